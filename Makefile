@@ -1,0 +1,42 @@
+# Two commands do everything: `make simulate` and `make test`. Each sets up `.venv` first.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: simulate test lint bench deploy-demo clean
+.DEFAULT_GOAL := simulate
+
+# A CPU build of PyTorch that fits any machine; on a machine with a GPU, set TORCH to the build that you want.
+TORCH ?= torch==2.13.0
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+	    { echo "error: $(PYTHON) is older than 3.11; run 'make PYTHON=/path/to/python3.11 ...'" >&2; exit 1; }
+	$(PYTHON) -m venv $(VENV)
+
+# One stamp for each set of extras, renewed when the project's dependencies change.
+$(VENV)/.installed-%: pyproject.toml | $(BIN)/python
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --editable $(if $(filter run,$*),.,".[$*]")
+	@touch $@
+
+simulate: $(VENV)/.installed-run
+	$(BIN)/fedprivacy simulate
+
+test: $(VENV)/.installed-test
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	@echo "All tests passed. Next: 'make simulate' trains ten hospitals; 'make deploy-demo' runs three on real hosts' software."
+
+lint: $(VENV)/.installed-test $(VENV)/.installed-lint
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(VENV)/.installed-bench
+	$(BIN)/python -m benchmarks.engines
+
+deploy-demo: $(VENV)/.installed-run
+	$(BIN)/fedprivacy deploy demo
+
+clean:
+	rm -rf $(VENV)

@@ -1,0 +1,21 @@
+"""Accounting: from the events that were executed to the epsilon that they cost.
+
+`pld` is the guarantee, `rdp` the fast first answer; `noise_multiplier` and `step_quota` turn a budget into noise or
+steps; a `Filter` enforces a budget. Numpy and scipy only: no network, no database, no deep learning framework.
+"""
+
+from fedprivacy.accounting import pld, rdp
+from fedprivacy.accounting.calibration import UNLIMITED, noise_multiplier, step_quota
+from fedprivacy.accounting.filters import AdaptiveFilter, Filter, FixedMechanismFilter, MechanismChanged
+
+__all__ = [
+    "UNLIMITED",
+    "AdaptiveFilter",
+    "Filter",
+    "FixedMechanismFilter",
+    "MechanismChanged",
+    "noise_multiplier",
+    "pld",
+    "rdp",
+    "step_quota",
+]

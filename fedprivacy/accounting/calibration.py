@@ -1,0 +1,148 @@
+"""From a budget to the noise or to the number of steps that spend it: calibration, by the PLD.
+
+>>> from fedprivacy.budget import PrivacyBudget
+>>> from fedprivacy.events import PoissonSampledGaussian
+>>> budget = PrivacyBudget(epsilon=2.0, delta=1e-5)
+>>> round(noise_multiplier(budget, sampling_rate=0.01, steps=1_000), 2)
+0.94
+>>> step_quota(PoissonSampledGaussian(sampling_rate=0.01, noise_multiplier=1.0), budget) > 1_000
+True
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+
+from fedprivacy.accounting import pld, rdp
+from fedprivacy.accounting.histories import extended
+from fedprivacy.budget import PrivacyBudget
+from fedprivacy.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
+
+UNLIMITED = 2**31 - 1
+"""The quota of a budget that is not enforced, and the largest quota ever returned."""
+
+_LEAST_NOISE, _MOST_NOISE = 1e-2, 1e4  # noise multipliers between which one is sought
+_USED = 0.999  # share of epsilon that a calibrated noise multiplier spends at least
+_AIM = 0.9995
+_FINEST_RATIO = 1.0 + 1e-9  # of two noise multipliers, below which they count as equal
+
+
+def noise_multiplier(
+    budget: PrivacyBudget,
+    sampling_rate: float,
+    steps: int,
+    relation: NeighbouringRelation = NeighbouringRelation.ADD_OR_REMOVE_ONE,
+) -> float:
+    """Smallest noise multiplier with which `steps` Poisson-sampled Gaussian releases stay within `budget`.
+
+    Args:
+        budget: finite epsilon, and delta.
+        sampling_rate: q, in (0, 1].
+        steps: number of releases, at least 1.
+        relation: the neighbouring relation of the events.
+
+    Returns:
+        A noise multiplier whose epsilon by `pld.epsilon` is at most the budget's, and at least 99.9 % of it.
+
+    Raises:
+        ValueError: the budget is infinite, is met without noise, or is missed with a noise multiplier of 10^4; or
+            `sampling_rate` or `steps` is out of range.
+    """
+    if steps < 1:
+        raise ValueError(f"steps is {steps}; choose at least 1.")
+    if not budget.enforced:
+        raise ValueError("epsilon is infinite; choose a finite epsilon, or choose the noise multiplier yourself.")
+
+    def history(noise: float) -> History:
+        return {PoissonSampledGaussian(sampling_rate, noise, relation): steps}
+
+    def spent(noise: float) -> float:
+        return pld.epsilon(history(noise), budget.delta)
+
+    setting = f"epsilon is {budget.epsilon} at delta {budget.delta} for {steps} steps at sampling_rate {sampling_rate}"
+    enough = _LEAST_NOISE
+    while enough < _MOST_NOISE and rdp.epsilon(history(enough), budget.delta) > budget.epsilon:
+        enough = min(2.0 * enough, _MOST_NOISE)
+    if spent(enough) > budget.epsilon:
+        raise ValueError(
+            f"{setting}, which a noise multiplier of {_MOST_NOISE:g} does not meet; choose a larger epsilon, "
+            "fewer steps or a smaller sampling_rate."
+        )
+    too_little = enough
+    while spent(too_little) <= budget.epsilon:
+        if too_little <= _LEAST_NOISE:
+            raise ValueError(
+                f"{setting}, which a noise multiplier of {_LEAST_NOISE:g} already meets: the budget asks for no "
+                "noise; choose a smaller epsilon, or a delta well below sampling_rate * steps."
+            )
+        enough, too_little = too_little, max(too_little / 1.5, _LEAST_NOISE)
+    return _narrowed(spent, too_little, enough, budget.epsilon)
+
+
+def _narrowed(spent: Callable[[float], float], too_little: float, enough: float, epsilon: float) -> float:
+    """The upper end of the bracket once it spends the wanted share; false position on logarithms, kept honest."""
+    excess, saved = spent(too_little), spent(enough)
+    iteration = 0
+    while saved < _USED * epsilon and enough > too_little * _FINEST_RATIO:
+        share = 0.5
+        if iteration % 3 < 2 and saved > 0.0 and math.isfinite(excess):
+            share = float(np.clip(math.log(excess / (_AIM * epsilon)) / math.log(excess / saved), 0.01, 0.99))
+        candidate = too_little * (enough / too_little) ** share
+        cost = spent(candidate)
+        if cost <= epsilon:
+            enough, saved = candidate, cost
+        else:
+            too_little, excess = candidate, cost
+        iteration += 1
+    return enough
+
+
+def step_quota(event: Event, budget: PrivacyBudget, past: History | None = None) -> int:
+    """Largest number n of executions of `event` such that `past` and n executions stay within `budget`, by the PLD.
+
+    Args:
+        event: the mechanism that will be repeated.
+        budget: epsilon and delta for the past and the future together.
+        past: what was executed before; empty when omitted.
+
+    Returns:
+        n >= 0, at most `UNLIMITED`; `UNLIMITED` when the budget's epsilon is infinite. 0 when the past alone has
+        spent the budget.
+
+    Raises:
+        ValueError: the events mix neighbouring relations.
+    """
+    history = extended(past, event, 0)
+    if not budget.enforced:
+        return UNLIMITED
+
+    def fits(steps: int) -> bool:
+        return pld.epsilon(extended(history, event, steps), budget.delta) <= budget.epsilon
+
+    most = _rdp_quota(event, budget, history)
+    if not fits(most):  # 0 by RDP, or a rounding error
+        most = 0
+        if not fits(0):
+            return 0
+    stride = 1 + most // 8
+    while fits(min(most + stride, UNLIMITED)):
+        most, stride = min(most + stride, UNLIMITED), 4 * stride
+        if most == UNLIMITED:
+            return UNLIMITED
+    too_many = min(most + stride, UNLIMITED)
+    while too_many - most > 1:
+        middle = (most + too_many) // 2
+        most, too_many = (middle, too_many) if fits(middle) else (most, middle)
+    return most
+
+
+def _rdp_quota(event: Event, budget: PrivacyBudget, past: History) -> int:
+    """A number of executions that RDP already proves to fit: where the search starts."""
+    left = np.array([rdp.to_divergence(budget.epsilon, budget.delta, order) for order in rdp.ORDERS])
+    left -= rdp.compose(past)
+    cost = np.maximum(rdp.rdp(event), float(np.finfo(float).tiny))
+    affordable = float(np.floor(left / cost).max())
+    return int(min(max(affordable, 0.0), UNLIMITED))

@@ -1,0 +1,309 @@
+"""Epsilon from the privacy loss distribution (PLD): the guarantee that clients are told.
+
+Composition adds independent privacy losses, so the distribution of the sum is a power (for several events: a product)
+of Fourier transforms. Every approximation errs upwards, and `epsilons` returns a rigorous upper bound:
+
+>>> from fedprivacy.events import PoissonSampledGaussian
+>>> event = PoissonSampledGaussian(sampling_rate=0.01, noise_multiplier=4.0)
+>>> [round(float(epsilon), 2) for epsilon in epsilons(event, [0, 100, 10_000], delta=1e-5)]
+[0.0, 0.1, 0.95]
+
+Method, for each `Direction`; the larger epsilon counts.
+
+1. Each event's loss is discretised from above (`privacy_loss`) on one grid of step h common to the history.
+2. The masses p_i are tilted, p_i e^(t l_i - K(t)), with K the logarithm of the moment generating function. The tilt t
+   moves the bulk of the composed distribution to the epsilon sought, which makes every rounding error of the transform
+   *relative* to delta; without it, delta = 1e-12 would drown in rounding after some ten thousand steps.
+3. X = FFT of the tilted masses on N points, that is modulo a period W = N h; E = product of X^n over the events.
+4. delta(eps) = sum_i p_i max(1 - e^(eps - l_i), 0) is a correlation, hence one product with A, the transform of
+   w_d = (1 - e^(-d h)) e^(-t d h), d >= 1, and one inverse FFT gives delta at every grid point at once.
+
+Formal guarantee. The transforms work modulo W, so step 4 returns sum_m e^(t m W) delta(eps + m W) over all integers m:
+delta(eps) plus terms that are never negative. Truncating the period is therefore safe at any W; W only has to be long
+enough to be tight, which Chernoff bounds ensure. Infinite losses, the rounding of the transforms, the frequencies that
+are dropped and the rounding of the cells are added to delta or to epsilon. delta is convex in e^eps, so
+interpolating linearly in e^eps between two upper bounds is an upper bound.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import fft
+from scipy.special import ndtri, xlogy
+
+from fedprivacy.accounting import rdp
+from fedprivacy.accounting.histories import check_delta, checked, extended
+from fedprivacy.accounting.privacy_loss import ROUNDING, TILTS, Direction, DiscreteLoss, deviation, discretise, support
+from fedprivacy.events import Event, History
+
+FloatArray = NDArray[np.float64]
+
+_POINTS_PER_DEVIATION = 16  # grid points in a standard deviation of one execution's loss
+_MOST_POINTS = 2**18  # of a grid; beyond, the grid is coarsened, which costs tightness and never soundness
+_LEAST_NOISE = 1e-4  # noise multiplier; under it, one execution may cost 10^8 nats and is left to RDP
+_FEWEST_POINTS = 64
+_LARGEST_INDEX = 2.0**30  # of a grid point of one execution, so that the indices of 2^31 executions fit 64 bits
+_FINEST_STEP = 2.0**-50  # nats; below it, rounding decides
+_LOG_MAGNIFICATION = 7.0  # nats by which rounding errors may exceed the least possible, to shorten the period
+_NEGLIGIBLE = 1e-6  # share of delta that truncation and aliasing may cost
+_DROPPED = -60.0  # log-magnitude under which a frequency is charged instead of computed
+
+
+def epsilon(history: History, delta: float) -> float:
+    """Upper bound on the epsilon of a history at `delta`; 0 for an empty history.
+
+    Args:
+        history: how often each event was executed, under one neighbouring relation.
+        delta: probability in (0, 1).
+
+    Returns:
+        Epsilon in nats, >= 0; infinite only when neither the PLD nor RDP bounds it.
+
+    Raises:
+        ValueError: delta is outside (0, 1), or the history mixes neighbouring relations.
+    """
+    check_delta(delta)
+    return _upper_bound(checked(history), delta)
+
+
+def epsilons(event: Event, steps: Sequence[int], delta: float, past: History | None = None) -> FloatArray:
+    """Upper bounds on the epsilon of `past` followed by n executions of `event`, for every n of `steps`.
+
+    Args:
+        event: the mechanism that is repeated.
+        steps: numbers of executions, each >= 0, shape [steps], in any order.
+        delta: probability in (0, 1).
+        past: what was executed before; empty when omitted.
+
+    Returns:
+        Epsilons in nats, shape [steps], never decreasing in the number of executions.
+
+    Raises:
+        ValueError: a step count is negative, delta is outside (0, 1), or the events mix neighbouring relations.
+    """
+    check_delta(delta)
+    distinct, inverse = np.unique(np.asarray(steps, dtype=np.int64), return_inverse=True)
+    bounds = np.array([_upper_bound(extended(past, event, n), delta) for n in distinct.tolist()], dtype=np.float64)
+    # A prefix costs no more than the whole: whatever bounds n executions also bounds fewer.
+    monotone = np.minimum.accumulate(bounds[::-1])[::-1]
+    return np.asarray(monotone[inverse.reshape(-1)])
+
+
+def _upper_bound(history: Mapping[Event, int], delta: float) -> float:
+    """The better of two rigorous bounds. RDP wins where the grid had to be coarsened beyond use."""
+    if not history:
+        return 0.0
+    discretised = max(_directed_epsilon(history, direction, delta) for direction in Direction)
+    return min(discretised, rdp.epsilon(history, delta))
+
+
+def _directed_epsilon(history: Mapping[Event, int], direction: Direction, delta: float) -> float:
+    """Upper bound on epsilon in one direction; infinite when no grid can hold the loss."""
+    if min(event.noise_multiplier for event in history) < _LEAST_NOISE:
+        return math.inf
+    reach = _reach(history, delta)
+    supports = [support(event, direction, reach) for event in history]
+    log2_step = _log2_step(history, direction, supports)
+    while True:
+        terms = [(discretise(event, direction, log2_step, reach), count) for event, count in history.items()]
+        plan = _Plan.of(terms, 2.0**log2_step, delta)
+        if plan.points <= _MOST_POINTS:
+            return _composed_epsilon(terms, plan, delta)
+        log2_step += math.ceil(math.log2(plan.points / _MOST_POINTS))
+
+
+def _reach(history: Mapping[Event, int], delta: float) -> float:
+    """Standard deviations of noise after which what leaves the grid costs a negligible share of delta.
+
+    Rounded up to a multiple of 1/2, so that histories that grow share their discretised losses.
+    """
+    tail = max(_NEGLIGIBLE * delta / sum(history.values()), float(np.finfo(float).tiny))
+    return math.ceil(-2.0 * float(ndtri(tail))) / 2.0
+
+
+def _log2_step(history: Mapping[Event, int], direction: Direction, supports: Sequence[tuple[float, float]]) -> int:
+    """Base-2 logarithm of a grid step that is fine relative to the history's root mean square deviation.
+
+    Splitting a cell adds at most h^2 / 4 to the variance of each execution's loss, whatever the event: what counts is
+    the mean variance of an execution. A fixed step would be wasteful for large losses and wrong for small ones.
+    """
+    counts = np.array(list(history.values()), dtype=np.float64)
+    deviations = np.array([deviation(event, direction) for event in history])
+    typical = math.sqrt(float(counts @ deviations**2 / counts.sum()))
+    longest = max(high - low for low, high in supports)
+    largest = max(max(abs(low), abs(high)) for low, high in supports)
+    least = max(2.0 * longest / _MOST_POINTS, largest / _LARGEST_INDEX, _FINEST_STEP)
+    return math.floor(math.log2(max(typical / _POINTS_PER_DEVIATION, least)))
+
+
+_Terms = Sequence[tuple[DiscreteLoss, int]]
+"""Discretised losses on one grid, each with its number of executions."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Plan:
+    """Where and how finely to compute. It decides tightness only: any plan yields an upper bound.
+
+    Attributes:
+        step: grid step h, in nats.
+        tilt: index of the tilt t in `TILTS`.
+        points: number of grid points N in a period.
+        last: index of the last grid point examined, just above the Chernoff bound on epsilon.
+    """
+
+    step: float
+    tilt: int
+    points: int
+    last: int
+
+    @classmethod
+    def of(cls, terms: _Terms, step: float, delta: float) -> _Plan:
+        """The shortest period after which aliases are a negligible share of delta, and the tilt that allows it.
+
+        Chernoff: delta(eps) <= e^(K(t) - t eps) t^t / (1 + t)^(1 + t) for every t > 0. The best t keeps rounding
+        errors smallest relative to delta, but where one execution in many dominates the loss, its tilted distribution
+        is far too wide; so any t that magnifies rounding little may be taken.
+        """
+        tilts = TILTS / step
+        log_mgf = np.sum([count * loss.log_mgf for loss, count in terms], axis=0)
+        bounds = (log_mgf - math.log(delta) + xlogy(tilts, tilts) - xlogy(1.0 + tilts, 1.0 + tilts)) / tilts
+        epsilon = max(float(bounds.min()), 0.0)
+        magnified = log_mgf - tilts * epsilon
+        furthest = sum(count * (loss.first + loss.masses.size) for loss, count in terms) * step - epsilon
+        periods = _periods(tilts, magnified, math.log(_NEGLIGIBLE * delta), furthest)
+        tilt = int(np.argmin(np.where(magnified <= magnified.min() + _LOG_MAGNIFICATION, periods, np.inf)))
+        cells = math.ceil(periods[tilt] / step) + _FEWEST_POINTS
+        return cls(step, tilt, int(fft.next_fast_len(cells, real=True)), math.ceil(epsilon / step) + 1)
+
+
+def _periods(tilts: FloatArray, magnified: FloatArray, log_negligible: float, furthest: float) -> FloatArray:
+    """For each tilt t, a period W after which aliases are negligible, in nats, shape [tilts].
+
+    e^(t m W) delta(eps + m W) <= e^(K(u) - u eps - (u - t) m W), for m > 0 with any u > t, for m < 0 with any u < t.
+
+    Args:
+        tilts: increasing, shape [tilts].
+        magnified: K(u) - u eps for each u of `tilts`.
+        log_negligible: log of the share of delta that aliases may cost.
+        furthest: from epsilon to the largest possible loss, in nats; beyond it, delta is 0.
+    """
+    others, excess = np.append(tilts, 0.0), np.append(magnified, 0.0) - log_negligible  # K(0) = 0
+    gaps = others[None, :] - tilts[:, None]
+    ratios = excess / np.where(gaps == 0.0, np.nan, np.abs(gaps))
+    to_the_right = np.where(gaps > 0.0, ratios, np.inf).min(axis=1)
+    to_the_left = np.where(gaps < 0.0, ratios, np.inf).min(axis=1)
+    return np.asarray(np.maximum(0.0, np.maximum(np.minimum(to_the_right, furthest), to_the_left)))
+
+
+def _composed_epsilon(terms: _Terms, plan: _Plan, delta: float) -> float:
+    """Smallest epsilon that the composed distribution proves on the planned grid."""
+    infinity = -math.expm1(sum(count * math.log1p(-loss.infinity) for loss, count in terms))
+    if infinity >= delta:
+        return math.inf
+    slack = sum(count * loss.slack for loss, count in terms)
+    first = max(-1, plan.last - plan.points + 1)
+    grid = np.arange(first, plan.last + 1)
+    log_excess = _log_delta(terms, plan, grid) - math.log(delta - infinity)
+    enough = np.flatnonzero(log_excess <= 0.0)
+    if enough.size == 0:
+        return math.inf
+    at = int(enough[0])
+    epsilon = float(grid[at]) * plan.step
+    if at > 0:  # linear in e^eps between the last grid point with too large a delta and the first with a small enough
+        before, after = np.exp(np.minimum(log_excess[at - 1 : at + 1], 700.0))
+        epsilon += math.log1p(math.expm1(-plan.step) * float((1.0 - after) / (before - after)))
+    return max(0.0, epsilon + slack)
+
+
+def _log_delta(terms: _Terms, plan: _Plan, grid: NDArray[np.int64]) -> FloatArray:
+    """log of an upper bound on delta, infinite losses excepted, at consecutive grid points; shape of `grid`."""
+    points, tilt = plan.points, TILTS[plan.tilt]
+    spectrum = _Spectrum(points)
+    for loss, count in terms:
+        spectrum.multiply(loss, count, plan.tilt)
+    kept, values, doubt = spectrum.evaluate(int(grid[0]))
+    kernel = _hockey_stick(tilt, plan.step, 2.0 * np.pi * np.concatenate([[0], kept]) / points)
+    peak, kernel = abs(kernel[0]), kernel[1:]
+    product = np.zeros(points // 2 + 1, dtype=np.complex128)
+    product[kept] = values * kernel
+    curve = fft.irfft(product, points)[: grid.size]
+    error = 2.0 / points * (doubt[kept] @ np.abs(kernel) + peak * (doubt.sum() - doubt[kept].sum()))
+    error += ROUNDING * math.log2(points) * math.sqrt(2.0 / points) * float(np.linalg.norm(product))
+    log_scale = spectrum.log_scale - tilt * grid
+    return np.asarray(log_scale + np.log(np.maximum(curve, 0.0) + error))
+
+
+def _hockey_stick(tilt: float, step: float, frequencies: FloatArray) -> NDArray[np.complex128]:
+    """sum_{d>=1} (1 - e^(-d h)) e^(d (i w - t h)) at angular frequencies w; never larger than at w = 0.
+
+    Args:
+        tilt: t h, without unit.
+        step: h, in nats.
+        frequencies: w, in radians for each grid point, shape [frequencies].
+    """
+    c = 1j * frequencies - tilt
+    return np.asarray(-np.exp(c) * np.expm1(-step) / (np.expm1(c) * np.expm1(c - step)))
+
+
+class _Spectrum:
+    """The product of the transforms of tilted losses, each to its power, with a bound on its rounding errors.
+
+    A power multiplies relative errors by its exponent, so magnitudes and angles are kept instead of complex numbers,
+    and a frequency's angle is followed only while its magnitude matters.
+
+    Attributes:
+        log_scale: log of the factor that undoes the normalisation of the tilted masses, rounded up.
+    """
+
+    def __init__(self, points: int) -> None:
+        self._points = points
+        self._log_magnitude = np.zeros(points // 2 + 1)
+        self._log_doubt = np.zeros(points // 2 + 1)
+        self._angle = np.zeros(points // 2 + 1)
+        self._operations = np.zeros(points // 2 + 1)
+        self._first = 0
+        self.log_scale = 0.0
+
+    def multiply(self, loss: DiscreteLoss, count: int, tilt: int) -> None:
+        """Multiply by the transform of `loss`, tilted, to the power `count`."""
+        exponents = TILTS[tilt] * (loss.first + np.arange(loss.masses.size)) - loss.log_mgf[tilt]
+        tilted = self._folded(loss.masses * np.exp(exponents))
+        transform = fft.rfft(tilted)
+        # |FFT error|_2 <= c log2(N) |FFT|_2 (Higham 2002, Theorem 24.2), and |FFT|_2 = sqrt(N) |masses|_2.
+        error = ROUNDING * math.log2(self._points) * math.sqrt(self._points) * float(np.linalg.norm(tilted))
+        magnitude = np.maximum(np.abs(transform), 1e-300)
+        log_magnitude = np.log(magnitude)
+        self._log_magnitude += count * log_magnitude
+        self._log_doubt += count * np.log1p(error / magnitude)
+        self._operations += count * (5.0 + np.abs(log_magnitude))
+        alive = self._log_magnitude > _DROPPED
+        self._angle[alive] += count * np.angle(transform[alive])
+        self._first += count * loss.first
+        relative_error = ROUNDING * (1.0 + loss.masses.size / self._points + np.abs(exponents).max())
+        self.log_scale += count * (loss.log_mgf[tilt] + relative_error)
+
+    def evaluate(self, first: int) -> tuple[NDArray[np.int64], NDArray[np.complex128], FloatArray]:
+        """The product, for a period that starts at grid point `first`.
+
+        Returns:
+            Indices of the frequencies that matter, shape [kept]; the product there, shape [kept]; and, for every
+            frequency, a bound on the distance to the exact product (to zero where it is not kept), shape [N // 2 + 1].
+        """
+        kept = np.flatnonzero(self._log_magnitude > _DROPPED)
+        shift = (first - self._first) % self._points
+        phase = 2.0 * np.pi * (kept * shift % self._points) / self._points
+        values = np.exp(self._log_magnitude[kept] + 1j * (self._angle[kept] + phase))
+        # |(x + e)^n - x^n| <= (|x| + |e|)^n - |x|^n
+        doubt = np.exp(np.minimum(self._log_magnitude + self._log_doubt, 700.0))
+        relative = np.expm1(np.minimum(self._log_doubt[kept], 700.0)) + ROUNDING * self._operations[kept]
+        doubt[kept] = np.abs(values) * relative
+        return kept, values, doubt
+
+    def _folded(self, masses: FloatArray) -> FloatArray:
+        periods = -(-masses.size // self._points)
+        return np.asarray(np.pad(masses, (0, periods * self._points - masses.size)).reshape(periods, -1).sum(axis=0))

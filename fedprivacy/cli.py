@@ -1,0 +1,134 @@
+"""The command line, and the composition root: the one module that joins library, server and clients."""
+
+from __future__ import annotations
+
+import inspect
+import json
+import logging
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.logging import RichHandler
+
+from fedprivacy.config import FIELDS, RunConfig, resolve
+from fedprivacy.simulation import Engine
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+
+_OUT = Console()
+_ERR = Console(stderr=True)
+
+DEFAULT_SEED = 0
+
+_JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+_ENGINE = Annotated[Engine, typer.Option(help="Where simulated clients run.")]
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one option for every setting of a run, and pass those that were given as `settings`."""
+
+    def wrapper(**options: Any) -> None:
+        settings = {key: options.pop(field.name) for key, field in FIELDS.items()}
+        with _plain_errors():
+            command({key: value for key, value in settings.items() if value is not None}, **options)
+
+    own = [p for name, p in inspect.signature(command, eval_str=True).parameters.items() if name != "settings"]
+    parameters = [_option(key) for key in FIELDS] + own
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
+    return wrapper
+
+
+def _option(key: str) -> inspect.Parameter:
+    field = FIELDS[key]
+    kind: type = {"int": int, "float": float, "str": str}[str(field.type).split(" | ", maxsplit=1)[0]]
+    option = typer.Option(f"--{key}", help=field.metadata["help"], show_default=False)
+    annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+@app.command()
+@with_settings
+def simulate(settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, as_json: _JSON = False) -> None:
+    """Train a task on simulated clients, each within its privacy budget."""
+    from fedprivacy import simulation
+    from fedprivacy.flower import private_client
+    from fedprivacy.plan import RunPlan
+    from fedprivacy.tasks import load_task
+    from fedprivacy.terminal import RoundProgress, client_table, failures
+    from server.app import server_app
+
+    config = resolve({"seed": DEFAULT_SEED} | settings)
+    task = load_task(config.task)
+    config = replace(config, out=config.out or simulation.new_run_folder(task.name))
+    with RoundProgress(Console(stderr=True, quiet=as_json), RunPlan(config, task)) as progress:
+        server = server_app(progress, config=config)
+        history = simulation.simulate(server, private_client(config=config), config, engine)
+    if as_json:
+        print(json.dumps(history.summary() | {"out": config.out}))  # noqa: T201 - the command's output
+        return
+    if history.rounds:
+        _OUT.print(client_table(history))
+    for line in failures(history):
+        _OUT.print(f"[yellow]{line}")
+    _OUT.print(_what_next(history, config))
+
+
+@app.command()
+@with_settings
+def plan(settings: dict[str, Any], *, as_json: _JSON = False) -> None:
+    """Show what each client would spend after each round, and the noise that the budget needs. Runs nothing."""
+    from fedprivacy.plan import RunPlan, client_groups
+    from fedprivacy.tasks import load_task
+    from fedprivacy.terminal import plan_table
+
+    config = resolve(settings)
+    run = RunPlan(config, load_task(config.task))
+    groups = [(clients, run.epsilon_by_round(past).tolist()) for clients, past in client_groups(run)]
+    if as_json:
+        noise = run.event.noise_multiplier
+        clients = [{"client_id": c, "epsilon_by_round": epsilons} for names, epsilons in groups for c in names]
+        print(json.dumps({"noise_multiplier": noise, "delta": config.delta, "clients": clients}))  # noqa: T201
+        return
+    named = [(names[0] if len(names) == 1 else f"{len(names)} clients", epsilons) for names, epsilons in groups]
+    _OUT.print(plan_table(run, named))
+
+
+def _what_next(history: Any, config: RunConfig) -> str:
+    command = Path(sys.argv[0]).name
+    summary = history.summary()
+    metric = f"{history.metric} {summary['metrics'].get(history.metric, float('nan')):.4f}"
+    return (
+        f"\n[bold]{metric}[/] after {summary['rounds']} rounds; no client above epsilon {summary['max_epsilon']:.3f}.\n"
+        f"Report: {Path(config.out) / 'report.html'}\n"
+        f"Next: [bold]{command} plan --epsilon 1[/] shows what a tighter budget costs; "
+        f"[bold]{command} simulate --epsilon 1[/] runs it."
+    )
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """A user's mistake is one clear text and exit code 2, never a traceback."""
+    from fedprivacy.accounting import MechanismChanged
+    from fedprivacy.config import ConfigError
+    from fedprivacy.flower import RoundFailedError, TooFewClientsError
+    from fedprivacy.history import RunFolderError
+    from fedprivacy.ledger import LedgerError
+
+    logging.basicConfig(
+        level=logging.WARNING, format="%(message)s", handlers=[RichHandler(console=_ERR, show_path=False)]
+    )
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    try:
+        yield
+    except (ConfigError, LedgerError, MechanismChanged, RunFolderError, RoundFailedError, TooFewClientsError) as error:
+        for line in str(error).splitlines():
+            _ERR.print(f"[red]error:[/] {line}", highlight=False, soft_wrap=True)
+        raise typer.Exit(2) from None

@@ -1,0 +1,220 @@
+"""The configuration of a run: one dataclass, one table of defaults, every problem reported at once.
+
+A key is spelt the same way in `flwr run --run-config`, in `[tool.flwr.app.config]` and as a command-line option:
+`noise_multiplier` here is `noise-multiplier` there. An empty string leaves a key open; then the task's recipe decides,
+or the default below.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedprivacy.accounting import FILTERS
+from fedprivacy.budget import PrivacyBudget
+from fedprivacy.gradients import UnsupportedModelError, check_model
+from fedprivacy.tasks import Task, TaskError, load_task
+
+STRATEGIES = ("fedavg", "fedavgm", "fedadam", "fedprox", "fedtrimmedavg", "krum")
+
+DEFAULT_TASK = "digits"
+
+Value = bool | int | float | str
+
+
+class ConfigError(ValueError):
+    """Everything that is wrong with a configuration, one line each."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(problems))
+
+
+def _setting(words: str, default: Any = dataclasses.MISSING) -> Any:
+    """A field with its documentation; without a default it is the task's recipe that fills it."""
+    return dataclasses.field(default=default, metadata={"help": words})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunConfig:
+    """A complete configuration. Each field says what it means; it is the help text of the command line, too."""
+
+    task: str = _setting("A built-in task (digits, cancer) or path/to/file.py:name.", DEFAULT_TASK)
+    clients: int = _setting("How many clients to simulate, or to wait for in a deployment.", 10)
+    rounds: int = _setting("Number of rounds.")
+    local_steps: int = _setting("Local steps of DP-SGD in each round.")
+    epsilon: float = _setting("Each client's privacy budget over all runs on its shard; inf: measure only.")
+    delta: float = _setting("Delta of that budget.")
+    noise_multiplier: float | None = _setting("Sigma; left open: the least that the budget allows.", None)
+    clipping_norm: float = _setting("C, bound on the norm of one record's gradient.")
+    sampling_rate: float = _setting("q, probability with which a record joins a local step.")
+    learning_rate: float = _setting("Step size of the local steps.")
+    momentum: float = _setting("Momentum of the local steps.")
+    strategy: str = _setting(f"Flower strategy that averages: {', '.join(STRATEGIES)}.", "fedavg")
+    fraction_train: float = _setting("Share of the clients that each round asks.", 1.0)
+    filter: str = _setting(f"How the budget is enforced: {', '.join(FILTERS)}.", "fixed-mechanism")
+    seed: int | None = _setting(
+        "Makes a simulation repeatable; left open: secret randomness, as deployments need.", None
+    )
+    device: str = _setting("auto (shards spread over the GPUs that are there), cpu, cuda or cuda:N.", "auto")
+    out: str = _setting("Folder for the results.", "")
+    ledger: str = _setting(
+        "Ledger to share over runs, sqlite:///path; left open: a simulation keeps its own in out.", ""
+    )
+    node_timeout: float = _setting("Seconds to wait for enough clients.", 120.0)
+    round_timeout: float = _setting("Seconds to wait for a round's replies.", 3600.0)
+
+    @property
+    def budget(self) -> PrivacyBudget:
+        """Each client's privacy budget."""
+        return PrivacyBudget(self.epsilon, self.delta)
+
+    def ledger_url(self, *, deployed: bool) -> str:
+        """Where charges are written: a deployment's ledger outlives every run, a simulation keeps its own."""
+        folder = Path.home() / ".fedprivacy" if deployed else Path(self.out)
+        return self.ledger or f"sqlite:///{folder / 'ledger.db'}"
+
+    def public(self) -> dict[str, Value | None]:
+        """Every setting as JSON types, under its hyphenated key; an infinite epsilon becomes None."""
+        return {_key(name): None if value == math.inf else value for name, value in dataclasses.asdict(self).items()}
+
+
+def resolve(given: Mapping[str, Value | None], task: Task | None = None) -> RunConfig:
+    """Complete and check a configuration.
+
+    Args:
+        given: settings by hyphenated key; None and "" mean "left open".
+        task: the task; None: the one that the settings name.
+
+    Raises:
+        ConfigError: lists unknown keys, wrong types, values out of range and impossible combinations, all of them.
+    """
+    problems: list[str] = []
+    settings = _parse({key: value for key, value in given.items() if value not in (None, "")}, problems)
+    try:
+        task = task or load_task(str(settings.get("task", DEFAULT_TASK)))
+    except TaskError as error:
+        problems.append(str(error))
+    else:
+        problems += _task_problems(task)
+        settings = _open_settings(task, settings) | settings
+    problems += _out_of_range(settings) + _impossible(settings)
+    if problems:
+        raise ConfigError(problems)
+    return RunConfig(**settings)  # type: ignore[arg-type]
+
+
+def _key(name: str) -> str:
+    return name.replace("_", "-")
+
+
+FIELDS = {_key(field.name): field for field in dataclasses.fields(RunConfig)}
+"""The dataclass field of every key."""
+
+
+def _parse(given: Mapping[str, Value | None], problems: list[str]) -> dict[str, Value]:
+    """Settings by field name, each of its declared type."""
+    settings: dict[str, Value] = {}
+    for key, value in given.items():
+        if key not in FIELDS:
+            problems.append(f"{key} is not a setting; the settings are {', '.join(FIELDS)}.")
+            continue
+        kind = str(FIELDS[key].type).split(" | ", maxsplit=1)[0]
+        parsed = _as_type(value, kind)
+        if parsed is None:
+            problems.append(f"{key} is {value!r}; give {_KIND_WORDS[kind]}.")
+        else:
+            settings[FIELDS[key].name] = parsed
+    return settings
+
+
+_KIND_WORDS = {"int": "a whole number", "float": "a number", "str": "a text"}
+
+
+def _as_type(value: Value | None, kind: str) -> Value | None:
+    """The value as `kind`, or None if it is not one. TOML writes whole floats as integers; nothing else converts."""
+    if kind == "str":
+        return value if isinstance(value, str) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if kind == "float":
+        return float(value) if not math.isnan(value) else None
+    return value if isinstance(value, int) else None
+
+
+def _task_problems(task: Task) -> list[str]:
+    problems = []
+    try:
+        check_model(task.model())
+    except UnsupportedModelError as error:
+        problems.append(f"task {task.name}: {error}")
+    if not task.shard_sizes_public and not task.nominal_shard_size:
+        problems.append(
+            f"task {task.name}: shard sizes are private, so the divisor of the noisy sum needs a public guess; "
+            "set nominal_shard_size."
+        )
+    return problems
+
+
+def _open_settings(task: Task, given: Mapping[str, Value]) -> dict[str, Value]:
+    """The task's recipe. A noise multiplier that comes without a budget asks to measure, not to enforce."""
+    recipe = dataclasses.asdict(task.recipe)
+    if "noise_multiplier" in given and "epsilon" not in given:
+        recipe["epsilon"] = math.inf
+    return recipe
+
+
+_WHOLE = (1, 10**9)
+_POSITIVE = (5e-324, 1.7e308)
+_RANGES: dict[str, tuple[float, float]] = {
+    "clients": _WHOLE,
+    "rounds": _WHOLE,
+    "local_steps": _WHOLE,
+    "epsilon": (5e-324, math.inf),
+    "delta": (1e-300, 0.999),
+    "noise_multiplier": (0.05, 1e4),
+    "clipping_norm": _POSITIVE,
+    "sampling_rate": (1e-9, 1.0),
+    "learning_rate": _POSITIVE,
+    "momentum": (0.0, 0.9999),
+    "fraction_train": (5e-324, 1.0),
+    "seed": (0, 2**63 - 1),
+    "node_timeout": (0.0, 1e9),
+    "round_timeout": _POSITIVE,
+}
+_CHOICES: dict[str, tuple[str, ...]] = {"strategy": STRATEGIES, "filter": tuple(FILTERS)}
+
+
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+
+
+def _out_of_range(settings: Mapping[str, Value]) -> list[str]:
+    """Every value that is of the right type and still cannot be."""
+    problems = [
+        f"{_key(name)} is {value}; choose a number from {low:g} to {high:g}."
+        for name, (low, high) in _RANGES.items()
+        if isinstance(value := settings.get(name), int | float) and not low <= value <= high
+    ]
+    problems += [
+        f"{_key(name)} is '{settings[name]}'; choose one of {', '.join(choices)}."
+        for name, choices in _CHOICES.items()
+        if name in settings and settings[name] not in choices
+    ]
+    if not _DEVICE.fullmatch(str(settings.get("device", "auto"))):
+        problems.append(f"device is '{settings['device']}'; choose auto, cpu, cuda or cuda:N.")
+    return problems
+
+
+def _impossible(settings: Mapping[str, Value]) -> list[str]:
+    """Values that do not go together, or name what there is not."""
+    problems = []
+    if settings.get("epsilon") == math.inf and "noise_multiplier" not in settings:
+        problems.append("epsilon is inf, which asks for no noise at all; give a noise-multiplier, or a finite epsilon.")
+    if not str(settings.get("ledger", "sqlite:///")).startswith("sqlite:///"):
+        problems.append(f"ledger is '{settings['ledger']}'; write sqlite:///path/to/ledger.db.")
+    return problems

@@ -1,0 +1,107 @@
+"""`fedprivacy deploy`: make the keys of a deployment, rehearse one on this host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+deploy_app = typer.Typer(no_args_is_help=True, help="Deploy on real hosts: make keys, rehearse on this one.")
+
+_OUT = Console()
+_ERR = Console(stderr=True)
+
+_HOSTS = Annotated[
+    list[str] | None,
+    typer.Option("--host", help="DNS name or IP address under which clients reach the server; repeat for more."),
+]
+_CLIENTS = Annotated[
+    list[str] | None, typer.Option("--client", help="Name of a client to make a key pair for; repeat for more.")
+]
+
+
+@deploy_app.command()
+def keys(
+    out: Annotated[Path, typer.Option(help="Folder to write to.")],
+    host: _HOSTS = None,
+    client: _CLIENTS = None,
+    days: Annotated[int, typer.Option(help="Validity of the certificates, in days.")] = 365,
+) -> None:
+    """Make a certificate authority, the server's certificate and the clients' key pairs."""
+    from fedprivacy.deploy.keys import write_keys
+
+    with _plain_errors():
+        made = write_keys(out, host or (), client or (), days=days)
+    _OUT.print(made.handout(), highlight=False, soft_wrap=True)
+
+
+@deploy_app.command()
+def client_key(
+    name: Annotated[str, typer.Argument(help="The client's name, the same as the operator registers.")],
+    out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path(),
+) -> None:
+    """Make one client's key pair, on that client's own host."""
+    from fedprivacy.deploy.keys import write_client_key
+
+    with _plain_errors():
+        made = write_client_key(out, name)
+    _OUT.print(
+        f"{made.private_key} is secret and stays on this host.\n"
+        f"Send {made.public_key} to the server's operator, who registers it as {name}.",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@deploy_app.command()
+def demo(
+    app: Annotated[Path, typer.Option(help="Folder of the Flower app to run.")] = Path(),
+    out: Annotated[Path | None, typer.Option(help="New folder for everything; by default one under runs/.")] = None,
+    rounds: Annotated[int, typer.Option(help="Number of rounds.", min=1)] = 3,
+    epsilon: Annotated[float, typer.Option(help="Each hospital's own privacy budget.")] = 3.0,
+    delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-4,
+) -> None:
+    """Rehearse a deployment: three hospitals on this host, TLS, authenticated SuperNodes, a few rounds."""
+    from fedprivacy.deploy.data import write_digits
+    from fedprivacy.deploy.demo import HOSPITALS, run_demo
+    from fedprivacy.history import REPORT, read_history
+    from fedprivacy.terminal import client_table
+
+    with _plain_errors():
+        result = run_demo(
+            out or _new_folder(),
+            app,
+            partial(write_digits, HOSPITALS),
+            run_config={"task": "digits", "rounds": rounds, "epsilon": epsilon, "delta": delta},
+            node_config={"epsilon": epsilon, "delta": delta},
+            console=_OUT,
+        )
+    _OUT.print(client_table(read_history(result.out)))
+    _OUT.print(f"Report: {result.out / REPORT}\nLogs: {result.logs}", highlight=False, soft_wrap=True)
+
+
+def _new_folder() -> Path:
+    """The first of runs/deploy-demo-1, runs/deploy-demo-2, ... that does not exist."""
+    number = 1
+    while (folder := Path("runs") / f"deploy-demo-{number}").exists():
+        number += 1
+    return folder
+
+
+@contextmanager
+def _plain_errors() -> Iterator[None]:
+    """A failure is one clear text and exit code 1, never a traceback."""
+    from fedprivacy.deploy.federation import DeploymentError
+    from fedprivacy.deploy.keys import KeyFileError
+    from fedprivacy.deploy.processes import ProcessError
+
+    try:
+        yield
+    except (DeploymentError, KeyFileError, ProcessError) as error:
+        _ERR.print(f"[red]error:[/] {error}", highlight=False, soft_wrap=True)
+        raise typer.Exit(1) from None

@@ -1,0 +1,244 @@
+"""A complete Flower federation on the loopback interface: real processes, TLS, authenticated SuperNodes.
+
+It runs the same programs with the same options as a deployment on real hosts (docs/how-to/deploy.md); only the host is
+one. Nothing listens on another interface than 127.0.0.1, and all state lies in one folder::
+
+    keys/             see `fedprivacy.deploy.keys`
+    superlink/        FLWR_HOME of the server's side, and its database
+    supernodes/NAME/  FLWR_HOME of client NAME
+    operator/         FLWR_HOME of the operator's `flwr` commands
+
+Every process has a FLWR_HOME of its own, as on real hosts: SuperNodes that share one race to unpack the app there.
+"""
+
+from __future__ import annotations
+
+import json
+import ssl
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedprivacy.deploy.environment import HOST, Scalar, flower_environment, free_ports, program, write_toml
+from fedprivacy.deploy.keys import ClientKeys, write_keys
+from fedprivacy.deploy.processes import SupervisedProcess, Supervisor
+
+CONNECTION = "deployment"
+"""Name of the connection in the operator's Flower configuration."""
+
+SUPERLINK_TIMEOUT = 60.0
+SUPERNODE_TIMEOUT = 120.0
+COMMAND_TIMEOUT = 60.0
+"""Seconds within which a process must be ready, or a short command done, on a busy machine."""
+
+
+class DeploymentError(RuntimeError):
+    """The federation did not do what it was asked to; the message says which part, and where its log is."""
+
+
+class RunStatus(NamedTuple):
+    """How a run ended.
+
+    Attributes:
+        run_id: Flower's id.
+        status: Flower's word, such as "finished:completed" or "finished:failed".
+        details: Flower's explanation, if any.
+    """
+
+    run_id: str
+    status: str
+    details: str
+
+    @property
+    def completed(self) -> bool:
+        """Whether the ServerApp ran to its end."""
+        return self.status == "finished:completed"
+
+
+@dataclass(frozen=True, slots=True)
+class SuperNode:
+    """A running client.
+
+    Attributes:
+        client: its name.
+        process: its `flower-supernode`.
+    """
+
+    client: str
+    process: SupervisedProcess
+
+    def connected(self) -> bool:
+        """Whether the SuperLink has admitted it: Flower logs its node id then."""
+        return "SuperNode ID:" in self.process.log.read_text(errors="replace")
+
+
+class LoopbackFederation:
+    """A SuperLink and its SuperNodes on this host.
+
+    Args:
+        supervisor: owns the processes.
+        directory: folder for keys and state; must not hold a federation yet.
+        clients: names of the clients that get a key.
+
+    Raises:
+        KeyFileError: a name is not usable, or the folder holds keys already.
+    """
+
+    def __init__(self, supervisor: Supervisor, directory: Path, clients: Sequence[str]) -> None:
+        self._supervisor = supervisor
+        self._directory = directory.resolve()
+        self._port, *ports = free_ports(1 + len(clients))
+        self._runtime_ports = dict(zip(clients, ports, strict=True))
+        self._node_ids: dict[str, str] = {}
+        self.keys = write_keys(self._directory / "keys", clients=clients)
+
+    @property
+    def address(self) -> str:
+        """HOST:PORT of the SuperLink."""
+        return f"{HOST}:{self._port}"
+
+    def start_superlink(self) -> None:
+        """Start the SuperLink and wait until it answers over TLS with a certificate of our CA.
+
+        Raises:
+            ProcessError: it does not.
+        """
+        command: list[str | Path] = [
+            *(program("flower-superlink"), "--host", HOST, "--port", str(self._port)),
+            *("--ssl-ca-certfile", self.keys.ca_certificate),
+            *("--ssl-certfile", self.keys.server_certificate),
+            *("--ssl-keyfile", self.keys.server_key),
+            *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
+            *("--database", self._directory / "superlink" / "state.db"),
+        ]
+        process = self._start("superlink", command, home="superlink")
+        trust = ssl.create_default_context(cafile=str(self.keys.ca_certificate))
+        self._supervisor.wait_until_ready(process, lambda: _healthy(self.address, trust), SUPERLINK_TIMEOUT)
+        self._write_operator_config()
+
+    def register(self, clients: Sequence[ClientKeys]) -> None:
+        """Have the SuperLink admit these public keys, under the clients' names.
+
+        Raises:
+            DeploymentError: it refuses one.
+        """
+        commands = {
+            client.name: self._start_flwr(
+                f"register-{client.name}", "supernode", "register", client.public_key, CONNECTION, "--name", client.name
+            )
+            for client in clients
+        }
+        for name, command in commands.items():
+            self._node_ids[name] = str(self._reply(command)["node-id"])
+
+    def start_supernode(self, client: ClientKeys, node_config: Mapping[str, Scalar]) -> SuperNode:
+        """Start a client's SuperNode; it goes on to connect in the background.
+
+        Args:
+            client: its keys.
+            node_config: what its ClientApp finds in `context.node_config`.
+        """
+        port = self._runtime_ports.get(client.name) or free_ports(1)[0]
+        home = f"supernodes/{client.name}"
+        config = self._home(home) / "node-config.toml"
+        write_toml(config, {"": node_config})
+        command: list[str | Path] = [
+            *(program("flower-supernode"), "--superlink", self.address),
+            *("--root-certificates", self.keys.ca_certificate),
+            *("--auth-supernode-private-key", client.private_key),
+            *("--node-config", config),
+            *("--host", HOST, "--port", str(port)),
+        ]
+        return SuperNode(client.name, self._start(f"supernode-{client.name}", command, home=home))
+
+    def wait_until_online(self, nodes: Sequence[SuperNode]) -> None:
+        """Wait until every SuperNode is connected, and the SuperLink says so too.
+
+        Raises:
+            ProcessError: a SuperNode ended, or did not connect in time.
+            DeploymentError: the SuperLink does not count it as online.
+        """
+        for node in nodes:
+            self._supervisor.wait_until_ready(node.process, lambda node=node: node.connected, SUPERNODE_TIMEOUT)
+        status = {
+            node["node-id"]: node["status"]
+            for node in self._flwr("supernodes", "supernode", "list", CONNECTION)["nodes"]
+        }
+        offline = [node.client for node in nodes if status.get(self._node_ids[node.client]) != "online"]
+        if offline:
+            raise DeploymentError(
+                f"{', '.join(offline)} connected and went offline again; see the logs in {self.logs}."
+            )
+
+    def start_run(self, app: Path, run_config: Mapping[str, Scalar]) -> SupervisedProcess:
+        """Submit the app in folder `app`; the returned process streams the ServerApp's log and ends with the run."""
+        config = self._home("operator") / "run-config.toml"
+        write_toml(config, {"": run_config})
+        return self._start_flwr("run", "run", app, CONNECTION, "--stream", "--run-config", config, as_json=False)
+
+    def status(self) -> RunStatus:
+        """How the latest run stands. A log stream that ends with 0 may well have followed a failed run.
+
+        Raises:
+            DeploymentError: no run was accepted.
+        """
+        runs = self._flwr("runs", "ls", CONNECTION)["runs"]
+        if not runs:
+            raise DeploymentError(f"The SuperLink accepted no run; {self.logs / 'run.log'} says why.")
+        latest = max(runs, key=lambda run: str(run["pending-at"]))
+        return RunStatus(run_id=latest["run-id"], status=latest["status"], details=latest["status-details"])
+
+    @property
+    def logs(self) -> Path:
+        """Folder of the log files."""
+        return self._supervisor.logs
+
+    def _flwr(self, name: str, *arguments: str | Path) -> Any:
+        return self._reply(self._start_flwr(name, *arguments))
+
+    def _start_flwr(self, name: str, *arguments: str | Path, as_json: bool = True) -> SupervisedProcess:
+        output = ["--format", "json"] if as_json else []
+        return self._start(name, [program("flwr"), *arguments, *output], home="operator")
+
+    def _reply(self, command: SupervisedProcess) -> Any:
+        """The JSON object that a `flwr` command printed."""
+        code = self._supervisor.wait(command, COMMAND_TIMEOUT)
+        printed = command.log.read_text(errors="replace")
+        try:
+            reply, _ = json.JSONDecoder().raw_decode(printed, printed.find("{"))
+        except json.JSONDecodeError as error:
+            raise command.failure(f"ended with exit code {code} and printed no JSON") from error
+        if not reply.get("success"):
+            raise DeploymentError(f"{command.name}: {reply.get('error-message', printed)}")
+        return reply
+
+    def _start(self, name: str, command: Sequence[str | Path], *, home: str) -> SupervisedProcess:
+        folder = self._home(home)
+        return self._supervisor.start(name, command, environment=flower_environment(folder), directory=folder)
+
+    def _home(self, name: str) -> Path:
+        folder = self._directory / name
+        folder.mkdir(parents=True, exist_ok=True)
+        return folder
+
+    def _write_operator_config(self) -> None:
+        connection: dict[str, Scalar] = {
+            "address": self.address,
+            "root-certificates": str(self.keys.ca_certificate),
+            "insecure": False,
+        }
+        write_toml(
+            self._home("operator") / "config.toml",
+            {"superlink": {"default": CONNECTION}, f"superlink.{CONNECTION}": connection},
+        )
+
+
+def _healthy(address: str, trust: ssl.SSLContext) -> bool:
+    try:
+        with urllib.request.urlopen(f"https://{address}/health", timeout=2.0, context=trust) as response:
+            return bool(response.status == 200)
+    except (urllib.error.URLError, TimeoutError, ConnectionError):
+        return False

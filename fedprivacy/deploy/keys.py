@@ -1,0 +1,301 @@
+"""Keys of a deployment: one certificate authority, one TLS certificate of the server, one key pair for each client.
+
+Two mechanisms keep strangers out, and they are independent. TLS: clients trust exactly one certificate authority (CA),
+made here, and connect to no server without a certificate from it. SuperNode authentication: the server admits the
+public keys that its operator registered, and no others; each client proves possession of its private key.
+
+The files lie in the folder of the party that they are handed to::
+
+    ca/ca.key                  kept offline: whoever holds it can impersonate the server
+    server/ca.crt              for the server's operator
+    server/server.crt
+    server/server.key
+    server/clients/NAME.pub    registered with `flwr supernode register`
+    clients/NAME/ca.crt        for client NAME
+    clients/NAME/client.key
+
+Key types: ECDSA on P-384, the only family that Flower's SuperNode authentication takes (`ssh-keygen -t ecdsa -b 384`).
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from ipaddress import ip_address
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat, PublicFormat
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+LOOPBACK = ("localhost", "127.0.0.1")
+"""Names that every server certificate holds: on its own host the server is reached by them."""
+
+CLOCK_SKEW = timedelta(minutes=5)
+"""How far a client's clock may lag behind the clock that made the certificates."""
+
+MAX_DAYS = 825
+"""The longest validity that TLS libraries accept of a server certificate on every platform (Apple's limit)."""
+
+_CLIENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
+_LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
+_DNS_NAME = re.compile(rf"(?=.{{1,253}}$)(?!(.*\.)?\d+$){_LABEL}(\.{_LABEL})*")
+
+
+class KeyFileError(ValueError):
+    """Keys cannot be made as asked: a name is unusable or a file is in the way."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClientKeys:
+    """One client's key pair, as files.
+
+    Attributes:
+        name: the name to register the client under; the same as its `client_id`.
+        private_key: OpenSSH private key, mode 0600, for `flower-supernode --auth-supernode-private-key`.
+        public_key: OpenSSH public key, for `flwr supernode register`.
+    """
+
+    name: str
+    private_key: Path
+    public_key: Path
+
+
+@dataclass(frozen=True, slots=True)
+class DeploymentKeys:
+    """Everything that `write_keys` made, as files.
+
+    Attributes:
+        directory: the folder that holds all of it.
+        ca_certificate: PEM certificate of the CA (the server's copy; each client has its own).
+        ca_key: PEM private key of the CA, mode 0600.
+        server_certificate: PEM certificate of the server.
+        server_key: PEM private key of the server, mode 0600.
+        clients: the clients' key pairs by name.
+        hosts: the names and addresses that the server's certificate is valid for.
+        expires: when both certificates end (UTC).
+    """
+
+    directory: Path
+    ca_certificate: Path
+    ca_key: Path
+    server_certificate: Path
+    server_key: Path
+    clients: Mapping[str, ClientKeys]
+    hosts: tuple[str, ...]
+    expires: datetime
+
+    def handout(self) -> str:
+        """What goes to whom, as a text for the operator."""
+        lines = [
+            f"Keys written to {self.directory}; the certificates are valid until {self.expires:%Y-%m-%d %H:%M} UTC",
+            f"for {', '.join(self.hosts)}.",
+            "",
+            f"  {self.ca_key.parent}/   keep offline: whoever holds it can impersonate the server; no process needs it.",
+            f"  {self.server_key.parent}/   for the server. server.key is secret; the .pub files are not.",
+        ]
+        for client in self.clients.values():
+            lines.append(f"  {client.private_key.parent}/   for {client.name} alone: ca.crt and its secret client.key.")
+        lines.append("")
+        lines.append(
+            "Send each client its own folder over a channel you trust, then delete your copy of its client.key."
+        )
+        return "\n".join(lines)
+
+
+def write_keys(
+    directory: Path, hosts: Sequence[str] = (), clients: Sequence[str] = (), *, days: int = 365
+) -> DeploymentKeys:
+    """Make a CA, the server's certificate and a key pair for each client.
+
+    Args:
+        directory: folder to write to; made if missing.
+        hosts: DNS names and IP addresses under which clients reach the server; `LOOPBACK` is always added.
+        clients: names of the clients. It may be empty: a client that makes its own key never shares it, see
+            `write_client_key`.
+        days: validity of both certificates, in days from now.
+
+    Raises:
+        KeyFileError: a host, a client's name or `days` is not usable, or a file exists; then nothing is written.
+    """
+    if not 1 <= days <= MAX_DAYS:
+        raise KeyFileError(f"days is {days}; choose a whole number from 1 to {MAX_DAYS}.")
+    hosts = tuple(dict.fromkeys([*hosts, *LOOPBACK]))
+    subject_names = x509.SubjectAlternativeName([_subject_name(host) for host in hosts])
+    for name in clients:
+        _check_client_name(name)
+    if len(set(clients)) < len(clients):
+        raise KeyFileError(f"clients are {', '.join(clients)}: a name appears twice; give each client its own.")
+
+    now = datetime.now(UTC).replace(microsecond=0)
+    expires = now + timedelta(days=days)
+    ca_key, server_key = _new_key(), _new_key()
+    ca = _ca_certificate(ca_key, now, expires)
+    server = _server_certificate(server_key, ca, ca_key, subject_names, now, expires)
+
+    keys = DeploymentKeys(
+        directory=directory,
+        ca_certificate=directory / "server" / "ca.crt",
+        ca_key=directory / "ca" / "ca.key",
+        server_certificate=directory / "server" / "server.crt",
+        server_key=directory / "server" / "server.key",
+        clients={
+            name: ClientKeys(
+                name=name,
+                private_key=directory / "clients" / name / "client.key",
+                public_key=directory / "server" / "clients" / f"{name}.pub",
+            )
+            for name in clients
+        },
+        hosts=hosts,
+        expires=expires,
+    )
+    ca_pem = ca.public_bytes(Encoding.PEM)
+    files = {
+        keys.ca_key: _private_pem(ca_key),
+        keys.ca_certificate: ca_pem,
+        keys.server_certificate: server.public_bytes(Encoding.PEM),
+        keys.server_key: _private_pem(server_key),
+    }
+    for client in keys.clients.values():
+        files |= _client_files(client) | {client.private_key.with_name("ca.crt"): ca_pem}
+    _write_new(files)
+    return keys
+
+
+def write_client_key(directory: Path, name: str) -> ClientKeys:
+    """Make one client's key pair: on the client's own host, or to add a client to a running deployment.
+
+    Args:
+        directory: folder to write NAME.key and NAME.pub to; made if missing.
+        name: the name to register the client under.
+
+    Raises:
+        KeyFileError: the name is not usable, or a file exists already; then nothing is written.
+    """
+    _check_client_name(name)
+    client = ClientKeys(name=name, private_key=directory / f"{name}.key", public_key=directory / f"{name}.pub")
+    _write_new(_client_files(client))
+    return client
+
+
+def _check_client_name(name: str) -> None:
+    if not _CLIENT_NAME.fullmatch(name):
+        raise KeyFileError(
+            f"client is {name!r}; choose 1 to 64 letters, digits, dots, hyphens or underscores, "
+            "beginning with a letter or a digit."
+        )
+
+
+def _subject_name(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ip_address(host))
+    except ValueError:
+        pass
+    if not _DNS_NAME.fullmatch(host):
+        raise KeyFileError(
+            f"host is {host!r}; give a DNS name such as fl.example.org or an IP address, without a port."
+        )
+    return x509.DNSName(host)
+
+
+def _new_key() -> ec.EllipticCurvePrivateKey:
+    return ec.generate_private_key(ec.SECP384R1())
+
+
+def _ca_certificate(key: ec.EllipticCurvePrivateKey, now: datetime, expires: datetime) -> x509.Certificate:
+    """A self-signed CA that may sign certificates of servers and no further CAs."""
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedprivacy deployment CA")])
+    return (
+        _certificate(name, name, key.public_key(), now, expires)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_key_usage(signs_certificates=True), critical=True)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .sign(key, hashes.SHA384())
+    )
+
+
+def _server_certificate(
+    key: ec.EllipticCurvePrivateKey,
+    ca: x509.Certificate,
+    ca_key: ec.EllipticCurvePrivateKey,
+    subject_names: x509.SubjectAlternativeName,
+    now: datetime,
+    expires: datetime,
+) -> x509.Certificate:
+    """A certificate for TLS servers only, valid for `subject_names` only."""
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedprivacy server")])
+    return (
+        _certificate(name, ca.subject, key.public_key(), now, expires)
+        .add_extension(subject_names, critical=False)
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_key_usage(signs_certificates=False), critical=True)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
+        .sign(ca_key, hashes.SHA384())
+    )
+
+
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, expires: datetime
+) -> x509.CertificateBuilder:
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - CLOCK_SKEW)
+        .not_valid_after(expires)
+    )
+
+
+def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:
+    """The one purpose of a key: to sign certificates, or to sign TLS handshakes."""
+    return x509.KeyUsage(
+        digital_signature=not signs_certificates,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
+    return key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+
+
+def _client_files(client: ClientKeys) -> dict[Path, bytes]:
+    key = _new_key()
+    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    return {
+        client.private_key: key.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()),
+        client.public_key: public + f" {client.name}\n".encode(),
+    }
+
+
+def _write_new(files: Mapping[Path, bytes]) -> None:
+    """Write all files or, if one of them exists, none. Keys (`*.key`) are readable by their owner only."""
+    existing = [str(path) for path in files if path.exists()]
+    if existing:
+        raise KeyFileError(
+            f"{', '.join(existing)} exists already and is not overwritten: a key in use would be lost. "
+            "Choose another folder, or move the old keys away."
+        )
+    for path, content in files.items():
+        secret = path.suffix == ".key"
+        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+        # O_EXCL: what appeared since the check above is not overwritten either. The mode is set before the content.
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)

@@ -1,0 +1,259 @@
+"""Long-lived processes that must not outlive their owner.
+
+A `Supervisor` starts processes, each in a process group of its own with a log file, waits until they are ready, and
+stops all of them when its `with` block ends: normally, by an exception, or by SIGINT, SIGTERM or SIGHUP. "All of them"
+includes what they started in turn, even if it moved to a session of its own, as Flower's SuperLink does with its
+SuperExec: every process inherits a mark in its environment, and on Linux whatever carries the mark is stopped.
+On other systems the process groups are stopped.
+
+    >>> import sys, tempfile
+    >>> with tempfile.TemporaryDirectory() as logs, Supervisor(Path(logs)) as supervisor:
+    ...     process = supervisor.start("sleeper", [sys.executable, "-c", "import time; time.sleep(60)"])
+    ...     process.running
+    True
+    >>> process.running
+    False
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType, TracebackType
+from typing import Self
+
+MARK = "FEDPRIVACY_SUPERVISOR"
+"""Environment variable that every supervised process and its offspring carry."""
+
+GRACE = 10.0
+"""Seconds between SIGTERM and SIGKILL."""
+
+_PROC = Path("/proc/self/environ")
+_POLL = 0.05
+_ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
+
+
+class ProcessError(RuntimeError):
+    """A process failed, was not ready in time, or could not be stopped; the message ends with the tail of its log."""
+
+
+@dataclass(frozen=True, slots=True)
+class SupervisedProcess:
+    """A process that a `Supervisor` started.
+
+    Attributes:
+        name: what messages call it.
+        log: file that holds its stdout and stderr.
+    """
+
+    name: str
+    log: Path
+    _popen: subprocess.Popen[bytes] = field(repr=False)
+
+    @property
+    def running(self) -> bool:
+        """Whether it has not ended yet."""
+        return self._popen.poll() is None
+
+    @property
+    def exit_code(self) -> int | None:
+        """The exit code; None while it is running, negative for a signal."""
+        return self._popen.poll()
+
+    @property
+    def pid(self) -> int:
+        """Process id, which is also the id of its process group."""
+        return self._popen.pid
+
+    def tail(self, lines: int = 20) -> str:
+        """The last lines of its log."""
+        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+
+    def failure(self, what: str) -> ProcessError:
+        """An error that says what happened to this process and shows the end of its log."""
+        return ProcessError(f"{self.name} {what}. The end of {self.log}:\n{self.tail()}")
+
+
+class Supervisor:
+    """Owns processes for the duration of a `with` block; usable once.
+
+    Args:
+        logs: folder for the log files, one for each process; made if missing.
+        environment: added to the environment of every process.
+    """
+
+    def __init__(self, logs: Path, environment: Mapping[str, str] | None = None) -> None:
+        self.logs = logs
+        self._mark = secrets.token_hex(16)
+        self._environment = {**(environment or {}), MARK: self._mark}
+        self._processes: list[SupervisedProcess] = []
+        self._previous_handlers: dict[int, _Handler] = {}
+
+    def __enter__(self) -> Self:
+        self.logs.mkdir(parents=True, exist_ok=True)
+        if threading.current_thread() is threading.main_thread():  # Python allows handlers there only
+            self._previous_handlers = {number: signal.signal(number, _exit_on_signal) for number in _ENDING_SIGNALS}
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        try:
+            with _signals_ignored():
+                self.stop()
+        finally:
+            for number, handler in self._previous_handlers.items():
+                signal.signal(number, handler)
+
+    def start(
+        self,
+        name: str,
+        command: Sequence[str | Path],
+        *,
+        environment: Mapping[str, str] | None = None,
+        directory: Path | None = None,
+    ) -> SupervisedProcess:
+        """Start a process.
+
+        Args:
+            name: what messages and the log file call it; one name may be started again, its log is then continued.
+            command: program and arguments.
+            environment: added to the supervisor's and to this process's own environment.
+            directory: working directory; None: this process's own.
+
+        Raises:
+            ProcessError: the program does not exist.
+        """
+        log = self.logs / f"{name}.log"
+        with log.open("ab") as output:
+            try:
+                popen = subprocess.Popen(
+                    [str(part) for part in command],
+                    stdin=subprocess.DEVNULL,
+                    stdout=output,
+                    stderr=subprocess.STDOUT,
+                    env={**os.environ, **(environment or {}), **self._environment},
+                    cwd=directory,
+                    start_new_session=True,
+                )
+            except FileNotFoundError as error:
+                raise ProcessError(f"{name} cannot be started: {error.strerror}: {error.filename}.") from error
+        process = SupervisedProcess(name, log, popen)
+        self._processes.append(process)
+        return process
+
+    def wait_until_ready(self, process: SupervisedProcess, ready: Callable[[], bool], timeout: float) -> None:
+        """Wait until `ready()` is true.
+
+        Args:
+            process: must stay alive meanwhile.
+            ready: a quick test, called about twenty times a second.
+            timeout: seconds.
+
+        Raises:
+            ProcessError: the process ended, or `timeout` passed.
+        """
+        deadline = time.monotonic() + timeout
+        while not ready():
+            if not process.running:
+                raise process.failure(f"ended with exit code {process.exit_code} before it was ready")
+            if time.monotonic() > deadline:
+                raise process.failure(f"was not ready within {timeout:g} seconds")
+            time.sleep(_POLL)
+
+    def wait(self, process: SupervisedProcess, timeout: float) -> int:
+        """Wait for a process to end by itself.
+
+        Returns:
+            its exit code.
+
+        Raises:
+            ProcessError: it is still running after `timeout` seconds.
+        """
+        deadline = time.monotonic() + timeout
+        while (code := process.exit_code) is None:
+            if time.monotonic() > deadline:
+                raise process.failure(f"was still running after {timeout:g} seconds")
+            time.sleep(_POLL)
+        return code
+
+    def stop(self) -> None:
+        """Stop every process and its offspring: SIGTERM, then SIGKILL to what is left after `GRACE` seconds.
+
+        Raises:
+            ProcessError: something survived SIGKILL for `GRACE` seconds.
+        """
+        started = time.monotonic()
+        self._signal_all(signal.SIGTERM)
+        while living := self._living():
+            waited = time.monotonic() - started
+            if waited > 2 * GRACE:
+                raise ProcessError(f"Processes {sorted(living)} survived SIGKILL; end them by hand.")
+            if waited > GRACE:
+                self._signal_all(signal.SIGKILL)
+            time.sleep(_POLL)
+
+    def _signal_all(self, number: int) -> None:
+        send = os.kill if _PROC.exists() else os.killpg
+        for target in self._living():
+            with suppress(ProcessLookupError):
+                send(target, number)
+
+    def _living(self) -> set[int]:
+        """Ids of the processes that are left of ours; where there is no /proc, of their process groups."""
+        for process in self._processes:
+            process.running  # noqa: B018  # reaps it: a process that ended stays a zombie until its parent asks
+        if _PROC.exists():
+            return set(_marked_processes(self._mark))
+        return {process.pid for process in self._processes if _group_exists(process.pid)}
+
+
+_Handler = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
+
+
+def _exit_on_signal(number: int, frame: FrameType | None) -> None:
+    """Let `with` blocks end in order; 128 + number is the shell's exit code for a signal."""
+    raise SystemExit(128 + number)
+
+
+@contextmanager
+def _signals_ignored() -> Iterator[None]:
+    """Keep an impatient second Ctrl-C from cutting the clean-up short."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    numbers = (signal.SIGINT, *_ENDING_SIGNALS)
+    previous = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    try:
+        yield
+    finally:
+        for number, handler in previous.items():
+            signal.signal(number, handler)
+
+
+def _marked_processes(mark: str) -> Iterator[int]:
+    """Living processes that carry the mark. A zombie has no environment left and does not count."""
+    needle = f"{MARK}={mark}".encode()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with suppress(OSError):  # it ended meanwhile, or belongs to another user
+                if needle in (entry / "environ").read_bytes().split(b"\0"):
+                    yield int(entry.name)
+
+
+def _group_exists(group: int) -> bool:
+    try:
+        os.killpg(group, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # macOS says so of a group that holds only zombies
+        return False
+    return True

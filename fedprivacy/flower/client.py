@@ -1,0 +1,125 @@
+"""The ClientApp: enrols, and trains with DP-SGD against a grant."""
+
+from __future__ import annotations
+
+import logging
+from functools import lru_cache
+
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType
+from flwr.clientapp import ClientApp
+from torch import Tensor, nn
+
+from fedprivacy.config import RunConfig, Value, resolve
+from fedprivacy.dpsgd import DPSGD, PrivateUpdate
+from fedprivacy.flower import release
+from fedprivacy.flower.local import LocalClient, Refused, open_client
+from fedprivacy.flower.records import ENROL, GRANT, Grant, RecordError, RefusalCode
+from fedprivacy.gradients import trainable_parameters
+from fedprivacy.mechanisms import SampledGaussianSum
+from fedprivacy.odometer import BudgetExhaustedError
+from fedprivacy.tasks import Task, load_task
+
+log = logging.getLogger("fedprivacy.client")
+
+
+def private_client(task: Task | None = None, config: RunConfig | None = None) -> ClientApp:
+    """A Flower ClientApp whose every reply is differentially private or public.
+
+    Formal guarantee: see `fedprivacy.dpsgd` for an update and `fedprivacy.flower.release` for what else can leave.
+
+    Args:
+        task: model, loss and data; None: the task that the run's configuration names.
+        config: the run's configuration; None: the run-config that Flower hands to the client.
+    """
+    app = ClientApp()
+
+    def configured(context: Context) -> tuple[Task, RunConfig]:
+        settings = config or _resolve_once(tuple(context.run_config.items()), task)
+        return task or load_task(settings.task), settings
+
+    @app.query(ENROL.removeprefix(f"{MessageType.QUERY}."))
+    def enrol(message: Message, context: Context) -> Message:
+        try:
+            client = open_client(*configured(context), context)
+            return release.enrolment(message, client.client_id, client.public_shard_size)
+        except Exception as error:
+            return _refuse(message, error)
+
+    @app.train()
+    def train(message: Message, context: Context) -> Message:
+        try:
+            grant = Grant.from_record(_config_record(message, GRANT))
+            client = open_client(*configured(context), context)
+            return release.update(message, grant, _spend(client, grant, message))
+        except Exception as error:
+            return _refuse(message, error)
+
+    return app
+
+
+@lru_cache(maxsize=16)
+def _resolve_once(run_config: tuple[tuple[str, Value], ...], task: Task | None) -> RunConfig:
+    return resolve(dict(run_config), task)
+
+
+def _spend(client: LocalClient, grant: Grant, message: Message) -> PrivateUpdate:
+    """Charge the client's own odometer, then train; in this order, so that a crash can only over-count."""
+    if client.odometer is not None:
+        client.odometer.charge(grant.run_id, grant.round, grant.event, grant.steps)
+    released = _train(client, grant, message)
+    if client.odometer is not None:
+        client.odometer.commit(grant.run_id, grant.round)
+    return released
+
+
+def _train(client: LocalClient, grant: Grant, message: Message) -> PrivateUpdate:
+    model = client.task.model()
+    model.load_state_dict(_global_parameters(message, model), strict=False)
+    sgd = DPSGD(
+        mechanism=SampledGaussianSum(grant.event, grant.clipping_norm),
+        expected_batch_size=grant.expected_batch_size,
+        learning_rate=grant.learning_rate,
+        momentum=grant.momentum,
+        proximal_mu=_proximal_mu(message),
+    )
+    return sgd.train(
+        model.to(client.device).train(),
+        client.task.loss,
+        client.shard,
+        steps=grant.steps,
+        round=grant.round,
+        keystream=client.keystream,
+    )
+
+
+def _global_parameters(message: Message, model: nn.Module) -> dict[str, Tensor]:
+    arrays = message.content.get(release.ARRAYS)
+    if not isinstance(arrays, ArrayRecord) or arrays.keys() != trainable_parameters(model).keys():
+        raise RecordError("The global model does not have this task's parameters; use the same task on both sides.")
+    return arrays.to_torch_state_dict()
+
+
+def _proximal_mu(message: Message) -> float:
+    """What Flower's FedProx puts into its messages; 0 from every other strategy."""
+    value = _config_record(message, "config").get("proximal-mu", 0.0)
+    return float(value) if isinstance(value, int | float) else 0.0
+
+
+def _config_record(message: Message, name: str) -> ConfigRecord:
+    record = message.content.get(name, ConfigRecord())
+    return record if isinstance(record, ConfigRecord) else ConfigRecord()
+
+
+def _refuse(message: Message, error: Exception) -> Message:
+    """A constant code leaves; what happened stays in this client's log."""
+    match error:
+        case Refused():
+            code = error.code
+        case BudgetExhaustedError():
+            code = RefusalCode.BUDGET_EXHAUSTED
+        case RecordError():
+            code = RefusalCode.GRANT_INVALID
+        case _:
+            code = RefusalCode.CLIENT_FAILED
+    log.error("This client sends no update (%s).", code, exc_info=error)
+    return release.refusal(message, code)

@@ -1,0 +1,122 @@
+"""What a client owns: its name, its shard, its device, its odometer and its randomness.
+
+Two kinds of places run a client. In a *simulation* (our in-process engine, or a Ray worker of Flower's) it holds a part
+of the task's own split, and a seed makes it repeatable. In a *deployment* (a SuperNode on a data owner's host) it reads
+its own folder, answers to its own odometer, and its randomness is never seeded: a server that could choose the noise
+could subtract it. Which of the two it is, the client finds out from its own process and node configuration, never from
+the server.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+
+import torch
+from flwr.app import Context
+from flwr.app.user_config import UserConfig
+
+from fedprivacy.budget import PrivacyBudget
+from fedprivacy.config import RunConfig
+from fedprivacy.device import choose_device
+from fedprivacy.dpsgd import Shard
+from fedprivacy.flower.records import RefusalCode
+from fedprivacy.identity import simulated_client_id
+from fedprivacy.keystream import Keystream
+from fedprivacy.odometer import Odometer
+from fedprivacy.tasks import ShardSource, Task
+
+IN_PROCESS = "fedprivacy-in-process"
+"""Key that our in-process engine sets in the node configuration of its clients."""
+
+
+class Refused(Exception):
+    """The client will not train; carries the code that crosses."""
+
+    def __init__(self, code: RefusalCode, reason: str) -> None:
+        self.code = code
+        super().__init__(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class LocalClient:
+    """One client, as its own process sees it.
+
+    Attributes:
+        client_id: the name that it enrols with.
+        task: model, loss and data.
+        shard: its records, on its device.
+        odometer: its own guard; None in a simulation, where the ledger of the run is the only book.
+        keystream: its randomness for this round.
+    """
+
+    client_id: str
+    task: Task
+    shard: Shard
+    odometer: Odometer | None
+    keystream: Keystream
+
+    @property
+    def device(self) -> torch.device:
+        """Where the shard lies."""
+        return self.shard.inputs.device
+
+    @property
+    def public_shard_size(self) -> int | None:
+        """Number of records if the task declares it public."""
+        return len(self.shard) if self.task.shard_sizes_public else None
+
+
+def open_client(task: Task, config: RunConfig, context: Context) -> LocalClient:
+    """The client of a Flower context.
+
+    Raises:
+        Refused: a seed in a deployment, or a deployment without an odometer.
+    """
+    node = context.node_config
+    if is_simulated(node):
+        return _simulated(task, config, int(node["partition-id"]), int(node["num-partitions"]))
+    if config.seed is not None:
+        raise Refused(RefusalCode.SEED_IN_DEPLOYMENT, "seed is set: whoever knows it can subtract the noise. Unset it.")
+    client_id, folder, odometer = _deployed(task, config, node)
+    return LocalClient(client_id, task, _own_shard(task, folder, config.device), odometer, Keystream.secret())
+
+
+def is_simulated(node: UserConfig) -> bool:
+    """Whether this process simulates the client: in our in-process engine, or in a worker of Ray."""
+    ray = sys.modules.get("ray")
+    return "partition-id" in node and (IN_PROCESS in node or (ray is not None and ray.is_initialized()))
+
+
+def _simulated(task: Task, config: RunConfig, partition_id: int, num_partitions: int) -> LocalClient:
+    client_id = simulated_client_id(partition_id, num_partitions)
+    shard = _simulated_shard(task, partition_id, num_partitions, config.device)
+    keystream = Keystream.secret() if config.seed is None else Keystream.from_seed(config.seed, client_id)
+    return LocalClient(client_id, task, shard, None, keystream)
+
+
+def _deployed(task: Task, config: RunConfig, node: UserConfig) -> tuple[str, Path, Odometer]:
+    missing = [key for key in ("folder", "epsilon", "delta") if key not in node]
+    if missing:
+        raise Refused(
+            RefusalCode.NO_ODOMETER,
+            f"--node-config lacks {', '.join(missing)}; name the data folder and this client's own budget.",
+        )
+    folder = Path(str(node["folder"]))
+    url = str(node.get("odometer", f"sqlite:///{folder / 'odometer.db'}"))
+    budget = PrivacyBudget(float(node["epsilon"]), float(node["delta"]))
+    return str(node.get("client-id", folder.name)), folder, Odometer(url, task.dataset, budget, config.filter)
+
+
+@cache
+def _simulated_shard(task: Task, partition_id: int, num_partitions: int, device: str) -> Shard:
+    """Kept for the life of the process: data must not travel, or be split again, with every message."""
+    shard = task.shard(ShardSource(partition_id=partition_id, num_partitions=num_partitions))
+    return shard.to(choose_device(device, partition_id))
+
+
+@lru_cache(maxsize=1)
+def _own_shard(task: Task, folder: Path, device: str) -> Shard:
+    return task.shard(ShardSource(folder=folder)).to(choose_device(device))

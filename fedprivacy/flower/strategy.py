@@ -1,0 +1,267 @@
+"""The round, top to bottom: a wrapper that makes any Flower strategy account for every client's privacy."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable, Iterable, Sequence
+
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp.strategy import Result, Strategy
+
+from fedprivacy.accountant import CentralAccountant
+from fedprivacy.flower.eligible import EligibleGrid
+from fedprivacy.flower.exchange import exchange
+from fedprivacy.flower.records import GRANT, Grant
+from fedprivacy.flower.registry import ClientRegistry, EnrolledClient, TooFewClientsError
+from fedprivacy.flower.release import ARRAYS
+from fedprivacy.flower.replies import OpenRound, RoundOutcome, sort_replies
+from fedprivacy.gradients import trainable_parameters
+from fedprivacy.identity import dataset_id
+from fedprivacy.ledger import Ledger
+from fedprivacy.plan import RunPlan
+from fedprivacy.rounds import Observer, RoundRecord
+
+EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+
+
+class RoundFailedError(RuntimeError):
+    """A round without one usable update: going on would spend privacy for nothing."""
+
+
+class PrivateStrategy(Strategy):
+    """Wraps a Flower strategy: grants before dispatch, checks receipts, composes every client's privacy loss.
+
+    The wrapped strategy samples and averages as always. It sees only clients that have budget left, and only updates
+    whose receipts match their grants; the weights of its average are public shard sizes (or equal), never a count that
+    a client sends. Client-side evaluation is off: a local metric is a release that nobody has accounted for.
+
+    Formal guarantee: see `fedprivacy.accountant`.
+
+    Args:
+        strategy: any Flower strategy.
+        plan: the run's public numbers: configuration, task, and what a local step costs.
+        run_id: unique in the ledger; None: a new one.
+        observers: told of every finished round, and of round 0 before the first.
+
+    Attributes:
+        result: Flower's result so far: the model is kept whatever happens.
+        stopped_because: why the run ended before its last round, if it did.
+    """
+
+    def __init__(
+        self,
+        strategy: Strategy,
+        plan: RunPlan,
+        *,
+        run_id: str | None = None,
+        observers: Sequence[Observer] = (),
+    ) -> None:
+        self.strategy = strategy
+        self.plan = plan
+        self.config = plan.config
+        self.task = plan.task
+        self.run_id = run_id or uuid.uuid4().hex
+        self.result = Result()
+        self.stopped_because: str | None = None
+        self._observers = observers
+        self._registry = ClientRegistry(plan.config.node_timeout)
+        self._accountant: CentralAccountant  # opened by `start`, when it is known who the clients are
+        self._own_budget_spent: set[str] = set()
+        self._opened = OpenRound(0, ArrayRecord(), {})
+        self._outcome = RoundOutcome()
+
+    def start(  # noqa: PLR0917 - Flower's own signature
+        self,
+        grid: Grid,
+        initial_arrays: ArrayRecord | None = None,
+        num_rounds: int | None = None,
+        timeout: float | None = None,
+        train_config: ConfigRecord | None = None,
+        evaluate_config: ConfigRecord | None = None,
+        evaluate_fn: EvaluateFn | None = None,
+    ) -> Result:
+        """Run the rounds; end early, with the model kept, when no client has budget left.
+
+        Takes and returns what Flower's own `Strategy.start` does. What is None comes from the configuration and the
+        task: a new model, the rounds, the round's time-out, the evaluation on the server's public records.
+
+        Raises:
+            TooFewClientsError: the configured number of clients did not come in time.
+            RoundFailedError: a round without one usable update.
+            LedgerError: the ledger contradicts this run, or cannot be written.
+        """
+        evaluate = evaluate_fn or self._evaluate
+        arrays = self.result.arrays = initial_arrays or self._new_model()
+        self._open_run(grid)
+        self._finish_round(0, evaluate)
+        for server_round in range(1, (num_rounds or self.config.rounds) + 1):
+            messages = list(self.configure_train(server_round, arrays, train_config or ConfigRecord(), grid))
+            if not messages:
+                self.stopped_because = "no client has budget left"
+                break
+            replies = exchange(grid, messages, timeout or self.config.round_timeout)
+            aggregated, metrics = self.aggregate_train(server_round, replies)
+            if aggregated is not None:
+                arrays = self.result.arrays = aggregated
+            if metrics:
+                self.result.train_metrics_clientapp[server_round] = metrics
+            self._finish_round(server_round, evaluate)
+            self._check_outcome(server_round)
+        return self.result
+
+    def configure_train(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Let the wrapped strategy choose among clients with budget left, and reserve what each may spend.
+
+        Returns no message when no client has budget left.
+        """
+        self._enrol(grid)
+        messages = self._sample(server_round, arrays, config, grid)
+        clients = {m.metadata.dst_node_id: self._registry[m.metadata.dst_node_id] for m in messages}
+        wanted = dict.fromkeys((client.client_id for client in clients.values()), self.config.local_steps)
+        granted = self._accountant.grant(server_round, wanted)
+        grants = {
+            node_id: self._grant(client, server_round, granted[client.client_id])
+            for node_id, client in clients.items()
+            if client.client_id in granted
+        }
+        self._opened = OpenRound(server_round, arrays, grants)
+        return [_with_grant(m, grants[m.metadata.dst_node_id]) for m in messages if m.metadata.dst_node_id in grants]
+
+    def aggregate_train(
+        self, server_round: int, replies: Iterable[Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Match receipts with grants, commit what was spent, and let the wrapped strategy average the rest."""
+        outcome = self._outcome = sort_replies(replies, self._opened)
+        self._accountant.commit(server_round, outcome.spent)
+        self._accountant.void(server_round, outcome.untouched)
+        self._own_budget_spent.update(outcome.exhausted)
+        if not outcome.updates:
+            return None, None
+        in_fixed_order = [self._weighted(outcome.updates[client_id]) for client_id in sorted(outcome.updates)]
+        return self.strategy.aggregate_train(server_round, in_fixed_order)
+
+    def configure_evaluate(
+        self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
+    ) -> Iterable[Message]:
+        """Ask nobody: evaluation is on the server's public records."""
+        return []
+
+    def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
+        """Nothing comes back, since nobody was asked."""
+        return None
+
+    def summary(self) -> None:
+        """Log the wrapped strategy's settings."""
+        self.strategy.summary()
+
+    def _new_model(self) -> ArrayRecord:
+        parameters = trainable_parameters(self.task.model())
+        return ArrayRecord({name: Array(parameter.numpy()) for name, parameter in parameters.items()})
+
+    def _open_run(self, grid: Grid) -> None:
+        """Wait for the clients, then open the ledger: their identities say whether this is a deployment."""
+        self._registry.wait_for(grid, self.config.clients)
+        deployed = any(client.authenticated for client in self._registry.online(grid).values())
+        ledger = Ledger(self.config.ledger_url(deployed=deployed))
+        partition = "the clients' own folders" if deployed else self.task.partition(self.config.clients)
+        ledger.open_run(self.run_id, self.task.dataset, partition)
+        config = self.config
+        self._accountant = CentralAccountant(ledger, self.run_id, self.plan.event, config.budget, config.filter)
+        self._enrol(grid)
+
+    def _enrol(self, grid: Grid) -> None:
+        """Open accounts for clients that have come since the last round."""
+        self._registry.enrol_new(grid)
+        known = set(self._accountant.clients)
+        new = {client.client_id for client in self._registry.online(grid).values()} - known
+        if new:
+            self._accountant.enrol({client_id: dataset_id(self.task, client_id) for client_id in new})
+
+    def _sample(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Message]:
+        """The wrapped strategy's messages, to clients with budget left; none if it has too few of those to go on."""
+        spent = self._accountant.spent()
+        barred = self._own_budget_spent | {client_id for client_id, client in spent.items() if client.exhausted}
+
+        def eligible() -> list[int]:
+            online = self._registry.online(grid)
+            return [node_id for node_id, client in online.items() if client.client_id not in barred]
+
+        if not eligible():
+            return []
+        complete = len(self._registry.online(grid)) >= self.config.clients
+        view = EligibleGrid(grid, eligible, timeout=0.0 if complete else self.config.node_timeout)
+        try:
+            return list(self.strategy.configure_train(server_round, arrays, config, view))
+        except TooFewClientsError:
+            if not barred:
+                raise
+            return []
+
+    def _grant(self, client: EnrolledClient, server_round: int, steps: int) -> Grant:
+        event = self.plan.event
+        return Grant(
+            run_id=self.run_id,
+            client_id=client.client_id,
+            dataset_id=dataset_id(self.task, client.client_id),
+            round=server_round,
+            steps=steps,
+            sampling_rate=event.sampling_rate,
+            noise_multiplier=event.noise_multiplier,
+            relation=event.relation,
+            clipping_norm=self.config.clipping_norm,
+            expected_batch_size=event.sampling_rate * self.plan.shard_size(client.shard_size),
+            learning_rate=self.config.learning_rate,
+            momentum=self.config.momentum,
+        )
+
+    def _weighted(self, reply: Message) -> Message:
+        """The reply as the wrapped strategy expects it: the update, and the client's public weight."""
+        client = self._registry[reply.metadata.src_node_id]
+        weight = MetricRecord(
+            {getattr(self.strategy, "weighted_by_key", "num-examples"): self.plan.weight(client.shard_size)}
+        )
+        reply.content = RecordDict({ARRAYS: reply.content[ARRAYS], "metrics": weight})
+        return reply
+
+    def _evaluate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        model = self.task.model()
+        model.load_state_dict(arrays.to_torch_state_dict(), strict=False)
+        with torch.no_grad():
+            return MetricRecord(dict(self.task.evaluate(model.eval())))
+
+    def _finish_round(self, server_round: int, evaluate: EvaluateFn) -> None:
+        assert self.result.arrays is not None
+        metrics = evaluate(server_round, self.result.arrays)
+        if metrics is not None:
+            self.result.evaluate_metrics_serverapp[server_round] = metrics
+        record = RoundRecord(
+            round=server_round,
+            metrics={name: float(value) for name, value in (metrics or {}).items() if isinstance(value, int | float)},
+            spent=self._accountant.spent(),
+            participants=tuple(sorted(self._outcome.updates)),
+            failures=dict(sorted(self._outcome.failures.items())),
+        )
+        for observe in self._observers:
+            observe(record)
+
+    def _check_outcome(self, server_round: int) -> None:
+        """Stop when a round gave nothing and not because budgets are spent."""
+        outcome = self._outcome
+        if not outcome.updates and set(outcome.failures) != set(outcome.exhausted):
+            reasons = "; ".join(f"{client_id}: {reason}" for client_id, reason in sorted(outcome.failures.items()))
+            raise RoundFailedError(
+                f"Round {server_round} brought no usable update ({reasons}). The run stops, so that no privacy is spent "
+                "for nothing; the clients' own logs say what happened."
+            )
+
+
+def _with_grant(message: Message, grant: Grant) -> Message:
+    """The wrapped strategy's message to one client, with its grant."""
+    (arrays,) = message.content.array_records.values()
+    settings = next(iter(message.content.config_records.values()), ConfigRecord())
+    content = RecordDict({ARRAYS: arrays, "config": settings, GRANT: grant.to_record()})
+    return Message(content, message.metadata.dst_node_id, message.metadata.message_type)

@@ -1,0 +1,159 @@
+"""A run on disk: written round by round, read back by reports and scripts.
+
+A folder holds `config.json` (every setting and the noise that was used), `rounds.jsonl` (one line a round) and, when
+the run has ended, `model.safetensors`, `figure.png` and `report.html`. Nothing in it depends on the clock, so the same
+seed writes the same bytes.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedprivacy.accountant import ClientSpent
+from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.plan import RunPlan
+from fedprivacy.rounds import RoundRecord
+
+CONFIG = "config.json"
+ROUNDS = "rounds.jsonl"
+MODEL = "model.safetensors"
+FIGURE = "figure.png"
+REPORT = "report.html"
+
+
+class RunFolderError(ValueError):
+    """A folder that cannot take a run, or holds none."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunHistory:
+    """A run's public facts and its finished rounds.
+
+    Attributes:
+        settings: the configuration by hyphenated key.
+        event: what one local step cost.
+        metric: key of the figure that is shown first.
+        rounds: finished rounds in order, without round 0.
+    """
+
+    settings: Mapping[str, Any]
+    event: PoissonSampledGaussian
+    metric: str
+    rounds: tuple[RoundRecord, ...]
+
+    def summary(self) -> dict[str, Any]:
+        """The final figures: what `fedprivacy simulate --json` prints."""
+        last = self.rounds[-1] if self.rounds else None
+        clients = last.spent.values() if last else ()
+        return {
+            "accuracy": last.metrics.get("accuracy") if last else None,
+            "metrics": dict(last.metrics) if last else {},
+            "rounds": len(self.rounds),
+            "clients": [
+                {
+                    "client_id": client.client_id,
+                    "epsilon": client.epsilon,
+                    "delta": client.delta,
+                    "budget": _finite(client.budget_epsilon),
+                    "rounds": client.rounds,
+                    "sampling_rate": self.event.sampling_rate,
+                    "noise_multiplier": self.event.noise_multiplier,
+                    "steps": client.steps,
+                }
+                for client in clients
+            ],
+            "max_epsilon": last.max_epsilon if last else 0.0,
+        }
+
+
+class RunWriter:
+    """Writes a run's folder.
+
+    Args:
+        folder: made if it is missing.
+        plan: the run's public numbers.
+        task_metric: key of the figure that is shown first.
+
+    Raises:
+        RunFolderError: the folder already holds a run. Nothing is overwritten: its ledger says what was spent.
+    """
+
+    def __init__(self, folder: Path, plan: RunPlan) -> None:
+        self.folder = folder
+        folder.mkdir(parents=True, exist_ok=True)
+        if (folder / ROUNDS).exists():
+            raise RunFolderError(f"out is '{folder}', which already holds a run; name a new folder.")
+        config = {
+            "settings": plan.config.public(),
+            "event": dataclasses.asdict(plan.event),
+            "metric": plan.task.metric,
+            "task": plan.task.name,
+        }
+        (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
+        (folder / ROUNDS).touch()
+
+    def __call__(self, record: RoundRecord) -> None:
+        """Append a finished round."""
+        if record.round > 0:
+            with (self.folder / ROUNDS).open("a") as lines:
+                lines.write(json.dumps(_round_to_json(record)) + "\n")
+
+
+def read_history(folder: Path) -> RunHistory:
+    """Read a run back.
+
+    Raises:
+        RunFolderError: the folder holds no run.
+    """
+    if not (folder / ROUNDS).exists():
+        raise RunFolderError(f"'{folder}' holds no run; name a folder that a run wrote to (out).")
+    config = json.loads((folder / CONFIG).read_text())
+    event = config["event"]
+    return RunHistory(
+        settings=config["settings"],
+        event=PoissonSampledGaussian(**event | {"relation": NeighbouringRelation(event["relation"])}),
+        metric=config["metric"],
+        rounds=tuple(_round_from_json(json.loads(line)) for line in (folder / ROUNDS).read_text().splitlines()),
+    )
+
+
+def _round_to_json(record: RoundRecord) -> dict[str, Any]:
+    return {
+        "round": record.round,
+        "metrics": {name: _finite(value) for name, value in record.metrics.items()},
+        "clients": [
+            dataclasses.asdict(client) | {"budget_epsilon": _finite(client.budget_epsilon)}
+            for client in record.spent.values()
+        ],
+        "participants": list(record.participants),
+        "failures": dict(record.failures),
+        "exhausted": list(record.exhausted),
+        "max_epsilon": record.max_epsilon,
+    }
+
+
+def _round_from_json(line: Mapping[str, Any]) -> RoundRecord:
+    clients = [
+        ClientSpent(
+            **client | {"budget_epsilon": math.inf if client["budget_epsilon"] is None else client["budget_epsilon"]}
+        )
+        for client in line["clients"]
+    ]
+    return RoundRecord(
+        round=line["round"],
+        metrics={name: math.nan if value is None else value for name, value in line["metrics"].items()},
+        spent={client.client_id: client for client in clients},
+        participants=tuple(line["participants"]),
+        failures=line["failures"],
+    )
+
+
+def _finite(value: float) -> float | None:
+    """JSON has no infinity: an unlimited budget or a diverged loss becomes null."""
+    return value if math.isfinite(value) else None

@@ -1,0 +1,15 @@
+"""Names that outlive a run: which client, and which dataset its budget belongs to."""
+
+from __future__ import annotations
+
+from fedprivacy.tasks import Task
+
+
+def simulated_client_id(partition_id: int, num_partitions: int) -> str:
+    """The client that holds one part of a simulated split; names sort like numbers."""
+    return f"client-{partition_id:0{len(str(num_partitions - 1))}d}"
+
+
+def dataset_id(task: Task, client_id: str) -> str:
+    """What a client's budget belongs to: its shard of the task's records, over all runs."""
+    return f"{task.dataset}/{client_id}"

@@ -1,0 +1,269 @@
+"""The ledger: the durable record of what every dataset was charged, over all runs."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Engine, create_engine, event, func, insert, select, update
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError
+
+from fedprivacy.budget import PrivacyBudget
+from fedprivacy.events import Event, History, PoissonSampledGaussian
+from fedprivacy.ledger.schema import ChargeState, budgets, charges, metadata, runs
+
+SERVER_VIEW = "server"
+"""Whose eyes a charge is for: the server sees each client's update in every round that the client joins."""
+
+
+class LedgerError(ValueError):
+    """The ledger cannot be opened, or holds something that contradicts what is asked, with the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """A dataset's budget and the filter that enforces it.
+
+    Attributes:
+        budget: over all runs on the dataset.
+        filter: name of the filter, see `fedprivacy.accounting.FILTERS`.
+    """
+
+    budget: PrivacyBudget
+    filter: str
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a dataset has been charged so far.
+
+    Attributes:
+        history: every event and how often it was charged; VOID charges are left out, RESERVED ones count.
+        rounds: number of charges that count, over all runs.
+    """
+
+    history: History
+    rounds: int
+
+
+NOTHING_SPENT = Account({}, 0)
+
+
+class Ledger:
+    """Charges by (dataset_id, run_id, round, attempt), in an SQL database.
+
+    Every method is one transaction that has the database to itself, so two runs that charge the same dataset cannot
+    both read the same balance.
+    """
+
+    def __init__(self, url: str) -> None:
+        """Open or create the ledger.
+
+        Args:
+            url: `sqlite:///path/to/ledger.db`.
+
+        Raises:
+            LedgerError: no such place, or not an SQLite URL.
+        """
+        self.url = url
+        try:
+            self._engine = _connect(url)
+            metadata.create_all(self._engine)
+        except (OperationalError, OSError) as error:
+            raise LedgerError(f"ledger is '{url}', which cannot be opened ({error}); name a writable file.") from error
+
+    @staticmethod
+    def exists(url: str) -> bool:
+        """Whether there is a ledger at `url` already."""
+        return bool(url) and Path(make_url(url).database or "").is_file()
+
+    def close(self) -> None:
+        """Release the database."""
+        self._engine.dispose()
+
+    def open_run(self, run_id: str, dataset: str, partition: str) -> None:
+        """Enter a run.
+
+        Raises:
+            LedgerError: an earlier run on the same records split them in another way. The same record would then count
+                in two datasets and neither would show what it lost.
+        """
+        with self._transaction() as connection:
+            earlier = select(runs.c.partition).where(runs.c.dataset == dataset, runs.c.partition != partition)
+            other = connection.scalars(earlier).first()
+            if other is not None:
+                raise LedgerError(
+                    f"ledger {self.url} holds runs on {dataset} split as '{other}', and this run splits them as "
+                    f"'{partition}': a record's loss could no longer be added up. Use another ledger."
+                )
+            connection.execute(
+                insert(runs).values(run_id=run_id, dataset=dataset, partition=partition, started_at=_now())
+            )
+
+    def open_budgets(self, allowances: Mapping[str, Allowance]) -> None:
+        """Enter each dataset's budget, once for all runs.
+
+        Raises:
+            LedgerError: a dataset already has another budget or filter.
+        """
+        with self._transaction() as connection:
+            known = _allowances(connection, allowances.keys())
+            for dataset_id, allowance in allowances.items():
+                if dataset_id not in known:
+                    connection.execute(insert(budgets).values(_budget_row(dataset_id, allowance)))
+                elif known[dataset_id] != allowance:
+                    raise LedgerError(_contradiction(self.url, dataset_id, known[dataset_id], allowance))
+
+    def accounts(self, dataset_ids: Collection[str]) -> dict[str, Account]:
+        """What each dataset has been charged, over all runs."""
+        with self._transaction() as connection:
+            return _accounts(connection, dataset_ids)
+
+    def reserve(
+        self,
+        run_id: str,
+        round: int,
+        event: Event,
+        wanted: Mapping[str, int],
+        allowed: Callable[[str, History], int],
+    ) -> dict[str, int]:
+        """Charge steps of `event` before they are executed.
+
+        Args:
+            run_id: the run.
+            round: the round.
+            event: what each step costs.
+            wanted: steps by dataset.
+            allowed: (dataset_id, its history) -> how many more steps its budget allows.
+
+        Returns:
+            Steps reserved by dataset: the smaller of wanted and allowed; datasets with nothing left are missing.
+        """
+        with self._transaction() as connection:
+            accounts = _accounts(connection, wanted.keys())
+            granted = {
+                dataset_id: min(steps, allowed(dataset_id, accounts.get(dataset_id, NOTHING_SPENT).history))
+                for dataset_id, steps in wanted.items()
+            }
+            granted = {dataset_id: steps for dataset_id, steps in granted.items() if steps > 0}
+            if granted:
+                rows = [_charge_row(d, run_id, round, event, steps) for d, steps in granted.items()]
+                connection.execute(insert(charges), rows)
+            return granted
+
+    def settle(self, run_id: str, round: int, dataset_ids: Collection[str], state: ChargeState) -> None:
+        """Turn the reserved charges of a round into `state`; charges in any other state stay as they are."""
+        with self._transaction() as connection:
+            connection.execute(
+                update(charges)
+                .where(
+                    charges.c.run_id == run_id,
+                    charges.c.round == round,
+                    charges.c.dataset_id.in_(dataset_ids),
+                    charges.c.state == ChargeState.RESERVED,
+                )
+                .values(state=state)
+            )
+
+    @contextmanager
+    def _transaction(self) -> Iterator[Connection]:
+        try:
+            with self._engine.begin() as connection:
+                yield connection
+        except IntegrityError as error:
+            raise LedgerError(f"ledger {self.url}: this round of this run was charged before; nothing was added.") from error
+        except OperationalError as error:
+            raise LedgerError(f"ledger {self.url} cannot be used: {error.orig}. Nothing was charged.") from error
+
+
+def _connect(url: str) -> Engine:
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        raise LedgerError(f"ledger is '{url}', which is no URL; write sqlite:///path/to/ledger.db.") from None
+    if parsed.get_backend_name() != "sqlite":
+        raise LedgerError(f"ledger is '{url}'; this version keeps its ledger in SQLite: sqlite:///path/to/ledger.db.")
+    if parsed.database:
+        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(parsed, connect_args={"timeout": 60.0})
+    event.listen(engine, "connect", _configure_sqlite)
+    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
+    return engine
+
+
+def _configure_sqlite(connection: Any, _: object) -> None:
+    connection.isolation_level = None  # SQLAlchemy opens transactions itself, see BEGIN IMMEDIATE
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _accounts(connection: Connection, dataset_ids: Collection[str]) -> dict[str, Account]:
+    mechanism = (charges.c.sampling_rate, charges.c.noise_multiplier, charges.c.relation)
+    totals = (
+        select(charges.c.dataset_id, *mechanism, func.sum(charges.c.steps), func.count())
+        .where(charges.c.dataset_id.in_(dataset_ids), charges.c.state != ChargeState.VOID)
+        .group_by(charges.c.dataset_id, *mechanism)
+    )
+    histories: dict[str, dict[Event, int]] = {}
+    rounds: dict[str, int] = {}
+    for dataset_id, q, sigma, relation, steps, count in connection.execute(totals):
+        histories.setdefault(dataset_id, {})[PoissonSampledGaussian(q, sigma, relation)] = int(steps)
+        rounds[dataset_id] = rounds.get(dataset_id, 0) + int(count)
+    return {dataset_id: Account(history, rounds[dataset_id]) for dataset_id, history in histories.items()}
+
+
+def _allowances(connection: Connection, dataset_ids: Collection[str]) -> dict[str, Allowance]:
+    rows = connection.execute(select(budgets).where(budgets.c.dataset_id.in_(dataset_ids)))
+    return {
+        row.dataset_id: Allowance(
+            PrivacyBudget(math.inf if row.epsilon is None else row.epsilon, row.delta), row.filter
+        )
+        for row in rows
+    }
+
+
+def _budget_row(dataset_id: str, allowance: Allowance) -> dict[str, object]:
+    return {
+        "dataset_id": dataset_id,
+        "epsilon": allowance.budget.epsilon if allowance.budget.enforced else None,
+        "delta": allowance.budget.delta,
+        "filter": allowance.filter,
+        "created_at": _now(),
+    }
+
+
+def _charge_row(dataset_id: str, run_id: str, round: int, event: Event, steps: int) -> dict[str, object]:
+    return {
+        "dataset_id": dataset_id,
+        "run_id": run_id,
+        "round": round,
+        "attempt": 1,
+        "sampling_rate": event.sampling_rate,
+        "noise_multiplier": event.noise_multiplier,
+        "relation": event.relation,
+        "view": SERVER_VIEW,
+        "steps": steps,
+        "state": ChargeState.RESERVED,
+        "charged_at": _now(),
+    }
+
+
+def _contradiction(url: str, dataset_id: str, known: Allowance, asked: Allowance) -> str:
+    def words(a: Allowance) -> str:
+        return f"epsilon {a.budget.epsilon:g}, delta {a.budget.delta:g}, filter {a.filter}"
+
+    return (
+        f"ledger {url} gives dataset {dataset_id} a budget of {words(known)}, and this run asks for {words(asked)}: "
+        "a budget belongs to the dataset, over all runs. Use the ledger's budget, or another ledger."
+    )
+
+
+def _now() -> datetime.datetime:
+    return datetime.datetime.now(datetime.UTC)

@@ -1,0 +1,101 @@
+"""What a federated task is: a model, a loss, a client's shard, and the server's public evaluation."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from torch import Tensor, nn
+
+from fedprivacy.dpsgd import Shard
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Recipe:
+    """The training settings that suit a task: used wherever a run's configuration leaves a setting open.
+
+    They are public and must be chosen without looking at the clients' records.
+
+    Attributes:
+        rounds: number of rounds.
+        local_steps: local steps in each round.
+        sampling_rate: q, probability with which a record joins a local step.
+        clipping_norm: C, bound on the norm of one record's gradient.
+        learning_rate: step size of the local steps.
+        momentum: momentum of the local steps, in [0, 1).
+        epsilon: privacy budget of each client.
+        delta: delta of that budget.
+    """
+
+    rounds: int = 40
+    local_steps: int = 1
+    sampling_rate: float = 0.5
+    clipping_norm: float = 0.5
+    learning_rate: float = 1.0
+    momentum: float = 0.0
+    epsilon: float = 3.0
+    delta: float = 1e-5
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardSource:
+    """Where a client finds its shard.
+
+    Attributes:
+        folder: the client's own data folder, in a deployment; None in a simulation.
+        partition_id: which part of the task's split this client holds, in a simulation; None in a deployment.
+        num_partitions: how many parts the split has, in a simulation.
+    """
+
+    folder: Path | None = None
+    partition_id: int | None = None
+    num_partitions: int | None = None
+
+
+@runtime_checkable
+class Task(Protocol):
+    """One learning problem, the same code on server and clients.
+
+    Attributes:
+        name: short, for people.
+        dataset: names the records: tasks on the same records share it, so that what they spend adds up.
+        metric: key of the figure in `evaluate`'s result that plots and tables show first.
+        recipe: default training settings.
+        shard_sizes_public: whether the number of records of each client may be known to everybody. If so, clients
+            disclose it, it weighs their updates, and the guarantee is for the zero-out relation. If not, every client
+            counts the same and `nominal_shard_size` takes its place.
+        nominal_shard_size: a public guess of a shard's size, for tasks whose shard sizes are private.
+    """
+
+    name: str
+    dataset: str
+    metric: str
+    recipe: Recipe
+    shard_sizes_public: bool
+    nominal_shard_size: int | None
+
+    def __hash__(self) -> int:
+        """A task is an object with an identity: what is loaded for it is kept under it."""
+        ...
+
+    def model(self) -> nn.Module:
+        """A new model. Its layers must not mix records (no BatchNorm)."""
+        ...
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """One loss for each record, shape [batch]; for example `cross_entropy(..., reduction="none")`."""
+        ...
+
+    def shard(self, source: ShardSource) -> Shard:
+        """The client's records. Preprocessing may use public constants and the record itself, nothing else."""
+        ...
+
+    def evaluate(self, model: nn.Module) -> Mapping[str, float]:
+        """Metrics of the model on the *server's public* records; called after every round."""
+        ...
+
+    def partition(self, num_partitions: int) -> str:
+        """Names the split that a simulation uses: runs on one ledger must agree on it, or losses could not be added."""
+        ...

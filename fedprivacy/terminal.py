@@ -1,0 +1,123 @@
+"""What a run looks like in a terminal."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.table import Table
+
+from fedprivacy.accountant import ClientSpent
+from fedprivacy.history import RunHistory
+from fedprivacy.plan import RunPlan
+from fedprivacy.rounds import RoundRecord
+
+
+class RoundProgress:
+    """A live bar: round, the task's first metric, the largest epsilon spent. An observer of rounds.
+
+    Args:
+        console: where to draw.
+        plan: the run's public numbers.
+    """
+
+    def __init__(self, console: Console, plan: RunPlan) -> None:
+        self._metric = plan.task.metric
+        self._budget = plan.config.epsilon
+        self._bar = Progress(
+            TextColumn("[bold]round"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=None),
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        self._rounds = self._bar.add_task("waiting for clients", total=plan.config.rounds)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def __call__(self, record: RoundRecord) -> None:
+        """Show a finished round."""
+        value = record.metrics.get(self._metric, math.nan)
+        spent = f"largest epsilon {record.max_epsilon:.3f} of {_budget(self._budget)}"
+        self._bar.update(self._rounds, completed=record.round, description=f"{self._metric} {value:.3f}  [cyan]{spent}")
+
+
+def client_table(history: RunHistory) -> Table:
+    """Every client: rounds joined, sigma, q, epsilon spent, budget left."""
+    clients = list(history.rounds[-1].spent.values())
+    table = Table(title="Privacy spent by each client (server's view, over all rounds and runs)", title_justify="left")
+    table.add_column("client")
+    for column in ("rounds", "q", "sigma", "steps", "epsilon", "budget", "left"):
+        table.add_column(column, justify="right")
+    table.add_column("state")
+    for client in clients:
+        table.add_row(*_client_row(client, history))
+    table.caption = (
+        f"delta {clients[0].delta:g}; accountant PLD; {history.event.relation} relation" if clients else None
+    )
+    return table
+
+
+def failures(history: RunHistory) -> list[str]:
+    """One line for each client that failed, with how often and why."""
+    count = Counter(item for record in history.rounds for item in record.failures.items())
+    return [f"{client_id}: {reason} in {rounds} rounds" for (client_id, reason), rounds in sorted(count.items())]
+
+
+def plan_table(plan: RunPlan, groups: Sequence[tuple[str, Sequence[float]]]) -> Table:
+    """Epsilon after each round, for every group of clients with one past.
+
+    Args:
+        plan: the run's public numbers.
+        groups: (who, epsilon by round).
+    """
+    event = plan.event
+    table = Table(
+        title=f"Planned epsilon after each round: q {event.sampling_rate:g}, sigma {event.noise_multiplier:.4f}, "
+        f"{plan.config.local_steps} local steps a round",
+        title_justify="left",
+        caption=f"delta {plan.config.delta:g}; budget {_budget(plan.config.epsilon)}; accountant PLD",
+    )
+    table.add_column("round", justify="right")
+    for who, _ in groups:
+        table.add_column(who, justify="right")
+    for index in _shown_rounds(plan.config.rounds):
+        table.add_row(str(index + 1), *(f"{epsilons[index]:.4f}" for _, epsilons in groups))
+    return table
+
+
+def _shown_rounds(rounds: int, most: int = 12) -> list[int]:
+    """Indices of at most `most` rounds, evenly spread, with the first and the last."""
+    shown = min(rounds, most)
+    return sorted({round(i * (rounds - 1) / max(shown - 1, 1)) for i in range(shown)})
+
+
+def _client_row(client: ClientSpent, history: RunHistory) -> list[str]:
+    return [
+        client.client_id,
+        str(client.rounds),
+        f"{history.event.sampling_rate:g}",
+        f"{history.event.noise_multiplier:.3f}",
+        str(client.steps),
+        f"{client.epsilon:.3f}",
+        _budget(client.budget_epsilon),
+        _budget(max(client.budget_epsilon - client.epsilon, 0.0), digits=3),
+        "[yellow]exhausted" if client.exhausted else "[green]active",
+    ]
+
+
+def _budget(epsilon: float, digits: int | None = None) -> str:
+    if math.isinf(epsilon):
+        return "unlimited"
+    return f"{epsilon:g}" if digits is None else f"{epsilon:.{digits}f}"

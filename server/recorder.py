@@ -1,0 +1,40 @@
+"""Turns a run into files: rounds as they finish, then model, figure and report."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedprivacy.figures import run_figure, save_png
+from fedprivacy.report import write_report
+from flwr.app import ArrayRecord
+from safetensors.numpy import save_file
+
+from fedprivacy.history import FIGURE, MODEL, REPORT, RunWriter, read_history
+from fedprivacy.plan import RunPlan
+from fedprivacy.rounds import RoundRecord
+
+
+class Recorder:
+    """One run's folder.
+
+    Args:
+        folder: where the files go.
+        plan: the run's public numbers.
+    """
+
+    def __init__(self, folder: Path, plan: RunPlan) -> None:
+        self.folder = folder
+        self._write = RunWriter(folder, plan)
+
+    def __call__(self, record: RoundRecord) -> None:
+        """Write a finished round."""
+        self._write(record)
+
+    def finish(self, arrays: ArrayRecord | None) -> None:
+        """Write the model, and draw what there is."""
+        if arrays is not None:
+            save_file({name: array.numpy() for name, array in arrays.items()}, self.folder / MODEL)
+        history = read_history(self.folder)
+        if history.rounds:
+            save_png(run_figure(history), self.folder / FIGURE)
+            write_report(history, self.folder / REPORT)

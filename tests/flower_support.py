@@ -1,0 +1,60 @@
+"""A small task and runs of it, for tests of the bridge."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedprivacy.config import resolve
+from fedprivacy.plan import RunPlan
+from fedprivacy.tasks import Recipe, Shard, ShardSource
+
+
+class Blobs:
+    """Two Gaussian classes in the plane; client i holds 30 + i records."""
+
+    name = "blobs"
+    dataset = "blobs"
+    metric = "accuracy"
+    shard_sizes_public = True
+    nominal_shard_size: int | None = None
+    recipe = Recipe(rounds=3, local_steps=2, sampling_rate=0.5, clipping_norm=1.0, learning_rate=0.5, delta=1e-3)
+
+    def model(self) -> nn.Module:
+        return nn.Linear(2, 2)
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        return functional.cross_entropy(outputs, targets, reduction="none")
+
+    def shard(self, source: ShardSource) -> Shard:
+        return _blobs(30 + (source.partition_id or 0), seed=source.partition_id or 0)
+
+    def evaluate(self, model: nn.Module) -> Mapping[str, float]:
+        test = _blobs(200, seed=99)
+        return {"accuracy": (model(test.inputs).argmax(1) == test.targets).float().mean().item()}
+
+    def partition(self, num_partitions: int) -> str:
+        return f"{num_partitions} blobs"
+
+
+class PrivateSizes(Blobs):
+    """The same with private shard sizes."""
+
+    shard_sizes_public = False
+    nominal_shard_size = 25
+
+
+def _blobs(records: int, seed: int) -> Shard:
+    generator = torch.Generator().manual_seed(seed)
+    targets = torch.randint(2, (records,), generator=generator)
+    return Shard(torch.randn(records, 2, generator=generator) + 2.0 * targets[:, None], targets)
+
+
+def plan_of(task: Any, **settings: Any) -> RunPlan:
+    """A plan with `settings`, whose keys are spelt with underscores."""
+    given = {"clients": 4, "seed": 1, "node-timeout": 1.0} | {k.replace("_", "-"): v for k, v in settings.items()}
+    return RunPlan(resolve(given, task), task)

@@ -1,0 +1,127 @@
+"""The ledger counts what was charged, over runs, and refuses what it could not add up."""
+
+import math
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from fedprivacy.budget import PrivacyBudget
+from fedprivacy.events import PoissonSampledGaussian
+from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError
+
+EVENT = PoissonSampledGaussian(0.1, 1.0)
+OTHER = PoissonSampledGaussian(0.1, 2.0)
+ALLOWANCE = Allowance(PrivacyBudget(3.0, 1e-5), "fixed-mechanism")
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path / 'deep' / 'ledger.db'}"
+
+
+@pytest.fixture
+def ledger(url):
+    opened = Ledger(url)
+    opened.open_budgets({"a": ALLOWANCE, "b": ALLOWANCE})
+    return opened
+
+
+def unlimited(_, history):
+    return 10**9
+
+
+def test_a_new_dataset_has_spent_nothing(ledger):
+    assert ledger.accounts(["a", "b"]) == {}
+
+
+def test_reserved_and_committed_charges_count_and_void_ones_do_not(ledger):
+    for round in (1, 2, 3):
+        ledger.reserve("run", round, EVENT, {"a": 5}, unlimited)
+    ledger.settle("run", 1, ["a"], ChargeState.COMMITTED)
+    ledger.settle("run", 2, ["a"], ChargeState.VOID)
+    account = ledger.accounts(["a"])["a"]
+    assert account.history == {EVENT: 10}
+    assert account.rounds == 2
+
+
+def test_a_settled_charge_stays_settled(ledger):
+    ledger.reserve("run", 1, EVENT, {"a": 5}, unlimited)
+    ledger.settle("run", 1, ["a"], ChargeState.COMMITTED)
+    ledger.settle("run", 1, ["a"], ChargeState.VOID)
+    assert ledger.accounts(["a"])["a"].history == {EVENT: 5}
+
+
+def test_runs_and_mechanisms_add_up_on_one_ledger(url, ledger):
+    ledger.reserve("one", 1, EVENT, {"a": 5, "b": 1}, unlimited)
+    again = Ledger(url)
+    again.reserve("two", 1, EVENT, {"a": 2}, unlimited)
+    again.reserve("two", 2, OTHER, {"a": 3}, unlimited)
+    assert again.accounts(["a", "b"])["a"].history == {EVENT: 7, OTHER: 3}
+    assert again.accounts(["a", "b"])["b"].history == {EVENT: 1}
+
+
+def test_a_grant_is_the_smaller_of_wanted_and_allowed(ledger):
+    granted = ledger.reserve("run", 1, EVENT, {"a": 5, "b": 5}, lambda dataset_id, _: 3 if dataset_id == "a" else 0)
+    assert granted == {"a": 3}
+    assert ledger.accounts(["a", "b"])["a"].history == {EVENT: 3}
+    assert "b" not in ledger.accounts(["a", "b"])
+
+
+def test_one_attempt_is_charged_once(ledger):
+    ledger.reserve("run", 1, EVENT, {"a": 5}, unlimited)
+    with pytest.raises(LedgerError, match="charged before"):
+        ledger.reserve("run", 1, EVENT, {"a": 5}, unlimited)
+    assert ledger.accounts(["a"])["a"].history == {EVENT: 5}
+
+
+def test_concurrent_runs_never_overdraw(url, ledger):
+    def within_hundred(_, history):
+        return 100 - sum(history.values())
+
+    def charge(run):
+        mine = Ledger(url)
+        return sum(mine.reserve(f"run-{run}", r, EVENT, {"a": 7}, within_hundred).get("a", 0) for r in range(1, 11))
+
+    with ThreadPoolExecutor(4) as pool:
+        granted = sum(pool.map(charge, range(4)))
+    assert granted == 100
+    assert ledger.accounts(["a"])["a"].history == {EVENT: 100}
+
+
+def test_a_budget_belongs_to_the_dataset_over_all_runs(url, ledger):
+    Ledger(url).open_budgets({"a": ALLOWANCE})
+    for other in (
+        Allowance(PrivacyBudget(5.0, 1e-5), "fixed-mechanism"),
+        Allowance(PrivacyBudget(math.inf, 1e-5), "fixed-mechanism"),
+        Allowance(PrivacyBudget(3.0, 1e-5), "adaptive"),
+    ):
+        with pytest.raises(LedgerError, match=r"dataset a a budget of epsilon 3.*another ledger"):
+            Ledger(url).open_budgets({"a": other})
+
+
+def test_a_measured_dataset_keeps_its_infinite_budget(ledger):
+    measured = Allowance(PrivacyBudget(math.inf, 1e-5), "fixed-mechanism")
+    ledger.open_budgets({"c": measured})
+    ledger.open_budgets({"c": measured})
+
+
+def test_another_split_of_the_same_records_is_refused(url, ledger):
+    ledger.open_run("one", "digits", "10 parts")
+    ledger.open_run("two", "digits", "10 parts")
+    ledger.open_run("three", "cancer", "5 parts")
+    with pytest.raises(LedgerError, match=r"split as '10 parts'.*Use another ledger"):
+        ledger.open_run("four", "digits", "20 parts")
+
+
+@pytest.mark.parametrize("bad", ["postgresql://host/db", "not a url", "sqlite:////proc/nowhere/ledger.db"])
+def test_a_ledger_that_cannot_be_opened_names_setting_value_and_remedy(bad):
+    with pytest.raises(LedgerError, match="ledger is"):
+        Ledger(bad)
+
+
+def test_a_missing_ledger_is_not_made_by_looking(tmp_path, url):
+    assert not Ledger.exists(f"sqlite:///{tmp_path / 'none.db'}")
+    assert not Ledger.exists("")
+    assert not (tmp_path / "none.db").exists()
+    Ledger(url)
+    assert Ledger.exists(url)

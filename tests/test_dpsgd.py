@@ -1,0 +1,115 @@
+"""DP-SGD does what its event says: noise of the stated size, once a step, whatever the batch."""
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+from fedprivacy.dpsgd import DPSGD, Shard
+from fedprivacy.events import PoissonSampledGaussian
+from fedprivacy.keystream import Keystream, Position
+from fedprivacy.mechanisms import SampledGaussianSum
+
+KEY = Keystream.from_seed(0, "client-0")
+
+
+def squared_error(outputs, targets):
+    return (outputs.squeeze(1) - targets) ** 2
+
+
+def linear():
+    model = nn.Linear(20, 1)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    return model
+
+
+def sgd(q=0.5, sigma=2.0, clipping_norm=0.5, batch=10.0, **settings):
+    mechanism = SampledGaussianSum(PoissonSampledGaussian(q, sigma), clipping_norm)
+    return DPSGD(mechanism, batch, learning_rate=settings.pop("learning_rate", 1.0), **settings)
+
+
+def shard(records=20):
+    torch.manual_seed(0)
+    return Shard(torch.randn(records, 20), torch.randn(records))
+
+
+def flat(update):
+    return torch.cat([p.flatten() for p in update.parameters.values()])
+
+
+def blank(records):
+    """Records without a gradient: what is released is noise alone."""
+    return Shard(torch.zeros(records, 20), torch.zeros(records))
+
+
+@pytest.mark.parametrize("records", [0, 1, 50])
+def test_noise_has_the_stated_size_whatever_the_number_of_records(records):
+    model = nn.Linear(20, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    steps = 500
+    noise = []
+    for r in range(1, steps + 1):
+        nn.init.zeros_(model.weight)
+        update = sgd().train(model, squared_error, blank(records), steps=1, round=r, keystream=KEY)
+        noise.append(flat(update).numpy() * 10.0 / (2.0 * 0.5))
+    statistic = (np.concatenate(noise) ** 2).sum()
+    assert 5e-5 < stats.chi2.cdf(statistic, 20 * steps) < 1 - 5e-5
+
+
+def test_noise_is_added_once_for_each_local_step():
+    model = linear()
+    update = sgd().train(model, squared_error, blank(5), steps=400, round=1, keystream=KEY)
+    variance = (flat(update).numpy()[:-1] ** 2).sum() / (400 * (2.0 * 0.5 / 10.0) ** 2)
+    assert 5e-5 < stats.chi2.cdf(variance, 20) < 1 - 5e-5
+    assert update.steps == 400
+
+
+def test_the_update_states_the_event_of_the_mechanism_that_ran():
+    trainer = sgd(q=0.3, sigma=1.7)
+    update = trainer.train(linear(), squared_error, shard(), steps=3, round=1, keystream=KEY)
+    assert update.event is trainer.mechanism.event
+    assert (update.event.sampling_rate, update.event.noise_multiplier, update.steps) == (0.3, 1.7, 3)
+
+
+def test_one_step_is_the_clipped_sum_plus_noise_over_the_public_divisor():
+    data, trainer = shard(), sgd(q=1.0, clipping_norm=0.25, batch=7.0, learning_rate=0.1)
+    update = trainer.train(linear(), squared_error, data, steps=1, round=4, keystream=KEY)
+    gradients = torch.cat([-2 * data.targets[:, None] * data.inputs, -2 * data.targets[:, None]], dim=1)
+    clipped = gradients * (0.25 / gradients.norm(dim=1)).clamp(max=1.0)[:, None]
+    from fedprivacy.noise import standard_normal
+
+    noise = torch.from_numpy(2.0 * 0.25 * standard_normal(KEY, Position(4, 1), 21)).float()
+    assert torch.allclose(flat(update), -0.1 * (clipped.sum(0) + noise) / 7.0, atol=1e-5)
+
+
+def test_the_same_randomness_repeats_and_another_round_does_not():
+    def run(round, key=KEY):
+        return flat(sgd().train(linear(), squared_error, shard(), steps=2, round=round, keystream=key))
+
+    assert torch.equal(run(1), run(1))
+    assert not torch.equal(run(1), run(2))
+    assert not torch.equal(run(1), run(1, Keystream.secret()))
+
+
+def test_neighbouring_shards_differ_in_one_step_by_at_most_c_over_the_divisor():
+    data, trainer = shard(), sgd(q=0.5, clipping_norm=0.5, batch=10.0)
+    whole = flat(trainer.train(linear(), squared_error, data, steps=1, round=1, keystream=KEY))
+    last_removed = Shard(data.inputs[:-1], data.targets[:-1])
+    without = flat(trainer.train(linear(), squared_error, last_removed, steps=1, round=1, keystream=KEY))
+    assert (whole - without).norm() <= 0.5 / 10.0 * (1 + 1e-4)
+
+
+def test_momentum_and_proximal_term_are_post_processing_of_the_same_releases():
+    plain = sgd().train(linear(), squared_error, blank(5), steps=2, round=1, keystream=KEY)
+    first = flat(sgd().train(linear(), squared_error, blank(5), steps=1, round=1, keystream=KEY))
+    with_momentum = sgd(momentum=0.5).train(linear(), squared_error, blank(5), steps=2, round=1, keystream=KEY)
+    assert torch.allclose(flat(with_momentum), flat(plain) + 0.5 * first, atol=1e-5)
+    proximal = sgd(proximal_mu=0.25).train(linear(), squared_error, blank(5), steps=2, round=1, keystream=KEY)
+    assert torch.allclose(flat(proximal), flat(plain) - 0.25 * first, atol=1e-5)
+
+
+def test_a_shard_with_a_missing_target_is_refused():
+    with pytest.raises(ValueError, match="one target for each record"):
+        Shard(torch.zeros(3, 2), torch.zeros(2))

@@ -1,0 +1,77 @@
+"""Draws are a function of key and position, and nothing else."""
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedprivacy.keystream import Keystream, Position, Purpose
+from fedprivacy.noise import standard_normal
+from fedprivacy.sampling import poisson_sample
+
+KEY = Keystream.from_seed(1, "client-0")
+HERE = Position(round=3, step=2)
+
+
+def test_a_record_s_draw_does_not_depend_on_how_many_records_there_are():
+    assert np.array_equal(KEY.bits(Purpose.SAMPLING, HERE, 1000)[:10], KEY.bits(Purpose.SAMPLING, HERE, 10))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        Keystream.from_seed(1, "client-1").bits(Purpose.SAMPLING, HERE, 8),
+        Keystream.from_seed(2, "client-0").bits(Purpose.SAMPLING, HERE, 8),
+        KEY.bits(Purpose.NOISE, HERE, 8),
+        KEY.bits(Purpose.SAMPLING, Position(3, 3), 8),
+        KEY.bits(Purpose.SAMPLING, Position(2, 3), 8),
+    ],
+)
+def test_client_seed_purpose_round_and_step_each_change_every_draw(other):
+    assert not np.any(KEY.bits(Purpose.SAMPLING, HERE, 8) == other)
+
+
+def test_secret_keystreams_differ_and_hide_their_key():
+    one, two = Keystream.secret(), Keystream.secret()
+    assert one != two
+    assert one.key.hex() not in repr(one) and str(one.key) not in repr(one)
+
+
+def test_a_key_of_the_wrong_length_is_refused():
+    with pytest.raises(ValueError, match="16 bytes; give 32"):
+        Keystream(bytes(16))
+
+
+def test_poisson_sampling_is_binomial_and_independent_between_records():
+    sizes = np.array([len(poisson_sample(0.3, 200, KEY, Position(r, 1))) for r in range(1, 2001)])
+    # Dispersion index of a binomial(200, .3): variance / mean = .7; chi-square with 1999 degrees of freedom.
+    dispersion = ((sizes - 60.0) ** 2).sum() / (200 * 0.3 * 0.7)
+    assert 5e-5 < stats.chi2.cdf(dispersion, 2000) < 1 - 5e-5
+    joined = np.zeros((2000, 200))
+    for r in range(2000):
+        joined[r, poisson_sample(0.3, 200, KEY, Position(r + 1, 1))] = 1
+    per_record = stats.chi2.cdf((((joined.sum(0) - 600) ** 2) / (2000 * 0.21)).sum(), 200)
+    assert 5e-5 < per_record < 1 - 5e-5
+
+
+def test_every_record_joins_at_rate_one_and_a_tiny_shard_can_be_empty():
+    assert np.array_equal(poisson_sample(1.0, 5, KEY, HERE), np.arange(5))
+    assert len(poisson_sample(0.5, 0, KEY, HERE)) == 0
+
+
+def test_noise_is_standard_normal_into_the_tails():
+    draws = np.concatenate([standard_normal(KEY, Position(1, step), 200_000) for step in range(1, 11)])
+    assert stats.kstest(draws, "norm").pvalue > 1e-4
+    for threshold in (3.0, 4.0):
+        beyond, expected = (np.abs(draws) > threshold).sum(), 2 * stats.norm.sf(threshold) * draws.size
+        assert stats.poisson.cdf(beyond, expected) > 5e-5 and stats.poisson.sf(beyond - 1, expected) > 5e-5
+
+
+def test_the_radius_reaches_beyond_nine_sigma(monkeypatch):
+    smallest = np.zeros(2, dtype=np.uint64)
+    monkeypatch.setattr(Keystream, "bits", lambda *_: smallest)
+    assert standard_normal(KEY, HERE, 1)[0] > 9.0
+
+
+def test_an_odd_number_of_draws_is_what_was_asked_for():
+    assert standard_normal(KEY, HERE, 7).shape == (7,)
+    assert standard_normal(KEY, HERE, 0).shape == (0,)
