@@ -17,9 +17,11 @@ from rich.console import Console
 from rich.logging import RichHandler
 
 from fedprivacy.config import FIELDS, RunConfig, resolve
+from fedprivacy.deploy.cli import deploy_app
 from fedprivacy.simulation import Engine
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.add_typer(deploy_app, name="deploy")
 
 _OUT = Console()
 _ERR = Console(stderr=True)

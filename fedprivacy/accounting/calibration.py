@@ -4,7 +4,7 @@
 >>> from fedprivacy.events import PoissonSampledGaussian
 >>> budget = PrivacyBudget(epsilon=2.0, delta=1e-5)
 >>> round(noise_multiplier(budget, sampling_rate=0.01, steps=1_000), 2)
-0.94
+0.96
 >>> step_quota(PoissonSampledGaussian(sampling_rate=0.01, noise_multiplier=1.0), budget) > 1_000
 True
 """

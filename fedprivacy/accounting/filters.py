@@ -13,21 +13,25 @@ privacy profiles of different mechanisms cross, and an adversary may pick the ne
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Protocol
 
 import numpy as np
 
 from fedprivacy.accounting import rdp
-from fedprivacy.accounting.calibration import UNLIMITED, step_quota
+from fedprivacy.accounting.calibration import UNLIMITED, noise_multiplier, step_quota
 from fedprivacy.accounting.histories import checked, extended
 from fedprivacy.budget import PrivacyBudget
-from fedprivacy.events import Event, History
+from fedprivacy.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 
-_LEAST_ORDER, _MOST_ORDER = float(rdp.ORDERS.min()), float(rdp.ORDERS.max())
+# Measured over budgets of epsilon 1 to 8, q of 0.001 to 1 and noise calibrated for 100 to 10^4 steps: 0.6 grants 76 to
+# 82 % of the PLD's steps where noise is high, and half of them in many settings where 1.0 grants none.
+_SHARE_OF_GAUSSIAN_OPTIMUM = 0.6
 
 
-class MechanismChanged(ValueError):  # noqa: N818 - it names what happened, as ledgers and reports do
+class MechanismChanged(ValueError):
     """A dataset's history holds another event than the one a `FixedMechanismFilter` is asked to repeat."""
 
 
@@ -41,6 +45,9 @@ class Filter(Protocol):
     def quota(self, past: History, event: Event) -> int:
         """How many more executions of `event` the budget allows after `past`: 0 to `UNLIMITED`."""
 
+    def noise_multiplier(self, sampling_rate: float, steps: int, relation: NeighbouringRelation) -> float:
+        """Least noise with which the filter allows `steps` Poisson-sampled Gaussian releases and no past."""
+
 
 @dataclass(frozen=True, slots=True)
 class FixedMechanismFilter:
@@ -49,7 +56,7 @@ class FixedMechanismFilter:
     Formal guarantee. Let n be the quota of an empty past. Every history that this filter lets happen is a prefix of the
     n-fold composition of one event, and the n-fold composition satisfies the budget. Which rounds the client joins,
     how many steps it takes and when it stops may all depend on what was released: an execution that does not happen
-    is post-processing of one that does. The interaction as a whole is therefore (epsilon, delta)-differentially private.
+    is post-processing of one that does. The whole interaction is therefore (epsilon, delta)-differentially private.
 
     Attributes:
         budget: the budget that is kept.
@@ -70,7 +77,17 @@ class FixedMechanismFilter:
                     "holds for one event. Keep sampling-rate and noise-multiplier (and the neighbouring relation) as "
                     'they were, or start the dataset\'s ledger with `filter = "adaptive"`.'
                 )
-        return step_quota(event, self.budget, past)
+        return max(_whole_quota(event, self.budget) - sum(past.values()), 0) if self.budget.enforced else UNLIMITED
+
+    def noise_multiplier(self, sampling_rate: float, steps: int, relation: NeighbouringRelation) -> float:
+        """Least noise with which `steps` releases stay within the budget by the PLD, see `calibration`."""
+        return noise_multiplier(self.budget, sampling_rate, steps, relation)
+
+
+@lru_cache(maxsize=1024)
+def _whole_quota(event: Event, budget: PrivacyBudget) -> int:
+    """The quota of an empty past: the same for every client, and asked for every client in every round."""
+    return step_quota(event, budget)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,36 +101,44 @@ class AdaptiveFilter:
     Kamath, Steinke 2020), so the interaction is (epsilon, delta)-differentially private. Sampling rate, noise
     multiplier, number of steps and stopping may all depend on what was released.
 
-    The order is a function of the budget alone: the best one for a Gaussian mechanism that spends the budget exactly.
-    An order chosen in hindsight would void the theorem.
+    The order is a function of the budget alone; an order chosen in hindsight would void the theorem. It lies below the
+    best order of a pure Gaussian, because the divergence of a *sampled* Gaussian explodes above an order that falls
+    with the noise: that costs a pure Gaussian 5 % of its steps and spares a sampled one from being refused outright.
+    With noise multipliers well below 1 few steps are granted all the same; `FixedMechanismFilter` grants more.
 
     Attributes:
         budget: the budget that is kept.
-        order: the Rényi order a; infinite epsilon needs none and has NaN.
-        bound: R, in nats.
 
     Raises:
         ValueError: the budget is too small for any release to be provable at orders up to 1024.
     """
 
     budget: PrivacyBudget
-    order: float = field(init=False)
-    bound: float = field(init=False)
 
     def __post_init__(self) -> None:
-        if not self.budget.enforced:
-            object.__setattr__(self, "order", math.nan)
-            object.__setattr__(self, "bound", math.inf)
-            return
-        order = _order_of(self.budget)
-        bound = rdp.to_divergence(self.budget.epsilon, self.budget.delta, order)
-        if bound <= 0.0:
+        if self.bound <= 0.0:
             raise ValueError(
-                f"epsilon is {self.budget.epsilon} at delta {self.budget.delta}, which RDP of order {order:g} cannot "
-                "prove even of a release that reveals nothing; choose a larger epsilon, or the fixed-mechanism filter."
+                f"epsilon is {self.budget.epsilon} at delta {self.budget.delta}, which RDP of order {self.order:g} "
+                "cannot prove even of a release that reveals nothing; choose a larger epsilon, or the fixed-mechanism "
+                "filter."
             )
-        object.__setattr__(self, "order", order)
-        object.__setattr__(self, "bound", bound)
+
+    @property
+    def order(self) -> float:
+        """The Rényi order a: the one of `rdp.ORDERS` nearest to 1 + 0.6 sqrt(log(1 / delta) / rho).
+
+        A mechanism with D_a = a rho for all a has epsilon = rho + 2 sqrt(rho log(1 / delta)), attained at the order
+        1 + sqrt(log(1 / delta) / rho) (Bun, Steinke 2016, arXiv 1605.02065); rho is that of a mechanism on the budget.
+        """
+        log_inverse_delta = -math.log(self.budget.delta)
+        root_rho = math.sqrt(self.budget.epsilon + log_inverse_delta) - math.sqrt(log_inverse_delta)
+        above_one = _SHARE_OF_GAUSSIAN_OPTIMUM * math.sqrt(log_inverse_delta) / max(root_rho, 1e-9)
+        return float(rdp.ORDERS[np.abs(np.log(rdp.ORDERS - 1.0) - math.log(max(above_one, 1e-9))).argmin()])
+
+    @property
+    def bound(self) -> float:
+        """R, the largest Rényi divergence of the fixed order that proves the budget, in nats."""
+        return rdp.to_divergence(self.budget.epsilon, self.budget.delta, self.order)
 
     def quota(self, past: History, event: Event) -> int:
         """How many more executions of `event` the bound allows.
@@ -127,21 +152,34 @@ class AdaptiveFilter:
         spent = float(rdp.compose(history, [self.order])[0])
         cost = float(rdp.rdp(event, [self.order])[0])
         left = self.bound - spent
-        if left < 0.0 or math.isinf(cost):
+        if left < cost:
             return 0
         quota = UNLIMITED if cost * UNLIMITED <= left else int(left / cost)
-        while quota > 0 and spent + quota * cost > self.bound:
-            quota -= 1
-        return quota
+        return quota if spent + quota * cost <= self.bound else quota - 1
+
+    def noise_multiplier(self, sampling_rate: float, steps: int, relation: NeighbouringRelation) -> float:
+        """Least noise with which `steps` releases stay within the bound, to a relative 1e-6.
+
+        Raises:
+            ValueError: the budget is infinite, or no noise multiplier up to 10^4 is enough.
+        """
+        if not self.budget.enforced:
+            raise ValueError("epsilon is infinite; choose a finite epsilon, or choose the noise multiplier yourself.")
+        too_little, enough = 1e-2, 1e4
+        while enough > too_little * (1.0 + 1e-6):
+            middle = math.sqrt(too_little * enough)
+            fits = self.quota({}, PoissonSampledGaussian(sampling_rate, middle, relation)) >= steps
+            too_little, enough = (too_little, middle) if fits else (middle, enough)
+        if self.quota({}, PoissonSampledGaussian(sampling_rate, enough, relation)) < steps:
+            raise ValueError(
+                f"epsilon is {self.budget.epsilon} at delta {self.budget.delta} for {steps} steps, which a noise "
+                "multiplier of 1e4 does not meet; choose a larger epsilon or fewer steps."
+            )
+        return enough
 
 
-def _order_of(budget: PrivacyBudget) -> float:
-    """The order of `rdp.ORDERS` next to the optimum 1 + sqrt(log(1 / delta) / rho) of a Gaussian that meets the budget.
-
-    With D_a = a rho, epsilon = rho + 2 sqrt(rho log(1 / delta)) at that order (Bun, Steinke 2016, arXiv 1605.02065).
-    """
-    log_inverse_delta = -math.log(budget.delta)
-    root_rho = math.sqrt(budget.epsilon + log_inverse_delta) - math.sqrt(log_inverse_delta)
-    optimum = 1.0 + math.sqrt(log_inverse_delta) / root_rho if root_rho > 0.0 else _MOST_ORDER
-    clipped = min(max(optimum, _LEAST_ORDER), _MOST_ORDER)
-    return float(rdp.ORDERS[np.abs(np.log(rdp.ORDERS - 1.0) - math.log(clipped - 1.0)).argmin()])
+FILTERS: dict[str, Callable[[PrivacyBudget], Filter]] = {
+    "fixed-mechanism": FixedMechanismFilter,
+    "adaptive": AdaptiveFilter,
+}
+"""Filters by the name that configurations and ledgers use."""

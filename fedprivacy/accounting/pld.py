@@ -6,7 +6,7 @@ of Fourier transforms. Every approximation errs upwards, and `epsilons` returns 
 >>> from fedprivacy.events import PoissonSampledGaussian
 >>> event = PoissonSampledGaussian(sampling_rate=0.01, noise_multiplier=4.0)
 >>> [round(float(epsilon), 2) for epsilon in epsilons(event, [0, 100, 10_000], delta=1e-5)]
-[0.0, 0.1, 0.95]
+[0.0, 0.08, 0.95]
 
 Method, for each `Direction`; the larger epsilon counts.
 
@@ -49,6 +49,7 @@ _LEAST_NOISE = 1e-4  # noise multiplier; under it, one execution may cost 10^8 n
 _FEWEST_POINTS = 64
 _LARGEST_INDEX = 2.0**30  # of a grid point of one execution, so that the indices of 2^31 executions fit 64 bits
 _FINEST_STEP = 2.0**-50  # nats; below it, rounding decides
+_CHERNOFF_GAP = 5.0  # over the tilt: how far a Chernoff bound on epsilon usually is above it, at most
 _LOG_MAGNIFICATION = 7.0  # nats by which rounding errors may exceed the least possible, to shorten the period
 _NEGLIGIBLE = 1e-6  # share of delta that truncation and aliasing may cost
 _DROPPED = -60.0  # log-magnitude under which a frequency is charged instead of computed
@@ -109,12 +110,18 @@ def _directed_epsilon(history: Mapping[Event, int], direction: Direction, delta:
     reach = _reach(history, delta)
     supports = [support(event, direction, reach) for event in history]
     log2_step = _log2_step(history, direction, supports)
+    best = math.inf
     while True:
         terms = [(discretise(event, direction, log2_step, reach), count) for event, count in history.items()]
-        plan = _Plan.of(terms, 2.0**log2_step, delta)
-        if plan.points <= _MOST_POINTS:
-            return _composed_epsilon(terms, plan, delta)
-        log2_step += math.ceil(math.log2(plan.points / _MOST_POINTS))
+        plan = _Plan.of(terms, 2.0**log2_step, delta, best)
+        if plan.points > _MOST_POINTS:
+            log2_step += math.ceil(math.log2(plan.points / _MOST_POINTS))
+            continue
+        epsilon = _composed_epsilon(terms, plan, delta)
+        # Chernoff bounds are far off where a rare execution may cost much: then plan again, around what was found.
+        if epsilon >= min(plan.lowest, best):
+            return min(epsilon, best)
+        best = epsilon
 
 
 def _reach(history: Mapping[Event, int], delta: float) -> float:
@@ -153,32 +160,36 @@ class _Plan:
         step: grid step h, in nats.
         tilt: index of the tilt t in `TILTS`.
         points: number of grid points N in a period.
+        lowest: smallest epsilon, in nats, down to which aliases are negligible.
         last: index of the last grid point examined, just above the Chernoff bound on epsilon.
     """
 
     step: float
     tilt: int
     points: int
+    lowest: float
     last: int
 
     @classmethod
-    def of(cls, terms: _Terms, step: float, delta: float) -> _Plan:
+    def of(cls, terms: _Terms, step: float, delta: float, known: float) -> _Plan:
         """The shortest period after which aliases are a negligible share of delta, and the tilt that allows it.
 
         Chernoff: delta(eps) <= e^(K(t) - t eps) t^t / (1 + t)^(1 + t) for every t > 0. The best t keeps rounding
         errors smallest relative to delta, but where one execution in many dominates the loss, its tilted distribution
-        is far too wide; so any t that magnifies rounding little may be taken.
+        is far too wide; so any t that magnifies rounding little may be taken. The epsilon sought is at most `known`.
         """
         tilts = TILTS / step
         log_mgf = np.sum([count * loss.log_mgf for loss, count in terms], axis=0)
         bounds = (log_mgf - math.log(delta) + xlogy(tilts, tilts) - xlogy(1.0 + tilts, 1.0 + tilts)) / tilts
-        epsilon = max(float(bounds.min()), 0.0)
-        magnified = log_mgf - tilts * epsilon
-        furthest = sum(count * (loss.first + loss.masses.size) for loss, count in terms) * step - epsilon
+        highest = min(max(float(bounds.min()), 0.0), known)
+        lowest = max(highest - _CHERNOFF_GAP / float(tilts[bounds.argmin()]), 0.0)
+        magnified = log_mgf - tilts * lowest
+        furthest = sum(count * (loss.first + loss.masses.size) for loss, count in terms) * step - lowest
         periods = _periods(tilts, magnified, math.log(_NEGLIGIBLE * delta), furthest)
         tilt = int(np.argmin(np.where(magnified <= magnified.min() + _LOG_MAGNIFICATION, periods, np.inf)))
         cells = math.ceil(periods[tilt] / step) + _FEWEST_POINTS
-        return cls(step, tilt, int(fft.next_fast_len(cells, real=True)), math.ceil(epsilon / step) + 1)
+        points = int(fft.next_fast_len(cells, real=True))
+        return cls(step, tilt, points, lowest, math.ceil(highest / step) + 1)
 
 
 def _periods(tilts: FloatArray, magnified: FloatArray, log_negligible: float, furthest: float) -> FloatArray:
@@ -188,7 +199,7 @@ def _periods(tilts: FloatArray, magnified: FloatArray, log_negligible: float, fu
 
     Args:
         tilts: increasing, shape [tilts].
-        magnified: K(u) - u eps for each u of `tilts`.
+        magnified: K(u) - u eps for each u of `tilts`, at the smallest epsilon of interest.
         log_negligible: log of the share of delta that aliases may cost.
         furthest: from epsilon to the largest possible loss, in nats; beyond it, delta is 0.
     """
@@ -235,7 +246,8 @@ def _log_delta(terms: _Terms, plan: _Plan, grid: NDArray[np.int64]) -> FloatArra
     error = 2.0 / points * (doubt[kept] @ np.abs(kernel) + peak * (doubt.sum() - doubt[kept].sum()))
     error += ROUNDING * math.log2(points) * math.sqrt(2.0 / points) * float(np.linalg.norm(product))
     log_scale = spectrum.log_scale - tilt * grid
-    return np.asarray(log_scale + np.log(np.maximum(curve, 0.0) + error))
+    rounding = ROUNDING * (100.0 + abs(spectrum.log_scale) + tilt * np.abs(grid))
+    return np.asarray(log_scale + rounding + np.log(np.maximum(curve, 0.0) + error))
 
 
 def _hockey_stick(tilt: float, step: float, frequencies: FloatArray) -> NDArray[np.complex128]:
@@ -266,13 +278,14 @@ class _Spectrum:
         self._log_doubt = np.zeros(points // 2 + 1)
         self._angle = np.zeros(points // 2 + 1)
         self._operations = np.zeros(points // 2 + 1)
+        self._kept = np.ones(points // 2 + 1, dtype=np.bool_)
         self._first = 0
         self.log_scale = 0.0
 
     def multiply(self, loss: DiscreteLoss, count: int, tilt: int) -> None:
         """Multiply by the transform of `loss`, tilted, to the power `count`."""
-        exponents = TILTS[tilt] * (loss.first + np.arange(loss.masses.size)) - loss.log_mgf[tilt]
-        tilted = self._folded(loss.masses * np.exp(exponents))
+        tilts = TILTS[tilt] * (loss.first + np.arange(loss.masses.size))
+        tilted = self._folded(loss.masses * np.exp(tilts - loss.log_mgf[tilt]))
         transform = fft.rfft(tilted)
         # |FFT error|_2 <= c log2(N) |FFT|_2 (Higham 2002, Theorem 24.2), and |FFT|_2 = sqrt(N) |masses|_2.
         error = ROUNDING * math.log2(self._points) * math.sqrt(self._points) * float(np.linalg.norm(tilted))
@@ -281,10 +294,11 @@ class _Spectrum:
         self._log_magnitude += count * log_magnitude
         self._log_doubt += count * np.log1p(error / magnitude)
         self._operations += count * (5.0 + np.abs(log_magnitude))
-        alive = self._log_magnitude > _DROPPED
-        self._angle[alive] += count * np.angle(transform[alive])
+        self._kept &= self._log_magnitude > _DROPPED
+        self._angle[self._kept] += count * np.angle(transform[self._kept])
         self._first += count * loss.first
-        relative_error = ROUNDING * (1.0 + loss.masses.size / self._points + np.abs(exponents).max())
+        largest = np.abs(tilts).max() + abs(loss.log_mgf[tilt])
+        relative_error = ROUNDING * (1.0 + loss.masses.size / self._points + largest)
         self.log_scale += count * (loss.log_mgf[tilt] + relative_error)
 
     def evaluate(self, first: int) -> tuple[NDArray[np.int64], NDArray[np.complex128], FloatArray]:
@@ -294,7 +308,7 @@ class _Spectrum:
             Indices of the frequencies that matter, shape [kept]; the product there, shape [kept]; and, for every
             frequency, a bound on the distance to the exact product (to zero where it is not kept), shape [N // 2 + 1].
         """
-        kept = np.flatnonzero(self._log_magnitude > _DROPPED)
+        kept = np.flatnonzero(self._kept)
         shift = (first - self._first) % self._points
         phase = 2.0 * np.pi * (kept * shift % self._points) / self._points
         values = np.exp(self._log_magnitude[kept] + 1j * (self._angle[kept] + phase))

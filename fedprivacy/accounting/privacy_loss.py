@@ -3,10 +3,11 @@
 The loss of outcome x is L(x) = log(P(x) / Q(x)), x drawn from P; (P, Q) is the pair that dominates the event in one
 `Direction`. `discretise` replaces the distribution of L by one on the multiples of a grid step h that dominates it:
 
-- Cells inside the grid. A cell (a, b] of losses, b = a + h, with masses m_P and m_Q becomes two atoms, at a and b, that
-  keep both masses ("connect the dots", Doroshenko et al. 2022, arXiv 2207.04380, here on interval masses): at b the mass
-  (m_P - e^a m_Q) / (1 - e^-h), at a the rest. Every hockey-stick divergence is the mean under Q of the convex function
-  r -> max(r - e^eps, 0) of r = P / Q; spreading r to the ends of the cell at equal mean cannot lower it.
+- Cells inside the grid. A cell (a, b] of losses, b = a + h, with masses m_P and m_Q becomes two atoms, at a and at b,
+  that keep both masses ("connect the dots", Doroshenko et al. 2022, arXiv 2207.04380; here on interval masses, which
+  keep their relative precision in the tails): at b the mass (m_P - e^a m_Q) / (1 - e^-h), at a the rest. A hockey-stick
+  divergence is the mean under Q of the convex function r -> max(r - e^eps, 0) of r = P / Q, and spreading r to the
+  ends of its cell at equal mean cannot lower the mean of a convex function.
 - Left of the grid. The mass moves up to the first grid point.
 - Right of the grid. The mass moves to an infinite loss.
 
@@ -19,6 +20,7 @@ from __future__ import annotations
 
 import enum
 import functools
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -71,6 +73,7 @@ class DiscreteLoss:
     slack: float
 
 
+@functools.lru_cache(maxsize=1024)
 def deviation(event: Event, direction: Direction) -> float:
     """Standard deviation of the loss under P, in nats (to a few digits: it only sets the grid)."""
     noise = event.noise_multiplier
@@ -94,7 +97,7 @@ def support(event: Event, direction: Direction, reach: float) -> tuple[float, fl
     return (float(low), float(high)) if direction is Direction.REMOVE else (float(-high), float(-low))
 
 
-@functools.lru_cache(maxsize=256)
+@functools.lru_cache(maxsize=1024)
 def discretise(event: Event, direction: Direction, log2_step: int, reach: float) -> DiscreteLoss:
     """Dominating distribution of one execution's loss on a grid.
 
@@ -106,8 +109,8 @@ def discretise(event: Event, direction: Direction, log2_step: int, reach: float)
     """
     step = 2.0**log2_step
     low, high = support(event, direction, reach)
-    first, last = int(np.floor(low / step)) - 1, int(np.ceil(high / step)) + 1
-    losses = np.arange(first, last + 1) * step
+    first, last = math.floor(low / step) - 1, math.ceil(high / step) + 1
+    losses = np.arange(first, last + 1, dtype=np.float64) * step
     mixture_losses = losses if direction is Direction.REMOVE else -losses[::-1]
     z_base, z_shifted, slack = _outcomes(event, mixture_losses)
     offset = 0.5 / event.noise_multiplier
@@ -218,4 +221,4 @@ def _log_mgf(masses: FloatArray, indices: FloatArray) -> FloatArray:
     for _ in range(TILTS.size // _TILTS_PER_OCTAVE):
         sums.append(powers @ masses[present])
         powers *= powers
-    return TILTS * highest + np.log(np.concatenate(sums))
+    return np.asarray(TILTS * highest + np.log(np.concatenate(sums)))

@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 deploy_app = typer.Typer(no_args_is_help=True, help="Deploy on real hosts: make keys, rehearse on this one.")
 
@@ -37,7 +38,7 @@ def keys(
 
     with _plain_errors():
         made = write_keys(out, host or (), client or (), days=days)
-    _OUT.print(made.handout(), highlight=False, soft_wrap=True)
+    _OUT.print(made.handout(), markup=False, highlight=False, soft_wrap=True)
 
 
 @deploy_app.command()
@@ -103,5 +104,5 @@ def _plain_errors() -> Iterator[None]:
     try:
         yield
     except (DeploymentError, KeyFileError, ProcessError) as error:
-        _ERR.print(f"[red]error:[/] {error}", highlight=False, soft_wrap=True)
+        _ERR.print(f"[red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise typer.Exit(1) from None

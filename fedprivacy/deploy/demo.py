@@ -78,16 +78,13 @@ def run_demo(
         federation = LoopbackFederation(supervisor, directory, clients)
         progress.say(f"keys: a certificate authority, a server certificate, {len(clients)} client keys")
         federation.start_superlink()
+        node_configs = _prepare_clients(clients, directory / "data", write_data, node_config or {})
+        federation.wait_for_superlink()
         progress.say(f"SuperLink on {federation.address}: TLS, SuperNode authentication")
-        federation.register(list(federation.keys.clients.values()))
+        keys = federation.keys.clients
+        federation.register(list(keys.values()))
         progress.say(f"registered {', '.join(clients)} by their public keys")
-        nodes = []
-        for name, keys in federation.keys.clients.items():
-            folder = directory / "data" / name
-            folder.mkdir(parents=True)
-            write_data(name, folder)
-            own = {"folder": str(folder), "client-id": name}
-            nodes.append(federation.start_supernode(keys, {**own, **(node_config or {})}))
+        nodes = [federation.start_supernode(keys[name], node_configs[name]) for name in clients]
         federation.wait_until_online(nodes)
         progress.say(f"{len(nodes)} SuperNodes online, each with its own data folder")
         settings = {**(run_config or {}), "clients": len(clients), "out": str(out), "ledger": ledger}
@@ -99,6 +96,19 @@ def run_demo(
         progress.say(f"run {status.run_id} {status.status}")
     progress.say("every process stopped")
     return DemoResult(out=out, ledger=ledger, logs=directory / "logs", status=status, seconds=progress.seconds)
+
+
+def _prepare_clients(
+    clients: Sequence[str], data: Path, write_data: DataWriter, common: Mapping[str, Scalar]
+) -> dict[str, dict[str, Scalar]]:
+    """Give each client its data folder; returns the clients' node configurations."""
+    node_configs = {}
+    for name in clients:
+        folder = data / name
+        folder.mkdir(parents=True)
+        write_data(name, folder)
+        node_configs[name] = {"folder": str(folder), "client-id": name, **common}
+    return node_configs
 
 
 class _Progress:

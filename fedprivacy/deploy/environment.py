@@ -61,9 +61,7 @@ def program(name: str) -> Path:
     """
     found = shutil.which(name, path=f"{_scripts()}{os.pathsep}{os.environ.get('PATH', '')}")
     if found is None:
-        raise DeploymentError(
-            f"{name} is not installed beside {sys.executable}; install fedprivacy with its dependencies."
-        )
+        raise FileNotFoundError(f"{name} is not installed beside {sys.executable}; install fedprivacy there with pip.")
     return Path(found)
 
 

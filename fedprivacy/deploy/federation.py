@@ -93,6 +93,7 @@ class LoopbackFederation:
         self._port, *ports = free_ports(1 + len(clients))
         self._runtime_ports = dict(zip(clients, ports, strict=True))
         self._node_ids: dict[str, str] = {}
+        self._superlink: SupervisedProcess
         self.keys = write_keys(self._directory / "keys", clients=clients)
 
     @property
@@ -101,11 +102,7 @@ class LoopbackFederation:
         return f"{HOST}:{self._port}"
 
     def start_superlink(self) -> None:
-        """Start the SuperLink and wait until it answers over TLS with a certificate of our CA.
-
-        Raises:
-            ProcessError: it does not.
-        """
+        """Start the SuperLink; it goes on to open its port in the background."""
         command: list[str | Path] = [
             *(program("flower-superlink"), "--host", HOST, "--port", str(self._port)),
             *("--ssl-ca-certfile", self.keys.ca_certificate),
@@ -114,9 +111,16 @@ class LoopbackFederation:
             *("--enable-supernode-auth", "--disable-runtime-dependency-installation"),
             *("--database", self._directory / "superlink" / "state.db"),
         ]
-        process = self._start("superlink", command, home="superlink")
+        self._superlink = self._start("superlink", command, home="superlink")
+
+    def wait_for_superlink(self) -> None:
+        """Wait until the SuperLink answers over TLS with a certificate of our CA.
+
+        Raises:
+            ProcessError: it ended, or does not answer in time.
+        """
         trust = ssl.create_default_context(cafile=str(self.keys.ca_certificate))
-        self._supervisor.wait_until_ready(process, lambda: _healthy(self.address, trust), SUPERLINK_TIMEOUT)
+        self._supervisor.wait_until_ready(self._superlink, lambda: _healthy(self.address, trust), SUPERLINK_TIMEOUT)
         self._write_operator_config()
 
     def register(self, clients: Sequence[ClientKeys]) -> None:
@@ -162,16 +166,12 @@ class LoopbackFederation:
             DeploymentError: the SuperLink does not count it as online.
         """
         for node in nodes:
-            self._supervisor.wait_until_ready(node.process, lambda node=node: node.connected, SUPERNODE_TIMEOUT)
-        status = {
-            node["node-id"]: node["status"]
-            for node in self._flwr("supernodes", "supernode", "list", CONNECTION)["nodes"]
-        }
-        offline = [node.client for node in nodes if status.get(self._node_ids[node.client]) != "online"]
-        if offline:
-            raise DeploymentError(
-                f"{', '.join(offline)} connected and went offline again; see the logs in {self.logs}."
-            )
+            self._supervisor.wait_until_ready(node.process, node.connected, SUPERNODE_TIMEOUT)
+        listed = self._flwr("supernodes", "supernode", "list", CONNECTION)["nodes"]
+        online = {node["node-id"] for node in listed if node["status"] == "online"}
+        lost = [node.client for node in nodes if self._node_ids[node.client] not in online]
+        if lost:
+            raise DeploymentError(f"{', '.join(lost)} connected and went offline again; see the logs in {self.logs}.")
 
     def start_run(self, app: Path, run_config: Mapping[str, Scalar]) -> SupervisedProcess:
         """Submit the app in folder `app`; the returned process streams the ServerApp's log and ends with the run."""

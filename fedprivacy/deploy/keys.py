@@ -26,6 +26,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
+from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -96,7 +97,7 @@ class DeploymentKeys:
             f"Keys written to {self.directory}; the certificates are valid until {self.expires:%Y-%m-%d %H:%M} UTC",
             f"for {', '.join(self.hosts)}.",
             "",
-            f"  {self.ca_key.parent}/   keep offline: whoever holds it can impersonate the server; no process needs it.",
+            f"  {self.ca_key.parent}/   keep offline: its holder can impersonate the server, and no process needs it.",
             f"  {self.server_key.parent}/   for the server. server.key is secret; the .pub files are not.",
         ]
         for client in self.clients.values():
@@ -129,35 +130,16 @@ def write_keys(
     subject_names = x509.SubjectAlternativeName([_subject_name(host) for host in hosts])
     for name in clients:
         _check_client_name(name)
-    if len(set(clients)) < len(clients):
+    if len({name.lower() for name in clients}) < len(clients):  # some file systems do not tell A from a
         raise KeyFileError(f"clients are {', '.join(clients)}: a name appears twice; give each client its own.")
 
-    now = datetime.now(UTC).replace(microsecond=0)
-    expires = now + timedelta(days=days)
-    ca_key, server_key = _new_key(), _new_key()
-    ca = _ca_certificate(ca_key, now, expires)
-    server = _server_certificate(server_key, ca, ca_key, subject_names, now, expires)
+    authority, server_key = _new_authority(days), _new_key()
+    server = _server_certificate(server_key, authority, subject_names)
 
-    keys = DeploymentKeys(
-        directory=directory,
-        ca_certificate=directory / "server" / "ca.crt",
-        ca_key=directory / "ca" / "ca.key",
-        server_certificate=directory / "server" / "server.crt",
-        server_key=directory / "server" / "server.key",
-        clients={
-            name: ClientKeys(
-                name=name,
-                private_key=directory / "clients" / name / "client.key",
-                public_key=directory / "server" / "clients" / f"{name}.pub",
-            )
-            for name in clients
-        },
-        hosts=hosts,
-        expires=expires,
-    )
-    ca_pem = ca.public_bytes(Encoding.PEM)
+    keys = _layout(directory, clients, hosts, server.not_valid_after_utc)
+    ca_pem = authority.certificate.public_bytes(Encoding.PEM)
     files = {
-        keys.ca_key: _private_pem(ca_key),
+        keys.ca_key: _private_pem(authority.key),
         keys.ca_certificate: ca_pem,
         keys.server_certificate: server.public_bytes(Encoding.PEM),
         keys.server_key: _private_pem(server_key),
@@ -184,6 +166,26 @@ def write_client_key(directory: Path, name: str) -> ClientKeys:
     return client
 
 
+def _layout(directory: Path, clients: Sequence[str], hosts: tuple[str, ...], expires: datetime) -> DeploymentKeys:
+    return DeploymentKeys(
+        directory=directory,
+        ca_certificate=directory / "server" / "ca.crt",
+        ca_key=directory / "ca" / "ca.key",
+        server_certificate=directory / "server" / "server.crt",
+        server_key=directory / "server" / "server.key",
+        clients={
+            name: ClientKeys(
+                name=name,
+                private_key=directory / "clients" / name / "client.key",
+                public_key=directory / "server" / "clients" / f"{name}.pub",
+            )
+            for name in clients
+        },
+        hosts=hosts,
+        expires=expires,
+    )
+
+
 def _check_client_name(name: str) -> None:
     if not _CLIENT_NAME.fullmatch(name):
         raise KeyFileError(
@@ -208,51 +210,54 @@ def _new_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP384R1())
 
 
-def _ca_certificate(key: ec.EllipticCurvePrivateKey, now: datetime, expires: datetime) -> x509.Certificate:
-    """A self-signed CA that may sign certificates of servers and no further CAs."""
+class _Authority(NamedTuple):
+    key: ec.EllipticCurvePrivateKey
+    certificate: x509.Certificate
+
+
+def _new_authority(days: int) -> _Authority:
+    """A self-signed CA that may sign certificates of servers and no further CAs; valid from now."""
+    key = _new_key()
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedprivacy deployment CA")])
-    return (
-        _certificate(name, name, key.public_key(), now, expires)
+    now = datetime.now(UTC).replace(microsecond=0)
+    certificate = (
+        _certificate(name, key, issuer=name, start=now - CLOCK_SKEW, end=now + timedelta(days=days))
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         .add_extension(_key_usage(signs_certificates=True), critical=True)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
         .sign(key, hashes.SHA384())
     )
+    return _Authority(key, certificate)
 
 
 def _server_certificate(
-    key: ec.EllipticCurvePrivateKey,
-    ca: x509.Certificate,
-    ca_key: ec.EllipticCurvePrivateKey,
-    subject_names: x509.SubjectAlternativeName,
-    now: datetime,
-    expires: datetime,
+    key: ec.EllipticCurvePrivateKey, authority: _Authority, subject_names: x509.SubjectAlternativeName
 ) -> x509.Certificate:
-    """A certificate for TLS servers only, valid for `subject_names` only."""
+    """A certificate for TLS servers only, for `subject_names` only, valid as long as its CA's."""
     name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedprivacy server")])
+    ca = authority.certificate
     return (
-        _certificate(name, ca.subject, key.public_key(), now, expires)
+        _certificate(name, key, issuer=ca.subject, start=ca.not_valid_before_utc, end=ca.not_valid_after_utc)
         .add_extension(subject_names, critical=False)
         .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         .add_extension(_key_usage(signs_certificates=False), critical=True)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), critical=False)
-        .sign(ca_key, hashes.SHA384())
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), critical=False)
+        .sign(authority.key, hashes.SHA384())
     )
 
 
 def _certificate(
-    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, now: datetime, expires: datetime
+    subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, issuer: x509.Name, start: datetime, end: datetime
 ) -> x509.CertificateBuilder:
     return (
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(key)
+        .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
-        .not_valid_before(now - CLOCK_SKEW)
-        .not_valid_after(expires)
+        .not_valid_before(start)
+        .not_valid_after(end)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
 
 

@@ -18,6 +18,7 @@ On other systems the process groups are stopped.
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import signal
 import subprocess
@@ -38,6 +39,8 @@ GRACE = 10.0
 
 _PROC = Path("/proc/self/environ")
 _POLL = 0.05
+_COLOUR = re.compile(r"\x1b\[[0-9;]*m")
+_Handler = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
 _ENDING_SIGNALS = (signal.SIGTERM, signal.SIGHUP)
 
 
@@ -74,8 +77,8 @@ class SupervisedProcess:
         return self._popen.pid
 
     def tail(self, lines: int = 20) -> str:
-        """The last lines of its log."""
-        return "\n".join(self.log.read_text(errors="replace").splitlines()[-lines:])
+        """The last lines of its log, without colours."""
+        return "\n".join(_COLOUR.sub("", self.log.read_text(errors="replace")).splitlines()[-lines:])
 
     def failure(self, what: str) -> ProcessError:
         """An error that says what happened to this process and shows the end of its log."""
@@ -100,7 +103,8 @@ class Supervisor:
     def __enter__(self) -> Self:
         self.logs.mkdir(parents=True, exist_ok=True)
         if threading.current_thread() is threading.main_thread():  # Python allows handlers there only
-            self._previous_handlers = {number: signal.signal(number, _exit_on_signal) for number in _ENDING_SIGNALS}
+            heeded = [number for number in _ENDING_SIGNALS if signal.getsignal(number) != signal.SIG_IGN]
+            self._previous_handlers = {number: signal.signal(number, _exit_on_signal) for number in heeded}
         return self
 
     def __exit__(
@@ -110,8 +114,7 @@ class Supervisor:
             with _signals_ignored():
                 self.stop()
         finally:
-            for number, handler in self._previous_handlers.items():
-                signal.signal(number, handler)
+            _restore(self._previous_handlers)
 
     def start(
         self,
@@ -216,9 +219,6 @@ class Supervisor:
         return {process.pid for process in self._processes if _group_exists(process.pid)}
 
 
-_Handler = Callable[[int, FrameType | None], object] | int | signal.Handlers | None
-
-
 def _exit_on_signal(number: int, frame: FrameType | None) -> None:
     """Let `with` blocks end in order; 128 + number is the shell's exit code for a signal."""
     raise SystemExit(128 + number)
@@ -231,12 +231,16 @@ def _signals_ignored() -> Iterator[None]:
         yield
         return
     numbers = (signal.SIGINT, *_ENDING_SIGNALS)
-    previous = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
+    previous: dict[int, _Handler] = {number: signal.signal(number, signal.SIG_IGN) for number in numbers}
     try:
         yield
     finally:
-        for number, handler in previous.items():
-            signal.signal(number, handler)
+        _restore(previous)
+
+
+def _restore(handlers: Mapping[int, _Handler]) -> None:
+    for number, handler in handlers.items():
+        signal.signal(number, handler or signal.SIG_DFL)  # None: the handler was not set by Python
 
 
 def _marked_processes(mark: str) -> Iterator[int]:

@@ -93,7 +93,6 @@ class Grant(_WireRecord):
     Attributes:
         run_id: the run.
         client_id: who the grant is for.
-        dataset_id: what it is charged to.
         round: the round.
         steps: local steps, >= 1.
         sampling_rate: q of each step.
@@ -107,7 +106,6 @@ class Grant(_WireRecord):
 
     run_id: str
     client_id: str
-    dataset_id: str
     round: int
     steps: int
     sampling_rate: float

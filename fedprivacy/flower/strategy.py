@@ -142,7 +142,8 @@ class PrivateStrategy(Strategy):
         if not outcome.updates:
             return None, None
         in_fixed_order = [self._weighted(outcome.updates[client_id]) for client_id in sorted(outcome.updates)]
-        return self.strategy.aggregate_train(server_round, in_fixed_order)
+        aggregated, metrics = self.strategy.aggregate_train(server_round, in_fixed_order)
+        return _like(aggregated, self._opened.arrays), metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -206,7 +207,6 @@ class PrivateStrategy(Strategy):
         return Grant(
             run_id=self.run_id,
             client_id=client.client_id,
-            dataset_id=dataset_id(self.task, client.client_id),
             round=server_round,
             steps=steps,
             sampling_rate=event.sampling_rate,
@@ -254,8 +254,8 @@ class PrivateStrategy(Strategy):
         if not outcome.updates and set(outcome.failures) != set(outcome.exhausted):
             reasons = "; ".join(f"{client_id}: {reason}" for client_id, reason in sorted(outcome.failures.items()))
             raise RoundFailedError(
-                f"Round {server_round} brought no usable update ({reasons}). The run stops, so that no privacy is spent "
-                "for nothing; the clients' own logs say what happened."
+                f"Round {server_round} brought no usable update ({reasons}). The run stops, so that no privacy is "
+                "spent for nothing; the clients' own logs say what happened."
             )
 
 
@@ -265,3 +265,10 @@ def _with_grant(message: Message, grant: Grant) -> Message:
     settings = next(iter(message.content.config_records.values()), ConfigRecord())
     content = RecordDict({ARRAYS: arrays, "config": settings, GRANT: grant.to_record()})
     return Message(content, message.metadata.dst_node_id, message.metadata.message_type)
+
+
+def _like(aggregated: ArrayRecord | None, model: ArrayRecord) -> ArrayRecord | None:
+    """The average in the model's own types: some strategies compute in float64 and leave it so."""
+    if aggregated is None:
+        return None
+    return ArrayRecord({name: Array(aggregated[name].numpy().astype(old.dtype)) for name, old in model.items()})

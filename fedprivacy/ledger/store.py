@@ -177,7 +177,9 @@ class Ledger:
             with self._engine.begin() as connection:
                 yield connection
         except IntegrityError as error:
-            raise LedgerError(f"ledger {self.url}: this round of this run was charged before; nothing was added.") from error
+            raise LedgerError(
+                f"ledger {self.url}: this round of this run was charged before; nothing was added."
+            ) from error
         except OperationalError as error:
             raise LedgerError(f"ledger {self.url} cannot be used: {error.orig}. Nothing was charged.") from error
 

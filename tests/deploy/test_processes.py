@@ -1,0 +1,159 @@
+"""The supervisor: nothing that it started, and nothing that those started, outlives its `with` block."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from fedprivacy.deploy import processes
+from fedprivacy.deploy.processes import ProcessError, Supervisor
+
+SLEEP = "import time; time.sleep(120)"
+PARENT = f"""
+import subprocess, sys
+child = subprocess.Popen([sys.executable, "-c", {SLEEP!r}])
+detached = subprocess.Popen([sys.executable, "-c", {SLEEP!r}], start_new_session={Path("/proc/self").exists()})
+print(child.pid, detached.pid, flush=True)
+"""
+"""Leaves a child behind and, where the supervisor can find it, another in a session of its own, as Flower's SuperLink
+does."""
+FAMILY = PARENT + SLEEP
+
+
+def alive(pid: int) -> bool:
+    """Whether a process exists and is not a zombie (a container's first process may never reap those)."""
+    stat = Path(f"/proc/{pid}/stat")
+    if Path("/proc/self/stat").exists():
+        return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+def wait_for_pids(log: Path, count: int) -> list[int]:
+    deadline = time.monotonic() + 20
+    while time.monotonic() < deadline:
+        if log.exists() and len(pids := log.read_text().split()) == count:
+            return [int(pid) for pid in pids]
+        time.sleep(0.02)
+    raise AssertionError(f"{log} holds {log.read_text()!r}")
+
+
+def start_family(supervisor: Supervisor) -> list[int]:
+    process = supervisor.start("family", [sys.executable, "-c", FAMILY])
+    pids = [process.pid, *wait_for_pids(process.log, 2)]
+    assert all(alive(pid) for pid in pids)
+    return pids
+
+
+def test_the_end_of_the_block_stops_the_whole_family(tmp_path):
+    with Supervisor(tmp_path) as supervisor:
+        pids = start_family(supervisor)
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_an_exception_stops_the_whole_family_and_goes_on(tmp_path):
+    with pytest.raises(ZeroDivisionError), Supervisor(tmp_path) as supervisor:
+        pids = start_family(supervisor)
+        raise ZeroDivisionError
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_orphans_are_stopped_too(tmp_path):
+    with Supervisor(tmp_path) as supervisor:
+        process = supervisor.start("parent", [sys.executable, "-c", PARENT])
+        pids = wait_for_pids(process.log, 2)
+        assert supervisor.wait(process, timeout=20) == 0
+        assert all(alive(pid) for pid in pids)
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_a_process_that_ignores_sigterm_is_killed(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "GRACE", 0.5)
+    stubborn = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); {SLEEP}"
+    with Supervisor(tmp_path) as supervisor:
+        process = supervisor.start("stubborn", [sys.executable, "-c", stubborn])
+        supervisor.wait_until_ready(process, lambda: "deaf" in process.tail(), timeout=20)
+    assert process.exit_code == -signal.SIGKILL
+
+
+def test_a_process_may_end_in_its_own_way(tmp_path):
+    tidy = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: (print('tidied up'), sys.exit(7)))\n"
+    tidy += f"print('ready', flush=True)\n{SLEEP}"
+    with Supervisor(tmp_path) as supervisor:
+        process = supervisor.start("tidy", [sys.executable, "-c", tidy])
+        supervisor.wait_until_ready(process, lambda: "ready" in process.tail(), timeout=20)
+    assert process.exit_code == 7
+    assert process.tail() == "ready\ntidied up"
+
+
+@pytest.mark.parametrize(
+    ("number", "code"), [(signal.SIGTERM, 143), (signal.SIGHUP, 129), (signal.SIGINT, -signal.SIGINT)]
+)
+def test_a_signal_to_the_owner_stops_the_whole_family(tmp_path, number, code):
+    script = f"""
+import signal, sys, time
+from pathlib import Path
+from fedprivacy.deploy.processes import Supervisor
+signal.signal(signal.SIGINT, signal.default_int_handler)  # both may have been ignored by the shell that runs the tests
+signal.signal(signal.SIGHUP, signal.SIG_DFL)
+with Supervisor(Path(sys.argv[1])) as supervisor:
+    supervisor.start("family", [sys.executable, "-c", {FAMILY!r}])
+    time.sleep(120)
+"""
+    owner = subprocess.Popen([sys.executable, "-c", script, str(tmp_path)], stderr=subprocess.DEVNULL)
+    try:
+        pids = wait_for_pids(tmp_path / "family.log", 2)
+        owner.send_signal(number)
+        assert owner.wait(timeout=20) == code
+    finally:
+        owner.kill()
+    assert not any(alive(pid) for pid in pids)
+
+
+def test_the_owners_signal_handlers_are_put_back(tmp_path):
+    numbers = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+    before = [signal.getsignal(number) for number in numbers]
+    with Supervisor(tmp_path):
+        assert signal.getsignal(signal.SIGTERM) != before[1]
+    assert [signal.getsignal(number) for number in numbers] == before
+
+
+def test_a_process_that_ends_before_it_is_ready_is_reported_with_its_log(tmp_path):
+    failing = "print('\\x1b[91mport 80: permission denied\\x1b[0m'); raise SystemExit(3)"
+    with Supervisor(tmp_path) as supervisor:
+        process = supervisor.start("server", [sys.executable, "-c", failing])
+        with pytest.raises(ProcessError) as error:
+            supervisor.wait_until_ready(process, lambda: False, timeout=20)
+    assert str(error.value) == (
+        f"server ended with exit code 3 before it was ready. The end of {tmp_path / 'server.log'}:\n"
+        "port 80: permission denied"
+    )
+
+
+def test_waiting_has_an_end(tmp_path):
+    with Supervisor(tmp_path) as supervisor:
+        process = supervisor.start("slow", [sys.executable, "-c", SLEEP])
+        with pytest.raises(ProcessError, match=r"slow was not ready within 0\.1 seconds"):
+            supervisor.wait_until_ready(process, lambda: False, timeout=0.1)
+        with pytest.raises(ProcessError, match=r"slow was still running after 0\.1 seconds"):
+            supervisor.wait(process, timeout=0.1)
+
+
+def test_a_program_that_does_not_exist_is_named(tmp_path):
+    with Supervisor(tmp_path) as supervisor, pytest.raises(ProcessError, match="flower-superlonk"):
+        supervisor.start("superlink", ["flower-superlonk"])
+
+
+def test_a_process_gets_its_environment_and_its_folder(tmp_path):
+    with Supervisor(tmp_path / "logs", {"COMMON": "yes"}) as supervisor:
+        show = "import os; print(os.environ['COMMON'], os.environ['OWN'], os.getcwd())"
+        process = supervisor.start("show", [sys.executable, "-c", show], environment={"OWN": "too"}, directory=tmp_path)
+        assert supervisor.wait(process, timeout=20) == 0
+        assert process.tail() == f"yes too {tmp_path}"

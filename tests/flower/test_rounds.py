@@ -1,0 +1,281 @@
+"""Whole runs on the in-process engine: what is charged, who takes part, what is dropped, how a run ends."""
+
+import math
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx, FedTrimmedAvg, Krum
+
+from fedprivacy.accounting import pld
+from fedprivacy.flower import InProcessGrid, PrivateStrategy, RoundFailedError, TooFewClientsError, private_client
+from fedprivacy.flower.records import RECEIPT, Receipt
+from fedprivacy.ledger import Ledger, LedgerError
+from tests.flower.blobs import Blobs, PrivateSizes, plan_of
+
+SAMPLING = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
+
+
+@pytest.fixture
+def ledger_url(tmp_path):
+    return f"sqlite:///{tmp_path / 'ledger.db'}"
+
+
+def run(plan, strategy=None, client=None, **kwargs):
+    """The finished strategy and its round records, without round 0."""
+    records = []
+    wrapped = PrivateStrategy(strategy or FedAvg(**SAMPLING), plan, observers=[records.append], **kwargs)
+    app = client or private_client(plan.task, plan.config)
+    try:
+        wrapped.start(InProcessGrid(app, plan.config.clients, {}))
+    finally:
+        wrapped.records = records[1:]
+    return wrapped
+
+
+def tampered(plan, change, client_ids=("client-1",)):
+    """The real ClientApp, with the replies of some clients changed on their way."""
+    honest, app = private_client(plan.task, plan.config), ClientApp()
+
+    @app.query("enrol")
+    def enrol(message, context):
+        return honest(message, context)
+
+    @app.train()
+    def train(message, context):
+        reply = honest(message, context)
+        if f"client-{context.node_config['partition-id']}" in client_ids:
+            return change(message, reply)
+        return reply
+
+    return app
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [
+        FedAvg(**SAMPLING),
+        FedAdam(**SAMPLING),
+        FedProx(**SAMPLING, proximal_mu=0.1),
+        FedTrimmedAvg(**SAMPLING),
+        Krum(**SAMPLING, num_malicious_nodes=1),
+    ],
+    ids=lambda strategy: type(strategy).__name__,
+)
+def test_any_flower_strategy_trains_and_is_accounted(strategy, ledger_url):
+    plan = plan_of(Blobs(), epsilon=50.0, rounds=8, ledger=ledger_url)
+    done = run(plan, strategy)
+    assert len(done.records) == 8
+    assert all(len(record.participants) == 4 and not record.failures for record in done.records)
+    assert done.records[-1].metrics["accuracy"] > 0.75
+    expected = pld.epsilon({plan.event: 16}, 1e-3)
+    assert [c.epsilon for c in done.records[-1].spent.values()] == [pytest.approx(expected)] * 4
+
+
+def test_epsilon_composes_over_rounds_and_never_passes_the_budget(ledger_url):
+    plan = plan_of(Blobs(), epsilon=3.0, rounds=5, ledger=ledger_url)
+    records = run(plan).records
+    for record in records:
+        expected = pld.epsilon({plan.event: 2 * record.round}, 1e-3)
+        assert record.max_epsilon == pytest.approx(expected)
+    assert 2.99 < records[-1].max_epsilon <= 3.0
+
+
+def test_two_runs_of_one_round_on_one_ledger_cost_two_rounds(tmp_path, ledger_url):
+    settings = {"noise_multiplier": 1.1, "ledger": ledger_url}
+    run(plan_of(Blobs(), rounds=1, **settings))
+    second = run(plan_of(Blobs(), rounds=1, **settings)).records[-1]
+    both = run(plan_of(Blobs(), rounds=2, noise_multiplier=1.1, ledger=f"sqlite:///{tmp_path / 'other.db'}")).records[-1]
+    assert second.max_epsilon == both.max_epsilon
+    assert second.spent["client-0"].rounds == 2
+
+
+def test_a_public_shard_size_is_the_divisor_and_the_weight_and_means_zero_out(ledger_url):
+    plan, seen = plan_of(Blobs(), rounds=1, sampling_rate=0.5, ledger=ledger_url), {}
+
+    class Weights(FedAvg):
+        def aggregate_train(self, server_round, replies):
+            replies = list(replies)
+            seen.update({r.metadata.src_node_id: r.content["metrics"]["num-examples"] for r in replies})
+            return super().aggregate_train(server_round, replies)
+
+    grants = run(plan, Weights(**SAMPLING))._opened.grants
+    assert list(seen.values()) == [30.0, 31.0, 32.0, 33.0]
+    assert sorted(g.expected_batch_size for g in grants.values()) == [15.0, 15.5, 16.0, 16.5]
+    assert plan.event.relation == "zero-out"
+
+
+def test_private_shard_sizes_never_leave(ledger_url):
+    plan, sent = plan_of(PrivateSizes(), rounds=2, ledger=ledger_url), []
+    honest, app = private_client(plan.task, plan.config), ClientApp()
+
+    def listen(message, context):
+        reply = honest(message, context)
+        sent.append(RecordDict(dict(reply.content)))
+        return reply
+
+    app.query("enrol")(listen)
+    app.train()(listen)
+    done = run(plan, client=app)
+    assert {g.expected_batch_size for g in done._opened.grants.values()} == {12.5}
+    assert plan.event.relation == "add-or-remove-one"
+    values = [value for content in sent for record in content.config_records.values() for value in record.values()]
+    assert len(sent) == 12 and not {30, 31, 32, 33} & set(values)
+    assert not any(content.metric_records for content in sent)
+
+
+def test_the_same_seed_gives_the_same_run_and_another_does_not(tmp_path):
+    def final(seed, name):
+        plan = plan_of(Blobs(), rounds=2, seed=seed, ledger=f"sqlite:///{tmp_path / name}")
+        arrays = ArrayRecord({"weight": Array(np.zeros((2, 2), np.float32)), "bias": Array(np.zeros(2, np.float32))})
+        strategy = PrivateStrategy(FedAvg(**SAMPLING), plan)
+        result = strategy.start(InProcessGrid(private_client(plan.task, plan.config), 4, {}), arrays)
+        return np.concatenate([array.numpy().ravel() for array in result.arrays.values()])
+
+    assert np.array_equal(final(1, "a"), final(1, "b"))
+    assert not np.array_equal(final(1, "c"), final(2, "d"))
+
+
+def test_exhausted_clients_are_left_out_and_the_run_goes_on(ledger_url):
+    """Two of four clients have spent most of their budgets in an earlier run, and have one step left."""
+    plan = plan_of(Blobs(), epsilon=3.0, noise_multiplier=2.0, rounds=3, local_steps=2, ledger=ledger_url)
+    quota = plan.steps_by_round({})[-1]
+    assert quota >= 6
+    first = PrivateStrategy(FedAvg(**SAMPLING), plan, run_id="earlier")
+    first.start(InProcessGrid(private_client(plan.task, plan.config), 4, {}), num_rounds=1)
+    whole = first._accountant._filter.quota({}, plan.event)
+    Ledger(ledger_url).reserve(
+        "earlier", 99, plan.event, {"blobs/client-0": whole - 3, "blobs/client-3": whole - 3}, lambda *_: whole
+    )
+    records = run(plan).records
+    assert records[0].participants == ("client-0", "client-1", "client-2", "client-3")
+    assert records[0].spent["client-0"].steps == whole
+    assert records[0].exhausted == ("client-0", "client-3")
+    assert records[1].participants == records[2].participants == ("client-1", "client-2")
+    assert all(client.epsilon <= 3.0 for client in records[-1].spent.values())
+
+
+def test_when_all_are_exhausted_the_run_ends_well_with_the_model_kept(ledger_url):
+    plan = plan_of(Blobs(), epsilon=3.0, noise_multiplier=1.5, rounds=500, local_steps=1, ledger=ledger_url)
+    done = run(plan)
+    whole = done._accountant._filter.quota({}, plan.event)
+    assert done.stopped_because == "no client has budget left"
+    assert len(done.records) == whole
+    assert 1 < whole < 500
+    assert done.records[-1].max_epsilon <= 3.0 < pld.epsilon({plan.event: whole + 1}, 1e-3)
+    assert done.result.arrays is not None
+    again = run(plan)
+    assert again.records == [] and again.stopped_because == "no client has budget left"
+
+
+def test_a_strategy_that_wants_more_clients_than_have_budget_ends_the_run_well(ledger_url):
+    plan = plan_of(Blobs(), epsilon=3.0, noise_multiplier=2.0, rounds=3, local_steps=1, ledger=ledger_url)
+    accounts = PrivateStrategy(FedAvg(**SAMPLING), plan, run_id="earlier")
+    accounts.start(InProcessGrid(private_client(plan.task, plan.config), 4, {}), num_rounds=1)
+    whole = accounts._accountant._filter.quota({}, plan.event)
+    Ledger(ledger_url).reserve("earlier", 99, plan.event, {"blobs/client-0": whole - 1}, lambda *_: whole)
+    done = run(plan, FedAvg(fraction_evaluate=0.0, min_train_nodes=4, min_available_nodes=4))
+    assert done.stopped_because == "no client has budget left"
+
+
+def test_without_a_budget_epsilon_is_measured_and_nobody_is_stopped(ledger_url):
+    done = run(plan_of(Blobs(), noise_multiplier=0.5, rounds=4, ledger=ledger_url))
+    assert math.isinf(done.records[-1].spent["client-0"].budget_epsilon)
+    assert done.records[-1].max_epsilon > 3.0
+    assert len(done.records) == 4
+
+
+def test_another_mechanism_on_a_fixed_mechanism_ledger_is_refused_before_anything_is_spent(ledger_url):
+    from fedprivacy.accounting import MechanismChanged
+
+    run(plan_of(Blobs(), epsilon=9.0, noise_multiplier=2.0, rounds=1, ledger=ledger_url))
+    before = Ledger(ledger_url).accounts(["blobs/client-0"])
+    with pytest.raises(MechanismChanged, match="Keep sampling-rate and noise-multiplier"):
+        run(plan_of(Blobs(), epsilon=9.0, noise_multiplier=3.0, rounds=1, ledger=ledger_url))
+    assert Ledger(ledger_url).accounts(["blobs/client-0"]) == before
+
+
+def test_the_adaptive_filter_lets_the_mechanism_change_within_the_budget(ledger_url):
+    settings = {"epsilon": 5.0, "filter": "adaptive", "ledger": ledger_url, "rounds": 2}
+    run(plan_of(Blobs(), noise_multiplier=3.0, **settings))
+    last = run(plan_of(Blobs(), noise_multiplier=4.0, **settings)).records[-1]
+    assert len(Ledger(ledger_url).accounts(["blobs/client-0"])["blobs/client-0"].history) == 2
+    assert last.max_epsilon <= 5.0
+
+
+def set_array(reply, name, value):
+    arrays = reply.content["arrays"]
+    reply.content = RecordDict({**reply.content, "arrays": ArrayRecord({**arrays, name: Array(value)})})
+    return reply
+
+
+def forged_receipt(_, reply):
+    receipt = Receipt.from_record(reply.content[RECEIPT])
+    content = {**reply.content, RECEIPT: ConfigRecord({**receipt.to_record(), "steps": 1})}
+    reply.content = RecordDict(content)
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda _, r: set_array(r, "bias", np.array([np.nan, 0], np.float32)), "not-finite:bias"),
+        (lambda _, r: set_array(r, "bias", np.zeros(3, np.float32)), "wrong-shape:bias"),
+        (lambda _, r: set_array(r, "bias", np.zeros(2, np.float64)), "wrong-shape:bias"),
+        (lambda _, r: set_array(r, "extra", np.zeros(2, np.float32)), "wrong-arrays"),
+        (forged_receipt, "receipt-does-not-match-grant"),
+        (lambda m, _: Message(RecordDict(), reply_to=m), "malformed-receipt"),
+        (lambda m, _: Message(Error(2, "secret text"), reply_to=m), "client-error-2"),
+    ],
+    ids=["nan", "shape", "dtype", "names", "forged receipt", "empty", "error"],
+)
+def test_a_bad_reply_is_dropped_and_named_and_the_charge_stays(change, reason, ledger_url):
+    plan = plan_of(Blobs(), rounds=2, ledger=ledger_url)
+    records = run(plan, client=tampered(plan, change)).records
+    assert records[0].participants == ("client-0", "client-2", "client-3")
+    assert records[0].failures == {"client-1": reason}
+    assert records[-1].spent["client-1"].epsilon == records[-1].spent["client-0"].epsilon
+
+
+def test_a_client_that_raises_sends_a_constant_and_stays_charged(ledger_url):
+    class Fragile(Blobs):
+        def loss(self, outputs, targets):
+            raise RuntimeError("patient 4711 has no label")
+
+    plan = plan_of(Fragile(), rounds=1, ledger=ledger_url)
+    with pytest.raises(RoundFailedError, match="client-0: client-failed") as failure:
+        run(plan)
+    assert "4711" not in str(failure.value)
+    assert Ledger(ledger_url).accounts(["blobs/client-0"])["blobs/client-0"].history == {plan.event: 2}
+
+
+def test_a_round_without_a_usable_update_stops_the_run(ledger_url):
+    plan = plan_of(Blobs(), rounds=5, ledger=ledger_url)
+    everybody = [f"client-{i}" for i in range(4)]
+    client = tampered(plan, lambda m, _: Message(Error(2, ""), reply_to=m), everybody)
+    with pytest.raises(RoundFailedError, match="no privacy is spent for nothing"):
+        run(plan, client=client)
+    assert Ledger(ledger_url).accounts(["blobs/client-0"])["blobs/client-0"].rounds == 1
+
+
+def test_too_few_clients_is_a_bounded_wait_and_a_clear_error(ledger_url):
+    plan = plan_of(Blobs(), clients=4, node_timeout=0.2, ledger=ledger_url)
+    with pytest.raises(TooFewClientsError, match=r"3 of 4 clients came within 0.2 s.*node-timeout"):
+        PrivateStrategy(FedAvg(**SAMPLING), plan).start(InProcessGrid(private_client(plan.task, plan.config), 3, {}))
+
+
+def test_a_shared_ledger_with_another_split_is_refused(ledger_url):
+    run(plan_of(Blobs(), clients=4, rounds=1, noise_multiplier=1.0, ledger=ledger_url))
+    with pytest.raises(LedgerError, match="split as '4 blobs'"):
+        run(plan_of(Blobs(), clients=5, rounds=1, noise_multiplier=1.0, ledger=ledger_url))
+
+
+def test_a_fraction_of_the_clients_pays_only_for_the_rounds_it_joins(ledger_url):
+    plan = plan_of(Blobs(), rounds=6, fraction_train=0.5, ledger=ledger_url)
+    records = run(plan, FedAvg(**SAMPLING | {"fraction_train": 0.5})).records
+    assert all(len(record.participants) == 2 for record in records)
+    joined = {c: sum(c in record.participants for record in records) for c in records[-1].spent}
+    assert {c: s.rounds for c, s in records[-1].spent.items()} == joined
+    for client_id, spent in records[-1].spent.items():
+        assert spent.epsilon == pytest.approx(pld.epsilon({plan.event: 2 * joined[client_id]}, 1e-3))
