@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 import json
 import logging
+import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -104,7 +105,7 @@ def plan(settings: dict[str, Any], *, as_json: _JSON = False) -> None:
 
 
 def _what_next(history: Any, config: RunConfig) -> str:
-    command = Path(sys.argv[0]).name
+    command = _as_typed(sys.argv[0])
     summary = history.summary()
     metric = f"{history.metric} {summary['metrics'].get(history.metric, float('nan')):.4f}"
     return (
@@ -113,6 +114,14 @@ def _what_next(history: Any, config: RunConfig) -> str:
         f"Next: [bold]{command} plan --epsilon 1[/] shows what a tighter budget costs; "
         f"[bold]{command} simulate --epsilon 1[/] runs it."
     )
+
+
+def _as_typed(program: str) -> str:
+    """How to call this program again: by its name where the shell finds it, else by its path from here."""
+    path = Path(program)
+    if shutil.which(path.name) == str(path):
+        return path.name
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else program
 
 
 @contextmanager
@@ -127,7 +136,6 @@ def _plain_errors() -> Iterator[None]:
     logging.basicConfig(
         level=logging.WARNING, format="%(message)s", handlers=[RichHandler(console=_ERR, show_path=False)]
     )
-    logging.getLogger("flwr").setLevel(logging.ERROR)
     try:
         yield
     except (ConfigError, LedgerError, MechanismChanged, RunFolderError, RoundFailedError, TooFewClientsError) as error:

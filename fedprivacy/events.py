@@ -54,6 +54,9 @@ class PoissonSampledGaussian:
         if not (self.noise_multiplier > 0.0 and math.isfinite(self.noise_multiplier)):
             raise ValueError(f"noise_multiplier is {self.noise_multiplier}; choose a positive, finite number.")
 
+    def __str__(self) -> str:
+        return f"sampling rate {self.sampling_rate!r}, noise multiplier {self.noise_multiplier!r} ({self.relation})"
+
 
 Event = PoissonSampledGaussian
 """Every event that an accountant may meet. A union as soon as there are two."""

@@ -7,6 +7,8 @@ import logging
 import os
 import tempfile
 import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -48,11 +50,22 @@ def simulate(
     if not config.out:
         raise ValueError("out is empty; name the folder that receives the results.")
     choose_device(config.device)
-    if engine is Engine.RAY:
-        _on_ray(server_app, client_app, config)
-    else:
-        _in_process(server_app, client_app, config)
+    run = _on_ray if engine is Engine.RAY else _in_process
+    with _quiet_flower():
+        run(server_app, client_app, config)
     return read_history(Path(config.out))
+
+
+@contextmanager
+def _quiet_flower() -> Iterator[None]:
+    """Keep Flower's log of every round out of the way of the progress bar."""
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def new_run_folder(name: str) -> str:
@@ -76,7 +89,6 @@ def _on_ray(server_app: ServerApp, client_app: ClientApp, config: RunConfig) -> 
     # Ray joins whatever cluster its temporary folder names, even a dead one: give it a folder of its own.
     with tempfile.TemporaryDirectory(prefix="ray-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        logging.getLogger("flwr").setLevel(logging.ERROR)
         run_simulation(server_app, client_app, config.clients, backend_config=_ray_backend(config, folder))
 
 

@@ -56,16 +56,18 @@ class RoundProgress:
 def client_table(history: RunHistory) -> Table:
     """Every client: rounds joined, sigma, q, epsilon spent, budget left."""
     clients = list(history.rounds[-1].spent.values())
-    table = Table(title="Privacy spent by each client (server's view, over all rounds and runs)", title_justify="left")
+    table = Table(
+        title="Privacy spent by each client (server's view, over all rounds and runs)",
+        title_justify="left",
+        caption=f"budget epsilon {_budget(clients[0].budget_epsilon)}, delta {clients[0].delta:g}; accountant PLD; "
+        f"{history.event.relation} relation",
+    )
     table.add_column("client")
-    for column in ("rounds", "q", "sigma", "steps", "epsilon", "budget", "left"):
+    for column in ("rounds", "steps", "q", "sigma", "epsilon", "left"):
         table.add_column(column, justify="right")
     table.add_column("state")
     for client in clients:
         table.add_row(*_client_row(client, history))
-    table.caption = (
-        f"delta {clients[0].delta:g}; accountant PLD; {history.event.relation} relation" if clients else None
-    )
     return table
 
 
@@ -107,11 +109,10 @@ def _client_row(client: ClientSpent, history: RunHistory) -> list[str]:
     return [
         client.client_id,
         str(client.rounds),
+        str(client.steps),
         f"{history.event.sampling_rate:g}",
         f"{history.event.noise_multiplier:.3f}",
-        str(client.steps),
         f"{client.epsilon:.3f}",
-        _budget(client.budget_epsilon),
         _budget(max(client.budget_epsilon - client.epsilon, 0.0), digits=3),
         "[yellow]exhausted" if client.exhausted else "[green]active",
     ]

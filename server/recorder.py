@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedprivacy.figures import run_figure, save_png
-from fedprivacy.report import write_report
 from flwr.app import ArrayRecord
 from safetensors.numpy import save_file
+from safetensors.torch import load_file
+from torch import nn
 
+from fedprivacy.figures import run_figure, save_png
 from fedprivacy.history import FIGURE, MODEL, REPORT, RunWriter, read_history
 from fedprivacy.plan import RunPlan
+from fedprivacy.report import write_report
 from fedprivacy.rounds import RoundRecord
+from fedprivacy.tasks import Task
 
 
 class Recorder:
@@ -38,3 +41,10 @@ class Recorder:
         if history.rounds:
             save_png(run_figure(history), self.folder / FIGURE)
             write_report(history, self.folder / REPORT)
+
+
+def read_model(folder: str | Path, task: Task) -> nn.Module:
+    """The model that a run of `task` left in its folder, ready to predict."""
+    model = task.model()
+    model.load_state_dict(load_file(Path(folder) / MODEL), strict=False)
+    return model.eval()

@@ -49,6 +49,7 @@ _LEAST_NOISE = 1e-4  # noise multiplier; under it, one execution may cost 10^8 n
 _FEWEST_POINTS = 64
 _LARGEST_INDEX = 2.0**30  # of a grid point of one execution, so that the indices of 2^31 executions fit 64 bits
 _FINEST_STEP = 2.0**-50  # nats; below it, rounding decides
+_MOST_PLANS = 12  # made for one history; what is known by then is a bound
 _CHERNOFF_GAP = 5.0  # over the tilt: how far a Chernoff bound on epsilon usually is above it, at most
 _LOG_MAGNIFICATION = 7.0  # nats by which rounding errors may exceed the least possible, to shorten the period
 _NEGLIGIBLE = 1e-6  # share of delta that truncation and aliasing may cost
@@ -69,7 +70,7 @@ def epsilon(history: History, delta: float) -> float:
         ValueError: delta is outside (0, 1), or the history mixes neighbouring relations.
     """
     check_delta(delta)
-    return _upper_bound(checked(history), delta)
+    return float(_upper_bounds([checked(history)], delta)[0])
 
 
 def epsilons(event: Event, steps: Sequence[int], delta: float, past: History | None = None) -> FloatArray:
@@ -89,39 +90,48 @@ def epsilons(event: Event, steps: Sequence[int], delta: float, past: History | N
     """
     check_delta(delta)
     distinct, inverse = np.unique(np.asarray(steps, dtype=np.int64), return_inverse=True)
-    bounds = np.array([_upper_bound(extended(past, event, n), delta) for n in distinct.tolist()], dtype=np.float64)
-    # A prefix costs no more than the whole: whatever bounds n executions also bounds fewer.
-    monotone = np.minimum.accumulate(bounds[::-1])[::-1]
-    return np.asarray(monotone[inverse.reshape(-1)])
+    falling = _upper_bounds([extended(past, event, n) for n in distinct[::-1].tolist()], delta)
+    return np.asarray(falling[::-1][inverse.reshape(-1)])
 
 
-def _upper_bound(history: Mapping[Event, int], delta: float) -> float:
-    """The better of two rigorous bounds. RDP wins where the grid had to be coarsened beyond use."""
+def _upper_bounds(histories: Sequence[Mapping[Event, int]], delta: float) -> FloatArray:
+    """Bounds for histories each of which contains the next, shape [histories].
+
+    They are the better of two rigorous bounds; RDP wins where the grid had to be coarsened beyond use. What bounds a
+    history also bounds its part, which keeps the bounds in order and tells each plan where to look.
+    """
+    bounds = np.array([rdp.epsilon(history, delta) for history in histories], dtype=np.float64)
+    directed = np.zeros((len(Direction), len(histories)))
+    for row, direction in enumerate(Direction):
+        known = math.inf
+        for column, history in enumerate(histories):
+            known = min(known, float(bounds[column]))
+            known = _directed_epsilon(history, direction, delta, known)
+            directed[row, column] = known
+    return np.asarray(directed.max(axis=0))
+
+
+def _directed_epsilon(history: Mapping[Event, int], direction: Direction, delta: float, known: float) -> float:
+    """Upper bound on epsilon in one direction: `known`, which is one, or a smaller one."""
     if not history:
         return 0.0
-    discretised = max(_directed_epsilon(history, direction, delta) for direction in Direction)
-    return min(discretised, rdp.epsilon(history, delta))
-
-
-def _directed_epsilon(history: Mapping[Event, int], direction: Direction, delta: float) -> float:
-    """Upper bound on epsilon in one direction; infinite when no grid can hold the loss."""
     if min(event.noise_multiplier for event in history) < _LEAST_NOISE:
-        return math.inf
+        return known
     reach = _reach(history, delta)
     supports = [support(event, direction, reach) for event in history]
     log2_step = _log2_step(history, direction, supports)
-    best = math.inf
-    while True:
+    for _ in range(_MOST_PLANS):
         terms = [(discretise(event, direction, log2_step, reach), count) for event, count in history.items()]
-        plan = _Plan.of(terms, 2.0**log2_step, delta, best)
+        plan = _Plan.of(terms, 2.0**log2_step, delta, known)
         if plan.points > _MOST_POINTS:
             log2_step += math.ceil(math.log2(plan.points / _MOST_POINTS))
             continue
         epsilon = _composed_epsilon(terms, plan, delta)
         # Chernoff bounds are far off where a rare execution may cost much: then plan again, around what was found.
-        if epsilon >= min(plan.lowest, best):
-            return min(epsilon, best)
-        best = epsilon
+        if epsilon >= min(plan.lowest, known):
+            return min(epsilon, known)
+        known = epsilon
+    return known
 
 
 def _reach(history: Mapping[Event, int], delta: float) -> float:
@@ -182,7 +192,7 @@ class _Plan:
         log_mgf = np.sum([count * loss.log_mgf for loss, count in terms], axis=0)
         bounds = (log_mgf - math.log(delta) + xlogy(tilts, tilts) - xlogy(1.0 + tilts, 1.0 + tilts)) / tilts
         highest = min(max(float(bounds.min()), 0.0), known)
-        lowest = max(highest - _CHERNOFF_GAP / float(tilts[bounds.argmin()]), 0.0)
+        lowest = max(highest - _CHERNOFF_GAP / float(tilts[(log_mgf - tilts * highest).argmin()]), 0.0)
         magnified = log_mgf - tilts * lowest
         furthest = sum(count * (loss.first + loss.masses.size) for loss, count in terms) * step - lowest
         periods = _periods(tilts, magnified, math.log(_NEGLIGIBLE * delta), furthest)
@@ -258,8 +268,10 @@ def _hockey_stick(tilt: float, step: float, frequencies: FloatArray) -> NDArray[
         step: h, in nats.
         frequencies: w, in radians for each grid point, shape [frequencies].
     """
-    c = 1j * frequencies - tilt
-    return np.asarray(-np.exp(c) * np.expm1(-step) / (np.expm1(c) * np.expm1(c - step)))
+    # With E = e^(i w - t h) - 1 the sum is -(E + 1) / (E (1 - E / (e^h - 1))); Re E < 0: the last factor is accurate.
+    exponent = 1j * frequencies - tilt
+    one_less = np.expm1(exponent)
+    return np.asarray(-np.exp(exponent) / (one_less * (1.0 + one_less * math.exp(-step) / math.expm1(-step))))
 
 
 class _Spectrum:

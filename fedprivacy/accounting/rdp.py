@@ -126,16 +126,14 @@ def _rdp(event: Event, orders: tuple[float, ...]) -> FloatArray:
 def _log_moments(sampling_rate: np.float64, noise: np.float64, orders: FloatArray) -> FloatArray:
     """log(A_a), shape [orders]."""
     whole = orders == np.round(orders)
-    log_excess = np.empty(orders.shape)
-    log_excess[whole] = [_whole_order(sampling_rate, noise, int(order)) for order in orders[whole]]
-    fractional = orders[~whole]
-    if fractional.size == 0:
-        return np.logaddexp(0.0, log_excess)
-    if _node_count(noise, fractional.max()) <= _MOST_NODES:
-        log_excess[~whole] = _fractional_orders(sampling_rate, noise, fractional)
-        return np.logaddexp(0.0, log_excess)
-    log_moments = np.logaddexp(0.0, log_excess)
-    log_moments[~whole] = [_chord(sampling_rate, noise, float(order)) for order in fractional]
+    integrated = ~whole & (_node_count(noise, orders) <= _MOST_NODES)
+    log_moments = np.empty(orders.shape)
+    for index in np.flatnonzero(whole):
+        log_moments[index] = np.logaddexp(0.0, _whole_order(sampling_rate, noise, int(orders[index])))
+    if integrated.any():
+        log_moments[integrated] = np.logaddexp(0.0, _fractional_orders(sampling_rate, noise, orders[integrated]))
+    for index in np.flatnonzero(~whole & ~integrated):
+        log_moments[index] = _chord(sampling_rate, noise, float(orders[index]))
     return log_moments
 
 
@@ -159,8 +157,8 @@ def _node_spacing(noise: np.float64) -> float:
     return min(0.35, 0.45 * float(noise))
 
 
-def _node_count(noise: np.float64, highest_order: float) -> float:
-    return (highest_order / float(noise) + 19.0) / _node_spacing(noise)
+def _node_count(noise: np.float64, orders: FloatArray) -> FloatArray:
+    return (orders / noise + 19.0) / _node_spacing(noise)
 
 
 def _fractional_orders(sampling_rate: np.float64, noise: np.float64, orders: FloatArray) -> FloatArray:

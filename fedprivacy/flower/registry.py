@@ -1,7 +1,7 @@
 """Who is behind a node: client_id and public shard size of every node that Flower sees.
 
-In a deployment with SuperNode authentication the client_id is the name that the operator registered, else the hash of
-the node's public key; what the client says of itself counts only where Flower authenticates nobody, in a simulation.
+In a deployment the client_id is the name under which the operator registered the SuperNode's public key, and the ledger
+binds the two. What a client says of itself counts only in a simulation, where Flower makes up the nodes.
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from fedprivacy.flower.records import ENROL, ENROLMENT, REFUSAL, Enrolment, Reco
 
 log = logging.getLogger("fedprivacy.server")
 
+_PEM = b"-----BEGIN PUBLIC KEY-----"
+
 
 class TooFewClientsError(RuntimeError):
     """Not enough clients came within the configured time."""
@@ -32,12 +34,12 @@ class EnrolledClient:
     Attributes:
         client_id: stable over rounds and runs, independent of the node id.
         shard_size: what it disclosed; 0 if shard sizes are private.
-        authenticated: whether Flower authenticated the node, so that the name is not the client's own word.
+        key_hash: SHA-256 of the public key that Flower authenticated, in hexadecimal; empty in a simulation.
     """
 
     client_id: str
     shard_size: int
-    authenticated: bool
+    key_hash: str
 
 
 class ClientRegistry:
@@ -88,8 +90,9 @@ class ClientRegistry:
 
     def _enrol(self, grid: Grid, node: NodeInfo, reply: Message | None) -> None:
         try:
+            key_hash = _authenticated_key_hash(node)
             enrolment = _parse(reply)
-            client_id = authenticated_id(node) or enrolment.client_id
+            client_id = node.name if key_hash else enrolment.client_id
             if any(client.client_id == client_id for client in self.online(grid).values()):
                 raise RecordError(f"another node is enrolled as '{client_id}'")
         except RecordError as error:
@@ -97,9 +100,7 @@ class ClientRegistry:
             log.warning("Node %s is not enrolled: %s", node.node_id, error)
             return
         self._problems.pop(node.node_id, None)
-        self._clients[node.node_id] = EnrolledClient(
-            client_id, enrolment.shard_size, authenticated_id(node) is not None
-        )
+        self._clients[node.node_id] = EnrolledClient(client_id, enrolment.shard_size, key_hash)
 
     def _shortage(self, online: int, count: int) -> str:
         problems = "".join(f" Node {node_id}: {problem}." for node_id, problem in self._problems.items())
@@ -109,11 +110,23 @@ class ClientRegistry:
         )
 
 
-def authenticated_id(node: NodeInfo) -> str | None:
-    """The client_id that Flower vouches for: the registered name, else the public key's hash; None without a key."""
-    if not node.public_key:
-        return None
-    return node.name or f"key-{hashlib.sha256(node.public_key).hexdigest()[:16]}"
+def _authenticated_key_hash(node: NodeInfo) -> str:
+    """Hash of the key that the operator registered under the node's name; empty for a simulated node.
+
+    Flower gives simulated nodes random bytes for a key. A SuperNode that nobody registered makes its own key, which
+    changes with every start: an account under it would begin anew each time.
+
+    Raises:
+        RecordError: a real SuperNode without a registered name.
+    """
+    if node.name:
+        return hashlib.sha256(node.public_key).hexdigest()
+    if node.public_key.startswith(_PEM):
+        raise RecordError(
+            "nobody registered it by name; start the SuperLink with --enable-supernode-auth and register the "
+            "SuperNode with 'flwr supernode register KEY.pub --name CLIENT'"
+        )
+    return ""
 
 
 def _parse(reply: Message | None) -> Enrolment:

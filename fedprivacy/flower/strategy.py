@@ -166,8 +166,10 @@ class PrivateStrategy(Strategy):
     def _open_run(self, grid: Grid) -> None:
         """Wait for the clients, then open the ledger: their identities say whether this is a deployment."""
         self._registry.wait_for(grid, self.config.clients)
-        deployed = any(client.authenticated for client in self._registry.online(grid).values())
+        keys = {c.client_id: c.key_hash for c in self._registry.online(grid).values() if c.key_hash}
+        deployed = bool(keys)
         ledger = Ledger(self.config.ledger_url(deployed=deployed))
+        ledger.bind_keys(keys)
         partition = "the clients' own folders" if deployed else self.task.partition(self.config.clients)
         ledger.open_run(self.run_id, self.task.dataset, partition)
         config = self.config

@@ -49,6 +49,13 @@ runs = Table(
     Column("started_at", DateTime(timezone=True), nullable=False),
 )
 
+keys = Table(
+    "keys",
+    metadata,
+    Column("client_id", String, primary_key=True),
+    Column("key_hash", String, nullable=False, comment="SHA-256 of the public key, hexadecimal"),
+)
+
 budgets = Table(
     "budgets",
     metadata,

@@ -16,7 +16,7 @@ from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError
 
 from fedprivacy.budget import PrivacyBudget
 from fedprivacy.events import Event, History, PoissonSampledGaussian
-from fedprivacy.ledger.schema import ChargeState, budgets, charges, metadata, runs
+from fedprivacy.ledger.schema import ChargeState, budgets, charges, keys, metadata, runs
 
 SERVER_VIEW = "server"
 """Whose eyes a charge is for: the server sees each client's update in every round that the client joins."""
@@ -105,6 +105,24 @@ class Ledger:
             connection.execute(
                 insert(runs).values(run_id=run_id, dataset=dataset, partition=partition, started_at=_now())
             )
+
+    def bind_keys(self, key_hashes: Mapping[str, str]) -> None:
+        """Bind clients to the keys that they first came with.
+
+        Raises:
+            LedgerError: a known client comes with another key: somebody else may have registered its name.
+        """
+        with self._transaction() as connection:
+            rows = connection.execute(select(keys).where(keys.c.client_id.in_(key_hashes.keys())))
+            known: dict[str, str] = {row.client_id: row.key_hash for row in rows}
+            for client_id, key_hash in key_hashes.items():
+                if client_id not in known:
+                    connection.execute(insert(keys).values(client_id=client_id, key_hash=key_hash))
+                elif known[client_id] != key_hash:
+                    raise LedgerError(
+                        f"client {client_id} comes with another key than ledger {self.url} knows. If its key was "
+                        "renewed on purpose, register the new key under a new name; if not, somebody took its name."
+                    )
 
     def open_budgets(self, allowances: Mapping[str, Allowance]) -> None:
         """Enter each dataset's budget, once for all runs.

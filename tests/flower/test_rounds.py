@@ -86,7 +86,9 @@ def test_two_runs_of_one_round_on_one_ledger_cost_two_rounds(tmp_path, ledger_ur
     settings = {"noise_multiplier": 1.1, "ledger": ledger_url}
     run(plan_of(Blobs(), rounds=1, **settings))
     second = run(plan_of(Blobs(), rounds=1, **settings)).records[-1]
-    both = run(plan_of(Blobs(), rounds=2, noise_multiplier=1.1, ledger=f"sqlite:///{tmp_path / 'other.db'}")).records[-1]
+    both = run(plan_of(Blobs(), rounds=2, noise_multiplier=1.1, ledger=f"sqlite:///{tmp_path / 'other.db'}")).records[
+        -1
+    ]
     assert second.max_epsilon == both.max_epsilon
     assert second.spent["client-0"].rounds == 2
 

@@ -38,7 +38,10 @@ def oracle(model, loss, inputs, targets, clipping_norm):
 
 @settings(max_examples=40, deadline=None)
 @given(
-    batch=st.integers(0, 9), clipping_norm=st.sampled_from([1e-3, 0.3, 1e4]), seed=st.integers(0, 999), conv=st.booleans()
+    batch=st.integers(0, 9),
+    clipping_norm=st.sampled_from([1e-3, 0.3, 1e4]),
+    seed=st.integers(0, 999),
+    conv=st.booleans(),
 )
 def test_equals_the_per_record_loop(batch, clipping_norm, seed, conv):
     torch.manual_seed(seed)

@@ -125,3 +125,10 @@ def test_a_missing_ledger_is_not_made_by_looking(tmp_path, url):
     assert not (tmp_path / "none.db").exists()
     Ledger(url)
     assert Ledger.exists(url)
+
+
+def test_a_client_is_bound_to_the_key_that_it_first_came_with(url, ledger):
+    ledger.bind_keys({"hospital-0": "aa", "hospital-1": "bb"})
+    Ledger(url).bind_keys({"hospital-0": "aa", "hospital-2": "cc"})
+    with pytest.raises(LedgerError, match="hospital-1 comes with another key"):
+        Ledger(url).bind_keys({"hospital-1": "aa"})

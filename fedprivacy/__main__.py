@@ -1,0 +1,5 @@
+"""`python -m fedprivacy`: the command line."""
+
+from fedprivacy.cli import app
+
+app()

@@ -1,0 +1,105 @@
+import math
+import time
+
+import pytest
+
+from fedprivacy.accounting import UNLIMITED, noise_multiplier, pld, rdp, step_quota
+from fedprivacy.budget import PrivacyBudget
+from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian
+
+CASES = [
+    (0.01, 1000, 2.0, 1e-5),
+    (0.05, 500, 4.0, 1e-5),
+    (0.002, 5000, 1.0, 1e-6),
+    (1.0, 1, 1.0, 1e-5),
+    (1.0, 1000, 0.1, 1e-5),
+    (0.001, 10, 0.1, 1e-6),
+    (0.5, 1000, 500.0, 1e-5),
+    (1e-4, 10, 3.0, 1e-9),
+    (0.1, 100_000, 8.0, 1e-5),
+    (0.1, 10, 1e-3, 1e-5),
+]
+
+
+@pytest.mark.parametrize(("q", "n", "epsilon", "delta"), CASES)
+def test_calibrated_noise_spends_the_budget_and_no_more(q: float, n: int, epsilon: float, delta: float) -> None:
+    noise = noise_multiplier(PrivacyBudget(epsilon, delta), q, n)
+    assert 0.999 * epsilon <= pld.epsilon({PoissonSampledGaussian(q, noise): n}, delta) <= epsilon
+
+
+def test_calibration_is_less_noisy_than_rdp_asks_for() -> None:
+    noise = noise_multiplier(PrivacyBudget(2.0, 1e-5), 0.01, 1000)
+    assert rdp.epsilon({PoissonSampledGaussian(0.01, noise): 1000}, 1e-5) > 2.1
+
+
+def test_the_relation_changes_no_number() -> None:
+    budget = PrivacyBudget(2.0, 1e-5)
+    assert noise_multiplier(budget, 0.01, 100) == noise_multiplier(budget, 0.01, 100, NeighbouringRelation.ZERO_OUT)
+
+
+@pytest.mark.parametrize(
+    ("budget", "q", "n", "message"),
+    [
+        (PrivacyBudget(1.0, 1e-5), 0.1, 0, "steps is 0"),
+        (PrivacyBudget(math.inf, 1e-5), 0.1, 10, "epsilon is infinite"),
+        (PrivacyBudget(1e-5, 1e-5), 1.0, 10**9, "noise multiplier of 10000 does not meet"),
+        (PrivacyBudget(1.0, 1e-2), 1e-6, 10, "asks for no noise"),
+        (PrivacyBudget(1.0, 1e-5), 1.5, 10, "sampling_rate is 1.5"),
+    ],
+)
+def test_impossible_requests_name_the_remedy(budget: PrivacyBudget, q: float, n: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        noise_multiplier(budget, q, n)
+
+
+@pytest.mark.parametrize(
+    ("q", "s", "epsilon", "delta"),
+    [
+        (0.01, 1.0, 2.0, 1e-5),
+        (0.1, 1.2, 8.0, 1e-5),
+        (0.001, 0.6, 1.0, 1e-6),
+        (1.0, 10.0, 4.0, 1e-5),
+        (0.5, 0.5, 1.0, 1e-5),
+        (0.02, 3.0, 20.0, 1e-8),
+    ],
+)
+@pytest.mark.parametrize("past", [{}, {PoissonSampledGaussian(0.02, 2.0): 30}], ids=["fresh", "after"])
+def test_a_quota_is_exactly_maximal(
+    q: float, s: float, epsilon: float, delta: float, past: dict[PoissonSampledGaussian, int]
+) -> None:
+    event = PoissonSampledGaussian(q, s)
+    n = step_quota(event, PrivacyBudget(epsilon, delta), past)
+    assert pld.epsilon({**past, event: n}, delta) <= epsilon
+    assert pld.epsilon({**past, event: n + 1}, delta) > epsilon
+
+
+def test_steps_of_the_same_event_count_against_the_quota() -> None:
+    event, budget = PoissonSampledGaussian(0.01, 1.0), PrivacyBudget(2.0, 1e-5)
+    assert step_quota(event, budget, {event: 200}) == step_quota(event, budget) - 200
+
+
+def test_nothing_is_left_of_a_budget_that_is_spent() -> None:
+    event, budget = PoissonSampledGaussian(0.01, 1.0), PrivacyBudget(1.0, 1e-5)
+    assert step_quota(event, budget, {event: 10_000}) == 0
+    assert step_quota(event, budget, {PoissonSampledGaussian(1.0, 0.5): 1}) == 0
+
+
+def test_a_budget_that_is_not_enforced_is_unlimited() -> None:
+    assert step_quota(PoissonSampledGaussian(0.5, 0.5), PrivacyBudget(math.inf, 1e-5)) == UNLIMITED
+
+
+def test_a_quota_never_exceeds_the_sentinel() -> None:
+    assert step_quota(PoissonSampledGaussian(1e-5, 10.0), PrivacyBudget(1.0, 1e-6)) == UNLIMITED
+
+
+def test_pld_allows_more_steps_than_rdp() -> None:
+    event, budget = PoissonSampledGaussian(0.01, 1.0), PrivacyBudget(1.0, 1e-5)
+    n = step_quota(event, budget)
+    assert rdp.epsilon({event: n}, budget.delta) > budget.epsilon
+
+
+def test_a_quota_takes_a_moment() -> None:
+    """About 20 ms here, 0.3 s for quotas of a hundred million; the margin is for busy machines."""
+    start = time.perf_counter()
+    step_quota(PoissonSampledGaussian(0.011, 1.03), PrivacyBudget(3.0, 1e-5), {PoissonSampledGaussian(0.02, 1.0): 9})
+    assert time.perf_counter() - start < 3.0

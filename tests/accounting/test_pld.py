@@ -1,0 +1,237 @@
+import itertools
+import math
+import time
+
+import mpmath
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedprivacy.accounting import pld, rdp
+from fedprivacy.events import PoissonSampledGaussian
+from tests.accounting.oracles import (
+    composed_delta,
+    dp_accounting_epsilon,
+    gaussian_epsilon,
+    single_step_epsilon,
+)
+
+
+def epsilon(q: float, s: float, n: int, delta: float) -> float:
+    return pld.epsilon({PoissonSampledGaussian(q, s): n}, delta)
+
+
+# --- closed forms ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("s", "n"), [(0.3, 1), (1.0, 1), (1.0, 30), (5.0, 10), (50.0, 1000), (10.0, 100_000), (1e3, 5)]
+)
+@pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-12, 1e-40])
+def test_without_sampling_it_is_the_gaussian_mechanism(s: float, n: int, delta: float) -> None:
+    exact = gaussian_epsilon(math.sqrt(n) / s, delta)
+    ours = epsilon(1.0, s, n, delta)
+    assert exact * (1 - 1e-12) <= ours <= exact * 1.002 + 1e-12
+
+
+@pytest.mark.parametrize(
+    ("q", "s"), list(itertools.product((1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9), (0.3, 0.5, 0.7, 1.0, 2.0, 5.0)))
+)
+@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-9])
+def test_one_step_is_exact(q: float, s: float, delta: float) -> None:
+    """Also the test that no frequency is counted twice: an error there nearly halves or doubles delta at one step."""
+    exact = single_step_epsilon(PoissonSampledGaussian(q, s), delta)
+    ours = epsilon(q, s, 1, delta)
+    assert exact * (1 - 1e-9) <= ours <= exact * 1.01 + 1e-12
+
+
+# --- against other implementations ----------------------------------------------------------------------------------
+
+SETTINGS = [
+    (0.01, 4.0, 10_000, 1e-5),
+    (0.01, 1.0, 1000, 1e-5),
+    (0.01, 1.0, 1000, 1e-8),
+    (0.004, 1.3, 3750, 1e-5),
+    (0.004, 0.7, 2000, 1e-5),
+    (0.001, 0.7, 10, 1e-5),
+    (0.01, 0.7, 120, 1e-5),
+    (0.05, 2.0, 500, 1e-6),
+    (0.1, 1.2, 50, 1e-5),
+    (0.2, 1.0, 1, 1e-5),
+    (0.5, 2.0, 30, 1e-6),
+    (1.0, 10.0, 40, 1e-5),
+    (0.02, 0.5, 5, 1e-6),
+]
+
+
+@pytest.mark.parametrize(("q", "s", "n", "delta"), SETTINGS)
+def test_within_a_percent_of_dp_accounting_and_never_below_its_lower_bound(
+    q: float, s: float, n: int, delta: float
+) -> None:
+    event, ours = PoissonSampledGaussian(q, s), epsilon(q, s, n, delta)
+    assert ours <= 1.01 * dp_accounting_epsilon(event, n, delta)
+    assert ours >= dp_accounting_epsilon(event, n, delta, pessimistic=False)
+    assert ours >= 0.99 * dp_accounting_epsilon(event, n, delta)
+
+
+@pytest.mark.parametrize(
+    ("q", "s", "n", "delta"),
+    [
+        *SETTINGS[:6],
+        (0.01, 1.0, 1000, 1e-12),  # opacus' PRV "upper bound" is 3.9131 here; the truth is 3.9143
+        (0.01, 1.0, 1000, 1e-20),
+        (0.05, 2.0, 1000, 1e-15),
+        (0.1, 1.0, 100, 1e-30),
+        (0.01, 1.0, 100_000, 1e-12),
+        (0.001, 1.0, 30_000, 1e-7),
+    ],
+)
+def test_an_upper_bound_within_a_percent_of_delta(q: float, s: float, n: int, delta: float) -> None:
+    """The strongest check of soundness: the exact delta at our epsilon is at most the delta asked for."""
+    history = {PoissonSampledGaussian(q, s): n}
+    bound = pld.epsilon(history, delta)
+    exact = max(composed_delta(history, bound, remove) for remove in (True, False))
+    assert 0.97 * delta <= exact <= delta
+
+
+def test_tiny_delta_where_opacus_is_below_the_truth() -> None:
+    assert 3.9142 < epsilon(0.01, 1.0, 1000, 1e-12) < 3.9150
+
+
+# --- heterogeneous histories ----------------------------------------------------------------------------------------
+
+HISTORIES = [
+    ({PoissonSampledGaussian(0.01, 1.0): 300, PoissonSampledGaussian(0.05, 3.0): 200}, 1e-5),
+    ({PoissonSampledGaussian(0.1, 1.5): 1, PoissonSampledGaussian(0.001, 0.8): 5000}, 1e-6),
+    ({PoissonSampledGaussian(1.0, 20.0): 50, PoissonSampledGaussian(0.02, 1.1): 400}, 1e-10),
+    ({PoissonSampledGaussian(0.01 * i, 1.0 + i): 20 * i for i in range(1, 7)}, 1e-5),
+]
+
+
+@pytest.mark.parametrize(("history", "delta"), HISTORIES)
+def test_heterogeneous_histories(history: dict[PoissonSampledGaussian, int], delta: float) -> None:
+    bound = pld.epsilon(history, delta)
+    exact = max(composed_delta(history, bound, remove) for remove in (True, False))
+    assert 0.95 * delta <= exact <= delta
+
+
+def test_two_gaussians_compose_as_one() -> None:
+    history = {PoissonSampledGaussian(1.0, 3.0): 4, PoissonSampledGaussian(1.0, 10.0): 90}
+    exact = gaussian_epsilon(math.sqrt(4 / 9 + 90 / 100), 1e-6)
+    assert exact <= pld.epsilon(history, 1e-6) <= 1.002 * exact
+
+
+def test_scales_that_differ_by_a_million_stay_sound() -> None:
+    history = {PoissonSampledGaussian(1.0, 1.0): 1, PoissonSampledGaussian(1e-6, 2.0): 100_000}
+    exact = gaussian_epsilon(1.0, 1e-5)  # what the second adds is far below the tolerance
+    assert exact <= pld.epsilon(history, 1e-5) <= 1.01 * exact
+
+
+@pytest.mark.parametrize("past", [{PoissonSampledGaussian(0.02, 1.1): 40}, {PoissonSampledGaussian(0.05, 2.0): 100}])
+def test_a_past_and_more_steps_are_the_merged_history(past: dict[PoissonSampledGaussian, int]) -> None:
+    event, steps = PoissonSampledGaussian(0.02, 1.1), [0, 1, 60, 500]
+    ours = pld.epsilons(event, steps, 1e-5, past=past)
+    for n, value in zip(steps, ours, strict=True):
+        merged = dict(past)
+        merged[event] = merged.get(event, 0) + n
+        assert value == pytest.approx(pld.epsilon(merged, 1e-5), rel=1e-5)
+
+
+def test_step_counts_in_any_order_repeated_or_none() -> None:
+    event = PoissonSampledGaussian(0.01, 1.0)
+    values = pld.epsilons(event, [100, 0, 5, 100], 1e-5)
+    assert values[1] == 0.0
+    assert values[0] == values[3] > values[2] > 0.0
+    assert pld.epsilons(event, [], 1e-5).shape == (0,)
+    assert pld.epsilon({}, 1e-5) == 0.0
+
+
+# --- properties -----------------------------------------------------------------------------------------------------
+
+RATES, NOISE = st.floats(-4, 0).map(lambda x: 10.0**x), st.floats(-0.5, 1.3).map(lambda x: 10.0**x)
+STEPS, DELTAS = st.integers(1, 3000), st.floats(-12, -2).map(lambda x: 10.0**x)
+PROPERTY = settings(max_examples=40, deadline=None, derandomize=True)
+
+
+def at_most(smaller: float, larger: float) -> bool:
+    """Up to the tightness of the grid: both sides are upper bounds within it."""
+    return smaller <= larger * 1.005 + 1e-9
+
+
+@PROPERTY
+@given(q=RATES, s=NOISE, n=STEPS, delta=DELTAS, factor=st.floats(1.0, 3.0))
+def test_more_steps_more_sampling_less_noise_less_delta_cost_more(
+    q: float, s: float, n: int, delta: float, factor: float
+) -> None:
+    base = epsilon(q, s, n, delta)
+    assert base >= 0.0
+    assert math.isfinite(base)
+    assert base <= rdp.epsilon({PoissonSampledGaussian(q, s): n}, delta)
+    assert at_most(base, epsilon(q, s, math.ceil(n * factor), delta))
+    assert at_most(base, epsilon(min(q * factor, 1.0), s, n, delta))
+    assert at_most(base, epsilon(q, s / factor, n, delta))
+    assert at_most(base, epsilon(q, s, n, delta / factor))
+
+
+@PROPERTY
+@given(q=RATES, s=NOISE, delta=DELTAS, steps=st.lists(st.integers(0, 3000), min_size=2, max_size=5))
+def test_a_plan_never_decreases(q: float, s: float, delta: float, steps: list[int]) -> None:
+    values = pld.epsilons(PoissonSampledGaussian(q, s), sorted(steps), delta)
+    assert (np.diff(values) >= 0.0).all()
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize(
+    ("q", "s", "n", "delta"),
+    [
+        (0.5, 0.5, 1000, 1e-5),  # epsilon above 500
+        (0.5, 0.3, 1, 1e-12),
+        (0.5, 0.3, 100_000, 1e-12),
+        (0.01, 0.3, 100_000, 1e-12),
+        (1.0, 0.3, 100_000, 1e-12),
+        (0.01, 1.0, 100_000, 1e-12),
+        (1e-3, 0.1, 1, 1e-5),
+        (0.5, 1e-3, 1, 1e-5),
+        (1e-9, 10.0, 1, 1e-5),
+        (1e-8, 1.0, 1_000_000, 1e-12),
+        (0.01, 1.0, 2**31 - 1, 1e-5),
+        (0.01, 1.0, 10, 1e-300),
+        (0.01, 1.0, 1000, 0.9999),
+        (0.5, 1e200, 1, 1e-5),
+        (1e-300, 1.0, 1, 1e-5),
+    ],
+)
+def test_extremes_raise_nothing_and_stay_between_0_and_rdp(q: float, s: float, n: int, delta: float) -> None:
+    value = epsilon(q, s, n, delta)
+    assert 0.0 <= value < math.inf
+    assert value <= rdp.epsilon({PoissonSampledGaussian(q, s): n}, delta)
+
+
+@pytest.mark.filterwarnings("error")
+def test_infinite_only_when_nothing_can_be_said() -> None:
+    assert epsilon(0.5, 1e-200, 1, 1e-5) == math.inf
+
+
+@pytest.mark.parametrize(("q", "s", "n", "delta"), [(1e-3, 10.0, 1, 1e-3), (1e-4, 0.5, 1, 1e-3), (1e-6, 1.0, 50, 1e-3)])
+def test_a_record_sampled_less_often_than_delta_costs_nothing(q: float, s: float, n: int, delta: float) -> None:
+    """delta(0) <= n q <= delta. Opacus reports negative epsilons (opacus#585); Chernoff bounds alone report up to 3."""
+    assert epsilon(q, s, n, delta) < 1e-9
+
+
+def test_the_kernel_is_the_transform_of_the_hockey_stick() -> None:
+    frequencies = [0.0, 1e-5, 0.1, 3.0, math.pi]
+    for tilt, step in itertools.product((1e-6, 1e-2, 1.0, 5.0), (1e-9, 1e-3, 1.0, 50.0, 8192.0)):
+        ours = pld._hockey_stick(tilt, step, np.array(frequencies))
+        for frequency, value in zip(frequencies, ours, strict=True):
+            with mpmath.workdps(40):
+                c = mpmath.mpf(tilt) - 1j * mpmath.mpf(frequency)
+                exact = 1 / (mpmath.exp(c) - 1) - 1 / (mpmath.exp(c + step) - 1)
+                assert abs(mpmath.mpc(complex(value)) - exact) <= 1e-14 * abs(exact)
+
+
+def test_a_whole_plan_takes_a_moment() -> None:
+    """100 step counts in about 0.1 s; the margin is for busy machines."""
+    start = time.perf_counter()
+    pld.epsilons(PoissonSampledGaussian(0.013, 1.07), range(10, 1001, 10), 1e-5)
+    assert time.perf_counter() - start < 5.0

@@ -1,0 +1,74 @@
+import itertools
+
+import numpy as np
+import pytest
+
+from fedprivacy.accounting.privacy_loss import TILTS, Direction, DiscreteLoss, deviation, discretise, support
+from fedprivacy.events import PoissonSampledGaussian
+from tests.accounting.oracles import single_step_delta
+
+EVENTS = [PoissonSampledGaussian(q, s) for q, s in itertools.product((1e-4, 0.01, 0.5, 1.0), (0.3, 1.0, 5.0))]
+
+
+def discrete_delta(loss: DiscreteLoss, step: float, epsilon: float) -> float:
+    losses = (loss.first + np.arange(loss.masses.size)) * step
+    return loss.infinity + float(loss.masses @ np.maximum(-np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0))
+
+
+@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize("event", EVENTS, ids=str)
+@pytest.mark.parametrize("coarseness", [2, 8, 64])
+def test_the_discrete_loss_dominates_at_every_epsilon(
+    event: PoissonSampledGaussian, direction: Direction, coarseness: int
+) -> None:
+    width = deviation(event, direction)
+    log2_step = int(np.floor(np.log2(width / coarseness)))
+    loss = discretise(event, direction, log2_step, 7.0)
+    for epsilon in np.concatenate([[0.0], np.geomspace(0.01, 12.0, 25)]) * width:
+        exact = single_step_delta(event, epsilon, direction is Direction.REMOVE)
+        assert discrete_delta(loss, 2.0**log2_step, epsilon - loss.slack) >= exact - 1e-15
+
+
+def test_a_fine_grid_is_tight() -> None:
+    event = PoissonSampledGaussian(0.01, 1.0)
+    loss = discretise(event, Direction.REMOVE, -14, 9.0)
+    for epsilon in (0.0, 0.01, 0.1, 0.5):
+        exact = single_step_delta(event, epsilon, remove=True)
+        assert discrete_delta(loss, 2.0**-14, epsilon) == pytest.approx(exact, rel=1e-5)
+
+
+@pytest.mark.parametrize("direction", Direction)
+@pytest.mark.parametrize("event", EVENTS, ids=str)
+def test_both_measures_keep_their_mass(event: PoissonSampledGaussian, direction: Direction) -> None:
+    log2_step = int(np.floor(np.log2(deviation(event, direction) / 16)))
+    loss = discretise(event, direction, log2_step, 9.0)
+    losses = (loss.first + np.arange(loss.masses.size)) * 2.0**log2_step
+    assert 1.0 <= loss.masses.sum() + loss.infinity <= 1.0 + 1e-10
+    assert loss.masses @ np.exp(-losses) == pytest.approx(1.0, abs=1e-6)
+    assert (loss.masses >= 0).all()
+
+
+def test_a_short_reach_is_paid_for_with_infinite_loss() -> None:
+    loss = discretise(PoissonSampledGaussian(1.0, 1.0), Direction.REMOVE, -6, 2.0)
+    assert loss.infinity == pytest.approx(0.0228, rel=0.1)
+    assert loss.masses.sum() + loss.infinity >= 1.0
+
+
+def test_the_table_of_moments_is_that_of_the_masses() -> None:
+    loss = discretise(PoissonSampledGaussian(0.01, 1.0), Direction.REMOVE, -11, 7.0)
+    indices = loss.first + np.arange(loss.masses.size)
+    for row in (0, 20, 40, 60):
+        direct = np.log(np.sum(loss.masses * np.exp(TILTS[row] * indices)))
+        assert loss.log_mgf[row] == pytest.approx(direct, abs=1e-9)
+
+
+def test_deviation_of_a_gaussian_loss() -> None:
+    assert deviation(PoissonSampledGaussian(1.0, 4.0), Direction.ADD) == pytest.approx(0.25, rel=1e-3)
+
+
+def test_removing_a_record_reveals_it_more_than_adding_hides_it() -> None:
+    event = PoissonSampledGaussian(0.1, 1.0)
+    low, high = support(event, Direction.REMOVE, 8.0)
+    assert low == pytest.approx(np.log(0.9), abs=1e-3)
+    assert support(event, Direction.ADD, 8.0)[1] == pytest.approx(-np.log(0.9), abs=1e-3)
+    assert high > 5.0

@@ -1,0 +1,158 @@
+"""A deployment end to end, with this repository's own app: real processes, TLS, SuperNode authentication, loopback."""
+
+import re
+import socket
+from functools import partial
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedprivacy.deploy import (
+    DeploymentError,
+    LoopbackFederation,
+    ProcessError,
+    Supervisor,
+    run_demo,
+    write_client_key,
+    write_keys,
+)
+from fedprivacy.deploy.cli import deploy_app
+from fedprivacy.deploy.data import write_digits
+from fedprivacy.deploy.demo import HOSPITALS
+from fedprivacy.deploy.environment import HOST, flower_environment, free_ports, program
+from fedprivacy.deploy.processes import SupervisedProcess
+from fedprivacy.history import REPORT, read_history
+
+REPOSITORY = Path(__file__).parents[2]
+BUDGET = {"epsilon": 3.0, "delta": 1e-4}
+
+
+def processes_of(folder: Path) -> list[str]:
+    """Command lines of living processes whose Flower state lies under `folder`; found without the supervisor's help."""
+    if not Path("/proc/self/environ").exists():
+        pytest.skip("needs /proc to look at other processes")
+    mark = f"FLWR_HOME={folder}".encode()
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            variables, command = (process / "environ").read_bytes(), (process / "cmdline").read_bytes()
+        except OSError:  # it ended meanwhile
+            continue
+        if any(variable.startswith(mark) for variable in variables.split(b"\0")):
+            found.append(command.replace(b"\0", b" ").decode())
+    return found
+
+
+@pytest.fixture(scope="module")
+def demo(tmp_path_factory):
+    """Two rounds with three hospitals, each of which calls itself something else than it is registered as."""
+    return run_demo(
+        tmp_path_factory.mktemp("deployment"),
+        REPOSITORY,
+        partial(write_digits, HOSPITALS),
+        run_config={"task": "digits", "rounds": 2, **BUDGET},
+        node_config={**BUDGET, "client-id": "somebody-else"},
+    )
+
+
+def test_the_run_completes_and_leaves_its_results(demo):
+    assert demo.status.completed
+    history = read_history(demo.out)
+    assert [record.round for record in history.rounds] == [1, 2]
+    assert (demo.out / REPORT).stat().st_size > 0
+    assert demo.ledger == f"sqlite:///{demo.out / 'ledger.db'}"
+    assert (demo.out / "ledger.db").stat().st_size > 0
+
+
+def test_clients_go_by_the_names_that_the_operator_registered(demo):
+    for record in read_history(demo.out).rounds:
+        assert set(record.spent) == set(record.participants) == set(HOSPITALS)
+        assert not record.failures
+
+
+def test_every_client_spends_within_its_budget_on_both_sides(demo):
+    last = read_history(demo.out).rounds[-1]
+    assert all(0 < client.epsilon <= BUDGET["epsilon"] for client in last.spent.values())
+    for name in HOSPITALS:
+        assert (demo.out.parent / "data" / name / "odometer.db").stat().st_size > 0
+
+
+def test_no_process_and_no_open_port_is_left(demo):
+    assert processes_of(demo.out.parent) == []
+    config = (demo.out.parent / "operator" / "config.toml").read_text()
+    (port,) = re.findall(rf'"{re.escape(HOST)}:(\d+)"', config)
+    with socket.socket() as probe:
+        assert probe.connect_ex((HOST, int(port))) != 0
+
+
+def test_a_failed_run_is_an_error_that_shows_the_servers_log(tmp_path):
+    with pytest.raises(DeploymentError, match=r"(?s)finished:failed.*no-such-task"):
+        run_demo(tmp_path, REPOSITORY, lambda _name, _folder: None, clients=["a"], run_config={"task": "no-such-task"})
+    assert processes_of(tmp_path) == []
+
+
+@pytest.fixture
+def federation(tmp_path):
+    """A SuperLink that knows one client."""
+    with Supervisor(tmp_path / "logs") as supervisor:
+        federation = LoopbackFederation(supervisor, tmp_path, ["hospital-0"])
+        federation.start_superlink()
+        federation.wait_for_superlink()
+        federation.register(list(federation.keys.clients.values()))
+        yield federation
+
+
+def start_supernode(supervisor: Supervisor, home: Path, superlink: str, *options: str | Path) -> SupervisedProcess:
+    """A SuperNode with the options of one's choice."""
+    (port,) = free_ports(1)
+    command = [program("flower-supernode"), "--superlink", superlink, "--host", HOST, "--port", str(port), *options]
+    return supervisor.start("stray", command, environment=flower_environment(home))
+
+
+def test_a_key_that_nobody_registered_is_kept_out(federation, tmp_path):
+    node = federation.start_supernode(write_client_key(tmp_path, "stranger"), {})
+    with pytest.raises(ProcessError, match="Failed to activate SuperNode"):
+        federation.wait_until_online([node])
+
+
+def test_a_supernode_without_a_key_is_kept_out(federation, tmp_path):
+    with Supervisor(tmp_path / "stray") as supervisor:
+        node = start_supernode(
+            supervisor, tmp_path / "home", federation.address, "--root-certificates", federation.keys.ca_certificate
+        )
+        assert supervisor.wait(node, timeout=60) != 0
+        assert "All SuperNodes must be registered" in node.tail(40)
+
+
+def test_a_client_does_not_talk_to_a_server_of_another_authority(federation, tmp_path):
+    options = ("--root-certificates", write_keys(tmp_path / "ours").ca_certificate, "--max-retries", "0")
+    key = federation.keys.clients["hospital-0"].private_key
+    with Supervisor(tmp_path / "stray") as supervisor:
+        node = start_supernode(
+            supervisor, tmp_path / "home", federation.address, "--auth-supernode-private-key", key, *options
+        )
+        assert supervisor.wait(node, timeout=60) != 0
+        assert "certificate verify failed" in node.tail(40)
+
+
+def test_the_command_line_makes_keys_and_reports_mistakes(tmp_path):
+    run = CliRunner().invoke
+    arguments = ["keys", "--out", str(tmp_path), "--host", "fl.example.org", "--client", "a", "--client", "b"]
+    first = run(deploy_app, arguments)
+    assert first.exit_code == 0
+    assert "keep offline" in first.output
+    assert (tmp_path / "clients" / "b" / "client.key").exists()
+    again = run(deploy_app, arguments)
+    assert again.exit_code == 1
+    assert "exists already" in again.output
+    own = run(deploy_app, ["client-key", "hospital-3", "--out", str(tmp_path)])
+    assert own.exit_code == 0
+    assert "hospital-3.pub" in own.output
+
+
+def test_the_demo_command_fails_when_the_demo_fails(tmp_path):
+    write_keys(tmp_path / "keys")
+    result = CliRunner().invoke(deploy_app, ["demo", "--app", str(REPOSITORY), "--out", str(tmp_path)])
+    assert result.exit_code == 1
+    assert "exists already" in result.output

@@ -1,0 +1,47 @@
+"""`flwr run .` in this repository, as a Flower user types it, on Flower's own simulation engine (Ray)."""
+
+import json
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from fedprivacy.deploy import Supervisor
+from fedprivacy.deploy.environment import flower_environment, free_ports, program, write_toml
+from fedprivacy.history import read_history
+
+REPOSITORY = Path(__file__).parents[2]
+
+
+@pytest.mark.skipif(
+    not Path("/proc/self/environ").exists(), reason="flwr detaches a SuperLink that only /proc can find"
+)
+def test_flwr_run_trains_on_flowers_own_simulation(tmp_path):
+    http_port, control_port = free_ports(2)
+    ray = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # Ray's sockets need a short path
+    environment = {
+        **flower_environment(tmp_path / "flower"),
+        "FLWR_LOCAL_SUPERLINK_HTTP_API_PORT": str(http_port),
+        "FLWR_LOCAL_CONTROL_API_PORT": str(control_port),
+        "RAY_TMPDIR": ray,
+    }
+    write_toml(tmp_path / "run.toml", {"": {"task": "digits", "rounds": 2, "clients": 3, "out": str(tmp_path / "out")}})
+    try:
+        with Supervisor(tmp_path / "logs", environment) as supervisor:
+            command = [program("flwr"), "run", ".", "--stream", "--run-config", tmp_path / "run.toml"]
+            size = ["--federation-config", "num-supernodes=3 client-resources-num-cpus=1"]
+            # Ray's workers import the app from the folder that the local SuperLink was started in.
+            run = supervisor.start("run", [*command, *size], directory=REPOSITORY)
+            assert supervisor.wait(run, timeout=150) == 0, run.tail(60)
+            ls = [program("flwr"), "ls", "--format", "json"]
+            listed = subprocess.run(ls, env=environment, capture_output=True, check=True, timeout=60, text=True)
+            (status,) = [entry["status"] for entry in json.loads(listed.stdout)["runs"]]
+            assert status == "finished:completed", run.tail(60)  # a stream that ends with 0 may follow a failed run
+    finally:
+        shutil.rmtree(ray, ignore_errors=True)
+    last = read_history(tmp_path / "out").rounds[-1]
+    assert last.round == 2
+    assert last.participants == ("client-0", "client-1", "client-2")
+    assert not last.failures

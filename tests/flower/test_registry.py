@@ -1,0 +1,50 @@
+"""Who a node is: the operator's registration in a deployment, the client's own word only in a simulation."""
+
+import pytest
+from flwr.app import Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
+
+from fedprivacy.flower import InProcessGrid, TooFewClientsError
+from fedprivacy.flower.records import ENROLMENT, Enrolment
+from fedprivacy.flower.registry import ClientRegistry
+
+PEM = b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"
+
+
+def grid_of(*nodes):
+    """Clients that all call themselves `mallory`, on nodes with these (name, public key)."""
+    app = ClientApp()
+
+    @app.query("enrol")
+    def enrol(message, context):
+        return Message(RecordDict({ENROLMENT: Enrolment("mallory", 7).to_record()}), reply_to=message)
+
+    grid = InProcessGrid(app, len(nodes), {})
+    infos = [NodeInfo(node_id=i, name=n, public_key=k) for i, (n, k) in zip(grid.get_node_ids(), nodes, strict=True)]
+    grid.get_nodes = lambda: infos
+    return grid
+
+
+def test_a_registered_name_wins_over_what_the_client_says():
+    grid, registry = grid_of(("hospital-0", PEM), ("hospital-1", PEM + b"x")), ClientRegistry(0.1)
+    registry.wait_for(grid, 2)
+    clients = list(registry.online(grid).values())
+    assert [client.client_id for client in clients] == ["hospital-0", "hospital-1"]
+    assert clients[0].key_hash != clients[1].key_hash and len(clients[0].key_hash) == 64
+
+
+def test_a_simulated_node_is_who_it_says():
+    grid, registry = grid_of(("", b"random bytes")), ClientRegistry(0.1)
+    registry.wait_for(grid, 1)
+    assert [(c.client_id, c.key_hash) for c in registry.online(grid).values()] == [("mallory", "")]
+
+
+def test_a_supernode_that_nobody_registered_by_name_is_refused_with_the_remedy():
+    with pytest.raises(TooFewClientsError, match=r"--enable-supernode-auth.*--name CLIENT"):
+        ClientRegistry(0.1).wait_for(grid_of(("", PEM)), 1)
+
+
+def test_two_nodes_cannot_be_one_client():
+    with pytest.raises(TooFewClientsError, match="another node is enrolled as 'hospital-0'"):
+        ClientRegistry(0.1).wait_for(grid_of(("hospital-0", PEM), ("hospital-0", PEM)), 2)

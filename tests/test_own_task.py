@@ -1,0 +1,34 @@
+"""The how-to for one's own task works as it is written."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+
+HOW_TO = Path(__file__).parent.parent / "docs" / "how-to" / "own-task.md"
+
+
+def test_the_how_to_runs_as_written(tmp_path):
+    (code,) = re.findall(r"```python\n(.*?)```", HOW_TO.read_text(), re.DOTALL)
+    (commands,) = re.findall(r"```sh\n(.*?)```", HOW_TO.read_text(), re.DOTALL)
+    (tmp_path / "patients.py").write_text(code)
+    rng = np.random.default_rng(0)
+    age, stay = rng.normal(60, 15, 900), rng.gamma(2, 2.5, 900)
+    table = {"hospital": rng.choice(["a", "b", "c", "public"], 900), "age": age, "pressure": rng.normal(130, 20, 900)}
+    pd.DataFrame(table | {"stay": stay, "readmitted": (age / 15 + stay / 4 > 5.5).astype(int)}).to_csv(
+        tmp_path / "patients.csv"
+    )
+    for command in commands.splitlines():
+        program, *arguments = command.split()
+        assert program == "fedprivacy"
+        ours = [sys.executable, "-m", "fedprivacy", *arguments, "--json"]
+        run = subprocess.run(ours, cwd=tmp_path, capture_output=True, text=True, check=False)
+        assert run.returncode == 0, run.stderr
+    summary = json.loads(run.stdout)
+    assert summary["accuracy"] > 0.75
+    assert 1.9 < summary["max_epsilon"] <= 2.0
+    assert len(summary["clients"]) == 3
