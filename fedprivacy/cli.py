@@ -11,15 +11,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
-from fedprivacy.config import FIELDS, RunConfig, resolve
+from fedprivacy.config import FIELDS, Engine, RunConfig
 from fedprivacy.deploy.cli import deploy_app
-from fedprivacy.simulation import Engine
+
+if TYPE_CHECKING:
+    from fedprivacy.history import RunHistory
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(deploy_app, name="deploy")
@@ -64,21 +66,18 @@ def simulate(settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, a
     from fedprivacy import simulation
     from fedprivacy.flower import private_client
     from fedprivacy.plan import RunPlan
-    from fedprivacy.tasks import load_task
     from fedprivacy.terminal import RoundProgress, client_table, failures
     from server.app import server_app
 
-    config = resolve({"seed": DEFAULT_SEED} | settings)
-    task = load_task(config.task)
-    config = replace(config, out=config.out or simulation.new_run_folder(task.name))
-    with RoundProgress(Console(stderr=True, quiet=as_json), RunPlan(config, task)) as progress:
+    plan = RunPlan.of({"seed": DEFAULT_SEED} | settings)
+    config = replace(plan.config, out=plan.config.out or simulation.new_run_folder(plan.task.name))
+    with RoundProgress(Console(stderr=True, quiet=as_json), plan) as progress:
         server = server_app(progress, config=config)
         history = simulation.simulate(server, private_client(config=config), config, engine)
     if as_json:
         print(json.dumps(history.summary() | {"out": config.out}))  # noqa: T201 - the command's output
         return
-    if history.rounds:
-        _OUT.print(client_table(history))
+    _OUT.print(client_table(history))
     for line in failures(history):
         _OUT.print(f"[yellow]{line}")
     _OUT.print(_what_next(history, config))
@@ -89,29 +88,30 @@ def simulate(settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, a
 def plan(settings: dict[str, Any], *, as_json: _JSON = False) -> None:
     """Show what each client would spend after each round, and the noise that the budget needs. Runs nothing."""
     from fedprivacy.plan import RunPlan, client_groups
-    from fedprivacy.tasks import load_task
     from fedprivacy.terminal import plan_table
 
-    config = resolve(settings)
-    run = RunPlan(config, load_task(config.task))
+    run = RunPlan.of(settings)
     groups = [(clients, run.epsilon_by_round(past).tolist()) for clients, past in client_groups(run)]
     if as_json:
         noise = run.event.noise_multiplier
         clients = [{"client_id": c, "epsilon_by_round": epsilons} for names, epsilons in groups for c in names]
-        print(json.dumps({"noise_multiplier": noise, "delta": config.delta, "clients": clients}))  # noqa: T201
+        print(json.dumps({"noise_multiplier": noise, "delta": run.config.delta, "clients": clients}))  # noqa: T201
         return
     named = [(names[0] if len(names) == 1 else f"{len(names)} clients", epsilons) for names, epsilons in groups]
     _OUT.print(plan_table(run, named))
 
 
-def _what_next(history: Any, config: RunConfig) -> str:
-    command = _as_typed(sys.argv[0])
-    summary = history.summary()
-    metric = f"{history.metric} {summary['metrics'].get(history.metric, float('nan')):.4f}"
+def _what_next(history: RunHistory, config: RunConfig) -> str:
+    from fedprivacy.history import REPORT
+    from fedprivacy.wording import count_text, epsilon_text, metric_name, metric_text
+
+    command, last = _as_typed(sys.argv[0]), history.last
+    result = f"{metric_name(history.metric)} {metric_text(history.metric, last.metrics.get(history.metric))}"
     return (
-        f"\n[bold]{metric}[/] after {summary['rounds']} rounds; no client above epsilon {summary['max_epsilon']:.3f}.\n"
-        f"Report: {Path(config.out) / 'report.html'}\n"
-        f"Next: [bold]{command} plan --epsilon 1[/] shows what a tighter budget costs; "
+        f"\n[bold]{result}[/] after {count_text(len(history.rounds), 'round')}; "
+        f"no client above epsilon {epsilon_text(last.max_epsilon, config.epsilon)}.\n"
+        f"Report: {Path(config.out) / REPORT}\n"
+        f"Next: [bold]{command} plan --epsilon 1[/] shows what a tighter budget costs, "
         f"[bold]{command} simulate --epsilon 1[/] runs it."
     )
 

@@ -8,21 +8,35 @@ or the default below.
 from __future__ import annotations
 
 import dataclasses
+import enum
 import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedprivacy.accounting import FILTERS
 from fedprivacy.budget import PrivacyBudget
-from fedprivacy.gradients import UnsupportedModelError, check_model
-from fedprivacy.tasks import Task, TaskError, load_task
+
+if TYPE_CHECKING:
+    from fedprivacy.tasks import Task
 
 STRATEGIES = ("fedavg", "fedavgm", "fedadam", "fedprox", "fedtrimmedavg", "krum")
 
 DEFAULT_TASK = "digits"
+
+
+class Engine(enum.StrEnum):
+    """Where simulated clients run.
+
+    `IN_PROCESS`: one after another in this process; the fastest for small models. `RAY`: in Ray's worker processes,
+    several at once, on GPUs and clusters.
+    """
+
+    IN_PROCESS = "in-process"
+    RAY = "ray"
+
 
 Value = bool | int | float | str
 
@@ -94,6 +108,8 @@ def resolve(given: Mapping[str, Value | None], task: Task | None = None) -> RunC
     Raises:
         ConfigError: lists unknown keys, wrong types, values out of range and impossible combinations, all of them.
     """
+    from fedprivacy.tasks import TaskError, load_task  # torch: seconds that `--help` need not wait for
+
     problems: list[str] = []
     settings = _parse({key: value for key, value in given.items() if value not in (None, "")}, problems)
     try:
@@ -148,6 +164,8 @@ def _as_type(value: Value | None, kind: str) -> Value | None:
 
 
 def _task_problems(task: Task) -> list[str]:
+    from fedprivacy.gradients import UnsupportedModelError, check_model
+
     problems = []
     try:
         check_model(task.model())

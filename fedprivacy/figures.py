@@ -3,11 +3,6 @@
 Every figure is an Altair chart with its data inside: it shows itself in a notebook, `to_dict()` is what a web page
 embeds, and `save_png` and `to_svg` draw it without a browser and without a network. Blue is privacy loss that can
 still grow, vermilion is a spent budget; a diamond marks the change, so that colour is never the only sign.
-
->>> epsilon_text(2.9912)  # never rounded down
-'3.00'
->>> epsilon_text(0.00123)
-'0.0013'
 """
 
 from __future__ import annotations
@@ -16,7 +11,6 @@ import math
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from decimal import ROUND_CEILING, Decimal
 from io import StringIO
 from itertools import count
 from pathlib import Path
@@ -29,6 +23,16 @@ from scipy.optimize import isotonic_regression
 from fedprivacy.accountant import ClientSpent
 from fedprivacy.history import RunHistory
 from fedprivacy.rounds import RoundRecord
+from fedprivacy.wording import (
+    budget_text,
+    count_text,
+    delta_text,
+    epsilon_text,
+    is_share,
+    metric_name,
+    metric_text,
+    task_name,
+)
 
 INK, MUTED, GRID, PAPER = "#1f2328", "#59636e", "#e4e8ec", "#ffffff"
 SPENDING, EXHAUSTED = "#0072b2", "#c04a00"
@@ -111,55 +115,6 @@ def to_svg(chart: alt.TopLevelMixin) -> str:
     drawing = StringIO()
     chart.save(drawing, format="svg")
     return drawing.getvalue()
-
-
-def epsilon_text(epsilon: float, budget: float = math.inf) -> str:
-    """An epsilon for people: never rounded down, and never above a budget that it keeps."""
-    if not math.isfinite(epsilon):
-        return "∞"
-    exact = Decimal(repr(float(epsilon)))
-    last_digit = min(-2, exact.adjusted() - 1) if exact else -2
-    rounded = exact.quantize(Decimal(1).scaleb(last_digit), ROUND_CEILING)
-    return budget_text(budget) if epsilon <= budget < rounded else f"{rounded:f}"
-
-
-def budget_text(budget: float) -> str:
-    """A finite epsilon budget as it was set."""
-    return f"{budget:.12g}"
-
-
-def delta_text(delta: float) -> str:
-    """A delta for people, with all its digits: 1e-5."""
-    return f"{Decimal(repr(float(delta))).normalize():e}"
-
-
-def metric_text(metric: str, value: float | None) -> str:
-    """A metric's value for people: in percent if it is an accuracy."""
-    if value is None:
-        return "not measured"
-    if not math.isfinite(value):
-        return "not a number"
-    return f"{100 * value:.1f}\N{NO-BREAK SPACE}%" if is_share(metric, value) else f"{value:.4g}"
-
-
-def metric_name(metric: str) -> str:
-    """A metric's name for people: words, not a key."""
-    return metric.replace("_", " ").replace("-", " ")
-
-
-def is_share(metric: str, value: float) -> bool:
-    """Whether a metric's value is a share of the records, to be shown in percent."""
-    return "accuracy" in metric.lower() and 0.0 <= value <= 1.0
-
-
-def task_name(history: RunHistory) -> str:
-    """The task's name, without the file that it came from."""
-    return str(history.settings["task"]).rpartition(":")[2]
-
-
-def count_text(count: int, noun: str) -> str:
-    """'1 client', '10 clients'."""
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
 def _metric_panel(history: RunHistory, width: int) -> alt.LayerChart:

@@ -1,8 +1,8 @@
 """A run on disk: written round by round, read back by reports and scripts.
 
-A folder holds `config.json` (every setting and the noise that was used), `rounds.jsonl` (one line a round) and, when
-the run has ended, `model.safetensors`, `figure.png` and `report.html`. Nothing in it depends on the clock, so the same
-seed writes the same bytes.
+A folder holds `config.json` (every setting and the noise that was used), `start.json` (the state before the first
+round), `rounds.jsonl` (one line a round) and, when the run has ended, `model.safetensors`, `figure.png` and
+`report.html`. Nothing in it depends on the clock, so the same seed writes the same bytes.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from fedprivacy.plan import RunPlan
 from fedprivacy.rounds import RoundRecord
 
 CONFIG = "config.json"
+START = "start.json"
 ROUNDS = "rounds.jsonl"
 MODEL = "model.safetensors"
 FIGURE = "figure.png"
@@ -39,21 +40,26 @@ class RunHistory:
         settings: the configuration by hyphenated key.
         event: what one local step cost.
         metric: key of the figure that is shown first.
-        rounds: finished rounds in order, without round 0.
+        start: the state before the first round.
+        rounds: finished rounds in order.
     """
 
     settings: Mapping[str, Any]
     event: PoissonSampledGaussian
     metric: str
+    start: RoundRecord
     rounds: tuple[RoundRecord, ...]
+
+    @property
+    def last(self) -> RoundRecord:
+        """The state now: after the last round, or before the first."""
+        return self.rounds[-1] if self.rounds else self.start
 
     def summary(self) -> dict[str, Any]:
         """The final figures: what `fedprivacy simulate --json` prints."""
-        last = self.rounds[-1] if self.rounds else None
-        clients = last.spent.values() if last else ()
         return {
-            "accuracy": last.metrics.get("accuracy") if last else None,
-            "metrics": dict(last.metrics) if last else {},
+            "accuracy": self.last.metrics.get("accuracy"),
+            "metrics": dict(self.last.metrics),
             "rounds": len(self.rounds),
             "clients": [
                 {
@@ -66,9 +72,9 @@ class RunHistory:
                     "noise_multiplier": self.event.noise_multiplier,
                     "steps": client.steps,
                 }
-                for client in clients
+                for client in self.last.spent.values()
             ],
-            "max_epsilon": last.max_epsilon if last else 0.0,
+            "max_epsilon": self.last.max_epsilon,
         }
 
 
@@ -87,7 +93,7 @@ class RunWriter:
     def __init__(self, folder: Path, plan: RunPlan) -> None:
         self.folder = folder
         folder.mkdir(parents=True, exist_ok=True)
-        if (folder / ROUNDS).exists():
+        if (folder / ROUNDS).exists() and (folder / ROUNDS).stat().st_size > 0:
             raise RunFolderError(f"out is '{folder}', which already holds a run; name a new folder.")
         config = {
             "settings": plan.config.public(),
@@ -99,10 +105,13 @@ class RunWriter:
         (folder / ROUNDS).touch()
 
     def __call__(self, record: RoundRecord) -> None:
-        """Append a finished round."""
-        if record.round > 0:
+        """Append a finished round; round 0 has a file of its own."""
+        line = json.dumps(_round_to_json(record)) + "\n"
+        if record.round == 0:
+            (self.folder / START).write_text(line)
+        else:
             with (self.folder / ROUNDS).open("a") as lines:
-                lines.write(json.dumps(_round_to_json(record)) + "\n")
+                lines.write(line)
 
 
 def read_history(folder: Path) -> RunHistory:
@@ -111,7 +120,7 @@ def read_history(folder: Path) -> RunHistory:
     Raises:
         RunFolderError: the folder holds no run.
     """
-    if not (folder / ROUNDS).exists():
+    if not (folder / START).exists():
         raise RunFolderError(f"'{folder}' holds no run; name a folder that a run wrote to (out).")
     config = json.loads((folder / CONFIG).read_text())
     event = config["event"]
@@ -119,6 +128,7 @@ def read_history(folder: Path) -> RunHistory:
         settings=config["settings"],
         event=PoissonSampledGaussian(**event | {"relation": NeighbouringRelation(event["relation"])}),
         metric=config["metric"],
+        start=_round_from_json(json.loads((folder / START).read_text())),
         rounds=tuple(_round_from_json(json.loads(line)) for line in (folder / ROUNDS).read_text().splitlines()),
     )
 

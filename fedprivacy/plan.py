@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -9,11 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprivacy.accounting import FILTERS, pld
-from fedprivacy.config import RunConfig
+from fedprivacy.config import RunConfig, Value, resolve
 from fedprivacy.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.identity import dataset_id, simulated_client_id
 from fedprivacy.ledger import Ledger
-from fedprivacy.tasks import Task
+from fedprivacy.tasks import Task, load_task
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,16 @@ class RunPlan:
 
     config: RunConfig
     task: Task
+
+    @classmethod
+    def of(cls, given: Mapping[str, Value | None], task: Task | None = None) -> RunPlan:
+        """The plan of a configuration by hyphenated key, for example of Flower's `context.run_config`.
+
+        Raises:
+            ConfigError: lists everything that is wrong with the configuration.
+        """
+        config = resolve(given, task)
+        return cls(config, task or load_task(config.task))
 
     @cached_property
     def event(self) -> PoissonSampledGaussian:
@@ -60,12 +71,16 @@ class RunPlan:
         return pld.epsilons(self.event, self.steps_by_round(past).tolist(), self.config.delta, past=past)
 
     def shard_size(self, disclosed: int) -> float:
-        """The public size of a shard: what the client disclosed if sizes are public, else the task's public guess."""
-        return float(disclosed if self.task.shard_sizes_public else self.task.nominal_shard_size or 0)
+        """The public size of a shard: what the client disclosed if sizes are public, else the task's public guess.
+
+        At least 1: a client whose shard is empty still sends noise, and nothing may be divided by zero.
+        """
+        public = disclosed if self.task.shard_sizes_public else self.task.nominal_shard_size
+        return float(max(public or 0, 1))
 
     def weight(self, disclosed: int) -> float:
         """The public weight of a client's update in the average: its shard size if public, else 1."""
-        return float(disclosed) if self.task.shard_sizes_public else 1.0
+        return self.shard_size(disclosed) if self.task.shard_sizes_public else 1.0
 
 
 def client_groups(plan: RunPlan) -> list[tuple[list[str], History]]:

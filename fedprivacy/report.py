@@ -18,7 +18,7 @@ from pathlib import Path
 
 import jinja2
 
-from fedprivacy import figures
+from fedprivacy import figures, wording
 from fedprivacy.accountant import ClientSpent
 from fedprivacy.history import RunHistory
 
@@ -51,6 +51,7 @@ def report_html(history: RunHistory) -> str:
     return _template().render(
         history=history,
         figures=figures,
+        wording=wording,
         infinity=math.inf,
         drawings=[figures.to_svg(drawing) for drawing in drawings],
         worst=max(history.rounds[-1].spent.values(), key=lambda client: client.epsilon),

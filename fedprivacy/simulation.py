@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import logging
 import os
 import tempfile
@@ -16,21 +15,10 @@ from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from fedprivacy.config import RunConfig
+from fedprivacy.config import Engine, RunConfig
 from fedprivacy.device import choose_device
 from fedprivacy.flower.grid import InProcessGrid
 from fedprivacy.history import RunHistory, read_history
-
-
-class Engine(enum.StrEnum):
-    """Where simulated clients run.
-
-    `IN_PROCESS`: one after another in this process; the fastest for small models. `RAY`: in Ray's worker processes,
-    several at once, on GPUs and clusters.
-    """
-
-    IN_PROCESS = "in-process"
-    RAY = "ray"
 
 
 def simulate(

@@ -16,6 +16,7 @@ from fedprivacy.accountant import ClientSpent
 from fedprivacy.history import RunHistory
 from fedprivacy.plan import RunPlan
 from fedprivacy.rounds import RoundRecord
+from fedprivacy.wording import budget_text, epsilon_text
 
 
 class RoundProgress:
@@ -49,17 +50,17 @@ class RoundProgress:
     def __call__(self, record: RoundRecord) -> None:
         """Show a finished round."""
         value = record.metrics.get(self._metric, math.nan)
-        spent = f"largest epsilon {record.max_epsilon:.3f} of {_budget(self._budget)}"
+        spent = f"largest epsilon {epsilon_text(record.max_epsilon, self._budget)}{_of(self._budget)}"
         self._bar.update(self._rounds, completed=record.round, description=f"{self._metric} {value:.3f}  [cyan]{spent}")
 
 
 def client_table(history: RunHistory) -> Table:
     """Every client: rounds joined, sigma, q, epsilon spent, budget left."""
-    clients = list(history.rounds[-1].spent.values())
+    clients = list(history.last.spent.values())
     table = Table(
         title="Privacy spent by each client (server's view, over all rounds and runs)",
         title_justify="left",
-        caption=f"budget epsilon {_budget(clients[0].budget_epsilon)}, delta {clients[0].delta:g}; accountant PLD; "
+        caption=f"{_limit(clients[0].budget_epsilon)}, delta {clients[0].delta:g}; accountant PLD; "
         f"{history.event.relation} relation",
     )
     table.add_column("client")
@@ -89,7 +90,7 @@ def plan_table(plan: RunPlan, groups: Sequence[tuple[str, Sequence[float]]]) -> 
         title=f"Planned epsilon after each round: q {event.sampling_rate:g}, sigma {event.noise_multiplier:.4f}, "
         f"{plan.config.local_steps} local steps a round",
         title_justify="left",
-        caption=f"delta {plan.config.delta:g}; budget {_budget(plan.config.epsilon)}; accountant PLD",
+        caption=f"delta {plan.config.delta:g}; {_limit(plan.config.epsilon)}; accountant PLD",
     )
     table.add_column("round", justify="right")
     for who, _ in groups:
@@ -112,13 +113,20 @@ def _client_row(client: ClientSpent, history: RunHistory) -> list[str]:
         str(client.steps),
         f"{history.event.sampling_rate:g}",
         f"{history.event.noise_multiplier:.3f}",
-        f"{client.epsilon:.3f}",
-        _budget(max(client.budget_epsilon - client.epsilon, 0.0), digits=3),
+        epsilon_text(client.epsilon, client.budget_epsilon),
+        _left(client),
         "[yellow]exhausted" if client.exhausted else "[green]active",
     ]
 
 
-def _budget(epsilon: float, digits: int | None = None) -> str:
-    if math.isinf(epsilon):
-        return "unlimited"
-    return f"{epsilon:g}" if digits is None else f"{epsilon:.{digits}f}"
+def _left(client: ClientSpent) -> str:
+    """What the budget still allows. Epsilon does not add up, so steps say more than a difference."""
+    return f"{client.steps_left} steps" if math.isfinite(client.budget_epsilon) else "unlimited"
+
+
+def _limit(epsilon: float) -> str:
+    return f"budget epsilon {budget_text(epsilon)}" if math.isfinite(epsilon) else "no budget"
+
+
+def _of(epsilon: float) -> str:
+    return f" of {budget_text(epsilon)}" if math.isfinite(epsilon) else ""

@@ -10,7 +10,7 @@ from safetensors.torch import load_file
 from torch import nn
 
 from fedprivacy.figures import run_figure, save_png
-from fedprivacy.history import FIGURE, MODEL, REPORT, RunWriter, read_history
+from fedprivacy.history import FIGURE, MODEL, REPORT, START, RunWriter, read_history
 from fedprivacy.plan import RunPlan
 from fedprivacy.report import write_report
 from fedprivacy.rounds import RoundRecord
@@ -37,8 +37,8 @@ class Recorder:
         """Write the model, and draw what there is."""
         if arrays is not None:
             save_file({name: array.numpy() for name, array in arrays.items()}, self.folder / MODEL)
-        history = read_history(self.folder)
-        if history.rounds:
+        history = read_history(self.folder) if (self.folder / START).exists() else None
+        if history and history.rounds:
             save_png(run_figure(history), self.folder / FIGURE)
             write_report(history, self.folder / REPORT)
 

@@ -63,10 +63,11 @@ if __name__ == "__main__":
         accuracy = history.summary()["accuracy"]
         say(f"run {seed}: accuracy {accuracy:.3f}; 'Bob is benign' with Bob {with_bob:.3f}, without {without_bob:.3f}")
     spent = history.summary()["clients"][0]
+    epsilon, delta = spent["epsilon"], spent["delta"]
     say(f"without any privacy: accuracy {accuracy_without_privacy():.3f}\n")
     say(
-        f"In plain words: Bob's hospital spent epsilon {spent['epsilon']:.2f} (delta {spent['delta']:g}). Whoever sees "
-        f"everything that it sent, in every round, and asks 'was Bob among the patients?', may change the odds of the "
-        f"answer by at most a factor of e^{spent['epsilon']:.2f} = {math.exp(spent['epsilon']):.1f}, but for a "
-        f"probability of {spent['delta']:g}. So whatever the model says, it would most likely have said without Bob."
+        f"In plain words: Bob's hospital spent epsilon {epsilon:.2f} at delta {delta:g}. Whoever sees everything that it "
+        "sent, in every round, and asks 'did they use what Bob's record says?', learns no more than from a test that "
+        f"changes the odds of the answer by at most a factor of e^{epsilon:.2f} = {math.exp(epsilon):.1f}, and gives it "
+        f"away with probability {delta:g}. So whatever the model says, it would most likely have said without Bob."
     )

@@ -19,6 +19,6 @@ history = simulate(server_app(config=config), private_client(config=config), con
 console = Console()
 for record in history.rounds[9::10]:
     accuracy = record.metrics["accuracy"]
-    console.print(f"round {record.round:3d}: accuracy {accuracy:.3f}, largest epsilon {record.max_epsilon:.3f}")
+    console.print(f"round {record.round:3d}: accuracy {accuracy:.3f}, largest epsilon {record.max_epsilon:.4f}")
 console.print(client_table(history))
 console.print(f"Figure and report are in {config.out}.")

@@ -81,6 +81,7 @@ def run_history(
         settings=settings(epsilon=budget if math.isfinite(budget) else None, **changed),
         event=PoissonSampledGaussian(0.2, 2.1374, relation),
         metric=metric or "accuracy",
+        start=RoundRecord(0, {}, {}, (), {}),
         rounds=tuple(records),
     )
 

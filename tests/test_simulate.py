@@ -65,13 +65,14 @@ def test_it_ends_with_a_table_the_report_and_the_next_command(main_job):
         " simulate --",
     ):
         assert words in printed
-    assert "largest epsilon" in main_job[1].stderr
+    assert "largest epsilon 3.00 of 3" in main_job[1].stderr
 
 
 def test_the_folder_receives_every_file(main_job):
     folder = main_job[0] / "runs" / "digits-1"
     names = {path.name for path in folder.iterdir()}
-    assert names == {"config.json", "rounds.jsonl", "model.safetensors", "figure.png", "report.html", "ledger.db"}
+    results = {"rounds.jsonl", "report.html", "figure.png", "model.safetensors", "config.json"}
+    assert names == results | {"start.json", "ledger.db"}
     lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == list(range(1, 61))
     assert lines[-1].keys() == {
@@ -104,6 +105,16 @@ def test_two_runs_of_one_round_on_one_ledger_report_the_epsilon_of_two(tmp_path)
     together = summary("--rounds", "2", "--noise-multiplier", "2", cwd=tmp_path)
     assert first["max_epsilon"] < second["max_epsilon"] == together["max_epsilon"]
     assert second["clients"][0]["steps"] == 2
+
+
+def test_a_run_of_exhausted_clients_ends_well_and_reports_what_they_had_spent(tmp_path):
+    options = ("--rounds", "2", "--ledger", "sqlite:///shared.db")
+    first = summary(*options, cwd=tmp_path)
+    again = fedprivacy("simulate", "--json", *options, cwd=tmp_path)
+    assert "no client has budget left" in again.stderr
+    report = json.loads(again.stdout)
+    assert (report["rounds"], report["max_epsilon"]) == (0, first["max_epsilon"])
+    assert 2.98 < report["max_epsilon"] <= 3.0
 
 
 def test_without_a_shared_ledger_a_run_starts_from_nothing(tmp_path):

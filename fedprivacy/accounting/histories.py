@@ -7,6 +7,7 @@ refused here, once, before any accountant sees them.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 
 from fedprivacy.events import Event, History
 
@@ -21,12 +22,7 @@ def checked(history: History) -> dict[Event, int]:
         if count != int(count) or count < 0:
             raise ValueError(f"the history counts {event} {count} times; a count is an integer of at least 0.")
     executed = {event: int(count) for event, count in history.items() if count > 0}
-    relations = sorted({event.relation.value for event in executed})
-    if len(relations) > 1:
-        raise ValueError(
-            f"the history mixes the neighbouring relations {' and '.join(relations)}, and no theorem composes them; "
-            "keep one account for each relation."
-        )
+    _check_relations(executed)
     return executed
 
 
@@ -36,11 +32,20 @@ def extended(past: History | None, event: Event, steps: int) -> dict[Event, int]
     Raises:
         ValueError: as `checked`, of the past and of the added event.
     """
-    history = dict(past or {})
-    history[event] = history.get(event, 0) + steps
     if steps < 0:
         raise ValueError(f"steps is {steps}; choose an integer of at least 0.")
-    return checked(history)
+    history = checked(past or {})
+    _check_relations([*history, event])
+    return checked({**history, event: history.get(event, 0) + steps})
+
+
+def _check_relations(events: Iterable[Event]) -> None:
+    relations = sorted({event.relation.value for event in events})
+    if len(relations) > 1:
+        raise ValueError(
+            f"the history mixes the neighbouring relations {' and '.join(relations)}, and no theorem composes them; "
+            "keep one account for each relation."
+        )
 
 
 def check_delta(delta: float) -> float:

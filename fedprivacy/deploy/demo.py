@@ -88,7 +88,7 @@ def run_demo(
         federation.wait_until_online(nodes)
         progress.say(f"{len(nodes)} SuperNodes online, each with its own data folder")
         settings = {**(run_config or {}), "clients": len(clients), "out": str(out), "ledger": ledger}
-        run = federation.start_run(app, settings)
+        run = federation.start_run(app.resolve(), settings)
         _follow(run, out, timeout, progress)
         status = federation.status()
         if not status.completed:

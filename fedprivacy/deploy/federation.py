@@ -72,7 +72,7 @@ class SuperNode:
 
     def connected(self) -> bool:
         """Whether the SuperLink has admitted it: Flower logs its node id then."""
-        return "SuperNode ID:" in self.process.log.read_text(errors="replace")
+        return "SuperNode ID:" in self.process.output()
 
 
 class LoopbackFederation:
@@ -206,7 +206,7 @@ class LoopbackFederation:
     def _reply(self, command: SupervisedProcess) -> Any:
         """The JSON object that a `flwr` command printed."""
         code = self._supervisor.wait(command, COMMAND_TIMEOUT)
-        printed = command.log.read_text(errors="replace")
+        printed = command.output()
         try:
             reply, _ = json.JSONDecoder().raw_decode(printed, printed.find("{"))
         except json.JSONDecodeError as error:

@@ -24,7 +24,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -54,12 +54,13 @@ class SupervisedProcess:
 
     Attributes:
         name: what messages call it.
-        log: file that holds its stdout and stderr.
+        log: file that holds its stdout and stderr, after those of earlier processes of the same name.
     """
 
     name: str
     log: Path
     _popen: subprocess.Popen[bytes] = field(repr=False)
+    _log_start: int = field(repr=False)
 
     @property
     def running(self) -> bool:
@@ -76,9 +77,15 @@ class SupervisedProcess:
         """Process id, which is also the id of its process group."""
         return self._popen.pid
 
+    def output(self) -> str:
+        """What it has printed so far, without colours."""
+        with self.log.open("rb") as log:
+            log.seek(self._log_start)
+            return _COLOUR.sub("", log.read().decode(errors="replace"))
+
     def tail(self, lines: int = 20) -> str:
-        """The last lines of its log, without colours."""
-        return "\n".join(_COLOUR.sub("", self.log.read_text(errors="replace")).splitlines()[-lines:])
+        """The last lines of its output."""
+        return "\n".join(self.output().splitlines()[-lines:])
 
     def failure(self, what: str) -> ProcessError:
         """An error that says what happened to this process and shows the end of its log."""
@@ -137,6 +144,7 @@ class Supervisor:
         """
         log = self.logs / f"{name}.log"
         with log.open("ab") as output:
+            log_start = output.tell()
             try:
                 popen = subprocess.Popen(
                     [str(part) for part in command],
@@ -149,7 +157,7 @@ class Supervisor:
                 )
             except FileNotFoundError as error:
                 raise ProcessError(f"{name} cannot be started: {error.strerror}: {error.filename}.") from error
-        process = SupervisedProcess(name, log, popen)
+        process = SupervisedProcess(name, log, popen, log_start)
         self._processes.append(process)
         return process
 
@@ -195,20 +203,20 @@ class Supervisor:
             ProcessError: something survived SIGKILL for `GRACE` seconds.
         """
         started = time.monotonic()
-        self._signal_all(signal.SIGTERM)
-        while living := self._living():
+        asked: set[int] = set()
+        empty_scans = 0
+        while empty_scans < 2:  # a process that is just starting another program shows no environment for a moment
+            living = self._living()
+            empty_scans = 0 if living else empty_scans + 1
             waited = time.monotonic() - started
-            if waited > 2 * GRACE:
+            if living and waited > 2 * GRACE:
                 raise ProcessError(f"Processes {sorted(living)} survived SIGKILL; end them by hand.")
             if waited > GRACE:
-                self._signal_all(signal.SIGKILL)
+                _send(living, signal.SIGKILL)
+            else:
+                _send(living - asked, signal.SIGTERM)  # once each: a second one could cut their own clean-up short
+                asked |= living
             time.sleep(_POLL)
-
-    def _signal_all(self, number: int) -> None:
-        send = os.kill if _PROC.exists() else os.killpg
-        for target in self._living():
-            with suppress(ProcessLookupError):
-                send(target, number)
 
     def _living(self) -> set[int]:
         """Ids of the processes that are left of ours; where there is no /proc, of their process groups."""
@@ -217,6 +225,13 @@ class Supervisor:
         if _PROC.exists():
             return set(_marked_processes(self._mark))
         return {process.pid for process in self._processes if _group_exists(process.pid)}
+
+
+def _send(targets: Iterable[int], number: signal.Signals) -> None:
+    send = os.kill if _PROC.exists() else os.killpg
+    for target in targets:
+        with suppress(ProcessLookupError):
+            send(target, number)
 
 
 def _exit_on_signal(number: int, frame: FrameType | None) -> None:

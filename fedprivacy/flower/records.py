@@ -166,6 +166,10 @@ class Enrolment(_WireRecord):
     client_id: str
     shard_size: int
 
+    def __post_init__(self) -> None:
+        if self.shard_size < 0:
+            raise ValueError(f"shard_size is {self.shard_size}; a shard has at least 0 records.")
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal(_WireRecord):

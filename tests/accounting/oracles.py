@@ -52,8 +52,9 @@ def single_step_epsilon(event: Event, delta: float) -> float:
 def composed_delta(history: History, epsilon: float, remove: bool) -> float:
     """Delta of a composition by Laplace inversion of its moment generating function, both by the trapezoid rule.
 
-    (1 / 2 pi) int M(z) e^(-z eps) / (z (z + 1)) dt on z = lambda + i t; the discretised integral over-estimates, here by
-    about e^-500 relative to the integrand's scale. It also holds where delta is far below 1e-16.
+    (1 / 2 pi) int M(z) e^(-z eps) / (z (z + 1)) dt on z = lambda + i t; the discretised integral over-estimates, here
+    by about e^-500 relative to the integrand's scale. It also holds where delta is far below 1e-16; below 1e-100, the
+    answer is 0.
     """
 
     def log_mgf(z: np.ndarray) -> np.ndarray:
@@ -75,6 +76,8 @@ def composed_delta(history: History, epsilon: float, remove: bool) -> float:
 
     tilts = np.geomspace(1e-3, 2e3, 200)
     scale = [float(log_mgf(np.array([t + 0j])).real[0]) - t * epsilon - math.log(t * (1 + t)) for t in tilts]
+    if min(scale) < math.log(1e-100):
+        return 0.0
     tilt = float(tilts[int(np.argmin(scale))])
     base = float(log_mgf(np.array([tilt + 0j])).real[0]) - tilt * epsilon
     spacing, total, start = 2 * np.pi * tilt / 500.0, 0.0, 0

@@ -33,6 +33,8 @@ def test_two_neighbouring_relations_are_never_composed() -> None:
             compose()
     with pytest.raises(ValueError, match="neighbouring relations"):
         pld.epsilons(EVENT, [1], 1e-5, past={OTHER_RELATION: 1})
+    with pytest.raises(ValueError, match="neighbouring relations"):
+        extended({OTHER_RELATION: 1}, EVENT, 0)  # even before the first step
 
 
 def test_both_relations_cost_the_same() -> None:

@@ -1,9 +1,10 @@
 import itertools
 
+import mpmath
 import numpy as np
 import pytest
 
-from fedprivacy.accounting.privacy_loss import TILTS, Direction, DiscreteLoss, deviation, discretise, support
+from fedprivacy.accounting.privacy_loss import TILTS, Direction, DiscreteLoss, _outcomes, deviation, discretise, support
 from fedprivacy.events import PoissonSampledGaussian
 from tests.accounting.oracles import single_step_delta
 
@@ -27,6 +28,20 @@ def test_the_discrete_loss_dominates_at_every_epsilon(
     for epsilon in np.concatenate([[0.0], np.geomspace(0.01, 12.0, 25)]) * width:
         exact = single_step_delta(event, epsilon, direction is Direction.REMOVE)
         assert discrete_delta(loss, 2.0**log2_step, epsilon - loss.slack) >= exact - 1e-15
+
+
+@pytest.mark.parametrize("event", [*EVENTS, PoissonSampledGaussian(1e-8, 1.0)], ids=str)
+def test_the_slack_covers_the_rounding_of_cell_boundaries(event: PoissonSampledGaussian) -> None:
+    low, high = support(event, Direction.REMOVE, 7.0)
+    losses = np.linspace(low, high, 41)[1:-1]
+    z_base, z_shifted, slack = _outcomes(event, losses)
+    with mpmath.workdps(50):
+        q, s = mpmath.mpf(event.sampling_rate), mpmath.mpf(event.noise_multiplier)
+        for wanted, z in zip(losses, z_base, strict=True):
+            exact = mpmath.log1p(q * mpmath.expm1((2 * s * mpmath.mpf(z) - 1) / (2 * s**2)))
+            assert abs(exact - mpmath.mpf(wanted)) <= slack
+    assert z_base - z_shifted == pytest.approx(np.full(losses.shape, 1 / event.noise_multiplier))
+    assert slack < 1e-12
 
 
 def test_a_fine_grid_is_tight() -> None:
@@ -57,7 +72,7 @@ def test_a_short_reach_is_paid_for_with_infinite_loss() -> None:
 def test_the_table_of_moments_is_that_of_the_masses() -> None:
     loss = discretise(PoissonSampledGaussian(0.01, 1.0), Direction.REMOVE, -11, 7.0)
     indices = loss.first + np.arange(loss.masses.size)
-    for row in (0, 20, 40, 60):
+    for row in (0, 20, 40, 50):
         direct = np.log(np.sum(loss.masses * np.exp(TILTS[row] * indices)))
         assert loss.log_mgf[row] == pytest.approx(direct, abs=1e-9)
 

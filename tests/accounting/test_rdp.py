@@ -31,7 +31,7 @@ def exact_rdp(q: float, s: float, order: float) -> mpmath.mpf:
 @pytest.mark.parametrize(
     ("q", "s"), [(1e-9, 1.0), (1e-6, 0.3), (1e-3, 0.5), (0.01, 1.0), (0.1, 2.0), (0.5, 0.3), (0.9, 10.0), (0.01, 100.0)]
 )
-@pytest.mark.parametrize("order", [1.02, 1.5, 2.0, 2.6, 8.5, 64.0])
+@pytest.mark.parametrize("order", [1.02, 1.5, 2.0, 2.6, 6.5, 64.0])
 def test_rdp_matches_50_digits_and_is_rounded_up(q: float, s: float, order: float) -> None:
     ours = float(rdp.rdp(PoissonSampledGaussian(q, s), [order])[0])
     excess = float(ours / exact_rdp(q, s, order) - 1)
@@ -42,7 +42,7 @@ def test_orders_cover_the_default_and_the_fractions() -> None:
     assert 90 <= rdp.ORDERS.size <= 100
     assert np.all(np.diff(rdp.ORDERS) > 0)
     assert rdp.ORDERS.min() < 1.1
-    assert np.sum(rdp.ORDERS != np.round(rdp.ORDERS)) > 20
+    assert np.sum(rdp.ORDERS % 1.0 > 0.0) > 20
 
 
 def test_without_sampling_it_is_the_gaussian_closed_form() -> None:
@@ -61,11 +61,14 @@ def test_rdp_matches_dp_accounting_at_whole_orders(q: float, s: float) -> None:
     ("q", "s", "n", "delta"), [(0.01, 1.0, 1000, 1e-5), (0.1, 2.0, 300, 1e-6), (1.0, 5.0, 10, 1e-5)]
 )
 def test_epsilon_matches_dp_accounting(q: float, s: float, n: int, delta: float) -> None:
-    accountant = rdp_privacy_accountant.RdpAccountant(rdp.ORDERS)
+    """At equal, whole orders: its fractional ones are too large, see below."""
+    orders = np.arange(2.0, 65.0)
+    accountant = rdp_privacy_accountant.RdpAccountant(orders)
     accountant.compose(dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(s)), n)
-    assert rdp.epsilon({PoissonSampledGaussian(q, s): n}, delta) == pytest.approx(
-        accountant.get_epsilon(delta), rel=1e-6
-    )
+    history = {PoissonSampledGaussian(q, s): n}
+    ours = rdp.to_epsilon(rdp.compose(history, orders), delta, orders).min()
+    assert ours == pytest.approx(accountant.get_epsilon(delta), rel=1e-8)
+    assert rdp.epsilon(history, delta) <= ours * (1 + 1e-12)
 
 
 def test_fractional_orders_do_not_add_absolute_values() -> None:
@@ -102,9 +105,13 @@ def test_extreme_noise_raises_no_warning(s: float) -> None:
 
 def test_tiny_noise_falls_back_to_a_chord_that_bounds_from_above() -> None:
     event = PoissonSampledGaussian(0.1, 0.02)
-    chord, below, above = rdp.rdp(event, [8.5, 8.0, 9.0])
-    assert below * 7.0 <= chord * 7.5 <= above * 8.0
-    assert chord >= float(exact_rdp(0.1, 0.02, 8.5))
+    chord, below, above = rdp.rdp(event, [4.5, 4.0, 5.0])
+    assert chord * 3.5 == pytest.approx((below * 3.0 + above * 4.0) / 2)
+    with mpmath.workdps(30):
+        q, s = mpmath.mpf(0.1), mpmath.mpf(0.02)
+        nodes = mpmath.linspace(200, 250, 10)  # the mass of E[(1 + u)^4.5] lies around t = 4.5 / s = 225
+        moment = mpmath.quad(lambda t: mpmath.npdf(t) * (1 + q * mpmath.expm1(t / s - 1 / (2 * s**2))) ** 4.5, nodes)
+        assert chord >= float(mpmath.log(moment) / 3.5)
 
 
 def test_composition_adds() -> None:

@@ -23,25 +23,10 @@ from fedprivacy.deploy.demo import HOSPITALS
 from fedprivacy.deploy.environment import HOST, flower_environment, free_ports, program
 from fedprivacy.deploy.processes import SupervisedProcess
 from fedprivacy.history import REPORT, read_history
+from tests.deploy.survivors import processes_of
 
 REPOSITORY = Path(__file__).parents[2]
 BUDGET = {"epsilon": 3.0, "delta": 1e-4}
-
-
-def processes_of(folder: Path) -> list[str]:
-    """Command lines of living processes whose Flower state lies under `folder`; found without the supervisor's help."""
-    if not Path("/proc/self/environ").exists():
-        pytest.skip("needs /proc to look at other processes")
-    mark = f"FLWR_HOME={folder}".encode()
-    found = []
-    for process in Path("/proc").glob("[0-9]*"):
-        try:
-            variables, command = (process / "environ").read_bytes(), (process / "cmdline").read_bytes()
-        except OSError:  # it ended meanwhile
-            continue
-        if any(variable.startswith(mark) for variable in variables.split(b"\0")):
-            found.append(command.replace(b"\0", b" ").decode())
-    return found
 
 
 @pytest.fixture(scope="module")
@@ -149,6 +134,15 @@ def test_the_command_line_makes_keys_and_reports_mistakes(tmp_path):
     own = run(deploy_app, ["client-key", "hospital-3", "--out", str(tmp_path)])
     assert own.exit_code == 0
     assert "hospital-3.pub" in own.output
+
+
+def test_the_demo_command_ends_with_the_table_of_clients(demo, monkeypatch):
+    monkeypatch.setattr("fedprivacy.deploy.demo.run_demo", lambda *_arguments, **_options: demo)
+    monkeypatch.setenv("COLUMNS", "200")
+    result = CliRunner().invoke(deploy_app, ["demo", "--out", str(demo.out.parent)])
+    assert result.exit_code == 0
+    assert all(name in result.output for name in HOSPITALS)
+    assert str(demo.out / REPORT) in result.output
 
 
 def test_the_demo_command_fails_when_the_demo_fails(tmp_path):

@@ -11,6 +11,7 @@ import pytest
 from fedprivacy.deploy import Supervisor
 from fedprivacy.deploy.environment import flower_environment, free_ports, program, write_toml
 from fedprivacy.history import read_history
+from tests.deploy.survivors import processes_of
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -41,6 +42,7 @@ def test_flwr_run_trains_on_flowers_own_simulation(tmp_path):
             assert status == "finished:completed", run.tail(60)  # a stream that ends with 0 may follow a failed run
     finally:
         shutil.rmtree(ray, ignore_errors=True)
+    assert processes_of(tmp_path) == []
     last = read_history(tmp_path / "out").rounds[-1]
     assert last.round == 2
     assert last.participants == ("client-0", "client-1", "client-2")

@@ -83,6 +83,24 @@ def test_a_process_that_ignores_sigterm_is_killed(tmp_path, monkeypatch):
     assert process.exit_code == -signal.SIGKILL
 
 
+def test_a_process_that_is_started_during_the_stop_is_stopped_like_the_others(tmp_path):
+    hydra = f"""
+import signal, subprocess, sys
+def grow(*_):
+    print(subprocess.Popen([sys.executable, "-c", {SLEEP!r}]).pid, flush=True)
+    sys.exit()
+signal.signal(signal.SIGTERM, grow)
+print("ready", flush=True)
+{SLEEP}
+"""
+    with Supervisor(tmp_path) as supervisor:
+        process = supervisor.start("hydra", [sys.executable, "-c", hydra])
+        supervisor.wait_until_ready(process, lambda: "ready" in process.output(), timeout=20)
+        started = time.monotonic()
+    assert time.monotonic() - started < processes.GRACE
+    assert not alive(int(process.tail(1)))
+
+
 def test_a_process_may_end_in_its_own_way(tmp_path):
     tidy = "import signal, sys\nsignal.signal(signal.SIGTERM, lambda *_: (print('tidied up'), sys.exit(7)))\n"
     tidy += f"print('ready', flush=True)\n{SLEEP}"
@@ -149,6 +167,15 @@ def test_waiting_has_an_end(tmp_path):
 def test_a_program_that_does_not_exist_is_named(tmp_path):
     with Supervisor(tmp_path) as supervisor, pytest.raises(ProcessError, match="flower-superlonk"):
         supervisor.start("superlink", ["flower-superlonk"])
+
+
+def test_a_name_that_is_used_again_continues_the_log_and_starts_a_new_output(tmp_path):
+    with Supervisor(tmp_path) as supervisor:
+        for word in ("first", "second"):
+            process = supervisor.start("node", [sys.executable, "-c", f"print('{word}')"])
+            assert supervisor.wait(process, timeout=20) == 0
+            assert process.output() == f"{word}\n"
+    assert process.log.read_text() == "first\nsecond\n"
 
 
 def test_a_process_gets_its_environment_and_its_folder(tmp_path):

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedprivacy.config import resolve
 from fedprivacy.plan import RunPlan
 from fedprivacy.tasks import Recipe, Shard, ShardSource
 
@@ -57,4 +56,4 @@ def _blobs(records: int, seed: int) -> Shard:
 def plan_of(task: Any, **settings: Any) -> RunPlan:
     """A plan with `settings`, whose keys are spelt with underscores."""
     given = {"clients": 4, "seed": 1, "node-timeout": 1.0} | {k.replace("_", "-"): v for k, v in settings.items()}
-    return RunPlan(resolve(given, task), task)
+    return RunPlan.of(given, task)

@@ -62,6 +62,11 @@ def test_a_wrong_value_is_refused(name, value):
         Grant.from_record(ConfigRecord({**GRANT.to_record(), name: value}))
 
 
+def test_a_negative_shard_size_cannot_become_a_weight():
+    with pytest.raises(RecordError, match="shard_size is -5"):
+        Enrolment.from_record(ConfigRecord({"version": 1, "client_id": "a", "shard_size": -5}))
+
+
 def test_the_receipt_states_what_the_grant_allowed():
     receipt = GRANT.receipt()
     assert isinstance(receipt, Receipt)

@@ -1,0 +1,65 @@
+"""Numbers for people: how tables, figures and reports write an epsilon, a budget, a metric.
+
+>>> epsilon_text(2.9912)  # never rounded down
+'3.00'
+>>> epsilon_text(0.00123)
+'0.0013'
+"""
+
+from __future__ import annotations
+
+import math
+from decimal import ROUND_CEILING, Decimal
+
+import numpy as np
+
+from fedprivacy.history import RunHistory
+
+
+def epsilon_text(epsilon: float, budget: float = math.inf) -> str:
+    """An epsilon for people: never rounded down, and never above a budget that it keeps."""
+    if not math.isfinite(epsilon):
+        return "∞"
+    exact = Decimal(repr(float(epsilon)))
+    last_digit = min(-2, exact.adjusted() - 1) if exact else -2
+    rounded = exact.quantize(Decimal(1).scaleb(last_digit), ROUND_CEILING)
+    return budget_text(budget) if epsilon <= budget < rounded else f"{rounded:f}"
+
+
+def budget_text(budget: float) -> str:
+    """A finite epsilon budget as it was set."""
+    return np.format_float_positional(budget, trim="-")
+
+
+def delta_text(delta: float) -> str:
+    """A delta for people, with all its digits: 1e-5."""
+    return f"{Decimal(repr(float(delta))).normalize():e}"
+
+
+def metric_text(metric: str, value: float | None) -> str:
+    """A metric's value for people: in percent if it is an accuracy."""
+    if value is None:
+        return "not measured"
+    if not math.isfinite(value):
+        return "not a number"
+    return f"{100 * value:.1f}\N{NO-BREAK SPACE}%" if is_share(metric, value) else f"{value:.4g}"
+
+
+def metric_name(metric: str) -> str:
+    """A metric's name for people: words, not a key."""
+    return metric.replace("_", " ").replace("-", " ")
+
+
+def is_share(metric: str, value: float) -> bool:
+    """Whether a metric's value is a share of the records, to be shown in percent."""
+    return "accuracy" in metric.lower() and 0.0 <= value <= 1.0
+
+
+def task_name(history: RunHistory) -> str:
+    """The task's name, without the file that it came from."""
+    return str(history.settings["task"]).rpartition(":")[2]
+
+
+def count_text(count: int, noun: str) -> str:
+    """'1 client', '10 clients'."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

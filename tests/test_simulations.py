@@ -1,0 +1,26 @@
+"""The example scripts run, and say what they promise."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+SCRIPTS = Path(__file__).parent.parent / "simulations"
+
+
+@pytest.mark.parametrize(
+    ("script", "words"),
+    [
+        ("digits.py", ["round  60: accuracy 0.9", "largest epsilon 2.99", "client-9"]),
+        (
+            "cancer.py",
+            ["run 2: accuracy 0.9", "without any privacy: accuracy 0.9", "In plain words", "factor of e^2.00"],
+        ),
+    ],
+)
+def test_it_runs_and_says(script, words, tmp_path):
+    command = [sys.executable, str(SCRIPTS / script)]
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert all(word in " ".join(run.stdout.split()).replace("round 60", "round  60") for word in words)
