@@ -66,8 +66,9 @@ if __name__ == "__main__":
     epsilon, delta = spent["epsilon"], spent["delta"]
     say(f"without any privacy: accuracy {accuracy_without_privacy():.3f}\n")
     say(
-        f"In plain words: Bob's hospital spent epsilon {epsilon:.2f} at delta {delta:g}. Whoever sees everything that it "
-        "sent, in every round, and asks 'did they use what Bob's record says?', learns no more than from a test that "
-        f"changes the odds of the answer by at most a factor of e^{epsilon:.2f} = {math.exp(epsilon):.1f}, and gives it "
-        f"away with probability {delta:g}. So whatever the model says, it would most likely have said without Bob."
+        f"In plain words: Bob's hospital spent epsilon {epsilon:.2f} at delta {delta:g}. Whoever sees everything that "
+        "it sent, in every round, and asks 'did they use what Bob's record says?', learns no more than from a test "
+        f"that changes the odds of the answer by at most a factor of e^{epsilon:.2f} = {math.exp(epsilon):.1f}, and "
+        f"gives it away with probability {delta:g}. Whatever the model says, it would most likely have said without "
+        "Bob."
     )
