@@ -32,7 +32,7 @@ lint: $(VENV)/.installed-test $(VENV)/.installed-lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.installed-bench
+bench: $(VENV)/.installed-run
 	$(BIN)/python -m benchmarks.engines
 
 deploy-demo: $(VENV)/.installed-run

@@ -67,9 +67,9 @@ class CentralAccountant:
         self._datasets: dict[str, str] = {}
 
     @property
-    def clients(self) -> list[str]:
-        """Every enrolled client, sorted."""
-        return sorted(self._datasets)
+    def clients(self) -> frozenset[str]:
+        """Every enrolled client."""
+        return frozenset(self._datasets)
 
     def enrol(self, datasets: Mapping[str, str]) -> None:
         """Open the accounts of clients.

@@ -90,7 +90,8 @@ def plan_table(plan: RunPlan, groups: Sequence[tuple[str, Sequence[float]]]) -> 
         title=f"Planned epsilon after each round: q {event.sampling_rate:g}, sigma {event.noise_multiplier:.4f}, "
         f"{plan.config.local_steps} local steps a round",
         title_justify="left",
-        caption=f"delta {plan.config.delta:g}; {_limit(plan.config.epsilon)}; accountant PLD",
+        caption=f"for a client that joins every round; delta {plan.config.delta:g}; {_limit(plan.config.epsilon)}; "
+        "accountant PLD",
     )
     table.add_column("round", justify="right")
     for who, _ in groups:

@@ -67,7 +67,8 @@ class PrivateStrategy(Strategy):
         self.stopped_because: str | None = None
         self._observers = observers
         self._registry = ClientRegistry(plan.config.node_timeout)
-        self._accountant: CentralAccountant  # opened by `start`, when it is known who the clients are
+        self._ledger: Ledger  # both are opened by `start`, when it is known who the clients are
+        self._accountant: CentralAccountant
         self._own_budget_spent: set[str] = set()
         self._opened = OpenRound(0, ArrayRecord(), {})
         self._outcome = RoundOutcome()
@@ -118,7 +119,8 @@ class PrivateStrategy(Strategy):
 
         Returns no message when no client has budget left.
         """
-        self._enrol(grid)
+        self._registry.enrol_new(grid)
+        self._open_accounts(grid)
         messages = self._sample(server_round, arrays, config, grid)
         clients = {m.metadata.dst_node_id: self._registry[m.metadata.dst_node_id] for m in messages}
         wanted = dict.fromkeys((client.client_id for client in clients.values()), self.config.local_steps)
@@ -166,32 +168,29 @@ class PrivateStrategy(Strategy):
     def _open_run(self, grid: Grid) -> None:
         """Wait for the clients, then open the ledger: their identities say whether this is a deployment."""
         self._registry.wait_for(grid, self.config.clients)
-        keys = {c.client_id: c.key_hash for c in self._registry.online(grid).values() if c.key_hash}
-        deployed = bool(keys)
-        ledger = Ledger(self.config.ledger_url(deployed=deployed))
-        ledger.bind_keys(keys)
+        deployed = any(client.key_hash for client in self._registry.online(grid).values())
         partition = "the clients' own folders" if deployed else self.task.partition(self.config.clients)
-        ledger.open_run(self.run_id, self.task.dataset, partition)
         config = self.config
-        self._accountant = CentralAccountant(ledger, self.run_id, self.plan.event, config.budget, config.filter)
-        self._enrol(grid)
+        self._ledger = Ledger(config.ledger_url(deployed=deployed))
+        self._ledger.open_run(self.run_id, self.task.dataset, partition)
+        self._accountant = CentralAccountant(self._ledger, self.run_id, self.plan.event, config.budget, config.filter)
+        self._open_accounts(grid)
 
-    def _enrol(self, grid: Grid) -> None:
-        """Open accounts for clients that have come since the last round."""
-        self._registry.enrol_new(grid)
-        known = set(self._accountant.clients)
-        new = {client.client_id for client in self._registry.online(grid).values()} - known
-        if new:
-            self._accountant.enrol({client_id: dataset_id(self.task, client_id) for client_id in new})
+    def _open_accounts(self, grid: Grid) -> None:
+        """Open accounts for clients that have come since the last round, each bound to its key."""
+        known = self._accountant.clients
+        new = [client for client in self._registry.online(grid).values() if client.client_id not in known]
+        self._ledger.bind_keys({client.client_id: client.key_hash for client in new if client.key_hash})
+        self._accountant.enrol({client.client_id: dataset_id(self.task, client.client_id) for client in new})
 
     def _sample(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Message]:
         """The wrapped strategy's messages, to clients with budget left; none if it has too few of those to go on."""
         spent = self._accountant.spent()
         barred = self._own_budget_spent | {client_id for client_id, client in spent.items() if client.exhausted}
+        allowed = spent.keys() - barred
 
         def eligible() -> list[int]:
-            online = self._registry.online(grid)
-            return [node_id for node_id, client in online.items() if client.client_id not in barred]
+            return [node_id for node_id, client in self._registry.online(grid).items() if client.client_id in allowed]
 
         if not eligible():
             return []
@@ -262,10 +261,18 @@ class PrivateStrategy(Strategy):
 
 
 def _with_grant(message: Message, grant: Grant) -> Message:
-    """The wrapped strategy's message to one client, with its grant."""
-    (arrays,) = message.content.array_records.values()
+    """The wrapped strategy's message to one client, with its grant.
+
+    Raises:
+        ValueError: the strategy sends something else than one model.
+    """
+    models = list(message.content.array_records.values())
+    if len(models) != 1:
+        raise ValueError(
+            f"The wrapped strategy sends {len(models)} array records to a client; wrap one that sends one."
+        )
     settings = next(iter(message.content.config_records.values()), ConfigRecord())
-    content = RecordDict({ARRAYS: arrays, "config": settings, GRANT: grant.to_record()})
+    content = RecordDict({ARRAYS: models[0], "config": settings, GRANT: grant.to_record()})
     return Message(content, message.metadata.dst_node_id, message.metadata.message_type)
 
 

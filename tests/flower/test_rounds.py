@@ -1,6 +1,7 @@
 """Whole runs on the in-process engine: what is charged, who takes part, what is dropped, how a run ends."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -259,6 +260,40 @@ def test_a_round_without_a_usable_update_stops_the_run(ledger_url):
     with pytest.raises(RoundFailedError, match="no privacy is spent for nothing"):
         run(plan, client=client)
     assert Ledger(ledger_url).accounts(["blobs/client-0"])["blobs/client-0"].rounds == 1
+
+
+class LossyGrid(InProcessGrid):
+    """Loses what one client answers in a round, after the client has worked."""
+
+    def pull_messages(self, message_ids):
+        replies = super().pull_messages(message_ids)
+        return [r for r in replies if "fedprivacy.receipt" not in r.content or r.metadata.src_node_id != 1002]
+
+
+def test_no_reply_is_named_and_stays_charged(ledger_url):
+    plan, records = plan_of(Blobs(), rounds=2, round_timeout=0.3, ledger=ledger_url), []
+    strategy = PrivateStrategy(FedAvg(**SAMPLING), plan, observers=[records.append])
+    strategy.start(LossyGrid(private_client(plan.task, plan.config), 4, {}))
+    assert [record.failures for record in records] == [{}, {"client-2": "no-reply"}, {"client-2": "no-reply"}]
+    assert records[-1].spent["client-2"] == replace(records[-1].spent["client-0"], client_id="client-2")
+
+
+def test_an_answer_that_comes_twice_or_for_another_round_counts_once(ledger_url):
+    plan = plan_of(Blobs(), rounds=3, ledger=ledger_url)
+    strategy, kept = PrivateStrategy(FedAvg(**SAMPLING), plan), []
+
+    class Echo(InProcessGrid):
+        def pull_messages(self, message_ids):
+            replies = list(super().pull_messages(message_ids))
+            kept.extend(Message(RecordDict(dict(r.content)), reply_to=r) for r in replies)
+            for old, reply in zip(kept, replies, strict=False):
+                old.metadata.__dict__["_src_node_id"] = reply.metadata.src_node_id
+            return [*replies, *replies, *kept[:4]]
+
+    seen = []
+    strategy.strategy.aggregate_train = lambda _, replies: (seen.append(len(list(replies))) or None, None)
+    strategy.start(Echo(private_client(plan.task, plan.config), 4, {}))
+    assert seen == [4, 4, 4]
 
 
 def test_too_few_clients_is_a_bounded_wait_and_a_clear_error(ledger_url):
