@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import json
 import logging
@@ -54,7 +55,9 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 def _option(key: str) -> inspect.Parameter:
     field = FIELDS[key]
     kind: type = {"int": int, "float": float, "str": str}[str(field.type).split(" | ", maxsplit=1)[0]]
-    option = typer.Option(f"--{key}", help=field.metadata["help"], show_default=False)
+    default = "the task's own" if field.default is dataclasses.MISSING else field.default
+    words = field.metadata["help"] + (f" Default: {default}." if default not in ("", None) else "")
+    option = typer.Option(f"--{key}", help=words, show_default=False)
     annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 

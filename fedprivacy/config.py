@@ -72,9 +72,7 @@ class RunConfig:
     strategy: str = _setting(f"Flower strategy that averages: {', '.join(STRATEGIES)}.", "fedavg")
     fraction_train: float = _setting("Share of the clients that each round asks.", 1.0)
     filter: str = _setting(f"How the budget is enforced: {', '.join(FILTERS)}.", "fixed-mechanism")
-    seed: int | None = _setting(
-        "Makes a simulation repeatable; left open: secret randomness, as deployments need.", None
-    )
+    seed: int | None = _setting("Makes a simulation repeatable (0 unless given); a deployed client refuses one.", None)
     device: str = _setting("auto (shards spread over the GPUs that are there), cpu, cuda or cuda:N.", "auto")
     out: str = _setting("Folder for the results.", "")
     ledger: str = _setting(

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from types import TracebackType
 from typing import Self
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -16,7 +16,7 @@ from fedprivacy.accountant import ClientSpent
 from fedprivacy.history import RunHistory
 from fedprivacy.plan import RunPlan
 from fedprivacy.rounds import RoundRecord
-from fedprivacy.wording import budget_text, epsilon_text
+from fedprivacy.wording import budget_text, count_text, epsilon_text
 
 
 class RoundProgress:
@@ -78,7 +78,7 @@ def failures(history: RunHistory) -> list[str]:
     return [f"{client_id}: {reason} in {rounds} rounds" for (client_id, reason), rounds in sorted(count.items())]
 
 
-def plan_table(plan: RunPlan, groups: Sequence[tuple[str, Sequence[float]]]) -> Table:
+def plan_table(plan: RunPlan, groups: Sequence[tuple[str, Sequence[float]]]) -> Group:
     """Epsilon after each round, for every group of clients with one past.
 
     Args:
@@ -86,19 +86,18 @@ def plan_table(plan: RunPlan, groups: Sequence[tuple[str, Sequence[float]]]) -> 
         groups: (who, epsilon by round).
     """
     event = plan.event
-    table = Table(
-        title=f"Planned epsilon after each round: q {event.sampling_rate:g}, sigma {event.noise_multiplier:.4f}, "
-        f"{plan.config.local_steps} local steps a round",
-        title_justify="left",
-        caption=f"for a client that joins every round; delta {plan.config.delta:g}; {_limit(plan.config.epsilon)}; "
-        "accountant PLD",
-    )
-    table.add_column("round", justify="right")
-    for who, _ in groups:
-        table.add_column(who, justify="right")
+    table = Table("round", *(who for who, _ in groups))
+    for column in table.columns:
+        column.justify = "right"
     for index in _shown_rounds(plan.config.rounds):
         table.add_row(str(index + 1), *(f"{epsilons[index]:.4f}" for _, epsilons in groups))
-    return table
+    return Group(
+        f"Every local step: sampling rate {event.sampling_rate:g}, noise multiplier {event.noise_multiplier:.4f}; "
+        f"{count_text(plan.config.local_steps, 'local step')} a round.",
+        "Epsilon of a client that joins every round, by PLD, "
+        f"at delta {plan.config.delta:g} ({_limit(plan.config.epsilon)}):",
+        table,
+    )
 
 
 def _shown_rounds(rounds: int, most: int = 12) -> list[int]:
