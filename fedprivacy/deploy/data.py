@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-import numpy as np
-
-from fedprivacy.tasks import ShardSource, load_task
+from fedprivacy.tasks import ShardSource
+from fedprivacy.tasks.digits import Digits
 
 
 def write_digits(clients: Sequence[str], client: str, folder: Path) -> None:
@@ -16,8 +15,6 @@ def write_digits(clients: Sequence[str], client: str, folder: Path) -> None:
     Args:
         clients: all clients, in the order of the split.
         client: whose part it is.
-        folder: gets `digits.npz`.
+        folder: gets the records.
     """
-    source = ShardSource(partition_id=clients.index(client), num_partitions=len(clients))
-    shard = load_task("digits").shard(source)
-    np.savez(folder / "digits.npz", images=(shard.inputs * 16.0).squeeze(1).numpy(), labels=shard.targets.numpy())
+    Digits().write_folder(ShardSource(partition_id=clients.index(client), num_partitions=len(clients)), folder)

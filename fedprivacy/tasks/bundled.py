@@ -1,0 +1,103 @@
+"""What the built-in tasks have in common: classifying records that scikit-learn brings, a fifth of them public."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import ClassVar
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedprivacy.dpsgd import Shard
+from fedprivacy.tasks.partition import DirichletSplit
+from fedprivacy.tasks.protocol import Recipe, ShardSource
+
+PUBLIC_SHARE = 0.2
+PUBLIC_SEED = 0
+ARCHIVE = "records.npz"
+
+Records = tuple[NDArray[np.float64], NDArray[np.int64]]
+"""(features, shape [records, ...]; classes, shape [records])."""
+
+
+class BundledClassification(ABC):
+    """A classification task on bundled records.
+
+    The server's public test set is a stratified fifth of the records. The others are split over the simulated clients;
+    in a deployment a client reads `records.npz` (arrays `features` and `labels`) from its own folder.
+    """
+
+    name: str
+    dataset: str
+    metric = "accuracy"
+    shard_sizes_public = True
+    nominal_shard_size: int | None = None
+    recipe: Recipe
+    split: ClassVar[DirichletSplit]
+
+    @abstractmethod
+    def bundled(self) -> Records:
+        """All records, public and private."""
+
+    @abstractmethod
+    def scaled(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
+        """The model's inputs. Only public constants and the record itself may enter."""
+
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """A new model."""
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """Cross-entropy of each record, shape [batch]."""
+        return functional.cross_entropy(outputs, targets, reduction="none")
+
+    def shard(self, source: ShardSource) -> Shard:
+        """The client's records, from its folder or from the simulated split."""
+        if source.folder is None:
+            return self._to_shard(*self._part(source))
+        with np.load(source.folder / ARCHIVE) as archive:
+            return self._to_shard(archive["features"], archive["labels"])
+
+    def write_folder(self, source: ShardSource, folder: Path) -> None:
+        """Put one part of the simulated split where a deployed client looks for its records."""
+        features, labels = self._part(source)
+        np.savez(folder / ARCHIVE, features=features, labels=labels)
+
+    def evaluate(self, model: nn.Module) -> Mapping[str, float]:
+        """Accuracy and mean loss on the public test set."""
+        test = self._to_shard(*self._separated()[1])
+        outputs = model(test.inputs)
+        return {
+            "accuracy": (outputs.argmax(1) == test.targets).float().mean().item(),
+            "loss": self.loss(outputs, test.targets).mean().item(),
+        }
+
+    def partition(self, num_partitions: int) -> str:
+        """The split's name."""
+        return self.split.describe(num_partitions)
+
+    def _part(self, source: ShardSource) -> Records:
+        features, labels = self._separated()[0]
+        rows = self.split.rows(labels, source)
+        return features[rows], labels[rows]
+
+    @cache  # noqa: B019 - a task lives as long as its process
+    def _separated(self) -> tuple[Records, Records]:
+        """(the clients' records, the server's public ones)."""
+        from sklearn.model_selection import train_test_split
+
+        features, labels = self.bundled()
+        private, public, private_labels, public_labels = train_test_split(
+            features, labels, test_size=PUBLIC_SHARE, random_state=PUBLIC_SEED, stratify=labels
+        )
+        return (private, private_labels), (public, public_labels)
+
+    def _to_shard(self, features: NDArray[np.float64], labels: NDArray[np.int64]) -> Shard:
+        inputs = torch.as_tensor(self.scaled(features), dtype=torch.float32)
+        return Shard(inputs, torch.as_tensor(labels, dtype=torch.int64))
