@@ -50,8 +50,8 @@ class Cancer(BundledClassification):
 
     def scaled(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Distances from the public mean in public standard deviations, at most 3."""
-        scores = (features - np.array(PUBLIC_MEANS)) / np.array(PUBLIC_SCALES)
-        return np.clip(scores, -LARGEST_SCORE, LARGEST_SCORE)
+        scores: NDArray[np.float64] = (features - np.array(PUBLIC_MEANS)) / np.array(PUBLIC_SCALES)
+        return scores.clip(-LARGEST_SCORE, LARGEST_SCORE)
 
     def model(self) -> nn.Module:
         """Logistic regression."""
