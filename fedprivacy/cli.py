@@ -68,12 +68,13 @@ def simulate(settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, a
     """Train a task on simulated clients, each within its privacy budget."""
     from fedprivacy import simulation
     from fedprivacy.flower import private_client
+    from fedprivacy.history import new_run_folder
     from fedprivacy.plan import RunPlan
     from fedprivacy.terminal import RoundProgress, client_table, failures
     from server.app import server_app
 
     plan = RunPlan.of({"seed": DEFAULT_SEED} | settings)
-    config = replace(plan.config, out=plan.config.out or simulation.new_run_folder(plan.task.name))
+    config = replace(plan.config, out=plan.config.out or new_run_folder(plan.task.name))
     with RoundProgress(Console(stderr=True, quiet=as_json), plan) as progress:
         server = server_app(progress, config=config)
         history = simulation.simulate(server, private_client(config=config), config, engine)

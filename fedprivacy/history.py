@@ -28,6 +28,14 @@ FIGURE = "figure.png"
 REPORT = "report.html"
 
 
+def new_run_folder(name: str) -> str:
+    """The first of runs/NAME-1, runs/NAME-2, ... that does not exist."""
+    number = 1
+    while Path(folder := f"runs/{name}-{number}").exists():
+        number += 1
+    return folder
+
+
 class RunFolderError(ValueError):
     """A folder that cannot take a run, or holds none."""
 

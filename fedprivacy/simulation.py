@@ -56,14 +56,6 @@ def _quiet_flower() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def new_run_folder(name: str) -> str:
-    """The first of runs/NAME-1, runs/NAME-2, ... that does not exist."""
-    number = 1
-    while Path(folder := f"runs/{name}-{number}").exists():
-        number += 1
-    return folder
-
-
 def _in_process(server_app: ServerApp, client_app: ClientApp, config: RunConfig) -> None:
     grid = InProcessGrid(client_app, config.clients, run_config={})
     server_app(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={}))

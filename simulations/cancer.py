@@ -14,8 +14,8 @@ from rich.console import Console
 from fedprivacy.config import resolve
 from fedprivacy.dpsgd import Shard
 from fedprivacy.flower import private_client
-from fedprivacy.history import RunHistory
-from fedprivacy.simulation import new_run_folder, simulate
+from fedprivacy.history import RunHistory, new_run_folder
+from fedprivacy.simulation import simulate
 from fedprivacy.tasks import ShardSource, load_task
 from fedprivacy.tasks.cancer import Cancer
 from server.app import server_app

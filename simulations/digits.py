@@ -9,7 +9,8 @@ from rich.console import Console
 
 from fedprivacy.config import resolve
 from fedprivacy.flower import private_client
-from fedprivacy.simulation import new_run_folder, simulate
+from fedprivacy.history import new_run_folder
+from fedprivacy.simulation import simulate
 from fedprivacy.terminal import client_table
 from server.app import server_app
 

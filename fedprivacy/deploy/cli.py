@@ -70,12 +70,12 @@ def demo(
     """Rehearse a deployment: three hospitals on this host, TLS, authenticated SuperNodes, a few rounds."""
     from fedprivacy.deploy.data import write_digits
     from fedprivacy.deploy.demo import HOSPITALS, run_demo
-    from fedprivacy.history import REPORT, read_history
+    from fedprivacy.history import REPORT, new_run_folder, read_history
     from fedprivacy.terminal import client_table
 
     with _plain_errors():
         result = run_demo(
-            out or _new_folder(),
+            out or Path(new_run_folder("deploy-demo")),
             app,
             partial(write_digits, HOSPITALS),
             run_config={"task": "digits", "rounds": rounds, "epsilon": epsilon, "delta": delta},
@@ -84,14 +84,7 @@ def demo(
         )
     _OUT.print(client_table(read_history(result.out)))
     _OUT.print(f"Report: {result.out / REPORT}\nLogs: {result.logs}", highlight=False, soft_wrap=True)
-
-
-def _new_folder() -> Path:
-    """The first of runs/deploy-demo-1, runs/deploy-demo-2, ... that does not exist."""
-    number = 1
-    while (folder := Path("runs") / f"deploy-demo-{number}").exists():
-        number += 1
-    return folder
+    _OUT.print("Next: docs/how-to/deploy.md does the same on real hosts, step by step.", highlight=False)
 
 
 @contextmanager
