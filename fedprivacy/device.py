@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import torch
 
+from fedprivacy.config import ConfigError
+
 
 def choose_device(name: str, client_number: int = 0) -> torch.device:
     """The device for a client.
@@ -13,12 +15,12 @@ def choose_device(name: str, client_number: int = 0) -> torch.device:
         client_number: the client's place among the clients of this machine.
 
     Raises:
-        ValueError: this machine lacks the device.
+        ConfigError: this machine lacks the device.
     """
     gpus = torch.cuda.device_count()
     if name == "auto":
         return torch.device("cuda", client_number % gpus) if gpus else torch.device("cpu")
     device = torch.device(name)
     if device.type == "cuda" and (device.index or 0) >= gpus:
-        raise ValueError(f"device is '{name}', but this machine has {gpus} GPUs; use auto or cpu.")
+        raise ConfigError([f"device is '{name}', but this machine has {gpus} GPUs; use auto or cpu."])
     return device

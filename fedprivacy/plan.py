@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprivacy.accounting import FILTERS, pld
-from fedprivacy.config import RunConfig, Value, resolve
+from fedprivacy.config import ConfigError, RunConfig, Value, resolve
 from fedprivacy.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.identity import dataset_id, simulated_client_id
 from fedprivacy.ledger import Ledger
@@ -34,10 +34,15 @@ class RunPlan:
         """The plan of a configuration by hyphenated key, for example of Flower's `context.run_config`.
 
         Raises:
-            ConfigError: lists everything that is wrong with the configuration.
+            ConfigError: lists everything that is wrong with the configuration, or says why no noise meets the budget.
         """
         config = resolve(given, task)
-        return cls(config, task or load_task(config.task))
+        plan = cls(config, task or load_task(config.task))
+        try:
+            _ = plan.event
+        except ValueError as error:
+            raise ConfigError([str(error)]) from error
+        return plan
 
     @cached_property
     def event(self) -> PoissonSampledGaussian:

@@ -15,7 +15,7 @@ from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from fedprivacy.config import Engine, RunConfig
+from fedprivacy.config import ConfigError, Engine, RunConfig
 from fedprivacy.device import choose_device
 from fedprivacy.flower.grid import InProcessGrid
 from fedprivacy.history import RunHistory, read_history
@@ -33,10 +33,10 @@ def simulate(
         engine: where clients run.
 
     Raises:
-        ValueError: `out` is empty, or this machine lacks the configured device.
+        ConfigError: `out` is empty, or this machine lacks the configured device.
     """
     if not config.out:
-        raise ValueError("out is empty; name the folder that receives the results.")
+        raise ConfigError(["out is empty; name the folder that receives the results."])
     choose_device(config.device)
     run = _on_ray if engine is Engine.RAY else _in_process
     with _quiet_flower():

@@ -138,6 +138,16 @@ def test_every_mistake_is_named_at_once_and_nothing_is_written(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [(("--device", "cuda:7"), "GPUs; use auto or cpu"), (("--epsilon", "1e-9", "--delta", "1e-15"), "does not meet")],
+)
+def test_what_this_machine_or_any_noise_cannot_do_is_one_line(options, words, tmp_path):
+    refused = fedprivacy("simulate", *options, cwd=tmp_path, code=2)
+    assert words in refused.stderr and refused.stderr.splitlines()[-1].startswith("error:")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_the_plan_says_what_the_run_then_spends(tmp_path):
     options = ("--rounds", "4", "--epsilon", "2")
     planned = json.loads(fedprivacy("plan", "--json", *options, cwd=tmp_path).stdout)
