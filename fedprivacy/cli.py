@@ -20,12 +20,14 @@ from rich.logging import RichHandler
 
 from fedprivacy.config import FIELDS, Engine, RunConfig
 from fedprivacy.deploy.cli import deploy_app
+from fedprivacy.ledger.cli import ledger_app
 
 if TYPE_CHECKING:
     from fedprivacy.history import RunHistory
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(deploy_app, name="deploy")
+app.add_typer(ledger_app, name="ledger")
 
 _OUT = Console()
 _ERR = Console(stderr=True)
@@ -114,6 +116,7 @@ def _what_next(history: RunHistory, config: RunConfig) -> str:
     return (
         f"\n[bold]{result}[/] after {count_text(len(history.rounds), 'round')}; "
         f"no client above epsilon {epsilon_text(last.max_epsilon, config.epsilon)}.\n"
+        f"A seeded run (seed {config.seed}) can be repeated and protects nobody from whoever knows the seed.\n"
         f"Report: {Path(config.out) / REPORT}\n"
         f"Next: [bold]{command} plan --epsilon 1[/] shows what a tighter budget costs, "
         f"[bold]{command} simulate --epsilon 1[/] runs it."

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedprivacy.accounting import FILTERS
 from fedprivacy.budget import PrivacyBudget
+from fedprivacy.events import CLIPPING_NORMS
 
 if TYPE_CHECKING:
     from fedprivacy.tasks import Task
@@ -162,11 +163,12 @@ def _as_type(value: Value | None, kind: str) -> Value | None:
 
 
 def _task_problems(task: Task) -> list[str]:
-    from fedprivacy.gradients import UnsupportedModelError, check_model
+    from fedprivacy.gradients import UnsupportedModelError, check_frozen, check_model
 
     problems = []
     try:
-        check_model(task.model())
+        check_model(model := task.model())
+        check_frozen(model, task.model())
     except UnsupportedModelError as error:
         problems.append(f"task {task.name}: {error}")
     if not task.shard_sizes_public and not task.nominal_shard_size:
@@ -194,7 +196,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "epsilon": (5e-324, math.inf),
     "delta": (1e-300, 0.999),
     "noise_multiplier": (0.05, 1e4),
-    "clipping_norm": _POSITIVE,
+    "clipping_norm": CLIPPING_NORMS,
     "sampling_rate": (1e-9, 1.0),
     "learning_rate": _POSITIVE,
     "momentum": (0.0, 0.9999),
@@ -231,6 +233,16 @@ def _impossible(settings: Mapping[str, Value]) -> list[str]:
     problems = []
     if settings.get("epsilon") == math.inf and "noise_multiplier" not in settings:
         problems.append("epsilon is inf, which asks for no noise at all; give a noise-multiplier, or a finite epsilon.")
-    if not str(settings.get("ledger", "sqlite:///")).startswith("sqlite:///"):
-        problems.append(f"ledger is '{settings['ledger']}'; write sqlite:///path/to/ledger.db.")
+    if "ledger" in settings:
+        problems += _ledger_problems(str(settings["ledger"]))
     return problems
+
+
+def _ledger_problems(url: str) -> list[str]:
+    from fedprivacy.ledger import LedgerError, database_file
+
+    try:
+        database_file(url)
+    except LedgerError as error:
+        return [str(error)]
+    return []

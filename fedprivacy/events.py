@@ -27,6 +27,10 @@ class NeighbouringRelation(enum.StrEnum):
     ZERO_OUT = "zero-out"
 
 
+CLIPPING_NORMS = (1e-6, 1e6)
+"""Smallest and largest clipping norm: beyond them float32 gradients could no longer be clipped exactly."""
+
+
 @dataclass(frozen=True, slots=True, order=True)
 class PoissonSampledGaussian:
     """One release of a Gaussian sum over a Poisson sample of the records.

@@ -54,9 +54,17 @@ class Keystream:
         return cls(secrets.token_bytes(32))
 
     @classmethod
-    def from_seed(cls, seed: int, client_id: str) -> Keystream:
-        """A reproducible keystream for a simulated client."""
-        return cls(hashlib.blake2b(f"{seed}/{client_id}".encode(), digest_size=32, person=b"fedprivacy seed").digest())
+    def from_seed(cls, seed: int, client_id: str, earlier_runs: int = 0) -> Keystream:
+        """A reproducible keystream for a simulated client.
+
+        Args:
+            seed: of the simulation.
+            client_id: the client.
+            earlier_runs: runs on the same ledger before this one. Were the noise of two runs the same, their
+                difference would be free of it, and the ledger's sum of two independent releases false.
+        """
+        label = f"{seed}/{earlier_runs}/{client_id}".encode()
+        return cls(hashlib.blake2b(label, digest_size=32, person=b"fedprivacy seed").digest())
 
     def bits(self, purpose: Purpose, position: Position, count: int) -> NDArray[np.uint64]:
         """Draw `count` 64-bit words; the i-th depends on (key, purpose, position, i) only."""

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedprivacy.events import PoissonSampledGaussian
+from fedprivacy.events import CLIPPING_NORMS, PoissonSampledGaussian
 from fedprivacy.keystream import Keystream, Position
 from fedprivacy.noise import standard_normal
 from fedprivacy.sampling import poisson_sample
@@ -31,15 +31,16 @@ class SampledGaussianSum:
 
     Attributes:
         event: sampling rate, noise multiplier and relation: what one release costs.
-        clipping_norm: C, the largest Euclidean norm of one record's vector, > 0.
+        clipping_norm: C, the largest Euclidean norm of one record's vector, within `CLIPPING_NORMS`.
     """
 
     event: PoissonSampledGaussian
     clipping_norm: float
 
     def __post_init__(self) -> None:
-        if not 0.0 < self.clipping_norm < float("inf"):
-            raise ValueError(f"clipping_norm is {self.clipping_norm}; choose a positive, finite number.")
+        low, high = CLIPPING_NORMS
+        if not low <= self.clipping_norm <= high:
+            raise ValueError(f"clipping_norm is {self.clipping_norm}; choose a number from {low:g} to {high:g}.")
 
     def release(self, clipped_sum: ClippedSum, records: int, keystream: Keystream, position: Position) -> torch.Tensor:
         """Sample, sum, add noise once. An empty sample is released like any other.

@@ -15,7 +15,6 @@ from fedprivacy.flower import release
 from fedprivacy.flower.local import LocalClient, Refused, open_client
 from fedprivacy.flower.records import ENROL, GRANT, Grant, RecordError, RefusalCode
 from fedprivacy.gradients import trainable_parameters
-from fedprivacy.mechanisms import SampledGaussianSum
 from fedprivacy.odometer import BudgetExhaustedError
 from fedprivacy.tasks import Task, load_task
 
@@ -63,40 +62,38 @@ def _resolve_once(run_config: tuple[tuple[str, Value], ...], task: Task | None) 
 
 
 def _spend(client: LocalClient, grant: Grant, message: Message) -> PrivateUpdate:
-    """Charge the client's own odometer, then train; in this order, so that a crash can only over-count."""
-    if client.odometer is not None:
-        client.odometer.charge(grant.run_id, grant.round, grant.event, grant.steps)
-    released = _train(client, grant, message)
-    if client.odometer is not None:
-        client.odometer.commit(grant.run_id, grant.round)
-    return released
-
-
-def _train(client: LocalClient, grant: Grant, message: Message) -> PrivateUpdate:
+    """Prepare, charge the client's own odometer, then read records: a crash in between can only over-count."""
     model = client.task.model()
     model.load_state_dict(_global_parameters(message, model), strict=False)
     sgd = DPSGD(
-        mechanism=SampledGaussianSum(grant.event, grant.clipping_norm),
+        mechanism=grant.mechanism,
         expected_batch_size=grant.expected_batch_size,
         learning_rate=grant.learning_rate,
         momentum=grant.momentum,
         proximal_mu=_proximal_mu(message),
     )
-    return sgd.train(
+    if client.odometer is not None:
+        client.odometer.charge(grant.run_id, grant.round, grant.event, grant.steps)
+    released = sgd.train(
         model.to(client.device).train(),
         client.task.loss,
         client.shard,
         steps=grant.steps,
         round=grant.round,
-        keystream=client.keystream,
+        keystream=client.keystream(grant.earlier_runs),
     )
+    if client.odometer is not None:
+        client.odometer.commit(grant.run_id, grant.round)
+    return released
 
 
 def _global_parameters(message: Message, model: nn.Module) -> dict[str, Tensor]:
     arrays = message.content.get(release.ARRAYS)
-    if not isinstance(arrays, ArrayRecord) or arrays.keys() != trainable_parameters(model).keys():
+    own = trainable_parameters(model)
+    received = arrays.to_torch_state_dict() if isinstance(arrays, ArrayRecord) else {}
+    if {name: tensor.shape for name, tensor in received.items()} != {name: p.shape for name, p in own.items()}:
         raise RecordError("The global model does not have this task's parameters; use the same task on both sides.")
-    return arrays.to_torch_state_dict()
+    return dict(received)
 
 
 def _proximal_mu(message: Message) -> float:

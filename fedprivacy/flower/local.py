@@ -23,9 +23,10 @@ from fedprivacy.config import RunConfig
 from fedprivacy.device import choose_device
 from fedprivacy.dpsgd import Shard
 from fedprivacy.flower.records import RefusalCode
+from fedprivacy.gradients import check_on_blank
 from fedprivacy.identity import simulated_client_id
 from fedprivacy.keystream import Keystream
-from fedprivacy.odometer import Odometer
+from fedprivacy.odometer import DEFAULT_FILTER, Odometer
 from fedprivacy.tasks import ShardSource, Task
 
 IN_PROCESS = "fedprivacy-in-process"
@@ -49,14 +50,20 @@ class LocalClient:
         task: model, loss and data.
         shard: its records, on its device.
         odometer: its own guard; None in a simulation, where the ledger of the run is the only book.
-        keystream: its randomness for this round.
+        seed: of the simulation; None: secret randomness.
     """
 
     client_id: str
     task: Task
     shard: Shard
     odometer: Odometer | None
-    keystream: Keystream
+    seed: int | None
+
+    def keystream(self, earlier_runs: int) -> Keystream:
+        """Its randomness for one round: fresh and kept nowhere, unless a simulation is seeded."""
+        if self.seed is None:
+            return Keystream.secret()
+        return Keystream.from_seed(self.seed, self.client_id, earlier_runs)
 
     @property
     def device(self) -> torch.device:
@@ -80,8 +87,8 @@ def open_client(task: Task, config: RunConfig, context: Context) -> LocalClient:
         return _simulated(task, config, int(node["partition-id"]), int(node["num-partitions"]))
     if config.seed is not None:
         raise Refused(RefusalCode.SEED_IN_DEPLOYMENT, "seed is set: whoever knows it can subtract the noise. Unset it.")
-    client_id, folder, odometer = _deployed(task, config, node)
-    return LocalClient(client_id, task, _own_shard(task, folder, config.device), odometer, Keystream.secret())
+    client_id, folder, odometer = _deployed(node)
+    return LocalClient(client_id, task, _own_shard(task, folder, config.device), odometer, None)
 
 
 def is_simulated(node: UserConfig) -> bool:
@@ -93,11 +100,10 @@ def is_simulated(node: UserConfig) -> bool:
 def _simulated(task: Task, config: RunConfig, partition_id: int, num_partitions: int) -> LocalClient:
     client_id = simulated_client_id(partition_id, num_partitions)
     shard = _simulated_shard(task, partition_id, num_partitions, config.device)
-    keystream = Keystream.secret() if config.seed is None else Keystream.from_seed(config.seed, client_id)
-    return LocalClient(client_id, task, shard, None, keystream)
+    return LocalClient(client_id, task, shard, None, config.seed)
 
 
-def _deployed(task: Task, config: RunConfig, node: UserConfig) -> tuple[str, Path, Odometer]:
+def _deployed(node: UserConfig) -> tuple[str, Path, Odometer]:
     missing = [key for key in ("folder", "epsilon", "delta") if key not in node]
     if missing:
         raise Refused(
@@ -107,16 +113,24 @@ def _deployed(task: Task, config: RunConfig, node: UserConfig) -> tuple[str, Pat
     folder = Path(str(node["folder"]))
     url = str(node.get("odometer", f"sqlite:///{folder / 'odometer.db'}"))
     budget = PrivacyBudget(float(node["epsilon"]), float(node["delta"]))
-    return str(node.get("client-id", folder.name)), folder, Odometer(url, task.dataset, budget, config.filter)
+    odometer = Odometer(url, budget, str(node.get("filter", DEFAULT_FILTER)))
+    return str(node.get("client-id", folder.name)), folder, odometer
 
 
 @cache
 def _simulated_shard(task: Task, partition_id: int, num_partitions: int, device: str) -> Shard:
     """Kept for the life of the process: data must not travel, or be split again, with every message."""
-    shard = task.shard(ShardSource(partition_id=partition_id, num_partitions=num_partitions))
-    return shard.to(choose_device(device, partition_id))
+    source = ShardSource(partition_id=partition_id, num_partitions=num_partitions)
+    return _checked(task, source, choose_device(device, partition_id))
 
 
 @lru_cache(maxsize=1)
 def _own_shard(task: Task, folder: Path, device: str) -> Shard:
-    return task.shard(ShardSource(folder=folder)).to(choose_device(device))
+    return _checked(task, ShardSource(folder=folder), choose_device(device))
+
+
+def _checked(task: Task, source: ShardSource, device: torch.device) -> Shard:
+    """The shard, once the task has worked on a record of zeros: what fails later is one record's fault."""
+    shard = task.shard(source).to(device)
+    check_on_blank(task.model().to(device), task.loss, shard.inputs, shard.targets)
+    return shard

@@ -8,12 +8,14 @@ from __future__ import annotations
 
 import dataclasses
 import enum
+import math
 from dataclasses import dataclass
 from typing import Self
 
 from flwr.app import ConfigRecord
 
 from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.mechanisms import SampledGaussianSum
 
 VERSION = 1
 
@@ -102,6 +104,7 @@ class Grant(_WireRecord):
         expected_batch_size: public divisor of the noisy sum.
         learning_rate: step size.
         momentum: in [0, 1).
+        earlier_runs: runs that the ledger held before this one. A seeded client draws other noise in each.
     """
 
     run_id: str
@@ -115,18 +118,26 @@ class Grant(_WireRecord):
     expected_batch_size: float
     learning_rate: float
     momentum: float
+    earlier_runs: int
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.round < 1:
-            raise ValueError(f"round is {self.round} and steps is {self.steps}; both count from 1.")
-        if not (self.expected_batch_size > 0.0 and self.clipping_norm > 0.0 and self.learning_rate > 0.0):
-            raise ValueError("expected_batch_size, clipping_norm and learning_rate must be positive.")
-        _ = self.event
+        if self.steps < 1 or self.round < 1 or self.earlier_runs < 0:
+            raise ValueError("round and steps count from 1, earlier_runs from 0.")
+        if not (0.0 < self.expected_batch_size < math.inf and 0.0 < self.learning_rate < math.inf):
+            raise ValueError("expected_batch_size and learning_rate must be positive and finite.")
+        if not 0.0 <= self.momentum < 1.0:
+            raise ValueError(f"momentum is {self.momentum}; it must be in [0, 1).")
+        _ = self.mechanism
 
     @property
     def event(self) -> PoissonSampledGaussian:
         """What each step costs."""
         return PoissonSampledGaussian(self.sampling_rate, self.noise_multiplier, self.relation)
+
+    @property
+    def mechanism(self) -> SampledGaussianSum:
+        """What each step runs."""
+        return SampledGaussianSum(self.event, self.clipping_norm)
 
     def receipt(self) -> Receipt:
         """The receipt that matches this grant."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
-from flwr.app import ArrayRecord, ConfigRecord, Message
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedprivacy.flower.records import RECEIPT, REFUSAL, Grant, Receipt, RecordError, Refusal, RefusalCode
 from fedprivacy.flower.release import ARRAYS
@@ -73,10 +73,11 @@ def _sort(reply: Message, grant: Grant, global_arrays: ArrayRecord, outcome: Rou
             return
         _check_receipt(reply, grant)
         outcome.spent.append(client_id)
-        _check_arrays(reply.content.get(ARRAYS), global_arrays)
+        update = _decoded(reply.content.get(ARRAYS), global_arrays)
     except _Unusable as problem:
         outcome.failures[client_id] = str(problem)
     else:
+        reply.content = RecordDict({ARRAYS: update})
         outcome.updates[client_id] = reply
 
 
@@ -106,15 +107,23 @@ def _check_receipt(reply: Message, grant: Grant) -> None:
         raise _Unusable("receipt-does-not-match-grant")
 
 
-def _check_arrays(arrays: object, global_arrays: ArrayRecord) -> None:
+def _decoded(arrays: object, global_arrays: ArrayRecord) -> ArrayRecord:
+    """The update, rebuilt from its decoded values: what a client declares of an array's shape proves nothing."""
     if not isinstance(arrays, ArrayRecord) or arrays.keys() != global_arrays.keys():
         raise _Unusable("wrong-arrays")
-    for name, expected in global_arrays.items():
-        array = arrays[name]
-        if tuple(array.shape) != tuple(expected.shape) or array.dtype != expected.dtype:
-            raise _Unusable(f"wrong-shape:{name}")
-        if not np.isfinite(array.numpy()).all():
-            raise _Unusable(f"not-finite:{name}")
+    return ArrayRecord({name: _decoded_array(name, arrays[name], old.numpy()) for name, old in global_arrays.items()})
+
+
+def _decoded_array(name: str, array: Array, expected: np.ndarray) -> Array:
+    try:
+        values = array.numpy()
+    except Exception as error:  # whatever bytes a client may send
+        raise _Unusable(f"undecodable:{name}") from error
+    if values.shape != expected.shape or values.dtype != expected.dtype:
+        raise _Unusable(f"wrong-shape:{name}")
+    if not np.isfinite(values).all():
+        raise _Unusable(f"not-finite:{name}")
+    return Array(values)
 
 
 def _record(reply: Message, name: str) -> ConfigRecord:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import logging
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 
+import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
 
 from fedprivacy.accountant import CentralAccountant
+from fedprivacy.accounting import MechanismChanged
 from fedprivacy.flower.eligible import EligibleGrid
 from fedprivacy.flower.exchange import exchange
 from fedprivacy.flower.records import GRANT, Grant
@@ -19,9 +22,11 @@ from fedprivacy.flower.release import ARRAYS
 from fedprivacy.flower.replies import OpenRound, RoundOutcome, sort_replies
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.identity import dataset_id
-from fedprivacy.ledger import Ledger
+from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.plan import RunPlan
 from fedprivacy.rounds import Observer, RoundRecord
+
+log = logging.getLogger("fedprivacy.server")
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -67,9 +72,11 @@ class PrivateStrategy(Strategy):
         self.stopped_because: str | None = None
         self._observers = observers
         self._registry = ClientRegistry(plan.config.node_timeout)
-        self._ledger: Ledger  # both are opened by `start`, when it is known who the clients are
+        self._ledger: Ledger  # these three are set by `start`, when it is known who the clients are
         self._accountant: CentralAccountant
-        self._own_budget_spent: set[str] = set()
+        self._earlier_runs: int
+        self._keys: dict[str, str] = {}
+        self._left_out: set[str] = set()
         self._opened = OpenRound(0, ArrayRecord(), {})
         self._outcome = RoundOutcome()
 
@@ -90,7 +97,7 @@ class PrivateStrategy(Strategy):
 
         Raises:
             TooFewClientsError: the configured number of clients did not come in time.
-            RoundFailedError: a round without one usable update.
+            RoundFailedError: a round without one usable update, or with an average that is not finite.
             LedgerError: the ledger contradicts this run, or cannot be written.
         """
         evaluate = evaluate_fn or self._evaluate
@@ -119,10 +126,11 @@ class PrivateStrategy(Strategy):
 
         Returns no message when no client has budget left.
         """
-        self._registry.enrol_new(grid)
-        self._open_accounts(grid)
+        self._admit_late(grid)
         messages = self._sample(server_round, arrays, config, grid)
         clients = {m.metadata.dst_node_id: self._registry[m.metadata.dst_node_id] for m in messages}
+        if len(clients) < len(messages):
+            raise ValueError("The wrapped strategy asks a client twice in a round: a release that nobody would charge.")
         wanted = dict.fromkeys((client.client_id for client in clients.values()), self.config.local_steps)
         granted = self._accountant.grant(server_round, wanted)
         grants = {
@@ -140,12 +148,12 @@ class PrivateStrategy(Strategy):
         outcome = self._outcome = sort_replies(replies, self._opened)
         self._accountant.commit(server_round, outcome.spent)
         self._accountant.void(server_round, outcome.untouched)
-        self._own_budget_spent.update(outcome.exhausted)
+        self._left_out.update(outcome.exhausted)
         if not outcome.updates:
             return None, None
         in_fixed_order = [self._weighted(outcome.updates[client_id]) for client_id in sorted(outcome.updates)]
         aggregated, metrics = self.strategy.aggregate_train(server_round, in_fixed_order)
-        return _like(aggregated, self._opened.arrays), metrics
+        return _like(aggregated, self._opened.arrays) if aggregated else None, metrics
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -168,25 +176,38 @@ class PrivateStrategy(Strategy):
     def _open_run(self, grid: Grid) -> None:
         """Wait for the clients, then open the ledger: their identities say whether this is a deployment."""
         self._registry.wait_for(grid, self.config.clients)
-        deployed = any(client.key_hash for client in self._registry.online(grid).values())
-        partition = "the clients' own folders" if deployed else self.task.partition(self.config.clients)
-        config = self.config
+        online = list(self._registry.online(grid).values())
+        deployed = any(client.key_hash for client in online)
+        config, split = self.config, self.task.partition(self.config.clients)
+        partition = "the clients' own folders" if deployed else f"{config.clients} clients: {split}"
         self._ledger = Ledger(config.ledger_url(deployed=deployed))
-        self._ledger.open_run(self.run_id, self.task.dataset, partition)
+        self._earlier_runs = self._ledger.open_run(self.run_id, self.task.dataset, partition)
         self._accountant = CentralAccountant(self._ledger, self.run_id, self.plan.event, config.budget, config.filter)
-        self._open_accounts(grid)
+        self._open_accounts(online)
 
-    def _open_accounts(self, grid: Grid) -> None:
-        """Open accounts for clients that have come since the last round, each bound to its key."""
-        known = self._accountant.clients
-        new = [client for client in self._registry.online(grid).values() if client.client_id not in known]
-        self._ledger.bind_keys({client.client_id: client.key_hash for client in new if client.key_hash})
-        self._accountant.enrol({client.client_id: dataset_id(self.task, client.client_id) for client in new})
+    def _open_accounts(self, clients: Iterable[EnrolledClient]) -> None:
+        """Open the clients' accounts, each bound to the key of its client."""
+        self._keys |= {client.client_id: client.key_hash for client in clients}
+        self._ledger.bind_keys({client.client_id: client.key_hash for client in clients if client.key_hash})
+        self._accountant.enrol({client.client_id: dataset_id(self.task, client.client_id) for client in clients})
+
+    def _admit_late(self, grid: Grid) -> None:
+        """Open accounts for clients that have come since the last round; whoever cannot have one stays out, alone."""
+        self._registry.enrol_new(grid)
+        for client in self._registry.online(grid).values():
+            try:
+                if client.client_id not in self._keys:
+                    self._open_accounts([client])
+                elif self._keys[client.client_id] != client.key_hash:
+                    raise LedgerError("it comes with another key than at its first round")
+            except (LedgerError, MechanismChanged) as problem:
+                log.warning("Client %s is left out: %s", client.client_id, problem)
+                self._left_out.add(client.client_id)
 
     def _sample(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Message]:
         """The wrapped strategy's messages, to clients with budget left; none if it has too few of those to go on."""
         spent = self._accountant.spent()
-        barred = self._own_budget_spent | {client_id for client_id, client in spent.items() if client.exhausted}
+        barred = self._left_out | {client_id for client_id, client in spent.items() if client.exhausted}
         allowed = spent.keys() - barred
 
         def eligible() -> list[int]:
@@ -217,6 +238,7 @@ class PrivateStrategy(Strategy):
             expected_batch_size=event.sampling_rate * self.plan.shard_size(client.shard_size),
             learning_rate=self.config.learning_rate,
             momentum=self.config.momentum,
+            earlier_runs=self._earlier_runs,
         )
 
     def _weighted(self, reply: Message) -> Message:
@@ -276,8 +298,16 @@ def _with_grant(message: Message, grant: Grant) -> Message:
     return Message(content, message.metadata.dst_node_id, message.metadata.message_type)
 
 
-def _like(aggregated: ArrayRecord | None, model: ArrayRecord) -> ArrayRecord | None:
-    """The average in the model's own types: some strategies compute in float64 and leave it so."""
-    if aggregated is None:
-        return None
-    return ArrayRecord({name: Array(aggregated[name].numpy().astype(old.dtype)) for name, old in model.items()})
+def _like(aggregated: ArrayRecord, model: ArrayRecord) -> ArrayRecord:
+    """The average in the model's own types: some strategies compute in float64 and leave it so.
+
+    Raises:
+        RoundFailedError: it is not finite. Every further round on such a model would spend privacy for nothing.
+    """
+    values = {name: aggregated[name].numpy().astype(old.dtype) for name, old in model.items()}
+    if not all(np.isfinite(value).all() for value in values.values()):
+        raise RoundFailedError(
+            "The average of the clients' updates is not finite. The run stops with the model of the round before: "
+            "lower learning-rate, or look for a client that sends huge values."
+        )
+    return ArrayRecord({name: Array(value) for name, value in values.items()})

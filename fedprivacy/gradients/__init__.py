@@ -1,6 +1,14 @@
 """Clipped sums of per-record gradients."""
 
-from fedprivacy.gradients.engine import clipped_gradient_sum, trainable_parameters
-from fedprivacy.gradients.supported import UnsupportedModelError, check_model
+from fedprivacy.gradients.engine import LossShapeError, clipped_gradient_sum, trainable_parameters
+from fedprivacy.gradients.supported import UnsupportedModelError, check_frozen, check_model, check_on_blank
 
-__all__ = ["UnsupportedModelError", "check_model", "clipped_gradient_sum", "trainable_parameters"]
+__all__ = [
+    "LossShapeError",
+    "UnsupportedModelError",
+    "check_frozen",
+    "check_model",
+    "check_on_blank",
+    "clipped_gradient_sum",
+    "trainable_parameters",
+]

@@ -6,6 +6,7 @@ so memory grows with batch size times parameters.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import torch
@@ -19,6 +20,10 @@ _ROUNDING_MARGIN = 1.0 - 2.0**-20
 """Clip a little below C, so that float32 rounding of the scaled gradient cannot carry its norm above C."""
 
 
+class LossShapeError(ValueError):
+    """A loss that does not return one value for each record."""
+
+
 def trainable_parameters(model: nn.Module) -> dict[str, Tensor]:
     """The parameters that are trained, by name, detached, in the order of the flat gradient vector."""
     return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
@@ -28,7 +33,8 @@ def clipped_gradient_sum(model: nn.Module, loss: Loss, inputs: Tensor, targets: 
     """Sum over the batch of each record's gradient, scaled down to Euclidean norm at most `clipping_norm`.
 
     Formal guarantee: adding or removing one row of (`inputs`, `targets`) changes the result by a vector of norm at most
-    `clipping_norm` (up to float32 summation error). A record whose gradient is not finite contributes zero.
+    `clipping_norm` (up to float32 summation error), for models that `supported` accepts. A record whose gradient is not
+    finite, or cannot be computed, contributes zero: whether a batch fails must not depend on one record.
 
     Args:
         model: the model; its trainable parameters are read, nothing is written.
@@ -41,33 +47,55 @@ def clipped_gradient_sum(model: nn.Module, loss: Loss, inputs: Tensor, targets: 
         Shape [d], all trainable parameters' gradients flattened and joined in the order of `trainable_parameters`.
 
     Raises:
-        ValueError: `loss` does not return one value for each record.
+        LossShapeError: `loss` does not return one value for each record.
     """
-    parameters = trainable_parameters(model)
     if len(inputs) == 0:
-        return torch.cat([torch.zeros_like(p).flatten() for p in parameters.values()])
-    gradients = _per_record_gradients(model, loss, parameters, inputs, targets)
-    norms = torch.linalg.vector_norm(gradients, dim=1)
+        return torch.cat([torch.zeros_like(p).flatten() for p in trainable_parameters(model).values()])
+    gradients = _gradients_or_nan(model, loss, inputs, targets)
+    # In float64: squares of entries below 1e-23 vanish in float32, and a vanished norm would not be clipped.
+    norms = torch.linalg.vector_norm(gradients, dim=1, dtype=torch.float64)
     finite = torch.isfinite(norms)
     scale = torch.where(finite, (clipping_norm * _ROUNDING_MARGIN / norms).clamp(max=1.0), 0.0)
     gradients = torch.where(finite[:, None], gradients, 0.0)  # 0 * NaN is NaN: select, never multiply
-    return scale @ gradients
+    return scale.to(gradients) @ gradients
 
 
-def _per_record_gradients(
-    model: nn.Module, loss: Loss, parameters: dict[str, Tensor], inputs: Tensor, targets: Tensor
-) -> Tensor:
-    """Gradients of every record's own loss, shape [batch, d]."""
+def per_record_gradients(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> Tensor:
+    """Gradients of every record's own loss, shape [batch, d].
+
+    Raises:
+        LossShapeError: `loss` does not return one value for each record.
+        RuntimeError: the model draws random numbers, or cannot be transformed.
+    """
+    parameters = trainable_parameters(model)
 
     def record_loss(parameters: dict[str, Tensor], record: Tensor, target: Tensor) -> Tensor:
-        outputs = functional_call(model, parameters, (record.unsqueeze(0),))
-        losses = loss(outputs, target.unsqueeze(0))
+        losses = loss(functional_call(model, parameters, (record.unsqueeze(0),)), target.unsqueeze(0))
         if losses.shape != (1,):
-            raise ValueError(
+            raise LossShapeError(
                 f"The task's loss returned shape {list(losses.shape)} for a batch of one; "
                 "return one value for each record, shape [batch] (for example reduction='none')."
             )
         return losses[0]
 
-    gradients = vmap(grad(record_loss), in_dims=(None, 0, 0), randomness="different")(parameters, inputs, targets)
+    gradients = vmap(grad(record_loss), in_dims=(None, 0, 0), randomness="error")(parameters, inputs, targets)
     return torch.cat([g.flatten(start_dim=1) for g in gradients.values()], dim=1)
+
+
+def _gradients_or_nan(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> Tensor:
+    """The batch's gradients; where a record makes the computation fail, record by record, with NaN for that one."""
+    try:
+        return per_record_gradients(model, loss, inputs, targets)
+    except LossShapeError:
+        raise
+    except Exception:
+        rows = [_gradient_or_nan(model, loss, inputs[i : i + 1], targets[i : i + 1]) for i in range(len(inputs))]
+        return torch.cat(rows)
+
+
+def _gradient_or_nan(model: nn.Module, loss: Loss, record: Tensor, target: Tensor) -> Tensor:
+    try:
+        return per_record_gradients(model, loss, record, target)
+    except Exception:
+        flat = torch.cat([p.flatten() for p in trainable_parameters(model).values()])
+        return torch.full_like(flat, math.nan).unsqueeze(0)

@@ -53,7 +53,7 @@ keys = Table(
     "keys",
     metadata,
     Column("client_id", String, primary_key=True),
-    Column("key_hash", String, nullable=False, comment="SHA-256 of the public key, hexadecimal"),
+    Column("key_hash", String, nullable=False, unique=True, comment="SHA-256 of the public key, hexadecimal"),
 )
 
 budgets = Table(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime
+import json
 import math
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event, func, insert, select, update
+from sqlalchemy import Column, ColumnElement, Connection, Engine, create_engine, event, func, insert, select, update
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError
 
@@ -81,14 +82,17 @@ class Ledger:
     @staticmethod
     def exists(url: str) -> bool:
         """Whether there is a ledger at `url` already."""
-        return bool(url) and Path(make_url(url).database or "").is_file()
+        return bool(url) and database_file(url).is_file()
 
     def close(self) -> None:
         """Release the database."""
         self._engine.dispose()
 
-    def open_run(self, run_id: str, dataset: str, partition: str) -> None:
+    def open_run(self, run_id: str, dataset: str, partition: str) -> int:
         """Enter a run.
+
+        Returns:
+            How many runs on the same records the ledger held before.
 
         Raises:
             LedgerError: an earlier run on the same records split them in another way. The same record would then count
@@ -102,27 +106,48 @@ class Ledger:
                     f"ledger {self.url} holds runs on {dataset} split as '{other}', and this run splits them as "
                     f"'{partition}': a record's loss could no longer be added up. Use another ledger."
                 )
+            earlier_runs = connection.scalar(select(func.count()).where(runs.c.dataset == dataset))
             connection.execute(
                 insert(runs).values(run_id=run_id, dataset=dataset, partition=partition, started_at=_now())
             )
+            return int(earlier_runs or 0)
 
     def bind_keys(self, key_hashes: Mapping[str, str]) -> None:
         """Bind clients to the keys that they first came with.
 
         Raises:
-            LedgerError: a known client comes with another key: somebody else may have registered its name.
+            LedgerError: a known client comes with another key, or a known key under another name: an account would be
+                somebody else's, or begin anew.
         """
         with self._transaction() as connection:
-            rows = connection.execute(select(keys).where(keys.c.client_id.in_(key_hashes.keys())))
-            known: dict[str, str] = {row.client_id: row.key_hash for row in rows}
+            rows = connection.execute(select(keys)).all()
+            known = {row.client_id: row.key_hash for row in rows}
+            owners = {row.key_hash: row.client_id for row in rows}
             for client_id, key_hash in key_hashes.items():
+                if known.get(client_id, key_hash) != key_hash:
+                    raise LedgerError(
+                        f"client {client_id} comes with another key than ledger {self.url} knows: somebody may have "
+                        f"taken its name. If it renewed its key: 'fedprivacy ledger rebind {client_id} KEY.pub'."
+                    )
+                if owners.get(key_hash, client_id) != client_id:
+                    raise LedgerError(
+                        f"client {client_id} comes with the key of {owners[key_hash]}, so its records have an account "
+                        "already. Register it under that name again."
+                    )
                 if client_id not in known:
                     connection.execute(insert(keys).values(client_id=client_id, key_hash=key_hash))
-                elif known[client_id] != key_hash:
-                    raise LedgerError(
-                        f"client {client_id} comes with another key than ledger {self.url} knows. If its key was "
-                        "renewed on purpose, register the new key under a new name; if not, somebody took its name."
-                    )
+                    known[client_id], owners[key_hash] = key_hash, client_id
+
+    def rebind_key(self, client_id: str, key_hash: str) -> None:
+        """Let a client's account go on under a new key.
+
+        Raises:
+            LedgerError: the ledger does not know the client.
+        """
+        with self._transaction() as connection:
+            statement = update(keys).where(keys.c.client_id == client_id).values(key_hash=key_hash)
+            if connection.execute(statement).rowcount == 0:
+                raise LedgerError(f"ledger {self.url} knows no client '{client_id}'; name one that took part in a run.")
 
     def open_budgets(self, allowances: Mapping[str, Allowance]) -> None:
         """Enter each dataset's budget, once for all runs.
@@ -183,7 +208,7 @@ class Ledger:
                 .where(
                     charges.c.run_id == run_id,
                     charges.c.round == round,
-                    charges.c.dataset_id.in_(dataset_ids),
+                    _among(charges.c.dataset_id, dataset_ids),
                     charges.c.state == ChargeState.RESERVED,
                 )
                 .values(state=state)
@@ -202,16 +227,26 @@ class Ledger:
             raise LedgerError(f"ledger {self.url} cannot be used: {error.orig}. Nothing was charged.") from error
 
 
-def _connect(url: str) -> Engine:
+def database_file(url: str) -> Path:
+    """The file of a ledger's URL.
+
+    Raises:
+        LedgerError: it is no URL, of no SQLite database, or of one in memory: such a ledger forgets.
+    """
     try:
         parsed = make_url(url)
     except ArgumentError:
         raise LedgerError(f"ledger is '{url}', which is no URL; write sqlite:///path/to/ledger.db.") from None
-    if parsed.get_backend_name() != "sqlite":
-        raise LedgerError(f"ledger is '{url}'; this version keeps its ledger in SQLite: sqlite:///path/to/ledger.db.")
-    if parsed.database:
-        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(parsed, connect_args={"timeout": 60.0})
+    in_memory = not parsed.database or ":memory:" in parsed.database or parsed.database.startswith("file:")
+    if parsed.get_backend_name() != "sqlite" or in_memory or parsed.query:
+        raise LedgerError(f"ledger is '{url}'; it must be an SQLite file on disk: write sqlite:///path/to/ledger.db.")
+    return Path(str(parsed.database)).absolute()
+
+
+def _connect(url: str) -> Engine:
+    file = database_file(url)
+    file.parent.mkdir(parents=True, exist_ok=True)
+    engine = create_engine(f"sqlite:///{file}", connect_args={"timeout": 60.0})
     event.listen(engine, "connect", _configure_sqlite)
     event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
     return engine
@@ -224,11 +259,16 @@ def _configure_sqlite(connection: Any, _: object) -> None:
     connection.execute("PRAGMA foreign_keys = ON")
 
 
+def _among(column: Column[str], values: Collection[str]) -> ColumnElement[bool]:
+    """Whether a column is one of the values; one parameter, because SQLite takes no more than some thousand."""
+    return column.in_(select(func.json_each(json.dumps(list(values))).table_valued("value").c.value))
+
+
 def _accounts(connection: Connection, dataset_ids: Collection[str]) -> dict[str, Account]:
     mechanism = (charges.c.sampling_rate, charges.c.noise_multiplier, charges.c.relation)
     totals = (
         select(charges.c.dataset_id, *mechanism, func.sum(charges.c.steps), func.count())
-        .where(charges.c.dataset_id.in_(dataset_ids), charges.c.state != ChargeState.VOID)
+        .where(_among(charges.c.dataset_id, dataset_ids), charges.c.state != ChargeState.VOID)
         .group_by(charges.c.dataset_id, *mechanism)
     )
     histories: dict[str, dict[Event, int]] = {}
@@ -240,7 +280,7 @@ def _accounts(connection: Connection, dataset_ids: Collection[str]) -> dict[str,
 
 
 def _allowances(connection: Connection, dataset_ids: Collection[str]) -> dict[str, Allowance]:
-    rows = connection.execute(select(budgets).where(budgets.c.dataset_id.in_(dataset_ids)))
+    rows = connection.execute(select(budgets).where(_among(budgets.c.dataset_id, dataset_ids)))
     return {
         row.dataset_id: Allowance(
             PrivacyBudget(math.inf if row.epsilon is None else row.epsilon, row.delta), row.filter

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 
+from fedprivacy.dpsgd import DPSGD
 from fedprivacy.events import NeighbouringRelation
 from fedprivacy.flower import InProcessGrid, private_client
 from fedprivacy.flower.records import ENROL, ENROLMENT, GRANT, RECEIPT, REFUSAL, Grant, Refusal, RefusalCode
@@ -11,11 +12,10 @@ from fedprivacy.ledger import Ledger
 from tests.flower.blobs import Blobs, plan_of
 
 
-class Secretive(Blobs):
-    """Fails with a record's content in the exception's text."""
+class Renamed(Blobs):
+    """The same records under another word."""
 
-    def loss(self, outputs, targets):
-        raise RuntimeError("patient 4711 has no label")
+    dataset = "blobs-v2"
 
 
 @pytest.fixture(autouse=True)
@@ -49,6 +49,7 @@ def grant_message(round=1, steps=2, noise_multiplier=2.0, run_id="run", **change
         expected_batch_size=15.0,
         learning_rate=0.5,
         momentum=0.0,
+        earlier_runs=0,
     )
     record = ConfigRecord({**grant.to_record(), **changed})
     return RecordDict({GRANT: record})
@@ -72,8 +73,8 @@ def code(reply):
 
 
 def spent(node):
-    accounts = Ledger(f"sqlite:///{node['folder']}/odometer.db").accounts(["blobs"])
-    return sum(accounts["blobs"].history.values()) if accounts else 0
+    accounts = Ledger(f"sqlite:///{node['folder']}/odometer.db").accounts(["this shard"])
+    return sum(accounts["this shard"].history.values()) if accounts else 0
 
 
 def test_it_enrols_and_trains_within_its_own_budget(node):
@@ -130,11 +131,52 @@ def test_a_malformed_grant_is_refused_before_anything_is_charged(node):
     assert spent(node) == 0
 
 
-def test_the_charge_comes_before_the_training_and_no_text_crosses(node):
-    reply = train(node, task=Secretive())
+def test_the_charge_comes_before_the_training_and_no_text_crosses(node, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("patient 4711 has no label")
+
+    monkeypatch.setattr(DPSGD, "train", fail)
+    reply = train(node)
     assert code(reply) is RefusalCode.CLIENT_FAILED
     assert spent(node) == 2
     assert "4711" not in repr(reply)
+
+
+def test_a_task_that_cannot_work_fails_before_anything_is_charged(node):
+    class Averaging(Blobs):
+        def loss(self, outputs, targets):
+            return super().loss(outputs, targets).mean()
+
+    assert code(train(node, task=Averaging())) is RefusalCode.CLIENT_FAILED
+    assert spent(node) == 0
+
+
+def test_one_record_cannot_make_the_client_fail(node):
+    """A label that the loss refuses would show its presence; the record contributes nothing instead."""
+
+    class Mislabelled(Blobs):
+        def shard(self, source):
+            shard = super().shard(source)
+            shard.targets[3] = 7
+            return shard
+
+    assert all(RECEIPT in train(node, round=r, steps=1, task=Mislabelled()).content for r in range(1, 9))
+
+
+def test_another_word_for_the_same_records_opens_no_second_account(node):
+    assert RECEIPT in train(node, round=1, steps=8).content
+    assert code(train(node, round=2, steps=8, task=Renamed())) is RefusalCode.BUDGET_EXHAUSTED
+
+
+def test_an_odometer_in_memory_is_refused(node):
+    for url in ("sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite:///file:x?mode=memory&uri=true"):
+        assert code(train(node | {"odometer": url})) is RefusalCode.CLIENT_FAILED
+
+
+@pytest.mark.parametrize("changed", [{"clipping_norm": 1e-30}, {"learning_rate": float("inf")}])
+def test_settings_that_would_void_the_clipping_are_refused_before_anything_is_charged(node, changed):
+    assert code(train(node, **changed)) is RefusalCode.GRANT_INVALID
+    assert spent(node) == 0
 
 
 def test_two_deployed_clients_never_share_noise(node, tmp_path):

@@ -20,6 +20,7 @@ GRANT = Grant(
     expected_batch_size=12.5,
     learning_rate=2.0,
     momentum=0.0,
+    earlier_runs=0,
 )
 
 
@@ -53,6 +54,12 @@ def test_a_missing_field_is_refused(name):
         ("noise_multiplier", float("inf")),
         ("relation", "replace-one"),
         ("clipping_norm", -1.0),
+        ("clipping_norm", 1e-30),
+        ("clipping_norm", float("inf")),
+        ("learning_rate", float("inf")),
+        ("learning_rate", float("nan")),
+        ("momentum", 1.0),
+        ("earlier_runs", -1),
         ("expected_batch_size", 0.0),
         ("unknown", 1),
     ],

@@ -7,9 +7,11 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
+from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx, FedTrimmedAvg, Krum
 
 from fedprivacy.accounting import pld
+from fedprivacy.dpsgd import DPSGD
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, RoundFailedError, TooFewClientsError, private_client
 from fedprivacy.flower.records import RECEIPT, Receipt
 from fedprivacy.ledger import Ledger, LedgerError
@@ -213,6 +215,23 @@ def set_array(reply, name, value):
     return reply
 
 
+def garbage(reply):
+    array = reply.content["arrays"]["bias"]
+    broken = Array(dtype=array.dtype, shape=array.shape, stype=array.stype, data=b"not numpy")
+    arrays = ArrayRecord({**reply.content["arrays"], "bias": broken})
+    reply.content = RecordDict({**reply.content, "arrays": arrays})
+    return reply
+
+
+def mislabelled(reply):
+    """Says float32 and sends float64."""
+    huge = Array(np.full(2, 1e300))
+    array = Array(dtype="float32", shape=huge.shape, stype=huge.stype, data=huge.data)
+    arrays = ArrayRecord({**reply.content["arrays"], "bias": array})
+    reply.content = RecordDict({**reply.content, "arrays": arrays})
+    return reply
+
+
 def forged_receipt(_, reply):
     receipt = Receipt.from_record(reply.content[RECEIPT])
     content = {**reply.content, RECEIPT: ConfigRecord({**receipt.to_record(), "steps": 1})}
@@ -227,11 +246,13 @@ def forged_receipt(_, reply):
         (lambda _, r: set_array(r, "bias", np.zeros(3, np.float32)), "wrong-shape:bias"),
         (lambda _, r: set_array(r, "bias", np.zeros(2, np.float64)), "wrong-shape:bias"),
         (lambda _, r: set_array(r, "extra", np.zeros(2, np.float32)), "wrong-arrays"),
+        (lambda _, r: garbage(r), "undecodable:bias"),
+        (lambda _, r: mislabelled(r), "wrong-shape:bias"),
         (forged_receipt, "receipt-does-not-match-grant"),
         (lambda m, _: Message(RecordDict(), reply_to=m), "malformed-receipt"),
         (lambda m, _: Message(Error(2, "secret text"), reply_to=m), "client-error-2"),
     ],
-    ids=["nan", "shape", "dtype", "names", "forged receipt", "empty", "error"],
+    ids=["nan", "shape", "dtype", "names", "garbage", "mislabelled", "forged receipt", "empty", "error"],
 )
 def test_a_bad_reply_is_dropped_and_named_and_the_charge_stays(change, reason, ledger_url):
     plan = plan_of(Blobs(), rounds=2, ledger=ledger_url)
@@ -241,16 +262,82 @@ def test_a_bad_reply_is_dropped_and_named_and_the_charge_stays(change, reason, l
     assert records[-1].spent["client-1"].epsilon == records[-1].spent["client-0"].epsilon
 
 
-def test_a_client_that_raises_sends_a_constant_and_stays_charged(ledger_url):
-    class Fragile(Blobs):
-        def loss(self, outputs, targets):
-            raise RuntimeError("patient 4711 has no label")
+def test_a_client_that_raises_sends_a_constant_and_stays_charged(ledger_url, monkeypatch):
+    def fail(*_, **__):
+        raise RuntimeError("patient 4711 has no label")
 
-    plan = plan_of(Fragile(), rounds=1, ledger=ledger_url)
+    monkeypatch.setattr(DPSGD, "train", fail)
+    plan = plan_of(Blobs(), rounds=1, ledger=ledger_url)
     with pytest.raises(RoundFailedError, match="client-0: client-failed") as failure:
         run(plan)
     assert "4711" not in str(failure.value)
     assert Ledger(ledger_url).accounts(["blobs/client-0"])["blobs/client-0"].history == {plan.event: 2}
+
+
+def test_a_task_that_cannot_work_is_refused_before_anything_is_charged(ledger_url):
+    class Fragile(Blobs):
+        def loss(self, outputs, targets):
+            raise RuntimeError("patient 4711 has no label")
+
+    with pytest.raises(TooFewClientsError, match=r"it refused \(client-failed\); its own log says why") as failure:
+        run(plan_of(Fragile(), rounds=1, ledger=ledger_url))
+    assert "4711" not in str(failure.value)
+
+
+def test_runs_on_one_ledger_never_share_noise_though_the_seed_is_the_same(tmp_path, ledger_url):
+    def final(url):
+        plan = plan_of(Blobs(), rounds=1, noise_multiplier=2.0, seed=1, ledger=url)
+        arrays = ArrayRecord({"weight": Array(np.zeros((2, 2), np.float32)), "bias": Array(np.zeros(2, np.float32))})
+        strategy = PrivateStrategy(FedAvg(**SAMPLING), plan)
+        result = strategy.start(InProcessGrid(private_client(plan.task, plan.config), 4, {}), arrays)
+        return result.arrays["weight"].numpy()
+
+    first, second = final(ledger_url), final(ledger_url)
+    fresh = final(f"sqlite:///{tmp_path / 'other.db'}")
+    assert np.array_equal(first, fresh)
+    assert not np.any(first == second)
+
+
+def test_a_strategy_that_asks_a_client_twice_is_refused(ledger_url):
+    class Twice(FedAvg):
+        def configure_train(self, *args):
+            return [*super().configure_train(*args), *super().configure_train(*args)]
+
+    with pytest.raises(ValueError, match="asks a client twice"):
+        run(plan_of(Blobs(), rounds=1, ledger=ledger_url), Twice(**SAMPLING))
+
+
+def test_an_average_that_is_not_finite_stops_the_run_with_the_model_before_it(ledger_url):
+    class Broken(FedAvg):
+        def aggregate_train(self, server_round, replies):
+            arrays, metrics = super().aggregate_train(server_round, replies)
+            return ArrayRecord({n: Array(a.numpy().astype(np.float64) * 1e300) for n, a in arrays.items()}), metrics
+
+    with pytest.raises(RoundFailedError, match="not finite"):
+        run(plan_of(Blobs(), rounds=3, ledger=ledger_url), Broken(**SAMPLING))
+    assert Ledger(ledger_url).accounts(["blobs/client-0"])["blobs/client-0"].rounds == 1
+
+
+def test_a_client_whose_key_changes_is_left_out_alone(ledger_url):
+    plan, records = plan_of(Blobs(), rounds=2, seed=None, ledger=ledger_url), []
+    grid = InProcessGrid(private_client(plan.task, plan.config), 4, {})
+
+    def nodes():
+        keys = {i: b"other" if i == 1001 and records[1:] else b"key %d" % i for i in grid.get_node_ids()}
+        return [NodeInfo(node_id=i, name=f"hospital-{i}", public_key=k) for i, k in keys.items()]
+
+    grid.get_nodes = nodes
+    strategy = PrivateStrategy(FedAvg(**SAMPLING), plan, observers=[records.append])
+
+    def change_key(record):
+        if record.round == 1:
+            known = strategy._registry._clients[1001]
+            strategy._registry._clients[1001] = replace(known, key_hash="other")
+
+    strategy._observers = [records.append, change_key]
+    strategy.start(grid)
+    assert records[1].participants == ("hospital-1000", "hospital-1001", "hospital-1002", "hospital-1003")
+    assert records[2].participants == ("hospital-1000", "hospital-1002", "hospital-1003")
 
 
 def test_a_round_without_a_usable_update_stops_the_run(ledger_url):
@@ -304,7 +391,7 @@ def test_too_few_clients_is_a_bounded_wait_and_a_clear_error(ledger_url):
 
 def test_a_shared_ledger_with_another_split_is_refused(ledger_url):
     run(plan_of(Blobs(), clients=4, rounds=1, noise_multiplier=1.0, ledger=ledger_url))
-    with pytest.raises(LedgerError, match="split as '4 blobs'"):
+    with pytest.raises(LedgerError, match="split as '4 clients: 4 blobs'"):
         run(plan_of(Blobs(), clients=5, rounds=1, noise_multiplier=1.0, ledger=ledger_url))
 
 

@@ -1,9 +1,11 @@
 """The ledger counts what was charged, over runs, and refuses what it could not add up."""
 
+import hashlib
 import math
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
 from fedprivacy.budget import PrivacyBudget
 from fedprivacy.events import PoissonSampledGaussian
@@ -113,7 +115,9 @@ def test_another_split_of_the_same_records_is_refused(url, ledger):
         ledger.open_run("four", "digits", "20 parts")
 
 
-@pytest.mark.parametrize("bad", ["postgresql://host/db", "not a url", "sqlite:////proc/nowhere/ledger.db"])
+@pytest.mark.parametrize(
+    "bad", ["postgresql://host/db", "not a url", "sqlite:////proc/nowhere/ledger.db", "sqlite://", "sqlite:///:memory:"]
+)
 def test_a_ledger_that_cannot_be_opened_names_setting_value_and_remedy(bad):
     with pytest.raises(LedgerError, match="ledger is"):
         Ledger(bad)
@@ -132,3 +136,45 @@ def test_a_client_is_bound_to_the_key_that_it_first_came_with(url, ledger):
     Ledger(url).bind_keys({"hospital-0": "aa", "hospital-2": "cc"})
     with pytest.raises(LedgerError, match="hospital-1 comes with another key"):
         Ledger(url).bind_keys({"hospital-1": "aa"})
+
+
+def test_one_key_cannot_have_two_accounts_and_a_renewed_key_goes_on_with_one(url, ledger):
+    ledger.bind_keys({"hospital-0": "aa"})
+    with pytest.raises(LedgerError, match="comes with the key of hospital-0"):
+        ledger.bind_keys({"hospital-9": "aa"})
+    with pytest.raises(LedgerError, match="comes with the key of one"):
+        ledger.bind_keys({"one": "dd", "two": "dd"})
+    ledger.rebind_key("hospital-0", "bb")
+    Ledger(url).bind_keys({"hospital-0": "bb"})
+    with pytest.raises(LedgerError, match="knows no client 'nobody'"):
+        ledger.rebind_key("nobody", "cc")
+
+
+def test_the_command_rebinds_a_key_in_the_form_that_flower_knows(url, ledger, tmp_path):
+    from typer.testing import CliRunner
+
+    from fedprivacy.cli import app
+    from fedprivacy.deploy.keys import write_client_key
+
+    ledger.bind_keys({"hospital-0": "aa"})
+    new = write_client_key(tmp_path, "hospital-0").public_key
+    done = CliRunner().invoke(app, ["ledger", "rebind", "hospital-0", str(new), "--ledger", url])
+    assert done.exit_code == 0
+    pem = load_ssh_public_key(new.read_bytes()).public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    assert pem.startswith(b"-----BEGIN PUBLIC KEY-----")
+    ledger.bind_keys({"hospital-0": hashlib.sha256(pem).hexdigest()})
+    missing = CliRunner().invoke(app, ["ledger", "rebind", "nobody", str(new), "--ledger", url])
+    assert missing.exit_code == 2
+
+
+def test_a_ledger_holds_more_datasets_than_sqlite_takes_parameters(ledger):
+    many = {f"d{i}": ALLOWANCE for i in range(40_000)}
+    ledger.open_budgets(many)
+    assert ledger.accounts(list(many)) == {}
+    assert len(ledger.reserve("run", 1, EVENT, dict.fromkeys(many, 1), unlimited)) == 40_000
+    assert len(ledger.accounts(list(many))) == 40_000
+
+
+def test_runs_on_the_same_records_are_counted(ledger):
+    assert [ledger.open_run(name, "digits", "ten") for name in "abc"] == [0, 1, 2]
+    assert ledger.open_run("d", "cancer", "five") == 0
