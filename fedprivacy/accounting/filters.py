@@ -56,7 +56,8 @@ class FixedMechanismFilter:
     Formal guarantee. Let n be the quota of an empty past. Every history that this filter lets happen is a prefix of the
     n-fold composition of one event, and the n-fold composition satisfies the budget. Which rounds the client joins,
     how many steps it takes and when it stops may all depend on what was released: an execution that does not happen
-    is post-processing of one that does. The whole interaction is therefore (epsilon, delta)-differentially private.
+    is post-processing of one that does. The whole interaction is therefore (epsilon, delta)-differentially private. The
+    budget must be fixed before anything is released: one that is raised for what was seen is no bound, but a reading.
 
     Attributes:
         budget: the budget that is kept.

@@ -13,7 +13,7 @@ from fedprivacy.events import Event, History
 
 
 def checked(history: History) -> dict[Event, int]:
-    """The events of `history` that were executed at least once.
+    """The events of `history` that were executed at least once, in a fixed order: sums must not depend on another.
 
     Raises:
         ValueError: a count is negative or not an integer, or the events state different neighbouring relations.
@@ -23,7 +23,7 @@ def checked(history: History) -> dict[Event, int]:
             raise ValueError(f"the history counts {event} {count} times; a count is an integer of at least 0.")
     executed = {event: int(count) for event, count in history.items() if count > 0}
     _check_relations(executed)
-    return executed
+    return dict(sorted(executed.items()))
 
 
 def extended(past: History | None, event: Event, steps: int) -> dict[Event, int]:

@@ -83,7 +83,8 @@ def epsilons(event: Event, steps: Sequence[int], delta: float, past: History | N
         past: what was executed before; empty when omitted.
 
     Returns:
-        Epsilons in nats, shape [steps], never decreasing in the number of executions.
+        Epsilons in nats, shape [steps], never decreasing in the number of executions. A longer list may raise one by up
+        to 1e-3 of itself, because all of them share a grid; each is an upper bound in any list.
 
     Raises:
         ValueError: a step count is negative, delta is outside (0, 1), or the events mix neighbouring relations.

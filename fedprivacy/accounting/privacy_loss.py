@@ -141,14 +141,17 @@ def _outcomes(event: Event, losses: FloatArray) -> tuple[FloatArray, FloatArray,
     Returns:
         z of N(0, s^2), shape [losses]; z of N(1, s^2), shape [losses]; and a bound, in nats, on how far the exact loss
         at a returned outcome lies from the wanted one. The inverse loses digits where the loss is flat, but there
-        the loss hardly moves: the error in the loss, not in the outcome, stays at the rounding level.
+        the loss hardly moves: the error in the loss, not in the outcome, stays at the rounding level. `near` would
+        lose it all the same for large negative losses, which only occur with q close to 1: its error is multiplied by
+        q e^-l; `far` has an error of about (1 + |l|) roundings on either side.
     """
     q, noise = event.sampling_rate, event.noise_multiplier
-    with np.errstate(divide="ignore"):
-        near = np.log1p(np.maximum(np.expm1(np.minimum(losses, 1.0)) / q, -1.0))
-        beyond = np.maximum(losses, 1.0)
-        far = beyond + np.log1p((q - 1.0) * np.exp(-beyond)) - np.log(q)
-        log_ratio = losses if q == 1.0 else np.where(losses < 1.0, near, far)
+    small = np.abs(losses) < 1.0
+    with np.errstate(divide="ignore", over="ignore"):
+        near = np.log1p(np.maximum(np.expm1(np.where(small, losses, 0.0)) / q, -1.0))
+        beyond = np.where(small, 1.0, losses)
+        far = beyond + np.log1p(np.maximum((q - 1.0) * np.exp(-beyond), -1.0)) - np.log(q)
+        log_ratio = losses if q == 1.0 else np.where(small, near, far)
     z_base = np.clip(noise * log_ratio + 0.5 / noise, -_FARTHEST, _FARTHEST)
     z_shifted = np.clip(noise * log_ratio - 0.5 / noise, -_FARTHEST, _FARTHEST)
     slack = ROUNDING * (1.0 + np.abs(losses).max() - np.log(q) + (1.0 / noise) ** 2)

@@ -294,3 +294,9 @@ def test_a_whole_plan_takes_a_moment() -> None:
     start = time.perf_counter()
     pld.epsilons(PoissonSampledGaussian(0.013, 1.07), range(10, 1001, 10), 1e-5)
     assert time.perf_counter() - start < 5.0
+
+
+def test_epsilon_does_not_depend_on_the_order_of_the_history() -> None:
+    events = [PoissonSampledGaussian(q, s) for q, s in ((0.01, 0.8), (0.2, 3.0), (0.05, 1.1), (0.001, 0.6))]
+    histories = [dict.fromkeys(order, 7) for order in itertools.permutations(events)]
+    assert len({pld.epsilon(history, 1e-6) for history in histories}) == 1

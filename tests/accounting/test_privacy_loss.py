@@ -44,6 +44,19 @@ def test_the_slack_covers_the_rounding_of_cell_boundaries(event: PoissonSampledG
     assert slack < 1e-12
 
 
+@pytest.mark.parametrize("rest", [1e-2, 1e-6, 1e-10, 1e-13, 2.0**-53])
+def test_the_slack_covers_large_negative_losses_at_rates_close_to_one(rest: float) -> None:
+    event = PoissonSampledGaussian(1.0 - rest, 0.5)
+    losses = np.linspace(np.log(rest) * 0.999, -1e-3, 40)
+    z, _, slack = _outcomes(event, losses)
+    with mpmath.workdps(60):
+        q = mpmath.mpf(event.sampling_rate)
+        for loss, outcome in zip(losses, z, strict=True):
+            exponent = (2 * mpmath.mpf(float(outcome)) * mpmath.mpf(0.5) - 1) / (2 * mpmath.mpf(0.5) ** 2)
+            exact = mpmath.log(1 - q + q * mpmath.exp(exponent))
+            assert abs(exact - mpmath.mpf(float(loss))) <= slack
+
+
 def test_a_fine_grid_is_tight() -> None:
     event = PoissonSampledGaussian(0.01, 1.0)
     loss = discretise(event, Direction.REMOVE, -14, 9.0)
