@@ -116,7 +116,7 @@ def _what_next(history: RunHistory, config: RunConfig) -> str:
     return (
         f"\n[bold]{result}[/] after {count_text(len(history.rounds), 'round')}; "
         f"no client above epsilon {epsilon_text(last.max_epsilon, config.epsilon)}.\n"
-        f"A seeded run (seed {config.seed}) can be repeated and protects nobody from whoever knows the seed.\n"
+        f"Seeded with {config.seed}: repeatable, and no protection from whoever knows the seed.\n"
         f"Report: {Path(config.out) / REPORT}\n"
         f"Next: [bold]{command} plan --epsilon 1[/] shows what a tighter budget costs, "
         f"[bold]{command} simulate --epsilon 1[/] runs it."

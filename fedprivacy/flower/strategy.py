@@ -304,7 +304,8 @@ def _like(aggregated: ArrayRecord, model: ArrayRecord) -> ArrayRecord:
     Raises:
         RoundFailedError: it is not finite. Every further round on such a model would spend privacy for nothing.
     """
-    values = {name: aggregated[name].numpy().astype(old.dtype) for name, old in model.items()}
+    with np.errstate(over="ignore"):  # an overflow is found below
+        values = {name: aggregated[name].numpy().astype(old.dtype) for name, old in model.items()}
     if not all(np.isfinite(value).all() for value in values.values()):
         raise RoundFailedError(
             "The average of the clients' updates is not finite. The run stops with the model of the round before: "
