@@ -40,7 +40,7 @@ def private_client(task: Task | None = None, config: RunConfig | None = None) ->
     def enrol(message: Message, context: Context) -> Message:
         try:
             client = open_client(*configured(context), context)
-            return release.enrolment(message, client.client_id, client.public_shard_size)
+            return release.enrolment(message, client.client_id, client.public_shard_size, client.num_partitions)
         except Exception as error:
             return _refuse(message, error)
 

@@ -51,6 +51,7 @@ class LocalClient:
         shard: its records, on its device.
         odometer: its own guard; None in a simulation, where the ledger of the run is the only book.
         seed: of the simulation; None: secret randomness.
+        num_partitions: into how many parts the simulation splits the records; 0 in a deployment.
     """
 
     client_id: str
@@ -58,6 +59,7 @@ class LocalClient:
     shard: Shard
     odometer: Odometer | None
     seed: int | None
+    num_partitions: int
 
     def keystream(self, earlier_runs: int) -> Keystream:
         """Its randomness for one round: fresh and kept nowhere, unless a simulation is seeded."""
@@ -88,7 +90,7 @@ def open_client(task: Task, config: RunConfig, context: Context) -> LocalClient:
     if config.seed is not None:
         raise Refused(RefusalCode.SEED_IN_DEPLOYMENT, "seed is set: whoever knows it can subtract the noise. Unset it.")
     client_id, folder, odometer = _deployed(node)
-    return LocalClient(client_id, task, _own_shard(task, folder, config.device), odometer, None)
+    return LocalClient(client_id, task, _own_shard(task, folder, config.device), odometer, None, 0)
 
 
 def is_simulated(node: UserConfig) -> bool:
@@ -100,7 +102,7 @@ def is_simulated(node: UserConfig) -> bool:
 def _simulated(task: Task, config: RunConfig, partition_id: int, num_partitions: int) -> LocalClient:
     client_id = simulated_client_id(partition_id, num_partitions)
     shard = _simulated_shard(task, partition_id, num_partitions, config.device)
-    return LocalClient(client_id, task, shard, None, config.seed)
+    return LocalClient(client_id, task, shard, None, config.seed, num_partitions)
 
 
 def _deployed(node: UserConfig) -> tuple[str, Path, Odometer]:

@@ -172,14 +172,18 @@ class Enrolment(_WireRecord):
     Attributes:
         client_id: its name in a simulation; in a deployment the registered name or key counts instead.
         shard_size: number of records if the task declares it public, else 0.
+        num_partitions: into how many parts a simulation splits the records; 0 in a deployment.
     """
 
     client_id: str
     shard_size: int
+    num_partitions: int
 
     def __post_init__(self) -> None:
-        if self.shard_size < 0:
-            raise ValueError(f"shard_size is {self.shard_size}; a shard has at least 0 records.")
+        if self.shard_size < 0 or self.num_partitions < 0:
+            raise ValueError(
+                f"shard_size is {self.shard_size} and num_partitions {self.num_partitions}; none is negative."
+            )
 
 
 @dataclass(frozen=True, slots=True)

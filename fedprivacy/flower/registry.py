@@ -34,11 +34,13 @@ class EnrolledClient:
     Attributes:
         client_id: stable over rounds and runs, independent of the node id.
         shard_size: what it disclosed; 0 if shard sizes are private.
+        num_partitions: into how many parts it says the records are split; 0 in a deployment.
         key_hash: SHA-256 of the public key that Flower authenticated, in hexadecimal; empty in a simulation.
     """
 
     client_id: str
     shard_size: int
+    num_partitions: int
     key_hash: str
 
 
@@ -100,7 +102,9 @@ class ClientRegistry:
             log.warning("Node %s is not enrolled: %s", node.node_id, error)
             return
         self._problems.pop(node.node_id, None)
-        self._clients[node.node_id] = EnrolledClient(client_id, enrolment.shard_size, key_hash)
+        self._clients[node.node_id] = EnrolledClient(
+            client_id, enrolment.shard_size, enrolment.num_partitions, key_hash
+        )
 
     def _shortage(self, online: int, count: int) -> str:
         problems = "".join(f" Node {node_id}: {problem}." for node_id, problem in self._problems.items())

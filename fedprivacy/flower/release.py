@@ -5,7 +5,7 @@ Every reply is built here, from one of three types, and a type is all that may c
 | what | kind | why it may leave |
 |---|---|---|
 | `PrivateUpdate` | private | came out of the mechanism, with the event that it cost |
-| `Enrolment` | public | a name, and the shard's size only where the task declares sizes public |
+| `Enrolment` | public | a name, a simulation's split, and the shard's size only where the task declares sizes public |
 | `RefusalCode` | constant | one of a few codes; texts of exceptions stay in the client's log |
 
 No example count, no local loss or accuracy, no exception text has a place in these types, so none can leave.
@@ -36,9 +36,9 @@ def update(message: Message, grant: Grant, released: PrivateUpdate) -> Message:
     return Message(RecordDict({ARRAYS: arrays, RECEIPT: receipt.to_record()}), reply_to=message)
 
 
-def enrolment(message: Message, client_id: str, shard_size: int | None) -> Message:
-    """Reply with the client's name and, where the task declares it public, the size of its shard (else None)."""
-    record = Enrolment(client_id=client_id, shard_size=shard_size or 0).to_record()
+def enrolment(message: Message, client_id: str, shard_size: int | None, num_partitions: int) -> Message:
+    """Reply with the client's name, the size of its shard (None unless the task declares it public), and the split."""
+    record = Enrolment(client_id, shard_size or 0, num_partitions).to_record()
     return Message(RecordDict({ENROLMENT: record}), reply_to=message)
 
 

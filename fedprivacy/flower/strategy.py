@@ -177,13 +177,21 @@ class PrivateStrategy(Strategy):
         """Wait for the clients, then open the ledger: their identities say whether this is a deployment."""
         self._registry.wait_for(grid, self.config.clients)
         online = list(self._registry.online(grid).values())
-        deployed = any(client.key_hash for client in online)
-        config, split = self.config, self.task.partition(self.config.clients)
-        partition = "the clients' own folders" if deployed else f"{config.clients} clients: {split}"
+        deployed, config = any(client.key_hash for client in online), self.config
         self._ledger = Ledger(config.ledger_url(deployed=deployed))
-        self._earlier_runs = self._ledger.open_run(self.run_id, self.task.dataset, partition)
+        self._earlier_runs = self._ledger.open_run(self.run_id, self.task.dataset, self._partition(online))
         self._accountant = CentralAccountant(self._ledger, self.run_id, self.plan.event, config.budget, config.filter)
         self._open_accounts(online)
+
+    def _partition(self, clients: Iterable[EnrolledClient]) -> str:
+        """The name of the split that the clients hold: every run on one ledger must have the same."""
+        splits = {client.num_partitions for client in clients}
+        names = [
+            f"{parts} clients: {self.task.partition(parts)}" if parts else "own folders" for parts in sorted(splits)
+        ]
+        if len(names) != 1:
+            raise LedgerError(f"the clients hold parts of different splits ({'; '.join(names)}); start them alike.")
+        return names[0]
 
     def _open_accounts(self, clients: Iterable[EnrolledClient]) -> None:
         """Open the clients' accounts, each bound to the key of its client."""

@@ -25,7 +25,7 @@ GRANT = Grant(
 
 
 @pytest.mark.parametrize(
-    "record", [GRANT, GRANT.receipt(), Enrolment("client-0", 7), Refusal(RefusalCode.CLIENT_FAILED)]
+    "record", [GRANT, GRANT.receipt(), Enrolment("client-0", 7, 10), Refusal(RefusalCode.CLIENT_FAILED)]
 )
 def test_records_survive_the_wire(record):
     assert type(record).from_record(record.to_record()) == record
@@ -71,7 +71,7 @@ def test_a_wrong_value_is_refused(name, value):
 
 def test_a_negative_shard_size_cannot_become_a_weight():
     with pytest.raises(RecordError, match="shard_size is -5"):
-        Enrolment.from_record(ConfigRecord({"version": 1, "client_id": "a", "shard_size": -5}))
+        Enrolment.from_record(ConfigRecord({"version": 1, "client_id": "a", "shard_size": -5, "num_partitions": 3}))
 
 
 def test_the_receipt_states_what_the_grant_allowed():

@@ -18,7 +18,7 @@ def grid_of(*nodes):
 
     @app.query("enrol")
     def enrol(message, context):
-        return Message(RecordDict({ENROLMENT: Enrolment("mallory", 7).to_record()}), reply_to=message)
+        return Message(RecordDict({ENROLMENT: Enrolment("mallory", 7, 0).to_record()}), reply_to=message)
 
     grid = InProcessGrid(app, len(nodes), {})
     infos = [NodeInfo(node_id=i, name=n, public_key=k) for i, (n, k) in zip(grid.get_node_ids(), nodes, strict=True)]
