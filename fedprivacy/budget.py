@@ -1,4 +1,4 @@
-"""Privacy budgets and what was spent of them."""
+"""Privacy budgets."""
 
 from __future__ import annotations
 
@@ -28,11 +28,3 @@ class PrivacyBudget:
     def enforced(self) -> bool:
         """Whether the budget can ever be exhausted."""
         return math.isfinite(self.epsilon)
-
-
-@dataclass(frozen=True, slots=True)
-class PrivacySpent:
-    """(epsilon, delta) that a history of events has cost under composition."""
-
-    epsilon: float
-    delta: float

@@ -18,7 +18,7 @@ import typer
 from rich.console import Console
 from rich.logging import RichHandler
 
-from fedprivacy.config import FIELDS, Engine, RunConfig
+from fedprivacy.config import BUILT_IN, DEFAULT_TASK, FIELDS, Engine, RunConfig
 from fedprivacy.deploy.cli import deploy_app
 from fedprivacy.ledger.cli import ledger_app
 
@@ -75,7 +75,7 @@ def simulate(settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, a
     from fedprivacy.terminal import RoundProgress, client_table, failures
     from server.app import server_app
 
-    plan = RunPlan.of({"seed": DEFAULT_SEED} | settings)
+    plan = RunPlan.of(_default_seed(settings) | settings)
     config = replace(plan.config, out=plan.config.out or new_run_folder(plan.task.name))
     with RoundProgress(Console(stderr=True, quiet=as_json), plan) as progress:
         server = server_app(progress, config=config)
@@ -116,11 +116,22 @@ def _what_next(history: RunHistory, config: RunConfig) -> str:
     return (
         f"\n[bold]{result}[/] after {count_text(len(history.rounds), 'round')}; "
         f"no client above epsilon {epsilon_text(last.max_epsilon, config.epsilon)}.\n"
-        f"Seeded with {config.seed}: repeatable, and no protection from whoever knows the seed.\n"
+        f"{_about_seed(config.seed)}\n"
         f"Report: {Path(config.out) / REPORT}\n"
         f"Next: [bold]{command} plan --epsilon 1[/] shows what a tighter budget costs, "
         f"[bold]{command} simulate --epsilon 1[/] runs it."
     )
+
+
+def _default_seed(settings: dict[str, Any]) -> dict[str, Any]:
+    """Runs on bundled, public records are repeatable; a user's own records get noise that nobody can repeat."""
+    return {"seed": DEFAULT_SEED} if settings.get("task", DEFAULT_TASK) in BUILT_IN else {}
+
+
+def _about_seed(seed: int | None) -> str:
+    if seed is None:
+        return "The noise came from a secret that is gone: this run cannot be repeated."
+    return f"Seeded with {seed}: repeatable, and no protection from whoever knows the seed."
 
 
 def _as_typed(program: str) -> str:

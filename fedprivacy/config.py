@@ -25,6 +25,9 @@ if TYPE_CHECKING:
 
 STRATEGIES = ("fedavg", "fedavgm", "fedadam", "fedprox", "fedtrimmedavg", "krum")
 
+BUILT_IN = {"digits": "fedprivacy.tasks.digits:Digits", "cancer": "fedprivacy.tasks.cancer:Cancer"}
+"""Where the built-in tasks are defined, by name."""
+
 DEFAULT_TASK = "digits"
 
 
@@ -59,7 +62,7 @@ def _setting(words: str, default: Any = dataclasses.MISSING) -> Any:
 class RunConfig:
     """A complete configuration. Each field says what it means; it is the help text of the command line, too."""
 
-    task: str = _setting("A built-in task (digits, cancer) or path/to/file.py:name.", DEFAULT_TASK)
+    task: str = _setting(f"A built-in task ({', '.join(BUILT_IN)}) or path/to/file.py:name.", DEFAULT_TASK)
     clients: int = _setting("How many clients to simulate, or to wait for in a deployment.", 10)
     rounds: int = _setting("Number of rounds.")
     local_steps: int = _setting("Local steps of DP-SGD in each round.")
@@ -73,7 +76,9 @@ class RunConfig:
     strategy: str = _setting(f"Flower strategy that averages: {', '.join(STRATEGIES)}.", "fedavg")
     fraction_train: float = _setting("Share of the clients that each round asks.", 1.0)
     filter: str = _setting(f"How the budget is enforced: {', '.join(FILTERS)}.", "fixed-mechanism")
-    seed: int | None = _setting("Makes a simulation repeatable (0 unless given); a deployed client refuses one.", None)
+    seed: int | None = _setting(
+        "Makes a simulation repeatable; built-in tasks are simulated with 0. A deployed client refuses one.", None
+    )
     device: str = _setting("auto (shards spread over the GPUs that are there), cpu, cuda or cuda:N.", "auto")
     out: str = _setting("Folder for the results.", "")
     ledger: str = _setting(

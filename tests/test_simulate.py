@@ -122,6 +122,16 @@ def test_without_a_shared_ledger_a_run_starts_from_nothing(tmp_path):
     assert summary(*options, cwd=tmp_path)["max_epsilon"] == summary(*options, cwd=tmp_path)["max_epsilon"]
 
 
+def test_a_task_of_one_s_own_gets_noise_that_nobody_can_repeat(tmp_path):
+    (tmp_path / "mine.py").write_text("from fedprivacy.tasks.cancer import Cancer\nclass Mine(Cancer): pass\n")
+    options = ("--task", "mine.py:Mine", "--clients", "3", "--rounds", "1")
+    printed = [fedprivacy("simulate", *options, "--out", name, cwd=tmp_path).stdout for name in "ab"]
+    assert all("cannot be repeated" in text for text in printed)
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in "ab"]
+    assert models[0] != models[1]
+    assert "Seeded with 0" in fedprivacy("simulate", "--rounds", "1", cwd=tmp_path).stdout
+
+
 def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path):
     options = ("--rounds", "1", "--out", "here")
     summary(*options, cwd=tmp_path)

@@ -44,11 +44,6 @@ def write_toml(path: Path, tables: Mapping[str, Mapping[str, Scalar]]) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-def _toml_scalar(value: Scalar) -> str:
-    """A JSON scalar is a TOML scalar, except for the infinities, which JSON cannot write."""
-    return str(value) if value in (math.inf, -math.inf) else json.dumps(value)
-
-
 def _scripts() -> Path:
     return Path(sys.executable).parent
 

@@ -54,7 +54,8 @@ class ClientRegistry:
     def __init__(self, timeout: float) -> None:
         self._timeout = timeout
         self._clients: dict[int, EnrolledClient] = {}
-        self._problems: dict[int, str] = {}
+        self._refused: dict[int, str] = {}
+        self._silent: set[int] = set()
 
     def __getitem__(self, node_id: int) -> EnrolledClient:
         return self._clients[node_id]
@@ -65,32 +66,35 @@ class ClientRegistry:
         return {node_id: self._clients[node_id] for node_id in sorted(nodes, key=lambda n: self._clients[n].client_id)}
 
     def wait_for(self, grid: Grid, count: int) -> None:
-        """Enrol until `count` clients are online.
+        """Enrol until `count` clients are online. Whoever refused is not asked again, nor waited for.
 
         Raises:
             TooFewClientsError: says how many came, and what kept the others away.
         """
         deadline = time.monotonic() + self._timeout
         while True:
-            self._ask(grid, [node for node in grid.get_nodes() if node.node_id not in self._clients])
+            self._ask(grid, [node for node in grid.get_nodes() if node.node_id not in self._clients | self._refused])
             online = len(self.online(grid))
             if online >= count:
                 return
-            if time.monotonic() >= deadline:
+            if time.monotonic() >= deadline or online + len(self._refused) >= count:
                 raise TooFewClientsError(self._shortage(online, count))
             time.sleep(min(0.5, self._timeout))
 
     def enrol_new(self, grid: Grid) -> None:
         """Ask every node that was never asked who it is."""
-        self._ask(grid, [n for n in grid.get_nodes() if n.node_id not in self._clients | self._problems])
+        asked = self._clients.keys() | self._refused.keys() | self._silent
+        self._ask(grid, [node for node in grid.get_nodes() if node.node_id not in asked])
 
     def _ask(self, grid: Grid, nodes: list[NodeInfo]) -> None:
         messages = [Message(RecordDict(), node.node_id, ENROL) for node in nodes]
         replies = {reply.metadata.src_node_id: reply for reply in exchange(grid, messages, self._timeout)}
+        self._silent = {node.node_id for node in nodes} - replies.keys()
         for node in nodes:
-            self._enrol(grid, node, replies.get(node.node_id))
+            if node.node_id in replies:
+                self._enrol(grid, node, replies[node.node_id])
 
-    def _enrol(self, grid: Grid, node: NodeInfo, reply: Message | None) -> None:
+    def _enrol(self, grid: Grid, node: NodeInfo, reply: Message) -> None:
         try:
             key_hash = _authenticated_key_hash(node)
             enrolment = _parse(reply)
@@ -98,18 +102,18 @@ class ClientRegistry:
             if any(client.client_id == client_id for client in self.online(grid).values()):
                 raise RecordError(f"another node is enrolled as '{client_id}'")
         except RecordError as error:
-            self._problems[node.node_id] = str(error)
+            self._refused[node.node_id] = str(error)
             log.warning("Node %s is not enrolled: %s", node.node_id, error)
             return
-        self._problems.pop(node.node_id, None)
         self._clients[node.node_id] = EnrolledClient(
             client_id, enrolment.shard_size, enrolment.num_partitions, key_hash
         )
 
     def _shortage(self, online: int, count: int) -> str:
-        problems = "".join(f" Node {node_id}: {problem}." for node_id, problem in self._problems.items())
+        problems = self._refused | dict.fromkeys(self._silent, "it did not answer")
+        reasons = "".join(f" Node {node_id}: {problem}." for node_id, problem in problems.items())
         return (
-            f"{online} of {count} clients came within {self._timeout:g} s.{problems} Start the missing clients, "
+            f"{online} of {count} clients came within {self._timeout:g} s.{reasons} Start the missing clients, "
             "lower clients, or raise node-timeout."
         )
 
@@ -133,9 +137,7 @@ def _authenticated_key_hash(node: NodeInfo) -> str:
     return ""
 
 
-def _parse(reply: Message | None) -> Enrolment:
-    if reply is None:
-        raise RecordError("it did not answer")
+def _parse(reply: Message) -> Enrolment:
     if reply.has_error():
         raise RecordError(f"its ClientApp failed with Flower's code {reply.error.code}; its own log says why")
     for name, kind in ((REFUSAL, Refusal), (ENROLMENT, Enrolment)):

@@ -83,9 +83,15 @@ class BundledClassification(ABC):
         return self.split.describe(num_partitions)
 
     def _part(self, source: ShardSource) -> Records:
+        if source.partition_id is None or source.num_partitions is None:
+            raise ValueError("The client names neither a data folder nor a part of the split; give it a folder.")
         features, labels = self._separated()[0]
-        rows = self.split.rows(labels, source)
+        rows = self._rows(source.num_partitions)[source.partition_id]
         return features[rows], labels[rows]
+
+    @cache  # noqa: B019 - a task lives as long as its process
+    def _rows(self, num_partitions: int) -> list[NDArray[np.int64]]:
+        return self.split.rows(self._separated()[0][1], num_partitions)
 
     @cache  # noqa: B019 - a task lives as long as its process
     def _separated(self) -> tuple[Records, Records]:

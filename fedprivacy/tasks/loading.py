@@ -9,9 +9,8 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
+from fedprivacy.config import BUILT_IN
 from fedprivacy.tasks.protocol import Task
-
-BUILT_IN = {"digits": "fedprivacy.tasks.digits:Digits", "cancer": "fedprivacy.tasks.cancer:Cancer"}
 
 
 class TaskError(ValueError):

@@ -7,8 +7,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprivacy.tasks.protocol import ShardSource
-
 
 @dataclass(frozen=True, slots=True)
 class DirichletSplit:
@@ -16,7 +14,8 @@ class DirichletSplit:
 
     Attributes:
         alpha: concentration, > 0.
-        smallest_shard: least number of records of a client; the draw is repeated until it holds.
+        smallest_shard: least number of records of a client (a quarter of the mean, where that is less); the draw is
+            repeated until it holds.
         seed: of the draw. It belongs to the task, not to a run, so that a client's shard stays its own over runs.
     """
 
@@ -24,32 +23,30 @@ class DirichletSplit:
     smallest_shard: int
     seed: int
 
-    def rows(self, labels: NDArray[np.int64], source: ShardSource) -> NDArray[np.int64]:
-        """Row numbers of one simulated client.
+    def rows(self, labels: NDArray[np.int64], num_partitions: int) -> list[NDArray[np.int64]]:
+        """Row numbers of every client's records, one array for each of `num_partitions` clients.
 
         Args:
             labels: each record's class, shape [records].
-            source: which part is wanted.
+            num_partitions: number of clients.
 
         Raises:
-            ValueError: the source names no part, or the labels cannot be split into that many.
+            ValueError: the records cannot be split into that many parts.
         """
-        if source.partition_id is None or source.num_partitions is None:
-            raise ValueError("The client names neither a data folder nor a part of the split; give it a folder.")
         # Imported here: a deployed client reads its folder and should not wait seconds for these in every round.
         from datasets import Dataset
         from flwr_datasets.partitioner import DirichletPartitioner
 
         partitioner = DirichletPartitioner(
-            num_partitions=source.num_partitions,
+            num_partitions=num_partitions,
             partition_by="label",
             alpha=self.alpha,
-            min_partition_size=self.smallest_shard,
+            min_partition_size=min(self.smallest_shard, len(labels) // (4 * num_partitions)),
             self_balancing=False,
             seed=self.seed,
         )
         partitioner.dataset = Dataset.from_dict({"row": np.arange(len(labels)), "label": labels})
-        return np.asarray(partitioner.load_partition(source.partition_id)["row"], dtype=np.int64)
+        return [np.asarray(partitioner.load_partition(part)["row"], dtype=np.int64) for part in range(num_partitions)]
 
     def describe(self, num_partitions: int) -> str:
         """The split's name, which differs whenever the split does."""

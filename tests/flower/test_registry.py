@@ -1,12 +1,14 @@
 """Who a node is: the operator's registration in a deployment, the client's own word only in a simulation."""
 
+import time
+
 import pytest
 from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
 
-from fedprivacy.flower import InProcessGrid, TooFewClientsError
-from fedprivacy.flower.records import ENROLMENT, Enrolment
+from fedprivacy.flower import InProcessGrid, TooFewClientsError, release
+from fedprivacy.flower.records import ENROLMENT, Enrolment, RefusalCode
 from fedprivacy.flower.registry import ClientRegistry
 
 PEM = b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"
@@ -48,3 +50,29 @@ def test_a_supernode_that_nobody_registered_by_name_is_refused_with_the_remedy()
 def test_two_nodes_cannot_be_one_client():
     with pytest.raises(TooFewClientsError, match="another node is enrolled as 'hospital-0'"):
         ClientRegistry(0.1).wait_for(grid_of(("hospital-0", PEM), ("hospital-0", PEM)), 2)
+
+
+def test_a_client_that_refuses_is_not_waited_for():
+    app = ClientApp()
+    app.query("enrol")(lambda message, _: release.refusal(message, RefusalCode.SEED_IN_DEPLOYMENT))
+    started = time.monotonic()
+    with pytest.raises(TooFewClientsError, match=r"it refused \(seed-in-deployment\)"):
+        ClientRegistry(60.0).wait_for(InProcessGrid(app, 2, {}), 2)
+    assert time.monotonic() - started < 10.0
+
+
+def test_a_node_that_does_not_answer_is_asked_again():
+    class Slow(InProcessGrid):
+        asked = 0
+
+        def pull_messages(self, message_ids):
+            self.asked += 1
+            return super().pull_messages(message_ids) if self.asked > 4 else []
+
+    app = ClientApp()
+    app.query("enrol")(lambda message, _: release.enrolment(message, "a", 1, 1))
+    grid, registry = Slow(app, 1, {}), ClientRegistry(0.15)
+    with pytest.raises(TooFewClientsError, match="it did not answer"):
+        registry.wait_for(grid, 1)
+    registry.wait_for(grid, 1)
+    assert len(registry.online(grid)) == 1

@@ -57,3 +57,10 @@ def test_the_scaling_constants_of_cancer_are_those_of_the_public_records():
 def test_a_client_without_folder_or_part_is_told_what_to_give():
     with pytest.raises(ValueError, match="give it a folder"):
         load_task("digits").shard(ShardSource())
+
+
+@pytest.mark.parametrize("clients", [2, 50, 100])
+def test_the_digits_can_be_split_over_few_and_many_clients(clients):
+    task = load_task("digits")
+    sizes = [len(task.shard(ShardSource(partition_id=i, num_partitions=clients))) for i in range(clients)]
+    assert sum(sizes) == 1437 and min(sizes) > 0
