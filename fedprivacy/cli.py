@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.logging import RichHandler
+from rich.markup import escape
 
 from fedprivacy.config import BUILT_IN, DEFAULT_TASK, FIELDS, Engine, RunConfig
 from fedprivacy.deploy.cli import deploy_app
@@ -85,7 +86,7 @@ def simulate(settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, a
         return
     _OUT.print(client_table(history))
     for line in failures(history):
-        _OUT.print(f"[yellow]{line}")
+        _OUT.print(f"[yellow]{escape(line)}")
     _OUT.print(_what_next(history, config))
 
 
@@ -158,5 +159,5 @@ def _plain_errors() -> Iterator[None]:
         yield
     except (ConfigError, LedgerError, MechanismChanged, RunFolderError, RoundFailedError, TooFewClientsError) as error:
         for line in str(error).splitlines():
-            _ERR.print(f"[red]error:[/] {line}", highlight=False, soft_wrap=True)
+            _ERR.print(f"[red]error:[/] {escape(line)}", highlight=False, soft_wrap=True)
         raise typer.Exit(2) from None

@@ -7,11 +7,10 @@ round), `rounds.jsonl` (one line a round) and, when the run has ended, `model.sa
 
 from __future__ import annotations
 
-import dataclasses
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -66,13 +65,13 @@ class RunHistory:
     def summary(self) -> dict[str, Any]:
         """The final figures: what `fedprivacy simulate --json` prints."""
         return {
-            "accuracy": self.last.metrics.get("accuracy"),
-            "metrics": dict(self.last.metrics),
+            "accuracy": _finite(self.last.metrics.get("accuracy", math.nan)),
+            "metrics": {name: _finite(value) for name, value in self.last.metrics.items()},
             "rounds": len(self.rounds),
             "clients": [
                 {
                     "client_id": client.client_id,
-                    "epsilon": client.epsilon,
+                    "epsilon": _finite(client.epsilon),
                     "delta": client.delta,
                     "budget": _finite(client.budget_epsilon),
                     "rounds": client.rounds,
@@ -82,7 +81,7 @@ class RunHistory:
                 }
                 for client in self.last.spent.values()
             ],
-            "max_epsilon": self.last.max_epsilon,
+            "max_epsilon": _finite(self.last.max_epsilon),
         }
 
 
@@ -92,7 +91,6 @@ class RunWriter:
     Args:
         folder: made if it is missing.
         plan: the run's public numbers.
-        task_metric: key of the figure that is shown first.
 
     Raises:
         RunFolderError: the folder already holds a run. Nothing is overwritten: its ledger says what was spent.
@@ -105,7 +103,7 @@ class RunWriter:
             raise RunFolderError(f"out is '{folder}', which already holds a run; name a new folder.")
         config = {
             "settings": plan.config.public(),
-            "event": dataclasses.asdict(plan.event),
+            "event": asdict(plan.event),
             "metric": plan.task.metric,
             "task": plan.task.name,
         }
@@ -146,23 +144,18 @@ def _round_to_json(record: RoundRecord) -> dict[str, Any]:
         "round": record.round,
         "metrics": {name: _finite(value) for name, value in record.metrics.items()},
         "clients": [
-            dataclasses.asdict(client) | {"budget_epsilon": _finite(client.budget_epsilon)}
+            {name: _finite(value) if isinstance(value, float) else value for name, value in asdict(client).items()}
             for client in record.spent.values()
         ],
         "participants": list(record.participants),
         "failures": dict(record.failures),
         "exhausted": list(record.exhausted),
-        "max_epsilon": record.max_epsilon,
+        "max_epsilon": _finite(record.max_epsilon),
     }
 
 
 def _round_from_json(line: Mapping[str, Any]) -> RoundRecord:
-    clients = [
-        ClientSpent(
-            **client | {"budget_epsilon": math.inf if client["budget_epsilon"] is None else client["budget_epsilon"]}
-        )
-        for client in line["clients"]
-    ]
+    clients = [ClientSpent(**_unbounded(client)) for client in line["clients"]]
     return RoundRecord(
         round=line["round"],
         metrics={name: math.nan if value is None else value for name, value in line["metrics"].items()},
@@ -172,6 +165,10 @@ def _round_from_json(line: Mapping[str, Any]) -> RoundRecord:
     )
 
 
+def _unbounded(client: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: math.inf if value is None else value for name, value in client.items()}
+
+
 def _finite(value: float) -> float | None:
-    """JSON has no infinity: an unlimited budget or a diverged loss becomes null."""
+    """JSON has no infinity: an unlimited budget, an epsilon without a bound or a diverged loss becomes null."""
     return value if math.isfinite(value) else None

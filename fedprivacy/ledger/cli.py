@@ -8,6 +8,7 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
+from rich.markup import escape
 
 ledger_app = typer.Typer(no_args_is_help=True, help="Deliberate acts on a ledger.")
 
@@ -30,7 +31,7 @@ def rebind(
     try:
         Ledger(ledger).rebind_key(client, flower_key_hash(public_key))
     except (LedgerError, OSError, ValueError) as error:
-        console.print(f"[red]error:[/] {error}", highlight=False, soft_wrap=True)
+        console.print(f"[red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
         raise typer.Exit(2) from None
     console.print(f"The account of {client} goes on under the new key.", highlight=False)
 
