@@ -92,8 +92,11 @@ def simulate(settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, a
 
 @app.command()
 @with_settings
-def plan(settings: dict[str, Any], *, as_json: _JSON = False) -> None:
-    """Show what each client would spend after each round, and the noise that the budget needs. Runs nothing."""
+def plan(settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, as_json: _JSON = False) -> None:
+    """Show what each client would spend after each round, and the noise that the budget needs. Runs nothing.
+
+    Takes the options of simulate, so that one command line serves both.
+    """
     from fedprivacy.plan import RunPlan, client_groups
     from fedprivacy.terminal import plan_table
 

@@ -160,7 +160,7 @@ def test_what_this_machine_or_any_noise_cannot_do_is_one_line(options, words, tm
 
 def test_the_plan_says_what_the_run_then_spends(tmp_path):
     options = ("--rounds", "4", "--epsilon", "2")
-    planned = json.loads(fedprivacy("plan", "--json", *options, cwd=tmp_path).stdout)
+    planned = json.loads(fedprivacy("plan", "--json", *options, "--engine", "ray", "--out", "x", cwd=tmp_path).stdout)
     assert list(tmp_path.iterdir()) == []
     run = summary(*options, "--out", "run", cwd=tmp_path)
     assert run["clients"][0]["noise_multiplier"] == planned["noise_multiplier"]
