@@ -89,22 +89,24 @@ class ClientRegistry:
     def _ask(self, grid: Grid, nodes: list[NodeInfo]) -> None:
         messages = [Message(RecordDict(), node.node_id, ENROL) for node in nodes]
         replies = {reply.metadata.src_node_id: reply for reply in exchange(grid, messages, self._timeout)}
-        self._silent = {node.node_id for node in nodes} - replies.keys()
+        self._silent = (self._silent | {node.node_id for node in nodes}) - replies.keys()
+        taken = {client.client_id for client in self.online(grid).values()}
         for node in nodes:
             if node.node_id in replies:
-                self._enrol(grid, node, replies[node.node_id])
+                self._enrol(node, replies[node.node_id], taken)
 
-    def _enrol(self, grid: Grid, node: NodeInfo, reply: Message) -> None:
+    def _enrol(self, node: NodeInfo, reply: Message, taken: set[str]) -> None:
         try:
             key_hash = _authenticated_key_hash(node)
             enrolment = _parse(reply)
             client_id = node.name if key_hash else enrolment.client_id
-            if any(client.client_id == client_id for client in self.online(grid).values()):
+            if client_id in taken:
                 raise RecordError(f"another node is enrolled as '{client_id}'")
         except RecordError as error:
             self._refused[node.node_id] = str(error)
             log.warning("Node %s is not enrolled: %s", node.node_id, error)
             return
+        taken.add(client_id)
         self._clients[node.node_id] = EnrolledClient(
             client_id, enrolment.shard_size, enrolment.num_partitions, key_hash
         )

@@ -76,3 +76,22 @@ def test_a_node_that_does_not_answer_is_asked_again():
         registry.wait_for(grid, 1)
     registry.wait_for(grid, 1)
     assert len(registry.online(grid)) == 1
+
+
+def test_during_a_run_a_silent_node_is_asked_once():
+    class Mute(InProcessGrid):
+        pushed = 0
+
+        def push_messages(self, messages):
+            self.pushed += len(messages)
+            return super().push_messages(messages)
+
+        def pull_messages(self, message_ids):
+            return []
+
+    app = ClientApp()
+    app.query("enrol")(lambda message, _: release.enrolment(message, "a", 1, 1))
+    grid, registry = Mute(app, 2, {}), ClientRegistry(0.1)
+    for _ in range(3):
+        registry.enrol_new(grid)
+    assert grid.pushed == 2
