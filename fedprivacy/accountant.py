@@ -66,11 +66,6 @@ class CentralAccountant:
         self._filter = FILTERS[filter](budget)
         self._datasets: dict[str, str] = {}
 
-    @property
-    def clients(self) -> frozenset[str]:
-        """Every enrolled client."""
-        return frozenset(self._datasets)
-
     def enrol(self, datasets: Mapping[str, str]) -> None:
         """Open the accounts of clients.
 

@@ -19,9 +19,10 @@ from rich.console import Console
 from rich.logging import RichHandler
 from rich.markup import escape
 
-from fedprivacy.config import BUILT_IN, DEFAULT_TASK, FIELDS, Engine, RunConfig
+from fedprivacy.config import BUILT_IN, DEFAULT_TASK, FIELDS, Engine, RunConfig, kind_of
 from fedprivacy.deploy.cli import deploy_app
 from fedprivacy.ledger.cli import ledger_app
+from fedprivacy.plain_errors import plain_errors
 
 if TYPE_CHECKING:
     from fedprivacy.history import RunHistory
@@ -31,7 +32,6 @@ app.add_typer(deploy_app, name="deploy")
 app.add_typer(ledger_app, name="ledger")
 
 _OUT = Console()
-_ERR = Console(stderr=True)
 
 DEFAULT_SEED = 0
 
@@ -44,7 +44,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
     def wrapper(**options: Any) -> None:
         settings = {key: options.pop(field.name) for key, field in FIELDS.items()}
-        with _plain_errors():
+        with _checked():
             command({key: value for key, value in settings.items() if value is not None}, **options)
 
     own = [p for name, p in inspect.signature(command, eval_str=True).parameters.items() if name != "settings"]
@@ -57,7 +57,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 def _option(key: str) -> inspect.Parameter:
     field = FIELDS[key]
-    kind: type = {"int": int, "float": float, "str": str}[str(field.type).split(" | ", maxsplit=1)[0]]
+    kind: type = {"int": int, "float": float, "str": str}[kind_of(field)]
     default = "the task's own" if field.default is dataclasses.MISSING else field.default
     words = field.metadata["help"] + (f" Default: {default}." if default not in ("", None) else "")
     option = typer.Option(f"--{key}", help=words, show_default=False)
@@ -147,20 +147,16 @@ def _as_typed(program: str) -> str:
 
 
 @contextmanager
-def _plain_errors() -> Iterator[None]:
-    """A user's mistake is one clear text and exit code 2, never a traceback."""
+def _checked() -> Iterator[None]:
+    """Show warnings on stderr, and a user's mistake as plain text with exit code 2."""
     from fedprivacy.accounting import MechanismChanged
     from fedprivacy.config import ConfigError
     from fedprivacy.flower import RoundFailedError, TooFewClientsError
     from fedprivacy.history import RunFolderError
     from fedprivacy.ledger import LedgerError
 
-    logging.basicConfig(
-        level=logging.WARNING, format="%(message)s", handlers=[RichHandler(console=_ERR, show_path=False)]
-    )
-    try:
+    warnings = RichHandler(console=Console(stderr=True), show_path=False)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[warnings])
+    mistakes = (ConfigError, LedgerError, MechanismChanged, RunFolderError, RoundFailedError, TooFewClientsError)
+    with plain_errors(*mistakes, code=2):
         yield
-    except (ConfigError, LedgerError, MechanismChanged, RunFolderError, RoundFailedError, TooFewClientsError) as error:
-        for line in str(error).splitlines():
-            _ERR.print(f"[red]error:[/] {escape(line)}", highlight=False, soft_wrap=True)
-        raise typer.Exit(2) from None

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedprivacy.accounting import FILTERS
+from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
 from fedprivacy.budget import PrivacyBudget
 from fedprivacy.events import CLIPPING_NORMS
 
@@ -75,7 +75,7 @@ class RunConfig:
     momentum: float = _setting("Momentum of the local steps.")
     strategy: str = _setting(f"Flower strategy that averages: {', '.join(STRATEGIES)}.", "fedavg")
     fraction_train: float = _setting("Share of the clients that each round asks.", 1.0)
-    filter: str = _setting(f"How the budget is enforced: {', '.join(FILTERS)}.", "fixed-mechanism")
+    filter: str = _setting(f"How the budget is enforced: {', '.join(FILTERS)}.", DEFAULT_FILTER)
     seed: int | None = _setting(
         "Makes a simulation repeatable; built-in tasks are simulated with 0. A deployed client refuses one.", None
     )
@@ -137,6 +137,11 @@ FIELDS = {_key(field.name): field for field in dataclasses.fields(RunConfig)}
 """The dataclass field of every key."""
 
 
+def kind_of(field: dataclasses.Field[Any]) -> str:
+    """The type of a setting's value, "int", "float" or "str", whether or not it may be left open."""
+    return str(field.type).split(" | ", maxsplit=1)[0]
+
+
 def _parse(given: Mapping[str, Value | None], problems: list[str]) -> dict[str, Value]:
     """Settings by field name, each of its declared type."""
     settings: dict[str, Value] = {}
@@ -144,7 +149,7 @@ def _parse(given: Mapping[str, Value | None], problems: list[str]) -> dict[str, 
         if key not in FIELDS:
             problems.append(f"{key} is not a setting; the settings are {', '.join(FIELDS)}.")
             continue
-        kind = str(FIELDS[key].type).split(" | ", maxsplit=1)[0]
+        kind = kind_of(FIELDS[key])
         parsed = _as_type(value, kind)
         if parsed is None:
             problems.append(f"{key} is {value!r}; give {_KIND_WORDS[kind]}.")

@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedprivacy.events import PoissonSampledGaussian
-from fedprivacy.gradients import clipped_gradient_sum, trainable_parameters
+from fedprivacy.gradients import clipped_gradient_sum, flat_parameters, trainable_parameters
 from fedprivacy.gradients.engine import Loss
 from fedprivacy.keystream import Keystream, Position
 from fedprivacy.mechanisms import SampledGaussianSum
@@ -90,7 +90,7 @@ class DPSGD:
             rows = torch.from_numpy(sample).to(shard.inputs.device)
             return clipped_gradient_sum(model, loss, shard.inputs[rows], shard.targets[rows], clipping_norm)
 
-        start = _flatten(model)
+        start = flat_parameters(model)
         position, velocity = start.clone(), torch.zeros_like(start)
         for step in range(1, steps + 1):
             noisy_sum = self.mechanism.release(clipped_sum, len(shard), keystream, Position(round, step))
@@ -101,10 +101,6 @@ class DPSGD:
         return PrivateUpdate(
             {name: p.clone() for name, p in trainable_parameters(model).items()}, self.mechanism.event, steps
         )
-
-
-def _flatten(model: nn.Module) -> Tensor:
-    return torch.cat([p.flatten() for p in trainable_parameters(model).values()])
 
 
 def _assign(model: nn.Module, flat: Tensor) -> None:

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from fedprivacy.tasks import Task
+import hashlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from fedprivacy.tasks import Task
 
 
 def simulated_client_id(partition_id: int, num_partitions: int) -> str:
@@ -13,3 +17,8 @@ def simulated_client_id(partition_id: int, num_partitions: int) -> str:
 def dataset_id(task: Task, client_id: str) -> str:
     """What a client's budget belongs to: its shard of the task's records, over all runs."""
     return f"{task.dataset}/{client_id}"
+
+
+def key_hash(public_key: bytes) -> str:
+    """What the ledger knows a client's key by: SHA-256, in hexadecimal, of the PEM that Flower's SuperLink keeps."""
+    return hashlib.sha256(public_key).hexdigest()

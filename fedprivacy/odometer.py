@@ -7,12 +7,10 @@ crash afterwards leaves it standing. There is one account for one file, whatever
 
 from __future__ import annotations
 
-from fedprivacy.accounting import FILTERS
+from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
 from fedprivacy.budget import PrivacyBudget
 from fedprivacy.events import Event, History
 from fedprivacy.ledger import Allowance, ChargeState, Ledger
-
-DEFAULT_FILTER = "fixed-mechanism"
 
 _SHARD = "this shard"
 

@@ -75,7 +75,10 @@ def client_table(history: RunHistory) -> Table:
 def failures(history: RunHistory) -> list[str]:
     """One line for each client that failed, with how often and why."""
     count = Counter(item for record in history.rounds for item in record.failures.items())
-    return [f"{client_id}: {reason} in {rounds} rounds" for (client_id, reason), rounds in sorted(count.items())]
+    return [
+        f"{client_id}: {reason} in {count_text(rounds, 'round')}"
+        for (client_id, reason), rounds in sorted(count.items())
+    ]
 
 
 def plan_table(plan: RunPlan, groups: Sequence[tuple[str, Sequence[float]]]) -> Group:

@@ -6,9 +6,17 @@ steps; a `Filter` enforces a budget. Numpy and scipy only: no network, no databa
 
 from fedprivacy.accounting import pld, rdp
 from fedprivacy.accounting.calibration import UNLIMITED, noise_multiplier, step_quota
-from fedprivacy.accounting.filters import FILTERS, AdaptiveFilter, Filter, FixedMechanismFilter, MechanismChanged
+from fedprivacy.accounting.filters import (
+    DEFAULT_FILTER,
+    FILTERS,
+    AdaptiveFilter,
+    Filter,
+    FixedMechanismFilter,
+    MechanismChanged,
+)
 
 __all__ = [
+    "DEFAULT_FILTER",
     "FILTERS",
     "UNLIMITED",
     "AdaptiveFilter",

@@ -24,7 +24,9 @@ from fedprivacy.events import Event, History, NeighbouringRelation, PoissonSampl
 UNLIMITED = 2**31 - 1
 """The quota of a budget that is not enforced, and the largest quota ever returned."""
 
-_LEAST_NOISE, _MOST_NOISE = 1e-2, 1e4  # noise multipliers between which one is sought
+LEAST_NOISE, MOST_NOISE = 1e-2, 1e4
+"""Noise multipliers between which one is sought."""
+
 _USED = 0.999  # share of epsilon that a calibrated noise multiplier spends at least
 _AIM = 0.9995
 _FINEST_RATIO = 1.0 + 1e-9  # of two noise multipliers, below which they count as equal
@@ -63,22 +65,22 @@ def noise_multiplier(
         return pld.epsilon(history(noise), budget.delta)
 
     setting = f"epsilon is {budget.epsilon} at delta {budget.delta} for {steps} steps at sampling_rate {sampling_rate}"
-    enough = _LEAST_NOISE
-    while enough < _MOST_NOISE and rdp.epsilon(history(enough), budget.delta) > budget.epsilon:
-        enough = min(2.0 * enough, _MOST_NOISE)
+    enough = LEAST_NOISE
+    while enough < MOST_NOISE and rdp.epsilon(history(enough), budget.delta) > budget.epsilon:
+        enough = min(2.0 * enough, MOST_NOISE)
     if spent(enough) > budget.epsilon:
         raise ValueError(
-            f"{setting}, which a noise multiplier of {_MOST_NOISE:g} does not meet; choose a larger epsilon, "
+            f"{setting}, which a noise multiplier of {MOST_NOISE:g} does not meet; choose a larger epsilon, "
             "fewer steps or a smaller sampling_rate."
         )
     too_little = enough
     while spent(too_little) <= budget.epsilon:
-        if too_little <= _LEAST_NOISE:
+        if too_little <= LEAST_NOISE:
             raise ValueError(
-                f"{setting}, which a noise multiplier of {_LEAST_NOISE:g} already meets: the budget asks for no "
+                f"{setting}, which a noise multiplier of {LEAST_NOISE:g} already meets: the budget asks for no "
                 "noise; choose a smaller epsilon, or a delta well below sampling_rate * steps."
             )
-        enough, too_little = too_little, max(too_little / 1.5, _LEAST_NOISE)
+        enough, too_little = too_little, max(too_little / 1.5, LEAST_NOISE)
     return _narrowed(spent, too_little, enough, budget.epsilon)
 
 

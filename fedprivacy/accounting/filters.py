@@ -21,7 +21,7 @@ from typing import Protocol
 import numpy as np
 
 from fedprivacy.accounting import rdp
-from fedprivacy.accounting.calibration import UNLIMITED, noise_multiplier, step_quota
+from fedprivacy.accounting.calibration import LEAST_NOISE, MOST_NOISE, UNLIMITED, noise_multiplier, step_quota
 from fedprivacy.accounting.histories import checked, extended
 from fedprivacy.budget import PrivacyBudget
 from fedprivacy.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
@@ -166,7 +166,7 @@ class AdaptiveFilter:
         """
         if not self.budget.enforced:
             raise ValueError("epsilon is infinite; choose a finite epsilon, or choose the noise multiplier yourself.")
-        too_little, enough = 1e-2, 1e4
+        too_little, enough = LEAST_NOISE, MOST_NOISE
         while enough > too_little * (1.0 + 1e-6):
             middle = math.sqrt(too_little * enough)
             fits = self.quota({}, PoissonSampledGaussian(sampling_rate, middle, relation)) >= steps
@@ -174,7 +174,7 @@ class AdaptiveFilter:
         if self.quota({}, PoissonSampledGaussian(sampling_rate, enough, relation)) < steps:
             raise ValueError(
                 f"epsilon is {self.budget.epsilon} at delta {self.budget.delta} for {steps} steps, which a noise "
-                "multiplier of 1e4 does not meet; choose a larger epsilon or fewer steps."
+                f"multiplier of {MOST_NOISE:g} does not meet; choose a larger epsilon or fewer steps."
             )
         return enough
 
@@ -184,3 +184,6 @@ FILTERS: dict[str, Callable[[PrivacyBudget], Filter]] = {
     "adaptive": AdaptiveFilter,
 }
 """Filters by the name that configurations and ledgers use."""
+
+DEFAULT_FILTER = "fixed-mechanism"
+"""The filter of whoever names none."""

@@ -10,12 +10,12 @@ from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
+
+from fedprivacy.plain_errors import plain_errors
 
 deploy_app = typer.Typer(no_args_is_help=True, help="Deploy on real hosts: make keys, rehearse on this one.")
 
 _OUT = Console()
-_ERR = Console(stderr=True)
 
 _HOSTS = Annotated[
     list[str] | None,
@@ -36,7 +36,7 @@ def keys(
     """Make a certificate authority, the server's certificate and the clients' key pairs."""
     from fedprivacy.deploy.keys import write_keys
 
-    with _plain_errors():
+    with _checked():
         made = write_keys(out, host or (), client or (), days=days)
     _OUT.print(made.handout(), markup=False, highlight=False, soft_wrap=True)
 
@@ -49,7 +49,7 @@ def client_key(
     """Make one client's key pair, on that client's own host."""
     from fedprivacy.deploy.keys import write_client_key
 
-    with _plain_errors():
+    with _checked():
         made = write_client_key(out, name)
     _OUT.print(
         f"{made.private_key} is secret and stays on this host.\n"
@@ -73,7 +73,7 @@ def demo(
     from fedprivacy.history import REPORT, new_run_folder, read_history
     from fedprivacy.terminal import client_table
 
-    with _plain_errors():
+    with _checked():
         result = run_demo(
             out or Path(new_run_folder("deploy-demo")),
             app,
@@ -88,14 +88,11 @@ def demo(
 
 
 @contextmanager
-def _plain_errors() -> Iterator[None]:
-    """A failure is one clear text and exit code 1, never a traceback."""
+def _checked() -> Iterator[None]:
+    """Show a failure as plain text with exit code 1."""
     from fedprivacy.deploy.federation import DeploymentError
     from fedprivacy.deploy.keys import KeyFileError
     from fedprivacy.deploy.processes import ProcessError
 
-    try:
+    with plain_errors(DeploymentError, KeyFileError, ProcessError, code=1):
         yield
-    except (DeploymentError, KeyFileError, ProcessError) as error:
-        _ERR.print(f"[red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        raise typer.Exit(1) from None

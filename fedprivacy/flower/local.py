@@ -18,6 +18,7 @@ import torch
 from flwr.app import Context
 from flwr.app.user_config import UserConfig
 
+from fedprivacy.accounting import DEFAULT_FILTER
 from fedprivacy.budget import PrivacyBudget
 from fedprivacy.config import RunConfig
 from fedprivacy.device import choose_device
@@ -26,7 +27,7 @@ from fedprivacy.flower.records import RefusalCode
 from fedprivacy.gradients import check_on_blank
 from fedprivacy.identity import simulated_client_id
 from fedprivacy.keystream import Keystream
-from fedprivacy.odometer import DEFAULT_FILTER, Odometer
+from fedprivacy.odometer import Odometer
 from fedprivacy.tasks import ShardSource, Task
 
 IN_PROCESS = "fedprivacy-in-process"

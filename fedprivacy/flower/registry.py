@@ -6,7 +6,6 @@ binds the two. What a client says of itself counts only in a simulation, where F
 
 from __future__ import annotations
 
-import hashlib
 import logging
 import time
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from flwr.serverapp import Grid
 
 from fedprivacy.flower.exchange import exchange
 from fedprivacy.flower.records import ENROL, ENROLMENT, REFUSAL, Enrolment, RecordError, Refusal
+from fedprivacy.identity import key_hash
 
 log = logging.getLogger("fedprivacy.server")
 
@@ -73,7 +73,8 @@ class ClientRegistry:
         """
         deadline = time.monotonic() + self._timeout
         while True:
-            self._ask(grid, [node for node in grid.get_nodes() if node.node_id not in self._clients | self._refused])
+            answered = self._clients.keys() | self._refused.keys()
+            self._ask(grid, [node for node in grid.get_nodes() if node.node_id not in answered])
             online = len(self.online(grid))
             if online >= count:
                 return
@@ -87,6 +88,8 @@ class ClientRegistry:
         self._ask(grid, [node for node in grid.get_nodes() if node.node_id not in asked])
 
     def _ask(self, grid: Grid, nodes: list[NodeInfo]) -> None:
+        if not nodes:
+            return
         messages = [Message(RecordDict(), node.node_id, ENROL) for node in nodes]
         replies = {reply.metadata.src_node_id: reply for reply in exchange(grid, messages, self._timeout)}
         self._silent = (self._silent | {node.node_id for node in nodes}) - replies.keys()
@@ -97,9 +100,9 @@ class ClientRegistry:
 
     def _enrol(self, node: NodeInfo, reply: Message, taken: set[str]) -> None:
         try:
-            key_hash = _authenticated_key_hash(node)
+            registered_key = _authenticated_key_hash(node)
             enrolment = _parse(reply)
-            client_id = node.name if key_hash else enrolment.client_id
+            client_id = node.name if registered_key else enrolment.client_id
             if client_id in taken:
                 raise RecordError(f"another node is enrolled as '{client_id}'")
         except RecordError as error:
@@ -108,7 +111,7 @@ class ClientRegistry:
             return
         taken.add(client_id)
         self._clients[node.node_id] = EnrolledClient(
-            client_id, enrolment.shard_size, enrolment.num_partitions, key_hash
+            client_id, enrolment.shard_size, enrolment.num_partitions, registered_key
         )
 
     def _shortage(self, online: int, count: int) -> str:
@@ -130,7 +133,7 @@ def _authenticated_key_hash(node: NodeInfo) -> str:
         RecordError: a real SuperNode without a registered name.
     """
     if node.name:
-        return hashlib.sha256(node.public_key).hexdigest()
+        return key_hash(node.public_key)
     if node.public_key.startswith(_PEM):
         raise RecordError(
             "nobody registered it by name; start the SuperLink with --enable-supernode-auth and register the "

@@ -177,7 +177,8 @@ class PrivateStrategy(Strategy):
         """Wait for the clients, then open the ledger: their identities say whether this is a deployment."""
         self._registry.wait_for(grid, self.config.clients)
         online = list(self._registry.online(grid).values())
-        deployed, config = any(client.key_hash for client in online), self.config
+        deployed = any(client.key_hash for client in online)
+        config = self.config
         self._ledger = Ledger(config.ledger_url(deployed=deployed))
         self._earlier_runs = self._ledger.open_run(self.run_id, self.task.dataset, self._partition(online))
         self._accountant = CentralAccountant(self._ledger, self.run_id, self.plan.event, config.budget, config.filter)

@@ -1,6 +1,6 @@
 """Clipped sums of per-record gradients."""
 
-from fedprivacy.gradients.engine import LossShapeError, clipped_gradient_sum, trainable_parameters
+from fedprivacy.gradients.engine import LossShapeError, clipped_gradient_sum, flat_parameters, trainable_parameters
 from fedprivacy.gradients.supported import UnsupportedModelError, check_frozen, check_model, check_on_blank
 
 __all__ = [
@@ -10,5 +10,6 @@ __all__ = [
     "check_model",
     "check_on_blank",
     "clipped_gradient_sum",
+    "flat_parameters",
     "trainable_parameters",
 ]

@@ -29,6 +29,11 @@ def trainable_parameters(model: nn.Module) -> dict[str, Tensor]:
     return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
 
 
+def flat_parameters(model: nn.Module) -> Tensor:
+    """The trainable parameters joined to one vector, shape [d], in the order of `trainable_parameters`."""
+    return torch.cat([p.flatten() for p in trainable_parameters(model).values()])
+
+
 def clipped_gradient_sum(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor, clipping_norm: float) -> Tensor:
     """Sum over the batch of each record's gradient, scaled down to Euclidean norm at most `clipping_norm`.
 
@@ -50,7 +55,7 @@ def clipped_gradient_sum(model: nn.Module, loss: Loss, inputs: Tensor, targets: 
         LossShapeError: `loss` does not return one value for each record.
     """
     if len(inputs) == 0:
-        return torch.cat([torch.zeros_like(p).flatten() for p in trainable_parameters(model).values()])
+        return torch.zeros_like(flat_parameters(model))
     gradients = _gradients_or_nan(model, loss, inputs, targets)
     # In float64: squares of entries below 1e-23 vanish in float32, and a vanished norm would not be clipped.
     norms = torch.linalg.vector_norm(gradients, dim=1, dtype=torch.float64)
@@ -97,5 +102,4 @@ def _gradient_or_nan(model: nn.Module, loss: Loss, record: Tensor, target: Tenso
     try:
         return per_record_gradients(model, loss, record, target)
     except Exception:
-        flat = torch.cat([p.flatten() for p in trainable_parameters(model).values()])
-        return torch.full_like(flat, math.nan).unsqueeze(0)
+        return torch.full_like(flat_parameters(model), math.nan).unsqueeze(0)

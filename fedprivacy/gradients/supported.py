@@ -69,9 +69,7 @@ def check_on_blank(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor
         RuntimeError: the model draws random numbers, or cannot be transformed.
     """
     before = dict(_state(model))
-    blank_input, blank_target = torch.zeros_like(inputs[:1]), torch.zeros_like(targets[:1])
-    if len(inputs) == 0:
-        blank_input, blank_target = inputs.new_zeros(1, *inputs.shape[1:]), targets.new_zeros(1, *targets.shape[1:])
+    blank_input, blank_target = (rows.new_zeros(1, *rows.shape[1:]) for rows in (inputs, targets))
     per_record_gradients(model, loss, blank_input, blank_target)
     changed = sorted({name for (name, key), value in _state(model) if before.get((name, key)) != value})
     if changed:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import hashlib
 from pathlib import Path
 from typing import Annotated
 
 import typer
 from rich.console import Console
-from rich.markup import escape
+
+from fedprivacy.identity import key_hash
+from fedprivacy.plain_errors import plain_errors
 
 ledger_app = typer.Typer(no_args_is_help=True, help="Deliberate acts on a ledger.")
 
@@ -27,17 +28,13 @@ def rebind(
     """Let a client that renewed its key go on with the account that it has."""
     from fedprivacy.ledger import Ledger, LedgerError
 
-    console = Console(stderr=True)
-    try:
-        Ledger(ledger).rebind_key(client, flower_key_hash(public_key))
-    except (LedgerError, OSError, ValueError) as error:
-        console.print(f"[red]error:[/] {escape(str(error))}", highlight=False, soft_wrap=True)
-        raise typer.Exit(2) from None
-    console.print(f"The account of {client} goes on under the new key.", highlight=False)
+    with plain_errors(LedgerError, OSError, ValueError, code=2):
+        Ledger(ledger).rebind_key(client, key_hash(_pem(public_key)))
+    Console(stderr=True).print(f"The account of {client} goes on under the new key.", highlight=False)
 
 
-def flower_key_hash(public_key: Path) -> str:
-    """SHA-256 of a key in the form in which Flower's SuperLink knows it.
+def _pem(public_key: Path) -> bytes:
+    """A key in the form in which Flower's SuperLink keeps it.
 
     Raises:
         ValueError: the file holds no OpenSSH public key.
@@ -45,4 +42,4 @@ def flower_key_hash(public_key: Path) -> str:
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
     key = load_ssh_public_key(public_key.read_bytes())
-    return hashlib.sha256(key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)).hexdigest()
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

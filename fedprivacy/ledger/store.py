@@ -84,10 +84,6 @@ class Ledger:
         """Whether there is a ledger at `url` already."""
         return bool(url) and database_file(url).is_file()
 
-    def close(self) -> None:
-        """Release the database."""
-        self._engine.dispose()
-
     def open_run(self, run_id: str, dataset: str, partition: str) -> int:
         """Enter a run.
 
@@ -157,11 +153,12 @@ class Ledger:
         """
         with self._transaction() as connection:
             known = _allowances(connection, allowances.keys())
-            for dataset_id, allowance in allowances.items():
-                if dataset_id not in known:
-                    connection.execute(insert(budgets).values(_budget_row(dataset_id, allowance)))
-                elif known[dataset_id] != allowance:
-                    raise LedgerError(_contradiction(self.url, dataset_id, known[dataset_id], allowance))
+            for dataset_id, allowance in known.items():
+                if allowance != allowances[dataset_id]:
+                    raise LedgerError(_contradiction(self.url, dataset_id, allowance, allowances[dataset_id]))
+            new = [_budget_row(dataset_id, a) for dataset_id, a in allowances.items() if dataset_id not in known]
+            if new:
+                connection.execute(insert(budgets), new)
 
     def accounts(self, dataset_ids: Collection[str]) -> dict[str, Account]:
         """What each dataset has been charged, over all runs."""

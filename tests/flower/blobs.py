@@ -9,6 +9,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedprivacy.events import NeighbouringRelation
+from fedprivacy.flower.records import Grant
 from fedprivacy.plan import RunPlan
 from fedprivacy.tasks import Recipe, Shard, ShardSource
 
@@ -57,3 +59,19 @@ def plan_of(task: Any, **settings: Any) -> RunPlan:
     """A plan with `settings`, whose keys are spelt with underscores."""
     given = {"clients": 4, "seed": 1, "node-timeout": 1.0} | {k.replace("_", "-"): v for k, v in settings.items()}
     return RunPlan.of(given, task)
+
+
+A_GRANT = Grant(
+    run_id="run",
+    client_id="client-0",
+    round=3,
+    steps=2,
+    sampling_rate=0.5,
+    noise_multiplier=1.5,
+    relation=NeighbouringRelation.ZERO_OUT,
+    clipping_norm=0.3,
+    expected_batch_size=12.5,
+    learning_rate=2.0,
+    momentum=0.0,
+    earlier_runs=0,
+)

@@ -1,5 +1,7 @@
 """What a ClientApp does on a data owner's host, where it trusts no server."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
@@ -7,9 +9,9 @@ from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, R
 from fedprivacy.dpsgd import DPSGD
 from fedprivacy.events import NeighbouringRelation
 from fedprivacy.flower import InProcessGrid, private_client
-from fedprivacy.flower.records import ENROL, ENROLMENT, GRANT, RECEIPT, REFUSAL, Grant, Refusal, RefusalCode
+from fedprivacy.flower.records import ENROL, ENROLMENT, GRANT, RECEIPT, REFUSAL, Refusal, RefusalCode
 from fedprivacy.ledger import Ledger
-from tests.flower.blobs import Blobs, plan_of
+from tests.flower.blobs import A_GRANT, Blobs, plan_of
 
 
 class Renamed(Blobs):
@@ -37,20 +39,8 @@ def send(message_type, content, node, *, task=None, seed=None):
 
 
 def grant_message(round=1, steps=2, noise_multiplier=2.0, run_id="run", **changed):
-    grant = Grant(
-        run_id=run_id,
-        client_id="hospital",
-        round=round,
-        steps=steps,
-        sampling_rate=0.5,
-        noise_multiplier=noise_multiplier,
-        relation=NeighbouringRelation.ZERO_OUT,
-        clipping_norm=1.0,
-        expected_batch_size=15.0,
-        learning_rate=0.5,
-        momentum=0.0,
-        earlier_runs=0,
-    )
+    asked = {"run_id": run_id, "round": round, "steps": steps, "noise_multiplier": noise_multiplier}
+    grant = replace(A_GRANT, **asked, clipping_norm=1.0, expected_batch_size=15.0, learning_rate=0.5)
     record = ConfigRecord({**grant.to_record(), **changed})
     return RecordDict({GRANT: record})
 

@@ -5,27 +5,12 @@ import dataclasses
 import pytest
 from flwr.app import ConfigRecord
 
-from fedprivacy.events import NeighbouringRelation
 from fedprivacy.flower.records import Enrolment, Grant, Receipt, RecordError, Refusal, RefusalCode
-
-GRANT = Grant(
-    run_id="run",
-    client_id="client-0",
-    round=3,
-    steps=2,
-    sampling_rate=0.5,
-    noise_multiplier=1.5,
-    relation=NeighbouringRelation.ZERO_OUT,
-    clipping_norm=0.3,
-    expected_batch_size=12.5,
-    learning_rate=2.0,
-    momentum=0.0,
-    earlier_runs=0,
-)
+from tests.flower.blobs import A_GRANT
 
 
 @pytest.mark.parametrize(
-    "record", [GRANT, GRANT.receipt(), Enrolment("client-0", 7, 10), Refusal(RefusalCode.CLIENT_FAILED)]
+    "record", [A_GRANT, A_GRANT.receipt(), Enrolment("client-0", 7, 10), Refusal(RefusalCode.CLIENT_FAILED)]
 )
 def test_records_survive_the_wire(record):
     assert type(record).from_record(record.to_record()) == record
@@ -33,7 +18,7 @@ def test_records_survive_the_wire(record):
 
 @pytest.mark.parametrize("name", [field.name for field in dataclasses.fields(Grant)] + ["version"])
 def test_a_missing_field_is_refused(name):
-    record = GRANT.to_record()
+    record = A_GRANT.to_record()
     del record[name]
     with pytest.raises(RecordError):
         Grant.from_record(record)
@@ -66,7 +51,7 @@ def test_a_missing_field_is_refused(name):
 )
 def test_a_wrong_value_is_refused(name, value):
     with pytest.raises(RecordError):
-        Grant.from_record(ConfigRecord({**GRANT.to_record(), name: value}))
+        Grant.from_record(ConfigRecord({**A_GRANT.to_record(), name: value}))
 
 
 def test_a_negative_shard_size_cannot_become_a_weight():
@@ -75,6 +60,6 @@ def test_a_negative_shard_size_cannot_become_a_weight():
 
 
 def test_the_receipt_states_what_the_grant_allowed():
-    receipt = GRANT.receipt()
+    receipt = A_GRANT.receipt()
     assert isinstance(receipt, Receipt)
-    assert all(getattr(receipt, f.name) == getattr(GRANT, f.name) for f in dataclasses.fields(Receipt))
+    assert all(getattr(receipt, f.name) == getattr(A_GRANT, f.name) for f in dataclasses.fields(Receipt))
