@@ -1,15 +1,29 @@
 """Clipped sums of per-record gradients."""
 
-from fedprivacy.gradients.engine import LossShapeError, clipped_gradient_sum, flat_parameters, trainable_parameters
-from fedprivacy.gradients.supported import UnsupportedModelError, check_frozen, check_model, check_on_blank
+from fedprivacy.gradients.clipping import AutomaticClipping, Clipping, FlatClipping, PerLayerClipping
+from fedprivacy.gradients.engine import Clipped, GradientEngine, clipped_gradient_sum
+from fedprivacy.gradients.errors import InPlaceError, LossShapeError, UnsupportedModelError
+from fedprivacy.gradients.losses import Loss
+from fedprivacy.gradients.parameters import flat_parameters, trainable_parameters
+from fedprivacy.gradients.rules import register_rule
+from fedprivacy.gradients.supported import check_frozen, check_model, check_on_blank
 
 __all__ = [
+    "AutomaticClipping",
+    "Clipped",
+    "Clipping",
+    "FlatClipping",
+    "GradientEngine",
+    "InPlaceError",
+    "Loss",
     "LossShapeError",
+    "PerLayerClipping",
     "UnsupportedModelError",
     "check_frozen",
     "check_model",
     "check_on_blank",
     "clipped_gradient_sum",
     "flat_parameters",
+    "register_rule",
     "trainable_parameters",
 ]

@@ -1,105 +1,212 @@
-"""The engine: per-record gradients by `vmap(grad)`, clipped and summed.
+"""The engine: clipped sums of per-record gradients, by the fastest means that has proved itself on this model.
 
-It is exact for every module that `torch.func` can transform, and it holds one gradient for each record of the batch,
-so memory grows with batch size times parameters.
+Several means compute the same gradients: a traced program, book-keeping, `vmap`, a loop. The first that applies is
+tried on three made-up records against the loop; only if it agrees is it trusted with records.
 """
 
 from __future__ import annotations
 
+import logging
 import math
-from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
-from torch.func import functional_call, grad, vmap
 
-Loss = Callable[[Tensor, Tensor], Tensor]
-"""(outputs [batch, ...], targets [batch, ...]) -> one loss for each record, shape [batch]."""
+from fedprivacy.gradients.bookkeeping import BookKeeping
+from fedprivacy.gradients.clipping import Clipping, FlatClipping
+from fedprivacy.gradients.errors import InPlaceError, LossShapeError, UnsupportedModelError
+from fedprivacy.gradients.fallbacks import Loop, Vectorised
+from fedprivacy.gradients.losses import Loss
+from fedprivacy.gradients.parameters import split_flat, trainable_parameters
+from fedprivacy.gradients.selfcheck import PROBES, Means, check_against_loop, made_up_records
+from fedprivacy.gradients.tape import Sized
 
-_ROUNDING_MARGIN = 1.0 - 2.0**-20
-"""Clip a little below C, so that float32 rounding of the scaled gradient cannot carry its norm above C."""
+log = logging.getLogger(__name__)
 
+_MEANS: tuple[type[BookKeeping] | type[Vectorised] | type[Loop], ...] = (BookKeeping, Vectorised, Loop)
 
-class LossShapeError(ValueError):
-    """A loss that does not return one value for each record."""
+DEFAULT_MAX_MEMORY = 256 * 2**20
+"""Bytes that a batch's activations and written gradients may take."""
 
-
-def trainable_parameters(model: nn.Module) -> dict[str, Tensor]:
-    """The parameters that are trained, by name, detached, in the order of the flat gradient vector."""
-    return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
-
-
-def flat_parameters(model: nn.Module) -> Tensor:
-    """The trainable parameters joined to one vector, shape [d], in the order of `trainable_parameters`."""
-    return torch.cat([p.flatten() for p in trainable_parameters(model).values()])
+_LEAST_PART = 8
+"""Written gradients are kept if those of this many records fit; larger ones are written twice."""
 
 
-def clipped_gradient_sum(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor, clipping_norm: float) -> Tensor:
-    """Sum over the batch of each record's gradient, scaled down to Euclidean norm at most `clipping_norm`.
+@dataclass(frozen=True, slots=True)
+class Clipped:
+    """What a batch contributes.
 
-    Formal guarantee: adding or removing one row of (`inputs`, `targets`) changes the result by a vector of norm at most
-    `clipping_norm` (up to float32 summation error), for models that `supported` accepts. A record whose gradient is not
-    finite, or cannot be computed, contributes zero: whether a batch fails must not depend on one record.
-
-    Args:
-        model: the model; its trainable parameters are read, nothing is written.
-        loss: one loss for each record.
-        inputs: the batch, shape [batch, ...]; may be empty.
-        targets: shape [batch, ...].
-        clipping_norm: C.
-
-    Returns:
-        Shape [d], all trainable parameters' gradients flattened and joined in the order of `trainable_parameters`.
-
-    Raises:
-        LossShapeError: `loss` does not return one value for each record.
+    Attributes:
+        total: sum of the clipped gradients, shape [d].
+        norms: of the gradients before clipping, of the records whose gradient is finite. Private.
     """
-    if len(inputs) == 0:
-        return torch.zeros_like(flat_parameters(model))
-    gradients = _gradients_or_nan(model, loss, inputs, targets)
-    # In float64: squares of entries below 1e-23 vanish in float32, and a vanished norm would not be clipped.
-    norms = torch.linalg.vector_norm(gradients, dim=1, dtype=torch.float64)
-    finite = torch.isfinite(norms)
-    scale = torch.where(finite, (clipping_norm * _ROUNDING_MARGIN / norms).clamp(max=1.0), 0.0)
-    gradients = torch.where(finite[:, None], gradients, 0.0)  # 0 * NaN is NaN: select, never multiply
-    return scale.to(gradients) @ gradients
+
+    total: Tensor
+    norms: Tensor
 
 
-def per_record_gradients(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> Tensor:
-    """Gradients of every record's own loss, shape [batch, d].
+class GradientEngine:
+    """Clipped sums of one model's per-record gradients.
 
-    Raises:
-        LossShapeError: `loss` does not return one value for each record.
-        RuntimeError: the model draws random numbers, or cannot be transformed.
+    Attributes:
+        model: read in every call, never changed.
     """
-    parameters = trainable_parameters(model)
 
-    def record_loss(parameters: dict[str, Tensor], record: Tensor, target: Tensor) -> Tensor:
-        losses = loss(functional_call(model, parameters, (record.unsqueeze(0),)), target.unsqueeze(0))
-        if losses.shape != (1,):
-            raise LossShapeError(
-                f"The task's loss returned shape {list(losses.shape)} for a batch of one; "
-                "return one value for each record, shape [batch] (for example reduction='none')."
-            )
-        return losses[0]
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        clipping: Clipping | None = None,
+        *,
+        max_memory: int = DEFAULT_MAX_MEMORY,
+    ) -> None:
+        """Prepare nothing yet: the shape of the first batch decides.
 
-    gradients = vmap(grad(record_loss), in_dims=(None, 0, 0), randomness="error")(parameters, inputs, targets)
-    return torch.cat([g.flatten(start_dim=1) for g in gradients.values()], dim=1)
+        Args:
+            model: as `supported.check_model` accepts it.
+            loss: one loss for each record.
+            clipping: how one record's contribution is bounded; None: `FlatClipping`.
+            max_memory: bytes that a batch's activations and written gradients may take. A larger batch is computed in
+                parts and added up, which changes nothing but rounding.
+        """
+        self.model = model
+        self._loss, self._clipping, self._max_memory = loss, clipping or FlatClipping(), max_memory
+        trained = trainable_parameters(model)
+        self._shapes = [p.shape for p in trained.values()]
+        self._size = sum(shape.numel() for shape in self._shapes)
+        self._groups = self._clipping.groups(list(trained))
+        self._prepared: tuple[object, ...] = ()
+        self._means: Means = Loop(model, loss)
+        self._part_size, self._kept_bytes = 1, 0
+
+    @property
+    def means(self) -> str:
+        """How gradients are computed: the name of what the self-check has admitted."""
+        return self._means.name
+
+    def prepare(self, inputs: Tensor, targets: Tensor) -> None:
+        """Choose the means for records of this shape and type, on made-up records alone; done once.
+
+        Args:
+            inputs: shape [any, ...]; no value is read.
+            targets: shape [any, ...]; likewise.
+
+        Raises:
+            LossShapeError: the loss is not one value for each record.
+            UnsupportedModelError: a layer's input is changed in place, or the model draws random numbers.
+            Exception: what the model raises on a record of zeros.
+        """
+        kind = (inputs.shape[1:], inputs.dtype, inputs.device, targets.shape[1:], targets.dtype)
+        if kind == self._prepared:
+            return
+        loop = Loop(self.model, self._loss)
+        probe = made_up_records(inputs, targets, loop)
+        self._means = self._admitted(loop, probe)
+        self._fit(probe)
+        self._prepared = kind
+
+    def clipped_sum(self, inputs: Tensor, targets: Tensor, clipping_norm: float, mask: Tensor | None = None) -> Tensor:
+        """Sum over the batch of each record's gradient, scaled down to Euclidean norm at most `clipping_norm`.
+
+        Formal guarantee: adding or removing one row of (`inputs`, `targets`) changes the result by a vector of norm at
+        most `clipping_norm` (up to float32 rounding, for which the mechanism has an allowance), for models that
+        `supported` accepts. A record whose gradient is not finite, or cannot be computed, contributes zero: whether a
+        batch fails must not depend on one record.
+
+        Args:
+            inputs: the batch, shape [batch, ...]; may be empty.
+            targets: shape [batch, ...].
+            clipping_norm: C.
+            mask: which rows are records and not padding, shape [batch], bool; None: all.
+
+        Returns:
+            Shape [d], all trainable parameters' gradients flattened and joined in the order of `trainable_parameters`.
+
+        Raises:
+            LossShapeError: the loss is not one value for each record.
+        """
+        return self.clip(inputs, targets, clipping_norm, mask).total
+
+    def clip(self, inputs: Tensor, targets: Tensor, clipping_norm: float, mask: Tensor | None = None) -> Clipped:
+        """The clipped sum, and the norms of what was clipped; see `clipped_sum`."""
+        if mask is not None:
+            inputs, targets = inputs[mask], targets[mask]
+        total = torch.zeros(self._size, device=inputs.device)
+        if len(inputs) == 0:
+            return Clipped(total, total.new_empty(0))
+        self.prepare(inputs, targets)
+        views, squared = split_flat(total, self._shapes), []
+        for start in range(0, len(inputs), self._part_size):
+            rows = slice(start, start + self._part_size)
+            squared += self._add(inputs[rows], targets[rows], clipping_norm, views)
+        return Clipped(total, torch.cat(squared).sqrt_() if squared else total.new_empty(0))
+
+    def _add(self, inputs: Tensor, targets: Tensor, clipping_norm: float, views: list[Tensor]) -> list[Tensor]:
+        """Add the clipped gradients of some records to `views`; returns their squared norms.
+
+        Records that make the computation fail are found by halving the batch, and left out.
+        """
+        try:
+            pieces = self._means.pieces(inputs, targets, self._kept_bytes)
+        except LossShapeError:
+            raise
+        except Exception:
+            if len(inputs) == 1:
+                return []
+            half = len(inputs) // 2
+            first = self._add(inputs[:half], targets[:half], clipping_norm, views)
+            return first + self._add(inputs[half:], targets[half:], clipping_norm, views)
+        if not pieces:  # no parameter had any influence
+            return []
+        squared = self._by_group(pieces)
+        whole = squared.sum(0) if len(squared) > 1 else squared[0]
+        if not math.isfinite(float(whole.sum())):
+            finite = whole.isfinite()
+            some = bool(finite.any())
+            return self._add(inputs[finite], targets[finite], clipping_norm, views) if some else []
+        scales = self._clipping.scales(squared, clipping_norm).to(views[0].dtype)
+        for sized in pieces:
+            index = sized.part.index
+            sized.piece.add_weighted_sum(scales[self._groups[index]], sized.part.of(views[index]))
+        return [whole]
+
+    def _by_group(self, pieces: list[Sized]) -> Tensor:
+        """Squared norms of the records' gradients, shape [groups, batch], float64."""
+        squared = torch.stack([sized.norms for sized in pieces]).double().square_()
+        groups = max(self._groups) + 1
+        if groups == 1:
+            return squared.sum(0, keepdim=True)
+        rows = torch.tensor([self._groups[sized.part.index] for sized in pieces], device=squared.device)
+        return squared.new_zeros(groups, squared.shape[1]).index_add_(0, rows, squared)
+
+    def _admitted(self, loop: Loop, probe: tuple[Tensor, Tensor]) -> Means:
+        """The first means that agrees with the loop."""
+        for kind in _MEANS:
+            try:
+                means = kind(self.model, self._loss)
+                check_against_loop(means, loop, self._shapes, *probe)
+            except (InPlaceError, LossShapeError):
+                raise
+            except Exception as reason:
+                log.debug("%s cannot compute this model's gradients: %s", kind.name, reason)
+            else:
+                return means
+        raise UnsupportedModelError(
+            "The model computes something else each time: it draws random numbers, or keeps something of a batch for "
+            "the next. Leave dropout out, and compute everything anew in every forward pass."
+        )
+
+    def _fit(self, probe: tuple[Tensor, Tensor]) -> None:
+        """Choose how many records to take at a time, so that they stay within `max_memory`."""
+        self._kept_bytes = self._max_memory // 2
+        pieces = self._means.pieces(*probe, PROBES * self._kept_bytes // _LEAST_PART)
+        each = (self._means.held_bytes + sum(sized.piece.kept_bytes for sized in pieces)) // PROBES
+        self._part_size = max(1, self._max_memory // max(1, each))
 
 
-def _gradients_or_nan(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> Tensor:
-    """The batch's gradients; where a record makes the computation fail, record by record, with NaN for that one."""
-    try:
-        return per_record_gradients(model, loss, inputs, targets)
-    except LossShapeError:
-        raise
-    except Exception:
-        rows = [_gradient_or_nan(model, loss, inputs[i : i + 1], targets[i : i + 1]) for i in range(len(inputs))]
-        return torch.cat(rows)
-
-
-def _gradient_or_nan(model: nn.Module, loss: Loss, record: Tensor, target: Tensor) -> Tensor:
-    try:
-        return per_record_gradients(model, loss, record, target)
-    except Exception:
-        return torch.full_like(flat_parameters(model), math.nan).unsqueeze(0)
+def clipped_gradient_sum(
+    model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor, clipping_norm: float, *, mask: Tensor | None = None
+) -> Tensor:
+    """`GradientEngine.clipped_sum` for one batch. To take many steps, keep the engine."""
+    return GradientEngine(model, loss).clipped_sum(inputs, targets, clipping_norm, mask)

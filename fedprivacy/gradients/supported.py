@@ -9,11 +9,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
 
-from fedprivacy.gradients.engine import Loss, per_record_gradients, trainable_parameters
-
-
-class UnsupportedModelError(ValueError):
-    """A model that DP-SGD cannot train soundly, with the layer's name and the remedy."""
+from fedprivacy.gradients.engine import GradientEngine
+from fedprivacy.gradients.errors import UnsupportedModelError
+from fedprivacy.gradients.losses import Loss
+from fedprivacy.gradients.parameters import trainable_parameters
 
 
 def check_model(model: nn.Module) -> None:
@@ -70,7 +69,7 @@ def check_on_blank(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor
     """
     before = dict(_state(model))
     blank_input, blank_target = (rows.new_zeros(1, *rows.shape[1:]) for rows in (inputs, targets))
-    per_record_gradients(model, loss, blank_input, blank_target)
+    GradientEngine(model, loss).prepare(blank_input, blank_target)
     changed = sorted({name for (name, key), value in _state(model) if before.get((name, key)) != value})
     if changed:
         raise UnsupportedModelError(

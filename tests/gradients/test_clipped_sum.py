@@ -144,7 +144,7 @@ def test_random_numbers_in_a_model_are_refused():
         def forward(self, x):
             return functional.dropout(super().forward(x), 0.5)
 
-    with pytest.raises(RuntimeError, match="random"):
+    with pytest.raises(UnsupportedModelError, match="random"):
         check_on_blank(Noisy(6, 3), cross_entropy, torch.randn(4, 6), torch.randint(3, (4,)))
 
 

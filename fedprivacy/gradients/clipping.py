@@ -1,0 +1,90 @@
+"""How much of each record's gradient counts: the scale that bounds one record's contribution.
+
+Every clipping keeps one promise, on which the noise relies: the scaled gradient of a record has Euclidean norm at most
+`clipping_norm`, whatever the record is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from torch import Tensor
+
+_ROUNDING_MARGIN = 1.0 - 2.0**-20
+"""Clip a little below C, so that float32 rounding of the scaled gradient cannot carry its norm above C."""
+
+
+class Clipping(Protocol):
+    """Scales of the records' gradients, from their norms.
+
+    Formal guarantee: the root of sum over groups of (scale * norm)^2 is at most `clipping_norm`, for every record.
+    """
+
+    def groups(self, names: Sequence[str]) -> list[int]:
+        """The group that each named parameter is clipped with, counted from 0."""
+        ...
+
+    def scales(self, squared_norms: Tensor, clipping_norm: float) -> Tensor:
+        """Factors for each group and record.
+
+        Args:
+            squared_norms: of each record's gradient within each group, shape [groups, batch], float64, finite.
+            clipping_norm: C.
+
+        Returns:
+            Shape [groups, batch].
+        """
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class FlatClipping:
+    """The whole gradient is scaled by min(1, C / norm) (Abadi et al. 2016)."""
+
+    def groups(self, names: Sequence[str]) -> list[int]:
+        """One group."""
+        return [0] * len(names)
+
+    def scales(self, squared_norms: Tensor, clipping_norm: float) -> Tensor:
+        """See `Clipping`."""
+        return (clipping_norm * _ROUNDING_MARGIN / squared_norms.sqrt()).clamp_(max=1.0)
+
+
+@dataclass(frozen=True, slots=True)
+class PerLayerClipping:
+    """Each of K layers' gradients is scaled to norm at most C / sqrt(K) (McMahan et al. 2018), so all to C."""
+
+    def groups(self, names: Sequence[str]) -> list[int]:
+        """One group for each layer: parameters whose names agree up to the last dot."""
+        layers = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
+        return [layers.index(name.rpartition(".")[0]) for name in names]
+
+    def scales(self, squared_norms: Tensor, clipping_norm: float) -> Tensor:
+        """See `Clipping`."""
+        share = clipping_norm * _ROUNDING_MARGIN / len(squared_norms) ** 0.5
+        scales: Tensor = (share / squared_norms.sqrt()).clamp_(max=1.0)
+        return scales
+
+
+@dataclass(frozen=True, slots=True)
+class AutomaticClipping:
+    """AUTO-S (Bu et al. 2023): every gradient is scaled by C / (norm + stability), large or small.
+
+    C then only rescales the learning rate: leave it at 1.
+
+    Attributes:
+        stability: keeps small gradients small; the paper's 0.01.
+    """
+
+    stability: float = 0.01
+
+    def groups(self, names: Sequence[str]) -> list[int]:
+        """One group."""
+        return [0] * len(names)
+
+    def scales(self, squared_norms: Tensor, clipping_norm: float) -> Tensor:
+        """See `Clipping`."""
+        scales: Tensor = clipping_norm * _ROUNDING_MARGIN / (squared_norms.sqrt() + self.stability)
+        return scales

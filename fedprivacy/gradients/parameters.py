@@ -1,0 +1,21 @@
+"""A model's trainable parameters as one flat vector, in one order everywhere."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+def trainable_parameters(model: nn.Module) -> dict[str, Tensor]:
+    """The parameters that are trained, by name, detached, in the order of the flat gradient vector."""
+    return {name: p.detach() for name, p in model.named_parameters() if p.requires_grad}
+
+
+def flat_parameters(model: nn.Module) -> Tensor:
+    """The trainable parameters joined to one vector, shape [d], in the order of `trainable_parameters`."""
+    return torch.cat([p.flatten() for p in trainable_parameters(model).values()])
+
+
+def split_flat(flat: Tensor, shapes: list[torch.Size]) -> list[Tensor]:
+    """Views of a flat vector of shape [d], one for each parameter's shape, in order."""
+    return [part.view(shape) for part, shape in zip(flat.split([s.numel() for s in shapes]), shapes, strict=True)]

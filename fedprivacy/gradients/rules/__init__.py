@@ -1,0 +1,78 @@
+"""One rule for each kind of layer: compute it as usual, and tell the tape how its gradient comes about.
+
+A rule is chosen by the layer's exact type: a subclass may compute something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from torch import Tensor, nn
+
+from fedprivacy.gradients.pieces import Piece, Written
+from fedprivacy.gradients.rules.attention import attention
+from fedprivacy.gradients.rules.convolution import convolution
+from fedprivacy.gradients.rules.embedding import embedding
+from fedprivacy.gradients.rules.linear import linear
+from fedprivacy.gradients.rules.normalization import group_norm, instance_norm, layer_norm, rms_norm
+from fedprivacy.gradients.rules.pooling import max_pool
+from fedprivacy.gradients.rules.recurrent import recurrent, recurrent_cell
+from fedprivacy.gradients.tape import Tape
+
+Rule = Callable[..., Any]
+"""(tape, the layer's name, the layer, the arguments of its `forward`) -> what its `forward` returns."""
+
+_RULES: dict[type[nn.Module], Rule] = {
+    nn.Linear: linear,
+    nn.Conv1d: convolution,
+    nn.Conv2d: convolution,
+    nn.Conv3d: convolution,
+    nn.Embedding: embedding,
+    nn.LayerNorm: layer_norm,
+    nn.RMSNorm: rms_norm,
+    nn.GroupNorm: group_norm,
+    nn.MaxPool2d: max_pool,
+    nn.InstanceNorm1d: instance_norm,
+    nn.InstanceNorm2d: instance_norm,
+    nn.InstanceNorm3d: instance_norm,
+    nn.MultiheadAttention: attention,
+    nn.RNN: recurrent,
+    nn.LSTM: recurrent,
+    nn.GRU: recurrent,
+    nn.RNNCell: recurrent_cell,
+    nn.LSTMCell: recurrent_cell,
+    nn.GRUCell: recurrent_cell,
+}
+
+PerRecordGradients = Callable[[nn.Module, Tensor, Tensor], dict[str, Tensor]]
+"""(layer, inputs [batch, ...], output gradients [batch, ...]) -> each own parameter's gradients [batch, *parameter]."""
+
+
+def rule_for(layer: nn.Module) -> Rule | None:
+    """The rule of a layer, or None if its type has none."""
+    return _RULES.get(type(layer))
+
+
+def register_rule(kind: type[nn.Module], gradients: PerRecordGradients) -> None:
+    """Teach the engine a layer of your own.
+
+    Args:
+        kind: the layer's exact class; its `forward` takes and returns one tensor whose first axis counts the records.
+        gradients: computes the per-record gradients of the layer's own parameters from its inputs and the gradients of
+            its outputs. The engine checks the result against autograd before it is used on records.
+    """
+
+    def rule(tape: Tape, name: str, layer: nn.Module, inputs: Tensor) -> Tensor:
+        output: Tensor = kind.forward(layer, inputs)
+        parameters = dict(layer.named_parameters(recurse=False))
+        tape.record_axis(name, inputs)
+
+        def pieces_of(gradient: Tensor) -> list[Piece]:
+            written = gradients(layer, inputs.detach(), gradient)
+            return [Written(written[own]) for own in parameters]
+
+        tape.watch(name, inputs, output, [tape.part(p) for p in parameters.values()], pieces_of)
+        return output
+
+    _RULES[kind] = rule

@@ -1,0 +1,215 @@
+"""Recurrent layers: the input projections of all steps at once, then one step after the other.
+
+The gradient of a step's gates belongs to its input and to its state alike. It arrives for all steps together, so each
+weight has one piece for the whole sequence, and no step computes the gradient of a weight.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedprivacy.gradients.pieces import Outer, Piece, Written, over_positions
+from fedprivacy.gradients.tape import NoRecordAxisError, Tape
+
+State = tuple[Tensor, ...]
+"""What a step hands to the next: (hidden,), or (hidden, cell) of an LSTM; each [batch, size]."""
+
+Step = Callable[[Tensor, State, Tensor], State]
+"""(a step's input projection [batch, gates], state, transposed recurrent weight) -> the next state."""
+
+
+def recurrent(
+    tape: Tape, name: str, layer: nn.RNN | nn.LSTM | nn.GRU, inputs: Tensor, initial: Any = None
+) -> tuple[Tensor, Any]:
+    """`nn.RNN`, `nn.LSTM` or `nn.GRU` on inputs [batch, steps, d] or [steps, batch, d], as `batch_first` says.
+
+    Raises:
+        NotImplementedError: packed sequences, a record without a batch axis, or dropout between the layers.
+        NoRecordAxisError: the axis that should count the records, by `batch_first`, does not.
+    """
+    if not isinstance(inputs, Tensor) or inputs.dim() != 3:
+        raise NotImplementedError("packed sequences, or a record without a batch axis")
+    if layer.dropout > 0 and layer.training:
+        raise NotImplementedError("dropout between recurrent layers")
+    sequence = inputs.transpose(0, 1) if layer.batch_first else inputs
+    _check_records(tape, name, sequence.shape[1])
+    initials = _initial_states(layer, sequence, initial)
+    finals: list[State] = []
+    for depth in range(layer.num_layers):
+        outputs = []
+        for reverse in (False, True)[: 1 + layer.bidirectional]:
+            cell = _Cell.of(layer, layer.mode, f"_l{depth}{'_reverse' * reverse}")
+            states = cell.run(tape, name, sequence.flip(0) if reverse else sequence, initials[len(finals)])
+            hidden = torch.stack([state[0] for state in states])
+            outputs.append(hidden.flip(0) if reverse else hidden)
+            finals.append(states[-1])
+        sequence = torch.cat(outputs, 2) if layer.bidirectional else outputs[0]
+    final = tuple(torch.stack(column) for column in zip(*finals, strict=True))
+    return sequence.transpose(0, 1) if layer.batch_first else sequence, _handed_out(final)
+
+
+def recurrent_cell(
+    tape: Tape, name: str, layer: nn.RNNCell | nn.LSTMCell | nn.GRUCell, inputs: Tensor, initial: Any = None
+) -> Any:
+    """`nn.RNNCell`, `nn.LSTMCell` or `nn.GRUCell` on inputs [batch, d].
+
+    Raises:
+        NotImplementedError: a record without a batch axis.
+        NoRecordAxisError: the input's first axis does not count the records.
+    """
+    if inputs.dim() != 2:
+        raise NotImplementedError("a record without a batch axis")
+    _check_records(tape, name, len(inputs))
+    mode = f"RNN_{layer.nonlinearity.upper()}" if isinstance(layer, nn.RNNCell) else type(layer).__name__[:-4]
+    if initial is None:
+        state = _zero_state(mode, inputs, layer.hidden_size, layer.hidden_size)
+    else:
+        state = initial if mode == "LSTM" else (initial,)
+    return _handed_out(_Cell.of(layer, mode, "").run(tape, name, inputs.unsqueeze(0), state)[-1])
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """One direction of one layer.
+
+    Attributes:
+        mode: "RNN_TANH", "RNN_RELU", "LSTM" or "GRU".
+        weight_ih: shape [gates, d].
+        weight_hh: shape [gates, hidden].
+        bias_ih: shape [gates].
+        bias_hh: shape [gates].
+        weight_hr: what shortens the hidden part of an LSTM's state, shape [hidden, cell].
+    """
+
+    mode: str
+    weight_ih: Tensor
+    weight_hh: Tensor
+    bias_ih: Tensor | None
+    bias_hh: Tensor | None
+    weight_hr: Tensor | None
+
+    @classmethod
+    def of(cls, layer: nn.Module, mode: str, suffix: str) -> _Cell:
+        """The weights of `layer` whose names end in `suffix`."""
+        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
+        weights: list[Any] = [getattr(layer, name + suffix, None) for name in names]
+        return cls(mode, *weights)
+
+    def run(self, tape: Tape, name: str, sequence: Tensor, state: State) -> list[State]:
+        """The states after each step of `sequence` [steps, batch, d]."""
+        parts = [tape.part(p) for p in (self.weight_ih, self.bias_ih, self.weight_hh, self.bias_hh)]
+        projected = self._projected(sequence)
+        if any(parts) and not projected.requires_grad:
+            projected.requires_grad_()
+        step, weight = _STEPS[self.mode], self.weight_hh.detach().t()
+        states = [state]
+        for projection in projected.unbind(0):
+            states.append(self._shortened(tape, name, step(projection, states[-1], weight)))
+        before = torch.stack([earlier[0].detach() for earlier in states[:-1]])
+
+        def pieces_of(gradient: Tensor) -> Sequence[Piece]:
+            by_input, by_state = self._gate_gradients(gradient)
+            return *_pieces(tape, sequence.detach(), by_input), *_pieces(tape, before, by_state)
+
+        tape.watch(name, sequence, projected, parts, pieces_of)
+        return states[1:]
+
+    def _projected(self, sequence: Tensor) -> Tensor:
+        """What the gates receive from the input and the biases, shape [steps, batch, gates]; see `_apart` for a GRU."""
+        projected = functional.linear(sequence, self.weight_ih.detach())
+        if self.mode == "GRU":
+            projected = _apart(projected)
+        if self.bias_ih is None or self.bias_hh is None:
+            return projected
+        by_input, by_state = self.bias_ih.detach(), self.bias_hh.detach()
+        if self.mode == "GRU":
+            by_input, by_state = _apart(by_input), functional.pad(by_state, (0, len(by_state) // 3))
+        return projected.add_(by_input + by_state)
+
+    def _gate_gradients(self, gradient: Tensor) -> tuple[Tensor, Tensor]:
+        """Gradients of what the gates receive from the input, and of what they receive from the state."""
+        if self.mode != "GRU":
+            return gradient, gradient
+        reset, update, by_state, by_input = gradient.chunk(4, 2)
+        return torch.cat((reset, update, by_input), 2), torch.cat((reset, update, by_state), 2)
+
+    def _shortened(self, tape: Tape, name: str, state: State) -> State:
+        """The state, its hidden part shortened if the layer is an LSTM with `proj_size`."""
+        if self.weight_hr is None:
+            return state
+        long = state[0]
+        short = functional.linear(long, self.weight_hr)
+        tape.watch(name, long, short, (tape.part(self.weight_hr),), lambda gradient: (Outer(long.detach(), gradient),))
+        return short, *state[1:]
+
+
+def _apart(by_input: Tensor) -> Tensor:
+    """The input's share of a GRU's gates [..., reset, update, new], with room for the state's share of `new`.
+
+    The reset gate multiplies that share alone: [..., reset, update, state's new, input's new].
+    """
+    reset, update, new = by_input.chunk(3, -1)
+    return torch.cat((reset, update, torch.zeros_like(new), new), -1)
+
+
+def _tanh_step(projection: Tensor, state: State, weight: Tensor) -> State:
+    return (torch.addmm(projection, state[0], weight).tanh(),)
+
+
+def _relu_step(projection: Tensor, state: State, weight: Tensor) -> State:
+    return (torch.addmm(projection, state[0], weight).relu(),)
+
+
+def _lstm_step(projection: Tensor, state: State, weight: Tensor) -> State:
+    hidden, cell = state
+    let_in, forget, new, let_out = torch.addmm(projection, hidden, weight).chunk(4, 1)
+    cell = forget.sigmoid() * cell + let_in.sigmoid() * new.tanh()
+    return let_out.sigmoid() * cell.tanh(), cell
+
+
+def _gru_step(projection: Tensor, state: State, weight: Tensor) -> State:
+    (hidden,) = state
+    gates = weight.shape[1]
+    reset, update, by_state = torch.addmm(projection[:, :gates], hidden, weight).chunk(3, 1)
+    new = torch.addcmul(projection[:, gates:], reset.sigmoid(), by_state).tanh()
+    return (torch.lerp(new, hidden, update.sigmoid()),)
+
+
+_STEPS: dict[str, Step] = {"RNN_TANH": _tanh_step, "RNN_RELU": _relu_step, "LSTM": _lstm_step, "GRU": _gru_step}
+
+
+def _pieces(tape: Tape, sources: Tensor, gradients: Tensor) -> tuple[Piece, Piece]:
+    """The pieces of a weight and a bias, from [steps, batch, ...] of what the weight was multiplied with."""
+    sources, gradients = sources.transpose(0, 1), gradients.transpose(0, 1)
+    return over_positions(sources, gradients, tape.kept_bytes), Written(gradients.sum(1))
+
+
+def _initial_states(layer: nn.RNN | nn.LSTM | nn.GRU, sequence: Tensor, initial: Any) -> Sequence[State]:
+    """One for each layer and direction."""
+    if initial is None:
+        zeros = _zero_state(layer.mode, sequence, layer.proj_size or layer.hidden_size, layer.hidden_size)
+        return [zeros] * (layer.num_layers * (1 + layer.bidirectional))
+    return list(zip(*(initial if layer.mode == "LSTM" else (initial,)), strict=True))
+
+
+def _zero_state(mode: str, inputs: Tensor, hidden: int, cell: int) -> State:
+    sizes = (hidden, cell) if mode == "LSTM" else (hidden,)
+    return tuple(inputs.new_zeros(inputs.shape[-2], size) for size in sizes)
+
+
+def _handed_out(state: State) -> Any:
+    """As torch's layers return it: a tensor, or an LSTM's pair."""
+    return state if len(state) > 1 else state[0]
+
+
+def _check_records(tape: Tape, name: str, found: int) -> None:
+    if found != tape.records:
+        raise NoRecordAxisError(
+            f"layer '{name}': the batch axis of its input has {found} rows for {tape.records} records"
+        )

@@ -1,0 +1,187 @@
+"""What a forward pass leaves behind, so that one backward pass yields every parameter's piece.
+
+A layer's rule computes the layer as usual and tells the tape which parameters it used. The tape watches the layer's
+output. When the backward pass brings the gradient of that output, the rule's pieces are made, their norms taken, and
+what is no longer needed is let go. Autograd never computes a weight gradient (book-keeping; Bu et al. 2023).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.autograd.graph import GradientEdge, get_gradient_edge
+from torch.nn import Parameter
+
+from fedprivacy.gradients.errors import InPlaceError
+from fedprivacy.gradients.pieces import Piece, Written, added
+
+
+class NoRecordAxisError(ValueError):
+    """No axis of a layer's input counts the records."""
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A parameter, or a range of its rows (the query, key and value rows of an attention's one weight).
+
+    Attributes:
+        index: of the parameter among the trainable ones.
+        start: first row.
+        stop: after the last row; None: the whole parameter.
+    """
+
+    index: int
+    start: int = 0
+    stop: int | None = None
+
+    def of(self, whole: Tensor) -> Tensor:
+        """The part's rows of a tensor of the parameter's shape."""
+        return whole if self.stop is None else whole[self.start : self.stop]
+
+
+@dataclass(frozen=True, slots=True)
+class Sized:
+    """A piece, whose it is, and the norms [batch] of its gradients."""
+
+    part: Part
+    piece: Piece
+    norms: Tensor
+
+
+class Gathered:
+    """The pieces of one backward pass: all uses of a part are added before its norm is taken."""
+
+    def __init__(self, kept_bytes: int) -> None:
+        self._kept_bytes = kept_bytes
+        self._sized: list[Sized] = []
+        self._expected: dict[Part, int] = {}
+        self._uses: dict[Part, list[Piece]] = {}
+
+    def expect(self, part: Part) -> None:
+        """Announce one use of a part."""
+        self._expected[part] = self._expected.get(part, 0) + 1
+
+    def add(self, part: Part, piece: Piece) -> None:
+        """Take the piece of one use."""
+        uses = self._uses.setdefault(part, [])
+        uses.append(piece)
+        if len(uses) == self._expected[part]:
+            self._complete(part)
+
+    def finish(self) -> list[Sized]:
+        """Every piece, also of parts some of whose uses had no influence on the loss."""
+        for part in list(self._uses):
+            self._complete(part)
+        return self._sized
+
+    def _complete(self, part: Part) -> None:
+        piece = added(self._uses.pop(part), self._kept_bytes)
+        self._sized.append(Sized(part, piece, piece.norms()))
+
+
+PiecesOf = Callable[[Tensor], Sequence[Piece]]
+"""Gradient of a layer's output -> one piece for each part that the layer used."""
+
+
+class Tape:
+    """One batch's uses of parameters, and the pieces that the backward pass makes of them.
+
+    Attributes:
+        records: number of records in the batch.
+        kept_bytes: how many bytes of written gradients each parameter may keep.
+        roots: where the backward pass must arrive.
+        held_bytes: about how much memory the batch's activations take.
+    """
+
+    def __init__(self, indices: Mapping[Parameter, int], axes: dict[str, int], records: int, kept_bytes: int) -> None:
+        """Start an empty tape.
+
+        Args:
+            indices: the place of each trainable parameter in the flat vector's order.
+            axes: which axis of each layer's input counts the records; filled on the first pass, obeyed on the others.
+            records: number of records in the batch.
+            kept_bytes: how many bytes of written gradients each parameter may keep.
+        """
+        self.records, self.kept_bytes, self.held_bytes = records, kept_bytes, 0
+        self.roots: list[GradientEdge] = []
+        self._indices, self._axes = indices, axes
+        self._pieces = Gathered(kept_bytes)
+
+    def part(self, parameter: Tensor | None, start: int = 0, stop: int | None = None) -> Part | None:
+        """The part of a parameter that is trained, or None if it is frozen or absent."""
+        index = self._indices.get(parameter) if isinstance(parameter, Parameter) else None
+        return None if index is None else Part(index, start, stop)
+
+    def record_axis(self, layer: str, source: Tensor) -> int:
+        """Which axis of a layer's input counts the records: the first or the second.
+
+        On the first pass it is read off the shape; the engine's self-check then proves or refutes it. Later passes use
+        the same axis, for a sequence may be as long as a batch by chance.
+
+        Raises:
+            NoRecordAxisError: neither does.
+        """
+        axis = self._axes.setdefault(layer, 0 if source.shape[:1] == (self.records,) else 1)
+        if source.dim() <= axis or source.shape[axis] != self.records:
+            raise NoRecordAxisError(f"layer '{layer}': no axis of its input {list(source.shape)} counts the records")
+        return axis
+
+    def watch(
+        self, layer: str, source: Tensor, output: Tensor, parts: Sequence[Part | None], pieces_of: PiecesOf
+    ) -> None:
+        """Have `pieces_of` called with the gradient of `output`.
+
+        Args:
+            layer: the layer's name, for errors.
+            source: what the layer read; must keep its values until the backward pass.
+            output: what the layer computed, before anything changes it.
+            parts: the parameters that it used; None for one that is not trained.
+            pieces_of: makes one piece for each part.
+
+        Raises:
+            InPlaceError: in the backward pass, if `source` was changed in place.
+        """
+        trained = [(place, part) for place, part in enumerate(parts) if part is not None]
+        if not trained:
+            return
+        for _, part in trained:
+            self._pieces.expect(part)
+        if not source.requires_grad:
+            self.roots.append(get_gradient_edge(output))
+        version = source._version
+        self.held_bytes += source.nbytes + 2 * output.nbytes
+
+        def arrive(gradient: Tensor) -> None:
+            if source._version != version:
+                raise InPlaceError(
+                    f"layer '{layer}': its input is changed in place after the layer has read it; "
+                    "write x = x + y instead of x += y, and inplace=False."
+                )
+            with torch.no_grad():
+                pieces = pieces_of(gradient)
+                for place, part in trained:
+                    self._pieces.add(part, pieces[place])
+
+        output.register_hook(arrive)
+
+    def expanded(self, parameter: Parameter) -> Tensor:
+        """A copy of a parameter for each record, shape [batch, *parameter].
+
+        Used in place of the parameter where each record meets its own copy, the gradient of the copies is the
+        per-record gradient of the parameter.
+        """
+        copies = parameter.detach().expand(self.records, *parameter.shape)
+        part = self.part(parameter)
+        if part is not None:
+            copies.requires_grad_()
+            self.roots.append(get_gradient_edge(copies))
+            self._pieces.expect(part)
+            copies.register_hook(lambda gradient: self._pieces.add(part, Written(gradient)))
+        return copies
+
+    def finish(self) -> list[Sized]:
+        """Every parameter's piece, once the backward pass is over."""
+        return self._pieces.finish()
