@@ -59,11 +59,14 @@ class BookKeeping:
             kept_bytes: how many bytes of written gradients each parameter may keep.
         """
         tape = Tape(self._indices, self._axes, len(inputs), kept_bytes)
-        with torch.enable_grad():
-            with self._installed(tape):
-                outputs = self._forward(tape, inputs)
-            losses = checked_losses(self._loss(outputs, targets), len(inputs))
-            torch.autograd.grad(losses.sum(), tape.roots, allow_unused=True)
+        try:
+            with torch.enable_grad():
+                with self._installed(tape):
+                    outputs = self._forward(tape, inputs)
+                losses = checked_losses(self._loss(outputs, targets), len(inputs))
+                torch.autograd.grad(losses.sum(), tape.roots, allow_unused=True)
+        finally:
+            tape.roots.clear()  # they hold the graph, whose hooks hold the tape: a cycle that nothing else would break
         self.held_bytes = tape.held_bytes
         return tape.finish()
 

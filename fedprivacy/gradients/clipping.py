@@ -49,7 +49,7 @@ class FlatClipping:
 
     def scales(self, squared_norms: Tensor, clipping_norm: float) -> Tensor:
         """See `Clipping`."""
-        return (clipping_norm * _ROUNDING_MARGIN / squared_norms.sqrt()).clamp_(max=1.0)
+        return squared_norms.rsqrt().mul_(clipping_norm * _ROUNDING_MARGIN).clamp_(max=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class PerLayerClipping:
     def scales(self, squared_norms: Tensor, clipping_norm: float) -> Tensor:
         """See `Clipping`."""
         share = clipping_norm * _ROUNDING_MARGIN / len(squared_norms) ** 0.5
-        scales: Tensor = (share / squared_norms.sqrt()).clamp_(max=1.0)
+        scales: Tensor = squared_norms.rsqrt().mul_(share).clamp_(max=1.0)
         return scales
 
 

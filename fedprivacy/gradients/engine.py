@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 import torch
@@ -19,12 +20,13 @@ from fedprivacy.gradients.errors import InPlaceError, LossShapeError, Unsupporte
 from fedprivacy.gradients.fallbacks import Loop, Vectorised
 from fedprivacy.gradients.losses import Loss
 from fedprivacy.gradients.parameters import split_flat, trainable_parameters
+from fedprivacy.gradients.program import Program
 from fedprivacy.gradients.selfcheck import PROBES, Means, check_against_loop, made_up_records
 from fedprivacy.gradients.tape import Sized
 
 log = logging.getLogger(__name__)
 
-_MEANS: tuple[type[BookKeeping] | type[Vectorised] | type[Loop], ...] = (BookKeeping, Vectorised, Loop)
+_MEANS: tuple[Callable[[nn.Module, Loss], Means], ...] = (Program, BookKeeping, Vectorised, Loop)
 
 DEFAULT_MAX_MEMORY = 256 * 2**20
 """Bytes that a batch's activations and written gradients may take."""
@@ -39,11 +41,16 @@ class Clipped:
 
     Attributes:
         total: sum of the clipped gradients, shape [d].
-        norms: of the gradients before clipping, of the records whose gradient is finite. Private.
+        squared_norms: of the records' gradients before clipping, where they are finite; in parts of any length.
+            Private.
     """
 
     total: Tensor
-    norms: Tensor
+    squared_norms: list[Tensor]
+
+    def within(self, clipping_norm: float) -> int:
+        """How many records' gradients are no longer than the clipping norm. Private."""
+        return sum(int((part <= clipping_norm**2).sum()) for part in self.squared_norms)
 
 
 class GradientEngine:
@@ -134,13 +141,17 @@ class GradientEngine:
             inputs, targets = inputs[mask], targets[mask]
         total = torch.zeros(self._size, device=inputs.device)
         if len(inputs) == 0:
-            return Clipped(total, total.new_empty(0))
+            return Clipped(total, [])
         self.prepare(inputs, targets)
-        views, squared = split_flat(total, self._shapes), []
-        for start in range(0, len(inputs), self._part_size):
-            rows = slice(start, start + self._part_size)
-            squared += self._add(inputs[rows], targets[rows], clipping_norm, views)
-        return Clipped(total, torch.cat(squared).sqrt_() if squared else total.new_empty(0))
+        views = split_flat(total, self._shapes)
+        squared = [norms for part in self._parts(inputs, targets) for norms in self._add(*part, clipping_norm, views)]
+        return Clipped(total, squared)
+
+    def _parts(self, inputs: Tensor, targets: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
+        """As many records at a time as `max_memory` allows."""
+        if len(inputs) <= self._part_size:
+            return [(inputs, targets)]
+        return zip(inputs.split(self._part_size), targets.split(self._part_size), strict=True)
 
     def _add(self, inputs: Tensor, targets: Tensor, clipping_norm: float, views: list[Tensor]) -> list[Tensor]:
         """Add the clipped gradients of some records to `views`; returns their squared norms.
@@ -167,7 +178,7 @@ class GradientEngine:
             return self._add(inputs[finite], targets[finite], clipping_norm, views) if some else []
         scales = self._clipping.scales(squared, clipping_norm).to(views[0].dtype)
         for sized in pieces:
-            index = sized.part.index
+            index = sized.part.place
             sized.piece.add_weighted_sum(scales[self._groups[index]], sized.part.of(views[index]))
         return [whole]
 
@@ -177,7 +188,7 @@ class GradientEngine:
         groups = max(self._groups) + 1
         if groups == 1:
             return squared.sum(0, keepdim=True)
-        rows = torch.tensor([self._groups[sized.part.index] for sized in pieces], device=squared.device)
+        rows = torch.tensor([self._groups[sized.part.place] for sized in pieces], device=squared.device)
         return squared.new_zeros(groups, squared.shape[1]).index_add_(0, rows, squared)
 
     def _admitted(self, loop: Loop, probe: tuple[Tensor, Tensor]) -> Means:
@@ -189,7 +200,7 @@ class GradientEngine:
             except (InPlaceError, LossShapeError):
                 raise
             except Exception as reason:
-                log.debug("%s cannot compute this model's gradients: %s", kind.name, reason)
+                log.debug("%s cannot compute this model's gradients: %s", kind, reason)
             else:
                 return means
         raise UnsupportedModelError(

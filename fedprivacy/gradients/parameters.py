@@ -18,4 +18,5 @@ def flat_parameters(model: nn.Module) -> Tensor:
 
 def split_flat(flat: Tensor, shapes: list[torch.Size]) -> list[Tensor]:
     """Views of a flat vector of shape [d], one for each parameter's shape, in order."""
-    return [part.view(shape) for part, shape in zip(flat.split([s.numel() for s in shapes]), shapes, strict=True)]
+    parts = torch.split_with_sizes(flat, [shape.numel() for shape in shapes])
+    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]

@@ -22,6 +22,9 @@ Writer = Callable[[int, int], "Written"]
 _STRETCH = 2**14
 """Entries whose squares are added in float32 before float64 takes over."""
 
+_SMALL = 2**15
+"""Below this many entries, asking whether float32 is exact enough takes longer than float64."""
+
 _SMALLEST_SURE_NORM = 1e-12
 """Squares of entries below 1e-19 lose digits in float32; a norm above this bound does not notice them."""
 
@@ -129,10 +132,7 @@ class Outer(Piece):
 
     def norms(self) -> Tensor:
         """See `Piece`. The norm of an outer product is the product of the norms, however small one of them is."""
-        one, other = row_norms(self._inputs), row_norms(self._output_gradients)
-        if float(torch.minimum(one, other).min()) < _SMALLEST_SURE_NORM:
-            one, other = (torch.linalg.vector_norm(f, dim=1, dtype=torch.float64) for f in self.factors)
-        return one * other
+        return _factor_norms(self._inputs) * _factor_norms(self._output_gradients)
 
     def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
         """See `Piece`."""
@@ -266,6 +266,15 @@ def added(pieces: Sequence[Piece], kept_bytes: int) -> Piece:
     for piece in pieces[1:]:
         total = total + piece.gradients()
     return Written(total)
+
+
+def _factor_norms(rows: Tensor) -> Tensor:
+    """Norms [batch] of rows [batch, n], right to 1e-6 however small they are."""
+    if rows.is_cuda or rows.numel() < _SMALL:
+        exact: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+        return exact
+    norms = row_norms(rows)
+    return norms if float(norms.min()) > _SMALLEST_SURE_NORM else row_norms(rows.double())
 
 
 def row_norms(rows: Tensor) -> Tensor:

@@ -88,7 +88,7 @@ def _figures(
     views = split_flat(flat, shapes)
     for sized in means.pieces(inputs, targets, kept_bytes=2**62):
         squared += sized.norms.double().square()
-        sized.piece.add_weighted_sum(weights, sized.part.of(views[sized.part.index]))
+        sized.piece.add_weighted_sum(weights, sized.part.of(views[sized.part.place]))
     return squared.sqrt(), flat.double()
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,17 +24,16 @@ class NoRecordAxisError(ValueError):
     """No axis of a layer's input counts the records."""
 
 
-@dataclass(frozen=True, slots=True)
-class Part:
+class Part(NamedTuple):
     """A parameter, or a range of its rows (the query, key and value rows of an attention's one weight).
 
     Attributes:
-        index: of the parameter among the trainable ones.
+        place: of the parameter among the trainable ones.
         start: first row.
         stop: after the last row; None: the whole parameter.
     """
 
-    index: int
+    place: int
     start: int = 0
     stop: int | None = None
 
@@ -66,6 +66,9 @@ class Gathered:
 
     def add(self, part: Part, piece: Piece) -> None:
         """Take the piece of one use."""
+        if self._expected[part] == 1:
+            self._sized.append(Sized(part, piece, piece.norms()))
+            return
         uses = self._uses.setdefault(part, [])
         uses.append(piece)
         if len(uses) == self._expected[part]:
@@ -82,8 +85,8 @@ class Gathered:
         self._sized.append(Sized(part, piece, piece.norms()))
 
 
-PiecesOf = Callable[[Tensor], Sequence[Piece]]
-"""Gradient of a layer's output -> one piece for each part that the layer used."""
+PiecesOf = Callable[[Tensor], Sequence[Piece | None]]
+"""Gradient of a layer's output -> one piece for each part that the layer used; None will do for one not trained."""
 
 
 class Tape:
@@ -163,7 +166,9 @@ class Tape:
             with torch.no_grad():
                 pieces = pieces_of(gradient)
                 for place, part in trained:
-                    self._pieces.add(part, pieces[place])
+                    piece = pieces[place]
+                    if piece is not None:
+                        self._pieces.add(part, piece)
 
         output.register_hook(arrive)
 

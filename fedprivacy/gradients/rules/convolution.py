@@ -13,6 +13,9 @@ from fedprivacy.gradients.tape import Tape
 
 Convolution = nn.Conv1d | nn.Conv2d | nn.Conv3d
 
+Padded = tuple[Convolution, tuple[int, ...]]
+"""A convolution, and the zeros that it adds to its inputs itself."""
+
 _CONVOLVE = {1: functional.conv1d, 2: functional.conv2d, 3: functional.conv3d}
 
 _FEW_POSITIONS = 100
@@ -27,24 +30,46 @@ _PATCHES_IN_FLIGHT = 2**18
 
 def convolution(tape: Tape, name: str, layer: Convolution, inputs: Tensor) -> Tensor:
     """`nn.Conv1d`, `nn.Conv2d` or `nn.Conv3d` on inputs [batch, channels, ...]."""
-    padded, padding = _padded(layer, inputs)
+    padded, padding = padded_inputs(layer, inputs)
     convolve = _CONVOLVE[len(layer.kernel_size)]
     output = convolve(padded, layer.weight, layer.bias, layer.stride, padding, layer.dilation, layer.groups)
-    written = _by_patches if _as_matrix(layer, output) else _by_groups
 
-    def pieces_of(gradient: Tensor) -> Sequence[Piece]:
-        def write(start: int, stop: int) -> Written:
-            return written(layer, padding, padded.detach()[start:stop], gradient[start:stop])
+    weight, bias = tape.part(layer.weight), tape.part(layer.bias)
 
-        weight = written_or_not(write, tape.records, layer.weight.nbytes, tape.kept_bytes)
-        return weight, Written(gradient.flatten(2).sum(2))
+    def pieces_of(gradient: Tensor) -> Sequence[Piece | None]:
+        if weight is None:
+            return None, convolution_bias(gradient)
+        written = convolution_weight((layer, padding), padded.detach(), gradient, tape.kept_bytes)
+        return written, convolution_bias(gradient)
 
     tape.record_axis(name, inputs)
-    tape.watch(name, padded, output, (tape.part(layer.weight), tape.part(layer.bias)), pieces_of)
+    tape.watch(name, padded, output, (weight, bias), pieces_of)
     return output
 
 
-def _padded(layer: Convolution, inputs: Tensor) -> tuple[Tensor, tuple[int, ...]]:
+def convolution_weight(layer: Padded, inputs: Tensor, gradient: Tensor, kept_bytes: int) -> Piece:
+    """The piece of a weight.
+
+    Args:
+        layer: the convolution, and the zeros that it adds to its inputs itself.
+        inputs: what it read, shape [batch, channels, ...].
+        gradient: of its output, shape [batch, out_channels, ...].
+        kept_bytes: how many bytes of written gradients may be kept.
+    """
+    write_out = _by_patches if _as_matrix(layer[0], gradient) else _by_groups
+
+    def write(start: int, stop: int) -> Written:
+        return write_out(layer, inputs[start:stop], gradient[start:stop])
+
+    return written_or_not(write, len(inputs), layer[0].weight.nbytes, kept_bytes)
+
+
+def convolution_bias(gradient: Tensor) -> Piece:
+    """The piece of a bias, from the gradient [batch, out_channels, ...] of the layer's output."""
+    return Written(gradient.flatten(2).sum(2))
+
+
+def padded_inputs(layer: Convolution, inputs: Tensor) -> tuple[Tensor, tuple[int, ...]]:
     """The inputs, padded where the convolution itself cannot; and the zero padding that is left to it."""
     if layer.padding_mode == "zeros" and not isinstance(layer.padding, str):
         return inputs, layer.padding
@@ -61,8 +86,9 @@ def _as_matrix(layer: Convolution, output: Tensor) -> bool:
     return few_positions or layer.in_channels < _FEW_CHANNELS or layer.weight.numel() >= _LARGE_WEIGHT
 
 
-def _by_patches(layer: Convolution, padding: tuple[int, ...], inputs: Tensor, gradient: Tensor) -> Written:
+def _by_patches(padded: Padded, inputs: Tensor, gradient: Tensor) -> Written:
     """Weight gradients as products of output gradients and patches, channels last: [batch, out, height, width, in]."""
+    layer, padding = padded
     above, left, down, right, height, width = *padding, *layer.stride, *layer.kernel_size
     channels_last = functional.pad(inputs.permute(0, 2, 3, 1), (0, 0, left, left, above, above)).contiguous()
     records, channels = inputs.shape[:2]
@@ -81,8 +107,9 @@ def _by_patches(layer: Convolution, padding: tuple[int, ...], inputs: Tensor, gr
     return Written(written.view(records, -1, height, width, channels), axes=(0, 3, 1, 2))
 
 
-def _by_groups(layer: Convolution, padding: tuple[int, ...], inputs: Tensor, gradient: Tensor) -> Written:
+def _by_groups(padded: Padded, inputs: Tensor, gradient: Tensor) -> Written:
     """Weight gradients by one convolution with a group for each record (Rochette et al. 2019)."""
+    layer, padding = padded
     records = len(inputs)
     written: Tensor = torch.ops.aten.convolution_backward(
         gradient.reshape(1, -1, *gradient.shape[2:]),

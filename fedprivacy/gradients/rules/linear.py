@@ -24,15 +24,31 @@ def watch_linear(tape: Tape, name: str, inputs: Tensor, output: Tensor, weight: 
         return
     axis = tape.record_axis(name, inputs)
 
-    def pieces_of(gradient: Tensor) -> Sequence[Piece]:
-        if gradient.dim() == 2:
-            return Outer(inputs.detach(), gradient), Written(gradient)
-        sources, gradients = (_over_positions(t, axis) for t in (inputs.detach(), gradient))
-        return over_positions(sources, gradients, tape.kept_bytes), Written(gradients.sum(1))
+    def pieces_of(gradient: Tensor) -> Sequence[Piece | None]:
+        rows, gradients = (_records_first(t, axis) for t in (inputs.detach(), gradient))
+        written = None if weight is None else linear_weight(rows, gradients, tape.kept_bytes)
+        return written, linear_bias(gradients)
 
     tape.watch(name, inputs, output, (weight, bias), pieces_of)
 
 
-def _over_positions(tensor: Tensor, axis: int) -> Tensor:
-    """Shape [batch, positions, features]."""
-    return tensor.movedim(axis, 0).reshape(tensor.shape[axis], -1, tensor.shape[-1])
+def linear_weight(inputs: Tensor, gradient: Tensor, kept_bytes: int) -> Piece:
+    """The piece of a weight.
+
+    Args:
+        inputs: what the layer read, shape [batch, ..., d].
+        gradient: of its output, shape [batch, ..., p].
+        kept_bytes: how many bytes of written gradients may be kept.
+    """
+    if gradient.dim() == 2:
+        return Outer(inputs, gradient)
+    return over_positions(inputs.flatten(1, -2), gradient.flatten(1, -2), kept_bytes)
+
+
+def linear_bias(gradient: Tensor) -> Piece:
+    """The piece of a bias, from the gradient [batch, ..., p] of the layer's output."""
+    return Written(gradient if gradient.dim() == 2 else gradient.flatten(1, -2).sum(1))
+
+
+def _records_first(tensor: Tensor, axis: int) -> Tensor:
+    return tensor.movedim(axis, 0) if axis else tensor

@@ -12,19 +12,30 @@ from fedprivacy.gradients.tape import Tape
 
 _LARGEST_KERNEL = 3
 
+Window = tuple[int, int, int]
+"""Axis, kernel and stride."""
+
 
 def max_pool(tape: Tape, name: str, layer: nn.MaxPool2d, inputs: Tensor) -> Tensor:
     """`nn.MaxPool2d`, by shifted maxima where kernels are small and nothing is padded."""
+    windows = shifts(layer, inputs)
+    if windows is None:
+        pooled: Tensor = nn.MaxPool2d.forward(layer, inputs)
+        return pooled
+    pooled = inputs
+    for axis, kernel, stride in windows:
+        pooled = _ShiftedMax.apply(pooled, axis, kernel, stride)  # type: ignore[no-untyped-call]
+    return pooled
+
+
+def shifts(layer: nn.MaxPool2d, inputs: Tensor) -> tuple[Window, Window] | None:
+    """The windows over columns and rows whose maxima the layer is; None where torch's own kernel is to be used."""
     kernel, stride = _pair(layer.kernel_size), _pair(layer.stride)
     plain = _pair(layer.padding) == (0, 0) and _pair(layer.dilation) == (1, 1)
     plain = plain and not layer.ceil_mode and not layer.return_indices and inputs.dim() == 4
     if not plain or max(kernel) > _LARGEST_KERNEL or inputs.device.type != "cpu":
-        pooled: Tensor = nn.MaxPool2d.forward(layer, inputs)
-        return pooled
-    pooled = inputs
-    for axis in (3, 2):
-        pooled = _ShiftedMax.apply(pooled, axis, kernel[axis - 2], stride[axis - 2])  # type: ignore[no-untyped-call]
-    return pooled
+        return None
+    return (3, kernel[1], stride[1]), (2, kernel[0], stride[0])
 
 
 class _ShiftedMax(torch.autograd.Function):
@@ -34,24 +45,33 @@ class _ShiftedMax(torch.autograd.Function):
     def forward(ctx: Any, inputs: Tensor, axis: int, kernel: int, stride: int) -> Tensor:
         ctx.save_for_backward(inputs)
         ctx.window = (axis, kernel, stride)
-        first, *others = _shifted(inputs, *ctx.window)
-        for other in others:
-            first = torch.maximum(first, other)
-        return first.clone() if kernel == 1 else first
+        return shifted_max(inputs, *ctx.window)
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        (inputs,), (gradient,) = ctx.saved_tensors, gradients
-        shifted = _shifted(inputs, *ctx.window)
-        best = list(accumulate(shifted[:-1], torch.maximum))
-        result = torch.zeros_like(inputs)
-        places = _shifted(result, *ctx.window)
-        for place, before, other in zip(places[:0:-1], best[::-1], shifted[:0:-1], strict=True):
-            kept = _where_not_negative(gradient, before - other)
-            place.add_(gradient - kept)
-            gradient = kept
-        places[0].add_(gradient)
-        return result, None, None, None
+        return shifted_max_gradient(ctx.saved_tensors[0], gradients[0], *ctx.window), None, None, None
+
+
+def shifted_max(inputs: Tensor, axis: int, kernel: int, stride: int) -> Tensor:
+    """Maximum over windows along one axis, without padding."""
+    first, *others = _shifted(inputs, axis, kernel, stride)
+    for other in others:
+        first = torch.maximum(first, other)
+    return first if others else first.clone()
+
+
+def shifted_max_gradient(inputs: Tensor, gradient: Tensor, axis: int, kernel: int, stride: int) -> Tensor:
+    """The gradient of `shifted_max`'s inputs; of equal values the first is the maximum."""
+    shifted = _shifted(inputs, axis, kernel, stride)
+    best = list(accumulate(shifted[:-1], torch.maximum))
+    result = torch.zeros_like(inputs)
+    places = _shifted(result, axis, kernel, stride)
+    for place, before, other in zip(places[:0:-1], best[::-1], shifted[:0:-1], strict=True):
+        kept = _where_not_negative(gradient, before - other)
+        place.add_(gradient - kept)
+        gradient = kept
+    places[0].add_(gradient)
+    return result
 
 
 def _shifted(tensor: Tensor, axis: int, kernel: int, stride: int) -> list[Tensor]:

@@ -1,0 +1,236 @@
+"""The steps of a traced program: each computes a layer and its gradient without autograd."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedprivacy.gradients.pieces import Piece, Written
+from fedprivacy.gradients.rules.convolution import Convolution, convolution_bias, convolution_weight
+from fedprivacy.gradients.rules.linear import linear_bias, linear_weight
+from fedprivacy.gradients.rules.pooling import shifted_max, shifted_max_gradient, shifts
+
+_aten = torch.ops.aten
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What a backward step is to compute.
+
+    Attributes:
+        inputs: whether the gradient of the inputs.
+        trained: names of the layer's own parameters that are trained.
+        kept_bytes: how many bytes of written gradients each parameter may keep.
+    """
+
+    inputs: bool
+    trained: frozenset[str]
+    kept_bytes: int
+
+
+Backward = tuple[Tensor | None, dict[str, Piece]]
+"""Gradient of the inputs if it is wanted, and the piece of every trained parameter by its name in the layer."""
+
+
+class Operation(ABC):
+    """One step with one input."""
+
+    @abstractmethod
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Any]:
+        """The output, and what `backward` needs to know."""
+
+    @abstractmethod
+    def backward(self, kept: Any, gradient: Tensor, wanted: Wanted) -> Backward:
+        """The gradients, from that of the output."""
+
+
+class Linear(Operation):
+    """`nn.Linear`."""
+
+    def __init__(self, layer: nn.Linear) -> None:
+        self._layer = layer
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Operation`."""
+        return functional.linear(inputs, self._layer.weight, self._layer.bias), inputs
+
+    def backward(self, kept: Tensor, gradient: Tensor, wanted: Wanted) -> Backward:
+        """See `Operation`."""
+        pieces = {}
+        if "weight" in wanted.trained:
+            pieces["weight"] = linear_weight(kept, gradient, wanted.kept_bytes)
+        if "bias" in wanted.trained:
+            pieces["bias"] = linear_bias(gradient)
+        return (gradient @ self._layer.weight if wanted.inputs else None), pieces
+
+
+class Convolve(Operation):
+    """`nn.Conv1d`, `nn.Conv2d` and `nn.Conv3d`, padded with zeros on both sides alike."""
+
+    def __init__(self, layer: Convolution) -> None:
+        if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
+            raise ValueError("padding that the convolution does not do itself")
+        self._layer, self._padding = layer, layer.padding
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Operation`."""
+        output: Tensor = self._layer(inputs)
+        return output, inputs
+
+    def backward(self, kept: Tensor, gradient: Tensor, wanted: Wanted) -> Backward:
+        """See `Operation`."""
+        layer, pieces = (self._layer, self._padding), {}
+        if "weight" in wanted.trained:
+            pieces["weight"] = convolution_weight(layer, kept, gradient, wanted.kept_bytes)
+        if "bias" in wanted.trained:
+            pieces["bias"] = convolution_bias(gradient)
+        return (self._inputs_gradient(kept, gradient) if wanted.inputs else None), pieces
+
+    def _inputs_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
+        layer = self._layer
+        numbers = (layer.stride, self._padding, layer.dilation, False, [0] * len(layer.stride), layer.groups)
+        arguments = (gradient, inputs, layer.weight, None, *numbers, [True, False, False])
+        result: Tensor = _aten.convolution_backward(*arguments)[0]
+        return result
+
+
+class Activation(Operation):
+    """An activation whose gradient follows from its output."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor], gradient: Callable[[Tensor, Tensor], Tensor]) -> None:
+        """Take the function, and (gradient of the output, output) -> gradient of the input."""
+        self._function, self._gradient = function, gradient
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
+        """See `Operation`."""
+        output = self._function(inputs)
+        return output, output
+
+    def backward(self, kept: Tensor, gradient: Tensor, wanted: Wanted) -> Backward:
+        """See `Operation`."""
+        return self._gradient(gradient, kept), {}
+
+
+def _relu_gradient(gradient: Tensor, output: Tensor) -> Tensor:
+    result: Tensor = _aten.threshold_backward(gradient, output, 0)
+    return result
+
+
+class MaxPool(Operation):
+    """`nn.MaxPool2d` by shifted maxima."""
+
+    def __init__(self, layer: nn.MaxPool2d) -> None:
+        self._layer = layer
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, list[tuple[Tensor, tuple[int, int, int]]]]:
+        """See `Operation`."""
+        windows, kept = shifts(self._layer, inputs), []
+        if windows is None:
+            raise ValueError("max-pooling that shifted maxima do not cover")
+        for window in windows:
+            kept.append((inputs, window))
+            inputs = shifted_max(inputs, *window)
+        return inputs, kept
+
+    def backward(self, kept: list[tuple[Tensor, tuple[int, int, int]]], gradient: Tensor, wanted: Wanted) -> Backward:
+        """See `Operation`."""
+        for inputs, window in reversed(kept):
+            gradient = shifted_max_gradient(inputs, gradient, *window)
+        return gradient, {}
+
+
+class Flatten(Operation):
+    """`nn.Flatten`."""
+
+    def __init__(self, start: int, stop: int) -> None:
+        self._axes = (start, stop)
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, torch.Size]:
+        """See `Operation`."""
+        return inputs.flatten(*self._axes), inputs.shape
+
+    def backward(self, kept: torch.Size, gradient: Tensor, wanted: Wanted) -> Backward:
+        """See `Operation`."""
+        return gradient.view(kept), {}
+
+
+class LayerNorm(Operation):
+    """`nn.LayerNorm`."""
+
+    def __init__(self, layer: nn.LayerNorm) -> None:
+        self._layer = layer
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
+        """See `Operation`."""
+        layer = self._layer
+        output, mean, rstd = torch.native_layer_norm(
+            inputs, list(layer.normalized_shape), layer.weight, layer.bias, layer.eps
+        )
+        return output, (inputs, mean, rstd)
+
+    def backward(self, kept: tuple[Tensor, ...], gradient: Tensor, wanted: Wanted) -> Backward:
+        """See `Operation`."""
+        inputs, mean, rstd = kept
+        layer = self._layer
+        pieces: dict[str, Piece] = {}
+        if "weight" in wanted.trained:
+            pieces["weight"] = Written(self._per_record(((inputs - mean) * rstd).mul_(gradient)))
+        if "bias" in wanted.trained:
+            pieces["bias"] = Written(self._per_record(gradient))
+        if not wanted.inputs:
+            return None, pieces
+        shape, weight = list(layer.normalized_shape), layer.weight
+        arguments = (gradient, inputs, shape, mean, rstd, weight, layer.bias, [True, False, False])
+        return _aten.native_layer_norm_backward(*arguments)[0], pieces
+
+    def _per_record(self, gradient: Tensor) -> Tensor:
+        trailing = len(self._layer.normalized_shape)
+        return gradient.flatten(1, -trailing - 1).sum(1) if gradient.dim() > trailing + 1 else gradient
+
+
+class ByAutograd(Operation):
+    """Any layer without parameters: autograd, for this layer alone."""
+
+    def __init__(self, layer: nn.Module) -> None:
+        self._layer = layer
+
+    def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
+        """See `Operation`."""
+        with torch.enable_grad():
+            leaf = inputs.detach().requires_grad_()
+            output = self._layer(leaf)
+        return output.detach(), (leaf, output)
+
+    def backward(self, kept: tuple[Tensor, Tensor], gradient: Tensor, wanted: Wanted) -> Backward:
+        """See `Operation`."""
+        leaf, output = kept
+        return torch.autograd.grad(output, leaf, gradient)[0], {}
+
+
+def operation_for(layer: nn.Module) -> Operation | None:
+    """The operation that computes a layer, or None if only autograd can."""
+    make = _OPERATIONS.get(type(layer))
+    if make is not None:
+        return make(layer)
+    own = [*layer.parameters(), *layer.buffers()]
+    return None if own or getattr(layer, "inplace", False) else ByAutograd(layer)
+
+
+_OPERATIONS: dict[type[nn.Module], Callable[[Any], Operation]] = {
+    nn.Linear: Linear,
+    nn.Conv1d: Convolve,
+    nn.Conv2d: Convolve,
+    nn.Conv3d: Convolve,
+    nn.LayerNorm: LayerNorm,
+    nn.MaxPool2d: MaxPool,
+    nn.ReLU: lambda _: Activation(torch.relu, _relu_gradient),
+    nn.Tanh: lambda _: Activation(torch.tanh, _aten.tanh_backward),
+    nn.Sigmoid: lambda _: Activation(torch.sigmoid, _aten.sigmoid_backward),
+    nn.Flatten: lambda layer: Flatten(layer.start_dim, layer.end_dim),
+}

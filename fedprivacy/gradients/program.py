@@ -1,0 +1,144 @@
+"""A traced program: a feed-forward net as a chain of operations, run forward and backward without autograd.
+
+For small models, building and walking autograd's graph takes longer than the arithmetic. A model that torch.fx traces
+to a chain of layers needs no graph: each operation knows its own gradient.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+from torch.nn import functional
+
+from fedprivacy.gradients.losses import Loss, gradient_of
+from fedprivacy.gradients.operations import Operation, Wanted, operation_for
+from fedprivacy.gradients.tape import Gathered, Part, Sized
+
+
+class NotAChainError(ValueError):
+    """A model that is more than a chain of layers that the program knows."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Step:
+    operation: Operation
+    parts: dict[str, Part]
+
+
+class Program:
+    """Per-record gradients of a feed-forward net.
+
+    Attributes:
+        name: for people.
+        held_bytes: about how much memory the activations of the last batch took.
+    """
+
+    name = "program"
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        """Trace the model.
+
+        Raises:
+            NotAChainError: it is not a chain of known layers.
+            Exception: what torch.fx raises on a model that it cannot trace.
+        """
+        indices = {p: Part(i) for i, p in enumerate(p for p in model.parameters() if p.requires_grad)}
+        self._steps = [_step(layer, indices) for layer in _chain(model)]
+        self._uses = [part for step in self._steps for part in step.parts.values()]
+        self._first = next(i for i, step in enumerate(self._steps) if step.parts)
+        self._gradient_of = gradient_of(loss)
+        self.held_bytes = 0
+        if set(self._uses) != set(indices.values()):
+            raise NotAChainError("a parameter belongs to no layer of the chain")
+
+    def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
+        """Every trained parameter's piece for one batch; see `BookKeeping.pieces`."""
+        with torch.no_grad():
+            outputs, kept = self._forward(inputs)
+            gradient = self._gradient_of(outputs, targets)
+            return self._backward(kept, gradient, kept_bytes)
+
+    def _forward(self, inputs: Tensor) -> tuple[Tensor, list[object]]:
+        values, kept = inputs, []
+        self.held_bytes = 0
+        for step in self._steps:
+            values, needed = step.operation.forward(values)
+            kept.append(needed)
+            self.held_bytes += 2 * values.nbytes
+            if len(values) != len(inputs):
+                raise NotAChainError("a layer's first axis does not count the records")
+        return values, kept
+
+    def _backward(self, kept: list[object], gradient: Tensor, kept_bytes: int) -> list[Sized]:
+        gathered = Gathered(kept_bytes)
+        for part in self._uses:
+            gathered.expect(part)
+        for place in range(len(self._steps) - 1, self._first - 1, -1):
+            step = self._steps[place]
+            wanted = Wanted(place > self._first, frozenset(step.parts), kept_bytes)
+            result, pieces = step.operation.backward(kept.pop(), gradient, wanted)
+            for name, piece in pieces.items():
+                gathered.add(step.parts[name], piece)
+            if result is not None:
+                gradient = result
+        return gathered.finish()
+
+
+def _step(layer: nn.Module, indices: dict[nn.Parameter, Part]) -> _Step:
+    operation = operation_for(layer)
+    if operation is None:
+        raise NotAChainError(f"{type(layer).__name__} has no operation")
+    return _Step(operation, {name: indices[p] for name, p in layer.named_parameters() if p.requires_grad})
+
+
+def _chain(model: nn.Module) -> list[nn.Module]:
+    """The layers of a model whose every layer reads the one before.
+
+    Raises:
+        NotAChainError: it branches, or calls a function that is not known as a layer.
+    """
+    *nodes, output = fx.Tracer().trace(model).nodes
+    layers, last = [], nodes[0]
+    for node in nodes[1:]:
+        if node.all_input_nodes != [last]:
+            raise NotAChainError(f"'{node}' reads something else than the layer before")
+        layers.append(_layer(model, node))
+        last = node
+    if nodes[0].op != "placeholder" or output.args != (last,):
+        raise NotAChainError("the model returns something else than its last layer's output")
+    return layers
+
+
+def _layer(model: nn.Module, node: fx.Node) -> nn.Module:
+    """A node as a layer. Its first argument is the input; what follows are the layer's settings."""
+    if node.op == "call_module":
+        return model.get_submodule(str(node.target))
+    make = _FUNCTIONS.get(node.target)
+    if make is None:
+        raise NotAChainError(f"'{node}' is not known as a layer")
+    return make(*node.args[1:], **node.kwargs)
+
+
+_FUNCTIONS: dict[Any, Callable[..., nn.Module]] = {
+    torch.relu: nn.ReLU,
+    functional.relu: nn.ReLU,
+    "relu": nn.ReLU,
+    torch.tanh: nn.Tanh,
+    functional.tanh: nn.Tanh,
+    "tanh": nn.Tanh,
+    torch.sigmoid: nn.Sigmoid,
+    functional.sigmoid: nn.Sigmoid,
+    "sigmoid": nn.Sigmoid,
+    functional.gelu: nn.GELU,
+    functional.silu: nn.SiLU,
+    functional.max_pool2d: nn.MaxPool2d,
+    functional.avg_pool2d: nn.AvgPool2d,
+    functional.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
+    torch.flatten: nn.Flatten,
+    "flatten": nn.Flatten,
+}
+"""Functions and methods of tensors, and the layer that computes the same from the same settings."""
