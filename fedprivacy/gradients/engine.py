@@ -28,11 +28,17 @@ log = logging.getLogger(__name__)
 
 _MEANS: tuple[Callable[[nn.Module, Loss], Means], ...] = (Program, BookKeeping, Vectorised, Loop)
 
-DEFAULT_MAX_MEMORY = 256 * 2**20
-"""Bytes that a batch's activations and written gradients may take."""
+_IN_CACHE = 6 * 2**20
+"""Bytes that a processor's cache holds: the size of part of a batch that is computed fastest."""
+
+_MODERATE = 64 * 2**20
+"""Bytes that a part of 8 to 32 records may take where one record alone fills the cache."""
 
 _LEAST_PART = 8
-"""Written gradients are kept if those of this many records fit; larger ones are written twice."""
+"""Records that a part has at least, so that a layer's matrices are worth a processor's while."""
+
+_ON_GPU = 2**32
+"""Bytes that a part may take on a GPU, which wants many records at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +72,7 @@ class GradientEngine:
         loss: Loss,
         clipping: Clipping | None = None,
         *,
-        max_memory: int = DEFAULT_MAX_MEMORY,
+        max_memory: int | None = None,
     ) -> None:
         """Prepare nothing yet: the shape of the first batch decides.
 
@@ -74,8 +80,8 @@ class GradientEngine:
             model: as `supported.check_model` accepts it.
             loss: one loss for each record.
             clipping: how one record's contribution is bounded; None: `FlatClipping`.
-            max_memory: bytes that a batch's activations and written gradients may take. A larger batch is computed in
-                parts and added up, which changes nothing but rounding.
+            max_memory: bytes that activations and written gradients may take. Batches are computed in parts and added
+                up, which changes nothing but rounding; the parts are as large as is fastest, or as this allows.
         """
         self.model = model
         self._loss, self._clipping, self._max_memory = loss, clipping or FlatClipping(), max_memory
@@ -148,10 +154,12 @@ class GradientEngine:
         return Clipped(total, squared)
 
     def _parts(self, inputs: Tensor, targets: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
-        """As many records at a time as `max_memory` allows."""
-        if len(inputs) <= self._part_size:
+        """The batch in equal parts, none larger than was found fit."""
+        parts = math.ceil(len(inputs) / self._part_size)
+        if parts == 1:
             return [(inputs, targets)]
-        return zip(inputs.split(self._part_size), targets.split(self._part_size), strict=True)
+        size = math.ceil(len(inputs) / parts)
+        return zip(inputs.split(size), targets.split(size), strict=True)
 
     def _add(self, inputs: Tensor, targets: Tensor, clipping_norm: float, views: list[Tensor]) -> list[Tensor]:
         """Add the clipped gradients of some records to `views`; returns their squared norms.
@@ -209,11 +217,16 @@ class GradientEngine:
         )
 
     def _fit(self, probe: tuple[Tensor, Tensor]) -> None:
-        """Choose how many records to take at a time, so that they stay within `max_memory`."""
-        self._kept_bytes = self._max_memory // 2
+        """Choose how many records to take at a time."""
+        self._kept_bytes = (self._max_memory or _MODERATE) // 2
         pieces = self._means.pieces(*probe, PROBES * self._kept_bytes // _LEAST_PART)
-        each = (self._means.held_bytes + sum(sized.piece.kept_bytes for sized in pieces)) // PROBES
-        self._part_size = max(1, self._max_memory // max(1, each))
+        each = (self._means.held_bytes + sum(sized.piece.kept_bytes for sized in pieces)) // PROBES + 1
+        if probe[0].is_cuda:
+            size = _ON_GPU // each
+        else:
+            size = max(_IN_CACHE // each, min(_MODERATE // each, 4 * _LEAST_PART), _LEAST_PART)
+        allowed = size if self._max_memory is None else self._max_memory // each
+        self._part_size = max(1, min(size, allowed))
 
 
 def clipped_gradient_sum(

@@ -68,7 +68,7 @@ def shifted_max_gradient(inputs: Tensor, gradient: Tensor, axis: int, kernel: in
     places = _shifted(result, axis, kernel, stride)
     for place, before, other in zip(places[:0:-1], best[::-1], shifted[:0:-1], strict=True):
         kept = _where_not_negative(gradient, before - other)
-        place.add_(gradient - kept)
+        place.add_(gradient).sub_(kept)
         gradient = kept
     places[0].add_(gradient)
     return result
