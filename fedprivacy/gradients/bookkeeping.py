@@ -23,7 +23,7 @@ from fedprivacy.gradients.tape import Sized, Tape
 
 
 class UncoveredError(ValueError):
-    """No rule covers the model's outermost module."""
+    """No rule covers a module."""
 
 
 class BookKeeping:
@@ -36,13 +36,19 @@ class BookKeeping:
 
     name = "book-keeping"
 
-    def __init__(self, model: nn.Module, loss: Loss) -> None:
+    def __init__(self, model: nn.Module, loss: Loss, autocast: torch.dtype | None = None) -> None:
         """Choose a rule for every layer.
 
+        Args:
+            model: its parameters are float32.
+            loss: one loss for each record.
+            autocast: compute activations and their gradients in this type where that is safe; None: in float32.
+
         Raises:
-            UncoveredError: the outermost module owns a parameter that cannot be expanded.
+            UncoveredError: the outermost module owns a parameter that cannot be expanded, or a layer's `forward` is
+                not its class's.
         """
-        self._model, self._loss = model, loss
+        self._model, self._loss, self._autocast = model, loss, autocast
         self._indices = {p: i for i, p in enumerate(p for p in model.parameters() if p.requires_grad)}
         self._axes: dict[str, int] = {}
         self._expanded: dict[str, Parameter] = {}
@@ -72,8 +78,9 @@ class BookKeeping:
 
     def _forward(self, tape: Tape, inputs: Tensor) -> Tensor:
         copies = {name: tape.expanded(p).squeeze(1) for name, p in self._expanded.items()}
-        outputs: Tensor = functional_call(self._model, copies, (inputs,)) if copies else self._model(inputs)
-        return outputs
+        with torch.autocast(inputs.device.type, self._autocast, enabled=self._autocast is not None):
+            outputs: Tensor = functional_call(self._model, copies, (inputs,)) if copies else self._model(inputs)
+        return outputs.float() if self._autocast else outputs
 
     def _choose(self, name: str, module: nn.Module) -> None:
         rule = rule_for(module)
@@ -83,6 +90,8 @@ class BookKeeping:
             self._expanded |= {f"{name}.{n}" if name else n: p for n, p in own.items()}
             for child, inner in module.named_children():
                 self._choose(f"{name}.{child}" if name else child, inner)
+        elif "forward" in vars(module):
+            raise UncoveredError(f"layer '{name}' has a forward of its own")
         elif rule is not None or name:
             self._rules.append((name, module, rule or opaque))
         else:

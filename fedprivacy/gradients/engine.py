@@ -10,6 +10,7 @@ import logging
 import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -25,8 +26,6 @@ from fedprivacy.gradients.selfcheck import PROBES, Means, check_against_loop, ma
 from fedprivacy.gradients.tape import Sized
 
 log = logging.getLogger(__name__)
-
-_MEANS: tuple[Callable[[nn.Module, Loss], Means], ...] = (Program, BookKeeping, Vectorised, Loop)
 
 _IN_CACHE = 6 * 2**20
 """Bytes that a processor's cache holds: the size of part of a batch that is computed fastest."""
@@ -72,7 +71,9 @@ class GradientEngine:
         loss: Loss,
         clipping: Clipping | None = None,
         *,
+        views: int = 1,
         max_memory: int | None = None,
+        autocast: torch.dtype | None = None,
     ) -> None:
         """Prepare nothing yet: the shape of the first batch decides.
 
@@ -80,11 +81,16 @@ class GradientEngine:
             model: as `supported.check_model` accepts it.
             loss: one loss for each record.
             clipping: how one record's contribution is bounded; None: `FlatClipping`.
+            views: augmentation multiplicity (De et al. 2022): each record comes as this many views of itself, whose
+                gradients are averaged before the average is clipped; inputs then have shape [batch, views, ...].
             max_memory: bytes that activations and written gradients may take. Batches are computed in parts and added
                 up, which changes nothing but rounding; the parts are as large as is fastest, or as this allows.
+            autocast: `torch.bfloat16`: activations and their gradients in this type, where that is safe; norms and sums
+                stay float32, so the bound on a record's contribution stands. None: everything in float32.
         """
         self.model = model
         self._loss, self._clipping, self._max_memory = loss, clipping or FlatClipping(), max_memory
+        self._views, self._autocast = views, autocast
         trained = trainable_parameters(model)
         self._shapes = [p.shape for p in trained.values()]
         self._size = sum(shape.numel() for shape in self._shapes)
@@ -102,7 +108,7 @@ class GradientEngine:
         """Choose the means for records of this shape and type, on made-up records alone; done once.
 
         Args:
-            inputs: shape [any, ...]; no value is read.
+            inputs: shape [any, ...], a view of a record in each row; no value is read.
             targets: shape [any, ...]; likewise.
 
         Raises:
@@ -148,9 +154,9 @@ class GradientEngine:
         total = torch.zeros(self._size, device=inputs.device)
         if len(inputs) == 0:
             return Clipped(total, [])
-        self.prepare(inputs, targets)
-        views = split_flat(total, self._shapes)
-        squared = [norms for part in self._parts(inputs, targets) for norms in self._add(*part, clipping_norm, views)]
+        self.prepare(inputs if self._views == 1 else inputs.flatten(0, 1), targets)
+        outs = split_flat(total, self._shapes)
+        squared = [norms for part in self._parts(inputs, targets) for norms in self._add(*part, clipping_norm, outs)]
         return Clipped(total, squared)
 
     def _parts(self, inputs: Tensor, targets: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
@@ -161,21 +167,21 @@ class GradientEngine:
         size = math.ceil(len(inputs) / parts)
         return zip(inputs.split(size), targets.split(size), strict=True)
 
-    def _add(self, inputs: Tensor, targets: Tensor, clipping_norm: float, views: list[Tensor]) -> list[Tensor]:
-        """Add the clipped gradients of some records to `views`; returns their squared norms.
+    def _add(self, inputs: Tensor, targets: Tensor, clipping_norm: float, outs: list[Tensor]) -> list[Tensor]:
+        """Add the clipped gradients of some records to `outs`, one for each parameter; returns their squared norms.
 
         Records that make the computation fail are found by halving the batch, and left out.
         """
         try:
-            pieces = self._means.pieces(inputs, targets, self._kept_bytes)
+            pieces = self._pieces(inputs, targets)
         except LossShapeError:
             raise
         except Exception:
             if len(inputs) == 1:
                 return []
             half = len(inputs) // 2
-            first = self._add(inputs[:half], targets[:half], clipping_norm, views)
-            return first + self._add(inputs[half:], targets[half:], clipping_norm, views)
+            first = self._add(inputs[:half], targets[:half], clipping_norm, outs)
+            return first + self._add(inputs[half:], targets[half:], clipping_norm, outs)
         if not pieces:  # no parameter had any influence
             return []
         squared = self._by_group(pieces)
@@ -183,32 +189,47 @@ class GradientEngine:
         if not math.isfinite(float(whole.sum())):
             finite = whole.isfinite()
             some = bool(finite.any())
-            return self._add(inputs[finite], targets[finite], clipping_norm, views) if some else []
-        scales = self._clipping.scales(squared, clipping_norm).to(views[0].dtype)
+            return self._add(inputs[finite], targets[finite], clipping_norm, outs) if some else []
+        scales = self._clipping.scales(squared, clipping_norm).div_(self._views).to(outs[0].dtype)
         for sized in pieces:
             index = sized.part.place
-            sized.piece.add_weighted_sum(scales[self._groups[index]], sized.part.of(views[index]))
+            sized.piece.add_weighted_sum(scales[self._groups[index]], sized.part.of(outs[index]))
         return [whole]
+
+    def _pieces(self, inputs: Tensor, targets: Tensor) -> list[Sized]:
+        """The pieces of the records' gradients, summed over their views."""
+        if self._views == 1:
+            return self._means.pieces(inputs, targets, self._kept_bytes)
+        rows = self._means.pieces(inputs.flatten(0, 1), targets.repeat_interleave(self._views, 0), self._kept_bytes)
+        folded = [(sized.part, sized.piece.folded(self._views, self._kept_bytes)) for sized in rows]
+        return [Sized(part, piece, piece.norms()) for part, piece in folded]
 
     def _by_group(self, pieces: list[Sized]) -> Tensor:
         """Squared norms of the records' gradients, shape [groups, batch], float64."""
-        squared = torch.stack([sized.norms for sized in pieces]).double().square_()
+        squared = torch.stack([sized.norms for sized in pieces]).double().div_(self._views).square_()
         groups = max(self._groups) + 1
         if groups == 1:
             return squared.sum(0, keepdim=True)
         rows = torch.tensor([self._groups[sized.part.place] for sized in pieces], device=squared.device)
         return squared.new_zeros(groups, squared.shape[1]).index_add_(0, rows, squared)
 
+    def _candidates(self) -> list[Callable[[], Means]]:
+        """Means from the fastest to the one that always applies."""
+        model, loss = self.model, self._loss
+        exact: list[Callable[[], Means]] = [partial(kind, model, loss) for kind in (Program, Vectorised, Loop)]
+        exact.insert(1, partial(BookKeeping, model, loss, self._autocast))
+        return exact if self._autocast is None else exact[1:]
+
     def _admitted(self, loop: Loop, probe: tuple[Tensor, Tensor]) -> Means:
         """The first means that agrees with the loop."""
-        for kind in _MEANS:
+        for build in self._candidates():
             try:
-                means = kind(self.model, self._loss)
-                check_against_loop(means, loop, self._shapes, *probe)
+                means = build()
+                check_against_loop(means, loop, self._shapes, probe, lax=self._autocast is not None)
             except (InPlaceError, LossShapeError):
                 raise
             except Exception as reason:
-                log.debug("%s cannot compute this model's gradients: %s", kind, reason)
+                log.debug("Gradients by other means: %s", reason)
             else:
                 return means
         raise UnsupportedModelError(
@@ -226,7 +247,7 @@ class GradientEngine:
         else:
             size = max(_IN_CACHE // each, min(_MODERATE // each, 4 * _LEAST_PART), _LEAST_PART)
         allowed = size if self._max_memory is None else self._max_memory // each
-        self._part_size = max(1, min(size, allowed))
+        self._part_size = max(1, min(size, allowed) // self._views)
 
 
 def clipped_gradient_sum(

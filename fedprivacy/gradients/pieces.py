@@ -61,6 +61,15 @@ class Piece(ABC):
     def gradients(self) -> Tensor:
         """Every record's gradient written out, shape [batch, *parameter]."""
 
+    def folded(self, views: int, kept_bytes: int) -> Piece:
+        """The gradients of records that have `views` rows each, one after another: rows are added up.
+
+        Args:
+            views: rows of each record.
+            kept_bytes: how many bytes of written gradients may be kept.
+        """
+        return Written(self.gradients().unflatten(0, (-1, views)).sum(1))
+
 
 class Written(Piece):
     """Gradients written out and kept.
@@ -114,6 +123,15 @@ class Rewritten(Piece):
         """See `Piece`."""
         return self._write(0, self._records).gradients()
 
+    def folded(self, views: int, kept_bytes: int) -> Piece:
+        """See `Piece`."""
+
+        def write(start: int, stop: int) -> Written:
+            rows = self._write(start * views, stop * views).gradients()
+            return Written(rows.unflatten(0, (-1, views)).sum(1))
+
+        return Rewritten(write, self._records // views, max(1, self._chunk // views))
+
     def _chunks(self) -> Iterator[tuple[int, int]]:
         for start in range(0, self._records, self._chunk):
             yield start, min(start + self._chunk, self._records)
@@ -124,6 +142,11 @@ class Outer(Piece):
 
     def __init__(self, inputs: Tensor, output_gradients: Tensor) -> None:
         self._inputs, self._output_gradients = inputs, output_gradients
+
+    def folded(self, views: int, kept_bytes: int) -> Piece:
+        """See `Piece`."""
+        inputs, gradients = (factor.unflatten(0, (-1, views)) for factor in self.factors)
+        return over_positions(inputs, gradients, kept_bytes)
 
     @property
     def factors(self) -> tuple[Tensor, Tensor]:
@@ -180,6 +203,11 @@ class Gram(Piece):
         """See `Piece`."""
         return torch.bmm(self._output_gradients.transpose(1, 2), self._inputs)
 
+    def folded(self, views: int, kept_bytes: int) -> Piece:
+        """See `Piece`."""
+        inputs, gradients = (f.unflatten(0, (-1, views)).flatten(1, 2) for f in (self._inputs, self._output_gradients))
+        return over_positions(inputs, gradients, kept_bytes)
+
 
 class Rows(Piece):
     """Gradients of a table, of which each record touches few rows: an embedding's.
@@ -232,7 +260,8 @@ def over_positions(inputs: Tensor, output_gradients: Tensor, kept_bytes: int) ->
         return Gram(inputs, output_gradients)
 
     def write(start: int, stop: int) -> Written:
-        return Written(torch.bmm(output_gradients[start:stop].transpose(1, 2), inputs[start:stop]))
+        some = output_gradients[start:stop]
+        return Written(torch.bmm(some.transpose(1, 2), inputs[start:stop].to(some.dtype)))
 
     return written_or_not(write, records, 4 * d * p, kept_bytes)
 
