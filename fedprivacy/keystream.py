@@ -14,13 +14,18 @@ from __future__ import annotations
 import enum
 import hashlib
 import secrets
+from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import numpy as np
-from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
+from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
+Reader = Callable[[NDArray[np.uint64]], NDArray[np.uint64]]
+"""Fills an array with the next words of one draw and returns it."""
+
 _ZERO_NONCE = bytes(16)
+_ZEROS = memoryview(bytes(2**17))
 
 
 class Purpose(enum.StrEnum):
@@ -68,7 +73,22 @@ class Keystream:
 
     def bits(self, purpose: Purpose, position: Position, count: int) -> NDArray[np.uint64]:
         """Draw `count` 64-bit words; the i-th depends on (key, purpose, position, i) only."""
+        return np.frombuffer(self._encryptor(purpose, position).update(bytes(8 * count)), dtype="<u8")
+
+    def reader(self, purpose: Purpose, position: Position) -> Reader:
+        """Read the words of `bits` in order, piece by piece, so that a long draw needs little memory."""
+        encryptor = self._encryptor(purpose, position)
+
+        def read(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+            view = words.view(np.uint8).data
+            for start in range(0, len(view), len(_ZEROS)):
+                piece = view[start : start + len(_ZEROS)]
+                encryptor.update_into(_ZEROS[: len(piece)], piece)
+            return words
+
+        return read
+
+    def _encryptor(self, purpose: Purpose, position: Position) -> CipherContext:
         label = f"{purpose}/{position.round}/{position.step}".encode()
         subkey = hashlib.blake2b(label, key=self.key, digest_size=32).digest()
-        encryptor = Cipher(algorithms.AES(subkey), modes.CTR(_ZERO_NONCE)).encryptor()
-        return np.frombuffer(encryptor.update(bytes(8 * count)), dtype="<u8")
+        return Cipher(algorithms.AES(subkey), modes.CTR(_ZERO_NONCE)).encryptor()

@@ -5,7 +5,6 @@ import pytest
 from scipy import stats
 
 from fedprivacy.keystream import Keystream, Position, Purpose
-from fedprivacy.noise import standard_normal
 from fedprivacy.sampling import poisson_sample
 
 KEY = Keystream.from_seed(1, "client-0")
@@ -14,6 +13,19 @@ HERE = Position(round=3, step=2)
 
 def test_a_record_s_draw_does_not_depend_on_how_many_records_there_are():
     assert np.array_equal(KEY.bits(Purpose.SAMPLING, HERE, 1000)[:10], KEY.bits(Purpose.SAMPLING, HERE, 10))
+
+
+@pytest.mark.parametrize("pieces", [[10], [1, 2, 0, 3], [3 * 2**14 + 5, 7]])
+def test_a_reader_reads_the_same_words_piece_by_piece(pieces):
+    read = KEY.reader(Purpose.SAMPLING, HERE)
+    words = np.concatenate([read(np.empty(piece, dtype=np.uint64)).copy() for piece in pieces])
+    assert np.array_equal(words, KEY.bits(Purpose.SAMPLING, HERE, sum(pieces)))
+
+
+def test_a_reader_fills_the_array_that_it_is_given():
+    words = np.zeros(5, dtype=np.uint64)
+    assert KEY.reader(Purpose.SAMPLING, HERE)(words) is words
+    assert np.array_equal(words, KEY.bits(Purpose.SAMPLING, HERE, 5))
 
 
 @pytest.mark.parametrize(
@@ -56,22 +68,3 @@ def test_poisson_sampling_is_binomial_and_independent_between_records():
 def test_every_record_joins_at_rate_one_and_a_tiny_shard_can_be_empty():
     assert np.array_equal(poisson_sample(1.0, 5, KEY, HERE), np.arange(5))
     assert len(poisson_sample(0.5, 0, KEY, HERE)) == 0
-
-
-def test_noise_is_standard_normal_into_the_tails():
-    draws = np.concatenate([standard_normal(KEY, Position(1, step), 200_000) for step in range(1, 11)])
-    assert stats.kstest(draws, "norm").pvalue > 1e-4
-    for threshold in (3.0, 4.0):
-        beyond, expected = (np.abs(draws) > threshold).sum(), 2 * stats.norm.sf(threshold) * draws.size
-        assert stats.poisson.cdf(beyond, expected) > 5e-5 and stats.poisson.sf(beyond - 1, expected) > 5e-5
-
-
-def test_the_radius_reaches_beyond_nine_sigma(monkeypatch):
-    smallest = np.zeros(2, dtype=np.uint64)
-    monkeypatch.setattr(Keystream, "bits", lambda *_: smallest)
-    assert standard_normal(KEY, HERE, 1)[0] > 9.0
-
-
-def test_an_odd_number_of_draws_is_what_was_asked_for():
-    assert standard_normal(KEY, HERE, 7).shape == (7,)
-    assert standard_normal(KEY, HERE, 0).shape == (0,)

@@ -1,0 +1,160 @@
+"""What noise on a lattice costs, and how far into the tails it is Gaussian, next to `torch.normal_`.
+
+    python -m benchmarks.noise [--json] [--rounds 15] [--draws 1e9]
+
+Cost is processor time on one thread, by turns: ours rounds a float32 sum to the lattice, draws, adds and returns a new
+vector; `torch.normal_` draws float32 into memory that it has already. With --draws, so many draws of each are counted
+beyond thresholds and in cells of 1/32 sigma within 4 sigma. p-values: two-sided Poisson for a threshold, chi-square for
+the cells.
+"""
+
+from __future__ import annotations
+
+import argparse
+import itertools
+import json
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+
+import numpy as np
+import torch
+from scipy import stats
+
+from benchmarks.measure import Mark, Times, interleaved, median, time_ratio
+from fedprivacy.keystream import Keystream, Position, Purpose
+from fedprivacy.noise import add_lattice_noise, lattice_step
+
+SIZES = (62, 1_000, 200_000, 1_000_000)
+THRESHOLDS = (4.0, 5.0, 5.8, 6.0, 6.5)
+
+_BLOCK = 2**20
+_CELLS = 256  # from -4 to 4 sigma
+
+Block = Callable[[int], np.ndarray]
+"""Number of a block -> its draws in units of their standard deviation, shape [_BLOCK]."""
+
+
+def noise_times(parameters: int, rounds: int = 15) -> Times:
+    """Time both by turns on one thread, seconds for each round."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    total, drawn = torch.randn(parameters), torch.empty(parameters)
+    step, keystream, local_steps = lattice_step(1.0, parameters), Keystream.secret(), itertools.count(1)
+
+    def ours(_mark: Mark) -> None:
+        add_lattice_noise(total, 1.0, step, keystream.reader(Purpose.NOISE, Position(1, next(local_steps))))
+
+    steps = {"ours": ours, "torch": lambda mark: drawn.normal_()}
+    times = interleaved(steps, rounds, (), torch.device("cpu"))
+    torch.set_num_threads(threads)
+    return times
+
+
+def noise_ratio(parameters: int = 1_000_000, rounds: int = 15) -> float:
+    """Our time over that of `torch.normal_`: median over rounds."""
+    return time_ratio(noise_times(parameters, rounds), "ours", "torch")
+
+
+@dataclass(frozen=True, slots=True)
+class Fit:
+    """How well draws fit a Gaussian.
+
+    Attributes:
+        draws: how many.
+        beyond: how many exceed each of `THRESHOLDS` in absolute value.
+        p_beyond: the p-value of each.
+        p_bulk: of the cells.
+    """
+
+    draws: int
+    beyond: list[int]
+    p_beyond: list[float]
+    p_bulk: float
+
+
+def fit(block: Block, blocks: int) -> Fit:
+    """Count draws, block by block."""
+    beyond, cells = np.zeros(len(THRESHOLDS), dtype=np.int64), np.zeros(_CELLS, dtype=np.int64)
+    for number in range(blocks):
+        draws = block(number)
+        size = np.abs(draws)
+        within = size < 4.0
+        cells += np.bincount(((draws[within] + 4.0) * (_CELLS / 8)).astype(np.int16), minlength=_CELLS)
+        beyond += [int((size[~within] > threshold).sum()) for threshold in THRESHOLDS]
+    total = blocks * _BLOCK
+    expected = np.append(total * np.diff(stats.norm.cdf(np.linspace(-4.0, 4.0, _CELLS + 1))), expected_beyond(total)[0])
+    observed = np.append(cells, total - cells.sum())
+    p_bulk = stats.chi2.sf(((observed - expected) ** 2 / expected).sum(), _CELLS)
+    p_beyond = [_poisson_p(*pair) for pair in zip(beyond, expected_beyond(total), strict=True)]
+    return Fit(total, beyond.tolist(), p_beyond, float(p_bulk))
+
+
+def expected_beyond(draws: int) -> np.ndarray:
+    """How many draws should exceed each of `THRESHOLDS`."""
+    return 2.0 * draws * stats.norm.sf(THRESHOLDS)
+
+
+def _poisson_p(count: int, expected: float) -> float:
+    return float(min(1.0, 2.0 * min(stats.poisson.cdf(count, expected), stats.poisson.sf(count - 1, expected))))
+
+
+def lattice_blocks(seed: int) -> Block:
+    """Blocks of our noise on the lattice of a sum of 2^20 parameters, clipping norm 1, noise multiplier 1."""
+    keystream, step = Keystream.from_seed(seed, "benchmark"), lattice_step(1.0, _BLOCK)
+    nothing = torch.zeros(_BLOCK, dtype=torch.float64)
+
+    def block(number: int) -> np.ndarray:
+        return add_lattice_noise(nothing, 1.0, step, keystream.reader(Purpose.NOISE, Position(1, number + 1))).numpy()
+
+    return block
+
+
+def torch_blocks(seed: int) -> Block:
+    """Blocks of `torch.normal_`."""
+    generator, drawn = torch.Generator().manual_seed(seed), torch.empty(_BLOCK)
+    return lambda number: drawn.normal_(generator=generator).numpy()
+
+
+def main() -> None:
+    """Measure, count, and print both."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--rounds", type=int, default=15)
+    parser.add_argument("--draws", type=lambda text: int(float(text)), default=0)
+    parser.add_argument("--seed", type=int, default=1)
+    options = parser.parse_args()
+    times = {size: noise_times(size, options.rounds) for size in SIZES}
+    blocks = -(-options.draws // _BLOCK)
+    makers = {"ours": lattice_blocks, "torch.normal_": torch_blocks}
+    fits = {name: fit(make(options.seed), blocks) for name, make in makers.items()} if blocks else {}
+    if options.json:
+        print(json.dumps({"costs": [_cost(*item) for item in times.items()], "fits": _plain(fits)}))
+        return
+    print("processor time on one thread, medians:")
+    print("parameters   ours, us   ns a draw   torch.normal_, ns a draw   ratio")
+    for cost in map(_cost, times.keys(), times.values()):
+        print("{parameters:10,d} {ours_us:10.1f} {ours_ns:11.2f} {torch_ns:26.2f} {ratio:7.2f}".format(**cost))
+    for name, found in fits.items():
+        print(f"{name}: {found.draws:,d} draws, bulk p = {found.p_bulk:.2g}")
+        for row in zip(THRESHOLDS, found.beyond, expected_beyond(found.draws), found.p_beyond, strict=True):
+            print("  beyond {:.1f} sigma {:9,d}  expected {:12.2f}  p = {:.2g}".format(*row))
+
+
+def _cost(parameters: int, times: Times) -> dict[str, float]:
+    ours, theirs = (1e9 * median(times[name]) / parameters for name in ("ours", "torch"))
+    ratio = time_ratio(times, "ours", "torch")
+    return {
+        "parameters": parameters,
+        "ours_us": ours * parameters / 1e3,
+        "ours_ns": ours,
+        "torch_ns": theirs,
+        "ratio": ratio,
+    }
+
+
+def _plain(fits: dict[str, Fit]) -> dict[str, object]:
+    return {name: asdict(found) for name, found in fits.items()} | {"thresholds": THRESHOLDS}
+
+
+if __name__ == "__main__":
+    main()
