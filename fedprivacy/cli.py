@@ -6,6 +6,7 @@ import dataclasses
 import inspect
 import json
 import logging
+import shlex
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -109,6 +110,33 @@ def plan(settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, as_js
         return
     named = [(names[0] if len(names) == 1 else f"{len(names)} clients", epsilons) for names, epsilons in groups]
     _OUT.print(plan_table(run, named))
+
+
+@app.command()
+def doctor(
+    model: Annotated[str, typer.Argument()],
+    *,
+    fix: Annotated[bool, typer.Option("--fix", help="Show the model mended, and the line to paste.")] = False,
+    input_shape: Annotated[str, typer.Option(help="Shape of one record, for example 3,32,32.")] = "",
+    input_integers: Annotated[bool, typer.Option("--input-integers", help="Records are integers: words.")] = False,
+    as_json: _JSON = False,
+) -> None:
+    """Name everything that keeps DP-SGD from training a model, each with its fix. Changes nothing.
+
+    MODEL is a task, or path/to/file.py:Name of a function or class that makes an nn.Module. It is run on made-up
+    records alone, of the shape of the task's own. Exit code 1: it cannot be trained; 2: there is no such model.
+    """
+    from fedprivacy import doctor as doctors
+    from fedprivacy.tasks import TaskError
+
+    with plain_errors(TaskError, doctors.ModelError, code=2):
+        seen = doctors.visit(doctors.find(model, input_shape, integers=input_integers), fix=fix)
+    if as_json:
+        print(json.dumps(doctors.as_json(seen)))  # noqa: T201
+    else:
+        program = _as_typed(sys.argv[0])
+        _OUT.print(doctors.page(seen, program, shlex.join([program, *sys.argv[1:]])), highlight=False)
+    raise typer.Exit(0 if seen.diagnosis.sound else 1)
 
 
 def _what_next(history: RunHistory, config: RunConfig) -> str:

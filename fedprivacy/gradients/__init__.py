@@ -5,6 +5,7 @@ from fedprivacy.gradients.engine import Clipped, GradientEngine, clipped_gradien
 from fedprivacy.gradients.errors import InPlaceError, LossShapeError, UnsupportedModelError
 from fedprivacy.gradients.losses import Loss
 from fedprivacy.gradients.parameters import flat_parameters, trainable_parameters
+from fedprivacy.gradients.repair import made_private
 from fedprivacy.gradients.rules import register_rule
 from fedprivacy.gradients.supported import check_frozen, check_model, check_on_blank
 
@@ -24,6 +25,7 @@ __all__ = [
     "check_on_blank",
     "clipped_gradient_sum",
     "flat_parameters",
+    "made_private",
     "register_rule",
     "trainable_parameters",
 ]

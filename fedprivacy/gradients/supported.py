@@ -1,36 +1,27 @@
-"""Which models and losses have a private gradient at all."""
+"""Which models and losses have a sound private gradient; the others are refused before a record is read."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.batchnorm import _BatchNorm
-from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.parameter import is_lazy
 
-from fedprivacy.gradients.engine import GradientEngine
-from fedprivacy.gradients.errors import UnsupportedModelError
+from fedprivacy.gradients.behaviour import behavioural_problems
+from fedprivacy.gradients.errors import InPlaceError, LossShapeError, UnsupportedModelError
 from fedprivacy.gradients.losses import Loss
-from fedprivacy.gradients.parameters import trainable_parameters
+from fedprivacy.gradients.problems import Kind, Problem, in_words
+from fedprivacy.gradients.structure import structural_problems
 
 
 def check_model(model: nn.Module) -> None:
-    """Refuse a model whose layers mix records, draw random numbers, or compute in half precision.
+    """Refuse a model whose layers mix records, draw random numbers, or otherwise cannot be trained with DP-SGD.
 
     Raises:
         UnsupportedModelError: names every offending layer and what to use instead.
     """
-    problems = [problem for name, layer in model.named_modules() for problem in _layer_problems(name, layer)]
-    problems += [
-        f"parameter '{name}' is {parameter.dtype}: train in float32, or clipping is not exact"
-        for name, parameter in trainable_parameters(model).items()
-        if parameter.dtype not in {torch.float32, torch.float64}
-    ]
-    if not trainable_parameters(model):
-        problems.append("no parameter has requires_grad=True: there is nothing to train")
-    if problems:
-        raise UnsupportedModelError("The model cannot be trained with DP-SGD: " + "; ".join(problems) + ".")
+    _refuse(structural_problems(model))
 
 
 def check_frozen(one: nn.Module, other: nn.Module) -> None:
@@ -43,54 +34,53 @@ def check_frozen(one: nn.Module, other: nn.Module) -> None:
     Raises:
         UnsupportedModelError: names what differs.
     """
-    trained = trainable_parameters(one)
-    ours, theirs = one.state_dict(), other.state_dict()
-    differing = [n for n, value in ours.items() if n not in trained and not torch.equal(value, theirs[n])]
-    if differing:
-        raise UnsupportedModelError(
-            f"{', '.join(differing)} is frozen and differs between two calls of model(): server and clients would each "
-            "have their own. Load it from a file, or draw it with a generator of its own seed."
-        )
+    _refuse(frozen_problems(one, other))
+
+
+def frozen_problems(one: nn.Module, other: nn.Module) -> list[Problem]:
+    """What two models of one making hold that is not trained and differs; see `check_frozen`."""
+    ours, theirs = _frozen(one), _frozen(other)
+    differing = [name for name, value in ours.items() if name not in theirs or not torch.equal(value, theirs[name])]
+    what = f"is made with other values of {', '.join(differing)} each time, and what is frozen does not travel"
+    remedy = "load them from a file, or draw them with a generator of its own seed"
+    return [Problem("", Kind.FROZEN_DIFFERS, what, remedy)] if differing else []
+
+
+def _frozen(model: nn.Module) -> dict[str, Tensor]:
+    """Frozen parameters, buffers and tensors that are plain attributes, by name."""
+    values = {name: p for name, p in model.named_parameters() if not p.requires_grad} | dict(model.named_buffers())
+    for name, layer in model.named_modules():
+        own = {key: value for key, value in vars(layer).items() if isinstance(value, Tensor)}
+        values |= {f"{name}.{key}" if name else key: value for key, value in own.items() if not value.requires_grad}
+    return {name: value for name, value in values.items() if not is_lazy(value)}
 
 
 def check_on_blank(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> None:
-    """Compute one gradient of a record of zeros, so that a task that cannot work fails before a record is read.
+    """Run model and loss on made-up records, so that a task that cannot work fails before a record is read.
 
     Args:
-        model: the model.
+        model: as `check_model` accepts it.
         loss: one loss for each record.
         inputs: the shard's inputs; only their shape and type are used.
         targets: the shard's targets, likewise.
 
     Raises:
         LossShapeError: the loss averages over the batch.
-        UnsupportedModelError: a layer keeps something between batches.
-        RuntimeError: the model draws random numbers, or cannot be transformed.
+        UnsupportedModelError: names every layer that mixes records, draws random numbers, changes its batch, or keeps
+            something between batches; or a loss that mixes records.
+        Exception: what the model or the loss raises on a record of zeros.
     """
-    before = dict(_state(model))
-    blank_input, blank_target = (rows.new_zeros(1, *rows.shape[1:]) for rows in (inputs, targets))
-    GradientEngine(model, loss).prepare(blank_input, blank_target)
-    changed = sorted({name for (name, key), value in _state(model) if before.get((name, key)) != value})
-    if changed:
-        raise UnsupportedModelError(
-            f"layer {', '.join(repr(name) for name in changed)} keeps something of a batch for the next, which carries "
-            "records past the clipping: compute it anew in every forward pass."
-        )
+    _refuse(behavioural_problems(model, loss, inputs, targets))
 
 
-def _layer_problems(name: str, layer: nn.Module) -> Iterator[str]:
-    kind = type(layer).__name__
-    if isinstance(layer, _BatchNorm):
-        yield f"layer '{name}' is a {kind}, whose statistics mix the records of a batch: use GroupNorm"
-    elif getattr(layer, "track_running_stats", False):
-        yield f"layer '{name}' is an {kind} that tracks running statistics: set track_running_stats=False"
-    elif isinstance(layer, _DropoutNd) and layer.p > 0:
-        yield f"layer '{name}' is a {kind}, whose masks follow a record's place in the batch: leave it out"
+def _refuse(problems: Iterable[Problem]) -> None:
+    problems = list(problems)
+    if not problems:
+        return
+    kinds = {p.kind for p in problems}
+    error = _ERRORS.get(kinds.pop(), UnsupportedModelError) if len(kinds) == 1 else UnsupportedModelError
+    doctor = " `fedprivacy doctor MODEL --fix` shows how to mend it." if any(p.fixable for p in problems) else ""
+    raise error(f"The model cannot be trained with DP-SGD: {in_words(problems)}.{doctor}")
 
 
-def _state(model: nn.Module) -> Iterator[tuple[tuple[str, str], tuple[int, int]]]:
-    """Identity and version of everything that a layer holds beside its parameters."""
-    for name, layer in model.named_modules():
-        held = {key: value for key, value in vars(layer).items() if not key.startswith("_")} | layer._buffers
-        for key, value in held.items():
-            yield (name, key), (id(value), value._version if isinstance(value, Tensor) else 0)
+_ERRORS: dict[Kind, type[ValueError]] = {Kind.LOSS_SHAPE: LossShapeError, Kind.IN_PLACE: InPlaceError}

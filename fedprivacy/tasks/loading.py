@@ -29,15 +29,29 @@ def load_task(name: str) -> Task:
     module_name, colon, attribute = BUILT_IN.get(name, name).rpartition(":")
     if not colon:
         raise TaskError(f"task is '{name}'; choose one of {', '.join(BUILT_IN)}, or write path/to/file.py:name.")
-    module = _load_file(Path(module_name)) if module_name.endswith(".py") else _import(module_name)
+    module = load_module(module_name)
     if not hasattr(module, attribute):
         raise TaskError(f"task is '{name}', but {module_name} defines no '{attribute}'; name what it defines.")
     found = getattr(module, attribute)
     task = found() if callable(found) else found
     if not isinstance(task, Task):
-        missing = [member for member in Task.__protocol_attrs__ if not hasattr(task, member)]  # type: ignore[attr-defined]
-        raise TaskError(f"task is '{name}', which lacks {', '.join(sorted(missing))}; see fedprivacy.tasks.Task.")
+        raise TaskError(f"task is '{name}', which lacks {', '.join(lacking(task))}; see fedprivacy.tasks.Task.")
     return task
+
+
+def lacking(task: object) -> list[str]:
+    """What an object would need to be a task."""
+    members = {*Task.__annotations__, *(member for member in vars(Task) if not member.startswith("_"))}
+    return sorted(member for member in members if not hasattr(task, member))
+
+
+def load_module(name: str) -> ModuleType:
+    """The module of a file `path/to/file.py`, or the one that `import` finds.
+
+    Raises:
+        TaskError: there is none.
+    """
+    return _load_file(Path(name)) if name.endswith(".py") else _import(name)
 
 
 def _import(module_name: str) -> ModuleType:

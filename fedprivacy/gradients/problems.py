@@ -1,0 +1,80 @@
+"""What is wrong with a model or a loss: one value for each problem, with the layer's name and the remedy."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+
+class Kind(enum.StrEnum):
+    """What kind of thing is wrong."""
+
+    BATCH_STATISTICS = "batch-statistics"
+    RUNNING_STATISTICS = "running-statistics"
+    RANDOM = "random"
+    PRECISION = "precision"
+    COMPLEX = "complex"
+    EMBEDDING = "embedding"
+    REWRITTEN = "rewritten-weight"
+    UNINITIALISED = "uninitialised"
+    UNREGISTERED = "unregistered"
+    WRAPPED = "wrapped"
+    NOTHING_TO_TRAIN = "nothing-to-train"
+    FROZEN_DIFFERS = "frozen-differs"
+    FAILS = "fails"
+    OUTPUT = "output"
+    MIXES_RECORDS = "mixes-records"
+    LOSS_SHAPE = "loss-shape"
+    EDITS_BATCH = "edits-batch"
+    IN_PLACE = "in-place"
+    STATE = "state"
+    CHANGES = "changes"
+    NO_GRADIENT = "no-gradient"
+    UNUSED = "unused"
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that keeps DP-SGD from training a model soundly.
+
+    Attributes:
+        layer: the layer's name as in `named_modules`; "" is the model itself, None the loss.
+        kind: what kind of thing is wrong.
+        what: what is wrong; a sentence whose subject is the layer.
+        remedy: what to do.
+        fixable: whether `made_private` mends it.
+        warning: whether it is unwise rather than unsound.
+    """
+
+    layer: str | None
+    kind: Kind
+    what: str
+    remedy: str
+    fixable: bool = False
+    warning: bool = False
+
+
+def grouped(problems: Iterable[Problem]) -> list[tuple[list[str | None], Problem]]:
+    """Problems that differ in nothing but the layer, together: (the layers, one of the problems)."""
+    groups: dict[Problem, list[str | None]] = {}
+    for problem in problems:
+        groups.setdefault(replace(problem, layer=None), []).append(problem.layer)
+    return [(layers, problem) for problem, layers in groups.items()]
+
+
+def in_words(problems: Iterable[Problem]) -> str:
+    """All problems in one sentence: where, what, remedy."""
+    return "; ".join(f"{_where(layers)} {p.what}: {p.remedy}" for layers, p in grouped(problems))
+
+
+def _where(layers: list[str | None]) -> str:
+    *others, last = [place(layer) for layer in layers]
+    return f"each of {', '.join(others)} and {last}" if others else last
+
+
+def place(layer: str | None) -> str:
+    """A problem's place, for people."""
+    if layer is None:
+        return "the loss"
+    return f"layer '{layer}'" if layer else "the model"

@@ -1,0 +1,768 @@
+"""What has no sound private gradient is refused by the layer's name, with the remedy; what has one is not."""
+
+import copy
+import itertools
+import random
+import re
+import warnings
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.nn.utils import parametrizations, prune
+
+from benchmarks.gradient_models import problem
+from fedprivacy.gradients import (
+    GradientEngine,
+    InPlaceError,
+    LossShapeError,
+    UnsupportedModelError,
+    check_frozen,
+    check_model,
+    check_on_blank,
+    made_private,
+)
+from fedprivacy.gradients.behaviour import behavioural_problems
+from fedprivacy.gradients.doctor import Example, diagnose
+from fedprivacy.gradients.problems import Kind, grouped
+from fedprivacy.gradients.structure import structural_problems
+from fedprivacy.tasks import ShardSource, load_task
+
+FEATURES, TARGETS = torch.zeros(0, 6), torch.zeros(0, dtype=torch.int64)
+
+
+@pytest.fixture(autouse=True)
+def _seeded():
+    torch.manual_seed(0)
+
+
+def cross_entropy(outputs, targets):
+    return functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def cnn(norm):
+    return nn.Sequential(nn.Conv2d(3, 8, 3), norm, nn.ReLU(), nn.Flatten(), nn.Linear(8 * 36, 3))
+
+
+class Custom(nn.Module):
+    """Two linear layers with a function between them."""
+
+    def __init__(self, between, outputs=3):
+        super().__init__()
+        self.first, self.between, self.head = nn.Linear(6, 6), between, nn.Linear(6, outputs)
+
+    def forward(self, x):
+        return self.head(self.between(self.first(x)))
+
+
+class Text(nn.Module):
+    """An embedding, a layer over the words, a head."""
+
+    def __init__(self, core, **embedding):
+        super().__init__()
+        self.words, self.core, self.head = nn.Embedding(20, 8, **embedding), core, nn.Linear(8, 3)
+
+    def forward(self, ids):
+        hidden = self.core(self.words(ids))
+        return self.head((hidden[0] if isinstance(hidden, tuple) else hidden).mean(1))
+
+
+def encoder(**options):
+    return nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16, **options), 2, enable_nested_tensor=False)
+
+
+WORDS = torch.zeros(0, 7, dtype=torch.int64)
+
+
+# --- layers ---------------------------------------------------------------------------------------------------------
+
+
+def old_weight_norm():
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return nn.utils.weight_norm(nn.Linear(6, 3))
+
+
+def pruned():
+    layer = nn.Linear(6, 3)
+    prune.l1_unstructured(layer, "weight", 0.3)
+    return layer
+
+
+class Hidden(nn.Module):
+    def __init__(self, **held):
+        super().__init__()
+        self.head = nn.Linear(6, 3)
+        for name, value in held.items():
+            setattr(self, name, value)
+
+
+STRUCTURAL = {
+    "BatchNorm1d": (nn.BatchNorm1d(6), Kind.BATCH_STATISTICS, "use GroupNorm", True),
+    "BatchNorm2d": (nn.BatchNorm2d(6), Kind.BATCH_STATISTICS, "use GroupNorm", True),
+    "BatchNorm3d": (nn.BatchNorm3d(6, affine=False), Kind.BATCH_STATISTICS, "use GroupNorm", True),
+    "BatchNorm in eval mode": (nn.BatchNorm2d(6).eval(), Kind.BATCH_STATISTICS, "use GroupNorm", True),
+    "SyncBatchNorm": (nn.SyncBatchNorm(6), Kind.BATCH_STATISTICS, "use GroupNorm", True),
+    "BatchNorm of one feature": (nn.BatchNorm1d(1), Kind.BATCH_STATISTICS, "leave it out", False),
+    "InstanceNorm": (nn.InstanceNorm2d(6, track_running_stats=True), Kind.RUNNING_STATISTICS, "_stats=False", True),
+    "Dropout": (nn.Dropout(0.5), Kind.RANDOM, "leave it out", True),
+    "Dropout2d": (nn.Dropout2d(0.1), Kind.RANDOM, "leave it out", True),
+    "AlphaDropout": (nn.AlphaDropout(0.1), Kind.RANDOM, "leave it out", True),
+    "MultiheadAttention": (nn.MultiheadAttention(6, 2, dropout=0.1), Kind.RANDOM, "dropout=0", True),
+    "LSTM": (nn.LSTM(6, 6, 2, dropout=0.1), Kind.RANDOM, "dropout=0", True),
+    "GRU": (nn.GRU(6, 6, 2, dropout=0.1), Kind.RANDOM, "dropout=0", True),
+    "RReLU": (nn.RReLU(), Kind.RANDOM, "LeakyReLU", True),
+    "FractionalMaxPool": (nn.FractionalMaxPool2d(2, output_size=3), Kind.RANDOM, "MaxPool2d", False),
+    "max_norm": (nn.Embedding(9, 3, max_norm=1.0), Kind.EMBEDDING, "leave max_norm out", True),
+    "max_norm of a bag": (nn.EmbeddingBag(9, 3, max_norm=1.0), Kind.EMBEDDING, "leave max_norm out", True),
+    "frequencies": (nn.Embedding(9, 3, scale_grad_by_freq=True), Kind.EMBEDDING, "leave scale_grad_by_freq", True),
+    "sparse": (nn.Embedding(9, 3, sparse=True), Kind.EMBEDDING, "leave sparse out", True),
+    "spectral_norm": (parametrizations.spectral_norm(nn.Linear(6, 3)), Kind.REWRITTEN, "remove it", False),
+    "old spectral_norm": (nn.utils.spectral_norm(nn.Linear(6, 3)), Kind.REWRITTEN, "remove it", False),
+    "old weight_norm": (old_weight_norm(), Kind.REWRITTEN, "parametrizations.weight_norm", False),
+    "pruning": (pruned(), Kind.REWRITTEN, "prune.remove", False),
+    "lazy": (nn.LazyLinear(3), Kind.UNINITIALISED, "give its sizes", False),
+    "half": (nn.Linear(6, 3).half(), Kind.PRECISION, "float32", True),
+    "bfloat16": (nn.Linear(6, 3).bfloat16(), Kind.PRECISION, "float32", True),
+    "complex": (nn.Linear(6, 3, dtype=torch.complex64), Kind.COMPLEX, "two real parameters", False),
+    "layers in a list": (Hidden(blocks=[nn.Linear(6, 6)]), Kind.UNREGISTERED, "nn.ModuleList", False),
+    "layers in a dictionary": (Hidden(heads={"a": nn.Linear(6, 6)}), Kind.UNREGISTERED, "nn.ModuleDict", False),
+    "a plain tensor": (Hidden(scale=torch.ones(3, requires_grad=True)), Kind.UNREGISTERED, "nn.Parameter", False),
+    "DataParallel": (nn.DataParallel(nn.Linear(6, 3)), Kind.WRAPPED, "leave the wrapper out", False),
+    "TorchScript": (torch.jit.script(nn.Linear(6, 3)), Kind.WRAPPED, "torch.jit", False),
+    "torch.compile": (torch.compile(nn.Linear(6, 3)), Kind.WRAPPED, "torch.compile", False),
+}
+
+
+@pytest.mark.parametrize(("layer", "kind", "remedy", "fixable"), STRUCTURAL.values(), ids=STRUCTURAL)
+def test_a_layer_that_cannot_be_trained_is_named_with_the_remedy(layer, kind, remedy, fixable):
+    model = nn.Sequential(nn.Linear(6, 6), layer)
+    problems = [p for p in structural_problems(model) if p.layer.startswith("1")]
+    assert [(p.layer, p.kind, p.fixable) for p in problems] == [("1", kind, fixable)]
+    assert remedy in problems[0].remedy
+    with pytest.raises(UnsupportedModelError, match=f"layer '1' {problems[0].what[:8]}") as refused:
+        check_model(model)
+    assert remedy in str(refused.value)
+    assert ("doctor MODEL --fix" in str(refused.value)) == fixable
+
+
+def test_a_batch_norm_of_an_unknown_kind_is_refused_and_left_alone():
+    class Activated(nn.BatchNorm2d):
+        def forward(self, x):
+            return super().forward(x).relu()
+
+    (problem,) = structural_problems(cnn(Activated(8)))
+    assert (problem.layer, problem.kind, problem.fixable) == ("1", Kind.BATCH_STATISTICS, False)
+
+
+def test_a_model_without_a_trainable_parameter_is_refused():
+    for model in (nn.Flatten(), nn.Linear(6, 3).requires_grad_(False)):
+        with pytest.raises(UnsupportedModelError, match="nothing to train"):
+            check_model(model)
+
+
+def test_every_problem_is_named_at_once_and_like_ones_together():
+    model = nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Dropout(0.1), nn.BatchNorm1d(6), nn.Dropout(0.2))
+    words = "each of layer '1' and layer '3' is a BatchNorm1d, whose .*; each of layer '2' and layer '4' is a Dropout"
+    with pytest.raises(UnsupportedModelError, match=words):
+        check_model(model)
+    assert [layers for layers, _ in grouped(structural_problems(model))] == [["1", "3"], ["2", "4"]]
+
+
+SOUND_LAYERS = [
+    nn.Dropout(0.0),
+    nn.LSTM(6, 6, dropout=0.2),  # which drops values between levels, of which this has one
+    nn.MultiheadAttention(6, 2),
+    nn.GroupNorm(2, 6),
+    nn.InstanceNorm2d(6, affine=True),
+    nn.RReLU(0.1, 0.1),
+    nn.Linear(6, 6, dtype=torch.float64),
+    parametrizations.weight_norm(nn.Linear(6, 6)),
+    nn.Linear(6, 6).half().requires_grad_(False),
+    Hidden(layers=[frozen := nn.Linear(6, 6).requires_grad_(False)], frozen=frozen),
+]
+
+
+@pytest.mark.parametrize("layer", SOUND_LAYERS, ids=lambda layer: type(layer).__name__)
+@pytest.mark.filterwarnings("ignore:dropout option")
+def test_a_sound_layer_is_not_refused(layer):
+    check_model(nn.Sequential(nn.Linear(6, 6), layer))
+
+
+def test_layers_in_a_list_that_are_registered_elsewhere_are_not_refused():
+    model = Hidden()
+    model.order = [model.head]
+    check_model(model)
+
+
+# --- behaviour ------------------------------------------------------------------------------------------------------
+
+
+def only_problem(model, loss=cross_entropy, inputs=FEATURES, targets=TARGETS):
+    (problem,) = behavioural_problems(copy.deepcopy(model), loss, inputs, targets)
+    with pytest.raises((UnsupportedModelError, LossShapeError)) as refused:
+        check_on_blank(model, loss, inputs, targets)
+    assert problem.what in str(refused.value)
+    assert problem.remedy in str(refused.value)
+    return problem
+
+
+def by_hand(x):
+    return (x - x.mean(0)) / x.var(0, unbiased=False).add(1e-5).sqrt()
+
+
+class Between(nn.Module):
+    def __init__(self, function):
+        super().__init__()
+        self.function = function
+
+    def forward(self, x):
+        return self.function(x)
+
+
+MIXING = {
+    "centred over the batch": lambda x: x - x.mean(0),
+    "batch norm by hand": by_hand,
+    "softmax over the batch": lambda x: x.softmax(0),
+    "attention over the batch": lambda x: functional.scaled_dot_product_attention(x[None], x[None], x[None])[0],
+    "the largest of the batch": lambda x: x / x.amax(),
+    "the size of the batch": lambda x: x / len(x),
+    "the place in the batch": lambda x: x * torch.arange(1, len(x) + 1)[:, None],
+    "the record before": lambda x: x + x.roll(1, 0),
+    "one part in a hundred": lambda x: x + 1e-2 * x.mean(0),
+    "another dimension": lambda x: x.reshape(2, -1, 3).sum(1, keepdim=True).mean() + x,
+}
+
+
+@pytest.mark.parametrize("function", MIXING.values(), ids=MIXING)
+def test_a_layer_that_mixes_records_is_named(function):
+    inner = only_problem(nn.Sequential(nn.Linear(6, 6), Between(function), nn.Linear(6, 3)))
+    assert (inner.layer, inner.kind) == ("1", Kind.MIXES_RECORDS)
+    between = only_problem(nn.Sequential(Custom(function), nn.Tanh()))
+    assert (between.layer, between.kind) == ("0", Kind.MIXES_RECORDS)
+    assert between.what.endswith("before it calls '0.head'")
+
+
+def test_mixing_shows_through_a_head_that_starts_at_zero():
+    model = Custom(by_hand)
+    nn.init.zeros_(model.head.weight)
+    assert only_problem(model).kind is Kind.MIXES_RECORDS
+
+
+def test_mixing_shows_when_layers_work_in_place():
+    model = nn.Sequential(nn.Linear(6, 6), Between(lambda x: x.sub_(x.mean(0))), nn.ReLU(inplace=True), nn.Linear(6, 3))
+    assert (only_problem(model).layer, only_problem(model).kind) == ("1", Kind.MIXES_RECORDS)
+
+
+@pytest.mark.parametrize(
+    "function",
+    [lambda x: x + 1e-6 * x.mean(0), lambda x: (x + 1e5 * len(x)) - 1e5 * len(x)],
+    ids=["of float32", "coarser, as some devices do"],
+)
+def test_rounding_is_not_mixing(function):
+    check_on_blank(Custom(function), cross_entropy, FEATURES, TARGETS)
+
+
+@pytest.mark.parametrize(
+    ("core", "layer"),
+    [
+        (nn.LSTM(8, 8), "core"),
+        (nn.GRU(8, 8), "core"),
+        (encoder(dropout=0.0), "core.layers.0.self_attn"),
+    ],
+    ids=["LSTM", "GRU", "TransformerEncoder"],
+)
+def test_a_layer_that_takes_the_batch_for_time_is_named(core, layer):
+    found = only_problem(Text(core), inputs=WORDS)
+    assert (found.layer, found.kind) == (layer, Kind.MIXES_RECORDS)
+    assert found.remedy.startswith("set batch_first=True")
+
+
+def test_a_layer_that_calls_others_differently_for_a_batch_of_one_is_refused():
+    class Branching(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.one, self.many = nn.Linear(6, 3), nn.Linear(6, 3)
+
+        def forward(self, x):
+            return self.one(x) if len(x) == 1 else self.many(x)
+
+    assert only_problem(Branching()).kind is Kind.MIXES_RECORDS
+
+
+def test_half_precision_inside_is_not_taken_for_mixing():
+    class Rounding(nn.Linear):
+        def forward(self, x):
+            noise = 1e-3 * len(x)  # as kernels for batches of different size round
+            return (super().forward(x) + noise).bfloat16()
+
+    found = only_problem(nn.Sequential(Rounding(6, 6), Between(torch.Tensor.float), nn.Linear(6, 3)))
+    assert (found.layer, found.kind) == ("0", Kind.PRECISION)
+
+
+def test_a_model_that_insists_on_float32_is_examined_all_the_same():
+    found = only_problem(Custom(lambda x: (x - x.mean(0)).float()))
+    assert (found.layer, found.kind) == ("", Kind.MIXES_RECORDS)
+
+
+DRAWING = {
+    "torch": lambda x: functional.dropout(x, 0.01),
+    "seldom": lambda x: x if torch.rand(()) < 1 else 2 * x,
+    "numpy": lambda x: x * float(np.random.rand()),
+    "python": lambda x: x * random.random(),
+}
+
+
+@pytest.mark.parametrize("function", DRAWING.values(), ids=DRAWING)
+def test_a_layer_that_draws_random_numbers_is_named(function):
+    found = only_problem(nn.Sequential(nn.Linear(6, 6), Between(function), nn.Linear(6, 3)))
+    assert (found.layer, found.kind) == ("1", Kind.RANDOM)
+
+
+def test_a_generator_of_its_own_is_found_out():
+    generator = torch.Generator()
+    found = only_problem(Custom(lambda x: x * torch.rand(1, generator=generator)))
+    assert (found.kind, "each time" in found.what) == (Kind.CHANGES, True)
+
+
+def test_what_a_model_remembers_outside_of_itself_is_found_out():
+    count = itertools.count(1)
+    assert only_problem(Custom(lambda x: x * next(count))).kind is Kind.CHANGES
+
+
+class Remembering(nn.Module):
+    def __init__(self, kind):
+        super().__init__()
+        self.inner, self.kind, self.seen, self._hidden, self.all = nn.Linear(6, 3), kind, None, None, []
+        self.register_buffer("mean", torch.zeros(6))
+
+    def forward(self, x):
+        if self.kind == "attribute":
+            self.seen = x.detach()
+        elif self.kind == "private attribute":
+            self._hidden = x.detach()
+        elif self.kind == "list":
+            self.all.append(x.detach())
+        elif self.kind == "buffer":
+            self.mean = 0.5 * self.mean + 0.5 * x.detach().mean(0)
+        elif self.kind == "buffer in place":
+            self.mean.mul_(0.5).add_(0.5 * x.detach().mean(0))
+        elif self.kind == "parameter":
+            self.inner.weight.data.mul_(1.0)
+            with torch.no_grad():
+                self.inner.weight.clamp_(-1, 1)
+        elif self.kind == "once":
+            self.seen = x.detach().mean(0) if self.seen is None else self.seen
+        return self.inner(x)
+
+
+@pytest.mark.parametrize(
+    ("kind", "layer"),
+    [
+        ("attribute", "0"),
+        ("private attribute", "0"),
+        ("list", "0"),
+        ("buffer", "0"),
+        ("buffer in place", "0"),
+        ("once", "0"),
+        ("parameter", "0.inner"),
+    ],
+)
+def test_a_layer_that_remembers_records_is_named(kind, layer):
+    model = nn.Sequential(Remembering(kind), nn.Tanh())
+    found = only_problem(copy.deepcopy(model))
+    assert (found.layer, found.kind) == (layer, Kind.STATE)
+    with pytest.raises(UnsupportedModelError, match=f"layer '{layer}' keeps something of a batch"):
+        check_on_blank(model, cross_entropy, FEATURES, TARGETS)
+
+
+def test_a_layer_that_remembers_nothing_is_not_refused():
+    class Busy(nn.Linear):
+        def forward(self, x):
+            self.scale, self.name = 1 / 8, "busy"  # the same in every pass
+            return super().forward(x) * self.scale
+
+    model = Busy(6, 3)
+    model.scale, model.name = 1 / 8, "busy"
+    check_on_blank(model, cross_entropy, FEATURES, TARGETS)
+    for records in (4, 0):
+        check_on_blank(Remembering("nothing"), cross_entropy, torch.randn(records, 6), torch.zeros(records).long())
+
+
+@pytest.mark.parametrize(
+    ("model", "layer"),
+    [
+        (nn.Sequential(nn.ReLU(inplace=True), nn.Linear(6, 3)), "0"),
+        (nn.Sequential(nn.Identity(), Between(lambda x: x.view(-1).mul_(2).view_as(x)), nn.Linear(6, 3)), "1"),
+        (nn.Sequential(Between(lambda x: x.data.mul_(2)), nn.Linear(6, 3)), "0"),
+    ],
+    ids=["ReLU", "view", "data"],
+)
+def test_a_layer_that_changes_the_batch_in_place_is_named(model, layer):
+    found = only_problem(model)
+    assert (found.layer, found.kind) == (layer, Kind.EDITS_BATCH)
+    assert "x = x + y" in found.remedy
+
+
+def test_a_layer_whose_input_is_changed_after_it_has_read_it_is_named():
+    class Late(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+
+        def forward(self, x):
+            hidden = self.first(x).tanh()
+            result = self.head(hidden)
+            hidden += 1
+            return result
+
+    with pytest.raises(InPlaceError, match=r"layer 'head' has its input changed in place.*x = x \+ y"):
+        check_on_blank(Late(), cross_entropy, FEATURES, TARGETS)
+    for inplace in (nn.ReLU(inplace=True), nn.Hardtanh(inplace=True)):
+        check_on_blank(nn.Sequential(nn.Linear(6, 6), inplace, nn.Linear(6, 3)), cross_entropy, FEATURES, TARGETS)
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (nn.LSTM(6, 3), "returns a tuple, not a tensor"),
+        (Between(lambda x: {"logits": x}), "returns a dict, not a tensor"),
+        (Custom(lambda x: x.mean(0), outputs=4), r"returns shape \[4\] for a batch of 3"),
+        (nn.Sequential(Custom(lambda x: x, outputs=1), Between(torch.squeeze)), r"returns shape \[\] for a batch of 1"),
+        (nn.Sequential(nn.Linear(6, 3), Between(torch.t)), r"returns shape \[3, 1\] for a batch of 1"),
+        (nn.Sequential(nn.Linear(6, 3), Between(torch.flatten)), r"returns shape \[9\] for a batch of 3"),
+    ],
+    ids=["tuple", "dict", "mean", "squeeze", "transposed", "flattened"],
+)
+def test_outputs_that_do_not_count_the_records_are_refused(model, words):
+    if not list(model.parameters()):
+        model = nn.Sequential(nn.Linear(6, 3), model)
+    with pytest.raises(UnsupportedModelError, match=words):
+        check_on_blank(model, cross_entropy, FEATURES, TARGETS)
+
+
+def test_a_failing_model_raises_its_own_error():
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        check_on_blank(nn.Sequential(nn.Linear(6, 4), nn.Linear(5, 3)), cross_entropy, FEATURES, TARGETS)
+    with pytest.raises(RuntimeError, match="does not require grad"):
+        check_on_blank(nn.Sequential(nn.Linear(6, 3), Between(torch.Tensor.detach)), cross_entropy, FEATURES, TARGETS)
+
+
+# --- losses ---------------------------------------------------------------------------------------------------------
+
+MIXING_LOSSES = {
+    "normalised": lambda outputs, targets: cross_entropy(outputs, targets) / cross_entropy(outputs, targets).sum(),
+    "centred": lambda outputs, targets: cross_entropy(outputs - outputs.mean(0), targets),
+    "contrastive": lambda outputs, targets: cross_entropy(outputs @ outputs.T, torch.arange(len(outputs))),
+    "balanced": lambda outputs, targets: cross_entropy(outputs, targets) / targets.bincount()[targets],
+    "mean, expanded": lambda outputs, targets: cross_entropy(outputs, targets).mean().expand(len(targets)),
+}
+
+
+@pytest.mark.parametrize("loss", MIXING_LOSSES.values(), ids=MIXING_LOSSES)
+def test_a_loss_that_mixes_records_is_refused(loss):
+    found = only_problem(nn.Linear(6, 3), loss)
+    assert (found.layer, found.kind) == (None, Kind.MIXES_RECORDS)
+
+
+@pytest.mark.parametrize(
+    "loss",
+    [
+        functional.cross_entropy,
+        lambda outputs, targets: cross_entropy(outputs, targets)[:, None],
+        lambda outputs, targets: functional.mse_loss(outputs, outputs.detach() + 1, reduction="none"),
+    ],
+    ids=["mean", "column", "for each output"],
+)
+def test_a_loss_that_is_not_one_value_for_each_record_is_refused(loss):
+    with pytest.raises(LossShapeError, match=r"the loss returns shape .*one value for each record"):
+        check_on_blank(nn.Linear(6, 3), loss, FEATURES, TARGETS)
+
+
+def test_a_loss_that_draws_or_changes_its_targets_is_refused():
+    found = only_problem(nn.Linear(6, 3), lambda o, t: cross_entropy(functional.dropout(o, 0.1), t))
+    assert (found.layer, found.kind) == (None, Kind.RANDOM)
+    found = only_problem(nn.Linear(6, 3), lambda o, t: cross_entropy(o, t.mul_(0)))
+    assert (found.layer, found.kind) == (None, Kind.EDITS_BATCH)
+    count = itertools.count(1)
+    assert only_problem(nn.Linear(6, 3), lambda o, t: next(count) * cross_entropy(o, t)).kind is Kind.CHANGES
+
+
+def test_mixing_shows_where_the_loss_takes_no_random_targets():
+    found = only_problem(Custom(by_hand, outputs=1))  # one class: 0
+    assert found.kind is Kind.MIXES_RECORDS
+
+
+# --- sound models ---------------------------------------------------------------------------------------------------
+
+
+def assert_sound(model, inputs, loss=cross_entropy, targets=TARGETS):
+    check_model(model)
+    check_on_blank(model, loss, inputs, targets)
+    diagnosis = diagnose(model, Example(loss=loss, inputs=inputs, targets=targets))
+    assert diagnosis.problems == ()
+    assert diagnosis.means
+
+
+@pytest.mark.parametrize("name", ["digits", "cancer"])
+def test_the_built_in_tasks_are_sound(name):
+    task = load_task(name)
+    shard = task.shard(ShardSource(partition_id=0, num_partitions=5))
+    assert_sound(task.model(), shard.inputs, task.loss, shard.targets)
+
+
+@pytest.mark.parametrize("name", ["lr-3", "mlp-3", "cnn-3", "resnet-3", "transformer-3"])
+def test_the_models_of_the_benchmarks_are_sound(name):
+    given = problem(name, torch.device("cpu"))
+    assert_sound(given.build(), given.inputs, targets=given.targets)
+
+
+@pytest.mark.parametrize(
+    "core",
+    [
+        nn.LSTM(8, 8, 2, batch_first=True),
+        nn.GRU(8, 8, batch_first=True, bidirectional=False),
+        encoder(dropout=0.0, batch_first=True),
+        nn.Sequential(parametrizations.weight_norm(nn.Linear(8, 8)), nn.LayerNorm(8), nn.GELU()),
+    ],
+    ids=["LSTM", "GRU", "TransformerEncoder", "weight_norm"],
+)
+def test_recurrent_and_attentive_models_are_sound(core):
+    assert_sound(Text(core), WORDS)
+
+
+def test_time_first_inside_is_sound():
+    class TimeFirst(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.core = nn.LSTM(8, 8)
+
+        def forward(self, x):
+            return self.core(x.transpose(0, 1))[0].transpose(0, 1)
+
+    assert_sound(Text(TimeFirst()), WORDS)
+
+
+def test_the_check_leaves_the_model_as_it_was():
+    model = cnn(nn.GroupNorm(2, 8))
+    before, names = copy.deepcopy(model.state_dict()), set(vars(model))
+    check_on_blank(model, cross_entropy, torch.zeros(0, 3, 8, 8), TARGETS)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    assert set(vars(model)) == names
+    assert all(p.grad is None for p in model.parameters())
+    assert not any(layer._forward_hooks or layer._forward_pre_hooks for layer in model.modules())
+
+
+@pytest.mark.parametrize("function", [*DRAWING.values(), torch.tanh], ids=[*DRAWING, "nothing"])
+def test_the_check_leaves_randomness_as_it_was(function):
+    def states():
+        return torch.get_rng_state().tolist(), random.getstate(), str(np.random.get_state(legacy=False))
+
+    model = Custom(function)
+    before = states()
+    behavioural_problems(model, cross_entropy, FEATURES, TARGETS)
+    assert states() == before
+
+
+def test_no_value_of_a_record_is_read():
+    records = torch.full((5, 6), float("nan"))
+    model = Custom(lambda x: x if x.isfinite().all() else 1 / 0)
+    check_on_blank(model, cross_entropy, records, torch.full((5,), 10**9))
+
+
+def test_frozen_parts_must_be_the_same_everywhere():
+    def model(seed, freeze=True):
+        torch.manual_seed(seed)
+        built = Custom(torch.tanh)
+        built.first.requires_grad_(not freeze)
+        return built
+
+    check_frozen(model(1), model(1))
+    check_frozen(model(1, freeze=False), model(2, freeze=False))
+    with pytest.raises(UnsupportedModelError, match=r"other values of first.weight, first.bias each time"):
+        check_frozen(model(1), model(2))
+
+
+@pytest.mark.parametrize("persistent", [True, False, None])
+def test_a_random_projection_must_be_the_same_everywhere(persistent):
+    def model():
+        built = nn.Linear(6, 3)
+        if persistent is None:
+            built.projection = torch.randn(6, 6)
+        else:
+            built.register_buffer("projection", torch.randn(6, 6), persistent=persistent)
+        return nn.Sequential(built)
+
+    with pytest.raises(UnsupportedModelError, match=r"other values of 0\.projection each time"):
+        check_frozen(model(), model())
+
+
+# --- the mended model -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("layer", "kind", "remedy", "fixable"), STRUCTURAL.values(), ids=STRUCTURAL)
+def test_what_is_called_fixable_is_fixed(layer, kind, remedy, fixable):
+    if fixable:
+        model = nn.Sequential(nn.Linear(6, 6), copy.deepcopy(layer))
+        before = structural_problems(model)
+        assert structural_problems(made_private(model)) == []
+        assert structural_problems(model) == before
+
+
+@pytest.mark.parametrize(
+    ("norm", "shape", "groups"),
+    [
+        (nn.BatchNorm1d(64), (64,), 1),
+        (nn.BatchNorm1d(6), (6, 5), 1),
+        (nn.BatchNorm2d(64), (64, 4, 4), 16),
+        (nn.BatchNorm2d(256), (256, 1, 1), 32),
+        (nn.BatchNorm2d(6), (6, 4, 4), 1),
+        (nn.BatchNorm2d(24), (24, 4, 4), 4),
+        (nn.BatchNorm2d(1), (1, 4, 4), 1),
+        (nn.BatchNorm3d(8), (8, 2, 2, 2), 2),
+    ],
+    ids=str,
+)
+def test_group_norm_keeps_scale_and_shift_and_each_record_apart(norm, shape, groups):
+    nn.init.normal_(norm.weight)
+    nn.init.normal_(norm.bias)
+    norm.bias.requires_grad_(False)
+    mended = made_private(norm)
+    assert (type(mended), mended.num_groups, mended.eps) == (nn.GroupNorm, groups, norm.eps)
+    for ours, theirs in ((mended.weight, norm.weight), (mended.bias, norm.bias)):
+        assert torch.equal(ours, theirs)
+        assert (ours is not theirs, ours.requires_grad) == (True, theirs.requires_grad)
+    records = torch.randn(4, *shape)
+    together = mended(records)
+    assert torch.allclose(together, torch.cat([mended(record[None]) for record in records]), atol=1e-6)
+    assert together.std() > 0.01
+    assert mended.state_dict().keys() == {"weight", "bias"}
+
+
+def test_a_norm_without_scale_stays_without_and_modes_are_kept():
+    mended = made_private(nn.Sequential(nn.BatchNorm2d(8, affine=False).eval(), nn.BatchNorm2d(8)))
+    assert mended[0].weight is None and mended[0].bias is None
+    assert (mended[0].training, mended[1].training) == (False, True)
+
+
+def test_shared_layers_and_tied_parameters_stay_shared():
+    norm = nn.BatchNorm2d(8)
+    model = nn.ModuleDict({"a": nn.Sequential(norm, nn.ReLU()), "b": norm})
+    mended = made_private(model)
+    assert mended["a"][0] is mended["b"]
+    assert [n for n, _ in mended.named_parameters()] == ["a.0.weight", "a.0.bias"]
+
+
+class Everything(nn.Module):
+    """A model with every problem that can be fixed."""
+
+    def __init__(self):
+        super().__init__()
+        self.words = nn.Embedding(20, 8, max_norm=1.0, scale_grad_by_freq=True, sparse=True)
+        self.encoder = encoder(dropout=0.1, batch_first=True)
+        self.recurrent = nn.LSTM(8, 8, 2, batch_first=True, dropout=0.3)
+        self.convolution = nn.Sequential(nn.Conv1d(8, 8, 3), nn.InstanceNorm1d(8, track_running_stats=True), nn.RReLU())
+        self.norm, self.drop, self.head = nn.BatchNorm1d(8), nn.Dropout(0.2), nn.Linear(8, 3)
+
+    def forward(self, ids):
+        hidden = self.recurrent(self.encoder(self.words(ids)))[0].transpose(1, 2)
+        return self.head(self.drop(self.norm(self.convolution(hidden))).mean(2))
+
+
+@pytest.mark.filterwarnings("ignore:.*[Nn]ested")
+def test_the_mended_model_passes_every_check_and_keeps_its_names():
+    model = Everything()
+    assert {p.kind for p in structural_problems(model)} >= {Kind.BATCH_STATISTICS, Kind.RANDOM, Kind.EMBEDDING}
+    mended = made_private(model)
+    assert_sound(mended, WORDS)
+    assert [name for name, _ in mended.named_parameters()] == [name for name, _ in model.named_parameters()]
+    ids, targets = torch.randint(20, (5, 7)), torch.randint(3, (5,))
+    engine = GradientEngine(mended, cross_entropy)
+    alone = sum(engine.clipped_sum(ids[i : i + 1], targets[i : i + 1], 0.1) for i in range(5))
+    assert torch.allclose(engine.clipped_sum(ids, targets, 0.1), alone, atol=1e-5)
+
+
+def test_a_rrelu_becomes_what_it_is_in_evaluation():
+    values = torch.linspace(-2, 2, 9)
+    assert torch.allclose(made_private(nn.RReLU(0.1, 0.5))(values), nn.RReLU(0.1, 0.5).eval()(values))
+
+
+# --- the diagnosis --------------------------------------------------------------------------------------------------
+
+
+def example(loss=cross_entropy, shape=(6,)):
+    return Example(loss=loss, inputs=torch.zeros(0, *shape), targets=TARGETS)
+
+
+def test_a_diagnosis_looks_behind_the_problems_that_can_be_fixed():
+    model = Custom(by_hand)
+    model.first = nn.Sequential(model.first, nn.BatchNorm1d(6), nn.Dropout(0.5))
+    diagnosis = diagnose(model, example(functional.cross_entropy))
+    assert [(p.layer, p.kind) for p in diagnosis.problems] == [
+        ("first.1", Kind.BATCH_STATISTICS),
+        ("first.2", Kind.RANDOM),
+        ("", Kind.MIXES_RECORDS),
+        (None, Kind.LOSS_SHAPE),
+    ]
+    assert not diagnosis.sound and diagnosis.fixable and diagnosis.ran
+    assert diagnosis.means is None
+
+
+def test_a_diagnosis_says_how_gradients_would_be_computed():
+    mended = diagnose(nn.Sequential(nn.Linear(6, 6), nn.BatchNorm1d(6), nn.Linear(6, 3)), example())
+    assert (
+        mended.means == diagnose(nn.Sequential(nn.Linear(6, 6), nn.GroupNorm(1, 6), nn.Linear(6, 3)), example()).means
+    )
+    assert mended.means and not mended.sound
+    model = Custom(torch.tanh)
+    model.head.bias.requires_grad_(False)
+    assert (diagnose(model).trained, diagnose(model).frozen) == (60, 3)
+
+
+def test_nothing_is_run_that_is_in_no_state_to_run():
+    assert not diagnose(nn.Sequential(nn.LazyLinear(3)), example()).ran
+    assert not diagnose(nn.Linear(6, 3)).ran
+
+
+@pytest.mark.parametrize(
+    ("model", "loss", "layer", "words"),
+    [
+        (
+            nn.Sequential(nn.Linear(6, 4), nn.Linear(5, 3)),
+            cross_entropy,
+            "1",
+            "raises RuntimeError on .* shape .6.: mat1",
+        ),
+        (Custom(lambda x: x @ x), cross_entropy, "", "raises RuntimeError"),
+        (nn.Linear(6, 3), lambda o, t: o @ t, None, "raises RuntimeError"),
+        (nn.Sequential(nn.Linear(6, 3), Between(torch.Tensor.detach)), cross_entropy, "", "does not require grad"),
+    ],
+    ids=["layer", "model", "loss", "backward"],
+)
+def test_what_fails_is_named(model, loss, layer, words):
+    (found,) = diagnose(model, example(loss)).problems
+    assert (found.layer, found.kind) == (layer, Kind.FAILS)
+    assert re.search(words, found.what)
+
+
+def test_records_of_zeros_without_a_gradient_are_a_warning():
+    first = nn.Linear(6, 6, bias=False)
+    for model in (
+        nn.Sequential(Between(torch.log), nn.Linear(6, 3)),
+        nn.Sequential(first, Between(lambda x: x.abs().sqrt()), nn.Linear(6, 3)),
+        nn.Sequential(Between(lambda x: x if x.any() else 1 / 0), nn.Linear(6, 3)),
+    ):
+        diagnosis = diagnose(model, example())
+        assert [(p.kind, p.warning) for p in diagnosis.problems] == [(Kind.NO_GRADIENT, True)]
+        assert diagnosis.sound
+        check_on_blank(model, cross_entropy, FEATURES, TARGETS)
+
+
+def test_a_layer_without_influence_is_a_warning():
+    model = Custom(torch.tanh)
+    model.spare = nn.Linear(2, 2)
+    diagnosis = diagnose(model, example())
+    assert [(p.layer, p.kind, p.warning) for p in diagnosis.problems] == [("spare", Kind.UNUSED, True)]
+    assert diagnosis.sound
