@@ -21,9 +21,13 @@ from fedprivacy.budget import PrivacyBudget
 from fedprivacy.events import CLIPPING_NORMS
 
 if TYPE_CHECKING:
-    from fedprivacy.tasks import Task
+    from fedprivacy.tasks import Recipe, Task
 
 STRATEGIES = ("fedavg", "fedavgm", "fedadam", "fedprox", "fedtrimmedavg", "krum")
+
+CLIPPINGS = ("flat", "per-layer", "automatic", "adaptive")
+
+OPTIMIZERS = ("sgd", "adam", "adamw")
 
 BUILT_IN = {"digits": "fedprivacy.tasks.digits:Digits", "cancer": "fedprivacy.tasks.cancer:Cancer"}
 """Where the built-in tasks are defined, by name."""
@@ -70,9 +74,16 @@ class RunConfig:
     delta: float = _setting("Delta of that budget.")
     noise_multiplier: float | None = _setting("Sigma; left open: the least that the budget allows.", None)
     clipping_norm: float = _setting("C, bound on the norm of one record's gradient.")
+    clipping: str = _setting(
+        f"How a record's gradient is bounded: {', '.join(CLIPPINGS)}. adaptive: C follows the median norm, from its "
+        "setting on.",
+        "flat",
+    )
     sampling_rate: float = _setting("q, probability with which a record joins a local step.")
+    optimizer: str = _setting(f"Optimiser of the local steps: {', '.join(OPTIMIZERS)}.")
     learning_rate: float = _setting("Step size of the local steps.")
-    momentum: float = _setting("Momentum of the local steps.")
+    momentum: float = _setting("Momentum of the local steps, for sgd.")
+    weight_decay: float = _setting("Weight decay of the local steps, for sgd and adamw.")
     strategy: str = _setting(f"Flower strategy that averages: {', '.join(STRATEGIES)}.", "fedavg")
     fraction_train: float = _setting("Share of the clients that each round asks.", 1.0)
     filter: str = _setting(f"How the budget is enforced: {', '.join(FILTERS)}.", DEFAULT_FILTER)
@@ -121,7 +132,7 @@ def resolve(given: Mapping[str, Value | None], task: Task | None = None) -> RunC
     except TaskError as error:
         problems.append(str(error))
     else:
-        problems += _task_problems(task)
+        problems += _task_problems(task) + _missing_for_optimizer(task.recipe, settings)
         settings = _open_settings(task, settings) | settings
     problems += _out_of_range(settings) + _impossible(settings)
     if problems:
@@ -190,11 +201,30 @@ def _task_problems(task: Task) -> list[str]:
 
 
 def _open_settings(task: Task, given: Mapping[str, Value]) -> dict[str, Value]:
-    """The task's recipe. A noise multiplier that comes without a budget asks to measure, not to enforce."""
+    """The task's recipe. A noise multiplier that comes without a budget asks to measure, not to enforce.
+
+    Momentum and weight decay are the recipe's for its own optimiser; another one has none until they are given.
+    """
     recipe = dataclasses.asdict(task.recipe)
     if "noise_multiplier" in given and "epsilon" not in given:
         recipe["epsilon"] = math.inf
+    if "optimizer" in given and given["optimizer"] != task.recipe.optimizer:
+        recipe |= {"momentum": 0.0, "weight_decay": 0.0}
     return recipe
+
+
+def _missing_for_optimizer(recipe: Recipe, given: Mapping[str, Value]) -> list[str]:
+    """What no recipe knows for another optimiser than its own: with a wrong step size a budget is spent on nothing."""
+    optimizer = given.get("optimizer", recipe.optimizer)
+    if optimizer == recipe.optimizer or optimizer not in OPTIMIZERS:
+        return []
+    needed = ("learning_rate", "weight_decay") if optimizer == "adamw" else ("learning_rate",)
+    return [
+        f"optimizer is '{optimizer}' and {_key(name)} is open, but the task's recipe is for {recipe.optimizer}; "
+        f"give a {_key(name)}."
+        for name in needed
+        if name not in given
+    ]
 
 
 _WHOLE = (1, 10**9)
@@ -210,12 +240,18 @@ _RANGES: dict[str, tuple[float, float]] = {
     "sampling_rate": (1e-9, 1.0),
     "learning_rate": _POSITIVE,
     "momentum": (0.0, 0.9999),
+    "weight_decay": (0.0, 1e3),
     "fraction_train": (5e-324, 1.0),
     "seed": (0, 2**63 - 1),
     "node_timeout": (0.0, 1e9),
     "round_timeout": _POSITIVE,
 }
-_CHOICES: dict[str, tuple[str, ...]] = {"strategy": STRATEGIES, "filter": tuple(FILTERS)}
+_CHOICES: dict[str, tuple[str, ...]] = {
+    "strategy": STRATEGIES,
+    "clipping": CLIPPINGS,
+    "optimizer": OPTIMIZERS,
+    "filter": tuple(FILTERS),
+}
 
 
 _DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
@@ -243,9 +279,22 @@ def _impossible(settings: Mapping[str, Value]) -> list[str]:
     problems = []
     if settings.get("epsilon") == math.inf and "noise_multiplier" not in settings:
         problems.append("epsilon is inf, which asks for no noise at all; give a noise-multiplier, or a finite epsilon.")
+    if settings.get("optimizer") in OPTIMIZERS:
+        problems += _optimizer_problems(settings)
     if "ledger" in settings:
         problems += _ledger_problems(str(settings["ledger"]))
     return problems
+
+
+def _optimizer_problems(settings: Mapping[str, Value]) -> list[str]:
+    from fedprivacy.optimizers import build_optimizer
+
+    momentum, weight_decay = float(settings.get("momentum", 0.0)), float(settings.get("weight_decay", 0.0))
+    try:
+        build_optimizer(str(settings["optimizer"]), 1.0, momentum=momentum, weight_decay=weight_decay)
+    except ValueError as error:
+        return [str(error)]
+    return []
 
 
 def _ledger_problems(url: str) -> list[str]:

@@ -9,7 +9,19 @@ import pytest
 from fedprivacy.config import FIELDS
 
 ROOT = Path(__file__).parent.parent
-MATHEMATICS = ["accounting", "gradients", "budget", "events", "keystream", "sampling", "noise", "mechanisms", "dpsgd"]
+MATHEMATICS = [
+    "accounting",
+    "gradients",
+    "budget",
+    "events",
+    "keystream",
+    "sampling",
+    "noise",
+    "mechanisms",
+    "optimizers",
+    "adaptive",
+    "dpsgd",
+]
 
 
 def modules(package):

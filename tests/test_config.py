@@ -1,6 +1,7 @@
 """A configuration is complete or refused, with every problem named at once."""
 
 import math
+from dataclasses import replace
 
 import pytest
 from torch import nn
@@ -84,6 +85,59 @@ def test_private_shard_sizes_need_a_public_guess():
         nominal_shard_size = None
 
     assert "set nominal_shard_size" in problems(task_object=Unknown())[0]
+
+
+class Momentous(Blobs):
+    recipe = replace(Blobs.recipe, momentum=0.9, weight_decay=0.01)
+
+
+def test_the_default_optimiser_is_the_recipe_s_with_its_settings():
+    config = resolve({}, Momentous())
+    assert (config.optimizer, config.momentum, config.weight_decay) == ("sgd", 0.9, 0.01)
+    plain = resolve({}, Blobs())
+    assert (plain.optimizer, plain.momentum, plain.weight_decay) == ("sgd", 0.0, 0.0)
+
+
+def test_another_optimiser_than_the_recipe_s_starts_without_its_momentum_and_weight_decay():
+    config = resolve({"optimizer": "adam", "learning-rate": 0.1}, Momentous())
+    assert (config.optimizer, config.learning_rate, config.momentum, config.weight_decay) == ("adam", 0.1, 0.0, 0.0)
+
+
+def test_another_optimiser_than_the_recipe_s_needs_its_own_step_size():
+    assert problems(optimizer="adam") == [
+        "optimizer is 'adam' and learning-rate is open, but the task's recipe is for sgd; give a learning-rate."
+    ]
+    found = problems(optimizer="adamw")
+    assert [words in problem for words, problem in zip(("learning-rate", "weight-decay"), found, strict=True)]
+    assert problems(optimizer="adamw", learning_rate=0.1) == found[1:]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"optimizer": "adam", "momentum": 0.9},
+        {"optimizer": "adam", "weight_decay": 0.1},
+        {"optimizer": "adamw", "momentum": 0.9, "weight_decay": 0.1},
+    ],
+)
+def test_what_an_optimiser_does_not_take_is_refused(settings):
+    (problem,) = problems(learning_rate=0.1, **settings)
+    assert problem.startswith(f"optimizer is '{settings['optimizer']}', momentum") and "choose sgd" in problem
+
+
+def test_a_recipe_that_contradicts_itself_is_refused():
+    class Torn(Blobs):
+        recipe = replace(Blobs.recipe, optimizer="adam", momentum=0.9)
+
+    assert problems(task_object=Torn())[0].startswith("optimizer is 'adam', momentum 0.9")
+
+
+def test_an_optimiser_that_is_none_of_ours_is_one_problem():
+    assert problems(optimizer="rmsprop") == ["optimizer is 'rmsprop'; choose one of sgd, adam, adamw."]
+
+
+def test_a_weight_decay_has_bounds():
+    assert problems(weight_decay=-0.1)[0] == "weight-decay is -0.1; choose a number from 0 to 1000."
 
 
 def test_every_setting_has_a_help_text_and_survives_as_json():

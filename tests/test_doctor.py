@@ -286,7 +286,7 @@ def test_the_task_of_the_how_to_is_examined_without_its_table(doctor, tmp_path):
         (["nets.py"], "write path/to/file.py:Name"),
         (["nowhere.py:Net"], "'nowhere.py', which does not exist"),
         (["nets.py:Nobody"], "nets.py defines no 'Nobody'"),
-        (["nets.py:three"], "which makes a value of type int: no nn.Module, and a task has name"),
+        (["nets.py:three"], "which makes a value of type int: no nn.Module, and a task has dataset"),
         (["nets.py:needs"], "raises TypeError: needs() missing 1 required positional argument"),
         (["nets.py:broken"], r"of nets.py raises NameError: name 'undefined' is not defined"),
         (["nets.py:Net", "--input-shape", "3,x"], "input-shape is '3,x'; give the sizes"),

@@ -3,22 +3,28 @@
 from __future__ import annotations
 
 import logging
+from dataclasses import replace
 from functools import lru_cache
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
+from fedprivacy.adaptive import QuantileClipping
 from fedprivacy.config import RunConfig, Value, resolve
 from fedprivacy.dpsgd import DPSGD, PrivateUpdate
 from fedprivacy.flower import release
 from fedprivacy.flower.local import LocalClient, Refused, open_client
 from fedprivacy.flower.records import ENROL, GRANT, Grant, RecordError, RefusalCode
-from fedprivacy.gradients import trainable_parameters
+from fedprivacy.gradients import GradientEngine, trainable_parameters
 from fedprivacy.odometer import BudgetExhaustedError
+from fedprivacy.optimizers import build_optimizer
 from fedprivacy.tasks import Task, load_task
 
 log = logging.getLogger("fedprivacy.client")
+
+_ADAPTED = "fedprivacy.adapted"
+"""Where the client keeps, from round to round, the clipping norm that adaptive clipping has arrived at."""
 
 
 def private_client(task: Task | None = None, config: RunConfig | None = None) -> ClientApp:
@@ -48,8 +54,12 @@ def private_client(task: Task | None = None, config: RunConfig | None = None) ->
     def train(message: Message, context: Context) -> Message:
         try:
             grant = Grant.from_record(_config_record(message, GRANT))
-            client = open_client(*configured(context), context)
-            return release.update(message, grant, _spend(client, grant, message))
+            task, settings = configured(context)
+            client, state = open_client(task, settings, context), context.state
+            training = _training(grant, settings, message, state)
+            released = _spend(client, grant, message, training, client.engine(settings.clipping))
+            state[_ADAPTED] = ConfigRecord({"run-id": grant.run_id, "clipping-norm": released.clipping_norm})
+            return release.update(message, grant, released)
         except Exception as error:
             return _refuse(message, error)
 
@@ -61,30 +71,41 @@ def _resolve_once(run_config: tuple[tuple[str, Value], ...], task: Task | None) 
     return resolve(dict(run_config), task)
 
 
-def _spend(client: LocalClient, grant: Grant, message: Message) -> PrivateUpdate:
+def _spend(
+    client: LocalClient, grant: Grant, message: Message, training: DPSGD, engine: GradientEngine
+) -> PrivateUpdate:
     """Prepare, charge the client's own odometer, then read records: a crash in between can only over-count."""
-    model = client.task.model()
-    model.load_state_dict(_global_parameters(message, model), strict=False)
-    sgd = DPSGD(
-        mechanism=grant.mechanism,
-        expected_batch_size=grant.expected_batch_size,
-        learning_rate=grant.learning_rate,
-        momentum=grant.momentum,
-        proximal_mu=_proximal_mu(message),
-    )
+    engine.model.load_state_dict(_global_parameters(message, engine.model), strict=False)
+    engine.prepare(client.shard.inputs[:0], client.shard.targets[:0])
     if client.odometer is not None:
         client.odometer.charge(grant.run_id, grant.round, grant.event, grant.steps)
-    released = sgd.train(
-        model.to(client.device).train(),
-        client.task.loss,
-        client.shard,
-        steps=grant.steps,
-        round=grant.round,
-        keystream=client.keystream(grant.earlier_runs),
-    )
+    keystream = client.keystream(grant.earlier_runs)
+    released = training.train(engine, client.shard, steps=grant.steps, round=grant.round, keystream=keystream)
     if client.odometer is not None:
         client.odometer.commit(grant.run_id, grant.round)
     return released
+
+
+def _training(grant: Grant, settings: RunConfig, message: Message, state: RecordDict) -> DPSGD:
+    """What the grant allows, by this client's settings."""
+    adaptive = QuantileClipping() if settings.clipping == "adaptive" else None
+    norm = _adapted_norm(state, grant) if adaptive else grant.mechanism.clipping_norm
+    return DPSGD(
+        mechanism=replace(grant.mechanism, clipping_norm=norm),
+        expected_batch_size=grant.expected_batch_size,
+        optimizer=build_optimizer(
+            settings.optimizer, grant.learning_rate, momentum=grant.momentum, weight_decay=settings.weight_decay
+        ),
+        proximal_mu=_proximal_mu(message),
+        adaptive=adaptive,
+    )
+
+
+def _adapted_norm(state: RecordDict, grant: Grant) -> float:
+    """Where adaptive clipping had arrived after this run's last round on this client; at first the grant's."""
+    kept = state.config_records.get(_ADAPTED, ConfigRecord())
+    norm = kept.get("clipping-norm") if kept.get("run-id") == grant.run_id else None
+    return norm if isinstance(norm, float) else grant.mechanism.clipping_norm
 
 
 def _global_parameters(message: Message, model: nn.Module) -> dict[str, Tensor]:

@@ -13,10 +13,12 @@ import sys
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from flwr.app import Context
 from flwr.app.user_config import UserConfig
+from torch import Tensor
 
 from fedprivacy.accounting import DEFAULT_FILTER
 from fedprivacy.budget import PrivacyBudget
@@ -24,7 +26,7 @@ from fedprivacy.config import RunConfig
 from fedprivacy.device import choose_device
 from fedprivacy.dpsgd import Shard
 from fedprivacy.flower.records import RefusalCode
-from fedprivacy.gradients import check_on_blank
+from fedprivacy.gradients import AutomaticClipping, FlatClipping, GradientEngine, PerLayerClipping, check_on_blank
 from fedprivacy.identity import simulated_client_id
 from fedprivacy.keystream import Keystream
 from fedprivacy.odometer import Odometer
@@ -67,6 +69,10 @@ class LocalClient:
         if self.seed is None:
             return Keystream.secret()
         return Keystream.from_seed(self.seed, self.client_id, earlier_runs)
+
+    def engine(self, clipping: str) -> GradientEngine:
+        """Computes the clipped sums of its gradients. Clients of one process share it: load parameters before use."""
+        return _engine(self.task, self.device, clipping)
 
     @property
     def device(self) -> torch.device:
@@ -132,8 +138,38 @@ def _own_shard(task: Task, folder: Path, device: str) -> Shard:
     return _checked(task, ShardSource(folder=folder), choose_device(device))
 
 
+_CLIPPINGS = {"per-layer": PerLayerClipping, "automatic": AutomaticClipping}
+
+
+@cache
+def _engine(task: Task, device: torch.device, clipping: str) -> GradientEngine:
+    """Kept for the life of the process: to choose and check how gradients are computed takes longer than a step."""
+    model = task.model().to(device).train()
+    return GradientEngine(model, task.loss, _CLIPPINGS.get(clipping, FlatClipping)())
+
+
 def _checked(task: Task, source: ShardSource, device: torch.device) -> Shard:
-    """The shard, once the task has worked on a record of zeros: what fails later is one record's fault."""
+    """The shard, once the task has worked on made-up records: what fails later is one record's fault."""
     shard = task.shard(source).to(device)
-    check_on_blank(task.model().to(device), task.loss, shard.inputs, shard.targets)
+    _check_once(task, device, _Kind.of(shard.inputs), _Kind.of(shard.targets))
     return shard
+
+
+class _Kind(NamedTuple):
+    """What of a shard's rows is public."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, rows: Tensor) -> _Kind:
+        return cls(rows.shape[1:], rows.dtype)
+
+    def none(self, device: torch.device) -> Tensor:
+        """No rows of this kind."""
+        return torch.empty(0, *self.shape, dtype=self.dtype, device=device)
+
+
+@cache
+def _check_once(task: Task, device: torch.device, inputs: _Kind, targets: _Kind) -> None:
+    check_on_blank(task.model().to(device).train(), task.loss, inputs.none(device), targets.none(device))

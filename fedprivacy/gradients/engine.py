@@ -53,6 +53,11 @@ class Clipped:
     total: Tensor
     squared_norms: list[Tensor]
 
+    @property
+    def records(self) -> int:
+        """How many records' gradients are finite. Private."""
+        return sum(len(part) for part in self.squared_norms)
+
     def within(self, clipping_norm: float) -> int:
         """How many records' gradients are no longer than the clipping norm. Private."""
         return sum(int((part <= clipping_norm**2).sum()) for part in self.squared_norms)

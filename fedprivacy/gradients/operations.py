@@ -210,7 +210,9 @@ class ByAutograd(Operation):
     def backward(self, kept: tuple[Tensor, Tensor], gradient: Tensor, wanted: Wanted) -> Backward:
         """See `Operation`."""
         leaf, output = kept
-        return torch.autograd.grad(output, leaf, gradient)[0], {}
+        with torch.enable_grad():  # a scalar: autograd's checks of other outputs import sympy, for half a second
+            inner = (output * gradient).sum()
+        return torch.autograd.grad(inner, leaf)[0], {}
 
 
 def operation_for(layer: nn.Module) -> Operation | None:

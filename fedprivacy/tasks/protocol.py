@@ -23,8 +23,10 @@ class Recipe:
         local_steps: local steps in each round.
         sampling_rate: q, probability with which a record joins a local step.
         clipping_norm: C, bound on the norm of one record's gradient.
+        optimizer: sgd, adam or adamw.
         learning_rate: step size of the local steps.
-        momentum: momentum of the local steps, in [0, 1).
+        momentum: momentum of the local steps, in [0, 1); of sgd.
+        weight_decay: weight decay of the local steps; of sgd and adamw.
         epsilon: privacy budget of each client.
         delta: delta of that budget.
     """
@@ -33,8 +35,10 @@ class Recipe:
     local_steps: int = 1
     sampling_rate: float = 0.5
     clipping_norm: float = 0.5
+    optimizer: str = "sgd"
     learning_rate: float = 1.0
     momentum: float = 0.0
+    weight_decay: float = 0.0
     epsilon: float = 3.0
     delta: float = 1e-5
 

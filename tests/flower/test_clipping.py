@@ -1,0 +1,82 @@
+"""The clipping setting reaches the client, costs the same, and an adapted norm lasts from round to round."""
+
+import math
+
+import pytest
+from flwr.app import ConfigRecord
+from flwr.serverapp.strategy import FedAvg
+
+from fedprivacy.adaptive import QuantileClipping
+from fedprivacy.config import CLIPPINGS, ConfigError
+from fedprivacy.dpsgd import DPSGD
+from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
+from fedprivacy.gradients import AutomaticClipping, FlatClipping, PerLayerClipping
+from tests.flower.blobs import Blobs, plan_of
+
+
+def run(plan):
+    """The round records, and each client's own state after the run."""
+    records = []
+    strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
+    grid = InProcessGrid(private_client(plan.task, plan.config), plan.config.clients, {})
+    PrivateStrategy(strategy, plan, observers=[records.append]).start(grid)
+    return records[1:], [context.state for context in grid._contexts.values()]
+
+
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+def test_every_clipping_trains_at_the_same_cost(clipping, tmp_path):
+    plan = plan_of(Blobs(), clipping=clipping, epsilon=50.0, rounds=8, ledger=f"sqlite:///{tmp_path / 'l.db'}")
+    flat = plan_of(Blobs(), epsilon=50.0, rounds=8, ledger=f"sqlite:///{tmp_path / 'flat.db'}")
+    records, _ = run(plan)
+    assert records[-1].metrics["accuracy"] > 0.75
+    assert plan.event == flat.event
+    assert [c.epsilon for c in records[-1].spent.values()] == [c.epsilon for c in run(flat)[0][-1].spent.values()]
+
+
+def test_the_setting_chooses_the_clipping(monkeypatch, tmp_path):
+    used = []
+    train = DPSGD.train
+
+    def noting(self, engine, *args, **kwargs):
+        used.append((type(engine._clipping), self.adaptive))
+        return train(self, engine, *args, **kwargs)
+
+    monkeypatch.setattr(DPSGD, "train", noting)
+    for clipping in CLIPPINGS:
+        run(plan_of(Blobs(), clipping=clipping, clients=1, epsilon=9.0, ledger=f"sqlite:///{tmp_path / clipping}.db"))
+    chosen = dict(zip(CLIPPINGS, used[:: len(used) // len(CLIPPINGS)], strict=True))
+    assert chosen == {
+        "flat": (FlatClipping, None),
+        "per-layer": (PerLayerClipping, None),
+        "automatic": (AutomaticClipping, None),
+        "adaptive": (FlatClipping, QuantileClipping()),
+    }
+
+
+def test_an_adapted_norm_is_kept_by_the_client_from_round_to_round(monkeypatch, tmp_path):
+    norms = []
+    train = DPSGD.train
+
+    def noting(self, *args, **kwargs):
+        update = train(self, *args, **kwargs)
+        norms.append((self.mechanism.clipping_norm, update.clipping_norm))
+        return update
+
+    monkeypatch.setattr(DPSGD, "train", noting)
+    settings = {"clients": 1, "rounds": 4, "noise_multiplier": 2.0, "clipping_norm": 0.01, "clipping": "adaptive"}
+    _, (state,) = run(plan_of(Blobs(), **settings, ledger=f"sqlite:///{tmp_path / 'l.db'}"))
+    starts, ends = zip(*norms, strict=True)
+    assert starts[0] == 0.01
+    assert list(starts[1:]) == list(ends[:-1])
+    assert len(set(ends)) > 1
+    (kept,) = (r for r in state.config_records.values() if isinstance(r, ConfigRecord))
+    assert kept["clipping-norm"] == ends[-1]
+    assert not math.isclose(ends[-1], 0.01, rel_tol=0.05)
+    norms.clear()  # another run begins with its own setting
+    run(plan_of(Blobs(), **settings, ledger=f"sqlite:///{tmp_path / 'other.db'}"))
+    assert norms[0][0] == 0.01
+
+
+def test_an_unknown_clipping_is_named(tmp_path):
+    with pytest.raises(ConfigError, match="clipping is 'round'; choose one of flat, per-layer, automatic, adaptive"):
+        plan_of(Blobs(), clipping="round")

@@ -1,0 +1,104 @@
+"""Independent answers: one backward pass for each record in float64, then each clipping by its definition.
+
+Nothing here shares code with `fedprivacy.gradients`.
+"""
+
+from __future__ import annotations
+
+import copy
+from unittest import mock
+
+import torch
+from torch.nn import functional
+
+from fedprivacy.gradients import AutomaticClipping, FlatClipping, GradientEngine, PerLayerClipping, engine
+
+CLIPPINGS = (FlatClipping(), PerLayerClipping(), AutomaticClipping())
+
+
+def cross_entropy(outputs, targets):
+    return functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def records_gradients(model, loss, inputs, targets):
+    """For each trained parameter, by name, the gradients [n, *parameter] of the n records that have a finite one."""
+    model = copy.deepcopy(model).double()
+    trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+    rows = []
+    for record, target in zip(inputs.double() if inputs.is_floating_point() else inputs, targets, strict=True):
+        try:
+            (value,) = loss(model(record[None]), target[None])
+            gradients = torch.autograd.grad(value, trained.values(), allow_unused=True, materialize_grads=True)
+        except IndexError:
+            continue
+        if all(g.isfinite().all() for g in gradients):
+            rows.append(gradients)
+    columns = zip(*rows, strict=True) if rows else [()] * len(trained)
+    return {
+        name: torch.stack(column) if column else p.new_empty(0, *p.shape)
+        for (name, p), column in zip(trained.items(), columns, strict=True)
+    }
+
+
+def layers_of(gradients):
+    """The gradients [n, d] of each layer: of the parameters whose names agree up to the last dot."""
+    layers = {}
+    for name, rows in gradients.items():
+        layers.setdefault(name.rpartition(".")[0], []).append(rows.flatten(1))
+    return {name: torch.cat(parts, 1) for name, parts in layers.items()}
+
+
+def norms_of(gradients):
+    """Euclidean norms [n] of the records' whole gradients."""
+    return torch.cat([rows.flatten(1) for rows in gradients.values()], 1).norm(dim=1)
+
+
+def some_clipping_norm(gradients, clipping):
+    """A clipping norm that about half of the records exceed."""
+    layers = list(layers_of(gradients).values())
+    by_layer = torch.cat([rows.norm(dim=1) for rows in layers]) * len(layers) ** 0.5
+    norms = by_layer if isinstance(clipping, PerLayerClipping) else norms_of(gradients)
+    norms = norms[norms > 0]
+    return 0.9 * norms.median().item() if len(norms) else 1.0
+
+
+def expected_sum(gradients, clipping, clipping_norm):
+    """The clipped sum [d], by the clipping's definition."""
+    layers = layers_of(gradients)
+    norms = norms_of(gradients)
+    total = []
+    for name, rows in gradients.items():
+        if isinstance(clipping, PerLayerClipping):
+            share = clipping_norm / len(layers) ** 0.5
+            scales = (share / layers[name.rpartition(".")[0]].norm(dim=1)).clamp(max=1.0)
+        elif isinstance(clipping, AutomaticClipping):
+            scales = clipping_norm / (norms + 0.01)
+        else:
+            scales = (clipping_norm / norms).clamp(max=1.0)
+        total.append((scales @ rows.flatten(1)).flatten())
+    return torch.cat(total)
+
+
+def error_of(result, expected, clipping_norm):
+    """Relative to the sum; or to C, in whose units the noise is, where records cancel."""
+    return ((result.double() - expected).norm() / max(expected.norm().item(), clipping_norm)).item()
+
+
+def no_program():
+    """Let the engine begin with book-keeping, so that it is the rules that are tested."""
+    return mock.patch.object(engine, "Program", side_effect=NotImplementedError)
+
+
+def check_every_clipping(model, inputs, targets, *, means="book-keeping", mask=None, loss=cross_entropy, **options):
+    """Assert that each clipping's sum equals the oracle's, and that the engine computed it by `means`."""
+    kept = slice(None) if mask is None else mask
+    gradients = records_gradients(model, loss, inputs[kept], targets[kept])
+    for clipping in CLIPPINGS:
+        clipping_norm = some_clipping_norm(gradients, clipping)
+        with no_program():
+            private = GradientEngine(model, loss, clipping, **options)
+            result = private.clipped_sum(inputs, targets, clipping_norm, mask)
+        expected = expected_sum(gradients, clipping, clipping_norm)
+        assert result.shape == expected.shape
+        assert private.means == means or len(inputs[kept]) == 0
+        assert error_of(result, expected, clipping_norm) < 1e-5, clipping

@@ -1,0 +1,109 @@
+"""Augmentation multiplicity, parts of a batch, and half precision: what the engine does around its means."""
+
+import pytest
+import torch
+from torch import nn
+
+from fedprivacy.gradients import GradientEngine
+from tests.gradients.oracle import cross_entropy
+
+
+def perceptron():
+    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+def convolutions():
+    """Branches, so that it is no chain: book-keeping."""
+
+    class Residual(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.norm = nn.Conv2d(1, 4, 3, padding=1), nn.GroupNorm(2, 4)
+            self.second, self.last = nn.Conv2d(4, 4, 3, padding=1), nn.Linear(4 * 36, 3)
+
+        def forward(self, x):
+            x = torch.relu(self.norm(self.first(x)))
+            return self.last((x + self.second(x)).flatten(1))
+
+    return Residual()
+
+
+def words():
+    return nn.Sequential(nn.Embedding(7, 4), nn.Linear(4, 5), nn.Tanh(), nn.Flatten(), nn.Linear(15, 3))
+
+
+MODELS = {
+    perceptron: lambda *shape: torch.randn(*shape, 6),
+    convolutions: lambda *shape: torch.randn(*shape, 1, 6, 6),
+    words: lambda *shape: torch.randint(7, (*shape, 3)),
+}
+
+
+def mean_gradient(model, views, target):
+    """The gradient of one record's mean loss over its views, flat, in float64."""
+    losses = cross_entropy(
+        model.double()(views.double() if views.is_floating_point() else views), target.expand(len(views))
+    )
+    gradients = torch.autograd.grad(losses.mean(), list(model.parameters()))
+    model.float()
+    return torch.cat([g.flatten() for g in gradients])
+
+
+@pytest.mark.parametrize("build", MODELS, ids=lambda b: b.__name__)
+@pytest.mark.parametrize("max_memory", [None, 1], ids=["all at once", "one at a time"])
+def test_views_are_averaged_before_clipping(build, max_memory):
+    torch.manual_seed(0)
+    model, targets = build(), torch.tensor([0, 1, 2, 1, 0])
+    records = MODELS[build](5, 4)
+    gradients = torch.stack([mean_gradient(model, r, t) for r, t in zip(records, targets, strict=True)])
+    norm = gradients.norm(dim=1).median().item()
+    expected = (gradients.norm(dim=1).reciprocal() * norm).clamp(max=1.0) @ gradients
+    engine = GradientEngine(model, cross_entropy, views=4, max_memory=max_memory)
+    result = engine.clipped_sum(records, targets, norm)
+    assert (result.double() - expected).norm() <= 1e-5 * expected.norm()
+
+
+def test_a_record_with_views_still_counts_for_at_most_c():
+    torch.manual_seed(0)
+    engine, records = GradientEngine(perceptron(), cross_entropy, views=3), 1e4 * torch.randn(4, 3, 6)
+    for record in records:
+        assert engine.clipped_sum(record[None], torch.tensor([1]), 0.5).double().norm() <= 0.5
+
+
+def test_a_record_with_one_bad_view_contributes_nothing():
+    torch.manual_seed(0)
+    engine, records, targets = (
+        GradientEngine(perceptron(), cross_entropy, views=2),
+        torch.randn(3, 2, 6),
+        torch.zeros(3),
+    )
+    targets = targets.long()
+    records[1, 0, 0] = torch.nan
+    others = torch.tensor([0, 2])
+    expected = engine.clipped_sum(records[others], targets[others], 1.0)
+    assert torch.allclose(engine.clipped_sum(records, targets, 1.0), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize("build", MODELS, ids=lambda b: b.__name__)
+def test_parts_of_a_batch_add_up(build):
+    torch.manual_seed(0)
+    model, records, targets = build(), MODELS[build](23), torch.randint(3, (23,))
+    whole = GradientEngine(model, cross_entropy).clipped_sum(records, targets, 0.5)
+    for max_memory in (1, 5_000, 20_000):
+        parts = GradientEngine(model, cross_entropy, max_memory=max_memory).clipped_sum(records, targets, 0.5)
+        assert (parts - whole).norm() <= 1e-5 * whole.norm()
+
+
+@pytest.mark.parametrize("build", MODELS, ids=lambda b: b.__name__)
+def test_half_precision_keeps_the_bound_and_roughly_the_sum(build):
+    torch.manual_seed(0)
+    model, records, targets = build(), MODELS[build](20), torch.randint(3, (20,))
+    half = GradientEngine(model, cross_entropy, autocast=torch.bfloat16)
+    result = half.clipped_sum(records, targets, 0.1)
+    exact = GradientEngine(model, cross_entropy).clipped_sum(records, targets, 0.1)
+    assert half.means == "book-keeping"
+    assert result.dtype == torch.float32
+    assert 0 < (result - exact).norm() <= 0.05 * exact.norm()
+    for i in range(20):
+        one = half.clipped_sum(records[i : i + 1], targets[i : i + 1], 0.1)
+        assert one.double().norm() <= 0.1 * (1 + 1e-6)
