@@ -32,8 +32,10 @@ lint: $(VENV)/.installed-test $(VENV)/.installed-lint
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(VENV)/.installed-run
+bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.engines
+	$(BIN)/python -m benchmarks.noise
+	$(BIN)/python -m benchmarks.gradients
 
 deploy-demo: $(VENV)/.installed-run
 	$(BIN)/fedprivacy deploy demo

@@ -1,0 +1,61 @@
+"""One training step without privacy, and one with ours. Those of Opacus are in `benchmarks.peers_opacus`."""
+
+from __future__ import annotations
+
+import itertools
+from functools import partial
+
+from torch import Tensor, nn, optim
+from torch.nn.functional import cross_entropy
+
+from benchmarks.gradient_models import CLIPPING_NORM, LEARNING_RATE, NOISE_MULTIPLIER, Problem
+from benchmarks.measure import Mark, Step
+from fedprivacy.events import PoissonSampledGaussian
+from fedprivacy.gradients import GradientEngine, flat_parameters
+from fedprivacy.keystream import Keystream, Position
+from fedprivacy.mechanisms import SampledGaussianSum
+
+
+def nonprivate_step(problem: Problem) -> Step:
+    """The step of someone who needs no privacy."""
+    model = problem.build()
+    optimizer = optim.SGD(model.parameters(), lr=LEARNING_RATE)
+
+    def step(mark: Mark) -> None:
+        optimizer.zero_grad()
+        cross_entropy(model(problem.inputs), problem.targets).backward()
+        mark()
+        optimizer.step()
+
+    return step
+
+
+class OurStep:
+    """A local step of `fedprivacy.dpsgd`, with the batch given instead of sampled."""
+
+    def __init__(self, problem: Problem, max_memory: int | None = None) -> None:
+        """Take model and batch, and the bytes that the engine may use; None for its own choice."""
+        self._problem, model = problem, problem.build()
+        self._position = flat_parameters(model)
+        nn.utils.vector_to_parameters(self._position, model.parameters())  # from here on views of one vector
+        limit = {} if max_memory is None else {"max_memory": max_memory}
+        self._engine = GradientEngine(model, partial(cross_entropy, reduction="none"), **limit)
+        self._mechanism = SampledGaussianSum(PoissonSampledGaussian(1.0, NOISE_MULTIPLIER), CLIPPING_NORM)
+        self._keystream, self._count = Keystream.secret(), itertools.count(1)
+
+    @property
+    def means(self) -> str:
+        """How the engine computes gradients."""
+        return self._engine.means
+
+    def __call__(self, mark: Mark) -> None:
+        """Take one step."""
+        inputs, targets = self._problem.inputs, self._problem.targets
+
+        def clipped_sum(_sample: object, clipping_norm: float) -> Tensor:
+            total = self._engine.clipped_sum(inputs, targets, clipping_norm)
+            mark()
+            return total
+
+        noisy_sum = self._mechanism.release(clipped_sum, 0, self._keystream, Position(1, next(self._count)))
+        self._position.sub_(noisy_sum, alpha=LEARNING_RATE / len(inputs))
