@@ -195,23 +195,23 @@ class GradientEngine:
             finite = whole.isfinite()
             some = bool(finite.any())
             return self._add(inputs[finite], targets[finite], clipping_norm, outs) if some else []
-        scales = self._clipping.scales(squared, clipping_norm).div_(self._views).to(outs[0].dtype)
+        scales = self._clipping.scales(squared, clipping_norm).to(outs[0].dtype)
         for sized in pieces:
             index = sized.part.place
             sized.piece.add_weighted_sum(scales[self._groups[index]], sized.part.of(outs[index]))
         return [whole]
 
     def _pieces(self, inputs: Tensor, targets: Tensor) -> list[Sized]:
-        """The pieces of the records' gradients, summed over their views."""
+        """The pieces of the records' gradients, averaged over their views."""
         if self._views == 1:
             return self._means.pieces(inputs, targets, self._kept_bytes)
         rows = self._means.pieces(inputs.flatten(0, 1), targets.repeat_interleave(self._views, 0), self._kept_bytes)
-        folded = [(sized.part, sized.piece.folded(self._views, self._kept_bytes)) for sized in rows]
-        return [Sized(part, piece, piece.norms()) for part, piece in folded]
+        averaged = [(sized.part, sized.piece.averaged(self._views, self._kept_bytes)) for sized in rows]
+        return [Sized(part, piece, piece.norms()) for part, piece in averaged]
 
     def _by_group(self, pieces: list[Sized]) -> Tensor:
         """Squared norms of the records' gradients, shape [groups, batch], float64."""
-        squared = torch.stack([sized.norms for sized in pieces]).double().div_(self._views).square_()
+        squared = torch.stack([sized.norms for sized in pieces]).double().square_()
         groups = max(self._groups) + 1
         if groups == 1:
             return squared.sum(0, keepdim=True)

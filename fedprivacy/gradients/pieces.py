@@ -23,7 +23,7 @@ _STRETCH = 2**14
 """Entries whose squares are added in float32 before float64 takes over."""
 
 _SMALL = 2**15
-"""Below this many entries, asking whether float32 is exact enough takes longer than float64."""
+"""Below this many entries, float64 takes no longer than to ask whether float32 is exact enough."""
 
 _SMALLEST_SURE_NORM = 1e-12
 """Squares of entries below 1e-19 lose digits in float32; a norm above this bound does not notice them."""
@@ -61,14 +61,14 @@ class Piece(ABC):
     def gradients(self) -> Tensor:
         """Every record's gradient written out, shape [batch, *parameter]."""
 
-    def folded(self, views: int, kept_bytes: int) -> Piece:
-        """The gradients of records that have `views` rows each, one after another: rows are added up.
+    def averaged(self, views: int, kept_bytes: int) -> Piece:
+        """The gradients of records that have `views` rows each, one after another: the mean of the rows.
 
         Args:
             views: rows of each record.
             kept_bytes: how many bytes of written gradients may be kept.
         """
-        return Written(self.gradients().unflatten(0, (-1, views)).sum(1))
+        return Written(self.gradients().unflatten(0, (-1, views)).mean(1))
 
 
 class Written(Piece):
@@ -123,12 +123,12 @@ class Rewritten(Piece):
         """See `Piece`."""
         return self._write(0, self._records).gradients()
 
-    def folded(self, views: int, kept_bytes: int) -> Piece:
+    def averaged(self, views: int, kept_bytes: int) -> Piece:
         """See `Piece`."""
 
         def write(start: int, stop: int) -> Written:
             rows = self._write(start * views, stop * views).gradients()
-            return Written(rows.unflatten(0, (-1, views)).sum(1))
+            return Written(rows.unflatten(0, (-1, views)).mean(1))
 
         return Rewritten(write, self._records // views, max(1, self._chunk // views))
 
@@ -143,10 +143,10 @@ class Outer(Piece):
     def __init__(self, inputs: Tensor, output_gradients: Tensor) -> None:
         self._inputs, self._output_gradients = inputs, output_gradients
 
-    def folded(self, views: int, kept_bytes: int) -> Piece:
+    def averaged(self, views: int, kept_bytes: int) -> Piece:
         """See `Piece`."""
         inputs, gradients = (factor.unflatten(0, (-1, views)) for factor in self.factors)
-        return over_positions(inputs, gradients, kept_bytes)
+        return over_positions(inputs, gradients / views, kept_bytes)
 
     @property
     def factors(self) -> tuple[Tensor, Tensor]:
@@ -203,10 +203,10 @@ class Gram(Piece):
         """See `Piece`."""
         return torch.bmm(self._output_gradients.transpose(1, 2), self._inputs)
 
-    def folded(self, views: int, kept_bytes: int) -> Piece:
+    def averaged(self, views: int, kept_bytes: int) -> Piece:
         """See `Piece`."""
         inputs, gradients = (f.unflatten(0, (-1, views)).flatten(1, 2) for f in (self._inputs, self._output_gradients))
-        return over_positions(inputs, gradients, kept_bytes)
+        return over_positions(inputs, gradients / views, kept_bytes)
 
 
 class Rows(Piece):
@@ -299,18 +299,19 @@ def added(pieces: Sequence[Piece], kept_bytes: int) -> Piece:
 
 def _factor_norms(rows: Tensor) -> Tensor:
     """Norms [batch] of rows [batch, n], right to 1e-6 however small they are."""
-    if rows.is_cuda or rows.numel() < _SMALL:
+    if rows.is_cuda:
         exact: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
         return exact
     norms = row_norms(rows)
-    return norms if float(norms.min()) > _SMALLEST_SURE_NORM else row_norms(rows.double())
+    sure = norms.dtype == torch.float64 or float(norms.min()) > _SMALLEST_SURE_NORM
+    return norms if sure else row_norms(rows.double())
 
 
 def row_norms(rows: Tensor) -> Tensor:
     """Norms [batch] of rows [batch, ...], at least float32, from norms of short stretches: long float32 sums drift."""
     if rows.dim() != 2:
         rows = rows.flatten(1)
-    dtype = torch.promote_types(rows.dtype, torch.float32)
+    dtype = torch.float64 if rows.numel() < _SMALL else torch.promote_types(rows.dtype, torch.float32)
     if rows.shape[1] <= _STRETCH:
         short: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=dtype)
         return short

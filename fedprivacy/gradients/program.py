@@ -101,6 +101,8 @@ def _chain(model: nn.Module) -> list[nn.Module]:
     Raises:
         NotAChainError: it branches, or calls a function that is not known as a layer.
     """
+    if operation_for(model) is not None:  # a layer is a chain of one
+        return [model]
     *nodes, output = fx.Tracer().trace(model).nodes
     layers, last = [], nodes[0]
     for node in nodes[1:]:
