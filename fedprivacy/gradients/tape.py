@@ -19,6 +19,9 @@ from torch.nn import Parameter
 from fedprivacy.gradients.errors import InPlaceError
 from fedprivacy.gradients.pieces import Piece, Written, added
 
+_SHARED = -1
+"""In place of an axis that counts the records: there is none."""
+
 
 class NoRecordAxisError(ValueError):
     """No axis of a layer's input counts the records."""
@@ -131,6 +134,15 @@ class Tape:
         if source.dim() <= axis or source.shape[axis] != self.records:
             raise NoRecordAxisError(f"layer '{layer}': no axis of its input {list(source.shape)} counts the records")
         return axis
+
+    def shared(self, layer: str, source: Tensor) -> bool:
+        """Whether all records share a layer's input, such as the positions 0 to T - 1: no axis of it counts them.
+
+        Decided on the first pass like `record_axis`, for there may be as many positions as records by chance.
+        """
+        if layer not in self._axes and self.records not in source.shape[:2]:
+            self._axes[layer] = _SHARED
+        return self._axes.get(layer) == _SHARED
 
     def watch(
         self, layer: str, source: Tensor, output: Tensor, parts: Sequence[Part | None], pieces_of: PiecesOf

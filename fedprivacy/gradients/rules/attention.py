@@ -93,7 +93,7 @@ def _in_projections(tape: Tape, name: str, layer: nn.MultiheadAttention, call: _
 
 def _project(tape: Tape, name: str, source: Tensor, weight: _Rows, bias: _Rows) -> Tensor:
     output = functional.linear(source, weight.values(), bias.values())
-    watch_linear(tape, name, source, output, weight.part(tape), bias.part(tape))
+    watch_linear(tape, name, source, output, (weight.part(tape), bias.part(tape)))
     return output
 
 

@@ -15,16 +15,17 @@ from fedprivacy.gradients.tape import Tape
 def embedding(tape: Tape, name: str, layer: nn.Embedding, ids: Tensor) -> Tensor:
     """`nn.Embedding` on ids [batch, ...] or [positions, batch, ...].
 
-    Ids without a record axis, such as the positions 0 to T - 1, are looked up once for each record, so that the result
-    has one where the caller would have broadcast it.
+    Ids without a record axis, such as the positions [T] or [1, T], are looked up once for each record, so that the
+    result has one where the caller would have broadcast it.
     """
-    if ids.dim() == 1 and len(ids) != tape.records:
+    shared = tape.shared(name, ids)
+    if shared:
         ids = ids.expand(tape.records, -1)
     output = functional.embedding(ids, layer.weight, layer.padding_idx)
     part = tape.part(layer.weight)
     if part is None:
         return output
-    axis = tape.record_axis(name, ids)
+    axis = 0 if shared else tape.record_axis(name, ids)
 
     def pieces_of(gradient: Tensor) -> Sequence[Piece]:
         rows = ids.movedim(axis, 0).reshape(tape.records, -1)

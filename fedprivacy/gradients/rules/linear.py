@@ -14,12 +14,13 @@ from fedprivacy.gradients.tape import Part, Tape
 def linear(tape: Tape, name: str, layer: nn.Linear, inputs: Tensor) -> Tensor:
     """`nn.Linear` on inputs [batch, ..., d] or [positions, batch, ..., d]."""
     output = functional.linear(inputs, layer.weight, layer.bias)
-    watch_linear(tape, name, inputs, output, tape.part(layer.weight), tape.part(layer.bias))
+    watch_linear(tape, name, inputs, output, (tape.part(layer.weight), tape.part(layer.bias)))
     return output
 
 
-def watch_linear(tape: Tape, name: str, inputs: Tensor, output: Tensor, weight: Part | None, bias: Part | None) -> None:
+def watch_linear(tape: Tape, name: str, inputs: Tensor, output: Tensor, parts: tuple[Part | None, Part | None]) -> None:
     """Record output = inputs weight^T + bias, where weight and bias are parts of trained parameters or frozen."""
+    weight, bias = parts
     if weight is None and bias is None:
         return
     axis = tape.record_axis(name, inputs)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from fedprivacy.gradients.pieces import Outer, Piece, Written, over_positions
@@ -45,13 +46,12 @@ def recurrent(
         outputs = []
         for reverse in (False, True)[: 1 + layer.bidirectional]:
             cell = _Cell.of(layer, layer.mode, f"_l{depth}{'_reverse' * reverse}")
-            states = cell.run(tape, name, sequence.flip(0) if reverse else sequence, initials[len(finals)])
-            hidden = torch.stack([state[0] for state in states])
+            hidden, final = cell.run(tape, name, sequence.flip(0) if reverse else sequence, initials[len(finals)])
             outputs.append(hidden.flip(0) if reverse else hidden)
-            finals.append(states[-1])
+            finals.append(final)
         sequence = torch.cat(outputs, 2) if layer.bidirectional else outputs[0]
-    final = tuple(torch.stack(column) for column in zip(*finals, strict=True))
-    return sequence.transpose(0, 1) if layer.batch_first else sequence, _handed_out(final)
+    stacked = tuple(torch.stack(column) for column in zip(*finals, strict=True))
+    return sequence.transpose(0, 1) if layer.batch_first else sequence, _handed_out(stacked)
 
 
 def recurrent_cell(
@@ -71,7 +71,7 @@ def recurrent_cell(
         state = _zero_state(mode, inputs, layer.hidden_size, layer.hidden_size)
     else:
         state = initial if mode == "LSTM" else (initial,)
-    return _handed_out(_Cell.of(layer, mode, "").run(tape, name, inputs.unsqueeze(0), state)[-1])
+    return _handed_out(_Cell.of(layer, mode, "").run(tape, name, inputs.unsqueeze(0), state)[1])
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,24 +101,34 @@ class _Cell:
         weights: list[Any] = [getattr(layer, name + suffix, None) for name in names]
         return cls(mode, *weights)
 
-    def run(self, tape: Tape, name: str, sequence: Tensor, state: State) -> list[State]:
-        """The states after each step of `sequence` [steps, batch, d]."""
+    def run(self, tape: Tape, name: str, sequence: Tensor, state: State) -> tuple[Tensor, State]:
+        """The hidden states after each step of `sequence` [steps, batch, d], and the last state."""
         parts = [tape.part(p) for p in (self.weight_ih, self.bias_ih, self.weight_hh, self.bias_hh)]
-        projected = self._projected(sequence)
+        projected = self._projected(sequence).to(self.weight_hh.dtype)
         if any(parts) and not projected.requires_grad:
             projected.requires_grad_()
+        with torch.autocast(sequence.device.type, enabled=False):
+            hidden, last = self._unrolled(tape, name, projected, tuple(part.to(projected) for part in state))
+        before = torch.cat((state[0].detach().unsqueeze(0), hidden.detach()[:-1]))
+
+        def pieces_of(gradient: Tensor) -> Sequence[Piece | None]:
+            by_input, by_state = self._gate_gradients(gradient)
+            input_weight = None if parts[0] is None else _weight(tape, sequence.detach(), by_input)
+            state_weight = None if parts[2] is None else _weight(tape, before, by_state)
+            return input_weight, Written(by_input.sum(0)), state_weight, Written(by_state.sum(0))
+
+        tape.watch(name, sequence, projected, parts, pieces_of)
+        return hidden, last
+
+    def _unrolled(self, tape: Tape, name: str, projected: Tensor, state: State) -> tuple[Tensor, State]:
+        if self.mode == "LSTM" and self.weight_hr is None:
+            hidden, cell = _LstmSteps.apply(projected, self.weight_hh.detach(), *state)  # type: ignore[no-untyped-call]
+            return hidden, (hidden[-1], cell)
         step, weight = _STEPS[self.mode], self.weight_hh.detach().t()
         states = [state]
         for projection in projected.unbind(0):
             states.append(self._shortened(tape, name, step(projection, states[-1], weight)))
-        before = torch.stack([earlier[0].detach() for earlier in states[:-1]])
-
-        def pieces_of(gradient: Tensor) -> Sequence[Piece]:
-            by_input, by_state = self._gate_gradients(gradient)
-            return *_pieces(tape, sequence.detach(), by_input), *_pieces(tape, before, by_state)
-
-        tape.watch(name, sequence, projected, parts, pieces_of)
-        return states[1:]
+        return torch.stack([after[0] for after in states[1:]]), states[-1]
 
     def _projected(self, sequence: Tensor) -> Tensor:
         """What the gates receive from the input and the biases, shape [steps, batch, gates]; see `_apart` for a GRU."""
@@ -184,10 +194,54 @@ def _gru_step(projection: Tensor, state: State, weight: Tensor) -> State:
 _STEPS: dict[str, Step] = {"RNN_TANH": _tanh_step, "RNN_RELU": _relu_step, "LSTM": _lstm_step, "GRU": _gru_step}
 
 
-def _pieces(tape: Tape, sources: Tensor, gradients: Tensor) -> tuple[Piece, Piece]:
-    """The pieces of a weight and a bias, from [steps, batch, ...] of what the weight was multiplied with."""
-    sources, gradients = sources.transpose(0, 1), gradients.transpose(0, 1)
-    return over_positions(sources, gradients, tape.kept_bytes), Written(gradients.sum(1))
+class _LstmSteps(torch.autograd.Function):
+    """All steps of an LSTM at once. Autograd would take twice as many operations, and each is on a small matrix."""
+
+    @staticmethod
+    def forward(ctx: Any, projected: Tensor, weight: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
+        """The hidden states after each step [steps, batch, hidden], and the last cell."""
+        steps, records, size = len(projected), *cell.shape
+        gates, squashed, hiddens = torch.empty_like(projected), *projected.new_empty(2, steps, records, size)
+        cells = torch.cat((cell.unsqueeze(0), squashed))
+        views = (projected, gates, gates[..., : 2 * size], *gates.chunk(4, 2), cells[1:], squashed, hiddens)
+        for projection, gate, both, let_in, forget, new, let_out, after, squash, out in zip(*views, strict=True):
+            torch.addmm(projection, hidden, weight.t(), out=gate)
+            both.sigmoid_()
+            new.tanh_()
+            let_out.sigmoid_()
+            cell = torch.mul(forget, cell, out=after).addcmul_(let_in, new)
+            hidden = torch.mul(let_out, torch.tanh(cell, out=squash), out=out)
+        ctx.save_for_backward(gates, cells, squashed, weight)
+        return hiddens, cell.clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, by_hidden: Tensor, by_cell: Tensor) -> tuple[Tensor, None, Tensor, Tensor]:
+        """Gradients of the projections, of the initial hidden state and of the initial cell."""
+        gates, cells, squashed, weight = ctx.saved_tensors
+        let_in, forget, new, let_out = gates.chunk(4, 2)
+        slopes = gates.new_empty(*gates.shape[:2], 4, cells.shape[2])
+        torch.mul((1 - let_in).mul_(let_in), new, out=slopes[:, :, 0])
+        torch.mul((1 - forget).mul_(forget), cells[:-1], out=slopes[:, :, 1])
+        torch.mul(1 - new.square(), let_in, out=slopes[:, :, 2])
+        torch.mul((1 - let_out).mul_(let_out), squashed, out=slopes[:, :, 3])
+        through_cell = (1 - squashed.square()).mul_(let_out)
+        gradients, by_state = slopes.flatten(2), torch.zeros_like(by_cell)
+        views = (by_hidden, through_cell, slopes[:, :, :3], slopes[:, :, 3], forget, gradients)
+        backwards = zip(*(view.unbind(0)[::-1] for view in views), strict=True)
+        for by_output, through, by_cells, by_outputs, kept, gradient in backwards:
+            by_state += by_output
+            by_cell = torch.addcmul(by_cell, by_state, through)
+            by_cells.mul_(by_cell.unsqueeze(1))
+            by_outputs.mul_(by_state)
+            by_cell.mul_(kept)
+            by_state = gradient @ weight
+        return gradients, None, by_state, by_cell
+
+
+def _weight(tape: Tape, sources: Tensor, gradients: Tensor) -> Piece:
+    """The piece of a weight, from what it was multiplied with and the product's gradient, both [steps, batch, ...]."""
+    return over_positions(sources.transpose(0, 1), gradients.transpose(0, 1), tape.kept_bytes)
 
 
 def _initial_states(layer: nn.RNN | nn.LSTM | nn.GRU, sequence: Tensor, initial: Any) -> Sequence[State]:

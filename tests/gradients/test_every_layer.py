@@ -1,0 +1,434 @@
+"""Each layer with a rule, of random shape and in every clipping mode, equals the per-record loop in float64."""
+
+import sys
+from dataclasses import dataclass
+from unittest import mock
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from torch.nn.utils.rnn import pack_padded_sequence
+
+from fedprivacy.gradients import FlatClipping, GradientEngine, rules
+from tests.gradients.oracle import (
+    check_every_clipping,
+    cross_entropy,
+    error_of,
+    expected_sum,
+    records_gradients,
+)
+
+CLASSES = 3
+
+
+class Net(nn.Module):
+    """The layer alone, or after another trained one; what it returns is mixed to three scores without parameters."""
+
+    def __init__(self, layer, before=None, read=None):
+        super().__init__()
+        self.before, self.layer, self._read = before or nn.Identity(), layer, read or (lambda layer, x: layer(x))
+
+    def forward(self, x):
+        read = self._read(self.layer, self.before(x)).flatten(1)
+        mixing = torch.arange(1, 1 + read.shape[1]).outer(torch.tensor([3, 17, 41])) % 101 - 50
+        return read.tanh() @ mixing.to(read) / (50 * read.shape[1] ** 0.5)
+
+
+@dataclass
+class Case:
+    """A model, and the shape of a record or (number of ids, *shape)."""
+
+    model: nn.Module
+    record: tuple[int, ...]
+    ids: int = 0
+
+    def batch(self, size):
+        inputs = torch.randint(self.ids, (size, *self.record)) if self.ids else torch.randn(size, *self.record)
+        return inputs, torch.randint(CLASSES, (size,))
+
+
+sizes = st.integers(1, 4)
+switch = st.booleans()
+
+
+def seeded(draw):
+    torch.manual_seed(draw(st.integers(0, 99)))
+
+
+@st.composite
+def linear(draw):
+    seeded(draw)
+    d, p = draw(st.sampled_from([1, 3, 40])), draw(st.sampled_from([2, 40]))
+    before = nn.Linear(d, d) if draw(switch) else None
+    return Case(Net(nn.Linear(d, p, bias=draw(switch)), before), (*draw(st.lists(sizes, max_size=2)), d))
+
+
+@st.composite
+def convolution(draw, kind, dimensions, farthest=2, most_groups=2):
+    seeded(draw)
+
+    def each(least, most):
+        return st.tuples(*[st.integers(least, most)] * dimensions)
+
+    kernel, dilation, groups = draw(each(1, 3)), draw(each(1, farthest)), draw(st.integers(1, most_groups))
+    padding = draw(each(0, 2) | st.sampled_from(["same", "valid"]))
+    channels = groups * draw(st.sampled_from([1, 3, 8]))
+    layer = kind(
+        channels,
+        2 * groups,
+        kernel,
+        stride=1 if padding == "same" else draw(each(1, 2)),
+        padding=padding,
+        dilation=dilation,
+        groups=groups,
+        bias=draw(switch),
+        padding_mode=draw(st.sampled_from(["zeros", "reflect", "replicate", "circular"])),
+    )
+    longest = {1: 20, 2: 13, 3: 6}[dimensions]
+    space = [
+        draw(st.integers(max(3, far * (size - 1) + 1), longest)) for size, far in zip(kernel, dilation, strict=True)
+    ]
+    before = kind(channels, channels, 1) if draw(switch) else None
+    return Case(Net(layer, before), (channels, *space))
+
+
+@st.composite
+def embedding(draw):
+    seeded(draw)
+    ids = draw(st.integers(2, 6))
+    padding = draw(st.sampled_from([None, 0, ids - 1]))
+    return Case(Net(nn.Embedding(ids, draw(sizes), padding)), tuple(draw(st.lists(sizes, max_size=2))), ids)
+
+
+@st.composite
+def trailing_norm(draw, kind):
+    seeded(draw)
+    shape = draw(st.lists(st.integers(3, 5), min_size=1, max_size=2))
+    options = {"bias": draw(switch)} if kind is nn.LayerNorm else {"eps": 1e-5}
+    before = nn.Linear(shape[-1], shape[-1]) if draw(switch) else None
+    return Case(Net(kind(shape, **options), before), (*draw(st.lists(sizes, max_size=2)), *shape))
+
+
+@st.composite
+def group_norm(draw):
+    seeded(draw)
+    groups, each = draw(sizes), draw(st.integers(3, 4))
+    space = draw(st.lists(st.integers(3, 4), max_size=3))
+    before = nn.Linear((groups * each, *space)[-1], (groups * each, *space)[-1]) if draw(switch) else None
+    return Case(Net(nn.GroupNorm(groups, groups * each), before), (groups * each, *space))
+
+
+@st.composite
+def instance_norm(draw, kind, dimensions):
+    seeded(draw)
+    channels, space = draw(sizes), draw(st.tuples(*[st.integers({1: 4, 2: 3, 3: 2}[dimensions], 5)] * dimensions))
+    before = nn.Linear(space[-1], space[-1]) if draw(switch) else None
+    return Case(Net(kind(channels, affine=True), before), (channels, *space))
+
+
+MASKS = (None, "causal", "is_causal", "float", "for each head")
+
+
+def attention_case(seed, heads, size, positions, kind, mask, padded, first, bias, before, **asked):
+    torch.manual_seed(seed)
+    width = heads * size
+    wide = {"kdim": 2, "vdim": 1} if kind == "other sizes" else {}
+    layer = nn.MultiheadAttention(width, heads, bias=bias, batch_first=first, **wide)
+
+    def read(layer, x):
+        other = x.flip(1) * 0.5 + x.mean(1, keepdim=True)
+        key, value = {
+            "self": (x, x),
+            "keys": (other, x),
+            "keys and values": (other, other),
+            "other sizes": (torch.cat([x, x], 2)[..., :2], x[..., :1]),
+        }[kind]
+        triangle = torch.ones(positions, positions, dtype=torch.bool).triu(1)
+        masks = {"float": triangle.to(x) * -1.5, "for each head": triangle.repeat(len(x) * heads, 1, 1)}
+        attn_mask = masks.get(mask, triangle) if mask else None
+        padding = torch.cat([torch.zeros_like(x[:, :1, 0]), x[:, 1:, 0]], 1) > 0.3 if padded else None
+        if padded and mask == "float":
+            padding = padding.to(x) * -2.0
+        passed = (x, key, value) if first else turned(x, key, value)
+        masked = {"key_padding_mask": padding, "attn_mask": attn_mask, "is_causal": mask == "is_causal"}
+        output, weights = layer(*passed, **masked, **asked)
+        output = output if first else output.transpose(0, 1)
+        return output if weights is None else torch.cat([output.flatten(1), weights.flatten(1)], 1)
+
+    return Case(Net(layer, nn.Linear(width, width) if before else None, read), (positions, width))
+
+
+def turned(*tensors):
+    """Time first; what was one tensor stays one."""
+    memo = {id(t): t.transpose(0, 1) for t in tensors}
+    return [memo[id(t)] for t in tensors]
+
+
+attention = st.builds(
+    attention_case,
+    seed=st.integers(0, 99),
+    heads=st.integers(1, 3),
+    size=st.integers(1, 3),
+    positions=sizes,
+    kind=st.sampled_from(["self", "keys", "keys and values", "other sizes"]),
+    mask=st.sampled_from(MASKS),
+    padded=switch,
+    first=switch,
+    bias=switch,
+    before=switch,
+    need_weights=switch,
+    average_attn_weights=switch,
+)
+
+
+@st.composite
+def encoder(draw):
+    seeded(draw)
+    heads, first = draw(st.integers(1, 2)), draw(switch)
+    layer = nn.TransformerEncoderLayer(
+        4 * heads, heads, 5, 0.0, draw(st.sampled_from(["relu", "gelu"])), batch_first=first, norm_first=draw(switch)
+    )
+
+    def read(layer, x):
+        return layer(x) if first else layer(x.transpose(0, 1)).transpose(0, 1)
+
+    return Case(
+        Net(nn.TransformerEncoder(layer, 2, enable_nested_tensor=False), read=read),
+        (draw(st.sampled_from([1, 2, 4])), 4 * heads),
+    )
+
+
+@st.composite
+def recurrent(draw, kind):
+    seeded(draw)
+    d, hidden, layers, first, both = (
+        draw(sizes),
+        draw(st.integers(2, 4)),
+        draw(st.integers(1, 2)),
+        draw(switch),
+        draw(switch),
+    )
+    options = {"proj_size": draw(st.integers(0, 1))} if kind is nn.LSTM else {}
+    if kind is nn.RNN:
+        options["nonlinearity"] = draw(st.sampled_from(["tanh", "relu"]))
+    layer = kind(d, hidden, layers, bias=draw(switch), batch_first=first, bidirectional=both, **options)
+    given_state = draw(switch)
+
+    def read(layer, x):
+        state = None
+        if given_state:
+            sizes = (options.get("proj_size") or hidden, hidden)[: 1 + (kind is nn.LSTM)]
+            state = tuple(x.mean((1, 2)).expand(layers * (1 + both), n, -1).transpose(1, 2).contiguous() for n in sizes)
+            state = state if kind is nn.LSTM else state[0]
+        output, final = layer(x if first else x.transpose(0, 1), state)
+        output = output if first else output.transpose(0, 1)
+        finals = final if isinstance(final, tuple) else (final,)
+        return torch.cat([output.flatten(1), *(f.transpose(0, 1).flatten(1) for f in finals)], 1)
+
+    before = nn.Linear(d, d) if draw(switch) else None
+    return Case(Net(layer, before, read), (draw(st.integers(1, 5)), d))
+
+
+@st.composite
+def recurrent_cell(draw, kind):
+    seeded(draw)
+    d, steps, given_state = draw(sizes), draw(st.integers(1, 3)), draw(switch)
+
+    def read(layer, x):
+        state = torch.ones(len(x), 3).to(x) if given_state else None
+        state = (state, 0.5 * state) if given_state and kind is nn.LSTMCell else state
+        for step in range(steps):
+            state = layer(x[:, step], state)
+        return torch.cat(state, 1) if kind is nn.LSTMCell else state
+
+    return Case(Net(kind(d, 3, bias=draw(switch)), nn.Linear(d, d) if draw(switch) else None, read), (steps, d))
+
+
+LAYERS = {
+    "Linear": linear(),
+    "Conv1d": convolution(nn.Conv1d, 1),
+    "Conv2d": convolution(nn.Conv2d, 2),
+    "Conv2d, dense": convolution(nn.Conv2d, 2, farthest=1, most_groups=1),
+    "Conv3d": convolution(nn.Conv3d, 3),
+    "Embedding": embedding(),
+    "LayerNorm": trailing_norm(nn.LayerNorm),
+    "RMSNorm": trailing_norm(nn.RMSNorm),
+    "GroupNorm": group_norm(),
+    "InstanceNorm1d": instance_norm(nn.InstanceNorm1d, 1),
+    "InstanceNorm2d": instance_norm(nn.InstanceNorm2d, 2),
+    "InstanceNorm3d": instance_norm(nn.InstanceNorm3d, 3),
+    "MultiheadAttention": attention,
+    "TransformerEncoder": encoder(),
+    "RNN": recurrent(nn.RNN),
+    "LSTM": recurrent(nn.LSTM),
+    "GRU": recurrent(nn.GRU),
+    "RNNCell": recurrent_cell(nn.RNNCell),
+    "LSTMCell": recurrent_cell(nn.LSTMCell),
+    "GRUCell": recurrent_cell(nn.GRUCell),
+}
+
+every_layer = pytest.mark.parametrize("layer", LAYERS)
+
+
+def examples(count):
+    return settings(max_examples=count, deadline=None, derandomize=True)
+
+
+@every_layer
+@examples(12)
+@given(data=st.data())
+def test_equals_the_per_record_loop(layer, data):
+    case = data.draw(LAYERS[layer])
+    check_every_clipping(case.model, *case.batch(4))
+
+
+def test_patches_may_be_laid_out_for_one_record_at_a_time():
+    torch.manual_seed(0)
+    module = sys.modules[rules.convolution.__module__]
+    with mock.patch.object(module, "_PATCHES_IN_FLIGHT", 1):
+        check_every_clipping(Net(nn.Conv2d(2, 3, (2, 3), (1, 2), (1, 0))), *Case(None, (2, 5, 6)).batch(4))
+
+
+@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize("padded", [False, True])
+@pytest.mark.parametrize("need_weights", [False, True])
+def test_attention_under_every_mask(mask, padded, need_weights):
+    case = attention_case(0, 2, 2, 4, "self", mask, padded, True, True, False, need_weights=need_weights)
+    check_every_clipping(case.model, *case.batch(4))
+
+
+@every_layer
+@examples(2)
+@given(data=st.data())
+def test_an_empty_batch_sums_to_zero(layer, data):
+    case = data.draw(LAYERS[layer])
+    inputs, targets = case.batch(5)
+    check_every_clipping(case.model, inputs[:0], targets[:0])
+    check_every_clipping(case.model, inputs, targets, mask=torch.zeros(5, dtype=torch.bool))
+
+
+@every_layer
+@examples(2)
+@given(data=st.data())
+def test_a_batch_of_one(layer, data):
+    case = data.draw(LAYERS[layer])
+    check_every_clipping(case.model, *case.batch(1))
+
+
+@every_layer
+@examples(2)
+@given(data=st.data())
+def test_masked_rows_do_not_count(layer, data):
+    case = data.draw(LAYERS[layer])
+    check_every_clipping(case.model, *case.batch(5), mask=torch.tensor([True, False, True, True, False]))
+
+
+@every_layer
+@examples(2)
+@given(data=st.data())
+def test_records_of_nan_and_inf_contribute_zero(layer, data):
+    """Where features are ids, ids that do not exist."""
+    case = data.draw(LAYERS[layer])
+    inputs, targets = case.batch(5)
+    inputs[1], inputs[3] = (case.ids, -1) if case.ids else (torch.nan, torch.inf)
+    check_every_clipping(case.model, inputs, targets)
+
+
+@every_layer
+@examples(4)
+@given(data=st.data(), rest=st.integers(0, 1))
+def test_half_of_the_parameters_frozen(layer, data, rest):
+    """Every other one: weights are frozen and their biases trained, or the other way round."""
+    case = data.draw(LAYERS[layer])
+    parameters = list(case.model.parameters())
+    for index, parameter in enumerate(parameters):
+        parameter.requires_grad_(len(parameters) == 1 or index % 2 == rest)
+    check_every_clipping(case.model, *case.batch(4))
+
+
+class Twice(nn.Module):
+    def __init__(self, net, ids):
+        super().__init__()
+        self.net, self._ids = net, ids
+
+    def forward(self, x):
+        return self.net(x) + self.net((x + 1) % self._ids if self._ids else x.square())
+
+
+@every_layer
+@examples(4)
+@given(data=st.data())
+def test_a_layer_used_twice(layer, data):
+    case = data.draw(LAYERS[layer])
+    check_every_clipping(Twice(case.model, case.ids), *case.batch(4))
+
+
+@every_layer
+@examples(1)
+@given(data=st.data())
+def test_the_engine_is_as_exact_with_all_its_means(layer, data):
+    case = data.draw(LAYERS[layer])
+    inputs, targets = case.batch(4)
+    gradients = records_gradients(case.model, cross_entropy, inputs, targets)
+    private = GradientEngine(case.model, cross_entropy)
+    result = private.clipped_sum(inputs, targets, 0.1)
+    assert error_of(result, expected_sum(gradients, FlatClipping(), 0.1), 0.1) < 1e-5
+    assert private.means not in {"vmap", "loop"}
+
+
+@every_layer
+@examples(1)
+@given(data=st.data())
+def test_half_precision_activations_do_not_cost_the_rule(layer, data):
+    case = data.draw(LAYERS[layer])
+    inputs, targets = case.batch(4)
+    half = GradientEngine(case.model, cross_entropy, autocast=torch.bfloat16)
+    exact = GradientEngine(case.model, cross_entropy)
+    result, expected = (private.clipped_sum(inputs, targets, 1e6) for private in (half, exact))
+    assert half.means == "book-keeping"
+    assert (result - expected).norm() < 0.1 * expected.norm()
+
+
+def attended(layer, x):
+    return layer(x, x, x)[0]
+
+
+def attended_to_itself_and_others(layer, x):
+    return attended(layer, x) + layer(x, x.flip(1), x)[0]
+
+
+def packed(layer, x):
+    lengths = 1 + (x[:, 1:, 0] > 0).sum(1)
+    return layer(pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False))[1].transpose(0, 1)
+
+
+def one_by_one(layer, x):
+    return torch.stack([layer(record)[0] for record in x])
+
+
+RARITIES = {
+    "added bias": (lambda: nn.MultiheadAttention(4, 2, batch_first=True, add_bias_kv=True), attended, "vmap"),
+    "added zero": (lambda: nn.MultiheadAttention(4, 2, batch_first=True, add_zero_attn=True), attended, "vmap"),
+    "self and cross": (lambda: nn.MultiheadAttention(4, 2, batch_first=True), attended_to_itself_and_others, "vmap"),
+    "packed": (lambda: nn.GRU(4, 3, batch_first=True), packed, "loop"),
+    "without a batch": (lambda: nn.GRU(4, 3), one_by_one, "loop"),
+}
+
+
+@pytest.mark.parametrize("rarity", RARITIES)
+def test_what_a_rule_does_not_cover_falls_back(rarity):
+    torch.manual_seed(0)
+    make, read, means = RARITIES[rarity]
+    check_every_clipping(Net(make(), read=read), *Case(None, (5, 4)).batch(4), means=means)
+
+
+@pytest.mark.parametrize("kind", [nn.LSTM, nn.MultiheadAttention])
+def test_evaluation_mode_is_as_good(kind):
+    """Dropout is off then, so the rules apply."""
+    torch.manual_seed(0)
+    layer = kind(4, 4, 2, dropout=0.5) if kind is nn.LSTM else kind(4, 2, dropout=0.5)
+    read = attended if kind is nn.MultiheadAttention else lambda layer, x: layer(x)[0]
+    net = Net(layer, read=lambda layer, x: read(layer, x.transpose(0, 1)).transpose(0, 1))
+    check_every_clipping(net.eval(), *Case(None, (5, 4)).batch(4))

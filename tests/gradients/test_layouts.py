@@ -1,0 +1,122 @@
+"""Which axis counts the records: read off the probe's shape, proved by the self-check, and then kept."""
+
+import pytest
+import torch
+from torch import nn
+
+from tests.gradients.oracle import check_every_clipping
+
+
+def batch_of(size, *record):
+    torch.manual_seed(0)
+    return torch.randn(size, *record), torch.randint(3, (size,))
+
+
+class TimeFirst(nn.Module):
+    """Everything inside is [steps, batch, d]."""
+
+    def __init__(self, inner):
+        super().__init__()
+        torch.manual_seed(1)
+        self.before, self.inner, self.norm, self.head = nn.Linear(4, 4), inner(), nn.LayerNorm(4), nn.Linear(4, 3)
+
+    def forward(self, x):
+        x = self.before(x.transpose(0, 1))
+        y = self.inner(x, x, x)[0] if isinstance(self.inner, nn.MultiheadAttention) else self.inner(x)
+        y = y[0] if isinstance(y, tuple) else y
+        return self.head(self.norm(x + y).tanh()).mean(0)
+
+
+INNER = {
+    "Linear": lambda: nn.Linear(4, 4),
+    "MultiheadAttention": lambda: nn.MultiheadAttention(4, 2),
+    "LSTM": lambda: nn.LSTM(4, 4),
+    "encoder": lambda: nn.TransformerEncoderLayer(4, 2, 5, 0.0),
+}
+
+
+@pytest.mark.parametrize("inner", INNER)
+@pytest.mark.parametrize(("steps", "records"), [(5, 5), (2, 5), (5, 1), (1, 4), (4, 3)])
+def test_time_first_whatever_the_batch(inner, steps, records):
+    check_every_clipping(TimeFirst(INNER[inner]), *batch_of(records, steps, 4))
+
+
+@pytest.mark.parametrize("inner", INNER)
+@pytest.mark.parametrize("records", [3, 5])
+def test_a_sequence_as_long_as_the_probe_is_not_mistaken_for_it(inner, records):
+    check_every_clipping(TimeFirst(INNER[inner]), *batch_of(records, 3, 4), means="vmap")
+
+
+@pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
+def test_a_recurrent_layer_knows_its_axis(kind):
+    """Its `batch_first` says which it is, so no shape misleads it."""
+
+    class Last(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = kind(4, 3)
+
+        def forward(self, x):
+            return self.layer(x.transpose(0, 1))[0][-1]
+
+    check_every_clipping(Last(), *batch_of(5, 3, 4))
+
+
+class Positions(nn.Module):
+    """Rows of a table for the positions 0 to T - 1, which have no axis for the records."""
+
+    def __init__(self, length, leading):
+        super().__init__()
+        torch.manual_seed(1)
+        self.before, self.table, self.head = nn.Linear(4, 4), nn.Embedding(length, 4), nn.Linear(4, 3)
+        self.register_buffer("ids", torch.arange(length).unsqueeze(0) if leading else torch.arange(length))
+
+    def forward(self, x):
+        return self.head((self.before(x) + self.table(self.ids)).tanh()).mean(1)
+
+
+@pytest.mark.parametrize("leading", [False, True])
+@pytest.mark.parametrize(("length", "records"), [(5, 4), (5, 5), (5, 1), (1, 4), (2, 3)])
+def test_positions_without_a_batch_axis(length, records, leading):
+    check_every_clipping(Positions(length, leading), *batch_of(records, length, 4))
+
+
+@pytest.mark.parametrize("leading", [False, True])
+@pytest.mark.parametrize("records", [3, 5])
+def test_as_many_positions_as_the_probe_has_records(records, leading):
+    check_every_clipping(Positions(3, leading), *batch_of(records, 3, 4), means="vmap")
+
+
+class OneWord(nn.Module):
+    """One id a record: the ids' only axis counts the records."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.table = nn.Embedding(6, 3)
+
+    def forward(self, x):
+        return self.table(x[:, 0]) + self.table(x[:, 1])
+
+
+@pytest.mark.parametrize("records", [1, 3, 6])
+def test_one_id_for_each_record(records):
+    torch.manual_seed(0)
+    check_every_clipping(OneWord(), torch.randint(6, (records, 2)), torch.randint(3, (records,)))
+
+
+class Folded(nn.Module):
+    """Joins records and positions to one axis, which no rule can take apart."""
+
+    def __init__(self):
+        super().__init__()
+        torch.manual_seed(1)
+        self.layer = nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.layer(x.reshape(-1, 4)).view(len(x), -1, 3).mean(1)
+
+
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_records_folded_into_positions_fall_back(steps):
+    check_every_clipping(Folded(), *batch_of(5, steps, 4), means="book-keeping" if steps == 1 else "vmap")

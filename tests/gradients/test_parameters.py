@@ -1,0 +1,237 @@
+"""Parameters in every role: tied, adapted, bare, of layers of one's own; each is clipped within its record's share."""
+
+import types
+from unittest import mock
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fedprivacy.gradients import GradientEngine, InPlaceError, register_rule, rules
+from fedprivacy.gradients.bookkeeping import BookKeeping
+from tests.gradients.oracle import check_every_clipping, cross_entropy, no_program
+
+
+def batch_of(size, *record):
+    torch.manual_seed(0)
+    return torch.randn(size, *record), torch.randint(3, (size,))
+
+
+def built(kind, *arguments):
+    torch.manual_seed(1)
+    return kind(*arguments)
+
+
+class TiedLinears(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.head(self.second(self.first(x).tanh()).tanh()).flatten(1)[:, :3]
+
+
+@pytest.mark.parametrize("record", [(4,), (2, 4)])
+def test_linear_layers_with_one_weight(record):
+    check_every_clipping(built(TiedLinears), *batch_of(5, *record))
+
+
+class TiedEmbedding(nn.Module):
+    """A language model whose scores are products with the words' own rows."""
+
+    def __init__(self, padding):
+        super().__init__()
+        self.words, self.inner, self.scores = nn.Embedding(7, 4, padding), nn.Linear(4, 4), nn.Linear(4, 7)
+        self.scores.weight = self.words.weight
+
+    def forward(self, ids):
+        return self.scores(self.inner(self.words(ids)).tanh())
+
+
+def per_token(outputs, targets):
+    return functional.cross_entropy(outputs.transpose(1, 2), targets, reduction="none").mean(1)
+
+
+@pytest.mark.parametrize("padding", [None, 2])
+def test_an_embedding_and_a_linear_layer_with_one_weight(padding):
+    torch.manual_seed(0)
+    inputs, targets = torch.randint(7, (5, 6)), torch.randint(7, (5, 6))
+    check_every_clipping(built(TiedEmbedding, padding), inputs, targets, loss=per_token)
+
+
+class Adapted(nn.Module):
+    """A frozen layer and a trained product of two thin matrices (LoRA; Hu et al. 2022)."""
+
+    def __init__(self, base, rank):
+        super().__init__()
+        self.base = base.requires_grad_(False)
+        self.down = nn.Linear(base.in_features, rank, bias=False)
+        self.up = nn.Linear(rank, base.out_features, bias=False)
+
+    def forward(self, x):
+        return self.base(x) + self.up(self.down(x))
+
+
+class BareAdapted(Adapted):
+    """The same with two bare parameters."""
+
+    def __init__(self, base, rank):
+        super().__init__(base, rank)
+        self.a, self.b = (nn.Parameter(layer.weight.detach()) for layer in (self.down, self.up))
+        del self.down, self.up
+
+    def forward(self, x):
+        return self.base(x) + x @ self.a.T @ self.b.T
+
+
+@pytest.mark.parametrize("kind", [Adapted, BareAdapted])
+@pytest.mark.parametrize("record", [(6,), (4, 6)])
+def test_only_adapters_are_trained(kind, record):
+    model = nn.Sequential(built(kind, nn.Linear(6, 5), 2), nn.Tanh(), built(kind, nn.Linear(5, 3), 2), nn.Flatten())
+    inputs, targets = batch_of(5, *record)
+    check_every_clipping(model, inputs, targets)
+    assert GradientEngine(model, cross_entropy).clipped_sum(inputs, targets, 1.0).shape == (2 * (6 + 5) + 2 * (5 + 3),)
+
+
+def test_only_biases_are_trained():
+    model = nn.Sequential(nn.Conv1d(2, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(12, 3))
+    for name, parameter in model.named_parameters():
+        parameter.requires_grad_(name.endswith("bias"))
+    check_every_clipping(model, *batch_of(5, 2, 5))
+
+
+class Transformer(nn.Module):
+    """A class token and positions of its own, as in a vision transformer; optionally a bare scale."""
+
+    def __init__(self, scale=None):
+        super().__init__()
+        self.token, self.positions = nn.Parameter(torch.randn(1, 1, 4)), nn.Parameter(torch.randn(1, 6, 4))
+        self.inner, self.head = nn.Linear(4, 4), nn.Linear(4, 3)
+        self.scale = scale
+
+    def forward(self, x):
+        x = torch.cat([self.token.expand(len(x), -1, -1), x], 1) + self.positions
+        x = self.inner(x).tanh()
+        x = self.scale(x) if isinstance(self.scale, nn.Module) else x if self.scale is None else x * self.scale
+        return self.head(x)[:, 0] + self.head(x).mean(1)
+
+
+class Scale(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.weight = nn.Parameter(1 + torch.rand(size))
+
+    def forward(self, x):
+        return x * self.weight
+
+
+def test_bare_parameters_are_expanded():
+    check_every_clipping(built(Transformer), *batch_of(6, 5, 4))
+
+
+def test_frozen_bare_parameters_stay_as_they_are():
+    model = built(Transformer)
+    model.token.requires_grad_(False)
+    check_every_clipping(model, *batch_of(4, 5, 4))
+
+
+def test_a_bare_scale_in_a_module_of_its_own_is_vectorised_alone():
+    check_every_clipping(built(Transformer, Scale(4)), *batch_of(4, 5, 4))
+
+
+def test_a_bare_scale_of_the_model_itself_falls_back():
+    model = built(Transformer, nn.Parameter(torch.rand(4)))
+    check_every_clipping(model, *batch_of(4, 5, 4), means="vmap")
+
+
+def scaled(scale):
+    return nn.Sequential(nn.Linear(4, 5), scale, nn.Tanh(), nn.Linear(5, 3))
+
+
+def test_a_right_rule_of_ones_own_is_used():
+    calls = []
+
+    def gradients(layer, inputs, output_gradients):
+        calls.append(len(inputs))
+        return {"weight": inputs * output_gradients}
+
+    with mock.patch.dict(rules._RULES):
+        register_rule(Scale, gradients)
+        check_every_clipping(scaled(Scale(5)), *batch_of(7, 4))
+    assert 7 in calls
+
+
+def test_a_wrong_rule_of_ones_own_is_refused():
+    def gradients(layer, inputs, output_gradients):
+        assert len(inputs) == 3, "records were shown to a rule that has not proved itself"
+        return {"weight": 2 * inputs * output_gradients}
+
+    with mock.patch.dict(rules._RULES):
+        register_rule(Scale, gradients)
+        check_every_clipping(scaled(Scale(5)), *batch_of(7, 4), means="vmap")
+
+
+class Doubled(nn.Linear):
+    def forward(self, x):
+        return 2 * super().forward(x)
+
+
+def test_a_subclass_does_not_inherit_a_rule():
+    model = nn.Sequential(Doubled(4, 5), nn.Tanh(), Doubled(5, 3))
+    assert rules.rule_for(model[0]) is None
+    check_every_clipping(model, *batch_of(5, 4))
+
+
+def test_a_layer_with_a_forward_of_its_own_keeps_it():
+    model = nn.Sequential(nn.Linear(4, 5), nn.Tanh(), nn.Linear(5, 3))
+    own = types.MethodType(lambda layer, x: functional.linear(x, 2 * layer.weight, layer.bias), model[0])
+    model[0].forward = own
+    inputs, targets = batch_of(5, 4)
+    check_every_clipping(model, inputs, targets, means="vmap")
+    assert model[0].forward is own
+
+
+class Residual(nn.Module):
+    """Adds to a layer's output, or to its input, in place."""
+
+    def __init__(self, layer, changed):
+        super().__init__()
+        self.before, self.layer, self.head, self._changed = nn.Linear(4, 4), layer, nn.Linear(4, 3), changed
+
+    def forward(self, x):
+        x = self.before(x)
+        y = self.layer(x)
+        if self._changed == "output":
+            y += 1
+            y.relu_()
+        else:
+            x += 1
+        return self.head(x + y)
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(4, 4), nn.LayerNorm(4), Scale(4)])
+def test_a_layer_s_output_may_be_changed_in_place(layer):
+    check_every_clipping(Residual(layer, "output"), *batch_of(5, 4))
+
+
+class Shift(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self.bias = nn.Parameter(torch.rand(size))
+
+    def forward(self, x):
+        return x + self.bias
+
+
+@pytest.mark.parametrize("layer", [nn.Linear(4, 4), nn.LayerNorm(4), Scale(4), Shift(4)])
+def test_a_layer_whose_input_is_changed_in_place_is_named(layer):
+    with pytest.raises(InPlaceError, match=r"layer 'layer': its input is changed in place after"):
+        BookKeeping(Residual(layer, "input"), cross_entropy).pieces(*batch_of(5, 4), kept_bytes=0)
+
+
+def test_autograd_would_not_notice_every_change_in_place():
+    """A shift's gradient needs no input, but to compute the shift again does."""
+    with no_program(), pytest.raises(InPlaceError, match="layer 'layer'"):
+        GradientEngine(Residual(Shift(4), "input"), cross_entropy).prepare(*batch_of(5, 4))
