@@ -84,6 +84,7 @@ class RunConfig:
     learning_rate: float = _setting("Step size of the local steps.")
     momentum: float = _setting("Momentum of the local steps, for sgd.")
     weight_decay: float = _setting("Weight decay of the local steps, for sgd and adamw.")
+    ema_decay: float = _setting("Decay of the average of the global models, which is evaluated and kept; 0: the last.")
     strategy: str = _setting(f"Flower strategy that averages: {', '.join(STRATEGIES)}.", "fedavg")
     fraction_train: float = _setting("Share of the clients that each round asks.", 1.0)
     filter: str = _setting(f"How the budget is enforced: {', '.join(FILTERS)}.", DEFAULT_FILTER)
@@ -241,6 +242,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "learning_rate": _POSITIVE,
     "momentum": (0.0, 0.9999),
     "weight_decay": (0.0, 1e3),
+    "ema_decay": (0.0, 0.9999),
     "fraction_train": (5e-324, 1.0),
     "seed": (0, 2**63 - 1),
     "node_timeout": (0.0, 1e9),

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from fedprivacy.config import OPTIMIZERS, resolve
 from fedprivacy.flower import private_client
-from fedprivacy.optimizers import SGD, Adam, AdamW, build_optimizer
+from fedprivacy.optimizers import SGD, Adam, AdamW, MovingAverage, build_optimizer
 from fedprivacy.simulation import simulate
 from fedprivacy.tasks import load_task
 from server.app import server_app
@@ -90,6 +90,36 @@ def test_every_start_forgets_what_the_last_one_remembered(optimizer):
         return position
 
     assert torch.equal(two_steps(), two_steps())
+
+
+@given(decay=st.floats(0.0, 0.9999), values=st.lists(st.floats(-10, 10), min_size=1, max_size=200))
+def test_the_average_is_the_one_of_de_et_al(decay, values):
+    average = MovingAverage(decay)
+    average.begin({"w": torch.tensor([values[0]], dtype=torch.float64)})
+    expected = values[0]
+    for t, value in enumerate(values[1:]):
+        kept = min(decay, (1 + t) / (10 + t))
+        expected = kept * expected + (1 - kept) * value
+        average.add({"w": torch.tensor([value], dtype=torch.float64)})
+    assert average.average["w"].item() == pytest.approx(expected, abs=1e-9)
+
+
+def test_without_decay_the_average_is_the_last_iterate_to_the_last_bit():
+    start, last = torch.randn(2, 50, generator=torch.Generator().manual_seed(0))
+    average = MovingAverage(0.0)
+    average.begin({"w": start})
+    average.add({"w": last})
+    assert torch.equal(average.average["w"], last)
+
+
+def test_the_average_hides_noise():
+    generator = torch.Generator().manual_seed(0)
+    average = MovingAverage(0.95)
+    average.begin({"w": torch.full((100,), 50.0)})
+    for noise in torch.randn(200, 100, generator=generator):
+        average.add({"w": noise})
+    assert average.average["w"].std() < 0.25  # sqrt((1 - 0.95) / (1 + 0.95)) = 0.16
+    assert average.average["w"].mean().abs() < 0.1
 
 
 def test_every_configured_name_is_an_optimiser_and_takes_its_settings():

@@ -16,9 +16,8 @@ from fedprivacy.dpsgd import DPSGD, PrivateUpdate
 from fedprivacy.flower import release
 from fedprivacy.flower.local import LocalClient, Refused, open_client
 from fedprivacy.flower.records import ENROL, GRANT, Grant, RecordError, RefusalCode
-from fedprivacy.gradients import GradientEngine, trainable_parameters
+from fedprivacy.gradients import trainable_parameters
 from fedprivacy.odometer import BudgetExhaustedError
-from fedprivacy.optimizers import build_optimizer
 from fedprivacy.tasks import Task, load_task
 
 log = logging.getLogger("fedprivacy.client")
@@ -54,11 +53,9 @@ def private_client(task: Task | None = None, config: RunConfig | None = None) ->
     def train(message: Message, context: Context) -> Message:
         try:
             grant = Grant.from_record(_config_record(message, GRANT))
-            task, settings = configured(context)
-            client, state = open_client(task, settings, context), context.state
-            training = _training(grant, settings, message, state)
-            released = _spend(client, grant, message, training, client.engine(settings.clipping))
-            state[_ADAPTED] = ConfigRecord({"run-id": grant.run_id, "clipping-norm": released.clipping_norm})
+            client = open_client(*configured(context), context)
+            released = _spend(client, grant, message, _training(grant, message, context.state))
+            context.state[_ADAPTED] = ConfigRecord({"run-id": grant.run_id, "clipping-norm": released.clipping_norm})
             return release.update(message, grant, released)
         except Exception as error:
             return _refuse(message, error)
@@ -71,10 +68,9 @@ def _resolve_once(run_config: tuple[tuple[str, Value], ...], task: Task | None) 
     return resolve(dict(run_config), task)
 
 
-def _spend(
-    client: LocalClient, grant: Grant, message: Message, training: DPSGD, engine: GradientEngine
-) -> PrivateUpdate:
+def _spend(client: LocalClient, grant: Grant, message: Message, training: DPSGD) -> PrivateUpdate:
     """Prepare, charge the client's own odometer, then read records: a crash in between can only over-count."""
+    engine = client.engine(grant.clipping)
     engine.model.load_state_dict(_global_parameters(message, engine.model), strict=False)
     engine.prepare(client.shard.inputs[:0], client.shard.targets[:0])
     if client.odometer is not None:
@@ -86,16 +82,14 @@ def _spend(
     return released
 
 
-def _training(grant: Grant, settings: RunConfig, message: Message, state: RecordDict) -> DPSGD:
-    """What the grant allows, by this client's settings."""
-    adaptive = QuantileClipping() if settings.clipping == "adaptive" else None
+def _training(grant: Grant, message: Message, state: RecordDict) -> DPSGD:
+    """What the grant allows."""
+    adaptive = QuantileClipping() if grant.clipping == "adaptive" else None
     norm = _adapted_norm(state, grant) if adaptive else grant.mechanism.clipping_norm
     return DPSGD(
         mechanism=replace(grant.mechanism, clipping_norm=norm),
         expected_batch_size=grant.expected_batch_size,
-        optimizer=build_optimizer(
-            settings.optimizer, grant.learning_rate, momentum=grant.momentum, weight_decay=settings.weight_decay
-        ),
+        optimizer=grant.local_optimizer,
         proximal_mu=_proximal_mu(message),
         adaptive=adaptive,
     )

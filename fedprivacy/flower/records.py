@@ -14,10 +14,12 @@ from typing import Self
 
 from flwr.app import ConfigRecord
 
+from fedprivacy.config import CLIPPINGS
 from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.mechanisms import SampledGaussianSum
+from fedprivacy.optimizers import Optimizer, build_optimizer
 
-VERSION = 1
+VERSION = 2
 
 GRANT = "fedprivacy.grant"
 RECEIPT = "fedprivacy.receipt"
@@ -101,9 +103,12 @@ class Grant(_WireRecord):
         noise_multiplier: sigma of each step.
         relation: neighbouring relation of the guarantee.
         clipping_norm: C.
+        clipping: how a record's gradient is bounded by C, one of `CLIPPINGS`.
         expected_batch_size: public divisor of the noisy sum.
+        optimizer: sgd, adam or adamw.
         learning_rate: step size.
-        momentum: in [0, 1).
+        momentum: in [0, 1); of sgd.
+        weight_decay: of sgd and adamw.
         earlier_runs: runs that the ledger held before this one. A seeded client draws other noise in each.
     """
 
@@ -115,9 +120,12 @@ class Grant(_WireRecord):
     noise_multiplier: float
     relation: NeighbouringRelation
     clipping_norm: float
+    clipping: str
     expected_batch_size: float
+    optimizer: str
     learning_rate: float
     momentum: float
+    weight_decay: float
     earlier_runs: int
 
     def __post_init__(self) -> None:
@@ -127,7 +135,11 @@ class Grant(_WireRecord):
             raise ValueError("expected_batch_size and learning_rate must be positive and finite.")
         if not 0.0 <= self.momentum < 1.0:
             raise ValueError(f"momentum is {self.momentum}; it must be in [0, 1).")
-        _ = self.mechanism
+        if self.clipping not in CLIPPINGS:
+            raise ValueError(f"clipping is '{self.clipping}'; it must be one of {', '.join(CLIPPINGS)}.")
+        if not 0.0 <= self.weight_decay < math.inf:
+            raise ValueError(f"weight_decay is {self.weight_decay}; it must be finite and not negative.")
+        _ = self.mechanism, self.local_optimizer
 
     @property
     def event(self) -> PoissonSampledGaussian:
@@ -138,6 +150,13 @@ class Grant(_WireRecord):
     def mechanism(self) -> SampledGaussianSum:
         """What each step runs."""
         return SampledGaussianSum(self.event, self.clipping_norm)
+
+    @property
+    def local_optimizer(self) -> Optimizer:
+        """What moves the parameters in each step."""
+        return build_optimizer(
+            self.optimizer, self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay
+        )
 
     def receipt(self) -> Receipt:
         """The receipt that matches this grant."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from fedprivacy.flower.replies import OpenRound, RoundOutcome, sort_replies
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.identity import dataset_id
 from fedprivacy.ledger import Ledger, LedgerError
+from fedprivacy.optimizers import MovingAverage
 from fedprivacy.plan import RunPlan
 from fedprivacy.rounds import Observer, RoundRecord
 
@@ -41,6 +42,9 @@ class PrivateStrategy(Strategy):
     The wrapped strategy samples and averages as always. It sees only clients that have budget left, and only updates
     whose receipts match their grants; the weights of its average are public shard sizes (or equal), never a count that
     a client sends. Client-side evaluation is off: a local metric is a release that nobody has accounted for.
+
+    With `ema-decay` the model that is evaluated and kept is the average of the global models. The clients receive the
+    last one.
 
     Formal guarantee: see `fedprivacy.accountant`.
 
@@ -71,6 +75,7 @@ class PrivateStrategy(Strategy):
         self.result = Result()
         self.stopped_because: str | None = None
         self._observers = observers
+        self._average = MovingAverage(plan.config.ema_decay)
         self._registry = ClientRegistry(plan.config.node_timeout)
         self._ledger: Ledger  # these three are set by `start`, when it is known who the clients are
         self._accountant: CentralAccountant
@@ -102,6 +107,7 @@ class PrivateStrategy(Strategy):
         """
         evaluate = evaluate_fn or self._evaluate
         arrays = self.result.arrays = initial_arrays or self._new_model()
+        self._average.begin(arrays.to_torch_state_dict())
         self._open_run(grid)
         self._finish_round(0, evaluate)
         for server_round in range(1, (num_rounds or self.config.rounds) + 1):
@@ -112,7 +118,9 @@ class PrivateStrategy(Strategy):
             replies = exchange(grid, messages, timeout or self.config.round_timeout)
             aggregated, metrics = self.aggregate_train(server_round, replies)
             if aggregated is not None:
-                arrays = self.result.arrays = aggregated
+                arrays = aggregated
+                self._average.add(arrays.to_torch_state_dict())
+                self.result.arrays = _as_arrays(self._average.average)
             if metrics:
                 self.result.train_metrics_clientapp[server_round] = metrics
             self._finish_round(server_round, evaluate)
@@ -170,8 +178,7 @@ class PrivateStrategy(Strategy):
         self.strategy.summary()
 
     def _new_model(self) -> ArrayRecord:
-        parameters = trainable_parameters(self.task.model())
-        return ArrayRecord({name: Array(parameter.numpy()) for name, parameter in parameters.items()})
+        return _as_arrays(trainable_parameters(self.task.model()))
 
     def _open_run(self, grid: Grid) -> None:
         """Wait for the clients, then open the ledger: their identities say whether this is a deployment."""
@@ -244,9 +251,12 @@ class PrivateStrategy(Strategy):
             noise_multiplier=event.noise_multiplier,
             relation=event.relation,
             clipping_norm=self.config.clipping_norm,
+            clipping=self.config.clipping,
             expected_batch_size=event.sampling_rate * self.plan.shard_size(client.shard_size),
+            optimizer=self.config.optimizer,
             learning_rate=self.config.learning_rate,
             momentum=self.config.momentum,
+            weight_decay=self.config.weight_decay,
             earlier_runs=self._earlier_runs,
         )
 
@@ -289,6 +299,10 @@ class PrivateStrategy(Strategy):
                 f"Round {server_round} brought no usable update ({reasons}). The run stops, so that no privacy is "
                 "spent for nothing; the clients' own logs say what happened."
             )
+
+
+def _as_arrays(parameters: Mapping[str, torch.Tensor]) -> ArrayRecord:
+    return ArrayRecord({name: Array(parameter.numpy()) for name, parameter in parameters.items()})
 
 
 def _with_grant(message: Message, grant: Grant) -> Message:

@@ -27,6 +27,7 @@ class Recipe:
         learning_rate: step size of the local steps.
         momentum: momentum of the local steps, in [0, 1); of sgd.
         weight_decay: weight decay of the local steps; of sgd and adamw.
+        ema_decay: decay of the average of the global models, which is evaluated and kept, in [0, 1); 0: the last one.
         epsilon: privacy budget of each client.
         delta: delta of that budget.
     """
@@ -39,6 +40,7 @@ class Recipe:
     learning_rate: float = 1.0
     momentum: float = 0.0
     weight_decay: float = 0.0
+    ema_decay: float = 0.0
     epsilon: float = 3.0
     delta: float = 1e-5
 

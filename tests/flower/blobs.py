@@ -26,7 +26,10 @@ class Blobs:
     recipe = Recipe(rounds=3, local_steps=2, sampling_rate=0.5, clipping_norm=1.0, learning_rate=0.5, delta=1e-3)
 
     def model(self) -> nn.Module:
-        return nn.Linear(2, 2)
+        model = nn.Linear(2, 2)
+        for parameter in model.parameters():
+            nn.init.zeros_(parameter)  # every test starts at the same place, whatever ran before
+        return model
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
         return functional.cross_entropy(outputs, targets, reduction="none")
@@ -70,8 +73,11 @@ A_GRANT = Grant(
     noise_multiplier=1.5,
     relation=NeighbouringRelation.ZERO_OUT,
     clipping_norm=0.3,
+    clipping="flat",
     expected_batch_size=12.5,
+    optimizer="sgd",
     learning_rate=2.0,
     momentum=0.0,
+    weight_decay=0.0,
     earlier_runs=0,
 )

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from flwr.app import ConfigRecord
 
-from fedprivacy.flower.records import Enrolment, Grant, Receipt, RecordError, Refusal, RefusalCode
+from fedprivacy.flower.records import VERSION, Enrolment, Grant, Receipt, RecordError, Refusal, RefusalCode
 from tests.flower.blobs import A_GRANT
 
 
@@ -27,7 +27,7 @@ def test_a_missing_field_is_refused(name):
 @pytest.mark.parametrize(
     ("name", "value"),
     [
-        ("version", 2),
+        ("version", VERSION + 1),
         ("steps", 2.0),
         ("steps", True),
         ("steps", 0),
@@ -44,6 +44,9 @@ def test_a_missing_field_is_refused(name):
         ("learning_rate", float("inf")),
         ("learning_rate", float("nan")),
         ("momentum", 1.0),
+        ("weight_decay", -0.1),
+        ("weight_decay", float("inf")),
+        ("optimizer", "rmsprop"),
         ("earlier_runs", -1),
         ("expected_batch_size", 0.0),
         ("unknown", 1),
@@ -56,7 +59,9 @@ def test_a_wrong_value_is_refused(name, value):
 
 def test_a_negative_shard_size_cannot_become_a_weight():
     with pytest.raises(RecordError, match="shard_size is -5"):
-        Enrolment.from_record(ConfigRecord({"version": 1, "client_id": "a", "shard_size": -5, "num_partitions": 3}))
+        Enrolment.from_record(
+            ConfigRecord({"version": VERSION, "client_id": "a", "shard_size": -5, "num_partitions": 3})
+        )
 
 
 def test_the_receipt_states_what_the_grant_allowed():

@@ -76,6 +76,31 @@ def test_any_flower_strategy_trains_and_is_accounted(strategy, ledger_url):
     assert [c.epsilon for c in done.records[-1].spent.values()] == [pytest.approx(expected)] * 4
 
 
+@pytest.mark.parametrize("strategy", [FedAvg, FedAdam])
+def test_the_average_of_the_global_models_is_evaluated_and_kept_and_no_client_receives_it(strategy, tmp_path):
+    def weights(name, **settings):
+        """Of the model that was evaluated in each round, and of the one that was kept."""
+        evaluated = []
+        plan = plan_of(Blobs(), epsilon=50.0, rounds=5, ledger=f"sqlite:///{tmp_path / name}.db", **settings)
+        start = ArrayRecord({n: Array(np.ones(p.shape, np.float32)) for n, p in Blobs().model().named_parameters()})
+        wrapped = PrivateStrategy(strategy(**SAMPLING), plan)
+        result = wrapped.start(
+            InProcessGrid(private_client(plan.task, plan.config), plan.config.clients, {}),
+            start,
+            evaluate_fn=lambda _, arrays: evaluated.append(arrays["weight"].numpy().copy()),
+        )
+        return evaluated, result.arrays["weight"].numpy()
+
+    (plain, _), (averaged, kept) = weights("plain"), weights("averaged", ema_decay=0.25)
+    expected = plain[0]
+    assert np.array_equal(averaged[0], expected)
+    for share, model, average in zip((1 / 10, 2 / 11, 0.25, 0.25, 0.25), plain[1:], averaged[1:], strict=True):
+        expected = share * expected + (1 - share) * model
+        np.testing.assert_allclose(average, expected, rtol=1e-5)
+    assert np.array_equal(kept, averaged[-1])
+    assert not np.allclose(plain[-1], averaged[-1], rtol=1e-3)
+
+
 def test_epsilon_composes_over_rounds_and_never_passes_the_budget(ledger_url):
     plan = plan_of(Blobs(), epsilon=3.0, rounds=5, ledger=ledger_url)
     records = run(plan).records
