@@ -26,12 +26,12 @@ class Clipping(Protocol):
         """The group that each named parameter is clipped with, counted from 0."""
         ...
 
-    def scales(self, squared_norms: Tensor, clipping_norm: float) -> Tensor:
+    def scales(self, squared_norms: Tensor, clipping_norm: float | Tensor) -> Tensor:
         """Factors for each group and record.
 
         Args:
             squared_norms: of each record's gradient within each group, shape [groups, batch], float64, finite.
-            clipping_norm: C.
+            clipping_norm: C, a number or a tensor without axes.
 
         Returns:
             Shape [groups, batch].
@@ -47,7 +47,7 @@ class FlatClipping:
         """One group."""
         return [0] * len(names)
 
-    def scales(self, squared_norms: Tensor, clipping_norm: float) -> Tensor:
+    def scales(self, squared_norms: Tensor, clipping_norm: float | Tensor) -> Tensor:
         """See `Clipping`."""
         return squared_norms.rsqrt().mul_(clipping_norm * _ROUNDING_MARGIN).clamp_(max=1.0)
 
@@ -61,7 +61,7 @@ class PerLayerClipping:
         layers = list(dict.fromkeys(name.rpartition(".")[0] for name in names))
         return [layers.index(name.rpartition(".")[0]) for name in names]
 
-    def scales(self, squared_norms: Tensor, clipping_norm: float) -> Tensor:
+    def scales(self, squared_norms: Tensor, clipping_norm: float | Tensor) -> Tensor:
         """See `Clipping`."""
         share = clipping_norm * _ROUNDING_MARGIN / len(squared_norms) ** 0.5
         scales: Tensor = squared_norms.rsqrt().mul_(share).clamp_(max=1.0)
@@ -84,7 +84,7 @@ class AutomaticClipping:
         """One group."""
         return [0] * len(names)
 
-    def scales(self, squared_norms: Tensor, clipping_norm: float) -> Tensor:
+    def scales(self, squared_norms: Tensor, clipping_norm: float | Tensor) -> Tensor:
         """See `Clipping`."""
         scales: Tensor = clipping_norm * _ROUNDING_MARGIN / (squared_norms.sqrt() + self.stability)
         return scales

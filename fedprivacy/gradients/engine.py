@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fedprivacy.gradients.bookkeeping import BookKeeping
 from fedprivacy.gradients.clipping import Clipping, FlatClipping
+from fedprivacy.gradients.compiled import CompiledSum
 from fedprivacy.gradients.errors import InPlaceError, LossShapeError, UnsupportedModelError
 from fedprivacy.gradients.fallbacks import Loop, Vectorised
 from fedprivacy.gradients.losses import Loss
@@ -79,6 +80,7 @@ class GradientEngine:
         views: int = 1,
         max_memory: int | None = None,
         autocast: torch.dtype | None = None,
+        compile: bool = False,
     ) -> None:
         """Prepare nothing yet: the shape of the first batch decides.
 
@@ -92,10 +94,14 @@ class GradientEngine:
                 up, which changes nothing but rounding; the parts are as large as is fastest, or as this allows.
             autocast: `torch.bfloat16`: activations and their gradients in this type, where that is safe; norms and sums
                 stay float32, so the bound on a record's contribution stands. None: everything in float32.
+            compile: compile the step where a compiler works and the model is a chain of layers. It takes seconds to
+                minutes, once, and pays for tiny models that take thousands of steps.
         """
         self.model = model
         self._loss, self._clipping, self._max_memory = loss, clipping or FlatClipping(), max_memory
         self._views, self._autocast = views, autocast
+        self._compile = compile
+        self._compiled: CompiledSum | None = None
         trained = trainable_parameters(model)
         self._shapes = [p.shape for p in trained.values()]
         self._size = sum(shape.numel() for shape in self._shapes)
@@ -128,7 +134,7 @@ class GradientEngine:
         probe = made_up_records(inputs, targets, loop)
         self._means = self._admitted(loop, probe)
         self._fit(probe)
-        self._prepared = kind
+        self._prepared, self._compiled = kind, None
 
     def clipped_sum(self, inputs: Tensor, targets: Tensor, clipping_norm: float, mask: Tensor | None = None) -> Tensor:
         """Sum over the batch of each record's gradient, scaled down to Euclidean norm at most `clipping_norm`.
@@ -160,17 +166,42 @@ class GradientEngine:
         if len(inputs) == 0:
             return Clipped(total, [])
         self.prepare(inputs if self._views == 1 else inputs.flatten(0, 1), targets)
-        outs = split_flat(total, self._shapes)
-        squared = [norms for part in self._parts(inputs, targets) for norms in self._add(*part, clipping_norm, outs)]
+        compiled, squared = self._compiled_for(len(inputs)), []
+        for part in self._parts(inputs, targets, compiled.rows if compiled else self._part_size):
+            done = compiled(*part, clipping_norm) if compiled else None
+            if done is None:
+                squared += self._add(*part, clipping_norm, split_flat(total, self._shapes))
+            else:
+                total += done[0]
+                squared.append(done[1][done[1].isfinite()])
         return Clipped(total, squared)
 
-    def _parts(self, inputs: Tensor, targets: Tensor) -> Iterable[tuple[Tensor, Tensor]]:
-        """The batch in equal parts, none larger than was found fit."""
-        parts = math.ceil(len(inputs) / self._part_size)
+    def _parts(self, inputs: Tensor, targets: Tensor, most: int) -> Iterable[tuple[Tensor, Tensor]]:
+        """The batch in equal parts of at most so many records."""
+        parts = math.ceil(len(inputs) / most)
         if parts == 1:
             return [(inputs, targets)]
         size = math.ceil(len(inputs) / parts)
         return zip(inputs.split(size), targets.split(size), strict=True)
+
+    def _compiled_for(self, records: int) -> CompiledSum | None:
+        """The compiled step, if it is wanted and can be had."""
+        if self._compile and self._compiled is None and isinstance(self._means, Program):
+            self._compiled = CompiledSum(self._padded_sum, min(records, self._part_size))
+        return self._compiled
+
+    def _padded_sum(
+        self, inputs: Tensor, targets: Tensor, records: Tensor, clipping_norm: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """The clipped sum [d] of the first `records` rows, and all squared norms [batch]; no branch on a value."""
+        total = torch.zeros(self._size, device=inputs.device)
+        pieces = self._pieces(inputs, targets)
+        squared = self._by_group(pieces)
+        whole = squared.sum(0)
+        counted = whole.isfinite() & (torch.arange(len(inputs), device=inputs.device) < records)
+        scales = self._clipping.scales(squared, clipping_norm).where(counted, 0.0)
+        self._sum(pieces, scales, split_flat(total, self._shapes))
+        return total, whole
 
     def _add(self, inputs: Tensor, targets: Tensor, clipping_norm: float, outs: list[Tensor]) -> list[Tensor]:
         """Add the clipped gradients of some records to `outs`, one for each parameter; returns their squared norms.
@@ -195,11 +226,15 @@ class GradientEngine:
             finite = whole.isfinite()
             some = bool(finite.any())
             return self._add(inputs[finite], targets[finite], clipping_norm, outs) if some else []
-        scales = self._clipping.scales(squared, clipping_norm).to(outs[0].dtype)
-        for sized in pieces:
-            index = sized.part.place
-            sized.piece.add_weighted_sum(scales[self._groups[index]], sized.part.of(outs[index]))
+        self._sum(pieces, self._clipping.scales(squared, clipping_norm), outs)
         return [whole]
+
+    def _sum(self, pieces: list[Sized], scales: Tensor, outs: list[Tensor]) -> None:
+        """Add every record's gradient times its scale [groups, batch] to `outs`."""
+        scales = scales.to(outs[0].dtype)
+        for sized in pieces:
+            place = sized.part.place
+            sized.piece.add_weighted_sum(scales[self._groups[place]], sized.part.of(outs[place]))
 
     def _pieces(self, inputs: Tensor, targets: Tensor) -> list[Sized]:
         """The pieces of the records' gradients, averaged over their views."""

@@ -299,7 +299,7 @@ def added(pieces: Sequence[Piece], kept_bytes: int) -> Piece:
 
 def _factor_norms(rows: Tensor) -> Tensor:
     """Norms [batch] of rows [batch, n], right to 1e-6 however small they are."""
-    if rows.is_cuda:
+    if rows.is_cuda or torch.compiler.is_compiling():  # no branch on a value there
         exact: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
         return exact
     norms = row_norms(rows)
