@@ -1,44 +1,25 @@
-"""The engine: clipped sums of per-record gradients, by the fastest means that has proved itself on this model.
-
-Several means compute the same gradients: a traced program, book-keeping, `vmap`, a loop. The first that applies is
-tried on three made-up records against the loop; only if it agrees is it trusted with records.
-"""
+"""The engine: clipped sums of per-record gradients, by the fastest means that has proved itself on this model."""
 
 from __future__ import annotations
 
-import logging
 import math
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import partial
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
 
-from fedprivacy.gradients.bookkeeping import BookKeeping
+from fedprivacy.gradients.admission import admitted, fitting_portion
 from fedprivacy.gradients.clipping import Clipping, FlatClipping
 from fedprivacy.gradients.compiled import CompiledSum
-from fedprivacy.gradients.errors import InPlaceError, LossShapeError, UnsupportedModelError
-from fedprivacy.gradients.fallbacks import Loop, Vectorised
+from fedprivacy.gradients.errors import LossShapeError
+from fedprivacy.gradients.fallbacks import Loop
 from fedprivacy.gradients.losses import Loss
 from fedprivacy.gradients.parameters import split_flat, trainable_parameters
 from fedprivacy.gradients.program import Program
-from fedprivacy.gradients.selfcheck import PROBES, Means, check_against_loop, made_up_records
+from fedprivacy.gradients.selfcheck import Means, made_up_records
 from fedprivacy.gradients.tape import Sized
-
-log = logging.getLogger(__name__)
-
-_IN_CACHE = 6 * 2**20
-"""Bytes that a processor's cache holds: the size of part of a batch that is computed fastest."""
-
-_MODERATE = 64 * 2**20
-"""Bytes that a part of 8 to 32 records may take where one record alone fills the cache."""
-
-_LEAST_PART = 8
-"""Records that a part has at least, so that a layer's matrices are worth a processor's while."""
-
-_ON_GPU = 2**32
-"""Bytes that a part may take on a GPU, which wants many records at a time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +76,7 @@ class GradientEngine:
             autocast: `torch.bfloat16`: activations and their gradients in this type, where that is safe; norms and sums
                 stay float32, so the bound on a record's contribution stands. None: everything in float32.
             compile: compile the step where a compiler works and the model is a chain of layers. It takes seconds to
-                minutes, once, and pays for tiny models that take thousands of steps.
+                minutes, once. Measure before you choose it: on a CPU it has not been faster yet.
         """
         self.model = model
         self._loss, self._clipping, self._max_memory = loss, clipping or FlatClipping(), max_memory
@@ -105,6 +86,7 @@ class GradientEngine:
         trained = trainable_parameters(model)
         self._shapes = [p.shape for p in trained.values()]
         self._size = sum(shape.numel() for shape in self._shapes)
+        self._dtype = reduce(torch.promote_types, (p.dtype for p in trained.values()), torch.float32)
         self._groups = self._clipping.groups(list(trained))
         self._prepared: tuple[object, ...] = ()
         self._means: Means = Loop(model, loss)
@@ -132,8 +114,9 @@ class GradientEngine:
             return
         loop = Loop(self.model, self._loss)
         probe = made_up_records(inputs, targets, loop)
-        self._means = self._admitted(loop, probe)
-        self._fit(probe)
+        self._means = admitted(self.model, self._loss, loop, probe, autocast=self._autocast)
+        portion = fitting_portion(self._means, probe, self._max_memory)
+        self._part_size, self._kept_bytes = max(1, portion.records // self._views), portion.kept_bytes
         self._prepared, self._compiled = kind, None
 
     def clipped_sum(self, inputs: Tensor, targets: Tensor, clipping_norm: float, mask: Tensor | None = None) -> Tensor:
@@ -162,7 +145,7 @@ class GradientEngine:
         """The clipped sum, and the norms of what was clipped; see `clipped_sum`."""
         if mask is not None:
             inputs, targets = inputs[mask], targets[mask]
-        total = torch.zeros(self._size, device=inputs.device)
+        total = torch.zeros(self._size, dtype=self._dtype, device=inputs.device)
         if len(inputs) == 0:
             return Clipped(total, [])
         self.prepare(inputs if self._views == 1 else inputs.flatten(0, 1), targets)
@@ -194,7 +177,7 @@ class GradientEngine:
         self, inputs: Tensor, targets: Tensor, records: Tensor, clipping_norm: Tensor
     ) -> tuple[Tensor, Tensor]:
         """The clipped sum [d] of the first `records` rows, and all squared norms [batch]; no branch on a value."""
-        total = torch.zeros(self._size, device=inputs.device)
+        total = torch.zeros(self._size, dtype=self._dtype, device=inputs.device)
         pieces = self._pieces(inputs, targets)
         squared = self._by_group(pieces)
         whole = squared.sum(0)
@@ -252,42 +235,6 @@ class GradientEngine:
             return squared.sum(0, keepdim=True)
         rows = torch.tensor([self._groups[sized.part.place] for sized in pieces], device=squared.device)
         return squared.new_zeros(groups, squared.shape[1]).index_add_(0, rows, squared)
-
-    def _candidates(self) -> list[Callable[[], Means]]:
-        """Means from the fastest to the one that always applies."""
-        model, loss = self.model, self._loss
-        exact: list[Callable[[], Means]] = [partial(kind, model, loss) for kind in (Program, Vectorised, Loop)]
-        exact.insert(1, partial(BookKeeping, model, loss, self._autocast))
-        return exact if self._autocast is None else exact[1:]
-
-    def _admitted(self, loop: Loop, probe: tuple[Tensor, Tensor]) -> Means:
-        """The first means that agrees with the loop."""
-        for build in self._candidates():
-            try:
-                means = build()
-                check_against_loop(means, loop, self._shapes, probe, lax=self._autocast is not None)
-            except (InPlaceError, LossShapeError):
-                raise
-            except Exception as reason:
-                log.debug("Gradients by other means: %s", reason)
-            else:
-                return means
-        raise UnsupportedModelError(
-            "The model computes something else each time: it draws random numbers, or keeps something of a batch for "
-            "the next. Leave dropout out, and compute everything anew in every forward pass."
-        )
-
-    def _fit(self, probe: tuple[Tensor, Tensor]) -> None:
-        """Choose how many records to take at a time."""
-        self._kept_bytes = (self._max_memory or _MODERATE) // 2
-        pieces = self._means.pieces(*probe, PROBES * self._kept_bytes // _LEAST_PART)
-        each = (self._means.held_bytes + sum(sized.piece.kept_bytes for sized in pieces)) // PROBES + 1
-        if probe[0].is_cuda:
-            size = _ON_GPU // each
-        else:
-            size = max(_IN_CACHE // each, min(_MODERATE // each, 4 * _LEAST_PART), _LEAST_PART)
-        allowed = size if self._max_memory is None else self._max_memory // each
-        self._part_size = max(1, min(size, allowed) // self._views)
 
 
 def clipped_gradient_sum(

@@ -11,7 +11,7 @@ from unittest import mock
 import torch
 from torch.nn import functional
 
-from fedprivacy.gradients import AutomaticClipping, FlatClipping, GradientEngine, PerLayerClipping, engine
+from fedprivacy.gradients import AutomaticClipping, FlatClipping, GradientEngine, PerLayerClipping, admission
 
 CLIPPINGS = (FlatClipping(), PerLayerClipping(), AutomaticClipping())
 
@@ -86,7 +86,7 @@ def error_of(result, expected, clipping_norm):
 
 def no_program():
     """Let the engine begin with book-keeping, so that it is the rules that are tested."""
-    return mock.patch.object(engine, "Program", side_effect=NotImplementedError)
+    return mock.patch.object(admission, "Program", side_effect=NotImplementedError)
 
 
 def check_every_clipping(model, inputs, targets, *, means="book-keeping", mask=None, loss=cross_entropy, **options):
