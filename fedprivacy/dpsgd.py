@@ -98,7 +98,7 @@ class DPSGD:
         move = self.optimizer.start(position)
         for step in range(1, steps + 1):
             noisy_sum, norm = self._release(engine, shard, norm, keystream, Position(round, step))
-            gradient = noisy_sum.div_(self.expected_batch_size)
+            gradient = noisy_sum.div_(self.expected_batch_size).to(position.dtype)
             if self.proximal_mu:
                 gradient.add_(position - start, alpha=self.proximal_mu)
             move(gradient)

@@ -20,7 +20,7 @@ from fedprivacy.gradients.fallbacks import Loop, Vectorised
 from fedprivacy.gradients.losses import Loss
 from fedprivacy.gradients.parameters import trainable_parameters
 from fedprivacy.gradients.program import Program
-from fedprivacy.gradients.selfcheck import PROBES, Means, check_against_loop
+from fedprivacy.gradients.selfcheck import PROBES, Means, check_against_loop, check_nearby
 
 log = logging.getLogger(__name__)
 
@@ -71,6 +71,12 @@ def admitted(
         try:
             means = build()
             check_against_loop(means, loop, shapes, probe, lax=autocast is not None)
+            exact = means
+            if autocast and isinstance(means, BookKeeping):
+                # Half precision would hide what a small nudge shows; the layers and their axes are the same without.
+                exact = BookKeeping(model, loss)
+                check_against_loop(exact, loop, shapes, probe)
+            check_nearby(exact, loop, model, shapes, probe)
         except (InPlaceError, LossShapeError):
             raise
         except Exception as reason:

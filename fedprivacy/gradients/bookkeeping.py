@@ -8,8 +8,10 @@ model is as it was: no wrapper, no hook, no renamed parameter, no `.grad`.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import partial
+from threading import RLock, get_ident
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +19,13 @@ from torch.func import functional_call
 from torch.nn import Parameter
 
 from fedprivacy.gradients.losses import Loss, checked_losses
+from fedprivacy.gradients.paths import OnePath
 from fedprivacy.gradients.rules import Rule, rule_for
 from fedprivacy.gradients.rules.opaque import opaque
 from fedprivacy.gradients.tape import Sized, Tape
+
+_ONE_AT_A_TIME = RLock()
+"""Two batches in one model's layers would be taken for each other's."""
 
 
 class UncoveredError(ValueError):
@@ -54,6 +60,7 @@ class BookKeeping:
         self._expanded: dict[str, Parameter] = {}
         self._rules: list[tuple[str, nn.Module, Rule]] = []
         self.held_bytes = 0
+        self._proven = False
         self._choose("", model)
 
     def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
@@ -63,17 +70,20 @@ class BookKeeping:
             inputs: shape [batch, ...], not empty.
             targets: shape [batch, ...].
             kept_bytes: how many bytes of written gradients each parameter may keep.
+
+        Raises:
+            ValueDependentError: on the first batch, which is made up, if the records' paths depend on their values.
         """
-        tape = Tape(self._indices, self._axes, len(inputs), kept_bytes)
+        tape = Tape(self._indices, self._axes, len(inputs), kept_bytes, learning=not self._proven)
         try:
             with torch.enable_grad():
-                with self._installed(tape):
+                with self._installed(tape), nullcontext() if self._proven else OnePath(inputs):
                     outputs = self._forward(tape, inputs)
                 losses = checked_losses(self._loss(outputs, targets), len(inputs))
                 torch.autograd.grad(losses.sum(), tape.roots, allow_unused=True)
         finally:
             tape.roots.clear()  # they hold the graph, whose hooks hold the tape: a cycle that nothing else would break
-        self.held_bytes = tape.held_bytes
+        self.held_bytes, self._proven = tape.held_bytes, True
         return tape.finish()
 
     def _forward(self, tape: Tape, inputs: Tensor) -> Tensor:
@@ -99,11 +109,17 @@ class BookKeeping:
 
     @contextmanager
     def _installed(self, tape: Tape) -> Iterator[None]:
-        """The layers' `forward` is their rules'."""
-        try:
-            for name, module, rule in self._rules:
-                module.__dict__["forward"] = partial(rule, tape, name, module)
-            yield
-        finally:
-            for _, module, _ in self._rules:
-                module.__dict__.pop("forward", None)
+        """The layers' `forward` is their rules', in this thread; others wait, or see the layers as they are."""
+        with _ONE_AT_A_TIME:
+            try:
+                for name, module, rule in self._rules:
+                    module.__dict__["forward"] = partial(_in_thread, get_ident(), partial(rule, tape, name), module)
+                yield
+            finally:
+                for _, module, _ in self._rules:
+                    module.__dict__.pop("forward", None)
+
+
+def _in_thread(thread: int, rule: Rule, module: nn.Module, *arguments: Any, **options: Any) -> Any:
+    compute = rule if get_ident() == thread else type(module).forward
+    return compute(module, *arguments, **options)

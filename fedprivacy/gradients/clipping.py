@@ -15,6 +15,9 @@ from torch import Tensor
 _ROUNDING_MARGIN = 1.0 - 2.0**-20
 """Clip a little below C, so that float32 rounding of the scaled gradient cannot carry its norm above C."""
 
+_LEAST_STABILITY = 1e-6
+"""With less, a gradient so small that its norm vanishes in float32 has too large a scale."""
+
 
 class Clipping(Protocol):
     """Scales of the records' gradients, from their norms.
@@ -79,6 +82,10 @@ class AutomaticClipping:
     """
 
     stability: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not self.stability >= _LEAST_STABILITY:
+            raise ValueError(f"stability is {self.stability}; choose a number from {_LEAST_STABILITY:g}.")
 
     def groups(self, names: Sequence[str]) -> list[int]:
         """One group."""

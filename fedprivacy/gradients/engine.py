@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
@@ -13,13 +12,18 @@ from torch import Tensor, nn
 from fedprivacy.gradients.admission import admitted, fitting_portion
 from fedprivacy.gradients.clipping import Clipping, FlatClipping
 from fedprivacy.gradients.compiled import CompiledSum
-from fedprivacy.gradients.errors import LossShapeError
 from fedprivacy.gradients.fallbacks import Loop
 from fedprivacy.gradients.losses import Loss
 from fedprivacy.gradients.parameters import split_flat, trainable_parameters
 from fedprivacy.gradients.program import Program
 from fedprivacy.gradients.selfcheck import Means, made_up_records
 from fedprivacy.gradients.tape import Sized
+
+_LONGEST_SQUARED = 2.0**200
+"""A gradient whose squared norm is larger counts as not finite: its scale would lose digits in float32."""
+
+_SUMMED_IN_FLOAT32 = 1024
+"""Records that are added in float32: the rounding of as many equal gradients stays within the mechanism's allowance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,7 +138,8 @@ class GradientEngine:
             mask: which rows are records and not padding, shape [batch], bool; None: all.
 
         Returns:
-            Shape [d], all trainable parameters' gradients flattened and joined in the order of `trainable_parameters`.
+            Shape [d], all trainable parameters' gradients flattened and joined in the order of `trainable_parameters`;
+            float64 if the batch is too large to be added in float32.
 
         Raises:
             LossShapeError: the loss is not one value for each record.
@@ -145,10 +150,21 @@ class GradientEngine:
         """The clipped sum, and the norms of what was clipped; see `clipped_sum`."""
         if mask is not None:
             inputs, targets = inputs[mask], targets[mask]
+        if len(inputs) > 0:
+            self.prepare(inputs if self._views == 1 else inputs.flatten(0, 1), targets)
+        if len(inputs) <= _SUMMED_IN_FLOAT32:
+            return self._clip(inputs, targets, clipping_norm)
+        parts = [self._clip(*part, clipping_norm) for part in self._parts(inputs, targets, _SUMMED_IN_FLOAT32)]
+        total = torch.zeros(self._size, dtype=torch.float64, device=inputs.device)
+        for part in parts:
+            total += part.total
+        return Clipped(total, [squared for part in parts for squared in part.squared_norms])
+
+    def _clip(self, inputs: Tensor, targets: Tensor, clipping_norm: float) -> Clipped:
+        """The clipped sum of few enough records to add them in the parameters' precision."""
         total = torch.zeros(self._size, dtype=self._dtype, device=inputs.device)
         if len(inputs) == 0:
             return Clipped(total, [])
-        self.prepare(inputs if self._views == 1 else inputs.flatten(0, 1), targets)
         compiled, squared = self._compiled_for(len(inputs)), []
         for part in self._parts(inputs, targets, compiled.rows if compiled else self._part_size):
             done = compiled(*part, clipping_norm) if compiled else None
@@ -156,16 +172,17 @@ class GradientEngine:
                 squared += self._add(*part, clipping_norm, split_flat(total, self._shapes))
             else:
                 total += done[0]
-                squared.append(done[1][done[1].isfinite()])
+                squared.append(done[1][done[1] <= _LONGEST_SQUARED])
         return Clipped(total, squared)
 
     def _parts(self, inputs: Tensor, targets: Tensor, most: int) -> Iterable[tuple[Tensor, Tensor]]:
-        """The batch in equal parts of at most so many records."""
-        parts = math.ceil(len(inputs) / most)
-        if parts == 1:
+        """The batch in parts of so many records, and the rest.
+
+        Parts of one size, whatever the batch's: were they cut anew for one record more, every sum would round anew.
+        """
+        if len(inputs) <= most:
             return [(inputs, targets)]
-        size = math.ceil(len(inputs) / parts)
-        return zip(inputs.split(size), targets.split(size), strict=True)
+        return zip(inputs.split(most), targets.split(most), strict=True)
 
     def _compiled_for(self, records: int) -> CompiledSum | None:
         """The compiled step, if it is wanted and can be had."""
@@ -181,7 +198,7 @@ class GradientEngine:
         pieces = self._pieces(inputs, targets)
         squared = self._by_group(pieces)
         whole = squared.sum(0)
-        counted = whole.isfinite() & (torch.arange(len(inputs), device=inputs.device) < records)
+        counted = (whole <= _LONGEST_SQUARED) & (torch.arange(len(inputs), device=inputs.device) < records)
         scales = self._clipping.scales(squared, clipping_norm).where(counted, 0.0)
         self._sum(pieces, scales, split_flat(total, self._shapes))
         return total, whole
@@ -193,9 +210,7 @@ class GradientEngine:
         """
         try:
             pieces = self._pieces(inputs, targets)
-        except LossShapeError:
-            raise
-        except Exception:
+        except Exception:  # what concerns all records, `prepare` has raised
             if len(inputs) == 1:
                 return []
             half = len(inputs) // 2
@@ -205,8 +220,8 @@ class GradientEngine:
             return []
         squared = self._by_group(pieces)
         whole = squared.sum(0) if len(squared) > 1 else squared[0]
-        if not math.isfinite(float(whole.sum())):
-            finite = whole.isfinite()
+        if not float(whole.max()) <= _LONGEST_SQUARED:  # of NaN and others, the largest is NaN
+            finite = whole <= _LONGEST_SQUARED
             some = bool(finite.any())
             return self._add(inputs[finite], targets[finite], clipping_norm, outs) if some else []
         self._sum(pieces, self._clipping.scales(squared, clipping_norm), outs)

@@ -13,14 +13,12 @@ from torch.func import functional_call
 
 from fedprivacy.gradients.parameters import trainable_parameters
 from fedprivacy.gradients.problems import Kind, Problem
+from fedprivacy.gradients.selfcheck import nudge
 from fedprivacy.gradients.watching import Call, calls
 
 _TOLERANCE = 1e-4
 """Relative to the largest value. Float32 kernels differ by 1e-6 for batches of different sizes; what mixes records
 differs by its own size."""
-
-_NUDGE = 0.02
-"""How far parameters are moved, so that a layer which starts at zero hides nothing of what comes before it."""
 
 MIXES = "mixes the records of a batch"
 """What is wrong, in words."""
@@ -71,10 +69,7 @@ def _mixes(run: _Run, records: Tensor) -> bool:
 def _runs(model: nn.Module) -> Iterator[_Run]:
     """The model with its own parameters, and with others nearby."""
     yield model
-    nudged = {
-        name: p + _NUDGE * torch.arange(p.numel(), dtype=p.dtype, device=p.device).cos().view_as(p)
-        for name, p in trainable_parameters(model).items()
-    }
+    nudged = {name: p + nudge(p) for name, p in trainable_parameters(model).items()}
     yield lambda records: functional_call(model, nudged, (records,))
 
 

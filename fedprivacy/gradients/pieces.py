@@ -31,6 +31,9 @@ _SMALLEST_SURE_NORM = 1e-12
 _CHUNK_BYTES = 16 * 2**20
 """Written gradients that are in flight at a time: what a processor's cache still holds."""
 
+_LONGEST_FACTOR = 2.0**64
+"""With a longer factor a gradient counts as not finite: scaled down, the other factor would lose digits in float32."""
+
 _CANCELLATION = 2.0**-9
 """A Gram norm below this share of its largest possible value is summed in float64, or float32 rounding would exceed
 the mechanism's allowance for it."""
@@ -46,7 +49,7 @@ class Piece(ABC):
 
     @abstractmethod
     def norms(self) -> Tensor:
-        """Euclidean norm of each record's gradient, shape [batch], float32 or float64, right to 1e-6."""
+        """Euclidean norm of each record's gradient, shape [batch], float32 or float64, right to 2e-5."""
 
     @abstractmethod
     def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
@@ -184,7 +187,9 @@ class Gram(Piece):
         inputs, grads = self._inputs.double(), self._output_gradients.double()
         gram = torch.bmm(inputs, inputs.transpose(1, 2)).mul_(torch.bmm(grads, grads.transpose(1, 2)))
         squared = gram.sum((1, 2)).clamp_(min=0.0)
-        largest = inputs.square().sum((1, 2)) * grads.square().sum((1, 2))
+        one, other = inputs.square().sum((1, 2)), grads.square().sum((1, 2))
+        squared.masked_fill_(torch.maximum(one, other) > _LONGEST_FACTOR**2, torch.inf)
+        largest = one * other
         if bool((squared < _CANCELLATION**2 * largest).any()):
             self._inputs, self._output_gradients = inputs, grads
         return squared.sqrt_()
@@ -300,11 +305,12 @@ def added(pieces: Sequence[Piece], kept_bytes: int) -> Piece:
 def _factor_norms(rows: Tensor) -> Tensor:
     """Norms [batch] of rows [batch, n], right to 1e-6 however small they are."""
     if rows.is_cuda or torch.compiler.is_compiling():  # no branch on a value there
-        exact: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
-        return exact
-    norms = row_norms(rows)
-    sure = norms.dtype == torch.float64 or float(norms.min()) > _SMALLEST_SURE_NORM
-    return norms if sure else row_norms(rows.double())
+        norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
+    else:
+        norms = row_norms(rows)
+        if norms.dtype != torch.float64 and not float(norms.min()) > _SMALLEST_SURE_NORM:
+            norms = row_norms(rows.double())
+    return norms.masked_fill_(norms > _LONGEST_FACTOR, torch.inf)
 
 
 def row_norms(rows: Tensor) -> Tensor:

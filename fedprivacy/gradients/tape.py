@@ -27,6 +27,10 @@ class NoRecordAxisError(ValueError):
     """No axis of a layer's input counts the records."""
 
 
+class OverlapError(ValueError):
+    """Parts of one parameter share rows: their gradients could not be added before the norm is taken."""
+
+
 class Part(NamedTuple):
     """A parameter, or a range of its rows (the query, key and value rows of an attention's one weight).
 
@@ -43,6 +47,10 @@ class Part(NamedTuple):
     def of(self, whole: Tensor) -> Tensor:
         """The part's rows of a tensor of the parameter's shape."""
         return whole if self.stop is None else whole[self.start : self.stop]
+
+    def overlaps(self, other: Part) -> bool:
+        """Whether two parts of the same parameter share rows."""
+        return self.stop is None or other.stop is None or (self.start < other.stop and other.start < self.stop)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,9 +70,19 @@ class Gathered:
         self._sized: list[Sized] = []
         self._expected: dict[Part, int] = {}
         self._uses: dict[Part, list[Piece]] = {}
+        self._parts: dict[int, set[Part]] = {}
 
     def expect(self, part: Part) -> None:
-        """Announce one use of a part."""
+        """Announce one use of a part.
+
+        Raises:
+            OverlapError: another part has some of the same rows.
+        """
+        parts = self._parts.setdefault(part.place, {part})
+        if part not in parts:
+            if any(part.overlaps(other) for other in parts):
+                raise OverlapError(f"parameter {part.place} is used in parts that share rows")
+            parts.add(part)
         self._expected[part] = self._expected.get(part, 0) + 1
 
     def add(self, part: Part, piece: Piece) -> None:
@@ -102,7 +120,15 @@ class Tape:
         held_bytes: about how much memory the batch's activations take.
     """
 
-    def __init__(self, indices: Mapping[Parameter, int], axes: dict[str, int], records: int, kept_bytes: int) -> None:
+    def __init__(
+        self,
+        indices: Mapping[Parameter, int],
+        axes: dict[str, int],
+        records: int,
+        kept_bytes: int,
+        *,
+        learning: bool = True,
+    ) -> None:
         """Start an empty tape.
 
         Args:
@@ -110,10 +136,11 @@ class Tape:
             axes: which axis of each layer's input counts the records; filled on the first pass, obeyed on the others.
             records: number of records in the batch.
             kept_bytes: how many bytes of written gradients each parameter may keep.
+            learning: whether `axes` may still be filled: on made-up records only, for what follows proves them.
         """
         self.records, self.kept_bytes, self.held_bytes = records, kept_bytes, 0
         self.roots: list[GradientEdge] = []
-        self._indices, self._axes = indices, axes
+        self._indices, self._axes, self._learning = indices, axes, learning
         self._pieces = Gathered(kept_bytes)
 
     def part(self, parameter: Tensor | None, start: int = 0, stop: int | None = None) -> Part | None:
@@ -128,19 +155,32 @@ class Tape:
         the same axis, for a sequence may be as long as a batch by chance.
 
         Raises:
-            NoRecordAxisError: neither does.
+            NoRecordAxisError: neither does, or the layer was not used on the first pass.
         """
-        axis = self._axes.setdefault(layer, 0 if source.shape[:1] == (self.records,) else 1)
+        if self._learning:
+            self._axes.setdefault(layer, 0 if source.shape[:1] == (self.records,) else 1)
+        axis = self._axes.get(layer)
+        if axis is None:
+            raise NoRecordAxisError(f"layer '{layer}': not used by the records that its record axis was proven on")
         if source.dim() <= axis or source.shape[axis] != self.records:
             raise NoRecordAxisError(f"layer '{layer}': no axis of its input {list(source.shape)} counts the records")
         return axis
+
+    def require_records_first(self, layer: str, source: Tensor) -> None:
+        """Refuse a layer's input whose first axis does not count the records.
+
+        Raises:
+            NoRecordAxisError: it does not.
+        """
+        if self.record_axis(layer, source) != 0:
+            raise NoRecordAxisError(f"layer '{layer}': the first axis of its input does not count the records")
 
     def shared(self, layer: str, source: Tensor) -> bool:
         """Whether all records share a layer's input, such as the positions 0 to T - 1: no axis of it counts them.
 
         Decided on the first pass like `record_axis`, for there may be as many positions as records by chance.
         """
-        if layer not in self._axes and self.records not in source.shape[:2]:
+        if self._learning and layer not in self._axes and self.records not in source.shape[:2]:
             self._axes[layer] = _SHARED
         return self._axes.get(layer) == _SHARED
 

@@ -66,7 +66,7 @@ def register_rule(kind: type[nn.Module], gradients: PerRecordGradients) -> None:
     def rule(tape: Tape, name: str, layer: nn.Module, inputs: Tensor) -> Tensor:
         output: Tensor = kind.forward(layer, inputs)
         parameters = dict(layer.named_parameters(recurse=False))
-        tape.record_axis(name, inputs)
+        tape.require_records_first(name, inputs)
 
         def pieces_of(gradient: Tensor) -> list[Piece]:
             written = gradients(layer, inputs.detach(), gradient)

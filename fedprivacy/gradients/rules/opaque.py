@@ -13,7 +13,7 @@ def opaque(tape: Tape, name: str, module: nn.Module, inputs: Tensor) -> Tensor:
     """Any module that takes and returns one tensor whose first axis counts the records."""
     output: Tensor = type(module).forward(module, inputs)
     parameters = {own: p for own, p in module.named_parameters() if tape.part(p) is not None}
-    tape.record_axis(name, inputs)
+    tape.require_records_first(name, inputs)
 
     def gradients_of(record: Tensor, gradient: Tensor) -> dict[str, Tensor]:
         def compute(trained: dict[str, Tensor]) -> Tensor:
