@@ -24,7 +24,7 @@ from fedprivacy.gradients.selfcheck import PROBES, Means, check_against_loop, ch
 
 log = logging.getLogger(__name__)
 
-_IN_CACHE = 6 * 2**20
+_IN_CACHE = 17 * 2**20
 """Bytes that a processor's cache holds: the size of part of a batch that is computed fastest."""
 
 _MODERATE = 64 * 2**20
@@ -105,7 +105,8 @@ def fitting_portion(means: Means, probe: tuple[Tensor, Tensor], max_memory: int 
     else:
         fastest = max(_IN_CACHE // each, min(_MODERATE // each, 4 * _LEAST_PART), _LEAST_PART)
     allowed = fastest if max_memory is None else max_memory // each
-    return Portion(max(1, min(fastest, allowed)), kept_bytes)
+    most = max(1, min(fastest, allowed))
+    return Portion(2 ** (most.bit_length() - 1), kept_bytes)  # a power of two divides most batches without a rest
 
 
 def _candidates(model: nn.Module, loss: Loss, autocast: torch.dtype | None) -> Iterator[Callable[[], Means]]:
