@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedprivacy.config import BUILT_IN, FIELDS
-from fedprivacy.gradients.doctor import Example
+from fedprivacy.gradients.checks.doctor import Example
 from fedprivacy.tasks import ShardSource, Task, TaskError
 from fedprivacy.tasks.loading import lacking, load_module
 

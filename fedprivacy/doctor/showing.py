@@ -15,10 +15,10 @@ from rich.text import Text
 from torch import nn
 
 from fedprivacy.doctor.finding import ModelError, Patient
-from fedprivacy.gradients.doctor import Diagnosis, diagnose
-from fedprivacy.gradients.problems import Problem, grouped
-from fedprivacy.gradients.repair import made_private
-from fedprivacy.gradients.supported import frozen_problems
+from fedprivacy.gradients.checks.doctor import Diagnosis, diagnose
+from fedprivacy.gradients.checks.problems import Problem, grouped
+from fedprivacy.gradients.checks.repair import made_private
+from fedprivacy.gradients.checks.supported import frozen_problems
 from fedprivacy.wording import count_text
 
 IMPORT = "from fedprivacy.gradients import made_private"

@@ -1,13 +1,13 @@
 """Clipped sums of per-record gradients."""
 
+from fedprivacy.gradients.checks.repair import made_private
+from fedprivacy.gradients.checks.supported import check_frozen, check_model, check_on_blank
 from fedprivacy.gradients.clipping import AutomaticClipping, Clipping, FlatClipping, PerLayerClipping
 from fedprivacy.gradients.engine import Clipped, GradientEngine, clipped_gradient_sum
 from fedprivacy.gradients.errors import InPlaceError, LossShapeError, UnsupportedModelError
 from fedprivacy.gradients.losses import Loss
 from fedprivacy.gradients.parameters import flat_parameters, trainable_parameters
-from fedprivacy.gradients.repair import made_private
 from fedprivacy.gradients.rules import register_rule
-from fedprivacy.gradients.supported import check_frozen, check_model, check_on_blank
 
 __all__ = [
     "AutomaticClipping",

@@ -15,6 +15,7 @@ from fedprivacy.gradients.compiled import CompiledSum
 from fedprivacy.gradients.fallbacks import Loop
 from fedprivacy.gradients.losses import Loss
 from fedprivacy.gradients.parameters import split_flat, trainable_parameters
+from fedprivacy.gradients.precision import full_precision
 from fedprivacy.gradients.program import Program
 from fedprivacy.gradients.selfcheck import Means, made_up_records
 from fedprivacy.gradients.tape import Sized
@@ -70,7 +71,7 @@ class GradientEngine:
         """Prepare nothing yet: the shape of the first batch decides.
 
         Args:
-            model: as `supported.check_model` accepts it.
+            model: as `checks.supported.check_model` accepts it.
             loss: one loss for each record.
             clipping: how one record's contribution is bounded; None: `FlatClipping`.
             views: augmentation multiplicity (De et al. 2022): each record comes as this many views of itself, whose
@@ -117,8 +118,9 @@ class GradientEngine:
         if kind == self._prepared:
             return
         loop = Loop(self.model, self._loss)
-        probe = made_up_records(inputs, targets, loop)
-        self._means = admitted(self.model, self._loss, loop, probe, autocast=self._autocast)
+        with full_precision:
+            probe = made_up_records(inputs, targets, loop)
+            self._means = admitted(self.model, self._loss, loop, probe, autocast=self._autocast)
         portion = fitting_portion(self._means, probe, self._max_memory)
         self._part_size, self._kept_bytes = max(1, portion.records // self._views), portion.kept_bytes
         self._prepared, self._compiled = kind, None
@@ -152,6 +154,11 @@ class GradientEngine:
             inputs, targets = inputs[mask], targets[mask]
         if len(inputs) > 0:
             self.prepare(inputs if self._views == 1 else inputs.flatten(0, 1), targets)
+        with full_precision:
+            return self._clip_any(inputs, targets, clipping_norm)
+
+    def _clip_any(self, inputs: Tensor, targets: Tensor, clipping_norm: float) -> Clipped:
+        """The clipped sum of however many records."""
         if len(inputs) <= _SUMMED_IN_FLOAT32:
             return self._clip(inputs, targets, clipping_norm)
         parts = [self._clip(*part, clipping_norm) for part in self._parts(inputs, targets, _SUMMED_IN_FLOAT32)]

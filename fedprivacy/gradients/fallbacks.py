@@ -14,19 +14,27 @@ from fedprivacy.gradients.pieces import Written
 from fedprivacy.gradients.tape import Part, Sized
 
 
-class Vectorised:
-    """Per-record gradients of everything that `torch.func` can transform, all written out.
+class _Fallback:
+    """What writes every record's gradient out.
 
     Attributes:
-        name: for people.
         held_bytes: unknown, beside the written gradients.
     """
 
-    name = "vmap"
     held_bytes = 0
 
     def __init__(self, model: nn.Module, loss: Loss) -> None:
         self._model, self._loss = model, loss
+
+
+class Vectorised(_Fallback):
+    """Per-record gradients of everything that `torch.func` can transform.
+
+    Attributes:
+        name: for people.
+    """
+
+    name = "vmap"
 
     def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
         """Every trained parameter's piece for one batch; see `BookKeeping.pieces`."""
@@ -39,19 +47,14 @@ class Vectorised:
         return _written(gradients(trainable_parameters(self._model), inputs, targets).values())
 
 
-class Loop:
+class Loop(_Fallback):
     """One backward pass for each record: the last resort, and the oracle of the self-check.
 
     Attributes:
         name: for people.
-        held_bytes: unknown, beside the written gradients.
     """
 
     name = "loop"
-    held_bytes = 0
-
-    def __init__(self, model: nn.Module, loss: Loss) -> None:
-        self._model, self._loss = model, loss
 
     def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
         """Every trained parameter's piece for one batch; see `BookKeeping.pieces`."""

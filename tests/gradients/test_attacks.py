@@ -8,6 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedprivacy.gradients import AutomaticClipping, FlatClipping, GradientEngine, check_on_blank
+from fedprivacy.gradients.precision import full_precision
 from tests.gradients.oracle import cross_entropy, expected_sum, no_program, records_gradients
 
 
@@ -225,3 +226,33 @@ def test_inputs_near_the_end_of_float32_count_for_at_most_c(size):
     for clipping_norm in (1e-6, 1e-3, 1.0):
         one = engine.clipped_sum(torch.tensor([[size, -size / 2, size / 3]]), torch.zeros(1), clipping_norm)
         assert one.double().norm() <= clipping_norm
+
+
+@pytest.fixture
+def low_precision():
+    torch.set_float32_matmul_precision("medium")
+    yield
+    torch.set_float32_matmul_precision("highest")
+
+
+def test_a_process_that_multiplies_in_low_precision_gets_full_sums(low_precision):
+    torch.manual_seed(0)
+    model, seen = nn.Linear(512, 256), set()
+
+    def loss(outputs, targets):
+        seen.add(torch.get_float32_matmul_precision())
+        return cross_entropy(outputs, targets)
+
+    inputs, targets = torch.rand(64, 512), torch.arange(64)
+    check(GradientEngine(model, loss), inputs, targets, 0.1)
+    assert seen == {"highest"}
+    assert torch.get_float32_matmul_precision() == "medium"
+
+
+def test_precision_is_given_back_when_the_last_thread_leaves(low_precision):
+    with full_precision:
+        with ThreadPoolExecutor(1) as pool:
+            pool.submit(full_precision.__enter__).result()
+            pool.submit(full_precision.__exit__, None, None, None).result()
+        assert torch.get_float32_matmul_precision() == "highest"
+    assert torch.get_float32_matmul_precision() == "medium"

@@ -24,10 +24,10 @@ from fedprivacy.gradients import (
     check_on_blank,
     made_private,
 )
-from fedprivacy.gradients.behaviour import behavioural_problems
-from fedprivacy.gradients.doctor import Example, diagnose
-from fedprivacy.gradients.problems import Kind, grouped
-from fedprivacy.gradients.structure import structural_problems
+from fedprivacy.gradients.checks.behaviour import behavioural_problems
+from fedprivacy.gradients.checks.doctor import Example, diagnose
+from fedprivacy.gradients.checks.problems import Kind, grouped
+from fedprivacy.gradients.checks.structure import structural_problems
 from fedprivacy.tasks import ShardSource, load_task
 
 FEATURES, TARGETS = torch.zeros(0, 6), torch.zeros(0, dtype=torch.int64)

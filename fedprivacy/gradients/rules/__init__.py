@@ -60,7 +60,9 @@ def register_rule(kind: type[nn.Module], gradients: PerRecordGradients) -> None:
     Args:
         kind: the layer's exact class; its `forward` takes and returns one tensor whose first axis counts the records.
         gradients: computes the per-record gradients of the layer's own parameters from its inputs and the gradients of
-            its outputs. The engine checks the result against autograd before it is used on records.
+            its outputs: a row for each, the frozen ones too. Layers inside the layer are not covered: their
+            parameters need rules of their own. The engine checks the result against autograd before it is used on
+            records, and takes other means if they differ.
     """
 
     def rule(tape: Tape, name: str, layer: nn.Module, inputs: Tensor) -> Tensor:

@@ -11,10 +11,10 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedprivacy.gradients.checks.problems import Kind, Problem
+from fedprivacy.gradients.checks.watching import Call, calls
 from fedprivacy.gradients.parameters import trainable_parameters
-from fedprivacy.gradients.problems import Kind, Problem
 from fedprivacy.gradients.selfcheck import nudge
-from fedprivacy.gradients.watching import Call, calls
 
 _TOLERANCE = 1e-4
 """Relative to the largest value. Float32 kernels differ by 1e-6 for batches of different sizes; what mixes records

@@ -7,12 +7,12 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fedprivacy.gradients.behaviour import behavioural_problems, failure, unwise
+from fedprivacy.gradients.checks.behaviour import behavioural_problems, failure, unwise
+from fedprivacy.gradients.checks.problems import Kind, Problem
+from fedprivacy.gradients.checks.repair import made_private
+from fedprivacy.gradients.checks.structure import structural_problems
 from fedprivacy.gradients.engine import GradientEngine
 from fedprivacy.gradients.losses import Loss
-from fedprivacy.gradients.problems import Kind, Problem
-from fedprivacy.gradients.repair import made_private
-from fedprivacy.gradients.structure import structural_problems
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

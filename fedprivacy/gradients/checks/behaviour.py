@@ -14,14 +14,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from fedprivacy.gradients.checks.mixing import MIXES, differ, each_alone, mixing_problems
+from fedprivacy.gradients.checks.problems import Kind, Problem
+from fedprivacy.gradients.checks.state import changed_layers, state_of
+from fedprivacy.gradients.checks.watching import failing_layer, first_to_change, overwritten
 from fedprivacy.gradients.fallbacks import Loop
 from fedprivacy.gradients.losses import Loss
-from fedprivacy.gradients.mixing import MIXES, differ, each_alone, mixing_problems
-from fedprivacy.gradients.problems import Kind, Problem
 from fedprivacy.gradients.selfcheck import PROBES, made_up_records
-from fedprivacy.gradients.state import changed_layers, state_of
 from fedprivacy.gradients.tape import Sized
-from fedprivacy.gradients.watching import failing_layer, first_to_change, overwritten
 
 _RANDOM = ("draws random numbers", "leave out dropout, noise and augmentation")
 _NEW = "write x = x + y instead of x += y, and inplace=False"

@@ -8,11 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
 
-from fedprivacy.gradients.behaviour import behavioural_problems
+from fedprivacy.gradients.checks.behaviour import behavioural_problems
+from fedprivacy.gradients.checks.problems import Kind, Problem, in_words
+from fedprivacy.gradients.checks.structure import structural_problems
 from fedprivacy.gradients.errors import InPlaceError, LossShapeError, UnsupportedModelError
 from fedprivacy.gradients.losses import Loss
-from fedprivacy.gradients.problems import Kind, Problem, in_words
-from fedprivacy.gradients.structure import structural_problems
 
 
 def check_model(model: nn.Module) -> None:

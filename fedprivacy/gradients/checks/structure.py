@@ -15,8 +15,8 @@ from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
-from fedprivacy.gradients.problems import Kind, Problem
-from fedprivacy.gradients.repair import has_replacement
+from fedprivacy.gradients.checks.problems import Kind, Problem
+from fedprivacy.gradients.checks.repair import has_replacement
 
 _MASKS = "whose masks follow a record's place in the batch"
 
