@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
 from fedprivacy.budget import PrivacyBudget
-from fedprivacy.events import Event, History
+from fedprivacy.events import History, PoissonSampledGaussian
 from fedprivacy.ledger import Allowance, ChargeState, Ledger
 
 _SHARD = "this shard"
@@ -33,7 +33,7 @@ class Odometer:
         self._filter = FILTERS[filter](budget)
         self._ledger.open_budgets({_SHARD: Allowance(budget, filter)})
 
-    def charge(self, run_id: str, round: int, event: Event, steps: int) -> None:
+    def charge(self, run_id: str, round: int, event: PoissonSampledGaussian, steps: int) -> None:
         """Write the charge durably, whole or not at all.
 
         Raises:

@@ -9,7 +9,12 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable
 
-from fedprivacy.events import Event, History
+import numpy as np
+from scipy.special import bdtrc
+
+from fedprivacy.events import Event, History, TruncatedPoissonSampledGaussian
+
+_ROUND_UP = 1.0 + 1e-6  # far above the error of the binomial tail measured against 50-digit arithmetic
 
 
 def checked(history: History) -> dict[Event, int]:
@@ -21,9 +26,9 @@ def checked(history: History) -> dict[Event, int]:
     for event, count in history.items():
         if count != int(count) or count < 0:
             raise ValueError(f"the history counts {event} {count} times; a count is an integer of at least 0.")
-    executed = {event: int(count) for event, count in history.items() if count > 0}
+    executed: dict[Event, int] = {event: int(count) for event, count in history.items() if count > 0}
     _check_relations(executed)
-    return dict(sorted(executed.items()))
+    return dict(sorted(executed.items(), key=lambda item: _rank(item[0])))
 
 
 def extended(past: History | None, event: Event, steps: int) -> dict[Event, int]:
@@ -37,6 +42,38 @@ def extended(past: History | None, event: Event, steps: int) -> dict[Event, int]
     history = checked(past or {})
     _check_relations([*history, event])
     return checked({**history, event: history.get(event, 0) + steps})
+
+
+def untruncated(history: History) -> tuple[dict[Event, int], float]:
+    """`history` with every sample left as large as it is drawn, and the probability that one was cut down.
+
+    Formal guarantee (Chua et al. 2024, arXiv 2411.04205): with that probability psi, in total over the executions,
+    `history` is within total variation psi of the returned one. If the latter is (epsilon, delta)-differentially
+    private, the former is (epsilon, delta + (1 + e^epsilon) psi)-differentially private.
+
+    Raises:
+        ValueError: as `checked`.
+    """
+    whole: dict[Event, int] = {}
+    total = 0.0
+    for event, count in checked(history).items():
+        drawn: Event = event
+        if isinstance(event, TruncatedPoissonSampledGaussian):
+            drawn, total = event.untruncated, total + count * truncation(event)
+        whole[drawn] = whole.get(drawn, 0) + count
+    return checked(whole), total
+
+
+def truncation(event: TruncatedPoissonSampledGaussian) -> float:
+    """Probability that one sample is larger than `event.largest_sample`, rounded up; 0 when it cannot be."""
+    if event.largest_sample >= event.records:
+        return 0.0
+    tail = float(bdtrc(event.largest_sample, event.records, event.sampling_rate))
+    return min(tail * _ROUND_UP + float(np.finfo(float).tiny), 1.0)
+
+
+def _rank(event: Event) -> tuple[str, tuple[float | str, ...]]:
+    return type(event).__name__, tuple(getattr(event, name) for name in event.__slots__)
 
 
 def _check_relations(events: Iterable[Event]) -> None:

@@ -37,19 +37,24 @@ from scipy import fft
 from scipy.special import ndtri, xlogy
 
 from fedprivacy.accounting import rdp
-from fedprivacy.accounting.histories import check_delta, checked, extended
+from fedprivacy.accounting.histories import check_delta, checked, extended, untruncated
+from fedprivacy.accounting.pairs import pair
 from fedprivacy.accounting.privacy_loss import ROUNDING, TILTS, Direction, DiscreteLoss, deviation, discretise, support
 from fedprivacy.events import Event, History
 
 FloatArray = NDArray[np.float64]
 
-_POINTS_PER_DEVIATION = 16  # grid points in a standard deviation of one execution's loss
+POINTS_PER_DEVIATION = 16  # grid points in a standard deviation of one execution's loss
+POINTS_OF_BOUNDED = 128  # the same of one execution whose loss has a largest value, an atom, that a grid blurs
 _MOST_POINTS = 2**18  # of a grid; beyond, the grid is coarsened, which costs tightness and never soundness
-_LEAST_NOISE = 1e-4  # noise multiplier; under it, one execution may cost 10^8 nats and is left to RDP
+_LEAST_NOISE = 1e-4  # in units of the sensitivity; under it, one execution may cost 10^8 nats and is left to RDP
 _FEWEST_POINTS = 64
 _LARGEST_INDEX = 2.0**30  # of a grid point of one execution, so that the indices of 2^31 executions fit 64 bits
 _FINEST_STEP = 2.0**-50  # nats; below it, rounding decides
 _MOST_PLANS = 12  # made for one history; what is known by then is a bound
+_MOST_GUESSES = 30  # of what is left of delta for releases of samples that are cut down
+_GUESS_AHEAD = 1.001
+_LARGEST_EXPONENT = 700.0
 _CHERNOFF_GAP = 5.0  # over the tilt: how far a Chernoff bound on epsilon usually is above it, at most
 _LOG_MAGNIFICATION = 7.0  # nats by which rounding errors may exceed the least possible, to shorten the period
 _NEGLIGIBLE = 1e-6  # share of delta that truncation and aliasing may cost
@@ -96,7 +101,36 @@ def epsilons(event: Event, steps: Sequence[int], delta: float, past: History | N
 
 
 def _upper_bounds(histories: Sequence[Mapping[Event, int]], delta: float) -> FloatArray:
-    """Bounds for histories each of which contains the next, shape [histories].
+    """Bounds for histories each of which contains the next, shape [histories]."""
+    whole = [untruncated(history) for history in histories]
+    if all(cut == 0.0 for _, cut in whole):
+        return _whole_bounds([history for history, _ in whole], delta)
+    bounds = np.array([_truncated_bound(history, cut, delta) for history, cut in whole], dtype=np.float64)
+    return np.asarray(np.minimum.accumulate(bounds))
+
+
+def _truncated_bound(history: Mapping[Event, int], cut: float, delta: float) -> float:
+    """Bound for a history of which some samples were cut down, with probability `cut` in total.
+
+    See `histories.untruncated`: what is left of delta depends on epsilon, so epsilon is guessed from below, and the
+    first that is found not to exceed its guess is a bound.
+    """
+    bound = float(_whole_bounds([history], delta)[0])
+    if cut == 0.0:
+        return bound
+    for _ in range(_MOST_GUESSES):
+        guess = bound * _GUESS_AHEAD
+        left = delta - (1.0 + math.exp(guess)) * cut if guess < _LARGEST_EXPONENT else 0.0
+        if left <= 0.0:
+            break
+        bound = float(_whole_bounds([history], math.nextafter(left, 0.0))[0])
+        if bound <= guess:
+            return bound
+    return math.inf
+
+
+def _whole_bounds(histories: Sequence[Mapping[Event, int]], delta: float) -> FloatArray:
+    """Bounds for histories without cut samples, each of which contains the next, shape [histories].
 
     They are the better of two rigorous bounds; RDP wins where the grid had to be coarsened beyond use. What bounds a
     history also bounds its part, which keeps the bounds in order and tells each plan where to look.
@@ -116,13 +150,13 @@ def _directed_epsilon(history: Mapping[Event, int], direction: Direction, delta:
     """Upper bound on epsilon in one direction: `known`, which is one, or a smaller one."""
     if not history:
         return 0.0
-    if min(event.noise_multiplier for event in history) < _LEAST_NOISE:
+    if min(pair(event).noise for event in history) < _LEAST_NOISE:
         return known
     reach = _reach(history, delta)
     supports = [support(event, direction, reach) for event in history]
-    log2_step = _log2_step(history, direction, supports)
+    log2_step = _log2_step(history, supports)
     for _ in range(_MOST_PLANS):
-        terms = [(discretise(event, direction, log2_step, reach), count) for event, count in history.items()]
+        terms = [(discretise(event, log2_step, reach)[direction], count) for event, count in history.items()]
         plan = _Plan.of(terms, 2.0**log2_step, delta, known)
         if plan.points > _MOST_POINTS:
             log2_step += math.ceil(math.log2(plan.points / _MOST_POINTS))
@@ -144,19 +178,22 @@ def _reach(history: Mapping[Event, int], delta: float) -> float:
     return math.ceil(-2.0 * float(ndtri(tail))) / 2.0
 
 
-def _log2_step(history: Mapping[Event, int], direction: Direction, supports: Sequence[tuple[float, float]]) -> int:
+def _log2_step(history: Mapping[Event, int], supports: Sequence[tuple[float, float]]) -> int:
     """Base-2 logarithm of a grid step that is fine relative to the history's root mean square deviation.
 
     Splitting a cell adds at most h^2 / 4 to the variance of each execution's loss, whatever the event: what counts is
     the mean variance of an execution. A fixed step would be wasteful for large losses and wrong for small ones.
     """
     counts = np.array(list(history.values()), dtype=np.float64)
-    deviations = np.array([deviation(event, direction) for event in history])
+    deviations = np.array([deviation(event) for event in history])
     typical = math.sqrt(float(counts @ deviations**2 / counts.sum()))
     longest = max(high - low for low, high in supports)
     largest = max(max(abs(low), abs(high)) for low, high in supports)
     least = max(2.0 * longest / _MOST_POINTS, largest / _LARGEST_INDEX, _FINEST_STEP)
-    return math.floor(math.log2(max(typical / _POINTS_PER_DEVIATION, least)))
+    fineness = float(POINTS_PER_DEVIATION)
+    if any(math.isfinite(pair(event).largest_loss) for event in history):
+        fineness = max(fineness, POINTS_OF_BOUNDED / math.sqrt(counts.sum()))
+    return math.floor(math.log2(max(typical / fineness, least)))
 
 
 _Terms = Sequence[tuple[DiscreteLoss, int]]

@@ -14,18 +14,37 @@ most log(A_a) / (a - 1), A_a = E_Q[(P / Q)^a]: the direction that removes a reco
 
 What is computed is A_a - 1, never A_a: for a small sampling rate A_a - 1 is of order q^2, far below the spacing of the
 floating-point numbers around 1.
+
+The other mechanisms: Laplace noise has closed forms for the powers of e^loss without sampling and, by the binomial sum,
+at whole orders with sampling (the theorem above asks only that a reflection exchanges the two components); other orders
+lie below the chord, a -> log(A_a) being convex. Randomised response has a closed form. For samples of fixed size the
+divergence of the pair of `pairs.SubsampledGaussian` is at most log(1 + 2 (A_a - 1)) / (a - 1), A_a that of Poisson
+sampling with sensitivity 2 C: A_a - 1 is the mean of a function of P / Q that is never negative and is 0 at P = Q, and
+each half of that pair has at most the whole mean of its parent. This is never above the bound of Wang, Balle,
+Kasiviswanathan 2019 (arXiv 1808.00087). A sample that is cut down has no finite divergence.
 """
 
 from __future__ import annotations
 
 import functools
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln
 
-from fedprivacy.accounting.histories import check_delta, checked
-from fedprivacy.events import Event, History
+from fedprivacy.accounting.histories import check_delta, checked, truncation
+from fedprivacy.accounting.pairs import pair
+from fedprivacy.events import (
+    Event,
+    FixedSizeSampledGaussian,
+    History,
+    PoissonSampledGaussian,
+    PoissonSampledLaplace,
+    RandomizedResponse,
+    TruncatedPoissonSampledGaussian,
+)
 
 FloatArray = NDArray[np.float64]
 
@@ -43,27 +62,45 @@ ORDERS: FloatArray = np.sort(
 ORDERS.setflags(write=False)
 
 _ROUND_UP = 1.0 + 1e-11  # above the error measured against 50-digit arithmetic; the log-binomials dominate it
-_SERIES_BELOW = 0.02  # |u| under which (1+u)^a - 1 - au is summed as a series instead of subtracted
+_SERIES_BELOW = 0.02  # |u| (a - 1) under which (1+u)^a - 1 - au is summed as a series instead of subtracted
+_LARGEST_INTEGRATED = 32.0  # fractional orders beyond lie on the chord: it is within 1 / (4 a^2) of a Gaussian's curve
+_SERIES_TERMS = 10
 _MOST_NODES = 20_000
+_BINS_PER_OCTAVE = 16  # of noise multipliers whose integrals are taken on as many nodes
+_STRAIGHT = 20.0  # a / s up to which neither (1 + u)^a overflows nor the normal density underflows
+_LARGEST_LOG_RATIO = 600.0
+_BLOCK = 2**16  # numbers worked on at once: they stay in the processor's cache
+
+
+def divergences(events: Sequence[Event], orders: ArrayLike = ORDERS) -> FloatArray:
+    """Rényi divergences of one execution of each event, in nats.
+
+    Args:
+        events: the mechanisms, in any order, repeated or not.
+        orders: Rényi orders a, each > 1 and finite, shape [orders].
+
+    Returns:
+        Shape [events, orders], never negative, infinite where the divergence exceeds the floating-point range. Rounded
+        up.
+
+    Raises:
+        ValueError: an order is not greater than 1, or infinite.
+    """
+    order_array = _checked_orders(orders)
+    log_moments = np.empty((len(events), order_array.size))
+    kinds: dict[type[Event], list[int]] = {}
+    for index, event in enumerate(events):
+        kinds.setdefault(type(event), []).append(index)
+    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
+        for indices in kinds.values():
+            log_moments[indices] = _log_moments([events[index] for index in indices], order_array)
+        divergence = log_moments / (order_array - 1.0)
+    return np.where(np.isnan(divergence), np.inf, divergence) * _ROUND_UP
 
 
 def rdp(event: Event, orders: ArrayLike = ORDERS) -> FloatArray:
-    """Rényi divergence of one execution of `event`, in nats.
-
-    Args:
-        event: the mechanism.
-        orders: Rényi orders a, each > 1, shape [orders].
-
-    Returns:
-        Shape [orders], never negative, infinite where the divergence exceeds the floating-point range. Rounded up.
-
-    Raises:
-        ValueError: an order is not greater than 1.
-    """
-    order_array = np.atleast_1d(np.asarray(orders, dtype=np.float64))
-    if not np.all(order_array > 1.0):
-        raise ValueError(f"the Rényi orders start at {order_array.min()}; choose orders greater than 1.")
-    return _rdp(event, tuple(order_array.tolist())).copy()
+    """Rényi divergence of one execution of `event`, in nats, shape [orders]: see `divergences`."""
+    return np.array(_rows((event,), tuple(_checked_orders(orders).tolist()))[0])
 
 
 def compose(history: History, orders: ArrayLike = ORDERS) -> FloatArray:
@@ -72,28 +109,42 @@ def compose(history: History, orders: ArrayLike = ORDERS) -> FloatArray:
     Raises:
         ValueError: the history mixes neighbouring relations, or an order is not greater than 1.
     """
-    total = np.zeros(np.atleast_1d(np.asarray(orders)).shape)
-    for event, count in checked(history).items():
-        total += count * rdp(event, orders)
+    executed = checked(history)
+    rows = _rows(tuple(executed), tuple(_checked_orders(orders).tolist()))
+    total = np.zeros(rows.shape[1])
+    for count, row in zip(executed.values(), rows, strict=True):
+        total += count * row
     return total
 
 
 def epsilon(history: History, delta: float) -> float:
-    """Smallest epsilon that `ORDERS` prove for `history` at `delta`; 0 for an empty history.
+    """Smallest epsilon that `ORDERS`, or the order infinity, prove for `history` at `delta`; 0 for an empty history.
+
+    Infinite when samples were cut down, see `histories.untruncated`.
 
     Raises:
         ValueError: delta is outside (0, 1), or the history mixes neighbouring relations.
     """
     check_delta(delta)
-    return float(to_epsilon(compose(history), delta).min()) if checked(history) else 0.0
+    executed = checked(history)
+    if not executed:
+        return 0.0
+    return min(float(to_epsilon(compose(executed), delta).min()), _largest_loss(executed))
 
 
-def to_epsilon(divergence: ArrayLike, delta: float, orders: ArrayLike = ORDERS) -> FloatArray:
+def _largest_loss(history: Mapping[Event, int]) -> float:
+    """The divergence of order infinity, in nats: what the history costs at delta 0 (basic composition)."""
+    if any(isinstance(event, TruncatedPoissonSampledGaussian) for event in history):
+        return math.inf
+    return sum(count * pair(event).largest_loss for event, count in history.items()) * _ROUND_UP
+
+
+def to_epsilon(divergence: ArrayLike, delta: ArrayLike, orders: ArrayLike = ORDERS) -> FloatArray:
     """Epsilon at `delta` that each order proves alone (Canonne, Kamath, Steinke 2020, arXiv 2004.00010, Prop. 12).
 
     Args:
         divergence: Rényi divergence in nats, shape [..., orders].
-        delta: probability in (0, 1).
+        delta: probability in (0, 1), one, or of a shape like [..., 1].
         orders: Rényi orders, shape [orders].
 
     Returns:
@@ -107,99 +158,250 @@ def to_divergence(epsilon: float, delta: float, order: float) -> float:
     return epsilon - float(_conversion_cost(delta, np.float64(order)))
 
 
-def _conversion_cost(delta: float, orders: NDArray[np.float64] | np.float64) -> FloatArray:
+def _conversion_cost(delta: ArrayLike, orders: NDArray[np.float64] | np.float64) -> FloatArray:
     return np.asarray(np.log1p(-1.0 / orders) - (np.log(delta) + np.log(orders)) / (orders - 1.0))
 
 
-@functools.lru_cache(maxsize=4096)
-def _rdp(event: Event, orders: tuple[float, ...]) -> FloatArray:
-    order_array = np.array(orders)
-    sampling_rate, noise = np.float64(event.sampling_rate), np.float64(event.noise_multiplier)
-    with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
-        if sampling_rate == 1.0:
-            divergence = order_array / (2.0 * noise**2)
-        else:
-            divergence = _log_moments(sampling_rate, noise, order_array) / (order_array - 1.0)
-    return np.where(np.isnan(divergence), np.inf, divergence) * _ROUND_UP
+@functools.lru_cache(maxsize=1024)
+def _rows(events: tuple[Event, ...], orders: tuple[float, ...]) -> FloatArray:
+    return divergences(events, orders)
 
 
-def _log_moments(sampling_rate: np.float64, noise: np.float64, orders: FloatArray) -> FloatArray:
-    """log(A_a), shape [orders]."""
-    whole = orders == np.round(orders)
-    integrated = ~whole & (_node_count(noise, orders) <= _MOST_NODES)
-    log_moments = np.empty(orders.shape)
-    for index in np.flatnonzero(whole):
-        log_moments[index] = np.logaddexp(0.0, _whole_order(sampling_rate, noise, int(orders[index])))
-    if integrated.any():
-        log_moments[integrated] = np.logaddexp(0.0, _fractional_orders(sampling_rate, noise, orders[integrated]))
-    for index in np.flatnonzero(~whole & ~integrated):
-        log_moments[index] = _chord(sampling_rate, noise, float(orders[index]))
+def _checked_orders(orders: ArrayLike) -> FloatArray:
+    order_array = np.atleast_1d(np.asarray(orders, dtype=np.float64))
+    if not np.all((order_array > 1.0) & (order_array < np.inf)):
+        raise ValueError(
+            f"the Rényi orders lie between {order_array.min()} and {order_array.max()}; choose finite orders greater "
+            "than 1."
+        )
+    return order_array
+
+
+def _log_moments(events: Sequence[Event], orders: FloatArray) -> FloatArray:
+    """log(A_a) of events of one type, or bounds on it, shape [events, orders]."""
+    match events[0]:
+        case RandomizedResponse():
+            return np.logaddexp(0.0, _answers(events, orders))
+        case TruncatedPoissonSampledGaussian():
+            return _truncated(events, orders)
+        case PoissonSampledLaplace():
+            return _sampled_laplace(*_parameters(events), orders)
+        case PoissonSampledGaussian():
+            return _sampled_gaussian(*_parameters(events), orders)
+        case FixedSizeSampledGaussian():
+            rates, noise = _parameters(events)
+            log_moments = _sampled_gaussian(rates, noise, orders)
+            doubled = np.logaddexp(0.0, math.log(2.0) + log_moments + np.log(-np.expm1(-log_moments)))
+            return np.where(rates[:, None] < 1.0, doubled, log_moments)
+
+
+def _parameters(events: Sequence[Event]) -> tuple[FloatArray, FloatArray]:
+    """Sampling rates and noise in units of the sensitivity, each of shape [events]."""
+    sampled = (PoissonSampledGaussian, PoissonSampledLaplace, FixedSizeSampledGaussian)
+    known = [event for event in events if isinstance(event, sampled)]
+    rates = np.array([event.sampling_rate for event in known], dtype=np.float64)
+    noise = np.array([event.noise_multiplier / event.sensitivity for event in known], dtype=np.float64)
+    return rates, noise
+
+
+def _sampled_gaussian(rates: FloatArray, noise: FloatArray, orders: FloatArray) -> FloatArray:
+    """log(A_a), shape [events, orders]: whole orders by sums, others by integrals or, where those are long, chords."""
+    log_moments = orders * (orders - 1.0) / (2.0 * noise[:, None] ** 2)
+    bins = np.where(rates < 1.0, np.floor(np.log2(noise) * _BINS_PER_OCTAVE), np.nan)
+    for bin in np.unique(bins[rates < 1.0]):
+        least = 2.0 ** (bin / _BINS_PER_OCTAVE)
+        nodes = np.ceil((orders / least + 19.0) / _node_spacing(np.float64(least)))
+        integrated = (orders % 1.0 != 0.0) & (orders <= _LARGEST_INTEGRATED) & (nodes <= _MOST_NODES)
+        widest = int(nodes[integrated].sum()) // 2, int(np.ceil(orders[~integrated].max(initial=1.0)))
+        for rows in _blocks(np.flatnonzero(bins == bin), max(widest)):
+            powers = functools.partial(_gaussian_powers, noise[rows, None])
+            log_moments[np.ix_(rows, ~integrated)] = _chords(rates[rows], powers, orders[~integrated])
+            if integrated.any():
+                excess = _integrals(rates[rows], noise[rows], orders[integrated], nodes[integrated].astype(np.int64))
+                log_moments[np.ix_(rows, integrated)] = np.logaddexp(0.0, excess)
     return log_moments
 
 
-def _whole_order(sampling_rate: np.float64, noise: np.float64, order: int) -> float:
-    """log(A_a - 1) = log sum_{k=2..a} C(a, k) q^k (1 - q)^(a - k) (e^(k (k - 1) / (2 s^2)) - 1), a sum of positives."""
-    k = np.arange(2, order + 1, dtype=np.float64)
+def _sampled_laplace(rates: FloatArray, noise: FloatArray, orders: FloatArray) -> FloatArray:
+    """log(A_a), shape [events, orders]: without sampling in closed form, with it by sums and chords."""
+    log_moments = np.logaddexp(0.0, _laplace_powers(noise[:, None], orders))
+    for rows in _blocks(np.flatnonzero(rates < 1.0), int(np.ceil(orders.max(initial=1.0)))):
+        log_moments[rows] = _chords(rates[rows], functools.partial(_laplace_powers, noise[rows, None]), orders)
+    return log_moments
+
+
+def _answers(events: Sequence[Event], orders: FloatArray) -> FloatArray:
+    """log(A_a - 1) of randomised response, shape [events, orders].
+
+    With e the odds of the truth against another category, l = log e and t the probability of another category,
+    A_a - 1 = t (1 - e^-(a - 1) l) (e^(a l) - 1): a product of numbers that are not negative.
+    """
+    losses = np.array([[pair(event).support(math.inf)[1]] for event in events])
+    lies = [[event.uniform_probability / event.categories] for event in events if isinstance(event, RandomizedResponse)]
+    falling, rising = np.log(-np.expm1((1.0 - orders) * losses)), np.log(-np.expm1(-orders * losses))
+    return np.asarray(np.log(np.array(lies)) + falling + orders * losses + rising)
+
+
+def _truncated(events: Sequence[Event], orders: FloatArray) -> FloatArray:
+    """log(A_a), shape [events, orders]: infinite where a sample may be cut down."""
+    log_moments = np.full((len(events), orders.size), np.inf)
+    for row, event in enumerate(events):
+        if isinstance(event, TruncatedPoissonSampledGaussian) and truncation(event) == 0.0:
+            log_moments[row] = _log_moments([event.untruncated], orders)[0]
+    return log_moments
+
+
+def _blocks(members: NDArray[np.intp], width: int) -> Iterator[NDArray[np.intp]]:
+    """`members` in parts so short that tables of `width` numbers for each of them stay in the processor's cache."""
+    length = max(1, _BLOCK // width)
+    for start in range(0, members.size, length):
+        yield members[start : start + length]
+
+
+def _chords(rates: FloatArray, log_powers: Callable[[FloatArray], FloatArray], orders: FloatArray) -> FloatArray:
+    """log(A_a) at whole orders, and an upper bound on it at the others, shape [events, orders].
+
+    a -> log(A_a) is convex, so it lies below the chord between the neighbouring whole orders; log(A_1) = 0.
+    """
+    below, above = np.floor(orders), np.ceil(orders)
+    whole = np.unique(np.concatenate([below, above]))
+    log_moments = np.zeros((rates.size, whole.size))
+    beyond_one = whole > 1.0
+    log_moments[:, beyond_one] = np.logaddexp(0.0, _sums(rates, log_powers, whole[beyond_one]))
+    at_below, at_above = (log_moments[:, np.searchsorted(whole, ends)] for ends in (below, above))
+    between = orders > below
+    return np.where(between, at_below + (orders - below) * (at_above - at_below), at_below)
+
+
+def _sums(rates: FloatArray, log_powers: Callable[[FloatArray], FloatArray], orders: FloatArray) -> FloatArray:
+    """log(A_a - 1) at whole orders, shape [events, orders].
+
+    A_a - 1 = sum_{k=2..a} C(a, k) q^k (1 - q)^(a - k) (M_k - 1), M_k = E_Q[(P / Q)^k] without sampling: positive terms.
+
+    Args:
+        rates: q, shape [events].
+        log_powers: log(M_k - 1) as a function of k, from shape [k] to shape [events, k].
+        orders: a, each at least 2.
+    """
+    k = np.arange(2.0, orders.max(initial=1.0) + 1.0)
+    log_terms = log_powers(k) + k * np.log(rates[:, None])
+    log_rest = np.log1p(-rates[:, None, None])
+    log_sums = np.empty((rates.size, orders.size))
+    for group in _groups(orders):
+        log_choices, others = _choices(tuple(orders[group].tolist()))
+        terms = others * log_rest + log_choices + log_terms[:, None, : log_choices.shape[1]]
+        log_sums[:, group] = _log_sum_exp(terms)
+    return log_sums
+
+
+def _gaussian_powers(noise: FloatArray, k: FloatArray) -> FloatArray:
+    """log(M_k - 1), M_k = e^(k (k - 1) / (2 s^2))."""
     exponent = k * (k - 1.0) / (2.0 * noise**2)
-    log_expm1 = exponent + np.log(-np.expm1(-exponent))
-    log_odds = k * np.log(sampling_rate) + (order - k) * np.log1p(-sampling_rate)
-    return float(_log_sum_exp(_log_binomials(order) + log_odds + log_expm1))
+    return np.asarray(exponent + np.log(-np.expm1(-exponent)))
 
 
-@functools.lru_cache(maxsize=256)
-def _log_binomials(order: int) -> FloatArray:
-    k = np.arange(2, order + 1, dtype=np.float64)
-    return np.asarray(gammaln(order + 1.0) - gammaln(k + 1.0) - gammaln(order - k + 1.0))
+def _laplace_powers(noise: FloatArray, k: FloatArray) -> FloatArray:
+    """log(M_k - 1), M_k = (k e^((k - 1) / b) + (k - 1) e^(-k / b)) / (2 k - 1), for any real k > 1.
+
+    The terms linear in 1 / b cancel, so the exponentials are replaced by what they exceed their tangents by.
+    """
+    rising = np.log(k) + _log_above_tangent((k - 1.0) / noise)
+    falling = np.log(k - 1.0) + _log_above_tangent(-k / noise)
+    return np.asarray(np.logaddexp(rising, falling) - np.log(2.0 * k - 1.0))
 
 
-def _node_spacing(noise: np.float64) -> float:
+def _log_above_tangent(z: FloatArray) -> FloatArray:
+    """log(e^z - 1 - z), without loss of digits."""
+    small = np.clip(z, -0.5, 0.5)
+    series = np.ones(z.shape)
+    for k in range(16, 2, -1):  # Horner's scheme of sum_{k>=2} z^k / k! over its first term
+        series = 1.0 + small / k * series
+    near = np.log(0.5 * small**2 * series)
+    negative = np.log(np.expm1(np.minimum(z, -0.5)) - np.minimum(z, -0.5))
+    large = np.maximum(z, 0.5)
+    positive = large + np.log1p(-(1.0 + large) * np.exp(-large))
+    return np.where(np.abs(z) <= 0.5, near, np.where(z < 0.0, negative, positive))
+
+
+@functools.lru_cache(maxsize=2048)
+def _choices(orders: tuple[float, ...]) -> tuple[FloatArray, FloatArray]:
+    """log C(a, k) and a - k for k = 2 .. largest order, shape [orders, k]: minus infinity and 0 where k > a."""
+    order, k = np.array(orders)[:, None], np.arange(2.0, max(orders) + 1.0)
+    others = np.maximum(order - k, 0.0)
+    log_choices = gammaln(order + 1.0) - gammaln(k + 1.0) - gammaln(others + 1.0)
+    return np.where(k > order, -np.inf, log_choices), others
+
+
+def _groups(sizes: FloatArray) -> list[NDArray[np.intp]]:
+    """Indices of sizes that are alike: those up to 64 together, then those of an octave."""
+    octaves = np.maximum(np.ceil(np.log2(sizes)), 6.0)
+    return [np.flatnonzero(octaves == octave) for octave in np.unique(octaves)]
+
+
+def _node_spacing(noise: NDArray[np.float64] | np.float64) -> FloatArray:
     # The integrand is analytic in the strip |Im t| < pi s: at this spacing the trapezoid rule is exact to 1e-12.
-    return min(0.35, 0.45 * float(noise))
+    return np.minimum(0.35, 0.45 * np.asarray(noise))
 
 
-def _node_count(noise: np.float64, orders: FloatArray) -> FloatArray:
-    return (orders / noise + 19.0) / _node_spacing(noise)
-
-
-def _fractional_orders(sampling_rate: np.float64, noise: np.float64, orders: FloatArray) -> FloatArray:
-    """log(A_a - 1) by the trapezoid rule, shape [orders].
+def _integrals(rates: FloatArray, noise: FloatArray, orders: FloatArray, nodes: NDArray[np.int64]) -> FloatArray:
+    """log(A_a - 1) by the trapezoid rule, each order on as many `nodes`, shape [events, orders].
 
     A_a - 1 = E[(1 + u)^a - 1 - a u] with u = q (e^(t/s - 1/(2 s^2)) - 1), t standard normal: E[u] = 0, and what is
     averaged is never negative because (1 + u)^a is convex, so no sum of alternating terms loses its sign.
     """
-    spacing = _node_spacing(noise)
-    t = np.arange(-9.5, orders.max() / noise + 9.5, spacing)
-    log_ratio = t / noise - 0.5 / noise**2
-    log_density = -0.5 * t**2 - 0.5 * np.log(2.0 * np.pi) + np.log(spacing)
-    return _log_sum_exp(_log_excess(sampling_rate, log_ratio, orders[:, None]) + log_density)
+    q, s = rates[:, None], noise[:, None]
+    t = _node_spacing(s) * np.arange(nodes.max()) - 9.5
+    log_ratio = t / s - 0.5 / s**2
+    u = q * np.expm1(np.minimum(log_ratio, _LARGEST_LOG_RATIO))  # cut off: too little is subtracted from (1 + u)^a
+    v = np.log1p(u)
+    far = int((log_ratio <= _LARGEST_LOG_RATIO).all(axis=0).sum())
+    v[:, far:] = np.logaddexp(np.log1p(-q), np.log(q) + log_ratio[:, far:])
+    log_density = -0.5 * t**2 + np.log(_node_spacing(s) / np.sqrt(2.0 * np.pi))
+    excess = np.empty((rates.size, orders.size))
+    for group in _groups(nodes.astype(np.float64)):
+        last = int(nodes[group].max())
+        straight = orders[group].max() <= _STRAIGHT * noise.min()
+        excess[:, group] = _log_sums(
+            u[:, None, :last], v[:, None, :last], log_density[:, None, :last], orders[group, None], straight
+        )
+    return excess
 
 
-def _log_excess(sampling_rate: np.float64, log_ratio: FloatArray, orders: FloatArray) -> FloatArray:
-    """log((1 + u)^a - 1 - a u), u = q (e^log_ratio - 1), shape [orders, nodes], in three ranges of u."""
-    u = sampling_rate * np.expm1(np.minimum(log_ratio, 600.0))
-    v = np.where(u < 1.0, np.log1p(u), np.logaddexp(np.log1p(-sampling_rate), np.log(sampling_rate) + log_ratio))
-    small = np.clip(u, -_SERIES_BELOW, _SERIES_BELOW)
-    series = np.ones(np.broadcast_shapes(orders.shape, u.shape))
-    for k in range(11, 2, -1):  # Horner's scheme of sum_{k>=2} C(a, k) u^k over its first term
-        series = 1.0 + (orders - k + 1.0) / k * small * series
-    log_series = np.log(0.5 * orders * (orders - 1.0) * small**2 * series)
-    medium = np.minimum(u, 2.0)
-    log_medium = np.log(np.expm1(orders * np.log1p(medium)) - orders * medium)
-    large = np.maximum(v, 0.5)
-    tail = (orders - 1.0) * np.exp(-orders * large) - orders * np.exp(-(orders - 1.0) * large)
-    log_large = orders * large + np.log1p(tail)
-    return np.where(np.abs(u) < _SERIES_BELOW, log_series, np.where(u < 1.0, log_medium, log_large))
+def _log_sums(u: FloatArray, v: FloatArray, log_density: FloatArray, orders: FloatArray, straight: bool) -> FloatArray:
+    """log of the sum over nodes of ((1 + u)^a - 1 - a u) * density, shape [events, orders].
 
-
-def _chord(sampling_rate: np.float64, noise: np.float64, order: float) -> float:
-    """Upper bound on log(A_a) for noise so small that the trapezoid rule would need too many nodes.
-
-    a -> log(A_a) is convex, so it lies below the chord between the neighbouring whole orders; log(A_1) = 0.
+    Args:
+        u: shape [events, 1, nodes].
+        v: log(1 + u), shape [events, 1, nodes].
+        log_density: shape [events, 1, nodes].
+        orders: a, shape [orders, 1].
+        straight: whether everything is within the floating-point range.
     """
-    below, above = int(np.floor(order)), int(np.ceil(order))
-    at_below = 0.0 if below == 1 else float(np.logaddexp(0.0, _whole_order(sampling_rate, noise, below)))
-    at_above = float(np.logaddexp(0.0, _whole_order(sampling_rate, noise, above)))
-    return at_below + (order - below) * (at_above - at_below)
+    powers = orders * v
+    scale = np.zeros((u.shape[0], orders.size, 1))
+    if straight:
+        terms = (np.expm1(powers) - orders * u) * np.exp(log_density)
+    else:
+        scale = np.maximum((powers + log_density).max(axis=2, keepdims=True), 0.0)
+        near = np.expm1(np.minimum(powers, 1.0)) - orders * u
+        far = np.exp(powers + log_density - scale) - (1.0 + orders * u) * np.exp(log_density - scale)
+        terms = np.where(powers < 1.0, near * np.exp(log_density - scale), far)
+    small = np.abs(u) < _SERIES_BELOW / np.maximum(1.0, orders - 1.0)
+    columns = np.flatnonzero(small.any(axis=(0, 1)))
+    if columns.size:
+        part = slice(columns[0], columns[-1] + 1)
+        series = _series(u[:, :, part], orders) * np.exp(log_density[:, :, part] - scale)
+        np.copyto(terms[:, :, part], series, where=small[:, :, part])
+    return np.asarray(scale[:, :, 0] + np.log(terms.sum(axis=2)))
+
+
+def _series(u: FloatArray, orders: FloatArray) -> FloatArray:
+    """(1 + u)^a - 1 - a u = sum_{k>=2} C(a, k) u^k for small u by Horner's scheme, without loss of digits."""
+    series = np.ones(np.broadcast_shapes(u.shape, orders.shape))
+    for k in range(_SERIES_TERMS, 2, -1):
+        series *= (orders - k + 1.0) / k * u
+        series += 1.0
+    return np.asarray(0.5 * orders * (orders - 1.0) * u**2 * series)
 
 
 def _log_sum_exp(log_terms: FloatArray) -> FloatArray:

@@ -169,7 +169,7 @@ class Ledger:
         self,
         run_id: str,
         round: int,
-        event: Event,
+        event: PoissonSampledGaussian,
         wanted: Mapping[str, int],
         allowed: Callable[[str, History], int],
     ) -> dict[str, int]:
@@ -296,7 +296,9 @@ def _budget_row(dataset_id: str, allowance: Allowance) -> dict[str, object]:
     }
 
 
-def _charge_row(dataset_id: str, run_id: str, round: int, event: Event, steps: int) -> dict[str, object]:
+def _charge_row(
+    dataset_id: str, run_id: str, round: int, event: PoissonSampledGaussian, steps: int
+) -> dict[str, object]:
     return {
         "dataset_id": dataset_id,
         "run_id": run_id,

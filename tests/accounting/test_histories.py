@@ -1,7 +1,7 @@
 import pytest
 
 from fedprivacy.accounting import pld, rdp
-from fedprivacy.accounting.histories import checked, extended
+from fedprivacy.accounting.histories import checked, extended, untruncated
 from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian
 
 EVENT = PoissonSampledGaussian(0.01, 1.0)
@@ -18,6 +18,11 @@ def test_the_past_grows_and_stays_what_it_was() -> None:
     assert extended(None, EVENT, 4) == {EVENT: 4}
     assert extended(past, EVENT, 0) == {EVENT: 3}
     assert past == {EVENT: 3}
+
+
+def test_whole_samples_are_left_as_they_are() -> None:
+    assert untruncated({EVENT: 3}) == ({EVENT: 3}, 0.0)
+    assert untruncated({}) == ({}, 0.0)
 
 
 @pytest.mark.parametrize("count", [-1, 1.5])

@@ -1,3 +1,5 @@
+import time
+
 import dp_accounting
 import mpmath
 import numpy as np
@@ -7,7 +9,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedprivacy.accounting import rdp
-from fedprivacy.events import PoissonSampledGaussian
+from fedprivacy.events import (
+    FixedSizeSampledGaussian,
+    PoissonSampledGaussian,
+    PoissonSampledLaplace,
+    RandomizedResponse,
+)
 
 
 def exact_rdp(q: float, s: float, order: float) -> mpmath.mpf:
@@ -114,6 +121,63 @@ def test_tiny_noise_falls_back_to_a_chord_that_bounds_from_above() -> None:
         assert chord >= float(mpmath.log(moment) / 3.5)
 
 
+OCTAVES = 1.0 + 2.0 ** (np.arange(-8, 21) / 2.0)
+
+
+@pytest.mark.parametrize(
+    ("q", "s", "order"),
+    [
+        (0.9, 0.5, 1.0 + 2.0**-4),
+        (0.01, 1.0, 1.0 + 2.0**0.5),
+        (0.9, 0.5, 1.0 + 2.0**0.5),
+        (0.3, 0.6, 1.0 + 2.0**3.5),  # (1 + u)^a leaves the floating-point range here
+        (1e-3, 2.5, 1.0 + 2.0**4.5),
+        (0.01, 1.0, 1025.0),
+        (1e-4, 0.1, 1025.0),
+    ],
+)
+def test_a_batch_matches_50_digits(q: float, s: float, order: float) -> None:
+    ours = rdp.divergences([PoissonSampledGaussian(q, s)], OCTAVES)[0, np.flatnonzero(order == OCTAVES)[0]]
+    excess = float(ours / exact_rdp(q, s, order) - 1)
+    assert 0.0 <= excess < 3e-11
+
+
+def test_long_orders_lie_on_a_chord_above_their_neighbours_curve() -> None:
+    below, order, above = rdp.rdp(PoissonSampledGaussian(0.01, 1.0), [46.0, 46.25, 47.0])
+    assert order * 45.25 == pytest.approx(0.75 * below * 45.0 + 0.25 * above * 46.0)
+    assert 1.0 <= order / exact_rdp(0.01, 1.0, 46.25) <= 1.001
+
+
+def test_a_row_of_a_batch_does_not_depend_on_the_others() -> None:
+    events = [
+        PoissonSampledGaussian(0.01, 1.0),
+        RandomizedResponse(3, 0.5),
+        PoissonSampledGaussian(1.0, 2.0),
+        PoissonSampledGaussian(0.01, 1e-3),
+        PoissonSampledLaplace(0.2, 1.0),
+        PoissonSampledGaussian(0.3, 1.02),
+        FixedSizeSampledGaussian(1, 10, 2.0),
+        PoissonSampledGaussian(0.01, 1.0),
+        PoissonSampledGaussian(1e-3, 1e9),
+    ]
+    rows = rdp.divergences(events, OCTAVES)
+    assert rows.shape == (9, 29)
+    for event, row in zip(events, rows, strict=True):
+        assert row == pytest.approx(rdp.rdp(event, OCTAVES), rel=1e-13)
+    assert rdp.divergences([], OCTAVES).shape == (0, 29)
+
+
+def test_ten_thousand_mechanisms_take_a_moment() -> None:
+    """About 1 s here; the margin is for busy machines."""
+    generator = np.random.default_rng(0)
+    rates, noise = 10.0 ** generator.uniform(-4, -0.3, 10_000), generator.uniform(0.5, 4.0, 10_000)
+    events = [PoissonSampledGaussian(q, s) for q, s in zip(rates.tolist(), noise.tolist(), strict=True)]
+    start = time.perf_counter()
+    rows = rdp.divergences(events, OCTAVES)
+    assert time.perf_counter() - start < 15.0
+    assert (np.diff(rows, axis=1) >= -1e-9 * rows[:, 1:]).all()
+
+
 def test_composition_adds() -> None:
     first, second = PoissonSampledGaussian(0.01, 1.0), PoissonSampledGaussian(0.1, 3.0)
     assert rdp.compose({first: 5, second: 7}) == pytest.approx(5 * rdp.rdp(first) + 7 * rdp.rdp(second))
@@ -144,7 +208,7 @@ def test_results_are_copies_of_what_is_cached() -> None:
     assert (rdp.rdp(event) > 0).all()
 
 
-@pytest.mark.parametrize("order", [1.0, 0.5, float("nan")])
-def test_orders_start_above_one(order: float) -> None:
+@pytest.mark.parametrize("order", [1.0, 0.5, float("nan"), float("inf")])
+def test_orders_are_finite_and_start_above_one(order: float) -> None:
     with pytest.raises(ValueError, match="greater than 1"):
         rdp.rdp(PoissonSampledGaussian(0.1, 1.0), [order])

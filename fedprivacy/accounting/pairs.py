@@ -1,0 +1,388 @@
+"""Dominating pairs of distributions, one for each mechanism: how much mass their privacy loss has where.
+
+The loss of outcome x is log(P(x) / Q(x)). A pair is the one of `Direction.REMOVE`; exchanging P and Q gives `ADD`, and
+the losses change their sign. All that a discretisation needs of a pair is the mass that P and Q put between consecutive
+losses, computed so that small masses keep their relative precision. Mass at one loss (an atom) belongs to the cell that
+ends there or, were its loss rounded, to a neighbour within the slack.
+"""
+
+from __future__ import annotations
+
+import enum
+import functools
+import math
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.special import erf, ndtr
+
+from fedprivacy.events import (
+    Event,
+    FixedSizeSampledGaussian,
+    PoissonSampledGaussian,
+    PoissonSampledLaplace,
+    RandomizedResponse,
+    TruncatedPoissonSampledGaussian,
+)
+
+FloatArray = NDArray[np.float64]
+
+# Every bound on a rounding error below is a small number of units in the last place, times this: the elementary
+# functions used err by at most 2 units and no expression chains more than 4 of them.
+ROUNDING = 8.0 * 2.0**-53
+
+_FARTHEST = 40.0  # standard deviations; the normal tail beyond is below the smallest floating-point number
+
+
+class Direction(enum.Enum):
+    """Which of the two neighbouring shards holds the record."""
+
+    REMOVE = "remove"
+    """P is the release with the record, Q the one without: for a sampled Gaussian, P is the mixture."""
+    ADD = "add"
+    """P is the release without the record, Q the one with it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Masses:
+    """Masses of one distribution between consecutive losses and beyond the outer two.
+
+    Attributes:
+        below: mass below the first loss, rounded up.
+        inside: mass between each loss and the next, shape [losses - 1].
+        above: mass above the last loss, rounded up.
+        error: bound on the rounding error of `inside`, shape [losses - 1].
+    """
+
+    below: float
+    inside: FloatArray
+    above: float
+    error: FloatArray
+
+    def mixed_with(self, other: Masses, weight: float) -> Masses:
+        """(1 - weight) of these and `weight` of the others."""
+        return Masses(
+            (1.0 - weight) * self.below + weight * other.below,
+            (1.0 - weight) * self.inside + weight * other.inside,
+            (1.0 - weight) * self.above + weight * other.above,
+            (1.0 - weight) * self.error + weight * other.error,
+        )
+
+    def reversed(self) -> Masses:
+        """Between the same losses with the opposite sign."""
+        return Masses(self.above, self.inside[::-1], self.below, self.error[::-1])
+
+    def right_of(self, cell: int, others: Masses) -> Masses:
+        """These masses from the given cell on, and the others before."""
+        inside, error = (
+            np.concatenate([left[:cell], right[cell:]])
+            for left, right in ((others.inside, self.inside), (others.error, self.error))
+        )
+        return Masses(others.below, inside, self.above, error)
+
+
+class Pair(Protocol):
+    """What a discretisation asks of a pair (P, Q)."""
+
+    @property
+    def noise(self) -> float:
+        """Scale of the noise in units of the sensitivity, or that of Laplace noise with the same largest loss."""
+
+    @property
+    def largest_loss(self) -> float:
+        """Supremum of the loss in either direction, in nats: infinite, or rounded up."""
+
+    def support(self, reach: float) -> tuple[float, float]:
+        """Smallest and largest loss, in nats, over outcomes within `reach` standard deviations of normal noise."""
+
+    def deviation(self, direction: Direction) -> float:
+        """Standard deviation of the loss under the distribution that plays P, in nats, to a few digits."""
+
+    def masses(self, losses: FloatArray) -> tuple[Masses, Masses, float]:
+        """Masses of P and of Q between increasing losses, and a bound on how far off those losses are, in nats."""
+
+
+@functools.lru_cache(maxsize=4096)
+def pair(event: Event) -> Pair:
+    """The pair that dominates one execution of `event`.
+
+    Raises:
+        ValueError: the event is dominated only together with a charge to delta.
+    """
+    match event:
+        case PoissonSampledGaussian():
+            return SampledGaussian(event.sampling_rate, event.noise_multiplier / event.sensitivity)
+        case PoissonSampledLaplace():
+            return SampledLaplace(event.sampling_rate, event.noise_multiplier / event.sensitivity)
+        case RandomizedResponse():
+            return Answers(event.categories, event.uniform_probability)
+        case FixedSizeSampledGaussian():
+            sampling_rate = min(math.nextafter(event.sampling_rate, 1.0), 1.0)
+            return SubsampledGaussian(sampling_rate, event.noise_multiplier / event.sensitivity)
+        case TruncatedPoissonSampledGaussian():
+            raise ValueError(f"{event} has no pair; account for it with `histories.untruncated`.")
+
+
+@dataclass(frozen=True, slots=True)
+class SampledGaussian:
+    """P = (1 - q) N(0, s^2) + q N(1, s^2), Q = N(0, s^2).
+
+    Attributes:
+        sampling_rate: q, in (0, 1].
+        noise: s > 0.
+    """
+
+    sampling_rate: float
+    noise: float
+
+    @property
+    def largest_loss(self) -> float:
+        """Infinite."""
+        return math.inf
+
+    def support(self, reach: float) -> tuple[float, float]:
+        """Smallest and largest loss, in nats, over outcomes within `reach` standard deviations of either component."""
+        low, high = self._losses(np.array([-reach * self.noise, 1.0 + reach * self.noise]))
+        return float(low), float(high)
+
+    def deviation(self, direction: Direction) -> float:
+        """Standard deviation of the loss under the distribution that plays P, in nats, to a few digits."""
+        z = np.linspace(-9.0, 9.0, 181)
+        density = np.exp(-0.5 * z**2)
+        weights, x = density, z * self.noise
+        if direction is Direction.REMOVE:
+            weights = np.concatenate([(1.0 - self.sampling_rate) * density, self.sampling_rate * density])
+            x = np.concatenate([x, x + 1.0])
+        return _weighted_deviation(self._losses(x), weights)
+
+    def masses(self, losses: FloatArray) -> tuple[Masses, Masses, float]:
+        """Masses of P and of Q between increasing losses, and a bound on how far off those losses are, in nats."""
+        z_base, z_shifted, slack = self.outcomes(losses)
+        base, shifted = (_normal_masses(z, 0.5 / self.noise) for z in (z_base, z_shifted))
+        return base.mixed_with(shifted, self.sampling_rate), base, slack
+
+    def outcomes(self, losses: FloatArray) -> tuple[FloatArray, FloatArray, float]:
+        """The outcomes at which the loss takes the given values, standardised for either component.
+
+        Returns:
+            z of N(0, s^2), shape [losses]; z of N(1, s^2), shape [losses]; and a bound, in nats, on how far the exact
+            loss at a returned outcome lies from the wanted one.
+        """
+        log_ratio = unmixed(self.sampling_rate, losses)
+        slack = ROUNDING * (1.0 + np.abs(losses).max() - np.log(self.sampling_rate) + (1.0 / self.noise) ** 2)
+        scaled, offset = self.noise * log_ratio, 0.5 / self.noise
+        return scaled + offset, scaled - offset, float(slack)
+
+    def _losses(self, x: FloatArray) -> FloatArray:
+        with np.errstate(divide="ignore", over="ignore", invalid="ignore"):
+            return mixed(self.sampling_rate, (2.0 * x - 1.0) / (2.0 * np.float64(self.noise) ** 2))
+
+
+@dataclass(frozen=True, slots=True)
+class SubsampledGaussian:
+    """The pair whose hockey-stick divergences bound those of a sum over a fixed-size sample, see its event.
+
+    With A = N(0, s^2), B = N(1, s^2) and M = (1 - g) A + g B: its losses above 0 are those of (M, A), its losses below
+    0 those of (A, M), and what mass is left has a loss of exactly 0. This is one pair: a hockey-stick divergence of
+    order above 1 depends on the losses above 0 alone, one of order below 1 on those below 0 alone, and P and Q are left
+    with the same mass (1 - g) (A(x < 1/2) - A(x > 1/2)), because (M, A) and (A, M) have the same total variation. It
+    is its own mirror image.
+
+    Attributes:
+        sampling_rate: g, in (0, 1].
+        noise: s, standard deviation of the noise over twice the clipping norm, > 0.
+    """
+
+    sampling_rate: float
+    noise: float
+
+    @property
+    def largest_loss(self) -> float:
+        """Infinite."""
+        return math.inf
+
+    def support(self, reach: float) -> tuple[float, float]:
+        """Smallest and largest loss, in nats, over outcomes within `reach` standard deviations of either component."""
+        _, high = self._poisson.support(reach)
+        return -high, high
+
+    def deviation(self, direction: Direction) -> float:
+        """Standard deviation of the loss under P, in nats: about as large as that of (M, A)."""
+        return self._poisson.deviation(Direction.REMOVE)
+
+    def masses(self, losses: FloatArray) -> tuple[Masses, Masses, float]:
+        """Masses of P and of Q between increasing losses, of which the middle one is 0."""
+        mixture, base, slack = self._poisson.masses(losses)
+        zero = losses.size // 2
+        left = (1.0 - self.sampling_rate) * float(erf(math.sqrt(0.125) / self.noise))
+        p, q = mixture.right_of(zero, base.reversed()), base.right_of(zero, mixture.reversed())
+        for masses in (p, q):
+            masses.inside[zero] += left
+            masses.error[zero] += ROUNDING * left
+        return p, q, slack
+
+    @property
+    def _poisson(self) -> SampledGaussian:
+        return SampledGaussian(self.sampling_rate, self.noise)
+
+
+@dataclass(frozen=True, slots=True)
+class SampledLaplace:
+    """P = (1 - q) Lap(0, b) + q Lap(1, b), Q = Lap(0, b).
+
+    Outcomes below 0 and above 1 have the same losses as 0 and 1: two atoms.
+
+    Attributes:
+        sampling_rate: q, in (0, 1].
+        noise: b > 0.
+    """
+
+    sampling_rate: float
+    noise: float
+
+    @property
+    def largest_loss(self) -> float:
+        """log(1 - q + q e^(1 / b)): the loss of outcomes above 1 when the record is removed."""
+        return self.support(math.inf)[1] * (1.0 + 1e-12)
+
+    def support(self, reach: float) -> tuple[float, float]:
+        """Smallest and largest loss, in nats, over all outcomes."""
+        low, high = mixed(self.sampling_rate, np.array([-1.0, 1.0]) / np.float64(self.noise))
+        return float(low), float(high)
+
+    def deviation(self, direction: Direction) -> float:
+        """Standard deviation of the loss under the distribution that plays P, in nats, to a few digits."""
+        losses = np.linspace(*self.support(math.inf), 1025)
+        losses[0] -= losses[-1] - losses[0]  # so that the first cell holds the atom
+        p, q, _ = self.masses(losses)
+        middles = 0.5 * (losses[1:] + losses[:-1])
+        middles[0] = losses[1]
+        return _weighted_deviation(middles, (p if direction is Direction.REMOVE else q).inside)
+
+    def masses(self, losses: FloatArray) -> tuple[Masses, Masses, float]:
+        """Masses of P and of Q between increasing losses, and a bound on how far off those losses are, in nats."""
+        largest = 1.0 / self.noise
+        log_ratio = unmixed(self.sampling_rate, losses)
+        inner = np.clip(log_ratio, -largest, largest)
+        atoms = log_ratio < -largest, log_ratio >= largest
+        above = np.select(atoms, [1.0, 0.0], 0.5 * np.exp(-0.5 * (inner + largest)))  # of Lap(0, b), losses beyond
+        below = np.select(atoms, [0.0, 1.0], 0.5 * np.exp(0.5 * (inner - largest)))  # of Lap(1, b), losses up to
+        doubt = 2.0 * ROUNDING * (1.0 + largest)
+        base = Masses(float(1.0 - above[0]), above[:-1] - above[1:], float(above[-1]), doubt * (above[:-1] + above[1:]))
+        shifted = Masses(
+            float(below[0]), below[1:] - below[:-1], float(1.0 - below[-1]), doubt * (below[:-1] + below[1:])
+        )
+        slack = ROUNDING * (1.0 + np.abs(losses).max() - math.log(self.sampling_rate) + largest)
+        return base.mixed_with(shifted, self.sampling_rate), base, float(slack)
+
+
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """Randomised response: P answers the first of k categories with 1 - f + f / k, the others with f / k; Q the second.
+
+    Attributes:
+        categories: k >= 2.
+        uniform_probability: f, in (0, 1].
+    """
+
+    categories: int
+    uniform_probability: float
+
+    @property
+    def noise(self) -> float:
+        """Scale of Laplace noise with the same largest loss."""
+        return 1.0 / max(self._log_odds, float(np.finfo(float).tiny))
+
+    @property
+    def largest_loss(self) -> float:
+        """log(1 + k (1 - f) / f): the loss of the first category."""
+        return self._log_odds * (1.0 + 1e-12)
+
+    def support(self, reach: float) -> tuple[float, float]:
+        """Smallest and largest loss, in nats, over all answers."""
+        return -self._log_odds, self._log_odds
+
+    def deviation(self, direction: Direction) -> float:
+        """Standard deviation of the loss under P, in nats."""
+        return _weighted_deviation(self._losses, self._probabilities)
+
+    def masses(self, losses: FloatArray) -> tuple[Masses, Masses, float]:
+        """Masses of P and of Q between increasing losses, and a bound on how far off those losses are, in nats."""
+        cells = np.searchsorted(losses, self._losses) - 1
+        p, q = np.zeros((2, losses.size - 1))
+        np.add.at(p, cells, self._probabilities)
+        np.add.at(q, cells, self._probabilities[::-1])
+        slack = ROUNDING * (1.0 + self._log_odds)
+        return Masses(0.0, p, 0.0, ROUNDING * p), Masses(0.0, q, 0.0, ROUNDING * q), slack
+
+    @property
+    def _log_odds(self) -> float:
+        return math.log1p(self.categories * ((1.0 - self.uniform_probability) / self.uniform_probability))
+
+    @property
+    def _losses(self) -> FloatArray:
+        return np.array([-self._log_odds, 0.0, self._log_odds])
+
+    @property
+    def _probabilities(self) -> FloatArray:
+        lie = self.uniform_probability / self.categories
+        return np.array([lie, (self.categories - 2) * lie, 1.0 - self.uniform_probability + lie])
+
+
+def _weighted_deviation(losses: FloatArray, weights: FloatArray) -> float:
+    weights = weights / weights.sum()
+    with np.errstate(over="ignore", invalid="ignore"):
+        return float(np.sqrt(weights @ (losses - weights @ losses) ** 2))
+
+
+def mixed(sampling_rate: float, log_ratios: FloatArray) -> FloatArray:
+    """Losses of the mixture (1 - q) Q + q P at outcomes where the loss of P has the given values, in nats."""
+    if sampling_rate == 1.0:
+        return log_ratios
+    with np.errstate(over="ignore", invalid="ignore"):
+        near = np.log1p(sampling_rate * np.expm1(np.minimum(log_ratios, 1.0)))
+        far = np.logaddexp(np.log1p(-sampling_rate), np.log(sampling_rate) + log_ratios)
+    return np.where(log_ratios < 1.0, near, far)
+
+
+def unmixed(sampling_rate: float, losses: FloatArray) -> FloatArray:
+    """The inverse of `mixed` at increasing losses; minus infinity at losses that the mixture never has.
+
+    The inverse loses digits where the loss is flat, but there the loss hardly moves: the error in the loss, not in the
+    outcome, stays at the rounding level. `near` would lose it all the same for large negative losses, which only occur
+    with q close to 1: its error is multiplied by q e^-l; `far` has an error of about (1 + |l|) roundings on either
+    side.
+    """
+    if sampling_rate == 1.0:
+        return losses
+    start, stop = np.searchsorted(losses, [-1.0, 1.0]).tolist()
+    with np.errstate(divide="ignore", over="ignore"):
+        log_ratios = np.exp(-losses) * (sampling_rate - 1.0)
+        log_ratios[start:stop] = np.expm1(losses[start:stop]) / sampling_rate
+        log_ratios = np.log1p(np.maximum(log_ratios, -1.0))
+    for part in (slice(0, start), slice(stop, None)):
+        log_ratios[part] += losses[part] - np.log(sampling_rate)
+    return log_ratios
+
+
+def _normal_masses(z: FloatArray, offset: float) -> Masses:
+    """Of the standard normal distribution at increasing thresholds z, each the result of adding +-`offset`."""
+    distance = np.minimum(np.abs(z), _FARTHEST)
+    tails = ndtr(-distance)
+    # An error of e (|z| + offset) in z changes the tail by at most (1 + |z|) e (|z| + offset) of itself.
+    distance += 1.0
+    errors = distance + offset
+    errors *= distance
+    errors *= tails
+    errors *= 2.0 * ROUNDING
+    error = errors[1:] + errors[:-1]
+    middle = int(np.searchsorted(z, 0.0, side="right"))  # the first threshold right of the mean
+    tails[middle:] *= -1.0
+    inside = tails[1:] - tails[:-1]
+    if 0 < middle < z.size:
+        inside[middle - 1] += 1.0
+        error[middle - 1] += ROUNDING
+    growth = 1.0 + ROUNDING * (1.0 + _FARTHEST) * (1.0 + _FARTHEST + offset)
+    return Masses(float(ndtr(z[0])) * growth, np.maximum(inside, 0.0, out=inside), float(ndtr(-z[-1])) * growth, error)
