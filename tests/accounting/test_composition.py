@@ -1,0 +1,129 @@
+import math
+
+import mpmath
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedprivacy.accounting import composition, pld
+from fedprivacy.events import History, NeighbouringRelation, PoissonSampledGaussian, RandomizedResponse
+from tests.accounting import oracles
+
+
+def test_the_classical_noise_multiplier_is_the_formula_and_suffices() -> None:
+    assert composition.classical_gaussian_sigma(1.0, 1e-5) == pytest.approx(4.84480, abs=1e-5)
+    for epsilon in (0.01, 0.3, 1.0):
+        for delta in (1e-2, 1e-5, 1e-12):
+            noise = composition.classical_gaussian_sigma(epsilon, delta)
+            assert oracles.gaussian_epsilon(1 / noise, delta) <= epsilon
+
+
+@pytest.mark.parametrize("epsilon", [0.0, -1.0, 1.01, 3.0, math.nan])
+def test_beyond_one_the_classical_formula_is_refused(epsilon: float) -> None:
+    with pytest.raises(ValueError, match=rf"epsilon is {epsilon}.*noise_multiplier"):
+        composition.classical_gaussian_sigma(epsilon, 1e-5)
+
+
+@pytest.mark.parametrize(("noise", "delta"), [(0.1, 1e-5), (1.0, 1e-5), (4.0, 1e-9), (30.0, 1e-30)])
+def test_the_analytic_gaussian_epsilon_is_exact(noise: float, delta: float) -> None:
+    ours = composition.analytic_gaussian_epsilon(noise, delta)
+    assert ours == pytest.approx(oracles.gaussian_epsilon(1 / noise, delta), rel=1e-9)
+
+
+@pytest.mark.parametrize("epsilon", [1e-12, 0.5, 1.0, 1.0 + 1e-12, 40.0, 2000.0])
+@pytest.mark.parametrize("q", [1e-9, 0.3, 1.0])
+def test_amplification_matches_40_digits(epsilon: float, q: float) -> None:
+    with mpmath.workdps(40):
+        exact = mpmath.log1p(mpmath.mpf(q) * mpmath.expm1(mpmath.mpf(epsilon)))
+    ours, delta = composition.amplified(epsilon, 1e-3, q)
+    assert ours == pytest.approx(float(exact), rel=1e-8)
+    assert delta == pytest.approx(q * 1e-3)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((-0.1, 1e-5, 0.1), "epsilon is -0.1"),
+        ((math.nan, 1e-5, 0.1), "epsilon is nan"),
+        ((1.0, 1.5, 0.1), "delta is 1.5"),
+        ((1.0, 1e-5, 0.0), "sampling_rate is 0.0"),
+    ],
+)
+def test_amplification_names_what_is_out_of_range(arguments: tuple[float, float, float], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        composition.amplified(*arguments)
+
+
+def test_a_single_step_is_the_amplified_gaussian() -> None:
+    event = PoissonSampledGaussian(0.2, 1.5)
+    expected = composition.amplified(oracles.gaussian_epsilon(1 / 1.5, 5e-5), 5e-5, 0.2)[0]
+    assert composition.basic({event: 1}, 1e-5) == pytest.approx(expected)
+
+
+def test_replacing_a_record_moves_the_sum_twice_as_far() -> None:
+    replaced = PoissonSampledGaussian(1.0, 3.0, NeighbouringRelation.REPLACE_ONE)
+    assert composition.basic({replaced: 1}, 1e-5) == pytest.approx(oracles.gaussian_epsilon(2 / 3, 1e-5))
+
+
+def test_basic_composition_adds() -> None:
+    first, second = PoissonSampledGaussian(0.2, 1.5), PoissonSampledGaussian(1.0, 4.0)
+    single = composition.basic({first: 1}, 1e-6), composition.basic({second: 1}, 1e-6)
+    assert composition.basic({first: 3, second: 7}, 1e-5) == pytest.approx(3 * single[0] + 7 * single[1])
+
+
+def test_advanced_composition_is_the_formula() -> None:
+    first, second = PoissonSampledGaussian(0.01, 1.0), PoissonSampledGaussian(0.02, 2.0)
+    history = {first: 900, second: 100}
+    one, other = (composition.basic({event: 1}, 0.5e-5 / 1000) for event in (first, second))
+    drift = sum(k * e * (math.exp(e) - 1) / (math.exp(e) + 1) for k, e in ((900, one), (100, other)))
+    expected = drift + math.sqrt(2 * math.log(2e5) * (900 * one**2 + 100 * other**2))
+    assert composition.advanced(history, 1e-5) == pytest.approx(expected)
+    assert expected < composition.basic(history, 1e-5)
+
+
+HISTORIES: list[History] = [
+    {PoissonSampledGaussian(0.01, 1.0): 1000},
+    {PoissonSampledGaussian(0.5, 2.0): 4},
+    {PoissonSampledGaussian(1.0, 8.0): 30},
+    {PoissonSampledGaussian(0.5, 3.0): 20, PoissonSampledGaussian(0.001, 0.6): 300},
+]
+
+
+@pytest.mark.parametrize("history", HISTORIES)
+@pytest.mark.parametrize("delta", [1e-3, 1e-9])
+def test_they_are_upper_bounds(history: History, delta: float) -> None:
+    """The delta that is left at their epsilon, exactly, is at most the delta asked for."""
+    for bound in (composition.basic(history, delta), composition.advanced(history, delta)):
+        for remove in (True, False):
+            assert oracles.composed_delta(history, bound, remove) <= delta
+        assert bound >= pld.epsilon(history, delta) * 0.999
+
+
+@settings(max_examples=200, deadline=None, derandomize=True)
+@given(
+    log_q=st.floats(-300, 0),
+    log_s=st.floats(-307, 300),
+    steps=st.integers(1, 2**31),
+    log_delta=st.floats(-307, -0.001),
+)
+@pytest.mark.filterwarnings("error")
+def test_no_overflow_and_no_nan(log_q: float, log_s: float, steps: int, log_delta: float) -> None:
+    history = {PoissonSampledGaussian(10.0**log_q, 10.0**log_s): steps}
+    basic, advanced = (bound(history, 10.0**log_delta) for bound in (composition.basic, composition.advanced))
+    assert 0.0 <= advanced <= basic
+
+
+def test_an_empty_history_costs_nothing() -> None:
+    assert composition.basic({}, 1e-5) == composition.advanced({}, 1e-5) == 0.0
+    assert composition.advanced({PoissonSampledGaussian(0.1, 1.0): 0}, 1e-5) == 0.0
+
+
+def test_histories_that_cannot_be_composed_are_refused() -> None:
+    mixed = {PoissonSampledGaussian(1.0, 1.0, relation): 1 for relation in NeighbouringRelation}
+    for bound in (composition.basic, composition.advanced):
+        with pytest.raises(ValueError, match="mixes the neighbouring relations"):
+            bound(mixed, 1e-5)
+        with pytest.raises(ValueError, match="use `pld`"):
+            bound({RandomizedResponse(3, 0.5): 1}, 1e-5)
+        with pytest.raises(ValueError, match="delta is -1"):
+            bound({}, -1.0)
