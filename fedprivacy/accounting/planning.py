@@ -1,0 +1,220 @@
+"""Where and how finely to compute the privacy losses of many histories at once.
+
+A plan decides speed and tightness, never soundness: whatever the grid, the tilt and the period, `spectra` and `batch`
+charge what they leave out.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.sparse import csr_array
+from scipy.special import ndtri
+
+from fedprivacy.accounting import rdp
+from fedprivacy.accounting.pairs import pair
+from fedprivacy.accounting.pld import POINTS_OF_BOUNDED, POINTS_PER_DEVIATION
+from fedprivacy.accounting.privacy_loss import Direction, deviation, support
+from fedprivacy.events import Event, TruncatedPoissonSampledGaussian
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+TILTS: FloatArray = 2.0 ** (np.arange(-12, 23) / 2.0)
+"""Exponential tilts t, per nat, shape [tilts]: half an octave is near enough to the best one."""
+TILTS.setflags(write=False)
+
+MOST_POINTS = 2**17
+"""Of a period. Histories that need more are left to `pld`, one by one."""
+
+_WIDEST = 1e300
+_NEGLIGIBLE = 1e-6  # share of delta that aliases may cost
+_FEWEST_POINTS = 64
+_MAGNIFICATION = 7.0  # nats by which rounding errors may exceed the least possible, to shorten the period
+_LOWER_TILTS = 8  # tried, for a shorter period
+_DOUBT = 1.5  # over the tilt: how far an estimate of epsilon may be above it
+_HALF_OCTAVE = math.log(2.0) / 2.0
+_REACH = 10.0  # standard deviations of noise within which an event's largest loss is sought
+_KERNEL_CURVATURE: FloatArray = 1.0 / TILTS**2 + 1.0 / (1.0 + TILTS) ** 2
+
+
+@dataclass(frozen=True, slots=True)
+class Plans:
+    """One plan for each history; every array has shape [histories].
+
+    Attributes:
+        log2_step: base-2 logarithm of the grid step, in nats.
+        reach: standard deviations of noise that the grid covers.
+        tilt: index into `TILTS`.
+        points: of a period, N; 0 where a history is not suited.
+        estimate: of epsilon, in nats: where the search begins.
+        lowest: epsilon, in nats, down to which aliases are negligible.
+        known: upper bounds on epsilon, in nats, before anything is computed.
+    """
+
+    log2_step: IntArray
+    reach: IntArray
+    tilt: IntArray
+    points: IntArray
+    estimate: FloatArray
+    lowest: FloatArray
+    known: FloatArray
+
+    @classmethod
+    def joined(cls, parts: Sequence[Plans]) -> Plans:
+        """One after another."""
+        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__slots__))
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """What planning needs to know of events, or of composed histories; a row for each.
+
+    Attributes:
+        log_moments: K(t), an upper bound on the logarithm of the moment generating function of the loss in either
+            direction, at `TILTS`; infinite where it is unknown; shape [rows, tilts].
+        squares: of the deviation of an execution's loss, in nats^2, summed over the executions; shape [rows].
+        highest: the largest loss within ten standard deviations of noise, in nats; shape [rows].
+        bounded: executions whose loss has a largest value at all, an atom that a grid blurs; shape [rows].
+        steps: number of executions, shape [rows].
+    """
+
+    log_moments: FloatArray
+    squares: FloatArray
+    highest: FloatArray
+    bounded: FloatArray
+    steps: FloatArray
+
+    @classmethod
+    def of(cls, events: Sequence[Event]) -> Moments:
+        """Of one execution of each event."""
+        rows = [_loss_range(event) for event in events]
+        deviations, highest, bounded = np.array(rows).reshape(-1, 3).T
+        divergences = rdp.divergences(events, 1.0 + TILTS)
+        return cls(TILTS * divergences, deviations**2, highest, bounded, np.ones(len(events)))
+
+    def composed(self, counts: csr_array) -> Moments:
+        """Of histories that count these events, shape [histories, events]."""
+        return Moments(*(counts @ getattr(self, name) for name in self.__slots__))
+
+    def joined(self, other: Moments) -> Moments:
+        """These rows, then the other's."""
+        pairs = ((getattr(self, name), getattr(other, name)) for name in self.__slots__)
+        return Moments(*(np.concatenate(pair) for pair in pairs))
+
+    def epsilons(self, deltas: FloatArray) -> FloatArray:
+        """Upper bounds by RDP, in nats, shape [rows]."""
+        return np.asarray(rdp.to_epsilon(self.log_moments / TILTS, deltas[:, None], 1.0 + TILTS).min(axis=1))
+
+
+def _loss_range(event: Event) -> tuple[float, float, float]:
+    """Deviation and largest loss in nats, and whether there is a largest; infinite for what cannot be planned."""
+    if isinstance(event, TruncatedPoissonSampledGaussian):
+        return math.inf, math.inf, 0.0
+    highest = max(support(event, direction, _REACH)[1] for direction in Direction)
+    return deviation(event), highest, float(math.isfinite(pair(event).largest_loss))
+
+
+def plans(moments: Moments, deltas: FloatArray, known: FloatArray) -> Plans:
+    """Plan histories by their moment generating functions, with the saddle-point method.
+
+    Args:
+        moments: of the histories.
+        deltas: shape [histories].
+        known: upper bounds on epsilon, in nats, shape [histories].
+    """
+    deviations = np.sqrt(np.minimum(moments.squares / moments.steps, _WIDEST))
+    log2_step = np.floor(np.log2(deviations / _points_per_deviation(moments))).astype(np.int64)
+    known = np.minimum(known, moments.epsilons(deltas))
+    estimate = np.minimum(_saddle_point(moments.log_moments, np.log(deltas)), known)
+    log_negligible = np.log(_NEGLIGIBLE * deltas)
+    with np.errstate(invalid="ignore"):
+        best = np.nan_to_num(moments.log_moments - TILTS * estimate[:, None], nan=np.inf).argmin(axis=1)
+    lowest = np.maximum(estimate - _DOUBT / TILTS[best], 0.0)
+    tilt, period = _shortest_periods(moments, best, lowest, log_negligible)
+    points = _rounded_up(period * 2.0**-log2_step + _FEWEST_POINTS)
+    suited = (moments.highest / moments.steps * 2.0**-log2_step < MOST_POINTS) & (points < MOST_POINTS)
+    suited &= np.isfinite(estimate)
+    points = np.where(suited, points, 0)
+    return Plans(log2_step, _reach(moments.steps, deltas), tilt, points, estimate, lowest, known)
+
+
+def _points_per_deviation(moments: Moments) -> FloatArray:
+    """Grid points in a standard deviation of one execution's loss, shape [rows]; `pld` has the same rule."""
+    of_bounded = np.maximum(POINTS_PER_DEVIATION, POINTS_OF_BOUNDED / np.sqrt(moments.steps))
+    return np.where(moments.bounded > 0.0, of_bounded, POINTS_PER_DEVIATION)
+
+
+def _saddle_point(log_moments: FloatArray, log_deltas: FloatArray) -> FloatArray:
+    """An estimate of epsilon, in nats, shape [histories]."""
+    with np.errstate(invalid="ignore"):
+        log_delta = log_moments - np.log(TILTS * (1.0 + TILTS)) - 0.5 * np.log(2.0 * np.pi * _curvature(log_moments))
+        candidates = (log_delta - log_deltas[:, None]) / TILTS
+    return np.asarray(np.maximum(np.nan_to_num(candidates, nan=np.inf, posinf=np.inf).min(axis=1), 0.0))
+
+
+def _shortest_periods(
+    moments: Moments, best: IntArray, lowest: FloatArray, log_negligible: FloatArray
+) -> tuple[IntArray, FloatArray]:
+    """The tilts, near the best ones, after whose periods aliases are negligible soonest; and the periods, in nats.
+
+    The best tilt keeps rounding errors smallest, but where one execution in many dominates the loss, its tilted
+    distribution is far too wide; so any tilt that magnifies rounding little may be taken.
+    """
+    with np.errstate(invalid="ignore"):
+        magnified = np.nan_to_num(moments.log_moments - TILTS * lowest[:, None], nan=np.inf, posinf=np.inf)
+    rows = np.arange(best.size)
+    tilt, period = best, _periods(magnified, moments.highest - lowest, best, log_negligible)
+    for lower in range(1, _LOWER_TILTS):
+        other = np.maximum(best - lower, 0)
+        allowed = magnified[rows, other] <= magnified[rows, best] + _MAGNIFICATION
+        if not allowed.any():
+            break
+        shorter = np.where(allowed, _periods(magnified, moments.highest - lowest, other, log_negligible), np.inf)
+        tilt, period = np.where(shorter < period, other, tilt), np.minimum(shorter, period)
+    return tilt, period
+
+
+def _reach(steps: FloatArray, deltas: FloatArray) -> IntArray:
+    """Standard deviations of noise after which what leaves the grid costs a negligible share of delta, in twos."""
+    tails = np.maximum(_NEGLIGIBLE * deltas / steps, float(np.finfo(float).tiny))
+    return np.asarray(2.0 * np.ceil(-0.5 * ndtri(tails)), dtype=np.int64)
+
+
+def _curvature(log_moments: FloatArray) -> FloatArray:
+    """Second derivative by t of K(t) - log(t (1 + t)), from differences over the octaves; shape of `log_moments`."""
+    with np.errstate(invalid="ignore"):
+        slope, bend = np.empty_like(log_moments), np.empty_like(log_moments)
+        slope[:, 1:-1] = (log_moments[:, 2:] - log_moments[:, :-2]) / (2.0 * _HALF_OCTAVE)
+        bend[:, 1:-1] = (log_moments[:, 2:] - 2.0 * log_moments[:, 1:-1] + log_moments[:, :-2]) / _HALF_OCTAVE**2
+        slope[:, [0, -1]], bend[:, [0, -1]] = slope[:, [1, -2]], bend[:, [1, -2]]
+        return np.asarray(np.maximum(bend - slope, 0.0) / TILTS**2 + _KERNEL_CURVATURE)
+
+
+def _periods(magnified: FloatArray, furthest: FloatArray, tilt: IntArray, log_negligible: FloatArray) -> FloatArray:
+    """Periods W after which aliases are negligible, in nats, shape [histories].
+
+    e^(t m W) delta(eps + m W) <= e^(K(u) - u eps - (u - t) m W), for m > 0 with any u > t, for m < 0 with any u < t.
+
+    Args:
+        magnified: K(u) - u eps for each u of `TILTS`, at the smallest epsilon of interest, shape [histories, tilts].
+        furthest: from epsilon to the largest possible loss, in nats; beyond it, delta is 0; shape [histories].
+        tilt: index of t, shape [histories].
+        log_negligible: log of the share of delta that aliases may cost, shape [histories].
+    """
+    gaps = TILTS - TILTS[tilt][:, None]
+    with np.errstate(divide="ignore", invalid="ignore"):
+        needed = (magnified - log_negligible[:, None]) / np.abs(gaps)
+    right = np.minimum(np.where(gaps > 0.0, needed, np.inf).min(axis=1), furthest)
+    left = np.minimum(np.where(gaps < 0.0, needed, np.inf).min(axis=1), -log_negligible / TILTS[tilt])
+    return np.asarray(np.maximum(right, left))
+
+
+def _rounded_up(numbers: FloatArray) -> IntArray:
+    """To 2^k or 3 * 2^k: few different sizes, all of them quick to transform."""
+    power = 2.0 ** np.ceil(np.log2(np.minimum(numbers, MOST_POINTS)))
+    return np.where(0.75 * power >= numbers, 0.75 * power, power).astype(np.int64)

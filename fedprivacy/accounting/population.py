@@ -1,0 +1,308 @@
+"""Every client's privacy loss, for millions of clients with different histories, round by round.
+
+>>> from fedprivacy.events import PoissonSampledGaussian
+>>> population = PopulationAccountant()
+>>> clients = population.enrol(["hospital/a", "hospital/b"], deltas=[1e-5, 1e-6])
+>>> mechanisms = population.mechanisms([PoissonSampledGaussian(0.01, 1.1), PoissonSampledGaussian(0.02, 1.1)])
+>>> population.record(clients, mechanisms, steps=[500, 250])
+>>> population.epsilons().round(2).tolist()
+[1.08, 1.95]
+
+A client's state is how often each mechanism was executed on its dataset, and nothing else: what a round changes is a
+number. An epsilon is computed when it is asked for, of the clients that a round has changed, once for all that share a
+history.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zipfile
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+from scipy.sparse import csr_array
+
+from fedprivacy.accounting.batch import BatchComposer
+from fedprivacy.accounting.histories import check_delta
+from fedprivacy.accounting.memo import Memo
+from fedprivacy.accounting.named import as_fields, from_fields
+from fedprivacy.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+MOST_STEPS = 2**31 - 1
+"""Of one mechanism on one dataset."""
+
+_MECHANISM_BITS, _STEP_BITS, _DELTA_BITS = 24, 31, 8
+_MECHANISM = 2**_MECHANISM_BITS - 1
+_DELTA_RATIO = 1.1  # of two deltas of the grid; a tenth less delta costs about half a percent of epsilon
+_VERSION = 1
+
+
+class PopulationAccountant:
+    """The accounts of a population of datasets under one neighbouring relation.
+
+    Formal guarantee: `epsilons` bounds each dataset's privacy loss as `pld.epsilon` does, at the dataset's own delta.
+    If a grid is chosen, sampling rates are rounded up and deltas down to it. Both can only raise epsilon: the pair of a
+    smaller rate is a mixture of that of the larger one and of two equal distributions, hockey-stick divergences are
+    jointly convex, and domination survives composition; and what holds at a delta holds at a larger one. The reading
+    is an odometer's (see `filters`), not a budget.
+
+    Not safe for concurrent use.
+
+    Args:
+        relation: of every event.
+        rate_grid: ratio, above 1, of neighbouring sampling rates on a geometric grid; deltas then have one, too.
+            1.01 maps rates that differ 30-fold to 350 mechanisms. None: nothing is rounded.
+    """
+
+    def __init__(
+        self, relation: NeighbouringRelation = NeighbouringRelation.ADD_OR_REMOVE_ONE, rate_grid: float | None = None
+    ) -> None:
+        if rate_grid is not None and not 1.0 < rate_grid < 2.0:
+            raise ValueError(f"rate_grid is {rate_grid}; choose a ratio in (1, 2), or None to round nothing.")
+        self._relation, self._rate_grid = relation, rate_grid
+        self._composer = BatchComposer()
+        self._row: dict[str, int] = {}
+        self._delta: FloatArray = np.empty(0)
+        self._delta_number = np.empty(0, dtype=np.int16)
+        self._epsilon: FloatArray = np.empty(0)
+        self._changed = np.empty(0, dtype=np.bool_)
+        self._keys, self._steps = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
+        self._memo = Memo()
+
+    def __len__(self) -> int:
+        return len(self._row)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the accounts take, names of datasets excepted."""
+        arrays = (self._delta, self._delta_number, self._epsilon, self._changed, self._keys, self._steps)
+        return sum(array.nbytes for array in arrays)
+
+    def enrol(self, dataset_ids: Sequence[str], deltas: ArrayLike) -> IntArray:
+        """Open accounts, or find those that are open.
+
+        Args:
+            dataset_ids: what the accounts are for.
+            deltas: one for each, or one for all.
+
+        Returns:
+            The rows that stand for the datasets in the other methods, shape [datasets].
+
+        Raises:
+            ValueError: a delta is outside (0, 1), or differs from that of the open account.
+        """
+        wanted = self._rounded_down(np.broadcast_to(np.asarray(deltas, dtype=np.float64), len(dataset_ids)))
+        before = len(self._row)
+        rows = np.array([self._row.setdefault(name, len(self._row)) for name in dataset_ids], dtype=np.int64)
+        grown = len(self._row) - before
+        delta = np.concatenate([self._delta, np.full(grown, np.nan)])
+        delta[rows] = np.where(np.isnan(delta[rows]), wanted, delta[rows])
+        for place in np.flatnonzero(delta[rows] != wanted)[:1]:
+            self._row = dict(list(self._row.items())[:before])
+            raise ValueError(
+                f"dataset {dataset_ids[place]} has delta {delta[rows[place]]:g} and comes with {wanted[place]:g} now; "
+                "an account keeps the delta that it was opened with."
+            )
+        if grown:
+            self._delta = delta
+            self._epsilon = np.concatenate([self._epsilon, np.zeros(grown)])
+            self._changed = np.concatenate([self._changed, np.zeros(grown, dtype=np.bool_)])
+            self._number_deltas()
+        return rows
+
+    def _number_deltas(self) -> None:
+        """Short names for deltas, by which epsilons are remembered; too many: none is."""
+        distinct, number = np.unique(self._delta, return_inverse=True)
+        self._delta_number = np.where(distinct.size <= 2**_DELTA_BITS, number, -1).astype(np.int16)
+        self._memo = Memo()
+
+    def mechanisms(self, events: Sequence[Event]) -> IntArray:
+        """The numbers that stand for events in `record`, shape [events].
+
+        Raises:
+            ValueError: an event has another relation than the population, or there are too many different ones.
+        """
+        rounded = [self._rounded_up(event) for event in events]
+        for event in rounded:
+            if event.relation != self._relation:
+                raise ValueError(
+                    f"the event {event} has another neighbouring relation than the accounts ({self._relation}), and no "
+                    "theorem composes the two; keep one population for each relation."
+                )
+        numbers = self._composer.columns(rounded)
+        if numbers.size and numbers.max() >= 2**_MECHANISM_BITS:
+            raise ValueError(f"there are more than {2**_MECHANISM_BITS} different events; choose a rate_grid.")
+        return numbers
+
+    def record(self, rows: ArrayLike, mechanisms: ArrayLike, steps: ArrayLike) -> None:
+        """Add executions to accounts.
+
+        Args:
+            rows: whose, as `enrol` gives them, shape [charges]; a row may come more than once.
+            mechanisms: of what, as `mechanisms` gives them; one number for each charge, or one for all.
+            steps: how often; one number for each charge, or one for all.
+
+        Raises:
+            ValueError: a number of steps is negative or no integer, or a total would exceed `MOST_STEPS`. Nothing is
+                recorded then.
+        """
+        keys, added = _charges(rows, mechanisms, steps)
+        at = np.searchsorted(self._keys, keys)
+        known = np.zeros(keys.size, dtype=np.bool_)
+        inside = at < self._keys.size
+        known[inside] = self._keys[at[inside]] == keys[inside]
+        total = added.copy()
+        total[known] += self._steps[at[known]]
+        _check_totals(total)
+        self._steps[at[known]] = total[known]
+        self._keys = np.insert(self._keys, at[~known], keys[~known])
+        self._steps = np.insert(self._steps, at[~known], total[~known])
+        self._changed[keys >> _MECHANISM_BITS] = True
+
+    def restate(self, rows: ArrayLike, mechanisms: ArrayLike, steps: ArrayLike) -> None:
+        """Let all accounts hold these executions and no others, as they stand in a ledger.
+
+        What has not changed is not computed again. Takes and raises what `record` does.
+        """
+        keys, total = _charges(rows, mechanisms, steps)
+        _check_totals(total)
+        both = np.union1d(self._keys, keys)
+        before, after = np.zeros(both.size, dtype=np.int64), np.zeros(both.size, dtype=np.int64)
+        before[np.searchsorted(both, self._keys)] = self._steps
+        after[np.searchsorted(both, keys)] = total
+        self._changed[both[before != after] >> _MECHANISM_BITS] = True
+        self._keys, self._steps = keys, total
+
+    def history(self, row: int) -> History:
+        """How often each event was executed on a dataset."""
+        start, stop = np.searchsorted(self._keys, [row << _MECHANISM_BITS, (row + 1) << _MECHANISM_BITS])
+        numbers = self._keys[start:stop] & _MECHANISM
+        return {
+            self._composer.events[number]: count
+            for number, count in zip(numbers.tolist(), self._steps[start:stop].tolist(), strict=True)
+            if count
+        }
+
+    def epsilons(self, rows: IntArray | None = None) -> FloatArray:
+        """Each dataset's privacy loss at its delta, in nats.
+
+        Args:
+            rows: of which datasets, shape [datasets]; None: of all, in the order of enrolment.
+        """
+        changed = np.flatnonzero(self._changed) if rows is None else np.unique(rows[self._changed[rows]])
+        if changed.size:
+            self._epsilon[changed] = self._computed(changed)
+            self._changed[changed] = False
+        return self._epsilon.copy() if rows is None else self._epsilon[rows]
+
+    def save(self, path: Path) -> None:
+        """Write all accounts to a file (NumPy's .npz; no code is run when it is read)."""
+        named = {"relation": self._relation, "rate_grid": self._rate_grid, "version": _VERSION}
+        events = [as_fields(event) for event in self._composer.events]
+        with path.open("wb") as file:
+            np.savez_compressed(
+                file,
+                about=json.dumps(named | {"events": events}),
+                dataset_ids=np.array(list(self._row), dtype=np.str_),
+                deltas=self._delta,
+                keys=self._keys,
+                steps=self._steps,
+            )
+
+    @classmethod
+    def load(cls, path: Path) -> PopulationAccountant:
+        """The accounts of a file.
+
+        Raises:
+            ValueError: the file is none of `save`'s, or of another version.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as stored:
+                about = json.loads(str(stored["about"]))
+                dataset_ids, deltas = stored["dataset_ids"].tolist(), stored["deltas"]
+                keys, steps = stored["keys"], stored["steps"]
+        except (KeyError, ValueError, zipfile.BadZipFile) as error:
+            raise ValueError(f"{path} holds no accounts of a population ({error}).") from error
+        if about["version"] != _VERSION:
+            raise ValueError(f"{path} has version {about['version']}; this program reads version {_VERSION}.")
+        population = cls(NeighbouringRelation(about["relation"]), about["rate_grid"])
+        population.enrol(dataset_ids, deltas)
+        population.mechanisms([from_fields(fields) for fields in about["events"]])
+        population.record(keys >> _MECHANISM_BITS, keys & _MECHANISM, steps)
+        return population
+
+    def _computed(self, rows: IntArray) -> FloatArray:
+        """The epsilons of datasets whose histories have changed, shape of `rows`, in increasing order."""
+        starts, stops = np.searchsorted(self._keys, [rows << _MECHANISM_BITS, (rows + 1) << _MECHANISM_BITS])
+        entries, deltas = stops - starts, self._delta[rows]
+        epsilons = np.empty(rows.size)
+        simple = entries == 1
+        if simple.any():
+            epsilons[simple] = self._simple(rows[simple], starts[simple])
+        if not simple.all():
+            several = np.flatnonzero(~simple)
+            epsilons[several] = self._composed(starts[several], entries[several], deltas[several])
+        return epsilons
+
+    def _simple(self, rows: IntArray, places: IntArray) -> FloatArray:
+        """Of datasets with one entry each: those that agree in mechanism, steps and delta are computed once."""
+        one, number = np.ones_like(places), self._delta_number[rows].astype(np.int64)
+        if number[0] < 0:
+            return self._composed(places, one, self._delta[rows])
+        key = ((self._keys[places] & _MECHANISM) << _STEP_BITS | self._steps[places]) << _DELTA_BITS | number
+        keys, first, back = np.unique(key, return_index=True, return_inverse=True)
+
+        def compute(missing: IntArray) -> FloatArray:
+            some = first[missing]
+            return self._composed(places[some], one[some], self._delta[rows[some]])
+
+        return self._memo.get(keys, compute)[back]
+
+    def _composed(self, starts: IntArray, entries: IntArray, deltas: FloatArray) -> FloatArray:
+        ends = np.append(0, entries.cumsum())
+        places = np.arange(ends[-1]) + np.repeat(starts - ends[:-1], entries)
+        counts = csr_array(
+            (self._steps[places].astype(np.float64), self._keys[places] & _MECHANISM, ends),
+            shape=(deltas.size, len(self._composer.events)),
+        )
+        return self._composer.epsilons(counts, deltas)
+
+    def _rounded_up(self, event: Event) -> Event:
+        if self._rate_grid is None or not isinstance(event, PoissonSampledGaussian):
+            return event
+        rate = self._rate_grid ** -math.floor(-math.log(event.sampling_rate) / math.log(self._rate_grid))
+        return replace(event, sampling_rate=max(rate, event.sampling_rate))
+
+    def _rounded_down(self, deltas: FloatArray) -> FloatArray:
+        for delta in deltas[~((deltas > 0.0) & (deltas < 1.0))][:1]:
+            check_delta(float(delta))
+        if self._rate_grid is None:
+            return deltas
+        return np.asarray(np.minimum(_DELTA_RATIO ** np.floor(np.log(deltas) / math.log(_DELTA_RATIO)), deltas))
+
+
+def _charges(rows: ArrayLike, mechanisms: ArrayLike, steps: ArrayLike) -> tuple[IntArray, IntArray]:
+    """Keys of (row, mechanism), increasing, and the steps of each.
+
+    Raises:
+        ValueError: a number of steps is negative or no integer.
+    """
+    given = np.asarray(steps)
+    if not np.issubdtype(given.dtype, np.integer) or given.min(initial=0) < 0:
+        raise ValueError(f"steps are {given!r}; choose integers of at least 0.")
+    pairs = np.asarray(rows, dtype=np.int64) << _MECHANISM_BITS | np.asarray(mechanisms, dtype=np.int64)
+    keys, places = np.unique(pairs, return_inverse=True)
+    total = np.bincount(places, weights=np.broadcast_to(given, pairs.shape), minlength=keys.size)
+    return keys, total.astype(np.int64)
+
+
+def _check_totals(steps: IntArray) -> None:
+    if steps.max(initial=0) > MOST_STEPS:
+        raise ValueError(f"an account would hold {steps.max()} steps of one event; the most is {MOST_STEPS}.")

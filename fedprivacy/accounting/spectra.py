@@ -1,0 +1,243 @@
+"""The lowest frequencies of tilted privacy losses, for many events on one grid.
+
+The transform of a composed loss is a product of powers, and powers of what is below 1 vanish: of thousands of
+frequencies the lowest few dozen decide delta. The others are bounded by the largest of them and charged.
+"""
+
+from __future__ import annotations
+
+import functools
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import fft
+
+from fedprivacy.accounting.planning import TILTS
+from fedprivacy.accounting.privacy_loss import ROUNDING, Direction, DiscreteLoss, discretise
+from fedprivacy.events import Event
+
+FloatArray = NDArray[np.float64]
+IntArray = NDArray[np.int64]
+
+_LARGEST_LOG = 750.0
+"""Of a floating-point number, in magnitude."""
+
+
+LEVELS: IntArray = 2 ** np.arange(3, 11) - 1
+"""Numbers of lowest frequencies above zero that may be computed."""
+LEVELS.setflags(write=False)
+
+VANISHED = -19.0
+"""log of a magnitude whose frequency, and those above, are charged instead of computed."""
+
+
+class Grid(NamedTuple):
+    """What a table is computed on.
+
+    Attributes:
+        log2_step: base-2 logarithm of the grid step h, in nats.
+        reach: standard deviations of noise that the grid covers.
+        tilt: index into `planning.TILTS`.
+        points: of a period, N.
+    """
+
+    log2_step: int
+    reach: int
+    tilt: int
+    points: int
+
+    @property
+    def step(self) -> float:
+        """h, in nats."""
+        return 2.0**self.log2_step
+
+    @property
+    def tilt_per_step(self) -> float:
+        """t h, without unit."""
+        return float(TILTS[self.tilt]) * self.step
+
+
+class Kernel(NamedTuple):
+    """The hockey stick's transform on a grid, over N, and twice that where a frequency stands for its negative.
+
+    Attributes:
+        lowest: shape [largest of LEVELS + 1], zero beyond N / 2.
+        beyond: sum of the magnitudes beyond each of `LEVELS`, shape [levels].
+    """
+
+    lowest: NDArray[np.complex128]
+    beyond: FloatArray
+
+
+@functools.lru_cache(maxsize=1024)
+def hockey_stick_kernel(grid: Grid) -> Kernel:
+    """The kernel of a grid."""
+    half = grid.points // 2
+    frequencies = 2.0 * np.pi / grid.points * np.arange(half + 1, dtype=np.float64)
+    transform = hockey_stick(grid.tilt_per_step, grid.step, frequencies)
+    transform *= 2.0 / grid.points
+    transform[[0, -1]] /= 2.0
+    falling = np.append(np.abs(transform)[::-1].cumsum()[::-1], 0.0)
+    lowest = np.zeros(LEVELS[-1] + 1, dtype=np.complex128)
+    lowest[: half + 1] = transform[: LEVELS[-1] + 1]
+    return Kernel(lowest, falling[np.minimum(LEVELS, half) + 1])
+
+
+class Spectrum(NamedTuple):
+    """Lowest frequencies of an event's tilted loss, or of some events', a row for each.
+
+    The transform of frequency k is e^(log_magnitude + i angle), for masses that begin at grid point `first`.
+
+    Attributes:
+        log_magnitude: shape [kept + 1], frequency 0 first.
+        angle: in radians, shape [kept + 1].
+        log_beyond: log of the largest magnitude beyond each of `LEVELS`, rounding included, shape [levels].
+        log_doubt: log of 1 + the largest relative error up to each of `LEVELS`, shape [levels].
+        first: index of a grid point.
+        log_scale: K(t), log of what undoes the normalisation of the tilted masses, rounded up.
+        slack: nats to add to epsilon for each execution.
+        log_finite: log of the probability that the loss is finite.
+    """
+
+    log_magnitude: FloatArray
+    angle: FloatArray
+    log_beyond: FloatArray
+    log_doubt: FloatArray
+    first: int | IntArray
+    log_scale: float | FloatArray
+    slack: float | FloatArray
+    log_finite: float | FloatArray
+
+    @classmethod
+    def of(cls, loss: DiscreteLoss, grid: Grid, steps: float) -> Spectrum:
+        """Compute as many frequencies as a number of executions asks for."""
+        tilted = _tilted(loss, grid)
+        transform = fft.rfft(tilted.masses)
+        # |FFT error|_2 <= c log2(N) |FFT|_2 (Higham 2002, Theorem 24.2), and |FFT|_2 = sqrt(N) |masses|_2.
+        error = ROUNDING * math.log2(grid.points) * math.sqrt(grid.points) * float(np.linalg.norm(tilted.masses))
+        magnitude = np.maximum(np.abs(transform), 1e-300)
+        up_to = np.minimum(LEVELS, magnitude.size - 1)
+        with np.errstate(divide="ignore"):
+            log_beyond = np.log(_largest_beyond(magnitude, error))
+        kept = up_to[min(int(levels(steps * log_beyond)), LEVELS.size - 1)]
+        return cls(
+            log_magnitude=np.log(magnitude[: kept + 1]),
+            angle=np.angle(transform[: kept + 1]),
+            log_beyond=log_beyond,
+            log_doubt=np.log1p(error / np.array([magnitude[: last + 1].min() for last in up_to])),
+            first=tilted.first,
+            log_scale=tilted.log_scale,
+            slack=loss.slack,
+            log_finite=math.log1p(-loss.infinity),
+        )
+
+    @classmethod
+    def stacked(cls, spectra: Sequence[Spectrum], level: int) -> Spectrum:
+        """Several spectra, a row for each, up to a level; zero where one has fewer frequencies."""
+        width = int(LEVELS[level]) + 1
+        log_magnitude, angle = np.full((len(spectra), width), -np.inf), np.zeros((len(spectra), width))
+        for row, one in enumerate(spectra):
+            size = min(one.angle.size, width)
+            log_magnitude[row, :size], angle[row, :size] = one.log_magnitude[:size], one.angle[:size]
+        return cls(
+            log_magnitude,
+            angle,
+            log_beyond=np.array([one.log_beyond for one in spectra]),
+            log_doubt=np.array([one.log_doubt for one in spectra]),
+            first=np.array([one.first for one in spectra]),
+            log_scale=np.array([one.log_scale for one in spectra]),
+            slack=np.array([one.slack for one in spectra]),
+            log_finite=np.array([one.log_finite for one in spectra]),
+        )
+
+
+def _largest_beyond(magnitude: FloatArray, error: float) -> FloatArray:
+    """Bounds on the largest magnitude beyond each of `LEVELS`; 0 where nothing is."""
+    inside = LEVELS[magnitude.size - 1 > LEVELS]
+    largest = np.zeros(LEVELS.size)
+    between = np.maximum.reduceat(magnitude, inside + 1)
+    largest[: inside.size] = np.maximum.accumulate(between[::-1])[::-1] + error
+    return largest
+
+
+def levels(log_beyond: FloatArray) -> IntArray:
+    """The first level beyond which every magnitude has vanished, or the number of levels; shape [...].
+
+    Args:
+        log_beyond: log of the largest magnitude beyond each of `LEVELS`, shape [..., levels].
+    """
+    return np.asarray((log_beyond > VANISHED).sum(axis=-1))
+
+
+class Table:
+    """The spectra of events on one grid, in one direction, computed when they are asked for first."""
+
+    def __init__(self, direction: Direction, grid: Grid) -> None:
+        self._direction, self._grid = direction, grid
+        self._spectra: dict[int, Spectrum] = {}
+        self._fewest: dict[int, float] = {}
+
+    @property
+    def size(self) -> int:
+        """How many numbers are remembered, about."""
+        return sum(2 * spectrum.angle.size for spectrum in self._spectra.values())
+
+    def spectra(self, events: Mapping[int, Event], steps: Iterable[float]) -> list[Spectrum]:
+        """The spectra of events, with as many frequencies as so many executions of each ask for.
+
+        Args:
+            events: by a number that stands for each.
+            steps: at least so many executions, one number for each event.
+        """
+        for number, fewest in zip(events, steps, strict=True):
+            if self._fewest.get(number, math.inf) > fewest:
+                loss = discretise(events[number], self._grid.log2_step, self._grid.reach)[self._direction]
+                self._spectra[number] = Spectrum.of(loss, self._grid, fewest)
+                self._fewest[number] = fewest
+        return [self._spectra[number] for number in events]
+
+
+class _Tilted(NamedTuple):
+    masses: FloatArray
+    first: int
+    log_scale: float
+
+
+def _tilted(loss: DiscreteLoss, grid: Grid) -> _Tilted:
+    """The tilted masses, normalised, modulo the period, turned so that their mean is near the first point.
+
+    Turning keeps angles small, and with them their powers' rounding.
+    """
+    exponents = grid.tilt_per_step * (loss.first + np.arange(loss.masses.size, dtype=np.float64))
+    largest = float(np.abs(exponents).max())
+    with np.errstate(divide="ignore"):
+        exponents += np.log(loss.masses)
+    highest = float(exponents.max())
+    weights = np.exp(exponents - highest)
+    total = float(weights.sum())
+    weights /= total
+    mean = round(float(weights @ np.arange(weights.size)))
+    periods = -(-weights.size // grid.points)
+    folded = np.zeros(periods * grid.points)
+    folded[: weights.size] = weights
+    folded = np.roll(folded.reshape(periods, -1).sum(axis=0), -mean)
+    log_scale = highest + math.log(total)
+    rounding = ROUNDING * (_LARGEST_LOG + weights.size / grid.points + largest + abs(log_scale))
+    return _Tilted(folded, loss.first + mean, log_scale + rounding)
+
+
+def hockey_stick(tilt: float, step: float, frequencies: FloatArray) -> NDArray[np.complex128]:
+    """sum_{d>=1} (1 - e^(-d h)) e^(d (i w - t h)) at angular frequencies w; never larger than at w = 0.
+
+    Args:
+        tilt: t h, without unit.
+        step: h, in nats.
+        frequencies: w, in radians for each grid point, shape [frequencies].
+    """
+    # With E = e^(i w - t h) - 1 the sum is -(E + 1) / (E (1 - E / (e^h - 1))); Re E < 0: the last factor is accurate.
+    exponent = 1j * frequencies - tilt
+    one_less = np.expm1(exponent)
+    return np.asarray(-np.exp(exponent) / (one_less * (1.0 + one_less * math.exp(-step) / math.expm1(-step))))

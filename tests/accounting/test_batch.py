@@ -1,0 +1,119 @@
+"""Many histories at once: the same bound as one by one, and never below the truth."""
+
+import numpy as np
+import pytest
+
+from fedprivacy.accounting import batch, curves, pld, spectra
+from fedprivacy.accounting.batch import BatchComposer
+from fedprivacy.events import Event, History, PoissonSampledGaussian
+from tests.accounting import oracles
+
+
+def epsilons(histories: list[History], deltas: float | list[float]) -> np.ndarray:
+    composer = BatchComposer()
+    return composer.epsilons(composer.counts(histories), np.broadcast_to(np.asarray(deltas, float), len(histories)))
+
+
+def drawn(rng: np.random.Generator) -> Event:
+    return PoissonSampledGaussian(float(10.0 ** rng.uniform(-3.0, -0.3)), float(rng.uniform(0.5, 4.0)))
+
+
+def test_one_mechanism_costs_what_pld_says() -> None:
+    rng = np.random.default_rng(0)
+    histories = [{drawn(rng): int(10.0 ** rng.uniform(0.0, 4.3))} for _ in range(150)]
+    deltas = (10.0 ** -rng.uniform(3.0, 10.0, 150)).tolist()
+    one_by_one = [pld.epsilon(history, delta) for history, delta in zip(histories, deltas, strict=True)]
+    ratio = epsilons(histories, deltas) / np.array(one_by_one)
+    assert ratio.max() <= 1.0 + 1e-4
+    assert ratio.min() >= 1.0 - 1e-3  # its grid is never coarser than theirs
+
+
+def test_several_mechanisms_cost_what_pld_says() -> None:
+    rng = np.random.default_rng(1)
+    events = [drawn(rng) for _ in range(12)]
+    histories = [
+        {events[i]: int(10.0 ** rng.uniform(0.5, 3.0)) for i in rng.choice(12, rng.integers(2, 6), replace=False)}
+        for _ in range(60)
+    ]
+    one_by_one = np.array([pld.epsilon(history, 1e-6) for history in histories])
+    assert epsilons(histories, 1e-6) == pytest.approx(one_by_one, rel=1e-3)
+
+
+@pytest.mark.parametrize("delta", [1e-5, 1e-12, 1e-20])
+@pytest.mark.parametrize(
+    "history",
+    [
+        {PoissonSampledGaussian(0.01, 1.0): 1_000},
+        {PoissonSampledGaussian(0.1, 0.7): 50},
+        {PoissonSampledGaussian(0.02, 1.3): 400, PoissonSampledGaussian(0.005, 0.9): 700},
+        {PoissonSampledGaussian(1.0, 20.0): 30, PoissonSampledGaussian(0.2, 3.0): 300},
+    ],
+)
+def test_never_below_the_exact_privacy_loss(history: History, delta: float) -> None:
+    (epsilon,) = epsilons([history], delta)
+    exact = max(oracles.composed_delta(history, float(epsilon), remove) for remove in (True, False))
+    assert 0.95 * delta <= exact <= delta
+
+
+@pytest.mark.parametrize(("q", "sigma"), [(0.01, 1.0), (0.3, 0.8), (0.9, 2.0), (1.0, 1.5), (1e-3, 0.5)])
+def test_one_step_is_exact(q: float, sigma: float) -> None:
+    event = PoissonSampledGaussian(q, sigma)
+    truth = oracles.single_step_epsilon(event, 1e-5)
+    assert epsilons([{event: 1}], 1e-5)[0] == pytest.approx(truth, rel=2e-3)
+    assert epsilons([{event: 1}], 1e-5)[0] >= truth
+
+
+def test_a_history_costs_the_same_in_any_company() -> None:
+    rng = np.random.default_rng(2)
+    histories = [{drawn(rng): int(rng.integers(20, 2_000))} for _ in range(40)]
+    alone = np.concatenate([epsilons([history], 1e-5) for history in histories])
+    assert epsilons(histories, 1e-5) == pytest.approx(alone, rel=1e-6)
+
+
+def test_extremes_are_answered() -> None:
+    histories: list[History] = [
+        {},
+        {PoissonSampledGaussian(0.5, 0.3): 2_000},  # epsilon above 500
+        {PoissonSampledGaussian(1e-3, 1e-3): 10},  # noise that the grid does not suit
+        {PoissonSampledGaussian(1e-7, 5.0): 1_000_000},
+        {PoissonSampledGaussian(0.01, 8.0): 2_000_000_000},
+        {PoissonSampledGaussian(1.0, 1_000.0): 1},
+    ]
+    answers = epsilons(histories, 1e-6)
+    one_by_one = [pld.epsilon(history, 1e-6) for history in histories]
+    assert answers == pytest.approx(one_by_one, rel=2e-3)
+    assert answers[0] == 0.0
+    assert answers[1] > 500.0
+
+
+def test_frequencies_left_out_are_charged(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With so few frequencies that they matter, epsilon grows and stays a bound."""
+    history = {PoissonSampledGaussian(0.02, 1.1): 500}
+    (sharp,) = epsilons([history], 1e-5)
+    monkeypatch.setattr(spectra, "VANISHED", -4.0)
+    monkeypatch.setattr(curves, "_NEGLIGIBLE", np.inf)
+    (charged,) = epsilons([history], 1e-5)
+    assert charged > sharp * (1.0 + 1e-4)
+    assert charged < sharp * 1.2
+
+
+def test_the_direction_that_adds_a_record_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """With the first direction's losses halved, the second decides."""
+    history = {PoissonSampledGaussian(0.3, 2.0): 100}
+    found = batch.Curves.epsilons
+    monkeypatch.setattr(batch.Curves, "epsilons", lambda self: 0.5 * found(self) if _removes(self) else found(self))
+    calls: list[bool] = []
+
+    def _removes(_: object) -> bool:
+        calls.append(True)
+        return len(calls) == 1
+
+    (epsilon,) = epsilons([history], 1e-5)
+    exact = oracles.composed_delta(history, float(epsilon), remove=False)
+    assert exact == pytest.approx(1e-5, rel=1e-2)
+
+
+def test_accounts_are_kept_apart_by_delta() -> None:
+    history = {PoissonSampledGaussian(0.02, 1.1): 500}
+    few, many = epsilons([history, history], [1e-9, 1e-3])
+    assert few > 1.5 * many

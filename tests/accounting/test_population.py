@@ -1,0 +1,148 @@
+"""A population's accounts: what was recorded, incrementally, rounded upwards, kept in a file."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedprivacy.accounting import pld
+from fedprivacy.accounting.population import MOST_STEPS, PopulationAccountant
+from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian
+
+EVENTS = [PoissonSampledGaussian(0.01, 1.1), PoissonSampledGaussian(0.023, 0.9), PoissonSampledGaussian(0.2, 3.0)]
+
+
+def population(rate_grid: float | None = None, clients: int = 6) -> tuple[PopulationAccountant, np.ndarray, np.ndarray]:
+    accounts = PopulationAccountant(rate_grid=rate_grid)
+    rows = accounts.enrol([f"cancer/client-{n}" for n in range(clients)], 1e-5)
+    return accounts, rows, accounts.mechanisms(EVENTS)
+
+
+def test_epsilons_are_those_of_the_histories() -> None:
+    accounts, rows, (a, b, c) = population()
+    accounts.record(rows[:5], [a, a, b, c, c], [100, 250, 70, 40, 900])
+    accounts.record(rows[[1, 3]], [b, a], 60)
+    expected = [pld.epsilon(accounts.history(row), 1e-5) for row in rows.tolist()]
+    assert accounts.history(1) == {EVENTS[0]: 250, EVENTS[1]: 60}
+    assert accounts.epsilons() == pytest.approx(expected, rel=1e-4)
+    assert accounts.epsilons()[5] == 0.0
+
+
+def test_rounds_add_up_to_the_same_as_one_record() -> None:
+    gradual, rows, (a, b, _) = population()
+    for _ in range(7):
+        gradual.record(rows, a, 20)
+        gradual.record(rows[::2], b, 5)
+        gradual.epsilons(rows[:2])
+    whole, _, _ = population()
+    whole.record(rows, a, 140)
+    whole.record(rows[::2], b, 35)
+    assert gradual.epsilons() == pytest.approx(whole.epsilons(), rel=1e-9)
+
+
+def test_a_row_may_come_twice_in_one_record() -> None:
+    accounts, rows, (a, _, _) = population()
+    accounts.record([rows[2], rows[2]], [a, a], [30, 12])
+    assert accounts.history(2) == {EVENTS[0]: 42}
+
+
+def test_only_changed_accounts_are_computed_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    accounts, rows, (a, b, _) = population()
+    accounts.record(rows, a, [10, 20, 30, 40, 50, 60])
+    accounts.epsilons()
+    accounts.record(rows[1:2], b, 7)
+    asked: list[int] = []
+    compute = accounts._composer.epsilons
+    monkeypatch.setattr(
+        accounts._composer, "epsilons", lambda counts, deltas: asked.append(len(deltas)) or compute(counts, deltas)
+    )
+    accounts.epsilons()
+    accounts.epsilons()
+    assert asked == [1]
+
+
+def test_clients_with_one_history_are_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    accounts, rows, (a, b, _) = population(clients=1_000)
+    accounts.record(rows, np.where(rows % 2, a, b), 50)
+    asked: list[int] = []
+    compute = accounts._composer.epsilons
+    monkeypatch.setattr(
+        accounts._composer, "epsilons", lambda counts, deltas: asked.append(len(deltas)) or compute(counts, deltas)
+    )
+    accounts.epsilons()
+    assert asked == [2]
+
+
+def test_a_grid_rounds_towards_more_privacy_loss() -> None:
+    exact, rows, mechanisms = population()
+    rounded, _, grid = population(rate_grid=1.01)
+    for accounts, numbers in ((exact, mechanisms), (rounded, grid)):
+        accounts.record(rows[:3], numbers, 300)
+    ratio = rounded.epsilons()[:3] / exact.epsilons()[:3]
+    assert (ratio >= 1.0).all()
+    assert (ratio < 1.03).all()
+    assert all(
+        event.sampling_rate >= was.sampling_rate
+        for event, was in zip((next(iter(rounded.history(row))) for row in range(3)), EVENTS, strict=True)
+    )
+
+
+def test_every_client_has_its_own_delta() -> None:
+    accounts = PopulationAccountant()
+    deltas = 10.0 ** -np.linspace(3.0, 9.0, 300)  # more than are numbered
+    rows = accounts.enrol([f"shard-{n}" for n in range(300)], deltas)
+    accounts.record(rows, accounts.mechanisms(EVENTS[:1]), 500)
+    assert (np.diff(accounts.epsilons()) > 0.0).all()
+    assert accounts.epsilons()[-1] == pytest.approx(pld.epsilon({EVENTS[0]: 500}, 1e-9), rel=1e-4)
+
+
+def test_accounts_survive_in_a_file(tmp_path: Path) -> None:
+    accounts, rows, mechanisms = population(rate_grid=1.05)
+    accounts.record(rows[:3], mechanisms, [10, 200, 3_000])
+    accounts.save(tmp_path / "accounts.npz")
+    again = PopulationAccountant.load(tmp_path / "accounts.npz")
+    assert again.epsilons() == pytest.approx(accounts.epsilons(), rel=1e-9)
+    assert [again.history(row) for row in range(6)] == [accounts.history(row) for row in range(6)]
+    assert again.enrol(["cancer/client-4"], 1e-5).tolist() == [4]
+    with pytest.raises(ValueError, match="another neighbouring relation"):
+        again.mechanisms([PoissonSampledGaussian(0.1, 1.0, NeighbouringRelation.ZERO_OUT)])
+
+
+def test_another_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "accounts.npz").write_text("no accounts")
+    with pytest.raises(ValueError, match="holds no accounts"):
+        PopulationAccountant.load(tmp_path / "accounts.npz")
+
+
+def test_an_account_keeps_its_delta() -> None:
+    accounts, rows, _ = population()
+    assert accounts.enrol(["cancer/client-3", "cancer/client-9"], 1e-5).tolist() == [3, 6]
+    with pytest.raises(ValueError, match=r"client-0 has delta 1e-05 and comes with 0.001 now"):
+        accounts.enrol(["new", "cancer/client-0"], 1e-3)
+    assert len(accounts) == len(rows) + 1
+    with pytest.raises(ValueError, match="delta is 2"):
+        accounts.enrol(["other"], 2.0)
+    assert len(accounts) == len(rows) + 1
+
+
+@pytest.mark.parametrize(
+    ("steps", "message"), [(-1, "at least 0"), (1.5, "integers"), ([5, MOST_STEPS], "the most is")]
+)
+def test_a_bad_record_changes_nothing(steps: object, message: str) -> None:
+    accounts, rows, (a, _, _) = population()
+    accounts.record(rows, a, 5)
+    with pytest.raises(ValueError, match=message):
+        accounts.record(rows[:2], a, steps)
+    assert accounts.history(0) == {EVENTS[0]: 5}
+
+
+def test_relations_are_not_mixed() -> None:
+    accounts, _, _ = population()
+    with pytest.raises(ValueError, match="keep one population for each relation"):
+        accounts.mechanisms([PoissonSampledGaussian(0.1, 1.0, NeighbouringRelation.ZERO_OUT)])
+
+
+def test_a_million_accounts_are_small() -> None:
+    accounts, rows, (a, _, _) = population(clients=10_000)
+    accounts.record(rows, a, rows + 1)
+    assert accounts.nbytes / len(accounts) < 60
