@@ -10,12 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
-from functools import lru_cache
 
-from fedprivacy.accounting import FILTERS, pld
+import numpy as np
+
+from fedprivacy.accounting import FILTERS
+from fedprivacy.accounting.population import PopulationAccountant
 from fedprivacy.budget import PrivacyBudget
-from fedprivacy.events import Event
-from fedprivacy.ledger import Account, Allowance, ChargeState, Ledger
+from fedprivacy.events import PoissonSampledGaussian
+from fedprivacy.ledger import NOTHING_SPENT, Account, Allowance, ChargeState, Ledger
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,7 +26,7 @@ class ClientSpent:
 
     Attributes:
         client_id: the client.
-        epsilon: composed privacy loss at `delta`, by PLD.
+        epsilon: composed privacy loss at `delta`, by PLD: an odometer's reading, no budget.
         delta: delta of the client's budget.
         budget_epsilon: the budget; infinite if the run only measures.
         rounds: rounds charged.
@@ -57,7 +59,9 @@ class CentralAccountant:
         filter: name of the filter that enforces the budget.
     """
 
-    def __init__(self, ledger: Ledger, run_id: str, event: Event, budget: PrivacyBudget, filter: str) -> None:
+    def __init__(
+        self, ledger: Ledger, run_id: str, event: PoissonSampledGaussian, budget: PrivacyBudget, filter: str
+    ) -> None:
         self.event = event
         self.budget = budget
         self._ledger = ledger
@@ -65,6 +69,7 @@ class CentralAccountant:
         self._allowance = Allowance(budget, filter)
         self._filter = FILTERS[filter](budget)
         self._datasets: dict[str, str] = {}
+        self._population = PopulationAccountant(event.relation)
 
     def enrol(self, datasets: Mapping[str, str]) -> None:
         """Open the accounts of clients.
@@ -77,9 +82,10 @@ class CentralAccountant:
             MechanismChanged: a dataset was charged with another mechanism than the filter can compose with.
         """
         self._ledger.open_budgets(dict.fromkeys(datasets.values(), self._allowance))
-        self._datasets |= datasets
-        for account in self._accounts(datasets).values():
+        for account in self._ledger.accounts(list(datasets.values())).values():
             self._filter.quota(account.history, self.event)
+        self._datasets |= datasets
+        self._population.enrol(list(datasets.values()), self.budget.delta)
 
     def grant(self, round: int, wanted: Mapping[str, int]) -> dict[str, int]:
         """Reserve steps for a round, before any message leaves.
@@ -106,29 +112,38 @@ class CentralAccountant:
         self._settle(round, client_ids, ChargeState.VOID)
 
     def spent(self) -> dict[str, ClientSpent]:
-        """Every enrolled client's privacy loss, by client_id."""
-        return {client_id: self._spent(client_id, a) for client_id, a in self._accounts(self._datasets).items()}
+        """Every enrolled client's privacy loss, by client_id. Other runs on the same ledger count."""
+        accounts = self._ledger.accounts(list(self._datasets.values()))
+        epsilons = self._epsilons(accounts)
+        return {
+            client_id: self._spent(client_id, accounts.get(dataset, NOTHING_SPENT), epsilons[dataset])
+            for client_id, dataset in sorted(self._datasets.items())
+        }
+
+    def _epsilons(self, accounts: Mapping[str, Account]) -> dict[str, float]:
+        """Every enrolled dataset's privacy loss; only those that were charged since the last time are computed."""
+        datasets = list(self._datasets.values())
+        rows = self._population.enrol(datasets, self.budget.delta)
+        charged = [
+            (row, event, steps)
+            for row, dataset in zip(rows.tolist(), datasets, strict=True)
+            for event, steps in accounts.get(dataset, NOTHING_SPENT).history.items()
+        ]
+        mechanisms = self._population.mechanisms([event for _, event, _ in charged])
+        steps = np.array([steps for _, _, steps in charged], dtype=np.int64)
+        self._population.restate([row for row, _, _ in charged], mechanisms, steps)
+        return dict(zip(datasets, self._population.epsilons(rows).tolist(), strict=True))
 
     def _settle(self, round: int, client_ids: Collection[str], state: ChargeState) -> None:
         self._ledger.settle(self._run_id, round, [self._datasets[c] for c in client_ids], state)
 
-    def _accounts(self, client_ids: Collection[str]) -> dict[str, Account]:
-        accounts = self._ledger.accounts([self._datasets[c] for c in client_ids])
-        return {c: accounts.get(self._datasets[c], Account({}, 0)) for c in sorted(client_ids)}
-
-    def _spent(self, client_id: str, account: Account) -> ClientSpent:
+    def _spent(self, client_id: str, account: Account, epsilon: float) -> ClientSpent:
         return ClientSpent(
             client_id=client_id,
-            epsilon=_epsilon(frozenset(account.history.items()), self.budget.delta),
+            epsilon=epsilon,
             delta=self.budget.delta,
             budget_epsilon=self.budget.epsilon,
             rounds=account.rounds,
             steps=sum(account.history.values()),
             steps_left=self._filter.quota(account.history, self.event),
         )
-
-
-@lru_cache(maxsize=4096)
-def _epsilon(history: frozenset[tuple[Event, int]], delta: float) -> float:
-    """Clients with equal histories have equal losses: compose each history once."""
-    return pld.epsilon(dict(history), delta)

@@ -5,7 +5,7 @@ steps; a `Filter` enforces a budget. Numpy and scipy only: no network, no databa
 """
 
 from fedprivacy.accounting import pld, rdp
-from fedprivacy.accounting.calibration import UNLIMITED, noise_multiplier, step_quota
+from fedprivacy.accounting.calibration import UNLIMITED, noise_multiplier, sampling_rate, step_quota
 from fedprivacy.accounting.filters import (
     DEFAULT_FILTER,
     FILTERS,
@@ -26,5 +26,6 @@ __all__ = [
     "noise_multiplier",
     "pld",
     "rdp",
+    "sampling_rate",
     "step_quota",
 ]

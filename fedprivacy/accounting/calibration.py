@@ -29,6 +29,7 @@ LEAST_NOISE, MOST_NOISE = 1e-2, 1e4
 
 _USED = 0.999  # share of epsilon that a calibrated noise multiplier spends at least
 _AIM = 0.9995
+_RAREST = 1e9  # inverse of the smallest sampling rate that is tried
 _FINEST_RATIO = 1.0 + 1e-9  # of two noise multipliers, below which they count as equal
 
 
@@ -37,21 +38,23 @@ def noise_multiplier(
     sampling_rate: float,
     steps: int,
     relation: NeighbouringRelation = NeighbouringRelation.ADD_OR_REMOVE_ONE,
+    past: History | None = None,
 ) -> float:
     """Smallest noise multiplier with which `steps` Poisson-sampled Gaussian releases stay within `budget`.
 
     Args:
-        budget: finite epsilon, and delta.
+        budget: finite epsilon, and delta, for the past and the releases together.
         sampling_rate: q, in (0, 1].
         steps: number of releases, at least 1.
         relation: the neighbouring relation of the events.
+        past: what was executed before; empty when omitted.
 
     Returns:
         A noise multiplier whose epsilon by `pld.epsilon` is at most the budget's, and at least 99.9 % of it.
 
     Raises:
-        ValueError: the budget is infinite, is met without noise, or is missed with a noise multiplier of 10^4; or
-            `sampling_rate` or `steps` is out of range.
+        ValueError: the budget is infinite, is spent, is met without noise, or is missed with a noise multiplier of
+            10^4; or `sampling_rate` or `steps` is out of range, or the past has another relation.
     """
     if steps < 1:
         raise ValueError(f"steps is {steps}; choose at least 1.")
@@ -59,29 +62,77 @@ def noise_multiplier(
         raise ValueError("epsilon is infinite; choose a finite epsilon, or choose the noise multiplier yourself.")
 
     def history(noise: float) -> History:
-        return {PoissonSampledGaussian(sampling_rate, noise, relation): steps}
-
-    def spent(noise: float) -> float:
-        return pld.epsilon(history(noise), budget.delta)
+        return extended(past, PoissonSampledGaussian(sampling_rate, noise, relation), steps)
 
     setting = f"epsilon is {budget.epsilon} at delta {budget.delta} for {steps} steps at sampling_rate {sampling_rate}"
+    before = pld.epsilon(past, budget.delta) if past else 0.0
+    if before >= budget.epsilon:
+        raise ValueError(f"{setting}, and the past alone has spent {before:.6g}; choose a larger epsilon.")
+    return _least_noise(
+        lambda noise: pld.epsilon(history(noise), budget.delta),
+        lambda noise: rdp.epsilon(history(noise), budget.delta),
+        budget.epsilon,
+        setting,
+    )
+
+
+def _least_noise(
+    spent: Callable[[float], float], bound: Callable[[float], float], epsilon: float, setting: str
+) -> float:
+    """The noise multiplier at which `spent`, which `bound` is above, is just below epsilon."""
     enough = LEAST_NOISE
-    while enough < MOST_NOISE and rdp.epsilon(history(enough), budget.delta) > budget.epsilon:
+    while enough < MOST_NOISE and bound(enough) > epsilon:
         enough = min(2.0 * enough, MOST_NOISE)
-    if spent(enough) > budget.epsilon:
+    if spent(enough) > epsilon:
         raise ValueError(
             f"{setting}, which a noise multiplier of {MOST_NOISE:g} does not meet; choose a larger epsilon, "
             "fewer steps or a smaller sampling_rate."
         )
     too_little = enough
-    while spent(too_little) <= budget.epsilon:
+    while spent(too_little) <= epsilon:
         if too_little <= LEAST_NOISE:
             raise ValueError(
                 f"{setting}, which a noise multiplier of {LEAST_NOISE:g} already meets: the budget asks for no "
                 "noise; choose a smaller epsilon, or a delta well below sampling_rate * steps."
             )
         enough, too_little = too_little, max(too_little / 1.5, LEAST_NOISE)
-    return _narrowed(spent, too_little, enough, budget.epsilon)
+    return _narrowed(spent, too_little, enough, epsilon)
+
+
+def sampling_rate(budget: PrivacyBudget, noise_multiplier: float, steps: int, past: History | None = None) -> float:
+    """Largest sampling rate with which `steps` Poisson-sampled Gaussian releases stay within `budget`.
+
+    Args:
+        budget: finite epsilon, and delta, for the past and the releases together.
+        noise_multiplier: sigma of the releases.
+        steps: number of releases, at least 1.
+        past: what was executed before, under adding or removing one record; empty when omitted.
+
+    Returns:
+        A sampling rate whose epsilon by `pld.epsilon` is at most the budget's, and at least 99.9 % of it; 1 if even
+        that fits.
+
+    Raises:
+        ValueError: the budget is infinite, or even a rate of 10^-9 does not fit.
+    """
+    if steps < 1:
+        raise ValueError(f"steps is {steps}; choose at least 1.")
+    if not budget.enforced:
+        raise ValueError("epsilon is infinite; choose a finite epsilon: every sampling rate fits an infinite one.")
+
+    def spent(inverse: float) -> float:
+        event = PoissonSampledGaussian(min(1.0, 1.0 / inverse), noise_multiplier)
+        return pld.epsilon(extended(past, event, steps), budget.delta)
+
+    if spent(1.0) <= budget.epsilon:
+        return 1.0
+    if spent(_RAREST) > budget.epsilon:
+        raise ValueError(
+            f"epsilon is {budget.epsilon} at delta {budget.delta} for {steps} steps with a noise multiplier of "
+            f"{noise_multiplier}, which a sampling rate of {1.0 / _RAREST:g} does not meet; choose a larger epsilon, "
+            "fewer steps or more noise."
+        )
+    return 1.0 / _narrowed(spent, 1.0, _RAREST, budget.epsilon)
 
 
 def _narrowed(spent: Callable[[float], float], too_little: float, enough: float, epsilon: float) -> float:
@@ -146,5 +197,6 @@ def _rdp_quota(event: Event, budget: PrivacyBudget, past: History) -> int:
     left = np.array([rdp.to_divergence(budget.epsilon, budget.delta, order) for order in rdp.ORDERS])
     left -= rdp.compose(past)
     cost = np.maximum(rdp.rdp(event), float(np.finfo(float).tiny))
-    affordable = float(np.floor(left / cost).max())
+    with np.errstate(over="ignore", invalid="ignore"):
+        affordable = float(np.floor(np.nan_to_num(left / cost)).max())  # not a number where both are infinite
     return int(min(max(affordable, 0.0), UNLIMITED))

@@ -3,7 +3,7 @@ import time
 
 import pytest
 
-from fedprivacy.accounting import UNLIMITED, noise_multiplier, pld, rdp, step_quota
+from fedprivacy.accounting import UNLIMITED, noise_multiplier, pld, rdp, sampling_rate, step_quota
 from fedprivacy.budget import PrivacyBudget
 from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian
 
@@ -103,3 +103,30 @@ def test_a_quota_takes_a_moment() -> None:
     start = time.perf_counter()
     step_quota(PoissonSampledGaussian(0.011, 1.03), PrivacyBudget(3.0, 1e-5), {PoissonSampledGaussian(0.02, 1.0): 9})
     assert time.perf_counter() - start < 3.0
+
+
+def test_noise_after_a_past_spends_what_is_left() -> None:
+    past = {PoissonSampledGaussian(0.02, 1.3): 200}
+    noise = noise_multiplier(PrivacyBudget(2.5, 1e-5), 0.01, 1_000, past=past)
+    spent = pld.epsilon({**past, PoissonSampledGaussian(0.01, noise): 1_000}, 1e-5)
+    assert 0.999 * 2.5 <= spent <= 2.5
+    assert noise > noise_multiplier(PrivacyBudget(2.5, 1e-5), 0.01, 1_000)
+
+
+def test_a_past_that_has_spent_the_budget_leaves_no_noise_to_find() -> None:
+    past = {PoissonSampledGaussian(0.02, 1.3): 200}
+    with pytest.raises(ValueError, match="the past alone has spent"):
+        noise_multiplier(PrivacyBudget(0.1, 1e-5), 0.01, 10, past=past)
+
+
+@pytest.mark.parametrize("past", [None, {PoissonSampledGaussian(0.02, 1.3): 100}])
+def test_the_largest_sampling_rate_spends_the_budget(past: dict[PoissonSampledGaussian, int] | None) -> None:
+    rate = sampling_rate(PrivacyBudget(3.0, 1e-5), 1.2, 500, past)
+    spent = pld.epsilon({**(past or {}), PoissonSampledGaussian(rate, 1.2): 500}, 1e-5)
+    assert 0.999 * 3.0 <= spent <= 3.0
+
+
+def test_a_sampling_rate_of_one_may_fit_and_none_may_not() -> None:
+    assert sampling_rate(PrivacyBudget(3.0, 1e-5), 50.0, 10) == 1.0
+    with pytest.raises(ValueError, match="more noise"):
+        sampling_rate(PrivacyBudget(1e-4, 1e-12), 0.5, 10**6)
