@@ -7,7 +7,6 @@ import inspect
 import json
 import logging
 import shlex
-import shutil
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,13 +16,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.console import Console
-from rich.logging import RichHandler
 from rich.markup import escape
 
+from fedprivacy.calculator.cli import epsilon, sigma
 from fedprivacy.config import BUILT_IN, DEFAULT_TASK, FIELDS, Engine, RunConfig, kind_of
 from fedprivacy.deploy.cli import deploy_app
 from fedprivacy.ledger.cli import ledger_app
 from fedprivacy.plain_errors import plain_errors
+from fedprivacy.program import as_typed
 
 if TYPE_CHECKING:
     from fedprivacy.history import RunHistory
@@ -134,16 +134,20 @@ def doctor(
     if as_json:
         print(json.dumps(doctors.as_json(seen)))  # noqa: T201
     else:
-        program = _as_typed(sys.argv[0])
+        program = as_typed()
         _OUT.print(doctors.page(seen, program, shlex.join([program, *sys.argv[1:]])), highlight=False)
     raise typer.Exit(0 if seen.diagnosis.sound else 1)
+
+
+app.command()(epsilon)
+app.command()(sigma)
 
 
 def _what_next(history: RunHistory, config: RunConfig) -> str:
     from fedprivacy.history import REPORT
     from fedprivacy.wording import count_text, epsilon_text, metric_name, metric_text
 
-    command, last = _as_typed(sys.argv[0]), history.last
+    command, last = as_typed(), history.last
     result = f"{metric_name(history.metric)} {metric_text(history.metric, last.metrics.get(history.metric))}"
     return (
         f"\n[bold]{result}[/] after {count_text(len(history.rounds), 'round')}; "
@@ -166,17 +170,11 @@ def _about_seed(seed: int | None) -> str:
     return f"Seeded with {seed}: repeatable, and no protection from whoever knows the seed."
 
 
-def _as_typed(program: str) -> str:
-    """How to call this program again: by its name where the shell finds it, else by its path from here."""
-    path = Path(program)
-    if shutil.which(path.name) == str(path):
-        return path.name
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else program
-
-
 @contextmanager
 def _checked() -> Iterator[None]:
     """Show warnings on stderr, and a user's mistake as plain text with exit code 2."""
+    from rich.logging import RichHandler
+
     from fedprivacy.accounting import MechanismChanged
     from fedprivacy.config import ConfigError
     from fedprivacy.flower import RoundFailedError, TooFewClientsError

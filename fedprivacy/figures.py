@@ -73,7 +73,7 @@ def run_figure(history: RunHistory) -> alt.HConcatChart:
     Raises:
         ValueError: the history has no finished round.
     """
-    return _styled(alt.hconcat(_metric_panel(history, WIDTH), _epsilon_panel(history, WIDTH), spacing=40))
+    return styled(alt.hconcat(_metric_panel(history, WIDTH), _epsilon_panel(history, WIDTH), spacing=40))
 
 
 def accuracy_figure(history: RunHistory, width: int = WIDTH) -> alt.LayerChart:
@@ -86,7 +86,7 @@ def accuracy_figure(history: RunHistory, width: int = WIDTH) -> alt.LayerChart:
     Raises:
         ValueError: the history has no finished round.
     """
-    return _styled(_metric_panel(history, width))
+    return styled(_metric_panel(history, width))
 
 
 def epsilon_figure(history: RunHistory, width: int = WIDTH) -> alt.LayerChart:
@@ -102,7 +102,7 @@ def epsilon_figure(history: RunHistory, width: int = WIDTH) -> alt.LayerChart:
     Raises:
         ValueError: the history has no finished round.
     """
-    return _styled(_epsilon_panel(history, width))
+    return styled(_epsilon_panel(history, width))
 
 
 def save_png(chart: alt.TopLevelMixin, path: Path, scale: float = 2.0) -> None:
@@ -122,15 +122,15 @@ def _metric_panel(history: RunHistory, width: int) -> alt.LayerChart:
     rows: Rows = [{"round": record.round, "value": record.metrics.get(history.metric)} for record in rounds]
     measured = [row for row in rows if row["value"] is not None and math.isfinite(row["value"])]
     x, y = _x(rounds), _metric_y(history.metric, [row["value"] for row in measured])
-    line = _data(rows).mark_line(color=SPENDING).encode(x, y)
-    end = _data([row | {"text": metric_text(history.metric, row["value"])} for row in measured[-1:]]).encode(x, y)
+    line = chart_of(rows).mark_line(color=SPENDING).encode(x, y)
+    end = chart_of([row | {"text": metric_text(history.metric, row["value"])} for row in measured[-1:]]).encode(x, y)
     title = alt.TitleParams(
         f"After {count_text(rounds[-1].round, 'round')}: "
         f"{metric_name(history.metric)} {metric_text(history.metric, rows[-1]['value'])}",
         subtitle=[f"task {task_name(history)}, global model on the server's public records,", "after each round"],
     )
     label = end.mark_text(dx=10, fontWeight="bold").encode(text="text:N")
-    return _layered([line, end.mark_point(color=SPENDING), label], title, width)
+    return layered([line, end.mark_point(color=SPENDING), label], title, width)
 
 
 def _metric_y(metric: str, values: Sequence[float]) -> alt.Y:
@@ -154,7 +154,7 @@ def _epsilon_panel(history: RunHistory, width: int) -> alt.LayerChart:
     fan = len(curves) > MOST_CURVES
     drawn = _fan(rounds, curves, frame) if fan else _lines(curves, frame)
     title = alt.TitleParams(_epsilon_title(rounds[-1].spent), subtitle=_epsilon_subtitle(history, fan))
-    return _layered([*_budget_rules(budgets, frame), *drawn], title, width)
+    return layered([*_budget_rules(budgets, frame), *drawn], title, width)
 
 
 def _epsilon_title(spent: Mapping[str, ClientSpent]) -> str:
@@ -246,7 +246,7 @@ class _Frame:
 
 
 def _budget_rules(budgets: Sequence[float], frame: _Frame) -> list[alt.Chart]:
-    base = _data([{"epsilon": budget, "text": f"budget ε = {budget_text(budget)}"} for budget in budgets])
+    base = chart_of([{"epsilon": budget, "text": f"budget ε = {budget_text(budget)}"} for budget in budgets])
     rule = base.mark_rule(strokeDash=[5, 4], color=INK).encode(frame.y)
     label = base.mark_text(dy=-8, fontWeight="bold").encode(frame.y, x=alt.value(4), text="text:N")
     return [rule, label]
@@ -263,8 +263,8 @@ def _lines(curves: Sequence[_Curve], frame: _Frame) -> list[alt.Chart]:
 
 def _fan(rounds: Sequence[RoundRecord], curves: Sequence[_Curve], frame: _Frame) -> list[alt.Chart]:
     """Bands for all clients and for their middle half, the median, and the clients that spent most and least."""
-    bands = _data([{"round": record.round, **_quantiles(record)} for record in rounds])
-    median = _data([{"round": record.round, "epsilon": _quantiles(record)["median"]} for record in rounds])
+    bands = chart_of([{"round": record.round, **_quantiles(record)} for record in rounds])
+    median = chart_of([{"round": record.round, "epsilon": _quantiles(record)["median"]} for record in rounds])
     outer = [curves[0], curves[-1]]
     return [
         bands.mark_area(color=SPENDING, opacity=0.15).encode(frame.x, frame.y_of("least"), y2="most"),
@@ -296,8 +296,8 @@ def _fan_labels(last: RoundRecord, outer: Sequence[_Curve]) -> list[_Label]:
 def _strokes(curves: Sequence[_Curve], frame: _Frame) -> list[alt.Chart]:
     """Lines, with a dot where a client could go on and a diamond where its budget was exhausted."""
     thickness = 2.5 if len(curves) <= 6 else 1.75
-    lines = _data([row for curve in curves for row in curve.rows()]).mark_line(strokeWidth=thickness)
-    dots = _data([curve.rows()[-1] for curve in curves if curve.state == "spending"]).mark_point()
+    lines = chart_of([row for curve in curves for row in curve.rows()]).mark_line(strokeWidth=thickness)
+    dots = chart_of([curve.rows()[-1] for curve in curves if curve.state == "spending"]).mark_point()
     return [
         lines.encode(frame.x, frame.y, _STATE_COLOUR, detail="part:N"),
         dots.encode(frame.x, frame.y, _STATE_COLOUR),
@@ -307,7 +307,7 @@ def _strokes(curves: Sequence[_Curve], frame: _Frame) -> list[alt.Chart]:
 
 def _exhaustions(curves: Sequence[_Curve], frame: _Frame) -> alt.Chart:
     turns = [next(row for row in c.rows() if row["state"] == "exhausted") for c in curves if c.state == "exhausted"]
-    diamonds: alt.Chart = _data(turns).mark_point(shape="diamond", size=90).encode(frame.x, frame.y, _STATE_COLOUR)
+    diamonds: alt.Chart = chart_of(turns).mark_point(shape="diamond", size=90).encode(frame.x, frame.y, _STATE_COLOUR)
     return diamonds
 
 
@@ -331,20 +331,20 @@ def _labels(labels: Sequence[_Label], frame: _Frame) -> list[alt.Chart]:
     """Texts on the right, moved apart so that all can be read, each led to its epsilon by a thin line."""
     finite = [label for label in labels if math.isfinite(label.epsilon)]
     gap = frame.top * LABEL_GAP / HEIGHT
-    places = _apart([label.epsilon for label in finite], gap, low=gap / 2, high=frame.top - gap / 2)
+    places = spread_apart([label.epsilon for label in finite], gap, low=gap / 2, high=frame.top - gap / 2)
     rows = [
         {"epsilon": label.epsilon, "place": place, "text": label.text, "state": label.state}
         for label, place in zip(finite, places, strict=True)
     ]
-    leaders = _data(rows).mark_rule(color=MUTED, strokeWidth=0.75)
-    texts = _data(rows).mark_text()
+    leaders = chart_of(rows).mark_rule(color=MUTED, strokeWidth=0.75)
+    texts = chart_of(rows).mark_text()
     return [
         leaders.encode(frame.y, x=alt.value(frame.width + 7), x2=alt.value(frame.width + 20), y2="place"),
         texts.encode(frame.y_of("place"), _STATE_COLOUR, x=alt.value(frame.width + 24), text="text:N"),
     ]
 
 
-def _apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+def spread_apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
     """Places in [low, high], at least `gap` apart, in the order of the wanted ones and as near to them as can be.
 
     With the gaps below each place taken off, what is left must only not decrease: an isotonic regression. Equal ones
@@ -380,17 +380,19 @@ def _whole_steps() -> Iterator[int]:
     return (digit * 10**power for power in count() for digit in (1, 2, 5))
 
 
-def _data(rows: Iterable[Mapping[str, Any]]) -> alt.Chart:
+def chart_of(rows: Iterable[Mapping[str, Any]]) -> alt.Chart:
     """A chart without marks, its data inside; what JSON cannot say (infinity, not a number) is left out of it."""
     finite = [{k: v if not isinstance(v, float) or math.isfinite(v) else None for k, v in row.items()} for row in rows]
     return alt.Chart(alt.InlineData(values=finite))
 
 
-def _layered(layers: list[alt.Chart], title: alt.TitleParams, width: int) -> alt.LayerChart:
+def layered(layers: list[alt.Chart], title: alt.TitleParams, width: int) -> alt.LayerChart:
+    """Layers as one panel, of the height that all panels have."""
     return alt.LayerChart(layer=layers, title=title, width=width, height=HEIGHT)
 
 
-def _styled(chart: Figure) -> Figure:
+def styled(chart: Figure) -> Figure:
+    """The figure in the look that all figures share."""
     styled: Figure = chart.configure(
         font=FONT,
         background=PAPER,

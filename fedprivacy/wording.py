@@ -10,10 +10,12 @@ from __future__ import annotations
 
 import math
 from decimal import ROUND_CEILING, Decimal
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedprivacy.history import RunHistory
+if TYPE_CHECKING:
+    from fedprivacy.history import RunHistory
 
 
 def epsilon_text(epsilon: float, budget: float = math.inf) -> str:
