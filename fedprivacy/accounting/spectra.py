@@ -127,7 +127,7 @@ class Spectrum(NamedTuple):
             log_magnitude=np.log(magnitude[: kept + 1]),
             angle=np.angle(transform[: kept + 1]),
             log_beyond=log_beyond,
-            log_doubt=np.log1p(error / np.array([magnitude[: last + 1].min() for last in up_to])),
+            log_doubt=np.log1p(error / _smallest_kept(magnitude)),
             first=tilted.first,
             log_scale=tilted.log_scale,
             slack=loss.slack,
@@ -161,6 +161,13 @@ def _largest_beyond(magnitude: FloatArray, error: float) -> FloatArray:
     between = np.maximum.reduceat(magnitude, inside + 1)
     largest[: inside.size] = np.maximum.accumulate(between[::-1])[::-1] + error
     return largest
+
+
+def _smallest_kept(magnitude: FloatArray) -> FloatArray:
+    """The smallest magnitude up to each of `LEVELS`, or of all."""
+    inside = LEVELS[magnitude.size - 1 > LEVELS]
+    between = np.minimum.accumulate(np.minimum.reduceat(magnitude, np.append(0, inside + 1)))
+    return np.asarray(np.append(between, np.full(LEVELS.size, between[-1]))[: LEVELS.size])
 
 
 def levels(log_beyond: FloatArray) -> IntArray:

@@ -1,0 +1,87 @@
+"""Properties that hold of every epsilon, whatever the input: `pld.epsilon` on settings that hypothesis looks for.
+
+Our epsilons are upper bounds on grids that depend on the history, and the grid step is a power of two: where it
+doubles, a bound may jump. Monotonicity therefore holds up to a tolerance, and only where bounds are tight: q from 1e-4
+and delta from 1e-12 on (docs/explanation/accounting.md, "Known limits").
+"""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedprivacy.accounting import pld, rdp
+from fedprivacy.events import Event, PoissonSampledGaussian
+
+JUMP = 1.1e-3
+PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)
+
+
+def powers_of_ten(least: float, most: float) -> st.SearchStrategy[float]:
+    return st.floats(least, most).map(lambda exponent: min(10.0**exponent, 10.0**most))
+
+
+FACTORS = st.one_of(st.floats(1.0, 1.02), st.floats(1.0, 3.0))
+DELTAS = st.one_of(powers_of_ten(-12, -1), st.floats(0.1, 0.9))
+EVENTS = st.builds(PoissonSampledGaussian, st.one_of(st.just(1.0), powers_of_ten(-4, 0)), powers_of_ten(-0.5, 1.3))
+HISTORIES = st.dictionaries(EVENTS, st.integers(1, 20_000), min_size=1, max_size=4)
+
+ANY_DELTAS = st.one_of(powers_of_ten(-30, -1), st.floats(0.1, 0.9))
+ANY_EVENTS = st.builds(PoissonSampledGaussian, st.one_of(st.just(1.0), powers_of_ten(-9, 0)), powers_of_ten(-3, 4))
+ANY_STEPS = st.one_of(st.integers(0, 100), st.floats(0, 8).map(lambda exponent: round(10.0**exponent)))
+
+
+def at_most(smaller: float, larger: float) -> bool:
+    return smaller <= larger * (1.0 + JUMP) + 1e-12
+
+
+@PROPERTY
+@given(q=powers_of_ten(-4, 0), s=powers_of_ten(-1, 2), n=st.integers(1, 1_000_000), delta=DELTAS, factor=FACTORS)
+def test_more_steps_more_sampling_less_noise_less_delta_never_cost_less(
+    q: float, s: float, n: int, delta: float, factor: float
+) -> None:
+    """As in `test_pld`, on a wider range and to the documented jump."""
+
+    def epsilon(q: float, s: float, n: int, delta: float) -> float:
+        return pld.epsilon({PoissonSampledGaussian(q, s): n}, delta)
+
+    base = epsilon(q, s, n, delta)
+    assert at_most(base, epsilon(q, s, math.ceil(n * factor), delta))
+    assert at_most(base, epsilon(min(q * factor, 1.0), s, n, delta))
+    assert at_most(base, epsilon(q, s / factor, n, delta))
+    assert at_most(base, epsilon(q, s, n, delta / factor))
+
+
+@PROPERTY
+@given(history=HISTORIES, event=EVENTS, count=st.integers(1, 20_000), delta=powers_of_ten(-12, -2))
+def test_one_event_more_never_costs_less(history: dict[Event, int], event: Event, count: int, delta: float) -> None:
+    longer = {**history, event: history.get(event, 0) + count}
+    assert at_most(pld.epsilon(history, delta), pld.epsilon(longer, delta))
+
+
+@PROPERTY
+@given(history=HISTORIES, factor=st.integers(2, 10), delta=DELTAS)
+def test_a_history_repeated_never_costs_less(history: dict[Event, int], factor: int, delta: float) -> None:
+    repeated = {event: count * factor for event, count in history.items()}
+    assert at_most(pld.epsilon(history, delta), pld.epsilon(repeated, delta))
+
+
+@pytest.mark.filterwarnings("error")
+@settings(PROPERTY, max_examples=150)
+@given(event=ANY_EVENTS, n=ANY_STEPS, delta=ANY_DELTAS)
+def test_every_input_has_an_answer(event: Event, n: int, delta: float) -> None:
+    value = pld.epsilon({event: n}, delta)
+    assert 0.0 <= value < math.inf
+    assert value <= rdp.epsilon({event: n}, delta)
+
+
+@pytest.mark.filterwarnings("error")
+@PROPERTY
+@given(history=st.dictionaries(ANY_EVENTS, ANY_STEPS, max_size=5), delta=ANY_DELTAS)
+def test_every_mixture_has_an_answer(history: dict[Event, int], delta: float) -> None:
+    value = pld.epsilon(history, delta)
+    assert 0.0 <= value < math.inf
+    assert value <= rdp.epsilon(history, delta)

@@ -1,0 +1,358 @@
+"""Two views, two accounts: each with the right number, and no way from one into the other."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import operator
+from collections.abc import Callable
+
+import dp_accounting
+import numpy as np
+import pytest
+from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
+
+from fedprivacy.accounting import UNLIMITED, noise_multiplier, pld, rdp
+from fedprivacy.accounting.views import (
+    Epsilon,
+    MeaningsDiffer,
+    Unit,
+    UserLevelAccount,
+    View,
+    federation_epsilon,
+    reading,
+)
+from fedprivacy.budget import PrivacyBudget
+from fedprivacy.events import FixedSizeSampledGaussian, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.ledger.store import SERVER_VIEW
+
+DELTA = 1e-5
+ADD_OR_REMOVE, ZERO_OUT = NeighbouringRelation.ADD_OR_REMOVE_ONE, NeighbouringRelation.ZERO_OUT
+ORDERINGS = [operator.lt, operator.le, operator.gt, operator.ge]
+EVENT = PoissonSampledGaussian(0.01, 1.0)
+
+
+def account_of(*recorded: tuple[float, float, int]) -> UserLevelAccount:
+    account = UserLevelAccount()
+    for q, sigma, rounds in recorded:
+        account.record(q, sigma, rounds)
+    return account
+
+
+def epsilon(value: float, view: View = View.SERVER, delta: float = DELTA, relation: NeighbouringRelation = ZERO_OUT):
+    return Epsilon(value, delta, view, relation)
+
+
+# --- values ---------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "rounds", [[(0.1, 1.0, 200)], [(1.0, 4.0, 1)], [(0.05, 0.8, 50), (0.2, 1.5, 30)]], ids=["one", "all", "two"]
+)
+def test_the_user_level_epsilon_is_that_of_a_sample_of_clients(rounds: list[tuple[float, float, int]]) -> None:
+    ours = account_of(*rounds).epsilon(DELTA).value
+    peer = PLDAccountant()
+    for q, sigma, count in rounds:
+        peer.compose(dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(sigma)), count)
+    assert ours == pld.epsilon({PoissonSampledGaussian(q, sigma): n for q, sigma, n in rounds}, DELTA)
+    assert ours == pytest.approx(peer.get_epsilon(DELTA), rel=2e-3)
+
+
+def test_rounds_of_one_mechanism_add_up_however_they_are_recorded() -> None:
+    one_by_one = account_of(*[(0.1, 1.0, 1)] * 7, (0.2, 2.0, 3), (0.1, 1.0, 13))
+    assert one_by_one.rounds == 23
+    assert one_by_one.epsilon(DELTA) == account_of((0.2, 2.0, 3), (0.1, 1.0, 20)).epsilon(DELTA)
+
+
+def test_sampling_of_clients_amplifies_the_user_level_and_nothing_else() -> None:
+    """In the server's view a client that joins every round pays for every round, however rarely others are asked."""
+    few, all_of_them = account_of((0.1, 1.0, 100)).epsilon(DELTA), account_of((1.0, 1.0, 100)).epsilon(DELTA)
+    assert few.value < 0.2 * all_of_them.value
+
+
+def test_the_server_s_reading_is_the_pld_s() -> None:
+    history = {EVENT: 1_000, PoissonSampledGaussian(0.1, 2.0): 10}
+    assert reading(history, DELTA) == Epsilon(pld.epsilon(history, DELTA), DELTA, View.SERVER, ADD_OR_REMOVE, "PLD")
+
+
+def test_a_reading_states_the_relation_of_what_was_executed() -> None:
+    executed = {PoissonSampledGaussian(0.01, 1.0, ADD_OR_REMOVE): 0, PoissonSampledGaussian(0.01, 1.0, ZERO_OUT): 5}
+    assert reading(executed, DELTA).relation is ZERO_OUT
+    assert reading({}, DELTA) == Epsilon(0.0, DELTA, View.SERVER, ADD_OR_REMOVE)
+    assert reading({}, DELTA, ZERO_OUT).relation is ZERO_OUT
+
+
+def test_an_account_begins_at_zero() -> None:
+    assert UserLevelAccount().rounds == 0
+    assert UserLevelAccount().epsilon(DELTA).value == 0.0
+
+
+# --- the guarantee, against the mechanism itself --------------------------------------------------------------------
+
+
+def exact_delta(updates: list[float], one_more: float, q: float, sigma: float, divide: Callable[[int], float]) -> float:
+    """Exact delta of a round at the account's epsilon, for C = 1: every sample of clients is a Gaussian of a mixture.
+
+    The larger of both directions, between a federation of clients with these updates and one with one client more.
+    """
+    x = np.linspace(-30.0, 30.0, 60_001)
+    without, with_it = (_density(x, federation, q, sigma, divide) for federation in (updates, [*updates, one_more]))
+    bound = math.exp(account_of((q, sigma, 1)).epsilon(DELTA).value)
+    pairs = ((without, with_it), (with_it, without))
+    return max(float(np.maximum(p - bound * other, 0.0).sum() * (x[1] - x[0])) for p, other in pairs)
+
+
+def _density(x: np.ndarray, updates: list[float], q: float, sigma: float, divide: Callable[[int], float]) -> np.ndarray:
+    density = np.zeros_like(x)
+    for joined in itertools.product([False, True], repeat=len(updates)):
+        chance = math.prod(q if joins else 1.0 - q for joins in joined)
+        divisor = divide(sum(joined))
+        mean, deviation = sum(itertools.compress(updates, joined)) / divisor, sigma / divisor
+        density += chance * np.exp(-(((x - mean) / deviation) ** 2) / 2.0) / (deviation * math.sqrt(2.0 * math.pi))
+    return density
+
+
+@pytest.mark.parametrize("updates", [[], [0.0] * 4, [1.0, -1.0, 0.3], [1.0] * 4])
+@pytest.mark.parametrize("one_more", [1.0, -1.0, 0.4])
+def test_a_round_that_keeps_the_conditions_keeps_the_epsilon(updates: list[float], one_more: float) -> None:
+    assert exact_delta(updates, one_more, 0.3, 1.2, divide=lambda joined: 1.5) <= DELTA
+
+
+def test_the_epsilon_is_tight() -> None:
+    """The worst federation, one client against none, spends all but what the grid of the PLD costs."""
+    assert exact_delta([], 1.0, 0.3, 1.2, divide=lambda joined: 1.5) > 0.99 * DELTA
+
+
+def test_an_update_that_is_not_clipped_breaks_the_guarantee() -> None:
+    assert exact_delta([], 1.5, 0.3, 1.2, divide=lambda joined: 1.5) > 10 * DELTA
+
+
+def test_a_divisor_that_counts_who_joined_breaks_the_guarantee() -> None:
+    """The deviation of the average tells how many joined, even if the client's update is 0."""
+    assert exact_delta([0.0] * 4, 0.0, 1.0, 5.0, divide=lambda joined: max(joined, 1)) > 100 * DELTA
+    assert exact_delta([0.0] * 4, 0.0, 1.0, 5.0, divide=lambda joined: 4.0) == 0.0
+
+
+def test_a_sample_of_fixed_size_costs_more_than_the_account_says() -> None:
+    fixed = pld.epsilon({FixedSizeSampledGaussian(sample_size=10, records=100, noise_multiplier=1.0): 100}, DELTA)
+    assert fixed > 2.0 * account_of((0.1, 1.0, 100)).epsilon(DELTA).value
+
+
+# --- planning -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("past", [[], [(0.05, 0.9, 20)], [(0.1, 1.0, 10)]], ids=["fresh", "other", "same"])
+def test_the_rounds_left_fit_and_one_more_does_not(past: list[tuple[float, float, int]]) -> None:
+    budget = PrivacyBudget(4.0, DELTA)
+    left = account_of(*past).rounds_left(budget, 0.1, 1.0)
+    assert left > 0
+    assert account_of(*past, (0.1, 1.0, left)).epsilon(DELTA).value <= budget.epsilon
+    assert account_of(*past, (0.1, 1.0, left + 1)).epsilon(DELTA).value > budget.epsilon
+
+
+def test_asking_charges_nothing() -> None:
+    account = account_of((0.1, 1.0, 10))
+    before = account.epsilon(DELTA)
+    account.rounds_left(PrivacyBudget(4.0, DELTA), 0.2, 1.0)
+    account.noise_multiplier(PrivacyBudget(4.0, DELTA), 0.2, 50)
+    assert account.epsilon(DELTA) == before
+
+
+def test_no_round_is_left_of_a_spent_budget_and_any_number_of_none() -> None:
+    account = account_of((0.1, 1.0, 500))
+    assert account.rounds_left(PrivacyBudget(1.0, DELTA), 0.1, 1.0) == 0
+    assert account.rounds_left(PrivacyBudget(math.inf, DELTA), 0.1, 1.0) == UNLIMITED
+
+
+def test_noise_after_earlier_rounds_spends_what_they_left() -> None:
+    budget, past = PrivacyBudget(3.0, DELTA), (0.05, 1.0, 40)
+    noise = account_of(past).noise_multiplier(budget, 0.1, 100)
+    assert 0.999 * 3.0 <= account_of(past, (0.1, noise, 100)).epsilon(DELTA).value <= 3.0
+    assert noise > UserLevelAccount().noise_multiplier(budget, 0.1, 100) == noise_multiplier(budget, 0.1, 100)
+
+
+# --- refusals -------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("compare", ORDERINGS)
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (epsilon(1.0, View.USER_LEVEL), r"different views \(server, user-level\): .* side by side"),
+        (epsilon(1.0, delta=1e-6), r"different deltas \(1e-05, 1e-06\): .* at the same one"),
+        (
+            epsilon(1.0, relation=ADD_OR_REMOVE),
+            r"different relations \(zero-out, add-or-remove-one\): .* each relation",
+        ),
+        (2.0, "compared with 2.0, which states neither delta nor view; compare its value"),
+    ],
+    ids=["view", "delta", "relation", "number"],
+)
+def test_epsilons_that_mean_different_things_are_not_ordered(
+    compare: Callable[[object, object], bool], other: object, message: str
+) -> None:
+    with pytest.raises(TypeError, match=message):
+        compare(epsilon(1.0), other)
+
+
+@pytest.mark.parametrize("compare", ORDERINGS)
+@pytest.mark.parametrize("other", [0.5, 1.0, 1.5, math.inf])
+def test_epsilons_of_one_meaning_are_ordered_by_value(compare: Callable[..., bool], other: float) -> None:
+    by_rdp = Epsilon(other, DELTA, View.SERVER, ZERO_OUT, "RDP")
+    assert compare(epsilon(1.0), by_rdp) is compare(1.0, other)
+
+
+@pytest.mark.parametrize(
+    "mix", [operator.add, operator.sub, operator.mul, math.dist, max], ids=lambda mix: mix.__name__
+)
+def test_a_record_s_loss_and_a_client_s_cannot_be_put_into_one_number(mix: Callable[..., object]) -> None:
+    with pytest.raises(TypeError):
+        mix(reading({EVENT: 10}, DELTA), account_of((0.01, 1.0, 10)).epsilon(DELTA))
+
+
+@pytest.mark.parametrize("into", [float, sum, np.sum, math.fsum, np.max], ids=lambda into: into.__name__)
+def test_a_list_of_both_has_neither_sum_nor_maximum(into: Callable[..., object]) -> None:
+    with pytest.raises(TypeError):
+        into([reading({EVENT: 10}, DELTA), account_of((0.01, 1.0, 10)).epsilon(DELTA)])
+
+
+def test_an_epsilon_is_no_number() -> None:
+    for use in (float, math.exp, lambda e: e + 1.0, lambda e: 1.0 + e, operator.neg, lambda e: f"{e:.2f}"):
+        with pytest.raises(TypeError):
+            use(epsilon(1.0))
+
+
+def test_equal_values_of_different_views_are_different_epsilons() -> None:
+    server, user = epsilon(1.0), epsilon(1.0, View.USER_LEVEL)
+    assert server == epsilon(1.0)
+    assert server != user
+    assert len({server, user, epsilon(1.0)}) == 2
+
+
+def test_an_account_gives_out_no_history() -> None:
+    """Otherwise its rounds could be composed with a client's steps: the events look alike."""
+    public = {name for name in dir(account_of((0.1, 1.0, 1))) if not name.startswith("_")}
+    assert public == {"epsilon", "noise_multiplier", "record", "rounds", "rounds_left"}
+
+
+@pytest.mark.parametrize("bad", [math.nan, -1e-9])
+def test_an_impossible_epsilon_is_refused(bad: float) -> None:
+    with pytest.raises(ValueError, match="at least 0"):
+        epsilon(bad)
+
+
+@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, math.nan])
+def test_an_impossible_delta_is_refused(delta: float) -> None:
+    for ask in (account_of((0.1, 1.0, 1)).epsilon, UserLevelAccount().epsilon, lambda d: epsilon(1.0, delta=d)):
+        with pytest.raises(ValueError, match=r"delta is .* choose a probability"):
+            ask(delta)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ((0.0, 1.0), r"client_sampling_rate is 0.0; choose a probability in \(0, 1\]"),
+        ((50, 1.0), "client_sampling_rate is 50; .* over the number of all clients"),
+        ((math.nan, 1.0), "client_sampling_rate is nan"),
+        ((0.1, 0.0), "noise_multiplier is 0.0; choose a positive"),
+        ((0.1, math.inf), "noise_multiplier is inf"),
+        ((0.1, 1.0, 0), "rounds is 0; choose an integer of at least 1"),
+        ((0.1, 1.0, 2.5), "rounds is 2.5; choose an integer"),
+    ],
+)
+def test_an_impossible_round_is_refused_and_not_charged(arguments: tuple[float, ...], message: str) -> None:
+    account = account_of((0.1, 1.0, 3))
+    with pytest.raises(ValueError, match=message):
+        account.record(*arguments)  # type: ignore[arg-type]
+    assert account.rounds == 3
+
+
+@pytest.mark.parametrize(
+    ("budget", "q", "rounds", "message"),
+    [
+        (PrivacyBudget(1.0, DELTA), 1.1, 10, "client_sampling_rate is 1.1"),
+        (PrivacyBudget(1.0, DELTA), 0.1, 0, "rounds is 0"),
+        (PrivacyBudget(math.inf, DELTA), 0.1, 10, "user-level account .* epsilon is infinite; choose a finite"),
+        (PrivacyBudget(0.1, DELTA), 0.1, 10, "user-level account .* the past alone has spent .* larger epsilon"),
+    ],
+)
+def test_impossible_plans_name_the_remedy(budget: PrivacyBudget, q: float, rounds: int, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        account_of((0.2, 1.0, 30)).noise_multiplier(budget, q, rounds)
+    if q > 1.0:
+        with pytest.raises(ValueError, match=message):
+            UserLevelAccount().rounds_left(budget, q, 1.0)
+
+
+# --- several clients ------------------------------------------------------------------------------------------------
+
+
+def test_the_loss_of_a_record_is_the_largest_of_the_clients_and_not_the_sum() -> None:
+    readings = [reading({PoissonSampledGaussian(q, 1.0, ZERO_OUT): 100}, DELTA) for q in (0.01, 0.05, 0.02)]
+    assert federation_epsilon(readings) is readings[1]
+    assert federation_epsilon(readings[:1]) is readings[0]
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (epsilon(9.0, View.USER_LEVEL), "different views"),
+        (epsilon(9.0, delta=1e-6), "different deltas"),
+        (epsilon(9.0, relation=ADD_OR_REMOVE), "different relations"),
+    ],
+)
+def test_clients_whose_epsilons_mean_different_things_have_no_common_one(other: Epsilon, message: str) -> None:
+    for readings in ([epsilon(1.0), epsilon(2.0), other], [other, epsilon(1.0), epsilon(2.0)]):
+        with pytest.raises(MeaningsDiffer, match=message):
+            federation_epsilon(readings)
+
+
+def test_user_level_accounts_of_one_federation_are_not_parallel() -> None:
+    """Their losses concern the same clients and compose: the maximum would understate."""
+    halves = [account_of((0.1, 1.0, 50)).epsilon(DELTA)] * 2
+    assert account_of((0.1, 1.0, 100)).epsilon(DELTA) > max(halves)
+    with pytest.raises(MeaningsDiffer, match="one UserLevelAccount"):
+        federation_epsilon(halves)
+
+
+def test_a_federation_without_clients_has_no_epsilon() -> None:
+    with pytest.raises(ValueError, match="at least one client"):
+        federation_epsilon([])
+
+
+# --- texts ----------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(1.8261, "1.83"), (2.9912, "3.00"), (0.0012301, "0.00124"), (12.31, "12.4"), (1234.5, "1240"), (math.inf, "∞")],
+)
+def test_an_epsilon_is_written_with_all_that_it_means_and_never_rounded_down(value: float, text: str) -> None:
+    wanted = f"epsilon {text} at delta 1e-05 (PLD; one client, zero-out, user-level view)"
+    assert str(epsilon(value, View.USER_LEVEL)) == wanted == f"{epsilon(value, View.USER_LEVEL)}"
+
+
+def test_another_accountant_is_named() -> None:
+    by_rdp = Epsilon(rdp.epsilon({EVENT: 1_000}, DELTA), DELTA, View.SERVER, ADD_OR_REMOVE, "RDP")
+    assert str(by_rdp).endswith("at delta 1e-05 (RDP; one record, add-or-remove-one, server view)")
+
+
+def test_views_say_what_they_protect_against_whom() -> None:
+    assert (View.SERVER.protects, View.USER_LEVEL.protects) == (Unit.RECORD, Unit.CLIENT)
+    assert account_of().epsilon(DELTA).protects == "client"
+    assert "even against the server" in View.SERVER.guarantee
+    assert "amplifies nothing" in View.SERVER.guarantee
+    assert "not against the server, which is trusted" in View.USER_LEVEL.guarantee
+    assert all(view.guarantee.count(". ") == 0 and view.guarantee.endswith(".") for view in View)
+
+
+@pytest.mark.parametrize(
+    "condition", ["Poisson sampling", "fixed number", "secret", "clipped to Euclidean norm C", "sigma * C", "average"]
+)
+def test_the_user_level_conditions_are_stated(condition: str) -> None:
+    assert sum(condition in sentence for sentence in View.USER_LEVEL.conditions) == 1
+
+
+def test_the_ledger_files_the_server_s_view() -> None:
+    """A string there: an import from here would make every command that opens a ledger wait for scipy."""
+    assert View(SERVER_VIEW) is View.SERVER
