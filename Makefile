@@ -36,6 +36,8 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.engines
 	$(BIN)/python -m benchmarks.noise
 	$(BIN)/python -m benchmarks.gradients
+	$(BIN)/python -m benchmarks.accountant
+	$(BIN)/python -m benchmarks.accounting_share
 
 deploy-demo: $(VENV)/.installed-run
 	$(BIN)/fedprivacy deploy demo

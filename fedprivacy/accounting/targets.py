@@ -30,7 +30,7 @@ BoolArray = NDArray[np.bool_]
 _AIM, _LEAST_SHARE = 0.9996, 0.999  # of epsilon: what a search aims at, and what noise spends at least
 _MOST_TRIALS = 100
 _USUAL_NOISE, _USUAL_STEPS = 0.3, 20  # from which on the contour integral is quick
-_SHARPENED = 2
+_MOST_SHARPENED, _SHARP = 4, 0.02  # a move from so near arrives within the square of it
 _TINY = float(np.finfo(float).tiny)
 
 
@@ -215,9 +215,13 @@ def _mu(epsilons: FloatArray, deltas: FloatArray) -> FloatArray:
 def _sharpen(search: Search, budgets: _Budgets, rates: FloatArray, steps: FloatArray) -> None:
     """Move the search to where the contour integral has epsilon: cheaper than the PLD, and nearly the same."""
     usual = np.flatnonzero((search.at > math.log(_USUAL_NOISE)) & (steps >= _USUAL_STEPS))
-    for _ in range(_SHARPENED if usual.size else 0):
+    for _ in range(_MOST_SHARPENED):
+        if not usual.size:
+            break
         spent = contour.epsilons(rates[usual], np.exp(search.at[usual]), steps[usual], budgets.deltas[usual])
-        search.learn(usual, budgets.excess(spent, usual))
+        excess = budgets.excess(spent, usual)
+        search.learn(usual, excess)
+        usual = usual[np.abs(excess) > _SHARP]
 
 
 def _refuse_limits(search: Search, clients: IntArray, budgets: _Budgets) -> None:
