@@ -16,7 +16,7 @@ import numpy as np
 from fedprivacy.accounting import FILTERS
 from fedprivacy.accounting.population import PopulationAccountant
 from fedprivacy.budget import PrivacyBudget
-from fedprivacy.events import PoissonSampledGaussian
+from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.ledger import NOTHING_SPENT, Account, Allowance, ChargeState, Ledger
 
 
@@ -31,7 +31,8 @@ class ClientSpent:
         budget_epsilon: the budget; infinite if the run only measures.
         rounds: rounds charged.
         steps: local steps charged.
-        steps_left: steps of the run's event that the budget still allows.
+        steps_left: steps of the run that the budget still allows.
+        sampling_rate: q of the run's local steps.
     """
 
     client_id: str
@@ -41,6 +42,7 @@ class ClientSpent:
     rounds: int
     steps: int
     steps_left: int
+    sampling_rate: float
 
     @property
     def exhausted(self) -> bool:
@@ -54,37 +56,40 @@ class CentralAccountant:
     Args:
         ledger: where charges are kept, over all runs.
         run_id: the run; unique in the ledger.
-        event: what one local step of this run costs, the same for every client.
+        relation: the neighbouring relation of every event.
         budget: each client's budget over all runs.
         filter: name of the filter that enforces the budget.
     """
 
     def __init__(
-        self, ledger: Ledger, run_id: str, event: PoissonSampledGaussian, budget: PrivacyBudget, filter: str
+        self, ledger: Ledger, run_id: str, relation: NeighbouringRelation, budget: PrivacyBudget, filter: str
     ) -> None:
-        self.event = event
         self.budget = budget
         self._ledger = ledger
         self._run_id = run_id
         self._allowance = Allowance(budget, filter)
         self._filter = FILTERS[filter](budget)
         self._datasets: dict[str, str] = {}
-        self._population = PopulationAccountant(event.relation)
+        self._events: dict[str, PoissonSampledGaussian] = {}
+        self._population = PopulationAccountant(relation)
 
-    def enrol(self, datasets: Mapping[str, str]) -> None:
+    def enrol(self, datasets: Mapping[str, str], events: Mapping[str, PoissonSampledGaussian]) -> None:
         """Open the accounts of clients.
 
         Args:
             datasets: client_id -> dataset_id, what the client's budget belongs to.
+            events: client_id -> what one local step of this run costs the client.
 
         Raises:
             LedgerError: a dataset already has another budget.
             MechanismChanged: a dataset was charged with another mechanism than the filter can compose with.
         """
         self._ledger.open_budgets(dict.fromkeys(datasets.values(), self._allowance))
-        for account in self._ledger.accounts(list(datasets.values())).values():
-            self._filter.quota(account.history, self.event)
+        accounts = self._ledger.accounts(list(datasets.values()))
+        for client_id, dataset in datasets.items():
+            self._filter.quota(accounts.get(dataset, NOTHING_SPENT).history, events[client_id])
         self._datasets |= datasets
+        self._events |= events
         self._population.enrol(list(datasets.values()), self.budget.delta)
 
     def grant(self, round: int, wanted: Mapping[str, int]) -> dict[str, int]:
@@ -97,9 +102,10 @@ class CentralAccountant:
         Returns:
             Granted steps, at least 1, by client_id. Exhausted clients are missing.
         """
-        by_dataset = {self._datasets[client_id]: steps for client_id, steps in wanted.items()}
+        steps = {self._datasets[client_id]: wanted_steps for client_id, wanted_steps in wanted.items()}
+        events = {self._datasets[client_id]: self._events[client_id] for client_id in wanted}
         granted = self._ledger.reserve(
-            self._run_id, round, self.event, by_dataset, lambda _, history: self._filter.quota(history, self.event)
+            self._run_id, round, events, steps, lambda dataset, history: self._filter.quota(history, events[dataset])
         )
         return {c: granted[self._datasets[c]] for c in wanted if self._datasets[c] in granted}
 
@@ -145,5 +151,6 @@ class CentralAccountant:
             budget_epsilon=self.budget.epsilon,
             rounds=account.rounds,
             steps=sum(account.history.values()),
-            steps_left=self._filter.quota(account.history, self.event),
+            steps_left=self._filter.quota(account.history, self._events[client_id]),
+            sampling_rate=self._events[client_id].sampling_rate,
         )

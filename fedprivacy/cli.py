@@ -102,14 +102,17 @@ def plan(settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, as_js
     from fedprivacy.terminal import plan_table
 
     run = RunPlan.of(settings)
-    groups = [(clients, run.epsilon_by_round(past).tolist()) for clients, past in client_groups(run)]
+    groups = [(group, run.epsilon_by_round(group.event, group.past).tolist()) for group in client_groups(run)]
     if as_json:
-        noise = run.event.noise_multiplier
-        clients = [{"client_id": c, "epsilon_by_round": epsilons} for names, epsilons in groups for c in names]
-        print(json.dumps({"noise_multiplier": noise, "delta": run.config.delta, "clients": clients}))  # noqa: T201
+        clients = [
+            {"client_id": c, "sampling_rate": group.event.sampling_rate, "epsilon_by_round": epsilons}
+            for group, epsilons in groups
+            for c in group.client_ids
+        ]
+        summary = {"noise_multiplier": run.noise_multiplier, "delta": run.config.delta, "clients": clients}
+        print(json.dumps(summary))  # noqa: T201
         return
-    named = [(names[0] if len(names) == 1 else f"{len(names)} clients", epsilons) for names, epsilons in groups]
-    _OUT.print(plan_table(run, named))
+    _OUT.print(plan_table(run, groups))
 
 
 @app.command()

@@ -80,6 +80,10 @@ class RunConfig:
         "flat",
     )
     sampling_rate: float = _setting("q, probability with which a record joins a local step.")
+    batch_size: float | None = _setting(
+        "Expected batch size, instead of sampling-rate: a client's q is this over its public shard size, at most 1.",
+        None,
+    )
     optimizer: str = _setting(f"Optimiser of the local steps: {', '.join(OPTIMIZERS)}.")
     learning_rate: float = _setting("Step size of the local steps.")
     momentum: float = _setting("Momentum of the local steps, for sgd.")
@@ -128,6 +132,7 @@ def resolve(given: Mapping[str, Value | None], task: Task | None = None) -> RunC
 
     problems: list[str] = []
     settings = _parse({key: value for key, value in given.items() if value not in (None, "")}, problems)
+    problems += _batch_size_problems(settings)
     try:
         task = task or load_task(str(settings.get("task", DEFAULT_TASK)))
     except TaskError as error:
@@ -239,6 +244,7 @@ _RANGES: dict[str, tuple[float, float]] = {
     "noise_multiplier": (0.05, 1e4),
     "clipping_norm": CLIPPING_NORMS,
     "sampling_rate": (1e-9, 1.0),
+    "batch_size": (1e-6, 1e9),
     "learning_rate": _POSITIVE,
     "momentum": (0.0, 0.9999),
     "weight_decay": (0.0, 1e3),
@@ -285,6 +291,21 @@ def _impossible(settings: Mapping[str, Value]) -> list[str]:
         problems += _optimizer_problems(settings)
     if "ledger" in settings:
         problems += _ledger_problems(str(settings["ledger"]))
+    return problems
+
+
+def _batch_size_problems(given: Mapping[str, Value]) -> list[str]:
+    """What a batch size does not go with."""
+    if "batch_size" not in given:
+        return []
+    problems = []
+    if "sampling_rate" in given:
+        problems.append("batch-size and sampling-rate both say how many records join a step; give one of them.")
+    if "noise_multiplier" not in given:
+        problems.append(
+            f"batch-size is {given['batch_size']} and noise-multiplier is open, but clients with different sampling "
+            "rates need different noise; give a noise-multiplier ('fedprivacy sigma' finds one for the largest rate)."
+        )
     return problems
 
 

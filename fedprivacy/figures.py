@@ -171,7 +171,7 @@ def _epsilon_title(spent: Mapping[str, ClientSpent]) -> str:
 def _epsilon_subtitle(history: RunHistory, fan: bool) -> list[str]:
     seen = f"ε of each client as seen by the server, δ = {delta_text(history.settings['delta'])}, PLD accountant,"
     bands = "; bands: all clients and their middle half, diamonds: exhausted" if fan else ""
-    return [seen, f"composed over all rounds and runs{bands}"]
+    return [seen, f"composed over all rounds and runs, an odometer's reading{bands}"]
 
 
 @dataclass(frozen=True, slots=True)

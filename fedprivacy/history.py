@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from fedprivacy.accountant import ClientSpent
-from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.events import NeighbouringRelation
 from fedprivacy.plan import RunPlan
 from fedprivacy.rounds import RoundRecord
 
@@ -45,14 +45,16 @@ class RunHistory:
 
     Attributes:
         settings: the configuration by hyphenated key.
-        event: what one local step cost.
+        noise_multiplier: sigma of every local step.
+        relation: the neighbouring relation of every event.
         metric: key of the figure that is shown first.
         start: the state before the first round.
         rounds: finished rounds in order.
     """
 
     settings: Mapping[str, Any]
-    event: PoissonSampledGaussian
+    noise_multiplier: float
+    relation: NeighbouringRelation
     metric: str
     start: RoundRecord
     rounds: tuple[RoundRecord, ...]
@@ -75,8 +77,8 @@ class RunHistory:
                     "delta": client.delta,
                     "budget": _finite(client.budget_epsilon),
                     "rounds": client.rounds,
-                    "sampling_rate": self.event.sampling_rate,
-                    "noise_multiplier": self.event.noise_multiplier,
+                    "sampling_rate": client.sampling_rate,
+                    "noise_multiplier": self.noise_multiplier,
                     "steps": client.steps,
                 }
                 for client in self.last.spent.values()
@@ -103,7 +105,8 @@ class RunWriter:
             raise RunFolderError(f"out is '{folder}', which already holds a run; name a new folder.")
         config = {
             "settings": plan.config.public(),
-            "event": asdict(plan.event),
+            "noise_multiplier": plan.noise_multiplier,
+            "relation": plan.relation,
             "metric": plan.task.metric,
             "task": plan.task.name,
         }
@@ -129,10 +132,10 @@ def read_history(folder: Path) -> RunHistory:
     if not (folder / START).exists():
         raise RunFolderError(f"'{folder}' holds no run; name a folder that a run wrote to (out).")
     config = json.loads((folder / CONFIG).read_text())
-    event = config["event"]
     return RunHistory(
         settings=config["settings"],
-        event=PoissonSampledGaussian(**event | {"relation": NeighbouringRelation(event["relation"])}),
+        noise_multiplier=config["noise_multiplier"],
+        relation=NeighbouringRelation(config["relation"]),
         metric=config["metric"],
         start=_round_from_json(json.loads((folder / START).read_text())),
         rounds=tuple(_round_from_json(json.loads(line)) for line in (folder / ROUNDS).read_text().splitlines()),

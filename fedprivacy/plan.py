@@ -13,13 +13,13 @@ from fedprivacy.accounting import FILTERS, pld
 from fedprivacy.config import ConfigError, RunConfig, Value, resolve
 from fedprivacy.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.identity import dataset_id, simulated_client_id
-from fedprivacy.ledger import Ledger
-from fedprivacy.tasks import Task, load_task
+from fedprivacy.ledger import NOTHING_SPENT, Ledger
+from fedprivacy.tasks import ShardSource, Task, load_task
 
 
 @dataclass(frozen=True)
 class RunPlan:
-    """The public numbers of a run: the event of a local step, and what follows from it.
+    """The public numbers of a run: what a local step costs a client, and what follows from it.
 
     Attributes:
         config: the run's configuration.
@@ -39,20 +39,29 @@ class RunPlan:
         config = resolve(given, task)
         plan = cls(config, task or load_task(config.task))
         try:
-            _ = plan.event
+            _ = plan.noise_multiplier
         except ValueError as error:
             raise ConfigError([str(error)]) from error
         return plan
 
     @cached_property
-    def event(self) -> PoissonSampledGaussian:
-        """What one local step costs: with the configured noise, or the least noise that the budget allows."""
-        sigma = self.config.noise_multiplier
-        if sigma is None:
-            sigma = FILTERS[self.config.filter](self.config.budget).noise_multiplier(
-                self.config.sampling_rate, self.total_steps, self.relation
-            )
-        return PoissonSampledGaussian(self.config.sampling_rate, sigma, self.relation)
+    def noise_multiplier(self) -> float:
+        """Sigma of every local step: the configured one, or the least that the budget allows."""
+        if self.config.noise_multiplier is not None:
+            return self.config.noise_multiplier
+        kept = FILTERS[self.config.filter](self.config.budget)
+        return kept.noise_multiplier(self.config.sampling_rate, self.total_steps, self.relation)
+
+    def event(self, disclosed: int = 0) -> PoissonSampledGaussian:
+        """What one local step costs a client.
+
+        Args:
+            disclosed: number of records that the client disclosed; it counts with a `batch_size` only.
+        """
+        rate = self.config.sampling_rate
+        if self.config.batch_size is not None:
+            rate = min(1.0, self.config.batch_size / self.shard_size(disclosed))
+        return PoissonSampledGaussian(rate, self.noise_multiplier, self.relation)
 
     @property
     def relation(self) -> NeighbouringRelation:
@@ -65,15 +74,15 @@ class RunPlan:
         """Local steps of a client that joins every round."""
         return self.config.rounds * self.config.local_steps
 
-    def steps_by_round(self, past: History) -> NDArray[np.int64]:
+    def steps_by_round(self, event: PoissonSampledGaussian, past: History) -> NDArray[np.int64]:
         """Steps taken after each round by a client with this past that joins until its budget is spent."""
-        quota = FILTERS[self.config.filter](self.config.budget).quota(past, self.event)
+        quota = FILTERS[self.config.filter](self.config.budget).quota(past, event)
         rounds = np.arange(1, self.config.rounds + 1)
         return np.asarray(np.minimum(rounds * self.config.local_steps, quota))
 
-    def epsilon_by_round(self, past: History) -> NDArray[np.float64]:
+    def epsilon_by_round(self, event: PoissonSampledGaussian, past: History) -> NDArray[np.float64]:
         """Privacy loss after each round of a client with this past, shape [rounds]."""
-        return pld.epsilons(self.event, self.steps_by_round(past).tolist(), self.config.delta, past=past)
+        return pld.epsilons(event, self.steps_by_round(event, past).tolist(), self.config.delta, past=past)
 
     def shard_size(self, disclosed: int) -> float:
         """The public size of a shard: what the client disclosed if sizes are public, else the task's public guess.
@@ -88,15 +97,37 @@ class RunPlan:
         return self.shard_size(disclosed) if self.task.shard_sizes_public else 1.0
 
 
-def client_groups(plan: RunPlan) -> list[tuple[list[str], History]]:
-    """Simulated clients with the same past on the run's ledger, and that past."""
+@dataclass(frozen=True, slots=True)
+class ClientGroup:
+    """Simulated clients that will spend alike.
+
+    Attributes:
+        client_ids: who they are.
+        event: what a local step costs each.
+        past: what each has executed before.
+    """
+
+    client_ids: list[str]
+    event: PoissonSampledGaussian
+    past: History
+
+
+def client_groups(plan: RunPlan) -> list[ClientGroup]:
+    """Simulated clients with the same event, and the same past on the run's ledger."""
     clients = [simulated_client_id(number, plan.config.clients) for number in range(plan.config.clients)]
-    if not Ledger.exists(plan.config.ledger):
-        return [(clients, {})]
     datasets = {client_id: dataset_id(plan.task, client_id) for client_id in clients}
-    accounts = Ledger(plan.config.ledger).accounts(list(datasets.values()))
-    groups: dict[frozenset[tuple[Event, int]], list[str]] = {}
-    for client_id, dataset in datasets.items():
-        past = accounts[dataset].history if dataset in accounts else {}
-        groups.setdefault(frozenset(past.items()), []).append(client_id)
-    return [(names, dict(past)) for past, names in groups.items()]
+    accounts = Ledger(plan.config.ledger).accounts(list(datasets.values())) if Ledger.exists(plan.config.ledger) else {}
+    groups: dict[tuple[Event, frozenset[tuple[Event, int]]], ClientGroup] = {}
+    for number, (client_id, dataset) in enumerate(datasets.items()):
+        event = plan.event(_simulated_shard_size(plan, number))
+        past = accounts.get(dataset, NOTHING_SPENT).history
+        alike = groups.setdefault((event, frozenset(past.items())), ClientGroup([], event, past))
+        alike.client_ids.append(client_id)
+    return list(groups.values())
+
+
+def _simulated_shard_size(plan: RunPlan, partition_id: int) -> int:
+    """Records of a simulated client, if they count: shards are not loaded for nothing."""
+    if plan.config.batch_size is None or not plan.task.shard_sizes_public:
+        return 0
+    return len(plan.task.shard(ShardSource(partition_id=partition_id, num_partitions=plan.config.clients)))

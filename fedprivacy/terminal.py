@@ -14,9 +14,12 @@ from rich.table import Table
 
 from fedprivacy.accountant import ClientSpent
 from fedprivacy.history import RunHistory
-from fedprivacy.plan import RunPlan
+from fedprivacy.plan import ClientGroup, RunPlan
 from fedprivacy.rounds import RoundRecord
-from fedprivacy.wording import budget_text, count_text, epsilon_text
+from fedprivacy.wording import READING, budget_text, count_text, epsilon_text
+
+_MOST_GROUPS = 6
+"""Columns of a plan."""
 
 
 class RoundProgress:
@@ -61,7 +64,7 @@ def client_table(history: RunHistory) -> Table:
         title="Privacy spent by each client (server's view, over all rounds and runs)",
         title_justify="left",
         caption=f"{_limit(clients[0].budget_epsilon)}, delta {clients[0].delta:g}; accountant PLD; "
-        f"{history.event.relation} relation",
+        f"{history.relation} relation. {READING}",
     )
     table.add_column("client")
     for column in ("rounds", "steps", "q", "sigma", "epsilon", "left"):
@@ -81,26 +84,41 @@ def failures(history: RunHistory) -> list[str]:
     ]
 
 
-def plan_table(plan: RunPlan, groups: Sequence[tuple[str, Sequence[float]]]) -> Group:
+def plan_table(plan: RunPlan, groups: Sequence[tuple[ClientGroup, Sequence[float]]]) -> Group:
     """Epsilon after each round, for every group of clients with one past.
 
     Args:
         plan: the run's public numbers.
-        groups: (who, epsilon by round).
+        groups: (who, epsilon by round). Of many, those that spend least, as the middle one does, and most are shown.
     """
-    event = plan.event
-    table = Table("round", *(who for who, _ in groups))
+    if len(groups) > _MOST_GROUPS:
+        by_loss = sorted(groups, key=lambda group: group[1][-1])
+        groups = [by_loss[0], by_loss[len(by_loss) // 2], by_loss[-1]]
+    table = Table("round", *(_group_name(group) for group, _ in groups))
     for column in table.columns:
         column.justify = "right"
     for index in _shown_rounds(plan.config.rounds):
         table.add_row(str(index + 1), *(f"{epsilons[index]:.4f}" for _, epsilons in groups))
     return Group(
-        f"Every local step: sampling rate {event.sampling_rate:g}, noise multiplier {event.noise_multiplier:.4f}; "
+        f"Every local step: {_sampling(plan)}, noise multiplier {plan.noise_multiplier:.4f}; "
         f"{count_text(plan.config.local_steps, 'local step')} a round.",
         "Epsilon of a client that joins every round, by PLD, "
         f"at delta {plan.config.delta:g} ({_limit(plan.config.epsilon)}):",
         table,
     )
+
+
+def _group_name(group: ClientGroup) -> str:
+    """Who they are."""
+    alone = len(group.client_ids) == 1
+    return group.client_ids[0] if alone else count_text(len(group.client_ids), "client")
+
+
+def _sampling(plan: RunPlan) -> str:
+    """How records join a step."""
+    if plan.config.batch_size is None:
+        return f"sampling rate {plan.config.sampling_rate:g}"
+    return f"sampling rate {plan.config.batch_size:g} / shard size"
 
 
 def _shown_rounds(rounds: int, most: int = 12) -> list[int]:
@@ -114,8 +132,8 @@ def _client_row(client: ClientSpent, history: RunHistory) -> list[str]:
         client.client_id,
         str(client.rounds),
         str(client.steps),
-        f"{history.event.sampling_rate:g}",
-        f"{history.event.noise_multiplier:.3f}",
+        f"{client.sampling_rate:g}",
+        f"{history.noise_multiplier:.3f}",
         epsilon_text(client.epsilon, client.budget_epsilon),
         _left(client),
         "[yellow]exhausted" if client.exhausted else "[green]active",

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from fedprivacy.history import RunHistory
 
 
+READING = "Epsilon is an odometer's reading; what is guaranteed is the budget."
+"""What a figure that was read after rounds nobody had fixed before is (Rogers et al. 2016)."""
+
+
 def epsilon_text(epsilon: float, budget: float = math.inf) -> str:
     """An epsilon for people: never rounded down, and never above a budget that it keeps."""
     if not math.isfinite(epsilon):

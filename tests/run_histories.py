@@ -4,7 +4,7 @@ import math
 import random
 
 from fedprivacy.accountant import ClientSpent
-from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.events import NeighbouringRelation
 from fedprivacy.history import RunHistory
 from fedprivacy.rounds import RoundRecord
 
@@ -71,6 +71,7 @@ def run_history(
                 rounds=charged[c],
                 steps=LOCAL_STEPS * charged[c],
                 steps_left=LOCAL_STEPS * (quota - charged[c]) if math.isfinite(budget) else 10**9,
+                sampling_rate=0.2,
             )
             for c in joins
         }
@@ -79,7 +80,8 @@ def run_history(
         records.append(RoundRecord(number, metrics, spent, participants, failed))
     return RunHistory(
         settings=settings(epsilon=budget if math.isfinite(budget) else None, **changed),
-        event=PoissonSampledGaussian(0.2, 2.1374, relation),
+        noise_multiplier=2.1374,
+        relation=relation,
         metric=metric or "accuracy",
         start=RoundRecord(0, {}, {}, (), {}),
         rounds=tuple(records),

@@ -106,7 +106,10 @@ def test_the_panels_say_what_was_reached_and_what_epsilon_is_for():
     shown = texts(drawn(run_figure(alike(rounds=30))))
     assert "After 30 rounds: accuracy 77.1 %" in shown
     assert "Largest privacy loss: ε 2.12 of budget 3" in shown
-    subtitle = "ε of each client as seen by the server, δ = 1e-4, PLD accountant,composed over all rounds and runs"
+    subtitle = (
+        "ε of each client as seen by the server, δ = 1e-4, PLD accountant,"
+        "composed over all rounds and runs, an odometer's reading"
+    )
     assert subtitle in shown
     assert {"0 %", "100 %"} <= set(shown)
 

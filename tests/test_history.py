@@ -12,7 +12,7 @@ from tests.flower.blobs import Blobs, plan_of
 
 
 def record(round, epsilon=1.5, budget=3.0, accuracy=0.5, failures=None):
-    spent = {"a": ClientSpent("a", epsilon, 1e-5, budget, round, 2 * round, 7)}
+    spent = {"a": ClientSpent("a", epsilon, 1e-5, budget, round, 2 * round, 7, 0.5)}
     return RoundRecord(round, {"accuracy": accuracy}, spent, ("a",), failures or {})
 
 

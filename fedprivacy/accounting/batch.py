@@ -86,8 +86,9 @@ class BatchComposer:
         Returns:
             Epsilons in nats, shape [histories], as `pld.epsilon` gives them, up to 1e-5 of each.
         """
-        counts = csr_array(counts, dtype=np.float64)
+        counts = csr_array(counts, dtype=np.float64, copy=True)
         counts.eliminate_zeros()
+        counts.resize(counts.shape[0], len(self.events))  # events may have come since
         epsilons = np.zeros(len(deltas))
         busy = np.flatnonzero(np.diff(counts.indptr))
         if busy.size:
@@ -141,7 +142,8 @@ class BatchComposer:
         events = {column: self.events[column] for column in columns.tolist()}
         spectra = self._table(direction, grid).spectra(events, fewest.tolist())
         needed = levels(powers @ np.stack([spectrum.log_beyond for spectrum in spectra]))
-        level = np.minimum(needed, LEVELS.size - 1)
+        computed = np.array([spectrum.level for spectrum in spectra])[powers.indices]
+        level = np.minimum(needed, np.minimum.reduceat(computed, powers.indptr[:-1]))
         for some in _portions(level):
             places, part = _compact(powers[some])
             spectrum = Spectrum.stacked([spectra[place] for place in places], int(level[some].max()))

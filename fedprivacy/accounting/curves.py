@@ -31,7 +31,7 @@ class Curves:
         grid: the grid.
         origin: index of the grid point from which points are counted.
         series: of e^(i w k), lowest frequency k first, shape [blocks, frequencies in a block, histories].
-        phase: of the origin, in radians, shape [histories].
+        turns: of the origin against the first masses, in grid points modulo the period, shape [histories].
         charge: what rounding and dropped frequencies may add to the series, shape [histories].
         log_scale: log of what undoes the tilt's normalisation, shape [histories].
         log_target: log of the delta that finite losses may cost, shape [histories].
@@ -41,7 +41,7 @@ class Curves:
     grid: Grid
     origin: IntArray
     series: ComplexArray
-    phase: FloatArray
+    turns: FloatArray
     charge: FloatArray
     log_scale: FloatArray
     log_target: FloatArray
@@ -86,7 +86,7 @@ class Curves:
             grid=grid,
             origin=origin,
             series=_in_blocks(series),
-            phase=2.0 * np.pi / grid.points * turns,
+            turns=turns.astype(np.float64),
             charge=relative * (magnitude @ np.abs(weight)) + dropped,
             log_scale=counts @ spectrum.log_scale,
             log_target=log_target,
@@ -103,7 +103,7 @@ class Curves:
 
     def _values(self, points: FloatArray) -> FloatArray:
         """The series' real part: Horner's scheme over blocks of powers."""
-        angle = self.phase + 2.0 * np.pi / self.grid.points * points
+        angle = 2.0 * np.pi / self.grid.points * ((self.turns + points) % self.grid.points)
         turn = np.cos(angle) + 1j * np.sin(angle)
         powers = np.ones(self.series.shape[1:], dtype=np.complex128)
         for power in range(1, len(powers)):

@@ -24,7 +24,7 @@ from fedprivacy.events import Event, TruncatedPoissonSampledGaussian
 FloatArray = NDArray[np.float64]
 IntArray = NDArray[np.int64]
 
-TILTS: FloatArray = 2.0 ** (np.arange(-12, 23) / 2.0)
+TILTS: FloatArray = 2.0 ** (np.arange(-12, 21) / 2.0)
 """Exponential tilts t, per nat, shape [tilts]: half an octave is near enough to the best one."""
 TILTS.setflags(write=False)
 
@@ -38,7 +38,8 @@ _MAGNIFICATION = 7.0  # nats by which rounding errors may exceed the least possi
 _LOWER_TILTS = 8  # tried, for a shorter period
 _DOUBT = 1.5  # over the tilt: how far an estimate of epsilon may be above it
 _HALF_OCTAVE = math.log(2.0) / 2.0
-_REACH = 10.0  # standard deviations of noise within which an event's largest loss is sought
+_REACHES = (10.0, 40.0)  # standard deviations of noise within which an event's largest loss is sought
+_FINEST_STEP = 2.0**-50  # nats; below it, rounding decides
 _KERNEL_CURVATURE: FloatArray = 1.0 / TILTS**2 + 1.0 / (1.0 + TILTS) ** 2
 
 
@@ -78,28 +79,41 @@ class Moments:
         log_moments: K(t), an upper bound on the logarithm of the moment generating function of the loss in either
             direction, at `TILTS`; infinite where it is unknown; shape [rows, tilts].
         squares: of the deviation of an execution's loss, in nats^2, summed over the executions; shape [rows].
-        highest: the largest loss within ten standard deviations of noise, in nats; shape [rows].
-        bounded: executions whose loss has a largest value at all, an atom that a grid blurs; shape [rows].
+        highest: the largest loss within each of `_REACHES`, in nats, shape [rows, 2].
+        largest: the largest loss at all, in nats, often infinite; shape [rows].
+        bounded: executions whose loss has a largest value, an atom that a grid blurs; shape [rows].
         steps: number of executions, shape [rows].
+        widest: `highest` of one execution, of whichever event has the largest; shape [rows, 2].
     """
 
     log_moments: FloatArray
     squares: FloatArray
     highest: FloatArray
+    largest: FloatArray
     bounded: FloatArray
     steps: FloatArray
+    widest: FloatArray
 
     @classmethod
     def of(cls, events: Sequence[Event]) -> Moments:
         """Of one execution of each event."""
-        rows = [_loss_range(event) for event in events]
-        deviations, highest, bounded = np.array(rows).reshape(-1, 3).T
-        divergences = rdp.divergences(events, 1.0 + TILTS)
-        return cls(TILTS * divergences, deviations**2, highest, bounded, np.ones(len(events)))
+        deviations, near, far, largest = np.array([_loss_range(event) for event in events]).reshape(-1, 4).T
+        highest = np.stack([near, far], axis=1)
+        log_moments = TILTS * rdp.divergences(events, 1.0 + TILTS)
+        bounded = np.isfinite(largest).astype(np.float64)
+        return cls(log_moments, deviations**2, highest, largest, bounded, np.ones(len(events)), highest)
 
     def composed(self, counts: csr_array) -> Moments:
-        """Of histories that count these events, shape [histories, events]."""
-        return Moments(*(counts @ getattr(self, name) for name in self.__slots__))
+        """Of histories that count these events at least once, shape [histories, events]."""
+        return Moments(
+            log_moments=counts @ self.log_moments,
+            squares=counts @ self.squares,
+            highest=counts @ self.highest,
+            largest=counts @ self.largest,
+            bounded=counts @ self.bounded,
+            steps=counts @ self.steps,
+            widest=np.maximum.reduceat(self.widest[counts.indices], counts.indptr[:-1], axis=0),
+        )
 
     def joined(self, other: Moments) -> Moments:
         """These rows, then the other's."""
@@ -107,16 +121,24 @@ class Moments:
         return Moments(*(np.concatenate(pair) for pair in pairs))
 
     def epsilons(self, deltas: FloatArray) -> FloatArray:
-        """Upper bounds by RDP, in nats, shape [rows]."""
-        return np.asarray(rdp.to_epsilon(self.log_moments / TILTS, deltas[:, None], 1.0 + TILTS).min(axis=1))
+        """Upper bounds by RDP, in nats, shape [rows]; the largest loss is the divergence of infinite order."""
+        by_order = rdp.to_epsilon(self.log_moments / TILTS, deltas[:, None], 1.0 + TILTS)
+        return np.asarray(np.minimum(by_order.min(axis=1), self.largest))
 
 
-def _loss_range(event: Event) -> tuple[float, float, float]:
-    """Deviation and largest loss in nats, and whether there is a largest; infinite for what cannot be planned."""
+def _loss_range(event: Event) -> tuple[float, float, float, float]:
+    """Deviation, the largest losses within `_REACHES` and at all, in nats; infinite for what cannot be planned."""
     if isinstance(event, TruncatedPoissonSampledGaussian):
-        return math.inf, math.inf, 0.0
-    highest = max(support(event, direction, _REACH)[1] for direction in Direction)
-    return deviation(event), highest, float(math.isfinite(pair(event).largest_loss))
+        return math.inf, math.inf, math.inf, math.inf
+    near, far = (max(support(event, direction, reach)[1] for direction in Direction) for reach in _REACHES)
+    return deviation(event), near, far, pair(event).largest_loss
+
+
+def _at(reach: IntArray, highest: FloatArray) -> FloatArray:
+    """The largest loss within a reach, from those within `_REACHES`: it is convex in the reach; shape [rows]."""
+    near, far = _REACHES
+    share = np.maximum(reach - near, 0.0) / (far - near)
+    return np.asarray(highest[:, 0] + share * (highest[:, 1] - highest[:, 0]))
 
 
 def plans(moments: Moments, deltas: FloatArray, known: FloatArray) -> Plans:
@@ -128,19 +150,22 @@ def plans(moments: Moments, deltas: FloatArray, known: FloatArray) -> Plans:
         known: upper bounds on epsilon, in nats, shape [histories].
     """
     deviations = np.sqrt(np.minimum(moments.squares / moments.steps, _WIDEST))
-    log2_step = np.floor(np.log2(deviations / _points_per_deviation(moments))).astype(np.int64)
+    step = np.maximum(deviations / _points_per_deviation(moments), _FINEST_STEP)
+    log2_step = np.floor(np.log2(step)).astype(np.int64)
+    reach = _reach(moments.steps, deltas)
     known = np.minimum(known, moments.epsilons(deltas))
     estimate = np.minimum(_saddle_point(moments.log_moments, np.log(deltas)), known)
     log_negligible = np.log(_NEGLIGIBLE * deltas)
     with np.errstate(invalid="ignore"):
         best = np.nan_to_num(moments.log_moments - TILTS * estimate[:, None], nan=np.inf).argmin(axis=1)
     lowest = np.maximum(estimate - _DOUBT / TILTS[best], 0.0)
-    tilt, period = _shortest_periods(moments, best, lowest, log_negligible)
+    with np.errstate(invalid="ignore"):
+        furthest = _at(reach, moments.highest) - lowest
+        suited = _at(reach, moments.widest) * 2.0**-log2_step < MOST_POINTS
+    tilt, period = _shortest_periods(moments.log_moments, furthest, best, lowest, log_negligible)
     points = _rounded_up(period * 2.0**-log2_step + _FEWEST_POINTS)
-    suited = (moments.highest / moments.steps * 2.0**-log2_step < MOST_POINTS) & (points < MOST_POINTS)
-    suited &= np.isfinite(estimate)
-    points = np.where(suited, points, 0)
-    return Plans(log2_step, _reach(moments.steps, deltas), tilt, points, estimate, lowest, known)
+    suited &= (points < MOST_POINTS) & np.isfinite(estimate) & (moments.squares > 0.0)
+    return Plans(log2_step, reach, tilt, np.where(suited, points, 0), estimate, lowest, known)
 
 
 def _points_per_deviation(moments: Moments) -> FloatArray:
@@ -158,7 +183,7 @@ def _saddle_point(log_moments: FloatArray, log_deltas: FloatArray) -> FloatArray
 
 
 def _shortest_periods(
-    moments: Moments, best: IntArray, lowest: FloatArray, log_negligible: FloatArray
+    log_moments: FloatArray, furthest: FloatArray, best: IntArray, lowest: FloatArray, log_negligible: FloatArray
 ) -> tuple[IntArray, FloatArray]:
     """The tilts, near the best ones, after whose periods aliases are negligible soonest; and the periods, in nats.
 
@@ -166,15 +191,15 @@ def _shortest_periods(
     distribution is far too wide; so any tilt that magnifies rounding little may be taken.
     """
     with np.errstate(invalid="ignore"):
-        magnified = np.nan_to_num(moments.log_moments - TILTS * lowest[:, None], nan=np.inf, posinf=np.inf)
+        magnified = np.nan_to_num(log_moments - TILTS * lowest[:, None], nan=np.inf, posinf=np.inf)
     rows = np.arange(best.size)
-    tilt, period = best, _periods(magnified, moments.highest - lowest, best, log_negligible)
+    tilt, period = best, _periods(magnified, furthest, best, log_negligible)
     for lower in range(1, _LOWER_TILTS):
         other = np.maximum(best - lower, 0)
         allowed = magnified[rows, other] <= magnified[rows, best] + _MAGNIFICATION
         if not allowed.any():
             break
-        shorter = np.where(allowed, _periods(magnified, moments.highest - lowest, other, log_negligible), np.inf)
+        shorter = np.where(allowed, _periods(magnified, furthest, other, log_negligible), np.inf)
         tilt, period = np.where(shorter < period, other, tilt), np.minimum(shorter, period)
     return tilt, period
 

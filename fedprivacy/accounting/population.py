@@ -41,6 +41,7 @@ MOST_STEPS = 2**31 - 1
 _MECHANISM_BITS, _STEP_BITS, _DELTA_BITS = 24, 31, 8
 _MECHANISM = 2**_MECHANISM_BITS - 1
 _DELTA_RATIO = 1.1  # of two deltas of the grid; a tenth less delta costs about half a percent of epsilon
+_ON_GRID = 1e-9  # distance of an exponent from a whole one that is rounding
 _VERSION = 1
 
 
@@ -150,10 +151,10 @@ class PopulationAccountant:
             steps: how often; one number for each charge, or one for all.
 
         Raises:
-            ValueError: a number of steps is negative or no integer, or a total would exceed `MOST_STEPS`. Nothing is
-                recorded then.
+            ValueError: a row or a mechanism is none that was given out, a number of steps is negative or no integer, or
+                a total would exceed `MOST_STEPS`. Nothing is recorded then.
         """
-        keys, added = _charges(rows, mechanisms, steps)
+        keys, added = self._charges(rows, mechanisms, steps)
         at = np.searchsorted(self._keys, keys)
         known = np.zeros(keys.size, dtype=np.bool_)
         inside = at < self._keys.size
@@ -171,7 +172,7 @@ class PopulationAccountant:
 
         What has not changed is not computed again. Takes and raises what `record` does.
         """
-        keys, total = _charges(rows, mechanisms, steps)
+        keys, total = self._charges(rows, mechanisms, steps)
         _check_totals(total)
         both = np.union1d(self._keys, keys)
         before, after = np.zeros(both.size, dtype=np.int64), np.zeros(both.size, dtype=np.int64)
@@ -179,6 +180,20 @@ class PopulationAccountant:
         after[np.searchsorted(both, keys)] = total
         self._changed[both[before != after] >> _MECHANISM_BITS] = True
         self._keys, self._steps = keys, total
+
+    def _charges(self, rows: ArrayLike, mechanisms: ArrayLike, steps: ArrayLike) -> tuple[IntArray, IntArray]:
+        """Keys of (row, mechanism), increasing, and the steps of each.
+
+        Raises:
+            ValueError: as `record`.
+        """
+        whose = _whole("rows", rows, len(self) - 1)
+        what = _whole("mechanisms", mechanisms, len(self._composer.events) - 1)
+        counted = np.broadcast_to(_whole("steps", steps, MOST_STEPS), whose.shape)
+        keys, places = np.unique(whose << _MECHANISM_BITS | what, return_inverse=True)
+        total = np.zeros(keys.size, dtype=np.int64)
+        np.add.at(total, places, counted)
+        return keys, total
 
     def history(self, row: int) -> History:
         """How often each event was executed on a dataset."""
@@ -209,8 +224,7 @@ class PopulationAccountant:
         with path.open("wb") as file:
             np.savez_compressed(
                 file,
-                about=json.dumps(named | {"events": events}),
-                dataset_ids=np.array(list(self._row), dtype=np.str_),
+                about=json.dumps(named | {"events": events, "dataset_ids": list(self._row)}),
                 deltas=self._delta,
                 keys=self._keys,
                 steps=self._steps,
@@ -226,16 +240,16 @@ class PopulationAccountant:
         try:
             with np.load(path, allow_pickle=False) as stored:
                 about = json.loads(str(stored["about"]))
-                dataset_ids, deltas = stored["dataset_ids"].tolist(), stored["deltas"]
-                keys, steps = stored["keys"], stored["steps"]
+                deltas, keys, steps = stored["deltas"], stored["keys"], stored["steps"]
         except (KeyError, ValueError, zipfile.BadZipFile) as error:
             raise ValueError(f"{path} holds no accounts of a population ({error}).") from error
         if about["version"] != _VERSION:
             raise ValueError(f"{path} has version {about['version']}; this program reads version {_VERSION}.")
-        population = cls(NeighbouringRelation(about["relation"]), about["rate_grid"])
-        population.enrol(dataset_ids, deltas)
+        population = cls(NeighbouringRelation(about["relation"]))  # what was rounded is not rounded again
+        population.enrol(about["dataset_ids"], deltas)
         population.mechanisms([from_fields(fields) for fields in about["events"]])
         population.record(keys >> _MECHANISM_BITS, keys & _MECHANISM, steps)
+        population._rate_grid = about["rate_grid"]
         return population
 
     def _computed(self, rows: IntArray) -> FloatArray:
@@ -277,30 +291,32 @@ class PopulationAccountant:
     def _rounded_up(self, event: Event) -> Event:
         if self._rate_grid is None or not isinstance(event, PoissonSampledGaussian):
             return event
-        rate = self._rate_grid ** -math.floor(-math.log(event.sampling_rate) / math.log(self._rate_grid))
-        return replace(event, sampling_rate=max(rate, event.sampling_rate))
+        exponent = math.floor(-math.log(event.sampling_rate) / math.log(self._rate_grid) + _ON_GRID)
+        return replace(event, sampling_rate=max(self._rate_grid**-exponent, event.sampling_rate))
 
     def _rounded_down(self, deltas: FloatArray) -> FloatArray:
         for delta in deltas[~((deltas > 0.0) & (deltas < 1.0))][:1]:
             check_delta(float(delta))
         if self._rate_grid is None:
             return deltas
-        return np.asarray(np.minimum(_DELTA_RATIO ** np.floor(np.log(deltas) / math.log(_DELTA_RATIO)), deltas))
+        exponents = np.floor(np.log(deltas) / math.log(_DELTA_RATIO) + _ON_GRID)
+        return np.asarray(np.minimum(_DELTA_RATIO**exponents, deltas))
 
 
-def _charges(rows: ArrayLike, mechanisms: ArrayLike, steps: ArrayLike) -> tuple[IntArray, IntArray]:
-    """Keys of (row, mechanism), increasing, and the steps of each.
+def _whole(name: str, numbers: ArrayLike, most: int) -> IntArray:
+    """Whole numbers from 0 to `most`, as they were given.
 
     Raises:
-        ValueError: a number of steps is negative or no integer.
+        ValueError: one is no integer, or out of this range.
     """
-    given = np.asarray(steps)
-    if not np.issubdtype(given.dtype, np.integer) or given.min(initial=0) < 0:
-        raise ValueError(f"steps are {given!r}; choose integers of at least 0.")
-    pairs = np.asarray(rows, dtype=np.int64) << _MECHANISM_BITS | np.asarray(mechanisms, dtype=np.int64)
-    keys, places = np.unique(pairs, return_inverse=True)
-    total = np.bincount(places, weights=np.broadcast_to(given, pairs.shape), minlength=keys.size)
-    return keys, total.astype(np.int64)
+    given = np.asarray(numbers)
+    if given.size and not np.issubdtype(given.dtype, np.integer):
+        raise ValueError(f"{name} are {given!r}; choose integers of at least 0.")
+    if given.size and (given.min() < 0 or given.max() > most):
+        raise ValueError(
+            f"{name} range from {given.min()} to {given.max()}; choose integers of at least 0; the most is {most}."
+        )
+    return given.astype(np.int64)
 
 
 def _check_totals(steps: IntArray) -> None:

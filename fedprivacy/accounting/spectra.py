@@ -100,6 +100,7 @@ class Spectrum(NamedTuple):
         log_scale: K(t), log of what undoes the normalisation of the tilted masses, rounded up.
         slack: nats to add to epsilon for each execution.
         log_finite: log of the probability that the loss is finite.
+        level: index into `LEVELS`: how many frequencies there are.
     """
 
     log_magnitude: FloatArray
@@ -110,6 +111,7 @@ class Spectrum(NamedTuple):
     log_scale: float | FloatArray
     slack: float | FloatArray
     log_finite: float | FloatArray
+    level: int | IntArray
 
     @classmethod
     def of(cls, loss: DiscreteLoss, grid: Grid, steps: float) -> Spectrum:
@@ -122,7 +124,8 @@ class Spectrum(NamedTuple):
         up_to = np.minimum(LEVELS, magnitude.size - 1)
         with np.errstate(divide="ignore"):
             log_beyond = np.log(_largest_beyond(magnitude, error))
-        kept = up_to[min(int(levels(steps * log_beyond)), LEVELS.size - 1)]
+        level = min(int(levels(steps * log_beyond)), LEVELS.size - 1)
+        kept = up_to[level]
         return cls(
             log_magnitude=np.log(magnitude[: kept + 1]),
             angle=np.angle(transform[: kept + 1]),
@@ -132,6 +135,7 @@ class Spectrum(NamedTuple):
             log_scale=tilted.log_scale,
             slack=loss.slack,
             log_finite=math.log1p(-loss.infinity),
+            level=level,
         )
 
     @classmethod
@@ -151,6 +155,7 @@ class Spectrum(NamedTuple):
             log_scale=np.array([one.log_scale for one in spectra]),
             slack=np.array([one.slack for one in spectra]),
             log_finite=np.array([one.log_finite for one in spectra]),
+            level=np.array([one.level for one in spectra]),
         )
 
 

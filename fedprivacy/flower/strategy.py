@@ -188,7 +188,9 @@ class PrivateStrategy(Strategy):
         config = self.config
         self._ledger = Ledger(config.ledger_url(deployed=deployed))
         self._earlier_runs = self._ledger.open_run(self.run_id, self.task.dataset, self._partition(online))
-        self._accountant = CentralAccountant(self._ledger, self.run_id, self.plan.event, config.budget, config.filter)
+        self._accountant = CentralAccountant(
+            self._ledger, self.run_id, self.plan.relation, config.budget, config.filter
+        )
         self._open_accounts(online)
 
     def _partition(self, clients: Iterable[EnrolledClient]) -> str:
@@ -205,7 +207,10 @@ class PrivateStrategy(Strategy):
         """Open the clients' accounts, each bound to the key of its client."""
         self._keys |= {client.client_id: client.key_hash for client in clients}
         self._ledger.bind_keys({client.client_id: client.key_hash for client in clients if client.key_hash})
-        self._accountant.enrol({client.client_id: dataset_id(self.task, client.client_id) for client in clients})
+        self._accountant.enrol(
+            {client.client_id: dataset_id(self.task, client.client_id) for client in clients},
+            {client.client_id: self.plan.event(client.shard_size) for client in clients},
+        )
 
     def _admit_late(self, grid: Grid) -> None:
         """Open accounts for clients that have come since the last round; whoever cannot have one stays out, alone."""
@@ -241,7 +246,7 @@ class PrivateStrategy(Strategy):
             return []
 
     def _grant(self, client: EnrolledClient, server_round: int, steps: int) -> Grant:
-        event = self.plan.event
+        event = self.plan.event(client.shard_size)
         return Grant(
             run_id=self.run_id,
             client_id=client.client_id,

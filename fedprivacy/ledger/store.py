@@ -169,16 +169,16 @@ class Ledger:
         self,
         run_id: str,
         round: int,
-        event: PoissonSampledGaussian,
+        event: PoissonSampledGaussian | Mapping[str, PoissonSampledGaussian],
         wanted: Mapping[str, int],
         allowed: Callable[[str, History], int],
     ) -> dict[str, int]:
-        """Charge steps of `event` before they are executed.
+        """Charge steps before they are executed.
 
         Args:
             run_id: the run.
             round: the round.
-            event: what each step costs.
+            event: what each step costs: one event for all, or one by dataset.
             wanted: steps by dataset.
             allowed: (dataset_id, its history) -> how many more steps its budget allows.
 
@@ -193,7 +193,8 @@ class Ledger:
             }
             granted = {dataset_id: steps for dataset_id, steps in granted.items() if steps > 0}
             if granted:
-                rows = [_charge_row(d, run_id, round, event, steps) for d, steps in granted.items()]
+                events = dict.fromkeys(granted, event) if isinstance(event, PoissonSampledGaussian) else event
+                rows = [_charge_row(d, run_id, round, events[d], steps) for d, steps in granted.items()]
                 connection.execute(insert(charges), rows)
             return granted
 

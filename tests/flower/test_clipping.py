@@ -29,7 +29,7 @@ def test_every_clipping_trains_at_the_same_cost(clipping, tmp_path):
     flat = plan_of(Blobs(), epsilon=50.0, rounds=8, ledger=f"sqlite:///{tmp_path / 'flat.db'}")
     records, _ = run(plan)
     assert records[-1].metrics["accuracy"] > 0.75
-    assert plan.event == flat.event
+    assert plan.event() == flat.event()
     assert [c.epsilon for c in records[-1].spent.values()] == [c.epsilon for c in run(flat)[0][-1].spent.values()]
 
 

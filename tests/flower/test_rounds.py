@@ -16,25 +16,7 @@ from fedprivacy.flower import InProcessGrid, PrivateStrategy, RoundFailedError, 
 from fedprivacy.flower.records import RECEIPT, Receipt
 from fedprivacy.ledger import Ledger, LedgerError
 from tests.flower.blobs import Blobs, PrivateSizes, plan_of
-
-SAMPLING = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
-
-
-@pytest.fixture
-def ledger_url(tmp_path):
-    return f"sqlite:///{tmp_path / 'ledger.db'}"
-
-
-def run(plan, strategy=None, client=None, **kwargs):
-    """The finished strategy and its round records, without round 0."""
-    records = []
-    wrapped = PrivateStrategy(strategy or FedAvg(**SAMPLING), plan, observers=[records.append], **kwargs)
-    app = client or private_client(plan.task, plan.config)
-    try:
-        wrapped.start(InProcessGrid(app, plan.config.clients, {}))
-    finally:
-        wrapped.records = records[1:]
-    return wrapped
+from tests.flower.runs import SAMPLING, run
 
 
 def tampered(plan, change, client_ids=("client-1",)):
@@ -72,7 +54,7 @@ def test_any_flower_strategy_trains_and_is_accounted(strategy, ledger_url):
     assert len(done.records) == 8
     assert all(len(record.participants) == 4 and not record.failures for record in done.records)
     assert done.records[-1].metrics["accuracy"] > 0.75
-    expected = pld.epsilon({plan.event: 16}, 1e-3)
+    expected = pld.epsilon({plan.event(): 16}, 1e-3)
     assert [c.epsilon for c in done.records[-1].spent.values()] == [pytest.approx(expected)] * 4
 
 
@@ -105,7 +87,7 @@ def test_epsilon_composes_over_rounds_and_never_passes_the_budget(ledger_url):
     plan = plan_of(Blobs(), epsilon=3.0, rounds=5, ledger=ledger_url)
     records = run(plan).records
     for record in records:
-        expected = pld.epsilon({plan.event: 2 * record.round}, 1e-3)
+        expected = pld.epsilon({plan.event(): 2 * record.round}, 1e-3)
         assert record.max_epsilon == pytest.approx(expected)
     assert 2.99 < records[-1].max_epsilon <= 3.0
 
@@ -133,7 +115,7 @@ def test_a_public_shard_size_is_the_divisor_and_the_weight_and_means_zero_out(le
     grants = run(plan, Weights(**SAMPLING))._opened.grants
     assert list(seen.values()) == [30.0, 31.0, 32.0, 33.0]
     assert sorted(g.expected_batch_size for g in grants.values()) == [15.0, 15.5, 16.0, 16.5]
-    assert plan.event.relation == "zero-out"
+    assert plan.event().relation == "zero-out"
 
 
 def test_private_shard_sizes_never_leave(ledger_url):
@@ -149,7 +131,7 @@ def test_private_shard_sizes_never_leave(ledger_url):
     app.train()(listen)
     done = run(plan, client=app)
     assert {g.expected_batch_size for g in done._opened.grants.values()} == {12.5}
-    assert plan.event.relation == "add-or-remove-one"
+    assert plan.event().relation == "add-or-remove-one"
     values = [value for content in sent for record in content.config_records.values() for value in record.values()]
     assert len(sent) == 12 and not {30, 31, 32, 33} & set(values)
     assert not any(content.metric_records for content in sent)
@@ -170,13 +152,13 @@ def test_the_same_seed_gives_the_same_run_and_another_does_not(tmp_path):
 def test_exhausted_clients_are_left_out_and_the_run_goes_on(ledger_url):
     """Two of four clients have spent most of their budgets in an earlier run, and have one step left."""
     plan = plan_of(Blobs(), epsilon=3.0, noise_multiplier=2.0, rounds=3, local_steps=2, ledger=ledger_url)
-    quota = plan.steps_by_round({})[-1]
+    quota = plan.steps_by_round(plan.event(), {})[-1]
     assert quota >= 6
     first = PrivateStrategy(FedAvg(**SAMPLING), plan, run_id="earlier")
     first.start(InProcessGrid(private_client(plan.task, plan.config), 4, {}), num_rounds=1)
-    whole = first._accountant._filter.quota({}, plan.event)
+    whole = first._accountant._filter.quota({}, plan.event())
     Ledger(ledger_url).reserve(
-        "earlier", 99, plan.event, {"blobs/client-0": whole - 3, "blobs/client-3": whole - 3}, lambda *_: whole
+        "earlier", 99, plan.event(), {"blobs/client-0": whole - 3, "blobs/client-3": whole - 3}, lambda *_: whole
     )
     records = run(plan).records
     assert records[0].participants == ("client-0", "client-1", "client-2", "client-3")
@@ -189,11 +171,11 @@ def test_exhausted_clients_are_left_out_and_the_run_goes_on(ledger_url):
 def test_when_all_are_exhausted_the_run_ends_well_with_the_model_kept(ledger_url):
     plan = plan_of(Blobs(), epsilon=3.0, noise_multiplier=1.5, rounds=500, local_steps=1, ledger=ledger_url)
     done = run(plan)
-    whole = done._accountant._filter.quota({}, plan.event)
+    whole = done._accountant._filter.quota({}, plan.event())
     assert done.stopped_because == "no client has budget left"
     assert len(done.records) == whole
     assert 1 < whole < 500
-    assert done.records[-1].max_epsilon <= 3.0 < pld.epsilon({plan.event: whole + 1}, 1e-3)
+    assert done.records[-1].max_epsilon <= 3.0 < pld.epsilon({plan.event(): whole + 1}, 1e-3)
     assert done.result.arrays is not None
     again = run(plan)
     assert again.records == [] and again.stopped_because == "no client has budget left"
@@ -203,8 +185,8 @@ def test_a_strategy_that_wants_more_clients_than_have_budget_ends_the_run_well(l
     plan = plan_of(Blobs(), epsilon=3.0, noise_multiplier=2.0, rounds=3, local_steps=1, ledger=ledger_url)
     accounts = PrivateStrategy(FedAvg(**SAMPLING), plan, run_id="earlier")
     accounts.start(InProcessGrid(private_client(plan.task, plan.config), 4, {}), num_rounds=1)
-    whole = accounts._accountant._filter.quota({}, plan.event)
-    Ledger(ledger_url).reserve("earlier", 99, plan.event, {"blobs/client-0": whole - 1}, lambda *_: whole)
+    whole = accounts._accountant._filter.quota({}, plan.event())
+    Ledger(ledger_url).reserve("earlier", 99, plan.event(), {"blobs/client-0": whole - 1}, lambda *_: whole)
     done = run(plan, FedAvg(fraction_evaluate=0.0, min_train_nodes=4, min_available_nodes=4))
     assert done.stopped_because == "no client has budget left"
 
@@ -296,7 +278,7 @@ def test_a_client_that_raises_sends_a_constant_and_stays_charged(ledger_url, mon
     with pytest.raises(RoundFailedError, match="client-0: client-failed") as failure:
         run(plan)
     assert "4711" not in str(failure.value)
-    assert Ledger(ledger_url).accounts(["blobs/client-0"])["blobs/client-0"].history == {plan.event: 2}
+    assert Ledger(ledger_url).accounts(["blobs/client-0"])["blobs/client-0"].history == {plan.event(): 2}
 
 
 def test_a_task_that_cannot_work_is_refused_before_anything_is_charged(ledger_url):
@@ -427,4 +409,4 @@ def test_a_fraction_of_the_clients_pays_only_for_the_rounds_it_joins(ledger_url)
     joined = {c: sum(c in record.participants for record in records) for c in records[-1].spent}
     assert {c: s.rounds for c, s in records[-1].spent.items()} == joined
     for client_id, spent in records[-1].spent.items():
-        assert spent.epsilon == pytest.approx(pld.epsilon({plan.event: 2 * joined[client_id]}, 1e-3))
+        assert spent.epsilon == pytest.approx(pld.epsilon({plan.event(): 2 * joined[client_id]}, 1e-3))

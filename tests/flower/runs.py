@@ -1,0 +1,19 @@
+"""Whole runs on the in-process engine."""
+
+from flwr.serverapp.strategy import FedAvg
+
+from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
+
+SAMPLING = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
+
+
+def run(plan, strategy=None, client=None, **kwargs):
+    """The finished strategy and its round records, without round 0."""
+    records = []
+    wrapped = PrivateStrategy(strategy or FedAvg(**SAMPLING), plan, observers=[records.append], **kwargs)
+    app = client or private_client(plan.task, plan.config)
+    try:
+        wrapped.start(InProcessGrid(app, plan.config.clients, {}))
+    finally:
+        wrapped.records = records[1:]
+    return wrapped
