@@ -151,7 +151,7 @@ def plans(moments: Moments, deltas: FloatArray, known: FloatArray) -> Plans:
     """
     deviations = np.sqrt(np.minimum(moments.squares / moments.steps, _WIDEST))
     step = np.maximum(deviations / _points_per_deviation(moments), _FINEST_STEP)
-    log2_step = np.floor(np.log2(step)).astype(np.int64)
+    log2_step = np.nan_to_num(np.floor(np.log2(step))).astype(np.int64)
     reach = _reach(moments.steps, deltas)
     known = np.minimum(known, moments.epsilons(deltas))
     estimate = np.minimum(_saddle_point(moments.log_moments, np.log(deltas)), known)
@@ -241,5 +241,5 @@ def _periods(magnified: FloatArray, furthest: FloatArray, tilt: IntArray, log_ne
 
 def _rounded_up(numbers: FloatArray) -> IntArray:
     """To 2^k or 3 * 2^k: few different sizes, all of them quick to transform."""
-    power = 2.0 ** np.ceil(np.log2(np.minimum(numbers, MOST_POINTS)))
+    power = 2.0 ** np.ceil(np.log2(np.fmin(numbers, MOST_POINTS)))
     return np.where(0.75 * power >= numbers, 0.75 * power, power).astype(np.int64)
