@@ -26,22 +26,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from fedprivacy.accounting import pld
+from fedprivacy.accounting.arrays import FloatArray, IntArray
 from fedprivacy.accounting.curves import Curves
 from fedprivacy.accounting.planning import Moments, Plans, plans
 from fedprivacy.accounting.privacy_loss import Direction
 from fedprivacy.accounting.spectra import LEVELS, Grid, Spectrum, Table, levels
 from fedprivacy.events import Event, History
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-
 _PLANNED_AT_ONCE = 2**13
 _EVALUATED_AT_ONCE, _FEW = 2**17, 2**16  # frequencies times histories
 _MOST_PLANS = 6
+_MOST_REMEMBERED = 2**26  # numbers in tables, half a gigabyte
 
 
 class BatchComposer:
@@ -93,6 +91,8 @@ class BatchComposer:
         busy = np.flatnonzero(np.diff(counts.indptr))
         if busy.size:
             epsilons[busy] = self._epsilons(counts[busy] if busy.size < len(deltas) else counts, deltas[busy])
+        if sum(table.size for table in self._tables.values()) > _MOST_REMEMBERED:
+            self._tables.clear()
         return epsilons
 
     def _epsilons(self, counts: csr_array, deltas: FloatArray) -> FloatArray:

@@ -42,11 +42,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import expit, ndtr, ndtri, xlogy
 
+from fedprivacy.accounting.arrays import FloatArray
 from fedprivacy.accounting.gdp import gaussians
 from fedprivacy.accounting.histories import check_delta
 from fedprivacy.events import History
-
-FloatArray = NDArray[np.float64]
 
 _NEGLIGIBLE = math.log(1e-7)  # log of the share of delta that aliases, and the frequencies left out, may cost each
 _LEAST_NOISE = 0.01  # noise multiplier; under it, sampling is ignored, which is sound and far from tight

@@ -9,12 +9,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
+from fedprivacy.accounting.arrays import ComplexArray, FloatArray, IntArray
 from fedprivacy.accounting.privacy_loss import ROUNDING
 from fedprivacy.accounting.spectra import LEVELS, Grid, Spectrum, hockey_stick_kernel
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-ComplexArray = NDArray[np.complex128]
 
 _NEGLIGIBLE = 1e-5  # share of delta that may be charged before a history is left to `pld`
 _LARGEST_LOG = 745.0  # of a magnitude that is not zero

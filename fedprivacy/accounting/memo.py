@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
+from fedprivacy.accounting.arrays import FloatArray, IntArray
 
 _MOST_REMEMBERED = 2**20
 

@@ -15,9 +15,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.special import erf, ndtr
 
+from fedprivacy.accounting.arrays import FloatArray
 from fedprivacy.events import (
     Event,
     FixedSizeSampledGaussian,
@@ -26,8 +26,6 @@ from fedprivacy.events import (
     RandomizedResponse,
     TruncatedPoissonSampledGaussian,
 )
-
-FloatArray = NDArray[np.float64]
 
 # Every bound on a rounding error below is a small number of units in the last place, times this: the elementary
 # functions used err by at most 2 units and no expression chains more than 4 of them.

@@ -11,18 +11,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from scipy.special import ndtri
 
 from fedprivacy.accounting import rdp
+from fedprivacy.accounting.arrays import FloatArray, IntArray
 from fedprivacy.accounting.pairs import pair
 from fedprivacy.accounting.pld import POINTS_OF_BOUNDED, POINTS_PER_DEVIATION
 from fedprivacy.accounting.privacy_loss import Direction, deviation, support
 from fedprivacy.events import Event, TruncatedPoissonSampledGaussian
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 TILTS: FloatArray = 2.0 ** (np.arange(-12, 21) / 2.0)
 """Exponential tilts t, per nat, shape [tilts]: half an octave is near enough to the best one."""
@@ -192,15 +189,19 @@ def _shortest_periods(
     """
     with np.errstate(invalid="ignore"):
         magnified = np.nan_to_num(log_moments - TILTS * lowest[:, None], nan=np.inf, posinf=np.inf)
-    rows = np.arange(best.size)
-    tilt, period = best, _periods(magnified, furthest, best, log_negligible)
+    right, left = _periods(magnified, furthest, best, log_negligible)
+    tilt, period = best.copy(), np.maximum(right, left)
+    rows = np.flatnonzero(right > left)  # a lower tilt lengthens the left one
+    least = magnified[rows, best[rows]] + _MAGNIFICATION
     for lower in range(1, _LOWER_TILTS):
-        other = np.maximum(best - lower, 0)
-        allowed = magnified[rows, other] <= magnified[rows, best] + _MAGNIFICATION
-        if not allowed.any():
+        other = np.maximum(best[rows] - lower, 0)
+        allowed = magnified[rows, other] <= least
+        rows, other, least = rows[allowed], other[allowed], least[allowed]
+        if not rows.size:
             break
-        shorter = np.where(allowed, _periods(magnified, furthest, other, log_negligible), np.inf)
-        tilt, period = np.where(shorter < period, other, tilt), np.minimum(shorter, period)
+        shorter = np.maximum(*_periods(magnified[rows], furthest[rows], other, log_negligible[rows]))
+        tilt[rows] = np.where(shorter < period[rows], other, tilt[rows])
+        period[rows] = np.minimum(shorter, period[rows])
     return tilt, period
 
 
@@ -220,8 +221,10 @@ def _curvature(log_moments: FloatArray) -> FloatArray:
         return np.asarray(np.maximum(bend - slope, 0.0) / TILTS**2 + _KERNEL_CURVATURE)
 
 
-def _periods(magnified: FloatArray, furthest: FloatArray, tilt: IntArray, log_negligible: FloatArray) -> FloatArray:
-    """Periods W after which aliases are negligible, in nats, shape [histories].
+def _periods(
+    magnified: FloatArray, furthest: FloatArray, tilt: IntArray, log_negligible: FloatArray
+) -> tuple[FloatArray, FloatArray]:
+    """Periods W after which aliases from the right, and from the left, are negligible; in nats, shape [histories].
 
     e^(t m W) delta(eps + m W) <= e^(K(u) - u eps - (u - t) m W), for m > 0 with any u > t, for m < 0 with any u < t.
 
@@ -236,7 +239,7 @@ def _periods(magnified: FloatArray, furthest: FloatArray, tilt: IntArray, log_ne
         needed = (magnified - log_negligible[:, None]) / np.abs(gaps)
     right = np.minimum(np.where(gaps > 0.0, needed, np.inf).min(axis=1), furthest)
     left = np.minimum(np.where(gaps < 0.0, needed, np.inf).min(axis=1), -log_negligible / TILTS[tilt])
-    return np.asarray(np.maximum(right, left))
+    return right, left
 
 
 def _rounded_up(numbers: FloatArray) -> IntArray:

@@ -36,13 +36,12 @@ from numpy.typing import NDArray
 from scipy import fft
 from scipy.special import ndtri, xlogy
 
-from fedprivacy.accounting import rdp
+from fedprivacy.accounting import hockey_stick, rdp
+from fedprivacy.accounting.arrays import FloatArray
 from fedprivacy.accounting.histories import check_delta, checked, extended, untruncated
 from fedprivacy.accounting.pairs import pair
 from fedprivacy.accounting.privacy_loss import ROUNDING, TILTS, Direction, DiscreteLoss, deviation, discretise, support
 from fedprivacy.events import Event, History
-
-FloatArray = NDArray[np.float64]
 
 POINTS_PER_DEVIATION = 16  # grid points in a standard deviation of one execution's loss
 POINTS_OF_BOUNDED = 128  # the same of one execution whose loss has a largest value, an atom, that a grid blurs
@@ -286,7 +285,7 @@ def _log_delta(terms: _Terms, plan: _Plan, grid: NDArray[np.int64]) -> FloatArra
     for loss, count in terms:
         spectrum.multiply(loss, count, plan.tilt)
     kept, values, doubt = spectrum.evaluate(int(grid[0]))
-    kernel = _hockey_stick(tilt, plan.step, 2.0 * np.pi * np.concatenate([[0], kept]) / points)
+    kernel = hockey_stick.transform(tilt, plan.step, 2.0 * np.pi * np.concatenate([[0], kept]) / points)
     peak, kernel = abs(kernel[0]), kernel[1:]
     product = np.zeros(points // 2 + 1, dtype=np.complex128)
     product[kept] = values * kernel
@@ -296,20 +295,6 @@ def _log_delta(terms: _Terms, plan: _Plan, grid: NDArray[np.int64]) -> FloatArra
     log_scale = spectrum.log_scale - tilt * grid
     rounding = ROUNDING * (100.0 + abs(spectrum.log_scale) + tilt * np.abs(grid))
     return np.asarray(log_scale + rounding + np.log(np.maximum(curve, 0.0) + error))
-
-
-def _hockey_stick(tilt: float, step: float, frequencies: FloatArray) -> NDArray[np.complex128]:
-    """sum_{d>=1} (1 - e^(-d h)) e^(d (i w - t h)) at angular frequencies w; never larger than at w = 0.
-
-    Args:
-        tilt: t h, without unit.
-        step: h, in nats.
-        frequencies: w, in radians for each grid point, shape [frequencies].
-    """
-    # With E = e^(i w - t h) - 1 the sum is -(E + 1) / (E (1 - E / (e^h - 1))); Re E < 0: the last factor is accurate.
-    exponent = 1j * frequencies - tilt
-    one_less = np.expm1(exponent)
-    return np.asarray(-np.exp(exponent) / (one_less * (1.0 + one_less * math.exp(-step) / math.expm1(-step))))
 
 
 class _Spectrum:

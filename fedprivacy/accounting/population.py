@@ -23,17 +23,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 
+from fedprivacy.accounting.arrays import FloatArray, IntArray
 from fedprivacy.accounting.batch import BatchComposer
 from fedprivacy.accounting.histories import check_delta
 from fedprivacy.accounting.memo import Memo
 from fedprivacy.accounting.named import as_fields, from_fields
 from fedprivacy.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 MOST_STEPS = 2**31 - 1
 """Of one mechanism on one dataset."""

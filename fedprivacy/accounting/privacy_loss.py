@@ -24,14 +24,13 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
+from fedprivacy.accounting.arrays import FloatArray
 from fedprivacy.accounting.pairs import ROUNDING, Direction, Masses, pair
 from fedprivacy.events import Event
 
 __all__ = ["ROUNDING", "TILTS", "Direction", "DiscreteLoss", "Losses", "deviation", "discretise", "support"]
 
-FloatArray = NDArray[np.float64]
 
 _TILTS_PER_OCTAVE = 3
 TILTS: FloatArray = 2.0 ** (np.arange(-21 * _TILTS_PER_OCTAVE, 3 * _TILTS_PER_OCTAVE) / _TILTS_PER_OCTAVE)
@@ -98,7 +97,7 @@ def support(event: Event, direction: Direction, reach: float) -> tuple[float, fl
     return (low, high) if direction is Direction.REMOVE else (-high, -low)
 
 
-@functools.lru_cache(maxsize=1024)
+@functools.lru_cache(maxsize=256)
 def discretise(event: Event, log2_step: int, reach: float) -> Losses:
     """Dominating distributions of one execution's loss on a grid.
 

@@ -34,6 +34,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 from scipy.special import gammaln
 
+from fedprivacy.accounting.arrays import FloatArray
 from fedprivacy.accounting.histories import check_delta, checked, truncation
 from fedprivacy.accounting.pairs import pair
 from fedprivacy.events import (
@@ -45,8 +46,6 @@ from fedprivacy.events import (
     RandomizedResponse,
     TruncatedPoissonSampledGaussian,
 )
-
-FloatArray = NDArray[np.float64]
 
 ORDERS: FloatArray = np.sort(
     np.concatenate(

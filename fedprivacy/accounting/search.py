@@ -5,11 +5,8 @@ from __future__ import annotations
 import math
 
 import numpy as np
-from numpy.typing import NDArray
 
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
+from fedprivacy.accounting.arrays import BoolArray, FloatArray, IntArray
 
 _FINEST = 1e-9  # distance of two x below which they count as equal
 _LONGEST_MOVE = math.log(4.0)

@@ -12,15 +12,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import fft
 
+from fedprivacy.accounting import hockey_stick
+from fedprivacy.accounting.arrays import ComplexArray, FloatArray, IntArray
 from fedprivacy.accounting.planning import TILTS
 from fedprivacy.accounting.privacy_loss import ROUNDING, Direction, DiscreteLoss, discretise
 from fedprivacy.events import Event
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
 
 _LARGEST_LOG = 750.0
 """Of a floating-point number, in magnitude."""
@@ -68,7 +66,7 @@ class Kernel(NamedTuple):
         beyond: sum of the magnitudes beyond each of `LEVELS`, shape [levels].
     """
 
-    lowest: NDArray[np.complex128]
+    lowest: ComplexArray
     beyond: FloatArray
 
 
@@ -77,7 +75,7 @@ def hockey_stick_kernel(grid: Grid) -> Kernel:
     """The kernel of a grid."""
     half = grid.points // 2
     frequencies = 2.0 * np.pi / grid.points * np.arange(half + 1, dtype=np.float64)
-    transform = hockey_stick(grid.tilt_per_step, grid.step, frequencies)
+    transform = hockey_stick.transform(grid.tilt_per_step, grid.step, frequencies)
     transform *= 2.0 / grid.points
     transform[[0, -1]] /= 2.0
     falling = np.append(np.abs(transform)[::-1].cumsum()[::-1], 0.0)
@@ -185,17 +183,17 @@ def levels(log_beyond: FloatArray) -> IntArray:
 
 
 class Table:
-    """The spectra of events on one grid, in one direction, computed when they are asked for first."""
+    """The spectra of events on one grid, in one direction, computed when they are asked for first.
+
+    Attributes:
+        size: how many numbers have been computed.
+    """
 
     def __init__(self, direction: Direction, grid: Grid) -> None:
         self._direction, self._grid = direction, grid
         self._spectra: dict[int, Spectrum] = {}
         self._fewest: dict[int, float] = {}
-
-    @property
-    def size(self) -> int:
-        """How many numbers are remembered, about."""
-        return sum(2 * spectrum.angle.size for spectrum in self._spectra.values())
+        self.size = 0
 
     def spectra(self, events: Mapping[int, Event], steps: Iterable[float]) -> list[Spectrum]:
         """The spectra of events, with as many frequencies as so many executions of each ask for.
@@ -209,6 +207,7 @@ class Table:
                 loss = discretise(events[number], self._grid.log2_step, self._grid.reach)[self._direction]
                 self._spectra[number] = Spectrum.of(loss, self._grid, fewest)
                 self._fewest[number] = fewest
+                self.size += 2 * self._spectra[number].angle.size
         return [self._spectra[number] for number in events]
 
 
@@ -239,17 +238,3 @@ def _tilted(loss: DiscreteLoss, grid: Grid) -> _Tilted:
     log_scale = highest + math.log(total)
     rounding = ROUNDING * (_LARGEST_LOG + weights.size / grid.points + largest + abs(log_scale))
     return _Tilted(folded, loss.first + mean, log_scale + rounding)
-
-
-def hockey_stick(tilt: float, step: float, frequencies: FloatArray) -> NDArray[np.complex128]:
-    """sum_{d>=1} (1 - e^(-d h)) e^(d (i w - t h)) at angular frequencies w; never larger than at w = 0.
-
-    Args:
-        tilt: t h, without unit.
-        step: h, in nats.
-        frequencies: w, in radians for each grid point, shape [frequencies].
-    """
-    # With E = e^(i w - t h) - 1 the sum is -(E + 1) / (E (1 - E / (e^h - 1))); Re E < 0: the last factor is accurate.
-    exponent = 1j * frequencies - tilt
-    one_less = np.expm1(exponent)
-    return np.asarray(-np.exp(exponent) / (one_less * (1.0 + one_less * math.exp(-step) / math.expm1(-step))))

@@ -13,19 +13,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import log_ndtr
 
 from fedprivacy.accounting import contour
+from fedprivacy.accounting.arrays import BoolArray, FloatArray, IntArray
 from fedprivacy.accounting.batch import BatchComposer
 from fedprivacy.accounting.calibration import LEAST_NOISE, MOST_NOISE, UNLIMITED
 from fedprivacy.accounting.histories import checked, extended
 from fedprivacy.accounting.search import Search
 from fedprivacy.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
-
-FloatArray = NDArray[np.float64]
-IntArray = NDArray[np.int64]
-BoolArray = NDArray[np.bool_]
 
 _AIM, _LEAST_SHARE = 0.9996, 0.999  # of epsilon: what a search aims at, and what noise spends at least
 _MOST_TRIALS = 100
