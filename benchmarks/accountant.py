@@ -16,6 +16,7 @@ Times are processor time on one thread. Bytes are what the process holds more, n
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gc
 import json
 import resource
@@ -29,7 +30,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
-from fedprivacy.accounting import pld
+from fedprivacy.accounting import pld, privacy_loss
 from fedprivacy.accounting.batch import BatchComposer
 from fedprivacy.accounting.population import PopulationAccountant
 from fedprivacy.accounting.targets import noise_multipliers
@@ -198,8 +199,10 @@ def _median_seconds(peer: Callable[[float, float, int], float], settings: list[t
 
 
 def _resident_bytes() -> int:
-    """The memory that this process holds now."""
+    """The memory that this process holds now, caches of fixed size and freed memory excepted."""
+    privacy_loss.discretise.cache_clear()
     gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
     return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
 
 
