@@ -16,7 +16,7 @@ from fedprivacy.accountant import ClientSpent
 from fedprivacy.history import RunHistory
 from fedprivacy.plan import ClientGroup, RunPlan
 from fedprivacy.rounds import RoundRecord
-from fedprivacy.wording import READING, budget_text, count_text, epsilon_text
+from fedprivacy.wording import budget_text, count_text, epsilon_text, reading_text
 
 _MOST_GROUPS = 6
 """Columns of a plan."""
@@ -64,7 +64,7 @@ def client_table(history: RunHistory) -> Table:
         title="Privacy spent by each client (server's view, over all rounds and runs)",
         title_justify="left",
         caption=f"{_limit(clients[0].budget_epsilon)}, delta {clients[0].delta:g}; accountant PLD; "
-        f"{history.relation} relation. {READING}",
+        f"{history.relation} relation. {reading_text(clients[0].budget_epsilon)}",
     )
     table.add_column("client")
     for column in ("rounds", "steps", "q", "sigma", "epsilon", "left"):
@@ -91,7 +91,9 @@ def plan_table(plan: RunPlan, groups: Sequence[tuple[ClientGroup, Sequence[float
         plan: the run's public numbers.
         groups: (who, epsilon by round). Of many, those that spend least, as the middle one does, and most are shown.
     """
+    chosen = ""
     if len(groups) > _MOST_GROUPS:
+        chosen = f"; of {len(groups)} that differ, those that spend least, middling and most"
         by_loss = sorted(groups, key=lambda group: group[1][-1])
         groups = [by_loss[0], by_loss[len(by_loss) // 2], by_loss[-1]]
     table = Table("round", *(_group_name(group) for group, _ in groups))
@@ -103,7 +105,7 @@ def plan_table(plan: RunPlan, groups: Sequence[tuple[ClientGroup, Sequence[float
         f"Every local step: {_sampling(plan)}, noise multiplier {plan.noise_multiplier:.4f}; "
         f"{count_text(plan.config.local_steps, 'local step')} a round.",
         "Epsilon of a client that joins every round, by PLD, "
-        f"at delta {plan.config.delta:g} ({_limit(plan.config.epsilon)}):",
+        f"at delta {plan.config.delta:g} ({_limit(plan.config.epsilon)}){chosen}:",
         table,
     )
 
@@ -132,7 +134,7 @@ def _client_row(client: ClientSpent, history: RunHistory) -> list[str]:
         client.client_id,
         str(client.rounds),
         str(client.steps),
-        f"{client.sampling_rate:g}",
+        f"{client.sampling_rate:.3g}",
         f"{history.noise_multiplier:.3f}",
         epsilon_text(client.epsilon, client.budget_epsilon),
         _left(client),

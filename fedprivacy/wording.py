@@ -18,8 +18,10 @@ if TYPE_CHECKING:
     from fedprivacy.history import RunHistory
 
 
-READING = "Epsilon is an odometer's reading; what is guaranteed is the budget."
-"""What a figure that was read after rounds nobody had fixed before is (Rogers et al. 2016)."""
+def reading_text(budget: float) -> str:
+    """What an epsilon is that was read when nobody had fixed the rounds before (Rogers et al. 2016)."""
+    bound = "what is guaranteed is the budget" if math.isfinite(budget) else "there is no budget to guarantee"
+    return f"Epsilon is an odometer's reading; {bound}."
 
 
 def epsilon_text(epsilon: float, budget: float = math.inf) -> str:

@@ -18,7 +18,7 @@ from fedprivacy.accounting import rdp
 from fedprivacy.accounting.arrays import FloatArray, IntArray
 from fedprivacy.accounting.pairs import pair
 from fedprivacy.accounting.pld import POINTS_OF_BOUNDED, POINTS_PER_DEVIATION
-from fedprivacy.accounting.privacy_loss import Direction, deviation, support
+from fedprivacy.accounting.privacy_loss import deviation
 from fedprivacy.events import Event, TruncatedPoissonSampledGaussian
 
 TILTS: FloatArray = 2.0 ** (np.arange(-12, 21) / 2.0)
@@ -127,7 +127,7 @@ def _loss_range(event: Event) -> tuple[float, float, float, float]:
     """Deviation, the largest losses within `_REACHES` and at all, in nats; infinite for what cannot be planned."""
     if isinstance(event, TruncatedPoissonSampledGaussian):
         return math.inf, math.inf, math.inf, math.inf
-    near, far = (max(support(event, direction, reach)[1] for direction in Direction) for reach in _REACHES)
+    near, far = (max(high, -low) for low, high in (pair(event).support(reach) for reach in _REACHES))
     return deviation(event), near, far, pair(event).largest_loss
 
 
