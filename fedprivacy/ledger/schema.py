@@ -84,3 +84,15 @@ charges = Table(
     UniqueConstraint("dataset_id", "run_id", "round", "attempt", name="one_charge_per_attempt"),
     Index("charges_by_dataset", "dataset_id", "state"),
 )
+
+balances = Table(
+    "balances",
+    metadata,
+    Column("dataset_id", String, ForeignKey("budgets.dataset_id"), primary_key=True),
+    Column("sampling_rate", Float, primary_key=True),
+    Column("noise_multiplier", Float, primary_key=True),
+    Column("relation", _stored_by_value(NeighbouringRelation), primary_key=True),
+    Column("steps", Integer, nullable=False, comment="of all charges that are not void"),
+    Column("charges", Integer, nullable=False, comment="how many"),
+)
+"""Sums of charges, changed in the transaction that changes the charges: a round must not add up all rounds before."""

@@ -11,13 +11,27 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Column, ColumnElement, Connection, Engine, create_engine, event, func, insert, select, update
+from sqlalchemy import (
+    Column,
+    ColumnElement,
+    Connection,
+    Engine,
+    Select,
+    create_engine,
+    delete,
+    event,
+    func,
+    insert,
+    select,
+    update,
+)
+from sqlalchemy.dialects import sqlite
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError
 
 from fedprivacy.budget import PrivacyBudget
 from fedprivacy.events import Event, History, PoissonSampledGaussian
-from fedprivacy.ledger.schema import ChargeState, budgets, charges, keys, metadata, runs
+from fedprivacy.ledger.schema import ChargeState, balances, budgets, charges, keys, metadata, runs
 
 SERVER_VIEW = "server"
 """Whose eyes a charge is for: the server sees each client's update in every round that the client joins."""
@@ -76,6 +90,8 @@ class Ledger:
         try:
             self._engine = _connect(url)
             metadata.create_all(self._engine)
+            with self._engine.begin() as connection:
+                _mend_balances(connection)
         except (OperationalError, OSError) as error:
             raise LedgerError(f"ledger is '{url}', which cannot be opened ({error}); name a writable file.") from error
 
@@ -196,21 +212,22 @@ class Ledger:
                 events = dict.fromkeys(granted, event) if isinstance(event, PoissonSampledGaussian) else event
                 rows = [_charge_row(d, run_id, round, events[d], steps) for d, steps in granted.items()]
                 connection.execute(insert(charges), rows)
+                _add_to_balances(connection, [row | {"charges": 1} for row in rows])
             return granted
 
     def settle(self, run_id: str, round: int, dataset_ids: Collection[str], state: ChargeState) -> None:
         """Turn the reserved charges of a round into `state`; charges in any other state stay as they are."""
+        reserved = (
+            charges.c.run_id == run_id,
+            charges.c.round == round,
+            _among(charges.c.dataset_id, dataset_ids),
+            charges.c.state == ChargeState.RESERVED,
+        )
         with self._transaction() as connection:
-            connection.execute(
-                update(charges)
-                .where(
-                    charges.c.run_id == run_id,
-                    charges.c.round == round,
-                    _among(charges.c.dataset_id, dataset_ids),
-                    charges.c.state == ChargeState.RESERVED,
-                )
-                .values(state=state)
-            )
+            if state is ChargeState.VOID:
+                returned = connection.execute(select(charges).where(*reserved)).mappings().all()
+                _add_to_balances(connection, [{**row, "steps": -row["steps"], "charges": -1} for row in returned])
+            connection.execute(update(charges).where(*reserved).values(state=state))
 
     @contextmanager
     def _transaction(self) -> Iterator[Connection]:
@@ -262,19 +279,45 @@ def _among(column: Column[str], values: Collection[str]) -> ColumnElement[bool]:
     return column.in_(select(func.json_each(json.dumps(list(values))).table_valued("value").c.value))
 
 
+_MECHANISM = ("dataset_id", "sampling_rate", "noise_multiplier", "relation")
+
+
 def _accounts(connection: Connection, dataset_ids: Collection[str]) -> dict[str, Account]:
-    mechanism = (charges.c.sampling_rate, charges.c.noise_multiplier, charges.c.relation)
-    totals = (
-        select(charges.c.dataset_id, *mechanism, func.sum(charges.c.steps), func.count())
-        .where(_among(charges.c.dataset_id, dataset_ids), charges.c.state != ChargeState.VOID)
-        .group_by(charges.c.dataset_id, *mechanism)
-    )
+    spent = select(balances).where(_among(balances.c.dataset_id, dataset_ids), balances.c.charges > 0)
     histories: dict[str, dict[Event, int]] = {}
     rounds: dict[str, int] = {}
-    for dataset_id, q, sigma, relation, steps, count in connection.execute(totals):
+    for dataset_id, q, sigma, relation, steps, count in connection.execute(spent):
         histories.setdefault(dataset_id, {})[PoissonSampledGaussian(q, sigma, relation)] = int(steps)
         rounds[dataset_id] = rounds.get(dataset_id, 0) + int(count)
     return {dataset_id: Account(history, rounds[dataset_id]) for dataset_id, history in histories.items()}
+
+
+def _add_to_balances(connection: Connection, changes: list[dict[str, Any]]) -> None:
+    """Add steps and numbers of charges, or take them away."""
+    if not changes:
+        return
+    added = sqlite.insert(balances)
+    total = {name: balances.c[name] + added.excluded[name] for name in ("steps", "charges")}
+    columns = (*_MECHANISM, *total)
+    upsert = added.on_conflict_do_update(index_elements=_MECHANISM, set_=total)
+    connection.execute(upsert, [{name: change[name] for name in columns} for change in changes])
+
+
+def _mend_balances(connection: Connection) -> None:
+    """Add the charges up anew where balances say something else: the charges are what counts."""
+    summed, known = _summed_charges(), select(balances).where(balances.c.charges > 0)
+    if any(connection.execute(one.except_(other)).first() for one, other in ((summed, known), (known, summed))):
+        connection.execute(delete(balances))
+        connection.execute(insert(balances).from_select(balances.c.keys(), summed))
+
+
+def _summed_charges() -> Select[Any]:
+    mechanism = [charges.c[name] for name in _MECHANISM]
+    return (
+        select(*mechanism, func.sum(charges.c.steps), func.count())
+        .where(charges.c.state != ChargeState.VOID)
+        .group_by(*mechanism)
+    )
 
 
 def _allowances(connection: Connection, dataset_ids: Collection[str]) -> dict[str, Allowance]:
