@@ -1,9 +1,10 @@
 """What share of a simulation's time the server spends on accounting.
 
-    python -m benchmarks.accounting_share [--json] [--clients 10000] [--rounds 5]
+    python -m benchmarks.accounting_share [--json] [--clients 10000] [--rounds 5] [--batch-size 10]
 
-Clients hold from 20 to 400 records each, made up, of a logistic regression; all are asked in every round. Accounting is
-everything in `CentralAccountant`: the ledger's transactions, quotas, and every client's epsilon after every round.
+Clients hold from 20 to 400 records each, made up, of a logistic regression; all are asked in every round. With a batch
+size, each samples at its own rate; with 0, all sample at 0.1. Accounting is everything in `CentralAccountant`: the
+ledger's transactions, quotas, and every client's epsilon after every round.
 """
 
 from __future__ import annotations
@@ -99,12 +100,16 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--clients", type=int, default=10_000)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--batch-size", type=float, default=10.0)
     options = parser.parse_args()
     watch = Watch()
     watch.over(CentralAccountant, "enrol", "grant", "commit", "void", "spent")
     with tempfile.TemporaryDirectory() as out:
         task = f"{Path(__file__)}:Synthetic"
-        config = resolve({"task": task, "clients": options.clients, "rounds": options.rounds, "out": out, "seed": 0})
+        given = {"task": task, "clients": options.clients, "rounds": options.rounds, "out": out, "seed": 0}
+        if options.batch_size:
+            given |= {"batch-size": options.batch_size, "noise-multiplier": 2.0}
+        config = resolve(given)
         start = time.perf_counter()
         simulation.simulate(server_app(config=config), private_client(config=config), config)
         total = time.perf_counter() - start
