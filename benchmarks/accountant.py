@@ -27,7 +27,6 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from fedprivacy.accounting import pld, privacy_loss
@@ -38,8 +37,6 @@ from fedprivacy.events import PoissonSampledGaussian
 
 GRID = 1.01
 DELTA = 1e-5
-
-Array = NDArray[np.float64]
 
 
 class Clock:

@@ -71,6 +71,7 @@ class CentralAccountant:
         self._filter = FILTERS[filter](budget)
         self._datasets: dict[str, str] = {}
         self._events: dict[str, PoissonSampledGaussian] = {}
+        self._rows: dict[str, int] = {}
         self._population = PopulationAccountant(relation)
 
     def enrol(self, datasets: Mapping[str, str], events: Mapping[str, PoissonSampledGaussian]) -> None:
@@ -90,7 +91,8 @@ class CentralAccountant:
             self._filter.quota(accounts.get(dataset, NOTHING_SPENT).history, events[client_id])
         self._datasets |= datasets
         self._events |= events
-        self._population.enrol(list(datasets.values()), self.budget.delta)
+        rows = self._population.enrol(list(datasets.values()), self.budget.delta).tolist()
+        self._rows |= dict(zip(datasets.values(), rows, strict=True))
 
     def grant(self, round: int, wanted: Mapping[str, int]) -> dict[str, int]:
         """Reserve steps for a round, before any message leaves.
@@ -128,17 +130,16 @@ class CentralAccountant:
 
     def _epsilons(self, accounts: Mapping[str, Account]) -> dict[str, float]:
         """Every enrolled dataset's privacy loss; only those that were charged since the last time are computed."""
-        datasets = list(self._datasets.values())
-        rows = self._population.enrol(datasets, self.budget.delta)
         charged = [
-            (row, event, steps)
-            for row, dataset in zip(rows.tolist(), datasets, strict=True)
-            for event, steps in accounts.get(dataset, NOTHING_SPENT).history.items()
+            (self._rows[dataset], event, steps)
+            for dataset, account in accounts.items()
+            for event, steps in account.history.items()
         ]
         mechanisms = self._population.mechanisms([event for _, event, _ in charged])
         steps = np.array([steps for _, _, steps in charged], dtype=np.int64)
         self._population.restate([row for row, _, _ in charged], mechanisms, steps)
-        return dict(zip(datasets, self._population.epsilons(rows).tolist(), strict=True))
+        epsilons = self._population.epsilons().tolist()
+        return {dataset: epsilons[row] for dataset, row in self._rows.items()}
 
     def _settle(self, round: int, client_ids: Collection[str], state: ChargeState) -> None:
         self._ledger.settle(self._run_id, round, [self._datasets[c] for c in client_ids], state)

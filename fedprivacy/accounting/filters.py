@@ -85,9 +85,9 @@ class FixedMechanismFilter:
         return noise_multiplier(self.budget, sampling_rate, steps, relation)
 
 
-@lru_cache(maxsize=1024)
+@lru_cache(maxsize=2**20)
 def _whole_quota(event: Event, budget: PrivacyBudget) -> int:
-    """The quota of an empty past: the same for every client, and asked for every client in every round."""
+    """The quota of an empty past: asked for every client in every round, and each may have a rate of its own."""
     return step_quota(event, budget)
 
 

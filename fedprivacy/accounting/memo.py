@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from fedprivacy.accounting.arrays import FloatArray, IntArray
+from fedprivacy.accounting.arrays import FloatArray, IntArray, located
 
 _MOST_REMEMBERED = 2**20
 
@@ -25,10 +25,7 @@ class Memo:
             compute: the values of some places in `keys`.
         """
         values = np.empty(keys.size)
-        places = np.searchsorted(self._keys, keys)
-        known = np.zeros(keys.size, dtype=np.bool_)
-        inside = places < self._keys.size
-        known[inside] = self._keys[places[inside]] == keys[inside]
+        places, known = located(self._keys, keys)
         values[known] = self._values[places[known]]
         missing = np.flatnonzero(~known)
         if missing.size:

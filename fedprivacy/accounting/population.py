@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 
-from fedprivacy.accounting.arrays import FloatArray, IntArray
+from fedprivacy.accounting.arrays import FloatArray, IntArray, located
 from fedprivacy.accounting.batch import BatchComposer
 from fedprivacy.accounting.histories import check_delta
 from fedprivacy.accounting.memo import Memo
@@ -118,9 +118,11 @@ class PopulationAccountant:
 
     def _number_deltas(self) -> None:
         """Short names for deltas, by which epsilons are remembered; too many: none is."""
-        distinct, number = np.unique(self._delta, return_inverse=True)
-        self._delta_number = np.where(distinct.size <= 2**_DELTA_BITS, number, -1).astype(np.int16)
-        self._memo = Memo()
+        distinct, place = np.unique(self._delta, return_inverse=True)
+        number = np.where(distinct.size <= 2**_DELTA_BITS, place, -1).astype(np.int16)
+        if not np.array_equal(number[: self._delta_number.size], self._delta_number):
+            self._memo = Memo()
+        self._delta_number = number
 
     def mechanisms(self, events: Sequence[Event]) -> IntArray:
         """The numbers that stand for events in `record`, shape [events].
@@ -153,10 +155,7 @@ class PopulationAccountant:
                 a total would exceed `MOST_STEPS`. Nothing is recorded then.
         """
         keys, added = self._charges(rows, mechanisms, steps)
-        at = np.searchsorted(self._keys, keys)
-        known = np.zeros(keys.size, dtype=np.bool_)
-        inside = at < self._keys.size
-        known[inside] = self._keys[at[inside]] == keys[inside]
+        at, known = located(self._keys, keys)
         total = added.copy()
         total[known] += self._steps[at[known]]
         _check_totals(total)

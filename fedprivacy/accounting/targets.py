@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import log_ndtr
 
-from fedprivacy.accounting import contour
+from fedprivacy.accounting import contour, gdp
 from fedprivacy.accounting.arrays import BoolArray, FloatArray, IntArray
 from fedprivacy.accounting.batch import BatchComposer
 from fedprivacy.accounting.calibration import LEAST_NOISE, MOST_NOISE, UNLIMITED
@@ -28,7 +28,6 @@ _AIM, _LEAST_SHARE = 0.9996, 0.999  # of epsilon: what a search aims at, and wha
 _MOST_TRIALS = 100
 _USUAL_NOISE, _USUAL_STEPS = 0.3, 20  # from which on the contour integral is quick
 _MOST_SHARPENED, _SHARP = 4, 0.02  # a move from so near arrives within the square of it
-_LEAST_GUESSED = 0.05  # noise multiplier
 _TINY = float(np.finfo(float).tiny)
 
 
@@ -189,8 +188,8 @@ def _mu_squared(event: Event) -> float:
     """mu^2 of one execution, by the central limit theorem; 1 where there is none."""
     if not isinstance(event, PoissonSampledGaussian):
         return 1.0
-    inverse_square = (1.0 / max(event.noise_multiplier, _LEAST_GUESSED)) ** 2
-    return event.sampling_rate**2 * math.expm1(inverse_square)
+    mu = gdp.mu({event: 1})
+    return mu * mu  # infinite, where a power would raise
 
 
 def _mu_left(budgets: _Budgets) -> FloatArray:

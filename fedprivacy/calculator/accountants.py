@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from fedprivacy.accounting import pld, rdp
+from fedprivacy.accounting import composition, gdp, pld, rdp
 from fedprivacy.events import History
 
 
@@ -96,31 +96,15 @@ def costs(name: str, history: History, delta: float) -> list[Cost]:
     return [answer]
 
 
-def _gdp(history: History, delta: float) -> float:
-    from fedprivacy.accounting import gdp
-
-    return gdp.epsilon(history, delta)
-
-
-def _advanced(history: History, delta: float) -> float:
-    from fedprivacy.accounting import composition
-
-    return composition.advanced(history, delta)
-
-
-def _basic(history: History, delta: float) -> float:
-    from fedprivacy.accounting import composition
-
-    return composition.basic(history, delta)
-
-
 ACCOUNTANTS = {
     accountant.name: accountant
     for accountant in (
         Accountant(Name.PLD, "PLD", Worth.GUARANTEE, "privacy loss distributions; the tightest", pld.epsilon),
         Accountant(Name.RDP, "RDP", Worth.BOUND, "Rényi divergences, the moments accountant", rdp.epsilon),
-        Accountant(Name.GDP, "GDP", Worth.APPROXIMATION, "central limit; the truth may be larger", _gdp),
-        Accountant(Name.ADVANCED, "advanced", Worth.BOUND, "(epsilon, delta) pairs, advanced composition", _advanced),
-        Accountant(Name.BASIC, "basic", Worth.BOUND, "(epsilon, delta) pairs, added up", _basic),
+        Accountant(Name.GDP, "GDP", Worth.APPROXIMATION, "central limit; the truth may be larger", gdp.epsilon),
+        Accountant(
+            Name.ADVANCED, "advanced", Worth.BOUND, "(epsilon, delta) pairs, advanced composition", composition.advanced
+        ),
+        Accountant(Name.BASIC, "basic", Worth.BOUND, "(epsilon, delta) pairs, added up", composition.basic),
     )
 }

@@ -2,7 +2,8 @@
 
 import pytest
 
-from fedprivacy.accounting import pld
+from fedprivacy.accounting import filters, pld
+from fedprivacy.budget import PrivacyBudget
 from fedprivacy.config import ConfigError
 from fedprivacy.events import PoissonSampledGaussian
 from fedprivacy.ledger import Ledger
@@ -64,3 +65,15 @@ def test_the_plan_knows_each_simulated_client():
 def test_what_a_batch_size_does_not_go_with(settings, message):
     with pytest.raises(ConfigError, match=message):
         RunPlan.of(settings, Blobs())
+
+
+def test_the_quota_of_a_rate_is_sought_once_however_many_rates_there_are(monkeypatch):
+    """A cache of fewer entries than there are rates would seek every quota anew, three times a round."""
+    sought = []
+    monkeypatch.setattr(filters, "step_quota", lambda event, budget: sought.append(event) or 10**6)
+    kept = filters.FixedMechanismFilter(PrivacyBudget(4.125, 1e-5))
+    events = [PoissonSampledGaussian(1 / (2 + number), 1.0) for number in range(3_000)]
+    for event in events * 2:
+        kept.quota({}, event)
+    filters._whole_quota.cache_clear()
+    assert sought == events
