@@ -10,13 +10,14 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
-from fedprivacy.accounting import FILTERS
+from fedprivacy.accounting import FILTERS, Filter
 from fedprivacy.accounting.population import PopulationAccountant
 from fedprivacy.budget import PrivacyBudget
-from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.events import History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.ledger import NOTHING_SPENT, Account, Allowance, ChargeState, Ledger
 
 
@@ -57,74 +58,113 @@ class CentralAccountant:
         ledger: where charges are kept, over all runs.
         run_id: the run; unique in the ledger.
         relation: the neighbouring relation of every event.
-        budget: each client's budget over all runs.
-        filter: name of the filter that enforces the budget.
+        budget: each client's budget over all runs, where the ledger was given no other by an explicit act.
+        filter: name of the filter that enforces it.
     """
 
     def __init__(
         self, ledger: Ledger, run_id: str, relation: NeighbouringRelation, budget: PrivacyBudget, filter: str
     ) -> None:
-        self.budget = budget
         self._ledger = ledger
         self._run_id = run_id
-        self._allowance = Allowance(budget, filter)
-        self._filter = FILTERS[filter](budget)
+        self._asked = Allowance(budget, filter)
         self._datasets: dict[str, str] = {}
         self._events: dict[str, PoissonSampledGaussian] = {}
+        self._deltas: dict[str, float] = {}
         self._rows: dict[str, int] = {}
         self._population = PopulationAccountant(relation)
 
-    def enrol(self, datasets: Mapping[str, str], events: Mapping[str, PoissonSampledGaussian]) -> None:
+    def enrol(
+        self,
+        datasets: Mapping[str, str],
+        events: Mapping[str, PoissonSampledGaussian],
+        claims: Mapping[str, Mapping[tuple[str, PoissonSampledGaussian], int]] | None = None,
+    ) -> dict[str, int]:
         """Open the accounts of clients.
 
         Args:
             datasets: client_id -> dataset_id, what the client's budget belongs to.
             events: client_id -> what one local step of this run costs the client.
+            claims: client_id -> steps by run and event, as the client's own odometer has them. The larger of both
+                books counts.
+
+        Returns:
+            Steps that a client's own book held beyond the ledger, and that are charged now, by client_id.
 
         Raises:
             LedgerError: a dataset already has another budget.
             MechanismChanged: a dataset was charged with another mechanism than the filter can compose with.
         """
-        self._ledger.open_budgets(dict.fromkeys(datasets.values(), self._allowance))
+        in_force = self._ledger.open_budgets(dict.fromkeys(datasets.values(), self._asked))
+        claimed = {c: self._ledger.reconcile(datasets[c], own) for c, own in (claims or {}).items()}
         accounts = self._ledger.accounts(list(datasets.values()))
         for client_id, dataset in datasets.items():
-            self._filter.quota(accounts.get(dataset, NOTHING_SPENT).history, events[client_id])
+            history = accounts.get(dataset, NOTHING_SPENT).history
+            _filter(in_force[dataset]).quota(history, events[client_id])
         self._datasets |= datasets
-        self._events |= events
-        rows = self._population.enrol(list(datasets.values()), self.budget.delta).tolist()
-        self._rows |= dict(zip(datasets.values(), rows, strict=True))
+        self._events |= {dataset: events[client_id] for client_id, dataset in datasets.items()}
+        deltas = {dataset: in_force[dataset].budget.delta for dataset in datasets.values()}
+        self._deltas |= deltas
+        rows = self._population.enrol(list(deltas), np.array(list(deltas.values()))).tolist()
+        self._rows |= dict(zip(deltas, rows, strict=True))
+        return {client_id: steps for client_id, steps in claimed.items() if steps}
 
-    def grant(self, round: int, wanted: Mapping[str, int]) -> dict[str, int]:
+    def grant(
+        self, round: int, wanted: Mapping[str, int], *, attempt: int = 1, resumed: bool = False
+    ) -> dict[str, int]:
         """Reserve steps for a round, before any message leaves.
 
         Args:
             round: the round.
             wanted: local steps by client_id.
+            attempt: at this round; another attempt is another charge.
+            resumed: whether this attempt may have been charged before the run was stopped; then it is not again.
 
         Returns:
             Granted steps, at least 1, by client_id. Exhausted clients are missing.
         """
         steps = {self._datasets[client_id]: wanted_steps for client_id, wanted_steps in wanted.items()}
-        events = {self._datasets[client_id]: self._events[client_id] for client_id in wanted}
-        granted = self._ledger.reserve(
-            self._run_id, round, events, steps, lambda dataset, history: self._filter.quota(history, events[dataset])
-        )
+
+        def allowed(dataset: str, history: History, allowance: Allowance) -> int:
+            return _filter(allowance).quota(history, self._events[dataset])
+
+        events = {dataset: self._events[dataset] for dataset in steps}
+        granted = self._ledger.reserve(self._run_id, round, events, steps, allowed, attempt=attempt, resumed=resumed)
         return {c: granted[self._datasets[c]] for c in wanted if self._datasets[c] in granted}
 
-    def commit(self, round: int, client_ids: Collection[str]) -> None:
-        """Confirm the charges of clients whose receipts matched their grants."""
-        self._settle(round, client_ids, ChargeState.COMMITTED)
+    def commit(self, round: int, receipts: Mapping[str, str], *, attempt: int = 1) -> None:
+        """Confirm the charges of clients whose receipts matched their grants.
 
-    def void(self, round: int, client_ids: Collection[str]) -> None:
+        Args:
+            round: the round.
+            receipts: the signature of each client's receipt, by client_id; empty in a simulation.
+            attempt: at this round.
+        """
+        self._settle(round, receipts, ChargeState.COMMITTED, attempt)
+
+    def void(self, round: int, client_ids: Collection[str], *, attempt: int = 1) -> None:
         """Return the charges of clients that refused before they touched a record."""
-        self._settle(round, client_ids, ChargeState.VOID)
+        self._settle(round, dict.fromkeys(client_ids, ""), ChargeState.VOID, attempt)
+
+    def charged(self, round: int, attempt: int) -> set[str]:
+        """Clients that an attempt at a round was charged to."""
+        datasets = self._ledger.charged(self._run_id, round, attempt)
+        return {client_id for client_id, dataset in self._datasets.items() if dataset in datasets}
+
+    def histories(self, client_ids: Collection[str]) -> dict[str, History]:
+        """What each client was charged, over all runs on the ledger."""
+        accounts = self._ledger.accounts([self._datasets[client_id] for client_id in client_ids])
+        return {c: accounts.get(self._datasets[c], NOTHING_SPENT).history for c in client_ids}
 
     def spent(self) -> dict[str, ClientSpent]:
         """Every enrolled client's privacy loss, by client_id. Other runs on the same ledger count."""
-        accounts = self._ledger.accounts(list(self._datasets.values()))
+        datasets = list(self._datasets.values())
+        accounts, in_force = self._ledger.accounts(datasets), self._ledger.allowances(datasets)
         epsilons = self._epsilons(accounts)
         return {
-            client_id: self._spent(client_id, accounts.get(dataset, NOTHING_SPENT), epsilons[dataset])
+            client_id: self._spent(
+                client_id, accounts.get(dataset, NOTHING_SPENT), in_force[dataset], epsilons[dataset]
+            )
             for client_id, dataset in sorted(self._datasets.items())
         }
 
@@ -141,17 +181,30 @@ class CentralAccountant:
         epsilons = self._population.epsilons().tolist()
         return {dataset: epsilons[row] for dataset, row in self._rows.items()}
 
-    def _settle(self, round: int, client_ids: Collection[str], state: ChargeState) -> None:
-        self._ledger.settle(self._run_id, round, [self._datasets[c] for c in client_ids], state)
+    def _settle(self, round: int, receipts: Mapping[str, str], state: ChargeState, attempt: int) -> None:
+        signatures = {self._datasets[client_id]: signature for client_id, signature in receipts.items()}
+        self._ledger.settle(self._run_id, round, signatures, state, attempt=attempt)
 
-    def _spent(self, client_id: str, account: Account, epsilon: float) -> ClientSpent:
+    def _spent(self, client_id: str, account: Account, allowance: Allowance, epsilon: float) -> ClientSpent:
+        dataset = self._datasets[client_id]
+        left = 0 if allowance.expired else _filter(allowance).quota(account.history, self._events[dataset])
         return ClientSpent(
             client_id=client_id,
             epsilon=epsilon,
-            delta=self.budget.delta,
-            budget_epsilon=self.budget.epsilon,
+            delta=self._deltas[dataset],
+            budget_epsilon=allowance.budget.epsilon,
             rounds=account.rounds,
             steps=sum(account.history.values()),
-            steps_left=self._filter.quota(account.history, self._events[client_id]),
-            sampling_rate=self._events[client_id].sampling_rate,
+            steps_left=left,
+            sampling_rate=self._events[dataset].sampling_rate,
         )
+
+
+@lru_cache(maxsize=1024)
+def _kept(filter: str, budget: PrivacyBudget) -> Filter:
+    return FILTERS[filter](budget)
+
+
+def _filter(allowance: Allowance) -> Filter:
+    """What enforces a budget."""
+    return _kept(allowance.filter, allowance.budget)

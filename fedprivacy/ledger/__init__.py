@@ -5,9 +5,22 @@ from typing import TYPE_CHECKING
 from fedprivacy.lazy import when_asked
 
 if TYPE_CHECKING:
+    from fedprivacy.ledger.allowances import Allowance
+    from fedprivacy.ledger.charging import NOTHING_SPENT, Account
+    from fedprivacy.ledger.database import database_file, default_url
+    from fedprivacy.ledger.errors import LedgerError
     from fedprivacy.ledger.schema import ChargeState
-    from fedprivacy.ledger.store import NOTHING_SPENT, Account, Allowance, Ledger, LedgerError, database_file
+    from fedprivacy.ledger.store import Ledger
 else:  # the command line imports this package, and most commands need no database
-    __getattr__ = when_asked(__name__, "schema", "store")
+    __getattr__ = when_asked(__name__, "errors", "schema", "database", "allowances", "charging", "store")
 
-__all__ = ["NOTHING_SPENT", "Account", "Allowance", "ChargeState", "Ledger", "LedgerError", "database_file"]
+__all__ = [
+    "NOTHING_SPENT",
+    "Account",
+    "Allowance",
+    "ChargeState",
+    "Ledger",
+    "LedgerError",
+    "database_file",
+    "default_url",
+]

@@ -1,10 +1,17 @@
-"""Tables of the ledger (SQLAlchemy Core)."""
+"""Tables of the ledger (SQLAlchemy Core), as the newest migration leaves them.
+
+The journal is the ledger: every act is one entry, appended, chained to the entry before, and never changed. All other
+tables say what the journal adds up to, in a form that a query can read; `fedprivacy ledger verify` replays the journal
+and compares.
+"""
 
 from __future__ import annotations
 
 import enum
 
 from sqlalchemy import (
+    BigInteger,
+    Boolean,
     Column,
     DateTime,
     Enum,
@@ -15,6 +22,7 @@ from sqlalchemy import (
     MetaData,
     String,
     Table,
+    Text,
     UniqueConstraint,
 )
 
@@ -40,13 +48,34 @@ def _stored_by_value(kind: type[enum.StrEnum]) -> Enum:
     return Enum(kind, native_enum=False, validate_strings=True, values_callable=lambda kind: [m.value for m in kind])
 
 
+def _instant() -> DateTime:
+    return DateTime(timezone=True)
+
+
+journal = Table(
+    "journal",
+    metadata,
+    Column("number", Integer, primary_key=True, autoincrement=False, comment="1, 2, 3, ... without a gap"),
+    Column("entry", Text, nullable=False, comment="canonical JSON"),
+    Column("hash", String(64), nullable=False, comment="SHA-256 of the hash before and the entry, hexadecimal"),
+)
+
+checkpoints = Table(
+    "checkpoints",
+    metadata,
+    Column("number", Integer, ForeignKey("journal.number"), primary_key=True, comment="the last entry that it covers"),
+    Column("hash", String(64), nullable=False, comment="of that entry"),
+    Column("at", String, nullable=False, comment="when, ISO 8601"),
+    Column("public_key", String(64), primary_key=True, comment="Ed25519, hexadecimal"),
+    Column("signature", String(128), nullable=False, comment="Ed25519, hexadecimal"),
+)
+
 runs = Table(
     "runs",
     metadata,
     Column("run_id", String, primary_key=True),
     Column("dataset", String, nullable=False),
     Column("partition", String, nullable=False),
-    Column("started_at", DateTime(timezone=True), nullable=False),
 )
 
 keys = Table(
@@ -63,16 +92,18 @@ budgets = Table(
     Column("epsilon", Float, nullable=True, comment="null: measured, never exhausted"),
     Column("delta", Float, nullable=False),
     Column("filter", String, nullable=False),
-    Column("created_at", DateTime(timezone=True), nullable=False),
+    Column("expires", _instant(), nullable=True, comment="nothing is granted from then on; null: never"),
+    Column("deliberate", Boolean, nullable=False, comment="set by an explicit act, not by the first run"),
 )
 
 charges = Table(
     "charges",
     metadata,
-    Column("charge_id", Integer, primary_key=True),
+    Column("charge_id", BigInteger().with_variant(Integer, "sqlite"), primary_key=True),
+    Column("entry", Integer, ForeignKey("journal.number"), nullable=False, comment="of the journal"),
     Column("dataset_id", String, ForeignKey("budgets.dataset_id"), nullable=False),
     Column("run_id", String, nullable=False),
-    Column("round", Integer, nullable=False),
+    Column("round", Integer, nullable=False, comment="0: a client's own figure was higher"),
     Column("attempt", Integer, nullable=False),
     Column("sampling_rate", Float, nullable=False),
     Column("noise_multiplier", Float, nullable=False),
@@ -80,9 +111,8 @@ charges = Table(
     Column("view", String, nullable=False),
     Column("steps", Integer, nullable=False),
     Column("state", _stored_by_value(ChargeState), nullable=False),
-    Column("charged_at", DateTime(timezone=True), nullable=False),
     UniqueConstraint("dataset_id", "run_id", "round", "attempt", name="one_charge_per_attempt"),
-    Index("charges_by_dataset", "dataset_id", "state"),
+    Index("charges_by_round", "run_id", "round"),
 )
 
 balances = Table(
@@ -92,7 +122,7 @@ balances = Table(
     Column("sampling_rate", Float, primary_key=True),
     Column("noise_multiplier", Float, primary_key=True),
     Column("relation", _stored_by_value(NeighbouringRelation), primary_key=True),
-    Column("steps", Integer, nullable=False, comment="of all charges that are not void"),
+    Column("steps", BigInteger, nullable=False, comment="of all charges that are not void"),
     Column("charges", Integer, nullable=False, comment="how many"),
 )
 """Sums of charges, changed in the transaction that changes the charges: a round must not add up all rounds before."""

@@ -3,102 +3,59 @@
 from __future__ import annotations
 
 import datetime
-import json
-import math
-from collections.abc import Callable, Collection, Iterator, Mapping
-from contextlib import contextmanager
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Any
+from collections.abc import Collection, Mapping
 
-from sqlalchemy import (
-    Column,
-    ColumnElement,
-    Connection,
-    Engine,
-    Select,
-    create_engine,
-    delete,
-    event,
-    func,
-    insert,
-    select,
-    update,
-)
-from sqlalchemy.dialects import sqlite
-from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, IntegrityError, OperationalError
+from sqlalchemy import Connection, func, insert, select, update
+from sqlalchemy.exc import IntegrityError
 
 from fedprivacy.budget import PrivacyBudget
-from fedprivacy.events import Event, History, PoissonSampledGaussian
-from fedprivacy.ledger.schema import ChargeState, balances, budgets, charges, keys, metadata, runs
-
-SERVER_VIEW = "server"
-"""Whose eyes a charge is for: the server sees each client's update in every round that the client joins."""
-
-
-class LedgerError(ValueError):
-    """The ledger cannot be opened, or holds something that contradicts what is asked, with the remedy."""
-
-
-@dataclass(frozen=True, slots=True)
-class Allowance:
-    """A dataset's budget and the filter that enforces it.
-
-    Attributes:
-        budget: over all runs on the dataset.
-        filter: name of the filter, see `fedprivacy.accounting.FILTERS`.
-    """
-
-    budget: PrivacyBudget
-    filter: str
-
-
-@dataclass(frozen=True, slots=True)
-class Account:
-    """What a dataset has been charged so far.
-
-    Attributes:
-        history: every event and how often it was charged; VOID charges are left out, RESERVED ones count.
-        rounds: number of charges that count, over all runs.
-    """
-
-    history: History
-    rounds: int
-
-
-NOTHING_SPENT = Account({}, 0)
+from fedprivacy.events import PoissonSampledGaussian
+from fedprivacy.failpoints import reach
+from fedprivacy.ledger import journal
+from fedprivacy.ledger.allowances import Allowance, allowances_of, budget_row, contradiction, in_utc, terms
+from fedprivacy.ledger.charging import (
+    Account,
+    Allowed,
+    accounts_of,
+    balanced,
+    charge,
+    charge_difference,
+    charged_steps,
+    settle_charges,
+    steps_of_run,
+    within_budget,
+)
+from fedprivacy.ledger.database import PATIENCE, Database, database_file
+from fedprivacy.ledger.errors import LedgerError
+from fedprivacy.ledger.schema import ChargeState, budgets, charges, keys, runs
 
 
 class Ledger:
     """Charges by (dataset_id, run_id, round, attempt), in an SQL database.
 
-    Every method is one transaction that has the database to itself, so two runs that charge the same dataset cannot
-    both read the same balance.
+    Every method that writes is one transaction that has the ledger to itself, so two runs that charge the same dataset
+    cannot both read the same balance. Each adds an entry to the journal (`fedprivacy.ledger.journal`), and the same to
+    the tables that queries read.
+
+    Guarantee: what `reserve` has returned is on the disk, and counts until a settlement voids it; whatever crashes or
+    is tried again, a charge is neither lost nor counted twice.
+
+    Args:
+        url: `sqlite:///path/to/ledger.db` or `postgresql+psycopg://user@host/name`.
+        patience: seconds to wait for a database that is locked, full or gone.
+
+    Raises:
+        LedgerError: no such URL or place, or a ledger that a newer version made.
     """
 
-    def __init__(self, url: str) -> None:
-        """Open or create the ledger.
-
-        Args:
-            url: `sqlite:///path/to/ledger.db`.
-
-        Raises:
-            LedgerError: no such place, or not an SQLite URL.
-        """
-        self.url = url
-        try:
-            self._engine = _connect(url)
-            metadata.create_all(self._engine)
-            with self._engine.begin() as connection:
-                _mend_balances(connection)
-        except (OperationalError, OSError) as error:
-            raise LedgerError(f"ledger is '{url}', which cannot be opened ({error}); name a writable file.") from error
+    def __init__(self, url: str, patience: float = PATIENCE) -> None:
+        self.database = Database(url, patience)
+        self.name = self.database.name
 
     @staticmethod
     def exists(url: str) -> bool:
-        """Whether there is a ledger at `url` already."""
-        return bool(url) and database_file(url).is_file()
+        """Whether there is a ledger at `url` already; of a PostgreSQL database, whether it is named."""
+        return bool(url) and ((file := database_file(url)) is None or file.is_file())
 
     def open_run(self, run_id: str, dataset: str, partition: str) -> int:
         """Enter a run.
@@ -108,21 +65,48 @@ class Ledger:
 
         Raises:
             LedgerError: an earlier run on the same records split them in another way. The same record would then count
-                in two datasets and neither would show what it lost.
+                in two datasets and neither would show what it lost. Or the balances contradict the charges.
         """
-        with self._transaction() as connection:
-            earlier = select(runs.c.partition).where(runs.c.dataset == dataset, runs.c.partition != partition)
-            other = connection.scalars(earlier).first()
+
+        def work(connection: Connection, _: bool) -> int:
+            self._check_balances(connection)
+            same_records = runs.c.dataset == dataset, runs.c.run_id != run_id
+            other = connection.scalars(
+                select(runs.c.partition).where(*same_records, runs.c.partition != partition)
+            ).first()
             if other is not None:
                 raise LedgerError(
-                    f"ledger {self.url} holds runs on {dataset} split as '{other}', and this run splits them as "
+                    f"ledger {self.name} holds runs on {dataset} split as '{other}', and this run splits them as "
                     f"'{partition}': a record's loss could no longer be added up. Use another ledger."
                 )
-            earlier_runs = connection.scalar(select(func.count()).where(runs.c.dataset == dataset))
-            connection.execute(
-                insert(runs).values(run_id=run_id, dataset=dataset, partition=partition, started_at=_now())
+            if not _knows_run(connection, run_id):
+                facts = {"run_id": run_id, "dataset": dataset, "partition": partition}
+                journal.append(connection, "run", **facts)
+                connection.execute(insert(runs).values(**facts))
+            return int(connection.scalar(select(func.count()).select_from(runs).where(*same_records)) or 0)
+
+        return self.database.write(work)
+
+    def resume_run(self, run_id: str) -> None:
+        """Go on with a run that was entered before.
+
+        Raises:
+            LedgerError: the ledger does not hold it, or its balances contradict its charges.
+        """
+        with self.database.reading() as connection:
+            self._check_balances(connection)
+            if not _knows_run(connection, run_id):
+                raise LedgerError(
+                    f"ledger {self.name} does not hold run {run_id}, so it is not the one that the run charged; name "
+                    "that one, or start anew."
+                )
+
+    def _check_balances(self, connection: Connection) -> None:
+        if not balanced(connection):
+            raise LedgerError(
+                f"ledger {self.name} was damaged: its balances contradict its charges, so that no grant could be "
+                "decided. 'fedprivacy ledger verify' says where."
             )
-            return int(earlier_runs or 0)
 
     def bind_keys(self, key_hashes: Mapping[str, str]) -> None:
         """Bind clients to the keys that they first came with.
@@ -131,55 +115,122 @@ class Ledger:
             LedgerError: a known client comes with another key, or a known key under another name: an account would be
                 somebody else's, or begin anew.
         """
-        with self._transaction() as connection:
+
+        def work(connection: Connection, _: bool) -> None:
             rows = connection.execute(select(keys)).all()
             known = {row.client_id: row.key_hash for row in rows}
             owners = {row.key_hash: row.client_id for row in rows}
             for client_id, key_hash in key_hashes.items():
-                if known.get(client_id, key_hash) != key_hash:
-                    raise LedgerError(
-                        f"client {client_id} comes with another key than ledger {self.url} knows: somebody may have "
-                        f"taken its name. If it renewed its key: 'fedprivacy ledger rebind {client_id} KEY.pub'."
-                    )
-                if owners.get(key_hash, client_id) != client_id:
-                    raise LedgerError(
-                        f"client {client_id} comes with the key of {owners[key_hash]}, so its records have an account "
-                        "already. Register it under that name again."
-                    )
+                self._check_key(client_id, key_hash, known, owners)
                 if client_id not in known:
+                    journal.append(connection, "key", client_id=client_id, key_hash=key_hash)
                     connection.execute(insert(keys).values(client_id=client_id, key_hash=key_hash))
                     known[client_id], owners[key_hash] = key_hash, client_id
+
+        if key_hashes:
+            self.database.write(work)
+
+    def _check_key(self, client_id: str, key_hash: str, known: Mapping[str, str], owners: Mapping[str, str]) -> None:
+        if known.get(client_id, key_hash) != key_hash:
+            raise LedgerError(
+                f"client {client_id} comes with another key than ledger {self.name} knows: somebody may have taken its "
+                f"name. If it renewed its key: 'fedprivacy ledger rebind {client_id} KEY.pub'."
+            )
+        if owners.get(key_hash, client_id) != client_id:
+            raise LedgerError(
+                f"client {client_id} comes with the key of {owners[key_hash]}, so its records have an account already. "
+                "Register it under that name again."
+            )
 
     def rebind_key(self, client_id: str, key_hash: str) -> None:
         """Let a client's account go on under a new key.
 
         Raises:
-            LedgerError: the ledger does not know the client.
+            LedgerError: the ledger does not know the client, or knows the key as another client's.
         """
-        with self._transaction() as connection:
+
+        def work(connection: Connection, _: bool) -> None:
+            owner = connection.scalar(select(keys.c.client_id).where(keys.c.key_hash == key_hash))
+            if owner not in (None, client_id):
+                raise LedgerError(f"that key is the one of {owner} in ledger {self.name}; give '{client_id}' its own.")
             statement = update(keys).where(keys.c.client_id == client_id).values(key_hash=key_hash)
             if connection.execute(statement).rowcount == 0:
-                raise LedgerError(f"ledger {self.url} knows no client '{client_id}'; name one that took part in a run.")
+                raise LedgerError(
+                    f"ledger {self.name} knows no client '{client_id}'; name one that took part in a run."
+                )
+            journal.append(connection, "key", client_id=client_id, key_hash=key_hash)
 
-    def open_budgets(self, allowances: Mapping[str, Allowance]) -> None:
+        self.database.write(work)
+
+    def open_budgets(self, allowances: Mapping[str, Allowance]) -> dict[str, Allowance]:
         """Enter each dataset's budget, once for all runs.
 
+        Returns:
+            The budgets in force: one that was set by an explicit act rules over the one that is asked for.
+
         Raises:
-            LedgerError: a dataset already has another budget or filter.
+            LedgerError: a dataset already has another budget or filter from an earlier run.
         """
-        with self._transaction() as connection:
-            known = _allowances(connection, allowances.keys())
+
+        def work(connection: Connection, _: bool) -> dict[str, Allowance]:
+            known = allowances_of(connection, allowances.keys())
             for dataset_id, allowance in known.items():
-                if allowance != allowances[dataset_id]:
-                    raise LedgerError(_contradiction(self.url, dataset_id, allowance, allowances[dataset_id]))
-            new = [_budget_row(dataset_id, a) for dataset_id, a in allowances.items() if dataset_id not in known]
+                if not allowance.deliberate and allowance != allowances[dataset_id]:
+                    raise LedgerError(contradiction(self.name, dataset_id, allowance, allowances[dataset_id]))
+            new = {dataset_id: a for dataset_id, a in allowances.items() if dataset_id not in known}
             if new:
-                connection.execute(insert(budgets), new)
+                journal.append(connection, "budget", budgets={d: terms(a) for d, a in new.items()})
+                connection.execute(insert(budgets), [budget_row(d, a) for d, a in new.items()])
+            return {**allowances, **known}
+
+        return self.database.write(work)
+
+    def set_budget(
+        self, dataset_id: str, budget: PrivacyBudget, expires: datetime.datetime | None, reason: str
+    ) -> None:
+        """Change a dataset's budget by an explicit act. What was charged stays charged: privacy loss does not expire.
+
+        Args:
+            dataset_id: a dataset that the ledger knows.
+            budget: over all runs, past ones included.
+            expires: nothing is granted from then on; None: never.
+            reason: why, for whoever reads the journal.
+
+        Raises:
+            LedgerError: the ledger does not know the dataset.
+        """
+
+        def work(connection: Connection, _: bool) -> None:
+            known = self._allowance(connection, dataset_id)
+            allowance = Allowance(budget, known.filter, in_utc(expires), deliberate=True)
+            journal.append(connection, "budget", budgets={dataset_id: terms(allowance)}, reason=reason)
+            changed = budget_row(dataset_id, allowance)
+            connection.execute(update(budgets).where(budgets.c.dataset_id == dataset_id).values(changed))
+
+        self.database.write(work)
+
+    def _allowance(self, connection: Connection, dataset_id: str) -> Allowance:
+        known = allowances_of(connection, [dataset_id])
+        if dataset_id not in known:
+            raise LedgerError(
+                f"ledger {self.name} knows no dataset '{dataset_id}'; 'fedprivacy ledger show' lists them."
+            )
+        return known[dataset_id]
 
     def accounts(self, dataset_ids: Collection[str]) -> dict[str, Account]:
         """What each dataset has been charged, over all runs."""
-        with self._transaction() as connection:
-            return _accounts(connection, dataset_ids)
+        with self.database.reading() as connection:
+            return accounts_of(connection, dataset_ids)
+
+    def allowances(self, dataset_ids: Collection[str]) -> dict[str, Allowance]:
+        """The budgets in force."""
+        with self.database.reading() as connection:
+            return allowances_of(connection, dataset_ids)
+
+    def dataset_ids(self) -> list[str]:
+        """Every dataset that has a budget, sorted."""
+        with self.database.reading() as connection:
+            return list(connection.scalars(select(budgets.c.dataset_id).order_by(budgets.c.dataset_id)))
 
     def reserve(
         self,
@@ -187,186 +238,121 @@ class Ledger:
         round: int,
         event: PoissonSampledGaussian | Mapping[str, PoissonSampledGaussian],
         wanted: Mapping[str, int],
-        allowed: Callable[[str, History], int],
+        allowed: Allowed,
+        *,
+        attempt: int = 1,
+        resumed: bool = False,
     ) -> dict[str, int]:
         """Charge steps before they are executed.
 
         Args:
             run_id: the run.
-            round: the round.
+            round: the round, counted from 1.
             event: what each step costs: one event for all, or one by dataset.
             wanted: steps by dataset.
-            allowed: (dataset_id, its history) -> how many more steps its budget allows.
+            allowed: how many more steps a budget allows.
+            attempt: at this round, counted from 1; another attempt is another charge.
+            resumed: whether the run may have charged this attempt before it was stopped. What it charged is then
+                handed out again, and not charged again.
 
         Returns:
             Steps reserved by dataset: the smaller of wanted and allowed; datasets with nothing left are missing.
+
+        Raises:
+            LedgerError: this attempt was charged before, or the database cannot be used.
         """
-        with self._transaction() as connection:
-            accounts = _accounts(connection, wanted.keys())
-            granted = {
-                dataset_id: min(steps, allowed(dataset_id, accounts.get(dataset_id, NOTHING_SPENT).history))
-                for dataset_id, steps in wanted.items()
-            }
-            granted = {dataset_id: steps for dataset_id, steps in granted.items() if steps > 0}
+        key = {"run_id": run_id, "round": round, "attempt": attempt}
+        events = dict.fromkeys(wanted, event) if isinstance(event, PoissonSampledGaussian) else event
+
+        def work(connection: Connection, again: bool) -> dict[str, int]:
+            before = charged_steps(connection, key, wanted.keys()) if resumed or again else {}
+            fresh = {dataset_id: steps for dataset_id, steps in wanted.items() if dataset_id not in before}
+            granted = within_budget(connection, fresh, allowed)
             if granted:
-                events = dict.fromkeys(granted, event) if isinstance(event, PoissonSampledGaussian) else event
-                rows = [_charge_row(d, run_id, round, events[d], steps) for d, steps in granted.items()]
-                connection.execute(insert(charges), rows)
-                _add_to_balances(connection, [row | {"charges": 1} for row in rows])
-            return granted
+                charge(connection, key, {d: (events[d], steps) for d, steps in granted.items()})
+            return {dataset_id: steps for dataset_id, steps in (before | granted).items() if steps}
 
-    def settle(self, run_id: str, round: int, dataset_ids: Collection[str], state: ChargeState) -> None:
-        """Turn the reserved charges of a round into `state`; charges in any other state stay as they are."""
-        reserved = (
-            charges.c.run_id == run_id,
-            charges.c.round == round,
-            _among(charges.c.dataset_id, dataset_ids),
-            charges.c.state == ChargeState.RESERVED,
-        )
-        with self._transaction() as connection:
-            if state is ChargeState.VOID:
-                returned = connection.execute(select(charges).where(*reserved)).mappings().all()
-                _add_to_balances(connection, [{**row, "steps": -row["steps"], "charges": -1} for row in returned])
-            connection.execute(update(charges).where(*reserved).values(state=state))
-
-    @contextmanager
-    def _transaction(self) -> Iterator[Connection]:
+        reach("ledger.before-reserve")
         try:
-            with self._engine.begin() as connection:
-                yield connection
+            return self.database.write(work)
         except IntegrityError as error:
             raise LedgerError(
-                f"ledger {self.url}: this round of this run was charged before; nothing was added."
+                f"ledger {self.name}: this round of this run was charged before; nothing was added."
             ) from error
-        except OperationalError as error:
-            raise LedgerError(f"ledger {self.url} cannot be used: {error.orig}. Nothing was charged.") from error
+
+    def settle(
+        self,
+        run_id: str,
+        round: int,
+        receipts: Mapping[str, str] | Collection[str],
+        state: ChargeState,
+        *,
+        attempt: int = 1,
+    ) -> None:
+        """Say what became of a round's charges.
+
+        A reserved charge becomes `state`. A void one becomes committed if its receipt comes after all. Charges in any
+        other state stay as they are, so that nothing changes when the same is said twice.
+
+        Args:
+            run_id: the run.
+            round: the round.
+            receipts: dataset_ids, each with the signature of its client's receipt, if there is one.
+            state: COMMITTED or VOID.
+            attempt: at this round.
+        """
+        key = {"run_id": run_id, "round": round, "attempt": attempt}
+        signatures = receipts if isinstance(receipts, Mapping) else dict.fromkeys(receipts, "")
+
+        reach("ledger.before-settle")
+        if signatures:
+            self.database.write(lambda connection, _: settle_charges(connection, key, signatures, state))
+
+    def reconcile(self, dataset_id: str, claims: Mapping[tuple[str, PoissonSampledGaussian], int]) -> int:
+        """Charge what a client says that it spent and the ledger does not hold: the larger of both figures counts.
+
+        Args:
+            dataset_id: the client's dataset.
+            claims: steps by run and event, as the client's odometer has them.
+
+        Returns:
+            Steps that were added.
+
+        Raises:
+            LedgerError: the ledger does not know the dataset.
+        """
+
+        def work(connection: Connection, _: bool) -> int:
+            self._allowance(connection, dataset_id)
+            added = 0
+            for (run_id, event), claimed in sorted(claims.items(), key=str):
+                held = steps_of_run(connection, dataset_id, run_id, event)
+                if claimed > held:
+                    key = {"dataset_id": dataset_id, "run_id": run_id}
+                    charge_difference(connection, key, event, claimed, held)
+                    added += claimed - held
+            return added
+
+        return self.database.write(work) if claims else 0
+
+    def last_attempt(self, run_id: str, round: int) -> int:
+        """How often a round of a run was tried; 0: never."""
+        with self.database.reading() as connection:
+            mine = select(func.max(charges.c.attempt)).where(charges.c.run_id == run_id, charges.c.round == round)
+            return int(connection.scalar(mine) or 0)
+
+    def charged(self, run_id: str, round: int, attempt: int) -> set[str]:
+        """Datasets that an attempt at a round was charged to, unless the charge is void."""
+        with self.database.reading() as connection:
+            mine = charges.c.run_id == run_id, charges.c.round == round, charges.c.attempt == attempt
+            return set(
+                connection.scalars(select(charges.c.dataset_id).where(*mine, charges.c.state != ChargeState.VOID))
+            )
+
+    def close(self) -> None:
+        """Give back every connection."""
+        self.database.close()
 
 
-def database_file(url: str) -> Path:
-    """The file of a ledger's URL.
-
-    Raises:
-        LedgerError: it is no URL, of no SQLite database, or of one in memory: such a ledger forgets.
-    """
-    try:
-        parsed = make_url(url)
-    except ArgumentError:
-        raise LedgerError(f"ledger is '{url}', which is no URL; write sqlite:///path/to/ledger.db.") from None
-    in_memory = not parsed.database or ":memory:" in parsed.database or parsed.database.startswith("file:")
-    if parsed.get_backend_name() != "sqlite" or in_memory or parsed.query:
-        raise LedgerError(f"ledger is '{url}'; it must be an SQLite file on disk: write sqlite:///path/to/ledger.db.")
-    return Path(str(parsed.database)).absolute()
-
-
-def _connect(url: str) -> Engine:
-    file = database_file(url)
-    file.parent.mkdir(parents=True, exist_ok=True)
-    engine = create_engine(f"sqlite:///{file}", connect_args={"timeout": 60.0})
-    event.listen(engine, "connect", _configure_sqlite)
-    event.listen(engine, "begin", lambda connection: connection.exec_driver_sql("BEGIN IMMEDIATE"))
-    return engine
-
-
-def _configure_sqlite(connection: Any, _: object) -> None:
-    connection.isolation_level = None  # SQLAlchemy opens transactions itself, see BEGIN IMMEDIATE
-    connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
-    connection.execute("PRAGMA foreign_keys = ON")
-
-
-def _among(column: Column[str], values: Collection[str]) -> ColumnElement[bool]:
-    """Whether a column is one of the values; one parameter, because SQLite takes no more than some thousand."""
-    return column.in_(select(func.json_each(json.dumps(list(values))).table_valued("value").c.value))
-
-
-_MECHANISM = ("dataset_id", "sampling_rate", "noise_multiplier", "relation")
-
-
-def _accounts(connection: Connection, dataset_ids: Collection[str]) -> dict[str, Account]:
-    spent = select(balances).where(_among(balances.c.dataset_id, dataset_ids), balances.c.charges > 0)
-    histories: dict[str, dict[Event, int]] = {}
-    rounds: dict[str, int] = {}
-    for dataset_id, q, sigma, relation, steps, count in connection.execute(spent):
-        histories.setdefault(dataset_id, {})[PoissonSampledGaussian(q, sigma, relation)] = int(steps)
-        rounds[dataset_id] = rounds.get(dataset_id, 0) + int(count)
-    return {dataset_id: Account(history, rounds[dataset_id]) for dataset_id, history in histories.items()}
-
-
-def _add_to_balances(connection: Connection, changes: list[dict[str, Any]]) -> None:
-    """Add steps and numbers of charges, or take them away."""
-    if not changes:
-        return
-    added = sqlite.insert(balances)
-    total = {name: balances.c[name] + added.excluded[name] for name in ("steps", "charges")}
-    columns = (*_MECHANISM, *total)
-    upsert = added.on_conflict_do_update(index_elements=_MECHANISM, set_=total)
-    connection.execute(upsert, [{name: change[name] for name in columns} for change in changes])
-
-
-def _mend_balances(connection: Connection) -> None:
-    """Add the charges up anew where balances say something else: the charges are what counts."""
-    summed, known = _summed_charges(), select(balances).where(balances.c.charges > 0)
-    if any(connection.execute(one.except_(other)).first() for one, other in ((summed, known), (known, summed))):
-        connection.execute(delete(balances))
-        connection.execute(insert(balances).from_select(balances.c.keys(), summed))
-
-
-def _summed_charges() -> Select[Any]:
-    mechanism = [charges.c[name] for name in _MECHANISM]
-    return (
-        select(*mechanism, func.sum(charges.c.steps), func.count())
-        .where(charges.c.state != ChargeState.VOID)
-        .group_by(*mechanism)
-    )
-
-
-def _allowances(connection: Connection, dataset_ids: Collection[str]) -> dict[str, Allowance]:
-    rows = connection.execute(select(budgets).where(_among(budgets.c.dataset_id, dataset_ids)))
-    return {
-        row.dataset_id: Allowance(
-            PrivacyBudget(math.inf if row.epsilon is None else row.epsilon, row.delta), row.filter
-        )
-        for row in rows
-    }
-
-
-def _budget_row(dataset_id: str, allowance: Allowance) -> dict[str, object]:
-    return {
-        "dataset_id": dataset_id,
-        "epsilon": allowance.budget.epsilon if allowance.budget.enforced else None,
-        "delta": allowance.budget.delta,
-        "filter": allowance.filter,
-        "created_at": _now(),
-    }
-
-
-def _charge_row(
-    dataset_id: str, run_id: str, round: int, event: PoissonSampledGaussian, steps: int
-) -> dict[str, object]:
-    return {
-        "dataset_id": dataset_id,
-        "run_id": run_id,
-        "round": round,
-        "attempt": 1,
-        "sampling_rate": event.sampling_rate,
-        "noise_multiplier": event.noise_multiplier,
-        "relation": event.relation,
-        "view": SERVER_VIEW,
-        "steps": steps,
-        "state": ChargeState.RESERVED,
-        "charged_at": _now(),
-    }
-
-
-def _contradiction(url: str, dataset_id: str, known: Allowance, asked: Allowance) -> str:
-    def words(a: Allowance) -> str:
-        return f"epsilon {a.budget.epsilon:g}, delta {a.budget.delta:g}, filter {a.filter}"
-
-    return (
-        f"ledger {url} gives dataset {dataset_id} a budget of {words(known)}, and this run asks for {words(asked)}: "
-        "a budget belongs to the dataset, over all runs. Use the ledger's budget, or another ledger."
-    )
-
-
-def _now() -> datetime.datetime:
-    return datetime.datetime.now(datetime.UTC)
+def _knows_run(connection: Connection, run_id: str) -> bool:
+    return connection.scalar(select(func.count()).select_from(runs).where(runs.c.run_id == run_id)) == 1

@@ -17,18 +17,13 @@ ALLOWANCE = Allowance(PrivacyBudget(3.0, 1e-5), "fixed-mechanism")
 
 
 @pytest.fixture
-def url(tmp_path):
-    return f"sqlite:///{tmp_path / 'deep' / 'ledger.db'}"
-
-
-@pytest.fixture
 def ledger(url):
     opened = Ledger(url)
     opened.open_budgets({"a": ALLOWANCE, "b": ALLOWANCE})
     return opened
 
 
-def unlimited(_, history):
+def unlimited(*_):
     return 10**9
 
 
@@ -63,7 +58,7 @@ def test_runs_and_mechanisms_add_up_on_one_ledger(url, ledger):
 
 
 def test_a_grant_is_the_smaller_of_wanted_and_allowed(ledger):
-    granted = ledger.reserve("run", 1, EVENT, {"a": 5, "b": 5}, lambda dataset_id, _: 3 if dataset_id == "a" else 0)
+    granted = ledger.reserve("run", 1, EVENT, {"a": 5, "b": 5}, lambda dataset_id, *_: 3 if dataset_id == "a" else 0)
     assert granted == {"a": 3}
     assert ledger.accounts(["a", "b"])["a"].history == {EVENT: 3}
     assert "b" not in ledger.accounts(["a", "b"])
@@ -77,7 +72,7 @@ def test_one_attempt_is_charged_once(ledger):
 
 
 def test_concurrent_runs_never_overdraw(url, ledger):
-    def within_hundred(_, history):
+    def within_hundred(_, history, __):
         return 100 - sum(history.values())
 
     def charge(run):
@@ -116,14 +111,23 @@ def test_another_split_of_the_same_records_is_refused(url, ledger):
 
 
 @pytest.mark.parametrize(
-    "bad", ["postgresql://host/db", "not a url", "sqlite:////proc/nowhere/ledger.db", "sqlite://", "sqlite:///:memory:"]
+    "bad",
+    [
+        "mysql://host/db",
+        "postgresql+psycopg://host",
+        "not a url",
+        "sqlite:////proc/nowhere/ledger.db",
+        "sqlite://",
+        "sqlite:///:memory:",
+    ],
 )
 def test_a_ledger_that_cannot_be_opened_names_setting_value_and_remedy(bad):
     with pytest.raises(LedgerError, match="ledger is"):
         Ledger(bad)
 
 
-def test_a_missing_ledger_is_not_made_by_looking(tmp_path, url):
+def test_a_missing_ledger_is_not_made_by_looking(tmp_path):
+    url = f"sqlite:///{tmp_path / 'deep' / 'ledger.db'}"
     assert not Ledger.exists(f"sqlite:///{tmp_path / 'none.db'}")
     assert not Ledger.exists("")
     assert not (tmp_path / "none.db").exists()

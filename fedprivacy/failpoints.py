@@ -1,0 +1,74 @@
+"""Places where a process can be made to die, so that tests prove what a crash there costs.
+
+Every step of client and server that changes what is on a disk, or what has left the process, reaches a labelled point.
+`FEDPRIVACY_FAILPOINT=label` in the environment kills the process with SIGKILL when it first gets there, and `label:3`
+the third time: no handler runs, no buffer is written, as if the power had failed for this process. Without the variable
+a point costs one look-up. The worst that the variable can do is to end the process of whoever sets it.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+
+CLIENT_POINTS = (
+    "client.asked",
+    "odometer.before-slot",
+    "odometer.slot-written",
+    "odometer.appended",
+    "client.charged",
+    "client.trained",
+    "client.seal-written",
+    "client.seal-named",
+    "client.sealed",
+    "client.replying",
+)
+"""In the order in which a client reaches them."""
+
+SERVER_POINTS = (
+    "server.run-opened",
+    "ledger.before-reserve",
+    "ledger.journal-written",
+    "server.reserved",
+    "server.answered",
+    "ledger.before-settle",
+    "server.settled",
+    "server.averaged",
+    "server.round-recorded",
+    "server.checkpoint-written",
+    "server.checkpointed",
+)
+"""In the order in which a server reaches them in a round."""
+
+VARIABLE = "FEDPRIVACY_FAILPOINT"
+
+_POINTS = frozenset(CLIENT_POINTS + SERVER_POINTS)
+_times_left: dict[str, int] = {}
+
+
+def arm(point: str, times: int = 1) -> None:
+    """Let this process die when it reaches `point` for the `times`-th time.
+
+    Raises:
+        ValueError: there is no such point.
+    """
+    if point not in _POINTS:
+        raise ValueError(f"{VARIABLE} names '{point}'; the points are {', '.join(CLIENT_POINTS + SERVER_POINTS)}.")
+    _times_left[point] = times
+
+
+def reach(point: str) -> None:
+    """Die here if this point is armed."""
+    if point in _times_left:
+        _times_left[point] -= 1
+        if _times_left[point] == 0:
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def _arm_from_environment(value: str) -> None:
+    point, _, times = value.partition(":")
+    arm(point, int(times or 1))
+
+
+if VARIABLE in os.environ:
+    _arm_from_environment(os.environ[VARIABLE])

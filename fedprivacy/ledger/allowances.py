@@ -1,0 +1,90 @@
+"""Budgets of datasets, as the ledger keeps them."""
+
+from __future__ import annotations
+
+import datetime
+import math
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import Connection, select
+
+from fedprivacy.budget import PrivacyBudget
+from fedprivacy.ledger import journal
+from fedprivacy.ledger.dialects import among
+from fedprivacy.ledger.schema import budgets
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """A dataset's budget and the filter that enforces it.
+
+    Attributes:
+        budget: over all runs on the dataset.
+        filter: name of the filter, see `fedprivacy.accounting.FILTERS`.
+        expires: nothing is granted from then on; None: never.
+        deliberate: set by an explicit act, which rules over what a run asks for.
+    """
+
+    budget: PrivacyBudget
+    filter: str
+    expires: datetime.datetime | None = None
+    deliberate: bool = False
+
+    @property
+    def expired(self) -> bool:
+        """Whether nothing may be granted any more."""
+        return self.expires is not None and journal.now() >= self.expires
+
+
+def allowances_of(connection: Connection, dataset_ids: Collection[str]) -> dict[str, Allowance]:
+    """The budgets in force; datasets without one are missing."""
+    rows = connection.execute(select(budgets).where(among(connection.dialect, budgets.c.dataset_id, dataset_ids)))
+    return {
+        row.dataset_id: Allowance(
+            PrivacyBudget(math.inf if row.epsilon is None else row.epsilon, row.delta),
+            row.filter,
+            in_utc(row.expires),
+            row.deliberate,
+        )
+        for row in rows
+    }
+
+
+def in_utc(instant: datetime.datetime | None) -> datetime.datetime | None:
+    """An instant as the ledger writes it; SQLite keeps no time zone, and PostgreSQL may give it in another."""
+    if instant is None:
+        return None
+    return instant.replace(tzinfo=datetime.UTC) if instant.tzinfo is None else instant.astimezone(datetime.UTC)
+
+
+def terms(allowance: Allowance) -> list[Any]:
+    """A budget as it stands in the journal."""
+    epsilon = allowance.budget.epsilon if allowance.budget.enforced else None
+    return [epsilon, allowance.budget.delta, allowance.filter, allowance.expires and allowance.expires.isoformat()]
+
+
+def budget_row(dataset_id: str, allowance: Allowance) -> dict[str, Any]:
+    """A budget as it stands in its table."""
+    return {
+        "dataset_id": dataset_id,
+        "epsilon": allowance.budget.epsilon if allowance.budget.enforced else None,
+        "delta": allowance.budget.delta,
+        "filter": allowance.filter,
+        "expires": allowance.expires,
+        "deliberate": allowance.deliberate,
+    }
+
+
+def contradiction(name: str, dataset_id: str, known: Allowance, asked: Allowance) -> str:
+    """Says that a dataset has another budget than a run asks for, and what to do."""
+
+    def words(a: Allowance) -> str:
+        return f"epsilon {a.budget.epsilon:g}, delta {a.budget.delta:g}, filter {a.filter}"
+
+    return (
+        f"ledger {name} gives dataset {dataset_id} a budget of {words(known)}, and this run asks for {words(asked)}: "
+        "a budget belongs to the dataset, over all runs. Use the ledger's budget, change it by 'fedprivacy ledger "
+        "budget set', or use another ledger."
+    )

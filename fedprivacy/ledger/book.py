@@ -1,0 +1,196 @@
+"""What a journal adds up to: the entries, replayed in memory, with the rules that every entry must keep.
+
+| kind | records |
+|---|---|
+| `run` | a run began |
+| `key` | a client was bound to a public key |
+| `budget` | datasets were given their budgets, by their first run or, with a reason, by an explicit act |
+| `charge` | steps were reserved for the clients of a round |
+| `settlement` | receipts came (committed), or clients refused before they read a record (void) |
+| `reconciliation` | a client's own figure, beside the ledger's; what it has more is charged |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from fedprivacy.events import NeighbouringRelation
+from fedprivacy.ledger.schema import ChargeState
+
+
+class BrokenJournalError(ValueError):
+    """An entry that cannot stand where it stands; says which, and why."""
+
+
+class ChargeKey(NamedTuple):
+    """What names a charge."""
+
+    dataset_id: str
+    run_id: str
+    round: int
+    attempt: int
+
+
+class Charge(NamedTuple):
+    """What was charged.
+
+    Attributes:
+        entry: of the journal that charged it.
+        sampling_rate: q of each step.
+        noise_multiplier: sigma of each step.
+        relation: the neighbouring relation.
+        view: whose eyes the charge is for.
+        steps: how many.
+        state: what is known of it.
+    """
+
+    entry: int
+    sampling_rate: float
+    noise_multiplier: float
+    relation: NeighbouringRelation
+    view: str
+    steps: int
+    state: ChargeState
+
+
+class Terms(NamedTuple):
+    """A dataset's budget, as it stands in the journal.
+
+    Attributes:
+        epsilon: None: measured, never exhausted.
+        delta: of the budget.
+        filter: name of the filter that enforces it.
+        expires: ISO 8601; nothing is granted from then on. None: never.
+        deliberate: set by an explicit act.
+    """
+
+    epsilon: float | None
+    delta: float
+    filter: str
+    expires: str | None
+    deliberate: bool
+
+
+class Mechanism(NamedTuple):
+    """What a balance is kept of."""
+
+    dataset_id: str
+    sampling_rate: float
+    noise_multiplier: float
+    relation: NeighbouringRelation
+
+
+@dataclass(slots=True)
+class Book:
+    """The state after the entries so far.
+
+    Attributes:
+        runs: (dataset, partition) by run_id.
+        keys: hash of the public key by client_id.
+        budgets: by dataset_id.
+        charges: by what names them.
+    """
+
+    runs: dict[str, tuple[str, str]] = field(default_factory=dict)
+    keys: dict[str, str] = field(default_factory=dict)
+    budgets: dict[str, Terms] = field(default_factory=dict)
+    charges: dict[ChargeKey, Charge] = field(default_factory=dict)
+
+    def enter(self, number: int, entry: dict[str, Any]) -> None:
+        """Replay one entry.
+
+        Raises:
+            BrokenJournalError: it is of no known kind, lacks something, or contradicts the entries before it.
+        """
+        kind = entry.get("kind")
+        try:
+            _KINDS[str(kind)](self, number, entry)
+        except KeyError as problem:
+            raise BrokenJournalError(f"entry {number} ({kind}) lacks {problem}") from problem
+        except (TypeError, ValueError, AttributeError, IndexError) as problem:
+            raise BrokenJournalError(f"entry {number} ({kind}): {problem}") from problem
+
+    def balances(self) -> dict[Mechanism, tuple[int, int]]:
+        """Steps and number of charges that are not void."""
+        sums: dict[Mechanism, tuple[int, int]] = {}
+        for key, charge in self.charges.items():
+            if charge.state is not ChargeState.VOID:
+                mechanism = Mechanism(key.dataset_id, charge.sampling_rate, charge.noise_multiplier, charge.relation)
+                steps, count = sums.get(mechanism, (0, 0))
+                sums[mechanism] = (steps + charge.steps, count + 1)
+        return sums
+
+    def _run(self, _: int, entry: dict[str, Any]) -> None:
+        if entry["run_id"] in self.runs:
+            raise ValueError(f"run {entry['run_id']} began before")
+        self.runs[entry["run_id"]] = (entry["dataset"], entry["partition"])
+
+    def _key(self, _: int, entry: dict[str, Any]) -> None:
+        self.keys[entry["client_id"]] = entry["key_hash"]
+
+    def _budget(self, _: int, entry: dict[str, Any]) -> None:
+        deliberate = "reason" in entry
+        for dataset, (epsilon, delta, filter, expires) in entry["budgets"].items():
+            self.budgets[dataset] = Terms(epsilon, delta, filter, expires, deliberate)
+
+    def _charge(self, number: int, entry: dict[str, Any]) -> None:
+        run_id, round, attempt, view = entry["run_id"], entry["round"], entry["attempt"], entry["view"]
+        events = [(q, sigma, NeighbouringRelation(relation)) for q, sigma, relation in entry["events"]]
+        for dataset, (event, steps) in entry["charges"].items():
+            q, sigma, relation = events[event]
+            charge = Charge(number, q, sigma, relation, view, steps, ChargeState.RESERVED)
+            self._add(ChargeKey(dataset, run_id, round, attempt), charge)
+
+    def _settlement(self, _: int, entry: dict[str, Any]) -> None:
+        state = ChargeState(entry["state"])
+        for dataset in entry["receipts"]:
+            key = ChargeKey(dataset, entry["run_id"], entry["round"], entry["attempt"])
+            charge = self.charges[key]
+            if not can_become(charge.state, state):
+                raise ValueError(f"a {charge.state} charge of {dataset} cannot become {state}")
+            self.charges[key] = charge._replace(state=state)
+
+    def _reconciliation(self, number: int, entry: dict[str, Any]) -> None:
+        more = entry["client_steps"] - entry["server_steps"]
+        if more > 0:
+            q, sigma, relation = entry["event"]
+            relation = NeighbouringRelation(relation)
+            charge = Charge(number, q, sigma, relation, entry["view"], more, ChargeState.COMMITTED)
+            self._add(ChargeKey(entry["dataset_id"], entry["run_id"], 0, entry["attempt"]), charge)
+
+    def _add(self, key: ChargeKey, charge: Charge) -> None:
+        if key in self.charges:
+            raise ValueError(f"{key.dataset_id} was charged before for round {key.round}, attempt {key.attempt}")
+        if key.dataset_id not in self.budgets:
+            raise ValueError(f"{key.dataset_id} has no budget")
+        if charge.steps < 1:
+            raise ValueError(f"{key.dataset_id} is charged {charge.steps} steps")
+        self.charges[key] = charge
+
+
+_KINDS: dict[str, Callable[[Book, int, dict[str, Any]], None]] = {
+    "run": Book._run,
+    "key": Book._key,
+    "budget": Book._budget,
+    "charge": Book._charge,
+    "settlement": Book._settlement,
+    "reconciliation": Book._reconciliation,
+}
+
+
+def can_become(state: ChargeState, other: ChargeState) -> bool:
+    """Whether a settlement may change a charge's state so.
+
+    A receipt that comes after a refusal counts: nothing that was released may be left out, even where the steps were
+    granted again meanwhile.
+    """
+    if state is ChargeState.VOID:
+        return other is ChargeState.COMMITTED
+    return state is ChargeState.RESERVED and other is not ChargeState.RESERVED
+
+
+def settleable(state: ChargeState) -> Iterator[ChargeState]:
+    """The states that may become `state`."""
+    return (before for before in ChargeState if can_become(before, state))

@@ -1,0 +1,206 @@
+"""Charges in the ledger's tables, and the balances that they add up to."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from sqlalchemy import ColumnElement, Connection, func, insert, or_, select, update
+
+from fedprivacy.events import Event, History, PoissonSampledGaussian
+from fedprivacy.failpoints import reach
+from fedprivacy.ledger import journal
+from fedprivacy.ledger.allowances import Allowance, allowances_of
+from fedprivacy.ledger.book import settleable
+from fedprivacy.ledger.dialects import add_to, among
+from fedprivacy.ledger.schema import ChargeState, balances, charges
+
+SERVER_VIEW = "server"
+"""Whose eyes a charge is for: the server sees each client's update in every round that the client joins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Account:
+    """What a dataset has been charged so far.
+
+    Attributes:
+        history: every event and how often it was charged; VOID charges are left out, RESERVED ones count.
+        rounds: number of charges that count, over all runs.
+    """
+
+    history: History
+    rounds: int
+
+
+NOTHING_SPENT = Account({}, 0)
+
+Allowed = Callable[[str, History, Allowance], int]
+"""(dataset_id, its history, its budget) -> how many more steps the budget allows."""
+
+
+def accounts_of(connection: Connection, dataset_ids: Collection[str]) -> dict[str, Account]:
+    """What each dataset was charged; those that were charged nothing are missing."""
+    mine = among(connection.dialect, balances.c.dataset_id, dataset_ids)
+    histories: dict[str, dict[Event, int]] = {}
+    rounds: dict[str, int] = {}
+    for dataset_id, q, sigma, relation, steps, count in connection.execute(
+        select(balances).where(mine, balances.c.charges > 0)
+    ):
+        histories.setdefault(dataset_id, {})[PoissonSampledGaussian(q, sigma, relation)] = int(steps)
+        rounds[dataset_id] = rounds.get(dataset_id, 0) + int(count)
+    return {dataset_id: Account(history, rounds[dataset_id]) for dataset_id, history in histories.items()}
+
+
+def within_budget(connection: Connection, wanted: Mapping[str, int], allowed: Allowed) -> dict[str, int]:
+    """The smaller of wanted and allowed steps, by dataset; who has nothing left is missing."""
+    accounts = accounts_of(connection, wanted.keys())
+    in_force = allowances_of(connection, wanted.keys())
+    granted = {
+        dataset_id: min(
+            steps, allowed(dataset_id, accounts.get(dataset_id, NOTHING_SPENT).history, in_force[dataset_id])
+        )
+        for dataset_id, steps in wanted.items()
+        if not in_force[dataset_id].expired
+    }
+    return {dataset_id: steps for dataset_id, steps in granted.items() if steps > 0}
+
+
+def charge(
+    connection: Connection, key: Mapping[str, Any], granted: Mapping[str, tuple[PoissonSampledGaussian, int]]
+) -> None:
+    """Enter reserved charges of one attempt at a round.
+
+    Args:
+        connection: in a transaction that has the ledger to itself.
+        key: run_id, round and attempt.
+        granted: event and steps by dataset; not empty.
+    """
+    events = sorted({event for event, _ in granted.values()})
+    numbers = {event: number for number, event in enumerate(events)}
+    entry = journal.append(
+        connection,
+        "charge",
+        **key,
+        view=SERVER_VIEW,
+        events=[_fields(event) for event in events],
+        charges={dataset_id: [numbers[event], steps] for dataset_id, (event, steps) in granted.items()},
+    )
+    reach("ledger.journal-written")
+    common = {**key, "entry": entry, "view": SERVER_VIEW, "state": ChargeState.RESERVED}
+    _insert(connection, [common | {"dataset_id": d, "steps": n} | _columns(e) for d, (e, n) in granted.items()])
+
+
+def charge_difference(
+    connection: Connection, key: Mapping[str, str], event: PoissonSampledGaussian, claimed: int, held: int
+) -> None:
+    """Enter what a client's own figure has more than the ledger, as a charge of round 0.
+
+    Args:
+        connection: in a transaction that has the ledger to itself.
+        key: dataset_id and run_id.
+        event: what each step cost.
+        claimed: the client's steps.
+        held: the ledger's steps, fewer.
+    """
+    own = (*(charges.c[name] == value for name, value in key.items()), charges.c.round == 0)
+    attempt = int(connection.scalar(select(func.count()).select_from(charges).where(*own)) or 0) + 1
+    entry = journal.append(
+        connection,
+        "reconciliation",
+        **key,
+        attempt=attempt,
+        view=SERVER_VIEW,
+        event=_fields(event),
+        client_steps=claimed,
+        server_steps=held,
+    )
+    common = {"entry": entry, "round": 0, "attempt": attempt, "view": SERVER_VIEW, "state": ChargeState.COMMITTED}
+    _insert(connection, [{**key, **common, "steps": claimed - held, **_columns(event)}])
+
+
+def settle_charges(
+    connection: Connection, key: Mapping[str, Any], signatures: Mapping[str, str], state: ChargeState
+) -> None:
+    """Enter what became of charges, where that is news.
+
+    Args:
+        connection: in a transaction that has the ledger to itself.
+        key: run_id, round and attempt.
+        signatures: of the receipts, by dataset.
+        state: what they become.
+    """
+    news = _of_round(connection, key, signatures.keys(), settleable(state))
+    changing = connection.execute(select(charges).where(*news)).mappings().all()
+    if not changing:
+        return
+    settled = {row["dataset_id"]: signatures[row["dataset_id"]] for row in changing}
+    journal.append(connection, "settlement", **key, state=state, receipts=settled)
+    connection.execute(update(charges).where(*news).values(state=state))
+    for was_void, sign in ((False, -1), (True, 1)):  # what becomes void is taken off, what was void is put back
+        rows = [dict(row) for row in changing if (row["state"] is ChargeState.VOID) is was_void]
+        if was_void or state is ChargeState.VOID:
+            _count(connection, rows, sign)
+
+
+def _insert(connection: Connection, rows: list[dict[str, Any]]) -> None:
+    connection.execute(insert(charges), rows)
+    _count(connection, rows, 1)
+
+
+def _count(connection: Connection, rows: Iterable[Mapping[str, Any]], sign: int) -> None:
+    """Add charges to the balances, or take them off."""
+    signed = [{**row, "steps": sign * row["steps"], "charges": sign} for row in rows]
+    add_to(connection, balances, ("steps", "charges"), signed)
+
+
+def _columns(event: PoissonSampledGaussian) -> dict[str, Any]:
+    return dict(zip(("sampling_rate", "noise_multiplier", "relation"), _fields(event), strict=True))
+
+
+def _fields(event: PoissonSampledGaussian) -> list[Any]:
+    """An event as it stands in the journal."""
+    return [event.sampling_rate, event.noise_multiplier, event.relation]
+
+
+def _of_round(
+    connection: Connection, key: Mapping[str, Any], dataset_ids: Collection[str], states: Iterable[ChargeState]
+) -> tuple[ColumnElement[bool], ...]:
+    """Which charges of an attempt at a round are in one of these states."""
+    return (
+        *(charges.c[name] == value for name, value in key.items()),
+        among(connection.dialect, charges.c.dataset_id, dataset_ids),
+        charges.c.state.in_(list(states)),
+    )
+
+
+def charged_steps(connection: Connection, key: Mapping[str, Any], dataset_ids: Collection[str]) -> dict[str, int]:
+    """What an attempt at a round was charged already, by dataset; 0 where the charge is void."""
+    mine = _of_round(connection, key, dataset_ids, ChargeState)
+    rows = connection.execute(select(charges).where(*mine))
+    return {row.dataset_id: 0 if row.state is ChargeState.VOID else row.steps for row in rows}
+
+
+def steps_of_run(connection: Connection, dataset_id: str, run_id: str, event: PoissonSampledGaussian) -> int:
+    """Steps that a dataset was charged in one run for one event."""
+    mine = select(func.coalesce(func.sum(charges.c.steps), 0)).where(
+        charges.c.dataset_id == dataset_id,
+        charges.c.run_id == run_id,
+        charges.c.state != ChargeState.VOID,
+        charges.c.sampling_rate == event.sampling_rate,
+        charges.c.noise_multiplier == event.noise_multiplier,
+        charges.c.relation == event.relation,
+    )
+    return int(connection.scalar(mine) or 0)
+
+
+def balanced(connection: Connection) -> bool:
+    """Whether the balances are what the charges add up to."""
+    mechanism = [charges.c[column.name] for column in balances.primary_key]
+    summed = (
+        select(*mechanism, func.sum(charges.c.steps), func.count())
+        .where(charges.c.state != ChargeState.VOID)
+        .group_by(*mechanism)
+    )
+    kept = select(balances).where(or_(balances.c.charges != 0, balances.c.steps != 0))
+    return not any(connection.execute(one.except_(other)).first() for one, other in ((summed, kept), (kept, summed)))

@@ -1,0 +1,247 @@
+"""The database behind a ledger: SQLite in a file, or PostgreSQL; transactions that outlast a short outage.
+
+Durability: a transaction that returned is on the disk (SQLite: write-ahead log with `synchronous = FULL`; PostgreSQL:
+`synchronous_commit = on`, whatever the server's default is). Isolation: a transaction that writes has the ledger to
+itself (SQLite: BEGIN IMMEDIATE; PostgreSQL: an advisory lock), so what it read stays true until it ends.
+"""
+
+from __future__ import annotations
+
+import logging
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import URL, Connection, Engine, create_engine, event, text
+from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
+
+from fedprivacy.ledger.errors import LedgerError
+from fedprivacy.ledger.migrations import bring_up_to_date
+
+log = logging.getLogger("fedprivacy.ledger")
+
+T = TypeVar("T")
+
+PATIENCE = 60.0
+"""Seconds for which a ledger that is locked, full or gone is tried again."""
+
+_LONGEST_PAUSE = 2.0
+
+_POSTGRESQL = "postgresql+psycopg"
+
+
+class Database:
+    """One ledger's database; its tables are made, or brought up to date, when it is opened.
+
+    Args:
+        url: `sqlite:///path/to/ledger.db` or `postgresql+psycopg://user@host/name`.
+        patience: seconds to wait for a database that is locked, full or gone.
+
+    Raises:
+        LedgerError: no such URL or place, or tables that a newer version made.
+    """
+
+    def __init__(self, url: str, patience: float = PATIENCE) -> None:
+        self.name = shown(url)
+        self._patience = patience
+        self._engine = _engine(url, patience)
+        # Two programs that make one file's tables at once wait for each other; a place that is not there is a mistake.
+        self._write(lambda connection, _: bring_up_to_date(connection, self.name), _locked)
+
+    @contextmanager
+    def reading(self) -> Iterator[Connection]:
+        """A transaction that sees one state of the ledger, and changes nothing.
+
+        Raises:
+            LedgerError: the database cannot be reached while patience lasts, or breaks off.
+        """
+        try:
+            with self._patiently(self._engine.connect, _passes) as connection, _snapshot(connection).begin():
+                yield connection
+        except DBAPIError as error:
+            raise LedgerError(f"ledger {self.name} cannot be read: {_reason(error)}.") from error
+
+    def write(self, work: Callable[[Connection, bool], T]) -> T:
+        """Do something in a transaction that has the ledger to itself; after an outage again, while patience lasts.
+
+        Args:
+            work: takes the connection, and whether an earlier try got as far as its commit. It may then have been
+                written although it failed: a connection can break after the commit and before its answer. Another try
+                must find that out.
+
+        Raises:
+            LedgerError: the database cannot be used, or not for so long.
+        """
+        return self._write(work, _passes)
+
+    def _write(self, work: Callable[[Connection, bool], T], passes: Callable[[DBAPIError], bool]) -> T:
+        committing = False
+
+        def attempt() -> T:
+            nonlocal committing
+            with self._engine.connect() as connection, _alone(connection):
+                done = work(connection, committing)
+                committing = True
+                return done
+
+        return self._patiently(attempt, passes)
+
+    def _patiently(self, attempt: Callable[[], T], passes: Callable[[DBAPIError], bool]) -> T:
+        """Try until it works, or fails in a way that does not pass, or patience ends."""
+        deadline, pause = time.monotonic() + self._patience, 0.05
+        while True:
+            try:
+                return attempt()
+            except IntegrityError:
+                raise  # no outage: a rule of the tables, which the caller knows the meaning of
+            except DBAPIError as error:
+                if not passes(error) or time.monotonic() + pause > deadline:
+                    raise LedgerError(f"ledger {self.name} cannot be used: {_reason(error)}. {_REMEDY}") from error
+                log.warning("Ledger %s cannot be used (%s); trying again.", self.name, _reason(error))
+            time.sleep(pause)
+            pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def close(self) -> None:
+        """Give back every connection."""
+        self._engine.dispose()
+
+
+_REMEDY = "What was charged before stays charged. Mend the database, then go on."
+
+
+def default_url() -> str:
+    """The ledger of deployments: one for all runs of this user."""
+    return f"sqlite:///{Path.home() / '.fedprivacy' / 'ledger.db'}"
+
+
+def database_file(url: str) -> Path | None:
+    """The file of an SQLite ledger's URL; None for PostgreSQL.
+
+    Raises:
+        LedgerError: it is no URL, of another database, or of one in memory: such a ledger forgets.
+    """
+    parsed = _parsed(url)
+    if parsed.drivername == _POSTGRESQL and parsed.database:
+        return None
+    in_memory = not parsed.database or ":memory:" in parsed.database or parsed.database.startswith("file:")
+    if parsed.get_backend_name() != "sqlite" or in_memory or parsed.query:
+        raise LedgerError(
+            f"ledger is '{shown(url)}'; it must be an SQLite file on disk or a PostgreSQL database: write "
+            f"sqlite:///path/to/ledger.db or {_POSTGRESQL}://user@host/name."
+        )
+    return Path(str(parsed.database)).absolute()
+
+
+def shown(url: str) -> str:
+    """A ledger's URL as it may stand in a message: without its password.
+
+    Raises:
+        LedgerError: it is no URL.
+    """
+    return _parsed(url).difference_update_query(["password", "sslpassword"]).render_as_string(hide_password=True)
+
+
+def _parsed(url: str) -> URL:
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError):  # a port that is no number is a ValueError
+        raise LedgerError("ledger is no URL; write sqlite:///path/to/ledger.db.") from None
+
+
+def _engine(url: str, patience: float) -> Engine:
+    file = database_file(url)
+    if file is None:
+        return _postgresql(url, patience)
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise LedgerError(f"ledger is '{url}', which cannot be opened ({error}); name a writable file.") from error
+    engine = create_engine(f"sqlite:///{file}", connect_args={"timeout": patience})
+    event.listen(engine, "connect", _configure_sqlite)
+    event.listen(engine, "begin", _begin_sqlite)
+    return engine
+
+
+def _postgresql(url: str, patience: float) -> Engine:
+    try:
+        engine = create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": 10})
+    except ModuleNotFoundError:
+        raise LedgerError(
+            f"ledger is '{shown(url)}', and this Python has no driver for PostgreSQL; install 'fedprivacy[postgres]'."
+        ) from None
+    event.listen(engine, "connect", partial(_configure_postgresql, patience))
+    return engine
+
+
+def _configure_sqlite(connection: Any, _: object) -> None:
+    connection.isolation_level = None  # SQLAlchemy opens transactions itself, see `_begin_sqlite`
+    connection.execute("PRAGMA journal_mode = WAL")
+    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute("PRAGMA foreign_keys = ON")
+
+
+def _begin_sqlite(connection: Connection) -> None:
+    alone = connection.get_execution_options().get(_ALONE)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if alone else "BEGIN")
+
+
+def _configure_postgresql(patience: float, connection: Any, _: object) -> None:
+    connection.execute("SET synchronous_commit = on")
+    connection.execute(f"SET lock_timeout = {max(1, round(1000 * patience))}")  # milliseconds; 0 would be for ever
+    connection.commit()
+
+
+_ALONE = "fedprivacy_alone"
+_LOCK = 0x66656470726976  # any number that nobody else in this database takes
+
+
+@contextmanager
+def _alone(connection: Connection) -> Iterator[None]:
+    """A transaction during which nobody else writes to the ledger."""
+    with connection.execution_options(**{_ALONE: True}).begin():
+        if connection.dialect.name == "postgresql":
+            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+        yield
+
+
+def _snapshot(connection: Connection) -> Connection:
+    """The connection, set to see one state throughout a transaction: SQLite's transactions always do."""
+    if connection.dialect.name == "postgresql":
+        return connection.execution_options(isolation_level="REPEATABLE READ")
+    return connection
+
+
+_SQLITE_PASSING = frozenset(
+    {
+        sqlite3.SQLITE_BUSY,
+        sqlite3.SQLITE_LOCKED,
+        sqlite3.SQLITE_FULL,
+        sqlite3.SQLITE_IOERR,
+        sqlite3.SQLITE_CANTOPEN,
+        sqlite3.SQLITE_READONLY,
+    }
+)
+_POSTGRESQL_PASSING = ("08", "40", "53", "55P03", "57")
+"""Classes of SQLSTATE: connection lost, conflict of transactions, out of resources, locked, shut down."""
+
+
+def _passes(error: DBAPIError) -> bool:
+    """Whether what went wrong may be over in a moment."""
+    if isinstance(error.orig, sqlite3.Error):
+        return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _SQLITE_PASSING
+    state = getattr(error.orig, "sqlstate", None)
+    return state.startswith(_POSTGRESQL_PASSING) if state else type(error.orig).__name__ == "OperationalError"
+
+
+def _locked(error: DBAPIError) -> bool:
+    """Whether somebody else has the database to himself for a moment."""
+    return getattr(error.orig, "sqlite_errorcode", 0) & 0xFF == sqlite3.SQLITE_BUSY
+
+
+def _reason(error: DBAPIError) -> str:
+    return str(error.orig).splitlines()[0].rstrip(".")

@@ -1,0 +1,83 @@
+"""An exported ledger, brought back into an empty database: to move to PostgreSQL, or to make damaged tables anew."""
+
+from __future__ import annotations
+
+import datetime
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import islice
+from pathlib import Path
+from typing import Any, TypeVar
+
+from sqlalchemy import Connection, Table, insert
+
+from fedprivacy.ledger import journal
+from fedprivacy.ledger.book import Book, Terms
+from fedprivacy.ledger.checkpoints import Checkpoint
+from fedprivacy.ledger.errors import LedgerError
+from fedprivacy.ledger.export import Entry, read_export
+from fedprivacy.ledger.schema import balances, budgets, charges, checkpoints, keys, runs
+from fedprivacy.ledger.schema import journal as journal_table
+from fedprivacy.ledger.store import Ledger
+from fedprivacy.ledger.verify import Verified, verify_export
+
+T = TypeVar("T")
+
+_AT_ONCE = 10_000
+"""Rows that are held in memory."""
+
+
+def import_ledger(file: Path, ledger: Ledger) -> Verified:
+    """Write an export into an empty ledger, entry by entry as it was, once it is verified.
+
+    Args:
+        file: written by `fedprivacy.ledger.export`.
+        ledger: without entries.
+
+    Raises:
+        BrokenJournalError: the export is damaged. Nothing is written.
+        LedgerError: the ledger has entries already.
+        OSError: the file cannot be read.
+    """
+    verified = verify_export(file)
+
+    def work(connection: Connection, _: bool) -> None:
+        if journal.head(connection).number:
+            raise LedgerError(f"ledger {ledger.name} has entries already; import into a new one.")
+        with file.open("rb") as lines:
+            _write_parts(connection, read_export(lines))
+        _write_tables(connection, verified.book)
+
+    ledger.database.write(work)
+    return verified
+
+
+def _write_parts(connection: Connection, parts: Iterable[Entry | Checkpoint]) -> None:
+    for some in _batches(parts):
+        entries = [{"number": e.number, "entry": e.text, "hash": e.hash} for e in some if isinstance(e, Entry)]
+        _insert(connection, journal_table, entries)
+        _insert(connection, checkpoints, (part._asdict() for part in some if isinstance(part, Checkpoint)))
+
+
+def _write_tables(connection: Connection, book: Book) -> None:
+    """What the journal adds up to."""
+    _insert(connection, runs, ({"run_id": r, "dataset": d, "partition": p} for r, (d, p) in book.runs.items()))
+    _insert(connection, keys, ({"client_id": client, "key_hash": key} for client, key in book.keys.items()))
+    _insert(connection, budgets, ({"dataset_id": d, **_budget(terms)} for d, terms in book.budgets.items()))
+    _insert(connection, charges, ({**key._asdict(), **charge._asdict()} for key, charge in book.charges.items()))
+    sums = book.balances().items()
+    _insert(connection, balances, ({**key._asdict(), "steps": steps, "charges": n} for key, (steps, n) in sums))
+
+
+def _budget(terms: Terms) -> dict[str, Any]:
+    return terms._asdict() | {"expires": terms.expires and datetime.datetime.fromisoformat(terms.expires)}
+
+
+def _insert(connection: Connection, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
+    for some in _batches(rows):
+        connection.execute(insert(table), some)
+
+
+def _batches(rows: Iterable[T]) -> Iterator[list[T]]:
+    remaining = iter(rows)
+    while some := list(islice(remaining, _AT_ONCE)):
+        yield some

@@ -1,0 +1,82 @@
+"""A client's own figures beside the ledger's: the larger of both counts."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from rich.table import Table
+
+from fedprivacy.accounting.named import from_fields
+from fedprivacy.events import PoissonSampledGaussian
+from fedprivacy.ledger.charging import steps_of_run
+from fedprivacy.ledger.store import Ledger
+
+Claims = Mapping[tuple[str, PoissonSampledGaussian], int]
+"""Steps by run and event."""
+
+
+class Compared(NamedTuple):
+    """Both figures for one run and event.
+
+    Attributes:
+        run_id: the run.
+        event: what each step cost.
+        client_steps: by the client's odometer.
+        server_steps: by the ledger.
+    """
+
+    run_id: str
+    event: PoissonSampledGaussian
+    client_steps: int
+    server_steps: int
+
+
+def read_claims(file: Path) -> Claims:
+    """What a client spent, from the lines of `fedprivacy odometer export`.
+
+    Raises:
+        ValueError: names the line that is not one of an odometer.
+        OSError: the file cannot be read.
+    """
+    claims: Counter[tuple[str, PoissonSampledGaussian]] = Counter()
+    for number, line in enumerate(file.read_text().splitlines(), start=1):
+        try:
+            fields = json.loads(line)
+            if fields["kind"] == "charge":
+                claims[fields["run_id"], _event(fields["event"])] += int(fields["steps"])
+        except (ValueError, TypeError, KeyError) as problem:
+            raise ValueError(f"line {number} of '{file}' was not written by 'fedprivacy odometer export'.") from problem
+    return dict(claims)
+
+
+def compare(ledger: Ledger, dataset_id: str, claims: Claims) -> list[Compared]:
+    """Both figures for each run and event that the client knows."""
+    with ledger.database.reading() as connection:
+        return [
+            Compared(run_id, event, claimed, steps_of_run(connection, dataset_id, run_id, event))
+            for (run_id, event), claimed in claims.items()
+        ]
+
+
+def page(compared: Sequence[Compared]) -> Table:
+    """Both figures as a table."""
+    table = Table(title="Steps, by run", title_justify="left", caption="The larger of both counts.")
+    table.add_column("run")
+    for column in ("q", "sigma", "client", "ledger", "added"):
+        table.add_column(column, justify="right")
+    for c in compared:
+        added = max(0, c.client_steps - c.server_steps)
+        rates = f"{c.event.sampling_rate:.4g}", f"{c.event.noise_multiplier:.4g}"
+        table.add_row(c.run_id[:8], *rates, str(c.client_steps), str(c.server_steps), str(added))
+    return table
+
+
+def _event(fields: Mapping[str, Any]) -> PoissonSampledGaussian:
+    event = from_fields(fields)
+    if not isinstance(event, PoissonSampledGaussian):
+        raise TypeError("the ledger holds Poisson-sampled Gaussians alone")
+    return event

@@ -1,0 +1,198 @@
+"""Proves that a ledger, or an export of one, is what was written: nothing changed, left out, added or reordered.
+
+Four things are checked. The chain: every entry has its number and its hash. The journal: every entry may stand where it
+stands. The checkpoints: each is signed, and says of its entry what the chain says. The tables: they hold exactly what
+the journal adds up to, and so do the balances that grants are decided on.
+"""
+
+from __future__ import annotations
+
+import datetime
+import gc
+import json
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+from sqlalchemy import Connection, Enum, String, Table, select, type_coerce
+
+from fedprivacy.ledger.allowances import in_utc
+from fedprivacy.ledger.book import Book, BrokenJournalError, Charge, ChargeKey, Mechanism, Terms
+from fedprivacy.ledger.checkpoints import Checkpoint, parsed_checkpoint, read_checkpoints
+from fedprivacy.ledger.export import Entry, read_entries, read_export
+from fedprivacy.ledger.journal import Head, chained
+from fedprivacy.ledger.schema import balances, budgets, charges, keys, runs
+from fedprivacy.ledger.store import Ledger
+
+
+@dataclass(frozen=True, slots=True)
+class Verified:
+    """A ledger that is as it was written.
+
+    Attributes:
+        head: where its journal ends.
+        book: what the journal adds up to.
+        checkpoints: the genuine ones, in order.
+    """
+
+    head: Head
+    book: Book = field(repr=False)
+    checkpoints: tuple[Checkpoint, ...]
+
+    @property
+    def signed(self) -> int:
+        """How many entries the newest checkpoint covers."""
+        return max((checkpoint.number for checkpoint in self.checkpoints), default=0)
+
+
+def verify_ledger(ledger: Ledger, *, signers: Collection[str] = (), witnesses: Iterable[Checkpoint] = ()) -> Verified:
+    """Verify a ledger in its database.
+
+    Args:
+        ledger: the ledger.
+        signers: public keys, in hexadecimal, of those who may sign checkpoints; none: anybody.
+        witnesses: checkpoints that were kept elsewhere.
+
+    Raises:
+        BrokenJournalError: names the first entry, checkpoint or row that is not as it was written.
+    """
+    with ledger.database.reading() as connection:
+        parts: Iterator[Entry | Checkpoint] = chain(read_entries(connection), read_checkpoints(connection))
+        verified = _verify(parts, signers, witnesses)
+        _compare_tables(connection, verified.book)
+    return verified
+
+
+def verify_export(file: Path, *, signers: Collection[str] = (), witnesses: Iterable[Checkpoint] = ()) -> Verified:
+    """Verify an exported ledger; see `verify_ledger`.
+
+    Raises:
+        BrokenJournalError: names the first entry, checkpoint or line that is not as it was written.
+        OSError: the file cannot be read.
+    """
+    with file.open("rb") as lines:
+        return _verify(read_export(lines), signers, witnesses)
+
+
+def read_witness(file: Path) -> Checkpoint:
+    """A checkpoint that was kept in a file of its own, as JSON.
+
+    Raises:
+        BrokenJournalError: the file holds none.
+        OSError: the file cannot be read.
+    """
+    try:
+        return parsed_checkpoint(json.loads(file.read_text()))
+    except (ValueError, TypeError, RecursionError) as problem:
+        raise BrokenJournalError(f"'{file}' holds no checkpoint") from problem
+
+
+def _verify(parts: Iterable[Entry | Checkpoint], signers: Collection[str], witnesses: Iterable[Checkpoint]) -> Verified:
+    book, head = Book(), Head()
+    hashes: dict[int, str] = {}
+    found: list[Checkpoint] = []
+    with _no_garbage_collection():
+        for part in parts:
+            if isinstance(part, Checkpoint):
+                _check(part, hashes, signers)
+                found.append(part)
+            else:
+                head = _follow(head, part)
+                hashes[head.number] = head.hash
+                book.enter(part.number, _read(part))
+    for witness in witnesses:
+        _check(witness, hashes, signers)
+    return Verified(head, book, tuple(sorted(found)))
+
+
+@contextmanager
+def _no_garbage_collection() -> Iterator[None]:
+    """A replay only adds, and the collector would walk through millions of charges again and again to find nothing."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _follow(head: Head, entry: Entry) -> Head:
+    """One link of the chain."""
+    if entry.number != head.number + 1:
+        raise BrokenJournalError(f"entry {head.number + 1} is missing: entry {entry.number} follows {head.number}")
+    if chained(head.hash, entry.text) != entry.hash:
+        raise BrokenJournalError(f"entry {entry.number} was changed: its hash is not that of its text")
+    return Head(entry.number, entry.hash)
+
+
+def _read(entry: Entry) -> dict[str, Any]:
+    try:
+        fields = json.loads(entry.text)
+    except (ValueError, RecursionError) as problem:
+        raise BrokenJournalError(f"entry {entry.number} is no JSON") from problem
+    if not isinstance(fields, dict):
+        raise BrokenJournalError(f"entry {entry.number} is no JSON object")
+    return fields
+
+
+def _check(checkpoint: Checkpoint, hashes: Mapping[int, str], signers: Collection[str]) -> None:
+    which = f"the checkpoint of entry {checkpoint.number}"
+    if not checkpoint.genuine:
+        raise BrokenJournalError(f"{which} does not bear the signature of key {checkpoint.public_key}")
+    if signers and checkpoint.public_key not in signers:
+        raise BrokenJournalError(f"{which} was signed by key {checkpoint.public_key}, which is none of those named")
+    if checkpoint.number not in hashes:
+        raise BrokenJournalError(
+            f"entry {checkpoint.number} is missing, and a checkpoint covers it: the end was cut off"
+        )
+    if hashes[checkpoint.number] != checkpoint.hash:
+        raise BrokenJournalError(
+            f"entry {checkpoint.number} or one before it was rewritten: a signed checkpoint says another hash"
+        )
+
+
+def _compare_tables(connection: Connection, book: Book) -> None:
+    """Whether the tables hold what the journal adds up to."""
+    _compare("run", _rows(connection, runs, 1), book.runs)
+    _compare("key", ((client, key) for client, (key,) in _rows(connection, keys, 1)), book.keys)
+    _compare("budget", ((dataset, _terms(*row)) for dataset, row in _rows(connection, budgets, 1)), book.budgets)
+    names = (*ChargeKey._fields, *Charge._fields)
+    _compare("charge", _rows(connection, charges, len(ChargeKey._fields), names), book.charges)
+    held = ((key, value) for key, value in _rows(connection, balances, len(Mechanism._fields)) if any(value))
+    _compare("balance", held, book.balances())
+
+
+def _rows(
+    connection: Connection, table: Table, key_length: int, names: Collection[str] = ()
+) -> Iterator[tuple[Any, tuple[Any, ...]]]:
+    """The rows of a table as (key, rest); a key of one column is that column. Words stay texts: enums equal them."""
+    columns = [table.c[name] for name in names or table.c.keys()]
+    plain = [type_coerce(column, String) if isinstance(column.type, Enum) else column for column in columns]
+    for row in connection.execution_options(yield_per=1000).execute(select(*plain)):
+        yield row[0] if key_length == 1 else tuple(row[:key_length]), tuple(row[key_length:])
+
+
+def _terms(
+    epsilon: float | None, delta: float, filter: str, expires: datetime.datetime | None, deliberate: bool
+) -> Terms:
+    return Terms(epsilon, delta, filter, expires.isoformat() if (expires := in_utc(expires)) else None, deliberate)
+
+
+def _compare(what: str, rows: Iterable[tuple[Any, Any]], expected: Mapping[Any, Any]) -> None:
+    remaining = dict(expected)
+    for key, value in rows:
+        if remaining.pop(key, None) != value:
+            raise BrokenJournalError(f"the {what} of {_words(key)} is not what the journal says; {_REBUILD}")
+    for key in remaining:
+        raise BrokenJournalError(f"the {what} of {_words(key)} is missing; {_REBUILD}")
+
+
+_REBUILD = "'fedprivacy ledger export' and 'import' make the tables anew from the journal"
+
+
+def _words(key: Any) -> str:
+    return ", ".join(map(str, key)) if isinstance(key, tuple) else str(key)

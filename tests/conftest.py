@@ -1,0 +1,37 @@
+"""What all tests share: a real PostgreSQL."""
+
+import os
+
+import pytest
+
+from tests.postgres import PostgresCluster, find_programs
+
+
+@pytest.fixture(scope="session")
+def postgres():
+    """A running server, one for each test process that asks for it."""
+    programs = find_programs()
+    if programs is None:
+        lacking(
+            "no PostgreSQL server on PATH or in /usr/lib/postgresql; install PostgreSQL 15, "
+            "for example apt-get install postgresql"
+        )
+    with PostgresCluster(programs) as cluster:
+        yield cluster
+
+
+@pytest.fixture
+def postgres_url(postgres):
+    """A database of its own for each test; the server runs, whatever the test before did to it."""
+    postgres.start()
+    url = postgres.new_database()
+    yield url
+    postgres.start()
+    postgres.drop_database(url)
+
+
+def lacking(reason):
+    """Skip on a machine that lacks something; fail where the tests must be complete, as in .ci/run."""
+    if os.environ.get("FEDPRIVACY_TESTS_COMPLETE") == "1":
+        pytest.fail(reason, pytrace=False)
+    pytest.skip(reason)
