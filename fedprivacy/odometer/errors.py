@@ -1,0 +1,74 @@
+"""What can go wrong with an odometer: by a server, by its owner, or by the disk."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+class OdometerError(Exception):
+    """The odometer refuses; a client that meets it must not train, or must not send."""
+
+
+class BudgetExhaustedError(OdometerError):
+    """The client's own budget does not allow the grant."""
+
+
+class AlreadyChargedError(OdometerError):
+    """A replayed grant: its run, round and attempt were charged before."""
+
+
+class ForeignGrantError(OdometerError):
+    """A grant of a run that another server's key has opened."""
+
+
+class InvalidGrantError(OdometerError, ValueError):
+    """A grant that cannot be written down: a name or a count out of range."""
+
+
+class SealError(OdometerError, ValueError):
+    """An update that may not be sealed: it was not charged, or another one was sealed in its place."""
+
+
+class LogError(OdometerError):
+    """The odometer's file cannot be used."""
+
+
+class LogBusyError(LogError):
+    """Another process holds the file."""
+
+    def __init__(self, file: Path, seconds: float) -> None:
+        super().__init__(
+            f"{file} has been locked by another process for {seconds:g} s. Nothing more was charged. Let one client at "
+            "a time work on a shard, or end the process that holds the file."
+        )
+
+
+class LogWriteError(LogError):
+    """The file cannot be opened or written.
+
+    Attributes:
+        undone: whether it is certain that nothing was recorded; otherwise the record may count all the same.
+    """
+
+    def __init__(self, file: Path, reason: OSError, *, undone: bool) -> None:
+        self.undone = undone
+        charged = (
+            "Nothing more was recorded or charged."
+            if undone
+            else "What was to be recorded may count all the same, once: no less can be proven of this disk."
+        )
+        super().__init__(
+            f"{file} cannot be written: {reason.strerror or reason}. {charged} Make room on its disk, or give this "
+            "process the right to read and write it, and try again."
+        )
+
+
+class LogDamagedError(LogError):
+    """The file does not say for certain all that was recorded, so that nothing may be spent on it."""
+
+    def __init__(self, file: Path, offset: int, wrong: str) -> None:
+        super().__init__(
+            f"{file} is damaged at byte {offset}: {wrong}. Keep the file and never delete it: what it counted would be "
+            "forgotten. The server's ledger holds the other book (`fedprivacy ledger export`); how to reconcile the "
+            "two is in docs/how-to/ledger.md."
+        )
