@@ -22,6 +22,7 @@ from fedprivacy.calculator.cli import epsilon, sigma
 from fedprivacy.config import BUILT_IN, DEFAULT_TASK, FIELDS, Engine, RunConfig, kind_of
 from fedprivacy.deploy.cli import deploy_app
 from fedprivacy.ledger.cli import ledger_app
+from fedprivacy.odometer.cli import odometer_app
 from fedprivacy.plain_errors import plain_errors
 from fedprivacy.program import as_typed
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(deploy_app, name="deploy")
 app.add_typer(ledger_app, name="ledger")
+app.add_typer(odometer_app, name="odometer")
 
 _OUT = Console()
 
@@ -69,17 +71,22 @@ def _option(key: str) -> inspect.Parameter:
 @app.command()
 @with_settings
 def simulate(settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, as_json: _JSON = False) -> None:
-    """Train a task on simulated clients, each within its privacy budget."""
+    """Train a task on simulated clients, each within its privacy budget; or go on with a run that was stopped."""
     from fedprivacy import simulation
     from fedprivacy.flower import private_client
+    from fedprivacy.flower.checkpoint import load_checkpoint
     from fedprivacy.history import new_run_folder
-    from fedprivacy.plan import RunPlan
+    from fedprivacy.resuming import plan_of
     from fedprivacy.terminal import RoundProgress, client_table, failures
-    from server.app import server_app
+    from server.app import going_on, server_app
 
-    plan = RunPlan.of(_default_seed(settings) | settings)
+    plan = plan_of(_default_seed(settings) | settings)
     config = replace(plan.config, out=plan.config.out or new_run_folder(plan.task.name))
-    with RoundProgress(Console(stderr=True, quiet=as_json), plan) as progress:
+    console = Console(stderr=True, quiet=as_json)
+    finished = load_checkpoint(Path(config.resume)).round if config.resume else 0
+    if config.resume:
+        console.print(going_on(finished, config.rounds))
+    with RoundProgress(console, plan, finished) as progress:
         server = server_app(progress, config=config)
         history = simulation.simulate(server, private_client(config=config), config, engine)
     if as_json:
@@ -98,10 +105,11 @@ def plan(settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, as_js
 
     Takes the options of simulate, so that one command line serves both.
     """
-    from fedprivacy.plan import RunPlan, client_groups
+    from fedprivacy.plan import client_groups
+    from fedprivacy.resuming import plan_of
     from fedprivacy.terminal import plan_table
 
-    run = RunPlan.of(settings)
+    run = plan_of(settings)
     groups = [(group, run.epsilon_by_round(group.event, group.past).tolist()) for group in client_groups(run)]
     if as_json:
         clients = [
@@ -163,8 +171,12 @@ def _what_next(history: RunHistory, config: RunConfig) -> str:
 
 
 def _default_seed(settings: dict[str, Any]) -> dict[str, Any]:
-    """Runs on bundled, public records are repeatable; a user's own records get noise that nobody can repeat."""
-    return {"seed": DEFAULT_SEED} if settings.get("task", DEFAULT_TASK) in BUILT_IN else {}
+    """Runs on bundled, public records are repeatable; a user's own records get noise that nobody can repeat.
+
+    A run that goes on has a seed already, or none.
+    """
+    new_on_public_records = "resume" not in settings and settings.get("task", DEFAULT_TASK) in BUILT_IN
+    return {"seed": DEFAULT_SEED} if new_on_public_records else {}
 
 
 def _about_seed(seed: int | None) -> str:

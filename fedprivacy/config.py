@@ -98,7 +98,17 @@ class RunConfig:
     device: str = _setting("auto (shards spread over the GPUs that are there), cpu, cuda or cuda:N.", "auto")
     out: str = _setting("Folder for the results.", "")
     ledger: str = _setting(
-        "Ledger to share over runs, sqlite:///path; left open: a simulation keeps its own in out.", ""
+        "Ledger to share over runs, sqlite:///path or postgresql+psycopg://user@host/name; left open: a simulation "
+        "keeps its own in out.",
+        "",
+    )
+    signing_key: str = _setting(
+        "Ed25519 key, in PEM, that signs grants and the ledger's checkpoints; made where there is none. Left open: a "
+        "deployment's is ~/.fedprivacy/signing.key.",
+        "",
+    )
+    resume: str = _setting(
+        "Folder of a run that was stopped: go on after its last finished round, with its own settings.", ""
     )
     node_timeout: float = _setting("Seconds to wait for enough clients.", 120.0)
     round_timeout: float = _setting("Seconds to wait for a round's replies.", 3600.0)
@@ -110,12 +120,59 @@ class RunConfig:
 
     def ledger_url(self, *, deployed: bool) -> str:
         """Where charges are written: a deployment's ledger outlives every run, a simulation keeps its own."""
-        folder = Path.home() / ".fedprivacy" if deployed else Path(self.out)
-        return self.ledger or f"sqlite:///{folder / 'ledger.db'}"
+        if not self.ledger and deployed:
+            from fedprivacy.ledger import default_url
+
+            return default_url()
+        return self.ledger or f"sqlite:///{Path(self.out) / 'ledger.db'}"
+
+    def signing_key_file(self, *, deployed: bool) -> Path | None:
+        """What signs; None: a simulation without a signing key signs nothing."""
+        if self.signing_key:
+            return Path(self.signing_key)
+        return Path.home() / ".fedprivacy" / "signing.key" if deployed else None
 
     def public(self) -> dict[str, Value | None]:
         """Every setting as JSON types, under its hyphenated key; an infinite epsilon becomes None."""
         return {_key(name): None if value == math.inf else value for name, value in dataclasses.asdict(self).items()}
+
+    @classmethod
+    def of_public(cls, settings: Mapping[str, Value | None]) -> RunConfig:
+        """The configuration whose `public` this is.
+
+        Raises:
+            ConfigError: another version of fedprivacy wrote it, with other settings.
+        """
+        others = sorted(settings.keys() ^ FIELDS.keys())
+        if others:
+            raise ConfigError(
+                [
+                    f"the settings of the run were written by a version of fedprivacy that has other ones "
+                    f"({', '.join(others)}); use that version."
+                ]
+            )
+        values = {FIELDS[key].name: value for key, value in settings.items()}
+        return cls(**values | {"epsilon": math.inf if values["epsilon"] is None else values["epsilon"]})  # type: ignore[arg-type]
+
+    def check_same(self, given: Mapping[str, Value | None]) -> None:
+        """Refuse settings that are given for this run, which goes on, and are not its own.
+
+        Args:
+            given: settings by hyphenated key; None and "" mean "left open".
+
+        Raises:
+            ConfigError: lists each that is no setting, of a wrong type, or another than this run's.
+        """
+        problems: list[str] = []
+        settings = _parse(_not_open(given), problems)
+        problems += [
+            f"{_key(name)} is {value}, but the run goes on with its own, {_or_open(getattr(self, name))}; leave "
+            f"{_key(name)} open, or start a new run."
+            for name, value in settings.items()
+            if value != getattr(self, name)
+        ]
+        if problems:
+            raise ConfigError(problems)
 
 
 def resolve(given: Mapping[str, Value | None], task: Task | None = None) -> RunConfig:
@@ -131,7 +188,7 @@ def resolve(given: Mapping[str, Value | None], task: Task | None = None) -> RunC
     from fedprivacy.tasks import TaskError, load_task  # torch: seconds that `--help` need not wait for
 
     problems: list[str] = []
-    settings = _parse({key: value for key, value in given.items() if value not in (None, "")}, problems)
+    settings = _parse(_not_open(given), problems)
     problems += _batch_size_problems(settings)
     try:
         task = task or load_task(str(settings.get("task", DEFAULT_TASK)))
@@ -157,6 +214,14 @@ FIELDS = {_key(field.name): field for field in dataclasses.fields(RunConfig)}
 def kind_of(field: dataclasses.Field[Any]) -> str:
     """The type of a setting's value, "int", "float" or "str", whether or not it may be left open."""
     return str(field.type).split(" | ", maxsplit=1)[0]
+
+
+def _not_open(given: Mapping[str, Value | None]) -> dict[str, Value]:
+    return {key: value for key, value in given.items() if value is not None and value != ""}
+
+
+def _or_open(value: Value | None) -> str:
+    return "which was left open" if value in (None, "") else str(value)
 
 
 def _parse(given: Mapping[str, Value | None], problems: list[str]) -> dict[str, Value]:

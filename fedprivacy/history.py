@@ -2,7 +2,8 @@
 
 A folder holds `config.json` (every setting and the noise that was used), `start.json` (the state before the first
 round), `rounds.jsonl` (one line a round) and, when the run has ended, `model.safetensors`, `figure.png` and
-`report.html`. Nothing in it depends on the clock, so the same seed writes the same bytes.
+`report.html`; beside them lies the checkpoint from which a stopped run goes on. Nothing in the history depends on the
+clock, so the same seed writes the same bytes.
 """
 
 from __future__ import annotations
@@ -10,11 +11,13 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from fedprivacy.accountant import ClientSpent
+from fedprivacy.config import RunConfig
+from fedprivacy.durable import append_durably, move_durably, write_durably
 from fedprivacy.events import NeighbouringRelation
 from fedprivacy.plan import RunPlan
 from fedprivacy.rounds import RoundRecord
@@ -93,16 +96,34 @@ class RunWriter:
     Args:
         folder: made if it is missing.
         plan: the run's public numbers.
+        resume_from: the last finished round of a run that goes on. Its first files stay as they are, and lines of later
+            rounds, which are run again, are cut off. None: a new run.
 
     Raises:
-        RunFolderError: the folder already holds a run. Nothing is overwritten: its ledger says what was spent.
+        RunFolderError: the folder already holds a run, or lacks a round of the one that goes on. Nothing is
+            overwritten: its ledger says what was spent.
     """
 
-    def __init__(self, folder: Path, plan: RunPlan) -> None:
+    def __init__(self, folder: Path, plan: RunPlan, resume_from: int | None = None) -> None:
         self.folder = folder
-        folder.mkdir(parents=True, exist_ok=True)
-        if (folder / ROUNDS).exists() and (folder / ROUNDS).stat().st_size > 0:
-            raise RunFolderError(f"out is '{folder}', which already holds a run; name a new folder.")
+        if resume_from is None:
+            self._begin(plan)
+        else:
+            _cut_rounds(folder / ROUNDS, resume_from)
+
+    def __call__(self, record: RoundRecord) -> None:
+        """Append a finished round; round 0 has a file of its own."""
+        line = json.dumps(_round_to_json(record)) + "\n"
+        if record.round == 0:
+            write_durably(self.folder / START, line.encode())
+        else:
+            append_durably(self.folder / ROUNDS, line.encode())
+
+    def _begin(self, plan: RunPlan) -> None:
+        rounds = self.folder / ROUNDS
+        self.folder.mkdir(parents=True, exist_ok=True)
+        if rounds.exists() and rounds.stat().st_size > 0:
+            raise RunFolderError(f"out is '{self.folder}', which already holds a run; name a new folder.")
         config = {
             "settings": plan.config.public(),
             "noise_multiplier": plan.noise_multiplier,
@@ -110,17 +131,46 @@ class RunWriter:
             "metric": plan.task.metric,
             "task": plan.task.name,
         }
-        (folder / CONFIG).write_text(json.dumps(config, indent=2) + "\n")
-        (folder / ROUNDS).touch()
+        write_durably(self.folder / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
+        rounds.touch()
 
-    def __call__(self, record: RoundRecord) -> None:
-        """Append a finished round; round 0 has a file of its own."""
-        line = json.dumps(_round_to_json(record)) + "\n"
-        if record.round == 0:
-            (self.folder / START).write_text(line)
-        else:
-            with (self.folder / ROUNDS).open("a") as lines:
-                lines.write(line)
+
+def _cut_rounds(rounds: Path, last: int) -> None:
+    """Leave the lines of rounds 1 to `last`; what a stopped run wrote beyond, perhaps half a line, goes."""
+    lines = rounds.read_bytes().splitlines(keepends=True)[:last] if rounds.exists() else []
+    if [_number(line) for line in lines] != list(range(1, last + 1)):
+        raise RunFolderError(
+            f"'{rounds}' does not hold rounds 1 to {last}, which the run has finished. Put back an undamaged copy, or "
+            "start anew in a new folder; what the run has spent stays in its ledger."
+        )
+    cut = rounds.with_name(f"{ROUNDS}.new")
+    write_durably(cut, b"".join(lines))
+    move_durably(cut, rounds)
+
+
+def _number(line: bytes) -> int | None:
+    """Of which round a line is; None if it is not whole."""
+    try:
+        return int(json.loads(line)["round"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def read_config(folder: Path) -> RunConfig:
+    """The configuration that a run was started with; its noise multiplier is the one that was used.
+
+    Raises:
+        RunFolderError: the folder holds no run.
+        ConfigError: another version of fedprivacy wrote it, with other settings.
+    """
+    try:
+        config = json.loads((folder / CONFIG).read_text())
+        settings, noise_multiplier = config["settings"], float(config["noise_multiplier"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(
+            f"'{folder}' holds no run that could go on ({CONFIG}: {error}); name a folder that a run wrote to (out)."
+        ) from error
+    return replace(RunConfig.of_public(settings), noise_multiplier=noise_multiplier)
 
 
 def read_history(folder: Path) -> RunHistory:

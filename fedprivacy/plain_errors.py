@@ -16,11 +16,13 @@ _ERR = Console(stderr=True)
 def plain_errors(*kinds: type[Exception], code: int) -> Iterator[None]:
     """Turn errors of these kinds into text on stderr and end the command with `code`.
 
-    An error with several `problems` shows each as one of its own.
+    An error with several `problems` shows each as one of its own; its notes follow.
     """
     try:
         yield
     except kinds as error:
         for problem in getattr(error, "problems", [str(error)]):
             _ERR.print(f"[red]error:[/] {escape(problem)}", highlight=False, soft_wrap=True)
+        for note in getattr(error, "__notes__", []):
+            _ERR.print(escape(note), highlight=False, soft_wrap=True)
         raise typer.Exit(code) from None

@@ -28,9 +28,10 @@ class RoundProgress:
     Args:
         console: where to draw.
         plan: the run's public numbers.
+        finished: rounds that a run which goes on has behind it.
     """
 
-    def __init__(self, console: Console, plan: RunPlan) -> None:
+    def __init__(self, console: Console, plan: RunPlan, finished: int = 0) -> None:
         self._metric = plan.task.metric
         self._budget = plan.config.epsilon
         self._bar = Progress(
@@ -41,7 +42,8 @@ class RoundProgress:
             TimeRemainingColumn(),
             console=console,
         )
-        self._rounds = self._bar.add_task("waiting for clients", total=plan.config.rounds)
+        state = "waiting for clients" if finished < plan.config.rounds else "finished"
+        self._rounds = self._bar.add_task(state, total=plan.config.rounds, completed=finished)
 
     def __enter__(self) -> Self:
         self._bar.start()

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import logging
 import random
+import shlex
 import uuid
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
 import torch
 from flwr.app import Context
+from flwr.app.user_config import UserConfig
 from flwr.serverapp import Grid, ServerApp
 
 from fedprivacy.config import RunConfig, resolve
-from fedprivacy.flower import PrivateStrategy
+from fedprivacy.flower import PrivateStrategy, RoundFailedError, TooFewClientsError
+from fedprivacy.flower.checkpoint import CHECKPOINT, load_checkpoint
+from fedprivacy.ledger import LedgerError
 from fedprivacy.plan import RunPlan
+from fedprivacy.resuming import plan_of
 from fedprivacy.rounds import Observer, RoundRecord
 from fedprivacy.tasks import load_task
 from fedprivacy.wording import epsilon_text
@@ -26,7 +33,7 @@ flower_log = logging.getLogger("flwr")
 
 
 def server_app(*observers: Observer, config: RunConfig | None = None) -> ServerApp:
-    """A Flower ServerApp that trains privately.
+    """A Flower ServerApp that trains privately, and that goes on with a run that was stopped if `resume` names one.
 
     Args:
         observers: told of every finished round.
@@ -36,16 +43,26 @@ def server_app(*observers: Observer, config: RunConfig | None = None) -> ServerA
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        run_id = uuid.uuid4().hex
-        settings = config or resolve(context.run_config)
+        settings = config or _configured(context.run_config)
+        resume = load_checkpoint(Path(settings.resume)) if settings.resume else None
+        run_id = resume.run_id if resume else uuid.uuid4().hex
         settings = replace(settings, out=settings.out or f"runs/{run_id}")
         _make_repeatable(settings.seed)
         plan = RunPlan(settings, load_task(settings.task))
-        recorder = Recorder(Path(settings.out), plan)
-        watching: list[Observer] = [recorder, _log_round, *observers]
-        strategy = PrivateStrategy(build_strategy(settings), plan, run_id=run_id, observers=watching)
+        recorder = Recorder(Path(settings.out), plan, resume.round if resume else None)
+        if resume:
+            flower_log.info("%s", going_on(resume.round, settings.rounds))
+        strategy = PrivateStrategy(
+            build_strategy(settings),
+            plan,
+            run_id=run_id,
+            observers=[recorder, _log_round, *observers],
+            resume=resume,
+            checkpoints=recorder.folder,
+        )
         try:
-            strategy.start(grid)
+            with _saying_how_to_go_on(recorder.folder):
+                strategy.start(grid)
         finally:
             recorder.finish(strategy.result.arrays)
         if strategy.stopped_because:
@@ -53,6 +70,32 @@ def server_app(*observers: Observer, config: RunConfig | None = None) -> ServerA
         flower_log.info("Results are in %s.", recorder.folder.absolute())
 
     return app
+
+
+def going_on(finished: int, rounds: int) -> str:
+    """What happens with a run that was stopped."""
+    if finished >= rounds:
+        return f"All {rounds} rounds are finished already: nothing is run again."
+    return f"Going on after round {finished} of {rounds}."
+
+
+def _configured(run_config: UserConfig) -> RunConfig:
+    return plan_of(run_config).config if run_config.get("resume") else resolve(run_config)
+
+
+@contextmanager
+def _saying_how_to_go_on(folder: Path) -> Iterator[None]:
+    """Let the errors that end a run early say how to continue it, once it has a finished round."""
+    try:
+        yield
+    except (LedgerError, RoundFailedError, TooFewClientsError) as error:
+        if (folder / CHECKPOINT).exists():
+            where = shlex.quote(str(folder))
+            error.add_note(
+                f"To go on after the last finished round: fedprivacy simulate --resume {where}\n"
+                f"In a deployment: start the run again with its own settings and resume = '{folder}'."
+            )
+        raise
 
 
 def _log_round(record: RoundRecord) -> None:

@@ -23,11 +23,12 @@ class Recorder:
     Args:
         folder: where the files go.
         plan: the run's public numbers.
+        resume_from: the last finished round of a run that goes on; None: a new run.
     """
 
-    def __init__(self, folder: Path, plan: RunPlan) -> None:
+    def __init__(self, folder: Path, plan: RunPlan, resume_from: int | None = None) -> None:
         self.folder = folder
-        self._write = RunWriter(folder, plan)
+        self._write = RunWriter(folder, plan, resume_from)
 
     def __call__(self, record: RoundRecord) -> None:
         """Write a finished round."""

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from torch import nn
 
-from fedprivacy.config import FIELDS, ConfigError, resolve
+from fedprivacy.config import FIELDS, ConfigError, RunConfig, resolve
 from tests.flower.blobs import Blobs, PrivateSizes
 
 
@@ -146,3 +146,33 @@ def test_every_setting_has_a_help_text_and_survives_as_json():
     assert config.public().keys() == FIELDS.keys()
     assert config.public()["epsilon"] is None
     assert resolve(config.public()) == config
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"noise-multiplier": 1.0}, {"batch-size": 8.0, "noise-multiplier": 1.0, "epsilon": 2.0, "seed": 3}]
+)
+def test_a_configuration_is_read_back_from_what_it_made_public(given):
+    config = resolve(given)
+    assert RunConfig.of_public(config.public()) == config
+
+
+def test_settings_of_another_version_are_named():
+    public = resolve({}).public()
+    with pytest.raises(ConfigError, match=r"has other ones \(colour, rounds\); use that version"):
+        RunConfig.of_public({key: value for key, value in public.items() if key != "rounds"} | {"colour": "red"})
+
+
+def test_a_run_that_goes_on_takes_its_own_settings_and_no_others():
+    own = resolve({"rounds": 7, "epsilon": 2})
+    own.check_same({"rounds": 7, "epsilon": 2, "delta": None, "strategy": "", "clients": 10})
+    with pytest.raises(ConfigError) as refused:
+        own.check_same({"rounds": 8, "epsilon": math.inf, "seed": 0, "colour": "red", "delta": "small"})
+    assert len(refused.value.problems) == 5
+    for words in (
+        "rounds is 8, but the run goes on with its own, 7; leave rounds open, or start a new run.",
+        "epsilon is inf, but the run goes on with its own, 2.0",
+        "seed is 0, but the run goes on with its own, which was left open",
+        "colour is not a setting",
+        "delta is 'small'; give a number",
+    ):
+        assert any(problem.startswith(words) for problem in refused.value.problems), words

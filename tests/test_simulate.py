@@ -72,7 +72,7 @@ def test_the_folder_receives_every_file(main_job):
     folder = main_job[0] / "runs" / "digits-1"
     names = {path.name for path in folder.iterdir()}
     results = {"rounds.jsonl", "report.html", "figure.png", "model.safetensors", "config.json"}
-    assert names == results | {"start.json", "ledger.db"}
+    assert names == results | {"start.json", "ledger.db", "checkpoint.safetensors"}
     lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == list(range(1, 61))
     assert lines[-1].keys() == {

@@ -13,6 +13,7 @@ from rich.console import Console
 
 from fedprivacy.deploy.environment import Scalar
 from fedprivacy.deploy.federation import DeploymentError, LoopbackFederation, RunStatus
+from fedprivacy.deploy.keys import ClientKeys
 from fedprivacy.deploy.processes import SupervisedProcess, Supervisor
 
 HOSPITALS = ("hospital-0", "hospital-1", "hospital-2")
@@ -60,9 +61,9 @@ def run_demo(
         app: folder of the Flower app, with its `pyproject.toml`.
         write_data: called for each client.
         clients: their names.
-        run_config: added to `out`, `ledger` and `clients`, which the rehearsal sets.
-        node_config: added to `folder` and `client-id`, which the rehearsal sets for each client; for example each
-            client's own budget.
+        run_config: added to `out`, `ledger`, `signing-key` and `clients`, which the rehearsal sets.
+        node_config: added to `folder`, `client-id` and `key`, which the rehearsal sets for each client; for example
+            each client's own budget.
         timeout: seconds within which the run must end.
         console: shows progress; None: no output.
 
@@ -78,7 +79,7 @@ def run_demo(
         federation = LoopbackFederation(supervisor, directory, clients)
         progress.say(f"keys: a certificate authority, a server certificate, {len(clients)} client keys")
         federation.start_superlink()
-        node_configs = _prepare_clients(clients, directory / "data", write_data, node_config or {})
+        node_configs = _prepare_clients(federation.keys.clients, directory / "data", write_data, node_config or {})
         federation.wait_for_superlink()
         progress.say(f"SuperLink on {federation.address}: TLS, SuperNode authentication")
         keys = federation.keys.clients
@@ -87,7 +88,8 @@ def run_demo(
         nodes = [federation.start_supernode(keys[name], node_configs[name]) for name in clients]
         federation.wait_until_online(nodes)
         progress.say(f"{len(nodes)} SuperNodes online, each with its own data folder")
-        settings = {**(run_config or {}), "clients": len(clients), "out": str(out), "ledger": ledger}
+        own = {"out": str(out), "ledger": ledger, "signing-key": str(directory / "superlink" / "signing.key")}
+        settings = {**(run_config or {}), "clients": len(clients), **own}
         run = federation.start_run(app.resolve(), settings)
         _follow(run, out, timeout, progress)
         status = federation.status()
@@ -99,15 +101,15 @@ def run_demo(
 
 
 def _prepare_clients(
-    clients: Sequence[str], data: Path, write_data: DataWriter, common: Mapping[str, Scalar]
+    clients: Mapping[str, ClientKeys], data: Path, write_data: DataWriter, common: Mapping[str, Scalar]
 ) -> dict[str, dict[str, Scalar]]:
     """Give each client its data folder; returns the clients' node configurations."""
-    node_configs = {}
-    for name in clients:
+    node_configs: dict[str, dict[str, Scalar]] = {}
+    for name, keys in clients.items():
         folder = data / name
         folder.mkdir(parents=True)
         write_data(name, folder)
-        node_configs[name] = {"folder": str(folder), "client-id": name, **common}
+        node_configs[name] = {"folder": str(folder), "client-id": name, "key": str(keys.private_key), **common}
     return node_configs
 
 

@@ -3,27 +3,37 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from functools import lru_cache
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
+from fedprivacy.accounting import MechanismChanged
 from fedprivacy.adaptive import QuantileClipping
 from fedprivacy.config import RunConfig, Value, resolve
-from fedprivacy.dpsgd import DPSGD, PrivateUpdate
+from fedprivacy.dpsgd import DPSGD
+from fedprivacy.events import PoissonSampledGaussian
+from fedprivacy.failpoints import reach
 from fedprivacy.flower import release
+from fedprivacy.flower.histories import Claims, history_of
 from fedprivacy.flower.local import LocalClient, Refused, open_client
-from fedprivacy.flower.records import ENROL, GRANT, Grant, RecordError, RefusalCode
+from fedprivacy.flower.records import ENROL, GRANT, Grant, RefusalCode
+from fedprivacy.flower.release import Released
+from fedprivacy.flower.wire import RecordError
 from fedprivacy.gradients import trainable_parameters
-from fedprivacy.odometer import BudgetExhaustedError
+from fedprivacy.odometer import (
+    AlreadyChargedError,
+    BudgetExhaustedError,
+    ChargeKey,
+    ForeignGrantError,
+    InvalidGrantError,
+    LogError,
+    Odometer,
+)
 from fedprivacy.tasks import Task, load_task
 
 log = logging.getLogger("fedprivacy.client")
-
-_ADAPTED = "fedprivacy.adapted"
-"""Where the client keeps, from round to round, the clipping norm that adaptive clipping has arrived at."""
 
 
 def private_client(task: Task | None = None, config: RunConfig | None = None) -> ClientApp:
@@ -45,7 +55,8 @@ def private_client(task: Task | None = None, config: RunConfig | None = None) ->
     def enrol(message: Message, context: Context) -> Message:
         try:
             client = open_client(*configured(context), context)
-            return release.enrolment(message, client.client_id, client.public_shard_size, client.num_partitions)
+            size, partitions = client.public_shard_size, client.num_partitions
+            return release.enrolment(message, client.client_id, size, partitions, _claims(client))
         except Exception as error:
             return _refuse(message, error)
 
@@ -53,10 +64,11 @@ def private_client(task: Task | None = None, config: RunConfig | None = None) ->
     def train(message: Message, context: Context) -> Message:
         try:
             grant = Grant.from_record(_config_record(message, GRANT))
+            reach("client.asked")
             client = open_client(*configured(context), context)
-            released = _spend(client, grant, message, _training(grant, message, context.state))
-            context.state[_ADAPTED] = ConfigRecord({"run-id": grant.run_id, "clipping-norm": released.clipping_norm})
-            return release.update(message, grant, released)
+            released = _answer(client, grant, message)
+            reach("client.replying")
+            return release.update(message, released)
         except Exception as error:
             return _refuse(message, error)
 
@@ -68,38 +80,62 @@ def _resolve_once(run_config: tuple[tuple[str, Value], ...], task: Task | None) 
     return resolve(dict(run_config), task)
 
 
-def _spend(client: LocalClient, grant: Grant, message: Message, training: DPSGD) -> PrivateUpdate:
-    """Prepare, charge the client's own odometer, then read records: a crash in between can only over-count."""
+def _claims(client: LocalClient) -> Claims:
+    """What the client's own odometer holds of grants."""
+    if client.guard is None:
+        return {}
+    runs = client.guard.odometer.by_run()
+    charged = ((run, event, steps) for run, events in runs.items() for event, steps in events.items())
+    return {(run, event): steps for run, event, steps in charged if isinstance(event, PoissonSampledGaussian)}
+
+
+def _answer(client: LocalClient, grant: Grant, message: Message) -> Released:
+    """What was sealed for this grant before, or what it lets this client train.
+
+    Prepare, charge the client's own odometer, read records, seal: a crash in between can only over-count.
+    """
+    guard, key = client.guard, ChargeKey(grant.run_id, grant.round, grant.attempt)
+    if guard is not None:
+        if not guard.admits(grant):
+            raise RecordError("The grant is not signed by the server that this client trusts.")
+        sealed = guard.odometer.sealed(key, run_key=grant.server_key)
+        if sealed is not None:
+            return Released.unsealed(sealed)
     engine = client.engine(grant.clipping)
     engine.model.load_state_dict(_global_parameters(message, engine.model), strict=False)
     engine.prepare(client.shard.inputs[:0], client.shard.targets[:0])
-    if client.odometer is not None:
-        client.odometer.charge(grant.run_id, grant.round, grant.event, grant.steps)
+    if guard is not None:
+        charged = history_of(grant.charged)
+        guard.odometer.charge(key, grant.event, grant.steps, run_key=grant.server_key, elsewhere=charged)
+        reach("client.charged")
     keystream = client.keystream(grant.earlier_runs)
-    released = training.train(engine, client.shard, steps=grant.steps, round=grant.round, keystream=keystream)
-    if client.odometer is not None:
-        client.odometer.commit(grant.run_id, grant.round)
+    training = _training(grant, message)
+    trained = training.train(engine, client.shard, steps=grant.steps, round=grant.round, keystream=keystream)
+    reach("client.trained")
+    released = Released.of(grant, trained, guard.key if guard else None)
+    if guard is not None:
+        _seal(guard.odometer, key, released)
     return released
 
 
-def _training(grant: Grant, message: Message, state: RecordDict) -> DPSGD:
+def _seal(odometer: Odometer, key: ChargeKey, released: Released) -> None:
+    """Keep what is about to leave. What cannot be kept does not leave: records were read, so the charge stands."""
+    try:
+        odometer.seal(key, released.sealed())
+    except LogError as error:
+        raise RuntimeError("The update was trained and cannot be sealed.") from error
+    reach("client.sealed")
+
+
+def _training(grant: Grant, message: Message) -> DPSGD:
     """What the grant allows."""
-    adaptive = QuantileClipping() if grant.clipping == "adaptive" else None
-    norm = _adapted_norm(state, grant) if adaptive else grant.mechanism.clipping_norm
     return DPSGD(
-        mechanism=replace(grant.mechanism, clipping_norm=norm),
+        mechanism=grant.mechanism,
         expected_batch_size=grant.expected_batch_size,
         optimizer=grant.local_optimizer,
         proximal_mu=_proximal_mu(message),
-        adaptive=adaptive,
+        adaptive=QuantileClipping() if grant.clipping == "adaptive" else None,
     )
-
-
-def _adapted_norm(state: RecordDict, grant: Grant) -> float:
-    """Where adaptive clipping had arrived after this run's last round on this client; at first the grant's."""
-    kept = state.config_records.get(_ADAPTED, ConfigRecord())
-    norm = kept.get("clipping-norm") if kept.get("run-id") == grant.run_id else None
-    return norm if isinstance(norm, float) else grant.mechanism.clipping_norm
 
 
 def _global_parameters(message: Message, model: nn.Module) -> dict[str, Tensor]:
@@ -129,7 +165,11 @@ def _refuse(message: Message, error: Exception) -> Message:
             code = error.code
         case BudgetExhaustedError():
             code = RefusalCode.BUDGET_EXHAUSTED
-        case RecordError():
+        case AlreadyChargedError():
+            code = RefusalCode.ALREADY_CHARGED
+        case LogError():
+            code = RefusalCode.ODOMETER_UNUSABLE
+        case RecordError() | ForeignGrantError() | InvalidGrantError() | MechanismChanged():
             code = RefusalCode.GRANT_INVALID
         case _:
             code = RefusalCode.CLIENT_FAILED

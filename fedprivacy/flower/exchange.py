@@ -3,26 +3,78 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from flwr.app import Message
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 _POLL_SECONDS = 0.1
 """Flower's own `send_and_receive` looks every 3 s, which most of a short round would be spent on."""
 
 
-def exchange(grid: Grid, messages: Iterable[Message], timeout: float) -> list[Message]:
-    """Send messages and wait until every reply is there or `timeout` seconds have passed."""
-    outstanding = set(grid.push_messages(messages))
-    deadline = time.monotonic() + timeout
-    replies: list[Message] = []
-    while outstanding:
-        arrived = list(grid.pull_messages(outstanding))
-        replies += arrived
-        outstanding -= {reply.metadata.reply_to_message_id for reply in arrived}
-        if not outstanding or time.monotonic() >= deadline:
-            break
-        if not arrived:
-            time.sleep(_POLL_SECONDS)
-    return replies
+_UNREACHED = frozenset({ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE})
+"""Flower's codes for a node that went away with a message."""
+
+
+class Correspondence:
+    """Messages that were sent and what came back, over the rounds of a run: an answer may come rounds too late.
+
+    Args:
+        grid: carries the messages.
+    """
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+        self._unanswered: dict[str, Message] = {}
+
+    def ask(self, messages: Sequence[Message], timeout: float) -> dict[int, Message]:
+        """Send messages, and wait until every reply is there or `timeout` seconds have passed.
+
+        A node that went away with its message, and is back, is asked once more: a client that had sealed its update
+        sends that, and is charged nothing.
+
+        Returns:
+            The first reply to each message, by the node that was asked.
+        """
+        deadline = time.monotonic() + timeout
+        answers = self._exchange(messages, deadline)
+        back = {node_id for node_id, reply in answers.items() if _unreached(reply)} & set(self.grid.get_node_ids())
+        again = [_copy(message) for message in messages if message.metadata.dst_node_id in back]
+        return answers | self._exchange(again, deadline) if again else answers
+
+    def late(self) -> list[tuple[Message, Message]]:
+        """Messages that nobody waits for any more, and that have been answered since, each with its reply."""
+        return self._collect(self._unanswered.keys()) if self._unanswered else []
+
+    def _exchange(self, messages: Sequence[Message], deadline: float) -> dict[int, Message]:
+        sent = dict(zip(self.grid.push_messages(messages), messages, strict=True))
+        self._unanswered |= sent
+        answers: dict[int, Message] = {}
+        while outstanding := sent.keys() & self._unanswered.keys():
+            arrived = {asked.metadata.dst_node_id: reply for asked, reply in self._collect(outstanding)}
+            answers |= arrived
+            if len(answers) == len(sent) or time.monotonic() >= deadline:
+                break
+            if not arrived:
+                time.sleep(_POLL_SECONDS)
+        return answers
+
+    def _collect(self, message_ids: Iterable[str]) -> list[tuple[Message, Message]]:
+        """What was asked and what was answered; of several answers to one message the first counts."""
+        wanted = set(message_ids)
+        pairs = []
+        for reply in self.grid.pull_messages(list(wanted)):
+            message_id = reply.metadata.reply_to_message_id
+            if message_id in wanted and (asked := self._unanswered.pop(message_id, None)) is not None:
+                pairs.append((asked, reply))
+        return pairs
+
+
+def _unreached(reply: Message) -> bool:
+    return bool(reply.has_error() and reply.error.code in _UNREACHED)
+
+
+def _copy(message: Message) -> Message:
+    """The same message, to be sent once more."""
+    return Message(message.content, message.metadata.dst_node_id, message.metadata.message_type)

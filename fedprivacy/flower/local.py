@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 import torch
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from flwr.app import Context
 from flwr.app.user_config import UserConfig
 from torch import Tensor
@@ -25,15 +26,19 @@ from fedprivacy.budget import PrivacyBudget
 from fedprivacy.config import RunConfig
 from fedprivacy.device import choose_device
 from fedprivacy.dpsgd import Shard
-from fedprivacy.flower.records import RefusalCode
+from fedprivacy.flower.records import GRANT_PURPOSE, Grant, RefusalCode
 from fedprivacy.gradients import AutomaticClipping, FlatClipping, GradientEngine, PerLayerClipping, check_on_blank
 from fedprivacy.identity import simulated_client_id
 from fedprivacy.keystream import Keystream
 from fedprivacy.odometer import Odometer
+from fedprivacy.signing import SigningKeyError, client_key, signed_by_server
 from fedprivacy.tasks import ShardSource, Task
 
 IN_PROCESS = "fedprivacy-in-process"
 """Key that our in-process engine sets in the node configuration of its clients."""
+
+ODOMETER = "odometer.log"
+"""Name of the odometer's file, in the client's data folder unless --node-config names another."""
 
 
 class Refused(Exception):
@@ -45,6 +50,27 @@ class Refused(Exception):
 
 
 @dataclass(frozen=True, slots=True)
+class Guard:
+    """What a deployed client trusts instead of a server.
+
+    Attributes:
+        odometer: charges before a record is read, and knows what was sealed.
+        key: signs receipts; the one with which the SuperNode authenticates.
+        server_key: the only key whose grants count, Ed25519 in hexadecimal; empty: a run's first one.
+    """
+
+    odometer: Odometer
+    key: EllipticCurvePrivateKey
+    server_key: str
+
+    def admits(self, grant: Grant) -> bool:
+        """Whether the server that this client trusts signed the grant."""
+        if self.server_key not in ("", grant.server_key):
+            return False
+        return signed_by_server(grant.server_key, GRANT_PURPOSE, grant.signed_bytes(), grant.signature)
+
+
+@dataclass(frozen=True, slots=True)
 class LocalClient:
     """One client, as its own process sees it.
 
@@ -52,7 +78,7 @@ class LocalClient:
         client_id: the name that it enrols with.
         task: model, loss and data.
         shard: its records, on its device.
-        odometer: its own guard; None in a simulation, where the ledger of the run is the only book.
+        guard: its odometer and keys; None in a simulation, where the ledger of the run is the only book.
         seed: of the simulation; None: secret randomness.
         num_partitions: into how many parts the simulation splits the records; 0 in a deployment.
     """
@@ -60,7 +86,7 @@ class LocalClient:
     client_id: str
     task: Task
     shard: Shard
-    odometer: Odometer | None
+    guard: Guard | None
     seed: int | None
     num_partitions: int
 
@@ -89,15 +115,22 @@ def open_client(task: Task, config: RunConfig, context: Context) -> LocalClient:
     """The client of a Flower context.
 
     Raises:
-        Refused: a seed in a deployment, or a deployment without an odometer.
+        Refused: a seed in a deployment, or a deployment without an odometer or a key.
     """
     node = context.node_config
     if is_simulated(node):
         return _simulated(task, config, int(node["partition-id"]), int(node["num-partitions"]))
     if config.seed is not None:
         raise Refused(RefusalCode.SEED_IN_DEPLOYMENT, "seed is set: whoever knows it can subtract the noise. Unset it.")
-    client_id, folder, odometer = _deployed(node)
-    return LocalClient(client_id, task, _own_shard(task, folder, config.device), odometer, None, 0)
+    missing = [key for key in ("folder", "epsilon", "delta") if key not in node]
+    if missing:
+        raise Refused(
+            RefusalCode.NO_ODOMETER,
+            f"--node-config lacks {', '.join(missing)}; name the data folder and this client's own budget.",
+        )
+    folder = Path(str(node["folder"]))
+    client_id = str(node.get("client-id", folder.name))
+    return LocalClient(client_id, task, _own_shard(task, folder, config.device), _guard(node, folder), None, 0)
 
 
 def is_simulated(node: UserConfig) -> bool:
@@ -112,18 +145,20 @@ def _simulated(task: Task, config: RunConfig, partition_id: int, num_partitions:
     return LocalClient(client_id, task, shard, None, config.seed, num_partitions)
 
 
-def _deployed(node: UserConfig) -> tuple[str, Path, Odometer]:
-    missing = [key for key in ("folder", "epsilon", "delta") if key not in node]
-    if missing:
+def _guard(node: UserConfig, folder: Path) -> Guard:
+    if "key" not in node:
         raise Refused(
-            RefusalCode.NO_ODOMETER,
-            f"--node-config lacks {', '.join(missing)}; name the data folder and this client's own budget.",
+            RefusalCode.NO_KEY,
+            "--node-config lacks key; name the file that --auth-supernode-private-key names: it signs the receipts.",
         )
-    folder = Path(str(node["folder"]))
-    url = str(node.get("odometer", f"sqlite:///{folder / 'odometer.db'}"))
+    try:
+        key = client_key(Path(str(node["key"])))
+    except SigningKeyError as error:
+        raise Refused(RefusalCode.NO_KEY, str(error)) from error
     budget = PrivacyBudget(float(node["epsilon"]), float(node["delta"]))
-    odometer = Odometer(url, budget, str(node.get("filter", DEFAULT_FILTER)))
-    return str(node.get("client-id", folder.name)), folder, odometer
+    file = Path(str(node.get("odometer", folder / ODOMETER)))
+    odometer = Odometer(file, budget, str(node.get("filter", DEFAULT_FILTER)))
+    return Guard(odometer, key, str(node.get("server-key", "")))
 
 
 @cache

@@ -1,25 +1,16 @@
-"""Grant and receipt on the wire: typed, versioned, strictly parsed.
-
-Each travels as one Flower `ConfigRecord`. A record with a missing, unknown or ill-typed field, or another version, is
-refused as a whole.
-"""
+"""What crosses between server and client: grant, receipt, enrolment, refusal."""
 
 from __future__ import annotations
 
-import dataclasses
 import enum
 import math
 from dataclasses import dataclass
-from typing import Self
-
-from flwr.app import ConfigRecord
 
 from fedprivacy.config import CLIPPINGS
-from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.events import CLIPPING_NORMS, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.flower.wire import SignedRecord, WireRecord
 from fedprivacy.mechanisms import SampledGaussianSum
 from fedprivacy.optimizers import Optimizer, build_optimizer
-
-VERSION = 2
 
 GRANT = "fedprivacy.grant"
 RECEIPT = "fedprivacy.receipt"
@@ -28,9 +19,8 @@ REFUSAL = "fedprivacy.refusal"
 ENROL = "query.enrol"
 """Names of the records in a message, and the message type that asks a client who it is."""
 
-
-class RecordError(ValueError):
-    """A record on the wire that is not what it should be."""
+GRANT_PURPOSE = "grant"
+"""What the server's signature under a grant is for."""
 
 
 class RefusalCode(enum.StrEnum):
@@ -40,64 +30,26 @@ class RefusalCode(enum.StrEnum):
     GRANT_INVALID = "grant-invalid"
     SEED_IN_DEPLOYMENT = "seed-in-deployment"
     NO_ODOMETER = "no-odometer"
+    ODOMETER_UNUSABLE = "odometer-unusable"
+    NO_KEY = "no-key"
+    ALREADY_CHARGED = "already-charged"
     CLIENT_FAILED = "client-failed"
 
     @property
     def before_any_record(self) -> bool:
         """Whether the client refused before it touched a record, so that nothing was spent."""
-        return self is not RefusalCode.CLIENT_FAILED
+        return self not in (RefusalCode.ALREADY_CHARGED, RefusalCode.CLIENT_FAILED)
 
 
 @dataclass(frozen=True, slots=True)
-class _WireRecord:
-    """A flat dataclass of scalars that travels as a ConfigRecord."""
-
-    def to_record(self) -> ConfigRecord:
-        """The record to put in a message."""
-        record = ConfigRecord({"version": VERSION})
-        for name, value in dataclasses.asdict(self).items():
-            record[name] = str(value) if isinstance(value, enum.Enum) else value
-        return record
-
-    @classmethod
-    def from_record(cls, record: ConfigRecord) -> Self:
-        """Parse strictly.
-
-        Raises:
-            RecordError: another version, a missing or unknown field, a wrong type or an impossible value.
-        """
-        fields = {field.name: str(field.type) for field in dataclasses.fields(cls)}
-        values = dict(record)
-        if values.pop("version", None) != VERSION:
-            raise RecordError(f"{cls.__name__} has another version than {VERSION}; update server and clients together.")
-        if values.keys() != fields.keys():
-            raise RecordError(f"{cls.__name__} has fields {sorted(values)}; expected {sorted(fields)}.")
-        try:
-            return cls(**{name: _parsed(values[name], kind) for name, kind in fields.items()})
-        except ValueError as error:
-            raise RecordError(f"{cls.__name__}: {error}") from error
-
-
-def _parsed(value: object, kind: str) -> object:
-    """The value as a field of type `kind`; nothing is converted but a string into its enum."""
-    expected = "str" if kind in _ENUMS else kind
-    if type(value).__name__ != expected:
-        raise ValueError(f"a value is a {type(value).__name__}; expected {expected}.")
-    return _ENUMS[kind](str(value)) if kind in _ENUMS else value
-
-
-_ENUMS: dict[str, type[enum.StrEnum]] = {"NeighbouringRelation": NeighbouringRelation, "RefusalCode": RefusalCode}
-"""Types that cross as their string."""
-
-
-@dataclass(frozen=True, slots=True)
-class Grant(_WireRecord):
+class Grant(SignedRecord):
     """What the server allows a client to spend in a round, with everything that local training needs to know.
 
     Attributes:
         run_id: the run.
         client_id: who the grant is for.
         round: the round.
+        attempt: at this round, counted from 1: a client trains once for each, and can send what it sealed again.
         steps: local steps, >= 1.
         sampling_rate: q of each step.
         noise_multiplier: sigma of each step.
@@ -110,11 +62,16 @@ class Grant(_WireRecord):
         momentum: in [0, 1); of sgd.
         weight_decay: of sgd and adamw.
         earlier_runs: runs that the ledger held before this one. A seeded client draws other noise in each.
+        charged: what the ledger holds against the client, over all runs, this grant included: see `history_text`. Empty
+            in a simulation.
+        server_key: public key of the server that grants, Ed25519 in hexadecimal; empty in a simulation.
+        signature: with that key.
     """
 
     run_id: str
     client_id: str
     round: int
+    attempt: int
     steps: int
     sampling_rate: float
     noise_multiplier: float
@@ -127,10 +84,13 @@ class Grant(_WireRecord):
     momentum: float
     weight_decay: float
     earlier_runs: int
+    charged: str
+    server_key: str
+    signature: str
 
     def __post_init__(self) -> None:
-        if self.steps < 1 or self.round < 1 or self.earlier_runs < 0:
-            raise ValueError("round and steps count from 1, earlier_runs from 0.")
+        if min(self.steps, self.round, self.attempt) < 1 or self.earlier_runs < 0:
+            raise ValueError("round, attempt and steps count from 1, earlier_runs from 0.")
         if not (0.0 < self.expected_batch_size < math.inf and 0.0 < self.learning_rate < math.inf):
             raise ValueError("expected_batch_size and learning_rate must be positive and finite.")
         if not 0.0 <= self.momentum < 1.0:
@@ -158,45 +118,66 @@ class Grant(_WireRecord):
             self.optimizer, self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay
         )
 
-    def receipt(self) -> Receipt:
-        """The receipt that matches this grant."""
-        return Receipt(
-            self.run_id,
-            self.client_id,
-            self.round,
-            self.steps,
-            self.sampling_rate,
-            self.noise_multiplier,
-            self.relation,
-        )
-
 
 @dataclass(frozen=True, slots=True)
-class Receipt(_WireRecord):
-    """What a client says that it spent: the steps and events that its mechanism executed."""
+class Receipt(SignedRecord):
+    """What a client says that it spent: the steps and events that its mechanism executed.
+
+    Attributes:
+        run_id: the run.
+        client_id: who spent, as the grant calls it.
+        round: the round.
+        attempt: at this round.
+        steps: local steps that were executed.
+        sampling_rate: q of each.
+        noise_multiplier: sigma of each.
+        relation: neighbouring relation of the guarantee.
+        clipping_norm: that the next step would have: another one than the grant's only with adaptive clipping. It came
+            out of the mechanism, too.
+        update: digest of the update beside this receipt, see `release.digest`; empty in a simulation.
+        signature: with the key under which the client is registered.
+    """
 
     run_id: str
     client_id: str
     round: int
+    attempt: int
     steps: int
     sampling_rate: float
     noise_multiplier: float
     relation: NeighbouringRelation
+    clipping_norm: float
+    update: str
+    signature: str
+
+    def __post_init__(self) -> None:
+        low, high = CLIPPING_NORMS
+        if not low <= self.clipping_norm <= high:
+            raise ValueError(f"clipping_norm is {self.clipping_norm}; it must be from {low:g} to {high:g}.")
+
+    def matches(self, grant: Grant) -> bool:
+        """Whether it states what was granted, field by field of those that both have."""
+        return all(getattr(self, name) == getattr(grant, name) for name in _GRANTED)
+
+
+_GRANTED = ("run_id", "client_id", "round", "attempt", "steps", "sampling_rate", "noise_multiplier", "relation")
 
 
 @dataclass(frozen=True, slots=True)
-class Enrolment(_WireRecord):
+class Enrolment(WireRecord):
     """What a client says of itself before its first round.
 
     Attributes:
         client_id: its name in a simulation; in a deployment the registered name or key counts instead.
         shard_size: number of records if the task declares it public, else 0.
         num_partitions: into how many parts a simulation splits the records; 0 in a deployment.
+        spent: what its own odometer holds, by run: see `claims_text`. Empty in a simulation.
     """
 
     client_id: str
     shard_size: int
     num_partitions: int
+    spent: str
 
     def __post_init__(self) -> None:
         if self.shard_size < 0 or self.num_partitions < 0:
@@ -206,7 +187,7 @@ class Enrolment(_WireRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal(_WireRecord):
+class Refusal(WireRecord):
     """A client's no: a constant code."""
 
     code: RefusalCode

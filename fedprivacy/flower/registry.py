@@ -8,14 +8,16 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
-from fedprivacy.flower.exchange import exchange
-from fedprivacy.flower.records import ENROL, ENROLMENT, REFUSAL, Enrolment, RecordError, Refusal
+from fedprivacy.flower.exchange import Correspondence
+from fedprivacy.flower.histories import Claims, claims_of
+from fedprivacy.flower.records import ENROL, ENROLMENT, REFUSAL, Enrolment, Refusal
+from fedprivacy.flower.wire import RecordError
 from fedprivacy.identity import key_hash
 
 log = logging.getLogger("fedprivacy.server")
@@ -35,13 +37,20 @@ class EnrolledClient:
         client_id: stable over rounds and runs, independent of the node id.
         shard_size: what it disclosed; 0 if shard sizes are private.
         num_partitions: into how many parts it says the records are split; 0 in a deployment.
-        key_hash: SHA-256 of the public key that Flower authenticated, in hexadecimal; empty in a simulation.
+        public_key: the one that Flower authenticated, in PEM; empty in a simulation.
+        claims: what it says that it spent, by run and event; empty in a simulation.
     """
 
     client_id: str
     shard_size: int
     num_partitions: int
-    key_hash: str
+    public_key: bytes
+    claims: Claims = field(default_factory=dict)
+
+    @property
+    def key_hash(self) -> str:
+        """What the ledger knows the client's key by; empty in a simulation."""
+        return key_hash(self.public_key) if self.public_key else ""
 
 
 class ClientRegistry:
@@ -91,7 +100,7 @@ class ClientRegistry:
         if not nodes:
             return
         messages = [Message(RecordDict(), node.node_id, ENROL) for node in nodes]
-        replies = {reply.metadata.src_node_id: reply for reply in exchange(grid, messages, self._timeout)}
+        replies = Correspondence(grid).ask(messages, self._timeout)
         self._silent = (self._silent | {node.node_id for node in nodes}) - replies.keys()
         taken = {client.client_id for client in self.online(grid).values()}
         for node in nodes:
@@ -100,8 +109,9 @@ class ClientRegistry:
 
     def _enrol(self, node: NodeInfo, reply: Message, taken: set[str]) -> None:
         try:
-            registered_key = _authenticated_key_hash(node)
+            registered_key = _authenticated_key(node)
             enrolment = _parse(reply)
+            claims = claims_of(enrolment.spent)
             client_id = node.name if registered_key else enrolment.client_id
             if client_id in taken:
                 raise RecordError(f"another node is enrolled as '{client_id}'")
@@ -111,7 +121,7 @@ class ClientRegistry:
             return
         taken.add(client_id)
         self._clients[node.node_id] = EnrolledClient(
-            client_id, enrolment.shard_size, enrolment.num_partitions, registered_key
+            client_id, enrolment.shard_size, enrolment.num_partitions, registered_key, claims
         )
 
     def _shortage(self, online: int, count: int) -> str:
@@ -123,8 +133,8 @@ class ClientRegistry:
         )
 
 
-def _authenticated_key_hash(node: NodeInfo) -> str:
-    """Hash of the key that the operator registered under the node's name; empty for a simulated node.
+def _authenticated_key(node: NodeInfo) -> bytes:
+    """The key that the operator registered under the node's name; empty for a simulated node.
 
     Flower gives simulated nodes random bytes for a key. A SuperNode that nobody registered makes its own key, which
     changes with every start: an account under it would begin anew each time.
@@ -133,13 +143,13 @@ def _authenticated_key_hash(node: NodeInfo) -> str:
         RecordError: a real SuperNode without a registered name.
     """
     if node.name:
-        return key_hash(node.public_key)
+        return bytes(node.public_key)
     if node.public_key.startswith(_PEM):
         raise RecordError(
             "nobody registered it by name; start the SuperLink with --enable-supernode-auth and register the "
             "SuperNode with 'flwr supernode register KEY.pub --name CLIENT'"
         )
-    return ""
+    return b""
 
 
 def _parse(reply: Message) -> Enrolment:

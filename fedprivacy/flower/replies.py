@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
-from fedprivacy.flower.records import RECEIPT, REFUSAL, Grant, Receipt, RecordError, Refusal, RefusalCode
-from fedprivacy.flower.release import ARRAYS
+from fedprivacy.flower.records import RECEIPT, REFUSAL, Grant, Receipt, Refusal, RefusalCode
+from fedprivacy.flower.release import ARRAYS, RECEIPT_PURPOSE, digest
+from fedprivacy.flower.wire import RecordError
+from fedprivacy.signing import signed_by_client
 
 NO_REPLY = "no-reply"
+
+_LARGEST = 1e15
+"""No model has parameters beyond it, and one client that sends them would end the run for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,11 +27,13 @@ class OpenRound:
         number: the round.
         arrays: the global model that was sent.
         grants: by node id.
+        public_keys: of the clients that must sign their receipts, in PEM, by node id: all of a deployment's.
     """
 
     number: int
     arrays: ArrayRecord
     grants: Mapping[int, Grant]
+    public_keys: Mapping[int, bytes] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -36,45 +43,58 @@ class RoundOutcome:
     Attributes:
         updates: replies that may be averaged.
         failures: clients without a usable update, with a short constant reason.
-        spent: clients whose receipt matched, whether or not the update is used.
+        spent: the signatures of receipts that matched, whether or not the update is used; empty in a simulation.
+        clipping_norms: where their clipping norms have arrived.
         untouched: clients that refused before they read a record.
         exhausted: clients whose own odometer says that their budget is spent.
+        lost: clients that had been charged when they died, and have no update to send.
     """
 
     updates: dict[str, Message] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
-    spent: list[str] = field(default_factory=list)
+    spent: dict[str, str] = field(default_factory=dict)
+    clipping_norms: dict[str, float] = field(default_factory=dict)
     untouched: list[str] = field(default_factory=list)
     exhausted: list[str] = field(default_factory=list)
+    lost: list[str] = field(default_factory=list)
+
+    @property
+    def all_lost(self) -> bool:
+        """Whether nobody has an update because all were charged for one that is gone."""
+        return bool(self.lost) and not self.updates and set(self.failures) == set(self.lost)
 
 
-def sort_replies(replies: Iterable[Message], opened: OpenRound) -> RoundOutcome:
-    """Match every reply with the grant that it answers. The first reply to a grant counts; others are ignored."""
+def sort_replies(answers: Mapping[int, Message], opened: OpenRound) -> RoundOutcome:
+    """Match every reply, by the node that was asked, with the grant that it answers."""
     outcome = RoundOutcome()
-    unanswered = dict(opened.grants)
-    for reply in replies:
-        grant = unanswered.pop(reply.metadata.src_node_id, None)
-        if grant is not None:
-            _sort(reply, grant, opened.arrays, outcome)
-    outcome.failures |= {grant.client_id: NO_REPLY for grant in unanswered.values()}
+    for node_id, grant in opened.grants.items():
+        if node_id in answers:
+            _sort(answers[node_id], grant, opened.public_keys.get(node_id), opened.arrays, outcome)
+        else:
+            outcome.failures[grant.client_id] = NO_REPLY
     return outcome
 
 
-class _Unusable(Exception):
+class Unusable(Exception):
     """Why a reply is dropped, in constant words."""
 
 
-def _sort(reply: Message, grant: Grant, global_arrays: ArrayRecord, outcome: RoundOutcome) -> None:
+def _sort(
+    reply: Message, grant: Grant, public_key: bytes | None, global_arrays: ArrayRecord, outcome: RoundOutcome
+) -> None:
     client_id = grant.client_id
     try:
         refusal = _refusal(reply)
         if refusal is not None:
             _note_refusal(client_id, refusal, outcome)
             return
-        _check_receipt(reply, grant)
-        outcome.spent.append(client_id)
+        receipt = checked_receipt(reply, grant, public_key)
+        outcome.spent[client_id] = receipt.signature
+        outcome.clipping_norms[client_id] = receipt.clipping_norm
         update = _decoded(reply.content.get(ARRAYS), global_arrays)
-    except _Unusable as problem:
+        if public_key and receipt.update != digest({name: array.numpy() for name, array in update.items()}):
+            raise Unusable("receipt-of-another-update")
+    except Unusable as problem:
         outcome.failures[client_id] = str(problem)
     else:
         reply.content = RecordDict({ARRAYS: update})
@@ -83,11 +103,11 @@ def _sort(reply: Message, grant: Grant, global_arrays: ArrayRecord, outcome: Rou
 
 def _refusal(reply: Message) -> RefusalCode | None:
     if reply.has_error():
-        raise _Unusable(f"client-error-{reply.error.code}")
+        raise Unusable(f"client-error-{reply.error.code}")
     try:
         return Refusal.from_record(_record(reply, REFUSAL)).code if REFUSAL in reply.content else None
     except RecordError as error:
-        raise _Unusable("malformed-refusal") from error
+        raise Unusable("malformed-refusal") from error
 
 
 def _note_refusal(client_id: str, code: RefusalCode, outcome: RoundOutcome) -> None:
@@ -96,21 +116,37 @@ def _note_refusal(client_id: str, code: RefusalCode, outcome: RoundOutcome) -> N
         outcome.untouched.append(client_id)
     if code is RefusalCode.BUDGET_EXHAUSTED:
         outcome.exhausted.append(client_id)
+    if code is RefusalCode.ALREADY_CHARGED:
+        outcome.lost.append(client_id)
 
 
-def _check_receipt(reply: Message, grant: Grant) -> None:
+def checked_receipt(reply: Message, grant: Grant, public_key: bytes | None) -> Receipt:
+    """The reply's receipt for a grant.
+
+    Args:
+        reply: with a receipt.
+        grant: what it must be for.
+        public_key: of the client that must have signed it, in PEM; None in a simulation.
+
+    Raises:
+        Unusable: there is none, it is for something else, or somebody else signed it.
+    """
     try:
         receipt = Receipt.from_record(_record(reply, RECEIPT))
     except RecordError as error:
-        raise _Unusable("malformed-receipt") from error
-    if receipt != grant.receipt():
-        raise _Unusable("receipt-does-not-match-grant")
+        raise Unusable("malformed-receipt") from error
+    if not receipt.matches(grant):
+        raise Unusable("receipt-does-not-match-grant")
+    signed = receipt.signed_bytes()
+    if public_key and not signed_by_client(public_key, RECEIPT_PURPOSE, signed, receipt.signature):
+        raise Unusable("forged-receipt")
+    return receipt
 
 
 def _decoded(arrays: object, global_arrays: ArrayRecord) -> ArrayRecord:
     """The update, rebuilt from its decoded values: what a client declares of an array's shape proves nothing."""
     if not isinstance(arrays, ArrayRecord) or arrays.keys() != global_arrays.keys():
-        raise _Unusable("wrong-arrays")
+        raise Unusable("wrong-arrays")
     return ArrayRecord({name: _decoded_array(name, arrays[name], old.numpy()) for name, old in global_arrays.items()})
 
 
@@ -118,11 +154,13 @@ def _decoded_array(name: str, array: Array, expected: np.ndarray) -> Array:
     try:
         values = array.numpy()
     except Exception as error:  # whatever bytes a client may send
-        raise _Unusable(f"undecodable:{name}") from error
+        raise Unusable(f"undecodable:{name}") from error
     if values.shape != expected.shape or values.dtype != expected.dtype:
-        raise _Unusable(f"wrong-shape:{name}")
+        raise Unusable(f"wrong-shape:{name}")
     if not np.isfinite(values).all():
-        raise _Unusable(f"not-finite:{name}")
+        raise Unusable(f"not-finite:{name}")
+    if values.size and np.abs(values).max() > _LARGEST:
+        raise Unusable(f"too-large:{name}")
     return Array(values)
 
 

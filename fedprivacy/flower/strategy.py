@@ -5,26 +5,31 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
+from numpy.typing import NDArray
 
-from fedprivacy.accountant import CentralAccountant
-from fedprivacy.accounting import MechanismChanged
+from fedprivacy.config import ConfigError
+from fedprivacy.failpoints import reach
+from fedprivacy.flower.accounts import RunAccounts
+from fedprivacy.flower.checkpoint import Checkpoint, save_checkpoint
 from fedprivacy.flower.eligible import EligibleGrid
-from fedprivacy.flower.exchange import exchange
+from fedprivacy.flower.exchange import Correspondence
 from fedprivacy.flower.records import GRANT, Grant
-from fedprivacy.flower.registry import ClientRegistry, EnrolledClient, TooFewClientsError
+from fedprivacy.flower.registry import ClientRegistry, TooFewClientsError
 from fedprivacy.flower.release import ARRAYS
 from fedprivacy.flower.replies import OpenRound, RoundOutcome, sort_replies
+from fedprivacy.flower.strategy_state import read_state, write_state
 from fedprivacy.gradients import trainable_parameters
-from fedprivacy.identity import dataset_id
-from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.optimizers import MovingAverage
 from fedprivacy.plan import RunPlan
+from fedprivacy.random_state import RandomState
 from fedprivacy.rounds import Observer, RoundRecord
 
 log = logging.getLogger("fedprivacy.server")
@@ -53,6 +58,11 @@ class PrivateStrategy(Strategy):
         plan: the run's public numbers: configuration, task, and what a local step costs.
         run_id: unique in the ledger; None: a new one.
         observers: told of every finished round, and of round 0 before the first.
+        resume: go on after this checkpoint's round, as if the run had never been stopped; None: a new run.
+        checkpoints: the folder that receives a checkpoint after every finished round; None: none is kept.
+
+    Raises:
+        ConfigError: the configuration says that a run goes on, and there is no checkpoint to go on from.
 
     Attributes:
         result: Flower's result so far: the model is kept whatever happens.
@@ -66,22 +76,30 @@ class PrivateStrategy(Strategy):
         *,
         run_id: str | None = None,
         observers: Sequence[Observer] = (),
+        resume: Checkpoint | None = None,
+        checkpoints: Path | None = None,
     ) -> None:
+        if plan.config.resume and resume is None:
+            raise ConfigError(
+                [
+                    f"resume is '{plan.config.resume}', but this app starts every run anew; leave resume open, or give "
+                    "PrivateStrategy a checkpoint, as server/app.py does."
+                ]
+            )
         self.strategy = strategy
         self.plan = plan
         self.config = plan.config
         self.task = plan.task
-        self.run_id = run_id or uuid.uuid4().hex
+        self.run_id = resume.run_id if resume else run_id or uuid.uuid4().hex
         self.result = Result()
         self.stopped_because: str | None = None
         self._observers = observers
+        self._resume = resume
+        self._checkpoints = checkpoints
         self._average = MovingAverage(plan.config.ema_decay)
         self._registry = ClientRegistry(plan.config.node_timeout)
-        self._ledger: Ledger  # these three are set by `start`, when it is known who the clients are
-        self._accountant: CentralAccountant
-        self._earlier_runs: int
-        self._keys: dict[str, str] = {}
-        self._left_out: set[str] = set()
+        earlier_runs = resume.earlier_runs if resume else None
+        self._accounts = RunAccounts(plan, self.run_id, self._registry, earlier_runs)
         self._opened = OpenRound(0, ArrayRecord(), {})
         self._outcome = RoundOutcome()
 
@@ -105,27 +123,56 @@ class PrivateStrategy(Strategy):
             RoundFailedError: a round without one usable update, or with an average that is not finite.
             LedgerError: the ledger contradicts this run, or cannot be written.
         """
-        evaluate = evaluate_fn or self._evaluate
-        arrays = self.result.arrays = initial_arrays or self._new_model()
-        self._average.begin(arrays.to_torch_state_dict())
-        self._open_run(grid)
-        self._finish_round(0, evaluate)
-        for server_round in range(1, (num_rounds or self.config.rounds) + 1):
-            messages = list(self.configure_train(server_round, arrays, train_config or ConfigRecord(), grid))
-            if not messages:
-                self.stopped_because = "no client has budget left"
+        evaluate, rounds = evaluate_fn or self._evaluate, num_rounds or self.config.rounds
+        finished = self._resume.round if self._resume else 0
+        arrays = self._restore(self._resume) if self._resume else self._begin(initial_arrays or self._new_model())
+        if self._resume and finished >= rounds:
+            return self.result  # no client is needed, so none is waited for
+        self._registry.wait_for(grid, self.config.clients)
+        self._accounts.open(grid)
+        if self._resume:
+            self._resume.random.restore()
+        else:
+            self._finish_round(0, arrays, evaluate)
+        correspondence = Correspondence(grid)
+        for server_round in range(finished + 1, rounds + 1):
+            aggregated = self._round(server_round, arrays, train_config or ConfigRecord(), correspondence, timeout)
+            if self.stopped_because:
                 break
-            replies = exchange(grid, messages, timeout or self.config.round_timeout)
-            aggregated, metrics = self.aggregate_train(server_round, replies)
             if aggregated is not None:
                 arrays = aggregated
                 self._average.add(arrays.to_torch_state_dict())
                 self.result.arrays = _as_arrays(self._average.average)
-            if metrics:
-                self.result.train_metrics_clientapp[server_round] = metrics
-            self._finish_round(server_round, evaluate)
+            self._finish_round(server_round, arrays, evaluate)
             self._check_outcome(server_round)
         return self.result
+
+    def _round(
+        self,
+        server_round: int,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        correspondence: Correspondence,
+        timeout: float | None,
+    ) -> ArrayRecord | None:
+        """One round; another attempt at it where a crash has cost every client its update. The new model, if any."""
+        self._accounts.begin(server_round)
+        while True:
+            messages = list(self.configure_train(server_round, arrays, config, correspondence.grid))
+            if not messages:
+                self.stopped_because = "no client has budget left"
+                return None
+            answers = correspondence.ask(messages, timeout or self.config.round_timeout)
+            reach("server.answered")
+            for asked, reply in correspondence.late():
+                self._accounts.settle_late(asked, reply)
+            aggregated, metrics = self._conclude(server_round, answers)
+            if not self._outcome.all_lost:
+                break
+            self._accounts.begin(server_round, self._accounts.attempt + 1)
+        if metrics:
+            self.result.train_metrics_clientapp[server_round] = metrics
+        return aggregated
 
     def configure_train(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -134,33 +181,36 @@ class PrivateStrategy(Strategy):
 
         Returns no message when no client has budget left.
         """
-        self._admit_late(grid)
+        self._accounts.admit_late(grid)
         messages = self._sample(server_round, arrays, config, grid)
         clients = {m.metadata.dst_node_id: self._registry[m.metadata.dst_node_id] for m in messages}
         if len(clients) < len(messages):
             raise ValueError("The wrapped strategy asks a client twice in a round: a release that nobody would charge.")
-        wanted = dict.fromkeys((client.client_id for client in clients.values()), self.config.local_steps)
-        granted = self._accountant.grant(server_round, wanted)
-        grants = {
-            node_id: self._grant(client, server_round, granted[client.client_id])
-            for node_id, client in clients.items()
-            if client.client_id in granted
-        }
-        self._opened = OpenRound(server_round, arrays, grants)
+        grants = self._accounts.grant(server_round, clients)
+        keys = {node_id: client.public_key for node_id, client in clients.items() if client.public_key}
+        self._opened = OpenRound(server_round, arrays, grants, keys)
         return [_with_grant(m, grants[m.metadata.dst_node_id]) for m in messages if m.metadata.dst_node_id in grants]
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
     ) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Match receipts with grants, commit what was spent, and let the wrapped strategy average the rest."""
-        outcome = self._outcome = sort_replies(replies, self._opened)
-        self._accountant.commit(server_round, outcome.spent)
-        self._accountant.void(server_round, outcome.untouched)
-        self._left_out.update(outcome.exhausted)
+        answers: dict[int, Message] = {}
+        for reply in replies:
+            answers.setdefault(reply.metadata.src_node_id, reply)
+        return self._conclude(server_round, answers)
+
+    def _conclude(
+        self, server_round: int, answers: Mapping[int, Message]
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """The same, with the replies by the node that was asked: an error may come from another one."""
+        outcome = self._outcome = sort_replies(answers, self._opened)
+        self._accounts.settle(server_round, outcome)
         if not outcome.updates:
             return None, None
-        in_fixed_order = [self._weighted(outcome.updates[client_id]) for client_id in sorted(outcome.updates)]
+        in_fixed_order = [self._weighted(client_id) for client_id in sorted(outcome.updates)]
         aggregated, metrics = self.strategy.aggregate_train(server_round, in_fixed_order)
+        reach("server.averaged")
         return _like(aggregated, self._opened.arrays) if aggregated else None, metrics
 
     def configure_evaluate(
@@ -180,56 +230,39 @@ class PrivateStrategy(Strategy):
     def _new_model(self) -> ArrayRecord:
         return _as_arrays(trainable_parameters(self.task.model()))
 
-    def _open_run(self, grid: Grid) -> None:
-        """Wait for the clients, then open the ledger: their identities say whether this is a deployment."""
-        self._registry.wait_for(grid, self.config.clients)
-        online = list(self._registry.online(grid).values())
-        deployed = any(client.key_hash for client in online)
-        config = self.config
-        self._ledger = Ledger(config.ledger_url(deployed=deployed))
-        self._earlier_runs = self._ledger.open_run(self.run_id, self.task.dataset, self._partition(online))
-        self._accountant = CentralAccountant(
-            self._ledger, self.run_id, self.plan.relation, config.budget, config.filter
+    def _begin(self, arrays: ArrayRecord) -> ArrayRecord:
+        """Start from these arrays."""
+        self.result.arrays = arrays
+        self._average.begin(arrays.to_torch_state_dict())
+        return arrays
+
+    def _restore(self, checkpoint: Checkpoint) -> ArrayRecord:
+        """Be where the checkpoint was taken, but for the random state; the arrays that the next round sends."""
+        self._average.begin({name: torch.from_numpy(value) for name, value in checkpoint.average.items()})
+        self._average.iterates = checkpoint.iterates
+        self.result.arrays = _as_arrays(self._average.average)
+        self._accounts.clipping_norms = dict(checkpoint.clipping_norms)
+        self._accounts.left_out = set(checkpoint.left_out)
+        write_state(self.strategy, checkpoint.strategy)
+        return ArrayRecord({name: Array(value) for name, value in checkpoint.arrays.items()})
+
+    def _checkpoint(self, server_round: int, arrays: ArrayRecord) -> Checkpoint:
+        return Checkpoint(
+            run_id=self.run_id,
+            round=server_round,
+            earlier_runs=self._accounts.earlier_runs,
+            arrays=_as_numpy(arrays),
+            average={name: value.numpy() for name, value in self._average.average.items()},
+            iterates=self._average.iterates,
+            clipping_norms=self._accounts.clipping_norms,
+            left_out=frozenset(self._accounts.left_out),
+            strategy=read_state(self.strategy),
+            random=RandomState.now(),
         )
-        self._open_accounts(online)
-
-    def _partition(self, clients: Iterable[EnrolledClient]) -> str:
-        """The name of the split that the clients hold: every run on one ledger must have the same."""
-        splits = {client.num_partitions for client in clients}
-        names = [
-            f"{parts} clients: {self.task.partition(parts)}" if parts else "own folders" for parts in sorted(splits)
-        ]
-        if len(names) != 1:
-            raise LedgerError(f"the clients hold parts of different splits ({'; '.join(names)}); start them alike.")
-        return names[0]
-
-    def _open_accounts(self, clients: Iterable[EnrolledClient]) -> None:
-        """Open the clients' accounts, each bound to the key of its client."""
-        self._keys |= {client.client_id: client.key_hash for client in clients}
-        self._ledger.bind_keys({client.client_id: client.key_hash for client in clients if client.key_hash})
-        self._accountant.enrol(
-            {client.client_id: dataset_id(self.task, client.client_id) for client in clients},
-            {client.client_id: self.plan.event(client.shard_size) for client in clients},
-        )
-
-    def _admit_late(self, grid: Grid) -> None:
-        """Open accounts for clients that have come since the last round; whoever cannot have one stays out, alone."""
-        self._registry.enrol_new(grid)
-        for client in self._registry.online(grid).values():
-            try:
-                if client.client_id not in self._keys:
-                    self._open_accounts([client])
-                elif self._keys[client.client_id] != client.key_hash:
-                    raise LedgerError("it comes with another key than at its first round")
-            except (LedgerError, MechanismChanged) as problem:
-                log.warning("Client %s is left out: %s", client.client_id, problem)
-                self._left_out.add(client.client_id)
 
     def _sample(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Message]:
         """The wrapped strategy's messages, to clients with budget left; none if it has too few of those to go on."""
-        spent = self._accountant.spent()
-        barred = self._left_out | {client_id for client_id, client in spent.items() if client.exhausted}
-        allowed = spent.keys() - barred
+        allowed = self._accounts.open_to(server_round)
 
         def eligible() -> list[int]:
             return [node_id for node_id, client in self._registry.online(grid).items() if client.client_id in allowed]
@@ -241,36 +274,15 @@ class PrivateStrategy(Strategy):
         try:
             return list(self.strategy.configure_train(server_round, arrays, config, view))
         except TooFewClientsError:
-            if not barred:
-                raise
+            if allowed >= {client.client_id for client in self._registry.online(grid).values()}:
+                raise  # nobody is left out, and still there are too few
             return []
 
-    def _grant(self, client: EnrolledClient, server_round: int, steps: int) -> Grant:
-        event = self.plan.event(client.shard_size)
-        return Grant(
-            run_id=self.run_id,
-            client_id=client.client_id,
-            round=server_round,
-            steps=steps,
-            sampling_rate=event.sampling_rate,
-            noise_multiplier=event.noise_multiplier,
-            relation=event.relation,
-            clipping_norm=self.config.clipping_norm,
-            clipping=self.config.clipping,
-            expected_batch_size=event.sampling_rate * self.plan.shard_size(client.shard_size),
-            optimizer=self.config.optimizer,
-            learning_rate=self.config.learning_rate,
-            momentum=self.config.momentum,
-            weight_decay=self.config.weight_decay,
-            earlier_runs=self._earlier_runs,
-        )
-
-    def _weighted(self, reply: Message) -> Message:
-        """The reply as the wrapped strategy expects it: the update, and the client's public weight."""
-        client = self._registry[reply.metadata.src_node_id]
-        weight = MetricRecord(
-            {getattr(self.strategy, "weighted_by_key", "num-examples"): self.plan.weight(client.shard_size)}
-        )
+    def _weighted(self, client_id: str) -> Message:
+        """A client's reply as the wrapped strategy expects it: the update, and the client's public weight."""
+        node_id = next(node for node, grant in self._opened.grants.items() if grant.client_id == client_id)
+        reply, size = self._outcome.updates[client_id], self._registry[node_id].shard_size
+        weight = MetricRecord({getattr(self.strategy, "weighted_by_key", "num-examples"): self.plan.weight(size)})
         reply.content = RecordDict({ARRAYS: reply.content[ARRAYS], "metrics": weight})
         return reply
 
@@ -280,7 +292,8 @@ class PrivateStrategy(Strategy):
         with torch.no_grad():
             return MetricRecord(dict(self.task.evaluate(model.eval())))
 
-    def _finish_round(self, server_round: int, evaluate: EvaluateFn) -> None:
+    def _finish_round(self, server_round: int, arrays: ArrayRecord, evaluate: EvaluateFn) -> None:
+        """Tell the observers, then keep where the run stands: what is recorded beyond that is done again."""
         assert self.result.arrays is not None
         metrics = evaluate(server_round, self.result.arrays)
         if metrics is not None:
@@ -288,12 +301,17 @@ class PrivateStrategy(Strategy):
         record = RoundRecord(
             round=server_round,
             metrics={name: float(value) for name, value in (metrics or {}).items() if isinstance(value, int | float)},
-            spent=self._accountant.spent(),
+            spent=self._accounts.spent(),
             participants=tuple(sorted(self._outcome.updates)),
             failures=dict(sorted(self._outcome.failures.items())),
         )
         for observe in self._observers:
             observe(record)
+        self._accounts.sign(self._checkpoints)
+        reach("server.round-recorded")
+        if self._checkpoints:
+            save_checkpoint(self._checkpoints, self._checkpoint(server_round, arrays))
+        reach("server.checkpointed")
 
     def _check_outcome(self, server_round: int) -> None:
         """Stop when a round gave nothing and not because budgets are spent."""
@@ -308,6 +326,10 @@ class PrivateStrategy(Strategy):
 
 def _as_arrays(parameters: Mapping[str, torch.Tensor]) -> ArrayRecord:
     return ArrayRecord({name: Array(parameter.numpy()) for name, parameter in parameters.items()})
+
+
+def _as_numpy(arrays: ArrayRecord) -> dict[str, NDArray[Any]]:
+    return {name: array.numpy() for name, array in arrays.items()}
 
 
 def _with_grant(message: Message, grant: Grant) -> Message:

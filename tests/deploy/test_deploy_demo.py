@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
+from fedprivacy.budget import PrivacyBudget
 from fedprivacy.deploy import (
     DeploymentError,
     LoopbackFederation,
@@ -22,7 +23,12 @@ from fedprivacy.deploy.data import write_digits
 from fedprivacy.deploy.demo import HOSPITALS
 from fedprivacy.deploy.environment import HOST, flower_environment, free_ports, program
 from fedprivacy.deploy.processes import SupervisedProcess
+from fedprivacy.flower.accounts import WITNESS
+from fedprivacy.flower.local import ODOMETER
 from fedprivacy.history import REPORT, read_history
+from fedprivacy.ledger import ChargeState, Ledger
+from fedprivacy.ledger.verify import read_witness, verify_ledger
+from fedprivacy.odometer import Odometer
 from tests.deploy.survivors import processes_of
 
 REPOSITORY = Path(__file__).parents[2]
@@ -60,7 +66,14 @@ def test_every_client_spends_within_its_budget_on_both_sides(demo):
     last = read_history(demo.out).rounds[-1]
     assert all(0 < client.epsilon <= BUDGET["epsilon"] for client in last.spent.values())
     for name in HOSPITALS:
-        assert (demo.out.parent / "data" / name / "odometer.db").stat().st_size > 0
+        odometer = Odometer(demo.out.parent / "data" / name / ODOMETER, PrivacyBudget(**BUDGET))
+        assert sum(odometer.history().values()) == last.spent[name].steps
+
+
+def test_the_ledger_verifies_and_a_witness_of_it_lies_beside_the_results(demo):
+    witness = read_witness(demo.out / WITNESS)
+    verified = verify_ledger(Ledger(demo.ledger), signers=[witness.public_key], witnesses=[witness])
+    assert {charge.state for charge in verified.book.charges.values()} == {ChargeState.COMMITTED}
 
 
 def test_no_process_and_no_open_port_is_left(demo):

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedprivacy.events import NeighbouringRelation
-from fedprivacy.flower.records import Grant
+from fedprivacy.flower.records import Grant, Receipt
 from fedprivacy.plan import RunPlan
 from fedprivacy.tasks import Recipe, Shard, ShardSource
 
@@ -68,6 +68,7 @@ A_GRANT = Grant(
     run_id="run",
     client_id="client-0",
     round=3,
+    attempt=1,
     steps=2,
     sampling_rate=0.5,
     noise_multiplier=1.5,
@@ -80,4 +81,22 @@ A_GRANT = Grant(
     momentum=0.0,
     weight_decay=0.0,
     earlier_runs=0,
+    charged="",
+    server_key="",
+    signature="",
 )
+
+A_RECEIPT = Receipt(
+    run_id="run",
+    client_id="client-0",
+    round=3,
+    attempt=1,
+    steps=2,
+    sampling_rate=0.5,
+    noise_multiplier=1.5,
+    relation=NeighbouringRelation.ZERO_OUT,
+    clipping_norm=0.3,
+    update="",
+    signature="",
+)
+"""The receipt that matches it."""

@@ -3,7 +3,6 @@
 import math
 
 import pytest
-from flwr.app import ConfigRecord
 from flwr.serverapp.strategy import FedAvg
 
 from fedprivacy.adaptive import QuantileClipping
@@ -15,19 +14,20 @@ from tests.flower.blobs import Blobs, plan_of
 
 
 def run(plan):
-    """The round records, and each client's own state after the run."""
+    """The round records, each client's own state after the run, and the clipping norms that the server knows."""
     records = []
-    strategy = FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
     grid = InProcessGrid(private_client(plan.task, plan.config), plan.config.clients, {})
-    PrivateStrategy(strategy, plan, observers=[records.append]).start(grid)
-    return records[1:], [context.state for context in grid._contexts.values()]
+    fedavg = FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
+    strategy = PrivateStrategy(fedavg, plan, observers=[records.append])
+    strategy.start(grid)
+    return records[1:], [context.state for context in grid._contexts.values()], strategy._accounts.clipping_norms
 
 
 @pytest.mark.parametrize("clipping", CLIPPINGS)
 def test_every_clipping_trains_at_the_same_cost(clipping, tmp_path):
     plan = plan_of(Blobs(), clipping=clipping, epsilon=50.0, rounds=8, ledger=f"sqlite:///{tmp_path / 'l.db'}")
     flat = plan_of(Blobs(), epsilon=50.0, rounds=8, ledger=f"sqlite:///{tmp_path / 'flat.db'}")
-    records, _ = run(plan)
+    records, *_ = run(plan)
     assert records[-1].metrics["accuracy"] > 0.75
     assert plan.event() == flat.event()
     assert [c.epsilon for c in records[-1].spent.values()] == [c.epsilon for c in run(flat)[0][-1].spent.values()]
@@ -53,7 +53,7 @@ def test_the_setting_chooses_the_clipping(monkeypatch, tmp_path):
     }
 
 
-def test_an_adapted_norm_is_kept_by_the_client_from_round_to_round(monkeypatch, tmp_path):
+def test_an_adapted_norm_is_kept_by_the_server_from_round_to_round(monkeypatch, tmp_path):
     norms = []
     train = DPSGD.train
 
@@ -64,17 +64,22 @@ def test_an_adapted_norm_is_kept_by_the_client_from_round_to_round(monkeypatch, 
 
     monkeypatch.setattr(DPSGD, "train", noting)
     settings = {"clients": 1, "rounds": 4, "noise_multiplier": 2.0, "clipping_norm": 0.01, "clipping": "adaptive"}
-    _, (state,) = run(plan_of(Blobs(), **settings, ledger=f"sqlite:///{tmp_path / 'l.db'}"))
+    _, (state,), kept = run(plan_of(Blobs(), **settings, ledger=f"sqlite:///{tmp_path / 'l.db'}"))
     starts, ends = zip(*norms, strict=True)
     assert starts[0] == 0.01
     assert list(starts[1:]) == list(ends[:-1])
     assert len(set(ends)) > 1
-    (kept,) = (r for r in state.config_records.values() if isinstance(r, ConfigRecord))
-    assert kept["clipping-norm"] == ends[-1]
+    assert kept == {"client-0": ends[-1]}
+    assert not state  # a client's process may end after any round
     assert not math.isclose(ends[-1], 0.01, rel_tol=0.05)
     norms.clear()  # another run begins with its own setting
     run(plan_of(Blobs(), **settings, ledger=f"sqlite:///{tmp_path / 'other.db'}"))
     assert norms[0][0] == 0.01
+
+
+def test_a_norm_that_stays_is_not_kept(tmp_path):
+    plan = plan_of(Blobs(), clients=2, rounds=1, clipping="flat", ledger=f"sqlite:///{tmp_path / 'l.db'}")
+    assert run(plan)[2] == {}
 
 
 def test_an_unknown_clipping_is_named(tmp_path):

@@ -1,16 +1,35 @@
 """What a ClientApp does on a data owner's host, where it trusts no server."""
 
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 
+from fedprivacy.budget import PrivacyBudget
+from fedprivacy.deploy.keys import write_client_key
 from fedprivacy.dpsgd import DPSGD
 from fedprivacy.events import NeighbouringRelation
 from fedprivacy.flower import InProcessGrid, private_client
-from fedprivacy.flower.records import ENROL, ENROLMENT, GRANT, RECEIPT, REFUSAL, Refusal, RefusalCode
-from fedprivacy.ledger import Ledger
+from fedprivacy.flower.histories import claims_of, history_text
+from fedprivacy.flower.records import (
+    ENROL,
+    ENROLMENT,
+    GRANT,
+    GRANT_PURPOSE,
+    RECEIPT,
+    REFUSAL,
+    Enrolment,
+    Receipt,
+    Refusal,
+    RefusalCode,
+)
+from fedprivacy.flower.release import RECEIPT_PURPOSE, digest
+from fedprivacy.odometer import Odometer
+from fedprivacy.signing import server_public_key, sign, signed_by_client
 from tests.flower.blobs import A_GRANT, Blobs, plan_of
 
 
@@ -26,9 +45,24 @@ def identity():
     InProcessGrid(private_client(), 1, {})
 
 
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    """A client's key, as a SuperNode has it."""
+    return write_client_key(tmp_path_factory.mktemp("keys"), "hospital")
+
+
 @pytest.fixture
-def node(tmp_path):
-    return {"folder": str(tmp_path), "epsilon": 3.0, "delta": 1e-3, "client-id": "hospital"}
+def node(tmp_path, keys):
+    return {
+        "folder": str(tmp_path),
+        "epsilon": 3.0,
+        "delta": 1e-3,
+        "client-id": "hospital",
+        "key": str(keys.private_key),
+    }
+
+
+SERVER, STRANGER = (Ed25519PrivateKey.from_private_bytes(bytes([i] * 32)) for i in (1, 2))
 
 
 def send(message_type, content, node, *, task=None, seed=None):
@@ -38,23 +72,25 @@ def send(message_type, content, node, *, task=None, seed=None):
     return private_client(task, config)(Message(content, 7, message_type), context)
 
 
-def grant_message(round=1, steps=2, noise_multiplier=2.0, run_id="run", **changed):
-    asked = {"run_id": run_id, "round": round, "steps": steps, "noise_multiplier": noise_multiplier}
-    grant = replace(A_GRANT, **asked, clipping_norm=1.0, expected_batch_size=15.0, learning_rate=0.5)
-    record = ConfigRecord({**grant.to_record(), **changed})
-    return RecordDict({GRANT: record})
+def a_grant(*, signer=SERVER, **changed):
+    """A grant, signed by a server."""
+    usual = {"round": 1, "noise_multiplier": 2.0, "clipping_norm": 1.0, "expected_batch_size": 15.0}
+    grant = replace(A_GRANT, **usual | {"learning_rate": 0.5, "server_key": server_public_key(signer)} | changed)
+    return replace(grant, signature=sign(signer, GRANT_PURPOSE, grant.signed_bytes()))
+
+
+def grant_message(grant, **forged):
+    return RecordDict({GRANT: ConfigRecord({**grant.to_record(), **forged})})
 
 
 def arrays_of(task):
-    from flwr.app import Array
-
     return ArrayRecord({n: Array(p.detach().numpy()) for n, p in task.model().named_parameters()})
 
 
-def train(node, **kwargs):
-    task, seed = kwargs.pop("task", Blobs()), kwargs.pop("seed", None)
-    content = grant_message(**kwargs)
-    content["arrays"] = arrays_of(task)
+def train(node, *, task=None, seed=None, forged=None, **changed):
+    """Send a grant that a server signed, with `changed` fields, and after that `forged` ones."""
+    content = grant_message(a_grant(**changed), **forged or {})
+    content["arrays"] = arrays_of(task or Blobs())
     return send(MessageType.TRAIN, content, node, task=task, seed=seed)
 
 
@@ -62,9 +98,16 @@ def code(reply):
     return Refusal.from_record(reply.content[REFUSAL]).code
 
 
+def odometer(node):
+    return Odometer(Path(node["folder"]) / "odometer.log", PrivacyBudget(node["epsilon"], node["delta"]))
+
+
 def spent(node):
-    accounts = Ledger(f"sqlite:///{node['folder']}/odometer.db").accounts(["this shard"])
-    return sum(accounts["this shard"].history.values()) if accounts else 0
+    return sum(odometer(node).history().values())
+
+
+def weights(reply):
+    return np.concatenate([a.numpy().ravel() for a in reply.content["arrays"].values()])
 
 
 def test_it_enrols_and_trains_within_its_own_budget(node):
@@ -88,10 +131,105 @@ def test_its_odometer_refuses_when_its_own_budget_is_spent_whatever_the_server_g
     assert code(train(node, round=1, steps=10, run_id="another run")) is RefusalCode.BUDGET_EXHAUSTED
 
 
-def test_a_replayed_grant_is_not_trained_again(node):
-    assert RECEIPT in train(node).content
-    assert code(train(node)) is RefusalCode.CLIENT_FAILED
+def test_a_replayed_grant_is_answered_with_what_was_sealed_and_not_trained_again(node, monkeypatch):
+    first = train(node)
+    monkeypatch.setattr(DPSGD, "train", lambda *_, **__: pytest.fail("trained again"))
+    again = train(node)
+    assert np.array_equal(weights(first), weights(again))
+    assert dict(first.content[RECEIPT]) == dict(again.content[RECEIPT])
     assert spent(node) == 2
+
+
+def test_a_grant_whose_update_was_lost_in_a_crash_is_not_trained_again(node, monkeypatch):
+    with monkeypatch.context() as broken:
+        broken.setattr(DPSGD, "train", lambda *_, **__: 1 / 0)
+        train(node)
+    assert code(train(node)) is RefusalCode.ALREADY_CHARGED
+    assert spent(node) == 2
+    assert RECEIPT in train(node, attempt=2).content
+    assert spent(node) == 4
+
+
+def test_a_damaged_sealed_update_is_not_sent(node):
+    train(node)
+    for file in (Path(node["folder"]) / "odometer.log.sealed").iterdir():
+        content = bytearray(file.read_bytes())
+        content[-3] ^= 1
+        file.write_bytes(content)
+    assert code(train(node)) is RefusalCode.ALREADY_CHARGED
+    assert spent(node) == 2
+
+
+def test_a_receipt_is_signed_with_the_client_s_key_together_with_its_update(node, keys):
+    reply = train(node)
+    receipt = Receipt.from_record(reply.content[RECEIPT])
+    key = load_ssh_public_key(keys.public_key.read_bytes())
+    pem = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+    assert signed_by_client(pem, RECEIPT_PURPOSE, receipt.signed_bytes(), receipt.signature)
+    forged = replace(receipt, steps=1)
+    assert not signed_by_client(pem, RECEIPT_PURPOSE, forged.signed_bytes(), receipt.signature)
+    assert receipt.update == digest({name: array.numpy() for name, array in reply.content["arrays"].items()})
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"signature": ""},
+        {"signature": "zz"},
+        {"steps": 3},
+        {"learning_rate": 0.6},
+        {"server_key": ""},
+        {"server_key": "ab" * 32},
+        {"server_key": server_public_key(STRANGER)},
+    ],
+    ids=str,
+)
+def test_a_grant_that_its_server_did_not_sign_is_refused_before_anything_is_charged(node, forged):
+    assert code(train(node, forged=forged)) is RefusalCode.GRANT_INVALID
+    assert spent(node) == 0
+
+
+def test_a_grant_of_another_run_s_key_is_refused_and_gets_nothing_that_was_sealed(node):
+    train(node)
+    assert code(train(node, signer=STRANGER)) is RefusalCode.GRANT_INVALID
+    assert code(train(node, signer=STRANGER, round=2)) is RefusalCode.GRANT_INVALID
+    assert spent(node) == 2
+    assert RECEIPT in train(node, signer=STRANGER, run_id="its own").content
+
+
+def test_a_client_that_names_its_server_s_key_heeds_no_other(node):
+    node["server-key"] = server_public_key(SERVER)
+    assert RECEIPT in train(node).content
+    assert code(train(node, signer=STRANGER, run_id="its own")) is RefusalCode.GRANT_INVALID
+    assert spent(node) == 2
+
+
+def test_what_the_server_s_ledger_holds_more_counts_from_then_on(node):
+    """The client's disk was put back to an older state: the larger of both books counts."""
+    train(node, charged=history_text({a_grant().event: 9}))
+    assert spent(node) == 9
+    train(node, round=2, charged=history_text({a_grant().event: 5}))
+    assert spent(node) == 11
+
+
+def test_it_says_at_enrolment_what_its_odometer_holds(node):
+    train(node)
+    train(node, round=2, steps=1)
+    record = send(ENROL, RecordDict(), node).content[ENROLMENT]
+    assert claims_of(Enrolment.from_record(record).spent) == {("run", a_grant().event): 3}
+
+
+def test_a_client_without_a_key_is_refused(node):
+    del node["key"]
+    assert code(train(node)) is RefusalCode.NO_KEY
+    assert code(train(node | {"key": __file__})) is RefusalCode.NO_KEY
+
+
+def test_a_damaged_odometer_lets_nothing_be_read_and_names_no_value(node):
+    train(node)
+    file = Path(node["folder"]) / "odometer.log"
+    file.write_bytes(file.read_bytes()[:100])
+    assert code(train(node, round=2)) is RefusalCode.ODOMETER_UNUSABLE
 
 
 def test_noise_that_a_server_changes_mid_way_is_refused(node):
@@ -117,7 +255,7 @@ def test_a_partition_id_alone_does_not_make_a_simulation(node):
 
 
 def test_a_malformed_grant_is_refused_before_anything_is_charged(node):
-    assert code(train(node, noise_multiplier=2.0, steps_more=1)) is RefusalCode.GRANT_INVALID
+    assert code(train(node, forged={"steps_more": 1})) is RefusalCode.GRANT_INVALID
     assert spent(node) == 0
 
 
@@ -158,21 +296,19 @@ def test_another_word_for_the_same_records_opens_no_second_account(node):
     assert code(train(node, round=2, steps=8, task=Renamed())) is RefusalCode.BUDGET_EXHAUSTED
 
 
-def test_an_odometer_in_memory_is_refused(node):
-    for url in ("sqlite://", "sqlite:///", "sqlite:///:memory:", "sqlite:///file:x?mode=memory&uri=true"):
-        assert code(train(node | {"odometer": url})) is RefusalCode.CLIENT_FAILED
+def test_an_odometer_that_cannot_be_made_is_refused(node):
+    assert code(train(node | {"odometer": "/proc/nowhere/odometer.log"})) is RefusalCode.ODOMETER_UNUSABLE
 
 
 @pytest.mark.parametrize("changed", [{"clipping_norm": 1e-30}, {"learning_rate": float("inf")}])
 def test_settings_that_would_void_the_clipping_are_refused_before_anything_is_charged(node, changed):
-    assert code(train(node, **changed)) is RefusalCode.GRANT_INVALID
+    assert code(train(node, forged=changed)) is RefusalCode.GRANT_INVALID
     assert spent(node) == 0
 
 
 def test_two_deployed_clients_never_share_noise(node, tmp_path):
-    def weights(folder):
+    def update(folder):
         folder.mkdir()
-        reply = train(node | {"folder": str(folder)})
-        return np.concatenate([a.numpy().ravel() for a in reply.content["arrays"].values()])
+        return weights(train(node | {"folder": str(folder)}))
 
-    assert not np.array_equal(weights(tmp_path / "a"), weights(tmp_path / "b"))
+    assert not np.array_equal(update(tmp_path / "a"), update(tmp_path / "b"))

@@ -1,16 +1,19 @@
 """Records on the wire are strict: whatever is not exactly a grant is no grant."""
 
 import dataclasses
+import math
 
 import pytest
 from flwr.app import ConfigRecord
 
-from fedprivacy.flower.records import VERSION, Enrolment, Grant, Receipt, RecordError, Refusal, RefusalCode
-from tests.flower.blobs import A_GRANT
+from fedprivacy.flower.histories import claims_of, claims_text, history_of, history_text
+from fedprivacy.flower.records import Enrolment, Grant, Receipt, Refusal, RefusalCode
+from fedprivacy.flower.wire import VERSION, RecordError
+from tests.flower.blobs import A_GRANT, A_RECEIPT
 
 
 @pytest.mark.parametrize(
-    "record", [A_GRANT, A_GRANT.receipt(), Enrolment("client-0", 7, 10), Refusal(RefusalCode.CLIENT_FAILED)]
+    "record", [A_GRANT, A_RECEIPT, Enrolment("client-0", 7, 10, ""), Refusal(RefusalCode.CLIENT_FAILED)]
 )
 def test_records_survive_the_wire(record):
     assert type(record).from_record(record.to_record()) == record
@@ -60,11 +63,57 @@ def test_a_wrong_value_is_refused(name, value):
 def test_a_negative_shard_size_cannot_become_a_weight():
     with pytest.raises(RecordError, match="shard_size is -5"):
         Enrolment.from_record(
-            ConfigRecord({"version": VERSION, "client_id": "a", "shard_size": -5, "num_partitions": 3})
+            ConfigRecord({"version": VERSION, "client_id": "a", "shard_size": -5, "num_partitions": 3, "spent": ""})
         )
 
 
-def test_the_receipt_states_what_the_grant_allowed():
-    receipt = A_GRANT.receipt()
-    assert isinstance(receipt, Receipt)
-    assert all(getattr(receipt, f.name) == getattr(A_GRANT, f.name) for f in dataclasses.fields(Receipt))
+@pytest.mark.parametrize("norm", [0.0, -1.0, 1e-30, 1e7, math.inf, math.nan])
+def test_a_receipt_with_an_impossible_clipping_norm_is_refused(norm):
+    with pytest.raises(RecordError, match="clipping_norm is"):
+        Receipt.from_record(ConfigRecord({**A_RECEIPT.to_record(), "clipping_norm": norm}))
+
+
+def test_a_receipt_matches_its_grant_wherever_the_clipping_norm_has_arrived_and_no_other():
+    receipt = A_RECEIPT
+    assert receipt.matches(A_GRANT)
+    assert dataclasses.replace(receipt, clipping_norm=0.7).matches(A_GRANT)
+    assert not dataclasses.replace(receipt, steps=1).matches(A_GRANT)
+    assert not dataclasses.replace(receipt, client_id="client-1").matches(A_GRANT)
+
+
+def test_a_signature_covers_every_other_field():
+    for name, value in {"steps": 3, "clipping_norm": 0.5, "client_id": "x", "charged": "[]", "attempt": 2}.items():
+        assert dataclasses.replace(A_GRANT, **{name: value}).signed_bytes() != A_GRANT.signed_bytes()
+    assert dataclasses.replace(A_GRANT, signature="ab").signed_bytes() == A_GRANT.signed_bytes()
+
+
+def test_histories_survive_the_wire():
+    claims = {("run", A_GRANT.event): 4, ("other", dataclasses.replace(A_GRANT.event, noise_multiplier=2.0)): 9}
+    assert claims_of(claims_text(claims)) == claims
+    assert history_of(history_text({A_GRANT.event: 7})) == {A_GRANT.event: 7}
+    assert claims_of("") == history_of("") == {}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "x",
+        "{}",
+        "7",
+        "[7]",
+        "[[]]",
+        '[["run", 0.5, 1.0, "zero-out", -1]]',
+        '[["run", 0.5, 1.0, "zero-out", 1e3]]',
+        '[["run", 0.5, 1.0, "zero-out", true]]',
+        '[["run", 0.5, 1.0, "zero-out", 99999999999999999999]]',
+        '[["run", 5, 1.0, "zero-out", 1]]',
+        '[["run", 0.5, "1.0", "zero-out", 1]]',
+        '[["run", 0.5, 1.0, "nothing", 1]]',
+        '[["run", 0.5, Infinity, "zero-out", 1]]',
+        '[[7, 0.5, 1.0, "zero-out", 1]]',
+        str([["run", 0.5, 1.0, "zero-out", 1]] * 10_001).replace("'", '"'),
+    ],
+)
+def test_a_history_that_is_none_is_refused(text):
+    with pytest.raises(RecordError, match="history"):
+        claims_of(text)

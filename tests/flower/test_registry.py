@@ -20,7 +20,7 @@ def grid_of(*nodes):
 
     @app.query("enrol")
     def enrol(message, context):
-        return Message(RecordDict({ENROLMENT: Enrolment("mallory", 7, 0).to_record()}), reply_to=message)
+        return Message(RecordDict({ENROLMENT: Enrolment("mallory", 7, 0, "").to_record()}), reply_to=message)
 
     grid = InProcessGrid(app, len(nodes), {})
     infos = [NodeInfo(node_id=i, name=n, public_key=k) for i, (n, k) in zip(grid.get_node_ids(), nodes, strict=True)]
@@ -70,7 +70,7 @@ def test_a_node_that_does_not_answer_is_asked_again():
             return super().pull_messages(message_ids) if self.asked > 4 else []
 
     app = ClientApp()
-    app.query("enrol")(lambda message, _: release.enrolment(message, "a", 1, 1))
+    app.query("enrol")(lambda message, _: release.enrolment(message, "a", 1, 1, {}))
     grid, registry = Slow(app, 1, {}), ClientRegistry(0.15)
     with pytest.raises(TooFewClientsError, match="it did not answer"):
         registry.wait_for(grid, 1)
@@ -90,7 +90,7 @@ def test_during_a_run_a_silent_node_is_asked_once():
             return []
 
     app = ClientApp()
-    app.query("enrol")(lambda message, _: release.enrolment(message, "a", 1, 1))
+    app.query("enrol")(lambda message, _: release.enrolment(message, "a", 1, 1, {}))
     grid, registry = Mute(app, 2, {}), ClientRegistry(0.1)
     for _ in range(3):
         registry.enrol_new(grid)

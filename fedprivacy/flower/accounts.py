@@ -1,0 +1,234 @@
+"""The books of one run: who has an account, what is granted, what receipts say, and when that is signed."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from flwr.app import ConfigRecord, Message
+from flwr.serverapp import Grid
+
+from fedprivacy.accountant import CentralAccountant, ClientSpent
+from fedprivacy.accounting import MechanismChanged
+from fedprivacy.failpoints import reach
+from fedprivacy.flower.histories import history_text
+from fedprivacy.flower.records import GRANT, GRANT_PURPOSE, Grant
+from fedprivacy.flower.registry import ClientRegistry, EnrolledClient
+from fedprivacy.flower.replies import RoundOutcome, Unusable, checked_receipt
+from fedprivacy.identity import dataset_id
+from fedprivacy.ledger import Ledger, LedgerError
+from fedprivacy.ledger.checkpoints import sign_checkpoint
+from fedprivacy.plan import RunPlan
+from fedprivacy.signing import server_key, server_public_key, sign
+
+log = logging.getLogger("fedprivacy.server")
+
+WITNESS = "ledger-checkpoint.json"
+"""The newest signed checkpoint of the ledger, in the run's folder: away from the ledger, it bears witness to it."""
+
+
+class RunAccounts:
+    """Opens accounts for clients, grants against them, and settles what was granted.
+
+    Formal guarantee: see `fedprivacy.accountant`.
+
+    Args:
+        plan: the run's public numbers.
+        run_id: unique in the ledger.
+        registry: who is behind a node.
+        earlier_runs: of a run that goes on: what it was when it began. None: a new run.
+
+    Attributes:
+        left_out: clients that are not asked any more.
+        clipping_norms: where adaptive clipping has arrived, by client_id.
+        earlier_runs: runs that the ledger held before this one.
+        attempt: at the present round.
+    """
+
+    def __init__(self, plan: RunPlan, run_id: str, registry: ClientRegistry, earlier_runs: int | None) -> None:
+        self.left_out: set[str] = set()
+        self.clipping_norms: dict[str, float] = {}
+        self.earlier_runs = earlier_runs or 0
+        self.attempt = 1
+        self._plan = plan
+        self._run_id = run_id
+        self._registry = registry
+        self._resumed = earlier_runs is not None
+        self._handed_out_again = False
+        self._keys: dict[str, str] = {}
+        self._deployed: bool  # these four are set by `open`, when it is known who the clients are
+        self._signing_key: Ed25519PrivateKey | None
+        self._ledger: Ledger
+        self._accountant: CentralAccountant
+
+    def open(self, grid: Grid) -> None:
+        """Open the ledger, and the accounts of the clients that are there: their identities say whether it is real.
+
+        Raises:
+            LedgerError: the ledger contradicts this run, or cannot be used.
+            MechanismChanged: a client was charged for another mechanism than its filter composes with.
+            SigningKeyError: the signing key cannot be used.
+        """
+        online, config = list(self._registry.online(grid).values()), self._plan.config
+        self._deployed = any(client.public_key for client in online)
+        file = config.signing_key_file(deployed=self._deployed)
+        self._signing_key = server_key(file) if file else None
+        self._ledger = Ledger(config.ledger_url(deployed=self._deployed))
+        if self._resumed:
+            self._ledger.resume_run(self._run_id)
+        else:
+            task, partition = self._plan.task, self._partition(online)
+            self.earlier_runs = self._ledger.open_run(self._run_id, task.dataset, partition)
+        reach("server.run-opened")
+        relation = self._plan.relation
+        self._accountant = CentralAccountant(self._ledger, self._run_id, relation, config.budget, config.filter)
+        self._open_accounts(online)
+
+    def admit_late(self, grid: Grid) -> None:
+        """Open accounts for clients that have come since the last round; whoever cannot have one stays out, alone."""
+        self._registry.enrol_new(grid)
+        for client in self._registry.online(grid).values():
+            try:
+                if client.client_id not in self._keys:
+                    self._open_accounts([client])
+                elif self._keys[client.client_id] != client.key_hash:
+                    raise LedgerError("it comes with another key than at its first round")
+            except (LedgerError, MechanismChanged) as problem:
+                log.warning("Client %s is left out: %s", client.client_id, problem)
+                self.left_out.add(client.client_id)
+
+    def spent(self) -> dict[str, ClientSpent]:
+        """Every enrolled client's privacy loss, by client_id."""
+        return self._accountant.spent()
+
+    def begin(self, server_round: int, attempt: int = 1) -> None:
+        """Begin an attempt at a round.
+
+        The first round of a run that goes on may have been charged before the run was stopped. What it granted then is
+        handed out again: a deployed client answers it from what it sealed, and a seeded one draws the same noise, so
+        that nothing new is released. A simulated client whose noise is secret trains anew, and is charged anew.
+        """
+        self.attempt, self._handed_out_again = attempt, False
+        if not self._resumed:
+            return
+        self._resumed = False
+        last = self._ledger.last_attempt(self._run_id, server_round)
+        self._handed_out_again = last > 0 and (self._deployed or self._plan.config.seed is not None)
+        self.attempt = last if self._handed_out_again else last + 1
+
+    def open_to(self, server_round: int) -> set[str]:
+        """Clients that may be asked in a round: with budget left, or charged for it already."""
+        with_budget = {client_id for client_id, client in self.spent().items() if not client.exhausted}
+        charged = self._accountant.charged(server_round, self.attempt) if self._handed_out_again else set()
+        return (with_budget | charged) - self.left_out
+
+    def grant(self, server_round: int, clients: Mapping[int, EnrolledClient]) -> dict[int, Grant]:
+        """Reserve what clients may spend in a round, before any message leaves.
+
+        Args:
+            server_round: the round.
+            clients: whom the strategy wants to ask, by node id.
+
+        Returns:
+            What each may spend, by node id. Exhausted clients are missing.
+        """
+        wanted = dict.fromkeys((client.client_id for client in clients.values()), self._plan.config.local_steps)
+        granted = self._accountant.grant(server_round, wanted, attempt=self.attempt, resumed=self._handed_out_again)
+        reach("server.reserved")
+        charged = self._accountant.histories(granted) if self._deployed else {}
+        texts = {client_id: history_text(history) for client_id, history in charged.items()}
+        return {
+            node_id: self._signed(self._grant(c, server_round, granted[c.client_id], texts.get(c.client_id, "")))
+            for node_id, c in clients.items()
+            if c.client_id in granted
+        }
+
+    def settle(self, server_round: int, outcome: RoundOutcome) -> None:
+        """Commit what receipts confirm, return what was refused untouched."""
+        self._accountant.commit(server_round, outcome.spent, attempt=self.attempt)
+        self._accountant.void(server_round, outcome.untouched, attempt=self.attempt)
+        self.left_out.update(outcome.exhausted)
+        if self._plan.config.clipping == "adaptive":
+            self.clipping_norms |= outcome.clipping_norms
+        reach("server.settled")
+
+    def settle_late(self, asked: Message, reply: Message) -> None:
+        """Commit a charge whose receipt comes after its round; the update is too old to be averaged."""
+        record = asked.content.get(GRANT)
+        if reply.has_error() or not isinstance(record, ConfigRecord):
+            return
+        grant = Grant.from_record(record)
+        try:
+            receipt = checked_receipt(reply, grant, self._registry[asked.metadata.dst_node_id].public_key or None)
+        except Unusable as problem:
+            log.warning("Client %s answered round %d too late: %s.", grant.client_id, grant.round, problem)
+            return
+        self._accountant.commit(grant.round, {grant.client_id: receipt.signature}, attempt=grant.attempt)
+        log.warning("Client %s answered round %d too late; its charge is confirmed.", grant.client_id, grant.round)
+
+    def sign(self, folder: Path | None) -> None:
+        """Sign where the ledger's journal ends, and leave a copy in `folder`, if the run has a signing key."""
+        if self._signing_key is None:
+            return
+        signed = sign_checkpoint(self._ledger, self._signing_key)
+        if signed is not None and folder is not None:
+            (folder / WITNESS).write_text(json.dumps(signed._asdict()) + "\n")
+
+    def _partition(self, clients: Iterable[EnrolledClient]) -> str:
+        """The name of the split that the clients hold: every run on one ledger must have the same."""
+        splits = {client.num_partitions for client in clients}
+        named: Callable[[int], str] = self._plan.task.partition
+        names = [f"{parts} clients: {named(parts)}" if parts else "own folders" for parts in sorted(splits)]
+        if len(names) != 1:
+            raise LedgerError(f"the clients hold parts of different splits ({'; '.join(names)}); start them alike.")
+        return names[0]
+
+    def _open_accounts(self, clients: Iterable[EnrolledClient]) -> None:
+        """Open the clients' accounts, each bound to the key of its client and raised to what its odometer holds."""
+        clients = list(clients)
+        self._keys |= {client.client_id: client.key_hash for client in clients}
+        self._ledger.bind_keys({client.client_id: client.key_hash for client in clients if client.public_key})
+        added = self._accountant.enrol(
+            {client.client_id: dataset_id(self._plan.task, client.client_id) for client in clients},
+            {client.client_id: self._plan.event(client.shard_size) for client in clients},
+            {client.client_id: client.claims for client in clients if client.claims},
+        )
+        for client_id, steps in added.items():
+            log.warning(
+                "Client %s says that it spent %d steps more than the ledger held; they are charged now.",
+                client_id,
+                steps,
+            )
+
+    def _grant(self, client: EnrolledClient, server_round: int, steps: int, charged: str) -> Grant:
+        event, config = self._plan.event(client.shard_size), self._plan.config
+        return Grant(
+            run_id=self._run_id,
+            client_id=client.client_id,
+            round=server_round,
+            attempt=self.attempt,
+            steps=steps,
+            sampling_rate=event.sampling_rate,
+            noise_multiplier=event.noise_multiplier,
+            relation=event.relation,
+            clipping_norm=self.clipping_norms.get(client.client_id, config.clipping_norm),
+            clipping=config.clipping,
+            expected_batch_size=event.sampling_rate * self._plan.shard_size(client.shard_size),
+            optimizer=config.optimizer,
+            learning_rate=config.learning_rate,
+            momentum=config.momentum,
+            weight_decay=config.weight_decay,
+            earlier_runs=self.earlier_runs,
+            charged=charged,
+            server_key=server_public_key(self._signing_key) if self._signing_key and self._deployed else "",
+            signature="",
+        )
+
+    def _signed(self, grant: Grant) -> Grant:
+        if self._signing_key is None or not self._deployed:
+            return grant
+        return replace(grant, signature=sign(self._signing_key, GRANT_PURPOSE, grant.signed_bytes()))

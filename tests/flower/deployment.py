@@ -1,0 +1,56 @@
+"""A deployment in one process: clients with keys, folders and odometers of their own, on the in-process engine."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+from flwr.app import Context, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
+
+from fedprivacy.deploy.keys import ClientKeys, write_client_key
+from fedprivacy.flower import InProcessGrid, private_client
+from fedprivacy.flower.local import ODOMETER
+from fedprivacy.odometer import Odometer
+from fedprivacy.plan import RunPlan
+
+
+def pem(keys: ClientKeys) -> bytes:
+    """A public key as the SuperLink knows it."""
+    key = load_ssh_public_key(keys.public_key.read_bytes())
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+
+
+class DeployedGrid(InProcessGrid):
+    """Registered SuperNodes, `hospital-0` and so on; each is a deployed client that trusts no server.
+
+    Args:
+        plan: of the run; `clients` says how many.
+        folder: for keys, data and odometers.
+        client_app: what they run; None: the real one.
+    """
+
+    def __init__(self, plan: RunPlan, folder: Path, client_app=None) -> None:
+        super().__init__(client_app or private_client(plan.task, plan.config), plan.config.clients, {})
+        self.folder = folder
+        self.names = {node_id: f"hospital-{i}" for i, node_id in enumerate(self.get_node_ids())}
+        self.keys = {name: _keys(folder, name) for name in self.names.values()}
+        for node_id, name in self.names.items():
+            (folder / name).mkdir(parents=True, exist_ok=True)
+            node = {"folder": str(folder / name), "client-id": name, "key": str(self.keys[name].private_key)}
+            budget = {"epsilon": plan.config.epsilon, "delta": plan.config.delta}
+            self._contexts[node_id] = Context(1, node_id, node | budget, RecordDict(), {})
+
+    def get_nodes(self):
+        return [NodeInfo(node_id=i, name=name, public_key=pem(self.keys[name])) for i, name in self.names.items()]
+
+    def odometer(self, plan: RunPlan, name: str) -> Odometer:
+        """A client's own book."""
+        return Odometer(self.folder / name / ODOMETER, plan.config.budget)
+
+
+def _keys(folder: Path, name: str) -> ClientKeys:
+    """A client's keys; those of an earlier life, if it had one."""
+    (folder / "keys").mkdir(parents=True, exist_ok=True)
+    made = ClientKeys(name, folder / "keys" / f"{name}.key", folder / "keys" / f"{name}.pub")
+    return made if made.private_key.exists() else write_client_key(folder / "keys", name)

@@ -1,0 +1,277 @@
+"""A run that is killed at any moment goes on after its last finished round, and ends as if nothing had happened."""
+
+import contextlib
+import os
+import random
+import signal
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord
+from flwr.serverapp.strategy import FedAdagrad, FedAvg, FedAvgM, FedYogi
+from safetensors.numpy import save_file
+
+from fedprivacy import failpoints
+from fedprivacy.config import STRATEGIES, ConfigError
+from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
+from fedprivacy.flower.checkpoint import CHECKPOINT, Checkpoint, load_checkpoint, save_checkpoint
+from fedprivacy.flower.strategy_state import read_state, write_state
+from fedprivacy.history import ROUNDS, START, RunFolderError, RunWriter
+from fedprivacy.ledger import LedgerError
+from fedprivacy.random_state import RandomState
+from server.strategies import build_strategy
+from tests.flower.blobs import Blobs, plan_of
+from tests.flower.runs import SAMPLING
+
+
+def begin(folder, make=build_strategy, observers=(), **settings):
+    """A new run in a folder: what it returns."""
+    random.seed(1)
+    plan = plan_of(Blobs(), out=str(folder), **settings)
+    watching = [RunWriter(folder, plan), *observers]
+    strategy = PrivateStrategy(make(plan.config), plan, observers=watching, checkpoints=folder)
+    return strategy.start(InProcessGrid(private_client(plan.task, plan.config), plan.config.clients, {}))
+
+
+def go_on(folder, make=build_strategy, observers=(), **settings):
+    """The same for a run that was stopped; its process has drawn other random numbers before."""
+    for seed in (random.seed, np.random.seed, torch.manual_seed):
+        seed(99)
+    plan, checkpoint = plan_of(Blobs(), out=str(folder), **settings), load_checkpoint(folder)
+    watching = [RunWriter(folder, plan, checkpoint.round), *observers]
+    strategy = PrivateStrategy(make(plan.config), plan, observers=watching, resume=checkpoint, checkpoints=folder)
+    return strategy.start(InProcessGrid(private_client(plan.task, plan.config), plan.config.clients, {}))
+
+
+def dies(work):
+    """Do the work in a child, which must be killed by it."""
+    child = os.fork()
+    if child == 0:
+        with contextlib.suppress(BaseException):  # whatever happens, the child must not go on with the tests
+            torch.set_num_threads(1)
+            work()
+        os._exit(0)
+    status = os.waitpid(child, 0)[1]
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+
+
+def killed(run, folder, *args, point="server.checkpointed", after=2, **settings):
+    """Do a run that is killed when it reaches a point for the first time since round `after` was told."""
+
+    def arm(record):
+        if record.round == after:
+            failpoints.arm(point)
+
+    dies(lambda: run(folder, *args, observers=[arm], **settings))
+
+
+def told(folder):
+    return (folder / START).read_bytes(), (folder / ROUNDS).read_bytes()
+
+
+def assert_same(resumed, whole):
+    assert list(resumed.arrays) == list(whole.arrays)
+    assert all(resumed.arrays[name].data == whole.arrays[name].data for name in whole.arrays)
+
+
+MAKERS = dict.fromkeys(STRATEGIES, build_strategy) | {
+    "fedavgm that remembers": lambda _: FedAvgM(**SAMPLING, server_learning_rate=0.9, server_momentum=0.5),
+    "fedyogi": lambda _: FedYogi(**SAMPLING),
+    "fedadagrad": lambda _: FedAdagrad(**SAMPLING),
+}
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_a_run_with_any_strategy_ends_as_if_it_had_never_been_killed(name, tmp_path):
+    settings = {"rounds": 4, "strategy": name if name in STRATEGIES else "fedavg"}
+    whole = begin(tmp_path / "whole", MAKERS[name], **settings)
+    killed(begin, tmp_path / "killed", MAKERS[name], **settings)
+    resumed = go_on(tmp_path / "killed", MAKERS[name], **settings)
+    assert_same(resumed, whole)
+    assert told(tmp_path / "killed") == told(tmp_path / "whole")
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"ema_decay": 0.5},
+        {"clipping": "adaptive", "clipping_norm": 0.01, "noise_multiplier": 2.0},
+        {"fraction_train": 0.5},
+        {"momentum": 0.9},
+        {"batch_size": 8.0, "noise_multiplier": 1.0},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_whatever_a_run_remembers_goes_on(settings, tmp_path):
+    whole = begin(tmp_path / "whole", rounds=5, **settings)
+    killed(begin, tmp_path / "killed", rounds=5, **settings)
+    assert_same(go_on(tmp_path / "killed", rounds=5, **settings), whole)
+    assert told(tmp_path / "killed") == told(tmp_path / "whole")
+
+
+@pytest.fixture(scope="module")
+def three_rounds(tmp_path_factory):
+    """A run that nobody stopped: its folder and what it returned."""
+    folder = tmp_path_factory.mktemp("whole")
+    return folder, begin(folder, rounds=3, epsilon=3.0)
+
+
+@pytest.mark.parametrize("after", [1, 2])
+@pytest.mark.parametrize("point", [point for point in failpoints.SERVER_POINTS if point != "server.run-opened"])
+def test_wherever_the_server_dies_no_round_is_lost_and_none_is_charged_twice(point, after, tmp_path, three_rounds):
+    """The budget is for three rounds and not one more, and the third is the one that is killed."""
+    folder, whole = three_rounds
+    killed(begin, tmp_path, point=point, after=after, rounds=3, epsilon=3.0)
+    assert_same(go_on(tmp_path, rounds=3, epsilon=3.0), whole)
+    assert told(tmp_path) == told(folder)
+
+
+def test_a_run_may_be_killed_again_and_again(tmp_path):
+    whole = begin(tmp_path / "whole", rounds=4)
+    killed(begin, tmp_path / "killed", after=0, rounds=4)
+    killed(go_on, tmp_path / "killed", after=1, rounds=4)
+    killed(go_on, tmp_path / "killed", after=3, rounds=4)
+    assert_same(go_on(tmp_path / "killed", rounds=4), whole)
+    assert told(tmp_path / "killed") == told(tmp_path / "whole")
+
+
+def test_a_run_that_dies_before_it_begins_has_nothing_to_go_on_from(tmp_path):
+    dies(lambda: (failpoints.arm("server.run-opened"), begin(tmp_path)))
+    assert (tmp_path / "ledger.db").exists()
+    with pytest.raises(RunFolderError, match=r"stopped before its first round\. Start anew in a new folder"):
+        load_checkpoint(tmp_path)
+
+
+def test_a_finished_run_is_not_run_again_and_waits_for_nobody(tmp_path):
+    whole = begin(tmp_path, rounds=2)
+    before = told(tmp_path)
+    plan, checkpoint = plan_of(Blobs(), out=str(tmp_path), rounds=2), load_checkpoint(tmp_path)
+    again = PrivateStrategy(build_strategy(plan.config), plan, resume=checkpoint).start(grid=None)
+    assert_same(again, whole)
+    assert told(tmp_path) == before
+
+
+def test_a_run_that_its_ledger_does_not_know_is_refused(tmp_path):
+    killed(begin, tmp_path, rounds=3)
+    for file in tmp_path.glob("ledger.db*"):
+        file.unlink()
+    with pytest.raises(LedgerError):
+        go_on(tmp_path, rounds=3)
+
+
+def test_an_app_that_cannot_go_on_does_not_start_anew_instead(tmp_path):
+    with pytest.raises(ConfigError, match=f"resume is '{tmp_path}', but this app starts every run anew"):
+        PrivateStrategy(FedAvg(), plan_of(Blobs(), resume=str(tmp_path)))
+
+
+def a_checkpoint(**changes):
+    arrays = {"z": np.arange(6, dtype=np.float32).reshape(2, 3).T, "a": np.zeros(0), "empty shape": np.array(1.5)}
+    return replace(
+        Checkpoint(
+            run_id="run",
+            round=3,
+            earlier_runs=2,
+            arrays=arrays,
+            average={"z": arrays["z"] + 1},
+            iterates=3,
+            clipping_norms={"client-0": 0.1 + 0.2},
+            left_out=frozenset({"client-1"}),
+            strategy={},
+            random=RandomState.now(),
+        ),
+        **changes,
+    )
+
+
+STATE = {
+    "none": None,
+    "true": True,
+    "whole": 3,
+    "inf": float("inf"),
+    "text": "a/b",
+    "numpy's": np.float64(0.1),
+    "array": np.array([1, 2], np.int64),
+    "momentum": [np.zeros((2, 2), np.float32), np.array([True, False])],
+    "empty": [],
+    "moments": {"z": np.ones(2), "a": np.zeros(3)},
+    "record": ArrayRecord({"z": Array(np.ones(2)), "a": Array(np.zeros(3, np.float32))}),
+}
+
+
+def test_a_checkpoint_is_read_back_as_it_was_saved(tmp_path):
+    saved = a_checkpoint(strategy=STATE)
+    save_checkpoint(tmp_path, a_checkpoint(round=2))
+    save_checkpoint(tmp_path, saved)
+    read = load_checkpoint(tmp_path)
+    assert [path.name for path in tmp_path.iterdir()] == [CHECKPOINT]
+    for field in fields(Checkpoint):
+        if field.name not in {"arrays", "average", "strategy"}:
+            assert getattr(read, field.name) == getattr(saved, field.name)
+    for group in ("arrays", "average"):
+        assert list(getattr(read, group)) == list(getattr(saved, group))
+        np.testing.assert_equal(getattr(read, group), getattr(saved, group))
+    assert [*read.strategy] == [*STATE]
+    assert [type(value) for value in read.strategy.values()] == [type(value) for value in STATE.values()]
+    assert list(read.strategy["record"]) == ["z", "a"] == list(read.strategy["moments"])
+    assert read.strategy["record"]["a"].data == STATE["record"]["a"].data
+    plain = {name: value for name, value in STATE.items() if name != "record"}
+    np.testing.assert_equal({name: read.strategy[name] for name in plain}, plain)
+
+
+def test_what_a_strategy_is_made_of_is_not_what_it_remembers():
+    strategy = FedAvgM(**SAMPLING, server_momentum=0.5)
+    strategy.tuned, strategy.words = object(), [np.array("text"), "word"]
+    kept = read_state(strategy)
+    assert {"momentum_vector", "current_arrays", "server_momentum"} <= kept.keys()
+    assert not {"tuned", "words", "train_metrics_aggr_fn"} & kept.keys()
+
+
+def test_a_strategy_may_speak_for_itself(tmp_path):
+    class Counting(FedAvg):
+        rounds = frozenset()
+
+        def state_dict(self):
+            return {"rounds": np.array(sorted(self.rounds), np.int64)}
+
+        def load_state_dict(self, state):
+            self.rounds = frozenset(state["rounds"].tolist())
+
+    first, second = Counting(), Counting()
+    first.rounds = frozenset({1, 5})
+    save_checkpoint(tmp_path, a_checkpoint(strategy=read_state(first)))
+    write_state(second, load_checkpoint(tmp_path).strategy)
+    assert second.rounds == {1, 5}
+
+
+def test_the_random_generators_go_on_where_they_were():
+    def draws():
+        return random.random(), random.gauss(0, 1), np.random.normal(), np.random.random(), torch.rand(3).tolist()
+
+    random.gauss(0, 1), np.random.normal()  # each leaves a second draw over
+    state = RandomState.now()
+    expected = draws()
+    draws()
+    RandomState.from_json(state.to_json()).restore()
+    assert draws() == expected
+
+
+def test_a_torn_checkpoint_is_named_with_the_remedy(tmp_path):
+    save_checkpoint(tmp_path, a_checkpoint())
+    whole = (tmp_path / CHECKPOINT).read_bytes()
+    for length in (0, 7, 8, 200, len(whole) // 2, len(whole) - 1):
+        (tmp_path / CHECKPOINT).write_bytes(whole[:length])
+        with pytest.raises(RunFolderError, match=r"checkpoint.safetensors' is not a checkpoint.*start anew"):
+            load_checkpoint(tmp_path)
+
+
+def test_another_file_and_another_version_are_no_checkpoint(tmp_path, monkeypatch):
+    save_file({"weight": np.zeros(2)}, tmp_path / CHECKPOINT)
+    with pytest.raises(RunFolderError, match="is not a checkpoint"):
+        load_checkpoint(tmp_path)
+    monkeypatch.setattr("fedprivacy.flower.checkpoint._VERSION", 99)
+    save_checkpoint(tmp_path, a_checkpoint())
+    monkeypatch.undo()
+    with pytest.raises(RunFolderError, match="its version is 99, and this is version 1"):
+        load_checkpoint(tmp_path)

@@ -1,0 +1,299 @@
+"""Whole rounds with deployed clients: signed grants and receipts, two books, late and lost answers."""
+
+import json
+import logging
+from dataclasses import replace
+
+import pytest
+from flwr.app import ConfigRecord, Error, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+from flwr.serverapp.strategy import FedAvg
+
+from fedprivacy.dpsgd import DPSGD
+from fedprivacy.flower import PrivateStrategy, private_client
+from fedprivacy.flower.accounts import WITNESS
+from fedprivacy.flower.checkpoint import load_checkpoint
+from fedprivacy.flower.records import RECEIPT, Receipt
+from fedprivacy.flower.release import RECEIPT_PURPOSE
+from fedprivacy.ledger import ChargeState, Ledger
+from fedprivacy.ledger.showing import charges
+from fedprivacy.ledger.verify import read_witness, verify_ledger
+from fedprivacy.signing import client_key, sign
+from tests.flower.blobs import Blobs, plan_of
+from tests.flower.deployment import DeployedGrid
+from tests.flower.runs import SAMPLING
+
+
+@pytest.fixture
+def plan(tmp_path, ledger_url):
+    settings = {"clients": 3, "seed": None, "noise_multiplier": 2.0, "epsilon": 20.0}
+    return plan_of(Blobs(), **settings, rounds=3, ledger=ledger_url, signing_key=str(tmp_path / "server.key"))
+
+
+def start(plan, grid, **kwargs):
+    """The finished strategy, with its records but for round 0."""
+    records = []
+    strategy = PrivateStrategy(FedAvg(**SAMPLING), plan, observers=[records.append], **kwargs)
+    try:
+        strategy.start(grid)
+    finally:
+        strategy.records = [record for record in records if record.round]
+    return strategy
+
+
+def changed_replies(plan, change, name="hospital-1"):
+    """The real ClientApp; one client's updates are changed on their way."""
+    honest, app = private_client(plan.task, plan.config), ClientApp()
+    app.query("enrol")(honest)
+
+    @app.train()
+    def train(message, context):
+        reply = honest(message, context)
+        return change(message, reply, context) if context.node_config["client-id"] == name else reply
+
+    return app
+
+
+def charges_of(plan, name):
+    return charges(Ledger(plan.config.ledger), f"blobs/{name}")
+
+
+def test_both_books_hold_the_same_and_the_receipts_are_kept_with_their_signatures(plan, tmp_path):
+    grid = DeployedGrid(plan, tmp_path)
+    strategy = start(plan, grid, checkpoints=tmp_path)
+    assert all(len(record.participants) == 3 and not record.failures for record in strategy.records)
+    ledger = Ledger(plan.config.ledger)
+    for name in grid.names.values():
+        account = ledger.accounts([f"blobs/{name}"])[f"blobs/{name}"]
+        assert account.history == grid.odometer(plan, name).history() == {plan.event(): 6}
+        assert {charge["state"] for charge in charges_of(plan, name)} == {ChargeState.COMMITTED}
+    with ledger.database.reading() as connection:
+        texts = connection.exec_driver_sql("SELECT entry FROM journal").scalars().all()
+    settled = [entry for entry in map(json.loads, texts) if entry["kind"] == "settlement"]
+    assert len(settled) == 3 and all(len(entry["receipts"]["blobs/hospital-0"]) > 100 for entry in settled)
+
+
+def test_the_ledger_is_signed_after_every_round_and_its_witness_lies_in_the_run_s_folder(plan, tmp_path):
+    start(plan, DeployedGrid(plan, tmp_path), checkpoints=tmp_path)
+    witness = read_witness(tmp_path / WITNESS)
+    verified = verify_ledger(Ledger(plan.config.ledger), signers=[witness.public_key], witnesses=[witness])
+    assert verified.signed == verified.head.number == witness.number
+    assert len({checkpoint.number for checkpoint in verified.checkpoints}) == 4
+
+
+def resigned(reply, grid, name, **changes):
+    """The reply with another receipt, signed with the key of client `name`."""
+    receipt = replace(Receipt.from_record(reply.content[RECEIPT]), **changes)
+    key = client_key(grid.keys[name].private_key)
+    receipt = replace(receipt, signature=sign(key, RECEIPT_PURPOSE, receipt.signed_bytes()))
+    reply.content = RecordDict({**reply.content, RECEIPT: receipt.to_record()})
+    return reply
+
+
+def unsigned(reply, **changes):
+    record = ConfigRecord({**Receipt.from_record(reply.content[RECEIPT]).to_record(), **changes})
+    reply.content = RecordDict({**reply.content, RECEIPT: record})
+    return reply
+
+
+def with_update_of_another_model(reply):
+    arrays = reply.content["arrays"]
+    swapped = {name: type(array)(array.numpy() + 1) for name, array in arrays.items()}
+    reply.content = RecordDict({**reply.content, "arrays": type(arrays)(swapped)})
+    return reply
+
+
+@pytest.mark.parametrize(
+    ("change", "reason"),
+    [
+        (lambda grid, reply: unsigned(reply, signature=""), "forged-receipt"),
+        (lambda grid, reply: unsigned(reply, signature="00" * 100), "forged-receipt"),
+        (lambda grid, reply: unsigned(reply, clipping_norm=0.5), "forged-receipt"),
+        (lambda grid, reply: resigned(reply, grid, "hospital-2"), "forged-receipt"),
+        (lambda grid, reply: resigned(reply, grid, "hospital-1", steps=1), "receipt-does-not-match-grant"),
+        (lambda grid, reply: resigned(reply, grid, "hospital-1", attempt=2), "receipt-does-not-match-grant"),
+        (lambda grid, reply: with_update_of_another_model(reply), "receipt-of-another-update"),
+    ],
+    ids=["unsigned", "nonsense", "changed", "another client's", "fewer steps", "another attempt", "another update"],
+)
+def test_a_forged_receipt_drops_the_update_and_the_charge_stays(plan, tmp_path, change, reason):
+    grid = DeployedGrid(plan, tmp_path, changed_replies(plan, lambda _, reply, __: change(grid, reply)))
+    records = start(plan, grid).records
+    assert [record.failures for record in records] == [{"hospital-1": reason}] * 3
+    assert all(record.participants == ("hospital-0", "hospital-2") for record in records)
+    assert records[-1].spent["hospital-1"].steps == 6
+
+
+def test_a_client_whose_key_changes_is_left_out_alone(plan, tmp_path):
+    grid = DeployedGrid(plan, tmp_path)
+    strategy = PrivateStrategy(FedAvg(**SAMPLING), plan)
+    records = []
+
+    def change_key(record):
+        records.append(record)
+        if record.round == 1:
+            known = strategy._registry._clients
+            known[1001] = replace(known[1001], public_key=known[1002].public_key)
+
+    strategy._observers = [change_key]
+    strategy.start(grid)
+    assert records[1].participants == ("hospital-0", "hospital-1", "hospital-2")
+    assert records[2].participants == ("hospital-0", "hospital-2")
+
+
+def test_a_late_receipt_confirms_its_charge_and_its_update_is_not_averaged(plan, tmp_path, caplog):
+    class Slow(DeployedGrid):
+        """One client's first answer comes when the next round has begun."""
+
+        slow, rounds = None, 0
+
+        def push_messages(self, messages):
+            self.rounds += any("fedprivacy.grant" in message.content for message in messages)
+            return super().push_messages(messages)
+
+        def pull_messages(self, message_ids):
+            replies = list(super().pull_messages(set(message_ids) - {self.slow} if self.rounds == 1 else message_ids))
+            for reply in replies:
+                if self.slow is None and reply.metadata.src_node_id == 1001 and RECEIPT in reply.content:
+                    self.slow = reply.metadata.reply_to_message_id
+                    self._replies[self.slow] = reply
+            return [r for r in replies if self.rounds > 1 or r.metadata.reply_to_message_id != self.slow]
+
+    grid = Slow(replace_timeout(plan), tmp_path)
+    with caplog.at_level(logging.WARNING, "fedprivacy.server"):
+        records = start(replace_timeout(plan), grid).records
+    assert [record.failures for record in records] == [{"hospital-1": "no-reply"}, {}, {}]
+    assert "hospital-1 answered round 1 too late; its charge is confirmed" in caplog.text
+    assert [charge["state"] for charge in charges_of(plan, "hospital-1")] == [ChargeState.COMMITTED] * 3
+
+
+def replace_timeout(plan, seconds=0.3):
+    return replace(plan, config=replace(plan.config, round_timeout=seconds, noise_multiplier=2.0))
+
+
+def test_a_node_that_went_away_and_is_back_sends_what_it_sealed_and_is_charged_once(plan, tmp_path):
+    class Flaky(DeployedGrid):
+        """The first answer of one client is lost with its node."""
+
+        lost = False
+
+        def _deliver(self, message):
+            reply = super()._deliver(message)
+            if message.metadata.dst_node_id == 1001 and RECEIPT in reply.content and not self.lost:
+                self.lost = True
+                return Message(Error(ErrorCode.NODE_UNAVAILABLE, "gone"), reply_to=message)
+            return reply
+
+    grid = Flaky(plan, tmp_path)
+    records = start(plan, grid).records
+    assert all(len(record.participants) == 3 for record in records)
+    assert grid.odometer(plan, "hospital-1").history() == {plan.event(): 6}
+    assert records[-1].spent["hospital-1"].steps == 6
+
+
+class Killed(BaseException):
+    """The process ends here: nobody handles it."""
+
+
+def killed_while_training(plan, grid, tmp_path, monkeypatch):
+    """A run that dies when the first client has been charged for round 1, and has sealed nothing."""
+
+    def die(*_, **__):
+        raise Killed
+
+    with monkeypatch.context() as broken, pytest.raises(Killed):
+        broken.setattr(DPSGD, "train", die)
+        start(plan, grid, run_id="run", checkpoints=tmp_path)
+    return load_checkpoint(tmp_path)
+
+
+def test_a_client_that_lost_its_update_with_the_server_is_left_out_of_the_round_alone(plan, tmp_path, monkeypatch):
+    grid = DeployedGrid(plan, tmp_path)
+    checkpoint = killed_while_training(plan, grid, tmp_path, monkeypatch)
+    (lost,) = [name for name in grid.names.values() if grid.odometer(plan, name).history()]
+    records = start(plan, grid, resume=checkpoint).records
+    assert [record.failures for record in records] == [{lost: "already-charged"}, {}, {}]
+    assert {spent.steps for spent in records[-1].spent.values()} == {6}
+    assert [charge["state"] for charge in charges_of(plan, lost)] == ["reserved", "committed", "committed"]
+
+
+def test_a_round_whose_updates_were_all_lost_is_tried_again_and_charged_again(plan, tmp_path, monkeypatch):
+    plan = replace(plan, config=replace(plan.config, clients=1))
+    grid = DeployedGrid(plan, tmp_path)
+    checkpoint = killed_while_training(plan, grid, tmp_path, monkeypatch)
+    records = start(plan, grid, resume=checkpoint).records
+    assert [record.participants for record in records] == [("hospital-0",)] * 3
+    assert records[-1].spent["hospital-0"].steps == 8
+    assert grid.odometer(plan, "hospital-0").history() == {plan.event(): 8}
+    attempts = [(charge["round"], charge["attempt"], charge["state"]) for charge in charges_of(plan, "hospital-0")]
+    assert attempts[:2] == [(1, 1, "reserved"), (1, 2, "committed")]
+
+
+def test_a_server_killed_after_the_clients_sealed_gets_the_same_updates_again_for_nothing(plan, tmp_path):
+    class Deaf(DeployedGrid):
+        """Its server dies when every client has answered round 2."""
+
+        rounds = 0
+
+        def pull_messages(self, message_ids):
+            replies = list(super().pull_messages(message_ids))
+            self.rounds += any(RECEIPT in reply.content for reply in replies)
+            if self.rounds == 2:
+                self.sent = {r.metadata.src_node_id: bytes(r.content["arrays"]["bias"].data) for r in replies}
+                raise Killed
+            return replies
+
+    deaf = Deaf(plan, tmp_path)
+    with pytest.raises(Killed):
+        start(plan, deaf, run_id="run", checkpoints=tmp_path)
+    grid, again = DeployedGrid(plan, tmp_path), {}
+    pull = grid.pull_messages
+
+    def listen(message_ids):
+        replies = list(pull(message_ids))
+        for reply in replies:
+            if RECEIPT in reply.content:
+                again.setdefault(reply.metadata.src_node_id, bytes(reply.content["arrays"]["bias"].data))
+        return replies
+
+    grid.pull_messages = listen
+    records = start(plan, grid, resume=load_checkpoint(tmp_path)).records
+    assert again == deaf.sent
+    assert [record.round for record in records] == [2, 3]
+    assert {spent.steps for spent in records[-1].spent.values()} == {6}
+    assert all(grid.odometer(plan, name).history() == {plan.event(): 6} for name in grid.names.values())
+
+
+def test_a_ledger_that_forgot_is_raised_to_what_the_clients_hold(plan, tmp_path, caplog):
+    grid = DeployedGrid(plan, tmp_path)
+    start(plan, grid, run_id="first")
+    elsewhere = replace(plan, config=replace(plan.config, ledger=f"sqlite:///{tmp_path / 'restored.db'}"))
+    with caplog.at_level(logging.WARNING, "fedprivacy.server"):
+        records = start(elsewhere, grid, run_id="second").records
+    assert "hospital-0 says that it spent 6 steps more than the ledger held" in caplog.text
+    assert {spent.steps for spent in records[-1].spent.values()} == {12}
+    assert grid.odometer(plan, "hospital-0").history() == {plan.event(): 12}
+    verify_ledger(Ledger(elsewhere.config.ledger))
+
+
+def test_a_client_whose_disk_was_put_back_is_raised_to_what_the_ledger_holds(plan, tmp_path):
+    grid = DeployedGrid(plan, tmp_path)
+    start(plan, grid, run_id="first")
+    folder = tmp_path / "hospital-0"
+    for file in sorted(folder.rglob("*"), reverse=True):
+        file.rmdir() if file.is_dir() else file.unlink()
+    records = start(plan, grid, run_id="second").records
+    assert grid.odometer(plan, "hospital-0").history() == {plan.event(): 12}
+    assert records[-1].spent["hospital-0"].steps == 12
+
+
+def test_a_client_s_own_budget_ends_its_part_and_the_run_goes_on(plan, tmp_path):
+    grid = DeployedGrid(plan, tmp_path)
+    grid._contexts[1001].node_config |= {"epsilon": 2.0}
+    records = start(plan, grid).records
+    assert records[0].participants == ("hospital-0", "hospital-1", "hospital-2")
+    assert records[-1].participants == ("hospital-0", "hospital-2")
+    assert "budget-exhausted" in {reason for record in records for reason in record.failures.values()}
+    states = [charge["state"] for charge in charges_of(plan, "hospital-1")]
+    assert states[-1] is ChargeState.VOID and states[0] is ChargeState.COMMITTED
