@@ -1,0 +1,114 @@
+"""What a process does until it is killed, and what it does when it is started again. Runs in a forked child."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+import torch
+from flwr.app import Array, ArrayRecord, Message, MessageType, RecordDict
+from flwr.serverapp.strategy import FedAvg
+
+from fedprivacy import failpoints
+from fedprivacy.flower import PrivateStrategy
+from fedprivacy.flower.checkpoint import CHECKPOINT, load_checkpoint
+from fedprivacy.flower.records import GRANT, GRANT_PURPOSE, RECEIPT, REFUSAL, Receipt, Refusal, RefusalCode
+from fedprivacy.flower.release import digest
+from fedprivacy.plan import RunPlan
+from fedprivacy.signing import server_key, server_public_key, sign
+from tests.flower.blobs import A_GRANT, Blobs, plan_of
+from tests.flower.deployment import DeployedGrid
+from tests.flower.runs import SAMPLING
+
+ROUNDS = 2
+GRANTS = 3
+RELEASED = "released.jsonl"
+RECORDED = "recorded.jsonl"
+
+
+@cache
+def plan(folder: Path, seed: int) -> RunPlan:
+    """A deployment of two clients that train one to three steps in each round."""
+    return plan_of(
+        Blobs(),
+        clients=2,
+        rounds=ROUNDS,
+        local_steps=1 + seed % 3,
+        noise_multiplier=2.0,
+        epsilon=50.0,
+        seed=None,
+        ledger=f"sqlite:///{folder / 'ledger.db'}",
+        signing_key=str(folder / "server.key"),
+    )
+
+
+class WitnessedGrid(DeployedGrid):
+    """Writes down, on the receiving side, what clients release: the truth that no book may fall below."""
+
+    def _deliver(self, message: Message) -> Message:
+        reply = super()._deliver(message)
+        if RECEIPT in reply.content:
+            _append(self.folder / RELEASED, _witness(self.names[message.metadata.dst_node_id], reply))
+        return reply
+
+
+def serve(folder: Path, seed: int, point: str | None = None, times: int = 1) -> None:
+    """A whole run, or the rest of one; dies at `point`."""
+    _prepare(point, times)
+    run, kept = plan(folder, seed), None
+    if (folder / CHECKPOINT).exists():
+        kept = load_checkpoint(folder)
+    strategy = PrivateStrategy(
+        FedAvg(**SAMPLING),
+        run,
+        observers=[lambda record: _append(folder / RECORDED, {"round": record.round})],
+        resume=kept,
+        checkpoints=folder,
+    )
+    strategy.start(WitnessedGrid(run, folder))
+
+
+def answer(folder: Path, seed: int, point: str | None = None, times: int = 1) -> None:
+    """One client that gets its grants, in order, from a server that asks again for whatever it was not answered."""
+    _prepare(point, times)
+    run = plan(folder, seed)
+    grid = WitnessedGrid(replace(run, config=replace(run.config, clients=1)), folder)
+    for round in range(1, GRANTS + 1):
+        reply = grid._deliver(_grant(run, round, attempt=1))
+        if REFUSAL in reply.content:
+            code = Refusal.from_record(reply.content[REFUSAL]).code
+            assert code is RefusalCode.ALREADY_CHARGED, code
+            reply = grid._deliver(_grant(run, round, attempt=2))
+        assert RECEIPT in reply.content, reply
+
+
+def _prepare(point: str | None, times: int) -> None:
+    torch.set_num_threads(1)
+    if point is not None:
+        failpoints.arm(point, times)
+
+
+def _grant(run: RunPlan, round: int, attempt: int) -> Message:
+    key = server_key(Path(run.config.signing_key))
+    usual = {"noise_multiplier": 2.0, "clipping_norm": 1.0, "server_key": server_public_key(key)}
+    grant = replace(A_GRANT, round=round, attempt=attempt, steps=run.config.local_steps, **usual)
+    grant = replace(grant, signature=sign(key, GRANT_PURPOSE, grant.signed_bytes()))
+    arrays = ArrayRecord({n: Array(p.detach().numpy()) for n, p in run.task.model().named_parameters()})
+    return Message(RecordDict({GRANT: grant.to_record(), "arrays": arrays}), 1000, MessageType.TRAIN)
+
+
+def _witness(client: str, reply: Message) -> dict[str, object]:
+    receipt = Receipt.from_record(reply.content[RECEIPT])
+    update = digest({name: array.numpy() for name, array in reply.content["arrays"].items()})
+    key = {"client": client, "run": receipt.run_id, "round": receipt.round, "attempt": receipt.attempt}
+    return key | {"steps": receipt.steps, "update": update}
+
+
+def _append(file: Path, fact: dict[str, object]) -> None:
+    with file.open("a") as lines:
+        lines.write(json.dumps(fact) + "\n")
+        lines.flush()
+        os.fsync(lines.fileno())
