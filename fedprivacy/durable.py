@@ -1,36 +1,93 @@
-"""Files that a crash leaves whole: what is moved into place has reached the disk before, and so has its name after.
+"""Bytes that are on the disk when a function returns, and files that a crash leaves whole.
 
-Without the two flushes a power failure may leave an empty file under the right name, or the old one.
+Without waiting for the disk, a power failure may leave an empty file under the right name, or the old one, or no name.
 """
 
 from __future__ import annotations
 
 import os
+import secrets
 from pathlib import Path
 
+UNNAMED = ".new"
+"""How a file's name ends that has not got its own name yet; one that a crash left behind can be deleted."""
 
-def write_durably(file: Path, content: bytes) -> None:
-    """Write a file, and return when its content is on the disk."""
-    _write(file, "wb", content)
+PRIVATE = 0o600
+"""Mode of a file that its owner alone may read."""
 
-
-def append_durably(file: Path, content: bytes) -> None:
-    """Append to a file, and return when it is on the disk."""
-    _write(file, "ab", content)
+_USUAL = 0o666
 
 
-def move_durably(written: Path, place: Path) -> None:
-    """Move a file to another name in its folder, where it replaces what was there, whole or not at all."""
-    written.replace(place)
-    folder = os.open(place.parent, os.O_RDONLY)
+def write_at(fd: int, data: bytes, at: int) -> None:
+    """Write all of `data` and wait until the disk has it.
+
+    Args:
+        fd: a file that is open for writing.
+        data: any bytes.
+        at: offset in the file, in bytes.
+
+    Raises:
+        OSError: there is no room, or the disk fails; a part may have been written.
+    """
+    written = 0
+    while written < len(data):
+        written += os.pwrite(fd, data[written:], at + written)
+    os.fsync(fd)
+
+
+def write_unnamed(file: Path, data: bytes, mode: int = _USUAL) -> Path:
+    """Write `data` into the folder where `file` shall be, and wait for the disk.
+
+    Args:
+        file: where it shall be.
+        data: its content.
+        mode: its permissions, before the process's mask.
+
+    Returns:
+        The new file, to be linked or renamed to `file`.
+
+    Raises:
+        OSError: it cannot be written; nothing is left behind.
+    """
+    unnamed = file.with_name(f".{file.name}.{secrets.token_hex(8)}{UNNAMED}")
+    fd = os.open(unnamed, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
     try:
-        os.fsync(folder)
+        write_at(fd, data, 0)
+    except OSError:
+        unnamed.unlink()
+        raise
     finally:
-        os.close(folder)
+        os.close(fd)
+    return unnamed
 
 
-def _write(file: Path, mode: str, content: bytes) -> None:
-    with file.open(mode) as stream:
-        stream.write(content)
+def name_durably(unnamed: Path, file: Path) -> None:
+    """Give a file its name, in place of what had it before, and wait until the disk has it."""
+    unnamed.replace(file)
+    sync_folder(file.parent)
+
+
+def write_durably(file: Path, data: bytes) -> None:
+    """Write a file, whole or not at all, in place of what was there, and wait for the disk."""
+    name_durably(write_unnamed(file, data), file)
+
+
+def append_durably(file: Path, data: bytes) -> None:
+    """Append to a file and wait until the disk has it."""
+    with file.open("ab") as stream:
+        stream.write(data)
         stream.flush()
         os.fsync(stream.fileno())
+
+
+def sync_folder(folder: Path) -> None:
+    """Wait until the disk has the names in `folder`: until then, a crash may take back a file's creation.
+
+    Raises:
+        OSError: the folder cannot be opened, or its disk fails.
+    """
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -8,16 +8,17 @@ clock, so the same seed writes the same bytes.
 
 from __future__ import annotations
 
+import fcntl
 import json
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from fedprivacy.accountant import ClientSpent
 from fedprivacy.config import RunConfig
-from fedprivacy.durable import append_durably, move_durably, write_durably
+from fedprivacy.durable import append_durably, write_durably
 from fedprivacy.events import NeighbouringRelation
 from fedprivacy.plan import RunPlan
 from fedprivacy.rounds import RoundRecord
@@ -108,7 +109,8 @@ class RunWriter:
         self.folder = folder
         if resume_from is None:
             self._begin(plan)
-        else:
+        self._held = _hold(folder / CONFIG)
+        if resume_from is not None:
             _cut_rounds(folder / ROUNDS, resume_from)
 
     def __call__(self, record: RoundRecord) -> None:
@@ -135,6 +137,22 @@ class RunWriter:
         rounds.touch()
 
 
+def _hold(config: Path) -> IO[bytes]:
+    """Keep a run to one process, as long as the returned file is open: two would hand out the same grants."""
+    try:
+        held = config.open("rb")
+    except FileNotFoundError:
+        raise RunFolderError(f"'{config.parent}' holds no run; name a folder that a run wrote to (out).") from None
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        held.close()
+        raise RunFolderError(
+            f"the run in '{config.parent}' is still going on, in another process; wait for its end, or end it first."
+        ) from None
+    return held
+
+
 def _cut_rounds(rounds: Path, last: int) -> None:
     """Leave the lines of rounds 1 to `last`; what a stopped run wrote beyond, perhaps half a line, goes."""
     lines = rounds.read_bytes().splitlines(keepends=True)[:last] if rounds.exists() else []
@@ -143,9 +161,7 @@ def _cut_rounds(rounds: Path, last: int) -> None:
             f"'{rounds}' does not hold rounds 1 to {last}, which the run has finished. Put back an undamaged copy, or "
             "start anew in a new folder; what the run has spent stays in its ledger."
         )
-    cut = rounds.with_name(f"{ROUNDS}.new")
-    write_durably(cut, b"".join(lines))
-    move_durably(cut, rounds)
+    write_durably(rounds, b"".join(lines))
 
 
 def _number(line: bytes) -> int | None:

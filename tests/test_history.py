@@ -85,9 +85,19 @@ def test_a_run_that_lost_a_finished_round_does_not_go_on(tmp_path):
     plan = stopped(tmp_path)
     with pytest.raises(RunFolderError, match=r"rounds.jsonl' does not hold rounds 1 to 4.*start anew in a new folder"):
         RunWriter(tmp_path, plan, resume_from=4)
-    with pytest.raises(RunFolderError, match="does not hold rounds 1 to 1"):
+    with pytest.raises(RunFolderError, match=r"nowhere' holds no run; name a folder"):
         RunWriter(tmp_path / "nowhere", plan, resume_from=1)
     assert len(read_history(tmp_path).rounds) == 3
+
+
+def test_a_run_has_one_process(tmp_path):
+    plan = stopped(tmp_path)
+    first = RunWriter(tmp_path, plan, resume_from=3)
+    with pytest.raises(RunFolderError, match="is still going on, in another process"):
+        RunWriter(tmp_path, plan, resume_from=3)
+    first(record(4))
+    del first
+    RunWriter(tmp_path, plan, resume_from=4)
 
 
 def test_a_run_that_was_killed_before_its_first_round_goes_on_from_nothing(tmp_path):

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
 
-from fedprivacy.durable import move_durably, write_durably
+from fedprivacy.durable import name_durably, write_unnamed
 from fedprivacy.failpoints import reach
 from fedprivacy.flower.strategy_state import StrategyState, pack, unpack
 from fedprivacy.history import RunFolderError
@@ -86,10 +86,9 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         },
         {_FACTS: json.dumps(facts)},
     )
-    written = folder / f"{CHECKPOINT}.new"
-    write_durably(written, content)
+    written = write_unnamed(folder / CHECKPOINT, content)
     reach("server.checkpoint-written")
-    move_durably(written, folder / CHECKPOINT)
+    name_durably(written, folder / CHECKPOINT)
 
 
 def load_checkpoint(folder: Path) -> Checkpoint:

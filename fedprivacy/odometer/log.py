@@ -20,8 +20,8 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
+from fedprivacy.durable import PRIVATE, sync_folder, write_at, write_unnamed
 from fedprivacy.failpoints import reach
-from fedprivacy.odometer.durable import sync_folder, write_at, write_unnamed
 from fedprivacy.odometer.errors import LogBusyError, LogDamagedError, LogWriteError
 from fedprivacy.odometer.frames import (
     FRAMING,
@@ -55,7 +55,7 @@ def create(file: Path) -> None:
     """
     try:
         if not file.exists():
-            _link(write_unnamed(file, empty_log()), file)
+            _link(write_unnamed(file, empty_log(), PRIVATE), file)
         sync_folder(file.parent)  # whoever made the file may have died before its name was on the disk
     except OSError as error:
         raise LogWriteError(file, error, undone=True) from error

@@ -10,8 +10,8 @@ from collections.abc import Collection
 from hashlib import sha256
 from pathlib import Path
 
+from fedprivacy.durable import PRIVATE, UNNAMED, name_durably, sync_folder, write_unnamed
 from fedprivacy.failpoints import reach
-from fedprivacy.odometer.durable import UNNAMED, sync_folder, write_unnamed
 from fedprivacy.odometer.records import ChargeKey
 
 _SUFFIX = ".update"
@@ -40,10 +40,9 @@ def write(file: Path, update: bytes) -> None:
     """
     file.parent.mkdir(mode=0o700, exist_ok=True)
     sync_folder(file.parent.parent)
-    unnamed = write_unnamed(file, update)
+    unnamed = write_unnamed(file, update, PRIVATE)
     reach("client.seal-written")
-    unnamed.rename(file)
-    sync_folder(file.parent)
+    name_durably(unnamed, file)
     reach("client.seal-named")
 
 

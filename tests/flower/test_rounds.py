@@ -254,6 +254,7 @@ def forged_receipt(_, reply):
     ("change", "reason"),
     [
         (lambda _, r: set_array(r, "bias", np.array([np.nan, 0], np.float32)), "not-finite:bias"),
+        (lambda _, r: set_array(r, "bias", np.array([3e38, 0], np.float32)), "too-large:bias"),
         (lambda _, r: set_array(r, "bias", np.zeros(3, np.float32)), "wrong-shape:bias"),
         (lambda _, r: set_array(r, "bias", np.zeros(2, np.float64)), "wrong-shape:bias"),
         (lambda _, r: set_array(r, "extra", np.zeros(2, np.float32)), "wrong-arrays"),
@@ -263,7 +264,7 @@ def forged_receipt(_, reply):
         (lambda m, _: Message(RecordDict(), reply_to=m), "malformed-receipt"),
         (lambda m, _: Message(Error(2, "secret text"), reply_to=m), "client-error-2"),
     ],
-    ids=["nan", "shape", "dtype", "names", "garbage", "mislabelled", "forged receipt", "empty", "error"],
+    ids=["nan", "huge", "shape", "dtype", "names", "garbage", "mislabelled", "forged receipt", "empty", "error"],
 )
 def test_a_bad_reply_is_dropped_and_named_and_the_charge_stays(change, reason, ledger_url):
     plan = plan_of(Blobs(), rounds=2, ledger=ledger_url)

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from fedprivacy import failpoints
 from fedprivacy.accounting import FILTERS, AdaptiveFilter, MechanismChanged, pld
 from fedprivacy.budget import PrivacyBudget
+from fedprivacy.durable import sync_folder
 from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.odometer import (
     KEPT_UPDATES,
@@ -32,7 +33,6 @@ from fedprivacy.odometer import (
     SealError,
 )
 from fedprivacy.odometer import records as records_module
-from fedprivacy.odometer.durable import sync_folder
 from fedprivacy.odometer.frames import MOST_PAYLOAD, RECORDS_AT, SLOT_AT
 from fedprivacy.odometer.log import RecordLog
 from fedprivacy.odometer.records import encoded

@@ -1,0 +1,129 @@
+"""A deployment whose SuperNode and SuperLink are killed in the middle of a run: no charge is lost, and it goes on."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import pytest
+
+from fedprivacy.budget import PrivacyBudget
+from fedprivacy.deploy import LoopbackFederation, ProcessError, Supervisor
+from fedprivacy.deploy.data import write_digits
+from fedprivacy.deploy.demo import HOSPITALS
+from fedprivacy.flower.accounts import WITNESS
+from fedprivacy.flower.local import ODOMETER
+from fedprivacy.history import ROUNDS, read_history
+from fedprivacy.ledger import Ledger
+from fedprivacy.ledger.verify import Verified, read_witness, verify_ledger
+from fedprivacy.odometer import Odometer
+from tests.deploy.survivors import kill
+
+REPOSITORY = Path(__file__).parents[2]
+BUDGET = {"epsilon": 3.0, "delta": 1e-4}
+PATIENCE = 240.0
+
+
+class Deployment:
+    """Three hospitals, and a run of six rounds that is not waited for."""
+
+    def __init__(self, supervisor: Supervisor, folder: Path) -> None:
+        self.folder = folder
+        self.out = folder / "results"
+        self.ledger = f"sqlite:///{folder / 'ledger.db'}"
+        self._federation = LoopbackFederation(supervisor, folder, HOSPITALS)
+        self._keys = self._federation.keys.clients
+
+    def start_server(self) -> None:
+        self._federation.start_superlink()
+        self._federation.wait_for_superlink()
+
+    def register(self) -> None:
+        self._federation.register(list(self._keys.values()))
+
+    def start_clients(self, *names: str) -> None:
+        nodes = [self._federation.start_supernode(self._keys[name], self._node_config(name)) for name in names]
+        self._federation.wait_until_online(nodes)
+
+    def restart_client(self, name: str) -> None:
+        """Start again, as its service manager would: a SuperNode that was killed is refused for about a minute."""
+        deadline = time.monotonic() + PATIENCE
+        while True:
+            try:
+                return self.start_clients(name)
+            except ProcessError:
+                assert time.monotonic() < deadline
+                time.sleep(5.0)
+
+    def start_run(self, **more: str) -> None:
+        settings = {"task": "digits", "clients": 3, "rounds": 6, "round-timeout": 20.0, **BUDGET}
+        files = {"out": str(self.out), "ledger": self.ledger, "signing-key": str(self.folder / "signing.key")}
+        self.run = self._federation.start_run(REPOSITORY, settings | files | more)
+
+    def wait_for_round(self, number: int) -> None:
+        """Until that many rounds are recorded."""
+        deadline = time.monotonic() + PATIENCE
+        file = self.out / ROUNDS
+        while not file.exists() or file.read_text().count("\n") < number:
+            assert time.monotonic() < deadline, self.run.tail(40)
+            time.sleep(0.1)
+
+    def wait_for_end(self) -> str:
+        deadline = time.monotonic() + PATIENCE
+        while self.run.running:
+            assert time.monotonic() < deadline, self.run.tail(40)
+            time.sleep(0.1)
+        return self._federation.status().status
+
+    def charged(self, name: str) -> int:
+        """Steps on the client's own book."""
+        odometer = Odometer(self.folder / name / ODOMETER, PrivacyBudget(**BUDGET))
+        return sum(odometer.history().values())
+
+    def _node_config(self, name: str) -> dict[str, str | float]:
+        folder = self.folder / name
+        if not folder.exists():
+            folder.mkdir()
+            write_digits(HOSPITALS, name, folder)
+        return {"folder": str(folder), "client-id": name, "key": str(self._keys[name].private_key), **BUDGET}
+
+
+@pytest.fixture
+def deployment(tmp_path):
+    with Supervisor(tmp_path / "logs") as supervisor:
+        deployment = Deployment(supervisor, tmp_path)
+        deployment.start_server()
+        deployment.register()
+        deployment.start_clients(*HOSPITALS)
+        yield deployment
+
+
+def checked_books(deployment: Deployment) -> Verified:
+    """The journal is whole and as it was signed, and holds at least what each client's own book does."""
+    ledger = Ledger(deployment.ledger)
+    verified = verify_ledger(ledger, witnesses=[read_witness(deployment.out / WITNESS)])
+    accounts = ledger.accounts([f"digits/{name}" for name in HOSPITALS])
+    for name in HOSPITALS:
+        assert 0 < deployment.charged(name) <= sum(accounts[f"digits/{name}"].history.values())
+    return verified
+
+
+def test_a_killed_supernode_and_a_killed_superlink_lose_no_charge_and_the_run_goes_on(deployment):
+    deployment.start_run()
+    deployment.wait_for_round(1)
+    kill(deployment.folder / "supernodes" / "hospital-1")
+    deployment.wait_for_round(2)
+    kill(deployment.folder / "superlink")
+    checked_books(deployment)
+    before = {name: deployment.charged(name) for name in HOSPITALS}
+
+    deployment.start_server()
+    deployment.restart_client("hospital-1")
+    deployment.start_run(resume=str(deployment.out))
+    assert deployment.wait_for_end() == "finished:completed", deployment.run.tail(60)
+    checked_books(deployment)
+    history = read_history(deployment.out)
+    assert [record.round for record in history.rounds] == [1, 2, 3, 4, 5, 6]
+    assert set(history.last.participants) == set(HOSPITALS)
+    assert all(deployment.charged(name) > before[name] for name in HOSPITALS)
+    assert all(client.epsilon <= BUDGET["epsilon"] for client in history.last.spent.values())

@@ -1,0 +1,115 @@
+"""What a run does while its database or a client's disk fails: nothing is released that no book holds."""
+
+import errno
+import logging
+import os
+import sqlite3
+import threading
+
+import pytest
+from flwr.serverapp.strategy import FedAvg
+
+from fedprivacy import durable
+from fedprivacy.flower import PrivateStrategy
+from fedprivacy.flower.checkpoint import load_checkpoint
+from fedprivacy.flower.local import ODOMETER
+from fedprivacy.ledger import ChargeState, Ledger, LedgerError
+from fedprivacy.ledger.showing import charges
+from fedprivacy.ledger.verify import verify_ledger
+from fedprivacy.odometer import LogWriteError
+from tests.flower.blobs import Blobs, plan_of
+from tests.flower.deployment import DeployedGrid
+from tests.flower.runs import SAMPLING, run
+
+
+def deployed(tmp_path, ledger):
+    settings = {"clients": 3, "rounds": 3, "noise_multiplier": 2.0, "epsilon": 20.0, "seed": None}
+    return plan_of(Blobs(), **settings, ledger=ledger, signing_key=str(tmp_path / "signing.key"))
+
+
+def strategy(plan, observer, **kwargs):
+    return PrivateStrategy(FedAvg(**SAMPLING), plan, observers=[observer], **kwargs)
+
+
+def test_a_database_that_crashes_between_two_rounds_loses_nothing_and_the_run_goes_on(postgres, postgres_url, tmp_path):
+    plan, records = deployed(tmp_path, postgres_url), []
+    grid = DeployedGrid(plan, tmp_path)
+
+    def crash(record):
+        records.append(record)
+        if record.round == 1:
+            postgres.kill()
+            threading.Timer(1.0, postgres.start).start()
+
+    strategy(plan, crash).start(grid)
+    assert [len(record.participants) for record in records[1:]] == [3, 3, 3]
+    assert all(grid.odometer(plan, name).history() == {plan.event(): 6} for name in grid.names.values())
+    book = verify_ledger(Ledger(postgres_url)).book
+    assert [charge.state for charge in book.charges.values()] == [ChargeState.COMMITTED] * 9
+
+
+def test_a_ledger_that_another_program_locks_for_a_while_holds_the_run_up_and_no_more(ledger_url, tmp_path):
+    plan, records = deployed(tmp_path, ledger_url), []
+    other = sqlite3.connect(ledger_url.removeprefix("sqlite:///"), check_same_thread=False, isolation_level=None)
+
+    def lock(record):
+        records.append(record)
+        if record.round == 1:
+            other.execute("BEGIN IMMEDIATE")
+            threading.Timer(1.0, lambda: other.execute("COMMIT")).start()
+
+    strategy(plan, lock).start(DeployedGrid(plan, tmp_path))
+    assert [len(record.participants) for record in records[1:]] == [3, 3, 3]
+
+
+def test_a_ledger_that_is_gone_for_good_stops_the_run_with_its_model_and_it_goes_on_later(
+    ledger_url, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Ledger.__init__, "__defaults__", (0.2,))
+    plan, records = deployed(tmp_path, ledger_url), []
+    grid = DeployedGrid(plan, tmp_path)
+    other = sqlite3.connect(ledger_url.removeprefix("sqlite:///"), isolation_level=None)
+
+    def lock(record):
+        records.append(record)
+        if record.round == 1:
+            other.execute("BEGIN EXCLUSIVE")
+
+    stopped = strategy(plan, lock, checkpoints=tmp_path)
+    with pytest.raises(LedgerError, match=r"cannot be used: .*locked.*Mend the database, then go on"):
+        stopped.start(grid)
+    assert stopped.result.arrays is not None
+    assert all(grid.odometer(plan, name).history() == {plan.event(): 2} for name in grid.names.values())
+    other.execute("COMMIT")
+    strategy(plan, records.append, checkpoints=tmp_path, resume=load_checkpoint(tmp_path)).start(grid)
+    assert records[-1].round == 3
+    verify_ledger(Ledger(ledger_url))
+
+
+def test_a_client_whose_disk_is_full_refuses_before_it_reads_a_record_and_gets_its_charge_back(
+    ledger_url, tmp_path, monkeypatch, caplog
+):
+    plan, records = deployed(tmp_path, ledger_url), []
+    grid = DeployedGrid(plan, tmp_path)
+    strategy(plan, records.append).start(grid, num_rounds=1)
+    with (tmp_path / "hospital-1" / ODOMETER).open("rb") as full:
+
+        def write_at(fd, data, at):
+            if os.path.sameopenfile(fd, full.fileno()):
+                raise OSError(errno.ENOSPC, "No space left on device")
+            durable.write_at(fd, data, at)
+
+        monkeypatch.setattr("fedprivacy.odometer.log.write_at", write_at)
+        with caplog.at_level(logging.ERROR, "fedprivacy.client"):
+            strategy(plan, records.append).start(grid)
+    assert records[-1].failures == {"hospital-1": "odometer-unusable"}
+    assert {charge["state"] for charge in charges(Ledger(ledger_url), "blobs/hospital-1")[1:]} == {ChargeState.VOID}
+    monkeypatch.undo()
+    assert grid.odometer(plan, "hospital-1").history() == {plan.event(): 2}
+    assert any(isinstance(record.exc_info[1], LogWriteError) for record in caplog.records if record.exc_info)
+
+
+def test_in_a_simulation_the_ledger_can_be_postgresql(postgres_url):
+    done = run(plan_of(Blobs(), rounds=3, ledger=postgres_url))
+    assert [len(record.participants) for record in done.records] == [4, 4, 4]
+    verify_ledger(Ledger(postgres_url))
