@@ -13,7 +13,6 @@ from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
 from fedprivacy.accountant import CentralAccountant, ClientSpent
-from fedprivacy.accounting import MechanismChanged
 from fedprivacy.failpoints import reach
 from fedprivacy.flower.histories import history_text
 from fedprivacy.flower.records import GRANT, GRANT_PURPOSE, Grant
@@ -70,7 +69,7 @@ class RunAccounts:
 
         Raises:
             LedgerError: the ledger contradicts this run, or cannot be used.
-            MechanismChanged: a client was charged for another mechanism than its filter composes with.
+            MechanismChanged: a simulated client was charged for another mechanism than its filter composes with.
             SigningKeyError: the signing key cannot be used.
         """
         online, config = list(self._registry.online(grid).values()), self._plan.config
@@ -86,20 +85,15 @@ class RunAccounts:
         reach("server.run-opened")
         relation = self._plan.relation
         self._accountant = CentralAccountant(self._ledger, self._run_id, relation, config.budget, config.filter)
-        self._open_accounts(online)
+        if self._deployed:
+            self._admit(online)
+        else:
+            self._open_accounts(online)
 
     def admit_late(self, grid: Grid) -> None:
         """Open accounts for clients that have come since the last round; whoever cannot have one stays out, alone."""
         self._registry.enrol_new(grid)
-        for client in self._registry.online(grid).values():
-            try:
-                if client.client_id not in self._keys:
-                    self._open_accounts([client])
-                elif self._keys[client.client_id] != client.key_hash:
-                    raise LedgerError("it comes with another key than at its first round")
-            except (LedgerError, MechanismChanged) as problem:
-                log.warning("Client %s is left out: %s", client.client_id, problem)
-                self.left_out.add(client.client_id)
+        self._admit(self._registry.online(grid).values())
 
     def spent(self) -> dict[str, ClientSpent]:
         """Every enrolled client's privacy loss, by client_id."""
@@ -186,6 +180,18 @@ class RunAccounts:
         if len(names) != 1:
             raise LedgerError(f"the clients hold parts of different splits ({'; '.join(names)}); start them alike.")
         return names[0]
+
+    def _admit(self, clients: Iterable[EnrolledClient]) -> None:
+        """Open accounts one by one: a client whose books do not go with this run must not keep the others from it."""
+        for client in clients:
+            try:
+                if client.client_id not in self._keys:
+                    self._open_accounts([client])
+                elif self._keys[client.client_id] != client.key_hash:
+                    raise LedgerError("it comes with another key than at its first round")
+            except ValueError as problem:  # what ledger and filters refuse
+                log.warning("Client %s is left out: %s", client.client_id, problem)
+                self.left_out.add(client.client_id)
 
     def _open_accounts(self, clients: Iterable[EnrolledClient]) -> None:
         """Open the clients' accounts, each bound to the key of its client and raised to what its odometer holds."""

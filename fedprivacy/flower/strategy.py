@@ -34,6 +34,9 @@ from fedprivacy.rounds import Observer, RoundRecord
 
 log = logging.getLogger("fedprivacy.server")
 
+_ATTEMPTS = 2
+"""At a round: clients that lose their updates again and again must not be charged again and again."""
+
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
@@ -155,9 +158,10 @@ class PrivateStrategy(Strategy):
         correspondence: Correspondence,
         timeout: float | None,
     ) -> ArrayRecord | None:
-        """One round; another attempt at it where a crash has cost every client its update. The new model, if any."""
+        """One round; a second attempt where a crash has cost every client its update. Returns the new model, if any."""
         self._accounts.begin(server_round)
-        while True:
+        aggregated = None
+        for _ in range(_ATTEMPTS):
             messages = list(self.configure_train(server_round, arrays, config, correspondence.grid))
             if not messages:
                 self.stopped_because = "no client has budget left"
@@ -167,11 +171,11 @@ class PrivateStrategy(Strategy):
             for asked, reply in correspondence.late():
                 self._accounts.settle_late(asked, reply)
             aggregated, metrics = self._conclude(server_round, answers)
+            if metrics:
+                self.result.train_metrics_clientapp[server_round] = metrics
             if not self._outcome.all_lost:
                 break
             self._accounts.begin(server_round, self._accounts.attempt + 1)
-        if metrics:
-            self.result.train_metrics_clientapp[server_round] = metrics
         return aggregated
 
     def configure_train(
@@ -208,7 +212,11 @@ class PrivateStrategy(Strategy):
         self._accounts.settle(server_round, outcome)
         if not outcome.updates:
             return None, None
-        in_fixed_order = [self._weighted(client_id) for client_id in sorted(outcome.updates)]
+        nodes = {grant.client_id: node_id for node_id, grant in self._opened.grants.items()}
+        in_fixed_order = [
+            self._weighted(reply, self._registry[nodes[client_id]].shard_size)
+            for client_id, reply in sorted(outcome.updates.items())
+        ]
         aggregated, metrics = self.strategy.aggregate_train(server_round, in_fixed_order)
         reach("server.averaged")
         return _like(aggregated, self._opened.arrays) if aggregated else None, metrics
@@ -278,11 +286,10 @@ class PrivateStrategy(Strategy):
                 raise  # nobody is left out, and still there are too few
             return []
 
-    def _weighted(self, client_id: str) -> Message:
+    def _weighted(self, reply: Message, shard_size: int) -> Message:
         """A client's reply as the wrapped strategy expects it: the update, and the client's public weight."""
-        node_id = next(node for node, grant in self._opened.grants.items() if grant.client_id == client_id)
-        reply, size = self._outcome.updates[client_id], self._registry[node_id].shard_size
-        weight = MetricRecord({getattr(self.strategy, "weighted_by_key", "num-examples"): self.plan.weight(size)})
+        key = getattr(self.strategy, "weighted_by_key", "num-examples")
+        weight = MetricRecord({key: self.plan.weight(shard_size)})
         reply.content = RecordDict({ARRAYS: reply.content[ARRAYS], "metrics": weight})
         return reply
 

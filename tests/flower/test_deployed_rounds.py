@@ -11,6 +11,7 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp.strategy import FedAvg
 
 from fedprivacy.dpsgd import DPSGD
+from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.flower import PrivateStrategy, private_client
 from fedprivacy.flower.accounts import WITNESS
 from fedprivacy.flower.checkpoint import load_checkpoint
@@ -19,6 +20,7 @@ from fedprivacy.flower.release import RECEIPT_PURPOSE
 from fedprivacy.ledger import ChargeState, Ledger
 from fedprivacy.ledger.showing import charges
 from fedprivacy.ledger.verify import read_witness, verify_ledger
+from fedprivacy.odometer import Odometer
 from fedprivacy.signing import client_key, sign
 from tests.flower.blobs import Blobs, plan_of
 from tests.flower.deployment import DeployedGrid
@@ -286,6 +288,34 @@ def test_a_client_whose_disk_was_put_back_is_raised_to_what_the_ledger_holds(pla
     records = start(plan, grid, run_id="second").records
     assert grid.odometer(plan, "hospital-0").history() == {plan.event(): 12}
     assert records[-1].spent["hospital-0"].steps == 12
+
+
+@pytest.mark.parametrize(
+    "claim",
+    [
+        ("elsewhere", PoissonSampledGaussian(0.25, 1.0, NeighbouringRelation.ZERO_OUT), 3),
+        ("elsewhere", PoissonSampledGaussian(0.5, 2.0, NeighbouringRelation.ADD_OR_REMOVE_ONE), 3),
+        ("elsewhere", PoissonSampledGaussian(0.5, 2.0, NeighbouringRelation.ZERO_OUT), 2**40),
+    ],
+    ids=["another mechanism", "another relation", "absurd"],
+)
+def test_a_client_whose_book_does_not_go_with_the_run_is_left_out_alone(plan, tmp_path, monkeypatch, claim, caplog):
+    run, event, steps = claim
+
+    def by_run(odometer):
+        return {run: {event: steps}} if "hospital-1" in str(odometer._file) else {}
+
+    monkeypatch.setattr(Odometer, "by_run", by_run)
+    records = start(plan, DeployedGrid(plan, tmp_path)).records
+    assert all(record.participants == ("hospital-0", "hospital-2") for record in records)
+    assert "Client hospital-1 is left out" in caplog.text
+
+
+def test_a_client_that_claims_all_of_its_budget_is_exhausted_alone(plan, tmp_path, monkeypatch):
+    monkeypatch.setattr(Odometer, "by_run", lambda o: {"x": {plan.event(): 10**9}} if "al-1" in str(o._file) else {})
+    records = start(plan, DeployedGrid(plan, tmp_path)).records
+    assert all(record.participants == ("hospital-0", "hospital-2") for record in records)
+    assert records[-1].exhausted == ("hospital-1",)
 
 
 def test_a_client_s_own_budget_ends_its_part_and_the_run_goes_on(plan, tmp_path):
