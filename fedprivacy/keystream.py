@@ -59,16 +59,16 @@ class Keystream:
         return cls(secrets.token_bytes(32))
 
     @classmethod
-    def from_seed(cls, seed: int, client_id: str, earlier_runs: int = 0) -> Keystream:
+    def from_seed(cls, seed: int, dataset_id: str, earlier_runs: int = 0, attempt: int = 1) -> Keystream:
         """A reproducible keystream for a simulated client.
 
         Args:
             seed: of the simulation.
-            client_id: the client.
+            dataset_id: the client's shard: two tasks on one ledger must not share their noise either.
             earlier_runs: runs on the same ledger before this one. Were the noise of two runs the same, their
                 difference would be free of it, and the ledger's sum of two independent releases false.
         """
-        label = f"{seed}/{earlier_runs}/{client_id}".encode()
+        label = f"{seed}/{earlier_runs}/{attempt}/{dataset_id}".encode()
         return cls(hashlib.blake2b(label, digest_size=32, person=b"fedprivacy seed").digest())
 
     def bits(self, purpose: Purpose, position: Position, count: int) -> NDArray[np.uint64]:

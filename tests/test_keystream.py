@@ -33,6 +33,8 @@ def test_a_reader_fills_the_array_that_it_is_given():
     [
         Keystream.from_seed(1, "client-1").bits(Purpose.SAMPLING, HERE, 8),
         Keystream.from_seed(2, "client-0").bits(Purpose.SAMPLING, HERE, 8),
+        Keystream.from_seed(1, "client-0", earlier_runs=1).bits(Purpose.SAMPLING, HERE, 8),
+        Keystream.from_seed(1, "client-0", attempt=2).bits(Purpose.SAMPLING, HERE, 8),
         KEY.bits(Purpose.NOISE, HERE, 8),
         KEY.bits(Purpose.SAMPLING, Position(3, 3), 8),
         KEY.bits(Purpose.SAMPLING, Position(2, 3), 8),

@@ -46,6 +46,7 @@ class RunAccounts:
         clipping_norms: where adaptive clipping has arrived, by client_id.
         earlier_runs: runs that the ledger held before this one.
         attempt: at the present round.
+        handed_out_again: whether this attempt was granted before, by a run that was stopped since.
     """
 
     def __init__(self, plan: RunPlan, run_id: str, registry: ClientRegistry, earlier_runs: int | None) -> None:
@@ -57,7 +58,7 @@ class RunAccounts:
         self._run_id = run_id
         self._registry = registry
         self._resumed = earlier_runs is not None
-        self._handed_out_again = False
+        self.handed_out_again = False
         self._keys: dict[str, str] = {}
         self._deployed: bool  # these four are set by `open`, when it is known who the clients are
         self._signing_key: Ed25519PrivateKey | None
@@ -106,18 +107,18 @@ class RunAccounts:
         handed out again: a deployed client answers it from what it sealed, and a seeded one draws the same noise, so
         that nothing new is released. A simulated client whose noise is secret trains anew, and is charged anew.
         """
-        self.attempt, self._handed_out_again = attempt, False
+        self.attempt, self.handed_out_again = attempt, False
         if not self._resumed:
             return
         self._resumed = False
         last = self._ledger.last_attempt(self._run_id, server_round)
-        self._handed_out_again = last > 0 and (self._deployed or self._plan.config.seed is not None)
-        self.attempt = last if self._handed_out_again else last + 1
+        self.handed_out_again = last > 0 and (self._deployed or self._plan.config.seed is not None)
+        self.attempt = last if self.handed_out_again else last + 1
 
     def open_to(self, server_round: int) -> set[str]:
         """Clients that may be asked in a round: with budget left, or charged for it already."""
         with_budget = {client_id for client_id, client in self.spent().items() if not client.exhausted}
-        charged = self._accountant.charged(server_round, self.attempt) if self._handed_out_again else set()
+        charged = self._accountant.charged(server_round, self.attempt) if self.handed_out_again else set()
         return (with_budget | charged) - self.left_out
 
     def grant(self, server_round: int, clients: Mapping[int, EnrolledClient]) -> dict[int, Grant]:
@@ -131,7 +132,7 @@ class RunAccounts:
             What each may spend, by node id. Exhausted clients are missing.
         """
         wanted = dict.fromkeys((client.client_id for client in clients.values()), self._plan.config.local_steps)
-        granted = self._accountant.grant(server_round, wanted, attempt=self.attempt, resumed=self._handed_out_again)
+        granted = self._accountant.grant(server_round, wanted, attempt=self.attempt, resumed=self.handed_out_again)
         reach("server.reserved")
         charged = self._accountant.histories(granted) if self._deployed else {}
         texts = {client_id: history_text(history) for client_id, history in charged.items()}

@@ -96,8 +96,7 @@ def _answer(client: LocalClient, grant: Grant, message: Message) -> Released:
     """
     guard, key = client.guard, ChargeKey(grant.run_id, grant.round, grant.attempt)
     if guard is not None:
-        if not guard.admits(grant):
-            raise RecordError("The grant is not signed by the server that this client trusts.")
+        guard.check(grant)
         sealed = guard.odometer.sealed(key, run_key=grant.server_key)
         if sealed is not None:
             return Released.unsealed(sealed)
@@ -108,7 +107,7 @@ def _answer(client: LocalClient, grant: Grant, message: Message) -> Released:
         charged = history_of(grant.charged)
         guard.odometer.charge(key, grant.event, grant.steps, run_key=grant.server_key, elsewhere=charged)
         reach("client.charged")
-    keystream = client.keystream(grant.earlier_runs)
+    keystream = client.keystream(grant)
     training = _training(grant, message)
     trained = training.train(engine, client.shard, steps=grant.steps, round=grant.round, keystream=keystream)
     reach("client.trained")

@@ -17,15 +17,24 @@ _UNREACHED = frozenset({ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_U
 """Flower's codes for a node that went away with a message."""
 
 
+class NotSentError(RuntimeError):
+    """Messages that did not leave the server; what was granted with them stays charged."""
+
+
 class Correspondence:
     """Messages that were sent and what came back, over the rounds of a run: an answer may come rounds too late.
 
     Args:
         grid: carries the messages.
+
+    Attributes:
+        grid: the same.
+        asked_twice: nodes that got their last message a second time: what they answer now says nothing of the first.
     """
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
+        self.asked_twice: frozenset[int] = frozenset()
         self._unanswered: dict[str, Message] = {}
 
     def ask(self, messages: Sequence[Message], timeout: float) -> dict[int, Message]:
@@ -41,6 +50,7 @@ class Correspondence:
         answers = self._exchange(messages, deadline)
         back = {node_id for node_id, reply in answers.items() if _unreached(reply)} & set(self.grid.get_node_ids())
         again = [_copy(message) for message in messages if message.metadata.dst_node_id in back]
+        self.asked_twice = frozenset(message.metadata.dst_node_id for message in again)
         return answers | self._exchange(again, deadline) if again else answers
 
     def late(self) -> list[tuple[Message, Message]]:
@@ -48,7 +58,13 @@ class Correspondence:
         return self._collect(self._unanswered.keys()) if self._unanswered else []
 
     def _exchange(self, messages: Sequence[Message], deadline: float) -> dict[int, Message]:
-        sent = dict(zip(self.grid.push_messages(messages), messages, strict=True))
+        message_ids = list(self.grid.push_messages(messages))
+        if len(message_ids) != len(messages):
+            raise NotSentError(
+                f"Flower took {len(message_ids)} of {len(messages)} messages; the model may be larger than the server, "
+                "or a proxy before it, lets through (client_max_body_size in nginx)."
+            )
+        sent = dict(zip(message_ids, messages, strict=True))
         self._unanswered |= sent
         answers: dict[int, Message] = {}
         while outstanding := sent.keys() & self._unanswered.keys():

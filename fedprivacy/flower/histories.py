@@ -8,6 +8,7 @@ from typing import Any
 
 from fedprivacy.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.flower.wire import RecordError
+from fedprivacy.odometer import LONGEST_RUN_ID
 
 Claims = Mapping[tuple[str, PoissonSampledGaussian], int]
 """Steps by run and event."""
@@ -22,9 +23,12 @@ def claims_of(text: str) -> dict[tuple[str, PoissonSampledGaussian], int]:
     """The inverse of `claims_text`; an empty text says nothing.
 
     Raises:
-        RecordError: it is something else.
+        RecordError: it is something else, or too long to be composed.
     """
-    return {(_checked(run_id, str), _event(*event)): _count(steps) for run_id, *event, steps in _rows(text, 5)}
+    claims = {(_run_id(run_id), _event(*event)): _count(steps) for run_id, *event, steps in _rows(text, 5)}
+    if len({event for _, event in claims}) > MOST_EVENTS:
+        raise RecordError(f"a history names more than {MOST_EVENTS} events")
+    return claims
 
 
 def history_text(history: History) -> str:
@@ -38,16 +42,25 @@ def history_of(text: str) -> dict[PoissonSampledGaussian, int]:
     Raises:
         RecordError: it is something else.
     """
-    return {_event(*event): _count(steps) for *event, steps in _rows(text, 4)}
+    history = {_event(*event): _count(steps) for *event, steps in _rows(text, 4)}
+    if len(history) > MOST_EVENTS:
+        raise RecordError(f"a history names more than {MOST_EVENTS} events")
+    return history
 
+
+MOST_EVENTS = 500
+"""That a history may name: each costs an accountant time, and whoever composes it is not who sent it."""
 
 _MOST_ROWS = 10_000
+_MOST_CHARACTERS = 4_000_000
 
 
 def _rows(text: str, width: int) -> list[list[object]]:
+    if len(text) > _MOST_CHARACTERS:
+        raise RecordError(f"a history has more than {_MOST_CHARACTERS} characters")
     try:
         rows = json.loads(text or "[]")
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise RecordError("a history is no JSON") from error
     if not isinstance(rows, list) or len(rows) > _MOST_ROWS:
         raise RecordError(f"a history is no list of at most {_MOST_ROWS} rows")
@@ -69,13 +82,21 @@ def _event(sampling_rate: object, noise_multiplier: object, relation: object) ->
             float(_checked(noise_multiplier, float, int)),
             NeighbouringRelation(_checked(relation, str)),
         )
-    except ValueError as error:
+    except (ValueError, OverflowError) as error:
         raise RecordError(f"a history holds no event: {error}") from error
+
+
+def _run_id(value: object) -> str:
+    """A name that every book can hold; the odometer has the same rule."""
+    run_id: str = _checked(value, str)
+    if not (0 < len(run_id) <= LONGEST_RUN_ID and run_id.isprintable()):
+        raise RecordError("a history names a run by something else than 1 to 128 printable characters")
+    return run_id
 
 
 def _count(steps: object) -> int:
     count: int = _checked(steps, int)
-    if not 0 <= count < 2**63:
+    if not 0 <= count < 2**31:
         raise RecordError(f"a history counts {count} steps")
     return count
 

@@ -9,6 +9,7 @@ the server.
 
 from __future__ import annotations
 
+import logging
 import sys
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -27,18 +28,24 @@ from fedprivacy.config import RunConfig
 from fedprivacy.device import choose_device
 from fedprivacy.dpsgd import Shard
 from fedprivacy.flower.records import GRANT_PURPOSE, Grant, RefusalCode
+from fedprivacy.flower.wire import RecordError
 from fedprivacy.gradients import AutomaticClipping, FlatClipping, GradientEngine, PerLayerClipping, check_on_blank
-from fedprivacy.identity import simulated_client_id
+from fedprivacy.identity import dataset_id, simulated_client_id
 from fedprivacy.keystream import Keystream
 from fedprivacy.odometer import Odometer
 from fedprivacy.signing import SigningKeyError, client_key, signed_by_server
 from fedprivacy.tasks import ShardSource, Task
+
+log = logging.getLogger("fedprivacy.client")
 
 IN_PROCESS = "fedprivacy-in-process"
 """Key that our in-process engine sets in the node configuration of its clients."""
 
 ODOMETER = "odometer.log"
 """Name of the odometer's file, in the client's data folder unless --node-config names another."""
+
+MOST_STEPS = 100_000
+"""Local steps that one grant may ask for, unless --node-config says otherwise."""
 
 
 class Refused(Exception):
@@ -57,17 +64,27 @@ class Guard:
         odometer: charges before a record is read, and knows what was sealed.
         key: signs receipts; the one with which the SuperNode authenticates.
         server_key: the only key whose grants count, Ed25519 in hexadecimal; empty: a run's first one.
+        most_steps: in one grant; more would keep this host busy for a server's pleasure.
     """
 
     odometer: Odometer
     key: EllipticCurvePrivateKey
     server_key: str
+    most_steps: int
 
-    def admits(self, grant: Grant) -> bool:
-        """Whether the server that this client trusts signed the grant."""
-        if self.server_key not in ("", grant.server_key):
-            return False
-        return signed_by_server(grant.server_key, GRANT_PURPOSE, grant.signed_bytes(), grant.signature)
+    def check(self, grant: Grant) -> None:
+        """Refuse what no server that this client trusts would ask for.
+
+        Raises:
+            RecordError: another server signed the grant, or nobody did, or it asks for too many steps.
+        """
+        signed = signed_by_server(grant.server_key, GRANT_PURPOSE, grant.signed_bytes(), grant.signature)
+        if not signed or self.server_key not in ("", grant.server_key):
+            raise RecordError("The grant is not signed by the server that this client trusts (server-key).")
+        if grant.steps > self.most_steps:
+            raise RecordError(
+                f"The grant asks for {grant.steps} steps; this client takes {self.most_steps} (most-steps)."
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,11 +107,12 @@ class LocalClient:
     seed: int | None
     num_partitions: int
 
-    def keystream(self, earlier_runs: int) -> Keystream:
+    def keystream(self, grant: Grant) -> Keystream:
         """Its randomness for one round: fresh and kept nowhere, unless a simulation is seeded."""
         if self.seed is None:
             return Keystream.secret()
-        return Keystream.from_seed(self.seed, self.client_id, earlier_runs)
+        dataset = dataset_id(self.task, self.client_id)
+        return Keystream.from_seed(self.seed, dataset, grant.earlier_runs, grant.attempt)
 
     def engine(self, clipping: str) -> GradientEngine:
         """Computes the clipped sums of its gradients. Clients of one process share it: load parameters before use."""
@@ -158,7 +176,9 @@ def _guard(node: UserConfig, folder: Path) -> Guard:
     budget = PrivacyBudget(float(node["epsilon"]), float(node["delta"]))
     file = Path(str(node.get("odometer", folder / ODOMETER)))
     odometer = Odometer(file, budget, str(node.get("filter", DEFAULT_FILTER)))
-    return Guard(odometer, key, str(node.get("server-key", "")))
+    if "server-key" not in node:
+        log.warning("--node-config lacks server-key: whoever opens a run first is taken for its server.")
+    return Guard(odometer, key, str(node.get("server-key", "")), int(node.get("most-steps", MOST_STEPS)))
 
 
 @cache

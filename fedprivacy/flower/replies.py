@@ -28,12 +28,14 @@ class OpenRound:
         arrays: the global model that was sent.
         grants: by node id.
         public_keys: of the clients that must sign their receipts, in PEM, by node id: all of a deployment's.
+        asked_before: nodes that may have had their grants before: a refusal says nothing of what they did then.
     """
 
     number: int
     arrays: ArrayRecord
     grants: Mapping[int, Grant]
     public_keys: Mapping[int, bytes] = field(default_factory=dict)
+    asked_before: frozenset[int] = frozenset()
 
 
 @dataclass(slots=True)
@@ -45,7 +47,7 @@ class RoundOutcome:
         failures: clients without a usable update, with a short constant reason.
         spent: the signatures of receipts that matched, whether or not the update is used; empty in a simulation.
         clipping_norms: where their clipping norms have arrived.
-        untouched: clients that refused before they read a record.
+        untouched: clients that refused before they read a record, when they were asked for the first time.
         exhausted: clients whose own odometer says that their budget is spent.
         lost: clients that had been charged when they died, and have no update to send.
     """
@@ -69,7 +71,7 @@ def sort_replies(answers: Mapping[int, Message], opened: OpenRound) -> RoundOutc
     outcome = RoundOutcome()
     for node_id, grant in opened.grants.items():
         if node_id in answers:
-            _sort(answers[node_id], grant, opened.public_keys.get(node_id), opened.arrays, outcome)
+            _sort(answers[node_id], node_id, opened, outcome)
         else:
             outcome.failures[grant.client_id] = NO_REPLY
     return outcome
@@ -79,19 +81,18 @@ class Unusable(Exception):
     """Why a reply is dropped, in constant words."""
 
 
-def _sort(
-    reply: Message, grant: Grant, public_key: bytes | None, global_arrays: ArrayRecord, outcome: RoundOutcome
-) -> None:
+def _sort(reply: Message, node_id: int, opened: OpenRound, outcome: RoundOutcome) -> None:
+    grant, public_key = opened.grants[node_id], opened.public_keys.get(node_id)
     client_id = grant.client_id
     try:
         refusal = _refusal(reply)
         if refusal is not None:
-            _note_refusal(client_id, refusal, outcome)
+            _note_refusal(client_id, refusal, outcome, for_the_first_time=node_id not in opened.asked_before)
             return
         receipt = checked_receipt(reply, grant, public_key)
         outcome.spent[client_id] = receipt.signature
         outcome.clipping_norms[client_id] = receipt.clipping_norm
-        update = _decoded(reply.content.get(ARRAYS), global_arrays)
+        update = _decoded(reply.content.get(ARRAYS), opened.arrays)
         if public_key and receipt.update != digest({name: array.numpy() for name, array in update.items()}):
             raise Unusable("receipt-of-another-update")
     except Unusable as problem:
@@ -110,9 +111,9 @@ def _refusal(reply: Message) -> RefusalCode | None:
         raise Unusable("malformed-refusal") from error
 
 
-def _note_refusal(client_id: str, code: RefusalCode, outcome: RoundOutcome) -> None:
+def _note_refusal(client_id: str, code: RefusalCode, outcome: RoundOutcome, *, for_the_first_time: bool) -> None:
     outcome.failures[client_id] = code.value
-    if code.before_any_record:
+    if code.before_any_record and for_the_first_time:
         outcome.untouched.append(client_id)
     if code is RefusalCode.BUDGET_EXHAUSTED:
         outcome.exhausted.append(client_id)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +26,7 @@ from fedprivacy.flower.records import GRANT, Grant
 from fedprivacy.flower.registry import ClientRegistry, TooFewClientsError
 from fedprivacy.flower.release import ARRAYS
 from fedprivacy.flower.replies import OpenRound, RoundOutcome, sort_replies
-from fedprivacy.flower.strategy_state import read_state, write_state
+from fedprivacy.flower.strategy_state import forgotten, read_state, write_state
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.optimizers import MovingAverage
 from fedprivacy.plan import RunPlan
@@ -137,6 +138,7 @@ class PrivateStrategy(Strategy):
             self._resume.random.restore()
         else:
             self._finish_round(0, arrays, evaluate)
+        self._warn_of_forgotten_state()
         correspondence = Correspondence(grid)
         for server_round in range(finished + 1, rounds + 1):
             aggregated = self._round(server_round, arrays, train_config or ConfigRecord(), correspondence, timeout)
@@ -167,6 +169,8 @@ class PrivateStrategy(Strategy):
                 self.stopped_because = "no client has budget left"
                 return None
             answers = correspondence.ask(messages, timeout or self.config.round_timeout)
+            asked_before = self._opened.asked_before | correspondence.asked_twice
+            self._opened = replace(self._opened, asked_before=asked_before)
             reach("server.answered")
             for asked, reply in correspondence.late():
                 self._accounts.settle_late(asked, reply)
@@ -192,7 +196,8 @@ class PrivateStrategy(Strategy):
             raise ValueError("The wrapped strategy asks a client twice in a round: a release that nobody would charge.")
         grants = self._accounts.grant(server_round, clients)
         keys = {node_id: client.public_key for node_id, client in clients.items() if client.public_key}
-        self._opened = OpenRound(server_round, arrays, grants, keys)
+        asked_before = frozenset(grants) if self._accounts.handed_out_again else frozenset[int]()
+        self._opened = OpenRound(server_round, arrays, grants, keys, asked_before)
         return [_with_grant(m, grants[m.metadata.dst_node_id]) for m in messages if m.metadata.dst_node_id in grants]
 
     def aggregate_train(
@@ -267,6 +272,15 @@ class PrivateStrategy(Strategy):
             strategy=read_state(self.strategy),
             random=RandomState.now(),
         )
+
+    def _warn_of_forgotten_state(self) -> None:
+        if self._checkpoints and (names := forgotten(self.strategy)):
+            log.warning(
+                "No checkpoint keeps %s of %s: should the run be stopped, it would go on without. Give the strategy "
+                "state_dict() and load_state_dict().",
+                ", ".join(names),
+                type(self.strategy).__name__,
+            )
 
     def _sample(self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid) -> list[Message]:
         """The wrapped strategy's messages, to clients with budget left; none if it has too few of those to go on."""

@@ -71,6 +71,13 @@ def unpack(layout: Layout, arrays: Mapping[str, NDArray[Any]]) -> StrategyState:
     }
 
 
+def forgotten(strategy: Strategy) -> list[str]:
+    """Attributes that no checkpoint keeps, though they may be state: what is neither data nor something to call."""
+    if _speaks_for_itself(strategy):
+        return []
+    return sorted(name for name, value in vars(strategy).items() if not _kept(value) and not callable(value))
+
+
 def _speaks_for_itself(strategy: Strategy) -> bool:
     return hasattr(strategy, "state_dict") and hasattr(strategy, "load_state_dict")
 

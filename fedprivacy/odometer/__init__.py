@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         LogError,
         LogWriteError,
         OdometerError,
+        OldOdometerError,
         SealError,
     )
     from fedprivacy.odometer.odometer import KEPT_UPDATES, LONGEST_RUN_ID, Odometer
@@ -42,5 +43,6 @@ __all__ = [
     "LogWriteError",
     "Odometer",
     "OdometerError",
+    "OldOdometerError",
     "SealError",
 ]

@@ -46,6 +46,24 @@ def export(file: _FILE) -> None:
         print(json.dumps(exported(entry)))  # noqa: T201
 
 
+@odometer_app.command(name="import")
+def import_(
+    old: Annotated[Path, typer.Argument(help="odometer.db of an earlier version.", exists=True, show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The client's odometer.", show_default=False)],
+) -> None:
+    """Bring what an earlier version's odometer counted into the one of this version."""
+    import sqlite3
+
+    from fedprivacy.odometer.adopting import adopt
+    from fedprivacy.odometer.errors import OdometerError
+
+    with plain_errors(OdometerError, sqlite3.Error, code=2):
+        charges = adopt(old, file)
+    Console(stderr=True).print(
+        f"{charges} charges are in {file}; {old} was put aside.", highlight=False, soft_wrap=True
+    )
+
+
 def _read(file: Path) -> Book:
     from fedprivacy.odometer.book import BookFile
     from fedprivacy.odometer.errors import OdometerError

@@ -63,6 +63,16 @@ class LogWriteError(LogError):
         )
 
 
+class OldOdometerError(LogError):
+    """An earlier version's odometer is there: a new one beside it would begin at nothing."""
+
+    def __init__(self, old: Path, file: Path) -> None:
+        super().__init__(
+            f"{old} is the odometer of an earlier version, and what it counted is not in {file} yet. Bring it over: "
+            f"'fedprivacy odometer import {old} {file}'."
+        )
+
+
 class LogDamagedError(LogError):
     """The file does not say for certain all that was recorded, so that nothing may be spent on it."""
 

@@ -9,7 +9,7 @@ account for one file, whatever a server calls its task or the client, and all pr
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -28,15 +28,19 @@ from fedprivacy.odometer.errors import (
     InvalidGrantError,
     LogDamagedError,
     LogWriteError,
+    OldOdometerError,
     SealError,
 )
-from fedprivacy.odometer.records import ChargeKey, ChargeRecord, CorrectionRecord, SealedRecord, Terms, now
+from fedprivacy.odometer.records import ChargeKey, ChargeRecord, CorrectionRecord, SealedRecord, Terms, fingerprint, now
 
 LONGEST_RUN_ID = 128
 """Characters of a run's name; a record with a longer one might not fit the log's slot."""
 
 KEPT_UPDATES = 4
 """How many sealed updates lie on the disk, over all runs: a server asks again for the newest, if for any."""
+
+OLD_ODOMETER = "odometer.db"
+"""What earlier versions wrote; see `fedprivacy.odometer.adopting`."""
 
 _LARGEST_COUNT = 2**63 - 1
 _NOTHING: Mapping[Event, int] = MappingProxyType({})
@@ -59,6 +63,7 @@ class Odometer:
     Raises:
         ValueError: there is no such filter, or it cannot keep this budget.
         LogWriteError: the file cannot be made.
+        OldOdometerError: the odometer of an earlier version lies beside the file.
         LogDamagedError: the file is gone, and updates that it sealed are still there.
     """
 
@@ -68,6 +73,9 @@ class Odometer:
         self._filter = FILTERS[filter](budget)
         self._terms = Terms(budget, filter)
         self._updates = seals.folder_of(file)
+        old = file.with_name(OLD_ODOMETER)
+        if old.exists():
+            raise OldOdometerError(old, file)
         if not file.exists() and seals.holds_updates(self._updates):
             raise LogDamagedError(file, 0, f"it is gone, but {self._updates} holds updates that it sealed")
         log.create(file)
@@ -99,8 +107,8 @@ class Odometer:
             ForeignGrantError: the run was opened under another key. Nothing is written.
             AlreadyChargedError: this key was charged before. Nothing is written.
             BudgetExhaustedError: fewer than `steps` steps are left. Nothing is charged.
-            MechanismChanged: the fixed-mechanism filter meets another event. Nothing is charged.
-            ValueError: the events mix neighbouring relations, which no filter composes. Nothing is charged.
+            MechanismChanged: the fixed-mechanism filter meets another event. Nothing is written.
+            ValueError: the events mix neighbouring relations, which no filter composes. Nothing is written.
             LogError: the file is busy, damaged or not writable; its text says whether anything may count.
         """
         _check_grant(key, steps, elsewhere)
@@ -113,9 +121,11 @@ class Odometer:
                     f"run '{key.run_id}', round {key.round}, attempt {key.attempt} was charged before. Send its sealed "
                     "update again; to train again, the server must grant a new attempt."
                 )
-            for correction in self._corrections(key, event, steps, elsewhere):
+            corrections = list(self._corrections(key, event, steps, elsewhere))
+            left = self._filter.quota(_corrected(book.history, corrections), event)
+            for correction in corrections:  # what no filter can compose was refused before it could be written
                 write(correction)
-            self._check_budget(book, event, steps)
+            self._check_left(left, event, steps)
             write(ChargeRecord(key, event, steps, signer, self._terms, now()))
 
     def seal(self, key: ChargeKey, update: bytes) -> None:
@@ -199,20 +209,19 @@ class Odometer:
             if server_steps > client_steps:
                 yield CorrectionRecord(key, charged, client_steps, server_steps, self._terms, now())
 
-    def _check_budget(self, book: Book, event: PoissonSampledGaussian, steps: int) -> None:
-        quota = self._filter.quota(book.history, event)
-        if quota < steps:
+    def _check_left(self, left: int, event: PoissonSampledGaussian, steps: int) -> None:
+        if left < steps:
             budget = self._terms.budget
             raise BudgetExhaustedError(
                 f"This client's own budget, epsilon {budget.epsilon} at delta {budget.delta} in {self._file}, allows "
-                f"{quota} more steps of {event}, and the grant asks for {steps}. Grant fewer; a larger budget is the "
+                f"{left} more steps of {event}, and the grant asks for {steps}. Grant fewer; a larger budget is the "
                 "data owner's decision alone, and weakens what was promised."
             )
 
 
-def fingerprint(run_key: str) -> str:
-    """What a log keeps of a server's key: its SHA-256 in hexadecimal, which is short whatever the key is."""
-    return sha256(run_key.encode(errors="surrogatepass")).hexdigest()
+def _corrected(history: Mapping[Event, int], corrections: Iterable[CorrectionRecord]) -> dict[Event, int]:
+    """What counts once the corrections do."""
+    return {**history, **{correction.event: correction.server_steps for correction in corrections}}
 
 
 def _check_grant(key: ChargeKey, steps: int, elsewhere: History) -> None:

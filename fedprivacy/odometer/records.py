@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 from fedprivacy.accounting.named import as_fields, from_fields
@@ -108,6 +109,11 @@ Record = ChargeRecord | CorrectionRecord | SealedRecord
 def now() -> str:
     """The time that records carry: UTC, in ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def fingerprint(run_key: str) -> str:
+    """What a log keeps of a server's key: its SHA-256 in hexadecimal, which is short whatever the key is."""
+    return sha256(run_key.encode(errors="surrogatepass")).hexdigest()
 
 
 def encoded(record: Record) -> bytes:

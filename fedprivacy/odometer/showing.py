@@ -44,8 +44,8 @@ def as_page(book: Book) -> RenderableType:
     """Everything for a terminal."""
     if not book.terms:
         return Text("Nothing was charged.")
-    epsilon, note = _reading(book)
-    cost = Text(str(epsilon) if epsilon else f"no epsilon: {note}", style="bold")
+    epsilon, _ = _reading(book)
+    cost = Text(str(epsilon), style="bold")
     return Group(_entries(book), _totals(book), cost, Text(_budget_words(book.terms)))
 
 
@@ -53,10 +53,7 @@ def _reading(book: Book) -> tuple[Epsilon | None, str]:
     """What the history costs at the delta of the last budget, and a note where that is no finite number."""
     if not book.terms:
         return None, "nothing was charged, and no delta is recorded"
-    try:
-        epsilon = reading(book.history, book.terms.budget.delta)
-    except ValueError as error:
-        return None, str(error)
+    epsilon = reading(book.history, book.terms.budget.delta)
     return epsilon, "" if epsilon.value < float("inf") else "no finite epsilon is known"
 
 

@@ -1,5 +1,6 @@
 """What a ClientApp does on a data owner's host, where it trusts no server."""
 
+import sqlite3
 from dataclasses import replace
 from pathlib import Path
 
@@ -8,6 +9,7 @@ import pytest
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
+from typer.testing import CliRunner
 
 from fedprivacy.budget import PrivacyBudget
 from fedprivacy.deploy.keys import write_client_key
@@ -29,6 +31,7 @@ from fedprivacy.flower.records import (
 )
 from fedprivacy.flower.release import RECEIPT_PURPOSE, digest
 from fedprivacy.odometer import Odometer
+from fedprivacy.odometer.cli import odometer_app
 from fedprivacy.signing import server_public_key, sign, signed_by_client
 from tests.flower.blobs import A_GRANT, Blobs, plan_of
 
@@ -217,6 +220,46 @@ def test_it_says_at_enrolment_what_its_odometer_holds(node):
     train(node, round=2, steps=1)
     record = send(ENROL, RecordDict(), node).content[ENROLMENT]
     assert claims_of(Enrolment.from_record(record).spent) == {("run", a_grant().event): 3}
+
+
+def test_a_server_cannot_ruin_the_book_with_an_event_that_no_filter_composes(node):
+    train(node)
+    others = [
+        replace(a_grant().event, relation=NeighbouringRelation.ADD_OR_REMOVE_ONE),
+        replace(a_grant().event, noise_multiplier=9.0),
+    ]
+    for round, other in enumerate(others, start=2):
+        assert REFUSAL in train(node, round=round, charged=history_text({other: 5})).content
+    assert spent(node) == 2
+    assert RECEIPT in train(node, round=9).content
+
+
+def test_a_grant_of_more_steps_than_the_client_takes_is_refused(node):
+    assert code(train(node | {"most-steps": 5}, steps=6)) is RefusalCode.GRANT_INVALID
+    assert spent(node) == 0
+
+
+def test_an_earlier_version_s_odometer_is_not_forgotten(node):
+    """What `odometer.db` counted must be brought over before anything is trained."""
+    old = Path(node["folder"]) / "odometer.db"
+    with sqlite3.connect(old) as connection:
+        connection.executescript(
+            "CREATE TABLE budgets (dataset_id TEXT, epsilon REAL, delta REAL, filter TEXT);"
+            "CREATE TABLE charges (charge_id INTEGER PRIMARY KEY, dataset_id TEXT, run_id TEXT, round INTEGER, attempt "
+            "INTEGER, sampling_rate REAL, noise_multiplier REAL, relation TEXT, view TEXT, steps INTEGER, state TEXT);"
+            "INSERT INTO budgets VALUES ('this shard', 3.0, 0.001, 'fixed-mechanism');"
+            "INSERT INTO charges VALUES (1, 'this shard', 'old', 1, 1, 0.5, 2.0, 'zero-out', 'server', 4, 'committed');"
+            "INSERT INTO charges VALUES (2, 'this shard', 'old', 2, 1, 0.5, 2.0, 'zero-out', 'server', 3, 'reserved');"
+        )
+    connection.close()
+    assert code(train(node)) is RefusalCode.ODOMETER_UNUSABLE
+    log = Path(node["folder"]) / "odometer.log"
+    done = CliRunner().invoke(odometer_app, ["import", str(old), str(log)])
+    assert done.exit_code == 0, done.output
+    assert spent(node) == 7 and not old.exists()
+    assert code(train(node, steps=40)) is RefusalCode.BUDGET_EXHAUSTED
+    assert RECEIPT in train(node, steps=1).content
+    assert CliRunner().invoke(odometer_app, ["import", __file__, str(log)]).exit_code == 2
 
 
 def test_a_client_without_a_key_is_refused(node):

@@ -1,6 +1,7 @@
 """Records on the wire are strict: whatever is not exactly a grant is no grant."""
 
 import dataclasses
+import json
 import math
 
 import pytest
@@ -112,7 +113,17 @@ def test_histories_survive_the_wire():
         '[["run", 0.5, Infinity, "zero-out", 1]]',
         '[[7, 0.5, 1.0, "zero-out", 1]]',
         str([["run", 0.5, 1.0, "zero-out", 1]] * 10_001).replace("'", '"'),
+        "[" * 200_000,
+        f'[["run", {10**400}, 1.0, "zero-out", 1]]',
+        '[["run", 0.5, 1.0, "zero-out", 2147483648]]',
+        '[["", 0.5, 1.0, "zero-out", 1]]',
+        '[["\\ud800", 0.5, 1.0, "zero-out", 1]]',
+        '[["a\\u0000b", 0.5, 1.0, "zero-out", 1]]',
+        f'[["{"x" * 129}", 0.5, 1.0, "zero-out", 1]]',
+        json.dumps([["run", 0.5, 1.0 + i, "zero-out", 1] for i in range(501)]),
+        " " * 5_000_000,
     ],
+    ids=range(24),
 )
 def test_a_history_that_is_none_is_refused(text):
     with pytest.raises(RecordError, match="history"):

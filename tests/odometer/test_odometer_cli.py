@@ -118,28 +118,3 @@ def test_a_budget_without_a_bound_and_an_epsilon_without_one_are_null_in_json(ru
     assert (shown["epsilon"], shown["budget"]["epsilon"]) == (None, None)
     assert shown["notes"] == "no finite epsilon is known"
     assert "No budget was set." in run("show", tmp_path / "x.log")[1]
-
-
-def test_relations_that_no_theorem_composes_have_no_epsilon(run, file):
-    plain = PoissonSampledGaussian(0.05, 1.2)
-    with pytest.raises(ValueError, match="mixes the neighbouring relations"):
-        Odometer(file, BUDGET, "adaptive").charge(ChargeKey("winter", 1, 0), plain, 1, elsewhere={plain: 3})
-    assert "no epsilon: the history mixes the neighbouring relations" in run("show", file)[1]
-    assert answer(run, file)["epsilon"] is None
-
-
-@pytest.mark.parametrize("command", ["show", "export"])
-def test_a_file_that_is_not_there_is_an_error_and_is_not_made(run, tmp_path, command):
-    code, _, errors = run(command, tmp_path / "typo.log")
-    assert code == 2
-    assert "does not exist" in errors
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize("command", ["show", "export"])
-def test_a_damaged_file_is_one_clear_text(run, file, command):
-    file.write_bytes(file.read_bytes()[:9000])
-    code, printed, errors = run(command, file)
-    assert (code, printed) == (2, "")
-    assert errors.startswith(f"error: {file} is damaged at byte")
-    assert "never delete it" in errors
