@@ -19,6 +19,7 @@ from fedprivacy.accounting.population import PopulationAccountant
 from fedprivacy.budget import PrivacyBudget
 from fedprivacy.events import History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.ledger import NOTHING_SPENT, Account, Allowance, ChargeState, Ledger
+from fedprivacy.ledger.book import Evidence
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,25 +127,25 @@ class CentralAccountant:
         steps = {self._datasets[client_id]: wanted_steps for client_id, wanted_steps in wanted.items()}
 
         def allowed(dataset: str, history: History, allowance: Allowance) -> int:
-            return _filter(allowance).quota(history, self._events[dataset])
+            return _left(allowance, history, self._events[dataset])
 
         events = {dataset: self._events[dataset] for dataset in steps}
         granted = self._ledger.reserve(self._run_id, round, events, steps, allowed, attempt=attempt, resumed=resumed)
         return {c: granted[self._datasets[c]] for c in wanted if self._datasets[c] in granted}
 
-    def commit(self, round: int, receipts: Mapping[str, str], *, attempt: int = 1) -> None:
+    def commit(self, round: int, receipts: Mapping[str, Evidence | None], *, attempt: int = 1) -> None:
         """Confirm the charges of clients whose receipts matched their grants.
 
         Args:
             round: the round.
-            receipts: the signature of each client's receipt, by client_id; empty in a simulation.
+            receipts: what each client signed, by client_id; None in a simulation.
             attempt: at this round.
         """
         self._settle(round, receipts, ChargeState.COMMITTED, attempt)
 
     def void(self, round: int, client_ids: Collection[str], *, attempt: int = 1) -> None:
         """Return the charges of clients that refused before they touched a record."""
-        self._settle(round, dict.fromkeys(client_ids, ""), ChargeState.VOID, attempt)
+        self._settle(round, dict.fromkeys(client_ids), ChargeState.VOID, attempt)
 
     def charged(self, round: int, attempt: int) -> set[str]:
         """Clients that an attempt at a round was charged to."""
@@ -181,13 +182,13 @@ class CentralAccountant:
         epsilons = self._population.epsilons().tolist()
         return {dataset: epsilons[row] for dataset, row in self._rows.items()}
 
-    def _settle(self, round: int, receipts: Mapping[str, str], state: ChargeState, attempt: int) -> None:
-        signatures = {self._datasets[client_id]: signature for client_id, signature in receipts.items()}
-        self._ledger.settle(self._run_id, round, signatures, state, attempt=attempt)
+    def _settle(self, round: int, receipts: Mapping[str, Evidence | None], state: ChargeState, attempt: int) -> None:
+        of_datasets = {self._datasets[client_id]: receipt for client_id, receipt in receipts.items()}
+        self._ledger.settle(self._run_id, round, of_datasets, state, attempt=attempt)
 
     def _spent(self, client_id: str, account: Account, allowance: Allowance, epsilon: float) -> ClientSpent:
         dataset = self._datasets[client_id]
-        left = 0 if allowance.expired else _filter(allowance).quota(account.history, self._events[dataset])
+        left = 0 if allowance.expired else _left(allowance, account.history, self._events[dataset])
         return ClientSpent(
             client_id=client_id,
             epsilon=epsilon,
@@ -198,6 +199,14 @@ class CentralAccountant:
             steps_left=left,
             sampling_rate=self._events[dataset].sampling_rate,
         )
+
+
+def _left(allowance: Allowance, history: History, event: PoissonSampledGaussian) -> int:
+    """Steps that a budget still allows; none where another run has charged what does not compose with this one."""
+    try:
+        return _filter(allowance).quota(history, event)
+    except ValueError:
+        return 0
 
 
 @lru_cache(maxsize=1024)

@@ -29,6 +29,9 @@ PrivateKey = Ed25519PrivateKey | EllipticCurvePrivateKey
 
 _ECDSA = ECDSA(SHA384())
 
+GRANT, RECEIPT, CHECKPOINT = "grant", "receipt", "ledger checkpoint"
+"""What signatures are for."""
+
 
 class SigningKeyError(ValueError):
     """A key file that cannot be read or made, with the remedy."""

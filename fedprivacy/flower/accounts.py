@@ -12,15 +12,19 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import ConfigRecord, Message
 from flwr.serverapp import Grid
 
+from fedprivacy import signing
 from fedprivacy.accountant import CentralAccountant, ClientSpent
+from fedprivacy.durable import write_durably
 from fedprivacy.failpoints import reach
 from fedprivacy.flower.histories import history_text
-from fedprivacy.flower.records import GRANT, GRANT_PURPOSE, Grant
+from fedprivacy.flower.records import GRANT, Grant
 from fedprivacy.flower.registry import ClientRegistry, EnrolledClient
-from fedprivacy.flower.replies import RoundOutcome, Unusable, checked_receipt
+from fedprivacy.flower.replies import RoundOutcome, Unusable, checked_receipt, evidence
 from fedprivacy.identity import dataset_id
 from fedprivacy.ledger import Ledger, LedgerError
-from fedprivacy.ledger.checkpoints import sign_checkpoint
+from fedprivacy.ledger.checkpoints import Checkpoint, check_ancestor, sign_checkpoint
+from fedprivacy.ledger.errors import AccountError
+from fedprivacy.ledger.verify import read_witness
 from fedprivacy.plan import RunPlan
 from fedprivacy.signing import server_key, server_public_key, sign
 
@@ -40,6 +44,7 @@ class RunAccounts:
         run_id: unique in the ledger.
         registry: who is behind a node.
         earlier_runs: of a run that goes on: what it was when it began. None: a new run.
+        folder: of the run, for the newest signed checkpoint of the ledger; None: it is kept nowhere else.
 
     Attributes:
         left_out: clients that are not asked any more.
@@ -49,7 +54,9 @@ class RunAccounts:
         handed_out_again: whether this attempt was granted before, by a run that was stopped since.
     """
 
-    def __init__(self, plan: RunPlan, run_id: str, registry: ClientRegistry, earlier_runs: int | None) -> None:
+    def __init__(
+        self, plan: RunPlan, run_id: str, registry: ClientRegistry, earlier_runs: int | None, folder: Path | None
+    ) -> None:
         self.left_out: set[str] = set()
         self.clipping_norms: dict[str, float] = {}
         self.earlier_runs = earlier_runs or 0
@@ -57,6 +64,8 @@ class RunAccounts:
         self._plan = plan
         self._run_id = run_id
         self._registry = registry
+        self._folder = folder
+        self._witness: Checkpoint | None = None
         self._resumed = earlier_runs is not None
         self.handed_out_again = False
         self._keys: dict[str, str] = {}
@@ -80,6 +89,7 @@ class RunAccounts:
         self._ledger = Ledger(config.ledger_url(deployed=self._deployed))
         if self._resumed:
             self._ledger.resume_run(self._run_id)
+            self._check_witness()
         else:
             task, partition = self._plan.task, self._partition(online)
             self.earlier_runs = self._ledger.open_run(self._run_id, task.dataset, partition)
@@ -156,22 +166,34 @@ class RunAccounts:
         record = asked.content.get(GRANT)
         if reply.has_error() or not isinstance(record, ConfigRecord):
             return
-        grant = Grant.from_record(record)
+        grant, key = Grant.from_record(record), self._registry[asked.metadata.dst_node_id].public_key or None
         try:
-            receipt = checked_receipt(reply, grant, self._registry[asked.metadata.dst_node_id].public_key or None)
+            receipt = checked_receipt(reply, grant, key)
         except Unusable as problem:
             log.warning("Client %s answered round %d too late: %s.", grant.client_id, grant.round, problem)
             return
-        self._accountant.commit(grant.round, {grant.client_id: receipt.signature}, attempt=grant.attempt)
+        self._accountant.commit(grant.round, {grant.client_id: evidence(receipt, key)}, attempt=grant.attempt)
         log.warning("Client %s answered round %d too late; its charge is confirmed.", grant.client_id, grant.round)
 
-    def sign(self, folder: Path | None) -> None:
-        """Sign where the ledger's journal ends, and leave a copy in `folder`, if the run has a signing key."""
+    def sign(self) -> None:
+        """Sign where the ledger's journal ends, and leave a copy in the run's folder, if the run has a signing key.
+
+        Raises:
+            LedgerError: the ledger no longer holds what was signed after the last round.
+        """
         if self._signing_key is None:
             return
-        signed = sign_checkpoint(self._ledger, self._signing_key)
-        if signed is not None and folder is not None:
-            (folder / WITNESS).write_text(json.dumps(signed._asdict()) + "\n")
+        self._witness = sign_checkpoint(self._ledger, self._signing_key, self._witness)
+        if self._witness is not None and self._folder is not None:
+            text = json.dumps(self._witness._asdict()) + "\n"
+            write_durably(self._folder / WITNESS, text.encode())
+
+    def _check_witness(self) -> None:
+        """A run that goes on does so on the ledger that it knew."""
+        file = self._folder / WITNESS if self._folder else None
+        if file is not None and file.exists():
+            known = self._witness = read_witness(file)
+            self._ledger.database.read(lambda connection: check_ancestor(connection, self._ledger.name, known))
 
     def _partition(self, clients: Iterable[EnrolledClient]) -> str:
         """The name of the split that the clients hold: every run on one ledger must have the same."""
@@ -183,16 +205,26 @@ class RunAccounts:
         return names[0]
 
     def _admit(self, clients: Iterable[EnrolledClient]) -> None:
-        """Open accounts one by one: a client whose books do not go with this run must not keep the others from it."""
+        """Open accounts one by one: a client whose books do not go with this run must not keep the others from it.
+
+        Raises:
+            ValueError: nobody's do; it says why of the first.
+        """
+        problems: list[ValueError] = []
         for client in clients:
             try:
                 if client.client_id not in self._keys:
                     self._open_accounts([client])
                 elif self._keys[client.client_id] != client.key_hash:
-                    raise LedgerError("it comes with another key than at its first round")
-            except ValueError as problem:  # what ledger and filters refuse
+                    raise AccountError("it comes with another key than at its first round")
+            except ValueError as problem:  # a filter's, or the ledger's
+                if isinstance(problem, LedgerError) and not isinstance(problem, AccountError):
+                    raise  # an outage concerns everybody
                 log.warning("Client %s is left out: %s", client.client_id, problem)
                 self.left_out.add(client.client_id)
+                problems.append(problem)
+        if problems and self.left_out >= self._keys.keys():
+            raise problems[0]
 
     def _open_accounts(self, clients: Iterable[EnrolledClient]) -> None:
         """Open the clients' accounts, each bound to the key of its client and raised to what its odometer holds."""
@@ -238,4 +270,4 @@ class RunAccounts:
     def _signed(self, grant: Grant) -> Grant:
         if self._signing_key is None or not self._deployed:
             return grant
-        return replace(grant, signature=sign(self._signing_key, GRANT_PURPOSE, grant.signed_bytes()))
+        return replace(grant, signature=sign(self._signing_key, signing.GRANT, grant.signed_bytes()))

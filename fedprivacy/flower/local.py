@@ -22,12 +22,13 @@ from flwr.app import Context
 from flwr.app.user_config import UserConfig
 from torch import Tensor
 
+from fedprivacy import signing
 from fedprivacy.accounting import DEFAULT_FILTER
 from fedprivacy.budget import PrivacyBudget
 from fedprivacy.config import RunConfig
 from fedprivacy.device import choose_device
 from fedprivacy.dpsgd import Shard
-from fedprivacy.flower.records import GRANT_PURPOSE, Grant, RefusalCode
+from fedprivacy.flower.records import Grant, RefusalCode
 from fedprivacy.flower.wire import RecordError
 from fedprivacy.gradients import AutomaticClipping, FlatClipping, GradientEngine, PerLayerClipping, check_on_blank
 from fedprivacy.identity import dataset_id, simulated_client_id
@@ -78,7 +79,7 @@ class Guard:
         Raises:
             RecordError: another server signed the grant, or nobody did, or it asks for too many steps.
         """
-        signed = signed_by_server(grant.server_key, GRANT_PURPOSE, grant.signed_bytes(), grant.signature)
+        signed = signed_by_server(grant.server_key, signing.GRANT, grant.signed_bytes(), grant.signature)
         if not signed or self.server_key not in ("", grant.server_key):
             raise RecordError("The grant is not signed by the server that this client trusts (server-key).")
         if grant.steps > self.most_steps:

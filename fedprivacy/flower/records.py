@@ -19,9 +19,6 @@ REFUSAL = "fedprivacy.refusal"
 ENROL = "query.enrol"
 """Names of the records in a message, and the message type that asks a client who it is."""
 
-GRANT_PURPOSE = "grant"
-"""What the server's signature under a grant is for."""
-
 
 class RefusalCode(enum.StrEnum):
     """Why a client sends no update: one of these constants crosses, never a text."""

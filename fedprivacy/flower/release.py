@@ -27,15 +27,13 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 from safetensors import numpy as safetensors
 
+from fedprivacy import signing
 from fedprivacy.dpsgd import PrivateUpdate
 from fedprivacy.flower.histories import Claims, claims_text
 from fedprivacy.flower.records import ENROLMENT, RECEIPT, REFUSAL, Enrolment, Grant, Receipt, Refusal, RefusalCode
 from fedprivacy.signing import sign
 
 ARRAYS = "arrays"
-
-RECEIPT_PURPOSE = "receipt"
-"""What a client's signature under a receipt is for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ class Released:
             update=digest(arrays) if key else "",
             signature="",
         )
-        signature = sign(key, RECEIPT_PURPOSE, receipt.signed_bytes()) if key else ""
+        signature = sign(key, signing.RECEIPT, receipt.signed_bytes()) if key else ""
         return cls(arrays, replace(receipt, signature=signature))
 
     @classmethod

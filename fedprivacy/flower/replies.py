@@ -8,9 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
+from fedprivacy import signing
 from fedprivacy.flower.records import RECEIPT, REFUSAL, Grant, Receipt, Refusal, RefusalCode
-from fedprivacy.flower.release import ARRAYS, RECEIPT_PURPOSE, digest
+from fedprivacy.flower.release import ARRAYS, digest
 from fedprivacy.flower.wire import RecordError
+from fedprivacy.ledger.book import Evidence
 from fedprivacy.signing import signed_by_client
 
 NO_REPLY = "no-reply"
@@ -45,7 +47,7 @@ class RoundOutcome:
     Attributes:
         updates: replies that may be averaged.
         failures: clients without a usable update, with a short constant reason.
-        spent: the signatures of receipts that matched, whether or not the update is used; empty in a simulation.
+        spent: the receipts that matched, whether or not the update is used; None in a simulation, where none is signed.
         clipping_norms: where their clipping norms have arrived.
         untouched: clients that refused before they read a record, when they were asked for the first time.
         exhausted: clients whose own odometer says that their budget is spent.
@@ -54,7 +56,7 @@ class RoundOutcome:
 
     updates: dict[str, Message] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
-    spent: dict[str, str] = field(default_factory=dict)
+    spent: dict[str, Evidence | None] = field(default_factory=dict)
     clipping_norms: dict[str, float] = field(default_factory=dict)
     untouched: list[str] = field(default_factory=list)
     exhausted: list[str] = field(default_factory=list)
@@ -90,7 +92,7 @@ def _sort(reply: Message, node_id: int, opened: OpenRound, outcome: RoundOutcome
             _note_refusal(client_id, refusal, outcome, for_the_first_time=node_id not in opened.asked_before)
             return
         receipt = checked_receipt(reply, grant, public_key)
-        outcome.spent[client_id] = receipt.signature
+        outcome.spent[client_id] = evidence(receipt, public_key)
         outcome.clipping_norms[client_id] = receipt.clipping_norm
         update = _decoded(reply.content.get(ARRAYS), opened.arrays)
         if public_key and receipt.update != digest({name: array.numpy() for name, array in update.items()}):
@@ -139,9 +141,16 @@ def checked_receipt(reply: Message, grant: Grant, public_key: bytes | None) -> R
     if not receipt.matches(grant):
         raise Unusable("receipt-does-not-match-grant")
     signed = receipt.signed_bytes()
-    if public_key and not signed_by_client(public_key, RECEIPT_PURPOSE, signed, receipt.signature):
+    if public_key and not signed_by_client(public_key, signing.RECEIPT, signed, receipt.signature):
         raise Unusable("forged-receipt")
     return receipt
+
+
+def evidence(receipt: Receipt, public_key: bytes | None) -> Evidence | None:
+    """A signed receipt as the ledger keeps it."""
+    if not public_key:
+        return None
+    return Evidence(receipt.signed_bytes().decode(), receipt.signature, public_key.decode())
 
 
 def _decoded(arrays: object, global_arrays: ArrayRecord) -> ArrayRecord:

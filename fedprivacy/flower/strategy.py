@@ -103,7 +103,7 @@ class PrivateStrategy(Strategy):
         self._average = MovingAverage(plan.config.ema_decay)
         self._registry = ClientRegistry(plan.config.node_timeout)
         earlier_runs = resume.earlier_runs if resume else None
-        self._accounts = RunAccounts(plan, self.run_id, self._registry, earlier_runs)
+        self._accounts = RunAccounts(plan, self.run_id, self._registry, earlier_runs, checkpoints)
         self._opened = OpenRound(0, ArrayRecord(), {})
         self._outcome = RoundOutcome()
 
@@ -328,7 +328,7 @@ class PrivateStrategy(Strategy):
         )
         for observe in self._observers:
             observe(record)
-        self._accounts.sign(self._checkpoints)
+        self._accounts.sign()
         reach("server.round-recorded")
         if self._checkpoints:
             save_checkpoint(self._checkpoints, self._checkpoint(server_round, arrays))

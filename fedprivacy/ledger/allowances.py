@@ -6,6 +6,7 @@ import datetime
 import math
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, select
@@ -41,15 +42,17 @@ class Allowance:
 def allowances_of(connection: Connection, dataset_ids: Collection[str]) -> dict[str, Allowance]:
     """The budgets in force; datasets without one are missing."""
     rows = connection.execute(select(budgets).where(among(connection.dialect, budgets.c.dataset_id, dataset_ids)))
-    return {
-        row.dataset_id: Allowance(
-            PrivacyBudget(math.inf if row.epsilon is None else row.epsilon, row.delta),
-            row.filter,
-            in_utc(row.expires),
-            row.deliberate,
-        )
-        for row in rows
-    }
+    return {dataset_id: _allowance(*row) for dataset_id, *row in rows}
+
+
+@lru_cache(maxsize=1024)
+def _allowance(
+    epsilon: float | None, delta: float, filter: str, expires: datetime.datetime | None, deliberate: bool
+) -> Allowance:
+    """A budget from its row; most datasets have the same."""
+    return Allowance(
+        PrivacyBudget(math.inf if epsilon is None else epsilon, delta), filter, in_utc(expires), deliberate
+    )
 
 
 def in_utc(instant: datetime.datetime | None) -> datetime.datetime | None:

@@ -55,6 +55,34 @@ class Charge(NamedTuple):
     state: ChargeState
 
 
+class Evidence(NamedTuple):
+    """A receipt that its client signed: whoever reads the journal can check it.
+
+    Attributes:
+        receipt: the text that is signed, JSON.
+        signature: in hexadecimal.
+        public_key: of the client, in PEM; the journal holds its hash.
+    """
+
+    receipt: str
+    signature: str
+    public_key: str
+
+
+class Run(NamedTuple):
+    """A run that began.
+
+    Attributes:
+        entry: of the journal.
+        dataset: the records that it is on.
+        partition: how they are split.
+    """
+
+    entry: int
+    dataset: str
+    partition: str
+
+
 class Terms(NamedTuple):
     """A dataset's budget, as it stands in the journal.
 
@@ -87,13 +115,13 @@ class Book:
     """The state after the entries so far.
 
     Attributes:
-        runs: (dataset, partition) by run_id.
+        runs: by run_id.
         keys: hash of the public key by client_id.
         budgets: by dataset_id.
         charges: by what names them.
     """
 
-    runs: dict[str, tuple[str, str]] = field(default_factory=dict)
+    runs: dict[str, Run] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
     budgets: dict[str, Terms] = field(default_factory=dict)
     charges: dict[ChargeKey, Charge] = field(default_factory=dict)
@@ -122,10 +150,10 @@ class Book:
                 sums[mechanism] = (steps + charge.steps, count + 1)
         return sums
 
-    def _run(self, _: int, entry: dict[str, Any]) -> None:
+    def _run(self, number: int, entry: dict[str, Any]) -> None:
         if entry["run_id"] in self.runs:
             raise ValueError(f"run {entry['run_id']} began before")
-        self.runs[entry["run_id"]] = (entry["dataset"], entry["partition"])
+        self.runs[entry["run_id"]] = Run(number, entry["dataset"], entry["partition"])
 
     def _key(self, _: int, entry: dict[str, Any]) -> None:
         self.keys[entry["client_id"]] = entry["key_hash"]
@@ -138,19 +166,24 @@ class Book:
     def _charge(self, number: int, entry: dict[str, Any]) -> None:
         run_id, round, attempt, view = entry["run_id"], entry["round"], entry["attempt"], entry["view"]
         events = [(q, sigma, NeighbouringRelation(relation)) for q, sigma, relation in entry["events"]]
+        alike: dict[tuple[int, int], Charge] = {}  # most datasets of a round are charged the same
         for dataset, (event, steps) in entry["charges"].items():
-            q, sigma, relation = events[event]
-            charge = Charge(number, q, sigma, relation, view, steps, ChargeState.RESERVED)
-            self._add(ChargeKey(dataset, run_id, round, attempt), charge)
+            if (event, steps) not in alike:
+                q, sigma, relation = events[event]
+                alike[event, steps] = Charge(number, q, sigma, relation, view, steps, ChargeState.RESERVED)
+            self._add(ChargeKey(dataset, run_id, round, attempt), alike[event, steps])
 
     def _settlement(self, _: int, entry: dict[str, Any]) -> None:
-        state = ChargeState(entry["state"])
+        state, run_id, round, attempt = ChargeState(entry["state"]), entry["run_id"], entry["round"], entry["attempt"]
+        before: Charge | None = None
         for dataset in entry["receipts"]:
-            key = ChargeKey(dataset, entry["run_id"], entry["round"], entry["attempt"])
+            key = ChargeKey(dataset, run_id, round, attempt)
             charge = self.charges[key]
-            if not can_become(charge.state, state):
-                raise ValueError(f"a {charge.state} charge of {dataset} cannot become {state}")
-            self.charges[key] = charge._replace(state=state)
+            if charge is not before:  # mostly it is: see `_charge`
+                if not can_become(charge.state, state):
+                    raise ValueError(f"a {charge.state} charge of {dataset} cannot become {state}")
+                before, settled = charge, charge._replace(state=state)
+            self.charges[key] = settled
 
     def _reconciliation(self, number: int, entry: dict[str, Any]) -> None:
         more = entry["client_steps"] - entry["server_steps"]

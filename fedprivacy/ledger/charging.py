@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, insert, or_, select, update
+from sqlalchemy import ColumnElement, Connection, func, or_, select, update
 
 from fedprivacy.events import Event, History, PoissonSampledGaussian
 from fedprivacy.failpoints import reach
 from fedprivacy.ledger import journal
 from fedprivacy.ledger.allowances import Allowance, allowances_of
-from fedprivacy.ledger.book import settleable
-from fedprivacy.ledger.dialects import add_to, among
+from fedprivacy.ledger.book import Evidence, settleable
+from fedprivacy.ledger.dialects import add_to, among, insert_rows
 from fedprivacy.ledger.schema import ChargeState, balances, charges
 
 SERVER_VIEW = "server"
@@ -33,6 +34,9 @@ class Account:
     rounds: int
 
 
+MOST_STEPS = 2**31 - 1
+"""That a dataset can be charged: far beyond any budget, and as many as the accountants compose."""
+
 NOTHING_SPENT = Account({}, 0)
 
 Allowed = Callable[[str, History, Allowance], int]
@@ -47,9 +51,13 @@ def accounts_of(connection: Connection, dataset_ids: Collection[str]) -> dict[st
     for dataset_id, q, sigma, relation, steps, count in connection.execute(
         select(balances).where(mine, balances.c.charges > 0)
     ):
-        histories.setdefault(dataset_id, {})[PoissonSampledGaussian(q, sigma, relation)] = int(steps)
+        histories.setdefault(dataset_id, {})[_event(q, sigma, relation)] = int(steps)
         rounds[dataset_id] = rounds.get(dataset_id, 0) + int(count)
     return {dataset_id: Account(history, rounds[dataset_id]) for dataset_id, history in histories.items()}
+
+
+_event = lru_cache(maxsize=65_536)(PoissonSampledGaussian)
+"""Most datasets are charged for the same events."""
 
 
 def within_budget(connection: Connection, wanted: Mapping[str, int], allowed: Allowed) -> dict[str, int]:
@@ -88,7 +96,8 @@ def charge(
     )
     reach("ledger.journal-written")
     common = {**key, "entry": entry, "view": SERVER_VIEW, "state": ChargeState.RESERVED}
-    _insert(connection, [common | {"dataset_id": d, "steps": n} | _columns(e) for d, (e, n) in granted.items()])
+    of_event = {event: common | _columns(event) for event in events}
+    _insert(connection, [{**of_event[e], "dataset_id": d, "steps": n} for d, (e, n) in granted.items()])
 
 
 def charge_difference(
@@ -120,21 +129,21 @@ def charge_difference(
 
 
 def settle_charges(
-    connection: Connection, key: Mapping[str, Any], signatures: Mapping[str, str], state: ChargeState
+    connection: Connection, key: Mapping[str, Any], receipts: Mapping[str, Evidence | None], state: ChargeState
 ) -> None:
     """Enter what became of charges, where that is news.
 
     Args:
         connection: in a transaction that has the ledger to itself.
         key: run_id, round and attempt.
-        signatures: of the receipts, by dataset.
+        receipts: signed by their clients, by dataset; None: not signed.
         state: what they become.
     """
-    news = _of_round(connection, key, signatures.keys(), settleable(state))
+    news = _of_round(connection, key, receipts.keys(), settleable(state))
     changing = connection.execute(select(charges).where(*news)).mappings().all()
     if not changing:
         return
-    settled = {row["dataset_id"]: signatures[row["dataset_id"]] for row in changing}
+    settled = {row["dataset_id"]: receipts[row["dataset_id"]] for row in changing}
     journal.append(connection, "settlement", **key, state=state, receipts=settled)
     connection.execute(update(charges).where(*news).values(state=state))
     for was_void, sign in ((False, -1), (True, 1)):  # what becomes void is taken off, what was void is put back
@@ -144,7 +153,7 @@ def settle_charges(
 
 
 def _insert(connection: Connection, rows: list[dict[str, Any]]) -> None:
-    connection.execute(insert(charges), rows)
+    insert_rows(connection, charges, rows)
     _count(connection, rows, 1)
 
 
@@ -174,11 +183,23 @@ def _of_round(
     )
 
 
-def charged_steps(connection: Connection, key: Mapping[str, Any], dataset_ids: Collection[str]) -> dict[str, int]:
-    """What an attempt at a round was charged already, by dataset; 0 where the charge is void."""
-    mine = _of_round(connection, key, dataset_ids, ChargeState)
-    rows = connection.execute(select(charges).where(*mine))
-    return {row.dataset_id: 0 if row.state is ChargeState.VOID else row.steps for row in rows}
+def charged_steps(
+    connection: Connection, key: Mapping[str, Any], events: Mapping[str, PoissonSampledGaussian]
+) -> dict[str, int]:
+    """What an attempt at a round was charged already, by dataset; 0 where the charge is void, or for another event.
+
+    Args:
+        connection: in a transaction.
+        key: run_id, round and attempt.
+        events: what each step is to cost, by dataset.
+    """
+    mine = _of_round(connection, key, events.keys(), ChargeState)
+    columns = ("dataset_id", "state", "steps", "sampling_rate", "noise_multiplier", "relation")
+    rows = connection.execute(select(*(charges.c[name] for name in columns)).where(*mine))
+    return {
+        dataset_id: 0 if state is ChargeState.VOID or _event(*event) != events[dataset_id] else steps
+        for dataset_id, state, steps, *event in rows
+    }
 
 
 def steps_of_run(connection: Connection, dataset_id: str, run_id: str, event: PoissonSampledGaussian) -> int:

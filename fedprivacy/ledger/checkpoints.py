@@ -14,11 +14,11 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import Connection, insert, select
 
 from fedprivacy.ledger import journal
+from fedprivacy.ledger.errors import LedgerError
 from fedprivacy.ledger.schema import checkpoints
+from fedprivacy.ledger.schema import journal as journal_table
 from fedprivacy.ledger.store import Ledger
-from fedprivacy.signing import server_public_key, sign, signed_by_server
-
-_PURPOSE = "ledger checkpoint"
+from fedprivacy.signing import CHECKPOINT, server_public_key, sign, signed_by_server
 
 
 class Checkpoint(NamedTuple):
@@ -42,27 +42,59 @@ class Checkpoint(NamedTuple):
     def genuine(self) -> bool:
         """Whether the holder of the key signed this."""
         message = _message(self.number, self.hash, self.at)
-        return signed_by_server(self.public_key, _PURPOSE, message, self.signature)
+        return signed_by_server(self.public_key, CHECKPOINT, message, self.signature)
 
 
-def sign_checkpoint(ledger: Ledger, key: Ed25519PrivateKey) -> Checkpoint | None:
-    """Sign where the journal ends, and keep the checkpoint in the ledger; None if there is no entry yet."""
+def sign_checkpoint(ledger: Ledger, key: Ed25519PrivateKey, after: Checkpoint | None = None) -> Checkpoint | None:
+    """Sign where the journal ends, and keep the checkpoint in the ledger; None if there is no entry yet.
+
+    Args:
+        ledger: the ledger.
+        key: who signs.
+        after: what the signer knows of the ledger: whoever signs on, signs for what came before.
+
+    Raises:
+        LedgerError: the journal no longer holds what `after` says, or what this key signed at last.
+    """
 
     def work(connection: Connection, _: bool) -> Checkpoint | None:
+        public_key = server_public_key(key)
+        own = _newest(connection, public_key)
+        for known in (after, own):
+            check_ancestor(connection, ledger.name, known)
         head = journal.head(connection)
-        if head.number == 0:
-            return None
-        public_key, at = server_public_key(key), journal.now().isoformat()
-        mine = select(checkpoints).where(checkpoints.c.number == head.number, checkpoints.c.public_key == public_key)
-        if (known := connection.execute(mine).first()) is not None:
-            return Checkpoint(*known)
-        made = Checkpoint(
-            head.number, head.hash, at, public_key, sign(key, _PURPOSE, _message(head.number, head.hash, at))
-        )
+        if head.number == 0 or (own is not None and own.number == head.number):
+            return own
+        at = journal.now().isoformat()
+        signature = sign(key, CHECKPOINT, _message(head.number, head.hash, at))
+        made = Checkpoint(head.number, head.hash, at, public_key, signature)
         connection.execute(insert(checkpoints).values(made._asdict()))
         return made
 
     return ledger.database.write(work)
+
+
+def check_ancestor(connection: Connection, name: str, known: Checkpoint | None) -> None:
+    """Refuse a ledger whose journal does not hold what a checkpoint says.
+
+    Raises:
+        LedgerError: it was rewritten since, or an older copy was put back.
+    """
+    if known is None:
+        return
+    held = connection.scalar(select(journal_table.c.hash).where(journal_table.c.number == known.number))
+    if held != known.hash:
+        raise LedgerError(
+            f"ledger {name} does not hold entry {known.number} as it was signed on {known.at}: it was rewritten since, "
+            "or an older copy was put back. Nothing is granted on it. 'fedprivacy ledger verify --witness' says more; "
+            "put back the ledger that holds it."
+        )
+
+
+def _newest(connection: Connection, public_key: str) -> Checkpoint | None:
+    mine = select(checkpoints).where(checkpoints.c.public_key == public_key)
+    row = connection.execute(mine.order_by(checkpoints.c.number.desc()).limit(1)).first()
+    return Checkpoint(*row) if row else None
 
 
 def read_checkpoints(connection: Connection) -> list[Checkpoint]:

@@ -124,13 +124,14 @@ def checkpoint(
     ledger: _LEDGER = "",
 ) -> None:
     """Sign where a ledger's journal ends: what it covers can no longer be rewritten unseen."""
+    from fedprivacy.ledger import LedgerError
     from fedprivacy.ledger.checkpoints import sign_checkpoint
     from fedprivacy.signing import SigningKeyError, server_key
 
     with _opened(ledger) as book, plain_errors(SigningKeyError, OSError, code=2):
         signed = sign_checkpoint(book, server_key(key))
         if signed is None:
-            raise typer.BadParameter(f"ledger {book.name} has no entry yet; nothing was signed.")
+            raise LedgerError(f"ledger {book.name} has no entry yet; nothing was signed.")
         if out is not None:
             out.write_text(json.dumps(signed._asdict()) + "\n")
     _ERR.print(f"Entry {signed.number} is signed by key {signed.public_key}.", highlight=False, soft_wrap=True)
@@ -199,9 +200,16 @@ def set_budget(
         _ERR.print(f"{dataset}: epsilon {epsilon:g} from now on.", highlight=False, soft_wrap=True)
 
 
+@ledger_app.command()
+def upgrade(*, ledger: _LEDGER = "") -> None:
+    """Bring a ledger that an earlier version of fedprivacy made up to date. Keep a copy of it."""
+    with _opened(ledger, upgrade=True) as book:
+        _ERR.print(f"ledger {book.name} is up to date.", highlight=False, soft_wrap=True)
+
+
 @contextmanager
-def _opened(ledger: str, *, new: bool = False) -> Iterator[Ledger]:
-    """The ledger of a URL or a file; an error about it ends the command."""
+def _opened(ledger: str, *, new: bool = False, upgrade: bool = False) -> Iterator[Ledger]:
+    """The ledger of a URL or a file; an error about it ends the command. To look at a ledger must not change it."""
     from fedprivacy.ledger import Ledger, LedgerError, default_url
 
     url = ledger or default_url()
@@ -209,7 +217,7 @@ def _opened(ledger: str, *, new: bool = False) -> Iterator[Ledger]:
     with plain_errors(LedgerError, code=2):
         if not new and not Ledger.exists(url):
             raise LedgerError(f"ledger is '{url}', where there is none; name the one that a run wrote (--ledger).")
-        opened = Ledger(url)
+        opened = Ledger(url, upgrade=new or upgrade)
         try:
             yield opened
         finally:
@@ -227,15 +235,17 @@ def _verified_json(verified: Verified) -> dict[str, object]:
 
 
 def _verified_text(verified: Verified) -> str:
+    entries, charges = verified.head.number, len(verified.book.charges)
     signers = sorted({checkpoint.public_key for checkpoint in verified.checkpoints})
-    entries, signed = verified.head.number, verified.signed
-    covered = (
-        f"Entries up to {signed} of {entries} are signed, by key {', '.join(signers)}."
-        if signers
-        else "No checkpoint is signed: whoever can write the ledger could have written it anew. "
-        "'fedprivacy ledger checkpoint KEY' signs one."
+    if not signers:
+        return (
+            f"[yellow]Consistent, and not signed[/]: {entries} entries, {charges} charges. Whoever can write the "
+            "ledger could have written it anew, all of it. 'fedprivacy ledger checkpoint KEY' signs it."
+        )
+    return (
+        f"[green]Nothing was changed[/]: {entries} entries, {charges} charges.\n"
+        f"Entries up to {verified.signed} of {entries} are signed, by key {', '.join(signers)}."
     )
-    return f"[green]Nothing was changed[/]: {entries} entries, {len(verified.book.charges)} charges.\n{covered}"
 
 
 def _pem(public_key: Path) -> bytes:
@@ -244,7 +254,11 @@ def _pem(public_key: Path) -> bytes:
     Raises:
         ValueError: the file holds no OpenSSH public key.
     """
+    from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
-    key = load_ssh_public_key(public_key.read_bytes())
+    try:
+        key = load_ssh_public_key(public_key.read_bytes())
+    except (ValueError, UnsupportedAlgorithm) as problem:
+        raise ValueError(f"'{public_key}' holds no public key in OpenSSH's format ({problem}).") from problem
     return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

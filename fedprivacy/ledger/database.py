@@ -18,10 +18,10 @@ from typing import Any, TypeVar
 
 from sqlalchemy import URL, Connection, Engine, create_engine, event, text
 from sqlalchemy.engine import make_url
-from sqlalchemy.exc import ArgumentError, DBAPIError, IntegrityError
+from sqlalchemy.exc import ArgumentError, DBAPIError
 
 from fedprivacy.ledger.errors import LedgerError
-from fedprivacy.ledger.migrations import bring_up_to_date
+from fedprivacy.ledger.migrations import bring_up_to_date, is_newest
 
 log = logging.getLogger("fedprivacy.ledger")
 
@@ -41,30 +41,46 @@ class Database:
     Args:
         url: `sqlite:///path/to/ledger.db` or `postgresql+psycopg://user@host/name`.
         patience: seconds to wait for a database that is locked, full or gone.
+        upgrade: whether the tables may be made, or brought up to date.
 
     Raises:
-        LedgerError: no such URL or place, or tables that a newer version made.
+        LedgerError: no such URL or place, tables that a newer version made, or old ones that may not be changed.
     """
 
-    def __init__(self, url: str, patience: float = PATIENCE) -> None:
+    def __init__(self, url: str, patience: float = PATIENCE, *, upgrade: bool = True) -> None:
         self.name = shown(url)
         self._patience = patience
         self._engine = _engine(url, patience)
         # Two programs that make one file's tables at once wait for each other; a place that is not there is a mistake.
-        self._write(lambda connection, _: bring_up_to_date(connection, self.name), _locked)
+        if self._repeat(lambda: self._read(lambda connection: is_newest(connection, self.name)), _locked):
+            return
+        if not upgrade:
+            raise LedgerError(
+                f"ledger {self.name} was made by an earlier version of fedprivacy, and nothing may change it here; "
+                "keep a copy of it, then 'fedprivacy ledger upgrade'."
+            )
+        self._repeat(lambda: self._write(bring_up_to_date), _locked)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
         """A transaction that sees one state of the ledger, and changes nothing.
 
         Raises:
-            LedgerError: the database cannot be reached while patience lasts, or breaks off.
+            LedgerError: the database cannot be used.
         """
         try:
-            with self._patiently(self._engine.connect, _passes) as connection, _snapshot(connection).begin():
+            with self._engine.connect() as connection, _snapshot(connection).begin():
                 yield connection
         except DBAPIError as error:
-            raise LedgerError(f"ledger {self.name} cannot be read: {_reason(error)}.") from error
+            raise self._unusable(error) from error
+
+    def read(self, work: Callable[[Connection], T]) -> T:
+        """Look at one state of the ledger; after an outage again, while patience lasts.
+
+        Raises:
+            LedgerError: the database cannot be used, or not for so long.
+        """
+        return self._repeat(lambda: self._read(work), _passes)
 
     def write(self, work: Callable[[Connection, bool], T]) -> T:
         """Do something in a transaction that has the ledger to itself; after an outage again, while patience lasts.
@@ -77,34 +93,39 @@ class Database:
         Raises:
             LedgerError: the database cannot be used, or not for so long.
         """
-        return self._write(work, _passes)
-
-    def _write(self, work: Callable[[Connection, bool], T], passes: Callable[[DBAPIError], bool]) -> T:
         committing = False
 
-        def attempt() -> T:
+        def once(connection: Connection) -> T:
             nonlocal committing
-            with self._engine.connect() as connection, _alone(connection):
-                done = work(connection, committing)
-                committing = True
-                return done
+            done = work(connection, committing)
+            committing = True
+            return done
 
-        return self._patiently(attempt, passes)
+        return self._repeat(lambda: self._write(once), _passes)
 
-    def _patiently(self, attempt: Callable[[], T], passes: Callable[[DBAPIError], bool]) -> T:
-        """Try until it works, or fails in a way that does not pass, or patience ends."""
+    def _read(self, work: Callable[[Connection], T]) -> T:
+        with self._engine.connect() as connection, _snapshot(connection).begin():
+            return work(connection)
+
+    def _write(self, work: Callable[[Connection], T]) -> T:
+        with self._engine.connect() as connection, _alone(connection):
+            return work(connection)
+
+    def _repeat(self, attempt: Callable[[], T], passes: Callable[[DBAPIError], bool]) -> T:
+        """Try until it works, it is no outage that passes, or patience ends."""
         deadline, pause = time.monotonic() + self._patience, 0.05
         while True:
             try:
                 return attempt()
-            except IntegrityError:
-                raise  # no outage: a rule of the tables, which the caller knows the meaning of
             except DBAPIError as error:
                 if not passes(error) or time.monotonic() + pause > deadline:
-                    raise LedgerError(f"ledger {self.name} cannot be used: {_reason(error)}. {_REMEDY}") from error
+                    raise self._unusable(error) from error
                 log.warning("Ledger %s cannot be used (%s); trying again.", self.name, _reason(error))
             time.sleep(pause)
             pause = min(2 * pause, _LONGEST_PAUSE)
+
+    def _unusable(self, error: DBAPIError) -> LedgerError:
+        return LedgerError(f"ledger {self.name} cannot be used: {_reason(error)}. {_REMEDY}")
 
     def close(self) -> None:
         """Give back every connection."""
@@ -126,6 +147,11 @@ def database_file(url: str) -> Path | None:
         LedgerError: it is no URL, of another database, or of one in memory: such a ledger forgets.
     """
     parsed = _parsed(url)
+    if parsed.password is not None:
+        raise LedgerError(
+            "ledger's URL holds a password, which would be kept in the run's folder for all to read; leave it out, and "
+            "put it into ~/.pgpass or PGPASSWORD."
+        )
     if parsed.drivername == _POSTGRESQL and parsed.database:
         return None
     in_memory = not parsed.database or ":memory:" in parsed.database or parsed.database.startswith("file:")

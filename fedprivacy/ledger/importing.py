@@ -40,8 +40,11 @@ def import_ledger(file: Path, ledger: Ledger) -> Verified:
     """
     verified = verify_export(file)
 
-    def work(connection: Connection, _: bool) -> None:
-        if journal.head(connection).number:
+    def work(connection: Connection, again: bool) -> None:
+        held = journal.head(connection)
+        if again and held == verified.head:
+            return
+        if held.number:
             raise LedgerError(f"ledger {ledger.name} has entries already; import into a new one.")
         with file.open("rb") as lines:
             _write_parts(connection, read_export(lines))
@@ -60,7 +63,7 @@ def _write_parts(connection: Connection, parts: Iterable[Entry | Checkpoint]) ->
 
 def _write_tables(connection: Connection, book: Book) -> None:
     """What the journal adds up to."""
-    _insert(connection, runs, ({"run_id": r, "dataset": d, "partition": p} for r, (d, p) in book.runs.items()))
+    _insert(connection, runs, ({"run_id": r, **run._asdict()} for r, run in book.runs.items()))
     _insert(connection, keys, ({"client_id": client, "key_hash": key} for client, key in book.keys.items()))
     _insert(connection, budgets, ({"dataset_id": d, **_budget(terms)} for d, terms in book.budgets.items()))
     _insert(connection, charges, ({**key._asdict(), **charge._asdict()} for key, charge in book.charges.items()))

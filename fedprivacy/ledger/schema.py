@@ -74,6 +74,7 @@ runs = Table(
     "runs",
     metadata,
     Column("run_id", String, primary_key=True),
+    Column("entry", Integer, ForeignKey("journal.number"), nullable=False, comment="of the journal"),
     Column("dataset", String, nullable=False),
     Column("partition", String, nullable=False),
 )

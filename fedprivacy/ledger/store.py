@@ -6,14 +6,15 @@ import datetime
 from collections.abc import Collection, Mapping
 
 from sqlalchemy import Connection, func, insert, select, update
-from sqlalchemy.exc import IntegrityError
 
 from fedprivacy.budget import PrivacyBudget
 from fedprivacy.events import PoissonSampledGaussian
 from fedprivacy.failpoints import reach
 from fedprivacy.ledger import journal
 from fedprivacy.ledger.allowances import Allowance, allowances_of, budget_row, contradiction, in_utc, terms
+from fedprivacy.ledger.book import Evidence
 from fedprivacy.ledger.charging import (
+    MOST_STEPS,
     Account,
     Allowed,
     accounts_of,
@@ -26,7 +27,7 @@ from fedprivacy.ledger.charging import (
     within_budget,
 )
 from fedprivacy.ledger.database import PATIENCE, Database, database_file
-from fedprivacy.ledger.errors import LedgerError
+from fedprivacy.ledger.errors import AccountError, LedgerError
 from fedprivacy.ledger.schema import ChargeState, budgets, charges, keys, runs
 
 
@@ -43,13 +44,14 @@ class Ledger:
     Args:
         url: `sqlite:///path/to/ledger.db` or `postgresql+psycopg://user@host/name`.
         patience: seconds to wait for a database that is locked, full or gone.
+        upgrade: whether an older version's ledger may be brought up to date.
 
     Raises:
-        LedgerError: no such URL or place, or a ledger that a newer version made.
+        LedgerError: no such URL or place, a newer version's ledger, or an older one's that may not be changed.
     """
 
-    def __init__(self, url: str, patience: float = PATIENCE) -> None:
-        self.database = Database(url, patience)
+    def __init__(self, url: str, patience: float = PATIENCE, *, upgrade: bool = True) -> None:
+        self.database = Database(url, patience, upgrade=upgrade)
         self.name = self.database.name
 
     @staticmethod
@@ -79,11 +81,13 @@ class Ledger:
                     f"ledger {self.name} holds runs on {dataset} split as '{other}', and this run splits them as "
                     f"'{partition}': a record's loss could no longer be added up. Use another ledger."
                 )
-            if not _knows_run(connection, run_id):
+            entry = connection.scalar(select(runs.c.entry).where(runs.c.run_id == run_id))
+            if entry is None:
                 facts = {"run_id": run_id, "dataset": dataset, "partition": partition}
-                journal.append(connection, "run", **facts)
-                connection.execute(insert(runs).values(**facts))
-            return int(connection.scalar(select(func.count()).select_from(runs).where(*same_records)) or 0)
+                entry = journal.append(connection, "run", **facts)
+                connection.execute(insert(runs).values(**facts, entry=entry))
+            earlier = select(func.count()).select_from(runs).where(*same_records, runs.c.entry < entry)
+            return int(connection.scalar(earlier) or 0)
 
         return self.database.write(work)
 
@@ -93,13 +97,16 @@ class Ledger:
         Raises:
             LedgerError: the ledger does not hold it, or its balances contradict its charges.
         """
-        with self.database.reading() as connection:
+
+        def work(connection: Connection) -> None:
             self._check_balances(connection)
-            if not _knows_run(connection, run_id):
+            if connection.scalar(select(runs.c.entry).where(runs.c.run_id == run_id)) is None:
                 raise LedgerError(
                     f"ledger {self.name} does not hold run {run_id}, so it is not the one that the run charged; name "
                     "that one, or start anew."
                 )
+
+        self.database.read(work)
 
     def _check_balances(self, connection: Connection) -> None:
         if not balanced(connection):
@@ -112,7 +119,7 @@ class Ledger:
         """Bind clients to the keys that they first came with.
 
         Raises:
-            LedgerError: a known client comes with another key, or a known key under another name: an account would be
+            AccountError: a known client comes with another key, or a known key under another name: an account would be
                 somebody else's, or begin anew.
         """
 
@@ -132,12 +139,12 @@ class Ledger:
 
     def _check_key(self, client_id: str, key_hash: str, known: Mapping[str, str], owners: Mapping[str, str]) -> None:
         if known.get(client_id, key_hash) != key_hash:
-            raise LedgerError(
+            raise AccountError(
                 f"client {client_id} comes with another key than ledger {self.name} knows: somebody may have taken its "
                 f"name. If it renewed its key: 'fedprivacy ledger rebind {client_id} KEY.pub'."
             )
         if owners.get(key_hash, client_id) != client_id:
-            raise LedgerError(
+            raise AccountError(
                 f"client {client_id} comes with the key of {owners[key_hash]}, so its records have an account already. "
                 "Register it under that name again."
             )
@@ -169,14 +176,14 @@ class Ledger:
             The budgets in force: one that was set by an explicit act rules over the one that is asked for.
 
         Raises:
-            LedgerError: a dataset already has another budget or filter from an earlier run.
+            AccountError: a dataset already has another budget or filter from an earlier run.
         """
 
         def work(connection: Connection, _: bool) -> dict[str, Allowance]:
             known = allowances_of(connection, allowances.keys())
             for dataset_id, allowance in known.items():
                 if not allowance.deliberate and allowance != allowances[dataset_id]:
-                    raise LedgerError(contradiction(self.name, dataset_id, allowance, allowances[dataset_id]))
+                    raise AccountError(contradiction(self.name, dataset_id, allowance, allowances[dataset_id]))
             new = {dataset_id: a for dataset_id, a in allowances.items() if dataset_id not in known}
             if new:
                 journal.append(connection, "budget", budgets={d: terms(a) for d, a in new.items()})
@@ -219,18 +226,16 @@ class Ledger:
 
     def accounts(self, dataset_ids: Collection[str]) -> dict[str, Account]:
         """What each dataset has been charged, over all runs."""
-        with self.database.reading() as connection:
-            return accounts_of(connection, dataset_ids)
+        return self.database.read(lambda connection: accounts_of(connection, dataset_ids))
 
     def allowances(self, dataset_ids: Collection[str]) -> dict[str, Allowance]:
         """The budgets in force."""
-        with self.database.reading() as connection:
-            return allowances_of(connection, dataset_ids)
+        return self.database.read(lambda connection: allowances_of(connection, dataset_ids))
 
     def dataset_ids(self) -> list[str]:
         """Every dataset that has a budget, sorted."""
-        with self.database.reading() as connection:
-            return list(connection.scalars(select(budgets.c.dataset_id).order_by(budgets.c.dataset_id)))
+        every = select(budgets.c.dataset_id).order_by(budgets.c.dataset_id)
+        return self.database.read(lambda connection: list(connection.scalars(every)))
 
     def reserve(
         self,
@@ -253,7 +258,7 @@ class Ledger:
             allowed: how many more steps a budget allows.
             attempt: at this round, counted from 1; another attempt is another charge.
             resumed: whether the run may have charged this attempt before it was stopped. What it charged is then
-                handed out again, and not charged again.
+                handed out again, and not charged again; a dataset that was charged for another event gets nothing.
 
         Returns:
             Steps reserved by dataset: the smaller of wanted and allowed; datasets with nothing left are missing.
@@ -265,7 +270,9 @@ class Ledger:
         events = dict.fromkeys(wanted, event) if isinstance(event, PoissonSampledGaussian) else event
 
         def work(connection: Connection, again: bool) -> dict[str, int]:
-            before = charged_steps(connection, key, wanted.keys()) if resumed or again else {}
+            before = charged_steps(connection, key, {dataset_id: events[dataset_id] for dataset_id in wanted})
+            if before and not (resumed or again):
+                raise LedgerError(f"ledger {self.name}: this round of this run was charged before; nothing was added.")
             fresh = {dataset_id: steps for dataset_id, steps in wanted.items() if dataset_id not in before}
             granted = within_budget(connection, fresh, allowed)
             if granted:
@@ -273,18 +280,13 @@ class Ledger:
             return {dataset_id: steps for dataset_id, steps in (before | granted).items() if steps}
 
         reach("ledger.before-reserve")
-        try:
-            return self.database.write(work)
-        except IntegrityError as error:
-            raise LedgerError(
-                f"ledger {self.name}: this round of this run was charged before; nothing was added."
-            ) from error
+        return self.database.write(work)
 
     def settle(
         self,
         run_id: str,
         round: int,
-        receipts: Mapping[str, str] | Collection[str],
+        receipts: Mapping[str, Evidence | None] | Collection[str],
         state: ChargeState,
         *,
         attempt: int = 1,
@@ -297,16 +299,16 @@ class Ledger:
         Args:
             run_id: the run.
             round: the round.
-            receipts: dataset_ids, each with the signature of its client's receipt, if there is one.
+            receipts: dataset_ids, each with the signed receipt of its client, if there is one.
             state: COMMITTED or VOID.
             attempt: at this round.
         """
         key = {"run_id": run_id, "round": round, "attempt": attempt}
-        signatures = receipts if isinstance(receipts, Mapping) else dict.fromkeys(receipts, "")
+        evidence = receipts if isinstance(receipts, Mapping) else dict.fromkeys(receipts)
 
         reach("ledger.before-settle")
-        if signatures:
-            self.database.write(lambda connection, _: settle_charges(connection, key, signatures, state))
+        if evidence:
+            self.database.write(lambda connection, _: settle_charges(connection, key, evidence, state))
 
     def reconcile(self, dataset_id: str, claims: Mapping[tuple[str, PoissonSampledGaussian], int]) -> int:
         """Charge what a client says that it spent and the ledger does not hold: the larger of both figures counts.
@@ -319,6 +321,7 @@ class Ledger:
             Steps that were added.
 
         Raises:
+            AccountError: it is more than an account holds, or of another neighbouring relation. Nothing is added.
             LedgerError: the ledger does not know the dataset.
         """
 
@@ -331,28 +334,32 @@ class Ledger:
                     key = {"dataset_id": dataset_id, "run_id": run_id}
                     charge_difference(connection, key, event, claimed, held)
                     added += claimed - held
+            if added:
+                self._check_account(connection, dataset_id)
             return added
 
         return self.database.write(work) if claims else 0
 
+    def _check_account(self, connection: Connection, dataset_id: str) -> None:
+        history = accounts_of(connection, [dataset_id])[dataset_id].history
+        if sum(history.values()) > MOST_STEPS or len({event.relation for event in history}) > 1:
+            raise AccountError(
+                f"the client of dataset {dataset_id} claims steps that do not go with what ledger {self.name} holds: "
+                f"no account has more than {MOST_STEPS} of them, or two neighbouring relations. Look at its odometer: "
+                "'fedprivacy odometer show'."
+            )
+
     def last_attempt(self, run_id: str, round: int) -> int:
         """How often a round of a run was tried; 0: never."""
-        with self.database.reading() as connection:
-            mine = select(func.max(charges.c.attempt)).where(charges.c.run_id == run_id, charges.c.round == round)
-            return int(connection.scalar(mine) or 0)
+        mine = select(func.max(charges.c.attempt)).where(charges.c.run_id == run_id, charges.c.round == round)
+        return self.database.read(lambda connection: int(connection.scalar(mine) or 0))
 
     def charged(self, run_id: str, round: int, attempt: int) -> set[str]:
         """Datasets that an attempt at a round was charged to, unless the charge is void."""
-        with self.database.reading() as connection:
-            mine = charges.c.run_id == run_id, charges.c.round == round, charges.c.attempt == attempt
-            return set(
-                connection.scalars(select(charges.c.dataset_id).where(*mine, charges.c.state != ChargeState.VOID))
-            )
+        mine = charges.c.run_id == run_id, charges.c.round == round, charges.c.attempt == attempt
+        counted = select(charges.c.dataset_id).where(*mine, charges.c.state != ChargeState.VOID)
+        return self.database.read(lambda connection: set(connection.scalars(counted)))
 
     def close(self) -> None:
         """Give back every connection."""
         self.database.close()
-
-
-def _knows_run(connection: Connection, run_id: str) -> bool:
-    return connection.scalar(select(func.count()).select_from(runs).where(runs.c.run_id == run_id)) == 1

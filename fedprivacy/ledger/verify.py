@@ -1,8 +1,9 @@
 """Proves that a ledger, or an export of one, is what was written: nothing changed, left out, added or reordered.
 
-Four things are checked. The chain: every entry has its number and its hash. The journal: every entry may stand where it
-stands. The checkpoints: each is signed, and says of its entry what the chain says. The tables: they hold exactly what
-the journal adds up to, and so do the balances that grants are decided on.
+Five things are checked. The chain: every entry has its number and its hash. The journal: every entry may stand where it
+stands. The receipts: each is signed with its client's key, and says what was charged. The checkpoints: each is signed,
+and says of its entry what the chain says. The tables: they hold exactly what the journal adds up to, and so do the
+balances that grants are decided on.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from fedprivacy.ledger.book import Book, BrokenJournalError, Charge, ChargeKey, 
 from fedprivacy.ledger.checkpoints import Checkpoint, parsed_checkpoint, read_checkpoints
 from fedprivacy.ledger.export import Entry, read_entries, read_export
 from fedprivacy.ledger.journal import Head, chained
+from fedprivacy.ledger.receipts import check_receipts
 from fedprivacy.ledger.schema import balances, budgets, charges, keys, runs
 from fedprivacy.ledger.store import Ledger
 
@@ -53,7 +55,7 @@ def verify_ledger(ledger: Ledger, *, signers: Collection[str] = (), witnesses: I
 
     Args:
         ledger: the ledger.
-        signers: public keys, in hexadecimal, of those who may sign checkpoints; none: anybody.
+        signers: public keys, in hexadecimal, of those who may sign checkpoints; one of them must have. None: anybody.
         witnesses: checkpoints that were kept elsewhere.
 
     Raises:
@@ -102,7 +104,10 @@ def _verify(parts: Iterable[Entry | Checkpoint], signers: Collection[str], witne
             else:
                 head = _follow(head, part)
                 hashes[head.number] = head.hash
-                book.enter(part.number, _read(part))
+                entry = _read(part)
+                book.enter(part.number, entry)
+                check_receipts(part.number, entry, book)
+    _demand(signers, found)
     for witness in witnesses:
         _check(witness, hashes, signers)
     return Verified(head, book, tuple(sorted(found)))
@@ -153,6 +158,12 @@ def _check(checkpoint: Checkpoint, hashes: Mapping[int, str], signers: Collectio
         raise BrokenJournalError(
             f"entry {checkpoint.number} or one before it was rewritten: a signed checkpoint says another hash"
         )
+
+
+def _demand(signers: Collection[str], found: Iterable[Checkpoint]) -> None:
+    """Whoever names a signer relies on a signature: without one, all of it could have been written anew."""
+    if signers and not {checkpoint.public_key for checkpoint in found} & set(signers):
+        raise BrokenJournalError(f"no checkpoint bears the signature of {', '.join(signers)}")
 
 
 def _compare_tables(connection: Connection, book: Book) -> None:

@@ -12,10 +12,10 @@ import torch
 from flwr.app import Array, ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from fedprivacy import failpoints
+from fedprivacy import failpoints, signing
 from fedprivacy.flower import PrivateStrategy
 from fedprivacy.flower.checkpoint import CHECKPOINT, load_checkpoint
-from fedprivacy.flower.records import GRANT, GRANT_PURPOSE, RECEIPT, REFUSAL, Receipt, Refusal, RefusalCode
+from fedprivacy.flower.records import GRANT, RECEIPT, REFUSAL, Receipt, Refusal, RefusalCode
 from fedprivacy.flower.release import digest
 from fedprivacy.plan import RunPlan
 from fedprivacy.signing import server_key, server_public_key, sign
@@ -95,7 +95,7 @@ def _grant(run: RunPlan, round: int, attempt: int) -> Message:
     key = server_key(Path(run.config.signing_key))
     usual = {"noise_multiplier": 2.0, "clipping_norm": 1.0, "server_key": server_public_key(key)}
     grant = replace(A_GRANT, round=round, attempt=attempt, steps=run.config.local_steps, **usual)
-    grant = replace(grant, signature=sign(key, GRANT_PURPOSE, grant.signed_bytes()))
+    grant = replace(grant, signature=sign(key, signing.GRANT, grant.signed_bytes()))
     arrays = ArrayRecord({n: Array(p.detach().numpy()) for n, p in run.task.model().named_parameters()})
     return Message(RecordDict({GRANT: grant.to_record(), "arrays": arrays}), 1000, MessageType.TRAIN)
 

@@ -11,6 +11,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from typer.testing import CliRunner
 
+from fedprivacy import signing
 from fedprivacy.budget import PrivacyBudget
 from fedprivacy.deploy.keys import write_client_key
 from fedprivacy.dpsgd import DPSGD
@@ -21,7 +22,6 @@ from fedprivacy.flower.records import (
     ENROL,
     ENROLMENT,
     GRANT,
-    GRANT_PURPOSE,
     RECEIPT,
     REFUSAL,
     Enrolment,
@@ -29,7 +29,7 @@ from fedprivacy.flower.records import (
     Refusal,
     RefusalCode,
 )
-from fedprivacy.flower.release import RECEIPT_PURPOSE, digest
+from fedprivacy.flower.release import digest
 from fedprivacy.odometer import Odometer
 from fedprivacy.odometer.cli import odometer_app
 from fedprivacy.signing import server_public_key, sign, signed_by_client
@@ -79,7 +79,7 @@ def a_grant(*, signer=SERVER, **changed):
     """A grant, signed by a server."""
     usual = {"round": 1, "noise_multiplier": 2.0, "clipping_norm": 1.0, "expected_batch_size": 15.0}
     grant = replace(A_GRANT, **usual | {"learning_rate": 0.5, "server_key": server_public_key(signer)} | changed)
-    return replace(grant, signature=sign(signer, GRANT_PURPOSE, grant.signed_bytes()))
+    return replace(grant, signature=sign(signer, signing.GRANT, grant.signed_bytes()))
 
 
 def grant_message(grant, **forged):
@@ -168,9 +168,9 @@ def test_a_receipt_is_signed_with_the_client_s_key_together_with_its_update(node
     receipt = Receipt.from_record(reply.content[RECEIPT])
     key = load_ssh_public_key(keys.public_key.read_bytes())
     pem = key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
-    assert signed_by_client(pem, RECEIPT_PURPOSE, receipt.signed_bytes(), receipt.signature)
+    assert signed_by_client(pem, signing.RECEIPT, receipt.signed_bytes(), receipt.signature)
     forged = replace(receipt, steps=1)
-    assert not signed_by_client(pem, RECEIPT_PURPOSE, forged.signed_bytes(), receipt.signature)
+    assert not signed_by_client(pem, signing.RECEIPT, forged.signed_bytes(), receipt.signature)
     assert receipt.update == digest({name: array.numpy() for name, array in reply.content["arrays"].items()})
 
 

@@ -2,7 +2,9 @@
 
 import json
 import logging
+import sqlite3
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from flwr.app import ConfigRecord, Error, Message, RecordDict
@@ -10,14 +12,17 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.serverapp.strategy import FedAvg
 
+from fedprivacy import signing
 from fedprivacy.dpsgd import DPSGD
 from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.flower import PrivateStrategy, RoundFailedError, private_client
 from fedprivacy.flower.accounts import WITNESS
 from fedprivacy.flower.checkpoint import load_checkpoint
 from fedprivacy.flower.records import GRANT, RECEIPT, Receipt
-from fedprivacy.flower.release import RECEIPT_PURPOSE
-from fedprivacy.ledger import ChargeState, Ledger
+from fedprivacy.ledger import ChargeState, Ledger, LedgerError, verify
+from fedprivacy.ledger.book import BrokenJournalError
+from fedprivacy.ledger.export import Entry, read_entries
+from fedprivacy.ledger.journal import FIRST_HASH, canonical, chained
 from fedprivacy.ledger.showing import charges
 from fedprivacy.ledger.verify import read_witness, verify_ledger
 from fedprivacy.odometer import Odometer
@@ -73,7 +78,35 @@ def test_both_books_hold_the_same_and_the_receipts_are_kept_with_their_signature
     with ledger.database.reading() as connection:
         texts = connection.exec_driver_sql("SELECT entry FROM journal").scalars().all()
     settled = [entry for entry in map(json.loads, texts) if entry["kind"] == "settlement"]
-    assert len(settled) == 3 and all(len(entry["receipts"]["blobs/hospital-0"]) > 100 for entry in settled)
+    assert len(settled) == 3 and all(len(entry["receipts"]["blobs/hospital-0"]) == 3 for entry in settled)
+
+
+@pytest.mark.parametrize(
+    ("forge", "words"),
+    [
+        (lambda receipt, signature, key: [receipt, "00" * 104, key], "is not signed by its client"),
+        (lambda receipt, signature, key: [receipt.replace('"steps": 2', '"steps": 1'), signature, key], "not signed"),
+        (lambda receipt, signature, key: [receipt, signature, key.replace("A", "B")], "comes with another key"),
+        (lambda receipt, signature, key: [receipt, signature], "missing 1 required"),
+        (lambda receipt, signature, key: ["[]", signature, key], "list indices"),
+    ],
+    ids=["signature", "text", "key", "part", "other JSON"],
+)
+def test_a_receipt_that_its_client_did_not_sign_breaks_the_journal_though_every_hash_is_right(
+    plan, tmp_path, forge, words
+):
+    start(replace(plan, config=replace(plan.config, rounds=1)), DeployedGrid(plan, tmp_path))
+    with Ledger(plan.config.ledger).database.reading() as connection:
+        entries = [(entry.number, json.loads(entry.text)) for entry in read_entries(connection)]
+    forged, last = [], FIRST_HASH
+    for number, entry in entries:
+        if entry["kind"] == "settlement":
+            broken, receipts = number, entry["receipts"]
+            receipts["blobs/hospital-1"] = forge(*receipts["blobs/hospital-1"])
+        last = chained(last, canonical(entry))
+        forged.append(Entry(number, canonical(entry), last))
+    with pytest.raises(BrokenJournalError, match=rf"entry {broken}: the receipt for blobs/hospital-1 .*{words}"):
+        verify._verify(forged, (), ())
 
 
 def test_the_ledger_is_signed_after_every_round_and_its_witness_lies_in_the_run_s_folder(plan, tmp_path):
@@ -88,7 +121,7 @@ def resigned(reply, grid, name, **changes):
     """The reply with another receipt, signed with the key of client `name`."""
     receipt = replace(Receipt.from_record(reply.content[RECEIPT]), **changes)
     key = client_key(grid.keys[name].private_key)
-    receipt = replace(receipt, signature=sign(key, RECEIPT_PURPOSE, receipt.signed_bytes()))
+    receipt = replace(receipt, signature=sign(key, signing.RECEIPT, receipt.signed_bytes()))
     reply.content = RecordDict({**reply.content, RECEIPT: receipt.to_record()})
     return reply
 
@@ -289,6 +322,43 @@ def test_a_refusal_of_what_was_executed_before_the_server_died_voids_nothing(pla
     for name in grid.names.values():
         assert grid.odometer(plan, name).history() == {plan.event(): 4}
         assert [charge["state"] for charge in charges_of(plan, name)] == ["committed", "reserved"]
+
+
+def test_a_run_goes_on_only_on_the_ledger_that_it_knew(plan, tmp_path):
+    """An older copy of the ledger was put back between the crash and the resumption."""
+    file, older = plan.config.ledger.removeprefix("sqlite:///"), tmp_path / "older.db"
+
+    def copy(record):
+        if record.round == 1:
+            with sqlite3.connect(file) as now, sqlite3.connect(older) as then:
+                now.backup(then)
+
+    strategy = PrivateStrategy(FedAvg(**SAMPLING), plan, observers=[copy], checkpoints=tmp_path)
+    strategy.start(DeployedGrid(plan, tmp_path), num_rounds=2)
+    for left in Path(file).parent.glob("ledger.db*"):
+        left.unlink()
+    older.replace(file)
+    with pytest.raises(LedgerError, match=r"does not hold entry \d+ as it was signed"):
+        start(plan, DeployedGrid(plan, tmp_path), resume=load_checkpoint(tmp_path), checkpoints=tmp_path)
+
+
+def test_a_ledger_that_is_rewritten_while_a_run_goes_on_is_signed_no_more(plan, tmp_path):
+    def rewrite(record):
+        if record.round == 1:
+            with sqlite3.connect(plan.config.ledger.removeprefix("sqlite:///")) as connection:
+                connection.executescript(
+                    "DROP TRIGGER journal_no_update; DROP TRIGGER checkpoints_no_delete; DELETE FROM checkpoints;"
+                )
+                last = FIRST_HASH
+                for number, text in connection.execute("SELECT number, entry FROM journal").fetchall():
+                    entry = json.loads(text) | {"at": "2020-01-01T00:00:00+00:00"}
+                    last = chained(last, canonical(entry))
+                    values = (canonical(entry), last, number)
+                    connection.execute("UPDATE journal SET entry = ?, hash = ? WHERE number = ?", values)
+
+    strategy = PrivateStrategy(FedAvg(**SAMPLING), plan, observers=[rewrite], checkpoints=tmp_path)
+    with pytest.raises(LedgerError, match="it was rewritten since, or an older copy was put back"):
+        strategy.start(DeployedGrid(plan, tmp_path))
 
 
 def test_a_refusal_by_a_client_that_was_asked_twice_voids_nothing(plan, tmp_path):

@@ -18,23 +18,25 @@ _ONE_AT_A_TIME = threading.Lock()
 """Alembic keeps what it migrates in a global variable, so that two threads would migrate each other's ledgers."""
 
 
-def bring_up_to_date(connection: Connection, name: str) -> None:
-    """Apply what is missing, in the caller's transaction.
-
-    Args:
-        connection: in a transaction that has the ledger to itself.
-        name: of the ledger, for messages.
+def is_newest(connection: Connection, name: str) -> bool:
+    """Whether the tables are those that this program works with.
 
     Raises:
-        LedgerError: a newer version of this program made the tables.
+        LedgerError: a newer version of this program made them.
     """
     revision = _revision(connection)
-    if revision == NEWEST:
-        return
     if revision is not None and revision > NEWEST:
         raise LedgerError(
             f"ledger {name} has revision {revision}, and this version of fedprivacy knows {NEWEST} at most; update it."
         )
+    return revision == NEWEST
+
+
+def bring_up_to_date(connection: Connection) -> None:
+    """Apply what is missing, in the caller's transaction, which has the ledger to itself."""
+    revision = _revision(connection)
+    if revision == NEWEST:
+        return  # another process was first
     from alembic import command  # a fifth of a second, for a ledger that is new or old
     from alembic.config import Config
 

@@ -59,6 +59,7 @@ def _create_tables() -> None:
     op.create_table(
         "runs",
         sa.Column("run_id", sa.String, primary_key=True),
+        sa.Column("entry", sa.Integer, sa.ForeignKey("journal.number"), nullable=False),
         sa.Column("dataset", sa.String, nullable=False),
         sa.Column("partition", sa.String, nullable=False),
     )
@@ -120,16 +121,17 @@ def _forbid_changes(connection: sa.Connection, table: str) -> None:
 
 
 def _adopt(connection: sa.Connection, old: dict[str, list[dict[str, Any]]]) -> None:
-    """Enter what the old tables held, in the order in which it must have happened."""
+    """Enter what the old tables held, in the order in which it must have happened, with the time when it did."""
     for run in old["runs"]:
         facts = {name: run[name] for name in ("run_id", "dataset", "partition")}
-        journal.append(connection, "run", **facts)
-        _insert(connection, "runs", [facts])
+        number = journal.append(connection, "run", **facts, since=str(run["started_at"]))
+        _insert(connection, "runs", [facts | {"entry": number}])
     for key in old["keys"]:
         journal.append(connection, "key", client_id=key["client_id"], key_hash=key["key_hash"])
     if old["budgets"]:
         terms = {b["dataset_id"]: [b["epsilon"], b["delta"], b["filter"], None] for b in old["budgets"]}
-        journal.append(connection, "budget", budgets=terms)
+        since = min(str(b["created_at"]) for b in old["budgets"])
+        journal.append(connection, "budget", budgets=terms, since=since)
         names = ("dataset_id", "epsilon", "delta", "filter")
         _insert(
             connection,
@@ -150,7 +152,8 @@ def _adopt_charges(connection: sa.Connection, key: dict[str, Any], rows: list[di
     """Enter the charges of one attempt at one round, then what became of them."""
     events = sorted({tuple(row[name] for name in _CHARGE) for row in rows})
     steps = {row["dataset_id"]: [events.index(tuple(row[n] for n in _CHARGE)), row["steps"]] for row in rows}
-    number = journal.append(connection, "charge", **key, view="server", events=[list(e) for e in events], charges=steps)
+    facts = {"events": [list(e) for e in events], "charges": steps, "since": str(rows[0]["charged_at"])}
+    number = journal.append(connection, "charge", **key, view="server", **facts)
     for state in sorted({row["state"] for row in rows} - {"reserved"}):
         settled = {row["dataset_id"]: "" for row in rows if row["state"] == state}
         journal.append(connection, "settlement", **key, state=state, receipts=settled)

@@ -1,0 +1,46 @@
+"""Receipts in the journal: a client's own word for what it spent, which nobody else could have given."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from fedprivacy.identity import key_hash
+from fedprivacy.ledger.book import Book, BrokenJournalError, ChargeKey, Evidence
+from fedprivacy.signing import RECEIPT, signed_by_client
+
+_CHARGED = ("steps", "sampling_rate", "noise_multiplier", "relation")
+
+
+def check_receipts(number: int, entry: dict[str, Any], book: Book) -> None:
+    """Check the receipts of a settlement that was just entered.
+
+    Args:
+        number: of the entry.
+        entry: of any kind.
+        book: after it.
+
+    Raises:
+        BrokenJournalError: one is not signed with its client's key, or says something else than what was charged.
+    """
+    if entry["kind"] != "settlement":
+        return
+    for dataset_id, evidence in entry["receipts"].items():
+        if evidence:
+            key = ChargeKey(dataset_id, entry["run_id"], entry["round"], entry["attempt"])
+            try:
+                _check(Evidence(*evidence), key, book)
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
+                raise BrokenJournalError(f"entry {number}: the receipt for {dataset_id} {problem}") from problem
+
+
+def _check(evidence: Evidence, key: ChargeKey, book: Book) -> None:
+    said, charge, public_key = json.loads(evidence.receipt), book.charges[key], evidence.public_key.encode()
+    if book.keys.get(said["client_id"]) != key_hash(public_key):
+        raise ValueError("comes with another key than its client has")
+    if not signed_by_client(public_key, RECEIPT, evidence.receipt.encode(), evidence.signature):
+        raise ValueError("is not signed by its client")
+    if key[1:] != tuple(said[name] for name in ("run_id", "round", "attempt")):
+        raise ValueError("is for another round")
+    if any(said[name] != getattr(charge, name) for name in _CHARGED):
+        raise ValueError("is for something else than what was charged")
