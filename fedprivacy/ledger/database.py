@@ -32,6 +32,8 @@ PATIENCE = 60.0
 
 _LONGEST_PAUSE = 2.0
 
+_SECRETS = ("password", "sslpassword")
+
 _POSTGRESQL = "postgresql+psycopg"
 
 
@@ -147,7 +149,7 @@ def database_file(url: str) -> Path | None:
         LedgerError: it is no URL, of another database, or of one in memory: such a ledger forgets.
     """
     parsed = _parsed(url)
-    if parsed.password is not None:
+    if parsed.password is not None or parsed.query.keys() & _SECRETS:
         raise LedgerError(
             "ledger's URL holds a password, which would be kept in the run's folder for all to read; leave it out, and "
             "put it into ~/.pgpass or PGPASSWORD."
@@ -169,7 +171,7 @@ def shown(url: str) -> str:
     Raises:
         LedgerError: it is no URL.
     """
-    return _parsed(url).difference_update_query(["password", "sslpassword"]).render_as_string(hide_password=True)
+    return _parsed(url).difference_update_query(_SECRETS).render_as_string(hide_password=True)
 
 
 def _parsed(url: str) -> URL:
