@@ -38,6 +38,7 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.gradients
 	$(BIN)/python -m benchmarks.accountant
 	$(BIN)/python -m benchmarks.accounting_share
+	$(BIN)/python -m benchmarks.ledger
 
 deploy-demo: $(VENV)/.installed-run
 	$(BIN)/fedprivacy deploy demo

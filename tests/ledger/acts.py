@@ -1,0 +1,147 @@
+"""A ledger with an entry of every kind, and what somebody does who can write to its database."""
+
+import datetime
+import json
+import sqlite3
+from contextlib import contextmanager
+
+import psycopg
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.hashes import SHA384
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
+from sqlalchemy import create_engine
+from sqlalchemy import text as sql
+
+from fedprivacy.budget import PrivacyBudget
+from fedprivacy.events import PoissonSampledGaussian
+from fedprivacy.identity import key_hash
+from fedprivacy.ledger import Allowance, ChargeState, Ledger
+from fedprivacy.ledger.book import Evidence
+from fedprivacy.ledger.checkpoints import sign_checkpoint
+from fedprivacy.ledger.journal import FIRST_HASH, chained
+
+EVENT = PoissonSampledGaussian(0.1, 1.0)
+OTHER = PoissonSampledGaussian(0.2, 2.0)
+ALLOWANCE = Allowance(PrivacyBudget(3.0, 1e-5), "fixed-mechanism")
+EXPIRES = datetime.datetime(2100, 1, 1, 12, 30, tzinfo=datetime.UTC)
+CLIENT_KEY = ec.derive_private_key(7, ec.SECP384R1())
+CLIENT_PEM = CLIENT_KEY.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
+KEY = Ed25519PrivateKey.from_private_bytes(bytes(32))
+STRANGER = Ed25519PrivateKey.from_private_bytes(bytes(31) + b"\x01")
+
+
+def unlimited(*_):
+    return 10**9
+
+
+def at_most(quota):
+    """Allow a dataset so many steps over all runs, whatever its budget says."""
+    return lambda _, history, __: quota - sum(history.values())
+
+
+def receipt(run_id, round, steps):
+    """What hospital-0 signs for steps of EVENT; the same bytes every time."""
+    said = {"run_id": run_id, "round": round, "attempt": 1, "steps": steps, "client_id": "hospital-0"}
+    event = {
+        "sampling_rate": EVENT.sampling_rate,
+        "noise_multiplier": EVENT.noise_multiplier,
+        "relation": EVENT.relation,
+    }
+    text = json.dumps(said | event)
+    signed = CLIENT_KEY.sign(f"fedprivacy receipt\n{text}".encode(), ec.ECDSA(SHA384(), deterministic_signing=True))
+    return Evidence(text, signed.hex(), CLIENT_PEM.decode())
+
+
+def fill(url):
+    """A ledger with twelve entries, of every kind, all covered by a checkpoint."""
+    ledger = Ledger(url)
+    ledger.open_run("one", "digits", "2 parts")
+    ledger.bind_keys({"hospital-0": key_hash(CLIENT_PEM)})
+    ledger.open_budgets({"a": ALLOWANCE, "b": ALLOWANCE})
+    ledger.reserve("one", 1, EVENT, {"a": 5, "b": 5}, unlimited)
+    ledger.settle("one", 1, {"a": receipt("one", 1, 5)}, ChargeState.COMMITTED)
+    ledger.settle("one", 1, ["b"], ChargeState.VOID)
+    ledger.reserve("one", 2, OTHER, {"a": 3}, unlimited)
+    ledger.reconcile("a", {("one", EVENT): 9})
+    ledger.set_budget("b", PrivacyBudget(1.0, 1e-5), EXPIRES, "consent was renewed")
+    ledger.rebind_key("hospital-0", "bb")
+    ledger.open_run("two", "digits", "2 parts")
+    ledger.reserve("two", 1, EVENT, {"a": 1, "b": 2}, unlimited, attempt=3)
+    sign_checkpoint(ledger, KEY)
+    ledger.close()
+    return ledger
+
+
+def journal_of(ledger):
+    """(number, entry, hash) of every entry, in order."""
+    return query(ledger, "SELECT number, entry, hash FROM journal ORDER BY number")
+
+
+def query(ledger, statement):
+    with ledger.database.reading() as connection:
+        return [tuple(row) for row in connection.execute(sql(statement))]
+
+
+def disarm(connection):
+    """Take away what guards the tables: the triggers, and the keys between them."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(sql("SET LOCAL session_replication_role = replica"))
+        return
+    connection.execute(sql("PRAGMA defer_foreign_keys = ON"))
+    for trigger in connection.scalars(sql("SELECT name FROM sqlite_master WHERE type = 'trigger'")).all():
+        connection.execute(sql(f"DROP TRIGGER {trigger}"))
+
+
+def tamper(url, *statements):
+    """Change the database as its superuser does, behind the ledger's back."""
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        disarm(connection)
+        for statement, values in (each if isinstance(each, tuple) else (each, {}) for each in statements):
+            connection.execute(sql(statement), values)
+    engine.dispose()
+
+
+def rewrite(url, number, old, new):
+    """Change an entry's text, and make its hash and every one after it anew."""
+    ledger, hash, changes = Ledger(url), FIRST_HASH, []
+    for each, text, _ in journal_of(ledger):
+        entry = text.replace(old, new) if each == number else text
+        hash = chained(hash, entry)
+        values = {"number": each, "entry": entry, "hash": hash}
+        changes.append(("UPDATE journal SET entry = :entry, hash = :hash WHERE number = :number", values))
+    ledger.close()
+    tamper(url, *changes)
+
+
+@contextmanager
+def cut_off(ledger, *, committed):
+    """Break the connection at the next commit: before it, or after it and before its answer.
+
+    Gives a list that is empty until it broke.
+    """
+    dialect = ledger.database._engine.dialect
+    commit, broken = dialect.do_commit, []
+
+    def commit_and_break(connection):
+        if broken:
+            return commit(connection)
+        broken.append(True)
+        if committed:
+            commit(connection)
+        raise cut(dialect)
+
+    dialect.do_commit = commit_and_break
+    try:
+        yield broken
+    finally:
+        dialect.do_commit = commit
+
+
+def cut(dialect):
+    if dialect.name == "postgresql":
+        return psycopg.OperationalError("server closed the connection unexpectedly")
+    error = sqlite3.OperationalError("disk I/O error")
+    error.sqlite_errorcode = sqlite3.SQLITE_IOERR
+    return error

@@ -1,0 +1,74 @@
+"""Processes that charge the same datasets at once share one budget, and nobody's charge is lost."""
+
+import json
+import random
+
+import pytest
+
+from fedprivacy.ledger import ChargeState, Ledger
+from fedprivacy.ledger.verify import verify_ledger
+from tests.ledger.acts import ALLOWANCE, EVENT, OTHER, at_most
+from tests.odometer.processes import at_once
+
+QUOTA = 60
+CASES = {"sqlite": (4, 20, 8), "postgresql": (8, 100, 12)}
+"""Processes, datasets and rounds of each."""
+
+
+@pytest.fixture(params=CASES)
+def case(request, tmp_path):
+    """A URL, and the case's sizes."""
+    on_postgresql = request.param == "postgresql"
+    url = request.getfixturevalue("postgres_url") if on_postgresql else f"sqlite:///{tmp_path / 'ledger.db'}"
+    return url, *CASES[request.param]
+
+
+def charge(url, run, datasets, rounds, told):
+    """What one server does in a run: it charges some datasets in each round, and most of their receipts come."""
+    ledger, draw, counted = Ledger(url), random.Random(run), dict.fromkeys(datasets, 0)
+    for round in range(1, rounds + 1):
+        event = draw.choice([EVENT, OTHER])
+        wanted = {d: draw.randint(1, 9) for d in draw.sample(datasets, draw.randint(1, len(datasets)))}
+        granted = ledger.reserve(f"run-{run}", round, event, wanted, at_most(QUOTA))
+        refused = {d for d in granted if draw.random() < 0.1}
+        ledger.settle(f"run-{run}", round, granted.keys() - refused, ChargeState.COMMITTED)
+        ledger.settle(f"run-{run}", round, refused, ChargeState.VOID)
+        for dataset in granted.keys() - refused:
+            counted[dataset] += granted[dataset]
+    told.write_text(json.dumps(counted))
+    ledger.close()
+
+
+def test_no_budget_is_overdrawn_and_no_charge_is_lost(case, tmp_path):
+    url, processes, count, rounds = case
+    datasets = [f"d{number}" for number in range(count)]
+    ledger = Ledger(url)
+    ledger.open_budgets(dict.fromkeys(datasets, ALLOWANCE))
+    ledger.close()
+    told = [tmp_path / f"{number}.json" for number in range(processes)]
+    acts = [lambda run=run, file=file: charge(url, run, datasets, rounds, file) for run, file in enumerate(told)]
+    assert at_once(*acts) == [0] * processes
+    counted = [json.loads(file.read_text()) for file in told]
+    accounts = ledger.accounts(datasets)
+    spent = {d: sum(accounts[d].history.values()) for d in datasets}
+    assert spent == {d: sum(each[d] for each in counted) for d in datasets}
+    assert max(spent.values()) == QUOTA  # the budget is what stopped them
+    assert len(verify_ledger(ledger).book.budgets) == count
+    ledger.close()
+
+
+def test_processes_that_charge_the_same_round_charge_it_once(case):
+    """Two servers that take themselves for the same run: one of them is refused."""
+    url, processes, *_ = case
+    ledger = Ledger(url)
+    ledger.open_budgets({"a": ALLOWANCE})
+    ledger.close()
+
+    def reserve():
+        mine = Ledger(url)
+        mine.reserve("run", 1, EVENT, {"a": 5}, at_most(QUOTA))
+
+    assert sorted(at_once(*[reserve] * processes)) == [0] + [1] * (processes - 1)
+    assert ledger.accounts(["a"])["a"].history == {EVENT: 5}
+    verify_ledger(ledger)
+    ledger.close()

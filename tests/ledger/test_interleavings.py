@@ -1,0 +1,165 @@
+"""In any order of acts, restarts and cut-off connections, the ledger holds what a plain list of charges would hold."""
+
+import datetime
+import itertools
+from collections import Counter
+from contextlib import nullcontext
+
+import pytest
+from hypothesis import HealthCheck, Phase, settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
+
+from fedprivacy.budget import PrivacyBudget
+from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError
+from fedprivacy.ledger.checkpoints import sign_checkpoint
+from fedprivacy.ledger.verify import verify_ledger
+from tests.ledger.acts import EVENT, KEY, OTHER, cut_off
+
+DATASETS = ("a", "b", "c")
+QUOTA = 20
+LONG_AGO = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+COMMITTED, RESERVED, VOID = ChargeState.COMMITTED, ChargeState.RESERVED, ChargeState.VOID
+
+who = st.integers(0, 1)  # two programs use the ledger
+rounds = st.tuples(st.sampled_from(["one", "two"]), st.integers(1, 3), st.integers(1, 2))  # run, round, attempt
+some = st.sets(st.sampled_from(DATASETS), min_size=1)
+states = st.sampled_from([COMMITTED, VOID])
+events = st.sampled_from([EVENT, OTHER])
+wanted = st.dictionaries(st.sampled_from(DATASETS), st.integers(1, 9), min_size=1)
+cuts = st.sampled_from([*[None] * 8, "before", "after"])
+
+
+def allowed(_, history, allowance):
+    """A budget of epsilon is one of so many steps."""
+    return int(allowance.budget.epsilon) - sum(history.values())
+
+
+class Interleavings(RuleBasedStateMachine):
+    """Acts on a ledger, each also done to a dictionary."""
+
+    def __init__(self, url):
+        super().__init__()
+        self.url = url
+        self.ledgers = [Ledger(url), Ledger(url)]
+        self.ledgers[0].open_budgets(dict.fromkeys(DATASETS, Allowance(PrivacyBudget(QUOTA, 1e-5), "adaptive")))
+        self.charges = {}  # [event, steps, state] by dataset, run, round and attempt
+        self.quota = dict.fromkeys(DATASETS, QUOTA)
+        self.highest_quota = dict(self.quota)
+        self.came_late = Counter()  # steps that count though no quota allowed them, by dataset
+        self.released = Counter()  # steps whose update came, by dataset
+
+    def spent(self, dataset):
+        return sum(steps for (d, *_), (_, steps, state) in self.charges.items() if d == dataset and state != VOID)
+
+    def cut(self, by, when):
+        return nullcontext() if when is None else cut_off(self.ledgers[by], committed=when == "after")
+
+    @rule(by=who, round=rounds, wanted=wanted, event=events, when=cuts, resumed=st.booleans())
+    def reserve(self, by, round, wanted, event, when, resumed):
+        run_id, number, attempt = round
+        known = {d: self.charges[d, *round] for d in wanted if (d, *round) in self.charges}
+        expected = {d: steps for d, (e, steps, state) in known.items() if state != VOID and e == event}
+        for dataset, steps in wanted.items():
+            if dataset not in known and (grant := min(steps, self.quota[dataset] - self.spent(dataset))) > 0:
+                expected[dataset] = grant
+        act = self.ledgers[by].reserve
+        with self.cut(by, when):
+            if known and not resumed:
+                with pytest.raises(LedgerError, match="charged before"):
+                    act(run_id, number, event, wanted, allowed, attempt=attempt)
+                return
+            granted = act(run_id, number, event, wanted, allowed, attempt=attempt, resumed=resumed)
+        assert granted == expected
+        for dataset in expected.keys() - known.keys():
+            self.charges[dataset, *round] = [event, granted[dataset], RESERVED]
+
+    @rule(by=who, round=rounds, nth=st.none() | st.integers(0, 99), datasets=some, state=states, when=cuts)
+    def settle(self, by, round, nth, datasets, state, when):
+        """Receipts and refusals: the first, the same again, late ones, and some for charges that never were."""
+        known = sorted({key[1:] for key in self.charges if key[2]})
+        if known and nth is not None:
+            round = known[nth % len(known)]
+        with self.cut(by, when):
+            self.ledgers[by].settle(round[0], round[1], datasets, state, attempt=round[2])
+        for dataset in datasets:
+            charge = self.charges.get((dataset, *round))
+            if charge is None or charge[2] == COMMITTED or charge[2] == state:
+                continue
+            self.came_late[dataset] += charge[1] * (charge[2] == VOID)
+            self.released[dataset] += charge[1] * (state == COMMITTED)
+            charge[2] = state
+
+    @rule(
+        by=who,
+        dataset=st.sampled_from(DATASETS),
+        run=st.sampled_from(["one", "lost"]),
+        event=events,
+        more=who,
+        when=cuts,
+    )
+    def reconcile(self, by, dataset, run, event, more, when):
+        """A client's own figure: what the ledger has, or some steps more, or fewer."""
+        mine = [c for (d, r, *_), c in self.charges.items() if (d, r, c[0]) == (dataset, run, event) and c[2] != VOID]
+        claimed = max(0, sum(steps for _, steps, _ in mine) + 7 * more - 3)
+        added = 4 * more
+        with self.cut(by, when):
+            self.ledgers[by].reconcile(dataset, {(run, event): claimed})
+        if added:
+            times = sum((d, r, n) == (dataset, run, 0) for d, r, n, _ in self.charges)
+            self.charges[dataset, run, 0, times + 1] = [event, added, COMMITTED]
+            self.came_late[dataset] += added
+
+    @rule(by=who, dataset=st.sampled_from(DATASETS), quota=st.integers(1, 2 * QUOTA), expired=st.booleans(), when=cuts)
+    def set_budget(self, by, dataset, quota, expired, when):
+        with self.cut(by, when):
+            self.ledgers[by].set_budget(dataset, PrivacyBudget(quota, 1e-5), LONG_AGO if expired else None, "why")
+        self.quota[dataset] = 0 if expired else quota
+        self.highest_quota[dataset] = max(self.highest_quota[dataset], quota)
+
+    @rule(by=who)
+    def restart(self, by):
+        self.ledgers[by].close()
+        self.ledgers[by] = Ledger(self.url)
+
+    @rule(by=who)
+    def sign(self, by):
+        sign_checkpoint(self.ledgers[by], KEY)
+
+    @invariant()
+    def nothing_is_lost_counted_twice_or_overdrawn(self):
+        for ledger in self.ledgers:
+            accounts = ledger.accounts(DATASETS)
+            for dataset in DATASETS:
+                spent = sum(accounts[dataset].history.values()) if dataset in accounts else 0
+                assert spent == self.spent(dataset)
+                assert self.released[dataset] <= spent <= self.highest_quota[dataset] + self.came_late[dataset]
+
+    def teardown(self):
+        book = verify_ledger(self.ledgers[0]).book
+        held = {
+            tuple(key): [charge.noise_multiplier, charge.steps, charge.state] for key, charge in book.charges.items()
+        }
+        assert held == {key: [event.noise_multiplier, *rest] for key, (event, *rest) in self.charges.items()}
+        for ledger in self.ledgers:
+            ledger.close()
+
+
+SETTINGS = settings(
+    stateful_step_count=25,
+    deadline=None,
+    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
+    suppress_health_check=[HealthCheck.too_slow],
+)
+
+
+def test_acts_in_any_order_on_sqlite(tmp_path):
+    urls = (f"sqlite:///{tmp_path / f'{number}.db'}" for number in itertools.count())
+    run_state_machine_as_test(lambda: Interleavings(next(urls)), settings=settings(SETTINGS, max_examples=30))
+
+
+def test_acts_in_any_order_on_postgresql(postgres):
+    postgres.start()
+    run_state_machine_as_test(
+        lambda: Interleavings(postgres.new_database()), settings=settings(SETTINGS, max_examples=10)
+    )

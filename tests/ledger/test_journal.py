@@ -1,0 +1,179 @@
+"""Every act is one entry, chained to the one before; no entry may stand that contradicts the others."""
+
+import json
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from fedprivacy.ledger import ChargeState, Ledger, LedgerError
+from fedprivacy.ledger.book import Book, BrokenJournalError
+from fedprivacy.ledger.journal import FIRST_HASH, append, canonical, chained
+from tests.ledger.acts import ALLOWANCE, EVENT, EXPIRES, fill, journal_of, query, receipt, unlimited
+
+KINDS = ["run", "key", "budget", "charge", "settlement", "settlement", "charge", "reconciliation", "budget", "key"]
+
+
+def test_every_act_is_one_entry_in_the_order_of_the_acts(filled):
+    entries = [json.loads(entry) for _, entry, _ in journal_of(filled)]
+    assert [entry["kind"] for entry in entries] == [*KINDS, "run", "charge"]
+    assert [number for number, _, _ in journal_of(filled)] == list(range(1, 13))
+
+
+def test_every_entry_is_chained_to_the_one_before(filled):
+    before = FIRST_HASH
+    for _, entry, hash in journal_of(filled):
+        assert hash == chained(before, entry)
+        before = hash
+
+
+def test_an_entry_holds_what_was_done(filled):
+    entries = [json.loads(entry) for _, entry, _ in journal_of(filled)]
+    charge = {"run_id": "one", "round": 1, "attempt": 1, "view": "server"}
+    assert entries[3].items() >= (charge | {"events": [[0.1, 1.0, "add-or-remove-one"]]}).items()
+    assert entries[3]["charges"] == {"a": [0, 5], "b": [0, 5]}
+    assert entries[4].items() >= {"state": "committed", "receipts": {"a": list(receipt("one", 1, 5))}}.items()
+    assert entries[7].items() >= {"dataset_id": "a", "client_steps": 9, "server_steps": 5}.items()
+    assert entries[8]["reason"] == "consent was renewed"
+    assert entries[8]["budgets"] == {"b": [1.0, 1e-5, "fixed-mechanism", EXPIRES.isoformat()]}
+
+
+def test_what_changes_nothing_is_no_entry(url, filled):
+    filled.open_run("one", "digits", "2 parts")
+    filled.bind_keys({"hospital-0": "bb"})
+    filled.open_budgets({"a": ALLOWANCE, "b": ALLOWANCE})
+    filled.settle("one", 1, ["a"], ChargeState.COMMITTED)
+    filled.settle("one", 1, ["a"], ChargeState.VOID)
+    filled.reconcile("a", {("one", EVENT): 9})
+    filled.reserve("two", 2, EVENT, {"a": 5}, lambda *_: 0)
+    filled.reserve("two", 1, EVENT, {"a": 1, "b": 2}, unlimited, attempt=3, resumed=True)
+    Ledger(url).close()
+    assert len(journal_of(filled)) == 12
+
+
+def test_what_is_refused_leaves_no_entry(filled):
+    with pytest.raises(LedgerError):
+        filled.open_run("three", "digits", "3 parts")
+    with pytest.raises(LedgerError):
+        filled.bind_keys({"hospital-1": "cc", "hospital-0": "aa"})
+    with pytest.raises(LedgerError):
+        filled.reserve("one", 2, EVENT, {"b": 1, "a": 1}, unlimited)
+    with pytest.raises(LedgerError):
+        filled.reconcile("nobody", {("one", EVENT): 9})
+    assert len(journal_of(filled)) == 12
+
+
+@pytest.mark.parametrize("table", ["journal", "checkpoints"])
+@pytest.mark.parametrize("act", ["UPDATE {} SET hash = 'x'", "DELETE FROM {}"])
+def test_the_database_refuses_to_change_or_delete_an_entry(filled, table, act):
+    before = query(filled, f"SELECT * FROM {table}")
+    with pytest.raises((DBAPIError, LedgerError), match=f"the {table} is append-only"):
+        filled.database.write(lambda connection, _: connection.execute(text(act.format(table))))
+    assert query(filled, f"SELECT * FROM {table}") == before
+
+
+def test_postgresql_refuses_to_empty_the_journal(postgres_url):
+    ledger = fill(postgres_url)
+    for statement in ("TRUNCATE journal CASCADE", "TRUNCATE checkpoints"):
+        with pytest.raises((DBAPIError, LedgerError), match="is append-only"):
+            ledger.database.write(lambda connection, _, act=statement: connection.execute(text(act)))
+    assert len(journal_of(ledger)) == 12
+    ledger.close()
+
+
+def test_an_entry_that_is_not_committed_leaves_no_gap(filled):
+    def interrupted(connection, _):
+        append(connection, "run", run_id="x", dataset="y", partition="z")
+        raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        filled.database.write(interrupted)
+    filled.open_run("three", "digits", "2 parts")
+    assert [number for number, _, _ in journal_of(filled)] == list(range(1, 14))
+
+
+numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers() | st.booleans() | st.none()
+values = st.recursive(numbers | st.text(), lambda v: st.lists(v) | st.dictionaries(st.text(), v), max_leaves=8)
+
+
+@given(st.dictionaries(st.text(), values))
+def test_an_entry_has_one_text_alone_in_plain_ascii(entry):
+    text = canonical(entry)
+    assert text.isascii()
+    assert "\n" not in text
+    assert canonical(json.loads(text)) == text
+    assert json.loads(text) == entry
+
+
+def test_no_number_without_a_value_gets_into_the_journal(filled):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        filled.database.write(lambda connection, _: append(connection, "run", run_id=float("nan")))
+    assert len(journal_of(filled)) == 12
+
+
+CHARGE = {"kind": "charge", "run_id": "one", "round": 1, "attempt": 1, "view": "server"}
+CHARGE |= {"events": [[0.1, 1.0, "add-or-remove-one"]], "charges": {"a": [0, 5]}}
+SETTLEMENT = {"kind": "settlement", "run_id": "one", "round": 1, "attempt": 1, "state": "void", "receipts": {"a": ""}}
+RECONCILIATION = {"kind": "reconciliation", "dataset_id": "a", "run_id": "one", "attempt": 1, "view": "server"}
+RECONCILIATION |= {"event": [0.1, 1.0, "add-or-remove-one"], "client_steps": 9, "server_steps": 5}
+
+
+@pytest.fixture
+def book():
+    """A run that charged a dataset."""
+    book = Book()
+    book.enter(1, {"kind": "run", "run_id": "one", "dataset": "digits", "partition": "2 parts"})
+    book.enter(2, {"kind": "budget", "budgets": {"a": [3.0, 1e-5, "adaptive", None]}})
+    book.enter(3, CHARGE)
+    return book
+
+
+@pytest.mark.parametrize(
+    ("entry", "problem"),
+    [
+        ({"kind": "run", "run_id": "one", "dataset": "cancer", "partition": "1 part"}, "run one began before"),
+        ({"kind": "wedding"}, "lacks 'wedding'"),
+        ({}, "lacks 'None'"),
+        (CHARGE, "a was charged before for round 1, attempt 1"),
+        (CHARGE | {"round": 2, "charges": {"nobody": [0, 5]}}, "nobody has no budget"),
+        (CHARGE | {"round": 2, "charges": {"a": [0, 0]}}, "a is charged 0 steps"),
+        (CHARGE | {"round": 2, "charges": {"a": [0, -5]}}, "a is charged -5 steps"),
+        (CHARGE | {"round": 2, "charges": {"a": [1, 5]}}, "index out of range"),
+        (CHARGE | {"round": 2, "charges": 5}, "no attribute"),
+        (CHARGE | {"round": 2, "events": [[0.1, 1.0, "sideways"]]}, "sideways"),
+        (SETTLEMENT | {"round": 2}, "lacks ChargeKey"),
+        (SETTLEMENT | {"state": "reserved"}, "a reserved charge of a cannot become reserved"),
+        (SETTLEMENT | {"state": "forgiven"}, "forgiven"),
+        (RECONCILIATION | {"dataset_id": "nobody"}, "nobody has no budget"),
+        (RECONCILIATION | {"client_steps": "many"}, "unsupported operand"),
+        ({name: value for name, value in RECONCILIATION.items() if name != "view"}, "lacks 'view'"),
+    ],
+)
+def test_an_entry_that_contradicts_those_before_is_named(book, entry, problem):
+    charges = dict(book.charges)
+    with pytest.raises(BrokenJournalError, match=f"entry 4 .*{re.escape(problem)}"):
+        book.enter(4, entry)
+    assert book.charges == charges
+
+
+@pytest.mark.parametrize("state", ["void", "committed"])
+def test_what_is_committed_stays_so(book, state):
+    book.enter(4, SETTLEMENT | {"state": "committed"})
+    with pytest.raises(BrokenJournalError, match="a committed charge of a cannot become"):
+        book.enter(5, SETTLEMENT | {"state": state})
+
+
+def test_a_late_receipt_puts_a_void_charge_back(book):
+    book.enter(4, SETTLEMENT)
+    assert book.balances() == {}
+    book.enter(5, SETTLEMENT | {"state": "committed"})
+    assert list(book.balances().values()) == [(5, 1)]
+
+
+def test_a_reconciliation_charges_what_the_client_has_more(book):
+    book.enter(4, RECONCILIATION)
+    book.enter(5, RECONCILIATION | {"attempt": 2, "client_steps": 5})
+    assert list(book.balances().values()) == [(9, 2)]

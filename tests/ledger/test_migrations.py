@@ -1,0 +1,246 @@
+"""A ledger of any earlier version opens, is brought up to date in one step or not at all, and loses nothing."""
+
+import datetime
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from alembic import command
+from alembic.autogenerate import compare_metadata
+from alembic.config import Config
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Engine, create_engine, event, inspect, text
+
+from fedprivacy.budget import PrivacyBudget
+from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError, database_file, migrations
+from fedprivacy.ledger.schema import metadata
+from fedprivacy.ledger.verify import verify_ledger
+from tests.ledger.acts import fill, journal_of, tamper, unlimited
+from tests.odometer.processes import at_once
+
+EVENT = PoissonSampledGaussian(0.1, 1.0)
+OTHER = PoissonSampledGaussian(0.3, 1.0 / 3.0, NeighbouringRelation.ZERO_OUT)
+LONG_AGO = datetime.datetime(2025, 1, 1, tzinfo=datetime.UTC)
+BALANCES = (
+    "CREATE TABLE balances (dataset_id VARCHAR NOT NULL REFERENCES budgets (dataset_id), sampling_rate FLOAT NOT NULL, "
+    "noise_multiplier FLOAT NOT NULL, relation VARCHAR(17) NOT NULL, steps INTEGER NOT NULL, charges INTEGER NOT NULL, "
+    "PRIMARY KEY (dataset_id, sampling_rate, noise_multiplier, relation))"
+)
+MECHANISM = ("sampling_rate", "noise_multiplier", "relation")
+CHARGES = [
+    ("a", "one", 1, EVENT, 5, "committed"),
+    ("b", "one", 1, EVENT, 5, "void"),
+    ("c", "one", 1, OTHER, 2, "reserved"),
+    ("a", "two", 1, EVENT, 4, "committed"),
+    ("a", "one", 2, OTHER, 3, "reserved"),
+    ("b", "one", 2, OTHER, 3, "committed"),
+    ("b", "two", 1, EVENT, 4, "void"),  # two runs charged at once
+]
+ACCOUNTS = {"a": ({EVENT: 9, OTHER: 3}, 3), "b": ({OTHER: 3}, 1), "c": ({OTHER: 2}, 1)}
+
+
+def insert(connection, table, **values):
+    names = ", ".join(values)
+    connection.execute(text(f"INSERT INTO {table} ({names}) VALUES (:{', :'.join(values)})"), values)
+
+
+def make_first_tables(connection):
+    """The tables of the version that knew no migrations."""
+    config = Config(attributes={"connection": connection})
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    config.set_main_option("path_separator", "os")
+    command.upgrade(config, "0001")
+    connection.execute(text("DROP TABLE alembic_version"))
+
+
+def fill_first_tables(connection):
+    for run in ("one", "two"):
+        insert(connection, "runs", run_id=run, dataset="digits", partition="3 parts", started_at=LONG_AGO)
+    insert(connection, "keys", client_id="hospital-0", key_hash="aa")
+    for dataset, epsilon in {"a": 3.0, "b": 0.1 + 0.2, "c": None}.items():
+        terms = {"epsilon": epsilon, "delta": 1e-5, "filter": "adaptive"}
+        insert(connection, "budgets", dataset_id=dataset, **terms, created_at=LONG_AGO)
+    for dataset, run, round, mechanism, steps, state in CHARGES:
+        cost = (mechanism.sampling_rate, mechanism.noise_multiplier, str(mechanism.relation))
+        event_columns = dict(zip(MECHANISM, cost, strict=True))
+        key = {"dataset_id": dataset, "run_id": run, "round": round, "attempt": 1}
+        rest = {"view": "server", "steps": steps, "state": state, "charged_at": LONG_AGO}
+        insert(connection, "charges", **key, **event_columns, **rest)
+
+
+@pytest.fixture(params=["with balances", "without"])
+def first(request, url):
+    """The URL of a ledger that the first version wrote."""
+    if file := database_file(url):
+        file.parent.mkdir()
+    engine = create_engine(url)
+    with engine.begin() as connection:
+        make_first_tables(connection)
+        fill_first_tables(connection)
+        if request.param == "with balances":
+            connection.execute(text(BALANCES))
+            connection.execute(text("INSERT INTO balances VALUES ('a', 0.1, 1.0, 'add-or-remove-one', 9, 2)"))
+    engine.dispose()
+    return url
+
+
+def contents(url):
+    """Every table and row."""
+    engine = create_engine(url)
+    with engine.connect() as connection:
+        tables = sorted(inspect(connection).get_table_names())
+        rows = {table: connection.execute(text(f"SELECT * FROM {table}")).all() for table in tables}
+    engine.dispose()
+    return {table: sorted(map(repr, found)) for table, found in rows.items()}
+
+
+def test_a_ledger_of_the_first_version_is_brought_up_to_date_and_loses_nothing(first):
+    ledger = Ledger(first)
+    accounts = ledger.accounts(["a", "b", "c"])
+    assert {dataset: (account.history, account.rounds) for dataset, account in accounts.items()} == ACCOUNTS
+    assert ledger.allowances(["a", "b", "c"]) == {
+        "a": Allowance(PrivacyBudget(3.0, 1e-5), "adaptive"),
+        "b": Allowance(PrivacyBudget(0.1 + 0.2, 1e-5), "adaptive"),
+        "c": Allowance(PrivacyBudget(float("inf"), 1e-5), "adaptive"),
+    }
+    book = verify_ledger(ledger).book
+    assert (len(book.runs), book.keys, len(book.charges)) == (2, {"hospital-0": "aa"}, len(CHARGES))
+    ledger.close()
+
+
+def test_a_ledger_that_was_brought_up_to_date_goes_on(first):
+    ledger = Ledger(first)
+    assert ledger.open_run("three", "digits", "3 parts") == 2
+    with pytest.raises(LedgerError, match="comes with another key"):
+        ledger.bind_keys({"hospital-0": "bb"})
+    with pytest.raises(LedgerError, match="charged before"):
+        ledger.reserve("one", 2, EVENT, {"a": 1}, unlimited)
+    assert ledger.reserve("one", 2, OTHER, {"a": 1}, unlimited, resumed=True) == {"a": 3}
+    ledger.settle("one", 2, ["a"], ChargeState.VOID)
+    ledger.settle("one", 1, ["b"], ChargeState.COMMITTED)
+    assert ledger.accounts(["a", "b"])["a"].history == {EVENT: 9}
+    assert ledger.accounts(["a", "b"])["b"].history == {EVENT: 5, OTHER: 3}
+    verify_ledger(ledger)
+    ledger.close()
+
+
+def test_a_ledger_is_brought_up_to_date_once(first):
+    Ledger(first).close()
+    before = contents(first)
+    Ledger(first).close()
+    assert contents(first) == before
+
+
+HALFWAY = [
+    "CREATE TABLE alembic_version",
+    "DROP TABLE charges",
+    "CREATE TABLE journal",
+    "CREATE TRIGGER checkpoints_no",
+]
+HALFWAY += ["INSERT INTO journal", "INSERT INTO charges", "INSERT INTO balances", "UPDATE alembic_version"]
+
+
+@pytest.mark.parametrize("first", ["with balances"], indirect=True)
+@pytest.mark.parametrize("statement", HALFWAY)
+def test_an_upgrade_that_dies_halfway_leaves_the_ledger_as_it_was(first, statement):
+    before = contents(first)
+
+    def die(_, __, executed, *___):
+        if executed.lstrip().startswith(statement):
+            raise KeyboardInterrupt
+
+    event.listen(Engine, "before_cursor_execute", die)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            Ledger(first)
+    finally:
+        event.remove(Engine, "before_cursor_execute", die)
+    assert contents(first) == before
+    ledger = Ledger(first)
+    assert len(verify_ledger(ledger).book.charges) == len(CHARGES)
+    ledger.close()
+
+
+def test_a_ledger_of_a_newer_version_is_refused_and_left_alone(url):
+    fill(url).close()
+    tamper(url, "UPDATE alembic_version SET version_num = '9999'")
+    before = contents(url)
+    with pytest.raises(
+        LedgerError, match=r"has revision 9999, and this version of fedprivacy knows \d+ at most; update"
+    ):
+        Ledger(url)
+    assert contents(url) == before
+
+
+def test_the_revision_that_the_program_knows_is_the_last_one():
+    assert ScriptDirectory(str(Path(migrations.__file__).parent)).get_heads() == [migrations.NEWEST]
+
+
+def test_no_ledger_goes_back_to_an_older_version(url):
+    ledger = Ledger(url)
+    config = Config()
+    config.set_main_option("script_location", str(Path(migrations.__file__).parent))
+    config.set_main_option("path_separator", "os")
+
+    def downgrade(connection, _):
+        config.attributes["connection"] = connection
+        command.downgrade(config, "0001")
+
+    with pytest.raises(NotImplementedError, match="would forget charges"):
+        ledger.database.write(downgrade)
+    ledger.close()
+
+
+def differences(ledger):
+    """What Alembic would still have to change; comments are for who reads the code."""
+    with ledger.database.reading() as connection:
+        context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        found = compare_metadata(context, metadata)
+    return [each for each in found if not (isinstance(each, list) and each[0][0] == "modify_comment")]
+
+
+def test_the_migrations_make_the_tables_that_the_program_uses(url):
+    ledger = Ledger(url)
+    assert differences(ledger) == []
+    ledger.close()
+
+
+def test_an_old_ledger_gets_the_same_tables_as_a_new_one(first):
+    ledger = Ledger(first)
+    assert differences(ledger) == []
+    ledger.close()
+
+
+def test_eight_processes_that_open_a_new_ledger_at_once_all_can_use_it(url):
+    def use(number):
+        ledger = Ledger(url)
+        ledger.bind_keys({f"client-{number}": str(number)})
+        ledger.close()
+
+    assert at_once(*(lambda number=number: use(number) for number in range(8))) == [0] * 8
+    ledger = Ledger(url)
+    assert len(verify_ledger(ledger).book.keys) == len(journal_of(ledger)) == 8
+    ledger.close()
+
+
+def test_eight_processes_that_open_an_old_ledger_at_once_bring_it_up_to_date_once(first):
+    assert at_once(*[lambda: Ledger(first).close()] * 8) == [0] * 8
+    ledger = Ledger(first)
+    assert len(verify_ledger(ledger).book.charges) == len(CHARGES)
+    ledger.close()
+
+
+def test_eight_threads_that_make_eight_ledgers_do_not_get_into_each_others_way(tmp_path):
+    ready = threading.Barrier(8)
+
+    def make(number):
+        ready.wait()
+        return fill(f"sqlite:///{tmp_path / f'{number}.db'}")
+
+    with ThreadPoolExecutor(8) as pool:
+        for ledger in pool.map(make, range(8)):
+            assert verify_ledger(ledger).head.number == 12
+            ledger.close()

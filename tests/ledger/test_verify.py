@@ -1,0 +1,339 @@
+"""Nobody rewrites the past unseen: whatever is changed behind the ledger's back is found, and named."""
+
+import json
+from contextlib import nullcontext
+from types import SimpleNamespace
+
+import pytest
+from sqlalchemy import text
+
+from fedprivacy.ledger import ChargeState, Ledger, LedgerError
+from fedprivacy.ledger.book import BrokenJournalError
+from fedprivacy.ledger.checkpoints import parsed_checkpoint, read_checkpoints, sign_checkpoint
+from fedprivacy.ledger.journal import chained
+from fedprivacy.ledger.verify import read_witness, verify_ledger
+from fedprivacy.signing import server_public_key, sign
+from tests.ledger.acts import EVENT, KEY, OTHER, STRANGER, disarm, fill, journal_of, rewrite, tamper, unlimited
+
+
+def found(url, match, **options):
+    """Whether a ledger no longer verifies, for that reason."""
+    ledger = Ledger(url)
+    with pytest.raises(BrokenJournalError, match=match):
+        verify_ledger(ledger, **options)
+    ledger.close()
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def undamaged(request, tmp_path_factory):
+    """A ledger whose damage is undone after each test."""
+    if request.param == "postgresql":
+        url = request.getfixturevalue("postgres").new_database()
+    else:
+        url = f"sqlite:///{tmp_path_factory.mktemp('ledger') / 'ledger.db'}"
+    ledger = fill(url)
+    yield ledger
+    verify_ledger(ledger)
+    ledger.close()
+
+
+class Undone(Exception):
+    """Nothing stays of what was done."""
+
+
+def found_when(ledger, *damage, match):
+    """Whether the ledger would no longer verify, for that reason."""
+
+    def work(connection, _):
+        disarm(connection)
+        for statement in damage:
+            connection.execute(text(statement))
+        damaged = SimpleNamespace(database=SimpleNamespace(reading=lambda: nullcontext(connection)))
+        with pytest.raises(BrokenJournalError, match=match):
+            verify_ledger(damaged)
+        raise Undone
+
+    with pytest.raises(Undone):
+        ledger.database.write(work)
+
+
+def checkpoint_of(ledger):
+    with ledger.database.reading() as connection:
+        return read_checkpoints(connection)[-1]
+
+
+def test_what_was_written_verifies(filled):
+    verified = verify_ledger(filled, signers=[server_public_key(KEY)], witnesses=[checkpoint_of(filled)])
+    assert (verified.head.number, verified.signed, len(verified.checkpoints)) == (12, 12, 1)
+    histories = {dataset: account.history for dataset, account in filled.accounts(["a", "b"]).items()}
+    assert histories == {"a": {EVENT: 10, OTHER: 3}, "b": {EVENT: 2}}
+
+
+def test_an_empty_ledger_verifies(url):
+    ledger = Ledger(url)
+    verified = verify_ledger(ledger)
+    assert (verified.head.number, verified.signed) == (0, 0)
+    ledger.close()
+
+
+JOURNAL = {
+    "a text": ("UPDATE journal SET entry = replace(entry, '[0,5]', '[0,1]') WHERE number = 4", "entry 4 was changed"),
+    "a space": ("UPDATE journal SET entry = replace(entry, '{', '{ ') WHERE number = 1", "entry 1 was changed"),
+    "a receipt": (
+        "UPDATE journal SET entry = replace(entry, 'hospital-0', 'hospital-1') WHERE number = 5",
+        "entry 5 was",
+    ),
+    "a hash": ("UPDATE journal SET hash = '" + "0" * 64 + "' WHERE number = 6", "entry 6 was changed"),
+    "a number": ("UPDATE journal SET number = 99 WHERE number = 12", "entry 12 is missing: entry 99 follows 11"),
+    "the first row": ("DELETE FROM journal WHERE number = 1", "entry 1 is missing: entry 2 follows 0"),
+    "a row": ("DELETE FROM journal WHERE number = 5", "entry 5 is missing: entry 6 follows 4"),
+    "the end": ("DELETE FROM journal WHERE number > 10", "entry 12 is missing, and a checkpoint covers it"),
+    "everything": ("DELETE FROM journal", "entry 12 is missing, and a checkpoint covers it"),
+    "a row at the end": ("INSERT INTO journal SELECT 13, entry, hash FROM journal WHERE number = 12", "entry 13 was"),
+    "a row before the first": ("INSERT INTO journal SELECT 0, entry, hash FROM journal WHERE number = 1", "entry 0"),
+}
+SHIFTED = (
+    "UPDATE journal SET number = -number WHERE number > 5",
+    "UPDATE journal SET number = 1 - number WHERE number < 0",
+    "INSERT INTO journal SELECT 6, entry, hash FROM journal WHERE number = 5",
+)
+SWAPPED = (
+    "UPDATE journal SET number = -1 WHERE number = 5",
+    "UPDATE journal SET number = 5 WHERE number = 6",
+    "UPDATE journal SET number = 6 WHERE number = -1",
+)
+
+COMMITTED = "dataset_id = 'a' AND run_id = 'one' AND round = 1"
+TABLES = {
+    "steps": (f"UPDATE charges SET steps = 1 WHERE {COMMITTED}", "charge of a, one, 1, 1"),
+    "a state": (f"UPDATE charges SET state = 'void' WHERE {COMMITTED}", "charge of a, one, 1, 1"),
+    "a void state": ("UPDATE charges SET state = 'committed' WHERE state = 'void'", "charge of b, one, 1, 1"),
+    "an open state": ("UPDATE charges SET state = 'committed' WHERE run_id = 'two'", "charge of [ab], two, 1, 3"),
+    "a dataset": ("UPDATE charges SET dataset_id = 'b' WHERE round = 2", "charge of b, one, 2, 1"),
+    "a view": (f"UPDATE charges SET view = 'public' WHERE {COMMITTED}", "charge of a, one, 1, 1"),
+    "an entry's number": (f"UPDATE charges SET entry = 5 WHERE {COMMITTED}", "charge of a, one, 1, 1"),
+    "a run": (f"UPDATE charges SET run_id = 'two' WHERE {COMMITTED}", "charge of a, two, 1, 1"),
+    "a round": ("UPDATE charges SET round = 9 WHERE round = 2", "charge of a, one, 9, 1"),
+    "an attempt": ("UPDATE charges SET attempt = 2 WHERE round = 2", "charge of a, one, 2, 2"),
+    "a rate": (f"UPDATE charges SET sampling_rate = 0.01 WHERE {COMMITTED}", "charge of a, one, 1, 1"),
+    "a noise": (f"UPDATE charges SET noise_multiplier = 9 WHERE {COMMITTED}", "charge of a, one, 1, 1"),
+    "a relation": (f"UPDATE charges SET relation = 'zero-out' WHERE {COMMITTED}", "charge of a, one, 1, 1"),
+    "a charge": (f"DELETE FROM charges WHERE {COMMITTED}", "charge of a, one, 1, 1 is missing"),
+    "a reconciled charge": ("DELETE FROM charges WHERE round = 0", "charge of a, one, 0, 1 is missing"),
+    "all charges": ("DELETE FROM charges", "charge of a, one, 1, 1 is missing"),
+    "a budget's epsilon": ("UPDATE budgets SET epsilon = 30 WHERE dataset_id = 'a'", "budget of a"),
+    "a budget's end": ("UPDATE budgets SET epsilon = NULL WHERE dataset_id = 'b'", "budget of b"),
+    "a budget's delta": ("UPDATE budgets SET delta = 0.1 WHERE dataset_id = 'a'", "budget of a"),
+    "a filter": ("UPDATE budgets SET filter = 'adaptive' WHERE dataset_id = 'a'", "budget of a"),
+    "an expiry": ("UPDATE budgets SET expires = NULL WHERE dataset_id = 'b'", "budget of b"),
+    "a deliberate act": ("UPDATE budgets SET deliberate = (1 = 1) WHERE dataset_id = 'a'", "budget of a"),
+    "a budget": ("DELETE FROM budgets WHERE dataset_id = 'b'", "budget of b is missing"),
+    "one budget more": (
+        "INSERT INTO budgets SELECT 'c', epsilon, delta, filter, expires, deliberate FROM budgets LIMIT 1",
+        "budget of c",
+    ),
+    "a key": ("UPDATE keys SET key_hash = 'cc'", "key of hospital-0"),
+    "a key's owner": ("UPDATE keys SET client_id = 'mallory'", "key of mallory"),
+    "no key": ("DELETE FROM keys", "key of hospital-0 is missing"),
+    "one key more": ("INSERT INTO keys VALUES ('mallory', 'cc')", "key of mallory"),
+    "a run's dataset": ("UPDATE runs SET dataset = 'cancer' WHERE run_id = 'two'", "run of two"),
+    "a run's split": ("UPDATE runs SET partition = '9 parts' WHERE run_id = 'two'", "run of two"),
+    "no run": ("DELETE FROM runs WHERE run_id = 'two'", "run of two is missing"),
+    "one run more": ("INSERT INTO runs VALUES ('three', 12, 'digits', '2 parts')", "run of three"),
+    "a balance": ("UPDATE balances SET steps = steps - 1 WHERE dataset_id = 'a'", "balance of a, 0.[12], [12].0"),
+    "a count": ("UPDATE balances SET charges = charges + 1 WHERE dataset_id = 'b'", "balance of b, 0.1, 1.0"),
+    "a hidden balance": ("UPDATE balances SET charges = 0 WHERE dataset_id = 'b'", "balance of b, 0.1, 1.0"),
+    "a balance's owner": ("UPDATE balances SET dataset_id = 'c' WHERE dataset_id = 'b'", "balance of c, 0.1, 1.0"),
+    "no balance": (
+        "DELETE FROM balances WHERE dataset_id = 'b'",
+        "balance of b, 0.1, 1.0, add-or-remove-one is missing",
+    ),
+    "a credit for later": (
+        "INSERT INTO balances VALUES ('b', 0.2, 2.0, 'zero-out', -100, 0)",
+        "balance of b, 0.2, 2.0, zero-out",
+    ),
+}
+
+
+@pytest.mark.parametrize(("damage", "match"), [*JOURNAL.values(), *TABLES.values()], ids=[*JOURNAL, *TABLES])
+def test_damage_is_found_and_named(undamaged, damage, match):
+    found_when(undamaged, damage, match=match)
+
+
+@pytest.mark.parametrize(
+    ("damage", "match"), [(SHIFTED, "entry 6 was changed"), (SWAPPED, "entry 5 was changed")], ids=["inserted", "moved"]
+)
+def test_entries_that_were_moved_are_found_and_named(undamaged, damage, match):
+    found_when(undamaged, *damage, match=match)
+
+
+def test_a_charge_that_stands_twice_does_not_hide_one_that_is_gone(undamaged):
+    found_when(
+        undamaged,
+        "CREATE TABLE without_rules AS SELECT * FROM charges",
+        "DROP TABLE charges",
+        "ALTER TABLE without_rules RENAME TO charges",
+        "INSERT INTO charges SELECT * FROM charges WHERE run_id = 'two' AND dataset_id = 'b'",
+        f"DELETE FROM charges WHERE {COMMITTED}",
+        match="charge of b, two, 1, 3 is not",
+    )
+
+
+def test_no_run_begins_on_a_balance_that_would_hide_a_later_charge(url, filled):
+    tamper(url, "INSERT INTO balances VALUES ('b', 0.2, 2.0, 'zero-out', -100, 0)")
+    with pytest.raises(LedgerError, match="balances contradict"):
+        filled.open_run("three", "digits", "2 parts")
+
+
+def test_all_that_is_charged_later_is_proved_with_the_rest(url, filled):
+    filled.reserve("two", 2, EVENT, {"a": 5}, unlimited)
+    filled.settle("two", 2, ["a"], ChargeState.COMMITTED)
+    assert verify_ledger(filled).head.number == 14
+    tamper(url, "DELETE FROM journal WHERE number = 14")
+    found(url, "charge of a, two, 2, 1")
+
+
+CHECKPOINTS = {
+    "signature": ("UPDATE checkpoints SET signature = '{0}'", "checkpoint of entry 12 does not bear the signature of"),
+    "time": ("UPDATE checkpoints SET at = '2020-01-01T00:00:00+00:00'", "checkpoint of entry 12 does not bear"),
+    "hash": ("UPDATE checkpoints SET hash = '{0}'", "checkpoint of entry 12 does not bear"),
+    "number": ("UPDATE checkpoints SET number = 11", "checkpoint of entry 11 does not bear"),
+    "key": (
+        "UPDATE checkpoints SET public_key = '{1}'",
+        "checkpoint of entry 12 does not bear the signature of key {1}",
+    ),
+    "no key": ("UPDATE checkpoints SET public_key = 'a key'", "does not bear the signature of key a key"),
+}
+
+
+@pytest.mark.parametrize(("damage", "match"), CHECKPOINTS.values(), ids=CHECKPOINTS)
+def test_a_checkpoint_that_was_changed_is_named(undamaged, damage, match):
+    stranger = server_public_key(STRANGER)
+    found_when(undamaged, damage.format("00" * 32, stranger), match=match.format("", stranger))
+
+
+def test_a_signature_for_another_purpose_is_no_checkpoint(undamaged):
+    c = checkpoint_of(undamaged)
+    message = f"{c.number} {c.hash} {c.at}".encode()
+    assert sign(KEY, "ledger checkpoint", message) == c.signature
+    other = sign(KEY, "receipt", message)
+    found_when(undamaged, f"UPDATE checkpoints SET signature = '{other}'", match="checkpoint of entry 12 does not bear")
+
+
+LESS = (
+    "UPDATE charges SET steps = 1 WHERE dataset_id = 'a' AND round = 2",
+    "UPDATE balances SET steps = steps - 2 WHERE dataset_id = 'a' AND noise_multiplier = 2",
+)
+
+
+@pytest.fixture
+def rewritten(url, filled):
+    """The witness of a ledger that was then written anew, every hash and every sum, to hold less."""
+    witness = checkpoint_of(filled)
+    rewrite(url, 7, "[0,3]", "[0,1]")
+    tamper(url, *LESS)
+    return witness
+
+
+def test_a_ledger_that_was_written_anew_contradicts_the_receipt_that_a_client_signed(url, filled):
+    tamper(url, "DELETE FROM checkpoints")
+    rewrite(url, 4, "[0,5]", "[0,1]")
+    found(url, "entry 5: the receipt for a is for something else than what was charged")
+
+
+def test_a_ledger_that_was_written_anew_contradicts_its_checkpoint(url, rewritten):
+    found(url, "entry 12 or one before it was rewritten: a signed checkpoint says another hash")
+
+
+def test_a_ledger_that_was_written_anew_without_its_checkpoints_contradicts_a_witness(url, rewritten):
+    tamper(url, "DELETE FROM checkpoints")
+    ledger = Ledger(url)
+    assert verify_ledger(ledger).signed == 0  # all else is consistent: the witness alone tells
+    ledger.close()
+    found(url, "entry 12 or one before it was rewritten", witnesses=[rewritten])
+
+
+def test_a_ledger_that_was_written_anew_and_signed_by_another_key_has_a_foreign_signer(url, rewritten):
+    tamper(url, "DELETE FROM checkpoints")
+    ledger, stranger = Ledger(url), server_public_key(STRANGER)
+    sign_checkpoint(ledger, STRANGER)
+    assert verify_ledger(ledger, signers=[stranger]).signed == 12
+    ledger.close()
+    found(url, f"signed by key {stranger}, which is none of those", signers=[server_public_key(KEY)])
+
+
+def test_an_end_that_was_cut_off_everywhere_contradicts_a_witness(url, filled):
+    witness = checkpoint_of(filled)
+    tamper(
+        url,
+        "DELETE FROM checkpoints",
+        "DELETE FROM journal WHERE number = 12",
+        "DELETE FROM charges WHERE run_id = 'two'",
+        "DELETE FROM balances WHERE dataset_id = 'b'",
+        "UPDATE balances SET steps = steps - 1, charges = charges - 1 WHERE dataset_id = 'a' AND noise_multiplier = 1",
+    )
+    ledger = Ledger(url)
+    assert verify_ledger(ledger).head.number == 11
+    ledger.close()
+    found(url, "entry 12 is missing, and a checkpoint covers it: the end was cut off", witnesses=[witness])
+
+
+@pytest.mark.parametrize("entry", ["", "[1]", "7", "null", '"kind"', "{", "[" * 100_000])
+def test_an_entry_that_is_no_entry_is_named_though_its_hash_fits(undamaged, entry):
+    *_, (_, _, before), _ = journal_of(undamaged)
+    changed = f"UPDATE journal SET entry = '{entry}', hash = '{chained(before, entry)}' WHERE number = 12"
+    found_when(undamaged, changed, match="entry 12 is no JSON")
+
+
+def test_a_checkpoint_is_signed_once_by_each_key_and_covers_what_is_there(url):
+    ledger = Ledger(url)
+    assert sign_checkpoint(ledger, KEY) is None
+    ledger.open_run("one", "digits", "2 parts")
+    first = sign_checkpoint(ledger, KEY)
+    assert sign_checkpoint(ledger, KEY) == first
+    other = sign_checkpoint(ledger, STRANGER)
+    ledger.open_run("two", "digits", "2 parts")
+    last = sign_checkpoint(ledger, KEY)
+    assert (first.number, other.number, last.number) == (1, 1, 2)
+    assert set(verify_ledger(ledger).checkpoints) == {first, other, last}
+    ledger.close()
+
+
+def test_a_witness_is_read_from_its_file(filled, tmp_path):
+    file = tmp_path / "witness.json"
+    file.write_text(json.dumps(checkpoint_of(filled)._asdict()))
+    assert read_witness(file) == checkpoint_of(filled)
+
+
+@pytest.mark.parametrize("field", ["number", "hash", "at", "public_key", "signature"])
+@pytest.mark.parametrize("value", [None, 5.0, "x", True, [], "ABCD"])
+def test_a_witness_with_a_field_of_another_form_is_refused(tmp_path, field, value):
+    fields = {"number": 1, "hash": "ab", "at": "2026", "public_key": "cd", "signature": "ef"}
+    assert parsed_checkpoint(fields)
+    file = tmp_path / "witness.json"
+    for wrong in (fields | {field: value}, {k: v for k, v in fields.items() if k != field}, fields | {"more": 1}):
+        if field == "at" and isinstance(wrong.get("at"), str) and "more" not in wrong:
+            continue  # a time is only a text, for people
+        file.write_text(json.dumps(wrong))
+        with pytest.raises(BrokenJournalError, match=r"witness\.json' holds no checkpoint"):
+            read_witness(file)
+
+
+@pytest.mark.parametrize("content", ["", "[]", "{", "5", "[" * 100_000])
+def test_a_witness_that_is_no_checkpoint_is_refused(tmp_path, content):
+    (tmp_path / "witness").write_text(content)
+    with pytest.raises(BrokenJournalError, match="witness' holds no checkpoint"):
+        read_witness(tmp_path / "witness")
+
+
+def test_a_ledger_verifies_while_it_is_written(url, filled):
+    """What is proved is one state, though entries and charges arrive between the first row and the last."""
+    other = Ledger(url)
+    with filled.database.reading() as connection:
+        connection.execute(text("SELECT COUNT(*) FROM journal")).scalar()
+        other.reserve("two", 2, EVENT, {"a": 5}, unlimited)
+        entries = connection.execute(text("SELECT COUNT(*) FROM journal")).scalar()
+        charges = connection.execute(text("SELECT COUNT(*) FROM charges WHERE round = 2 AND run_id = 'two'")).scalar()
+    assert (entries, charges) == (12, 0)
+    assert verify_ledger(filled).head.number == 13
+    other.close()
