@@ -24,7 +24,7 @@ simulate: $(VENV)/.installed-run
 	$(BIN)/fedprivacy simulate
 
 test: $(VENV)/.installed-test
-	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile
+	$(BIN)/python -m pytest --numprocesses 2 --dist loadfile --no-loadscope-reorder
 	@echo "All tests passed. Next: 'make simulate' trains ten hospitals; 'make deploy-demo' runs three on real hosts' software."
 
 lint: $(VENV)/.installed-test $(VENV)/.installed-lint

@@ -195,9 +195,11 @@ def _checked() -> Iterator[None]:
     from fedprivacy.flower import RoundFailedError, TooFewClientsError
     from fedprivacy.history import RunFolderError
     from fedprivacy.ledger import LedgerError
+    from fedprivacy.ledger.book import BrokenJournalError
+    from fedprivacy.signing import SigningKeyError
 
     warnings = RichHandler(console=Console(stderr=True), show_path=False)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[warnings])
-    mistakes = (ConfigError, LedgerError, MechanismChanged, RunFolderError, RoundFailedError, TooFewClientsError)
-    with plain_errors(*mistakes, code=2):
+    mistakes = (ConfigError, SigningKeyError, LedgerError, BrokenJournalError, MechanismChanged, RunFolderError)
+    with plain_errors(*mistakes, RoundFailedError, TooFewClientsError, code=2):
         yield

@@ -11,10 +11,12 @@ from __future__ import annotations
 import fcntl
 import json
 import math
+import os
+import weakref
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from fedprivacy.accountant import ClientSpent
 from fedprivacy.config import RunConfig
@@ -109,7 +111,7 @@ class RunWriter:
         self.folder = folder
         if resume_from is None:
             self._begin(plan)
-        self._held = _hold(folder / CONFIG)
+        weakref.finalize(self, os.close, _hold(folder / CONFIG))
         if resume_from is not None:
             _cut_rounds(folder / ROUNDS, resume_from)
 
@@ -137,16 +139,16 @@ class RunWriter:
         rounds.touch()
 
 
-def _hold(config: Path) -> IO[bytes]:
+def _hold(config: Path) -> int:
     """Keep a run to one process, as long as the returned file is open: two would hand out the same grants."""
     try:
-        held = config.open("rb")
+        held = os.open(config, os.O_RDONLY)
     except FileNotFoundError:
         raise RunFolderError(f"'{config.parent}' holds no run; name a folder that a run wrote to (out).") from None
     try:
         fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
-        held.close()
+        os.close(held)
         raise RunFolderError(
             f"the run in '{config.parent}' is still going on, in another process; wait for its end, or end it first."
         ) from None

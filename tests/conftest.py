@@ -1,10 +1,27 @@
-"""What all tests share: a real PostgreSQL."""
+"""What all tests share: their order, and a real PostgreSQL."""
 
 import os
+from pathlib import Path
 
 import pytest
 
 from tests.postgres import PostgresCluster, find_programs
+
+LONGEST_FILES = (
+    "faults/test_killed.py",
+    "deploy/test_killed.py",
+    "test_simulate.py",
+    "deploy/test_deploy_demo.py",
+    "test_resume.py",
+)
+"""A file's tests stay in one process; were the longest begun last, one process would wait for the other."""
+
+
+def pytest_collection_modifyitems(items):
+    """Begin with the files that take longest; the others keep their order."""
+    here = Path(__file__).parent
+    place = {here / name: number for number, name in enumerate(LONGEST_FILES)}
+    items.sort(key=lambda item: place.get(item.path, len(place)))
 
 
 @pytest.fixture(scope="session")

@@ -79,7 +79,7 @@ class RunAccounts:
 
         Raises:
             LedgerError: the ledger contradicts this run, or cannot be used.
-            MechanismChanged: a simulated client was charged for another mechanism than its filter composes with.
+            MechanismChanged: every client, or a simulated one, was charged for another mechanism than its filter takes.
             SigningKeyError: the signing key cannot be used.
         """
         online, config = list(self._registry.online(grid).values()), self._plan.config
@@ -96,10 +96,10 @@ class RunAccounts:
         reach("server.run-opened")
         relation = self._plan.relation
         self._accountant = CentralAccountant(self._ledger, self._run_id, relation, config.budget, config.filter)
-        if self._deployed:
-            self._admit(online)
-        else:
+        if not self._deployed:
             self._open_accounts(online)
+        elif (problems := self._admit(online)) and self.left_out >= self._keys.keys():
+            raise problems[0]
 
     def admit_late(self, grid: Grid) -> None:
         """Open accounts for clients that have come since the last round; whoever cannot have one stays out, alone."""
@@ -204,11 +204,11 @@ class RunAccounts:
             raise LedgerError(f"the clients hold parts of different splits ({'; '.join(names)}); start them alike.")
         return names[0]
 
-    def _admit(self, clients: Iterable[EnrolledClient]) -> None:
+    def _admit(self, clients: Iterable[EnrolledClient]) -> list[ValueError]:
         """Open accounts one by one: a client whose books do not go with this run must not keep the others from it.
 
-        Raises:
-            ValueError: nobody's do; it says why of the first.
+        Returns:
+            Why some are left out.
         """
         problems: list[ValueError] = []
         for client in clients:
@@ -223,8 +223,7 @@ class RunAccounts:
                 log.warning("Client %s is left out: %s", client.client_id, problem)
                 self.left_out.add(client.client_id)
                 problems.append(problem)
-        if problems and self.left_out >= self._keys.keys():
-            raise problems[0]
+        return problems
 
     def _open_accounts(self, clients: Iterable[EnrolledClient]) -> None:
         """Open the clients' accounts, each bound to the key of its client and raised to what its odometer holds."""

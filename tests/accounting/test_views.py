@@ -24,7 +24,7 @@ from fedprivacy.accounting.views import (
 )
 from fedprivacy.budget import PrivacyBudget
 from fedprivacy.events import FixedSizeSampledGaussian, NeighbouringRelation, PoissonSampledGaussian
-from fedprivacy.ledger.store import SERVER_VIEW
+from fedprivacy.ledger.charging import SERVER_VIEW
 
 DELTA = 1e-5
 ADD_OR_REMOVE, ZERO_OUT = NeighbouringRelation.ADD_OR_REMOVE_ONE, NeighbouringRelation.ZERO_OUT

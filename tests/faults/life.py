@@ -7,16 +7,21 @@ import os
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import torch
 from flwr.app import Array, ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from fedprivacy import failpoints, signing
+from fedprivacy.accountant import CentralAccountant
+from fedprivacy.accounting import DEFAULT_FILTER
+from fedprivacy.budget import PrivacyBudget
 from fedprivacy.flower import PrivateStrategy
 from fedprivacy.flower.checkpoint import CHECKPOINT, load_checkpoint
 from fedprivacy.flower.records import GRANT, RECEIPT, REFUSAL, Receipt, Refusal, RefusalCode
 from fedprivacy.flower.release import digest
+from fedprivacy.ledger import Ledger
 from fedprivacy.plan import RunPlan
 from fedprivacy.signing import server_key, server_public_key, sign
 from tests.flower.blobs import A_GRANT, Blobs, plan_of
@@ -83,6 +88,7 @@ def answer(folder: Path, seed: int, point: str | None = None, times: int = 1) ->
             assert code is RefusalCode.ALREADY_CHARGED, code
             reply = grid._deliver(_grant(run, round, attempt=2))
         assert RECEIPT in reply.content, reply
+        grid._deliver(_grant(run, round, attempt=1))  # what was answered can be asked for once more
 
 
 def _prepare(point: str | None, times: int) -> None:
@@ -107,8 +113,23 @@ def _witness(client: str, reply: Message) -> dict[str, object]:
     return key | {"steps": receipt.steps, "update": update}
 
 
+def _warm() -> None:
+    """What every child would compute and import anew, done once before they are forked."""
+    with TemporaryDirectory() as folder:
+        accountant = CentralAccountant(
+            Ledger(f"sqlite:///{folder}/ledger.db"), "run", A_GRANT.relation, PrivacyBudget(50.0, 1e-3), DEFAULT_FILTER
+        )
+        accountant.enrol({"a": "a"}, {"a": replace(A_GRANT.event, noise_multiplier=2.0)})
+        for round in range(1, 8):
+            accountant.grant(round, {"a": 1})
+            accountant.spent()
+
+
 def _append(file: Path, fact: dict[str, object]) -> None:
     with file.open("a") as lines:
         lines.write(json.dumps(fact) + "\n")
         lines.flush()
         os.fsync(lines.fileno())
+
+
+_warm()

@@ -83,8 +83,7 @@ def test_a_client_killed_anywhere_counts_all_that_left_it_and_answers_again(proc
     assert lived(processes, life.answer, tmp_path, seed, point, times) == -signal.SIGKILL
     if (tmp_path / "hospital-0" / ODOMETER).exists():
         assert on_odometer(tmp_path, seed, "hospital-0") >= released(tmp_path)["hospital-0"]
-    for _ in range(2):  # what was answered again can be asked for once more
-        assert lived(processes, life.answer, tmp_path, seed) == 0
+    assert lived(processes, life.answer, tmp_path, seed) == 0
     left, steps = released(tmp_path)["hospital-0"], life.plan(tmp_path, seed).config.local_steps
     assert left >= life.GRANTS * steps
     assert left <= on_odometer(tmp_path, seed, "hospital-0") <= left + steps
