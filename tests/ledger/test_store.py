@@ -7,9 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
+from fedprivacy.accountant import CentralAccountant
 from fedprivacy.budget import PrivacyBudget
-from fedprivacy.events import PoissonSampledGaussian
+from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError
+from fedprivacy.ledger.errors import AccountError
 
 EVENT = PoissonSampledGaussian(0.1, 1.0)
 OTHER = PoissonSampledGaussian(0.1, 2.0)
@@ -182,3 +184,34 @@ def test_a_ledger_holds_more_datasets_than_sqlite_takes_parameters(ledger):
 def test_runs_on_the_same_records_are_counted(ledger):
     assert [ledger.open_run(name, "digits", "ten") for name in "abc"] == [0, 1, 2]
     assert ledger.open_run("d", "cancer", "five") == 0
+
+
+def test_a_run_that_is_entered_again_counts_only_the_runs_before_it(ledger):
+    """An answer was lost, and another run began meanwhile: two runs with one number would share their seeded noise."""
+    assert [ledger.open_run(name, "digits", "ten") for name in ("a", "b", "a", "c", "b")] == [0, 1, 0, 2, 1]
+
+
+def test_a_resumed_attempt_is_not_handed_out_for_another_event(ledger):
+    ledger.reserve("run", 1, EVENT, {"a": 5, "b": 5}, unlimited)
+    events = {"a": EVENT, "b": OTHER}
+    assert ledger.reserve("run", 1, events, {"a": 5, "b": 5}, unlimited, resumed=True) == {"a": 5}
+    assert ledger.accounts(["b"])["b"].history == {EVENT: 5}
+
+
+def test_what_another_run_charges_meanwhile_stops_the_client_that_it_concerns_and_no_other(url):
+    accountant = CentralAccountant(Ledger(url), "run", EVENT.relation, ALLOWANCE.budget, ALLOWANCE.filter)
+    accountant.enrol({"one": "a", "two": "b"}, {"one": EVENT, "two": EVENT})
+    Ledger(url).reconcile("a", {("elsewhere", OTHER): 3})
+    assert accountant.grant(1, {"one": 2, "two": 2}) == {"two": 2}
+    spent = accountant.spent()
+    assert spent["one"].exhausted and not spent["two"].exhausted
+    assert spent["one"].steps == 3 and spent["one"].epsilon > 0.0
+
+
+def test_claims_of_another_relation_or_beyond_any_account_are_refused_whole(ledger):
+    ledger.reserve("run", 1, EVENT, {"a": 5}, unlimited)
+    other = PoissonSampledGaussian(0.1, 1.0, NeighbouringRelation.ZERO_OUT)
+    for claims in ({("x", other): 3}, {("x", EVENT): 2**30, ("y", EVENT): 2**30}):
+        with pytest.raises(AccountError, match="claims steps that do not go with"):
+            ledger.reconcile("a", claims)
+    assert ledger.accounts(["a"])["a"].history == {EVENT: 5}
