@@ -60,6 +60,22 @@ def client_key(
 
 
 @deploy_app.command()
+def signing_key(
+    file: Annotated[Path, typer.Argument(help="Where the key lies, or shall lie; the run's signing-key.")],
+) -> None:
+    """Make the key with which the server signs grants and its ledger, and show what the clients need of it."""
+    from fedprivacy.signing import server_key, server_public_key
+
+    with _checked():
+        public = server_public_key(server_key(file))
+    _OUT.print(
+        f'{file} is secret and stays on this host. In every client\'s node-config.toml:\nserver-key = "{public}"',
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@deploy_app.command()
 def demo(
     app: Annotated[Path, typer.Option(help="Folder of the Flower app to run.")] = Path(),
     out: Annotated[Path | None, typer.Option(help="New folder for everything; by default one under runs/.")] = None,
@@ -93,6 +109,7 @@ def _checked() -> Iterator[None]:
     from fedprivacy.deploy.federation import DeploymentError
     from fedprivacy.deploy.keys import KeyFileError
     from fedprivacy.deploy.processes import ProcessError
+    from fedprivacy.signing import SigningKeyError
 
-    with plain_errors(DeploymentError, KeyFileError, ProcessError, code=1):
+    with plain_errors(DeploymentError, KeyFileError, ProcessError, SigningKeyError, code=1):
         yield

@@ -15,6 +15,7 @@ from fedprivacy.deploy.environment import Scalar
 from fedprivacy.deploy.federation import DeploymentError, LoopbackFederation, RunStatus
 from fedprivacy.deploy.keys import ClientKeys
 from fedprivacy.deploy.processes import SupervisedProcess, Supervisor
+from fedprivacy.signing import server_key, server_public_key
 
 HOSPITALS = ("hospital-0", "hospital-1", "hospital-2")
 RUN_TIMEOUT = 600.0
@@ -62,8 +63,8 @@ def run_demo(
         write_data: called for each client.
         clients: their names.
         run_config: added to `out`, `ledger`, `signing-key` and `clients`, which the rehearsal sets.
-        node_config: added to `folder`, `client-id` and `key`, which the rehearsal sets for each client; for example
-            each client's own budget.
+        node_config: added to `folder`, `client-id`, `key` and `server-key`, which the rehearsal sets for each client;
+            for example each client's own budget.
         timeout: seconds within which the run must end.
         console: shows progress; None: no output.
 
@@ -79,7 +80,9 @@ def run_demo(
         federation = LoopbackFederation(supervisor, directory, clients)
         progress.say(f"keys: a certificate authority, a server certificate, {len(clients)} client keys")
         federation.start_superlink()
-        node_configs = _prepare_clients(federation.keys.clients, directory / "data", write_data, node_config or {})
+        signing_key = directory / "superlink" / "signing.key"
+        common = {"server-key": server_public_key(server_key(signing_key)), **(node_config or {})}
+        node_configs = _prepare_clients(federation.keys.clients, directory / "data", write_data, common)
         federation.wait_for_superlink()
         progress.say(f"SuperLink on {federation.address}: TLS, SuperNode authentication")
         keys = federation.keys.clients
@@ -88,7 +91,7 @@ def run_demo(
         nodes = [federation.start_supernode(keys[name], node_configs[name]) for name in clients]
         federation.wait_until_online(nodes)
         progress.say(f"{len(nodes)} SuperNodes online, each with its own data folder")
-        own = {"out": str(out), "ledger": ledger, "signing-key": str(directory / "superlink" / "signing.key")}
+        own = {"out": str(out), "ledger": ledger, "signing-key": str(signing_key)}
         settings = {**(run_config or {}), "clients": len(clients), **own}
         run = federation.start_run(app.resolve(), settings)
         _follow(run, out, timeout, progress)

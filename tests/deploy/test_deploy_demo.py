@@ -29,6 +29,7 @@ from fedprivacy.history import REPORT, read_history
 from fedprivacy.ledger import ChargeState, Ledger
 from fedprivacy.ledger.verify import read_witness, verify_ledger
 from fedprivacy.odometer import Odometer
+from fedprivacy.signing import server_key, server_public_key
 from tests.deploy.survivors import processes_of
 
 REPOSITORY = Path(__file__).parents[2]
@@ -147,6 +148,16 @@ def test_the_command_line_makes_keys_and_reports_mistakes(tmp_path):
     own = run(deploy_app, ["client-key", "hospital-3", "--out", str(tmp_path)])
     assert own.exit_code == 0
     assert "hospital-3.pub" in own.output
+
+
+def test_the_command_line_makes_the_signing_key_once_and_shows_its_public_half(tmp_path):
+    command = ["signing-key", str(tmp_path / "deep" / "signing.key")]
+    first, again = (CliRunner().invoke(deploy_app, command) for _ in range(2))
+    assert first.exit_code == again.exit_code == 0 and first.output == again.output
+    (public,) = re.findall(r'server-key = "([0-9a-f]{64})"', first.output)
+    assert public == server_public_key(server_key(tmp_path / "deep" / "signing.key"))
+    assert (tmp_path / "deep" / "signing.key").stat().st_mode & 0o777 == 0o600
+    assert CliRunner().invoke(deploy_app, ["signing-key", __file__]).exit_code == 1
 
 
 def test_the_demo_command_ends_with_the_table_of_clients(demo, monkeypatch):
