@@ -17,7 +17,7 @@ import numpy as np
 from fedprivacy.accounting import FILTERS, Filter
 from fedprivacy.accounting.population import PopulationAccountant
 from fedprivacy.budget import PrivacyBudget
-from fedprivacy.events import History, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.events import Claims, History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.ledger import NOTHING_SPENT, Account, Allowance, ChargeState, Ledger
 from fedprivacy.ledger.book import Evidence
 
@@ -79,7 +79,7 @@ class CentralAccountant:
         self,
         datasets: Mapping[str, str],
         events: Mapping[str, PoissonSampledGaussian],
-        claims: Mapping[str, Mapping[tuple[str, PoissonSampledGaussian], int]] | None = None,
+        claims: Mapping[str, Claims] | None = None,
     ) -> dict[str, int]:
         """Open the accounts of clients.
 

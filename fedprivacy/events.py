@@ -262,6 +262,9 @@ History = (
 )
 """How often each event was executed. Order does not matter to composition, so none is kept."""
 
+Claims = Mapping[tuple[str, PoissonSampledGaussian], int]
+"""Steps by run and event: what somebody says that it executed."""
+
 
 def _sensitivity(relation: NeighbouringRelation) -> float:
     return 2.0 if relation is NeighbouringRelation.REPLACE_ONE else 1.0

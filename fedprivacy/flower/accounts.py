@@ -26,7 +26,6 @@ from fedprivacy.ledger.checkpoints import Checkpoint, check_ancestor, sign_check
 from fedprivacy.ledger.errors import AccountError
 from fedprivacy.ledger.verify import read_witness
 from fedprivacy.plan import RunPlan
-from fedprivacy.signing import server_key, server_public_key, sign
 
 log = logging.getLogger("fedprivacy.server")
 
@@ -85,7 +84,7 @@ class RunAccounts:
         online, config = list(self._registry.online(grid).values()), self._plan.config
         self._deployed = any(client.public_key for client in online)
         file = config.signing_key_file(deployed=self._deployed)
-        self._signing_key = server_key(file) if file else None
+        self._signing_key = signing.server_key(file) if file else None
         self._ledger = Ledger(config.ledger_url(deployed=self._deployed))
         if self._resumed:
             self._ledger.resume_run(self._run_id)
@@ -262,11 +261,11 @@ class RunAccounts:
             weight_decay=config.weight_decay,
             earlier_runs=self.earlier_runs,
             charged=charged,
-            server_key=server_public_key(self._signing_key) if self._signing_key and self._deployed else "",
+            server_key=signing.server_public_key(self._signing_key) if self._signing_key and self._deployed else "",
             signature="",
         )
 
     def _signed(self, grant: Grant) -> Grant:
         if self._signing_key is None or not self._deployed:
             return grant
-        return replace(grant, signature=sign(self._signing_key, signing.GRANT, grant.signed_bytes()))
+        return replace(grant, signature=signing.sign(self._signing_key, signing.GRANT, grant.signed_bytes()))

@@ -13,10 +13,10 @@ from fedprivacy.accounting import MechanismChanged
 from fedprivacy.adaptive import QuantileClipping
 from fedprivacy.config import RunConfig, Value, resolve
 from fedprivacy.dpsgd import DPSGD
-from fedprivacy.events import PoissonSampledGaussian
+from fedprivacy.events import Claims, PoissonSampledGaussian
 from fedprivacy.failpoints import reach
 from fedprivacy.flower import release
-from fedprivacy.flower.histories import Claims, history_of
+from fedprivacy.flower.histories import history_of
 from fedprivacy.flower.local import LocalClient, Refused, open_client
 from fedprivacy.flower.records import ENROL, GRANT, Grant, RefusalCode
 from fedprivacy.flower.release import Released

@@ -5,13 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Iterable, Sequence
 
-from flwr.app import Message
+from flwr.app import Message, RecordDict
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid
 
 _POLL_SECONDS = 0.1
 """Flower's own `send_and_receive` looks every 3 s, which most of a short round would be spent on."""
-
 
 _UNREACHED = frozenset({ErrorCode.MESSAGE_UNAVAILABLE, ErrorCode.REPLY_MESSAGE_UNAVAILABLE, ErrorCode.NODE_UNAVAILABLE})
 """Flower's codes for a node that went away with a message."""
@@ -74,6 +73,7 @@ class Correspondence:
                 break
             if not arrived:
                 time.sleep(_POLL_SECONDS)
+        self._unanswered |= {i: _without_model(sent[i]) for i in sent.keys() & self._unanswered.keys()}
         return answers
 
     def _collect(self, message_ids: Iterable[str]) -> list[tuple[Message, Message]]:
@@ -85,6 +85,12 @@ class Correspondence:
             if message_id in wanted and (asked := self._unanswered.pop(message_id, None)) is not None:
                 pairs.append((asked, reply))
         return pairs
+
+
+def _without_model(message: Message) -> Message:
+    """What a late answer is matched with: were whole messages kept, a silent client would cost a model each round."""
+    content = RecordDict(dict(message.content.config_records))
+    return Message(content, message.metadata.dst_node_id, message.metadata.message_type)
 
 
 def _unreached(reply: Message) -> bool:

@@ -3,15 +3,11 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from typing import Any
 
-from fedprivacy.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.events import Claims, Event, History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.flower.wire import RecordError
-from fedprivacy.odometer import LONGEST_RUN_ID
-
-Claims = Mapping[tuple[str, PoissonSampledGaussian], int]
-"""Steps by run and event."""
+from fedprivacy.odometer import names_a_run
 
 
 def claims_text(claims: Claims) -> str:
@@ -19,7 +15,7 @@ def claims_text(claims: Claims) -> str:
     return json.dumps([[run_id, *_event_fields(event), steps] for (run_id, event), steps in claims.items()])
 
 
-def claims_of(text: str) -> dict[tuple[str, PoissonSampledGaussian], int]:
+def claims_of(text: str) -> Claims:
     """The inverse of `claims_text`; an empty text says nothing.
 
     Raises:
@@ -87,9 +83,9 @@ def _event(sampling_rate: object, noise_multiplier: object, relation: object) ->
 
 
 def _run_id(value: object) -> str:
-    """A name that every book can hold; the odometer has the same rule."""
+    """A name that every book can hold."""
     run_id: str = _checked(value, str)
-    if not (0 < len(run_id) <= LONGEST_RUN_ID and run_id.isprintable()):
+    if not names_a_run(run_id):
         raise RecordError("a history names a run by something else than 1 to 128 printable characters")
     return run_id
 

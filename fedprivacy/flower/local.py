@@ -34,7 +34,6 @@ from fedprivacy.gradients import AutomaticClipping, FlatClipping, GradientEngine
 from fedprivacy.identity import dataset_id, simulated_client_id
 from fedprivacy.keystream import Keystream
 from fedprivacy.odometer import Odometer
-from fedprivacy.signing import SigningKeyError, client_key, signed_by_server
 from fedprivacy.tasks import ShardSource, Task
 
 log = logging.getLogger("fedprivacy.client")
@@ -79,7 +78,7 @@ class Guard:
         Raises:
             RecordError: another server signed the grant, or nobody did, or it asks for too many steps.
         """
-        signed = signed_by_server(grant.server_key, signing.GRANT, grant.signed_bytes(), grant.signature)
+        signed = signing.signed_by_server(grant.server_key, signing.GRANT, grant.signed_bytes(), grant.signature)
         if not signed or self.server_key not in ("", grant.server_key):
             raise RecordError("The grant is not signed by the server that this client trusts (server-key).")
         if grant.steps > self.most_steps:
@@ -171,8 +170,8 @@ def _guard(node: UserConfig, folder: Path) -> Guard:
             "--node-config lacks key; name the file that --auth-supernode-private-key names: it signs the receipts.",
         )
     try:
-        key = client_key(Path(str(node["key"])))
-    except SigningKeyError as error:
+        key = signing.client_key(Path(str(node["key"])))
+    except signing.SigningKeyError as error:
         raise Refused(RefusalCode.NO_KEY, str(error)) from error
     budget = PrivacyBudget(float(node["epsilon"]), float(node["delta"]))
     file = Path(str(node.get("odometer", folder / ODOMETER)))

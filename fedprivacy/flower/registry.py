@@ -14,8 +14,9 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
+from fedprivacy.events import Claims
 from fedprivacy.flower.exchange import Correspondence
-from fedprivacy.flower.histories import Claims, claims_of
+from fedprivacy.flower.histories import claims_of
 from fedprivacy.flower.records import ENROL, ENROLMENT, REFUSAL, Enrolment, Refusal
 from fedprivacy.flower.wire import RecordError
 from fedprivacy.identity import key_hash

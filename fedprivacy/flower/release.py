@@ -29,9 +29,9 @@ from safetensors import numpy as safetensors
 
 from fedprivacy import signing
 from fedprivacy.dpsgd import PrivateUpdate
-from fedprivacy.flower.histories import Claims, claims_text
+from fedprivacy.events import Claims
+from fedprivacy.flower.histories import claims_text
 from fedprivacy.flower.records import ENROLMENT, RECEIPT, REFUSAL, Enrolment, Grant, Receipt, Refusal, RefusalCode
-from fedprivacy.signing import sign
 
 ARRAYS = "arrays"
 
@@ -65,7 +65,7 @@ class Released:
             update=digest(arrays) if key else "",
             signature="",
         )
-        signature = sign(key, signing.RECEIPT, receipt.signed_bytes()) if key else ""
+        signature = signing.sign(key, signing.RECEIPT, receipt.signed_bytes()) if key else ""
         return cls(arrays, replace(receipt, signature=signature))
 
     @classmethod

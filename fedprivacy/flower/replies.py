@@ -13,7 +13,6 @@ from fedprivacy.flower.records import RECEIPT, REFUSAL, Grant, Receipt, Refusal,
 from fedprivacy.flower.release import ARRAYS, digest
 from fedprivacy.flower.wire import RecordError
 from fedprivacy.ledger.book import Evidence
-from fedprivacy.signing import signed_by_client
 
 NO_REPLY = "no-reply"
 
@@ -141,7 +140,7 @@ def checked_receipt(reply: Message, grant: Grant, public_key: bytes | None) -> R
     if not receipt.matches(grant):
         raise Unusable("receipt-does-not-match-grant")
     signed = receipt.signed_bytes()
-    if public_key and not signed_by_client(public_key, signing.RECEIPT, signed, receipt.signature):
+    if public_key and not signing.signed_by_client(public_key, signing.RECEIPT, signed, receipt.signature):
         raise Unusable("forged-receipt")
     return receipt
 

@@ -11,12 +11,9 @@ from typing import Any, NamedTuple
 from rich.table import Table
 
 from fedprivacy.accounting.named import from_fields
-from fedprivacy.events import PoissonSampledGaussian
+from fedprivacy.events import Claims, PoissonSampledGaussian
 from fedprivacy.ledger.charging import steps_of_run
 from fedprivacy.ledger.store import Ledger
-
-Claims = Mapping[tuple[str, PoissonSampledGaussian], int]
-"""Steps by run and event."""
 
 
 class Compared(NamedTuple):

@@ -8,7 +8,7 @@ from collections.abc import Collection, Mapping
 from sqlalchemy import Connection, func, insert, select, update
 
 from fedprivacy.budget import PrivacyBudget
-from fedprivacy.events import PoissonSampledGaussian
+from fedprivacy.events import Claims, PoissonSampledGaussian
 from fedprivacy.failpoints import reach
 from fedprivacy.ledger import journal
 from fedprivacy.ledger.allowances import Allowance, allowances_of, budget_row, contradiction, in_utc, terms
@@ -310,7 +310,7 @@ class Ledger:
         if evidence:
             self.database.write(lambda connection, _: settle_charges(connection, key, evidence, state))
 
-    def reconcile(self, dataset_id: str, claims: Mapping[tuple[str, PoissonSampledGaussian], int]) -> int:
+    def reconcile(self, dataset_id: str, claims: Claims) -> int:
         """Charge what a client says that it spent and the ledger does not hold: the larger of both figures counts.
 
         Args:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
         OldOdometerError,
         SealError,
     )
-    from fedprivacy.odometer.odometer import KEPT_UPDATES, LONGEST_RUN_ID, Odometer
+    from fedprivacy.odometer.odometer import KEPT_UPDATES, LONGEST_RUN_ID, Odometer, names_a_run
     from fedprivacy.odometer.records import ChargeKey, ChargeRecord, CorrectionRecord
 else:  # the command line imports this package, and most commands need no accounting
     __getattr__ = when_asked(__name__, "errors", "odometer", "records")
@@ -45,4 +45,5 @@ __all__ = [
     "OdometerError",
     "OldOdometerError",
     "SealError",
+    "names_a_run",
 ]

@@ -224,8 +224,13 @@ def _corrected(history: Mapping[Event, int], corrections: Iterable[CorrectionRec
     return {**history, **{correction.event: correction.server_steps for correction in corrections}}
 
 
+def names_a_run(run_id: str) -> bool:
+    """Whether a book can hold a run by this name: 1 to `LONGEST_RUN_ID` characters, all of them printable."""
+    return 0 < len(run_id) <= LONGEST_RUN_ID and run_id.isprintable()
+
+
 def _check_grant(key: ChargeKey, steps: int, elsewhere: History) -> None:
-    if not (0 < len(key.run_id) <= LONGEST_RUN_ID and key.run_id.isprintable()):
+    if not names_a_run(key.run_id):
         raise InvalidGrantError(
             f"run_id has {len(key.run_id)} characters; choose 1 to {LONGEST_RUN_ID}, all of them printable."
         )
