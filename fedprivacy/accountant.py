@@ -152,6 +152,14 @@ class CentralAccountant:
         datasets = self._ledger.charged(self._run_id, round, attempt)
         return {client_id for client_id, dataset in self._datasets.items() if dataset in datasets}
 
+    def unreconciled(self) -> dict[tuple[int, int], set[str]]:
+        """Clients whose charges no receipt has confirmed, by round and attempt of this run."""
+        clients = {dataset: client_id for client_id, dataset in self._datasets.items()}
+        return {
+            attempt: {clients[dataset] for dataset in datasets & clients.keys()}
+            for attempt, datasets in self._ledger.reserved(self._run_id).items()
+        }
+
     def histories(self, client_ids: Collection[str]) -> dict[str, History]:
         """What each client was charged, over all runs on the ledger."""
         accounts = self._ledger.accounts([self._datasets[client_id] for client_id in client_ids])

@@ -13,17 +13,22 @@ import json
 import math
 import os
 import weakref
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedprivacy.accountant import ClientSpent
 from fedprivacy.config import RunConfig
 from fedprivacy.durable import append_durably, write_durably
 from fedprivacy.events import NeighbouringRelation
+from fedprivacy.history_series import costs_of, series_of
 from fedprivacy.plan import RunPlan
 from fedprivacy.rounds import RoundRecord
+from fedprivacy.series import CostMap, RunSeries
+
+if TYPE_CHECKING:
+    from fedprivacy.figures import RunFigures
 
 CONFIG = "config.json"
 START = "start.json"
@@ -70,6 +75,28 @@ class RunHistory:
         """The state now: after the last round, or before the first."""
         return self.rounds[-1] if self.rounds else self.start
 
+    @property
+    def figures(self) -> RunFigures:
+        """The run's figures: `history.figures.epsilon()` in a notebook's cell shows one."""
+        from fedprivacy.figures.notebook import RunFigures
+
+        return RunFigures(self.series, self.costs)
+
+    def series(self, chosen: Sequence[str] = ()) -> RunSeries:
+        """What figures are drawn from.
+
+        Args:
+            chosen: clients whose curves are drawn on top.
+
+        Raises:
+            ValueError: a chosen client is not enrolled, or there are more than 10.
+        """
+        return series_of(self, chosen)
+
+    def costs(self, most: int = 40) -> CostMap:
+        """How much each round cost the clients that spent most, so many at most."""
+        return costs_of(self, most)
+
     def summary(self) -> dict[str, Any]:
         """The final figures: what `fedprivacy simulate --json` prints."""
         return {
@@ -111,7 +138,7 @@ class RunWriter:
         self.folder = folder
         if resume_from is None:
             self._begin(plan)
-        weakref.finalize(self, os.close, _hold(folder / CONFIG))
+        self._let_go = weakref.finalize(self, os.close, _hold(folder / CONFIG))
         if resume_from is not None:
             _cut_rounds(folder / ROUNDS, resume_from)
 
@@ -122,6 +149,10 @@ class RunWriter:
             write_durably(self.folder / START, line.encode())
         else:
             append_durably(self.folder / ROUNDS, line.encode())
+
+    def close(self) -> None:
+        """Let the run go: another process, or this one, may go on with it."""
+        self._let_go()
 
     def _begin(self, plan: RunPlan) -> None:
         rounds = self.folder / ROUNDS
@@ -221,6 +252,7 @@ def _round_to_json(record: RoundRecord) -> dict[str, Any]:
         "participants": list(record.participants),
         "failures": dict(record.failures),
         "exhausted": list(record.exhausted),
+        "unreconciled": list(record.unreconciled),
         "max_epsilon": _finite(record.max_epsilon),
     }
 
@@ -233,6 +265,7 @@ def _round_from_json(line: Mapping[str, Any]) -> RoundRecord:
         spent={client.client_id: client for client in clients},
         participants=tuple(line["participants"]),
         failures=line["failures"],
+        unreconciled=tuple(line.get("unreconciled", ())),  # a run of an earlier version has no such line
     )
 
 

@@ -21,6 +21,7 @@ import jinja2
 from fedprivacy import figures, wording
 from fedprivacy.accountant import ClientSpent
 from fedprivacy.history import RunHistory
+from fedprivacy.reasons import Reason, reason_of
 
 TEMPLATE = "report.html.jinja"
 FALSE_POSITIVE_RATES = (0.01, 0.05)
@@ -47,9 +48,11 @@ def report_html(history: RunHistory) -> str:
     Raises:
         ValueError: the history has no finished round.
     """
-    drawings = (figures.accuracy_figure(history, FIGURE_WIDTH), figures.epsilon_figure(history, FIGURE_WIDTH))
+    series = history.series()
+    drawings = (figures.metric_figure(series, width=FIGURE_WIDTH), figures.epsilon_figure(series, FIGURE_WIDTH))
     return _template().render(
         history=history,
+        facts=series.facts,
         figures=figures,
         wording=wording,
         infinity=math.inf,
@@ -105,12 +108,14 @@ class FailureRow:
 
     Attributes:
         code: the reason, a constant.
+        reason: what it means.
         detail: what it was about, for example a parameter's name; empty if it says nothing more.
         times: how often.
         client_ids: whose updates.
     """
 
     code: str
+    reason: Reason
     detail: str
     times: int
     client_ids: tuple[str, ...]
@@ -125,6 +130,7 @@ def failure_rows(history: RunHistory) -> list[FailureRow]:
     return [
         FailureRow(
             code=reason.partition(":")[0],
+            reason=reason_of(reason),
             detail=reason.partition(":")[2],
             times=len(client_ids),
             client_ids=tuple(sorted(set(client_ids), key=_as_counted)),

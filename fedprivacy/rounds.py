@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from fedprivacy.accountant import ClientSpent
+from fedprivacy.reasons import reason_of
+from fedprivacy.series import RoundPoint, Spread
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +21,7 @@ class RoundRecord:
         spent: every enrolled client's privacy loss after the round, by client_id.
         participants: clients whose update was averaged.
         failures: clients whose update was asked for and not used, with the reason.
+        unreconciled: clients with a charge of this run that no receipt has confirmed. It counts.
     """
 
     round: int
@@ -25,6 +29,7 @@ class RoundRecord:
     spent: Mapping[str, ClientSpent]
     participants: tuple[str, ...]
     failures: Mapping[str, str]
+    unreconciled: tuple[str, ...] = ()
 
     @property
     def max_epsilon(self) -> float:
@@ -36,6 +41,77 @@ class RoundRecord:
         """Clients with nothing left of their budget."""
         return tuple(client_id for client_id, client in self.spent.items() if client.exhausted)
 
+    @property
+    def point(self) -> RoundPoint:
+        """The round in few numbers."""
+        return RoundPoint(
+            round=self.round,
+            metrics=self.metrics,
+            epsilons=Spread.of([client.epsilon for client in self.spent.values()]),
+            clients=len(self.spent),
+            participants=len(self.participants),
+            failed=len(self.failures),
+            exhausted=len(self.exhausted),
+            unreconciled=len(self.unreconciled),
+        )
+
+
+class ClientState(enum.StrEnum):
+    """How a client stands in its run.
+
+    `EXHAUSTED`: its budget allows no further step. `UNRECONCILED`: no receipt has confirmed a charge; it counts.
+    `REFUSED`, `FAILED`: what became of its update when it was last asked. `ACTIVE`: none of these.
+    """
+
+    ACTIVE = "active"
+    EXHAUSTED = "exhausted"
+    UNRECONCILED = "unreconciled"
+    REFUSED = "refused"
+    FAILED = "failed"
+
+
+def client_state(spent: ClientSpent, failure: str | None, *, unreconciled: bool) -> ClientState:
+    """The state of a client.
+
+    Args:
+        spent: its account.
+        failure: why its last update was not used; None: it was, or none was asked for.
+        unreconciled: whether a charge of the run has no receipt.
+    """
+    if spent.exhausted:
+        return ClientState.EXHAUSTED
+    if unreconciled:
+        return ClientState.UNRECONCILED
+    if failure is None:
+        return ClientState.ACTIVE
+    return ClientState.REFUSED if reason_of(failure).refused else ClientState.FAILED
+
+
+class Stage(enum.StrEnum):
+    """What a run is doing."""
+
+    TRAINING = "training"
+    AVERAGING = "averaging"
+    EVALUATING = "evaluating"
+
+
+@dataclass(frozen=True, slots=True)
+class Phase:
+    """Where a run is, between two finished rounds.
+
+    Attributes:
+        stage: what it is doing.
+        round: in which round.
+        clients: how many were asked.
+    """
+
+    stage: Stage
+    round: int
+    clients: int
+
+
+PhaseObserver = Callable[[Phase], None]
+"""Is told what a run is about to do. It must return at once."""
 
 Observer = Callable[[RoundRecord], None]
 """Is told of every finished round: the only way to extend the loop."""

@@ -9,13 +9,9 @@
 from __future__ import annotations
 
 import math
-from decimal import ROUND_CEILING, Decimal
-from typing import TYPE_CHECKING
+from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 import numpy as np
-
-if TYPE_CHECKING:
-    from fedprivacy.history import RunHistory
 
 
 def reading_text(budget: float) -> str:
@@ -32,6 +28,17 @@ def epsilon_text(epsilon: float, budget: float = math.inf) -> str:
     last_digit = min(-2, exact.adjusted() - 1) if exact else -2
     rounded = exact.quantize(Decimal(1).scaleb(last_digit), ROUND_CEILING)
     return budget_text(budget) if epsilon <= budget < rounded else f"{rounded:f}"
+
+
+def proved_text(epsilon: float) -> str:
+    """An epsilon that is a lower bound: never rounded up.
+
+    >>> proved_text(2.9988)
+    '2.99'
+    """
+    exact = Decimal(repr(float(epsilon)))
+    last_digit = min(-2, exact.adjusted() - 1) if exact else -2
+    return f"{exact.quantize(Decimal(1).scaleb(last_digit), ROUND_FLOOR):f}"
 
 
 def budget_text(budget: float) -> str:
@@ -61,11 +68,6 @@ def metric_name(metric: str) -> str:
 def is_share(metric: str, value: float) -> bool:
     """Whether a metric's value is a share of the records, to be shown in percent."""
     return "accuracy" in metric.lower() and 0.0 <= value <= 1.0
-
-
-def task_name(history: RunHistory) -> str:
-    """The task's name, without the file that it came from."""
-    return str(history.settings["task"]).rpartition(":")[2]
 
 
 def count_text(count: int, noun: str) -> str:

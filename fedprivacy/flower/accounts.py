@@ -51,6 +51,7 @@ class RunAccounts:
         earlier_runs: runs that the ledger held before this one.
         attempt: at the present round.
         handed_out_again: whether this attempt was granted before, by a run that was stopped since.
+        ledger_url: where charges are written; set by `open`.
     """
 
     def __init__(
@@ -67,6 +68,8 @@ class RunAccounts:
         self._witness: Checkpoint | None = None
         self._resumed = earlier_runs is not None
         self.handed_out_again = False
+        self.ledger_url = ""
+        self._open_charges: dict[tuple[int, int], set[str]] = {}
         self._keys: dict[str, str] = {}
         self._deployed: bool  # these four are set by `open`, when it is known who the clients are
         self._signing_key: Ed25519PrivateKey | None
@@ -85,7 +88,8 @@ class RunAccounts:
         self._deployed = any(client.public_key for client in online)
         file = config.signing_key_file(deployed=self._deployed)
         self._signing_key = signing.server_key(file) if file else None
-        self._ledger = Ledger(config.ledger_url(deployed=self._deployed))
+        self.ledger_url = config.ledger_url(deployed=self._deployed)
+        self._ledger = Ledger(self.ledger_url)
         if self._resumed:
             self._ledger.resume_run(self._run_id)
             self._check_witness()
@@ -99,6 +103,8 @@ class RunAccounts:
             self._open_accounts(online)
         elif (problems := self._admit(online)) and self.left_out >= self._keys.keys():
             raise problems[0]
+        if self._resumed:
+            self._open_charges = self._accountant.unreconciled()
 
     def admit_late(self, grid: Grid) -> None:
         """Open accounts for clients that have come since the last round; whoever cannot have one stays out, alone."""
@@ -108,6 +114,11 @@ class RunAccounts:
     def spent(self) -> dict[str, ClientSpent]:
         """Every enrolled client's privacy loss, by client_id."""
         return self._accountant.spent()
+
+    @property
+    def unreconciled(self) -> tuple[str, ...]:
+        """Clients with a charge of this run that no receipt has confirmed, sorted."""
+        return tuple(sorted(set().union(*self._open_charges.values())))
 
     def begin(self, server_round: int, attempt: int = 1) -> None:
         """Begin an attempt at a round.
@@ -142,6 +153,7 @@ class RunAccounts:
         """
         wanted = dict.fromkeys((client.client_id for client in clients.values()), self._plan.config.local_steps)
         granted = self._accountant.grant(server_round, wanted, attempt=self.attempt, resumed=self.handed_out_again)
+        self._open_charges[server_round, self.attempt] = set(granted)
         reach("server.reserved")
         charged = self._accountant.histories(granted) if self._deployed else {}
         texts = {client_id: history_text(history) for client_id, history in charged.items()}
@@ -155,6 +167,7 @@ class RunAccounts:
         """Commit what receipts confirm, return what was refused untouched."""
         self._accountant.commit(server_round, outcome.spent, attempt=self.attempt)
         self._accountant.void(server_round, outcome.untouched, attempt=self.attempt)
+        self._close_charges(server_round, self.attempt, {*outcome.spent, *outcome.untouched})
         self.left_out.update(outcome.exhausted)
         if self._plan.config.clipping == "adaptive":
             self.clipping_norms |= outcome.clipping_norms
@@ -172,7 +185,15 @@ class RunAccounts:
             log.warning("Client %s answered round %d too late: %s.", grant.client_id, grant.round, problem)
             return
         self._accountant.commit(grant.round, {grant.client_id: evidence(receipt, key)}, attempt=grant.attempt)
+        self._close_charges(grant.round, grant.attempt, {grant.client_id})
         log.warning("Client %s answered round %d too late; its charge is confirmed.", grant.client_id, grant.round)
+
+    def _close_charges(self, server_round: int, attempt: int, client_ids: set[str]) -> None:
+        """A receipt has come for these charges, or they were returned."""
+        still_open = self._open_charges.get((server_round, attempt), set()) - client_ids
+        self._open_charges[server_round, attempt] = still_open
+        if not still_open:
+            del self._open_charges[server_round, attempt]
 
     def sign(self) -> None:
         """Sign where the ledger's journal ends, and leave a copy in the run's folder, if the run has a signing key.

@@ -31,7 +31,7 @@ from fedprivacy.gradients import trainable_parameters
 from fedprivacy.optimizers import MovingAverage
 from fedprivacy.plan import RunPlan
 from fedprivacy.random_state import RandomState
-from fedprivacy.rounds import Observer, RoundRecord
+from fedprivacy.rounds import Observer, Phase, PhaseObserver, RoundRecord, Stage
 
 log = logging.getLogger("fedprivacy.server")
 
@@ -62,6 +62,7 @@ class PrivateStrategy(Strategy):
         plan: the run's public numbers: configuration, task, and what a local step costs.
         run_id: unique in the ledger; None: a new one.
         observers: told of every finished round, and of round 0 before the first.
+        on_phase: told what the run is about to do.
         resume: go on after this checkpoint's round, as if the run had never been stopped; None: a new run.
         checkpoints: the folder that receives a checkpoint after every finished round; None: none is kept.
 
@@ -80,6 +81,7 @@ class PrivateStrategy(Strategy):
         *,
         run_id: str | None = None,
         observers: Sequence[Observer] = (),
+        on_phase: PhaseObserver | None = None,
         resume: Checkpoint | None = None,
         checkpoints: Path | None = None,
     ) -> None:
@@ -98,6 +100,7 @@ class PrivateStrategy(Strategy):
         self.result = Result()
         self.stopped_because: str | None = None
         self._observers = observers
+        self._on_phase = on_phase
         self._resume = resume
         self._checkpoints = checkpoints
         self._average = MovingAverage(plan.config.ema_decay)
@@ -168,7 +171,9 @@ class PrivateStrategy(Strategy):
             if not messages:
                 self.stopped_because = "no client has budget left"
                 return None
+            self._tell(Stage.TRAINING, server_round, len(messages))
             answers = correspondence.ask(messages, timeout or self.config.round_timeout)
+            self._tell(Stage.AVERAGING, server_round, len(messages))
             asked_before = self._opened.asked_before | correspondence.asked_twice
             self._opened = replace(self._opened, asked_before=asked_before)
             reach("server.answered")
@@ -225,6 +230,11 @@ class PrivateStrategy(Strategy):
         aggregated, metrics = self.strategy.aggregate_train(server_round, in_fixed_order)
         reach("server.averaged")
         return _like(aggregated, self._opened.arrays) if aggregated else None, metrics
+
+    @property
+    def ledger_url(self) -> str:
+        """Where charges are written; empty until the first clients are there: they say whether the run is deployed."""
+        return self._accounts.ledger_url
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
@@ -316,6 +326,7 @@ class PrivateStrategy(Strategy):
     def _finish_round(self, server_round: int, arrays: ArrayRecord, evaluate: EvaluateFn) -> None:
         """Tell the observers, then keep where the run stands: what is recorded beyond that is done again."""
         assert self.result.arrays is not None
+        self._tell(Stage.EVALUATING, server_round, len(self._opened.grants))
         metrics = evaluate(server_round, self.result.arrays)
         if metrics is not None:
             self.result.evaluate_metrics_serverapp[server_round] = metrics
@@ -325,6 +336,7 @@ class PrivateStrategy(Strategy):
             spent=self._accounts.spent(),
             participants=tuple(sorted(self._outcome.updates)),
             failures=dict(sorted(self._outcome.failures.items())),
+            unreconciled=self._accounts.unreconciled,
         )
         for observe in self._observers:
             observe(record)
@@ -333,6 +345,10 @@ class PrivateStrategy(Strategy):
         if self._checkpoints:
             save_checkpoint(self._checkpoints, self._checkpoint(server_round, arrays))
         reach("server.checkpointed")
+
+    def _tell(self, stage: Stage, server_round: int, clients: int) -> None:
+        if self._on_phase is not None:
+            self._on_phase(Phase(stage, server_round, clients))
 
     def _check_outcome(self, server_round: int) -> None:
         """Stop when a round gave nothing and not because budgets are spent."""

@@ -44,15 +44,16 @@ class Database:
         url: `sqlite:///path/to/ledger.db` or `postgresql+psycopg://user@host/name`.
         patience: seconds to wait for a database that is locked, full or gone.
         upgrade: whether the tables may be made, or brought up to date.
+        durable: whether a transaction that returned outlasts a loss of power; a copy of what lies elsewhere need not.
 
     Raises:
         LedgerError: no such URL or place, tables that a newer version made, or old ones that may not be changed.
     """
 
-    def __init__(self, url: str, patience: float = PATIENCE, *, upgrade: bool = True) -> None:
+    def __init__(self, url: str, patience: float = PATIENCE, *, upgrade: bool = True, durable: bool = True) -> None:
         self.name = shown(url)
         self._patience = patience
-        self._engine = _engine(url, patience)
+        self._engine = _engine(url, patience, durable)
         # Two programs that make one file's tables at once wait for each other; a place that is not there is a mistake.
         if self._repeat(lambda: self._read(lambda connection: is_newest(connection, self.name)), _locked):
             return
@@ -181,35 +182,35 @@ def _parsed(url: str) -> URL:
         raise LedgerError("ledger is no URL; write sqlite:///path/to/ledger.db.") from None
 
 
-def _engine(url: str, patience: float) -> Engine:
+def _engine(url: str, patience: float, durable: bool) -> Engine:
     file = database_file(url)
     if file is None:
-        return _postgresql(url, patience)
+        return _postgresql(url, patience, durable)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise LedgerError(f"ledger is '{url}', which cannot be opened ({error}); name a writable file.") from error
     engine = create_engine(f"sqlite:///{file}", connect_args={"timeout": patience})
-    event.listen(engine, "connect", _configure_sqlite)
+    event.listen(engine, "connect", partial(_configure_sqlite, durable))
     event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 
-def _postgresql(url: str, patience: float) -> Engine:
+def _postgresql(url: str, patience: float, durable: bool) -> Engine:
     try:
         engine = create_engine(url, pool_pre_ping=True, connect_args={"connect_timeout": 10})
     except ModuleNotFoundError:
         raise LedgerError(
             f"ledger is '{shown(url)}', and this Python has no driver for PostgreSQL; install 'fedprivacy[postgres]'."
         ) from None
-    event.listen(engine, "connect", partial(_configure_postgresql, patience))
+    event.listen(engine, "connect", partial(_configure_postgresql, patience, durable))
     return engine
 
 
-def _configure_sqlite(connection: Any, _: object) -> None:
+def _configure_sqlite(durable: bool, connection: Any, _: object) -> None:
     connection.isolation_level = None  # SQLAlchemy opens transactions itself, see `_begin_sqlite`
     connection.execute("PRAGMA journal_mode = WAL")
-    connection.execute("PRAGMA synchronous = FULL")
+    connection.execute(f"PRAGMA synchronous = {'FULL' if durable else 'NORMAL'}")
     connection.execute("PRAGMA foreign_keys = ON")
 
 
@@ -218,8 +219,8 @@ def _begin_sqlite(connection: Connection) -> None:
     connection.exec_driver_sql("BEGIN IMMEDIATE" if alone else "BEGIN")
 
 
-def _configure_postgresql(patience: float, connection: Any, _: object) -> None:
-    connection.execute("SET synchronous_commit = on")
+def _configure_postgresql(patience: float, durable: bool, connection: Any, _: object) -> None:
+    connection.execute(f"SET synchronous_commit = {'on' if durable else 'off'}")
     connection.execute(f"SET lock_timeout = {max(1, round(1000 * patience))}")  # milliseconds; 0 would be for ever
     connection.commit()
 

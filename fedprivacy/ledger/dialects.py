@@ -28,6 +28,19 @@ def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str
         connection.execute(insert(table), rows)
 
 
+def put_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows, each in place of the one with its primary key, if there is one. No key stands twice."""
+    if not rows:
+        return
+    key, names = [column.name for column in table.primary_key], list(rows[0])
+    if connection.dialect.name == "postgresql":
+        new = _from_arrays(table, names, rows)
+        instead = {name: new.excluded[name] for name in names if name not in key}
+        connection.execute(new.on_conflict_do_update(index_elements=key, set_=instead))
+    else:
+        connection.execute(sqlite.insert(table).prefix_with("OR REPLACE"), rows)
+
+
 def add_to(connection: Connection, table: Table, sums: Collection[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """Add to the sums of each row's key, or begin them.
 

@@ -360,6 +360,19 @@ class Ledger:
         counted = select(charges.c.dataset_id).where(*mine, charges.c.state != ChargeState.VOID)
         return self.database.read(lambda connection: set(connection.scalars(counted)))
 
+    def reserved(self, run_id: str) -> dict[tuple[int, int], set[str]]:
+        """Datasets with a charge of a run that no receipt has confirmed, by round and attempt."""
+        mine = charges.c.run_id == run_id, charges.c.state == ChargeState.RESERVED
+        wanted = select(charges.c.round, charges.c.attempt, charges.c.dataset_id).where(*mine)
+
+        def work(connection: Connection) -> dict[tuple[int, int], set[str]]:
+            found: dict[tuple[int, int], set[str]] = {}
+            for round, attempt, dataset_id in connection.execute(wanted):
+                found.setdefault((round, attempt), set()).add(dataset_id)
+            return found
+
+        return self.database.read(work)
+
     def close(self) -> None:
         """Give back every connection."""
         self.database.close()

@@ -18,6 +18,7 @@ from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError, database_file, migrations
 from fedprivacy.ledger.schema import metadata
 from fedprivacy.ledger.verify import verify_ledger
+from fedprivacy.run_store import schema as run_store_schema  # its tables are under the same migrations
 from tests.ledger.acts import fill, journal_of, tamper, unlimited
 from tests.odometer.processes import at_once
 
@@ -198,6 +199,7 @@ def differences(ledger):
     """What Alembic would still have to change; comments are for who reads the code."""
     with ledger.database.reading() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
+        assert run_store_schema.metadata is metadata
         found = compare_metadata(context, metadata)
     return [each for each in found if not (isinstance(each, list) and each[0][0] == "modify_comment")]
 

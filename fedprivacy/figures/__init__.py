@@ -1,0 +1,52 @@
+"""Figures of runs: one Vega-Lite definition for page, report, notebook and PNG.
+
+Every figure is an Altair chart with its data inside: it shows itself in a notebook, `to_dict()` is what a web page
+embeds (through `dark` for a dark one), and `save_png` and `to_svg` draw it without a browser and without a network.
+Figures are drawn from a `RunSeries`, whose size is bounded, and load neither torch nor Flower.
+
+The rows behind them are in `fedprivacy.figures.tables`.
+"""
+
+from fedprivacy.figures.audit import audit_figure
+from fedprivacy.figures.colours import DARK, EXHAUSTED, GRID, INK, MUTED, PAPER, SPENDING, dark
+from fedprivacy.figures.comparison import compared_epsilon_figure, compared_metric_figure, compared_tradeoff_figure
+from fedprivacy.figures.cost import cost_figure
+from fedprivacy.figures.epsilon import epsilon_figure
+from fedprivacy.figures.forecast import forecast_figure
+from fedprivacy.figures.labels import LABEL_GAP, spread_apart
+from fedprivacy.figures.metric import metric_figure
+from fedprivacy.figures.notebook import RunFigures
+from fedprivacy.figures.overview import run_figure
+from fedprivacy.figures.style import HEIGHT, WIDTH, chart_of, layered, save_png, styled, to_svg
+from fedprivacy.figures.tradeoff import tradeoff_figure
+
+__all__ = [
+    "DARK",
+    "EXHAUSTED",
+    "GRID",
+    "HEIGHT",
+    "INK",
+    "LABEL_GAP",
+    "MUTED",
+    "PAPER",
+    "SPENDING",
+    "WIDTH",
+    "RunFigures",
+    "audit_figure",
+    "chart_of",
+    "compared_epsilon_figure",
+    "compared_metric_figure",
+    "compared_tradeoff_figure",
+    "cost_figure",
+    "dark",
+    "epsilon_figure",
+    "forecast_figure",
+    "layered",
+    "metric_figure",
+    "run_figure",
+    "save_png",
+    "spread_apart",
+    "styled",
+    "to_svg",
+    "tradeoff_figure",
+]

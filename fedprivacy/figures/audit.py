@@ -1,0 +1,138 @@
+"""What attacks proved beside what the accountant states."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+
+from fedprivacy.audits import AuditResult, Verdict
+from fedprivacy.figures.colours import EXHAUSTED, MUTED, SPENDING
+from fedprivacy.figures.labels import shortened
+from fedprivacy.figures.style import WIDTH, Rows, chart_of, layered, styled, titled
+from fedprivacy.series import RunFacts
+from fedprivacy.wording import count_text, delta_text, epsilon_text, proved_text
+
+MOST_AUDITS = 12
+"""That a figure shows: those that failed, then the latest."""
+
+ROW = 78
+"""Height of an audit in px: its name, its conditions, its two bounds."""
+
+MARGIN = 60
+"""Left and right of the bounds, in px: their numbers stand there."""
+
+CHARACTER = 7.0
+"""Mean width of a character of an audit's name, in px."""
+
+_VERDICTS = [Verdict.CONSISTENT.value, Verdict.VIOLATED.value]
+_COLOUR = alt.Color("verdict:N", legend=None).scale(domain=_VERDICTS, range=[SPENDING, EXHAUSTED])
+_SHAPE = alt.Shape("verdict:N", legend=None).scale(domain=_VERDICTS, range=["circle", "diamond"])
+
+
+def audit_figure(audits: Sequence[AuditResult], facts: RunFacts, width: int = WIDTH) -> alt.LayerChart:
+    """For each audit the epsilon that the attack proved and the epsilon that the accountant states.
+
+    Args:
+        audits: at least one; of more than `MOST_AUDITS`, those that failed are shown and then the latest.
+        facts: of the run.
+        width: of the plot, in px.
+
+    Raises:
+        ValueError: no audit was made.
+    """
+    if not audits:
+        raise ValueError("no audit of the run was made, and there is nothing to draw.")
+    shown = sorted(audits, key=lambda audit: (audit.verdict is Verdict.CONSISTENT, -audit.at))[:MOST_AUDITS]
+    finite = [bound for audit in shown for bound in (audit.lower, audit.upper) if math.isfinite(bound)]
+    end = max(finite, default=1.0) or 1.0
+    rows = [_row(place, audit, end, width) for place, audit in enumerate(shown)]
+    height = ROW * len(rows)
+    layers = [*_texts(rows, height), *_bounds(rows, end, width, height), *_numbers(rows, end, width, height)]
+    return styled(layered(layers, _title(audits, len(shown), facts, width), width, height))
+
+
+def _row(place: int, audit: AuditResult, end: float, width: int) -> dict[str, Any]:
+    """An audit, and how far below the plot's upper edge its parts are, in px."""
+    name = f"{audit.attack}, {shortened(audit.client_id) or 'the run as a whole'}"
+    return {
+        "verdict": audit.verdict.value,
+        "lower": audit.lower,
+        "upper": min(audit.upper, end),
+        "has_bound": math.isfinite(audit.upper),
+        "heading": shortened(f"{_WORDS[audit.verdict]}: {name}", int(width / CHARACTER)),
+        "conditions": _conditions(audit),
+        "proved": f"≥ {proved_text(audit.lower)}",
+        "stated": f"≤ {epsilon_text(audit.upper)}",
+        "heading_at": ROW * place + 10,
+        "conditions_at": ROW * place + 28,
+        "bounds_at": ROW * place + 50,
+    }
+
+
+_WORDS = {Verdict.CONSISTENT: "consistent", Verdict.VIOLATED: "VIOLATED"}
+
+
+def _conditions(audit: AuditResult) -> str:
+    confidence = f"{100 * audit.confidence:.6g}\N{NO-BREAK SPACE}% confidence"
+    return f"{confidence}, δ = {delta_text(audit.delta)}, {audit.accountant}, seen by the {audit.view}"
+
+
+def _texts(rows: Rows, height: int) -> list[alt.Chart]:
+    """What was audited and how, from the left edge on."""
+    base = chart_of(rows).encode(x=alt.value(0))
+    heading = base.mark_text(fontWeight="bold", fontSize=13).encode(_y("heading_at", height), _COLOUR)
+    conditions = base.mark_text(color=MUTED, fontSize=12).encode(_y("conditions_at", height))
+    return [heading.encode(text="heading:N"), conditions.encode(text="conditions:N")]
+
+
+def _bounds(rows: Rows, end: float, width: int, height: int) -> list[alt.Chart]:
+    """A bar from what was proved, a disc or a diamond, to what is stated, a stroke; without a stroke: no bound."""
+    tooltip = ["heading:N", "conditions:N", "proved:N", "stated:N"]
+    base = chart_of(rows).encode(_y("bounds_at", height), _COLOUR, tooltip=tooltip)
+    stated = chart_of([row for row in rows if row["has_bound"]]).encode(_y("bounds_at", height), _COLOUR)
+    lower, upper = _x("lower", end, width), _x("upper", end, width)
+    return [
+        base.mark_rule(strokeWidth=5, opacity=0.45).encode(lower, x2="upper"),
+        stated.mark_tick(orient="vertical", thickness=4, size=22, opacity=1).encode(upper),
+        base.mark_point(size=110).encode(lower, _SHAPE),
+    ]
+
+
+def _numbers(rows: Rows, end: float, width: int, height: int) -> list[alt.Chart]:
+    """Each bound's number on the outer side, so that the two do not meet however near the bounds are."""
+    numbers = [
+        {**row, "epsilon": row[bound], "number": row[text], "left": (row["verdict"] == outer)}
+        for row in rows
+        for bound, text, outer in (("lower", "proved", Verdict.CONSISTENT), ("upper", "stated", Verdict.VIOLATED))
+    ]
+    return [
+        chart_of([number for number in numbers if number["left"] == left])
+        .mark_text(align="right" if left else "left", dx=-12 if left else 12)
+        .encode(_x("epsilon", end, width), _y("bounds_at", height), _COLOUR, text="number:N")
+        for left in (True, False)
+    ]
+
+
+def _x(field: str, end: float, width: int) -> alt.X:
+    axis = alt.Axis(tickCount=5, grid=False, domain=True, labelFlush=False)
+    scale = alt.Scale(domain=[0.0, end], range=[MARGIN, width - MARGIN], nice=False)
+    return alt.X(f"{field}:Q").title("ε").scale(scale).axis(axis)
+
+
+def _y(field: str, height: int) -> alt.Y:
+    return alt.Y(f"{field}:Q").axis(None).scale(domain=[height, 0], nice=False)
+
+
+def _title(audits: Sequence[AuditResult], shown: int, facts: RunFacts, width: int) -> alt.TitleParams:
+    violated = sum(audit.verdict is Verdict.VIOLATED for audit in audits)
+    made = count_text(len(audits), "audit")
+    result = f"VIOLATED: {violated} of {made} proved more than is stated"
+    left_out = [[f"{shown} of {made} are shown"]] if shown < len(audits) else []
+    return titled(
+        result if violated else f"{made}: none proved more than is stated",
+        [["≥: ε that an attack proved"], ["≤: ε that the accountant states", f"run {facts.name}"], *left_out],
+        width,
+    )

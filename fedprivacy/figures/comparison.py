@@ -1,0 +1,178 @@
+"""Two to eight runs side by side, each with a colour, dashes, a shape, and its name where it ends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, TypeVar
+
+import altair as alt
+
+from fedprivacy.figures.axes import Frame, loss_scale, metric_scale, rounds_axis
+from fedprivacy.figures.budgets import names_across, names_upright, rules_across, rules_upright
+from fedprivacy.figures.colours import RUNS
+from fedprivacy.figures.contest import Contest, Run, contest
+from fedprivacy.figures.labels import BESIDE_LABEL, ROOM, Label, leaders, placed, shortened
+from fedprivacy.figures.meaning import COMPOSED, seen
+from fedprivacy.figures.style import WIDTH, Rows, chart_of, layered, styled, titled
+from fedprivacy.figures.tables import compared_epsilon_rows, compared_metric_rows, compared_tradeoff_rows
+from fedprivacy.figures.tradeoff import LOSS_TITLE
+from fedprivacy.series import RunSeries
+from fedprivacy.wording import count_text, delta_text, epsilon_text, metric_name, metric_text
+
+DASHES = ([1, 0], [9, 5], [3, 4], [12, 4, 3, 4], [6, 3], [16, 5], [9, 4, 3, 4, 3, 4], [5, 8])
+"""Of the lines of runs, in their order, in px."""
+
+SHAPES = ("circle", "square", "triangle-up", "cross", "triangle-down", "triangle-right", "triangle-left", "diamond")
+"""Of the ends of runs, in their order."""
+
+Channel = TypeVar("Channel", alt.Color, alt.StrokeDash, alt.Shape)
+
+
+def compared_metric_figure(runs: Sequence[RunSeries], width: int = WIDTH) -> alt.LayerChart:
+    """The first run's metric after every round, of each run that measured it.
+
+    Args:
+        runs: 2 to 8.
+        width: of the plot between its axes, in px.
+
+    Raises:
+        ValueError: there are fewer or more runs, or none has a finished round.
+    """
+    found = contest(runs, measured=True)
+    rows = [row for row in compared_metric_rows(runs) if row["value"] is not None]
+    frame = Frame(_rounds(found), metric_scale(found.metric, [row["value"] for row in rows]), width)
+    about = ["global model on the server's public records", "after each round"]
+    return _figure(_drawn(rows, frame, "value", found), found, _metric_reached(found, rows), about, width)
+
+
+def compared_epsilon_figure(runs: Sequence[RunSeries], width: int = WIDTH) -> alt.LayerChart:
+    """The largest epsilon of a client after every round, of each run.
+
+    Args:
+        runs: 2 to 8.
+        width: of the plot between its axes, in px.
+
+    Raises:
+        ValueError: there are fewer or more runs, or none has a finished round.
+    """
+    found = contest(runs)
+    rows = [row for row in compared_epsilon_rows(runs) if row["epsilon"] is not None]
+    budgets = _budgets(found)
+    frame = Frame(_rounds(found), loss_scale([*(row["epsilon"] for row in rows), *budgets]), width)
+    lines = [rules_across(budgets, frame), *_drawn(rows, frame, "epsilon", found)]
+    layers = [*lines, *names_across(budgets, frame)]
+    return _figure(layers, found, f"largest privacy loss {_loss_reached(found)}", _losses(found), width)
+
+
+def compared_tradeoff_figure(runs: Sequence[RunSeries], width: int = WIDTH) -> alt.LayerChart:
+    """The first run's metric against the largest epsilon of a client, of each run that measured it.
+
+    Args:
+        runs: 2 to 8.
+        width: of the plot between its axes, in px.
+
+    Raises:
+        ValueError: there are fewer or more runs, or none has a finished round.
+    """
+    found = contest(runs, measured=True)
+    rows = [row for row in compared_tradeoff_rows(runs) if None not in row.values()]
+    budgets = _budgets(found)
+    losses = loss_scale([*(row["epsilon"] for row in rows), *budgets])
+    values = metric_scale(found.metric, [row["value"] for row in rows])
+    frame = Frame(losses.x("epsilon").title(LOSS_TITLE), values, width)
+    reached = f"{_metric_reached(found, rows)} for {_loss_reached(found)}"
+    x = losses.x("budget")
+    layers = [rules_upright(budgets, x), *_drawn(rows, frame, "value", found), *names_upright(budgets, x, at_top=False)]
+    return _figure(layers, found, reached, _losses(found), width)
+
+
+def _figure(layers: list[alt.Chart], found: Contest, reached: str, about: Sequence[str], width: int) -> alt.LayerChart:
+    title = f"{count_text(len(found.runs), 'run')}: {reached}"
+    clauses = [about, *([["left out: " + ", ".join(found.left_out)]] if found.left_out else [])]
+    return styled(layered(layers, titled(title, clauses, width + ROOM), width))
+
+
+def _rounds(found: Contest) -> alt.X:
+    """As long as the longest run."""
+    return rounds_axis(max(run.series.last.round for run in found.runs))
+
+
+def _budgets(found: Contest) -> list[float]:
+    return sorted({budget for run in found.runs for budget in run.series.budgets})
+
+
+def _losses(found: Contest) -> list[str]:
+    """What the epsilons are, and what stands in the way of comparing them."""
+    facts = [run.series.facts for run in found.runs]
+    relations = sorted({fact.relation for fact in facts})
+    unlike = [f"neighbouring relations differ: {', '.join(relations)}"] if len(relations) > 1 else []
+    return [*seen("largest ε of a client", *(fact.delta for fact in facts)), *COMPOSED, *unlike]
+
+
+def _metric_reached(found: Contest, rows: Rows) -> str:
+    values = [row["value"] for row in _ends(rows).values()]
+    least, most = (metric_text(found.metric, pick(values, default=None)) for pick in (min, max))
+    return f"{metric_name(found.metric)} {_range(least, most)}"
+
+
+def _loss_reached(found: Contest) -> str:
+    losses = [run.series.worst for run in found.runs]
+    return f"ε {_range(epsilon_text(*min(losses)), epsilon_text(*max(losses)))}"
+
+
+def _range(least: str, most: str) -> str:
+    return least if least == most else f"{least} to {most}"
+
+
+def _ends(rows: Rows) -> dict[str, dict[str, Any]]:
+    """The last row of each run."""
+    return {row["run"]: row for row in rows}
+
+
+def _drawn(rows: Rows, frame: Frame, field: str, found: Contest) -> list[alt.Chart]:
+    """A line for each run, a shape where it ends, and the same shape before its name."""
+    lines = chart_of(rows).mark_line(strokeCap="butt").encode(frame.x, frame.y(field), order="round:Q")
+    ends = chart_of(_ends(rows).values()).mark_point(size=80).encode(frame.x, frame.y(field))
+    names = placed(_labels(rows, field, found), frame)
+    beside = chart_of(names).encode(frame.y("place"))
+    return [
+        lines.encode(_looks(alt.Color("run:N"), RUNS, found), _looks(alt.StrokeDash("run:N"), DASHES, found)),
+        ends.encode(_looks(alt.Color("run:N"), RUNS, found), _looks(alt.Shape("run:N"), SHAPES, found)),
+        leaders(names, frame),
+        beside.mark_point(size=60).encode(
+            _looks(alt.Color("kind:N"), RUNS, found),
+            _looks(alt.Shape("kind:N"), SHAPES, found),
+            x=alt.value(frame.width + BESIDE_LABEL + 5),
+        ),
+        beside.mark_text().encode(x=alt.value(frame.width + BESIDE_LABEL + 16), text="text:N"),
+    ]
+
+
+def _labels(rows: Rows, field: str, found: Contest) -> list[Label]:
+    """What each run ended with, and its name; its delta where the runs have several."""
+    several = len({run.series.facts.delta for run in found.runs}) > 1
+    ends = _ends(rows)
+    return [
+        Label(f"{_value(ends[run.name], field, run)}\N{EN SPACE}{_name(run, several)}", ends[run.name][field], run.name)
+        for run in found.runs
+        if run.name in ends
+    ]
+
+
+def _value(end: dict[str, Any], field: str, run: Run) -> str:
+    if field == "epsilon":
+        return epsilon_text(*run.series.worst)
+    return metric_text(end["metric"], end["value"])
+
+
+def _name(run: Run, with_delta: bool) -> str:
+    name = shortened(run.name)
+    return f"{name}, δ = {delta_text(run.series.facts.delta)}" if with_delta else name
+
+
+def _looks(channel: Channel, looks: Sequence[Any], found: Contest) -> Channel:
+    """A channel of a run's name, with the look of each run's place."""
+    scaled: Channel = channel.legend(None).scale(
+        domain=[run.name for run in found.runs], range=[looks[run.place] for run in found.runs]
+    )
+    return scaled

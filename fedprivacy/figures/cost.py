@@ -1,0 +1,150 @@
+"""Where privacy loss was spent: how much every client's epsilon grew, round by round."""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Sequence
+
+import altair as alt
+import numpy as np
+
+from fedprivacy.figures.axes import whole_steps
+from fedprivacy.figures.colours import COSTS, GRID, PAPER
+from fedprivacy.figures.labels import shortened
+from fedprivacy.figures.meaning import seen
+from fedprivacy.figures.style import WIDTH, Rows, chart_of, layered, styled, titled
+from fedprivacy.figures.tables import cost_rows
+from fedprivacy.series import CostMap, RunFacts
+from fedprivacy.wording import count_text, epsilon_text
+
+MOST_ROWS = 60
+"""Clients that a figure shows; of more, the first."""
+
+ROW = 16
+"""Height of a client's row in px: a name fits."""
+
+ROOM = 100
+"""What the names take beside the plot, in px."""
+
+
+def cost_figure(cost: CostMap, facts: RunFacts, width: int = WIDTH) -> alt.LayerChart:
+    """Clients by rounds: how much each client's epsilon grew, the darker the more; on a dark page the brighter.
+
+    Growth that is known and nothing is grey; what is not known is empty.
+
+    Args:
+        cost: the growth; at most `MOST_ROWS` of its clients are shown.
+        facts: of the run.
+        width: of the plot, in px.
+
+    Raises:
+        ValueError: there is no client or no round.
+    """
+    if not cost.client_ids or not cost.first:
+        raise ValueError("the run has no finished round to draw; wait for its first.")
+    clients = cost.client_ids[:MOST_ROWS]
+    cells = _cells(cost, clients)
+    layers = [
+        _boxes([cell for cell in cells if not cell["growth"] > 0.0], cost, width).encode(color=alt.value(GRID)),
+        _boxes([cell for cell in cells if cell["growth"] > 0.0], cost, width).encode(_colour(cost)),
+        _names(cost, clients),
+    ]
+    return styled(layered(layers, _title(cost, cells, facts, width), width, ROW * len(clients)))
+
+
+def _cells(cost: CostMap, clients: tuple[str, ...]) -> Rows:
+    """The rows of the table, and where each lies."""
+    rows = {client_id: place for place, client_id in enumerate(clients)}
+    bounds = _bounds(cost)
+    classes = _classes(bounds)
+    return [
+        {
+            "client": row["client"],
+            "row": rows[row["client"]],
+            "begin": row["first_round"] - 0.5,
+            "end": row["last_round"] + 0.5,
+            "rounds": _span(row["first_round"], row["last_round"]),
+            "class": classes[bisect_left(bounds, row["growth"])],
+            "growth": row["growth"],
+            "grown": epsilon_text(row["growth"]),
+        }
+        for row in cost_rows(cost)
+        if row["client"] in rows
+    ]
+
+
+def _boxes(cells: Rows, cost: CostMap, width: int) -> alt.Chart:
+    """A rectangle for each cell, with a gap to the next that leaves most of it.
+
+    None has words of its own for a screen reader: thousands of them tell nothing, and the table says the same.
+    """
+    gap = min(1.0, 0.15 * width / len(cost.first))
+    tooltip = [alt.Tooltip("client:N"), alt.Tooltip("rounds:N"), alt.Tooltip("grown:N", title="growth of ε")]
+    boxes: alt.Chart = chart_of(cells).mark_rect(stroke=PAPER, strokeWidth=gap, aria=False)
+    return boxes.encode(_rounds(cost), _row(cost), x2="end", tooltip=tooltip)
+
+
+def _names(cost: CostMap, clients: Sequence[str]) -> alt.Chart:
+    base = chart_of([{"row": place, "name": shortened(name)} for place, name in enumerate(clients)])
+    names: alt.Chart = base.mark_text(align="right", fontSize=12)
+    return names.encode(_row(cost), x=alt.value(-8), text="name:N")
+
+
+def _row(cost: CostMap) -> alt.Y:
+    rows = list(range(min(MOST_ROWS, len(cost.client_ids))))
+    return alt.Y("row:O").axis(None).scale(domain=rows, paddingInner=0, paddingOuter=0)
+
+
+def _rounds(cost: CostMap) -> alt.X:
+    """From the first round of the first column to the last of the last."""
+    first, last = cost.first[0], cost.last[-1]
+    step = next(step for step in whole_steps() if last - first <= 7 * step)
+    axis = alt.Axis(format="d", values=[n for n in range(0, last + 1, step) if n >= first], grid=False)
+    return alt.X("begin:Q").title("round").scale(domain=[first - 0.5, last + 0.5], nice=False).axis(axis)
+
+
+def _colour(cost: CostMap) -> alt.Color:
+    longest = max(last - first + 1 for first, last in zip(cost.first, cost.last, strict=True))
+    title = "growth of ε per round" if longest == 1 else f"growth of ε per column of up to {longest} rounds"
+    legend = alt.Legend(title=title, orient="bottom", direction="horizontal", symbolType="square", titleLimit=400)
+    return alt.Color("class:N").scale(domain=_classes(_bounds(cost)), range=list(COSTS)).legend(legend)
+
+
+def _classes(bounds: Sequence[float]) -> list[str]:
+    return [*(f"≤ {bound:g}" for bound in bounds), f"> {bounds[-1]:g}"]
+
+
+def _bounds(cost: CostMap) -> list[float]:
+    return bounds_below(float(np.max(cost.growth, where=np.isfinite(cost.growth), initial=0.0)))
+
+
+def bounds_below(largest: float) -> list[float]:
+    """Five numbers of the series 1, 2, 5, 10, 20, ..., the last of them just below the largest; ascending.
+
+    The first round costs many times what a later one does, and both must show: so no even steps.
+    """
+    limit = largest if largest > 0.0 else 1.0
+    exponent = math.floor(math.log10(limit))
+    series = [digit * 10.0**power for power in range(exponent - 2, exponent + 1) for digit in (1, 2, 5)]
+    return [bound for bound in series if bound < limit][-len(COSTS) + 1 :]
+
+
+def _title(cost: CostMap, cells: Rows, facts: RunFacts, width: int) -> alt.TitleParams:
+    shown, known = min(MOST_ROWS, len(cost.client_ids)), count_text(len(cost.client_ids), "client")
+    clients = f"the first {shown} of {known}" if shown < len(cost.client_ids) else known
+    what = [*seen("growth of each one's ε", facts.delta), "over all runs"]
+    return titled(_dearest(cells), [[clients], what, ["grey: none", "empty: unknown"]], width + ROOM)
+
+
+def _dearest(cells: Rows) -> str:
+    """Which cell cost most."""
+    cell = max(cells, key=lambda cell: cell["growth"], default=None)
+    if cell is None or not cell["growth"] > 0.0:
+        return "No client's ε grew"
+    noun = "rounds" if " to " in cell["rounds"] else "round"
+    return f"ε grew most by {cell['grown']}: {shortened(cell['client'])} in {noun} {cell['rounds']}"
+
+
+def _span(first: int, last: int) -> str:
+    return f"{first}" if first == last else f"{first} to {last}"

@@ -1,0 +1,126 @@
+"""The numbers behind each figure, one observation a row: for files, and for figures of one's own.
+
+Cells are texts, whole numbers, numbers, or None for what was not measured, has no bound or no limit; no epsilon is
+rounded.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from datetime import UTC, datetime
+
+from fedprivacy.audits import AuditResult
+from fedprivacy.figures import curves
+from fedprivacy.figures.contest import contest
+from fedprivacy.figures.style import Rows
+from fedprivacy.series import CostMap, Curve, RunSeries
+
+
+def metric_rows(series: RunSeries, metric: str | None = None) -> Rows:
+    """`round`, `metric`, `value`: a metric after every round; by default the one that the task shows first."""
+    metric = metric or series.facts.metric
+    return [
+        {"round": point.round, "metric": metric, "value": _finite(point.metrics.get(metric))} for point in series.points
+    ]
+
+
+def epsilon_rows(series: RunSeries) -> Rows:
+    """`line`, `clients`, `round`, `epsilon`, `state`, `budget`: every line of the figure after every round.
+
+    A line is a client's, several clients' that are alike, or a quantile of all: its name is also its key.
+    """
+    spreads = [] if series.curves is not None else _quantile_rows(series)
+    lines = [*curves.drawn(series), *curves.added(series)]
+    return spreads + [row for curve in lines for row in _curve_rows(curve)]
+
+
+def _quantile_rows(series: RunSeries) -> Rows:
+    return [
+        {
+            "line": f"all clients: {name.replace('_', ' ')}",
+            "clients": point.clients,
+            "round": point.round,
+            "epsilon": _finite(epsilon),
+            "state": None,
+            "budget": None,
+        }
+        for point in series.points
+        for name, epsilon in asdict(point.epsilons).items()
+    ]
+
+
+def _curve_rows(curve: Curve) -> Rows:
+    others = len(curve.client_ids) - 1
+    line = f"{curve.client_ids[0]} and {others} more" if others else curve.client_ids[0]
+    return [
+        {"line": line, "clients": others + 1}
+        | point
+        | {"epsilon": _finite(point["epsilon"]), "budget": _finite(curve.budget)}
+        for point in curves.points(curve)
+    ]
+
+
+def tradeoff_rows(series: RunSeries, metric: str | None = None) -> Rows:
+    """`round`, `epsilon`, `metric`, `value`: the largest epsilon of a client and a metric after every round."""
+    return [
+        {"round": point.round, "epsilon": _finite(point.epsilons.most)} | row
+        for point, row in zip(series.points, metric_rows(series, metric), strict=True)
+    ]
+
+
+def cost_rows(cost: CostMap) -> Rows:
+    """`client`, `first_round`, `last_round`, `growth`: of epsilon in these rounds; those that are known."""
+    return [
+        {"client": client_id, "first_round": first, "last_round": last, "growth": float(growth)}
+        for client_id, growths in zip(cost.client_ids, cost.growth, strict=True)
+        for first, last, growth in zip(cost.first, cost.last, growths, strict=True)
+        if math.isfinite(growth)
+    ]
+
+
+def audit_rows(audits: Iterable[AuditResult]) -> Rows:
+    """The fields of each audit, `at` in UTC, and its `verdict`."""
+    return [
+        asdict(audit)
+        | {
+            "at": datetime.fromtimestamp(audit.at, UTC).isoformat(timespec="seconds"),
+            "upper": _finite(audit.upper),
+            "verdict": audit.verdict.value,
+        }
+        for audit in audits
+    ]
+
+
+def forecast_rows(forecast: Iterable[tuple[float, int]], client_id: str) -> Rows:
+    """`client`, `noise_multiplier`, `rounds_left`."""
+    return [
+        {"client": client_id, "noise_multiplier": noise_multiplier, "rounds_left": rounds_left}
+        for noise_multiplier, rounds_left in forecast
+    ]
+
+
+def compared_metric_rows(runs: Sequence[RunSeries]) -> Rows:
+    """`run` and the columns of `metric_rows`, for the first run's metric and the runs that measured it."""
+    found = contest(runs, measured=True)
+    return [{"run": run.name} | row for run in found.runs for row in metric_rows(run.series, found.metric)]
+
+
+def compared_epsilon_rows(runs: Sequence[RunSeries]) -> Rows:
+    """`run`, `round`, `epsilon`: the largest of a client."""
+    return [
+        {"run": run.name, "round": point.round, "epsilon": _finite(point.epsilons.most)}
+        for run in contest(runs).runs
+        for point in run.series.points
+    ]
+
+
+def compared_tradeoff_rows(runs: Sequence[RunSeries]) -> Rows:
+    """`run` and the columns of `tradeoff_rows`, for the first run's metric and the runs that measured it."""
+    found = contest(runs, measured=True)
+    return [{"run": run.name} | row for run in found.runs for row in tradeoff_rows(run.series, found.metric)]
+
+
+def _finite(value: float | None) -> float | None:
+    return value if value is not None and math.isfinite(value) else None

@@ -1,0 +1,232 @@
+"""What the figures of a run are drawn from: a bounded number of numbers, however many clients and rounds there were.
+
+A history in memory and a run in the store both become a `RunSeries`, so that page, report and notebook draw the same.
+Numpy alone: to look at a run loads neither torch nor Flower.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+MOST_ROUNDS = 500
+"""More rounds than this are thinned: a plot has no more pixels."""
+
+MOST_CURVES = 20
+"""More different curves than this are drawn as a fan."""
+
+MOST_CHOSEN = 10
+"""Clients that can be drawn on top of a fan."""
+
+MOST_TURNS = 500
+"""Exhaustions that are marked in a fan."""
+
+
+@dataclass(frozen=True, slots=True)
+class Spread:
+    """Quantiles of the clients' epsilons after a round; infinite where no bound is known."""
+
+    least: float
+    quarter: float
+    median: float
+    three_quarters: float
+    most: float
+
+    @classmethod
+    def of(cls, epsilons: ArrayLike) -> Self:
+        """Of these clients, shape [clients]; all zero without a client."""
+        given = np.asarray(epsilons, dtype=np.float64)
+        if given.size == 0:
+            return cls(0.0, 0.0, 0.0, 0.0, 0.0)
+        with np.errstate(invalid="ignore"):  # between a number and infinity, numpy finds no number
+            found = np.quantile(given, [0.0, 0.25, 0.5, 0.75, 1.0])
+        return cls(*np.where(np.isnan(found), math.inf, found).tolist())
+
+
+@dataclass(frozen=True, slots=True)
+class RunFacts:
+    """What does not change during a run.
+
+    Attributes:
+        run_id: unique in the ledger.
+        name: for people, the last part of the run's folder.
+        settings: the configuration by hyphenated key; JSON types.
+        noise_multiplier: sigma of every local step.
+        relation: the neighbouring relation of every event.
+        metric: key of the figure that is shown first.
+    """
+
+    run_id: str
+    name: str
+    settings: Mapping[str, Any]
+    noise_multiplier: float
+    relation: str
+    metric: str
+
+    @property
+    def task(self) -> str:
+        """The task's name, without the file that it came from."""
+        return str(self.settings["task"]).rpartition(":")[2]
+
+    @property
+    def delta(self) -> float:
+        """Delta of the budget that the run asked for."""
+        return float(self.settings["delta"])
+
+    @property
+    def rounds(self) -> int:
+        """How many rounds were planned."""
+        return int(self.settings["rounds"])
+
+    @property
+    def local_steps(self) -> int:
+        """Local steps in each round."""
+        return int(self.settings["local-steps"])
+
+
+@dataclass(frozen=True, slots=True)
+class RoundPoint:
+    """A finished round in few numbers.
+
+    Attributes:
+        round: counted from 1; 0 is the state before the first round.
+        metrics: of the global model on the server's public records.
+        epsilons: of all clients, over all rounds and runs.
+        clients: how many are enrolled.
+        participants: how many updates were averaged.
+        failed: how many were asked for and not used.
+        exhausted: clients with nothing left of their budget.
+        unreconciled: clients with a charge of this run without a receipt.
+    """
+
+    round: int
+    metrics: Mapping[str, float]
+    epsilons: Spread
+    clients: int
+    participants: int
+    failed: int
+    exhausted: int
+    unreconciled: int
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """The epsilon of clients that are alike in every round.
+
+    Attributes:
+        client_ids: who they are.
+        rounds: since they were enrolled.
+        epsilons: after each of those rounds.
+        exhausted_in: the first of those rounds after which no step was left; None: some is.
+        budget: their epsilon budget, maybe infinite.
+    """
+
+    client_ids: tuple[str, ...]
+    rounds: tuple[int, ...]
+    epsilons: tuple[float, ...]
+    exhausted_in: int | None
+    budget: float
+
+
+@dataclass(frozen=True, slots=True)
+class ClientCurves:
+    """The epsilons of some clients round by round.
+
+    Attributes:
+        client_ids: whose.
+        rounds: shape [rounds], ascending.
+        epsilons: shape [rounds, clients]; not a number before a client was enrolled.
+        exhausted_in: the first round after which no step was left, by client; None: some is.
+        budgets: epsilon of each, maybe infinite, shape [clients].
+    """
+
+    client_ids: Sequence[str]
+    rounds: Sequence[int]
+    epsilons: NDArray[np.float64]
+    exhausted_in: Sequence[int | None]
+    budgets: Sequence[float]
+
+    def each(self) -> list[Curve]:
+        """One curve for each client."""
+        return [self._curve(place) for place in range(len(self.client_ids))]
+
+    def alike(self) -> list[Curve]:
+        """One for all that are alike; the largest final epsilon first, and of equals the first exhausted."""
+        groups: dict[tuple[Any, ...], list[str]] = defaultdict(list)
+        for curve in self.each():
+            groups[curve.rounds, curve.epsilons, curve.exhausted_in, curve.budget] += curve.client_ids
+        curves = [Curve(tuple(client_ids), *shape) for shape, client_ids in groups.items()]
+        return sorted(curves, key=lambda curve: (-curve.epsilons[-1], curve.exhausted_in or math.inf))
+
+    def _curve(self, place: int) -> Curve:
+        known = ~np.isnan(self.epsilons[:, place])
+        rounds = tuple(int(number) for number in np.asarray(self.rounds)[known])
+        epsilons = tuple(self.epsilons[known, place].tolist())
+        turn = self.exhausted_in[place]
+        shown_turn = None if turn is None else next((number for number in rounds if number >= turn), None)
+        return Curve((self.client_ids[place],), rounds, epsilons, shown_turn, float(self.budgets[place]))
+
+
+@dataclass(frozen=True, slots=True)
+class RunSeries:
+    """A run, as its figures need it.
+
+    Attributes:
+        facts: what does not change.
+        points: finished rounds, thinned; always the last.
+        worst: epsilon and budget of the client that spent most.
+        budgets: the different finite budgets, ascending.
+        curves: every client's epsilon, those that are alike as one; None: there are more than `MOST_CURVES`.
+        outer: if so, the curves of the client that spent most and of the one that spent least.
+        chosen: curves of the clients that somebody chose.
+        turns: rounds and epsilons at which the clients of a fan were exhausted, at most `MOST_TURNS`.
+    """
+
+    facts: RunFacts
+    points: tuple[RoundPoint, ...]
+    worst: tuple[float, float] = (0.0, math.inf)
+    budgets: tuple[float, ...] = ()
+    curves: tuple[Curve, ...] | None = None
+    outer: tuple[Curve, ...] = ()
+    chosen: tuple[Curve, ...] = ()
+    turns: tuple[tuple[int, float], ...] = ()
+
+    @property
+    def last(self) -> RoundPoint:
+        """The state after the last finished round.
+
+        Raises:
+            ValueError: there is none yet.
+        """
+        if not self.points:
+            raise ValueError("the run has no finished round to draw; wait for its first.")
+        return self.points[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class CostMap:
+    """What rounds cost clients: how much each one's epsilon grew.
+
+    Attributes:
+        client_ids: the rows.
+        first: the first round of each column, shape [columns].
+        last: its last round.
+        growth: of epsilon within the column, shape [clients, columns]; not a number: not enrolled, or without a bound.
+    """
+
+    client_ids: tuple[str, ...]
+    first: tuple[int, ...]
+    last: tuple[int, ...]
+    growth: NDArray[np.float64] = field(compare=False)
+
+
+def thinned(last: int, most: int = MOST_ROUNDS) -> range:
+    """At most `most` of rounds 1 to `last`, evenly spread; always the last."""
+    step = max(1, math.ceil(last / most))
+    return range(last - (last - 1) // step * step, last + 1, step) if last > 0 else range(0)

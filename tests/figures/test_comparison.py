@@ -1,0 +1,143 @@
+"""Runs side by side are told apart, named, and compared only where they can be."""
+
+import re
+from dataclasses import replace
+
+import pytest
+
+from fedprivacy.figures import (
+    DARK,
+    compared_epsilon_figure,
+    compared_metric_figure,
+    compared_tradeoff_figure,
+    to_svg,
+)
+from fedprivacy.figures.colours import RUNS
+from tests.figures.reading import coloured, dashed, drawn, labels, marks, texts, written
+from tests.run_histories import alike, unlike
+
+FIGURES = [compared_metric_figure, compared_epsilon_figure, compared_tradeoff_figure]
+every_figure = pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.__name__)
+
+
+def run(name, rounds=20, delta=1e-4, **options):
+    return alike(rounds=rounds, out=f"runs/{name}", delta=delta, **options).series()
+
+
+def runs(number):
+    return [run(f"run-{n}", 20 + n, value=lambda r, n=n: r / (r + 10 + n)) for n in range(1, number + 1)]
+
+
+@every_figure
+@pytest.mark.parametrize("number", [2, 8])
+def test_each_run_has_a_colour_dashes_and_a_shape_and_the_shape_stands_before_its_name(figure, number):
+    root = drawn(figure(runs(number)))
+    for colour in RUNS[:number]:
+        (line,) = coloured(marks(root, "line"), colour)
+        end, beside = coloured(marks(root, "symbol"), colour)
+        shapes = [re.findall(r"[A-Za-z]", element.get("d")) for element in (end, beside)]
+        assert shapes[0] == shapes[1]
+        assert line.get("stroke-dasharray")
+    assert len({line.get("stroke-dasharray") for line in marks(root, "line")}) == number
+    assert len({element.get("d") for element in marks(root, "symbol")}) == 2 * number
+    assert sorted(label.split()[-1] for label in labels(root)) == [f"run-{n}" for n in range(1, number + 1)]
+
+
+@every_figure
+def test_a_run_keeps_its_look_when_another_is_left_out(figure):
+    all_three = runs(3)
+    waiting = replace(all_three[1], points=())
+    root = drawn(figure([all_three[0], waiting, all_three[2]]))
+    assert coloured(marks(root, "line"), RUNS[2]) and not coloured(marks(root, "line"), RUNS[1])
+
+
+def test_the_titles_say_from_where_to_where_the_runs_reach():
+    metric, epsilon, tradeoff = (texts(drawn(figure(runs(2)))) for figure in FIGURES)
+    assert "2 runs: accuracy 64.7 % to 65.6 %" in metric
+    assert "2 runs: largest privacy loss ε 1.77 to 1.81" in epsilon
+    assert "2 runs: accuracy 64.7 % to 65.6 % for ε 1.77 to 1.81" in tradeoff
+
+
+def test_labels_say_where_each_run_ended():
+    metric, epsilon, _ = (labels(drawn(figure(runs(2)))) for figure in FIGURES)
+    assert metric == ["65.6 % run-1", "64.7 % run-2"]
+    assert epsilon == ["1.81 run-2", "1.77 run-1"]
+
+
+@every_figure
+def test_a_run_without_a_finished_round_is_left_out_and_named(figure):
+    root = drawn(figure([run("a"), run("waiting", rounds=0), run("b", 10)]))
+    assert "left out: waiting (no finished round)" in written(root)
+    assert len(marks(root, "line")) == 2
+    assert not any("waiting" in label for label in labels(root))
+
+
+@pytest.mark.parametrize("figure", [compared_metric_figure, compared_tradeoff_figure], ids=lambda f: f.__name__)
+def test_a_run_that_did_not_measure_the_first_run_s_metric_is_left_out_and_named(figure):
+    root = drawn(figure([run("a"), run("other", metric="auc"), run("b", 10)]))
+    assert "left out: other (no accuracy)" in written(root)
+    assert len(marks(root, "line")) == 2
+
+
+def test_a_run_that_shows_another_metric_first_is_compared_by_the_one_that_both_measured():
+    other = run("other", metric="auc")
+    both = replace(other, points=tuple(replace(p, metrics=p.metrics | {"accuracy": 0.5}) for p in other.points))
+    root = drawn(compared_metric_figure([run("a"), both]))
+    assert "50.0 % other" in labels(root)
+
+
+def test_privacy_losses_are_compared_whatever_the_metric():
+    assert len(marks(drawn(compared_epsilon_figure([run("a"), run("b", 10, metric="auc")])), "line")) == 2
+
+
+@pytest.mark.parametrize("figure", FIGURES[1:], ids=lambda figure: figure.__name__)
+def test_the_subtitle_says_what_epsilon_is(figure):
+    shown = written(drawn(figure(runs(2), 900)))
+    assert "largest ε of a client as seen by the server, δ = 1e-4, PLD accountant, composed over all" in shown
+    assert "differ" not in shown
+
+
+@pytest.mark.parametrize("figure", FIGURES[1:], ids=lambda figure: figure.__name__)
+def test_what_makes_epsilons_incomparable_is_said(figure):
+    unlike_first = run("b", delta=1e-6)
+    unlike_first = replace(unlike_first, facts=replace(unlike_first.facts, relation="add-remove"))
+    root = drawn(figure([run("a"), unlike_first], 900))
+    assert "δ = 1e-6 and 1e-4," in written(root)
+    assert "neighbouring relations differ: add-remove, zero-out" in written(root)
+    assert {label.partition(" a, ")[2] or label.partition(" b, ")[2] for label in labels(root)} == {
+        "δ = 1e-4",
+        "δ = 1e-6",
+    }
+
+
+@pytest.mark.parametrize("figure", FIGURES[1:], ids=lambda figure: figure.__name__)
+def test_budgets_of_all_runs_are_drawn_once(figure):
+    root = drawn(figure([run("a"), run("b", budget=2.0), run("c", 10)]))
+    budgets = [text for text in texts(root) if text.startswith("budget")]
+    assert budgets == ["budget ε = 2", "budget ε = 3"]
+    assert len(dashed(root)) == 2
+
+
+def test_runs_with_one_name_are_told_apart():
+    root = drawn(compared_metric_figure([run("same"), run("own", 10), run("same", 15)]))
+    assert {label.split(" % ")[1] for label in labels(root)} == {"same #1", "own #2", "same #3"}
+
+
+@every_figure
+@pytest.mark.parametrize("number", [0, 1, 9])
+def test_too_few_or_too_many_runs_are_refused(figure, number):
+    with pytest.raises(ValueError, match=rf"{number} runs cannot be compared; choose 2 to 8"):
+        figure(runs(number))
+
+
+@every_figure
+def test_runs_of_which_none_has_begun_are_refused(figure):
+    with pytest.raises(ValueError, match=r"none of the runs can be drawn yet: a \(no finished round\), b"):
+        figure([run("a", 0), run("b", 0)])
+
+
+@every_figure
+def test_a_drawing_has_the_colours_of_the_palette_only(figure):
+    svg = to_svg(figure([unlike(4, out=f"runs/{n}").series() for n in range(8)]))
+    assert set(re.findall(r"#[0-9a-fA-F]{3,8}\b", svg)) <= set(DARK)
+    assert set(re.findall(r'(?:fill|stroke)="([^"]*)"', svg)) <= {*DARK, "none"}

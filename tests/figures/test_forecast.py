@@ -1,0 +1,52 @@
+"""What if the run went on with more noise."""
+
+import pytest
+
+from fedprivacy.figures import INK, SPENDING, forecast_figure
+from tests.figures.reading import coloured, dashed, drawn, marks, place, text_called, texts, written
+from tests.run_histories import alike
+
+FACTS = alike(rounds=1).series().facts
+OWN = FACTS.noise_multiplier
+
+
+def test_the_run_s_own_noise_is_marked_and_its_rounds_are_said():
+    root = drawn(forecast_figure([(1.0, 5), (OWN, 37), (4.0, 140)], FACTS, "client-3", 440))
+    assert "client-3: 37 rounds left at noise multiplier 2.137" in texts(root)
+    (rule,) = dashed(root)
+    (own,) = coloured(marks(root, "symbol"), INK)
+    assert place(rule)[0] == pytest.approx(place(own)[0], abs=1)
+    assert len(coloured(marks(root, "symbol"), SPENDING)) == 3
+    assert text_called(root, "this run: 2.137") is not None
+
+
+def test_without_the_run_s_own_noise_no_number_of_rounds_is_made_up():
+    root = drawn(forecast_figure([(1.0, 5), (4.0, 140)], FACTS, "client-3"))
+    assert "client-3: rounds left by noise multiplier" in texts(root)
+    assert len(dashed(root)) == 1 and not coloured(marks(root, "symbol"), INK)
+
+
+@pytest.mark.parametrize(("others", "left"), [((1.0, 1.5), True), ((3.0, 4.0), False)])
+def test_the_name_of_the_own_noise_stands_on_the_side_that_has_room(others, left):
+    root = drawn(forecast_figure([(noise, 9) for noise in others], FACTS, "c"))
+    assert (text_called(root, "this run: 2.137").get("text-anchor") == "end") == left
+
+
+def test_the_subtitle_says_what_is_counted_and_what_epsilon_is():
+    shown = written(drawn(forecast_figure([(OWN, 1)], FACTS, "client-3", 900)))
+    assert "client-3: 1 round left" in shown
+    assert (
+        "rounds of 4 local steps that its budget still allows if the run goes on with another noise multiplier; "
+        "ε as seen by the server, δ = 1e-4, PLD accountant" in shown
+    )
+
+
+def test_a_client_with_nothing_left_is_drawn():
+    assert "c: 0 rounds left at noise multiplier 2.137" in texts(
+        drawn(forecast_figure([(OWN, 0), (5.0, 0)], FACTS, "c"))
+    )
+
+
+def test_an_empty_forecast_is_refused():
+    with pytest.raises(ValueError, match="forecast is empty"):
+        forecast_figure([], FACTS, "client-3")

@@ -1,0 +1,122 @@
+"""A history becomes the bounded numbers that figures are drawn from."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedprivacy.history_series import MOST_COLUMNS
+from fedprivacy.rounds import RoundRecord
+from fedprivacy.series import MOST_CURVES, MOST_ROUNDS, MOST_TURNS, Spread
+from tests.run_histories import alike, run_history, unlike
+
+
+def test_a_run_is_named_by_its_folder_or_else_by_its_task():
+    assert alike(rounds=1, out="somewhere/runs/wards-3").series().facts.name == "wards-3"
+    assert alike(rounds=1, out="", task="studies/wards.py:readmission").series().facts.name == "readmission"
+
+
+def test_rounds_become_points():
+    history = alike(clients=3, rounds=2, quota=2, failures={("client-2", 1): "no-reply"})
+    last = replace(history.rounds[-1], unreconciled=("client-2",))
+    series = replace(history, rounds=(history.rounds[0], last)).series()
+    first, end = series.points
+    assert (first.round, first.clients, first.participants, first.failed, first.exhausted) == (1, 3, 2, 1, 0)
+    assert (end.round, end.participants, end.exhausted, end.unreconciled) == (2, 3, 3, 1)
+    assert end.epsilons == Spread.of([0.996 * 3.0] * 3)
+    assert end.metrics == last.metrics
+    assert series.worst == (last.max_epsilon, 3.0) and series.budgets == (3.0,)
+
+
+def test_few_curves_are_whole_and_many_are_a_fan_with_its_edges_and_turns():
+    few = unlike(MOST_CURVES, rounds=60, quota=20).series()
+    assert sum(len(curve.client_ids) for curve in few.curves) == MOST_CURVES
+    assert few.outer == () and few.turns == ()
+    history = unlike(200, rounds=80, quota=40)
+    many = history.series()
+    assert many.curves is None
+    most, least = many.outer
+    spent = [client.epsilon for client in history.last.spent.values()]
+    assert (most.epsilons[-1], least.epsilons[-1]) == (max(spent), min(spent))
+    first = {}
+    for record in history.rounds:
+        for client_id in record.exhausted:
+            first.setdefault(client_id, (record.round, record.spent[client_id].epsilon))
+    assert set(many.turns) == set(first.values())
+
+
+def test_turns_are_bounded_and_spread_over_the_rounds():
+    joins = {f"client-{n}": (lambda r, n=n: r > n) for n in range(700)}
+    turns = run_history(joins, rounds=710, quota=10).series().turns
+    assert 200 <= len(turns) <= MOST_TURNS
+    assert turns[0][0] < 30 and turns[-1][0] > 690
+
+
+def test_long_runs_are_thinned():
+    series = alike(clients=2, rounds=1201, quota=2000).series()
+    assert len(series.points) <= MOST_ROUNDS and series.points[-1].round == 1201
+    assert series.curves[0].rounds == tuple(point.round for point in series.points)
+
+
+def test_chosen_clients_have_curves_of_their_own():
+    history = alike(rounds=3)
+    chosen = history.series(["client-4", "client-2"]).chosen
+    assert [curve.client_ids for curve in chosen] == [("client-4",), ("client-2",)]
+    assert chosen[0].epsilons == tuple(record.spent["client-4"].epsilon for record in history.rounds)
+
+
+def test_a_client_that_is_not_there_and_too_many_clients_are_refused():
+    history = alike(clients=11, rounds=1)
+    with pytest.raises(ValueError, match=r"no client 'nobody'; choose"):
+        history.series(["client-1", "nobody"])
+    with pytest.raises(ValueError, match=r"11 clients are chosen, and 10 can be; choose fewer"):
+        history.series([f"client-{n}" for n in range(1, 12)])
+
+
+def test_a_run_without_a_round_has_no_points():
+    series = alike(rounds=0).series()
+    assert series.points == () and series.curves is None
+    with pytest.raises(ValueError, match="no finished round"):
+        _ = series.last
+
+
+def started(history):
+    """With a state before the first round in which nobody had spent anything."""
+    first = history.rounds[0].spent
+    spent = {name: replace(client, epsilon=0.0) for name, client in first.items()}
+    return replace(history, start=RoundRecord(0, {}, spent, (), {}))
+
+
+def test_costs_are_what_epsilons_grew_by():
+    history = started(unlike(4, rounds=6))
+    cost = history.costs()
+    assert cost.first == cost.last == (1, 2, 3, 4, 5, 6)
+    spent = {client_id: history.last.spent[client_id].epsilon for client_id in cost.client_ids}
+    assert list(spent.values()) == sorted(spent.values(), reverse=True) and len(spent) == 4
+    assert cost.growth.sum(axis=1) == pytest.approx(list(spent.values()))
+    assert cost.growth[0, 2] == pytest.approx(
+        history.rounds[2].spent[cost.client_ids[0]].epsilon - history.rounds[1].spent[cost.client_ids[0]].epsilon
+    )
+
+
+def test_costs_show_those_who_spent_most_and_put_many_rounds_into_a_column():
+    history = started(unlike(9, rounds=500, quota=600))
+    cost = history.costs(most=3)
+    spent = sorted((client.epsilon for client in history.last.spent.values()), reverse=True)
+    assert cost.growth.shape == (3, len(cost.last))
+    assert len(cost.last) <= MOST_COLUMNS and cost.first[0] == 1 and cost.last[-1] == 500
+    assert all(first == last + 1 for first, last in zip(cost.first[1:], cost.last, strict=False))
+    assert cost.growth.sum(axis=1) == pytest.approx(spent[:3])
+
+
+def test_growth_that_is_not_known_is_not_a_number():
+    history = alike(clients=2, rounds=3)
+    unbounded = {name: replace(client, epsilon=math.inf) for name, client in history.rounds[2].spent.items()}
+    history = replace(history, rounds=(*history.rounds[:2], replace(history.rounds[2], spent=unbounded)))
+    assert np.isnan(history.costs().growth).tolist() == [[True, False, True]] * 2
+
+
+def test_a_run_without_a_round_cost_nothing():
+    cost = alike(rounds=0).costs()
+    assert cost.client_ids == () and cost.first == () and cost.growth.size == 0

@@ -1,0 +1,53 @@
+"""`run.figures` in a notebook draws what the functions draw, and figures load neither torch nor Flower."""
+
+import subprocess
+import sys
+
+import pytest
+
+from fedprivacy.figures import cost_figure, epsilon_figure, metric_figure, run_figure, tradeoff_figure
+from fedprivacy.figures.notebook import RunFigures
+from tests.run_histories import alike, unlike
+
+HISTORY = unlike(4, rounds=8)
+
+
+def test_each_method_shows_its_figure():
+    figures, series = HISTORY.figures, HISTORY.series()
+    assert figures.overview().to_dict() == run_figure(series).to_dict()
+    assert figures.metric().to_dict() == metric_figure(series).to_dict()
+    assert figures.metric("loss").to_dict() == metric_figure(series, "loss").to_dict()
+    assert figures.tradeoff().to_dict() == tradeoff_figure(series).to_dict()
+    assert figures.cost().to_dict() == cost_figure(HISTORY.costs(), series.facts).to_dict()
+
+
+def test_clients_are_chosen_by_their_names():
+    figures, chosen = HISTORY.figures, ("client-1", "client-4")
+    assert figures.epsilon(*chosen).to_dict() == epsilon_figure(HISTORY.series(chosen)).to_dict()
+    assert figures.epsilon(*chosen).to_dict() != figures.epsilon().to_dict()
+    with pytest.raises(ValueError, match=r"no client 'client-9'; choose"):
+        figures.epsilon("client-1", "client-9")
+
+
+def test_a_figure_shows_what_is_known_when_it_is_asked_for():
+    rounds = [1]
+    figures = RunFigures(lambda chosen: alike(rounds=rounds[-1]).series(chosen))
+    before = figures.metric().to_dict()
+    rounds.append(2)
+    assert figures.metric().to_dict() != before
+
+
+def test_costs_that_nobody_knows_are_refused():
+    with pytest.raises(ValueError, match="not known"):
+        RunFigures(HISTORY.series).cost()
+
+
+def test_figures_are_as_wide_as_is_asked():
+    narrow = RunFigures(HISTORY.series, HISTORY.costs, width=335)
+    charts = [narrow.metric(), narrow.epsilon(), narrow.tradeoff(), narrow.cost()]
+    assert [chart.to_dict()["width"] for chart in charts] == [335] * 4
+
+
+def test_figures_load_neither_torch_nor_flower():
+    check = "import sys, fedprivacy.figures.tables; sys.exit(bool({'torch', 'flwr'} & set(sys.modules)))"
+    assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

@@ -1,0 +1,304 @@
+"""What people read off the figures is what the run did, for few clients and many, with and without a budget."""
+
+import math
+import re
+import struct
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+
+from fedprivacy.figures import (
+    DARK,
+    EXHAUSTED,
+    INK,
+    SPENDING,
+    epsilon_figure,
+    metric_figure,
+    run_figure,
+    save_png,
+    to_svg,
+)
+from fedprivacy.wording import epsilon_text
+from tests.figures.reading import (
+    SVG,
+    coloured,
+    content,
+    dashed,
+    drawn,
+    height,
+    height_on_page,
+    labels,
+    marks,
+    rows,
+    text_called,
+    texts,
+    width,
+    written,
+)
+from tests.run_histories import alike, run_history, unlike
+
+
+def two_exhausted():
+    """Of four clients, two join every round and are stopped, the second by a later start; two go on."""
+    joins = {
+        "north": lambda n: True,
+        "east": lambda n: n > 10,
+        "south": lambda n: n % 2 == 0,
+        "west": lambda n: n % 3 == 0,
+    }
+    return run_history(joins, rounds=60, quota=40)
+
+
+def test_the_panels_say_what_was_reached_and_what_epsilon_is_for():
+    shown = written(drawn(run_figure(alike(rounds=30).series())))
+    assert "After 30 rounds: accuracy 77.1 %" in shown
+    assert "task digits, global model on the server's public records, after each round" in shown
+    assert "Largest privacy loss: ε 2.12 of budget 3\n" in shown
+    assert (
+        "ε of each client as seen by the server, δ = 1e-4, PLD accountant, "
+        "composed over all rounds and runs, an odometer's reading" in shown
+    )
+    assert {"0 %", "100 %"} <= set(shown.splitlines())
+
+
+def test_clients_with_one_curve_are_one_line_that_says_how_many_they_are():
+    root = drawn(epsilon_figure(alike(rounds=30).series()))
+    assert len(marks(root, "line")) == 1
+    assert labels(root) == ["2.12 10 clients"]
+
+
+def test_exhausted_clients_are_recognised_without_colour():
+    root = drawn(epsilon_figure(two_exhausted().series()))
+    assert "Largest privacy loss: ε 2.99 of budget 3; 2 of 4 clients exhausted" in texts(root)
+    assert sorted(labels(root)[:2]) == ["2.99 east exhausted", "2.99 north exhausted"]
+    assert labels(root)[2:] == ["2.59 south", "2.12 west"]
+    diamonds, dots = (coloured(marks(root, "symbol"), colour) for colour in (EXHAUSTED, SPENDING))
+    assert len(diamonds) == 2 and len(dots) == 2
+    assert len({element.get("d") for element in diamonds + dots}) == 2
+
+
+def test_the_line_changes_colour_in_the_round_in_which_the_budget_was_exhausted():
+    points = [row for row in rows(epsilon_figure(two_exhausted().series()), "part") if row["part"].endswith("north")]
+    states = {state: {p["round"] for p in points if p["state"] == state} for state in ("spending", "exhausted")}
+    assert states == {"spending": set(range(1, 41)), "exhausted": set(range(40, 61))}
+
+
+def test_the_budget_is_a_dashed_rule_at_its_height_and_missing_when_there_is_none():
+    limited = drawn(epsilon_figure(alike().series()))
+    measured = drawn(epsilon_figure(alike(budget=math.inf).series()))
+    (rule,) = dashed(limited)
+    assert abs(height(rule) - height(text_called(limited, "3.0"))) < 6
+    assert "budget ε = 3" in texts(limited)
+    assert not dashed(measured)
+    assert "Largest privacy loss: ε 4.98, no budget set" in texts(measured)
+
+
+def test_several_budgets_are_named_apart_and_of_many_only_the_least_and_the_largest():
+    series = alike().series()
+    few = drawn(epsilon_figure(replace(series, budgets=(1.0, 2.9, 2.95, 3.0))))
+    assert len(dashed(few)) == 4
+    names = sorted(height(text_called(few, f"budget ε = {budget}")) for budget in ("1", "2.9", "2.95", "3"))
+    assert all(below - above >= 14.5 for above, below in pairwise(names))
+    many = drawn(epsilon_figure(replace(series, budgets=tuple(float(budget) for budget in range(1, 21)))))
+    assert len(dashed(many)) == 2
+    assert {"least of 20 budgets, ε = 1", "largest of 20 budgets, ε = 20"} <= set(texts(many))
+
+
+def test_labels_never_overlap_and_keep_the_order_of_the_curves():
+    root = drawn(epsilon_figure(unlike(20).series()))
+    assert len(labels(root)) == 20
+    places = sorted(height(e) for e in root.iter(f"{SVG}text") if "\N{EN SPACE}" in (e.text or ""))
+    assert all(below - above >= 14.5 for above, below in pairwise(places))
+    epsilons = [float(label.split()[0]) for label in labels(root)]
+    assert epsilons == sorted(epsilons, reverse=True)
+
+
+def test_a_long_name_keeps_both_of_its_ends():
+    names = ("university-hospital-of-the-north-ward-1", "university-hospital-of-the-north-ward-2")
+    history = run_history({names[0]: lambda n: True, names[1]: lambda n: n > 5}, rounds=10)
+    found = labels(drawn(epsilon_figure(history.series())))
+    assert [label.split()[1] for label in found] == ["university…th-ward-1", "university…th-ward-2"]
+
+
+def test_many_clients_are_a_fan_with_few_lines():
+    history = unlike(200, rounds=80, quota=40)
+    root = drawn(epsilon_figure(history.series()))
+    spent = sorted(client.epsilon for client in history.rounds[-1].spent.values())
+    exhausted = len(history.rounds[-1].exhausted)
+    assert 0 < exhausted < 200
+    assert len(marks(root, "area")) == 2
+    assert len(marks(root, "line")) <= 4
+    median = epsilon_text((spent[99] + spent[100]) / 2)
+    assert f"{median} median" in labels(root)
+    assert labels(root)[-1].startswith(f"{epsilon_text(spent[0])} least: client-")
+    assert f"{exhausted} clients exhausted" in texts(root)
+    assert "bands: all clients and their middle half, diamonds: exhausted" in written(root)
+
+
+def test_two_hundred_clients_that_are_alike_need_no_fan():
+    root = drawn(epsilon_figure(alike(clients=200, rounds=30).series()))
+    assert not marks(root, "area")
+    assert labels(root) == ["2.12 200 clients"]
+
+
+@pytest.mark.parametrize("clients", [12, 200])
+def test_a_chosen_client_is_drawn_on_top_in_black_and_named_in_bold(clients):
+    history = unlike(clients, rounds=40)
+    root = drawn(epsilon_figure(history.series(["client-7"])))
+    lines = marks(root, "line")
+    (chosen,) = coloured(lines, INK)
+    others = coloured(lines, SPENDING)
+    assert lines.index(chosen) > max(lines.index(line) for line in others)
+    assert float(chosen.get("stroke-width")) > max(float(line.get("stroke-width")) for line in others)
+    name = f"{epsilon_text(history.last.spent['client-7'].epsilon)} client-7"
+    assert labels(root).count(name) == 1
+    bold = [e for e in root.iter(f"{SVG}text") if "client-" in (e.text or "") and e.get("font-weight") == "bold"]
+    assert [element.text.replace("\N{EN SPACE}", " ") for element in bold] == [name]
+    assert not coloured(marks(drawn(epsilon_figure(history.series())), "line"), INK)
+
+
+def test_a_chosen_client_among_others_that_are_alike_has_a_name_of_its_own():
+    root = drawn(epsilon_figure(alike(rounds=30).series(["client-3"])))
+    assert labels(root) == ["2.12 10 clients", "2.12 client-3"]
+
+
+def test_a_chosen_client_turns_when_its_budget_is_exhausted():
+    root = drawn(epsilon_figure(two_exhausted().series(["north"])))
+    (black,) = coloured(marks(root, "line"), INK)
+    *_, (end, _) = re.findall(r"[ML]([\d.]+),([\d.]+)", black.get("d"))
+    assert float(end) == pytest.approx(440 * 40 / 60, abs=0.01)
+    assert len([label for label in labels(root) if "north" in label]) == 1
+
+
+def test_a_client_that_a_fan_names_already_is_not_named_twice():
+    history = unlike(200, rounds=40)
+    most = max(history.last.spent.values(), key=lambda client: client.epsilon).client_id
+    root = drawn(epsilon_figure(history.series([most])))
+    assert len([label for label in labels(root) if label.endswith(f" {most}")]) == 1
+
+
+def test_labels_that_have_no_room_are_left_out_and_those_of_chosen_clients_last():
+    """Twenty curves of three clients each, and one client chosen of ten of them."""
+    joins = {f"client-{n}-{k}": (lambda r, n=n: r > n) for n in range(20) for k in range(3)}
+    chosen = [f"client-{n}-0" for n in range(10)]
+    root = drawn(epsilon_figure(run_history(joins, 40).series(chosen)))
+    places = sorted(height(e) for e in root.iter(f"{SVG}text") if "\N{EN SPACE}" in (e.text or ""))
+    assert len(places) == 22 and places[0] >= 0
+    assert all(below - above >= 14.5 for above, below in pairwise(places))
+    assert {label.split()[1] for label in labels(root)} >= set(chosen)
+
+
+def test_an_epsilon_without_a_bound_is_said_and_not_drawn():
+    history = alike(clients=2, rounds=5)
+    last = history.rounds[-1]
+    spent = last.spent | {"client-1": replace(last.spent["client-1"], epsilon=math.inf)}
+    unbounded = replace(history, rounds=(*history.rounds[:-1], replace(last, spent=spent)))
+    root = drawn(epsilon_figure(unbounded.series()))
+    assert "Largest privacy loss: ε ∞ of budget 3" in texts(root)
+    assert len(labels(root)) == 1
+
+
+def test_one_round_is_a_dot_that_can_be_seen():
+    root = drawn(run_figure(alike(clients=3, rounds=1).series()))
+    assert len(marks(root, "symbol")) == 2
+    assert "After 1 round: accuracy 15.0 %" in texts(root)
+    assert "0.39 3 clients" in labels(root)
+
+
+def test_a_metric_that_is_no_accuracy_has_an_axis_of_its_own():
+    shown = texts(drawn(metric_figure(alike(metric="mse", value=lambda n: 2.0 + 1 / n).series())))
+    assert "After 60 rounds: mse 2.017" in shown
+    assert "3.0" in shown and not {text for text in shown if text.endswith("%") and "mse" not in text}
+
+
+def test_another_metric_than_the_first_can_be_drawn():
+    history = alike(rounds=2)
+    measured = [replace(record, metrics=record.metrics | {"log_loss": 1.0 / record.round}) for record in history.rounds]
+    root = drawn(metric_figure(replace(history, rounds=tuple(measured)).series(), "log_loss"))
+    assert "After 2 rounds: log loss 0.5" in texts(root)
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (lambda n: math.nan, "not a number"),
+        (lambda n: math.inf if n == 60 else 0.5, "not a number"),
+        (lambda n: 0.5, "50.0 %"),
+    ],
+)
+def test_a_diverged_or_constant_metric_is_drawn_and_said(value, said):
+    assert f"After 60 rounds: accuracy {said}" in texts(drawn(metric_figure(alike(value=value).series())))
+
+
+def test_a_run_without_metrics_still_shows_its_privacy_loss():
+    shown = texts(drawn(run_figure(alike(metric=None).series())))
+    assert "After 60 rounds: accuracy not measured" in shown
+    assert any("Largest privacy loss: ε 2.99" in text for text in shown)
+
+
+def test_a_long_run_is_thinned_and_ends_where_it_ended():
+    root = drawn(run_figure(alike(rounds=5001, quota=6000).series()))
+    assert "After 5001 rounds: accuracy 89.9 %" in texts(root)
+    assert f"{epsilon_text(0.996 * 3 * math.sqrt(5001 / 6000))} 10 clients" in labels(root)
+    assert max(element.get("d").count("L") for element in marks(root, "line")) < 600
+
+
+def test_a_task_from_a_file_is_called_by_its_name():
+    shown = written(drawn(metric_figure(alike(rounds=1, task="studies/wards.py:readmission").series())))
+    assert "task readmission," in shown and "studies" not in shown
+
+
+def test_a_hostile_name_stays_a_text():
+    name = "<script>&'\""
+    history = run_history({name: lambda n: True, "b": lambda n: n > 1}, rounds=4, task=f"a.py:{name}")
+    root = drawn(run_figure(history.series()))
+    assert {element.tag for element in root.iter()} <= {
+        f"{SVG}{tag}" for tag in ("svg", "g", "path", "rect", "line", "text", "tspan")
+    }
+    assert any(label.endswith(name) for label in labels(root))
+    assert any(name in text for text in texts(root) if text.startswith("task "))
+
+
+RUNS = {"alike": alike(), "unlike": unlike(12, quota=20), "fan": unlike(200)}
+
+
+@pytest.mark.parametrize("chosen", [(), ("client-1",)], ids=["none", "one"])
+@pytest.mark.parametrize("name", RUNS)
+def test_a_drawing_can_be_put_into_any_page(name, chosen):
+    """No script, style, link or id, and no colour that a dark page could not replace."""
+    svg = to_svg(run_figure(RUNS[name].series(chosen)))
+    assert set(re.findall(r"#[0-9a-fA-F]{3,8}\b", svg)) <= set(DARK)
+    assert set(re.findall(r'(?:fill|stroke)="([^"]*)"', svg)) <= {*DARK, "none"}
+    assert not re.search(r"<(script|style|image|a|use)\b|\s(style|id|href|on\w+)=", svg)
+    assert set(re.findall(r"https?://[^\"\s]*", svg)) <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_the_run_figure_is_about_1200_px_wide_and_its_titles_begin_at_one_height(name):
+    root = drawn(run_figure(RUNS[name].series()))
+    assert 1100 <= width(root) <= 1300
+    titles = [e for e in root.iter(f"{SVG}text") if content(e).startswith(("After 60 rounds", "Largest privacy"))]
+    assert len({height_on_page(root, title) for title in titles}) == 1 and len(titles) == 2
+
+
+def test_a_png_has_the_size_of_the_figure_times_its_scale(tmp_path):
+    chart = run_figure(alike().series())
+    root = drawn(chart)
+    for scale in (1.0, 2.0):
+        save_png(chart, tmp_path / "figure.png", scale)
+        data = (tmp_path / "figure.png").read_bytes()
+        assert data.startswith(b"\x89PNG\r\n\x1a\n")
+        size = struct.unpack(">II", data[16:24])
+        assert size == pytest.approx((scale * width(root), scale * float(root.get("height"))), abs=1)
+
+
+def test_the_same_run_draws_the_same_bytes(tmp_path):
+    for name in ("first.png", "second.png"):
+        save_png(run_figure(unlike(12).series()), tmp_path / name)
+    assert (tmp_path / "first.png").read_bytes() == (tmp_path / "second.png").read_bytes()
+
+
+def test_a_run_without_a_finished_round_is_refused():
+    with pytest.raises(ValueError, match="no finished round"):
+        run_figure(alike(rounds=0).series())

@@ -1,0 +1,84 @@
+"""What was reached, for what privacy loss."""
+
+import math
+import re
+from dataclasses import replace
+
+import pytest
+
+from fedprivacy.figures import SPENDING, tradeoff_figure
+from tests.figures.reading import coloured, dashed, drawn, marks, place, text_called, texts, written
+from tests.run_histories import alike
+
+
+def points_of(line):
+    return [(float(x), float(y)) for x, y in re.findall(r"[ML]([-\d.]+),([-\d.]+)", line.get("d"))]
+
+
+def test_the_line_goes_through_every_round_in_its_order():
+    history = alike(rounds=30, value=lambda n: 0.5 + 0.4 * (-1) ** n)
+    root = drawn(tradeoff_figure(history.series(), 440))
+    (line,) = marks(root, "line")
+    epsilons = [record.max_epsilon for record in history.rounds]
+    right, top = 3 * 1.1, 1.1
+    wanted = [
+        (440 * epsilon / right, 330 * (1 - record.metrics["accuracy"] / top))
+        for epsilon, record in zip(epsilons, history.rounds, strict=True)
+    ]
+    assert points_of(line) == [pytest.approx(point, abs=0.01) for point in wanted]
+    assert len(coloured(marks(root, "symbol"), SPENDING)) == 30
+
+
+def test_the_last_round_is_named_and_the_title_says_what_it_reached():
+    root = drawn(tradeoff_figure(alike(rounds=30).series()))
+    assert "After 30 rounds: accuracy 77.1 % for ε 2.12" in texts(root)
+    x, y = place(text_called(root, "round 30"))
+    end = points_of(marks(root, "line")[0])[-1]
+    assert math.dist((x, y), end) < 15
+
+
+def test_the_subtitle_says_what_epsilon_is():
+    shown = written(drawn(tradeoff_figure(alike(rounds=3).series(), 900)))
+    assert (
+        "accuracy on the server's public records after each round, against the largest ε of a client "
+        "as seen by the server, δ = 1e-4, PLD accountant, composed over all rounds and runs, an odometer's reading"
+    ) in shown.replace("\n", " ")
+
+
+def test_budgets_are_upright_rules_and_of_many_only_the_least_and_the_largest():
+    series = alike(rounds=30).series()
+    one = drawn(tradeoff_figure(series, 440))
+    (rule,) = dashed(one)
+    assert place(rule)[0] == pytest.approx(440 / 1.1, abs=1)
+    assert "budget ε = 3" in texts(one)
+    many = drawn(tradeoff_figure(replace(series, budgets=(1.0, 2.0, 3.0, 4.0))))
+    assert len(dashed(many)) == 2
+    assert {"least of 4 budgets, ε = 1", "largest of 4 budgets, ε = 4"} <= set(texts(many))
+    assert not dashed(drawn(tradeoff_figure(alike(budget=math.inf).series())))
+
+
+@pytest.mark.parametrize("falls", [True, False])
+def test_names_stand_where_the_line_is_not(falls):
+    value = (lambda n: 2.4 / n) if falls else (lambda n: 2.4 - 2.4 / n)
+    root = drawn(tradeoff_figure(alike(rounds=60, metric="score", value=value).series()))
+    end = points_of(marks(root, "line")[0])[-1]
+    last, budget = text_called(root, "round 60"), text_called(root, "budget ε = 3")
+    assert (place(last)[0] > end[0]) == falls
+    assert (place(budget)[1] < 165) == falls
+
+
+def test_many_rounds_are_a_line_with_one_dot():
+    root = drawn(tradeoff_figure(alike(rounds=400, quota=500).series()))
+    assert len(marks(root, "symbol")) == 1
+
+
+def test_what_cannot_be_drawn_is_left_out_and_said():
+    root = drawn(tradeoff_figure(alike(rounds=3, value=lambda n: math.nan if n == 3 else 0.5).series()))
+    assert "After 3 rounds: accuracy not a number for ε 0.67" in texts(root)
+    assert len(marks(root, "symbol")) == 2
+    assert not marks(drawn(tradeoff_figure(alike(rounds=3, metric=None).series())), "symbol")
+
+
+def test_a_run_without_a_finished_round_is_refused():
+    with pytest.raises(ValueError, match="no finished round"):
+        tradeoff_figure(alike(rounds=0).series())

@@ -1,0 +1,5 @@
+"""Every test of the run store runs on both databases."""
+
+from tests.ledger import conftest
+
+url = conftest.url
