@@ -39,6 +39,7 @@ _OUT = Console()
 DEFAULT_SEED = 0
 
 _JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+_BESIDE = Annotated[bool, typer.Option("--dashboard", help="Open the dashboard beside the run, on port 8050.")]
 _ENGINE = Annotated[Engine, typer.Option(help="Where simulated clients run.")]
 
 
@@ -70,7 +71,9 @@ def _option(key: str) -> inspect.Parameter:
 
 @app.command()
 @with_settings
-def simulate(settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, as_json: _JSON = False) -> None:
+def simulate(
+    settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, dashboard: _BESIDE = False, as_json: _JSON = False
+) -> None:
     """Train a task on simulated clients, each within its privacy budget; or go on with a run that was stopped."""
     from fedprivacy import simulation
     from fedprivacy.flower import private_client
@@ -79,6 +82,7 @@ def simulate(settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, a
     from fedprivacy.resuming import plan_of
     from fedprivacy.terminal import RoundProgress, client_table, failures
     from server.app import going_on, server_app
+    from server.dashboard.beside import wait_for_reader
 
     plan = plan_of(_default_seed(settings) | settings)
     config = replace(plan.config, out=plan.config.out or new_run_folder(plan.task.name))
@@ -86,16 +90,61 @@ def simulate(settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, a
     finished = load_checkpoint(Path(config.resume)).round if config.resume else 0
     if config.resume:
         console.print(going_on(finished, config.rounds))
-    with RoundProgress(console, plan, finished) as progress:
-        server = server_app(progress, config=config)
-        history = simulation.simulate(server, private_client(config=config), config, engine)
-    if as_json:
-        print(json.dumps(history.summary() | {"out": config.out}))  # noqa: T201 - the command's output
-        return
-    _OUT.print(client_table(history))
-    for line in failures(history):
-        _OUT.print(f"[yellow]{escape(line)}")
-    _OUT.print(_what_next(history, config))
+    with _dashboard_if(dashboard, config, console):
+        with RoundProgress(console, plan, finished) as progress:
+            server = server_app(progress, config=config)
+            history = simulation.simulate(server, private_client(config=config), config, engine)
+        if as_json:
+            print(json.dumps(history.summary() | {"out": config.out}))  # noqa: T201 - the command's output
+            return
+        _OUT.print(client_table(history))
+        for line in failures(history):
+            _OUT.print(f"[yellow]{escape(line)}")
+        _OUT.print(_what_next(history, config))
+        if dashboard:
+            wait_for_reader(console)
+
+
+@app.command()
+def dashboard(
+    *,
+    store: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="URL of a ledger, its SQLite file, or a folder of runs; repeatable. Default: ./runs, and the "
+            "ledger of deployments.",
+            show_default=False,
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Interface; any but this machine's own needs a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8050,
+    tls_certificate: Annotated[Path | None, typer.Option(help="Certificate chain, in PEM.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its private key, in PEM.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object once the page is open.")] = False,
+    until_stdin_ends: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """Show runs round by round in a browser: where each client's budget goes, live and afterwards. Read-only.
+
+    On an address that other machines reach, a token is needed: one is made and shown, unless the environment variable
+    FEDPRIVACY_DASHBOARD_TOKEN holds one.
+    """
+    from fedprivacy.ledger import LedgerError
+    from server.dashboard.catalogue import Catalogue, default_sources
+    from server.dashboard.security import TokenError
+    from server.dashboard.serving import Address, Opened, ServingError, end_with_stdin, serve
+
+    def opened(page: Opened) -> None:
+        if as_json:
+            print(json.dumps({"url": page.url, "token": page.token}), flush=True)  # noqa: T201
+        else:
+            _OUT.print(page.words(as_typed(), sources), highlight=False, soft_wrap=True)
+
+    with plain_errors(LedgerError, ServingError, TokenError, code=2):
+        sources = store or default_sources()
+        catalogue = Catalogue(sources)
+        if until_stdin_ends:
+            end_with_stdin()
+        serve(catalogue, Address(host, port, tls_certificate, tls_key), opened)
 
 
 @app.command()
@@ -152,6 +201,24 @@ def doctor(
 
 app.command()(epsilon)
 app.command()(sigma)
+
+
+@contextmanager
+def _dashboard_if(wanted: bool, config: RunConfig, console: Console) -> Iterator[None]:
+    """A dashboard of the run's ledger, and of the runs beside it, while the block runs."""
+    if not wanted:
+        yield
+        return
+    from fedprivacy.ledger import Ledger
+    from server.dashboard.beside import dashboard_beside
+    from server.dashboard.serving import Address, ServingError
+
+    url = config.ledger_url(deployed=False)
+    Ledger(url).close()  # made now, so that the dashboard finds it
+    beside = [str(folder)] if (folder := Path(config.out).parent).name == "runs" else []
+    with plain_errors(ServingError, code=2), dashboard_beside([url, *beside], Address()) as page:
+        console.print(f"Dashboard: [bold]{page}", highlight=False, soft_wrap=True)
+        yield
 
 
 def _what_next(history: RunHistory, config: RunConfig) -> str:

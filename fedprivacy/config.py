@@ -107,6 +107,11 @@ class RunConfig:
         "deployment's is ~/.fedprivacy/signing.key.",
         "",
     )
+    trackers: str = _setting(
+        "Who else is told of every round, separated by commas: tensorboard, mlflow, wandb (offline). Each is an extra: "
+        "pip install 'fedprivacy[tensorboard]'.",
+        "",
+    )
     resume: str = _setting(
         "Folder of a run that was stopped: go on after its last finished round, with its own settings.", ""
     )

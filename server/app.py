@@ -23,10 +23,12 @@ from fedprivacy.ledger import LedgerError
 from fedprivacy.plan import RunPlan
 from fedprivacy.resuming import plan_of
 from fedprivacy.rounds import Observer, RoundRecord
+from fedprivacy.run_store.schema import RunStatus
 from fedprivacy.tasks import load_task
 from fedprivacy.wording import epsilon_text
 from server.recorder import Recorder
 from server.strategies import build_strategy
+from server.trackers import Tracker, build
 
 log = logging.getLogger("fedprivacy.server")
 flower_log = logging.getLogger("flwr")
@@ -49,7 +51,14 @@ def server_app(*observers: Observer, config: RunConfig | None = None) -> ServerA
         settings = replace(settings, out=settings.out or f"runs/{run_id}")
         _make_repeatable(settings.seed)
         plan = RunPlan(settings, load_task(settings.task))
-        recorder = Recorder(Path(settings.out), plan, resume.round if resume else None)
+        recorder = Recorder(
+            Path(settings.out),
+            plan,
+            run_id,
+            ledger_url=lambda: strategy.ledger_url,
+            trackers=_trackers(settings.trackers),
+            resume_from=resume.round if resume else None,
+        )
         if resume:
             flower_log.info("%s", going_on(resume.round, settings.rounds))
         strategy = PrivateStrategy(
@@ -57,19 +66,28 @@ def server_app(*observers: Observer, config: RunConfig | None = None) -> ServerA
             plan,
             run_id=run_id,
             observers=[recorder, _log_round, *observers],
+            on_phase=recorder.on_phase,
             resume=resume,
             checkpoints=recorder.folder,
         )
+        status = RunStatus.FAILED
         try:
             with _saying_how_to_go_on(recorder.folder):
                 strategy.start(grid)
+            status = RunStatus.STOPPED if strategy.stopped_because else RunStatus.FINISHED
         finally:
-            recorder.finish(strategy.result.arrays)
+            recorder.finish(strategy.result.arrays, status)
         if strategy.stopped_because:
             log.warning("The run ended early: %s.", strategy.stopped_because)
         flower_log.info("Results are in %s.", recorder.folder.absolute())
 
     return app
+
+
+def _trackers(names: str) -> dict[str, Tracker]:
+    """The trackers that a setting names, separated by commas."""
+    wanted = list(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
+    return dict(zip(wanted, build(wanted), strict=True))
 
 
 def going_on(finished: int, rounds: int) -> str:

@@ -1,0 +1,194 @@
+// One client in the table: its numbers, and what opens below them.
+
+import { getJson, runPath } from "./api.js";
+import { el, icon, setText, svg } from "./dom.js";
+import { NUMBER, TEXT, table } from "./table.js";
+import { NBSP, count, number, short } from "./words.js";
+
+const CHARGES = 20;
+
+/** Every column: its words, the key to sort by, how a cell is filled, and what is copied. */
+export const COLUMNS = [
+  { words: "State", sort: "state", kind: "state", fill: fillState, copied: (client) => client.state },
+  { words: "ε spent", sort: "epsilon", kind: NUMBER, text: (client) => client.epsilon_text },
+  { words: "Budget", sort: "budget", kind: NUMBER, text: (client) => client.budget_text },
+  { words: "Share", sort: "share", kind: "share", fill: fillShare, copied: (client) => shareText(client) },
+  { words: "Rounds left", sort: "rounds_left", kind: NUMBER, text: roundsLeft },
+  { words: "Rounds charged", sort: "rounds", kind: NUMBER, text: (client) => number(client.rounds) },
+  { words: "Averaged", sort: "averaged", kind: NUMBER, text: (client) => number(client.averaged) },
+  { words: "Failed", sort: "failed", kind: NUMBER, text: (client) => number(client.failed) },
+  { words: "q", sort: "sampling_rate", kind: NUMBER, text: (client) => short(client.sampling_rate) },
+  { words: "σ", kind: NUMBER, text: (client) => short(client.noise_multiplier) },
+];
+
+const CHARGE_COLUMNS = [
+  ["Round", NUMBER],
+  ["Attempt", NUMBER],
+  ["Local steps", NUMBER],
+  ["q", NUMBER],
+  ["σ", NUMBER],
+  ["Relation", TEXT],
+  ["State", TEXT],
+  ["Journal entry", NUMBER],
+];
+
+/** A client's row; it stays the same while its numbers change. */
+export class ClientRow {
+  #runId;
+  #client = null;
+  #cells = COLUMNS.map(({ kind }) => el("td", { class: kind }));
+  #box;
+  #opener;
+  #row;
+  #details = null;
+  #askWhatIf;
+
+  /** @param pick called with the client's id and whether it was ticked; askWhatIf with its id. */
+  constructor(runId, clientId, { pick, askWhatIf }) {
+    this.#runId = runId;
+    this.#askWhatIf = askWhatIf;
+    this.#box = el("input", {
+      type: "checkbox",
+      "aria-label": `Draw ${clientId} in the figure`,
+      onchange: () => pick(clientId, this.#box.checked),
+    });
+    this.#opener = el(
+      "button",
+      { type: "button", class: "opener", "aria-expanded": "false", onclick: () => this.#toggle() },
+      icon("open"),
+      clientId,
+    );
+    this.#row = el(
+      "tr",
+      {},
+      el("td", { class: "pick" }, this.#box),
+      el("th", { scope: "row" }, this.#opener),
+      ...this.#cells,
+    );
+  }
+
+  /** The table rows: one, or two when it is open. */
+  get elements() {
+    return this.#details ? [this.#row, this.#details] : [this.#row];
+  }
+
+  /** Shows the client as it is now. */
+  show(client) {
+    const charged = this.#details && client.rounds !== this.#client.rounds;
+    this.#client = client;
+    COLUMNS.forEach(({ fill, text }, place) =>
+      fill ? fill(this.#cells[place], client) : setText(this.#cells[place], text(client)),
+    );
+    if (charged) {
+      this.#fillDetails();
+    }
+  }
+
+  /** Shows whether it is drawn, and whether it may be. */
+  tick(chosen, full) {
+    this.#box.checked = chosen;
+    this.#box.disabled = full && !chosen;
+    this.#row.classList.toggle("chosen", chosen);
+  }
+
+  #toggle() {
+    if (this.#details) {
+      this.#details.remove();
+      this.#details = null;
+    } else {
+      this.#details = el(
+        "tr",
+        { class: "details" },
+        el("td", { colspan: COLUMNS.length + 2 }, el("p", { class: "muted" }, "Reading the charges…")),
+      );
+      this.#row.after(this.#details);
+      this.#fillDetails();
+    }
+    this.#opener.setAttribute("aria-expanded", String(this.#details !== null));
+  }
+
+  async #fillDetails(limit = CHARGES) {
+    const details = this.#details;
+    const query = { client_id: this.#client.client_id, limit };
+    const answer = await getJson(runPath(this.#runId, "/charges"), query).catch(() => null);
+    if (answer && details === this.#details) {
+      const chargeTable = table(CHARGE_COLUMNS, answer.charges.map(chargeCells), { class: "charges" });
+      details.firstChild.replaceChildren(this.#summary(), chargeTable, ...this.#more(answer));
+    }
+  }
+
+  #summary() {
+    const { steps, steps_left, client_id, delta_text } = this.#client;
+    const left = steps_left === null ? "no limit to what is left" : `${number(steps_left)} left`;
+    const words = `${count(steps, "local step")} charged over all runs, ${left}.`;
+    const delta = `ε is for δ${NBSP}=${NBSP}${delta_text}.`;
+    const ask = el(
+      "button",
+      { type: "button", onclick: () => this.#askWhatIf(client_id) },
+      "What if the noise were another?",
+    );
+    return el("p", { class: "summary" }, `${words} ${delta}`, ask);
+  }
+
+  #more({ total, charges }) {
+    if (total <= charges.length) {
+      return [];
+    }
+    const words = `Show older charges (${number(total - charges.length)} more)`;
+    return [el("button", { type: "button", onclick: () => this.#fillDetails(charges.length + 5 * CHARGES) }, words)];
+  }
+}
+
+function fillState(cell, { state, reason_words }) {
+  const words = `${state}${reason_words ?? ""}`;
+  if (cell.textContent === words) {
+    return;
+  }
+  const mark = el("span", { class: `mark state-${state}` }, icon(state), state);
+  cell.replaceChildren(mark, ...(reason_words ? [el("span", { class: "reason muted" }, reason_words)] : []));
+}
+
+function fillShare(cell, client) {
+  if (client.share === null) {
+    cell.replaceChildren();
+    return;
+  }
+  const width = (100 * Math.min(client.share, 1)).toFixed(1);
+  if (!cell.firstChild) {
+    cell.append(shareBar());
+  }
+  const bar = cell.firstChild;
+  bar.setAttribute("aria-label", shareText(client));
+  bar.setAttribute("class", `share-bar state-${client.state}`);
+  bar.lastChild.setAttribute("width", width);
+}
+
+function shareBar() {
+  return svg(
+    "svg",
+    { viewBox: "0 0 100 8", preserveAspectRatio: "none", role: "img" },
+    svg("rect", { class: "track", width: 100, height: 8 }),
+    svg("rect", { class: "used", height: 8 }),
+  );
+}
+
+function shareText({ share }) {
+  return share === null ? "" : `${Math.ceil(100 * share)} % of the budget`;
+}
+
+function roundsLeft({ budget, rounds_left }) {
+  return budget === null ? "no limit" : rounds_left === null ? "–" : number(rounds_left);
+}
+
+function chargeCells(charge) {
+  return [
+    charge.round === 0 ? "own figure" : number(charge.round),
+    number(charge.attempt),
+    number(charge.steps),
+    short(charge.sampling_rate),
+    short(charge.noise_multiplier),
+    charge.relation,
+    charge.state,
+    number(charge.entry),
+  ];
+}

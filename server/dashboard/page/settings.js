@@ -1,0 +1,30 @@
+// What the run was asked to do.
+
+import { byId, el } from "./dom.js";
+import { short } from "./words.js";
+
+const OPEN = {
+  epsilon: "infinite: the run measures and stops nobody",
+  seed: "none: fresh cryptographic randomness",
+};
+
+/** Lists the settings of a run. */
+export function showSettings({ settings, noise_multiplier, relation }) {
+  const open = {
+    ...OPEN,
+    "noise-multiplier": `left open: the smallest that the budget allows, ${short(noise_multiplier)}`,
+  };
+  const given = Object.entries(settings).map(([key, value]) =>
+    row(el("code", {}, key), text(value) ?? open[key] ?? "left open"),
+  );
+  const used = [row("noise multiplier used", String(noise_multiplier)), row("neighbouring relation", relation)];
+  byId("settings").tBodies[0].replaceChildren(...given, ...used);
+}
+
+function text(value) {
+  return value === null || value === "" ? null : typeof value === "object" ? JSON.stringify(value) : String(value);
+}
+
+function row(name, value) {
+  return el("tr", {}, el("th", { scope: "row" }, name), el("td", {}, value));
+}

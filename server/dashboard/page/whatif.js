@@ -1,0 +1,176 @@
+// What if the noise multiplier were another: how many rounds a client's budget would still pay for.
+
+import { ApiError, getJson, runPath } from "./api.js";
+import { FigureCard } from "./charts.js";
+import { Chooser } from "./chooser.js";
+import { byId, debounced, el, setText } from "./dom.js";
+import { keptFresh } from "./freshness.js";
+import { NBSP, count, number, smallPrint, spentText } from "./words.js";
+
+const TYPING = 200;
+const MOST_LISTED = 50;
+const NO_ROUND = "No round has finished yet.";
+const NO_BUDGET = "There is no budget, so nothing limits the rounds.";
+
+/** The section of forecasts. */
+export class WhatIf {
+  #run = null;
+  #clientId = "";
+  #sigma = 0;
+  #limited = null;
+  #drawn = null;
+  #asking = null;
+  #chooser;
+  #figure;
+  #fresh = keptFresh(byId("whatif"), () => this.#load());
+
+  constructor() {
+    this.#chooser = new Chooser(byId("client-picker"), {
+      name: "Client",
+      placeholder: "client",
+      find: (search, signal) => this.#found(search, signal),
+      choose: (clientId) => this.ask(clientId),
+      isChosen: (clientId) => clientId === this.#clientId,
+    });
+    this.#figure = new FigureCard({
+      title: "Rounds left by noise multiplier",
+      about: "More noise costs less in each round, and teaches less.",
+      source: () => this.#source(),
+    });
+    byId("forecast-figure").append(this.#figure.element);
+    this.#listen();
+  }
+
+  /** Another run. */
+  show(run) {
+    this.#run = run;
+    setText(byId("sigma-own"), `The run's own: ${shown(run.noise_multiplier)}`);
+    this.#setSigma(run.noise_multiplier);
+    this.ask("");
+  }
+
+  /** The same run went on. */
+  update(run) {
+    this.#run = run;
+    this.#fresh.later();
+  }
+
+  /** About this client; an empty one is whoever spent most. */
+  ask(clientId) {
+    this.#clientId = clientId;
+    this.#chooser.label(clientId || "whoever spent most");
+    this.#drawn = null;
+    this.#fresh.now();
+  }
+
+  #listen() {
+    const slider = byId("sigma-slider");
+    const field = byId("sigma");
+    slider.addEventListener("input", () => {
+      const exponent = Number(slider.value);
+      this.#setSigma(exponent === 0 ? this.#run.noise_multiplier : rounded(this.#run.noise_multiplier * 2 ** exponent));
+      this.#typed();
+    });
+    field.addEventListener("input", () => {
+      this.#sigma = field.valueAsNumber;
+      slider.value = String(Math.log2(this.#sigma / this.#run.noise_multiplier));
+      this.#typed();
+    });
+    byId("sigma-own").addEventListener("click", () => {
+      this.#setSigma(this.#run.noise_multiplier);
+      this.#fresh.now();
+    });
+    byId("whatif").addEventListener("submit", (event) => event.preventDefault());
+  }
+
+  #typed = debounced(() => this.#fresh.now(), TYPING);
+
+  // The field is short; what is asked for is exact, as another noise multiplier is another mechanism.
+  #setSigma(value) {
+    this.#sigma = value;
+    byId("sigma").value = shown(value);
+    byId("sigma-slider").value = String(Math.log2(value / this.#run.noise_multiplier));
+  }
+
+  async #found(search, signal) {
+    const path = runPath(this.#run.run_id, "/clients");
+    const { total, clients } = await getJson(path, { search, limit: MOST_LISTED }, { signal });
+    const most = { value: "", content: [el("span", { class: "option-name" }, "whoever spent most")] };
+    const options = clients.map((client) => ({ value: client.client_id, content: content(client) }));
+    return search ? { total, options } : { total: total + 1, options: [most, ...options] };
+  }
+
+  #source() {
+    const { run_id, name } = this.#run;
+    if (this.#limited === null) {
+      return NO_ROUND;
+    }
+    const path = runPath(run_id, "/figures/forecast");
+    return this.#limited ? { path, query: { client_id: this.#clientId }, name: `${name}-forecast` } : NO_BUDGET;
+  }
+
+  // The figure shows every noise multiplier: it waits for another client or another round.
+  #draw() {
+    const drawn = `${this.#run.run_id} ${this.#run.rounds} ${this.#clientId}`;
+    if (drawn !== this.#drawn) {
+      this.#figure[this.#drawn === null ? "now" : "later"]();
+      this.#drawn = drawn;
+    }
+  }
+
+  async #load() {
+    if (this.#run.rounds === 0) {
+      this.#limited = null;
+      this.#draw();
+      this.#say(el("p", { class: "muted" }, NO_ROUND));
+      return;
+    }
+    this.#asking?.abort();
+    const { signal } = (this.#asking = new AbortController());
+    if (!byId("sigma").checkValidity() || Number.isNaN(this.#sigma)) {
+      this.#say(el("p", { class: "muted" }, "A noise multiplier is a number from 0.05 to 10,000."));
+      return;
+    }
+    const query = { client_id: this.#clientId, noise_multiplier: this.#sigma };
+    try {
+      const forecast = await getJson(runPath(this.#run.run_id, "/forecast"), query, { signal });
+      this.#limited = forecast.budget !== null;
+      this.#draw();
+      this.#say(...answer(forecast), el("p", { class: "muted" }, `ε ${smallPrint(this.#run)}.`));
+    } catch (error) {
+      if (error instanceof ApiError) {
+        this.#say(el("p", { class: "muted" }, error.message));
+      }
+    }
+  }
+
+  #say(...content) {
+    byId("forecast").replaceChildren(...content);
+  }
+}
+
+function answer(forecast) {
+  const { client_id, asked, rounds_left, noise_multiplier } = forecast;
+  const own = rounds_left === null ? "no limit" : number(rounds_left);
+  const spent = `${client_id} has spent ${spentText(forecast)}`;
+  return [
+    el("p", { class: "answer" }, asked.rounds_left === null ? "No limit" : `${count(asked.rounds_left, "round")} left`),
+    el("p", { class: asked.allowed ? "" : "note" }, asked.words),
+    el("p", { class: "muted" }, `${spent}; rounds left at the run's own σ${NBSP}${shown(noise_multiplier)}: ${own}.`),
+  ];
+}
+
+function content(client) {
+  return [
+    el("span", { class: "option-name" }, client.client_id),
+    el("span", { class: "option-about muted" }, spentText(client)),
+  ];
+}
+
+function rounded(value) {
+  return Number(value.toPrecision(3));
+}
+
+function shown(value) {
+  return String(Number(value.toPrecision(4)));
+}

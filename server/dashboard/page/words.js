@@ -1,0 +1,106 @@
+// Numbers and states as words. An epsilon is never written here: the API's texts are never rounded down.
+
+const NUMBERS = [
+  "No",
+  "One",
+  "Two",
+  "Three",
+  "Four",
+  "Five",
+  "Six",
+  "Seven",
+  "Eight",
+  "Nine",
+  "Ten",
+  "Eleven",
+  "Twelve",
+];
+const DATE = new Intl.DateTimeFormat("en-GB", { day: "numeric", month: "short", hour: "2-digit", minute: "2-digit" });
+const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-digit", second: "2-digit" });
+
+/** Between a sign and its number. */
+export const NBSP = "\u00a0";
+
+/** Every state of a client, in the order in which a person worries less. */
+export const STATES = ["active", "exhausted", "refused", "failed", "unreconciled"];
+
+/** What each status of a run is called. */
+export const STATUS = {
+  running: "Running",
+  silent: "Silent",
+  finished: "Finished",
+  stopped: "Stopped",
+  failed: "Failed",
+};
+
+/** A run's status; silent is a status of its own. */
+export function statusOf(run) {
+  return run.status === "running" && run.silent ? "silent" : run.status;
+}
+
+/** 100,000 */
+export function number(value) {
+  return value.toLocaleString("en");
+}
+
+/** '1 client', '1,000 clients'. */
+export function count(value, noun) {
+  return `${number(value)} ${noun}${value === 1 ? "" : "s"}`;
+}
+
+/** 'Ten clients' at the beginning of a sentence. */
+export function clientsText(value) {
+  return `${NUMBERS[value] ?? number(value)} ${value === 1 ? "client" : "clients"}`;
+}
+
+/** A rate or a noise multiplier, in six digits at most. */
+export function short(value) {
+  return value === null || value === undefined ? "–" : String(Number(value.toPrecision(6)));
+}
+
+/** A metric's name for people: words, not a key. */
+export function metricName(metric) {
+  return metric.replaceAll(/[_-]/g, " ");
+}
+
+/** '21 Nov, 19:46' */
+export function dateText(iso) {
+  return DATE.format(new Date(iso));
+}
+
+/** '19:46:38' */
+export function clockText(iso) {
+  return CLOCK.format(new Date(iso));
+}
+
+/** 'about 2 h 10 min' */
+export function durationText(seconds) {
+  const minutes = Math.round(seconds / 60);
+  if (minutes < 1) {
+    return "less than a minute";
+  }
+  if (minutes < 60) {
+    return `about ${minutes} min`;
+  }
+  const hours = Math.floor(minutes / 60);
+  return hours < 24 ? `about ${hours} h ${minutes % 60} min` : `about ${Math.round(hours / 24)} days`;
+}
+
+/** 'ε 1.42 of budget 3', or without a budget. */
+export function spentText({ epsilon_text, budget, budget_text }) {
+  return `ε${NBSP}${epsilon_text}${budget === null ? ", no budget set" : ` of budget${NBSP}${budget_text}`}`;
+}
+
+/** The same of its own budget, in a sentence. */
+export function ownSpentText({ epsilon_text, budget, budget_text }, deltaText) {
+  const delta = `(δ${NBSP}=${NBSP}${deltaText})`;
+  const epsilon = `ε${NBSP}${epsilon_text}`;
+  return budget === null
+    ? `${epsilon} ${delta}; no budget was set`
+    : `${epsilon} of its budget${NBSP}${budget_text} ${delta}`;
+}
+
+/** Every epsilon's small print: whose eyes it is for, at which delta, by which accountant. */
+export function smallPrint({ view, delta_text, accountant }) {
+  return `as seen by the ${view}, δ${NBSP}=${NBSP}${delta_text}, ${accountant} accountant`;
+}

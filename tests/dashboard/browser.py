@@ -1,0 +1,53 @@
+"""Pages in the system's Chromium, without a window, and what must hold of every one of them."""
+
+import contextlib
+import shutil
+from urllib.parse import urlsplit
+
+from playwright.sync_api import sync_playwright
+
+PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
+ARGUMENTS = (
+    "--no-sandbox",
+    "--disable-quic",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--no-first-run",
+)
+
+
+def find_chromium():
+    """The program, if the system has one."""
+    return next((found for found in map(shutil.which, PROGRAMS) if found), None)
+
+
+@contextlib.contextmanager
+def chromium():
+    """A browser."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=find_chromium(), args=list(ARGUMENTS))
+        yield browser
+        browser.close()
+
+
+@contextlib.contextmanager
+def opened(browser, **options):
+    """A page of its own context; when it closes, nothing must have gone wrong or out."""
+    context = browser.new_context(**{"viewport": {"width": 1440, "height": 900}} | options)
+    page = context.new_page()
+    page.trouble, page.asked = [], []
+    page.on("console", lambda message: page.trouble.append(f"{message.type}: {message.text}"))
+    page.on("pageerror", lambda error: page.trouble.append(f"page error: {error}"))
+    page.on("request", lambda request: page.asked.append(request.url))
+    yield page
+    page.wait_for_timeout(100)  # what was said last is still on its way
+    context.close()
+    assert not page.trouble
+    assert {urlsplit(url).hostname for url in page.asked if not url.startswith(("data:", "blob:"))} <= {"127.0.0.1"}
+
+
+def shown(page):
+    """The page, once a run's charts near the top are drawn."""
+    page.locator("#charts svg.marks, #charts canvas.marks").first.wait_for()
+    return page

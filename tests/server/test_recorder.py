@@ -1,0 +1,205 @@
+"""One recorder feeds folder, store and trackers; what fails beside the folder never stops a run."""
+
+import logging
+import time
+
+import pytest
+from typer.testing import CliRunner
+
+from fedprivacy import simulation
+from fedprivacy.cli import app as command_line
+from fedprivacy.config import resolve
+from fedprivacy.flower import private_client
+from fedprivacy.history import read_history
+from fedprivacy.ledger import Ledger, LedgerError
+from fedprivacy.rounds import Phase, Stage
+from fedprivacy.run_store import ClientQuery, RunStore
+from fedprivacy.run_store import writing as run_store_writing
+from fedprivacy.run_store.schema import RunStatus
+from fedprivacy.run_store.series import cost_map, run_series
+from server.app import server_app
+from server.recorder import storing
+from server.recorder.storing import StoreFeed
+from tests.run_store.made_up import facts, growing
+
+SMALL = {"task": "cancer", "clients": 4, "rounds": 4, "seed": 1}
+
+
+def run(folder, **settings):
+    config = resolve(SMALL | {"out": str(folder)} | settings)
+    return simulation.simulate(server_app(config=config), private_client(config=config), config)
+
+
+def store_of(folder):
+    return RunStore(f"sqlite:///{folder / 'ledger.db'}")
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("runs") / "cancer-1"
+    history = run(folder)
+    store = store_of(folder)
+    yield history, store
+    store.close()
+
+
+def test_the_store_holds_what_the_folder_holds(recorded):
+    history, store = recorded
+    (run,) = store.runs()
+    assert (run.facts.name, run.facts.task, run.status) == ("cancer-1", "cancer", RunStatus.FINISHED)
+    assert dict(run.facts.settings) == dict(history.settings)
+    points = [stored.point for stored in store.rounds(run.facts.run_id, range(5))]
+    assert points == [record.point for record in (history.start, *history.rounds)]
+    total, clients = store.clients(run.facts.run_id, ClientQuery(sort="client_id", descending=False))
+    assert total == 4
+    last = history.last.spent
+    assert [(c.epsilon, c.steps, c.steps_left, c.rounds) for c in clients] == [
+        (one.epsilon, one.steps, one.steps_left, one.rounds) for one in last.values()
+    ]
+
+
+def test_figures_of_the_store_are_those_of_the_folder(recorded):
+    history, store = recorded
+    (run,) = store.runs()
+    stored, kept = run_series(store, run, ["client-1"]), history.series(["client-1"])
+    assert stored.points == kept.points and stored.curves == kept.curves and stored.chosen == kept.chosen
+    assert (stored.worst, stored.budgets) == (kept.worst, kept.budgets)
+    _, clients = store.clients(run.facts.run_id, ClientQuery())
+    growth = {c: row.sum() for c, row in zip(*_rows(cost_map(store, run, clients)), strict=True)}
+    assert growth == pytest.approx({c: one.epsilon for c, one in history.last.spent.items()})
+
+
+def _rows(cost):
+    return cost.client_ids, cost.growth
+
+
+def test_a_run_that_was_stopped_is_recorded_whole_when_it_goes_on(tmp_path):
+    class Stopped(Exception):
+        pass
+
+    def stop_after_two(record):
+        if record.round == 2:
+            raise Stopped
+
+    config = resolve(SMALL | {"out": str(tmp_path / "run")})
+    with pytest.raises(Stopped):
+        simulation.simulate(server_app(stop_after_two, config=config), private_client(config=config), config)
+    store = store_of(tmp_path / "run")
+    assert store.runs()[0].status is RunStatus.FAILED
+    Ledger(f"sqlite:///{tmp_path / 'run' / 'ledger.db'}").close()
+    done = CliRunner().invoke(command_line, ["simulate", "--resume", str(tmp_path / "run")])
+    assert done.exit_code == 0, done.output
+    (run_,) = store.runs()
+    history = read_history(tmp_path / "run")
+    assert run_.status is RunStatus.FINISHED and len(history.rounds) == 4
+    points = [stored.point for stored in store.rounds(run_.facts.run_id, range(9))]
+    assert points == [record.point for record in (history.start, *history.rounds)]
+    store.close()
+
+
+def test_a_run_whose_budgets_are_spent_is_stopped(tmp_path):
+    history = run(tmp_path / "run", epsilon=0.3, **{"noise-multiplier": 1.0})
+    (found,) = store_of(tmp_path / "run").runs()
+    assert found.status is RunStatus.STOPPED and found.last.point.round == len(history.rounds) < 4
+
+
+def test_a_store_that_fails_stops_no_run_and_is_said_once(tmp_path, monkeypatch, caplog):
+    def refuse(*_):
+        raise LedgerError("the disk is full")
+
+    monkeypatch.setattr(run_store_writing.RunRecording, "flush", refuse)
+    with caplog.at_level(logging.WARNING, "fedprivacy.server"):
+        history = run(tmp_path / "run")
+    assert len(history.rounds) == 4
+    said = [record.getMessage() for record in caplog.records]
+    assert sum("the disk is full" in text for text in said) == 1
+    assert sum("lacks the end of this run" in text for text in said) == 1
+
+
+@pytest.fixture
+def url(tmp_path):
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    Ledger(url).close()
+    return url
+
+
+def wait_for(condition):
+    deadline = time.monotonic() + 10
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+def test_what_an_outage_kept_back_is_written_when_it_is_over(url, monkeypatch):
+    monkeypatch.setattr(storing, "INTERVAL", 0.01)
+    failing = True
+    flush = run_store_writing.RunRecording.flush
+
+    def sometimes(recording):
+        if failing:
+            raise LedgerError("gone")
+        flush(recording)
+
+    monkeypatch.setattr(run_store_writing.RunRecording, "flush", sometimes)
+    records = growing(["a"], 3)
+    feed = StoreFeed(url, facts())
+    for record in records[:2]:
+        feed.add(record)
+    wait_for(lambda: feed._failing)
+    failing = False
+    for record in records[2:]:
+        feed.add(record)
+    feed.end(RunStatus.FINISHED)
+    store = RunStore(url)
+    assert [stored.point for stored in store.rounds("run-1", range(9))] == [one.point for one in records]
+    assert store.runs()[0].status is RunStatus.FINISHED
+
+
+def test_a_run_gives_signs_of_life_while_nothing_happens(url, monkeypatch):
+    monkeypatch.setattr(storing, "INTERVAL", 0.01)
+    monkeypatch.setattr(storing, "HEARTBEAT", 0.05)
+    feed, store = StoreFeed(url, facts()), RunStore(url)
+    wait_for(store.runs)
+    first = store.runs()[0].updated
+    wait_for(lambda: store.runs()[0].updated > first)
+    feed.enter(Phase(Stage.TRAINING, 1, 3))
+    wait_for(lambda: store.runs()[0].stage == "training")
+    feed.end(RunStatus.FINISHED)
+    assert store.runs()[0].stage == ""
+
+
+def test_adding_a_round_does_not_wait_for_the_database(url, monkeypatch):
+    feed = StoreFeed(url, facts())
+    wait_for(lambda: RunStore(url).runs())
+
+    def slow(*_):
+        time.sleep(0.5)
+
+    monkeypatch.setattr(run_store_writing.RunRecording, "flush", slow)
+    began = time.monotonic()
+    for record in growing(["a"], 3):
+        feed.add(record)
+    assert time.monotonic() - began < 0.4
+    feed.end(RunStatus.FINISHED)
+
+
+def test_what_waits_is_written_in_one_transaction(url):
+    records = growing(["a", "b"], 30)
+    feed = StoreFeed(url, facts(), records[:20])
+    for record in records[20:]:
+        feed.add(record)
+    feed.end(RunStatus.FINISHED)
+    store = RunStore(url)
+    run = store.runs()[0]
+    assert run.last.point == records[-1].point
+    assert run.changes <= 4
+
+
+def test_phases_are_told_in_the_order_of_a_round(tmp_path, monkeypatch):
+    told = []
+    enter = StoreFeed.enter
+    monkeypatch.setattr(StoreFeed, "enter", lambda feed, phase: (told.append(phase), enter(feed, phase)))
+    run(tmp_path / "run", rounds=2)
+    stages = [(phase.round, str(phase.stage), phase.clients) for phase in told]
+    of_a_round = ("training", "averaging", "evaluating")
+    assert stages == [(0, "evaluating", 0), *((number, stage, 4) for number in (1, 2) for stage in of_a_round)]
