@@ -6,6 +6,7 @@ bound. Each line is named where it ends.
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from fedprivacy.figures import (
     chart_of,
     layered,
     save_png,
+    spec_of,
     spread_apart,
     styled,
     to_svg,
@@ -206,7 +208,7 @@ def _save(chart: alt.LayerChart, path: Path) -> None:
     elif path.suffix == ".html":
         path.write_text(chart.to_html(inline=True), encoding="utf-8")
     else:
-        path.write_text(chart.to_json(), encoding="utf-8")
+        path.write_text(json.dumps(spec_of(chart), indent=2) + "\n", encoding="utf-8")
 
 
 def _for_both_themes(svg: str) -> str:

@@ -1,6 +1,6 @@
 """Figures of runs: one Vega-Lite definition for page, report, notebook and PNG.
 
-Every figure is an Altair chart with its data inside: it shows itself in a notebook, `to_dict()` is what a web page
+Every figure is an Altair chart with its data inside: it shows itself in a notebook, `spec_of` is what a web page
 embeds (through `dark` for a dark one), and `save_png` and `to_svg` draw it without a browser and without a network.
 Figures are drawn from a `RunSeries`, whose size is bounded, and load neither torch nor Flower.
 
@@ -17,7 +17,7 @@ from fedprivacy.figures.labels import LABEL_GAP, spread_apart
 from fedprivacy.figures.metric import metric_figure
 from fedprivacy.figures.notebook import RunFigures
 from fedprivacy.figures.overview import run_figure
-from fedprivacy.figures.style import HEIGHT, WIDTH, chart_of, layered, save_png, styled, to_svg
+from fedprivacy.figures.style import HEIGHT, WIDTH, chart_of, layered, save_png, spec_of, styled, to_svg
 from fedprivacy.figures.tradeoff import tradeoff_figure
 
 __all__ = [
@@ -45,6 +45,7 @@ __all__ = [
     "metric_figure",
     "run_figure",
     "save_png",
+    "spec_of",
     "spread_apart",
     "styled",
     "to_svg",

@@ -36,7 +36,7 @@ _TEXTS = frozenset({"text", "subtitle"})
 
 
 def dark(spec: dict[str, Any]) -> dict[str, Any]:
-    """A figure for a dark page: its `to_dict()` with every colour replaced by that of `DARK`, and no other text."""
+    """A figure for a dark page: its `spec_of` with every colour replaced by that of `DARK`, and no other text."""
     return {key: value if key == "datasets" else _dark(value) for key, value in spec.items()}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
@@ -31,9 +32,13 @@ Figure = TypeVar("Figure", alt.LayerChart, alt.HConcatChart)
 
 
 def chart_of(rows: Iterable[Mapping[str, Any]]) -> alt.Chart:
-    """A chart without marks, its data inside; what JSON cannot say (infinity, not a number) is left out of it."""
+    """A chart without marks, its data inside; what JSON cannot say (infinity, not a number) is left out of it.
+
+    The rows are one text, which Vega-Lite reads: rows as objects would be copied and checked by Altair at every step,
+    which takes ten times as long as everything else.
+    """
     finite = [{k: v if not isinstance(v, float) or math.isfinite(v) else None for k, v in row.items()} for row in rows]
-    return alt.Chart(alt.InlineData(values=finite))
+    return alt.Chart(alt.InlineData(values=json.dumps(finite), format=alt.JsonDataFormat(type="json")))
 
 
 def layered(layers: list[alt.Chart], title: alt.TitleParams, width: int, height: int = HEIGHT) -> alt.LayerChart:
@@ -111,6 +116,12 @@ def styled(chart: Figure) -> Figure:
         text=alt.MarkConfig(align="left", baseline="middle", color=INK, fontSize=12.5),
     )
     return styled
+
+
+def spec_of(chart: alt.TopLevelMixin) -> dict[str, Any]:
+    """The figure as Vega-Lite, for a web page or a file: its rows as objects, under `datasets`."""
+    spec: dict[str, Any] = chart.to_dict(validate=False)
+    return spec | {"datasets": {name: json.loads(rows) for name, rows in spec.get("datasets", {}).items()}}
 
 
 def save_png(chart: alt.TopLevelMixin, path: Path, scale: float = 2.0) -> None:

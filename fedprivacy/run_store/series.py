@@ -14,7 +14,7 @@ from fedprivacy.series import MOST_CURVES, MOST_TURNS, ClientCurves, CostMap, Cu
 FEW_CLIENTS = 200
 """Up to so many clients, all curves are read: many may be alike. More are a fan."""
 
-MOST_COLUMNS = 120
+MOST_COLUMNS = 60
 """Of a heat map."""
 
 

@@ -92,9 +92,14 @@ class RunRecording:
         self._recorded_at: dict[int, float] = {}
         self._database.write(lambda connection, _: self._begin(connection, facts))
 
-    def add(self, record: RoundRecord) -> None:
-        """Take in a finished round."""
-        at = self._recorded_at.pop(record.round, None) or time.time()
+    def add(self, record: RoundRecord, at: float | None = None) -> None:
+        """Take in a finished round.
+
+        Args:
+            record: the round.
+            at: when it was finished, seconds since 1970; None: now. What was recorded before keeps its time.
+        """
+        at = self._recorded_at.pop(record.round, at) or time.time()
         for client_id, spent in record.spent.items():
             self._take_in(client_id, spent, record.round)
         for client_id in record.participants:

@@ -33,6 +33,8 @@ MOST_ENDED = 50
 """Runs that ended in the last day and are still told of: the newest."""
 
 DAY = 24 * 3600.0
+"""So long after its end a run is told of."""
+
 WEEK = 7 * DAY
 """After so much silence a run that never said that it ended is not told of either."""
 
@@ -128,7 +130,8 @@ class _Page:
     def __init__(self, unreadable: int) -> None:
         self.info = InfoMetricFamily(
             "fedprivacy_run",
-            "A run: its status, and what its epsilon means (view, accountant, delta, neighbouring relation).",
+            "A run: its status, and what its epsilon means (view, accountant, delta, neighbouring relation); "
+            "seeded: whoever knows the seed can take the noise away.",
             labels=_OF_RUN,
         )
         self.unreadable = GaugeMetricFamily(
@@ -187,6 +190,7 @@ class _Page:
             "view": "server",
             "accountant": "PLD",
             "delta": delta_text(facts.delta),
+            "seeded": str(facts.settings.get("seed") is not None).lower(),
             "strategy": str(facts.settings.get("strategy", "")),
         }
         self.info.add_metric(who, about)

@@ -211,7 +211,7 @@ def _drawable(draw: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
 
 
 def _spec(chart: alt.LayerChart, theme: Theme) -> dict[str, Any]:
-    spec = chart.to_dict()
+    spec = figures.spec_of(chart)
     return figures.dark(spec) if theme is Theme.DARK else spec
 
 

@@ -41,7 +41,7 @@ class StoreFeed:
     def __init__(self, url: str, facts: RunFacts, earlier: Iterable[RoundRecord] = ()) -> None:
         self._url = url
         self._facts = facts
-        self._news: deque[RoundRecord | Phase] = deque(earlier)
+        self._news: deque[tuple[RoundRecord | Phase, float]] = deque((record, time.time()) for record in earlier)
         self._status: RunStatus | None = None
         self._ended = threading.Event()
         self._something = threading.Event()
@@ -52,12 +52,12 @@ class StoreFeed:
 
     def add(self, record: RoundRecord) -> None:
         """Take a finished round."""
-        self._news.append(record)
+        self._news.append((record, time.time()))
         self._something.set()
 
     def enter(self, phase: Phase) -> None:
         """Take what the run is about to do."""
-        self._news.append(phase)
+        self._news.append((phase, time.time()))
         self._something.set()
 
     def end(self, status: RunStatus) -> None:
@@ -92,11 +92,11 @@ class StoreFeed:
 
     def _write(self, recording: RunRecording, ending: RunStatus | None) -> None:
         while self._news:
-            news = self._news.popleft()
+            news, at = self._news.popleft()
             if isinstance(news, Phase):
                 recording.enter(news)
             else:
-                recording.add(news)
+                recording.add(news, at)
         if ending is not None:
             recording.end(ending)
         recording.flush()

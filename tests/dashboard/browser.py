@@ -32,18 +32,25 @@ def chromium():
 
 
 @contextlib.contextmanager
-def opened(browser, **options):
-    """A page of its own context; when it closes, nothing must have gone wrong or out."""
+def opened(browser, expected="", **options):
+    """A page of its own context; when it closes, nothing must have gone wrong or out.
+
+    Args:
+        browser: where.
+        expected: part of what the browser itself says of an answer that is meant to fail.
+        options: of the context.
+    """
     context = browser.new_context(**{"viewport": {"width": 1440, "height": 900}} | options)
     page = context.new_page()
     page.trouble, page.asked = [], []
-    page.on("console", lambda message: page.trouble.append(f"{message.type}: {message.text}"))
+    page.on("console", lambda said: page.trouble.append(said.text) if said.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: page.trouble.append(f"page error: {error}"))
     page.on("request", lambda request: page.asked.append(request.url))
     yield page
     page.wait_for_timeout(100)  # what was said last is still on its way
     context.close()
-    assert not page.trouble
+    unexpected = [said for said in page.trouble if not expected or expected not in said]
+    assert not unexpected, unexpected
     assert {urlsplit(url).hostname for url in page.asked if not url.startswith(("data:", "blob:"))} <= {"127.0.0.1"}
 
 

@@ -21,9 +21,15 @@ EVENT = PoissonSampledGaussian(0.1, 1.5, NeighbouringRelation.ZERO_OUT)
 TOKEN = "a-token-of-more-than-16-characters"
 
 
-def record(url, its_facts, records, status=None):
-    """A run in the store of a ledger, which is made if there is none."""
+def record(url, its_facts, records, status=None, *, charged=None, filter="adaptive"):
+    """A run in the store of a ledger, which is made if there is none.
+
+    With `charged`, the ledger holds the clients' budgets and the charges of so many rounds, too.
+    """
     Ledger(url).close()
+    if charged is not None:
+        budget = next(one.budget_epsilon for one in records[-1].spent.values())
+        charge(url, its_facts.run_id, records[-1].spent, charged, budget=budget, filter=filter)
     recording = RunRecording(url, its_facts)
     for one in records:
         recording.add(one)
@@ -33,11 +39,11 @@ def record(url, its_facts, records, status=None):
     recording.close()
 
 
-def charge(url, run_id, names, rounds, *, dataset="digits", budget=3.0, filter="adaptive"):
-    """The run's charges in its ledger, the last round's without receipts."""
+def charge(url, run_id, names, rounds, *, budget, filter):
+    """The run's budgets and charges in its ledger, the last round's without receipts."""
     ledger = Ledger(url)
-    ledger.open_run(run_id, dataset, "some parts")
-    datasets = [f"{dataset}/{name}" for name in names]
+    ledger.open_run(run_id, "digits", "some parts")
+    datasets = [f"digits/{name}" for name in names]
     ledger.open_budgets(dict.fromkeys(datasets, Allowance(PrivacyBudget(budget, DELTA), filter)))
     for number in range(1, rounds + 1):
         ledger.reserve(run_id, number, EVENT, dict.fromkeys(datasets, 2), lambda *_: 2)
@@ -66,10 +72,9 @@ def some_runs(folder):
     """A folder with three runs: one that is finished, one in trouble that goes on, one that has not begun."""
     names = [f"client-{n:02d}" for n in range(30)]
     url = f"sqlite:///{folder / 'done' / 'ledger.db'}"
-    record(url, facts("done", rounds=12, seed=0), growing(names, 12), RunStatus.FINISHED)
-    charge(url, "done", names, 3)
+    record(url, facts("done", rounds=12, seed=0), growing(names, 12), RunStatus.FINISHED, charged=3)
     url = f"sqlite:///{folder / 'troubled' / 'ledger.db'}"
-    record(url, facts("troubled", rounds=8), troubled())
+    record(url, facts("troubled", rounds=8), troubled(), charged=0)
     record(f"sqlite:///{folder / 'begun' / 'ledger.db'}", facts("begun"), [])
     return folder
 

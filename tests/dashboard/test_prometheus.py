@@ -101,6 +101,7 @@ def test_a_run_is_told_of_as_it_stands(url):
         "view": "server",
         "accountant": "PLD",
         "delta": "1e-5",
+        "seeded": "false",
         "strategy": "fedavg",
     }
     assert told(samples, "run_round") == {"run-7": 3.0}
@@ -250,12 +251,12 @@ def test_of_runs_that_ended_the_newest_of_the_last_day_are_told_of():
 
 def test_a_run_drops_out_a_day_after_its_end(tmp_path):
     for name in ("old", "new"):
-        record(at(tmp_path, name), facts(name), growing(["a"], 1), RunStatus.FINISHED)
+        record(at(tmp_path, name), facts(name, seed=0), growing(["a"], 1), RunStatus.FINISHED)
     with sqlite3.connect(tmp_path / "old" / "ledger.db") as connection:
         connection.execute("UPDATE recorded_runs SET updated = updated - 90000")
     connection.close()
     samples = samples_of(asking(tmp_path))
-    assert told(samples, "run_info", "run", "status") == {("new", "finished"): 1.0}
+    assert told(samples, "run_info", "run", "status", "seeded") == {("new", "finished", "true"): 1.0}
     assert set(told(samples, "epsilon_budget")) == {"new"}
 
 
@@ -301,8 +302,9 @@ def test_the_files_of_ended_runs_are_not_kept_open(tmp_path):
     for name, status in (("ended", RunStatus.FINISHED), ("running", None)):
         record(at(tmp_path, name), facts(name), growing(["a"], 1), status)
     assert set(told(samples_of(asking(tmp_path)), "epsilon_budget")) == {"ended", "running"}
-    links = [file for file in Path("/proc/self/fd").iterdir() if file.is_symlink()]
-    assert {file.resolve().parent.name for file in links if file.resolve().name == "ledger.db"} == {"running"}
+    opened = [link.resolve() for link in Path("/proc/self/fd").iterdir() if link.is_symlink()]
+    mine = [file for file in opened if file.is_relative_to(tmp_path) and file.name == "ledger.db"]
+    assert {file.parent.name for file in mine} == {"running"}
 
 
 def test_a_store_that_cannot_be_read_hides_no_other(tmp_path, monkeypatch):

@@ -3,7 +3,7 @@
 import re
 from xml.etree import ElementTree
 
-from fedprivacy.figures import to_svg
+from fedprivacy.figures import spec_of, to_svg
 
 SVG = "{http://www.w3.org/2000/svg}"
 
@@ -77,5 +77,5 @@ def width(root):
 
 def rows(chart, *fields):
     """Every row of a chart's data that has these fields."""
-    datasets = chart.to_dict()["datasets"].values()
+    datasets = spec_of(chart)["datasets"].values()
     return [row for dataset in datasets for row in dataset if set(fields) <= set(row)]

@@ -5,8 +5,22 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from fedprivacy.figures import DARK, EXHAUSTED, GRID, INK, MUTED, PAPER, SPENDING, dark, epsilon_figure
+from fedprivacy.figures import (
+    DARK,
+    EXHAUSTED,
+    GRID,
+    INK,
+    MUTED,
+    PAPER,
+    SPENDING,
+    cost_figure,
+    dark,
+    epsilon_figure,
+    layered,
+    spec_of,
+)
 from fedprivacy.figures.colours import COSTS, RUNS
+from fedprivacy.figures.style import titled
 from tests.run_histories import alike, run_history
 
 TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
@@ -68,7 +82,7 @@ def test_no_two_colours_become_one_on_a_dark_page():
 
 
 def test_a_dark_figure_has_dark_colours_only():
-    spec = epsilon_figure(alike().series()).to_dict()
+    spec = spec_of(epsilon_figure(alike().series()))
     assert PAPER in str(spec) and INK in str(spec)
     darkened = str(dark(spec))
     assert not any(f"'{colour}'" in darkened for colour in DARK)
@@ -76,6 +90,9 @@ def test_a_dark_figure_has_dark_colours_only():
     assert INK in str(spec)
 
 
-def test_a_client_that_is_called_like_a_colour_keeps_its_name():
-    spec = dark(epsilon_figure(run_history({PAPER: lambda n: True}, 3).series()).to_dict())
-    assert PAPER in str(spec["datasets"])
+def test_what_is_called_like_a_colour_keeps_its_name():
+    history = run_history({PAPER: lambda n: True}, 3)
+    cost = dark(spec_of(cost_figure(history.costs(), history.series().facts)))
+    assert {row["client"] for rows in cost["datasets"].values() for row in rows if "client" in row} == {PAPER}
+    title = dark(spec_of(layered([], titled(PAPER, [[INK]], 400), 400)))["title"]
+    assert (title["text"], title["subtitle"]) == ([PAPER], [INK])

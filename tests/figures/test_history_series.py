@@ -47,10 +47,18 @@ def test_few_curves_are_whole_and_many_are_a_fan_with_its_edges_and_turns():
 
 
 def test_turns_are_bounded_and_spread_over_the_rounds():
-    joins = {f"client-{n}": (lambda r, n=n: r > n) for n in range(700)}
-    turns = run_history(joins, rounds=710, quota=10).series().turns
-    assert 200 <= len(turns) <= MOST_TURNS
-    assert turns[0][0] < 30 and turns[-1][0] > 690
+    """Every client is exhausted at an epsilon of its own."""
+    joins = {f"client-{n}": (lambda r, n=n: r > n // 20) for n in range(1200)}
+    history = run_history(joins, rounds=70, quota=10)
+    rounds = [
+        replace(
+            record, spent={c: replace(s, epsilon=s.epsilon + n / 1e6) for n, (c, s) in enumerate(record.spent.items())}
+        )
+        for record in history.rounds
+    ]
+    turns = replace(history, rounds=tuple(rounds)).series().turns
+    assert MOST_TURNS / 2 <= len(turns) <= MOST_TURNS
+    assert turns[0][0] == 10 and turns[-1][0] == 69
 
 
 def test_long_runs_are_thinned():

@@ -16,5 +16,7 @@ export async function drawn(spec) {
   await loading;
   const element = document.createElement("div");
   const { view } = await window.vegaEmbed(element, spec, OPTIONS);
-  return { element, view, width: element.querySelector("svg").width.baseVal.value };
+  const svg = element.querySelector("svg");
+  svg.setAttribute("aria-hidden", "true"); // the card around it says what it shows, in words
+  return { element, view, width: svg.width.baseVal.value };
 }
