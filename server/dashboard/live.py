@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 import time
 from collections.abc import AsyncIterator
@@ -61,11 +62,22 @@ class Pulse:
 
 
 class Listeners:
-    """Counts the open streams, and keeps the pulse of each store that somebody listens to."""
+    """Counts the open streams, keeps the pulse of each store that somebody listens to, and ends all streams at once."""
 
     def __init__(self) -> None:
         self.count = 0
         self._pulses: dict[RunStore, Pulse] = {}
+        self._stopped = asyncio.Event()
+
+    def stop(self) -> None:
+        """Let every stream end: none would by itself, and a server that stops waits for them."""
+        self._stopped.set()
+
+    async def pause(self, seconds: float) -> bool:
+        """Wait; whether the streams go on."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopped.wait(), seconds)
+        return not self._stopped.is_set()
 
     def pulse(self, store: RunStore) -> Pulse:
         """The pulse of a store."""
@@ -97,19 +109,20 @@ async def run_events(
     """A run's finished rounds and changes of phase, as they happen; first of all how it stands."""
     listeners: Listeners = request.app.state.listeners
     seen = int(last_event_id) if last_event_id.isdecimal() else -1
-    return listeners.stream(_of_run(listeners.pulse(found.store), found.run_id, request.app.state.catalogue, seen))
+    return listeners.stream(_of_run(listeners, found, request.app.state.catalogue, seen))
 
 
 @live.get("/events", responses=_STREAM, response_class=StreamingResponse)
 async def all_events(request: Request, runs: Runs) -> StreamingResponse:
     """Runs that begin and end."""
     listeners: Listeners = request.app.state.listeners
-    return listeners.stream(_of_all(runs))
+    return listeners.stream(_of_all(listeners, runs))
 
 
-async def _of_run(pulse: Pulse, run_id: str, runs: Catalogue, seen: int) -> AsyncIterator[str]:
+async def _of_run(listeners: Listeners, found: Found, runs: Catalogue, seen: int) -> AsyncIterator[str]:
+    pulse, run_id = listeners.pulse(found.store), found.run_id
     changes, said_at = -1, time.monotonic()
-    while True:
+    while await listeners.pause(INTERVAL if changes >= 0 else 0.0):
         try:
             now = await pulse.changes_of(run_id)
             if now != changes:
@@ -124,7 +137,6 @@ async def _of_run(pulse: Pulse, run_id: str, runs: Catalogue, seen: int) -> Asyn
         if time.monotonic() - said_at > HEARTBEAT:
             said_at = time.monotonic()
             yield ": still here\n\n"
-        await asyncio.sleep(INTERVAL)
 
 
 def _news(found: Found, seen: int) -> tuple[str, int]:
@@ -136,10 +148,10 @@ def _news(found: Found, seen: int) -> tuple[str, int]:
     return _event("round", data, id=run.last.round), run.last.round
 
 
-async def _of_all(runs: Catalogue) -> AsyncIterator[str]:
+async def _of_all(listeners: Listeners, runs: Catalogue) -> AsyncIterator[str]:
     known: list[tuple[str, str]] | None = None
     said_at = time.monotonic()
-    while True:
+    while await listeners.pause(0.0 if known is None else LISTING_INTERVAL):
         listing = await to_thread.run_sync(runs.listing)
         now = [(run.facts.run_id, str(run.status)) for run in listing.runs]
         if now != known:
@@ -148,7 +160,6 @@ async def _of_all(runs: Catalogue) -> AsyncIterator[str]:
         if time.monotonic() - said_at > HEARTBEAT:
             said_at = time.monotonic()
             yield ": still here\n\n"
-        await asyncio.sleep(LISTING_INTERVAL)
 
 
 def _event(name: str, data: dict[str, Any], id: int | None = None) -> str:

@@ -14,6 +14,7 @@ import uvicorn
 
 from server.dashboard.app import dashboard_app
 from server.dashboard.catalogue import Catalogue
+from server.dashboard.live import Listeners
 from server.dashboard.security import Door, checked_token, is_loopback, new_token
 
 TOKEN = "FEDPRIVACY_DASHBOARD_TOKEN"
@@ -125,7 +126,7 @@ def serve(catalogue: Catalogue, address: Address, opened: Callable[[Opened], Non
         access_log=False,
         ws="none",
         server_header=False,
-        timeout_graceful_shutdown=1,  # streams of events never end by themselves
+        timeout_graceful_shutdown=3,
     )
     try:
         socket = config.bind_socket()
@@ -135,9 +136,8 @@ def serve(catalogue: Catalogue, address: Address, opened: Callable[[Opened], Non
             "this machine."
         ) from refused
     url = f"{address.scheme}://{_in_url(address.host)}:{socket.getsockname()[1]}/"
-    _Server(
-        config, lambda: opened(Opened(url, made, token is not None, address.public and not address.certificate))
-    ).run([socket])
+    page = Opened(url, made, token is not None, address.public and not address.certificate)
+    Server(config, app.state.listeners, lambda: opened(page)).run([socket])
 
 
 def end_with_stdin() -> None:
@@ -150,18 +150,30 @@ def end_with_stdin() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-class _Server(uvicorn.Server):
-    """A server that says when it answers."""
+class Server(uvicorn.Server):
+    """A server that says when it answers, and ends its streams when it ends.
 
-    def __init__(self, config: uvicorn.Config, started: Callable[[], None]) -> None:
+    Args:
+        config: of the server.
+        listeners: who listens to streams.
+        on_start: called when it answers.
+    """
+
+    def __init__(self, config: uvicorn.Config, listeners: Listeners, on_start: Callable[[], None]) -> None:
         super().__init__(config)
-        self._on_start = started
+        self._listeners = listeners
+        self._on_start = on_start
 
     async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
         """Start to listen."""
         await super().startup(sockets)  # type: ignore[arg-type]
         if self.started:
             self._on_start()
+
+    async def shutdown(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        """Stop to listen."""
+        self._listeners.stop()
+        await super().shutdown(sockets)  # type: ignore[arg-type]
 
 
 def _in_url(host: str) -> str:

@@ -15,6 +15,7 @@ from fedprivacy.run_store.schema import RunStatus
 from server.dashboard.app import dashboard_app
 from server.dashboard.catalogue import Catalogue
 from server.dashboard.security import Door
+from server.dashboard.serving import Server
 from tests.run_store.made_up import DELTA, facts, finished, growing, spent
 
 EVENT = PoissonSampledGaussian(0.1, 1.5, NeighbouringRelation.ZERO_OUT)
@@ -89,8 +90,8 @@ def asking(*sources, token=None):
 def serving(*sources, token=None):
     """The address of a dashboard that listens."""
     app = dashboard_app(Catalogue([str(source) for source in sources]), Door(token))
-    config = uvicorn.Config(app, port=0, log_level="warning", timeout_graceful_shutdown=1)
-    server = uvicorn.Server(config)
+    config = uvicorn.Config(app, port=0, log_level="warning", ws="none", timeout_graceful_shutdown=3)
+    server = Server(config, app.state.listeners, lambda: None)
     socket = config.bind_socket()
     thread = threading.Thread(target=server.run, args=([socket],), daemon=True)
     thread.start()
