@@ -40,6 +40,7 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.accountant
 	$(BIN)/python -m benchmarks.accounting_share
 	$(BIN)/python -m benchmarks.ledger
+	$(BIN)/python -m benchmarks.dashboard
 
 deploy-demo: $(VENV)/.installed-run
 	$(BIN)/fedprivacy deploy demo

@@ -232,6 +232,7 @@ def _what_next(history: RunHistory, config: RunConfig) -> str:
         f"no client above epsilon {epsilon_text(last.max_epsilon, config.epsilon)}.\n"
         f"{_about_seed(config.seed)}\n"
         f"Report: {Path(config.out) / REPORT}\n"
+        f"In a browser, with all runs: [bold]{command} dashboard[/]\n"
         f"Next: [bold]{command} plan --epsilon 1[/] shows what a tighter budget costs, "
         f"[bold]{command} simulate --epsilon 1[/] runs it."
     )

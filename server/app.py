@@ -28,7 +28,7 @@ from fedprivacy.tasks import load_task
 from fedprivacy.wording import epsilon_text
 from server.recorder import Recorder
 from server.strategies import build_strategy
-from server.trackers import Tracker, build
+from server.trackers import build_trackers
 
 log = logging.getLogger("fedprivacy.server")
 flower_log = logging.getLogger("flwr")
@@ -56,7 +56,7 @@ def server_app(*observers: Observer, config: RunConfig | None = None) -> ServerA
             plan,
             run_id,
             ledger_url=lambda: strategy.ledger_url,
-            trackers=_trackers(settings.trackers),
+            trackers=build_trackers(settings.trackers),
             resume_from=resume.round if resume else None,
         )
         if resume:
@@ -82,12 +82,6 @@ def server_app(*observers: Observer, config: RunConfig | None = None) -> ServerA
         flower_log.info("Results are in %s.", recorder.folder.absolute())
 
     return app
-
-
-def _trackers(names: str) -> dict[str, Tracker]:
-    """The trackers that a setting names, separated by commas."""
-    wanted = list(dict.fromkeys(name.strip() for name in names.split(",") if name.strip()))
-    return dict(zip(wanted, build(wanted), strict=True))
 
 
 def going_on(finished: int, rounds: int) -> str:

@@ -43,8 +43,9 @@ def test_the_page_asks_for_the_token_and_remembers_it(locked):
     answer = locked.get("/", follow_redirects=False)
     assert (answer.status_code, answer.headers["location"]) == (303, "/login")
     assert locked.get("/login").status_code == 200
-    wrong = locked.post("/login", data={"token": "wrong"}, follow_redirects=False)
-    assert wrong.status_code == 401 and "set-cookie" not in wrong.headers
+    for form in ({"token": "wrong"}, {}, {"token": TOKEN, "more": "x" * 10_000}, {"token": "\N{SNOWMAN}"}):
+        wrong = locked.post("/login", data=form, follow_redirects=False)
+        assert wrong.status_code == 401 and "set-cookie" not in wrong.headers
     right = locked.post("/login", data={"token": TOKEN}, follow_redirects=False)
     cookie = right.headers["set-cookie"].lower()
     assert "httponly" in cookie and "samesite=strict" in cookie and TOKEN not in cookie
