@@ -199,6 +199,7 @@ def test_a_late_receipt_confirms_its_charge_and_its_update_is_not_averaged(plan,
     with caplog.at_level(logging.WARNING, "fedprivacy.server"):
         records = start(replace_timeout(plan), grid).records
     assert [record.failures for record in records] == [{"hospital-1": "no-reply"}, {}, {}]
+    assert [record.unreconciled for record in records] == [("hospital-1",), (), ()]
     assert "hospital-1 answered round 1 too late; its charge is confirmed" in caplog.text
     assert [charge["state"] for charge in charges_of(plan, "hospital-1")] == [ChargeState.COMMITTED] * 3
 
@@ -383,6 +384,7 @@ def test_a_refusal_by_a_client_that_was_asked_twice_voids_nothing(plan, tmp_path
     assert records[0].failures == {"hospital-1": "no-key"}
     states = [charge["state"] for charge in charges_of(plan, "hospital-1")]
     assert states == ["reserved", "void", "void"]
+    assert [record.unreconciled for record in records] == [("hospital-1",)] * len(records)
     assert grid.odometer(plan, "hospital-1").history() == {plan.event(): 2}
 
 

@@ -12,6 +12,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx, FedTrimmedAvg, Kru
 from fedprivacy.accounting import FILTERS, pld
 from fedprivacy.dpsgd import DPSGD
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, RoundFailedError, TooFewClientsError, private_client
+from fedprivacy.flower.checkpoint import load_checkpoint
 from fedprivacy.flower.records import RECEIPT, Receipt
 from fedprivacy.ledger import Ledger, LedgerError
 from tests.flower.blobs import Blobs, PrivateSizes, plan_of
@@ -353,6 +354,25 @@ def test_no_reply_is_named_and_stays_charged(ledger_url):
     strategy.start(LossyGrid(private_client(plan.task, plan.config), 4, {}))
     assert [record.failures for record in records] == [{}, {"client-2": "no-reply"}, {"client-2": "no-reply"}]
     assert records[-1].spent["client-2"] == replace(records[-1].spent["client-0"], client_id="client-2")
+    assert [record.unreconciled for record in records] == [(), ("client-2",), ("client-2",)]
+
+
+def test_a_charge_without_a_receipt_is_still_named_when_the_run_goes_on(ledger_url, tmp_path):
+    class Killed(Exception):
+        pass
+
+    def kill(record):
+        if record.round == 2:
+            raise Killed
+
+    plan, records = plan_of(Blobs(), rounds=2, round_timeout=0.3, ledger=ledger_url), []
+    client = private_client(plan.task, plan.config)
+    with pytest.raises(Killed):
+        PrivateStrategy(FedAvg(**SAMPLING), plan, observers=[kill], checkpoints=tmp_path).start(LossyGrid(client, 4, {}))
+    resume = load_checkpoint(tmp_path)
+    strategy = PrivateStrategy(FedAvg(**SAMPLING), plan, observers=[records.append], resume=resume)
+    strategy.start(InProcessGrid(client, 4, {}))
+    assert [(record.round, record.failures, record.unreconciled) for record in records] == [(2, {}, ("client-2",))]
 
 
 def test_an_answer_that_comes_twice_or_for_another_round_counts_once(ledger_url):
