@@ -82,7 +82,6 @@ def simulate(
     from fedprivacy.resuming import plan_of
     from fedprivacy.terminal import RoundProgress, client_table, failures
     from server.app import going_on, server_app
-    from server.dashboard.beside import wait_for_reader
 
     plan = plan_of(_default_seed(settings) | settings)
     config = replace(plan.config, out=plan.config.out or new_run_folder(plan.task.name))
@@ -102,6 +101,8 @@ def simulate(
             _OUT.print(f"[yellow]{escape(line)}")
         _OUT.print(_what_next(history, config))
         if dashboard:
+            from server.dashboard.beside import wait_for_reader
+
             wait_for_reader(console)
 
 

@@ -20,7 +20,7 @@ INTERVAL = 0.25
 """Seconds between two writes: rounds that come faster are written together, and the ledger is free in between."""
 
 SHARE = 0.02
-"""Largest part of the time that writing may take: the rounds of very many clients are written together, too."""
+"""Of a core, the most that writing may take: the rounds of very many clients are written together, too."""
 
 HEARTBEAT = 10.0
 """Seconds after which a run that has nothing to say gives a sign of life."""
@@ -77,16 +77,17 @@ class StoreFeed:
         while True:
             self._something.wait(HEARTBEAT)
             self._something.clear()
-            ending, began = self._status, time.monotonic()
+            ending, began = self._status, time.thread_time()
             try:
-                recording = recording or RunRecording(self._url, self._facts)
+                if recording is None:
+                    recording, began = RunRecording(self._url, self._facts), time.thread_time()
                 self._write(recording, ending)
                 self._failing = False
             except LedgerError as error:
                 self._complain(error)
             if ending is not None:
                 break
-            self._ended.wait(min(max(INTERVAL, (time.monotonic() - began) / SHARE), HEARTBEAT))
+            self._ended.wait(min(max(INTERVAL, (time.thread_time() - began) / SHARE), HEARTBEAT))
         if recording:
             recording.close()
 

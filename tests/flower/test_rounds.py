@@ -368,7 +368,9 @@ def test_a_charge_without_a_receipt_is_still_named_when_the_run_goes_on(ledger_u
     plan, records = plan_of(Blobs(), rounds=2, round_timeout=0.3, ledger=ledger_url), []
     client = private_client(plan.task, plan.config)
     with pytest.raises(Killed):
-        PrivateStrategy(FedAvg(**SAMPLING), plan, observers=[kill], checkpoints=tmp_path).start(LossyGrid(client, 4, {}))
+        PrivateStrategy(FedAvg(**SAMPLING), plan, observers=[kill], checkpoints=tmp_path).start(
+            LossyGrid(client, 4, {})
+        )
     resume = load_checkpoint(tmp_path)
     strategy = PrivateStrategy(FedAvg(**SAMPLING), plan, observers=[records.append], resume=resume)
     strategy.start(InProcessGrid(client, 4, {}))
