@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-MOST_ROUNDS = 500
+MOST_ROUNDS = 300
 """More rounds than this are thinned: a plot has no more pixels."""
 
 MOST_CURVES = 20
@@ -24,7 +24,7 @@ MOST_CURVES = 20
 MOST_CHOSEN = 10
 """Clients that can be drawn on top of a fan."""
 
-MOST_TURNS = 500
+MOST_TURNS = 200
 """Exhaustions that are marked in a fan."""
 
 

@@ -173,11 +173,17 @@ class RunStore:
         return self._read(lambda connection: sorted(map(float, connection.scalars(wanted).all())))
 
     def turns(self, run_id: str, most: int) -> list[tuple[int, float]]:
-        """In which rounds clients were exhausted, and at which epsilon; at most so many different ones."""
+        """In which rounds clients were exhausted, and at which epsilon; of more than so many clients every so many."""
         turn, epsilon = recorded_clients.c.exhausted_in, recorded_clients.c.epsilon
-        exhausted = recorded_clients.c.run_id == run_id, turn.is_not(None), epsilon.is_not(None)
-        wanted = select(turn, epsilon).where(*exhausted).distinct().order_by(turn, epsilon).limit(most)
-        return self._read(lambda connection: [(int(n), float(e)) for n, e in connection.execute(wanted)])
+        exhausted = and_(recorded_clients.c.run_id == run_id, turn.is_not(None), epsilon.is_not(None))
+
+        def work(connection: Connection) -> list[tuple[int, float]]:
+            count = connection.scalar(select(func.count()).select_from(recorded_clients).where(exhausted)) or 0
+            some = recorded_clients.c.number % max(1, math.ceil(count / most)) == 0
+            wanted = select(turn, epsilon).where(exhausted, some).distinct().order_by(turn, epsilon).limit(most)
+            return [(int(number), float(spent)) for number, spent in connection.execute(wanted)]
+
+        return self._read(work)
 
     def curves(self, run_id: str, clients: Sequence[StoredClient], rounds: Sequence[int]) -> ClientCurves:
         """The epsilons of some clients after some rounds."""

@@ -16,7 +16,7 @@ from fedprivacy.series import RunFacts
 
 log = logging.getLogger("fedprivacy.server")
 
-INTERVAL = 0.25
+INTERVAL = 0.5
 """Seconds between two writes: rounds that come faster are written together, and the ledger is free in between."""
 
 SHARE = 0.02

@@ -249,3 +249,17 @@ def test_audits_are_kept_in_their_order(store, url):
     record_audits(url, "run-1", found)
     assert store.audits("run-1") == found
     assert store.changes()["run-1"][0] > changes, "who watches is told"
+
+
+def test_of_many_exhaustions_some_of_every_time_are_read(store, url):
+    names = [f"client-{n:03d}" for n in range(300)]
+    rounds = [finished(0, [spent(name, 0.0) for name in names])]
+    for number in (1, 2, 3):
+        accounts = [
+            spent(name, 0.001 * n + number, steps_left=0 if n < 100 * number else 4) for n, name in enumerate(names)
+        ]
+        rounds.append(finished(number, accounts))
+    record(url, rounds)
+    assert len(store.turns("run-1", 1000)) == 300
+    some = store.turns("run-1", 60)
+    assert len(some) == 60 and {turn for turn, _ in some} == {1, 2, 3}

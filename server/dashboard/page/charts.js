@@ -11,9 +11,11 @@ const RESIZED = 200;
 const PNG_SCALE = 2;
 
 // The server is told the width of a plot between its axes: what labels take beside it is learnt from the last drawing.
-const BESIDE = 150;
+// The first one may be a little off: to draw it twice would take twice as long.
+const BESIDE = 110;
 const NARROWEST = 200;
-const TOLERANCE = 6;
+const LEAST = 0.85;
+const MOST = 1.08;
 
 let made = 0;
 
@@ -24,7 +26,7 @@ export class FigureCard {
   #view = null;
   #turn = 0;
   #width = 0;
-  #beside = BESIDE;
+  #beside;
   #fresh;
 
   /**
@@ -33,9 +35,11 @@ export class FigureCard {
    * @param source () to {path, query, name} of what to draw, or to words that say why there is nothing to draw.
    * @param kind a CSS class, for the size.
    * @param controls nodes beside the buttons.
+   * @param beside px that labels take beside the plot, about.
    */
-  constructor({ title, about, source, kind = "", controls = [] }) {
+  constructor({ title, about, source, kind = "", controls = [], beside = BESIDE }) {
     this.#source = source;
+    this.#beside = beside;
     this.#parts = build({ title, about, kind, controls });
     this.#fresh = keptFresh(this.element, () => this.#draw());
     this.#listen();
@@ -91,7 +95,7 @@ export class FigureCard {
   async #fitting(source) {
     const width = (this.#width = this.#parts.drawing.clientWidth);
     const [figure, spec] = await this.#drawnAs(source);
-    const fits = Math.abs(figure.width - width) <= TOLERANCE;
+    const fits = figure.width >= LEAST * width && figure.width <= MOST * width;
     const plot = width - this.#beside;
     this.#beside = figure.width - spec.width;
     if (fits || Math.max(plot, width - this.#beside) <= NARROWEST) {

@@ -1,6 +1,8 @@
-// A live run changes faster than anybody reads: what is out of sight waits, what is in sight changes once a second.
+// A live run changes faster than anybody reads: what is out of sight waits, what is in sight changes once a second, or
+// less often if that is much work: the machine may be the one that trains.
 
 const REST = 1_000;
+const REST_PER_WORK = 5;
 const NEAR = "500px";
 
 /**
@@ -18,8 +20,10 @@ export function keptFresh(element, refresh) {
     const turn = ++latest;
     old = false;
     resting = true;
+    const began = performance.now();
     await refresh();
-    setTimeout(() => turn === latest && wake(), REST);
+    const took = performance.now() - began;
+    setTimeout(() => turn === latest && wake(), Math.max(REST, REST_PER_WORK * took));
   }
 
   function wake() {

@@ -75,6 +75,7 @@ export class RunCharts {
         title: "Privacy loss by round",
         about: "Tick clients in the table below to draw them here.",
         source: this.#source("epsilon", () => ({ clients: allAt("clients") })),
+        beside: 230,
       }),
       tradeoff: new FigureCard({
         title: "Metric against privacy loss",
