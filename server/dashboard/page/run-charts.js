@@ -90,7 +90,7 @@ export class RunCharts {
       }),
       cost: new FigureCard({
         title: "What each round cost each client",
-        about: "How much a client's ε grew in a round; empty where it did not take part.",
+        about: "How much a client's ε grew; grey where it was not charged.",
         source: this.#source("cost"),
         kind: "wide",
       }),
