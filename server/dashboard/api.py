@@ -135,5 +135,5 @@ def audits(found: TheRun) -> models.Audits:
 def what_if(
     found: TheRun, noise_multiplier: Noise, client_id: Annotated[str, Query(max_length=500)] = ""
 ) -> models.Forecast:
-    """How many rounds a client's budget still allows at another noise multiplier; by default of who spent most."""
+    """How many rounds a client's budget still allows at another noise multiplier; by default of who runs out next."""
     return forecast(found, client_id, noise_multiplier)

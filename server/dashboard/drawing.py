@@ -81,7 +81,7 @@ class Wish:
     Attributes:
         metric: whose figure; empty: the run's first.
         clients: drawn on top of all, or the rows of the heat map.
-        client_id: whose budget a forecast is about; empty: of the one that spent most.
+        client_id: whose budget a forecast is about; empty: of the one that runs out next.
     """
 
     metric: str

@@ -12,6 +12,7 @@ from fedprivacy.accounting.calibration import LEAST_NOISE, MOST_NOISE
 from fedprivacy.budget import PrivacyBudget
 from fedprivacy.events import Event, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.ledger import Allowance
+from fedprivacy.rounds import ClientState
 from fedprivacy.run_store import ClientQuery
 from fedprivacy.run_store.records import StoredClient
 from fedprivacy.wording import budget_text, count_text, epsilon_text
@@ -30,7 +31,7 @@ def forecast(found: Found, client_id: str, noise_multiplier: float) -> models.Fo
 
     Args:
         found: the run.
-        client_id: whose budget; empty: of the client that spent most.
+        client_id: whose budget; empty: see `whose`.
         noise_multiplier: sigma of every further local step.
 
     Raises:
@@ -74,17 +75,18 @@ def rounds_by_noise(found: Found, client_id: str) -> tuple[StoredClient, list[tu
 
 
 def whose(found: Found, client_id: str) -> StoredClient:
-    """A client by name; the one that spent most if nobody is named.
+    """A client by name; if nobody is named, the one that runs out next, or once none is active that spent most.
 
     Raises:
         HTTPException: 404, no such client; 409, no client yet.
     """
     if client_id:
         return found.client(client_id)
-    _, most = found.store.clients(found.run_id, ClientQuery(limit=1))
-    if not most:
-        raise HTTPException(409, "No client has an account in this run yet.")
-    return most[0]
+    next_out = ClientQuery(sort="steps_left", descending=False, state=ClientState.ACTIVE, limit=1)
+    for query in (next_out, ClientQuery(limit=1)):
+        for client in found.store.clients(found.run_id, query)[1]:
+            return client
+    raise HTTPException(409, "No client has an account in this run yet.")
 
 
 def _account(found: Found, client: StoredClient) -> tuple[_Past, Allowance]:

@@ -120,7 +120,7 @@ def test_audits_stand_beside_the_guarantee(tmp_path):
 def test_what_if_tells_rounds_left_at_another_noise_multiplier(ask):
     low, high = (get(ask, "runs/done/forecast", noise_multiplier=sigma)["asked"] for sigma in (1.5, 6.0))
     assert 0 < low["rounds_left"] < high["rounds_left"] and low["allowed"] and high["allowed"]
-    assert get(ask, "runs/done/forecast", noise_multiplier=6.0)["client_id"] == "client-02"  # the first that spent all
+    assert get(ask, "runs/done/forecast", noise_multiplier=6.0)["client_id"] == "client-01"  # it runs out next
     numbers = ask.get(f"{API}/runs/done/figures/forecast.csv").text.splitlines()
     left = [int(line.split(",")[-1]) for line in numbers[1:]]
     assert left == sorted(left) and left[0] < left[-1] and len(left) == 13

@@ -55,10 +55,10 @@ export class WhatIf {
     this.#fresh.later();
   }
 
-  /** About this client; an empty one is whoever spent most. */
+  /** About this client; an empty one is who runs out next. */
   ask(clientId) {
     this.#clientId = clientId;
-    this.#chooser.label(clientId || "whoever spent most");
+    this.#chooser.label(clientId || "who runs out next");
     this.#drawn = null;
     this.#fresh.now();
   }
@@ -95,7 +95,7 @@ export class WhatIf {
   async #found(search, signal) {
     const path = runPath(this.#run.run_id, "/clients");
     const { total, clients } = await getJson(path, { search, limit: MOST_LISTED }, { signal });
-    const most = { value: "", content: [el("span", { class: "option-name" }, "whoever spent most")] };
+    const most = { value: "", content: [el("span", { class: "option-name" }, "who runs out next")] };
     const options = clients.map((client) => ({ value: client.client_id, content: content(client) }));
     return search ? { total, options } : { total: total + 1, options: [most, ...options] };
   }
