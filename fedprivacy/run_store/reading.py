@@ -35,21 +35,6 @@ from fedprivacy.series import ClientCurves, RoundPoint, RunFacts, Spread
 
 T = TypeVar("T")
 
-SORTABLE = (
-    "client_id",
-    "rounds",
-    "averaged",
-    "failed",
-    "steps",
-    "sampling_rate",
-    "epsilon",
-    "budget",
-    "share",
-    "steps_left",
-    "state",
-)
-"""Columns of clients that can be sorted by."""
-
 _FEW_NAMES = 8
 
 
@@ -58,7 +43,7 @@ class ClientQuery:
     """Which clients, in which order.
 
     Attributes:
-        sort: one of `SORTABLE`; equals stay in the order of enrolment.
+        sort: a column of `recorded_clients`; equals stay in the order of enrolment.
         descending: the largest first. What has no bound or no budget counts as the largest.
         search: a part of the name; empty: any.
         state: see `ClientState`; empty: any.
