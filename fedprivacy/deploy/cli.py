@@ -12,6 +12,7 @@ import typer
 from rich.console import Console
 
 from fedprivacy.plain_errors import plain_errors
+from fedprivacy.program import as_typed
 
 deploy_app = typer.Typer(no_args_is_help=True, help="Deploy on real hosts: make keys, rehearse on this one.")
 
@@ -100,6 +101,7 @@ def demo(
         )
     _OUT.print(client_table(read_history(result.out)))
     _OUT.print(f"Report: {result.out / REPORT}\nLogs: {result.logs}", highlight=False, soft_wrap=True)
+    _OUT.print(f"In a browser: {as_typed()} dashboard --store {result.out}", highlight=False, soft_wrap=True)
     _OUT.print("Next: docs/how-to/deploy.md does the same on real hosts, step by step.", highlight=False)
 
 
