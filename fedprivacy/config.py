@@ -29,6 +29,8 @@ CLIPPINGS = ("flat", "per-layer", "automatic", "adaptive")
 
 OPTIMIZERS = ("sgd", "adam", "adamw")
 
+TRACKERS = ("tensorboard", "mlflow", "wandb")
+
 BUILT_IN = {"digits": "fedprivacy.tasks.digits:Digits", "cancer": "fedprivacy.tasks.cancer:Cancer"}
 """Where the built-in tasks are defined, by name."""
 
@@ -108,7 +110,7 @@ class RunConfig:
         "",
     )
     trackers: str = _setting(
-        "Who else is told of every round, separated by commas: tensorboard, mlflow, wandb (offline). Each is an extra: "
+        f"Who else is told of every round, separated by commas: {', '.join(TRACKERS)} (offline). Each is an extra: "
         "pip install 'fedprivacy[tensorboard]'.",
         "",
     )
@@ -361,6 +363,11 @@ def _impossible(settings: Mapping[str, Value]) -> list[str]:
         problems += _optimizer_problems(settings)
     if "ledger" in settings:
         problems += _ledger_problems(str(settings["ledger"]))
+    problems += [
+        f"trackers names '{name}'; choose from {', '.join(TRACKERS)}, separated by commas."
+        for name in names_in(str(settings.get("trackers", "")))
+        if name not in TRACKERS
+    ]
     return problems
 
 
@@ -388,6 +395,11 @@ def _optimizer_problems(settings: Mapping[str, Value]) -> list[str]:
     except ValueError as error:
         return [str(error)]
     return []
+
+
+def names_in(setting: str) -> list[str]:
+    """Names that are separated by commas, each once."""
+    return list(dict.fromkeys(name.strip() for name in setting.split(",") if name.strip()))
 
 
 def _ledger_problems(url: str) -> list[str]:

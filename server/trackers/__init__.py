@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
-from fedprivacy.config import ConfigError
+from fedprivacy.config import ConfigError, names_in
 from server.trackers.feeding import Feed
 from server.trackers.mlflow import MlflowTracker
 from server.trackers.protocol import Tracker
@@ -16,42 +16,32 @@ TRACKERS: dict[str, Callable[[], Tracker]] = {
     "mlflow": MlflowTracker,
     "wandb": WandbTracker,
 }
-"""What makes a tracker, by name; the name is that of the extra, too."""
+"""What makes a tracker, by the name that the configuration and the extra have for it."""
 
-NAMES = tuple(TRACKERS)
-
-__all__ = ["NAMES", "TRACKERS", "Feed", "Tracker", "build", "build_trackers"]
+__all__ = ["TRACKERS", "Feed", "Tracker", "build_trackers"]
 
 
 def build_trackers(setting: str) -> dict[str, Tracker]:
-    """The trackers of the setting `trackers`, by name: names separated by commas; empty: none.
+    """The trackers of the setting `trackers`, by name, with their libraries loaded.
+
+    Args:
+        setting: names separated by commas, as the configuration has checked them; empty: none.
 
     Raises:
-        ConfigError: lists each name that is unknown, or whose library is not installed.
+        ConfigError: lists each whose library is not installed.
     """
-    names = list(dict.fromkeys(name.strip() for name in setting.split(",") if name.strip()))
-    return dict(zip(names, build(names), strict=True))
-
-
-def build(names: Iterable[str]) -> list[Tracker]:
-    """The named trackers, in this order, with their libraries loaded.
-
-    Raises:
-        ConfigError: lists each name that is unknown, or whose library is not installed.
-    """
-    trackers: list[Tracker] = []
+    trackers: dict[str, Tracker] = {}
     problems: list[str] = []
-    for name in names:
-        if name not in TRACKERS:
-            problems.append(f"trackers is '{name}'; choose from {', '.join(NAMES)}.")
-            continue
+    for name in names_in(setting):
         try:
-            trackers.append(TRACKERS[name]())
+            trackers[name] = TRACKERS[name]()
         except ModuleNotFoundError as error:
-            problems.append(f"trackers is '{name}', and this Python has no {error.name}; install 'fedprivacy[{name}]'.")
+            problems.append(
+                f"trackers names '{name}', and this Python has no {error.name}; install 'fedprivacy[{name}]'."
+            )
         except ImportError as error:
             problems.append(
-                f"trackers is '{name}', which cannot be loaded ({error}); install 'fedprivacy[{name}]' again."
+                f"trackers names '{name}', which cannot be loaded ({error}); install 'fedprivacy[{name}]' again."
             )
     if problems:
         raise ConfigError(problems)

@@ -16,9 +16,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedprivacy.config import ConfigError
+from fedprivacy.config import TRACKERS as NAMES
+from fedprivacy.config import ConfigError, resolve
 from fedprivacy.run_store.schema import RunStatus
-from server.trackers import NAMES, Feed, build, build_trackers
+from server.trackers import TRACKERS, Feed, build_trackers
 from server.trackers.public import scalars, settings
 from tests.server.tracked_run import FACTS, POINTS, point
 
@@ -149,7 +150,7 @@ def test_tensorboard_shows_settings_guarantee_and_status(tracked):
 
 
 def test_a_live_tensorboard_sees_each_round(tmp_path):
-    (tracker,) = build(["tensorboard"])
+    tracker = build_trackers("tensorboard")["tensorboard"]
     tracker.begin(FACTS, tmp_path)
     for each in POINTS[:2]:
         tracker.record(each)
@@ -162,7 +163,7 @@ def test_a_live_tensorboard_sees_each_round(tmp_path):
 
 def test_in_tensorboard_a_run_that_goes_on_replaces_the_rounds_that_are_run_again(tmp_path):
     for first, accuracies in [(0, [0.1, 0.2, 0.3]), (2, [0.7, 0.8])]:
-        (tracker,) = build(["tensorboard"])
+        tracker = build_trackers("tensorboard")["tensorboard"]
         tracker.begin(FACTS, tmp_path)
         for number, accuracy in enumerate(accuracies, first):
             tracker.record(point(number, loss=accuracy))
@@ -224,7 +225,7 @@ def own_store(tmp_path, monkeypatch):
 
 
 def test_mlflow_s_own_setting_says_where_the_runs_go(own_store, tmp_path):
-    (tracker,) = build(["mlflow"])
+    tracker = build_trackers("mlflow")["mlflow"]
     tracker.begin(FACTS, tmp_path / "run")
     tracker.record(POINTS[0])
     tracker.end(RunStatus.FAILED)
@@ -241,7 +242,7 @@ def test_in_mlflow_a_run_that_goes_on_stays_one_run(own_store, tmp_path):
 
     client = MlflowClient(tracking_uri=own_store)
     for points in (POINTS[:2], POINTS[2:]):
-        (tracker,) = build(["mlflow"])
+        tracker = build_trackers("mlflow")["mlflow"]
         tracker.begin(FACTS, tmp_path)
         assert only_run(client).info.status == "RUNNING"
         for each in points:
@@ -334,11 +335,15 @@ def test_the_setting_names_trackers_between_commas():
 
 def test_unknown_names_are_all_refused_with_the_remedy():
     with pytest.raises(ConfigError) as refused:
-        build_trackers("tensorbord,comet")
+        resolve({"trackers": "tensorbord, tensorboard,comet"})
     assert refused.value.problems == [
-        "trackers is 'tensorbord'; choose from tensorboard, mlflow, wandb.",
-        "trackers is 'comet'; choose from tensorboard, mlflow, wandb.",
+        f"trackers names '{name}'; choose from tensorboard, mlflow, wandb, separated by commas."
+        for name in ("tensorbord", "comet")
     ]
+
+
+def test_the_configuration_knows_every_tracker():
+    assert tuple(TRACKERS) == NAMES
 
 
 def test_missing_libraries_are_all_named_with_the_extra_that_brings_them(monkeypatch):
@@ -347,9 +352,9 @@ def test_missing_libraries_are_all_named_with_the_extra_that_brings_them(monkeyp
     for name in NAMES:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError) as refused:
-        build(NAMES)
+        build_trackers(",".join(NAMES))
     assert refused.value.problems == [
-        f"trackers is '{name}', and this Python has no {name}; install 'fedprivacy[{name}]'." for name in NAMES
+        f"trackers names '{name}', and this Python has no {name}; install 'fedprivacy[{name}]'." for name in NAMES
     ]
 
 
@@ -359,8 +364,8 @@ def test_a_folder_of_the_same_name_is_no_library(monkeypatch, tmp_path):
         monkeypatch.delitem(sys.modules, name)
     (tmp_path / "wandb").mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
-    with pytest.raises(ConfigError, match=r"trackers is 'wandb', which cannot be loaded .*'fedprivacy\[wandb\]'"):
-        build(["wandb"])
+    with pytest.raises(ConfigError, match=r"trackers names 'wandb', which cannot be loaded .*'fedprivacy\[wandb\]'"):
+        build_trackers("wandb")
 
 
 def test_every_tracker_is_an_extra():

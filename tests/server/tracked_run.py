@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from fedprivacy.series import RoundPoint, RunFacts, Spread
-from server.trackers import NAMES, Feed, build_trackers
+from server.trackers import TRACKERS, Feed, build_trackers
 
 FACTS = RunFacts(
     run_id="5f0c",
@@ -82,7 +82,7 @@ def main(folder):
 
     command.upgrade = None  # who calls it here fails: the ledger's migrations may be under way in another thread
     stay_offline()
-    trackers = build_trackers(",".join(NAMES))
+    trackers = build_trackers(",".join(TRACKERS))
     trackers["wandb"].record = saying_something(trackers["wandb"].record)
     feed = Feed(trackers)
     feed.begin(FACTS, folder)
