@@ -8,7 +8,6 @@ import time
 from collections import deque
 from collections.abc import Iterable
 
-from fedprivacy.ledger import LedgerError
 from fedprivacy.rounds import Phase, RoundRecord
 from fedprivacy.run_store import RunRecording
 from fedprivacy.run_store.schema import RunStatus
@@ -67,10 +66,7 @@ class StoreFeed:
         self._something.set()
         self._thread.join(PATIENCE)
         if self._thread.is_alive() or self._failing:
-            log.warning(
-                "The run store lacks the end of this run; the run's folder has all of it, and 'fedprivacy simulate "
-                "--resume' writes it anew."
-            )
+            log.warning("The run store lacks the end of this run; the run's folder has all of it.")
 
     def _work(self) -> None:
         recording: RunRecording | None = None
@@ -83,7 +79,7 @@ class StoreFeed:
                     recording, began = RunRecording(self._url, self._facts), time.thread_time()
                 self._write(recording, ending)
                 self._failing = False
-            except LedgerError as error:
+            except Exception as error:  # whatever it is: a run does not end because nobody can watch it
                 self._complain(error)
             if ending is not None:
                 break
@@ -102,7 +98,7 @@ class StoreFeed:
             recording.end(ending)
         recording.flush()
 
-    def _complain(self, error: LedgerError) -> None:
+    def _complain(self, error: Exception) -> None:
         if not self._failing:
             log.warning("The run store cannot be written, and is tried again; the run goes on. %s", error)
         self._failing = True

@@ -103,9 +103,10 @@ def test_a_run_whose_budgets_are_spent_is_stopped(tmp_path):
     assert found.status is RunStatus.STOPPED and found.last.point.round == len(history.rounds) < 4
 
 
-def test_a_store_that_fails_stops_no_run_and_is_said_once(tmp_path, monkeypatch, caplog):
+@pytest.mark.parametrize("kind", [LedgerError, RuntimeError])
+def test_a_store_that_fails_stops_no_run_and_is_said_once(tmp_path, monkeypatch, caplog, kind):
     def refuse(*_):
-        raise LedgerError("the disk is full")
+        raise kind("the disk is full")
 
     monkeypatch.setattr(run_store_writing.RunRecording, "flush", refuse)
     with caplog.at_level(logging.WARNING, "fedprivacy.server"):
