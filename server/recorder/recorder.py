@@ -55,8 +55,9 @@ class Recorder:
 
     def __call__(self, record: RoundRecord) -> None:
         """Write a finished round, and tell everybody."""
+        store = self._opened_store()  # of a run that goes on, it takes in the folder's rounds: those before this one
         self._write(record)
-        self._opened_store().add(record)
+        store.add(record)
         self._trackers.record(record.point)
 
     def on_phase(self, phase: Phase) -> None:
