@@ -1,5 +1,6 @@
 """`fedprivacy simulate` and `plan`, from the command line, as a user types them."""
 
+import contextlib
 import json
 import os
 import subprocess
@@ -8,8 +9,10 @@ from pathlib import Path
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 from fedprivacy.accounting import pld
+from fedprivacy.cli import app
 from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.history import RunFolderError, read_history
 from fedprivacy.tasks import load_task
@@ -19,7 +22,15 @@ ENVIRONMENT = os.environ | {"COLUMNS": "120", "NO_COLOR": "1"}
 
 
 def fedprivacy(*arguments, cwd, code=0):
-    """Run the command line and return what it printed."""
+    """Run the command line in this process, which has loaded everything already, and return what it printed."""
+    with contextlib.chdir(cwd):
+        run = CliRunner().invoke(app, arguments, env={"COLUMNS": "120", "NO_COLOR": "1"})
+    assert run.exit_code == code, run.output
+    return run
+
+
+def started(*arguments, cwd, code=0):
+    """Run the command line as a user does, in a process of its own, and return what it printed."""
     command = [sys.executable, "-m", "fedprivacy", *arguments]
     run = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=ENVIRONMENT, check=False)
     assert run.returncode == code, run.stderr
@@ -30,11 +41,11 @@ def fedprivacy(*arguments, cwd, code=0):
 def main_job(tmp_path_factory):
     """The main job with its default settings, run once: (folder, what it printed)."""
     folder = tmp_path_factory.mktemp("main-job")
-    return folder, fedprivacy("simulate", cwd=folder)
+    return folder, started("simulate", cwd=folder)
 
 
-def summary(*arguments, cwd):
-    return json.loads(fedprivacy("simulate", "--json", *arguments, cwd=cwd).stdout)
+def summary(*arguments, cwd, run=fedprivacy):
+    return json.loads(run("simulate", "--json", *arguments, cwd=cwd).stdout)
 
 
 def test_the_main_job_learns_digits_within_epsilon_3(main_job):
@@ -91,7 +102,7 @@ def test_the_saved_model_is_the_one_that_was_measured(main_job):
 
 def test_the_same_seed_writes_the_same_bytes_and_another_seed_does_not(tmp_path):
     for name, seed in (("a", 5), ("b", 5), ("c", 6)):
-        summary("--rounds", "3", "--seed", str(seed), "--out", name, cwd=tmp_path)
+        summary("--rounds", "3", "--seed", str(seed), "--out", name, cwd=tmp_path, run=started)
     contents = [(tmp_path / name / "rounds.jsonl").read_bytes() for name in "abc"]
     models = [(tmp_path / name / "model.safetensors").read_bytes() for name in "abc"]
     assert contents[0] == contents[1] != contents[2]
@@ -110,7 +121,7 @@ def test_two_runs_of_one_round_on_one_ledger_report_the_epsilon_of_two(tmp_path)
 def test_a_run_of_exhausted_clients_ends_well_and_reports_what_they_had_spent(tmp_path):
     options = ("--rounds", "2", "--ledger", "sqlite:///shared.db")
     first = summary(*options, cwd=tmp_path)
-    again = fedprivacy("simulate", "--json", *options, cwd=tmp_path)
+    again = started("simulate", "--json", *options, cwd=tmp_path)
     assert "no client has budget left" in again.stderr
     report = json.loads(again.stdout)
     assert (report["rounds"], report["max_epsilon"]) == (0, first["max_epsilon"])
@@ -181,7 +192,7 @@ def test_the_plan_counts_what_a_shared_ledger_holds(tmp_path):
 
 def test_ray_gives_the_same_run_as_the_in_process_engine(tmp_path):
     options = ("--rounds", "2", "--clients", "3", "--seed", "3")
-    ray = summary(*options, "--engine", "ray", "--out", "ray", cwd=tmp_path)
+    ray = summary(*options, "--engine", "ray", "--out", "ray", cwd=tmp_path, run=started)
     here = summary(*options, "--out", "here", cwd=tmp_path)
     assert ray["clients"] == here["clients"]
     assert ray["accuracy"] == pytest.approx(here["accuracy"], abs=0.01)
@@ -190,7 +201,7 @@ def test_ray_gives_the_same_run_as_the_in_process_engine(tmp_path):
 def test_a_mistake_is_as_clear_on_ray(tmp_path):
     options = ("--rounds", "1", "--clients", "3", "--out", "run")
     summary(*options, cwd=tmp_path)
-    refused = fedprivacy("simulate", *options, "--engine", "ray", cwd=tmp_path, code=2)
+    refused = started("simulate", *options, "--engine", "ray", cwd=tmp_path, code=2)
     assert "already holds a run" in refused.stderr
 
 

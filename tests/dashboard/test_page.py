@@ -132,6 +132,7 @@ def test_clients_that_are_chosen_are_drawn_on_the_figure(browser, address):
         choose(page, "done")
         shown(page)
         page.get_by_label("client-07").first.check()
+        page.locator("#charts").scroll_into_view_if_needed()
         expect(page.locator("#charts svg.marks", has_text="Largest privacy loss").first).to_contain_text("client-07")
 
 
