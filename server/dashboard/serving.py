@@ -122,6 +122,7 @@ def serve(catalogue: Catalogue, address: Address, opened: Callable[[Opened], Non
         port=address.port,
         ssl_certfile=address.certificate,
         ssl_keyfile=address.key,
+        log_config=None,  # uvicorn's own would close every handler that the program has
         log_level="warning",
         access_log=False,
         ws="none",

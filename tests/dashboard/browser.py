@@ -4,7 +4,7 @@ import contextlib
 import shutil
 from urllib.parse import urlsplit
 
-from playwright.sync_api import sync_playwright
+from playwright.sync_api import expect, sync_playwright
 
 PROGRAMS = ("chromium", "chromium-browser", "google-chrome")
 ARGUMENTS = (
@@ -26,6 +26,7 @@ def find_chromium():
 def chromium():
     """A browser."""
     with sync_playwright() as playwright:
+        expect.set_options(timeout=20_000)  # three test processes share two cores
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=list(ARGUMENTS))
         yield browser
         browser.close()

@@ -90,7 +90,7 @@ def asking(*sources, token=None):
 def serving(*sources, token=None):
     """The address of a dashboard that listens."""
     app = dashboard_app(Catalogue([str(source) for source in sources]), Door(token))
-    config = uvicorn.Config(app, port=0, log_level="warning", ws="none", timeout_graceful_shutdown=3)
+    config = uvicorn.Config(app, port=0, log_config=None, log_level="warning", ws="none", timeout_graceful_shutdown=3)
     server = Server(config, app.state.listeners, lambda: None)
     socket = config.bind_socket()
     thread = threading.Thread(target=server.run, args=([socket],), daemon=True)

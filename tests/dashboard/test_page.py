@@ -94,7 +94,7 @@ def test_everything_on_the_page_changes_with_a_round(browser, tmp_path):
         recording.enter(Phase(Stage.TRAINING, 9, 5))
         recording.flush()
         expect(page.locator("#progress-words")).to_have_text(re.compile("8 of 9"), timeout=2000)
-        expect(title).to_contain_text("After 8 rounds", timeout=4000)
+        expect(title).to_contain_text("After 8 rounds", timeout=30_000)  # it rests as long as drawing is work
         expect(page.locator("#phase")).to_contain_text("5 clients")
         page.locator("#client-table").scroll_into_view_if_needed()
         expect(page.locator("#client-table tbody tr").first).to_contain_text("3.00")
@@ -133,7 +133,8 @@ def test_clients_that_are_chosen_are_drawn_on_the_figure(browser, address):
         shown(page)
         page.get_by_label("client-07").first.check()
         page.locator("#charts").scroll_into_view_if_needed()
-        expect(page.locator("#charts svg.marks", has_text="Largest privacy loss").first).to_contain_text("client-07")
+        drawn = page.locator("#charts svg.marks", has_text="Largest privacy loss").first
+        expect(drawn).to_contain_text("client-07", timeout=30_000)
 
 
 def choose(page, name):
@@ -182,8 +183,8 @@ def test_a_chart_is_downloaded_as_png_and_csv(browser, address):
     with opened(browser) as page:
         page.goto(address)
         choose(page, "done")
-        shown(page)
         card = page.locator("#charts > *").first
+        card.locator("svg.marks").wait_for()
         with page.expect_download() as png:
             card.get_by_role("button", name="PNG").click()
         assert png.value.path().read_bytes().startswith(b"\x89PNG\r\n")
