@@ -25,8 +25,11 @@ from fedprivacy.keystream import Reader
 ROUNDING_ALLOWANCE = 2.0**-12
 """By how much the sensitivity may exceed the clipping norm, relative: half for the lattice, half for float32 sums."""
 
-LARGEST_SUM = 2.0**52
-"""Where a coordinate of the sum saturates, in steps of the lattice; float64 counts to twice as much."""
+LARGEST_SUM = 2.0**50
+"""Where a coordinate of the sum saturates, in steps of the lattice."""
+
+_CENTRE = 1.5 * 2.0**52
+"""Between 2^52 and 2^53, float64 holds whole numbers only: what is added to this many steps is rounded to steps."""
 
 Draws = NDArray[np.float64]
 
@@ -51,8 +54,9 @@ def add_lattice_noise(total: Tensor, scale: float, step: float, read: Reader) ->
     Formal guarantee: let R(x) be x in whole steps, each coordinate limited to +-`LARGEST_SUM`. The result is a
     post-processing of R(total) + Z with Z ~ N(0, (scale / step)^2 I), because R + round(Z) = round(R + Z) for whole
     numbers. Totals that differ by at most C in Euclidean norm differ by at most C / step + sqrt(d) after R; the limit
-    only brings them closer. Up to scale / step = 2^48 (noise multiplier 1e4, 1e12 parameters) Z stays below 2^52, so
-    that R and round(Z) are added exactly. Their sum, rounded to the precision of `total`, is whole steps still.
+    only brings them closer. Up to scale / step = 2^46 (noise multiplier 1e4, 1e11 parameters) Z stays below 2^50, so
+    that R + Z is rounded to whole steps once, and to nothing else. That, rounded to the precision of `total`, is whole
+    steps still.
 
     The guarantee is for an exact Gaussian; this one is drawn to 52 bits.
 
@@ -65,26 +69,28 @@ def add_lattice_noise(total: Tensor, scale: float, step: float, read: Reader) ->
     Returns:
         A new tensor, of the type and on the device of `total`.
     """
-    exact = total.detach().to("cpu", torch.promote_types(total.dtype, torch.float32))
-    released = torch.nan_to_num(exact, nan=0.0, posinf=0.0, neginf=0.0).contiguous()
-    released.clamp_(-LARGEST_SUM * step, LARGEST_SUM * step)
-    values = released.numpy().reshape(-1)
-    for where, draws in _gaussians(read, values.size, scale / step):
-        some = values[where]
-        _add_whole_steps(some, draws, step)
-        if isinstance(where, np.ndarray):  # a slice is a view, scattered values are a copy
-            values[where] = some
+    sums = total.detach().to("cpu", torch.promote_types(total.dtype, torch.float32)).contiguous()
+    released = torch.empty_like(sums)
+    source, target = sums.numpy().reshape(-1), released.numpy().reshape(-1)
+    for where, draws in _gaussians(read, source.size, scale):
+        target[where] = _in_whole_steps(source[where], draws, step)
     return released.to(total)
 
 
-def _add_whole_steps(values: NDArray[np.floating], draws: Draws, step: float) -> None:
-    """Add draws, in steps, to values, in place; `draws` is overwritten."""
-    values *= 1.0 / step
-    np.rint(values, out=values)
-    np.rint(draws, out=draws)
-    draws += values
-    np.copyto(values, draws, casting="same_kind")
-    values *= step
+def _in_whole_steps(sums: NDArray[np.floating], draws: Draws, step: float) -> Draws:
+    """Sums rounded to whole steps, plus draws rounded to whole steps."""
+    released = _limited(sums, LARGEST_SUM * step).astype(np.float64)
+    released += _CENTRE * step  # rounds the sum, whatever the noise
+    released += draws  # rounds the noise
+    released -= _CENTRE * step
+    return released
+
+
+def _limited(sums: NDArray[np.floating], limit: float) -> NDArray[np.floating]:
+    """Sums within +-`limit`, zero where they are not finite."""
+    if -limit <= sums.min() and sums.max() <= limit:  # neither holds if one is NaN
+        return sums
+    return np.nan_to_num(sums, nan=0.0, posinf=0.0, neginf=0.0).clip(-limit, limit)
 
 
 # Half of exp(-x^2 / 2), cut into layers. Layer i holds a rectangle from the axis to _EDGES[i], where the density meets
