@@ -36,6 +36,9 @@ BUILT_IN = {"digits": "fedprivacy.tasks.digits:Digits", "cancer": "fedprivacy.ta
 
 DEFAULT_TASK = "digits"
 
+LEDGER = "ledger.db"
+"""What a simulation names its own ledger, in its folder."""
+
 
 class Engine(enum.StrEnum):
     """Where simulated clients run.
@@ -131,7 +134,7 @@ class RunConfig:
             from fedprivacy.ledger import default_url
 
             return default_url()
-        return self.ledger or f"sqlite:///{Path(self.out) / 'ledger.db'}"
+        return self.ledger or f"sqlite:///{Path(self.out) / LEDGER}"
 
     def signing_key_file(self, *, deployed: bool) -> Path | None:
         """What signs; None: a simulation without a signing key signs nothing."""

@@ -23,6 +23,7 @@ from fedprivacy.config import RunConfig
 from fedprivacy.durable import append_durably, write_durably
 from fedprivacy.events import NeighbouringRelation
 from fedprivacy.history_series import costs_of, series_of
+from fedprivacy.nulls import finite_or_none, or_nan
 from fedprivacy.plan import RunPlan
 from fedprivacy.rounds import RoundRecord
 from fedprivacy.series import CostMap, RunSeries
@@ -100,15 +101,15 @@ class RunHistory:
     def summary(self) -> dict[str, Any]:
         """The final figures: what `fedprivacy simulate --json` prints."""
         return {
-            "accuracy": _finite(self.last.metrics.get("accuracy", math.nan)),
-            "metrics": {name: _finite(value) for name, value in self.last.metrics.items()},
+            "accuracy": finite_or_none(self.last.metrics.get("accuracy", math.nan)),
+            "metrics": {name: finite_or_none(value) for name, value in self.last.metrics.items()},
             "rounds": len(self.rounds),
             "clients": [
                 {
                     "client_id": client.client_id,
-                    "epsilon": _finite(client.epsilon),
+                    "epsilon": finite_or_none(client.epsilon),
                     "delta": client.delta,
-                    "budget": _finite(client.budget_epsilon),
+                    "budget": finite_or_none(client.budget_epsilon),
                     "rounds": client.rounds,
                     "sampling_rate": client.sampling_rate,
                     "noise_multiplier": self.noise_multiplier,
@@ -116,7 +117,7 @@ class RunHistory:
                 }
                 for client in self.last.spent.values()
             ],
-            "max_epsilon": _finite(self.last.max_epsilon),
+            "max_epsilon": finite_or_none(self.last.max_epsilon),
         }
 
 
@@ -244,16 +245,19 @@ def read_history(folder: Path) -> RunHistory:
 def _round_to_json(record: RoundRecord) -> dict[str, Any]:
     return {
         "round": record.round,
-        "metrics": {name: _finite(value) for name, value in record.metrics.items()},
+        "metrics": {name: finite_or_none(value) for name, value in record.metrics.items()},
         "clients": [
-            {name: _finite(value) if isinstance(value, float) else value for name, value in asdict(client).items()}
+            {
+                name: finite_or_none(value) if isinstance(value, float) else value
+                for name, value in asdict(client).items()
+            }
             for client in record.spent.values()
         ],
         "participants": list(record.participants),
         "failures": dict(record.failures),
         "exhausted": list(record.exhausted),
         "unreconciled": list(record.unreconciled),
-        "max_epsilon": _finite(record.max_epsilon),
+        "max_epsilon": finite_or_none(record.max_epsilon),
     }
 
 
@@ -261,7 +265,7 @@ def _round_from_json(line: Mapping[str, Any]) -> RoundRecord:
     clients = [ClientSpent(**_unbounded(client)) for client in line["clients"]]
     return RoundRecord(
         round=line["round"],
-        metrics={name: math.nan if value is None else value for name, value in line["metrics"].items()},
+        metrics={name: or_nan(value) for name, value in line["metrics"].items()},
         spent={client.client_id: client for client in clients},
         participants=tuple(line["participants"]),
         failures=line["failures"],
@@ -271,8 +275,3 @@ def _round_from_json(line: Mapping[str, Any]) -> RoundRecord:
 
 def _unbounded(client: Mapping[str, Any]) -> dict[str, Any]:
     return {name: math.inf if value is None else value for name, value in client.items()}
-
-
-def _finite(value: float) -> float | None:
-    """JSON has no infinity: an unlimited budget, an epsilon without a bound or a diverged loss becomes null."""
-    return value if math.isfinite(value) else None

@@ -15,6 +15,7 @@ from fedprivacy.accountant import ClientSpent
 from fedprivacy.rounds import RoundRecord
 from fedprivacy.series import (
     MOST_CHOSEN,
+    MOST_COLUMNS,
     MOST_CURVES,
     MOST_TURNS,
     ClientCurves,
@@ -22,14 +23,12 @@ from fedprivacy.series import (
     Curve,
     RunFacts,
     RunSeries,
+    stride,
     thinned,
 )
 
 if TYPE_CHECKING:
     from fedprivacy.history import RunHistory
-
-MOST_COLUMNS = 120
-"""Of a cost map."""
 
 
 def facts_of(history: RunHistory) -> RunFacts:
@@ -86,13 +85,9 @@ def costs_of(history: RunHistory, most: int) -> CostMap:
     """
     spent = history.last.spent.values()
     client_ids = [client.client_id for client in sorted(spent, key=lambda client: -client.epsilon)[:most]]
-    ends = list(thinned(len(history.rounds), MOST_COLUMNS))
+    ends = thinned(len(history.rounds), MOST_COLUMNS)
     epsilons = _epsilons([history.start, *(history.rounds[end - 1] for end in ends)], client_ids)
-    with np.errstate(invalid="ignore"):  # no bound before and none after
-        growth = np.diff(epsilons, axis=0).T
-    growth[~np.isfinite(growth)] = np.nan
-    first = [end + 1 for end in [0, *ends[:-1]]]
-    return CostMap(tuple(client_ids), tuple(first[: len(ends)]), tuple(ends), growth)
+    return CostMap.of(client_ids, ends, epsilons)
 
 
 def _check(chosen: Sequence[str], spent: Iterable[str]) -> None:
@@ -130,6 +125,6 @@ def _epsilons(records: Sequence[RoundRecord], client_ids: Sequence[str]) -> NDAr
 
 
 def _turns(curves: Sequence[Curve]) -> tuple[tuple[int, float], ...]:
-    """Where the curves were exhausted; of many, evenly spread over the rounds."""
-    found = sorted({(c.exhausted_in, c.epsilons[c.rounds.index(c.exhausted_in)]) for c in curves if c.exhausted_in})
-    return tuple(found[:: max(1, math.ceil(len(found) / MOST_TURNS))])
+    """Where the curves were exhausted, each place once; of many, evenly spread over the rounds."""
+    found = sorted({turn for curve in curves if (turn := curve.turn) and math.isfinite(turn[1])})
+    return tuple(found[:: stride(len(found), MOST_TURNS)])

@@ -5,13 +5,14 @@ from __future__ import annotations
 import enum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from fedprivacy.accountant import ClientSpent
 from fedprivacy.reasons import reason_of
 from fedprivacy.series import RoundPoint, Spread
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class RoundRecord:
     """Everything that a finished round tells.
 
@@ -41,9 +42,9 @@ class RoundRecord:
         """Clients with nothing left of their budget."""
         return tuple(client_id for client_id, client in self.spent.items() if client.exhausted)
 
-    @property
+    @cached_property
     def point(self) -> RoundPoint:
-        """The round in few numbers."""
+        """The round in few numbers; found when first asked for, since of many clients that takes a while."""
         return RoundPoint(
             round=self.round,
             metrics=self.metrics,

@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 from typing import Any, Self
 
 import numpy as np
@@ -26,6 +27,9 @@ MOST_CHOSEN = 10
 
 MOST_TURNS = 200
 """Exhaustions that are marked in a fan."""
+
+MOST_COLUMNS = 60
+"""Of a cost map: more would be too narrow to point at."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,6 +137,13 @@ class Curve:
     exhausted_in: int | None
     budget: float
 
+    @property
+    def turn(self) -> tuple[int, float] | None:
+        """The round after which no step was left, and the epsilon then; None: some is left."""
+        if self.exhausted_in is None:
+            return None
+        return self.exhausted_in, self.epsilons[self.rounds.index(self.exhausted_in)]
+
 
 @dataclass(frozen=True, slots=True)
 class ClientCurves:
@@ -225,8 +236,28 @@ class CostMap:
     last: tuple[int, ...]
     growth: NDArray[np.float64] = field(compare=False)
 
+    @classmethod
+    def of(cls, client_ids: Iterable[str], ends: Sequence[int], epsilons: NDArray[np.float64]) -> Self:
+        """From what clients had spent before the first column and after each.
+
+        Args:
+            client_ids: the rows.
+            ends: the last round of each column, ascending; the first column begins with round 1.
+            epsilons: shape [1 + columns, clients]; not a number: not enrolled, infinite: without a bound.
+        """
+        with np.errstate(invalid="ignore"):  # from no bound to no bound is no growth that could be named
+            growth = np.diff(epsilons, axis=0).T
+        growth[~np.isfinite(growth)] = np.nan
+        first = tuple(before + 1 for before, _ in pairwise([0, *ends]))
+        return cls(tuple(client_ids), first, tuple(ends), growth)
+
 
 def thinned(last: int, most: int = MOST_ROUNDS) -> range:
     """At most `most` of rounds 1 to `last`, evenly spread; always the last."""
-    step = max(1, math.ceil(last / most))
+    step = stride(last, most)
     return range(last - (last - 1) // step * step, last + 1, step) if last > 0 else range(0)
+
+
+def stride(count: int, most: int) -> int:
+    """Every how many of so many are shown, so that at most `most` are."""
+    return max(1, math.ceil(count / most))

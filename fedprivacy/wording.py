@@ -24,9 +24,7 @@ def epsilon_text(epsilon: float, budget: float = math.inf) -> str:
     """An epsilon for people: never rounded down, and never above a budget that it keeps."""
     if not math.isfinite(epsilon):
         return "∞"
-    exact = Decimal(repr(float(epsilon)))
-    last_digit = min(-2, exact.adjusted() - 1) if exact else -2
-    rounded = exact.quantize(Decimal(1).scaleb(last_digit), ROUND_CEILING)
+    rounded = _rounded(epsilon, ROUND_CEILING)
     return budget_text(budget) if epsilon <= budget < rounded else f"{rounded:f}"
 
 
@@ -36,9 +34,14 @@ def proved_text(epsilon: float) -> str:
     >>> proved_text(2.9988)
     '2.99'
     """
+    return f"{_rounded(epsilon, ROUND_FLOOR):f}"
+
+
+def _rounded(epsilon: float, rounding: str) -> Decimal:
+    """To two decimals, or two digits of a number that they would not show."""
     exact = Decimal(repr(float(epsilon)))
     last_digit = min(-2, exact.adjusted() - 1) if exact else -2
-    return f"{exact.quantize(Decimal(1).scaleb(last_digit), ROUND_FLOOR):f}"
+    return exact.quantize(Decimal(1).scaleb(last_digit), rounding)
 
 
 def budget_text(budget: float) -> str:

@@ -11,6 +11,7 @@ from typing import Any
 
 from rich.console import Console
 
+from fedprivacy.config import LEDGER
 from fedprivacy.deploy.environment import Scalar
 from fedprivacy.deploy.federation import DeploymentError, LoopbackFederation, RunStatus
 from fedprivacy.deploy.keys import ClientKeys
@@ -75,7 +76,7 @@ def run_demo(
     """
     directory = directory.resolve()
     progress = _Progress(console or Console(quiet=True))
-    out, ledger = directory / "results", f"sqlite:///{directory / 'results' / 'ledger.db'}"
+    out, ledger = directory / "results", f"sqlite:///{directory / 'results' / LEDGER}"
     with Supervisor(directory / "logs") as supervisor:
         federation = LoopbackFederation(supervisor, directory, clients)
         progress.say(f"keys: a certificate authority, a server certificate, {len(clients)} client keys")

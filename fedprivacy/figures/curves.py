@@ -28,20 +28,13 @@ def points(curve: Curve) -> Rows:
     return [{"round": number, "epsilon": epsilon, "state": state_in(curve, number)} for number, epsilon in pairs]
 
 
-def turn(curve: Curve) -> tuple[int, float] | None:
-    """The round after which no step was left, and the epsilon then; None: some is left."""
-    if curve.exhausted_in is None:
-        return None
-    return curve.exhausted_in, curve.epsilons[curve.rounds.index(curve.exhausted_in)]
-
-
 def strokes(curve: Curve) -> Rows:
     """The part that grows and, from exhaustion on, the flat part; they share the point between them."""
     found = [row | {"part": f"{row['state']} {curve.client_ids[0]}"} for row in points(curve)]
-    shared = turn(curve)
-    if shared is not None:
-        row = {"round": shared[0], "epsilon": shared[1], "state": "spending", "part": f"spending {curve.client_ids[0]}"}
-        found.insert(curve.rounds.index(shared[0]), row)
+    if curve.turn is not None:
+        number, epsilon = curve.turn
+        row = {"round": number, "epsilon": epsilon, "state": "spending", "part": f"spending {curve.client_ids[0]}"}
+        found.insert(curve.rounds.index(number), row)
     return found
 
 

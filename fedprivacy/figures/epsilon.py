@@ -106,7 +106,7 @@ def _ends(lines: Sequence[Curve], colour: str, frame: Frame) -> list[alt.Chart]:
     """A dot where a client could go on and a diamond where its budget was exhausted."""
     going_on = [curves.points(curve)[-1] for curve in lines if curve.exhausted_in is None]
     dots = chart_of(going_on).mark_point(color=colour).encode(frame.x, frame.y("epsilon"))
-    return [dots, _diamonds([turn for curve in lines if (turn := curves.turn(curve))], frame)]
+    return [dots, _diamonds([curve.turn for curve in lines if curve.turn], frame)]
 
 
 def _diamonds(turns: Iterable[tuple[int, float]], frame: Frame) -> alt.Chart:

@@ -15,6 +15,7 @@ from fedprivacy.audits import AuditResult
 from fedprivacy.figures import curves
 from fedprivacy.figures.contest import contest
 from fedprivacy.figures.style import Rows
+from fedprivacy.nulls import finite_or_none
 from fedprivacy.series import CostMap, Curve, RunSeries
 
 
@@ -22,7 +23,8 @@ def metric_rows(series: RunSeries, metric: str | None = None) -> Rows:
     """`round`, `metric`, `value`: a metric after every round; by default the one that the task shows first."""
     metric = metric or series.facts.metric
     return [
-        {"round": point.round, "metric": metric, "value": _finite(point.metrics.get(metric))} for point in series.points
+        {"round": point.round, "metric": metric, "value": finite_or_none(point.metrics.get(metric))}
+        for point in series.points
     ]
 
 
@@ -42,7 +44,7 @@ def _quantile_rows(series: RunSeries) -> Rows:
             "line": f"all clients: {name.replace('_', ' ')}",
             "clients": point.clients,
             "round": point.round,
-            "epsilon": _finite(epsilon),
+            "epsilon": finite_or_none(epsilon),
             "state": None,
             "budget": None,
         }
@@ -57,7 +59,7 @@ def _curve_rows(curve: Curve) -> Rows:
     return [
         {"line": line, "clients": others + 1}
         | point
-        | {"epsilon": _finite(point["epsilon"]), "budget": _finite(curve.budget)}
+        | {"epsilon": finite_or_none(point["epsilon"]), "budget": finite_or_none(curve.budget)}
         for point in curves.points(curve)
     ]
 
@@ -65,7 +67,7 @@ def _curve_rows(curve: Curve) -> Rows:
 def tradeoff_rows(series: RunSeries, metric: str | None = None) -> Rows:
     """`round`, `epsilon`, `metric`, `value`: the largest epsilon of a client and a metric after every round."""
     return [
-        {"round": point.round, "epsilon": _finite(point.epsilons.most)} | row
+        {"round": point.round, "epsilon": finite_or_none(point.epsilons.most)} | row
         for point, row in zip(series.points, metric_rows(series, metric), strict=True)
     ]
 
@@ -86,7 +88,7 @@ def audit_rows(audits: Iterable[AuditResult]) -> Rows:
         asdict(audit)
         | {
             "at": datetime.fromtimestamp(audit.at, UTC).isoformat(timespec="seconds"),
-            "upper": _finite(audit.upper),
+            "upper": finite_or_none(audit.upper),
             "verdict": audit.verdict.value,
         }
         for audit in audits
@@ -110,7 +112,7 @@ def compared_metric_rows(runs: Sequence[RunSeries]) -> Rows:
 def compared_epsilon_rows(runs: Sequence[RunSeries]) -> Rows:
     """`run`, `round`, `epsilon`: the largest of a client."""
     return [
-        {"run": run.name, "round": point.round, "epsilon": _finite(point.epsilons.most)}
+        {"run": run.name, "round": point.round, "epsilon": finite_or_none(point.epsilons.most)}
         for run in contest(runs).runs
         for point in run.series.points
     ]
@@ -120,7 +122,3 @@ def compared_tradeoff_rows(runs: Sequence[RunSeries]) -> Rows:
     """`run` and the columns of `tradeoff_rows`, for the first run's metric and the runs that measured it."""
     found = contest(runs, measured=True)
     return [{"run": run.name} | row for run in found.runs for row in tradeoff_rows(run.series, found.metric)]
-
-
-def _finite(value: float | None) -> float | None:
-    return value if value is not None and math.isfinite(value) else None

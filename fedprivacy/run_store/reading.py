@@ -20,6 +20,7 @@ from fedprivacy.ledger.database import Database
 from fedprivacy.ledger.dialects import among
 from fedprivacy.ledger.schema import charges
 from fedprivacy.ledger.schema import runs as ledger_runs
+from fedprivacy.nulls import or_infinite, or_nan
 from fedprivacy.run_store.records import Failures, StoredCharge, StoredClient, StoredRound, StoredRun, Tally
 from fedprivacy.run_store.schema import (
     CLIENTS_PER_PART,
@@ -31,7 +32,7 @@ from fedprivacy.run_store.schema import (
     recorded_rounds,
     recorded_runs,
 )
-from fedprivacy.series import ClientCurves, RoundPoint, RunFacts, Spread
+from fedprivacy.series import ClientCurves, RoundPoint, RunFacts, Spread, stride
 
 T = TypeVar("T")
 
@@ -86,10 +87,10 @@ class RunStore:
 
         return self._read(work)
 
-    def changes(self) -> dict[str, tuple[int, str]]:
-        """How often each run has changed, and its status: cheap enough to ask many times a second."""
-        wanted = select(recorded_runs.c.run_id, recorded_runs.c.changes, recorded_runs.c.status)
-        return self._read(lambda connection: {run: (n, status) for run, n, status in connection.execute(wanted)})
+    def changes(self) -> dict[str, int]:
+        """How often each run has changed: cheap enough to ask many times a second."""
+        wanted = select(recorded_runs.c.run_id, recorded_runs.c.changes)
+        return self._read(lambda connection: {run_id: int(n) for run_id, n in connection.execute(wanted)})
 
     def rounds(self, run_id: str, numbers: Collection[int]) -> list[StoredRound]:
         """Some finished rounds, ascending; those that are not there are missing."""
@@ -106,7 +107,7 @@ class RunStore:
         return self._read(lambda connection: {name: int(n) for name, n in connection.execute(wanted)})
 
     def failed_updates(self, run_id: str) -> int:
-        """How many updates of a run were asked for and not used."""
+        """How many updates of a run were asked for and not used: by its rounds, without a look at each failure."""
         wanted = select(func.sum(recorded_rounds.c.failed)).where(recorded_rounds.c.run_id == run_id)
         return self._read(lambda connection: int(connection.scalar(wanted) or 0))
 
@@ -158,14 +159,16 @@ class RunStore:
         return self._read(lambda connection: sorted(map(float, connection.scalars(wanted).all())))
 
     def turns(self, run_id: str, most: int) -> list[tuple[int, float]]:
-        """In which rounds clients were exhausted, and at which epsilon; of more than so many clients every so many."""
+        """In which rounds clients were exhausted, and at which epsilon; of many, evenly spread over the rounds."""
         turn, epsilon = recorded_clients.c.exhausted_in, recorded_clients.c.epsilon
         exhausted = and_(recorded_clients.c.run_id == run_id, turn.is_not(None), epsilon.is_not(None))
+        place = (func.row_number().over(order_by=(turn, epsilon)) - 1).label("place")
+        turns = select(turn, epsilon, place).where(exhausted).group_by(turn, epsilon).subquery().c
 
         def work(connection: Connection) -> list[tuple[int, float]]:
-            count = connection.scalar(select(func.count()).select_from(recorded_clients).where(exhausted)) or 0
-            some = recorded_clients.c.number % max(1, math.ceil(count / most)) == 0
-            wanted = select(turn, epsilon).where(exhausted, some).distinct().order_by(turn, epsilon).limit(most)
+            count = connection.scalar(select(func.count(turns.place))) or 0
+            some = turns.place % stride(count, most) == 0
+            wanted = select(turns.exhausted_in, turns.epsilon).where(some).order_by(turns.place)
             return [(int(number), float(spent)) for number, spent in connection.execute(wanted)]
 
         return self._read(work)
@@ -178,7 +181,7 @@ class RunStore:
             rounds=list(rounds),
             epsilons=self._read(lambda connection: _epsilons(connection, run_id, numbers, rounds)),
             exhausted_in=[client.exhausted_in for client in clients],
-            budgets=[math.inf if client.budget is None else client.budget for client in clients],
+            budgets=[or_infinite(client.budget) for client in clients],
         )
 
     def failures(self, run_id: str) -> list[Failures]:
@@ -232,7 +235,7 @@ class RunStore:
 
         def work(connection: Connection) -> list[AuditResult]:
             rows = [dict(row) for row in connection.execute(wanted).mappings()]
-            return [AuditResult(**row | {"upper": _or_infinite(row["upper"])}) for row in rows]
+            return [AuditResult(**row | {"upper": or_infinite(row["upper"])}) for row in rows]
 
         return self._read(work)
 
@@ -278,7 +281,7 @@ def _run(row: Row[Any]) -> StoredRun:
 
 def _round(row: Sequence[Any]) -> StoredRound:
     found: Mapping[str, Any] = dict(zip((column.name for column in _ROUND), row, strict=True))
-    metrics = {name: math.nan if value is None else value for name, value in json.loads(found["metrics"]).items()}
+    metrics = {name: or_nan(value) for name, value in json.loads(found["metrics"]).items()}
     counts = {name: found[name] for name in ("clients", "participants", "failed", "exhausted", "unreconciled")}
     spread = Spread(*np.frombuffer(found["epsilons"], dtype="<f8").tolist())
     return StoredRound(RoundPoint(round=found["round"], metrics=metrics, epsilons=spread, **counts), found["at"])
@@ -338,7 +341,3 @@ def _dataset_prefix(connection: Connection, run_id: str) -> str:
     """What stands before a client's name in the names of a run's datasets, see `fedprivacy.identity.dataset_id`."""
     dataset = connection.scalar(select(ledger_runs.c.dataset).where(ledger_runs.c.run_id == run_id))
     return f"{dataset or ''}/"
-
-
-def _or_infinite(value: float | None) -> float:
-    return math.inf if value is None else value

@@ -5,17 +5,13 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-import numpy as np
-
+from fedprivacy.nulls import or_infinite
 from fedprivacy.run_store.reading import ClientQuery, RunStore
 from fedprivacy.run_store.records import StoredClient, StoredRun
-from fedprivacy.series import MOST_CURVES, MOST_TURNS, ClientCurves, CostMap, Curve, RunSeries, thinned
+from fedprivacy.series import MOST_COLUMNS, MOST_CURVES, MOST_ROUNDS, MOST_TURNS, CostMap, Curve, RunSeries, thinned
 
 FEW_CLIENTS = 200
 """Up to so many clients, all curves are read: many may be alike. More are a fan."""
-
-MOST_COLUMNS = 60
-"""Of a heat map."""
 
 
 def run_series(store: RunStore, run: StoredRun, chosen: Sequence[str] = ()) -> RunSeries:
@@ -29,16 +25,17 @@ def run_series(store: RunStore, run: StoredRun, chosen: Sequence[str] = ()) -> R
     run_id, rounds = run.facts.run_id, _shown_rounds(run)
     points = tuple(stored.point for stored in store.rounds(run_id, rounds))
     total, most = store.clients(run_id, ClientQuery(limit=FEW_CLIENTS))
-    curves = store.curves(run_id, most, rounds).alike() if 0 < total <= FEW_CLIENTS and rounds else None
+    curves = _all_curves(store, run_id, most, rounds) if total <= FEW_CLIENTS else None
+    fan = curves is None
     return RunSeries(
         facts=run.facts,
         points=points,
         worst=_worst(most[0]) if most else (0.0, math.inf),
         budgets=tuple(store.budgets(run_id)),
-        curves=tuple(curves) if curves and len(curves) <= MOST_CURVES else None,
-        outer=_outer(store, run_id, most, rounds),
+        curves=curves,
+        outer=_outer(store, run_id, most, rounds) if fan else (),
         chosen=tuple(_curves_of(store, run_id, store.named_clients(run_id, chosen), rounds)) if chosen else (),
-        turns=tuple(store.turns(run_id, MOST_TURNS)),
+        turns=tuple(store.turns(run_id, MOST_TURNS)) if fan else (),
     )
 
 
@@ -50,24 +47,25 @@ def cost_map(store: RunStore, run: StoredRun, clients: Sequence[StoredClient]) -
         run: as it is now.
         clients: the rows.
     """
-    last = list(_shown_rounds(run, MOST_COLUMNS))
-    first = [before + 1 for before in [0, *last[:-1]]]
-    curves: ClientCurves = store.curves(run.facts.run_id, clients, [0, *last])
-    with np.errstate(invalid="ignore"):  # from no bound to no bound is no growth that could be named
-        growth = np.diff(curves.epsilons, axis=0).T
-    return CostMap(tuple(client.client_id for client in clients), tuple(first), tuple(last), growth)
+    ends = _shown_rounds(run, MOST_COLUMNS)
+    curves = store.curves(run.facts.run_id, clients, [0, *ends])
+    return CostMap.of(curves.client_ids, ends, curves.epsilons)
 
 
-def _shown_rounds(run: StoredRun, most: int | None = None) -> range:
-    last = run.last.point.round if run.last else 0
-    return thinned(last) if most is None else thinned(last, most)
+def _shown_rounds(run: StoredRun, most: int = MOST_ROUNDS) -> range:
+    return thinned(run.last.point.round if run.last else 0, most)
 
 
 def _worst(client: StoredClient) -> tuple[float, float]:
-    return (
-        math.inf if client.epsilon is None else client.epsilon,
-        math.inf if client.budget is None else client.budget,
-    )
+    return or_infinite(client.epsilon), or_infinite(client.budget)
+
+
+def _all_curves(
+    store: RunStore, run_id: str, clients: Sequence[StoredClient], rounds: range
+) -> tuple[Curve, ...] | None:
+    """Those of all clients; None: there are none yet, or too many that differ."""
+    curves = store.curves(run_id, clients, rounds).alike() if clients and rounds else []
+    return tuple(curves) if 0 < len(curves) <= MOST_CURVES else None
 
 
 def _outer(store: RunStore, run_id: str, most: Sequence[StoredClient], rounds: range) -> tuple[Curve, ...]:

@@ -16,6 +16,7 @@ from fedprivacy.accountant import ClientSpent
 from fedprivacy.audits import AuditResult
 from fedprivacy.ledger.database import Database
 from fedprivacy.ledger.dialects import put_rows
+from fedprivacy.nulls import finite_or_none
 from fedprivacy.rounds import Phase, RoundRecord, client_state
 from fedprivacy.run_store.schema import (
     CLIENTS_PER_PART,
@@ -51,10 +52,10 @@ class _Client:
             "run_id": run_id,
             "number": self.number,
             "client_id": spent.client_id,
-            "epsilon": _finite(spent.epsilon),
+            "epsilon": finite_or_none(spent.epsilon),
             "delta": spent.delta,
-            "budget": _finite(spent.budget_epsilon),
-            "share": _finite(spent.epsilon / spent.budget_epsilon) if limited else None,
+            "budget": finite_or_none(spent.budget_epsilon),
+            "share": finite_or_none(spent.epsilon / spent.budget_epsilon) if limited else None,
             "rounds": spent.rounds,
             "steps": spent.steps,
             "steps_left": spent.steps_left,
@@ -192,7 +193,7 @@ class RunRecording:
             "run_id": self._run_id,
             "round": point.round,
             "at": at,
-            "metrics": json.dumps({name: _finite(value) for name, value in point.metrics.items()}),
+            "metrics": json.dumps({name: finite_or_none(value) for name, value in point.metrics.items()}),
             "epsilons": np.array(list(asdict(point.epsilons).values()), dtype="<f8").tobytes(),
             "clients": point.clients,
             "participants": point.participants,
@@ -222,7 +223,7 @@ def record_audits(url: str, run_id: str, results: Sequence[AuditResult]) -> None
         LedgerError: the database cannot be used.
     """
     database = Database(url)
-    rows = [{"run_id": run_id} | asdict(r) | {"upper": _finite(r.upper)} for r in results]
+    rows = [{"run_id": run_id} | asdict(r) | {"upper": finite_or_none(r.upper)} for r in results]
     changed = update(recorded_runs).where(recorded_runs.c.run_id == run_id)
 
     def work(connection: Connection, _: bool) -> None:
@@ -252,8 +253,3 @@ def _run_row(facts: RunFacts) -> dict[str, Any]:
         "updated": now,
         "changes": 0,
     }
-
-
-def _finite(value: float) -> float | None:
-    """A database column, like JSON, has no infinity."""
-    return value if math.isfinite(value) else None

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Path, Query
 
 from fedprivacy.ledger import ChargeState
+from fedprivacy.nulls import finite_or_none
 from fedprivacy.rounds import ClientState
 from fedprivacy.run_store import ClientQuery
 from fedprivacy.run_store.schema import RunStatus
@@ -95,7 +96,7 @@ def client_rounds(found: TheRun, client_id: ClientId) -> models.ClientRounds:
     last = found.run.last.point.round if found.run.last else 0
     (curve,) = found.store.curves(found.run_id, [stored], thinned(last)).each()
     after = [
-        models.EpsilonAfter(round=number, epsilon=presenting.finite(epsilon))
+        models.EpsilonAfter(round=number, epsilon=finite_or_none(epsilon))
         for number, epsilon in zip(curve.rounds, curve.epsilons, strict=True)
     ]
     return models.ClientRounds(client=presenting.client(found.run, stored), rounds=after)

@@ -9,6 +9,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from fedprivacy.config import LEDGER
 from fedprivacy.ledger import LedgerError, default_url
 from fedprivacy.ledger.database import database_file, shown
 from fedprivacy.run_store import RunStore
@@ -16,9 +17,6 @@ from fedprivacy.run_store.records import StoredRun
 from fedprivacy.run_store.schema import RunStatus
 
 log = logging.getLogger("fedprivacy.dashboard")
-
-LEDGER = "ledger.db"
-"""What a simulation names its own ledger, in its folder."""
 
 RUNS = "runs"
 """Where simulations leave their folders."""

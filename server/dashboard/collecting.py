@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
@@ -17,6 +16,7 @@ from prometheus_client.metrics_core import (
 )
 
 from fedprivacy.ledger import LedgerError
+from fedprivacy.nulls import or_infinite
 from fedprivacy.reasons import REASONS
 from fedprivacy.rounds import ClientState
 from fedprivacy.run_store import ClientQuery
@@ -223,7 +223,7 @@ class _Page:
         if tally.most_share is not None:
             self.share.add_metric(who, tally.most_share)
         for client in standing.clients:
-            epsilon = math.inf if client.epsilon is None else client.epsilon
+            epsilon = or_infinite(client.epsilon)
             self.client_epsilon.add_metric([*who, client.client_id, delta_text(client.delta)], epsilon)
             if client.budget is not None:
                 self.client_rounds_left.add_metric([*who, client.client_id], rounds_left(client.steps_left, run))

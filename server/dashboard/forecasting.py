@@ -12,6 +12,7 @@ from fedprivacy.accounting.calibration import LEAST_NOISE, MOST_NOISE
 from fedprivacy.budget import PrivacyBudget
 from fedprivacy.events import Event, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.ledger import Allowance
+from fedprivacy.nulls import or_infinite
 from fedprivacy.rounds import ClientState
 from fedprivacy.run_store import ClientQuery
 from fedprivacy.run_store.records import StoredClient
@@ -45,7 +46,7 @@ def forecast(found: Found, client_id: str, noise_multiplier: float) -> models.Fo
     return models.Forecast(
         client_id=client.client_id,
         epsilon=client.epsilon,
-        epsilon_text=epsilon_text(float("inf") if client.epsilon is None else client.epsilon, budget.epsilon),
+        epsilon_text=epsilon_text(or_infinite(client.epsilon), budget.epsilon),
         budget=budget.epsilon if limited else None,
         budget_text=budget_text(budget.epsilon) if limited else "none",
         filter=allowance.filter,

@@ -50,7 +50,7 @@ class Pulse:
         self._store = store
         self._looking = asyncio.Lock()
         self._looked_at = -INTERVAL
-        self._changes: dict[str, tuple[int, str]] = {}
+        self._changes: dict[str, int] = {}
 
     async def changes_of(self, run_id: str) -> int:
         """How often a run has changed, as of now or a moment ago; -1: it is gone."""
@@ -58,7 +58,7 @@ class Pulse:
             if time.monotonic() - self._looked_at >= INTERVAL / 2:
                 self._changes = await to_thread.run_sync(self._store.changes)
                 self._looked_at = time.monotonic()
-        return self._changes.get(run_id, (-1, ""))[0]
+        return self._changes.get(run_id, -1)
 
 
 class Listeners:

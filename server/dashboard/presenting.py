@@ -10,6 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from fedprivacy.audits import AuditResult
+from fedprivacy.nulls import finite_or_none, or_infinite
 from fedprivacy.reasons import reason_of
 from fedprivacy.run_store import ClientQuery, RunStore
 from fedprivacy.run_store.records import Failures, StoredClient, StoredRound, StoredRun
@@ -47,11 +48,11 @@ def detail(store: RunStore, run: StoredRun) -> models.Run:
 def finished_round(run: StoredRun, stored: StoredRound) -> models.Round:
     """A round."""
     point, budget = stored.point, run.facts.settings.get("epsilon")
-    spread = {name: finite(getattr(point.epsilons, name)) for name in models.Quantiles.model_fields}
+    spread = {name: finite_or_none(getattr(point.epsilons, name)) for name in models.Quantiles.model_fields}
     return models.Round(
         round=point.round,
         at=instant(stored.at),
-        metrics={name: finite(value) for name, value in point.metrics.items()},
+        metrics={name: finite_or_none(value) for name, value in point.metrics.items()},
         metric_texts={name: metric_text(name, value) for name, value in point.metrics.items()},
         clients=point.clients,
         participants=point.participants,
@@ -59,7 +60,7 @@ def finished_round(run: StoredRun, stored: StoredRound) -> models.Round:
         exhausted=point.exhausted,
         unreconciled=point.unreconciled,
         epsilon=models.Quantiles(**spread),
-        epsilon_text=epsilon_text(point.epsilons.most, _or_infinite(budget)),
+        epsilon_text=epsilon_text(point.epsilons.most, or_infinite(budget)),
     )
 
 
@@ -116,7 +117,7 @@ def audit(result: AuditResult) -> models.Audit:
         lower=result.lower,
         lower_text=proved_text(result.lower),
         confidence=result.confidence,
-        upper=finite(result.upper),
+        upper=finite_or_none(result.upper),
         upper_text=epsilon_text(result.upper),
         delta=result.delta,
         accountant=result.accountant,
@@ -133,11 +134,6 @@ def rounds_left(steps_left: int, run: StoredRun) -> int:
 def instant(seconds: float) -> str:
     """ISO 8601, UTC."""
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="milliseconds")
-
-
-def finite(value: float) -> float | None:
-    """JSON has no infinity."""
-    return value if math.isfinite(value) else None
 
 
 def _summary(run: StoredRun) -> dict[str, Any]:
@@ -201,7 +197,7 @@ def _guarantee(run: StoredRun, worst: StoredClient | None) -> str:
         if run.facts.relation == "zero-out"
         else "whether one record of a client was used"
     )
-    budget = _or_infinite(worst.budget if worst else run.facts.settings.get("epsilon"))
+    budget = or_infinite(worst.budget if worst else run.facts.settings.get("epsilon"))
     return (
         f"ε bounds what the server can learn about {protected}, from every update of every round and run charged to "
         f"its shard, at δ = {delta_text(run.facts.delta)}, by the PLD accountant. {reading_text(budget)}"
@@ -209,12 +205,8 @@ def _guarantee(run: StoredRun, worst: StoredClient | None) -> str:
 
 
 def _epsilon(stored: StoredClient) -> str:
-    return epsilon_text(_or_infinite(stored.epsilon), _or_infinite(stored.budget))
+    return epsilon_text(or_infinite(stored.epsilon), or_infinite(stored.budget))
 
 
 def _budget(budget: float | None) -> str:
     return "none" if budget is None else budget_text(budget)
-
-
-def _or_infinite(value: float | None) -> float:
-    return math.inf if value is None else float(value)

@@ -114,7 +114,6 @@ class Guard:
     Args:
         app: what is guarded.
         door: who may look.
-        port: where it listens.
     """
 
     def __init__(self, app: ASGIApp, door: Door) -> None:

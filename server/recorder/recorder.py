@@ -57,8 +57,9 @@ class Recorder:
         """Write a finished round, and tell everybody."""
         store = self._opened_store()  # of a run that goes on, it takes in the folder's rounds: those before this one
         self._write(record)
+        if not self._trackers.empty:  # else the store's thread finds the point, and training does not wait for it
+            self._trackers.record(record.point)
         store.add(record)
-        self._trackers.record(record.point)
 
     def on_phase(self, phase: Phase) -> None:
         """Tell what the run is about to do."""

@@ -36,6 +36,11 @@ class Feed:
     def __init__(self, trackers: Mapping[str, Tracker], most_waiting: int = MOST_WAITING) -> None:
         self._lines = [_Line(name, tracker, most_waiting) for name, tracker in trackers.items()]
 
+    @property
+    def empty(self) -> bool:
+        """Whether there is nobody to tell."""
+        return not self._lines
+
     def begin(self, facts: RunFacts, folder: Path) -> None:
         """A run begins, or goes on, whose files are in `folder`."""
         for line in self._lines:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import asdict
 
+from fedprivacy.nulls import or_infinite
 from fedprivacy.series import RoundPoint, RunFacts
 
 PROJECT = "fedprivacy"
@@ -33,7 +33,7 @@ def settings(facts: RunFacts) -> dict[str, float | str]:
     """
     numbers = {key: value for key, value in facts.settings.items() if isinstance(value, int | float)}
     choices = {key: facts.settings[key] for key in _CHOICES if facts.settings.get(key)}
-    budget = math.inf if facts.settings["epsilon"] is None else facts.settings["epsilon"]
+    budget = or_infinite(facts.settings["epsilon"])
     known = {"task": facts.task, "epsilon": budget, "noise-multiplier": facts.noise_multiplier}
     return numbers | choices | known
 

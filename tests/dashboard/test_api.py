@@ -159,6 +159,14 @@ def test_every_figure_is_vega_lite_and_csv(ask, name):
     assert get(ask, f"runs/begun/figures/{name}", 409)["detail"]
 
 
+@pytest.mark.parametrize("name", ["metric", "epsilon", "tradeoff", "cost"])
+def test_a_run_before_its_first_round_has_nothing_to_draw(tmp_path, name):
+    record(f"sqlite:///{tmp_path / 'ledger.db'}", facts("early"), growing(["a"], 0))
+    ask = asking(tmp_path)
+    assert "no finished round" in get(ask, f"runs/early/figures/{name}", 409)["detail"]
+    assert "no numbers" in get(ask, f"runs/early/figures/{name}.csv", 409)["detail"]
+
+
 def test_clients_that_are_chosen_are_drawn(ask):
     chosen = json.dumps(get(ask, "runs/done/figures/epsilon", clients=["client-07"]))
     assert "client-07" in chosen and "client-07" not in json.dumps(get(ask, "runs/done/figures/epsilon"))

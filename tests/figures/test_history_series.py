@@ -6,9 +6,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedprivacy.history_series import MOST_COLUMNS
 from fedprivacy.rounds import RoundRecord
-from fedprivacy.series import MOST_CURVES, MOST_ROUNDS, MOST_TURNS, Spread
+from fedprivacy.series import MOST_COLUMNS, MOST_CURVES, MOST_ROUNDS, MOST_TURNS, Spread
 from tests.run_histories import alike, run_history, unlike
 
 

@@ -9,12 +9,16 @@ from sqlalchemy import event
 from fedprivacy.audits import AuditResult
 from fedprivacy.budget import PrivacyBudget
 from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.history import RunHistory
 from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.rounds import Phase, Stage
 from fedprivacy.run_store import ClientQuery, RunRecording, RunStore
 from fedprivacy.run_store.schema import CLIENTS_PER_PART, RunStatus
+from fedprivacy.run_store.series import cost_map, run_series
 from fedprivacy.run_store.writing import record_audits
+from fedprivacy.series import MOST_TURNS
+from tests.run_histories import settings
 from tests.run_store.made_up import DELTA, facts, finished, growing, spent
 
 EVENT = PoissonSampledGaussian(0.1, 1.5, NeighbouringRelation.ZERO_OUT)
@@ -208,7 +212,7 @@ def test_phases_and_the_end_are_told(store, url):
     run = store.run("run-1")
     assert (run.status, run.stage) == (RunStatus.STOPPED, "")
     assert run.updated >= run.started
-    assert store.changes()["run-1"][0] > before[0] and store.changes()["run-1"][1] == "stopped"
+    assert store.changes()["run-1"] > before
 
 
 def test_runs_are_kept_apart(store, url):
@@ -245,10 +249,10 @@ def test_audits_are_kept_in_their_order(store, url):
         AuditResult(1.0, "canaries", "", 0.8, 0.95, 2.0, DELTA, "PLD", "server"),
         AuditResult(2.0, "replay", "a", 2.5, 0.95, math.inf, DELTA, "PLD", "server"),
     ]
-    changes = store.changes()["run-1"][0]
+    changes = store.changes()["run-1"]
     record_audits(url, "run-1", found)
     assert store.audits("run-1") == found
-    assert store.changes()["run-1"][0] > changes, "who watches is told"
+    assert store.changes()["run-1"] > changes, "who watches is told"
 
 
 def test_of_many_exhaustions_some_of_every_time_are_read(store, url):
@@ -263,3 +267,32 @@ def test_of_many_exhaustions_some_of_every_time_are_read(store, url):
     assert len(store.turns("run-1", 1000)) == 300
     some = store.turns("run-1", 60)
     assert len(some) == 60 and {turn for turn, _ in some} == {1, 2, 3}
+
+
+def test_a_fan_s_turns_are_those_of_the_run_in_memory(store, url):
+    """Every client is exhausted at an epsilon of its own."""
+    names = [f"client-{n:03d}" for n in range(300)]
+    records = [
+        finished(
+            number,
+            [
+                spent(name, 0.001 * n + min(number, 1 + n // 100), steps_left=0 if number > n // 100 else 4)
+                for n, name in enumerate(names)
+            ],
+        )
+        for number in range(4)
+    ]
+    record(url, records)
+    history = RunHistory(settings(), 1.5, NeighbouringRelation.ZERO_OUT, "accuracy", records[0], tuple(records[1:]))
+    turns = run_series(store, store.run("run-1")).turns
+    assert turns == history.series().turns
+    assert MOST_TURNS / 2 <= len(turns) <= MOST_TURNS and {turn for turn, _ in turns} == {1, 2, 3}
+
+
+def test_growth_that_is_not_known_is_not_a_number(store, url):
+    records = [finished(0, [spent("a", 0.0)]), finished(1, [spent("a", 0.5), spent("b", 0.1)])]
+    records.append(finished(2, [spent("a", math.inf), spent("b", 0.3)]))
+    record(url, records)
+    cost = cost_map(store, store.run("run-1"), store.named_clients("run-1", ["a", "b"]))
+    assert (cost.client_ids, cost.first, cost.last) == (("a", "b"), (1, 2), (1, 2))
+    assert np.allclose(cost.growth, [[0.5, np.nan], [np.nan, 0.2]], equal_nan=True)

@@ -1,7 +1,10 @@
 """One recorder feeds folder, store and trackers; what fails beside the folder never stops a run."""
 
 import logging
+import threading
 import time
+from dataclasses import replace
+from unittest.mock import Mock
 
 import pytest
 from typer.testing import CliRunner
@@ -12,14 +15,17 @@ from fedprivacy.config import resolve
 from fedprivacy.flower import private_client
 from fedprivacy.history import read_history
 from fedprivacy.ledger import Ledger, LedgerError
+from fedprivacy.plan import RunPlan
 from fedprivacy.rounds import Phase, Stage
 from fedprivacy.run_store import ClientQuery, RunStore
 from fedprivacy.run_store import writing as run_store_writing
 from fedprivacy.run_store.schema import RunStatus
 from fedprivacy.run_store.series import cost_map, run_series
+from fedprivacy.series import Spread
 from server.app import server_app
-from server.recorder import storing
+from server.recorder import Recorder, storing
 from server.recorder.storing import StoreFeed
+from server.trackers import Tracker
 from tests.run_store.made_up import facts, growing
 
 SMALL = {"task": "cancer", "clients": 4, "rounds": 4, "seed": 1}
@@ -62,8 +68,7 @@ def test_figures_of_the_store_are_those_of_the_folder(recorded):
     history, store = recorded
     (run,) = store.runs()
     stored, kept = run_series(store, run, ["client-1"]), history.series(["client-1"])
-    assert stored.points == kept.points and stored.curves == kept.curves and stored.chosen == kept.chosen
-    assert (stored.worst, stored.budgets) == (kept.worst, kept.budgets)
+    assert replace(stored, facts=kept.facts) == kept
     _, clients = store.clients(run.facts.run_id, ClientQuery())
     growth = {c: row.sum() for c, row in zip(*_rows(cost_map(store, run, clients)), strict=True)}
     assert growth == pytest.approx({c: one.epsilon for c, one in history.last.spent.items()})
@@ -194,6 +199,25 @@ def test_what_waits_is_written_in_one_transaction(url):
     run = store.runs()[0]
     assert run.last.point == records[-1].point
     assert run.changes <= 4
+
+
+@pytest.mark.parametrize("tracked", [False, True])
+def test_a_round_is_put_into_few_numbers_once_and_not_by_the_training_unless_it_is_tracked(
+    url, tmp_path, monkeypatch, tracked
+):
+    counted, by = Spread.of, []
+    monkeypatch.setattr(Spread, "of", lambda epsilons: (by.append(threading.current_thread()), counted(epsilons))[1])
+    tracker = Mock(spec=Tracker)
+    plan = RunPlan.of(SMALL | {"out": str(tmp_path / "run")})
+    trackers = {"mock": tracker} if tracked else {}
+    recorder = Recorder(tmp_path / "run", plan, "run-1", ledger_url=lambda: url, trackers=trackers)
+    records = growing(["a", "b"], 5)
+    for record in records:
+        recorder(record)
+    recorder._store.end(RunStatus.FINISHED)
+    recorder._trackers.end("finished")
+    assert len(by) == len(records) and (threading.main_thread() in by) is tracked
+    assert [call.args for call in tracker.record.call_args_list] == [(one.point,) for one in records] * tracked
 
 
 def test_phases_are_told_in_the_order_of_a_round(tmp_path, monkeypatch):
