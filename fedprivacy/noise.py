@@ -90,7 +90,8 @@ def _limited(sums: NDArray[np.floating], limit: float) -> NDArray[np.floating]:
     """Sums within +-`limit`, zero where they are not finite."""
     if -limit <= sums.min() and sums.max() <= limit:  # neither holds if one is NaN
         return sums
-    return np.nan_to_num(sums, nan=0.0, posinf=0.0, neginf=0.0).clip(-limit, limit)
+    finite: NDArray[np.floating] = np.nan_to_num(sums, nan=0.0, posinf=0.0, neginf=0.0)
+    return finite.clip(-limit, limit)
 
 
 # Half of exp(-x^2 / 2), cut into layers. Layer i holds a rectangle from the axis to _EDGES[i], where the density meets

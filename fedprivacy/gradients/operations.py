@@ -7,16 +7,26 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 from fedprivacy.gradients.pieces import Piece, Written
-from fedprivacy.gradients.rules.convolution import Convolution, convolution_bias, convolution_weight
+from fedprivacy.gradients.rules.convolution import (
+    Convolution,
+    channels_last,
+    convolution_bias,
+    convolution_weight,
+    faster_with_channels_last,
+)
 from fedprivacy.gradients.rules.linear import linear_bias, linear_weight
 from fedprivacy.gradients.rules.pooling import shifted_max, shifted_max_gradient, shifts
 
 _aten = torch.ops.aten
+
+_NUMPY_IS_FASTER = 4
+"""With so many threads or fewer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +90,8 @@ class Convolve(Operation):
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """See `Operation`."""
+        if faster_with_channels_last(self._layer):
+            inputs = channels_last(inputs)
         output: Tensor = self._layer(inputs)
         return output, inputs
 
@@ -122,6 +134,20 @@ def _relu_gradient(gradient: Tensor, output: Tensor) -> Tensor:
     return result
 
 
+def _tanh(inputs: Tensor) -> Tensor:
+    """The hyperbolic tangent: on a CPU by numpy's kernel, eight times as fast as torch's and right to 2e-7."""
+    if torch.compiler.is_compiling() or inputs.is_cuda or inputs.dtype != torch.float32 or _many_threads():
+        return torch.tanh(inputs)
+    output = torch.empty_like(inputs)
+    np.tanh(inputs.numpy(), out=output.numpy())
+    return output
+
+
+def _many_threads() -> bool:
+    """Whether torch's kernel has so many threads that it overtakes numpy's, which has one."""
+    return torch.get_num_threads() > _NUMPY_IS_FASTER
+
+
 class MaxPool(Operation):
     """`nn.MaxPool2d` by shifted maxima."""
 
@@ -151,13 +177,14 @@ class Flatten(Operation):
     def __init__(self, start: int, stop: int) -> None:
         self._axes = (start, stop)
 
-    def forward(self, inputs: Tensor) -> tuple[Tensor, torch.Size]:
+    def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """See `Operation`."""
-        return inputs.flatten(*self._axes), inputs.shape
+        return inputs.flatten(*self._axes), inputs
 
-    def backward(self, kept: torch.Size, gradient: Tensor, wanted: Wanted) -> Backward:
+    def backward(self, kept: Tensor, gradient: Tensor, wanted: Wanted) -> Backward:
         """See `Operation`."""
-        return gradient.view(kept), {}
+        gradient = gradient.view(kept.shape)
+        return gradient if kept.is_contiguous() else torch.empty_like(kept).copy_(gradient), {}
 
 
 class LayerNorm(Operation):
@@ -232,7 +259,7 @@ _OPERATIONS: dict[type[nn.Module], Callable[[Any], Operation]] = {
     nn.LayerNorm: LayerNorm,
     nn.MaxPool2d: MaxPool,
     nn.ReLU: lambda _: Activation(torch.relu, _relu_gradient),
-    nn.Tanh: lambda _: Activation(torch.tanh, _aten.tanh_backward),
+    nn.Tanh: lambda _: Activation(_tanh, _aten.tanh_backward),
     nn.Sigmoid: lambda _: Activation(torch.sigmoid, _aten.sigmoid_backward),
     nn.Flatten: lambda layer: Flatten(layer.start_dim, layer.end_dim),
 }
