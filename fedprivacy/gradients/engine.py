@@ -154,7 +154,7 @@ class GradientEngine:
             inputs, targets = inputs[mask], targets[mask]
         if len(inputs) > 0:
             self.prepare(inputs if self._views == 1 else inputs.flatten(0, 1), targets)
-        with full_precision:
+        with full_precision, torch.no_grad():  # means that need autograd's graph ask for it
             return self._clip_any(inputs, targets, clipping_norm)
 
     def _clip_any(self, inputs: Tensor, targets: Tensor, clipping_norm: float) -> Clipped:
@@ -236,10 +236,10 @@ class GradientEngine:
 
     def _sum(self, pieces: list[Sized], scales: Tensor, outs: list[Tensor]) -> None:
         """Add every record's gradient times its scale [groups, batch] to `outs`."""
-        scales = scales.to(outs[0].dtype)
+        by_group = scales.to(outs[0].dtype).unbind()
         for sized in pieces:
             place = sized.part.place
-            sized.piece.add_weighted_sum(scales[self._groups[place]], sized.part.of(outs[place]))
+            sized.piece.add_weighted_sum(by_group[self._groups[place]], sized.part.of(outs[place]))
 
     def _pieces(self, inputs: Tensor, targets: Tensor) -> list[Sized]:
         """The pieces of the records' gradients, averaged over their views."""

@@ -36,12 +36,10 @@ class Wanted:
     Attributes:
         inputs: whether the gradient of the inputs.
         trained: names of the layer's own parameters that are trained.
-        kept_bytes: how many bytes of written gradients each parameter may keep.
     """
 
     inputs: bool
     trained: frozenset[str]
-    kept_bytes: int
 
 
 Backward = tuple[Tensor | None, dict[str, Piece]]
@@ -56,8 +54,15 @@ class Operation(ABC):
         """The output, and what `backward` needs to know."""
 
     @abstractmethod
-    def backward(self, kept: Any, gradient: Tensor, wanted: Wanted) -> Backward:
-        """The gradients, from that of the output."""
+    def backward(self, kept: Any, gradient: Tensor, wanted: Wanted, kept_bytes: int) -> Backward:
+        """The gradients, from that of the output.
+
+        Args:
+            kept: what `forward` said.
+            gradient: of the output.
+            wanted: what is to be computed.
+            kept_bytes: how many bytes of written gradients each parameter may keep.
+        """
 
 
 class Linear(Operation):
@@ -70,11 +75,11 @@ class Linear(Operation):
         """See `Operation`."""
         return functional.linear(inputs, self._layer.weight, self._layer.bias), inputs
 
-    def backward(self, kept: Tensor, gradient: Tensor, wanted: Wanted) -> Backward:
+    def backward(self, kept: Tensor, gradient: Tensor, wanted: Wanted, kept_bytes: int) -> Backward:
         """See `Operation`."""
         pieces = {}
         if "weight" in wanted.trained:
-            pieces["weight"] = linear_weight(kept, gradient, wanted.kept_bytes)
+            pieces["weight"] = linear_weight(kept, gradient, kept_bytes)
         if "bias" in wanted.trained:
             pieces["bias"] = linear_bias(gradient)
         return (gradient @ self._layer.weight if wanted.inputs else None), pieces
@@ -95,11 +100,11 @@ class Convolve(Operation):
         output: Tensor = self._layer(inputs)
         return output, inputs
 
-    def backward(self, kept: Tensor, gradient: Tensor, wanted: Wanted) -> Backward:
+    def backward(self, kept: Tensor, gradient: Tensor, wanted: Wanted, kept_bytes: int) -> Backward:
         """See `Operation`."""
         layer, pieces = (self._layer, self._padding), {}
         if "weight" in wanted.trained:
-            pieces["weight"] = convolution_weight(layer, kept, gradient, wanted.kept_bytes)
+            pieces["weight"] = convolution_weight(layer, kept, gradient, kept_bytes)
         if "bias" in wanted.trained:
             pieces["bias"] = convolution_bias(gradient)
         return (self._inputs_gradient(kept, gradient) if wanted.inputs else None), pieces
@@ -124,7 +129,7 @@ class Activation(Operation):
         output = self._function(inputs)
         return output, output
 
-    def backward(self, kept: Tensor, gradient: Tensor, wanted: Wanted) -> Backward:
+    def backward(self, kept: Tensor, gradient: Tensor, wanted: Wanted, kept_bytes: int) -> Backward:
         """See `Operation`."""
         return self._gradient(gradient, kept), {}
 
@@ -164,7 +169,9 @@ class MaxPool(Operation):
             inputs = shifted_max(inputs, *window)
         return inputs, kept
 
-    def backward(self, kept: list[tuple[Tensor, tuple[int, int, int]]], gradient: Tensor, wanted: Wanted) -> Backward:
+    def backward(
+        self, kept: list[tuple[Tensor, tuple[int, int, int]]], gradient: Tensor, wanted: Wanted, kept_bytes: int
+    ) -> Backward:
         """See `Operation`."""
         for inputs, window in reversed(kept):
             gradient = shifted_max_gradient(inputs, gradient, *window)
@@ -181,7 +188,7 @@ class Flatten(Operation):
         """See `Operation`."""
         return inputs.flatten(*self._axes), inputs
 
-    def backward(self, kept: Tensor, gradient: Tensor, wanted: Wanted) -> Backward:
+    def backward(self, kept: Tensor, gradient: Tensor, wanted: Wanted, kept_bytes: int) -> Backward:
         """See `Operation`."""
         gradient = gradient.view(kept.shape)
         return gradient if kept.is_contiguous() else torch.empty_like(kept).copy_(gradient), {}
@@ -201,7 +208,7 @@ class LayerNorm(Operation):
         )
         return output, (inputs, mean, rstd)
 
-    def backward(self, kept: tuple[Tensor, ...], gradient: Tensor, wanted: Wanted) -> Backward:
+    def backward(self, kept: tuple[Tensor, ...], gradient: Tensor, wanted: Wanted, kept_bytes: int) -> Backward:
         """See `Operation`."""
         inputs, mean, rstd = kept
         layer = self._layer
@@ -234,7 +241,7 @@ class ByAutograd(Operation):
             output = self._layer(leaf)
         return output.detach(), (leaf, output)
 
-    def backward(self, kept: tuple[Tensor, Tensor], gradient: Tensor, wanted: Wanted) -> Backward:
+    def backward(self, kept: tuple[Tensor, Tensor], gradient: Tensor, wanted: Wanted, kept_bytes: int) -> Backward:
         """See `Operation`."""
         leaf, output = kept
         with torch.enable_grad():  # a scalar: autograd's checks of other outputs import sympy, for half a second

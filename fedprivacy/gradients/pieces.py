@@ -22,9 +22,6 @@ Writer = Callable[[int, int], "Written"]
 _STRETCH = 2**14
 """Entries whose squares are added in float32 before float64 takes over."""
 
-_SMALL = 2**15
-"""Below this many entries, float64 takes no longer than to ask whether float32 is exact enough."""
-
 _SMALLEST_SURE_NORM = 1e-12
 """Squares of entries below 1e-19 lose digits in float32; a norm above this bound does not notice them."""
 
@@ -96,7 +93,7 @@ class Written(Piece):
 
     def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
         """See `Piece`."""
-        rows = self._kept.flatten(1).t().to(out.dtype)
+        rows = _in(out.dtype, self._kept.flatten(1).t())
         if self._axes is None:
             out.view(-1).addmv_(rows, weights)
         else:
@@ -163,7 +160,7 @@ class Outer(Piece):
     def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
         """See `Piece`."""
         scaled = self._output_gradients * weights.unsqueeze(1)
-        out.addmm_(scaled.t().to(out.dtype), self._inputs.to(out.dtype))
+        out.addmm_(_in(out.dtype, scaled.t()), _in(out.dtype, self._inputs))
 
     def gradients(self) -> Tensor:
         """See `Piece`."""
@@ -306,21 +303,27 @@ def _factor_norms(rows: Tensor) -> Tensor:
     """Norms [batch] of rows [batch, n], right to 1e-6 however small they are."""
     if rows.is_cuda or torch.compiler.is_compiling():  # no branch on a value there
         norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
-    else:
-        norms = row_norms(rows)
-        if norms.dtype != torch.float64 and not float(norms.min()) > _SMALLEST_SURE_NORM:
-            norms = row_norms(rows.double())
-    return norms.masked_fill_(norms > _LONGEST_FACTOR, torch.inf)
+        return norms.masked_fill_(norms > _LONGEST_FACTOR, torch.inf)
+    norms = row_norms(rows)
+    least, most = torch.aminmax(norms)  # not a number, if one of them is none
+    if norms.dtype != torch.float64 and not float(least) > _SMALLEST_SURE_NORM:
+        norms = row_norms(rows.double())
+    return norms if float(most) <= _LONGEST_FACTOR else norms.masked_fill_(norms > _LONGEST_FACTOR, torch.inf)
 
 
 def row_norms(rows: Tensor) -> Tensor:
     """Norms [batch] of rows [batch, ...], at least float32, from norms of short stretches: long float32 sums drift."""
     if rows.dim() != 2:
         rows = rows.flatten(1)
-    dtype = torch.float64 if rows.numel() < _SMALL else torch.promote_types(rows.dtype, torch.float32)
+    dtype = torch.promote_types(rows.dtype, torch.float32)
     if rows.shape[1] <= _STRETCH:
         short: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=dtype)
         return short
     stretches = [torch.linalg.vector_norm(part, dim=1, dtype=dtype) for part in rows.split(_STRETCH, dim=1)]
     long: Tensor = torch.linalg.vector_norm(torch.stack(stretches), dim=0)
     return long
+
+
+def _in(dtype: torch.dtype, tensor: Tensor) -> Tensor:
+    """The tensor in a type; torch takes a microsecond to find that it has it already."""
+    return tensor if tensor.dtype == dtype else tensor.to(dtype)

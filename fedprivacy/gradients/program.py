@@ -6,7 +6,8 @@ to a chain of layers needs no graph: each operation knows its own gradient.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +28,7 @@ class NotAChainError(ValueError):
 class _Step:
     operation: Operation
     parts: dict[str, Part]
+    wanted: Wanted
 
 
 class Program:
@@ -47,9 +49,8 @@ class Program:
             Exception: what torch.fx raises on a model that it cannot trace.
         """
         indices = {p: Part(i) for i, p in enumerate(p for p in model.parameters() if p.requires_grad)}
-        self._steps = [_step(layer, indices) for layer in _chain(model)]
-        self._uses = [part for step in self._steps for part in step.parts.values()]
-        self._first = next(i for i, step in enumerate(self._steps) if step.parts)
+        self._steps = _steps(_chain(model), indices)
+        self._uses = Counter(part for step in self._steps for part in step.parts.values())
         self._gradient_of = gradient_of(loss)
         self.held_bytes = 0
         if set(self._uses) != set(indices.values()):
@@ -63,36 +64,40 @@ class Program:
             return self._backward(kept, gradient, kept_bytes)
 
     def _forward(self, inputs: Tensor) -> tuple[Tensor, list[object]]:
-        values, kept = inputs, []
-        self.held_bytes = 0
+        values, kept, records, held = inputs, [], inputs.shape[0], 0
         for step in self._steps:
             values, needed = step.operation.forward(values)
             kept.append(needed)
-            self.held_bytes += 2 * values.nbytes
-            if len(values) != len(inputs):
+            held += 2 * values.nbytes
+            if values.shape[0] != records:
                 raise NotAChainError("a layer's first axis does not count the records")
+        self.held_bytes = held
         return values, kept
 
     def _backward(self, kept: list[object], gradient: Tensor, kept_bytes: int) -> list[Sized]:
-        gathered = Gathered(kept_bytes)
-        for part in self._uses:
-            gathered.expect(part)
-        for place in range(len(self._steps) - 1, self._first - 1, -1):
-            step = self._steps[place]
-            wanted = Wanted(place > self._first, frozenset(step.parts), kept_bytes)
-            result, pieces = step.operation.backward(kept.pop(), gradient, wanted)
+        gathered = Gathered(kept_bytes, self._uses)
+        for step in reversed(self._steps):
+            result, pieces = step.operation.backward(kept.pop(), gradient, step.wanted, kept_bytes)
             for name, piece in pieces.items():
                 gathered.add(step.parts[name], piece)
-            if result is not None:
-                gradient = result
+            if result is None:
+                break
+            gradient = result
         return gathered.finish()
 
 
-def _step(layer: nn.Module, indices: dict[nn.Parameter, Part]) -> _Step:
-    operation = operation_for(layer)
-    if operation is None:
-        raise NotAChainError(f"{type(layer).__name__} has no operation")
-    return _Step(operation, {name: indices[p] for name, p in layer.named_parameters() if p.requires_grad})
+def _steps(layers: Sequence[nn.Module], indices: Mapping[nn.Parameter, Part]) -> list[_Step]:
+    """The layers' steps; no gradient goes back beyond the first that has a trained parameter."""
+    steps: list[_Step] = []
+    reached = False
+    for layer in layers:
+        operation = operation_for(layer)
+        if operation is None:
+            raise NotAChainError(f"{type(layer).__name__} has no operation")
+        parts = {name: indices[p] for name, p in layer.named_parameters() if p.requires_grad}
+        steps.append(_Step(operation, parts, Wanted(inputs=reached, trained=frozenset(parts))))
+        reached = reached or bool(parts)
+    return steps
 
 
 def _chain(model: nn.Module) -> list[nn.Module]:

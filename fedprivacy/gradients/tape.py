@@ -65,10 +65,11 @@ class Sized:
 class Gathered:
     """The pieces of one backward pass: all uses of a part are added before its norm is taken."""
 
-    def __init__(self, kept_bytes: int) -> None:
+    def __init__(self, kept_bytes: int, expected: Mapping[Part, int] | None = None) -> None:
+        """Expect so many uses of each part that shares no row with another; None: they will be announced."""
         self._kept_bytes = kept_bytes
         self._sized: list[Sized] = []
-        self._expected: dict[Part, int] = {}
+        self._expected = dict(expected or {})
         self._uses: dict[Part, list[Piece]] = {}
         self._parts: dict[int, set[Part]] = {}
 
