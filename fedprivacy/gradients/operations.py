@@ -46,8 +46,18 @@ Backward = tuple[Tensor | None, dict[str, Piece]]
 """Gradient of the inputs if it is wanted, and the piece of every trained parameter by its name in the layer."""
 
 
+InTo = Callable[[Tensor, Tensor], Tensor]
+"""(inputs, where the output goes, perhaps the inputs themselves) -> the output."""
+
+
 class Operation(ABC):
-    """One step with one input."""
+    """One step with one input.
+
+    Attributes:
+        fresh: whether what both passes return is memory of its own, which the operation does not read again.
+    """
+
+    fresh = True
 
     @abstractmethod
     def forward(self, inputs: Tensor) -> tuple[Tensor, Any]:
@@ -118,39 +128,57 @@ class Convolve(Operation):
 
 
 class Activation(Operation):
-    """An activation whose gradient follows from its output."""
+    """An activation whose gradient follows from its output.
 
-    def __init__(self, function: Callable[[Tensor], Tensor], gradient: Callable[[Tensor, Tensor], Tensor]) -> None:
-        """Take the function, and (gradient of the output, output) -> gradient of the input."""
+    It writes over what it reads where nobody else will read that: fresh memory is slower than the arithmetic.
+    """
+
+    fresh = False
+
+    def __init__(self, function: InTo, gradient: Callable[..., Tensor]) -> None:
+        """Take the function, and torch's (gradient of the output, output, ..., grad_input=) for its gradient."""
         self._function, self._gradient = function, gradient
+        self._over_inputs = self._over_gradient = False
+
+    def reuse(self, *, inputs: bool, gradient: bool) -> None:
+        """Say whether the inputs, and the gradient of the output, may be written over."""
+        self._over_inputs, self._over_gradient = inputs, gradient
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """See `Operation`."""
-        output = self._function(inputs)
+        output = self._function(inputs, inputs if self._over_inputs else torch.empty_like(inputs))
         return output, output
 
     def backward(self, kept: Tensor, gradient: Tensor, wanted: Wanted, kept_bytes: int) -> Backward:
         """See `Operation`."""
-        return self._gradient(gradient, kept), {}
+        result = gradient if self._over_gradient else torch.empty_like(gradient)
+        return self._gradient(gradient, kept, grad_input=result), {}
 
 
-def _relu_gradient(gradient: Tensor, output: Tensor) -> Tensor:
-    result: Tensor = _aten.threshold_backward(gradient, output, 0)
-    return result
-
-
-def _tanh(inputs: Tensor) -> Tensor:
+def _tanh(inputs: Tensor, out: Tensor) -> Tensor:
     """The hyperbolic tangent: on a CPU by numpy's kernel, eight times as fast as torch's and right to 2e-7."""
     if torch.compiler.is_compiling() or inputs.is_cuda or inputs.dtype != torch.float32 or _many_threads():
-        return torch.tanh(inputs)
-    output = torch.empty_like(inputs)
-    np.tanh(inputs.numpy(), out=output.numpy())
-    return output
+        return torch.tanh(inputs, out=out)
+    np.tanh(inputs.numpy(), out=out.numpy())
+    return out
 
 
 def _many_threads() -> bool:
     """Whether torch's kernel has so many threads that it overtakes numpy's, which has one."""
     return torch.get_num_threads() > _NUMPY_IS_FASTER
+
+
+def _relu(inputs: Tensor, out: Tensor) -> Tensor:
+    return torch.clamp_min(inputs, 0, out=out)
+
+
+def _sigmoid(inputs: Tensor, out: Tensor) -> Tensor:
+    return torch.sigmoid(inputs, out=out)
+
+
+def _relu_gradient(gradient: Tensor, output: Tensor, *, grad_input: Tensor) -> Tensor:
+    result: Tensor = _aten.threshold_backward.grad_input(gradient, output, 0, grad_input=grad_input)
+    return result
 
 
 class MaxPool(Operation):
@@ -180,6 +208,8 @@ class MaxPool(Operation):
 
 class Flatten(Operation):
     """`nn.Flatten`."""
+
+    fresh = False
 
     def __init__(self, start: int, stop: int) -> None:
         self._axes = (start, stop)
@@ -231,6 +261,8 @@ class LayerNorm(Operation):
 class ByAutograd(Operation):
     """Any layer without parameters: autograd, for this layer alone."""
 
+    fresh = False
+
     def __init__(self, layer: nn.Module) -> None:
         self._layer = layer
 
@@ -265,8 +297,8 @@ _OPERATIONS: dict[type[nn.Module], Callable[[Any], Operation]] = {
     nn.Conv3d: Convolve,
     nn.LayerNorm: LayerNorm,
     nn.MaxPool2d: MaxPool,
-    nn.ReLU: lambda _: Activation(torch.relu, _relu_gradient),
-    nn.Tanh: lambda _: Activation(_tanh, _aten.tanh_backward),
-    nn.Sigmoid: lambda _: Activation(torch.sigmoid, _aten.sigmoid_backward),
+    nn.ReLU: lambda _: Activation(_relu, _relu_gradient),
+    nn.Tanh: lambda _: Activation(_tanh, _aten.tanh_backward.grad_input),
+    nn.Sigmoid: lambda _: Activation(_sigmoid, _aten.sigmoid_backward.grad_input),
     nn.Flatten: lambda layer: Flatten(layer.start_dim, layer.end_dim),
 }

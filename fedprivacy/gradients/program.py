@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from fedprivacy.gradients.losses import Loss, gradient_of
-from fedprivacy.gradients.operations import Operation, Wanted, operation_for
+from fedprivacy.gradients.operations import Activation, Operation, Wanted, operation_for
 from fedprivacy.gradients.tape import Gathered, Part, Sized
 
 
@@ -97,6 +97,9 @@ def _steps(layers: Sequence[nn.Module], indices: Mapping[nn.Parameter, Part]) ->
         parts = {name: indices[p] for name, p in layer.named_parameters() if p.requires_grad}
         steps.append(_Step(operation, parts, Wanted(inputs=reached, trained=frozenset(parts))))
         reached = reached or bool(parts)
+    for before, step, after in zip(steps, steps[1:], steps[2:], strict=False):
+        if isinstance(step.operation, Activation):
+            step.operation.reuse(inputs=before.operation.fresh, gradient=after.operation.fresh)
     return steps
 
 

@@ -110,7 +110,7 @@ def _as_matrix(layer: Convolution, output: Tensor) -> bool:
 
 def _by_patches(padded: Padded, inputs: Tensor, gradient: Tensor) -> Written:
     """Weight gradients as products of output gradients and patches, which are copied in the longer runs."""
-    layer, padding = padded
+    layer, _ = padded
     records, out_channels, *positions = gradient.shape
     by_pixel = layer.stride[1] == 1 and positions[1] > layer.kernel_size[1] * layer.in_channels
     patches = (_pixel_by_pixel if by_pixel else _patch_by_patch)(padded, inputs, positions)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -16,10 +17,10 @@ InstanceNorm = nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d
 def layer_norm(tape: Tape, name: str, layer: nn.LayerNorm, inputs: Tensor) -> Tensor:
     """`nn.LayerNorm` on inputs [batch, ..., *normalized_shape]."""
     shape = list(layer.normalized_shape)
-    output = functional.layer_norm(inputs, shape, layer.weight, layer.bias, layer.eps)
+    output, mean, rstd = torch.native_layer_norm(inputs, shape, layer.weight, layer.bias, layer.eps)
 
     def normalised() -> Tensor:
-        return functional.layer_norm(inputs.detach(), shape, eps=layer.eps)
+        return (inputs.detach() - mean.detach()).mul_(rstd.detach())
 
     _watch_trailing(tape, name, layer, (inputs, output), normalised)
     return output

@@ -86,9 +86,9 @@ def _shifted(tensor: Tensor, axis: int, kernel: int, stride: int) -> list[Tensor
 
 
 def _where_not_negative(gradient: Tensor, difference: Tensor) -> Tensor:
-    """The gradient where the difference is zero or more, else zero, in one vectorised kernel."""
-    kept: Tensor = torch.ops.aten.threshold_backward(
-        gradient, difference, -torch.finfo(difference.dtype).smallest_normal
+    """The gradient where the difference is zero or more, else zero, in one vectorised kernel; over the difference."""
+    kept: Tensor = torch.ops.aten.threshold_backward.grad_input(
+        gradient, difference, -torch.finfo(difference.dtype).smallest_normal, grad_input=difference
     )
     return kept
 
