@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from fedprivacy.accounting import MechanismChanged
 from fedprivacy.adaptive import QuantileClipping
+from fedprivacy.allocator import keep_freed_memory
 from fedprivacy.config import RunConfig, Value, resolve
 from fedprivacy.dpsgd import DPSGD
 from fedprivacy.events import Claims, PoissonSampledGaussian
@@ -100,6 +101,7 @@ def _answer(client: LocalClient, grant: Grant, message: Message) -> Released:
         sealed = guard.odometer.sealed(key, run_key=grant.server_key)
         if sealed is not None:
             return Released.unsealed(sealed)
+    keep_freed_memory()
     engine = client.engine(grant.clipping)
     engine.model.load_state_dict(_global_parameters(message, engine.model), strict=False)
     engine.prepare(client.shard.inputs[:0], client.shard.targets[:0])
