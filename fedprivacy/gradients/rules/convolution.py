@@ -117,9 +117,10 @@ def _by_patches(padded: Padded, inputs: Tensor, gradient: Tensor) -> Written:
     gradients = _by_position(gradient)
     written = gradient.new_empty(records, out_channels, layer.weight[0].numel())
     chunk = max(1, _PATCHES_IN_FLIGHT // patches[0].numel())
+    scratch = gradient.new_empty(min(chunk, records), *patches.shape[1:])
     for start in range(0, records, chunk):
         some = slice(start, start + chunk)
-        copied = patches[some].contiguous().to(gradient.dtype)
+        copied = scratch[: records - start].copy_(patches[some])
         matrix = copied.flatten(1, 3).flatten(2).transpose(1, 2) if by_pixel else copied.flatten(1, 2).flatten(2)
         torch.bmm(gradients[some], matrix, out=written[some])
     if by_pixel:
