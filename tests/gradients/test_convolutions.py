@@ -1,5 +1,7 @@
 """Convolutional nets, in either layout of images and of patches: the gradient is that of the per-record loop."""
 
+import itertools
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -53,3 +55,11 @@ def test_channels_come_last_where_that_is_faster(channels, width, last):
     output = layer(channels_last(inputs))
     assert output.is_contiguous(memory_format=torch.channels_last)
     assert torch.allclose(output, layer(inputs), atol=1e-5)
+
+
+@pytest.mark.parametrize("shape", list(itertools.product((1, 3), (1, 2), (1, 4), (1, 5))))
+def test_channels_come_last_in_images_of_any_shape(shape):
+    inputs = torch.randn(shape)
+    turned = channels_last(inputs)
+    assert torch.equal(turned, inputs)
+    assert turned.permute(0, 2, 3, 1).is_contiguous()
