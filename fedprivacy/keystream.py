@@ -14,17 +14,13 @@ from __future__ import annotations
 import enum
 import hashlib
 import secrets
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 from cryptography.hazmat.primitives.ciphers import Cipher, CipherContext, algorithms, modes
 from numpy.typing import NDArray
 
-Reader = Callable[[NDArray[np.uint64]], NDArray[np.uint64]]
-"""Fills an array with the next words of one draw and returns it."""
-
-_ZERO_NONCE = bytes(16)
 _ZEROS = memoryview(bytes(2**17))
 
 
@@ -73,22 +69,36 @@ class Keystream:
 
     def bits(self, purpose: Purpose, position: Position, count: int) -> NDArray[np.uint64]:
         """Draw `count` 64-bit words; the i-th depends on (key, purpose, position, i) only."""
-        return np.frombuffer(self._encryptor(purpose, position).update(bytes(8 * count)), dtype="<u8")
+        return self.reader(purpose, position)(np.empty(count, dtype=np.uint64))
 
     def reader(self, purpose: Purpose, position: Position) -> Reader:
         """Read the words of `bits` in order, piece by piece, so that a long draw needs little memory."""
-        encryptor = self._encryptor(purpose, position)
-
-        def read(words: NDArray[np.uint64]) -> NDArray[np.uint64]:
-            view = words.view(np.uint8).data
-            for start in range(0, len(view), len(_ZEROS)):
-                piece = view[start : start + len(_ZEROS)]
-                encryptor.update_into(_ZEROS[: len(piece)], piece)
-            return words
-
-        return read
-
-    def _encryptor(self, purpose: Purpose, position: Position) -> CipherContext:
         label = f"{purpose}/{position.round}/{position.step}".encode()
-        subkey = hashlib.blake2b(label, key=self.key, digest_size=32).digest()
-        return Cipher(algorithms.AES(subkey), modes.CTR(_ZERO_NONCE)).encryptor()
+        return Reader(hashlib.blake2b(label, key=self.key, digest_size=32).digest())
+
+
+class Reader:
+    """Reads the words of one draw in order."""
+
+    def __init__(self, subkey: bytes, first: int = 0) -> None:
+        """Read from a word on, counted from 0."""
+        self._subkey, self._first = subkey, first
+
+    def __call__(self, words: NDArray[np.uint64]) -> NDArray[np.uint64]:
+        """Fill an array with the next words and return it."""
+        view = words.view(np.uint8).data
+        for start in range(0, len(view), len(_ZEROS)):
+            piece = view[start : start + len(_ZEROS)]
+            self._encryptor.update_into(_ZEROS[: len(piece)], piece)
+        return words
+
+    @cached_property
+    def _encryptor(self) -> CipherContext:
+        block, skipped = divmod(self._first, 2)  # of the cipher: two words each
+        encryptor = Cipher(algorithms.AES(self._subkey), modes.CTR(block.to_bytes(16, "big"))).encryptor()
+        encryptor.update(bytes(8 * skipped))
+        return encryptor
+
+    def starting_at(self, word: int) -> Reader:
+        """Another reader of the same draw, from that word on: for several threads."""
+        return Reader(self._subkey, word)

@@ -13,7 +13,9 @@ generators with 24-bit uniforms, such as `torch.normal`, end at 5.8.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
 
 import numpy as np
 import torch
@@ -32,6 +34,8 @@ _CENTRE = 1.5 * 2.0**52
 """Between 2^52 and 2^53, float64 holds whole numbers only: what is added to this many steps is rounded to steps."""
 
 Draws = NDArray[np.float64]
+
+T = TypeVar("T")
 
 
 def lattice_step(clipping_norm: float, dimension: int) -> float:
@@ -52,11 +56,12 @@ def add_lattice_noise(total: Tensor, scale: float, step: float, read: Reader) ->
     """Round `total` to the lattice and add Gaussian noise that is rounded to the lattice too.
 
     Formal guarantee: let R(x) be x in whole steps, each coordinate limited to +-`LARGEST_SUM`. The result is a
-    post-processing of R(total) + Z with Z ~ N(0, (scale / step)^2 I), because R + round(Z) = round(R + Z) for whole
-    numbers. Totals that differ by at most C in Euclidean norm differ by at most C / step + sqrt(d) after R; the limit
-    only brings them closer. Up to scale / step = 2^46 (noise multiplier 1e4, 1e11 parameters) Z stays below 2^50, so
-    that R + Z is rounded to whole steps once, and to nothing else. That, rounded to the precision of `total`, is whole
-    steps still.
+    post-processing of R(total) + Z with Z ~ N(0, (scale / step)^2 I): the sum is rounded before noise is added, and
+    R + Z is rounded once, by a rule that knows nothing else. Totals that differ by at most C in Euclidean norm differ
+    by at most C / step + sqrt(d) after R; the limit only brings them closer.
+
+    The result is whole steps as long as Z stays below 2^50, so up to scale / step = 2^46 (noise multiplier 1e4, 1e11
+    parameters), and whole multiples of two or more steps beyond. Rounding it to the precision of `total` keeps that.
 
     The guarantee is for an exact Gaussian; this one is drawn to 52 bits.
 
@@ -72,9 +77,31 @@ def add_lattice_noise(total: Tensor, scale: float, step: float, read: Reader) ->
     sums = total.detach().to("cpu", torch.promote_types(total.dtype, torch.float32)).contiguous()
     released = torch.empty_like(sums)
     source, target = sums.numpy().reshape(-1), released.numpy().reshape(-1)
-    for where, draws in _gaussians(read, source.size, scale):
+
+    def release(block: range) -> list[NDArray[np.intp]]:
+        """Release a block, but for the noise outside of the rectangles; returns where that is."""
+        left_out = []
+        for where, draws, missed in _inside(block, scale, read.starting_at(block.start)):
+            target[where] = _in_whole_steps(source[where], draws, step)
+            left_out.append(missed)
+        return left_out
+
+    outside = [missed for left_out in _by_threads(release, source.size) for missed in left_out if missed.size]
+    if outside:
+        where = np.concatenate(outside)
+        draws = scale * _outside(where.size, read.starting_at(source.size))
         target[where] = _in_whole_steps(source[where], draws, step)
     return released.to(total)
+
+
+def _by_threads(work: Callable[[range], T], count: int) -> list[T]:
+    """Do work on `count` coordinates, in blocks, by as many threads as torch has; numpy and the cipher let them run."""
+    blocks = [range(start, min(start + _BLOCK, count)) for start in range(0, count, _BLOCK)]
+    threads = min(torch.get_num_threads(), len(blocks))
+    if threads <= 1:
+        return list(map(work, blocks))
+    with ThreadPoolExecutor(threads) as pool:
+        return list(pool.map(work, blocks))
 
 
 def _in_whole_steps(sums: NDArray[np.floating], draws: Draws, step: float) -> Draws:
@@ -99,6 +126,7 @@ def _limited(sums: NDArray[np.floating], limit: float) -> NDArray[np.floating]:
 _LAYERS = 4096
 _RECTANGLES = _LAYERS - 4
 _CHUNK = 2**15  # draws at a time: their arrays stay in the processor's cache
+_BLOCK = 2**18  # draws that one thread makes: enough to be worth a thread's start
 
 
 def _stack() -> tuple[Draws, Draws]:
@@ -129,29 +157,23 @@ _TAIL_AREA = math.sqrt(math.pi / 2.0) * math.erfc(_TAIL / math.sqrt(2.0))
 _OUTSIDE_AREAS = np.cumsum([_TAIL_AREA, *(-np.diff(_EDGES) * np.diff(_FLOORS[1:]))])  # then a box beside each rectangle
 
 
-def _gaussians(read: Reader, count: int, scale: float) -> Iterator[tuple[slice | NDArray[np.intp], Draws]]:
-    """Draw `count` values from N(0, scale^2), as pairs: where they belong, and the values.
+def _inside(block: range, scale: float, read: Reader) -> Iterator[tuple[slice, Draws, NDArray[np.intp]]]:
+    """Draw values of N(0, scale^2) from the rectangles for a block of coordinates, one word for each.
 
-    Slices come first. The few draws in them that fall outside of the rectangles are zero for now and come last.
+    In pieces: where they belong, the values, and where they fell outside of all rectangles; there they are zero.
     """
     widths = scale * _WIDTHS
-    size = min(count, _CHUNK)
+    size = min(len(block), _CHUNK)
     all_words, all_layers, all_draws = np.empty(size, dtype=np.uint64), np.empty(size, dtype=np.int64), np.empty(size)
-    outside = []
-    for start in range(0, count, _CHUNK):
-        left = slice(count - start)
+    for start in range(block.start, block.stop, _CHUNK):
+        left = slice(block.stop - start)
         words, layer, draws = all_words[left], all_layers[left], all_draws[left]
         signed = read(words).view(np.int64)
         np.bitwise_and(signed, _LAYERS - 1, out=layer)
         np.copyto(draws, signed)
         draws *= widths.take(layer, out=words.view(np.float64), mode="wrap")  # the words have served
         missed = (layer >= _RECTANGLES).nonzero()[0]
-        if missed.size:
-            outside.append(start + missed)
-        yield slice(start, start + draws.size), draws
-    if outside:
-        where = np.concatenate(outside)
-        yield where, scale * _outside(where.size, read)
+        yield slice(start, start + draws.size), draws, start + missed
 
 
 def _outside(count: int, read: Reader) -> Draws:

@@ -1,7 +1,10 @@
 """Draws are a function of key and position, and nothing else."""
 
+import hashlib
+
 import numpy as np
 import pytest
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
 from fedprivacy.keystream import Keystream, Position, Purpose
@@ -20,6 +23,22 @@ def test_a_reader_reads_the_same_words_piece_by_piece(pieces):
     read = KEY.reader(Purpose.SAMPLING, HERE)
     words = np.concatenate([read(np.empty(piece, dtype=np.uint64)).copy() for piece in pieces])
     assert np.array_equal(words, KEY.bits(Purpose.SAMPLING, HERE, sum(pieces)))
+
+
+@pytest.mark.parametrize("first", [0, 1, 2, 7, 2**14, 2**14 + 1])
+def test_a_reader_starts_at_any_word(first):
+    read = KEY.reader(Purpose.SAMPLING, HERE)
+    read(np.empty(3, dtype=np.uint64))
+    rest = read.starting_at(first)(np.empty(100, dtype=np.uint64))
+    assert np.array_equal(rest, KEY.bits(Purpose.SAMPLING, HERE, first + 100)[first:])
+
+
+def test_words_are_an_aes_keystream_in_counter_mode():
+    """Block i of the cipher is the encrypted number i, under a key for this draw alone (NIST SP 800-38A)."""
+    subkey = hashlib.blake2b(b"sampling/3/2", key=KEY.key, digest_size=32).digest()
+    numbers = b"".join(i.to_bytes(16, "big") for i in range(4))
+    blocks = Cipher(algorithms.AES(subkey), modes.ECB()).encryptor().update(numbers)
+    assert KEY.bits(Purpose.SAMPLING, HERE, 8).tobytes() == blocks
 
 
 def test_a_reader_fills_the_array_that_it_is_given():

@@ -171,9 +171,9 @@ def forced(*pieces):
 def test_a_word_without_a_rectangle_leads_to_the_tail():
     """The last layer has no rectangle, and the smallest uniform chooses the tail."""
     n = 10_000
-    (everywhere, zeros), (missed, x) = noise._gaussians(forced([noise._LAYERS - 1], [0]), n, 2.0)
-    assert everywhere == slice(0, n) and not np.any(zeros) and np.array_equal(missed, np.arange(n))
-    x = x / 2.0
+    ((everywhere, zeros, missed),) = noise._inside(range(5, 5 + n), 2.0, forced([noise._LAYERS - 1]))
+    assert everywhere == slice(5, 5 + n) and not np.any(zeros) and np.array_equal(missed, np.arange(5, 5 + n))
+    x = noise._outside(n, forced([0]))
     among = stats.norm.sf(np.abs(x)) / stats.norm.sf(noise._TAIL)
     assert stats.kstest(among, "uniform").pvalue > 1e-4
     assert abs(np.sign(x).sum()) < 4.2 * math.sqrt(n)
@@ -294,6 +294,23 @@ def test_noise_does_not_depend_on_how_it_is_cut_into_chunks(monkeypatch):
     whole = draws(100_000)
     monkeypatch.setattr(noise, "_CHUNK", 1001)
     assert np.array_equal(whole, draws(100_000))
+
+
+@pytest.mark.parametrize("threads", [1, 2, 3])
+@pytest.mark.parametrize("block", [40_001, 50_000])
+def test_noise_does_not_depend_on_threads_and_blocks(monkeypatch, threads, block):
+    whole = draws(100_003)
+    monkeypatch.setattr(noise, "_BLOCK", block)
+    monkeypatch.setattr(noise.torch, "get_num_threads", lambda: threads)
+    assert np.array_equal(whole, draws(100_003))
+
+
+def test_a_fault_in_a_thread_is_not_lost(monkeypatch):
+    monkeypatch.setattr(noise, "_BLOCK", 1000)
+    monkeypatch.setattr(noise.torch, "get_num_threads", lambda: 2)
+    monkeypatch.setattr(noise, "_in_whole_steps", lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        draws(5000)
 
 
 def test_memory_does_not_grow_with_the_sum():
