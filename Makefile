@@ -23,9 +23,9 @@ $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
 simulate: $(VENV)/.installed-run
 	$(BIN)/fedprivacy simulate
 
-# Three processes for two cores: the tests of deployments mostly wait for Flower. One thread in each.
+# Four processes for two cores: the tests of deployments mostly wait for Flower. One thread in each.
 test: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest --numprocesses 4 --dist loadfile --no-loadscope-reorder
 	@echo "All tests passed. Next: 'make simulate' trains ten hospitals; 'make deploy-demo' runs three on real hosts' software."
 
 lint: $(VENV)/.installed-test $(VENV)/.installed-lint

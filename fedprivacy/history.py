@@ -156,10 +156,8 @@ class RunWriter:
         self._let_go()
 
     def _begin(self, plan: RunPlan) -> None:
-        rounds = self.folder / ROUNDS
+        check_unused(self.folder)
         self.folder.mkdir(parents=True, exist_ok=True)
-        if rounds.exists() and rounds.stat().st_size > 0:
-            raise RunFolderError(f"out is '{self.folder}', which already holds a run; name a new folder.")
         config = {
             "settings": plan.config.public(),
             "noise_multiplier": plan.noise_multiplier,
@@ -168,7 +166,18 @@ class RunWriter:
             "task": plan.task.name,
         }
         write_durably(self.folder / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
-        rounds.touch()
+        (self.folder / ROUNDS).touch()
+
+
+def check_unused(folder: Path) -> None:
+    """Refuse a folder for a new run that holds the rounds of another.
+
+    Raises:
+        RunFolderError: it does.
+    """
+    rounds = folder / ROUNDS
+    if rounds.exists() and rounds.stat().st_size > 0:
+        raise RunFolderError(f"out is '{folder}', which already holds a run; name a new folder.")
 
 
 def _hold(config: Path) -> int:

@@ -18,7 +18,7 @@ from flwr.serverapp import ServerApp
 from fedprivacy.config import ConfigError, Engine, RunConfig
 from fedprivacy.device import choose_device
 from fedprivacy.flower.grid import InProcessGrid
-from fedprivacy.history import RunHistory, read_history
+from fedprivacy.history import RunHistory, check_unused, read_history
 
 
 def simulate(
@@ -34,10 +34,13 @@ def simulate(
 
     Raises:
         ConfigError: `out` is empty, or this machine lacks the configured device.
+        RunFolderError: `out` holds a run already; said before an engine is started, which takes a while.
     """
     if not config.out:
         raise ConfigError(["out is empty; name the folder that receives the results."])
     choose_device(config.device)
+    if not config.resume:
+        check_unused(Path(config.out))
     run = _on_ray if engine is Engine.RAY else _in_process
     with _quiet_flower():
         run(server_app, client_app, config)

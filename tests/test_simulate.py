@@ -101,8 +101,8 @@ def test_the_saved_model_is_the_one_that_was_measured(main_job):
 
 
 def test_the_same_seed_writes_the_same_bytes_and_another_seed_does_not(tmp_path):
-    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
-        summary("--rounds", "3", "--seed", str(seed), "--out", name, cwd=tmp_path, run=started)
+    for name, seed, run in (("a", 5, started), ("b", 5, fedprivacy), ("c", 6, fedprivacy)):
+        summary("--rounds", "3", "--seed", str(seed), "--out", name, cwd=tmp_path, run=run)
     contents = [(tmp_path / name / "rounds.jsonl").read_bytes() for name in "abc"]
     models = [(tmp_path / name / "model.safetensors").read_bytes() for name in "abc"]
     assert contents[0] == contents[1] != contents[2]
@@ -198,10 +198,11 @@ def test_ray_gives_the_same_run_as_the_in_process_engine(tmp_path):
     assert ray["accuracy"] == pytest.approx(here["accuracy"], abs=0.01)
 
 
-def test_a_mistake_is_as_clear_on_ray(tmp_path):
+def test_a_folder_that_holds_a_run_is_refused_before_ray_is_started(tmp_path, monkeypatch):
     options = ("--rounds", "1", "--clients", "3", "--out", "run")
     summary(*options, cwd=tmp_path)
-    refused = started("simulate", *options, "--engine", "ray", cwd=tmp_path, code=2)
+    monkeypatch.setattr("flwr.simulation.run_simulation", lambda *_, **__: pytest.fail("Ray was started"))
+    refused = fedprivacy("simulate", *options, "--engine", "ray", cwd=tmp_path, code=2)
     assert "already holds a run" in refused.stderr
 
 
