@@ -15,7 +15,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import TypeVar
 
 import numpy as np
 import torch
@@ -34,8 +33,7 @@ _CENTRE = 1.5 * 2.0**52
 """Between 2^52 and 2^53, float64 holds whole numbers only: what is added to this many steps is rounded to steps."""
 
 Draws = NDArray[np.float64]
-
-T = TypeVar("T")
+Places = NDArray[np.intp]
 
 
 def lattice_step(clipping_norm: float, dimension: int) -> float:
@@ -78,30 +76,29 @@ def add_lattice_noise(total: Tensor, scale: float, step: float, read: Reader) ->
     released = torch.empty_like(sums)
     source, target = sums.numpy().reshape(-1), released.numpy().reshape(-1)
 
-    def release(block: range) -> list[NDArray[np.intp]]:
+    def release(block: range) -> Places:
         """Release a block, but for the noise outside of the rectangles; returns where that is."""
-        left_out = []
+        outside = []
         for where, draws, missed in _inside(block, scale, read.starting_at(block.start)):
             target[where] = _in_whole_steps(source[where], draws, step)
-            left_out.append(missed)
-        return left_out
+            outside.append(missed)
+        return np.concatenate(outside)
 
-    outside = [missed for left_out in _by_threads(release, source.size) for missed in left_out if missed.size]
-    if outside:
-        where = np.concatenate(outside)
-        draws = scale * _outside(where.size, read.starting_at(source.size))
-        target[where] = _in_whole_steps(source[where], draws, step)
+    outside = _by_threads(release, source.size)
+    if outside.size:
+        draws = scale * _outside(outside.size, read.starting_at(source.size))
+        target[outside] = _in_whole_steps(source[outside], draws, step)
     return released.to(total)
 
 
-def _by_threads(work: Callable[[range], T], count: int) -> list[T]:
-    """Do work on `count` coordinates, in blocks, by as many threads as torch has; numpy and the cipher let them run."""
+def _by_threads(release: Callable[[range], Places], count: int) -> Places:
+    """Release `count` coordinates in blocks, by as many threads as torch has: numpy and the cipher let them run."""
     blocks = [range(start, min(start + _BLOCK, count)) for start in range(0, count, _BLOCK)]
     threads = min(torch.get_num_threads(), len(blocks))
     if threads <= 1:
-        return list(map(work, blocks))
+        return np.concatenate([np.empty(0, dtype=np.intp), *map(release, blocks)])
     with ThreadPoolExecutor(threads) as pool:
-        return list(pool.map(work, blocks))
+        return np.concatenate(list(pool.map(release, blocks)))
 
 
 def _in_whole_steps(sums: NDArray[np.floating], draws: Draws, step: float) -> Draws:
@@ -157,7 +154,7 @@ _TAIL_AREA = math.sqrt(math.pi / 2.0) * math.erfc(_TAIL / math.sqrt(2.0))
 _OUTSIDE_AREAS = np.cumsum([_TAIL_AREA, *(-np.diff(_EDGES) * np.diff(_FLOORS[1:]))])  # then a box beside each rectangle
 
 
-def _inside(block: range, scale: float, read: Reader) -> Iterator[tuple[slice, Draws, NDArray[np.intp]]]:
+def _inside(block: range, scale: float, read: Reader) -> Iterator[tuple[slice, Draws, Places]]:
     """Draw values of N(0, scale^2) from the rectangles for a block of coordinates, one word for each.
 
     In pieces: where they belong, the values, and where they fell outside of all rectangles; there they are zero.

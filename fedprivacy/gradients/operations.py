@@ -5,6 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -44,10 +45,6 @@ class Wanted:
 
 Backward = tuple[Tensor | None, dict[str, Piece]]
 """Gradient of the inputs if it is wanted, and the piece of every trained parameter by its name in the layer."""
-
-
-InTo = Callable[[Tensor, Tensor], Tensor]
-"""(inputs, where the output goes, perhaps the inputs themselves) -> the output."""
 
 
 class Operation(ABC):
@@ -102,10 +99,11 @@ class Convolve(Operation):
         if layer.padding_mode != "zeros" or isinstance(layer.padding, str):
             raise ValueError("padding that the convolution does not do itself")
         self._layer, self._padding = layer, layer.padding
+        self._channels_last = faster_with_channels_last(layer)
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """See `Operation`."""
-        if faster_with_channels_last(self._layer):
+        if self._channels_last:
             inputs = channels_last(inputs)
         output: Tensor = self._layer(inputs)
         return output, inputs
@@ -135,8 +133,8 @@ class Activation(Operation):
 
     fresh = False
 
-    def __init__(self, function: InTo, gradient: Callable[..., Tensor]) -> None:
-        """Take the function, and torch's (gradient of the output, output, ..., grad_input=) for its gradient."""
+    def __init__(self, function: Callable[..., Tensor], gradient: Callable[..., Tensor]) -> None:
+        """Take torch's (inputs, out=) for the function, and (gradient, output, grad_input=) for its gradient."""
         self._function, self._gradient = function, gradient
         self._over_inputs = self._over_gradient = False
 
@@ -146,7 +144,7 @@ class Activation(Operation):
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
         """See `Operation`."""
-        output = self._function(inputs, inputs if self._over_inputs else torch.empty_like(inputs))
+        output = self._function(inputs, out=inputs if self._over_inputs else torch.empty_like(inputs))
         return output, output
 
     def backward(self, kept: Tensor, gradient: Tensor, wanted: Wanted, kept_bytes: int) -> Backward:
@@ -155,7 +153,7 @@ class Activation(Operation):
         return self._gradient(gradient, kept, grad_input=result), {}
 
 
-def _tanh(inputs: Tensor, out: Tensor) -> Tensor:
+def _tanh(inputs: Tensor, *, out: Tensor) -> Tensor:
     """The hyperbolic tangent: on a CPU by numpy's kernel, eight times as fast as torch's and right to 2e-7."""
     if torch.compiler.is_compiling() or inputs.is_cuda or inputs.dtype != torch.float32 or _many_threads():
         return torch.tanh(inputs, out=out)
@@ -166,19 +164,6 @@ def _tanh(inputs: Tensor, out: Tensor) -> Tensor:
 def _many_threads() -> bool:
     """Whether torch's kernel has so many threads that it overtakes numpy's, which has one."""
     return torch.get_num_threads() > _NUMPY_IS_FASTER
-
-
-def _relu(inputs: Tensor, out: Tensor) -> Tensor:
-    return torch.clamp_min(inputs, 0, out=out)
-
-
-def _sigmoid(inputs: Tensor, out: Tensor) -> Tensor:
-    return torch.sigmoid(inputs, out=out)
-
-
-def _relu_gradient(gradient: Tensor, output: Tensor, *, grad_input: Tensor) -> Tensor:
-    result: Tensor = _aten.threshold_backward.grad_input(gradient, output, 0, grad_input=grad_input)
-    return result
 
 
 class MaxPool(Operation):
@@ -297,8 +282,10 @@ _OPERATIONS: dict[type[nn.Module], Callable[[Any], Operation]] = {
     nn.Conv3d: Convolve,
     nn.LayerNorm: LayerNorm,
     nn.MaxPool2d: MaxPool,
-    nn.ReLU: lambda _: Activation(_relu, _relu_gradient),
+    nn.ReLU: lambda _: Activation(
+        partial(torch.clamp_min, min=0), partial(_aten.threshold_backward.grad_input, threshold=0)
+    ),
     nn.Tanh: lambda _: Activation(_tanh, _aten.tanh_backward.grad_input),
-    nn.Sigmoid: lambda _: Activation(_sigmoid, _aten.sigmoid_backward.grad_input),
+    nn.Sigmoid: lambda _: Activation(torch.sigmoid, _aten.sigmoid_backward.grad_input),
     nn.Flatten: lambda layer: Flatten(layer.start_dim, layer.end_dim),
 }
