@@ -33,14 +33,12 @@ def nonprivate_step(problem: Problem) -> Step:
 class OurStep:
     """A local step of `fedprivacy.dpsgd`, with the batch given instead of sampled."""
 
-    def __init__(self, problem: Problem, max_memory: int | None = None, *, compile: bool = False) -> None:
-        """Take model and batch, the bytes that the engine may use (None: its own choice), and whether to compile."""
+    def __init__(self, problem: Problem, max_memory: int | None = None) -> None:
+        """Take model and batch, and the bytes that the engine may use (None: its own choice)."""
         self._problem, model = problem, problem.build()
         self._position = flat_parameters(model)
         nn.utils.vector_to_parameters(self._position, model.parameters())  # from here on views of one vector
-        self._engine = GradientEngine(
-            model, partial(cross_entropy, reduction="none"), max_memory=max_memory, compile=compile
-        )
+        self._engine = GradientEngine(model, partial(cross_entropy, reduction="none"), max_memory=max_memory)
         self._mechanism = SampledGaussianSum(PoissonSampledGaussian(1.0, NOISE_MULTIPLIER), CLIPPING_NORM)
         self._keystream, self._count = Keystream.secret(), itertools.count(1)
 
@@ -59,4 +57,4 @@ class OurStep:
             return total
 
         noisy_sum = self._mechanism.release(clipped_sum, 0, self._keystream, Position(1, next(self._count)))
-        self._position.sub_(noisy_sum, alpha=LEARNING_RATE / len(inputs))
+        self._position.sub_(noisy_sum.to(self._position.dtype), alpha=LEARNING_RATE / len(inputs))

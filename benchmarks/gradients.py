@@ -1,6 +1,6 @@
 """What a private gradient costs: time and memory of one training step, against Opacus and against no privacy.
 
-    python -m benchmarks.gradients [--json] [--models cnn-64,mlp-256] [--rounds 5] [--max-memory MB] [--compile]
+    python -m benchmarks.gradients [--json] [--models cnn-64,mlp-256] [--rounds 5] [--max-memory MB]
                                    [--device cuda] [--save]
 
 Every contender takes the same step on the same fixed batch: gradients of a cross-entropy, clipped to one norm, summed,
@@ -87,18 +87,17 @@ class Figures:
     chunked: dict[str, float] | None
 
 
-def measure(problem: Problem, rounds: int, max_memory: str | None, compile: bool) -> Figures:
+def measure(problem: Problem, rounds: int, max_memory: str | None) -> Figures:
     """Measure every contender on one problem.
 
     Args:
         problem: model and batch.
         rounds: turns of each contender.
         max_memory: MB that a chunked contender may use, or "nonprivate"; None for no such contender.
-        compile: whether our step is compiled where it can be.
     """
     parameter_bytes = sum(p.nbytes for p in problem.build().parameters())
     builds: dict[str, Callable[[], Step]] = {NONPRIVATE: partial(nonprivate_step, problem)}
-    builds[OURS] = partial(OurStep, problem, compile=compile)
+    builds[OURS] = partial(OurStep, problem)
     builds |= {mode: partial(opacus_step, problem, mode) for mode in MODES}
     if max_memory is not None:
         peak = peak_bytes(builds[NONPRIVATE], parameter_bytes, problem.device)
@@ -231,7 +230,6 @@ def main() -> None:
     parser.add_argument("--models", default=",".join(NAMES), help="each a model and a batch size")
     parser.add_argument("--rounds", type=int, default=5, help="turns of each contender")
     parser.add_argument("--max-memory", metavar="MB", help=f"measure our step in chunks, too; or '{NONPRIVATE}'")
-    parser.add_argument("--compile", action="store_true", help="compile our step where a compiler works")
     parser.add_argument("--device", default="cpu", help="cpu or cuda")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/<date>-<device>.json")
     options = parser.parse_args()
@@ -244,7 +242,7 @@ def main() -> None:
     models = {}
     for each in problems:
         progress.print(f"measuring {each.name}")
-        models[each.name] = measure(each, options.rounds, options.max_memory, options.compile)
+        models[each.name] = measure(each, options.rounds, options.max_memory)
     results = {
         "device": _device_name(device),
         "torch": torch.__version__,

@@ -2,7 +2,8 @@
 
 A Gaussian drawn in floating point and added to a float leaves a fingerprint in the last bits: some values can be
 reached from one shard and not from its neighbour (Mironov 2012). Here the sum is rounded to whole steps of a public
-lattice and receives a whole number of steps of noise, so that every value can be reached from every shard.
+lattice and receives a whole number of steps of noise, so that which values can be reached does not depend on the sum,
+but for those that are farther from it than the longest draw.
 
 The Gaussians come from rectangles of equal area under the density: one 64-bit word chooses the rectangle and the place
 in it. What lies outside of all of them, one draw in a thousand, is drawn by rejection (Marsaglia, MacLaren and Bray
@@ -23,8 +24,8 @@ from torch import Tensor
 
 from fedprivacy.keystream import Reader
 
-ROUNDING_ALLOWANCE = 2.0**-12
-"""By how much the sensitivity may exceed the clipping norm, relative: half for the lattice, half for float32 sums."""
+LATTICE_ALLOWANCE = 2.0**-13
+"""By how much rounding to the lattice may move the sums of neighbouring shards apart, in clipping norms."""
 
 LARGEST_SUM = 2.0**50
 """Where a coordinate of the sum saturates, in steps of the lattice."""
@@ -37,7 +38,7 @@ Places = NDArray[np.intp]
 
 
 def lattice_step(clipping_norm: float, dimension: int) -> float:
-    """The largest power of two whose lattice adds at most `ROUNDING_ALLOWANCE` / 2 to the sensitivity, relative.
+    """The largest power of two whose lattice adds at most `LATTICE_ALLOWANCE` to the sensitivity, relative.
 
     Rounding changes the difference of two sums by at most one step in each coordinate: sqrt(dimension) steps in
     Euclidean norm. A power of two makes going to steps and back exact.
@@ -46,11 +47,13 @@ def lattice_step(clipping_norm: float, dimension: int) -> float:
         clipping_norm: C.
         dimension: d, number of coordinates; public.
     """
-    widest = 0.5 * ROUNDING_ALLOWANCE * clipping_norm / math.sqrt(max(dimension, 1))
+    widest = LATTICE_ALLOWANCE * clipping_norm / math.sqrt(max(dimension, 1))
     return math.ldexp(0.5, math.frexp(widest)[1])
 
 
-def add_lattice_noise(total: Tensor, scale: float, step: float, read: Reader) -> Tensor:
+def add_lattice_noise(
+    total: Tensor, scale: float, step: float, read: Reader, dtype: torch.dtype | None = None
+) -> Tensor:
     """Round `total` to the lattice and add Gaussian noise that is rounded to the lattice too.
 
     Formal guarantee: let R(x) be x in whole steps, each coordinate limited to +-`LARGEST_SUM`. The result is a
@@ -59,7 +62,7 @@ def add_lattice_noise(total: Tensor, scale: float, step: float, read: Reader) ->
     by at most C / step + sqrt(d) after R; the limit only brings them closer.
 
     The result is whole steps as long as Z stays below 2^50, so up to scale / step = 2^46 (noise multiplier 1e4, 1e11
-    parameters), and whole multiples of two or more steps beyond. Rounding it to the precision of `total` keeps that.
+    parameters), and whole multiples of two or more steps beyond. Rounding it to a shorter type keeps that.
 
     The guarantee is for an exact Gaussian; this one is drawn to 52 bits.
 
@@ -68,12 +71,13 @@ def add_lattice_noise(total: Tensor, scale: float, step: float, read: Reader) ->
         scale: standard deviation of the noise.
         step: spacing of the lattice, a power of two.
         read: the words of this draw; never those of another release.
+        dtype: of the result; None: that of `total`.
 
     Returns:
-        A new tensor, of the type and on the device of `total`.
+        A new tensor on the device of `total`.
     """
     sums = total.detach().to("cpu", torch.promote_types(total.dtype, torch.float32)).contiguous()
-    released = torch.empty_like(sums)
+    released = torch.empty(sums.shape, dtype=torch.promote_types(dtype or total.dtype, torch.float32))
     source, target = sums.numpy().reshape(-1), released.numpy().reshape(-1)
 
     def release(block: range) -> Places:
@@ -88,7 +92,7 @@ def add_lattice_noise(total: Tensor, scale: float, step: float, read: Reader) ->
     if outside.size:
         draws = scale * _outside(outside.size, read.starting_at(source.size))
         target[outside] = _in_whole_steps(source[outside], draws, step)
-    return released.to(total)
+    return released.to(total.device, dtype or total.dtype)
 
 
 def _by_threads(release: Callable[[range], Places], count: int) -> Places:

@@ -12,8 +12,8 @@ from scipy import stats
 from fedprivacy import noise
 from fedprivacy.events import CLIPPING_NORMS, PoissonSampledGaussian
 from fedprivacy.keystream import Keystream, Position, Purpose
-from fedprivacy.mechanisms import SampledGaussianSum
-from fedprivacy.noise import ROUNDING_ALLOWANCE, add_lattice_noise, lattice_step
+from fedprivacy.mechanisms import ROUNDING_ALLOWANCE, SampledGaussianSum
+from fedprivacy.noise import LATTICE_ALLOWANCE, add_lattice_noise, lattice_step
 
 KEY = Keystream.from_seed(1, "client-0")
 HERE = Position(round=3, step=2)
@@ -189,10 +189,10 @@ def test_tails_reach_beyond_thirteen_sigma():
 
 @pytest.mark.parametrize("dimension", [1, 2, 62, 1_000_000, 10**12])
 @pytest.mark.parametrize("clipping_norm", [*CLIPPING_NORMS, 0.1, 1.0, 3.0])
-def test_the_step_is_the_largest_power_of_two_within_half_the_allowance(clipping_norm, dimension):
+def test_the_step_is_the_largest_power_of_two_within_the_lattice_s_allowance(clipping_norm, dimension):
     step = lattice_step(clipping_norm, dimension)
     assert math.frexp(step)[0] == 0.5
-    room = 0.5 * ROUNDING_ALLOWANCE * clipping_norm
+    room = LATTICE_ALLOWANCE * clipping_norm
     assert math.sqrt(dimension) * step <= room < 2 * math.sqrt(dimension) * step
     farthest = 15 * 1e4 * clipping_norm * (1 + ROUNDING_ALLOWANCE) / step
     assert farthest < 2**52  # noise is whole numbers that float64 holds, at the largest noise multiplier too

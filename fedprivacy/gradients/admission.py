@@ -1,15 +1,16 @@
 """Which means computes a model's gradients, and how many records it takes at a time.
 
 Several means compute the same gradients: a traced program, book-keeping, `vmap`, a loop. The first that applies is
-tried on three made-up records against the loop; only if it agrees is it trusted with records.
+tried on made-up records: it must agree with the loop, and a record's gradient must not depend on the rest of its batch.
+Only then is it trusted with records.
 """
 
 from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,8 +18,10 @@ from torch import Tensor, nn
 from fedprivacy.gradients.bookkeeping import BookKeeping
 from fedprivacy.gradients.errors import InPlaceError, LossShapeError, UnsupportedModelError
 from fedprivacy.gradients.fallbacks import Loop, Vectorised
+from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.losses import Loss
 from fedprivacy.gradients.parameters import trainable_parameters
+from fedprivacy.gradients.parts import sizes_up_to
 from fedprivacy.gradients.program import Program
 from fedprivacy.gradients.selfcheck import PROBES, Means, check_against_loop, check_nearby
 
@@ -33,39 +36,53 @@ _MODERATE = 64 * 2**20
 _LEAST_PART = 8
 """Records that a part has at least, so that a layer's matrices are worth a processor's while."""
 
+_MOST_ROWS = 256
+"""Records that a part has at most: more are no faster, and the parts are tried before they are used."""
+
 _ON_GPU = 2**32
 """Bytes that a part may take on a GPU, which wants many records at a time."""
 
 
-class Portion(NamedTuple):
-    """A part of a batch that is computed at a time.
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """What computes gradients, and in which portions.
 
     Attributes:
-        records: how many, at most.
+        means: what computes them.
+        sizes: how many records are computed at a time, the largest first.
         kept_bytes: how many bytes of written gradients each parameter may keep.
     """
 
-    records: int
+    means: Means
+    sizes: tuple[int, ...]
     kept_bytes: int
 
 
 def admitted(
-    model: nn.Module, loss: Loss, loop: Loop, probe: tuple[Tensor, Tensor], *, autocast: torch.dtype | None
-) -> Means:
-    """The first means that agrees with the loop.
+    model: nn.Module,
+    loss: Loss,
+    probe: tuple[Tensor, Tensor],
+    *,
+    autocast: torch.dtype | None = None,
+    views: int = 1,
+    max_memory: int | None = None,
+) -> Admitted:
+    """The first means that agrees with the loop, and keeps records apart.
 
     Args:
         model: the model.
         loss: one loss for each record.
-        loop: the model's loop.
         probe: made-up records.
         autocast: half precision for activations; None: float32.
+        views: rows of each record.
+        max_memory: bytes that activations and written gradients may take; None: as is fastest.
 
     Raises:
         InPlaceError: a layer's input is changed in place.
         LossShapeError: the loss is not one value for each record.
         UnsupportedModelError: not even the loop agrees with itself.
     """
+    loop = Loop(model, loss)
     shapes = [p.shape for p in trainable_parameters(model).values()]
     for build in _candidates(model, loss, autocast):
         try:
@@ -77,36 +94,45 @@ def admitted(
                 exact = BookKeeping(model, loss)
                 check_against_loop(exact, loop, shapes, probe)
             check_nearby(exact, loop, model, shapes, probe)
+            return _in_portions(means, model, probe, views, max_memory)
         except (InPlaceError, LossShapeError):
             raise
         except Exception as reason:
             log.debug("Gradients by other means: %s", reason)
-        else:
-            return means
     raise UnsupportedModelError(
         "The model computes something else each time: it draws random numbers, or keeps something of a batch for "
         "the next. Leave dropout out, and compute everything anew in every forward pass."
     )
 
 
-def fitting_portion(means: Means, probe: tuple[Tensor, Tensor], max_memory: int | None) -> Portion:
-    """How much of a batch to take at a time.
+def _in_portions(
+    means: Means, model: nn.Module, probe: tuple[Tensor, Tensor], views: int, max_memory: int | None
+) -> Admitted:
+    """The means with the sizes of parts in which it keeps records apart.
 
-    Args:
-        means: what computes the gradients.
-        probe: made-up records.
-        max_memory: bytes that activations and written gradients may take; None: as is fastest.
+    Raises:
+        DisagreementError: there is none.
     """
     kept_bytes = (max_memory or _MODERATE) // 2
     pieces = means.pieces(*probe, PROBES * kept_bytes // _LEAST_PART)
-    each = (means.held_bytes + sum(sized.piece.kept_bytes for sized in pieces)) // PROBES + 1
-    if probe[0].is_cuda:
+    held = probe[0].nbytes + means.held_bytes + sum(sized.piece.kept_bytes for sized in pieces)
+    each = held // PROBES + 1
+    sizes = sizes_up_to(_fastest(each * views, max_memory, on_gpu=probe[0].is_cuda))
+    if isinstance(means, Loop):
+        sizes = sizes[-1:]  # the loop takes one record after the other, however many there are
+    agreeing = sizes_that_agree(means, model, probe, [size * views for size in sizes], kept_bytes)
+    return Admitted(means, tuple(rows // views for rows in agreeing), kept_bytes)
+
+
+def _fastest(each: int, max_memory: int | None, *, on_gpu: bool) -> int:
+    """How many records of `each` bytes to take at a time: a power of two, which most batches fill."""
+    if on_gpu:
         fastest = _ON_GPU // each
     else:
         fastest = max(_IN_CACHE // each, min(_MODERATE // each, 4 * _LEAST_PART), _LEAST_PART)
     allowed = fastest if max_memory is None else max_memory // each
-    most = max(1, min(fastest, allowed))
-    return Portion(2 ** (most.bit_length() - 1), kept_bytes)  # a power of two divides most batches without a rest
+    most = max(1, min(fastest, allowed, _MOST_ROWS))
+    return 1 << (most.bit_length() - 1)
 
 
 def _candidates(model: nn.Module, loss: Loss, autocast: torch.dtype | None) -> Iterator[Callable[[], Means]]:

@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import reduce
 
 import torch
 from torch import Tensor, nn
 
-from fedprivacy.gradients.admission import admitted, fitting_portion
+from fedprivacy.gradients.admission import Admitted, admitted
 from fedprivacy.gradients.clipping import Clipping, FlatClipping
-from fedprivacy.gradients.compiled import CompiledSum
 from fedprivacy.gradients.fallbacks import Loop
 from fedprivacy.gradients.losses import Loss
-from fedprivacy.gradients.parameters import split_flat, trainable_parameters
+from fedprivacy.gradients.parameters import trainable_parameters
+from fedprivacy.gradients.parts import cut, filled
 from fedprivacy.gradients.precision import full_precision
-from fedprivacy.gradients.program import Program
-from fedprivacy.gradients.selfcheck import Means, made_up_records
+from fedprivacy.gradients.selfcheck import made_up_records
+from fedprivacy.gradients.summing import Sums
 from fedprivacy.gradients.tape import Sized
 
 _LONGEST_SQUARED = 2.0**200
 """A gradient whose squared norm is larger counts as not finite: its scale would lose digits in float32."""
-
-_SUMMED_IN_FLOAT32 = 1024
-"""Records that are added in float32: the rounding of as many equal gradients stays within the mechanism's allowance."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +28,7 @@ class Clipped:
     """What a batch contributes.
 
     Attributes:
-        total: sum of the clipped gradients, shape [d].
+        total: sum of the clipped gradients, shape [d], float64.
         squared_norms: of the records' gradients before clipping, where they are finite; in parts of any length.
             Private.
     """
@@ -48,6 +44,26 @@ class Clipped:
     def within(self, clipping_norm: float) -> int:
         """How many records' gradients are no longer than the clipping norm. Private."""
         return sum(int((part <= clipping_norm**2).sum()) for part in self.squared_norms)
+
+
+@dataclass(frozen=True, slots=True)
+class _Measured:
+    """A part of a batch, before it is clipped.
+
+    Attributes:
+        pieces: of the rows' gradients.
+        squared_norms: of the rows within each group, shape [groups, rows], float64, finite.
+        usable: which rows are records with a finite gradient, shape [rows], bool; None: all.
+    """
+
+    pieces: list[Sized]
+    squared_norms: Tensor
+    usable: Tensor | None
+
+    def counted(self) -> Tensor:
+        """The squared norms of the records' whole gradients."""
+        whole = _whole(self.squared_norms)
+        return whole if self.usable is None else whole[self.usable]
 
 
 class GradientEngine:
@@ -66,7 +82,6 @@ class GradientEngine:
         views: int = 1,
         max_memory: int | None = None,
         autocast: torch.dtype | None = None,
-        compile: bool = False,
     ) -> None:
         """Prepare nothing yet: the shape of the first batch decides.
 
@@ -77,30 +92,24 @@ class GradientEngine:
             views: augmentation multiplicity (De et al. 2022): each record comes as this many views of itself, whose
                 gradients are averaged before the average is clipped; inputs then have shape [batch, views, ...].
             max_memory: bytes that activations and written gradients may take. Batches are computed in parts and added
-                up, which changes nothing but rounding; the parts are as large as is fastest, or as this allows.
-            autocast: `torch.bfloat16`: activations and their gradients in this type, where that is safe; norms and sums
-                stay float32, so the bound on a record's contribution stands. None: everything in float32.
-            compile: compile the step where a compiler works and the model is a chain of layers. It takes seconds to
-                minutes, once. Measure before you choose it: on a CPU it has not been faster yet.
+                up; the parts are as large as is fastest, or as this allows.
+            autocast: `torch.bfloat16`: activations and their gradients in this type, where that is safe. Norms are of
+                the rounded gradients that are summed, so a record is bounded as in float32. None: float32.
         """
         self.model = model
         self._loss, self._clipping, self._max_memory = loss, clipping or FlatClipping(), max_memory
         self._views, self._autocast = views, autocast
-        self._compile = compile
-        self._compiled: CompiledSum | None = None
         trained = trainable_parameters(model)
         self._shapes = [p.shape for p in trained.values()]
-        self._size = sum(shape.numel() for shape in self._shapes)
         self._dtype = reduce(torch.promote_types, (p.dtype for p in trained.values()), torch.float32)
         self._groups = self._clipping.groups(list(trained))
         self._prepared: tuple[object, ...] = ()
-        self._means: Means = Loop(model, loss)
-        self._part_size, self._kept_bytes = 1, 0
+        self._admitted = Admitted(Loop(model, loss), (1,), 0)
 
     @property
     def means(self) -> str:
         """How gradients are computed: the name of what the self-check has admitted."""
-        return self._means.name
+        return self._admitted.means.name
 
     def prepare(self, inputs: Tensor, targets: Tensor) -> None:
         """Choose the means for records of this shape and type, on made-up records alone; done once.
@@ -114,24 +123,31 @@ class GradientEngine:
             UnsupportedModelError: a layer's input is changed in place, or the model draws random numbers.
             Exception: what the model raises on a record of zeros.
         """
-        kind = (inputs.shape[1:], inputs.dtype, inputs.device, targets.shape[1:], targets.dtype)
+        threads = torch.get_num_threads()  # kernels share their rows among them
+        kind = (inputs.shape[1:], inputs.dtype, inputs.device, targets.shape[1:], targets.dtype, threads)
         if kind == self._prepared:
             return
-        loop = Loop(self.model, self._loss)
         with full_precision:
-            probe = made_up_records(inputs, targets, loop)
-            self._means = admitted(self.model, self._loss, loop, probe, autocast=self._autocast)
-        portion = fitting_portion(self._means, probe, self._max_memory)
-        self._part_size, self._kept_bytes = max(1, portion.records // self._views), portion.kept_bytes
-        self._prepared, self._compiled = kind, None
+            probe = made_up_records(inputs, targets, Loop(self.model, self._loss))
+            self._admitted = admitted(
+                self.model,
+                self._loss,
+                probe,
+                autocast=self._autocast,
+                views=self._views,
+                max_memory=self._max_memory,
+            )
+        self._prepared = kind
 
     def clipped_sum(self, inputs: Tensor, targets: Tensor, clipping_norm: float, mask: Tensor | None = None) -> Tensor:
         """Sum over the batch of each record's gradient, scaled down to Euclidean norm at most `clipping_norm`.
 
-        Formal guarantee: adding or removing one row of (`inputs`, `targets`) changes the result by a vector of norm at
-        most `clipping_norm` (up to float32 rounding, for which the mechanism has an allowance), for models that
-        `supported` accepts. A record whose gradient is not finite, or cannot be computed, contributes zero: whether a
-        batch fails must not depend on one record.
+        Formal guarantee: let the batch lose the record at one place, and its last record take that place. The result
+        changes by a vector of norm at most C (1 + `SUM_ALLOWANCE`), see `fedprivacy.mechanisms`. A record's scaled
+        gradient is a function of the record, the parameters and public numbers alone, bit for bit, as far as
+        `fedprivacy.gradients.invariance` can tell; what the batch adds to it is the rounding of its own block of the
+        sum. It holds for models that `supported` accepts. A record whose gradient is not finite, or cannot be computed,
+        contributes zero: whether a batch fails must not depend on one record.
 
         Args:
             inputs: the batch, shape [batch, ...]; may be empty.
@@ -140,8 +156,8 @@ class GradientEngine:
             mask: which rows are records and not padding, shape [batch], bool; None: all.
 
         Returns:
-            Shape [d], all trainable parameters' gradients flattened and joined in the order of `trainable_parameters`;
-            float64 if the batch is too large to be added in float32.
+            Shape [d], float64, all trainable parameters' gradients flattened and joined in the order of
+            `trainable_parameters`.
 
         Raises:
             LossShapeError: the loss is not one value for each record.
@@ -154,109 +170,99 @@ class GradientEngine:
             inputs, targets = inputs[mask], targets[mask]
         if len(inputs) > 0:
             self.prepare(inputs if self._views == 1 else inputs.flatten(0, 1), targets)
+        sums = Sums(self._shapes, self._dtype, inputs.device, self._admitted.sizes[0])
+        squared = []
         with full_precision, torch.no_grad():  # means that need autograd's graph ask for it
-            return self._clip_any(inputs, targets, clipping_norm)
+            for start, stop, size in cut(len(inputs), self._admitted.sizes):
+                part = self._measured(filled(inputs[start:stop], size), filled(targets[start:stop], size), stop - start)
+                if part is None:
+                    sums.skip(size)
+                else:
+                    self._add(part, clipping_norm, sums)
+                    squared.append(part.counted())
+        return Clipped(sums.total(), squared)
 
-    def _clip_any(self, inputs: Tensor, targets: Tensor, clipping_norm: float) -> Clipped:
-        """The clipped sum of however many records."""
-        if len(inputs) <= _SUMMED_IN_FLOAT32:
-            return self._clip(inputs, targets, clipping_norm)
-        parts = [self._clip(*part, clipping_norm) for part in self._parts(inputs, targets, _SUMMED_IN_FLOAT32)]
-        total = torch.zeros(self._size, dtype=torch.float64, device=inputs.device)
-        for part in parts:
-            total += part.total
-        return Clipped(total, [squared for part in parts for squared in part.squared_norms])
+    def _add(self, part: _Measured, clipping_norm: float, sums: Sums) -> None:
+        """Add the clipped gradients of a part of the batch."""
+        scales = self._clipping.scales(part.squared_norms, clipping_norm)
+        by_group = (scales if part.usable is None else scales.where(part.usable, 0.0)).unbind()
+        sums.add(part.pieces, [by_group[self._groups[sized.part.place]] for sized in part.pieces])
 
-    def _clip(self, inputs: Tensor, targets: Tensor, clipping_norm: float) -> Clipped:
-        """The clipped sum of few enough records to add them in the parameters' precision."""
-        total = torch.zeros(self._size, dtype=self._dtype, device=inputs.device)
-        if len(inputs) == 0:
-            return Clipped(total, [])
-        compiled, squared = self._compiled_for(len(inputs)), []
-        for part in self._parts(inputs, targets, compiled.rows if compiled else self._part_size):
-            done = compiled(*part, clipping_norm) if compiled else None
-            if done is None:
-                squared += self._add(*part, clipping_norm, split_flat(total, self._shapes))
-            else:
-                total += done[0]
-                squared.append(done[1][done[1] <= _LONGEST_SQUARED])
-        return Clipped(total, squared)
+    def _measured(self, inputs: Tensor, targets: Tensor, records: int) -> _Measured | None:
+        """The pieces and norms of a part whose first rows are records; None if none of them counts.
 
-    def _parts(self, inputs: Tensor, targets: Tensor, most: int) -> Iterable[tuple[Tensor, Tensor]]:
-        """The batch in parts of so many records, and the rest.
-
-        Parts of one size, whatever the batch's: were they cut anew for one record more, every sum would round anew.
-        """
-        if len(inputs) <= most:
-            return [(inputs, targets)]
-        return zip(inputs.split(most), targets.split(most), strict=True)
-
-    def _compiled_for(self, records: int) -> CompiledSum | None:
-        """The compiled step, if it is wanted and can be had."""
-        if self._compile and self._compiled is None and isinstance(self._means, Program):
-            self._compiled = CompiledSum(self._padded_sum, min(records, self._part_size))
-        return self._compiled
-
-    def _padded_sum(
-        self, inputs: Tensor, targets: Tensor, records: Tensor, clipping_norm: Tensor
-    ) -> tuple[Tensor, Tensor]:
-        """The clipped sum [d] of the first `records` rows, and all squared norms [batch]; no branch on a value."""
-        total = torch.zeros(self._size, dtype=self._dtype, device=inputs.device)
-        pieces = self._pieces(inputs, targets)
-        squared = self._by_group(pieces)
-        whole = squared.sum(0)
-        counted = (whole <= _LONGEST_SQUARED) & (torch.arange(len(inputs), device=inputs.device) < records)
-        scales = self._clipping.scales(squared, clipping_norm).where(counted, 0.0)
-        self._sum(pieces, scales, split_flat(total, self._shapes))
-        return total, whole
-
-    def _add(self, inputs: Tensor, targets: Tensor, clipping_norm: float, outs: list[Tensor]) -> list[Tensor]:
-        """Add the clipped gradients of some records to `outs`, one for each parameter; returns their squared norms.
-
-        Records that make the computation fail are found by halving the batch, and left out.
+        Rows that cannot be computed, or have no finite gradient, keep their places, filled with another record: so
+        neither the others' gradients nor the order in which they are added change.
         """
         try:
-            pieces = self._pieces(inputs, targets)
+            return self._finite(inputs, targets, None if records == len(inputs) else _first(records, inputs))
         except Exception:  # what concerns all records, `prepare` has raised
-            if len(inputs) == 1:
-                return []
-            half = len(inputs) // 2
-            first = self._add(inputs[:half], targets[:half], clipping_norm, outs)
-            return first + self._add(inputs[half:], targets[half:], clipping_norm, outs)
-        if not pieces:  # no parameter had any influence
-            return []
-        squared = self._by_group(pieces)
-        whole = squared.sum(0) if len(squared) > 1 else squared[0]
-        if not float(whole.max()) <= _LONGEST_SQUARED:  # of NaN and others, the largest is NaN
-            finite = whole <= _LONGEST_SQUARED
-            some = bool(finite.any())
-            return self._add(inputs[finite], targets[finite], clipping_norm, outs) if some else []
-        self._sum(pieces, self._clipping.scales(squared, clipping_norm), outs)
-        return [whole]
+            usable = self._computable(inputs, targets, _first(records, inputs))
+            return self._finite(*_filled_up(inputs, targets, usable), usable) if bool(usable.any()) else None
 
-    def _sum(self, pieces: list[Sized], scales: Tensor, outs: list[Tensor]) -> None:
-        """Add every record's gradient times its scale [groups, batch] to `outs`."""
-        by_group = scales.to(outs[0].dtype).unbind()
-        for sized in pieces:
-            place = sized.part.place
-            sized.piece.add_weighted_sum(by_group[self._groups[place]], sized.part.of(outs[place]))
+    def _finite(self, inputs: Tensor, targets: Tensor, usable: Tensor | None) -> _Measured | None:
+        """The pieces and norms of rows that can all be computed."""
+        for _ in range(2):  # once more, where some have no finite gradient
+            pieces = self._pieces(inputs, targets)
+            if not pieces:  # no parameter had any influence
+                return None
+            squared = self._by_group(pieces)
+            whole = _whole(squared)
+            if float(whole.max()) <= _LONGEST_SQUARED:  # of NaN and others, the largest is NaN
+                return _Measured(pieces, squared, usable)
+            finite = whole <= _LONGEST_SQUARED
+            usable = finite if usable is None else finite & usable
+            if not bool(usable.any()):
+                break
+            inputs, targets = _filled_up(inputs, targets, usable)
+        return None
+
+    def _computable(self, inputs: Tensor, targets: Tensor, candidates: Tensor) -> Tensor:
+        """Which of the candidates, bool [rows], do not make the computation fail: found by halving them."""
+        try:
+            self._pieces(*_filled_up(inputs, targets, candidates))
+        except Exception:
+            places = candidates.nonzero().squeeze(1)
+            if len(places) == 1:
+                return torch.zeros_like(candidates)
+            first = candidates.clone().index_fill_(0, places[len(places) // 2 :], False)
+            second = candidates & ~first
+            return self._computable(inputs, targets, first) | self._computable(inputs, targets, second)
+        return candidates
 
     def _pieces(self, inputs: Tensor, targets: Tensor) -> list[Sized]:
         """The pieces of the records' gradients, averaged over their views."""
+        means, kept_bytes = self._admitted.means, self._admitted.kept_bytes
         if self._views == 1:
-            return self._means.pieces(inputs, targets, self._kept_bytes)
-        rows = self._means.pieces(inputs.flatten(0, 1), targets.repeat_interleave(self._views, 0), self._kept_bytes)
-        averaged = [(sized.part, sized.piece.averaged(self._views, self._kept_bytes)) for sized in rows]
+            return means.pieces(inputs, targets, kept_bytes)
+        rows = means.pieces(inputs.flatten(0, 1), targets.repeat_interleave(self._views, 0), kept_bytes)
+        averaged = [(sized.part, sized.piece.averaged(self._views, kept_bytes)) for sized in rows]
         return [Sized(part, piece, piece.norms()) for part, piece in averaged]
 
     def _by_group(self, pieces: list[Sized]) -> Tensor:
-        """Squared norms of the records' gradients, shape [groups, batch], float64."""
-        squared = torch.stack([sized.norms for sized in pieces]).double().square_()
+        """Squared norms of the records' gradients, shape [groups, batch], float64; added in one order for all."""
+        squared = torch.stack([sized.norms.double() for sized in pieces]).square_()
         groups = max(self._groups) + 1
         if groups == 1:
-            return squared.sum(0, keepdim=True)
+            return reduce(Tensor.add_, squared.unbind()).unsqueeze(0)
         rows = torch.tensor([self._groups[sized.part.place] for sized in pieces], device=squared.device)
         return squared.new_zeros(groups, squared.shape[1]).index_add_(0, rows, squared)
+
+
+def _whole(squared_norms: Tensor) -> Tensor:
+    """Squared norms of whole gradients, from those by group."""
+    return squared_norms[0] if len(squared_norms) == 1 else squared_norms.sum(0)
+
+
+def _first(records: int, rows: Tensor) -> Tensor:
+    """Which of some rows are the first so many, bool."""
+    return torch.arange(len(rows), device=rows.device) < records
+
+
+def _filled_up(inputs: Tensor, targets: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
+    """The rows, with copies of the first usable one in the places of those that are not."""
+    places = torch.where(usable, torch.arange(len(usable), device=usable.device), usable.int().argmax())
+    return inputs[places], targets[places]
 
 
 def clipped_gradient_sum(

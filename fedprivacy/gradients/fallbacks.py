@@ -11,6 +11,7 @@ from torch.func import functional_call, grad, vmap
 from fedprivacy.gradients.losses import Loss, checked_losses
 from fedprivacy.gradients.parameters import trainable_parameters
 from fedprivacy.gradients.pieces import Written
+from fedprivacy.gradients.products import AlikeProducts
 from fedprivacy.gradients.tape import Part, Sized
 
 
@@ -44,7 +45,9 @@ class Vectorised(_Fallback):
             return checked_losses(self._loss(outputs, target.unsqueeze(0)), 1)[0]
 
         gradients = vmap(grad(record_loss), in_dims=(None, 0, 0), randomness="error")
-        return _written(gradients(trainable_parameters(self._model), inputs, targets).values())
+        with AlikeProducts():
+            written = gradients(trainable_parameters(self._model), inputs, targets)
+        return _written(written.values())
 
 
 class Loop(_Fallback):
@@ -59,7 +62,9 @@ class Loop(_Fallback):
     def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
         """Every trained parameter's piece for one batch; see `BookKeeping.pieces`."""
         parameters = [p for p in self._model.parameters() if p.requires_grad]
-        rows = [self._gradients(parameters, inputs[i : i + 1], targets[i : i + 1]) for i in range(len(inputs))]
+        # Each in memory of its own: kernels may treat what comes before an aligned address apart.
+        records = ((inputs[i : i + 1].clone(), targets[i : i + 1].clone()) for i in range(len(inputs)))
+        rows = [self._gradients(parameters, *record) for record in records]
         return _written([torch.stack(column) for column in zip(*rows, strict=True)])
 
     def _gradients(self, parameters: list[nn.Parameter], record: Tensor, target: Tensor) -> tuple[Tensor, ...]:

@@ -28,13 +28,11 @@ _SMALLEST_SURE_NORM = 1e-12
 _CHUNK_BYTES = 16 * 2**20
 """Written gradients that are in flight at a time: what a processor's cache still holds."""
 
+_LONGEST_CHUNK = 32
+"""Records that are written at a time at most: no more than are summed at a time (`fedprivacy.gradients.summing`)."""
+
 _LONGEST_FACTOR = 2.0**64
 """With a longer factor a gradient counts as not finite: scaled down, the other factor would lose digits in float32."""
-
-_CANCELLATION = 2.0**-9
-"""A Gram norm below this share of its largest possible value is summed in float64, or float32 rounding would exceed
-the mechanism's allowance for it."""
-
 
 class Piece(ABC):
     """The gradients of one parameter (or of some of its rows) for every record of a batch."""
@@ -49,13 +47,19 @@ class Piece(ABC):
         """Euclidean norm of each record's gradient, shape [batch], float32 or float64, right to 2e-5."""
 
     @abstractmethod
-    def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
-        """Add the sum over records of weight times gradient to `out`.
+    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
+        """Add the sum over some records, one after another, of weight times gradient to `out`.
 
         Args:
-            weights: shape [batch], of the dtype of `out`.
+            weights: of these records, shape [n], of the dtype of `out`, in which the sum is computed.
             out: shape [*parameter]; changed in place.
+            start: the first of them.
         """
+
+    @property
+    @abstractmethod
+    def sources(self) -> tuple[Tensor, ...]:
+        """What the gradients are computed of: row i, and nothing else in them, makes record i's gradient."""
 
     @abstractmethod
     def gradients(self) -> Tensor:
@@ -91,9 +95,14 @@ class Written(Piece):
         """See `Piece`. What vanishes in float32 here is far below any clipping norm."""
         return row_norms(self._kept)
 
-    def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
+    @property
+    def sources(self) -> tuple[Tensor, ...]:
         """See `Piece`."""
-        rows = _in(out.dtype, self._kept.flatten(1).t())
+        return (self._kept,)
+
+    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
+        """See `Piece`."""
+        rows = _in(out.dtype, _some(self._kept, weights, start).flatten(1).t())
         if self._axes is None:
             out.view(-1).addmv_(rows, weights)
         else:
@@ -105,23 +114,34 @@ class Written(Piece):
 
 
 class Rewritten(Piece):
-    """Gradients too large to keep: written twice, some records at a time, once for the norms and once for the sum."""
+    """Gradients too large to keep: written twice, some records at a time, once for the norms and once for the sum.
 
-    def __init__(self, write: Writer, records: int, chunk: int) -> None:
-        self._write, self._records, self._chunk = write, records, chunk
+    Each time as many as before, or the second writing could differ from the first in its last bits.
+    """
+
+    def __init__(self, write: Writer, sources: tuple[Tensor, ...], chunk: int) -> None:
+        """Take what writes, what it writes from, and how many records it writes at a time, a power of two."""
+        self._write, self._sources, self._chunk = write, sources, chunk
+
+    @property
+    def sources(self) -> tuple[Tensor, ...]:
+        """See `Piece`."""
+        return self._sources
 
     def norms(self) -> Tensor:
         """See `Piece`."""
-        return torch.cat([self._write(*chunk).norms() for chunk in self._chunks()])
+        return torch.cat([self._write(*chunk).norms() for chunk in self._chunks(0, len(self._sources[0]))])
 
-    def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
-        """See `Piece`."""
-        for start, stop in self._chunks():
-            self._write(start, stop).add_weighted_sum(weights[start:stop], out)
+    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
+        """See `Piece`. Summed up apart: `out` is to be rounded once, as by one product."""
+        some = torch.zeros_like(out)
+        for first, last in self._chunks(start, start + len(weights)):
+            self._write(first, last).add_weighted_sum(weights[first - start : last - start], some)
+        out.add_(some)
 
     def gradients(self) -> Tensor:
         """See `Piece`."""
-        return self._write(0, self._records).gradients()
+        return self._write(0, len(self._sources[0])).gradients()
 
     def averaged(self, views: int, kept_bytes: int) -> Piece:
         """See `Piece`."""
@@ -130,11 +150,12 @@ class Rewritten(Piece):
             rows = self._write(start * views, stop * views).gradients()
             return Written(rows.unflatten(0, (-1, views)).mean(1))
 
-        return Rewritten(write, self._records // views, max(1, self._chunk // views))
+        by_record = tuple(source.unflatten(0, (-1, views)) for source in self._sources)
+        return Rewritten(write, by_record, _power_of_two(self._chunk // views))
 
-    def _chunks(self) -> Iterator[tuple[int, int]]:
-        for start in range(0, self._records, self._chunk):
-            yield start, min(start + self._chunk, self._records)
+    def _chunks(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        for first in range(start, stop, self._chunk):
+            yield first, min(first + self._chunk, stop)
 
 
 class Outer(Piece):
@@ -153,14 +174,19 @@ class Outer(Piece):
         """Inputs and output gradients."""
         return self._inputs, self._output_gradients
 
+    @property
+    def sources(self) -> tuple[Tensor, ...]:
+        """See `Piece`."""
+        return self.factors
+
     def norms(self) -> Tensor:
         """See `Piece`. The norm of an outer product is the product of the norms, however small one of them is."""
         return _factor_norms(self._inputs) * _factor_norms(self._output_gradients)
 
-    def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
+    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
         """See `Piece`."""
-        scaled = self._output_gradients * weights.unsqueeze(1)
-        out.addmm_(_in(out.dtype, scaled.t()), _in(out.dtype, self._inputs))
+        scaled = _some(self._output_gradients, weights, start) * weights.unsqueeze(1)
+        out.addmm_(_in(out.dtype, scaled.t()), _in(out.dtype, _some(self._inputs, weights, start)))
 
     def gradients(self) -> Tensor:
         """See `Piece`."""
@@ -172,34 +198,30 @@ class Gram(Piece):
 
     The squared norm of sum_t g_t a_t^T is sum_st <a_s, a_t> <g_s, g_t>. In float32 that cancels to nothing where the
     inputs share a large offset and the output gradients sum to almost zero, and a norm of nothing is never clipped.
-    Here the products are float64, which holds those of float32 numbers exactly; and where a record's terms cancel, the
-    sum is taken in float64, too.
+    Here norms and sums are float64, which holds the products of float32 numbers exactly: a sum over positions that
+    cancel is off by the rounding of what cancels, which float32 has too much of.
     """
 
     def __init__(self, inputs: Tensor, output_gradients: Tensor) -> None:
-        self._inputs, self._output_gradients = inputs, output_gradients
+        self._inputs, self._output_gradients = inputs.double(), output_gradients.double()
+
+    @property
+    def sources(self) -> tuple[Tensor, ...]:
+        """See `Piece`."""
+        return self._inputs, self._output_gradients
 
     def norms(self) -> Tensor:
         """See `Piece`."""
-        inputs, grads = self._inputs.double(), self._output_gradients.double()
+        inputs, grads = self.sources
         gram = torch.bmm(inputs, inputs.transpose(1, 2)).mul_(torch.bmm(grads, grads.transpose(1, 2)))
         squared = gram.sum((1, 2)).clamp_(min=0.0)
         one, other = inputs.square().sum((1, 2)), grads.square().sum((1, 2))
-        squared.masked_fill_(torch.maximum(one, other) > _LONGEST_FACTOR**2, torch.inf)
-        largest = one * other
-        if bool((squared < _CANCELLATION**2 * largest).any()):
-            self._inputs, self._output_gradients = inputs, grads
-        return squared.sqrt_()
+        return squared.masked_fill_(torch.maximum(one, other) > _LONGEST_FACTOR**2, torch.inf).sqrt_()
 
-    def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
+    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
         """See `Piece`."""
-        dtype = torch.promote_types(self._inputs.dtype, out.dtype)
-        scaled = (self._output_gradients * weights.view(-1, 1, 1)).flatten(0, 1).to(dtype)
-        inputs = self._inputs.flatten(0, 1).to(dtype)
-        if dtype == out.dtype:
-            out.addmm_(scaled.t(), inputs)
-        else:
-            out.add_(torch.mm(scaled.t(), inputs))
+        scaled = (_some(self._output_gradients, weights, start) * weights.view(-1, 1, 1)).flatten(0, 1)
+        out.add_(torch.mm(scaled.t(), _some(self._inputs, weights, start).flatten(0, 1)))
 
     def gradients(self) -> Tensor:
         """See `Piece`."""
@@ -207,7 +229,7 @@ class Gram(Piece):
 
     def averaged(self, views: int, kept_bytes: int) -> Piece:
         """See `Piece`."""
-        inputs, gradients = (f.unflatten(0, (-1, views)).flatten(1, 2) for f in (self._inputs, self._output_gradients))
+        inputs, gradients = (f.unflatten(0, (-1, views)).flatten(1, 2) for f in self.sources)
         return over_positions(inputs, gradients / views, kept_bytes)
 
 
@@ -219,7 +241,7 @@ class Rows(Piece):
 
     def __init__(self, ids: Tensor, gradients: Tensor, table: torch.Size) -> None:
         """Take ids [batch, positions], the gradients of their rows [batch, positions, d] and the table's shape."""
-        self._table, self._records = table, len(ids)
+        self._ids, self._gradients, self._table = ids, gradients, table
         keys = ids + torch.arange(len(ids), device=ids.device).unsqueeze(1) * table[0]
         touched, place = torch.unique(keys, return_inverse=True)
         rows = gradients.new_zeros(len(touched), table[1]).float()
@@ -231,18 +253,27 @@ class Rows(Piece):
         """See `Piece`."""
         return self._rows.nbytes
 
+    @property
+    def sources(self) -> tuple[Tensor, ...]:
+        """See `Piece`."""
+        return self._ids, self._gradients
+
     def norms(self) -> Tensor:
         """See `Piece`."""
-        squared = torch.zeros(self._records, dtype=torch.float64, device=self._rows.device)
+        squared = torch.zeros(len(self._ids), dtype=torch.float64, device=self._rows.device)
         return squared.index_add_(0, self._record, row_norms(self._rows).double().square_()).sqrt_()
 
-    def add_weighted_sum(self, weights: Tensor, out: Tensor) -> None:
-        """See `Piece`."""
-        out.index_add_(0, self._id, self._rows.to(out.dtype) * weights[self._record].unsqueeze(1))
+    def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
+        """See `Piece`. Each row of the table is summed up apart: `out` is to be rounded once, as by one product."""
+        bounds = torch.tensor([start, start + len(weights)], device=self._record.device)
+        some = slice(*torch.searchsorted(self._record, bounds).tolist())
+        scaled = self._rows[some].to(out.dtype) * weights[self._record[some] - start].unsqueeze(1)
+        touched, place = torch.unique(self._id[some], return_inverse=True)
+        out.index_add_(0, touched, out.new_zeros(len(touched), self._table[1]).index_add_(0, place, scaled))
 
     def gradients(self) -> Tensor:
         """See `Piece`."""
-        written = self._rows.new_zeros(self._records, *self._table)
+        written = self._rows.new_zeros(len(self._ids), *self._table)
         return written.index_put_((self._record, self._id), self._rows)
 
 
@@ -254,7 +285,7 @@ def over_positions(inputs: Tensor, output_gradients: Tensor, kept_bytes: int) ->
         output_gradients: shape [batch, positions, p].
         kept_bytes: how many bytes of written gradients may be kept for this parameter.
     """
-    records, positions, d = inputs.shape
+    positions, d = inputs.shape[1:]
     p = output_gradients.shape[2]
     if positions == 1:
         return Outer(inputs[:, 0], output_gradients[:, 0])
@@ -265,7 +296,7 @@ def over_positions(inputs: Tensor, output_gradients: Tensor, kept_bytes: int) ->
         some = output_gradients[start:stop]
         return Written(torch.bmm(some.transpose(1, 2), inputs[start:stop].to(some.dtype)))
 
-    return written_or_not(write, records, 4 * d * p, kept_bytes)
+    return written_or_not(write, (output_gradients, inputs), 4 * d * p, kept_bytes)
 
 
 _GRAM_COST = 8
@@ -273,11 +304,24 @@ _GRAM_COST = 8
 measured on one core for d = p = 768, see benchmarks."""
 
 
-def written_or_not(write: Writer, records: int, bytes_each: int, kept_bytes: int) -> Piece:
-    """Gradients written once and kept, if they fit into `kept_bytes`, else written twice in chunks."""
+def written_or_not(write: Writer, sources: tuple[Tensor, ...], bytes_each: int, kept_bytes: int) -> Piece:
+    """Gradients written once and kept, if they fit into `kept_bytes`, else written twice in chunks.
+
+    Args:
+        write: writes some of them.
+        sources: what it writes from, each [batch, ...].
+        bytes_each: of one record's gradient.
+        kept_bytes: how many bytes of written gradients may be kept.
+    """
+    records = len(sources[0])
     if records * bytes_each <= kept_bytes:
         return write(0, records)
-    return Rewritten(write, records, max(1, _CHUNK_BYTES // bytes_each))
+    return Rewritten(write, sources, min(_power_of_two(_CHUNK_BYTES // bytes_each), _LONGEST_CHUNK))
+
+
+def _power_of_two(most: int) -> int:
+    """The largest that is no larger than `most`, and 1 at least: it divides a part of a batch without a rest."""
+    return 1 << max(most.bit_length() - 1, 0)
 
 
 def added(pieces: Sequence[Piece], kept_bytes: int) -> Piece:
@@ -300,14 +344,17 @@ def added(pieces: Sequence[Piece], kept_bytes: int) -> Piece:
 
 
 def _factor_norms(rows: Tensor) -> Tensor:
-    """Norms [batch] of rows [batch, n], right to 1e-6 however small they are."""
-    if rows.is_cuda or torch.compiler.is_compiling():  # no branch on a value there
+    """Norms [batch] of rows [batch, n], float64, right to 1e-6 however small they are.
+
+    Each is a function of its own row: so is the precision in which it was computed.
+    """
+    if rows.is_cuda:  # no branch on a value there
         norms: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
         return norms.masked_fill_(norms > _LONGEST_FACTOR, torch.inf)
-    norms = row_norms(rows)
+    norms = row_norms(rows).double()
     least, most = torch.aminmax(norms)  # not a number, if one of them is none
-    if norms.dtype != torch.float64 and not float(least) > _SMALLEST_SURE_NORM:
-        norms = row_norms(rows.double())
+    if not float(least) > _SMALLEST_SURE_NORM:
+        norms = torch.where(norms > _SMALLEST_SURE_NORM, norms, row_norms(rows.double()))
     return norms if float(most) <= _LONGEST_FACTOR else norms.masked_fill_(norms > _LONGEST_FACTOR, torch.inf)
 
 
@@ -322,6 +369,11 @@ def row_norms(rows: Tensor) -> Tensor:
     stretches = [torch.linalg.vector_norm(part, dim=1, dtype=dtype) for part in rows.split(_STRETCH, dim=1)]
     long: Tensor = torch.linalg.vector_norm(torch.stack(stretches), dim=0)
     return long
+
+
+def _some(rows: Tensor, weights: Tensor, start: int) -> Tensor:
+    """The rows from `start` on that have weights; torch takes two microseconds to find that they are all."""
+    return rows if weights.shape[0] == rows.shape[0] else rows[start : start + weights.shape[0]]
 
 
 def _in(dtype: torch.dtype, tensor: Tensor) -> Tensor:

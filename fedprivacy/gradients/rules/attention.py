@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedprivacy.gradients import products
 from fedprivacy.gradients.rules.linear import watch_linear
 from fedprivacy.gradients.tape import NoRecordAxisError, Part, Tape
 
@@ -92,7 +93,7 @@ def _in_projections(tape: Tape, name: str, layer: nn.MultiheadAttention, call: _
 
 
 def _project(tape: Tape, name: str, source: Tensor, weight: _Rows, bias: _Rows) -> Tensor:
-    output = functional.linear(source, weight.values(), bias.values())
+    output = products.linear(source, weight.values(), bias.values())
     watch_linear(tape, name, source, output, (weight.part(tape), bias.part(tape)))
     return output
 

@@ -66,7 +66,7 @@ def convolution_weight(layer: Padded, inputs: Tensor, gradient: Tensor, kept_byt
     def write(start: int, stop: int) -> Written:
         return write_out(layer, inputs[start:stop], gradient[start:stop])
 
-    return written_or_not(write, len(inputs), layer[0].weight.nbytes, kept_bytes)
+    return written_or_not(write, (inputs, gradient), layer[0].weight.nbytes, kept_bytes)
 
 
 def convolution_bias(gradient: Tensor) -> Piece:

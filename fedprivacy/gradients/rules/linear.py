@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from torch import Tensor, nn
-from torch.nn import functional
 
+from fedprivacy.gradients import products
 from fedprivacy.gradients.pieces import Outer, Piece, Written, over_positions
 from fedprivacy.gradients.tape import Part, Tape
 
 
 def linear(tape: Tape, name: str, layer: nn.Linear, inputs: Tensor) -> Tensor:
     """`nn.Linear` on inputs [batch, ..., d] or [positions, batch, ..., d]."""
-    output = functional.linear(inputs, layer.weight, layer.bias)
+    output = products.linear(inputs, layer.weight, layer.bias)
     watch_linear(tape, name, inputs, output, (tape.part(layer.weight), tape.part(layer.bias)))
     return output
 

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
+from fedprivacy.gradients import products
 from fedprivacy.gradients.pieces import Outer, Piece, Written, over_positions
 from fedprivacy.gradients.tape import NoRecordAxisError, Tape
 
@@ -132,7 +133,7 @@ class _Cell:
 
     def _projected(self, sequence: Tensor) -> Tensor:
         """What the gates receive from the input and the biases, shape [steps, batch, gates]; see `_apart` for a GRU."""
-        projected = functional.linear(sequence, self.weight_ih.detach())
+        projected = products.linear(sequence, self.weight_ih.detach())
         if self.mode == "GRU":
             projected = _apart(projected)
         if self.bias_ih is None or self.bias_hh is None:
@@ -154,7 +155,7 @@ class _Cell:
         if self.weight_hr is None:
             return state
         long = state[0]
-        short = functional.linear(long, self.weight_hr)
+        short = products.linear(long, self.weight_hr)
         tape.watch(name, long, short, (tape.part(self.weight_hr),), lambda gradient: (Outer(long.detach(), gradient),))
         return short, *state[1:]
 
@@ -169,16 +170,16 @@ def _apart(by_input: Tensor) -> Tensor:
 
 
 def _tanh_step(projection: Tensor, state: State, weight: Tensor) -> State:
-    return (torch.addmm(projection, state[0], weight).tanh(),)
+    return (products.plus_product(projection, state[0], weight).tanh(),)
 
 
 def _relu_step(projection: Tensor, state: State, weight: Tensor) -> State:
-    return (torch.addmm(projection, state[0], weight).relu(),)
+    return (products.plus_product(projection, state[0], weight).relu(),)
 
 
 def _lstm_step(projection: Tensor, state: State, weight: Tensor) -> State:
     hidden, cell = state
-    let_in, forget, new, let_out = torch.addmm(projection, hidden, weight).chunk(4, 1)
+    let_in, forget, new, let_out = products.plus_product(projection, hidden, weight).chunk(4, 1)
     cell = forget.sigmoid() * cell + let_in.sigmoid() * new.tanh()
     return let_out.sigmoid() * cell.tanh(), cell
 
@@ -186,7 +187,7 @@ def _lstm_step(projection: Tensor, state: State, weight: Tensor) -> State:
 def _gru_step(projection: Tensor, state: State, weight: Tensor) -> State:
     (hidden,) = state
     gates = weight.shape[1]
-    reset, update, by_state = torch.addmm(projection[:, :gates], hidden, weight).chunk(3, 1)
+    reset, update, by_state = products.plus_product(projection[:, :gates], hidden, weight).chunk(3, 1)
     new = torch.addcmul(projection[:, gates:], reset.sigmoid(), by_state).tanh()
     return (torch.lerp(new, hidden, update.sigmoid()),)
 
@@ -204,8 +205,9 @@ class _LstmSteps(torch.autograd.Function):
         gates, squashed, hiddens = torch.empty_like(projected), *projected.new_empty(2, steps, records, size)
         cells = torch.cat((cell.unsqueeze(0), squashed))
         views = (projected, gates, gates[..., : 2 * size], *gates.chunk(4, 2), cells[1:], squashed, hiddens)
+        by_state = products.padded(weight).t()
         for projection, gate, both, let_in, forget, new, let_out, after, squash, out in zip(*views, strict=True):
-            torch.addmm(projection, hidden, weight.t(), out=gate)
+            torch.addmm(projection, products.padded(hidden), by_state, out=gate)
             both.sigmoid_()
             new.tanh_()
             let_out.sigmoid_()
@@ -235,7 +237,7 @@ class _LstmSteps(torch.autograd.Function):
             by_cells.mul_(by_cell.unsqueeze(1))
             by_outputs.mul_(by_state)
             by_cell.mul_(kept)
-            by_state = gradient @ weight
+            by_state = products.times(gradient, weight)
         return gradients, None, by_state, by_cell
 
 

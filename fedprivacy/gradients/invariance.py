@@ -1,0 +1,180 @@
+"""Whether what is computed of a record is the same, bit for bit, whatever else is in its batch.
+
+The clip bounds what a record's own gradient adds to the sum. It bounds the whole change of the sum only if nobody
+else's gradient changes with it. Mathematically none does; in floating point one does wherever a kernel treats a row by
+its place or by the number of rows: another order of summation is another last bit, and under parameters that a server
+chooses to amplify it another gradient.
+
+Kernels decide by shapes, strides and addresses, and by very few values (a whole vector takes the long way where one of
+its numbers is huge). So made-up records are moved, repeated, surrounded by NaN, infinity and subnormal numbers, and cut
+off, under parameters and numbers that keep every unit alive: where a means treats them alike, it treats all alike. What
+it computes of the others tells nothing, for a wrong gradient is clipped by its own norm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor, nn
+
+from fedprivacy.gradients.selfcheck import DisagreementError, Means
+from fedprivacy.gradients.tape import Sized
+
+_EXTREMES = (math.nan, math.inf, -1e30, 1e-40, 0.0)
+"""What stands in the rows around a record: each would show if it touched the record's own."""
+
+_WIDEST = 20
+"""Records differ by up to 2 to this power in size, parameters by a third of it, up and down."""
+
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+def sizes_that_agree(
+    means: Means, model: nn.Module, probe: tuple[Tensor, Tensor], sizes: Sequence[int], kept_bytes: int
+) -> tuple[int, ...]:
+    """The sizes of a part in which a record's gradient has the same bits, in any place and any company.
+
+    Args:
+        means: what computes gradients.
+        model: whose gradients they are; its trained parameters are others in the meantime.
+        probe: made-up records that the model accepts, of the shape and type of the true ones.
+        sizes: rows of the parts that are wanted, the largest first.
+        kept_bytes: as the parts will be computed.
+
+    Returns:
+        The largest of `sizes`, and those that agree with it.
+
+    Raises:
+        DisagreementError: in the largest, a record's place or company shows.
+        Exception: what the means raises on records like the made-up ones.
+    """
+    agreeing, seen = list(sizes), False
+    for seed, wide in enumerate((False, True)):
+        generator = torch.Generator().manual_seed(seed)
+        with _hostile_parameters(model, generator, wide=wide):
+            records = _hostile_records(*probe, sizes[0], generator, wide=wide)
+            whole = means.pieces(*records, kept_bytes)
+            for rows, company in _arrangements(sizes[0], generator):
+                moved = means.pieces(*_arranged(*records, rows, company), kept_bytes)
+                if not _same(whole, rows[~company], moved, (~company).nonzero().squeeze(1)):
+                    raise DisagreementError(f"{means.name} computes a record by its place in the batch")
+            agreeing = [size for size in agreeing if _agrees(means, records, whole, size, kept_bytes)]
+            seen = seen or _alive(whole)
+    if not seen:
+        raise DisagreementError(f"{means.name} showed no gradient by which it could be judged")
+    return tuple(agreeing)
+
+
+def _agrees(means: Means, records: tuple[Tensor, Tensor], whole: list[Sized], size: int, kept_bytes: int) -> bool:
+    """Whether the first records have the same gradients, and the same sum, in a part of another size."""
+    rows = torch.arange(size)
+    if size == len(records[0]):
+        return True
+    inputs, targets = (t[:size].clone() for t in records)
+    try:
+        fewer = means.pieces(inputs, targets, kept_bytes)
+    except Exception:  # a size that cannot be computed is none
+        return False
+    return _same(whole, rows, fewer, rows)
+
+
+def _same(ones: list[Sized], of: Tensor, others: list[Sized], are: Tensor) -> bool:
+    """Whether records `of` in one batch have the same pieces, bit for bit, as `are` in another."""
+    if [one.part for one in ones] != [other.part for other in others]:
+        return False
+    pairs = zip(ones, others, strict=True)
+    return all(
+        _equal(mine[of], theirs[are])
+        for one, other in pairs
+        for mine, theirs in zip((one.norms, *one.piece.sources), (other.norms, *other.piece.sources), strict=True)
+    )
+
+
+def _equal(ones: Tensor, others: Tensor) -> bool:
+    """Whether all numbers have the same bits, or both are none."""
+    if not ones.is_floating_point():
+        return torch.equal(ones, others)
+    bits = _BITS[ones.element_size()]
+    same = ones.contiguous().view(bits) == others.contiguous().view(bits)
+    return bool((same | (ones.isnan() & others.isnan())).all())
+
+
+def _alive(whole: list[Sized]) -> bool:
+    """Whether at least half of the records have a gradient that is finite and not zero."""
+    squared = torch.stack([one.norms.double().square() for one in whole]).sum(0)
+    return bool(((squared > 0) & squared.isfinite()).double().mean() >= 0.5)
+
+
+def _arrangements(size: int, generator: torch.Generator) -> Iterator[tuple[Tensor, Tensor]]:
+    """For each place of a batch the record that stands there now, and which places hold company instead, bool."""
+    places = torch.arange(size)
+    yield torch.randperm(size, generator=generator), torch.zeros(size, dtype=torch.bool)
+    yield places.roll(1), torch.rand(size, generator=generator) < 0.5 * (size > 1)
+
+
+def _arranged(inputs: Tensor, targets: Tensor, rows: Tensor, company: Tensor) -> tuple[Tensor, Tensor]:
+    """The records in other places, and extreme ones among them; of whole numbers, the first record."""
+    inputs, targets = inputs[rows].clone(), targets[rows].clone()
+    for tensor in (inputs, targets):
+        if tensor.is_floating_point():
+            extremes = torch.tensor(_EXTREMES, dtype=tensor.dtype, device=tensor.device)
+            places = company.nonzero().squeeze(1)
+            chosen = extremes[places.to(tensor.device) % len(extremes)]
+            tensor[places] = chosen.view(-1, *[1] * (tensor.dim() - 1)).expand(-1, *tensor.shape[1:])
+        else:
+            tensor[company] = tensor[0].clone()
+    return inputs, targets
+
+
+def _hostile_records(
+    inputs: Tensor, targets: Tensor, count: int, generator: torch.Generator, *, wide: bool
+) -> tuple[Tensor, Tensor]:
+    """Records of the made-up ones' shape and type: of both signs and, if `wide`, of very different sizes."""
+    return _hostile_rows(inputs, count, generator, wide=wide), _hostile_rows(targets, count, generator, wide=False)
+
+
+def _hostile_rows(probe: Tensor, count: int, generator: torch.Generator, *, wide: bool) -> Tensor:
+    """Numbers of both signs, or the probes' own whole numbers in any mixture: others the model may not accept."""
+    shape = (count, *probe.shape[1:])
+    if not probe.is_floating_point():
+        choice = torch.randint(len(probe), shape, generator=generator).to(probe.device)
+        return probe.gather(0, choice)
+    rows = torch.randn(shape, generator=generator)
+    if wide:
+        exponents = torch.randint(-_WIDEST, _WIDEST, (count, *[1] * (probe.dim() - 1)), generator=generator)
+        rows *= torch.exp2(exponents.float())
+    return rows.to(probe)
+
+
+@contextmanager
+def _hostile_parameters(model: nn.Module, generator: torch.Generator, *, wide: bool) -> Iterator[None]:
+    """The trained parameters are others, and afterwards what they were, where they were.
+
+    They keep numbers alive from layer to layer; if `wide`, single weights are up to 2^6 times as large, or as small,
+    and they lie in one vector, as in training: their addresses are of other kinds.
+    """
+    trained = [p for p in model.parameters() if p.requires_grad]
+    own = [p.data for p in trained]
+    kept = [values.clone() for values in own]
+    try:
+        if wide:
+            nn.utils.vector_to_parameters(torch.cat([values.flatten() for values in own]), trained)
+        for p in trained:
+            p.data.copy_(_hostile_values(p, generator, wide=wide))
+        yield
+    finally:
+        for p, values, before in zip(trained, own, kept, strict=True):
+            p.data = values
+            values.copy_(before)
+
+
+def _hostile_values(parameter: Tensor, generator: torch.Generator, *, wide: bool) -> Tensor:
+    inner = parameter[0].numel() if parameter.dim() > 1 else 1
+    values: Tensor = torch.randn(parameter.shape, generator=generator) / inner**0.5
+    if wide:
+        exponents = torch.randint(-_WIDEST // 3, _WIDEST // 3, values.shape, generator=generator)
+        values *= torch.exp2(exponents.float())
+    return values

@@ -1,0 +1,69 @@
+"""A batch in parts of few fixed sizes, so that what is computed of a record does not depend on how many there are.
+
+Kernels choose their order of summation by the number of rows. So a part has one of few sizes, in all of which a
+record's gradient is known to have the same bits (`fedprivacy.gradients.invariance`), and is filled up at the end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+LEAST_SIZE = 16
+"""Rows of the smallest part of a batch that is cut into several sizes: a processor's vectors hold so many numbers."""
+
+_ROOM = 1.25
+"""A part may have so many times the rows that are left, where smaller ones would take more turns."""
+
+_ALIGNMENT = 64
+"""Bytes at whose multiples rows begin in memory of their own: kernels may treat what comes before apart."""
+
+
+class Part(NamedTuple):
+    """Some records of a batch, and how many rows they are computed in.
+
+    Attributes:
+        start: first record.
+        stop: after the last one.
+        size: rows.
+    """
+
+    start: int
+    stop: int
+    size: int
+
+
+def sizes_up_to(largest: int) -> tuple[int, ...]:
+    """The sizes that parts may have, the largest first: a power of two and its halves down to `LEAST_SIZE`."""
+    sizes = [largest]
+    while sizes[-1] > LEAST_SIZE:
+        sizes.append(sizes[-1] // 2)
+    return tuple(sizes)
+
+
+def cut(records: int, sizes: Sequence[int]) -> Iterator[Part]:
+    """The batch in parts: the largest as often as they are filled, then smaller ones that waste little.
+
+    Args:
+        records: in the batch.
+        sizes: that parts may have, the largest first.
+    """
+    start = 0
+    while start < records:
+        left = records - start
+        size = next((size for size in sizes if size <= _ROOM * left), sizes[-1])
+        yield Part(start, min(start + size, records), size)
+        start += size
+
+
+def filled(rows: Tensor, size: int) -> Tensor:
+    """Rows [batch, ...], one after another in memory, with copies of the first up to `size`."""
+    missing = size - len(rows)
+    if missing:
+        return torch.cat([rows, rows[:1].expand(missing, *rows.shape[1:])])
+    if rows.is_contiguous() and rows.data_ptr() % _ALIGNMENT == 0:
+        return rows
+    return rows.clone(memory_format=torch.contiguous_format)

@@ -1,0 +1,90 @@
+"""Matrix products that treat all rows alike.
+
+A product with a matrix of weights sums over an inner axis. Where that is no multiple of a processor's vectors, kernels
+finish rows in different ways, by their places. Zeros up to the next multiple change no sum and leave nothing to finish.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
+
+LANES = 16
+"""Numbers of a processor's longest vectors."""
+
+
+def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """`torch.nn.functional.linear`, also backwards through autograd.
+
+    Args:
+        inputs: shape [..., d].
+        weight: shape [p, d].
+        bias: shape [p].
+
+    Returns:
+        Shape [..., p].
+    """
+    outputs = weight.shape[0]
+    backwards = -outputs % LANES if torch.is_grad_enabled() and inputs.requires_grad else 0
+    return _padded_linear(inputs, weight, bias, backwards)
+
+
+def times(rows: Tensor, matrix: Tensor) -> Tensor:
+    """Rows [..., d] times a matrix [d, p]; forwards only."""
+    inner, outer = matrix.shape
+    if inner % LANES == 0 and outer % LANES == 0:
+        return rows @ matrix
+    matrix = functional.pad(matrix, (0, -outer % LANES, 0, -inner % LANES))
+    return (padded(rows) @ matrix).narrow(-1, 0, outer).contiguous()
+
+
+def plus_product(base: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
+    """`torch.addmm`: a base [batch, p] plus rows [batch, d] times a matrix [d, p], also backwards through autograd."""
+    inner, outer = matrix.shape
+    if inner % LANES == 0 and outer % LANES == 0:
+        return torch.addmm(base, rows, matrix)
+    matrix = functional.pad(matrix, (0, -outer % LANES, 0, -inner % LANES))
+    return base + torch.mm(padded(rows), matrix).narrow(1, 0, outer)
+
+
+def padded(rows: Tensor) -> Tensor:
+    """Rows [..., d] with zeros up to the next multiple of `LANES`."""
+    missing = -rows.shape[-1] % LANES
+    return functional.pad(rows, (0, missing)) if missing else rows
+
+
+class AlikeProducts(TorchFunctionMode):
+    """For the length of a computation, its `linear` is ours: also inside modules, and under `torch.func`."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Sequence[type],
+        args: Sequence[Any] = (),
+        kwargs: Mapping[str, Any] | None = None,
+    ) -> Any:
+        """Run one of torch's functions."""
+        if func is functional.linear:
+            return _everywhere(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _everywhere(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """By the names that torch gives the arguments; a transform does not say whether it goes backwards."""
+    return _padded_linear(input, weight, bias, -weight.shape[0] % LANES)
+
+
+def _padded_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None, backwards: int) -> Tensor:
+    """With so many rows of zeros below the weights: the way back sums over them."""
+    missing = -weight.shape[1] % LANES
+    if missing or backwards:
+        weight = functional.pad(weight, (0, missing, 0, backwards))
+    if not backwards:
+        return functional.linear(padded(inputs), weight, bias)
+    outputs = functional.linear(padded(inputs), weight).narrow(-1, 0, weight.shape[0] - backwards)
+    return outputs.contiguous() if bias is None else outputs + bias
