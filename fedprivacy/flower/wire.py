@@ -15,7 +15,7 @@ from typing import Self, cast, get_type_hints
 
 from flwr.app import ConfigRecord
 
-VERSION = 3
+VERSION = 4
 
 
 class RecordError(ValueError):

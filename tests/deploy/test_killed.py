@@ -12,7 +12,7 @@ from fedprivacy.deploy import LoopbackFederation, ProcessError, Supervisor
 from fedprivacy.deploy.data import write_digits
 from fedprivacy.deploy.demo import HOSPITALS
 from fedprivacy.flower.accounts import WITNESS
-from fedprivacy.flower.local import ODOMETER
+from fedprivacy.flower.node import ODOMETER
 from fedprivacy.history import ROUNDS, read_history
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import Verified, read_witness, verify_ledger

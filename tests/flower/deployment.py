@@ -10,7 +10,7 @@ from flwr.proto.node_pb2 import NodeInfo
 
 from fedprivacy.deploy.keys import ClientKeys, write_client_key
 from fedprivacy.flower import InProcessGrid, private_client
-from fedprivacy.flower.local import ODOMETER
+from fedprivacy.flower.node import ODOMETER
 from fedprivacy.odometer import Odometer
 from fedprivacy.plan import RunPlan
 
