@@ -189,7 +189,7 @@ def _proximal_mu(message: Message) -> float:
         RecordError: it is no number, or none that can be multiplied with.
     """
     value = _config_record(message, "config").get("proximal-mu", 0.0)
-    if type(value) not in (int, float) or not 0.0 <= value <= LARGEST_LEARNING_RATE:
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= LARGEST_LEARNING_RATE:
         raise RecordError(f"proximal-mu must be a number from 0 to {LARGEST_LEARNING_RATE:g}.")
     return float(value)
 
