@@ -195,7 +195,7 @@ def _proximal_mu(message: Message) -> float:
 
 
 def _config_record(message: Message, name: str) -> ConfigRecord:
-    record = message.content.get(name, ConfigRecord())
+    record = message.content.get(name) if message.has_content() else None
     return record if isinstance(record, ConfigRecord) else ConfigRecord()
 
 

@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from fedprivacy.accounting.calibration import MOST_NOISE
-from fedprivacy.config import CLIPPINGS, LARGEST_LEARNING_RATE, LARGEST_WEIGHT_DECAY
+from fedprivacy.config import CLIPPINGS, LARGEST_LEARNING_RATE, LARGEST_WEIGHT_DECAY, OPTIMIZERS
 from fedprivacy.events import CLIPPING_NORMS, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.flower.wire import SignedRecord, WireRecord
 from fedprivacy.mechanisms import SampledGaussianSum
@@ -128,8 +128,8 @@ class Grant(SignedRecord):
             raise ValueError(f"learning_rate is {self.learning_rate}; it must be in (0, {LARGEST_LEARNING_RATE:g}].")
         if not 0.0 <= self.momentum < 1.0:
             raise ValueError(f"momentum is {self.momentum}; it must be in [0, 1).")
-        if self.clipping not in CLIPPINGS:
-            raise ValueError(f"clipping must be one of {', '.join(CLIPPINGS)}.")
+        if self.clipping not in CLIPPINGS or self.optimizer not in OPTIMIZERS:
+            raise ValueError(f"clipping must be one of {', '.join(CLIPPINGS)}, optimizer of {', '.join(OPTIMIZERS)}.")
         if not 0.0 <= self.weight_decay <= LARGEST_WEIGHT_DECAY:
             raise ValueError(f"weight_decay is {self.weight_decay}; it must be from 0 to {LARGEST_WEIGHT_DECAY:g}.")
         _ = self.mechanism, self.local_optimizer

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
@@ -64,6 +65,14 @@ def a_grant(*, signer=SERVER, **changed):
     usual = {"round": 1, "noise_multiplier": 2.0, "clipping_norm": 1.0, "expected_batch_size": 15.0}
     grant = replace(A_GRANT, **usual | {"learning_rate": 0.5, "server_key": server_public_key(signer)} | changed)
     return replace(grant, signature=sign(signer, signing.GRANT, grant.signed_bytes()))
+
+
+def signed_grant(*, signer=SERVER, **changed):
+    """A record that says anything at all in the name of a grant, signed: a server may be hostile."""
+    fields = {**a_grant().to_record(), **changed}
+    del fields["signature"]
+    text = json.dumps(fields, sort_keys=True).encode()
+    return ConfigRecord({**fields, "signature": sign(signer, signing.GRANT, text)})
 
 
 def grant_message(grant, **forged):
