@@ -11,7 +11,6 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from fedprivacy.accounting import MechanismChanged
-from fedprivacy.adaptive import QuantileClipping
 from fedprivacy.allocator import keep_freed_memory
 from fedprivacy.config import DEFAULT_TASK, LARGEST_LEARNING_RATE, RunConfig, Value, resolve
 from fedprivacy.dpsgd import DPSGD
@@ -163,7 +162,7 @@ def _training(grant: Grant, message: Message) -> DPSGD:
         expected_batch_size=grant.expected_batch_size,
         optimizer=grant.local_optimizer,
         proximal_mu=_proximal_mu(message),
-        adaptive=QuantileClipping() if grant.clipping == "adaptive" else None,
+        adaptive=grant.adaptive,
     )
 
 

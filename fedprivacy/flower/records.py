@@ -6,6 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from fedprivacy.accounting.calibration import MOST_NOISE
+from fedprivacy.adaptive import QuantileClipping
 from fedprivacy.config import CLIPPINGS, LARGEST_LEARNING_RATE, LARGEST_WEIGHT_DECAY, OPTIMIZERS
 from fedprivacy.events import CLIPPING_NORMS, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.flower.wire import SignedRecord, WireRecord
@@ -133,6 +134,8 @@ class Grant(SignedRecord):
         if not 0.0 <= self.weight_decay <= LARGEST_WEIGHT_DECAY:
             raise ValueError(f"weight_decay is {self.weight_decay}; it must be from 0 to {LARGEST_WEIGHT_DECAY:g}.")
         _ = self.mechanism, self.local_optimizer
+        if self.adaptive is not None:  # the mechanism's own norm is larger than C, by the count's share
+            _ = SampledGaussianSum(self.event, self.adaptive.sensitivity(self.clipping_norm))
 
     @property
     def event(self) -> PoissonSampledGaussian:
@@ -143,6 +146,11 @@ class Grant(SignedRecord):
     def mechanism(self) -> SampledGaussianSum:
         """What each step runs."""
         return SampledGaussianSum(self.event, self.clipping_norm)
+
+    @property
+    def adaptive(self) -> QuantileClipping | None:
+        """What moves the clipping norm from step to step; None: it stays."""
+        return QuantileClipping() if self.clipping == "adaptive" else None
 
     @property
     def local_optimizer(self) -> Optimizer:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 from typer.testing import CliRunner
 
@@ -15,10 +16,15 @@ from fedprivacy.dpsgd import DPSGD
 from fedprivacy.events import NeighbouringRelation
 from fedprivacy.flower import InProcessGrid, private_client
 from fedprivacy.flower.histories import claims_of, history_text
+from fedprivacy.flower.node import Refused
 from fedprivacy.flower.records import ENROLMENT, RECEIPT, REFUSAL, Enrolment, Receipt, RefusalCode
 from fedprivacy.flower.release import digest
+from fedprivacy.flower.wire import RecordError
+from fedprivacy.gradients import GradientEngine
+from fedprivacy.odometer import AlreadyChargedError
 from fedprivacy.odometer.cli import odometer_app
 from fedprivacy.signing import server_public_key, signed_by_client
+from fedprivacy.tasks import Shard
 from tests.flower.asked import STRANGER, a_grant, code, enrol, node_of, spent, train
 from tests.flower.blobs import Blobs
 
@@ -293,3 +299,55 @@ def test_two_deployed_clients_never_share_noise(node, tmp_path):
         return weights(train(node | {"folder": str(folder)}))
 
     assert not np.array_equal(update(tmp_path / "a"), update(tmp_path / "b"))
+
+
+UNREADABLE = [
+    ValueError("patient 4711 has no age"),
+    KeyError("4711"),
+    RecordError("4711"),
+    AlreadyChargedError("4711"),
+    Refused(RefusalCode.NO_KEY, "4711"),
+    MemoryError("4711"),
+    Shard(torch.zeros(4711, 2), torch.zeros(4711, dtype=torch.int64)).inputs,
+    None,
+]
+
+
+@pytest.mark.parametrize("fault", UNREADABLE, ids=lambda fault: type(fault).__name__)
+def test_a_shard_that_cannot_be_read_is_one_constant_code_before_any_charge(node, fault):
+    """A task whose `shard` fails on a record breaks its contract; what failed, and how, still stays on this host."""
+
+    class Unreadable(Blobs):
+        def shard(self, source):
+            if isinstance(fault, Exception):
+                raise fault
+            return fault
+
+    for reply in (enrol(node, task=Unreadable()), train(node, task=Unreadable())):
+        assert code(reply) is RefusalCode.CLIENT_FAILED
+        assert "4711" not in repr(reply)
+    assert spent(node) == 0
+
+
+def test_a_record_that_cannot_be_read_contributes_nothing_and_the_client_answers(node, monkeypatch):
+    sums = []
+    clip = GradientEngine.clip
+    monkeypatch.setattr(GradientEngine, "clip", lambda *a: sums.append(clip(*a).total.clone()) or clip(*a))
+
+    class PartlyUnreadable(Blobs):
+        def shard(self, source):
+            shard = super().shard(source)
+            inputs = shard.inputs.clone()
+            inputs[3] = torch.nan
+            return Shard(inputs, shard.targets)
+
+    class Without(Blobs):
+        def shard(self, source):
+            shard = super().shard(source)
+            rest = torch.arange(len(shard)) != 3
+            return Shard(shard.inputs[rest], shard.targets[rest])
+
+    everybody = {"sampling_rate": 1.0, "steps": 1}
+    assert RECEIPT in train(node, task=PartlyUnreadable(), **everybody).content
+    assert RECEIPT in train(node, task=Without(), round=2, **everybody).content
+    assert torch.isfinite(sums[0]).all() and torch.allclose(*sums, atol=1e-5)

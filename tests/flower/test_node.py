@@ -208,6 +208,10 @@ def test_an_app_cannot_bring_another_task_than_those_that_the_node_names(node):
     assert code(enrol(node | {"task": "digits"})) is RefusalCode.TASK_NOT_ALLOWED
 
 
+READ = {"seed", "task"}
+"""What a deployed client reads of the server's run-config."""
+
+
 class Watched(dict):
     """A run-config that knows what was read of it."""
 
@@ -243,7 +247,7 @@ def test_of_the_server_s_run_config_a_deployed_client_reads_two_keys_and_heeds_n
         private_client()(Message(grant_message(a_grant()), 7, MessageType.TRAIN), contexts[1]),
     ]
     assert {code(reply) for reply in replies} == {RefusalCode.TASK_NOT_ALLOWED}
-    assert [context.run_config.read for context in contexts] == [{"seed", "task"}] * 2
+    assert [context.run_config.read for context in contexts] == [READ] * 2
 
 
 @pytest.mark.parametrize("value", [0, 1, "1", "x", False])
