@@ -101,7 +101,8 @@ class Task(Protocol):
         A row may depend on public constants and on its own record, on nothing else. Whether this fails, and the types
         and shapes of the rows, may depend on no record's value: a client that does not answer tells the server so, and
         nothing is charged for it. A record that cannot be read is left out, or becomes NaN inputs: those contribute
-        zero. With public shard sizes, NaN inputs are the only way: to leave a record out would show in the size.
+        zero. With public shard sizes only NaN inputs will do (or, where inputs are integers, one fixed row for all such
+        records): to leave a record out would show in the size.
 
         Raises:
             Exception: the source is not there or is not this task's. Whatever is raised, one constant code crosses.
