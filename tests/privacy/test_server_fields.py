@@ -239,8 +239,11 @@ ARRAYS = {
     "nothing in it": np.zeros((0, 2), np.float32),
     "huge": np.zeros((1000, 1000), np.float32),
     "NaN": np.full((2, 2), np.nan, np.float32),
-    "infinite": np.full((2, 2), -np.inf, np.float32),
+    "one NaN": np.array([[0, 1], [np.nan, 2]], np.float32),
+    "infinite": np.full((2, 2), np.inf, np.float32),
+    "one below infinite": np.array([[0, 1], [-np.inf, 2]], np.float32),
     "beyond any model": np.full((2, 2), 1.1e15, np.float32),
+    "below any model": np.array([[0, 1], [-1.1e15, 2]], np.float32),
     **{kind: WEIGHT.astype(kind) for kind in (">f4", "f8", "f2", "i4", "u1", "?", "c8", "U4", "M8[s]", "V4", "f4,f4")},
 }
 
@@ -288,7 +291,7 @@ def test_what_an_array_says_of_itself_beside_its_bytes_and_the_order_of_its_byte
     starts = []
     monkeypatch.setattr(DPSGD, "train", lambda _, engine, *a, **k: starts.append(clone(engine.model)) or 1 / 0)
     values = np.arange(4, dtype=np.float32).reshape(2, 2)
-    lies = Array("object", (10**12,), "numpy.ndarray", npy_bytes(values))
+    lies = Array("object", (10**12,), "pickle", npy_bytes(values))
     for round, array in enumerate([Array(values), Array(np.asfortranarray(values)), lies], start=1):
         told(node, content_of(signed_grant(round=round), with_weight(array)))
     assert len(starts) == 3 and all(np.array_equal(start, values) for start in starts)
@@ -370,7 +373,8 @@ def test_in_a_simulation_the_same_is_refused(monkeypatch):
     InProcessGrid(app, 1, {})
     context = context_of({"partition-id": 0, "num-partitions": 1, IN_PROCESS: True})
     monkeypatch.setattr(DPSGD, "train", lambda *_, **__: pytest.fail("it was trained"))
-    for changed in ({"relation": "add-or-remove-one"}, {"learning_rate": math.inf}, {"clipping": "x"}):
+    outside = [{"relation": "add-or-remove-one"}, {"learning_rate": math.inf}, {"clipping": "x"}, {"run_id": "x" * 129}]
+    for changed in outside:
         reply = app(Message(content_of(signed_grant(**changed)), 7, MessageType.TRAIN), context)
         assert code(reply) is RefusalCode.GRANT_INVALID
     for more in ({"config": ConfigRecord({"proximal-mu": math.nan})}, {"arrays": with_weight(Array(WEIGHT * np.nan))}):
