@@ -136,11 +136,10 @@ class RunConfig:
             return default_url()
         return self.ledger or f"sqlite:///{Path(self.out) / LEDGER}"
 
-    def signing_key_file(self, *, deployed: bool) -> Path | None:
-        """What signs; None: a simulation without a signing key signs nothing."""
-        if self.signing_key:
-            return Path(self.signing_key)
-        return Path.home() / ".fedprivacy" / "signing.key" if deployed else None
+    @property
+    def signing_key_file(self) -> Path:
+        """What signs in a deployment; a simulation signs only where the key is named."""
+        return Path(self.signing_key) if self.signing_key else Path.home() / ".fedprivacy" / "signing.key"
 
     def public(self) -> dict[str, Value | None]:
         """Every setting as JSON types, under its hyphenated key; an infinite epsilon becomes None."""
@@ -310,6 +309,11 @@ def _missing_for_optimizer(recipe: Recipe, given: Mapping[str, Value]) -> list[s
 
 _WHOLE = (1, 10**9)
 _POSITIVE = (5e-324, 1.7e308)
+
+LARGEST_LEARNING_RATE = 1e30
+"""Float32 goes to 3e38: a larger one could not be multiplied with."""
+
+LARGEST_WEIGHT_DECAY = 1e3
 _RANGES: dict[str, tuple[float, float]] = {
     "clients": _WHOLE,
     "rounds": _WHOLE,
@@ -320,9 +324,9 @@ _RANGES: dict[str, tuple[float, float]] = {
     "clipping_norm": CLIPPING_NORMS,
     "sampling_rate": (1e-9, 1.0),
     "batch_size": (1e-6, 1e9),
-    "learning_rate": _POSITIVE,
+    "learning_rate": (5e-324, LARGEST_LEARNING_RATE),
     "momentum": (0.0, 0.9999),
-    "weight_decay": (0.0, 1e3),
+    "weight_decay": (0.0, LARGEST_WEIGHT_DECAY),
     "ema_decay": (0.0, 0.9999),
     "fraction_train": (5e-324, 1.0),
     "seed": (0, 2**63 - 1),
@@ -352,7 +356,7 @@ def _out_of_range(settings: Mapping[str, Value]) -> list[str]:
         for name, choices in _CHOICES.items()
         if name in settings and settings[name] not in choices
     ]
-    if not _DEVICE.fullmatch(str(settings.get("device", "auto"))):
+    if not is_device(str(settings.get("device", "auto"))):
         problems.append(f"device is '{settings['device']}'; choose auto, cpu, cuda or cuda:N.")
     return problems
 
@@ -398,6 +402,11 @@ def _optimizer_problems(settings: Mapping[str, Value]) -> list[str]:
     except ValueError as error:
         return [str(error)]
     return []
+
+
+def is_device(name: str) -> bool:
+    """Whether a device can have this name: auto, cpu, cuda or cuda:N."""
+    return _DEVICE.fullmatch(name) is not None
 
 
 def names_in(setting: str) -> list[str]:

@@ -14,7 +14,7 @@ from fedprivacy.config import ConfigError, RunConfig, Value, resolve
 from fedprivacy.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.identity import dataset_id, simulated_client_id
 from fedprivacy.ledger import NOTHING_SPENT, Ledger
-from fedprivacy.tasks import ShardSource, Task, load_task
+from fedprivacy.tasks import ShardSource, Task, load_task, relation_of
 
 
 @dataclass(frozen=True)
@@ -66,8 +66,7 @@ class RunPlan:
     @property
     def relation(self) -> NeighbouringRelation:
         """Zero-out where shard sizes are public, else add-or-remove-one."""
-        public = self.task.shard_sizes_public
-        return NeighbouringRelation.ZERO_OUT if public else NeighbouringRelation.ADD_OR_REMOVE_ONE
+        return relation_of(self.task)
 
     @property
     def total_steps(self) -> int:

@@ -1,4 +1,4 @@
-"""Signatures: the server signs grants and checkpoints, a client signs receipts.
+"""Signatures: the server signs enrolment requests, grants and checkpoints, a client signs receipts.
 
 The server's key is Ed25519 (RFC 8032). A client signs with the key that authenticates its SuperNode, which in Flower is
 ECDSA on a NIST curve (FIPS 186-5, here with SHA-384), so that the name under which the operator registered it answers
@@ -29,7 +29,7 @@ PrivateKey = Ed25519PrivateKey | EllipticCurvePrivateKey
 
 _ECDSA = ECDSA(SHA384())
 
-GRANT, RECEIPT, CHECKPOINT = "grant", "receipt", "ledger checkpoint"
+ENROLMENT, GRANT, RECEIPT, CHECKPOINT = "enrolment", "grant", "receipt", "ledger checkpoint"
 """What signatures are for."""
 
 
@@ -80,6 +80,11 @@ def signed_by_client(public_key: bytes, purpose: str, message: bytes, signature:
             key.verify(bytes.fromhex(signature), _labelled(purpose, message), _ECDSA)
             return True
     return False
+
+
+def client_public_key(key: EllipticCurvePrivateKey) -> bytes:
+    """The public half of a client's key, in PEM: the text under which Flower's SuperLink keeps it."""
+    return key.public_key().public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)
 
 
 def server_public_key(key: Ed25519PrivateKey) -> str:

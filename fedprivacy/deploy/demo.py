@@ -64,8 +64,8 @@ def run_demo(
         write_data: called for each client.
         clients: their names.
         run_config: added to `out`, `ledger`, `signing-key` and `clients`, which the rehearsal sets.
-        node_config: added to `folder`, `client-id`, `key` and `server-key`, which the rehearsal sets for each client;
-            for example each client's own budget.
+        node_config: added to `folder`, `client-id`, `key`, `server-key` and, where the run names one, `task`, which the
+            rehearsal sets for each client; for example each client's own budget.
         timeout: seconds within which the run must end.
         console: shows progress; None: no output.
 
@@ -82,7 +82,8 @@ def run_demo(
         progress.say(f"keys: a certificate authority, a server certificate, {len(clients)} client keys")
         federation.start_superlink()
         signing_key = directory / "superlink" / "signing.key"
-        common = {"server-key": server_public_key(server_key(signing_key)), **(node_config or {})}
+        task = {"task": run_config["task"]} if run_config and "task" in run_config else {}
+        common = {"server-key": server_public_key(server_key(signing_key)), **task, **(node_config or {})}
         node_configs = _prepare_clients(federation.keys.clients, directory / "data", write_data, common)
         federation.wait_for_superlink()
         progress.say(f"SuperLink on {federation.address}: TLS, SuperNode authentication")

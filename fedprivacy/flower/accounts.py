@@ -86,8 +86,8 @@ class RunAccounts:
         """
         online, config = list(self._registry.online(grid).values()), self._plan.config
         self._deployed = any(client.public_key for client in online)
-        file = config.signing_key_file(deployed=self._deployed)
-        self._signing_key = signing.server_key(file) if file else None
+        signs = self._deployed or config.signing_key
+        self._signing_key = signing.server_key(config.signing_key_file) if signs else None
         self.ledger_url = config.ledger_url(deployed=self._deployed)
         self._ledger = Ledger(self.ledger_url)
         if self._resumed:

@@ -5,21 +5,23 @@ from __future__ import annotations
 import logging
 from functools import lru_cache
 
-from flwr.app import ArrayRecord, ConfigRecord, Context, Message, MessageType
+import torch
+from flwr.app import ConfigRecord, Context, Message, MessageType
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from fedprivacy.accounting import MechanismChanged
-from fedprivacy.adaptive import QuantileClipping
 from fedprivacy.allocator import keep_freed_memory
-from fedprivacy.config import RunConfig, Value, resolve
+from fedprivacy.config import DEFAULT_TASK, LARGEST_LEARNING_RATE, RunConfig, Value, resolve
 from fedprivacy.dpsgd import DPSGD
 from fedprivacy.events import Claims, PoissonSampledGaussian
 from fedprivacy.failpoints import reach
 from fedprivacy.flower import release
+from fedprivacy.flower.arrays import ArraysError, Form, checked_arrays
 from fedprivacy.flower.histories import history_of
-from fedprivacy.flower.local import LocalClient, Refused, open_client
-from fedprivacy.flower.records import ENROL, GRANT, Grant, RefusalCode
+from fedprivacy.flower.local import LocalClient, is_simulated, open_deployed, open_simulated
+from fedprivacy.flower.node import NodeSettings, Refused
+from fedprivacy.flower.records import ENROL, ENROLMENT_REQUEST, GRANT, EnrolmentRequest, Grant, RefusalCode
 from fedprivacy.flower.release import Released
 from fedprivacy.flower.wire import RecordError
 from fedprivacy.gradients import trainable_parameters
@@ -43,19 +45,19 @@ def private_client(task: Task | None = None, config: RunConfig | None = None) ->
     Formal guarantee: see `fedprivacy.dpsgd` for an update and `fedprivacy.flower.release` for what else can leave.
 
     Args:
-        task: model, loss and data; None: the task that the run's configuration names.
+        task: model, loss and data; None: in a simulation the task that the run's configuration names, in a deployment
+            one that the node configuration allows.
         config: the run's configuration; None: the run-config that Flower hands to the client.
     """
     app = ClientApp()
 
-    def configured(context: Context) -> tuple[Task, RunConfig]:
-        settings = config or _resolve_once(tuple(context.run_config.items()), task)
-        return task or load_task(settings.task), settings
-
     @app.query(ENROL.removeprefix(f"{MessageType.QUERY}."))
     def enrol(message: Message, context: Context) -> Message:
         try:
-            client = open_client(*configured(context), context)
+            owner = _owner(context)
+            if owner is not None:
+                _check_request(owner, message, context)
+            client = opened(owner, context)
             size, partitions = client.public_shard_size, client.num_partitions
             return release.enrolment(message, client.client_id, size, partitions, _claims(client))
         except Exception as error:
@@ -66,14 +68,38 @@ def private_client(task: Task | None = None, config: RunConfig | None = None) ->
         try:
             grant = Grant.from_record(_config_record(message, GRANT))
             reach("client.asked")
-            client = open_client(*configured(context), context)
-            released = _answer(client, grant, message)
+            owner = _owner(context)
+            if owner is not None:
+                owner.check_grant(grant)
+            released = _answer(opened(owner, context), grant, message)
             reach("client.replying")
             return release.update(message, released)
         except Exception as error:
             return _refuse(message, error)
 
+    def opened(owner: NodeSettings | None, context: Context) -> LocalClient:
+        if owner is None:
+            settings = config or _resolve_once(tuple(context.run_config.items()), task)
+            return open_simulated(task or load_task(settings.task), settings, context.node_config)
+        named = config.public() if config else context.run_config
+        if named.get("seed") not in (None, ""):
+            raise Refused(RefusalCode.SEED_IN_DEPLOYMENT, "seed is set: whoever knows it can subtract the noise.")
+        return open_deployed(owner.task(named.get("task") or DEFAULT_TASK, task), owner)
+
     return app
+
+
+def _owner(context: Context) -> NodeSettings | None:
+    """What the data owner decided; None in a simulation."""
+    return None if is_simulated(context.node_config) else NodeSettings.of(context.node_config)
+
+
+def _check_request(owner: NodeSettings, message: Message, context: Context) -> None:
+    try:
+        request = EnrolmentRequest.from_record(_config_record(message, ENROLMENT_REQUEST))
+        owner.check_enrolment(request, context.run_id)
+    except RecordError as error:
+        raise Refused(RefusalCode.ENROLMENT_INVALID, str(error)) from error
 
 
 @lru_cache(maxsize=16)
@@ -93,14 +119,16 @@ def _claims(client: LocalClient) -> Claims:
 def _answer(client: LocalClient, grant: Grant, message: Message) -> Released:
     """What was sealed for this grant before, or what it lets this client train.
 
-    Prepare, charge the client's own odometer, read records, seal: a crash in between can only over-count.
+    Prepare, charge the client's own odometer, read records, seal: a crash in between can only over-count. Whatever the
+    server sent is checked before the charge.
     """
+    client.check_relation(grant)
     guard, key = client.guard, ChargeKey(grant.run_id, grant.round, grant.attempt)
     if guard is not None:
-        guard.check(grant)
         sealed = guard.odometer.sealed(key, run_key=grant.server_key)
         if sealed is not None:
             return Released.unsealed(sealed)
+    training = _training(grant, message)
     keep_freed_memory()
     engine = client.engine(grant.clipping)
     engine.model.load_state_dict(_global_parameters(message, engine.model), strict=False)
@@ -110,7 +138,6 @@ def _answer(client: LocalClient, grant: Grant, message: Message) -> Released:
         guard.odometer.charge(key, grant.event, grant.steps, run_key=grant.server_key, elsewhere=charged)
         reach("client.charged")
     keystream = client.keystream(grant)
-    training = _training(grant, message)
     trained = training.train(engine, client.shard, steps=grant.steps, round=grant.round, keystream=keystream)
     reach("client.trained")
     released = Released.of(grant, trained, guard.key if guard else None)
@@ -135,27 +162,39 @@ def _training(grant: Grant, message: Message) -> DPSGD:
         expected_batch_size=grant.expected_batch_size,
         optimizer=grant.local_optimizer,
         proximal_mu=_proximal_mu(message),
-        adaptive=QuantileClipping() if grant.clipping == "adaptive" else None,
+        adaptive=grant.adaptive,
     )
 
 
 def _global_parameters(message: Message, model: nn.Module) -> dict[str, Tensor]:
-    arrays = message.content.get(release.ARRAYS)
+    """The model that the server sends: the task's own parameters, each of its own type and shape, finite.
+
+    Raises:
+        RecordError: it is something else.
+    """
     own = trainable_parameters(model)
-    received = arrays.to_torch_state_dict() if isinstance(arrays, ArrayRecord) else {}
-    if {name: tensor.shape for name, tensor in received.items()} != {name: p.shape for name, p in own.items()}:
-        raise RecordError("The global model does not have this task's parameters; use the same task on both sides.")
-    return dict(received)
+    forms = {name: Form(tuple(p.shape), torch.empty(0, dtype=p.dtype).numpy().dtype) for name, p in own.items()}
+    try:
+        received = checked_arrays(message.content.get(release.ARRAYS), forms)
+    except ArraysError as error:
+        raise RecordError(f"The global model is not this task's ({error}); use the same task on both sides.") from error
+    return {name: torch.from_numpy(values) for name, values in received.items()}
 
 
 def _proximal_mu(message: Message) -> float:
-    """What Flower's FedProx puts into its messages; 0 from every other strategy."""
+    """What Flower's FedProx puts into its messages; 0 from every other strategy.
+
+    Raises:
+        RecordError: it is no number, or none that can be multiplied with.
+    """
     value = _config_record(message, "config").get("proximal-mu", 0.0)
-    return float(value) if isinstance(value, int | float) else 0.0
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= LARGEST_LEARNING_RATE:
+        raise RecordError(f"proximal-mu must be a number from 0 to {LARGEST_LEARNING_RATE:g}.")
+    return float(value)
 
 
 def _config_record(message: Message, name: str) -> ConfigRecord:
-    record = message.content.get(name, ConfigRecord())
+    record = message.content.get(name) if message.has_content() else None
     return record if isinstance(record, ConfigRecord) else ConfigRecord()
 
 

@@ -4,12 +4,11 @@ Two kinds of places run a client. In a *simulation* (our in-process engine, or a
 of the task's own split, and a seed makes it repeatable. In a *deployment* (a SuperNode on a data owner's host) it reads
 its own folder, answers to its own odometer, and its randomness is never seeded: a server that could choose the noise
 could subtract it. Which of the two it is, the client finds out from its own process and node configuration, never from
-the server.
+the server; what a deployed client trusts is in `fedprivacy.flower.node`.
 """
 
 from __future__ import annotations
 
-import logging
 import sys
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -18,73 +17,36 @@ from typing import NamedTuple
 
 import torch
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-from flwr.app import Context
 from flwr.app.user_config import UserConfig
 from torch import Tensor
 
-from fedprivacy import signing
-from fedprivacy.accounting import DEFAULT_FILTER
-from fedprivacy.budget import PrivacyBudget
-from fedprivacy.config import RunConfig
+from fedprivacy.config import ConfigError, RunConfig
 from fedprivacy.device import choose_device
 from fedprivacy.dpsgd import Shard
+from fedprivacy.flower.node import NodeSettings, Refused
 from fedprivacy.flower.records import Grant, RefusalCode
 from fedprivacy.flower.wire import RecordError
 from fedprivacy.gradients import AutomaticClipping, FlatClipping, GradientEngine, PerLayerClipping, check_on_blank
 from fedprivacy.identity import dataset_id, simulated_client_id
 from fedprivacy.keystream import Keystream
 from fedprivacy.odometer import Odometer
-from fedprivacy.tasks import ShardSource, Task
-
-log = logging.getLogger("fedprivacy.client")
+from fedprivacy.tasks import ShardSource, Task, relation_of
 
 IN_PROCESS = "fedprivacy-in-process"
 """Key that our in-process engine sets in the node configuration of its clients."""
 
-ODOMETER = "odometer.log"
-"""Name of the odometer's file, in the client's data folder unless --node-config names another."""
-
-MOST_STEPS = 100_000
-"""Local steps that one grant may ask for, unless --node-config says otherwise."""
-
-
-class Refused(Exception):
-    """The client will not train; carries the code that crosses."""
-
-    def __init__(self, code: RefusalCode, reason: str) -> None:
-        self.code = code
-        super().__init__(reason)
-
 
 @dataclass(frozen=True, slots=True)
 class Guard:
-    """What a deployed client trusts instead of a server.
+    """What a deployed client keeps its own account with.
 
     Attributes:
         odometer: charges before a record is read, and knows what was sealed.
         key: signs receipts; the one with which the SuperNode authenticates.
-        server_key: the only key whose grants count, Ed25519 in hexadecimal; empty: a run's first one.
-        most_steps: in one grant; more would keep this host busy for a server's pleasure.
     """
 
     odometer: Odometer
     key: EllipticCurvePrivateKey
-    server_key: str
-    most_steps: int
-
-    def check(self, grant: Grant) -> None:
-        """Refuse what no server that this client trusts would ask for.
-
-        Raises:
-            RecordError: another server signed the grant, or nobody did, or it asks for too many steps.
-        """
-        signed = signing.signed_by_server(grant.server_key, signing.GRANT, grant.signed_bytes(), grant.signature)
-        if not signed or self.server_key not in ("", grant.server_key):
-            raise RecordError("The grant is not signed by the server that this client trusts (server-key).")
-        if grant.steps > self.most_steps:
-            raise RecordError(
-                f"The grant asks for {grant.steps} steps; this client takes {self.most_steps} (most-steps)."
-            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +57,7 @@ class LocalClient:
         client_id: the name that it enrols with.
         task: model, loss and data.
         shard: its records, on its device.
-        guard: its odometer and keys; None in a simulation, where the ledger of the run is the only book.
+        guard: its odometer and key; None in a simulation, where the ledger of the run is the only book.
         seed: of the simulation; None: secret randomness.
         num_partitions: into how many parts the simulation splits the records; 0 in a deployment.
     """
@@ -106,6 +68,16 @@ class LocalClient:
     guard: Guard | None
     seed: int | None
     num_partitions: int
+
+    def check_relation(self, grant: Grant) -> None:
+        """Refuse a grant whose guarantee is for other neighbours than what this client discloses allows.
+
+        Raises:
+            RecordError: sizes are public and the grant's relation hides them, or the other way round.
+        """
+        relation = relation_of(self.task)
+        if grant.relation is not relation:
+            raise RecordError(f"The grant is for {grant.relation}; with what this task makes public it is {relation}.")
 
     def keystream(self, grant: Grant) -> Keystream:
         """Its randomness for one round: fresh and kept nowhere, unless a simulation is seeded."""
@@ -129,56 +101,34 @@ class LocalClient:
         return len(self.shard) if self.task.shard_sizes_public else None
 
 
-def open_client(task: Task, config: RunConfig, context: Context) -> LocalClient:
-    """The client of a Flower context.
-
-    Raises:
-        Refused: a seed in a deployment, or a deployment without an odometer or a key.
-    """
-    node = context.node_config
-    if is_simulated(node):
-        return _simulated(task, config, int(node["partition-id"]), int(node["num-partitions"]))
-    if config.seed is not None:
-        raise Refused(RefusalCode.SEED_IN_DEPLOYMENT, "seed is set: whoever knows it can subtract the noise. Unset it.")
-    missing = [key for key in ("folder", "epsilon", "delta") if key not in node]
-    if missing:
-        raise Refused(
-            RefusalCode.NO_ODOMETER,
-            f"--node-config lacks {', '.join(missing)}; name the data folder and this client's own budget.",
-        )
-    folder = Path(str(node["folder"]))
-    client_id = str(node.get("client-id", folder.name))
-    return LocalClient(client_id, task, _own_shard(task, folder, config.device), _guard(node, folder), None, 0)
-
-
 def is_simulated(node: UserConfig) -> bool:
     """Whether this process simulates the client: in our in-process engine, or in a worker of Ray."""
     ray = sys.modules.get("ray")
     return "partition-id" in node and (IN_PROCESS in node or (ray is not None and ray.is_initialized()))
 
 
-def _simulated(task: Task, config: RunConfig, partition_id: int, num_partitions: int) -> LocalClient:
+def open_simulated(task: Task, config: RunConfig, node: UserConfig) -> LocalClient:
+    """The client that a simulation's node is."""
+    partition_id, num_partitions = int(node["partition-id"]), int(node["num-partitions"])
     client_id = simulated_client_id(partition_id, num_partitions)
     shard = _simulated_shard(task, partition_id, num_partitions, config.device)
     return LocalClient(client_id, task, shard, None, config.seed, num_partitions)
 
 
-def _guard(node: UserConfig, folder: Path) -> Guard:
-    if "key" not in node:
-        raise Refused(
-            RefusalCode.NO_KEY,
-            "--node-config lacks key; name the file that --auth-supernode-private-key names: it signs the receipts.",
-        )
+def open_deployed(task: Task, settings: NodeSettings) -> LocalClient:
+    """The client on a data owner's host.
+
+    Raises:
+        Refused: the device is not there, or the shard cannot be read.
+        LogError: the odometer cannot be used.
+    """
     try:
-        key = signing.client_key(Path(str(node["key"])))
-    except signing.SigningKeyError as error:
-        raise Refused(RefusalCode.NO_KEY, str(error)) from error
-    budget = PrivacyBudget(float(node["epsilon"]), float(node["delta"]))
-    file = Path(str(node.get("odometer", folder / ODOMETER)))
-    odometer = Odometer(file, budget, str(node.get("filter", DEFAULT_FILTER)))
-    if "server-key" not in node:
-        log.warning("--node-config lacks server-key: whoever opens a run first is taken for its server.")
-    return Guard(odometer, key, str(node.get("server-key", "")), int(node.get("most-steps", MOST_STEPS)))
+        device = choose_device(settings.device)
+    except ConfigError as error:
+        raise Refused(RefusalCode.NODE_CONFIG_INVALID, f"--node-config: {error}") from error
+    shard = _own_shard(task, settings.folder, device)
+    odometer = Odometer(settings.odometer, settings.budget, settings.filter)
+    return LocalClient(settings.client_id, task, shard, Guard(odometer, settings.key), None, 0)
 
 
 @cache
@@ -189,8 +139,8 @@ def _simulated_shard(task: Task, partition_id: int, num_partitions: int, device:
 
 
 @lru_cache(maxsize=1)
-def _own_shard(task: Task, folder: Path, device: str) -> Shard:
-    return _checked(task, ShardSource(folder=folder), choose_device(device))
+def _own_shard(task: Task, folder: Path, device: torch.device) -> Shard:
+    return _checked(task, ShardSource(folder=folder), device)
 
 
 _CLIPPINGS = {"per-layer": PerLayerClipping, "automatic": AutomaticClipping}
@@ -204,8 +154,15 @@ def _engine(task: Task, device: torch.device, clipping: str) -> GradientEngine:
 
 
 def _checked(task: Task, source: ShardSource, device: torch.device) -> Shard:
-    """The shard, once the task has worked on made-up records: what fails later is one record's fault."""
-    shard = task.shard(source).to(device)
+    """The shard, once the task has worked on made-up records: what fails later is one record's fault.
+
+    Raises:
+        Refused: the task could not read it. It says so in one way, whatever went wrong.
+    """
+    try:
+        shard = task.shard(source).to(device)
+    except Exception as error:
+        raise Refused(RefusalCode.CLIENT_FAILED, "The task could not read this client's shard.") from error
     _check_once(task, device, _Kind.of(shard.inputs), _Kind.of(shard.targets))
     return shard
 

@@ -1,19 +1,22 @@
-"""What crosses between server and client: grant, receipt, enrolment, refusal."""
+"""What crosses between server and client: enrolment and the request for it, grant, receipt, refusal."""
 
 from __future__ import annotations
 
 import enum
-import math
 from dataclasses import dataclass
 
-from fedprivacy.config import CLIPPINGS
+from fedprivacy.accounting.calibration import MOST_NOISE
+from fedprivacy.adaptive import QuantileClipping
+from fedprivacy.config import CLIPPINGS, LARGEST_LEARNING_RATE, LARGEST_WEIGHT_DECAY, OPTIMIZERS
 from fedprivacy.events import CLIPPING_NORMS, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.flower.wire import SignedRecord, WireRecord
 from fedprivacy.mechanisms import SampledGaussianSum
+from fedprivacy.odometer import names_a_run
 from fedprivacy.optimizers import Optimizer, build_optimizer
 
 GRANT = "fedprivacy.grant"
 RECEIPT = "fedprivacy.receipt"
+ENROLMENT_REQUEST = "fedprivacy.enrolment-request"
 ENROLMENT = "fedprivacy.enrolment"
 REFUSAL = "fedprivacy.refusal"
 ENROL = "query.enrol"
@@ -29,6 +32,9 @@ class RefusalCode(enum.StrEnum):
     NO_ODOMETER = "no-odometer"
     ODOMETER_UNUSABLE = "odometer-unusable"
     NO_KEY = "no-key"
+    NODE_CONFIG_INVALID = "node-config-invalid"
+    TASK_NOT_ALLOWED = "task-not-allowed"
+    ENROLMENT_INVALID = "enrolment-invalid"
     ALREADY_CHARGED = "already-charged"
     CLIENT_FAILED = "client-failed"
 
@@ -38,9 +44,33 @@ class RefusalCode(enum.StrEnum):
         return self not in (RefusalCode.ALREADY_CHARGED, RefusalCode.CLIENT_FAILED)
 
 
+EXPECTED_BATCH_SIZES = (1e-9, 1e19)
+"""Smallest and largest divisor of a noisy sum: the smallest sampling rate of one record, and all of very many."""
+
+LONGEST_CLIENT_ID = 1024
+"""Characters of a client's name."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnrolmentRequest(SignedRecord):
+    """The server asks a deployed client who it is. In a simulation nobody signs, and the record is missing.
+
+    Attributes:
+        run_id: Flower's number of the run, in decimal: a request is of no use in another run.
+        client_key: hash of the key under which the client is registered: a request is of no use at another client.
+        signature: with the server's key.
+    """
+
+    run_id: str
+    client_key: str
+    signature: str
+
+
 @dataclass(frozen=True, slots=True)
 class Grant(SignedRecord):
     """What the server allows a client to spend in a round, with everything that local training needs to know.
+
+    What a client does with each field is in `docs/explanation/server-fields.md`.
 
     Attributes:
         run_id: the run.
@@ -88,15 +118,24 @@ class Grant(SignedRecord):
     def __post_init__(self) -> None:
         if min(self.steps, self.round, self.attempt) < 1 or self.earlier_runs < 0:
             raise ValueError("round, attempt and steps count from 1, earlier_runs from 0.")
-        if not (0.0 < self.expected_batch_size < math.inf and 0.0 < self.learning_rate < math.inf):
-            raise ValueError("expected_batch_size and learning_rate must be positive and finite.")
+        if not names_a_run(self.run_id) or len(self.client_id) > LONGEST_CLIENT_ID:
+            raise ValueError("run_id or client_id is too long, or run_id is not printable.")
+        if not self.noise_multiplier <= MOST_NOISE:
+            raise ValueError(f"noise_multiplier is {self.noise_multiplier}; it must be at most {MOST_NOISE:g}.")
+        low, high = EXPECTED_BATCH_SIZES
+        if not low <= self.expected_batch_size <= high:
+            raise ValueError(f"expected_batch_size is {self.expected_batch_size}; it must be from {low:g} to {high:g}.")
+        if not 0.0 < self.learning_rate <= LARGEST_LEARNING_RATE:
+            raise ValueError(f"learning_rate is {self.learning_rate}; it must be in (0, {LARGEST_LEARNING_RATE:g}].")
         if not 0.0 <= self.momentum < 1.0:
             raise ValueError(f"momentum is {self.momentum}; it must be in [0, 1).")
-        if self.clipping not in CLIPPINGS:
-            raise ValueError(f"clipping is '{self.clipping}'; it must be one of {', '.join(CLIPPINGS)}.")
-        if not 0.0 <= self.weight_decay < math.inf:
-            raise ValueError(f"weight_decay is {self.weight_decay}; it must be finite and not negative.")
+        if self.clipping not in CLIPPINGS or self.optimizer not in OPTIMIZERS:
+            raise ValueError(f"clipping must be one of {', '.join(CLIPPINGS)}, optimizer of {', '.join(OPTIMIZERS)}.")
+        if not 0.0 <= self.weight_decay <= LARGEST_WEIGHT_DECAY:
+            raise ValueError(f"weight_decay is {self.weight_decay}; it must be from 0 to {LARGEST_WEIGHT_DECAY:g}.")
         _ = self.mechanism, self.local_optimizer
+        if self.adaptive is not None:  # the mechanism's own norm is larger than C, by the count's share
+            _ = SampledGaussianSum(self.event, self.adaptive.sensitivity(self.clipping_norm))
 
     @property
     def event(self) -> PoissonSampledGaussian:
@@ -107,6 +146,11 @@ class Grant(SignedRecord):
     def mechanism(self) -> SampledGaussianSum:
         """What each step runs."""
         return SampledGaussianSum(self.event, self.clipping_norm)
+
+    @property
+    def adaptive(self) -> QuantileClipping | None:
+        """What moves the clipping norm from step to step; None: it stays."""
+        return QuantileClipping() if self.clipping == "adaptive" else None
 
     @property
     def local_optimizer(self) -> Optimizer:

@@ -1,23 +1,34 @@
 """Who is behind a node: client_id and public shard size of every node that Flower sees.
 
 In a deployment the client_id is the name under which the operator registered the SuperNode's public key, and the ledger
-binds the two. What a client says of itself counts only in a simulation, where Flower makes up the nodes.
+binds the two; the request to enrol is signed, for this client and this run of Flower's. What a client says of itself
+counts only in a simulation, where Flower makes up the nodes and nobody signs.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
+from fedprivacy import signing
 from fedprivacy.events import Claims
 from fedprivacy.flower.exchange import Correspondence
 from fedprivacy.flower.histories import claims_of
-from fedprivacy.flower.records import ENROL, ENROLMENT, REFUSAL, Enrolment, Refusal
+from fedprivacy.flower.records import (
+    ENROL,
+    ENROLMENT,
+    ENROLMENT_REQUEST,
+    REFUSAL,
+    Enrolment,
+    EnrolmentRequest,
+    Refusal,
+)
 from fedprivacy.flower.wire import RecordError
 from fedprivacy.identity import key_hash
 
@@ -59,10 +70,13 @@ class ClientRegistry:
 
     Args:
         timeout: seconds to wait for a client's answer, and for enough clients.
+        signing_key: file of the server's key, which signs the requests; made, where there is none, for the first
+            registered node.
     """
 
-    def __init__(self, timeout: float) -> None:
+    def __init__(self, timeout: float, signing_key: Path) -> None:
         self._timeout = timeout
+        self._signing_key = signing_key
         self._clients: dict[int, EnrolledClient] = {}
         self._refused: dict[int, str] = {}
         self._silent: set[int] = set()
@@ -98,32 +112,53 @@ class ClientRegistry:
         self._ask(grid, [node for node in grid.get_nodes() if node.node_id not in asked])
 
     def _ask(self, grid: Grid, nodes: list[NodeInfo]) -> None:
-        if not nodes:
+        keys = self._registered_keys(nodes)
+        if not keys:
             return
-        messages = [Message(RecordDict(), node.node_id, ENROL) for node in nodes]
+        messages = [Message(self._request(key, grid), node_id, ENROL) for node_id, key in keys.items()]
         replies = Correspondence(grid).ask(messages, self._timeout)
-        self._silent = (self._silent | {node.node_id for node in nodes}) - replies.keys()
+        self._silent = (self._silent | keys.keys()) - replies.keys()
         taken = {client.client_id for client in self.online(grid).values()}
         for node in nodes:
             if node.node_id in replies:
-                self._enrol(node, replies[node.node_id], taken)
+                self._enrol(node, keys[node.node_id], replies[node.node_id], taken)
 
-    def _enrol(self, node: NodeInfo, reply: Message, taken: set[str]) -> None:
+    def _registered_keys(self, nodes: list[NodeInfo]) -> dict[int, bytes]:
+        """The keys of the nodes that may be asked, by node id."""
+        keys: dict[int, bytes] = {}
+        for node in nodes:
+            try:
+                keys[node.node_id] = _authenticated_key(node)
+            except RecordError as error:
+                self._refuse(node, error)
+        return keys
+
+    def _request(self, public_key: bytes, grid: Grid) -> RecordDict:
+        """What a client is asked with; nothing for a simulated one."""
+        if not public_key:
+            return RecordDict()
+        request = EnrolmentRequest(run_id=str(grid.run.run_id), client_key=key_hash(public_key), signature="")
+        signature = signing.sign(signing.server_key(self._signing_key), signing.ENROLMENT, request.signed_bytes())
+        return RecordDict({ENROLMENT_REQUEST: replace(request, signature=signature).to_record()})
+
+    def _enrol(self, node: NodeInfo, registered_key: bytes, reply: Message, taken: set[str]) -> None:
         try:
-            registered_key = _authenticated_key(node)
             enrolment = _parse(reply)
             claims = claims_of(enrolment.spent)
             client_id = node.name if registered_key else enrolment.client_id
             if client_id in taken:
                 raise RecordError(f"another node is enrolled as '{client_id}'")
         except RecordError as error:
-            self._refused[node.node_id] = str(error)
-            log.warning("Node %s is not enrolled: %s", node.node_id, error)
+            self._refuse(node, error)
             return
         taken.add(client_id)
         self._clients[node.node_id] = EnrolledClient(
             client_id, enrolment.shard_size, enrolment.num_partitions, registered_key, claims
         )
+
+    def _refuse(self, node: NodeInfo, error: RecordError) -> None:
+        self._refused[node.node_id] = str(error)
+        log.warning("Node %s is not enrolled: %s", node.node_id, error)
 
     def _shortage(self, online: int, count: int) -> str:
         problems = self._refused | dict.fromkeys(self._silent, "it did not answer")

@@ -5,19 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedprivacy import signing
+from fedprivacy.flower.arrays import ArraysError, Form, checked_arrays
 from fedprivacy.flower.records import RECEIPT, REFUSAL, Grant, Receipt, Refusal, RefusalCode
 from fedprivacy.flower.release import ARRAYS, digest
 from fedprivacy.flower.wire import RecordError
 from fedprivacy.ledger.book import Evidence
 
 NO_REPLY = "no-reply"
-
-_LARGEST = 1e15
-"""No model has parameters beyond it, and one client that sends them would end the run for all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,24 +150,13 @@ def evidence(receipt: Receipt, public_key: bytes | None) -> Evidence | None:
 
 
 def _decoded(arrays: object, global_arrays: ArrayRecord) -> ArrayRecord:
-    """The update, rebuilt from its decoded values: what a client declares of an array's shape proves nothing."""
-    if not isinstance(arrays, ArrayRecord) or arrays.keys() != global_arrays.keys():
-        raise Unusable("wrong-arrays")
-    return ArrayRecord({name: _decoded_array(name, arrays[name], old.numpy()) for name, old in global_arrays.items()})
-
-
-def _decoded_array(name: str, array: Array, expected: np.ndarray) -> Array:
+    """The update, rebuilt from its decoded values."""
+    model = {name: array.numpy() for name, array in global_arrays.items()}
+    forms = {name: Form(values.shape, values.dtype) for name, values in model.items()}
     try:
-        values = array.numpy()
-    except Exception as error:  # whatever bytes a client may send
-        raise Unusable(f"undecodable:{name}") from error
-    if values.shape != expected.shape or values.dtype != expected.dtype:
-        raise Unusable(f"wrong-shape:{name}")
-    if not np.isfinite(values).all():
-        raise Unusable(f"not-finite:{name}")
-    if values.size and np.abs(values).max() > _LARGEST:
-        raise Unusable(f"too-large:{name}")
-    return Array(values)
+        return ArrayRecord({name: Array(values) for name, values in checked_arrays(arrays, forms).items()})
+    except ArraysError as error:
+        raise Unusable(str(error)) from error
 
 
 def _record(reply: Message, name: str) -> ConfigRecord:

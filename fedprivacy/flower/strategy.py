@@ -104,7 +104,7 @@ class PrivateStrategy(Strategy):
         self._resume = resume
         self._checkpoints = checkpoints
         self._average = MovingAverage(plan.config.ema_decay)
-        self._registry = ClientRegistry(plan.config.node_timeout)
+        self._registry = ClientRegistry(plan.config.node_timeout, plan.config.signing_key_file)
         earlier_runs = resume.earlier_runs if resume else None
         self._accounts = RunAccounts(plan, self.run_id, self._registry, earlier_runs, checkpoints)
         self._opened = OpenRound(0, ArrayRecord(), {})

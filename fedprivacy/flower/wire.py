@@ -15,7 +15,7 @@ from typing import Self, cast, get_type_hints
 
 from flwr.app import ConfigRecord
 
-VERSION = 3
+VERSION = 4
 
 
 class RecordError(ValueError):
@@ -45,7 +45,8 @@ class WireRecord:
         if values.pop("version", None) != VERSION:
             raise RecordError(f"{cls.__name__} has another version than {VERSION}; update server and clients together.")
         if values.keys() != fields.keys():
-            raise RecordError(f"{cls.__name__} has fields {sorted(values)}; expected {sorted(fields)}.")
+            lacking, more = sorted(fields.keys() - values.keys()), len(values.keys() - fields.keys())
+            raise RecordError(f"{cls.__name__} lacks {', '.join(lacking) or 'nothing'} and has {more} unknown fields.")
         try:
             return cls(**{name: _parsed(values[name], kind) for name, kind in fields.items()})
         except ValueError as error:

@@ -2,6 +2,6 @@
 
 from fedprivacy.dpsgd import Shard
 from fedprivacy.tasks.loading import TaskError, load_task
-from fedprivacy.tasks.protocol import Recipe, ShardSource, Task
+from fedprivacy.tasks.protocol import Recipe, ShardSource, Task, relation_of
 
-__all__ = ["Recipe", "Shard", "ShardSource", "Task", "TaskError", "load_task"]
+__all__ = ["Recipe", "Shard", "ShardSource", "Task", "TaskError", "load_task", "relation_of"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import importlib
 import importlib.util
 import sys
@@ -18,10 +19,16 @@ class TaskError(ValueError):
 
 
 @cache
-def load_task(name: str) -> Task:
+def load_task(name: str, sha256: str | None = None) -> Task:
     """Load a built-in task by name, or one from `path/to/file.py:name` or `package.module:name`; once in a process.
 
-    `name` after the colon is a task or a callable without arguments that returns one, for example a class.
+    `name` after the colon is a task or a callable without arguments that returns one, for example a class. Whoever
+    chooses the name chooses what is imported and called: a client takes it from its own configuration alone
+    (`fedprivacy.tasks.allowed`).
+
+    Args:
+        name: of the task.
+        sha256: of the file that it names, in hexadecimal; None: any file will do.
 
     Raises:
         TaskError: says what was looked for and what to write instead.
@@ -29,7 +36,7 @@ def load_task(name: str) -> Task:
     module_name, colon, attribute = BUILT_IN.get(name, name).rpartition(":")
     if not colon:
         raise TaskError(f"task is '{name}'; choose one of {', '.join(BUILT_IN)}, or write path/to/file.py:name.")
-    module = load_module(module_name)
+    module = load_module(module_name, sha256)
     if not hasattr(module, attribute):
         raise TaskError(f"task is '{name}', but {module_name} defines no '{attribute}'; name what it defines.")
     found = getattr(module, attribute)
@@ -45,13 +52,17 @@ def lacking(task: object) -> list[str]:
     return sorted(member for member in members if not hasattr(task, member))
 
 
-def load_module(name: str) -> ModuleType:
+def load_module(name: str, sha256: str | None = None) -> ModuleType:
     """The module of a file `path/to/file.py`, or the one that `import` finds.
 
+    Args:
+        name: of the module or the file.
+        sha256: of the file, in hexadecimal; None: any file will do.
+
     Raises:
-        TaskError: there is none.
+        TaskError: there is none, or the file is another one.
     """
-    return _load_file(Path(name)) if name.endswith(".py") else _import(name)
+    return _load_file(Path(name), sha256) if name.endswith(".py") else _import(name)
 
 
 def _import(module_name: str) -> ModuleType:
@@ -61,13 +72,19 @@ def _import(module_name: str) -> ModuleType:
         raise TaskError(f"task names module '{module_name}', which cannot be imported: {error}.") from error
 
 
-def _load_file(path: Path) -> ModuleType:
+def _load_file(path: Path, sha256: str | None) -> ModuleType:
     if not path.is_file():
         raise TaskError(f"task names file '{path}', which does not exist; give a path relative to where you are.")
+    source = path.read_bytes()
+    if sha256 is not None and sha256 != (found := hashlib.sha256(source).hexdigest()):
+        raise TaskError(
+            f"task names file '{path}' with SHA-256 {sha256}, but the file's is {found}; look who changed it."
+        )
     module_name = f"fedprivacy_task_{path.stem}"
     spec = importlib.util.spec_from_file_location(module_name, path)
-    assert spec is not None and spec.loader is not None  # true for every .py path
+    assert spec is not None  # true for every .py path
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
-    spec.loader.exec_module(module)
+    # What was hashed is what runs: a loader would read the file again, or take older bytecode that lies beside it.
+    exec(compile(source, path, "exec"), module.__dict__)
     return module

@@ -10,6 +10,7 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from fedprivacy.dpsgd import Shard
+from fedprivacy.events import NeighbouringRelation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -95,7 +96,17 @@ class Task(Protocol):
         ...
 
     def shard(self, source: ShardSource) -> Shard:
-        """The client's records. Preprocessing may use public constants and the record itself, nothing else."""
+        """The client's records.
+
+        A row may depend on public constants and on its own record, on nothing else. Whether this fails, and the types
+        and shapes of the rows, may depend on no record's value: a client that does not answer tells the server so, and
+        nothing is charged for it. A record that cannot be read is left out, or becomes NaN inputs: those contribute
+        zero. With public shard sizes only NaN inputs will do (or, where inputs are integers, one fixed row for all such
+        records): to leave a record out would show in the size.
+
+        Raises:
+            Exception: the source is not there or is not this task's. Whatever is raised, one constant code crosses.
+        """
         ...
 
     def evaluate(self, model: nn.Module) -> Mapping[str, float]:
@@ -105,3 +116,12 @@ class Task(Protocol):
     def partition(self, num_partitions: int) -> str:
         """Names the split that a simulation uses: runs on one ledger must agree on it, or losses could not be added."""
         ...
+
+
+def relation_of(task: Task) -> NeighbouringRelation:
+    """The relation that a task's guarantee is for: zero-out where shard sizes are public, else add-or-remove-one.
+
+    A server plans with it and a client holds every grant against it: who discloses the number of its records cannot be
+    promised that nobody learns whether one more was there.
+    """
+    return NeighbouringRelation.ZERO_OUT if task.shard_sizes_public else NeighbouringRelation.ADD_OR_REMOVE_ONE

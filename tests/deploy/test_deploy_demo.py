@@ -24,7 +24,7 @@ from fedprivacy.deploy.demo import HOSPITALS
 from fedprivacy.deploy.environment import HOST, flower_environment, free_ports, program
 from fedprivacy.deploy.processes import SupervisedProcess
 from fedprivacy.flower.accounts import WITNESS
-from fedprivacy.flower.local import ODOMETER
+from fedprivacy.flower.node import ODOMETER
 from fedprivacy.history import REPORT, read_history
 from fedprivacy.ledger import ChargeState, Ledger
 from fedprivacy.ledger.verify import read_witness, verify_ledger

@@ -12,11 +12,12 @@ from fedprivacy.deploy import LoopbackFederation, ProcessError, Supervisor
 from fedprivacy.deploy.data import write_digits
 from fedprivacy.deploy.demo import HOSPITALS
 from fedprivacy.flower.accounts import WITNESS
-from fedprivacy.flower.local import ODOMETER
+from fedprivacy.flower.node import ODOMETER
 from fedprivacy.history import ROUNDS, read_history
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import Verified, read_witness, verify_ledger
 from fedprivacy.odometer import Odometer
+from fedprivacy.signing import server_key, server_public_key
 from tests.deploy.survivors import kill
 
 REPOSITORY = Path(__file__).parents[2]
@@ -85,7 +86,9 @@ class Deployment:
         if not folder.exists():
             folder.mkdir()
             write_digits(HOSPITALS, name, folder)
-        return {"folder": str(folder), "client-id": name, "key": str(self._keys[name].private_key), **BUDGET}
+        server = server_public_key(server_key(self.folder / "signing.key"))
+        own = {"folder": str(folder), "client-id": name, "key": str(self._keys[name].private_key), **BUDGET}
+        return own | {"server-key": server, "task": "digits"}
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from fedprivacy.failpoints import CLIENT_POINTS, SERVER_POINTS
 from fedprivacy.flower.accounts import WITNESS
-from fedprivacy.flower.local import ODOMETER
+from fedprivacy.flower.node import ODOMETER
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import read_witness, verify_ledger
 from fedprivacy.odometer import Odometer

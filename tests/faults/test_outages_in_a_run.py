@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import FedAvg
 from fedprivacy import durable
 from fedprivacy.flower import PrivateStrategy
 from fedprivacy.flower.checkpoint import load_checkpoint
-from fedprivacy.flower.local import ODOMETER
+from fedprivacy.flower.node import ODOMETER
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.showing import charges
 from fedprivacy.ledger.verify import verify_ledger

@@ -10,9 +10,10 @@ from flwr.proto.node_pb2 import NodeInfo
 
 from fedprivacy.deploy.keys import ClientKeys, write_client_key
 from fedprivacy.flower import InProcessGrid, private_client
-from fedprivacy.flower.local import ODOMETER
+from fedprivacy.flower.node import ODOMETER
 from fedprivacy.odometer import Odometer
 from fedprivacy.plan import RunPlan
+from fedprivacy.signing import server_key, server_public_key
 
 
 def pem(keys: ClientKeys) -> bytes:
@@ -22,7 +23,7 @@ def pem(keys: ClientKeys) -> bytes:
 
 
 class DeployedGrid(InProcessGrid):
-    """Registered SuperNodes, `hospital-0` and so on; each is a deployed client that trusts no server.
+    """Registered SuperNodes, `hospital-0` and so on; each is a deployed client that trusts the run's key alone.
 
     Args:
         plan: of the run; `clients` says how many.
@@ -38,8 +39,9 @@ class DeployedGrid(InProcessGrid):
         for node_id, name in self.names.items():
             (folder / name).mkdir(parents=True, exist_ok=True)
             node = {"folder": str(folder / name), "client-id": name, "key": str(self.keys[name].private_key)}
+            server = {"server-key": server_public_key(server_key(plan.config.signing_key_file))}
             budget = {"epsilon": plan.config.epsilon, "delta": plan.config.delta}
-            self._contexts[node_id] = Context(1, node_id, node | budget, RecordDict(), {})
+            self._contexts[node_id] = Context(1, node_id, node | server | budget, RecordDict(), {})
 
     def get_nodes(self):
         return [NodeInfo(node_id=i, name=name, public_key=pem(self.keys[name])) for i, name in self.names.items()]

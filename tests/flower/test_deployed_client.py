@@ -6,34 +6,27 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+import torch
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 from typer.testing import CliRunner
 
 from fedprivacy import signing
-from fedprivacy.budget import PrivacyBudget
 from fedprivacy.deploy.keys import write_client_key
 from fedprivacy.dpsgd import DPSGD
 from fedprivacy.events import NeighbouringRelation
 from fedprivacy.flower import InProcessGrid, private_client
 from fedprivacy.flower.histories import claims_of, history_text
-from fedprivacy.flower.records import (
-    ENROL,
-    ENROLMENT,
-    GRANT,
-    RECEIPT,
-    REFUSAL,
-    Enrolment,
-    Receipt,
-    Refusal,
-    RefusalCode,
-)
+from fedprivacy.flower.node import Refused
+from fedprivacy.flower.records import ENROLMENT, RECEIPT, REFUSAL, Enrolment, Receipt, RefusalCode
 from fedprivacy.flower.release import digest
-from fedprivacy.odometer import Odometer
+from fedprivacy.flower.wire import RecordError
+from fedprivacy.gradients import GradientEngine
+from fedprivacy.odometer import AlreadyChargedError
 from fedprivacy.odometer.cli import odometer_app
-from fedprivacy.signing import server_public_key, sign, signed_by_client
-from tests.flower.blobs import A_GRANT, Blobs, plan_of
+from fedprivacy.signing import server_public_key, signed_by_client
+from fedprivacy.tasks import Shard
+from tests.flower.asked import STRANGER, a_grant, code, enrol, node_of, spent, train
+from tests.flower.blobs import Blobs
 
 
 class Renamed(Blobs):
@@ -56,57 +49,7 @@ def keys(tmp_path_factory):
 
 @pytest.fixture
 def node(tmp_path, keys):
-    return {
-        "folder": str(tmp_path),
-        "epsilon": 3.0,
-        "delta": 1e-3,
-        "client-id": "hospital",
-        "key": str(keys.private_key),
-    }
-
-
-SERVER, STRANGER = (Ed25519PrivateKey.from_private_bytes(bytes([i] * 32)) for i in (1, 2))
-
-
-def send(message_type, content, node, *, task=None, seed=None):
-    task = task or Blobs()
-    config = plan_of(task, seed=seed).config
-    context = Context(run_id=1, node_id=7, node_config=node, state=RecordDict(), run_config={})
-    return private_client(task, config)(Message(content, 7, message_type), context)
-
-
-def a_grant(*, signer=SERVER, **changed):
-    """A grant, signed by a server."""
-    usual = {"round": 1, "noise_multiplier": 2.0, "clipping_norm": 1.0, "expected_batch_size": 15.0}
-    grant = replace(A_GRANT, **usual | {"learning_rate": 0.5, "server_key": server_public_key(signer)} | changed)
-    return replace(grant, signature=sign(signer, signing.GRANT, grant.signed_bytes()))
-
-
-def grant_message(grant, **forged):
-    return RecordDict({GRANT: ConfigRecord({**grant.to_record(), **forged})})
-
-
-def arrays_of(task):
-    return ArrayRecord({n: Array(p.detach().numpy()) for n, p in task.model().named_parameters()})
-
-
-def train(node, *, task=None, seed=None, forged=None, **changed):
-    """Send a grant that a server signed, with `changed` fields, and after that `forged` ones."""
-    content = grant_message(a_grant(**changed), **forged or {})
-    content["arrays"] = arrays_of(task or Blobs())
-    return send(MessageType.TRAIN, content, node, task=task, seed=seed)
-
-
-def code(reply):
-    return Refusal.from_record(reply.content[REFUSAL]).code
-
-
-def odometer(node):
-    return Odometer(Path(node["folder"]) / "odometer.log", PrivacyBudget(node["epsilon"], node["delta"]))
-
-
-def spent(node):
-    return sum(odometer(node).history().values())
+    return node_of(tmp_path, keys.private_key)
 
 
 def weights(reply):
@@ -114,7 +57,7 @@ def weights(reply):
 
 
 def test_it_enrols_and_trains_within_its_own_budget(node):
-    assert ENROLMENT in send(ENROL, RecordDict(), node).content
+    assert ENROLMENT in enrol(node).content
     reply = train(node)
     assert RECEIPT in reply.content
     assert spent(node) == 2
@@ -192,19 +135,20 @@ def test_a_grant_that_its_server_did_not_sign_is_refused_before_anything_is_char
     assert spent(node) == 0
 
 
-def test_a_grant_of_another_run_s_key_is_refused_and_gets_nothing_that_was_sealed(node):
+def test_a_grant_of_another_key_is_refused_and_gets_nothing_that_was_sealed(node):
     train(node)
     assert code(train(node, signer=STRANGER)) is RefusalCode.GRANT_INVALID
     assert code(train(node, signer=STRANGER, round=2)) is RefusalCode.GRANT_INVALID
     assert spent(node) == 2
-    assert RECEIPT in train(node, signer=STRANGER, run_id="its own").content
 
 
-def test_a_client_that_names_its_server_s_key_heeds_no_other(node):
-    node["server-key"] = server_public_key(SERVER)
-    assert RECEIPT in train(node).content
-    assert code(train(node, signer=STRANGER, run_id="its own")) is RefusalCode.GRANT_INVALID
+def test_a_run_stays_with_the_key_that_opened_it_though_the_data_owner_trusts_another_by_now(node):
+    train(node)
+    node["server-key"] = server_public_key(STRANGER)
+    assert code(train(node, signer=STRANGER)) is RefusalCode.GRANT_INVALID
+    assert code(train(node, signer=STRANGER, round=2)) is RefusalCode.GRANT_INVALID
     assert spent(node) == 2
+    assert RECEIPT in train(node, signer=STRANGER, run_id="its own").content
 
 
 def test_what_the_server_s_ledger_holds_more_counts_from_then_on(node):
@@ -218,7 +162,7 @@ def test_what_the_server_s_ledger_holds_more_counts_from_then_on(node):
 def test_it_says_at_enrolment_what_its_odometer_holds(node):
     train(node)
     train(node, round=2, steps=1)
-    record = send(ENROL, RecordDict(), node).content[ENROLMENT]
+    record = enrol(node).content[ENROLMENT]
     assert claims_of(Enrolment.from_record(record).spent) == {("run", a_grant().event): 3}
 
 
@@ -277,7 +221,7 @@ def test_a_damaged_odometer_lets_nothing_be_read_and_names_no_value(node):
 
 def test_noise_that_a_server_changes_mid_way_is_refused(node):
     assert RECEIPT in train(node).content
-    assert REFUSAL in train(node, round=2, noise_multiplier=0.1).content
+    assert code(train(node, round=2, noise_multiplier=1.0)) is RefusalCode.GRANT_INVALID
     assert spent(node) == 2
 
 
@@ -355,3 +299,55 @@ def test_two_deployed_clients_never_share_noise(node, tmp_path):
         return weights(train(node | {"folder": str(folder)}))
 
     assert not np.array_equal(update(tmp_path / "a"), update(tmp_path / "b"))
+
+
+UNREADABLE = [
+    ValueError("patient 4711 has no age"),
+    KeyError("4711"),
+    RecordError("4711"),
+    AlreadyChargedError("4711"),
+    Refused(RefusalCode.NO_KEY, "4711"),
+    MemoryError("4711"),
+    Shard(torch.zeros(4711, 2), torch.zeros(4711, dtype=torch.int64)).inputs,
+    None,
+]
+
+
+@pytest.mark.parametrize("fault", UNREADABLE, ids=lambda fault: type(fault).__name__)
+def test_a_shard_that_cannot_be_read_is_one_constant_code_before_any_charge(node, fault):
+    """A task whose `shard` fails on a record breaks its contract; what failed, and how, still stays on this host."""
+
+    class Unreadable(Blobs):
+        def shard(self, source):
+            if isinstance(fault, Exception):
+                raise fault
+            return fault
+
+    for reply in (enrol(node, task=Unreadable()), train(node, task=Unreadable())):
+        assert code(reply) is RefusalCode.CLIENT_FAILED
+        assert "4711" not in repr(reply)
+    assert spent(node) == 0
+
+
+def test_a_record_that_cannot_be_read_contributes_nothing_and_the_client_answers(node, monkeypatch):
+    sums = []
+    clip = GradientEngine.clip
+    monkeypatch.setattr(GradientEngine, "clip", lambda *a: sums.append(clip(*a).total.clone()) or clip(*a))
+
+    class PartlyUnreadable(Blobs):
+        def shard(self, source):
+            shard = super().shard(source)
+            inputs = shard.inputs.clone()
+            inputs[3] = torch.nan
+            return Shard(inputs, shard.targets)
+
+    class Without(Blobs):
+        def shard(self, source):
+            shard = super().shard(source)
+            rest = torch.arange(len(shard)) != 3
+            return Shard(shard.inputs[rest], shard.targets[rest])
+
+    everybody = {"sampling_rate": 1.0, "steps": 1}
+    assert RECEIPT in train(node, task=PartlyUnreadable(), **everybody).content
+    assert RECEIPT in train(node, task=Without(), round=2, **everybody).content
+    assert torch.isfinite(sums[0]).all() and torch.allclose(*sums, atol=1e-5)

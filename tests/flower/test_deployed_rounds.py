@@ -302,7 +302,8 @@ def test_a_server_killed_after_the_clients_sealed_gets_the_same_updates_again_fo
 
 
 def test_a_refusal_of_what_was_executed_before_the_server_died_voids_nothing(plan, tmp_path):
-    """The server comes back with another key: its clients refuse, and what they had released stays counted."""
+    """The server comes back with another key, which its clients trust by now: their books keep to the key that opened
+    the run, they refuse, and what they had released stays counted."""
     grid = DeployedGrid(plan, tmp_path)
     pull, seen = grid.pull_messages, []
 
@@ -319,7 +320,7 @@ def test_a_refusal_of_what_was_executed_before_the_server_died_voids_nothing(pla
     other = replace(plan, config=replace(plan.config, signing_key=str(tmp_path / "another.key"), rounds=2))
     (tmp_path / WITNESS).unlink()
     with pytest.raises(RoundFailedError, match="grant-invalid"):
-        start(other, DeployedGrid(plan, tmp_path), resume=load_checkpoint(tmp_path))
+        start(other, DeployedGrid(other, tmp_path), resume=load_checkpoint(tmp_path))
     for name in grid.names.values():
         assert grid.odometer(plan, name).history() == {plan.event(): 4}
         assert [charge["state"] for charge in charges_of(plan, name)] == ["committed", "reserved"]

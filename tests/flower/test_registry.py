@@ -7,11 +7,20 @@ from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
 
+from fedprivacy import signing
 from fedprivacy.flower import InProcessGrid, TooFewClientsError, release
-from fedprivacy.flower.records import ENROLMENT, Enrolment, RefusalCode
+from fedprivacy.flower.records import ENROLMENT, ENROLMENT_REQUEST, Enrolment, EnrolmentRequest, RefusalCode
 from fedprivacy.flower.registry import ClientRegistry
+from fedprivacy.identity import key_hash
+from fedprivacy.signing import server_key, server_public_key
 
 PEM = b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"
+
+
+@pytest.fixture
+def key(tmp_path):
+    """Where the server's signing key lies, once it is needed."""
+    return tmp_path / "server.key"
 
 
 def grid_of(*nodes):
@@ -28,40 +37,57 @@ def grid_of(*nodes):
     return grid
 
 
-def test_a_registered_name_wins_over_what_the_client_says():
-    grid, registry = grid_of(("hospital-0", PEM), ("hospital-1", PEM + b"x")), ClientRegistry(0.1)
+def test_a_registered_name_wins_over_what_the_client_says(key):
+    grid, registry = grid_of(("hospital-0", PEM), ("hospital-1", PEM + b"x")), ClientRegistry(0.1, key)
     registry.wait_for(grid, 2)
     clients = list(registry.online(grid).values())
     assert [client.client_id for client in clients] == ["hospital-0", "hospital-1"]
     assert clients[0].key_hash != clients[1].key_hash and len(clients[0].key_hash) == 64
 
 
-def test_a_simulated_node_is_who_it_says():
-    grid, registry = grid_of(("", b"random bytes")), ClientRegistry(0.1)
+def test_a_registered_node_is_asked_with_a_request_that_is_signed_for_it_and_this_run(key):
+    grid, asked = grid_of(("hospital-0", PEM), ("hospital-1", PEM + b"x")), []
+    deliver = grid._deliver
+    grid._deliver = lambda message: asked.append(message.content[ENROLMENT_REQUEST]) or deliver(message)
+    ClientRegistry(0.1, key).wait_for(grid, 2)
+    public = server_public_key(server_key(key))
+    for record, pem in zip(asked, (PEM, PEM + b"x"), strict=True):
+        request = EnrolmentRequest.from_record(record)
+        assert signing.signed_by_server(public, signing.ENROLMENT, request.signed_bytes(), request.signature)
+        assert (request.run_id, request.client_key) == (str(grid.run.run_id), key_hash(pem))
+
+
+def test_nobody_signs_what_a_simulated_node_is_asked(key):
+    ClientRegistry(0.1, key).wait_for(grid_of(("", b"random bytes")), 1)
+    assert not key.exists()
+
+
+def test_a_simulated_node_is_who_it_says(key):
+    grid, registry = grid_of(("", b"random bytes")), ClientRegistry(0.1, key)
     registry.wait_for(grid, 1)
     assert [(c.client_id, c.key_hash) for c in registry.online(grid).values()] == [("mallory", "")]
 
 
-def test_a_supernode_that_nobody_registered_by_name_is_refused_with_the_remedy():
+def test_a_supernode_that_nobody_registered_by_name_is_refused_with_the_remedy(key):
     with pytest.raises(TooFewClientsError, match=r"--enable-supernode-auth.*--name CLIENT"):
-        ClientRegistry(0.1).wait_for(grid_of(("", PEM)), 1)
+        ClientRegistry(0.1, key).wait_for(grid_of(("", PEM)), 1)
 
 
-def test_two_nodes_cannot_be_one_client():
+def test_two_nodes_cannot_be_one_client(key):
     with pytest.raises(TooFewClientsError, match="another node is enrolled as 'hospital-0'"):
-        ClientRegistry(0.1).wait_for(grid_of(("hospital-0", PEM), ("hospital-0", PEM)), 2)
+        ClientRegistry(0.1, key).wait_for(grid_of(("hospital-0", PEM), ("hospital-0", PEM)), 2)
 
 
-def test_a_client_that_refuses_is_not_waited_for():
+def test_a_client_that_refuses_is_not_waited_for(key):
     app = ClientApp()
     app.query("enrol")(lambda message, _: release.refusal(message, RefusalCode.SEED_IN_DEPLOYMENT))
     started = time.monotonic()
     with pytest.raises(TooFewClientsError, match=r"it refused \(seed-in-deployment\)"):
-        ClientRegistry(60.0).wait_for(InProcessGrid(app, 2, {}), 2)
+        ClientRegistry(60.0, key).wait_for(InProcessGrid(app, 2, {}), 2)
     assert time.monotonic() - started < 10.0
 
 
-def test_a_node_that_does_not_answer_is_asked_again():
+def test_a_node_that_does_not_answer_is_asked_again(key):
     class Slow(InProcessGrid):
         asked = 0
 
@@ -71,14 +97,14 @@ def test_a_node_that_does_not_answer_is_asked_again():
 
     app = ClientApp()
     app.query("enrol")(lambda message, _: release.enrolment(message, "a", 1, 1, {}))
-    grid, registry = Slow(app, 1, {}), ClientRegistry(0.15)
+    grid, registry = Slow(app, 1, {}), ClientRegistry(0.15, key)
     with pytest.raises(TooFewClientsError, match="it did not answer"):
         registry.wait_for(grid, 1)
     registry.wait_for(grid, 1)
     assert len(registry.online(grid)) == 1
 
 
-def test_during_a_run_a_silent_node_is_asked_once():
+def test_during_a_run_a_silent_node_is_asked_once(key):
     class Mute(InProcessGrid):
         pushed = 0
 
@@ -91,7 +117,7 @@ def test_during_a_run_a_silent_node_is_asked_once():
 
     app = ClientApp()
     app.query("enrol")(lambda message, _: release.enrolment(message, "a", 1, 1, {}))
-    grid, registry = Mute(app, 2, {}), ClientRegistry(0.1)
+    grid, registry = Mute(app, 2, {}), ClientRegistry(0.1, key)
     for _ in range(3):
         registry.enrol_new(grid)
     assert grid.pushed == 2

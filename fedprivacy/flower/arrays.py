@@ -1,0 +1,80 @@
+"""A model as it crosses: named arrays, of which nothing is believed that was not checked.
+
+Both sides read each other's arrays here. Nothing is unpickled, nothing larger than what arrived is allocated, and what
+an array says of its own type and shape outside of its bytes is ignored.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from io import BytesIO
+from typing import Any, Literal, NamedTuple
+
+import numpy as np
+from flwr.app import Array, ArrayRecord
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+LARGEST = 1e15
+"""No model has parameters beyond it, and one client that sends them would end the run for all."""
+
+
+class Form(NamedTuple):
+    """What an array must be."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+
+class ArraysError(ValueError):
+    """Arrays that are not the model's; the text is a constant code, after a colon with the parameter's own name."""
+
+
+def checked_arrays(record: object, forms: Mapping[str, Form]) -> dict[str, NDArray[Any]]:
+    """Decode arrays from the wire.
+
+    Args:
+        record: what crossed.
+        forms: what each array must be, by name.
+
+    Returns:
+        The arrays, by name in the order of `forms`: contiguous, finite, at most `LARGEST`.
+
+    Raises:
+        ArraysError: one is missing, too many, undecodable, of another type or shape, not finite or too large.
+    """
+    if not isinstance(record, ArrayRecord) or record.keys() != forms.keys():
+        raise ArraysError("wrong-arrays")
+    return {name: _checked(name, record[name], form) for name, form in forms.items()}
+
+
+def _checked(name: str, array: Array, form: Form) -> NDArray[Any]:
+    try:
+        values = _decoded(array, form)
+    except ArraysError as error:
+        raise ArraysError(f"{error}:{name}") from error
+    except Exception as error:  # whatever bytes may come
+        raise ArraysError(f"undecodable:{name}") from error
+    if values.size:
+        low, high = values.min(), values.max()  # NaN if there is one
+        if not (np.isfinite(low) and np.isfinite(high)):
+            raise ArraysError(f"not-finite:{name}")
+        if max(-low, high) > LARGEST:
+            raise ArraysError(f"too-large:{name}")
+    return values
+
+
+def _decoded(array: Array, form: Form) -> NDArray[Any]:
+    """The array of NumPy's format 1 or 2 in these bytes; its head is held against `form` before anything is made."""
+    stream = BytesIO(array.data)
+    version = npy.read_magic(stream)
+    read_head = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, by_columns, dtype = read_head(stream)
+    if (shape, dtype) != form:
+        raise ArraysError("wrong-shape")
+    if len(array.data) - stream.tell() != math.prod(shape) * dtype.itemsize:
+        raise ArraysError("undecodable")
+    order: Literal["F", "C"] = "F" if by_columns else "C"
+    values: NDArray[Any] = np.ndarray(shape, dtype, array.data, stream.tell(), order=order)
+    return np.array(values, order="C")

@@ -1,0 +1,257 @@
+"""What a data owner's node configuration decides, and that nothing in it is taken from a server."""
+
+import pytest
+from flwr.app import Message, MessageType, RecordDict
+
+from fedprivacy import signing
+from fedprivacy.deploy.keys import write_client_key
+from fedprivacy.events import NeighbouringRelation
+from fedprivacy.flower import InProcessGrid, private_client
+from fedprivacy.flower.node import LEAST_NOISE_MULTIPLIER
+from fedprivacy.flower.records import ENROL, ENROLMENT, RECEIPT, RefusalCode
+from fedprivacy.identity import key_hash
+from fedprivacy.odometer import Odometer
+from fedprivacy.signing import client_key, client_public_key
+from tests.flower.asked import (
+    STRANGER,
+    a_grant,
+    a_request,
+    arrays_of,
+    code,
+    context_of,
+    enrol,
+    grant_message,
+    node_of,
+    request_message,
+    send,
+    spent,
+    train,
+)
+from tests.flower.blobs import Blobs, PrivateSizes
+
+OWN_TASK = """
+from tests.flower.blobs import Blobs
+
+class Own(Blobs):
+    name = "own"
+"""
+
+
+@pytest.fixture(autouse=True)
+def identity():
+    """Flower's messages read the identity of the process, which a grid sets."""
+    InProcessGrid(private_client(), 1, {})
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    return write_client_key(tmp_path_factory.mktemp("keys"), "hospital")
+
+
+@pytest.fixture
+def node(tmp_path, keys):
+    return node_of(tmp_path, keys.private_key)
+
+
+@pytest.fixture
+def unread(monkeypatch):
+    """No record may be read, and no book opened."""
+    monkeypatch.setattr(Blobs, "shard", lambda *_: pytest.fail("the shard was read"))
+    monkeypatch.setattr(Odometer, "__init__", lambda *_: pytest.fail("the odometer was opened"))
+
+
+@pytest.mark.parametrize(
+    ("changed", "refusal"),
+    [
+        ({"folder": None}, RefusalCode.NO_ODOMETER),
+        ({"delta": None}, RefusalCode.NO_ODOMETER),
+        ({"key": None}, RefusalCode.NO_KEY),
+        ({"server-key": None}, RefusalCode.NODE_CONFIG_INVALID),
+        ({"server-key": ""}, RefusalCode.NODE_CONFIG_INVALID),
+        ({"server-key": "89ab..."}, RefusalCode.NODE_CONFIG_INVALID),
+        ({"disclose-shard-sizes": False}, RefusalCode.NODE_CONFIG_INVALID),
+        ({"disclose-shard-size": "no"}, RefusalCode.NODE_CONFIG_INVALID),
+        ({"epsilon": "3.0"}, RefusalCode.NODE_CONFIG_INVALID),
+        ({"epsilon": -1.0}, RefusalCode.NODE_CONFIG_INVALID),
+        ({"delta": True}, RefusalCode.NODE_CONFIG_INVALID),
+        ({"least-noise-multiplier": float("nan")}, RefusalCode.NODE_CONFIG_INVALID),
+        ({"least-noise-multiplier": 0.0}, RefusalCode.NODE_CONFIG_INVALID),
+        ({"most-steps": 0}, RefusalCode.NODE_CONFIG_INVALID),
+        ({"most-steps": 5.0}, RefusalCode.NODE_CONFIG_INVALID),
+        ({"filter": "none"}, RefusalCode.NODE_CONFIG_INVALID),
+        ({"device": "tpu"}, RefusalCode.NODE_CONFIG_INVALID),
+        ({"device": "cuda:4711"}, RefusalCode.NODE_CONFIG_INVALID),
+        ({"task": "nonsense"}, RefusalCode.NODE_CONFIG_INVALID),
+    ],
+    ids=str,
+)
+def test_a_configuration_that_lacks_or_misspells_something_is_refused_in_both_conversations(node, changed, refusal):
+    node = {name: value for name, value in (node | changed).items() if value is not None}
+    if "key" in node:
+        assert code(enrol(node)) is refusal
+    assert code(train(node)) is refusal
+
+
+@pytest.mark.parametrize(
+    "forged",
+    [
+        {"forged": {"signature": ""}},
+        {"forged": {"signature": "zz"}},
+        {"forged": {"run_id": "2"}},
+        {"forged": {"more": "x"}},
+        {"forged": {"version": 3}},
+        {"signer": STRANGER},
+        {"purpose": signing.GRANT},
+        {"purpose": signing.CHECKPOINT},
+        {"run_id": "2"},
+        {"client_key": "ab" * 32},
+        {"client_key": ""},
+    ],
+    ids=str,
+)
+def test_an_enrolment_that_its_server_did_not_ask_for_is_refused_before_anything_is_read(node, forged, unread):
+    assert code(enrol(node, **forged)) is RefusalCode.ENROLMENT_INVALID
+
+
+def test_an_unsigned_enrolment_is_refused_before_anything_is_read(node, unread):
+    assert code(send(ENROL, RecordDict(), node)) is RefusalCode.ENROLMENT_INVALID
+
+
+def test_a_request_for_one_client_is_of_no_use_at_another(node, tmp_path, unread):
+    (tmp_path / "other").mkdir()
+    other = node | {"key": str(write_client_key(tmp_path / "other", "hospital").private_key)}
+    assert code(send(ENROL, request_message(a_request(node)), other)) is RefusalCode.ENROLMENT_INVALID
+
+
+def test_the_client_knows_its_key_by_what_flower_keeps_of_it(keys):
+    """The server hashes the PEM that the SuperLink holds, the client that of its own key."""
+    from tests.flower.deployment import pem
+
+    assert key_hash(client_public_key(client_key(keys.private_key))) == key_hash(pem(keys))
+
+
+def test_a_grant_is_held_against_the_configuration_before_anything_is_read(node, unread):
+    for signed in ({"signer": STRANGER}, {"steps": 100_001}, {"noise_multiplier": 0.299}):
+        assert code(train(node, **signed)) is RefusalCode.GRANT_INVALID
+
+
+def test_less_noise_than_the_data_owner_wants_is_refused_before_anything_is_charged(node):
+    node["least-noise-multiplier"] = 2.5
+    assert code(train(node, noise_multiplier=2.4999)) is RefusalCode.GRANT_INVALID
+    assert spent(node) == 0
+    assert RECEIPT in train(node, noise_multiplier=2.5).content
+
+
+def test_steps_without_noise_are_refused_though_the_budget_would_allow_them(node):
+    """A record joins with a probability below delta, and would then be seen: within the budget, and not to be had."""
+    assert LEAST_NOISE_MULTIPLIER >= 0.3
+    rare = {"sampling_rate": 1e-6, "noise_multiplier": 0.01, "expected_batch_size": 1.0, "steps": 1}
+    assert code(train(node, **rare)) is RefusalCode.GRANT_INVALID
+    assert RECEIPT in train(node | {"least-noise-multiplier": 0.01}, **rare).content
+
+
+def test_a_task_that_discloses_sizes_is_refused_where_the_data_owner_says_no(node):
+    node["disclose-shard-size"] = False
+    assert code(enrol(node)) is RefusalCode.TASK_NOT_ALLOWED
+    assert code(train(node)) is RefusalCode.TASK_NOT_ALLOWED
+    assert enrol(node, task=PrivateSizes()).content[ENROLMENT]["shard_size"] == 0
+
+
+def test_a_configuration_cannot_disclose_what_the_task_keeps_private(node):
+    node["disclose-shard-size"] = True
+    assert enrol(node, task=PrivateSizes()).content[ENROLMENT]["shard_size"] == 0
+
+
+@pytest.mark.parametrize(
+    ("task", "right"),
+    [(Blobs(), NeighbouringRelation.ZERO_OUT), (PrivateSizes(), NeighbouringRelation.ADD_OR_REMOVE_ONE)],
+    ids=["public sizes", "private sizes"],
+)
+def test_only_the_relation_that_goes_with_what_is_disclosed_is_granted(node, task, right):
+    for relation in NeighbouringRelation:
+        if relation is not right:
+            everybody = {"sampling_rate": 1.0} if relation is NeighbouringRelation.REPLACE_ONE else {}
+            assert code(train(node, task=task, relation=relation, **everybody)) is RefusalCode.GRANT_INVALID
+    assert spent(node) == 0
+    assert RECEIPT in train(node, task=task, relation=right).content
+
+
+def tasks_of(node, word, message_type=ENROL, content=None):
+    """What a client without a task of its own answers when the server's run names `word`."""
+    content = content or request_message(a_request(node))
+    return private_client()(Message(content, 7, message_type), context_of(node, task=word))
+
+
+def test_a_file_is_the_task_if_the_node_names_it_and_the_server_calls_it_so(node, tmp_path):
+    (tmp_path / "own.py").write_text(OWN_TASK)
+    node["tasks"] = f"digits, {tmp_path}/own.py:Own"
+    for word in ("own.py:Own", "folder/of/the/server/own.py:Own"):
+        assert tasks_of(node, word).content[ENROLMENT]["shard_size"] == 30
+    content = grant_message(a_grant())
+    content["arrays"] = arrays_of(Blobs())
+    assert RECEIPT in tasks_of(node, "own.py:Own", MessageType.TRAIN, content).content
+    for word in ("own.py:Other", "own.py", "Own", "cancer"):
+        assert code(tasks_of(node, word)) is RefusalCode.TASK_NOT_ALLOWED
+
+
+def test_a_file_that_is_not_the_one_whose_hash_the_node_names_is_not_run(node, tmp_path):
+    (tmp_path / "own2.py").write_text("raise SystemExit('it was run')")
+    node["task"] = f"{tmp_path}/own2.py:Own@sha256:{'0' * 64}"
+    assert code(tasks_of(node, "own2.py:Own")) is RefusalCode.TASK_NOT_ALLOWED
+
+
+def test_a_node_that_names_no_task_works_on_none_that_a_server_names(node):
+    assert code(tasks_of(node, "digits")) is RefusalCode.TASK_NOT_ALLOWED
+
+
+def test_an_app_cannot_bring_another_task_than_those_that_the_node_names(node):
+    assert code(enrol(node | {"task": "digits"})) is RefusalCode.TASK_NOT_ALLOWED
+
+
+READ = {"seed", "task"}
+"""What a deployed client reads of the server's run-config."""
+
+
+class Watched(dict):
+    """A run-config that knows what was read of it."""
+
+    def __init__(self, values):
+        super().__init__(values)
+        self.read = set()
+
+    def get(self, key, default=None):
+        self.read.add(key)
+        return super().get(key, default)
+
+    def __getitem__(self, key):
+        self.read.add(key)
+        return super().__getitem__(key)
+
+    def __iter__(self):
+        self.read |= self.keys()
+        return super().__iter__()
+
+    def items(self):
+        self.read |= self.keys()
+        return super().items()
+
+
+def test_of_the_server_s_run_config_a_deployed_client_reads_two_keys_and_heeds_neither_device_nor_budget(node):
+    node["task"] = "digits"
+    settings = {"task": "cancer", "device": "cuda:4711", "epsilon": "{0}", "batch-size": -1, "nonsense": "x"}
+    contexts = [context_of(node) for _ in range(2)]
+    for context in contexts:
+        context.run_config = Watched(settings)
+    replies = [
+        private_client()(Message(request_message(a_request(node)), 7, ENROL), contexts[0]),
+        private_client()(Message(grant_message(a_grant()), 7, MessageType.TRAIN), contexts[1]),
+    ]
+    assert {code(reply) for reply in replies} == {RefusalCode.TASK_NOT_ALLOWED}
+    assert [context.run_config.read for context in contexts] == [READ] * 2
+
+
+@pytest.mark.parametrize("value", [0, 1, "1", "x", False])
+def test_a_seed_in_the_server_s_run_config_is_refused(node, value):
+    context = context_of(node | {"task": "digits"}, task="digits", seed=value)
+    reply = private_client()(Message(request_message(a_request(node)), 7, ENROL), context)
+    assert code(reply) is RefusalCode.SEED_IN_DEPLOYMENT

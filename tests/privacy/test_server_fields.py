@@ -1,0 +1,419 @@
+"""Everything that a server can set, sent by a hostile one to the real ClientApp of a deployed client.
+
+What is out of bounds is refused with a constant code before anything is charged; what is within bounds is charged,
+trained and answered, never half of it. `docs/explanation/server-fields.md` has a row for each field.
+"""
+
+import ast
+import dataclasses
+import logging
+import math
+import pickle
+import re
+from functools import cache
+from io import BytesIO
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MessageType, Metadata, MetricRecord, RecordDict
+from numpy.lib import format as npy
+
+from fedprivacy.deploy.keys import write_client_key
+from fedprivacy.dpsgd import DPSGD
+from fedprivacy.flower import InProcessGrid, private_client
+from fedprivacy.flower.histories import history_text
+from fedprivacy.flower.local import IN_PROCESS
+from fedprivacy.flower.records import (
+    ENROL,
+    ENROLMENT,
+    ENROLMENT_REQUEST,
+    GRANT,
+    RECEIPT,
+    EnrolmentRequest,
+    Grant,
+    Receipt,
+    RefusalCode,
+)
+from fedprivacy.signing import server_public_key
+from tests.flower.asked import (
+    STRANGER,
+    a_grant,
+    a_request,
+    app_of,
+    arrays_of,
+    code,
+    context_of,
+    node_of,
+    request_message,
+    send,
+    signed_grant,
+    spent,
+)
+from tests.flower.blobs import Blobs, plan_of
+from tests.flower.test_node import READ
+
+ROOT = Path(__file__).parents[2]
+TABLE = ROOT / "docs" / "explanation" / "server-fields.md"
+GRANT_FIELDS = [field.name for field in dataclasses.fields(Grant)]
+
+
+@pytest.fixture(scope="module")
+def key(tmp_path_factory):
+    return write_client_key(tmp_path_factory.mktemp("keys"), "hospital").private_key
+
+
+@pytest.fixture
+def node(tmp_path, key):
+    """A client whose budget stops nothing: what is refused here is refused for another reason."""
+    InProcessGrid(private_client(), 1, {})
+    return node_of(tmp_path, key) | {"epsilon": 1e6}
+
+
+def told(node, content, message_type=MessageType.TRAIN):
+    return send(message_type, content, node)
+
+
+def content_of(grant=None, arrays=None, **records):
+    own = arrays_of(Blobs()) if arrays is None else arrays
+    return RecordDict({GRANT: grant or signed_grant(), "arrays": own, **records})
+
+
+def refused(node, content) -> bool:
+    """Whether the client says that the grant is invalid, and has charged nothing."""
+    return code(told(node, content)) is RefusalCode.GRANT_INVALID and spent(node) == 0
+
+
+NOT_NUMBERS = [math.nan, math.inf, -math.inf]
+OUT_OF_BOUNDS = {
+    "run_id": ["", "x" * 129, "a\nb", "a\0b", "\x1b[2J"],
+    "client_id": ["x" * 1025],
+    "round": [0, -1, 2**63],
+    "attempt": [0, -1, 2**63],
+    "steps": [0, -1, 100_001, 2**62],
+    "sampling_rate": [0.0, -0.5, 1.0000001, *NOT_NUMBERS],
+    "noise_multiplier": [0.0, -1.0, 0.2999, 1.0001e4, 1e300, *NOT_NUMBERS],
+    "relation": ["add-or-remove-one", "replace-one", "zero-out ", ""],
+    "clipping_norm": [0.0, -1.0, 9e-7, 1.1e6, *NOT_NUMBERS],
+    "clipping": ["", "flat ", "os:getpid", "AutomaticClipping", "x" * 10**6],
+    "expected_batch_size": [0.0, -1.0, 1e-10, 1e20, *NOT_NUMBERS],
+    "optimizer": ["", "rmsprop", "os:getpid", "torch.optim:SGD", "x" * 10**6],
+    "learning_rate": [0.0, -1.0, 1e31, 1e300, *NOT_NUMBERS],
+    "momentum": [1.0, -0.1, *NOT_NUMBERS],
+    "weight_decay": [-0.1, 1001.0, 1e300, *NOT_NUMBERS],
+    "earlier_runs": [-1],
+    "charged": ["x", "{}", "[[]]", '[[0.5, 2.0, "zero-out", -1]]', '[[0.5, NaN, "zero-out", 1]]', " " * 4_000_001],
+    "server_key": ["", "zz", "ab" * 32, server_public_key(STRANGER)],
+    "signature": ["", "zz", "ab" * 64],
+}
+"""For each field of a grant, values that a client must refuse, though its server has signed them."""
+
+EXTREMES = [
+    {"run_id": "x" * 128, "client_id": "x" * 1024},
+    {"round": 2**63 - 1, "attempt": 2**63 - 1, "earlier_runs": 2**63 - 1},
+    {"sampling_rate": 5e-324},
+    {"sampling_rate": 1.0, "steps": 1},
+    {"noise_multiplier": 0.3},
+    {"noise_multiplier": 1e4, "clipping_norm": 1e6, "learning_rate": 1e30, "expected_batch_size": 1e-9},
+    {"clipping_norm": 1e-6, "learning_rate": 5e-324, "expected_batch_size": 1e19},
+    {"clipping": "per-layer", "clipping_norm": 1e6},
+    {"clipping": "automatic", "clipping_norm": 1e-6},
+    {"clipping": "adaptive", "clipping_norm": 1e-6, "expected_batch_size": 1e-9},
+    {"clipping": "adaptive", "clipping_norm": 9.9e5, "expected_batch_size": 1e19},
+    {"momentum": math.nextafter(1.0, 0.0), "weight_decay": 1e3, "learning_rate": 1e30},
+    {"optimizer": "adam", "learning_rate": 1e30},
+    {"optimizer": "adamw", "learning_rate": 1e30, "weight_decay": 1e3},
+]
+"""The ends of what is within bounds, together."""
+
+TOGETHER_IMPOSSIBLE = [
+    {"optimizer": "adam", "momentum": 0.5},
+    {"optimizer": "adam", "weight_decay": 0.5},
+    {"optimizer": "adamw", "momentum": 0.5},
+    {"relation": "replace-one", "sampling_rate": 1.0},
+    {"clipping": "adaptive", "clipping_norm": 1e6},
+]
+
+
+@pytest.mark.parametrize("name", GRANT_FIELDS)
+def test_a_value_out_of_bounds_is_refused_before_anything_is_charged_though_the_server_signed_it(node, name):
+    for value in OUT_OF_BOUNDS[name]:
+        grant = signed_grant(**{name: value}) if name != "signature" else ConfigRecord({**signed_grant(), name: value})
+        assert refused(node, content_of(grant)), value
+
+
+@pytest.mark.parametrize("name", [*GRANT_FIELDS, "version"])
+def test_a_value_of_another_type_is_refused_before_anything_is_charged(node, name):
+    own = type(signed_grant()[name])
+    for value in ("1", 1, 1.0, True, b"1", [1], [1.0], ["1"], [True], [b"1"], []):
+        if type(value) is not own:
+            assert refused(node, content_of(ConfigRecord({**signed_grant(), name: value}))), value
+
+
+@pytest.mark.parametrize("changed", TOGETHER_IMPOSSIBLE, ids=str)
+def test_settings_that_do_not_go_together_are_refused_before_anything_is_charged(node, changed):
+    assert refused(node, content_of(signed_grant(**changed)))
+
+
+@pytest.mark.parametrize("changed", EXTREMES, ids=",".join)
+def test_at_the_ends_of_what_is_allowed_a_client_charges_trains_and_answers(node, changed):
+    grant = signed_grant(**changed)
+    reply = told(node, content_of(grant))
+    assert list(reply.content) == ["arrays", RECEIPT]
+    assert Receipt.from_record(reply.content[RECEIPT]).matches(Grant.from_record(grant))
+    assert spent(node) == grant["steps"]
+
+
+def test_a_history_only_ever_raises_the_client_s_own_book(node):
+    event = a_grant().event
+    texts = [history_text({event: count}) for count in (2**31 - 1, 0)]
+    grants = [signed_grant(round=number, charged=text) for number, text in enumerate(texts, start=1)]
+    assert code(told(node | {"epsilon": 3.0}, content_of(grants[0]))) is RefusalCode.BUDGET_EXHAUSTED
+    before = spent(node | {"epsilon": 3.0})
+    assert before == 2**31 - 1 - 2
+    assert code(told(node | {"epsilon": 3.0}, content_of(grants[1]))) is RefusalCode.BUDGET_EXHAUSTED
+    assert spent(node | {"epsilon": 3.0}) == before
+
+
+def test_a_history_of_more_events_than_can_be_composed_is_refused(node):
+    rows = ", ".join(f'[0.5, {1.0 + i}, "zero-out", 1]' for i in range(501))
+    assert refused(node, content_of(signed_grant(charged=f"[{rows}]")))
+
+
+@pytest.mark.parametrize("missing", [*GRANT_FIELDS, "version", None], ids=str)
+def test_a_grant_that_lacks_a_field_or_has_one_too_many_is_refused(node, missing):
+    grant = ConfigRecord({**signed_grant(), **({} if missing else {"more": 1})})
+    if missing:
+        del grant[missing]
+    assert refused(node, content_of(grant))
+
+
+def test_a_message_without_a_grant_or_with_something_else_in_its_place_is_refused(node):
+    arrays = arrays_of(Blobs())
+    for content in (RecordDict(), RecordDict({"arrays": arrays}), RecordDict({GRANT: arrays, "arrays": arrays})):
+        assert refused(node, content)
+    asked = Message(RecordDict(), 7, MessageType.TRAIN)
+    assert code(app_of()(Message(Error(1, "x"), reply_to=asked), context_of(node))) is RefusalCode.GRANT_INVALID
+
+
+class Evil:
+    """Makes a file when it is unpickled."""
+
+    def __init__(self, file):
+        self.file = file
+
+    def __reduce__(self):
+        return Path.touch, (Path(self.file),)
+
+
+def npy_bytes(values, **options):
+    stream = BytesIO()
+    np.save(stream, values, **options)
+    return stream.getvalue()
+
+
+def with_head(shape, descr="<f4", body=b""):
+    stream = BytesIO()
+    npy.write_array_header_1_0(stream, {"descr": descr, "fortran_order": False, "shape": shape})
+    return stream.getvalue() + body
+
+
+WEIGHT = np.zeros((2, 2), np.float32)
+BYTES = {
+    "empty": b"",
+    "no format": b"x" * 1000,
+    "pickle": pickle.dumps(WEIGHT),
+    "cut off": npy_bytes(WEIGHT)[:-1],
+    "too long": npy_bytes(WEIGHT) + b"\0",
+    "a head of a terabyte": with_head((2**19, 2**19)),
+    "a head of more than there is": with_head((2, 2), body=b"1234"),
+    "a negative head": with_head((-2, -2), body=bytes(16)),
+    "a head that is code": with_head((2, 2), body=bytes(16)).replace(b"False", b"9**9 "),
+    "a later version": b"\x93NUMPY\x09\x00" + npy_bytes(WEIGHT)[8:],
+    "an archive": b"PK\x03\x04" + bytes(100),
+}
+ARRAYS = {
+    "another shape": np.zeros((4,), np.float32),
+    "one more dimension": np.zeros((1, 2, 2), np.float32),
+    "a scalar": np.zeros((), np.float32),
+    "nothing in it": np.zeros((0, 2), np.float32),
+    "huge": np.zeros((1000, 1000), np.float32),
+    "NaN": np.full((2, 2), np.nan, np.float32),
+    "one NaN": np.array([[0, 1], [np.nan, 2]], np.float32),
+    "infinite": np.full((2, 2), np.inf, np.float32),
+    "one below infinite": np.array([[0, 1], [-np.inf, 2]], np.float32),
+    "beyond any model": np.full((2, 2), 1.1e15, np.float32),
+    "below any model": np.array([[0, 1], [-1.1e15, 2]], np.float32),
+    **{kind: WEIGHT.astype(kind) for kind in (">f4", "f8", "f2", "i4", "u1", "?", "c8", "U4", "M8[s]", "V4", "f4,f4")},
+}
+
+
+def with_weight(array):
+    arrays = arrays_of(Blobs())
+    arrays["weight"] = array
+    return arrays
+
+
+@pytest.mark.parametrize("name", BYTES)
+def test_bytes_that_are_no_array_are_refused_before_anything_is_charged(node, name):
+    array = Array("float32", (2, 2), "numpy.ndarray", BYTES[name])
+    assert refused(node, content_of(arrays=with_weight(array)))
+
+
+@pytest.mark.parametrize("name", ARRAYS)
+def test_an_array_of_another_type_shape_or_size_is_refused_before_anything_is_charged(node, name):
+    assert refused(node, content_of(arrays=with_weight(Array(ARRAYS[name]))))
+
+
+def test_a_double_that_float32_cannot_hold_does_not_become_infinite(node):
+    assert refused(node, content_of(arrays=with_weight(Array(np.full((2, 2), 1e300)))))
+
+
+def test_nothing_is_unpickled(node, tmp_path):
+    """An object array is a pickle in NumPy's format."""
+    file = tmp_path / "unpickled"
+    evil = npy_bytes(np.array([[Evil(str(file))] * 2] * 2, dtype=object), allow_pickle=True)
+    assert refused(node, content_of(arrays=with_weight(Array("float32", (2, 2), "numpy.ndarray", evil))))
+    assert refused(node, content_of(arrays=with_weight(Array("object", (2, 2), "pickle", evil))))
+    assert not file.exists()
+
+
+def test_names_that_are_not_the_model_s_are_refused(node):
+    own = dict(arrays_of(Blobs()))
+    weight = own["weight"]
+    for arrays in ({}, {"weight": weight}, own | {"more": weight}, {"bias": own["bias"], "Weight": weight}):
+        assert refused(node, content_of(arrays=ArrayRecord(arrays)))
+    assert refused(node, RecordDict({GRANT: signed_grant(), "model": arrays_of(Blobs())}))
+    assert refused(node, RecordDict({GRANT: signed_grant(), "arrays": ConfigRecord({"weight": 1.0})}))
+
+
+def test_what_an_array_says_of_itself_beside_its_bytes_and_the_order_of_its_bytes_change_nothing(node, monkeypatch):
+    starts = []
+    monkeypatch.setattr(DPSGD, "train", lambda _, engine, *a, **k: starts.append(clone(engine.model)) or 1 / 0)
+    values = np.arange(4, dtype=np.float32).reshape(2, 2)
+    lies = Array("object", (10**12,), "pickle", npy_bytes(values))
+    for round, array in enumerate([Array(values), Array(np.asfortranarray(values)), lies], start=1):
+        told(node, content_of(signed_grant(round=round), with_weight(array)))
+    assert len(starts) == 3 and all(np.array_equal(start, values) for start in starts)
+
+
+def clone(model):
+    return dict(model.named_parameters())["weight"].detach().numpy().copy()
+
+
+@pytest.mark.parametrize("value", [*NOT_NUMBERS, -1.0, -1, 1e31, 1e300, True, "0.1", b"1", [0.1], []], ids=repr)
+def test_a_pull_towards_the_global_model_that_is_no_number_is_refused_before_anything_is_charged(node, value):
+    assert refused(node, content_of(config=ConfigRecord({"proximal-mu": value})))
+
+
+@pytest.mark.parametrize("value", [0, 0.0, 1, 0.1, 1e30])
+def test_a_pull_within_bounds_is_taken(node, value):
+    assert RECEIPT in told(node, content_of(config=ConfigRecord({"proximal-mu": value}))).content
+
+
+def test_records_and_settings_that_nobody_asked_for_are_not_read(node):
+    more = {
+        "config": ConfigRecord({"noise_multiplier": 0.0, "seed": 1, "task": "os:getpid", "server-round": 7}),
+        "fedprivacy.receipt": ConfigRecord({"signature": "x"}),
+        "fedprivacy.refusal": ConfigRecord({"code": "budget-exhausted"}),
+        "another model": arrays_of(Blobs()),
+        "metrics": MetricRecord({"num-examples": 10**9}),
+    }
+    reply = told(node, content_of(**more))
+    assert list(reply.content) == ["arrays", RECEIPT]
+    receipt = Receipt.from_record(reply.content[RECEIPT])
+    assert receipt.matches(Grant.from_record(signed_grant())) and len(receipt.signature) > 100
+
+
+@pytest.mark.parametrize("kind", ["train", "query.enrol"])
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"ttl": math.nan, "created_at": math.nan},
+        {"ttl": -1e300, "created_at": math.inf},
+        {"ttl": 1e300, "created_at": -1e300},
+        {"group_id": "x" * 10**5, "message_id": "\n" * 10**5, "reply_to_message_id": "{0}"},
+        {"src_node_id": 2**63, "dst_node_id": 0, "run_id": 2**64 - 1},
+    ],
+    ids=",".join,
+)
+def test_where_a_message_comes_from_and_how_long_it_lives_changes_no_answer(node, kind, changed):
+    usual = {"run_id": 1, "message_id": "m", "src_node_id": 1, "dst_node_id": 7, "reply_to_message_id": ""}
+    usual |= {"group_id": "", "created_at": 0.0, "ttl": 1.0, "message_type": kind}
+    content = content_of() if kind == "train" else request_message(a_request(node))
+    reply = app_of()(Message(content, metadata=Metadata(**usual | changed)), context_of(node))
+    assert list(reply.content) == (["arrays", RECEIPT] if kind == "train" else [ENROLMENT])
+
+
+@pytest.mark.parametrize("kind", ["evaluate", "query", "query.enrolment", "train.enrol", "train.default.x", "", "../x"])
+def test_a_message_of_a_kind_that_no_client_answers_reaches_no_record(node, kind, monkeypatch):
+    """Flower itself answers with the text of the error: the kind of the message, and nothing of this client's."""
+    monkeypatch.setattr(Blobs, "shard", lambda *_: pytest.fail("the shard was read"))
+    with pytest.raises(ValueError, match=r"Invalid message type: |No \w+ function registered with name"):
+        told(node, content_of(), kind)
+
+
+def test_what_a_server_sends_cannot_forge_a_line_in_the_client_s_log(node, caplog):
+    line = "forged\nERROR all is well \x1b[2J"
+    contents = [content_of(signed_grant(**{name: line})) for name in GRANT_FIELDS if name != "signature"]
+    contents += [content_of(ConfigRecord({**signed_grant(), line: 1})), content_of(config=ConfigRecord({line: 1}))]
+    contents += [content_of(arrays=ArrayRecord({line: Array(WEIGHT)}))]
+    contents += [content_of(ConfigRecord({**signed_grant(), name: line})) for name in ("version", "signature")]
+    with caplog.at_level(logging.INFO, "fedprivacy.client"):
+        for content in contents:
+            told(node, content)
+        send(ENROL, RecordDict({ENROLMENT_REQUEST: ConfigRecord({line: line})}), node)
+    assert len(caplog.records) >= 20
+    assert line not in caplog.text and "\x1b" not in caplog.text
+
+
+def test_in_a_simulation_the_same_is_refused(monkeypatch):
+    task = Blobs()
+    app = private_client(task, plan_of(task).config)
+    InProcessGrid(app, 1, {})
+    context = context_of({"partition-id": 0, "num-partitions": 1, IN_PROCESS: True})
+    monkeypatch.setattr(DPSGD, "train", lambda *_, **__: pytest.fail("it was trained"))
+    outside = [{"relation": "add-or-remove-one"}, {"learning_rate": math.inf}, {"clipping": "x"}, {"run_id": "x" * 129}]
+    for changed in outside:
+        reply = app(Message(content_of(signed_grant(**changed)), 7, MessageType.TRAIN), context)
+        assert code(reply) is RefusalCode.GRANT_INVALID
+    for more in ({"config": ConfigRecord({"proximal-mu": math.nan})}, {"arrays": with_weight(Array(WEIGHT * np.nan))}):
+        reply = app(Message(content_of(**more), 7, MessageType.TRAIN), context)
+        assert code(reply) is RefusalCode.GRANT_INVALID
+
+
+def rows(heading):
+    """The table under a heading: cells of each row, without the head."""
+    section = TABLE.read_text().split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("|")][2:]
+    return [[cell.strip() for cell in line.strip("|").split(" | ")] for line in lines]
+
+
+def named(heading):
+    """What the first column names."""
+    return [name for row in rows(heading) for name in re.findall(r"`([^`]+)`", row[0])]
+
+
+def test_every_field_of_a_grant_and_of_a_request_has_a_row_and_no_row_is_left_over():
+    assert sorted(named("Grant")) == sorted(GRANT_FIELDS)
+    assert set(OUT_OF_BOUNDS) == set(GRANT_FIELDS)
+    assert sorted(named("Request to enrol")) == sorted(field.name for field in dataclasses.fields(EnrolmentRequest))
+
+
+def test_every_key_of_the_run_config_that_a_deployed_client_reads_has_a_row():
+    assert set(named("Run configuration")) == READ
+
+
+def test_every_row_names_tests_that_exist():
+    headings = re.findall(r"^## (.*)$", TABLE.read_text(), re.MULTILINE)
+    whole = [row for heading in headings for row in rows(heading)]
+    assert len(whole) > 35
+    for row in whole:
+        found = re.findall(r"`(tests/[\w/]+\.py)::(\w+)`", row[-1])
+        assert found or "out of scope" in row[2], row
+        assert all(name in functions(file) for file, name in found), row
+
+
+@cache
+def functions(file):
+    return {node.name for node in ast.walk(ast.parse((ROOT / file).read_text())) if isinstance(node, ast.FunctionDef)}
