@@ -3,8 +3,8 @@
 Formal guarantee: whatever grants a server sends, over all runs, the updates that leave this client are
 (epsilon, delta)-differentially private for the client's own budget, provided that the client trains what it charged,
 once, that a trained step is what its event says, and that the data owner fixes the budget before anything is released.
-The charge is on disk before a record is read; a crash afterwards leaves it standing. A file that a fault may have robbed
-of a charge allows nothing more, nor does an older copy in its place while the updates sealed since lie beside it. There
+The charge is on disk before a record is read; a crash afterwards leaves it standing. A file that may have lost a charge
+to a fault allows nothing more, nor does an older copy in its place while the updates sealed since lie beside it. There
 is one account for one file, whatever a server calls its task or the client, and all processes that use it share it.
 """
 
