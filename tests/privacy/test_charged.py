@@ -1,11 +1,13 @@
 """What was charged, shown and allowed, by the books that count: the ledger's, in the whole of a run."""
 
 import math
+from contextlib import nullcontext
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from flwr.app import MessageType
+from flwr.app import Message, MessageType
 from flwr.serverapp.strategy import FedAvg
 
 from fedprivacy.accountant import CentralAccountant
@@ -14,7 +16,7 @@ from fedprivacy.accounting.population import PopulationAccountant
 from fedprivacy.budget import PrivacyBudget
 from fedprivacy.events import PoissonSampledGaussian
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
-from fedprivacy.flower.records import GRANT, RECEIPT, Grant, Receipt
+from fedprivacy.flower.records import ENROLMENT, GRANT, RECEIPT, Enrolment, Grant, Receipt
 from fedprivacy.ledger import Allowance, Ledger, LedgerError
 from fedprivacy.noise import ROUNDING_ALLOWANCE
 from tests.flower.blobs import Blobs, plan_of
@@ -202,3 +204,79 @@ def test_a_deployed_client_charges_as_many_steps_as_its_noise_shows(ledger_url, 
         each = event.noise_multiplier * (1 + ROUNDING_ALLOWANCE)
         low, high = deviation_range(noise.size, each * math.sqrt(own[event] / len(moved)))
         assert low <= root_mean_square(noise) <= high
+
+
+class Returning(InProcessGrid):
+    """A client goes away, comes back as another node, and then the first one is there again, too."""
+
+    def __init__(self, app):
+        super().__init__(app, 1, {})
+        (first,) = super().get_node_ids()
+        self._contexts[first + 1] = replace(self._contexts[first], node_id=first + 1)
+        self.there, self.asked = [first], []
+
+    def get_node_ids(self):
+        return self.there
+
+    def _deliver(self, message):
+        self.asked.append(message)
+        return super()._deliver(message)
+
+    @property
+    def trained(self):
+        """Which nodes were asked to train, in order."""
+        kind = MessageType.TRAIN
+        return [m.metadata.dst_node_id for m in self.asked if m.metadata.message_type == kind]
+
+
+class Everybody(FedAvg):
+    """Asks every node that it has ever seen, whatever the grid shows it."""
+
+    def configure_train(self, server_round, arrays, config, grid):
+        messages = super().configure_train(server_round, arrays, config, grid)
+        return [Message(m.content, n, m.metadata.message_type) for m in messages for n in (1000, 1001)[:server_round]]
+
+
+@pytest.mark.parametrize("wrapped", [FedAvg, Everybody])
+def test_a_client_that_is_there_twice_is_not_asked_twice_for_one_charge(ledger_url, wrapped):
+    """Catches: two nodes of one client that each get a grant, where the ledger is charged once."""
+    plan = plan_of(Blobs(), clients=1, rounds=3, noise_multiplier=2.0, seed=None, ledger=ledger_url)
+    grid = Returning(private_client(plan.task, plan.config))
+
+    def come_and_go(record):
+        grid.there = {0: [1000], 1: [1001], 2: [1000, 1001]}.get(record.round, grid.there)
+
+    strategy = PrivateStrategy(wrapped(**SAMPLING), plan, observers=[come_and_go])
+    with pytest.raises(ValueError, match="asks a client twice in a round") if wrapped is Everybody else nullcontext():
+        strategy.start(grid)
+    assert grid.trained == ([1000] if wrapped is Everybody else [1000, 1001, 1001])
+    (history,) = [account.history for account in Ledger(ledger_url).accounts(["blobs/client-0"]).values()]
+    assert sum(history.values()) == plan.config.local_steps * len(grid.trained)
+
+
+class Shrunk(Returning):
+    """The client that comes back discloses fewer records than before."""
+
+    def _deliver(self, message):
+        reply = super()._deliver(message)
+        if message.metadata.dst_node_id == 1001 and ENROLMENT in reply.content:
+            enrolment = Enrolment.from_record(reply.content[ENROLMENT])
+            reply.content[ENROLMENT] = replace(enrolment, shard_size=10).to_record()
+        return reply
+
+
+def test_what_is_granted_is_what_was_charged_though_a_client_discloses_another_size(ledger_url):
+    """Catches: a sampling rate from the size that a client discloses now, and a charge from the one before."""
+    settings = {"clients": 1, "rounds": 2, "noise_multiplier": 2.0, "batch_size": 15, "filter": "adaptive"}
+    plan = plan_of(Blobs(), **settings, epsilon=50.0, ledger=ledger_url)
+    grid = Shrunk(private_client(plan.task, plan.config))
+
+    def come_back(record):
+        grid.there = [1000, 1001][record.round :][:1] or grid.there
+
+    PrivateStrategy(FedAvg(**SAMPLING), plan, observers=[come_back]).start(grid)
+    assert grid.trained == [1000, 1001]
+    granted = [Grant.from_record(m.content[GRANT]) for m in grid.asked if GRANT in m.content]
+    history = Ledger(ledger_url).accounts(["blobs/client-0"])["blobs/client-0"].history
+    assert history == {plan.event(30): sum(grant.steps for grant in granted)}
+    assert {grant.event for grant in granted} == history.keys()
