@@ -18,7 +18,7 @@ from fedprivacy.events import PoissonSampledGaussian
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.flower.records import ENROLMENT, GRANT, RECEIPT, Enrolment, Grant, Receipt
 from fedprivacy.ledger import Allowance, Ledger, LedgerError
-from fedprivacy.noise import ROUNDING_ALLOWANCE
+from fedprivacy.mechanisms import ROUNDING_ALLOWANCE
 from tests.flower.blobs import Blobs, plan_of
 from tests.flower.deployment import DeployedGrid
 from tests.flower.runs import SAMPLING, run
