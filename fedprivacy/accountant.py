@@ -110,6 +110,10 @@ class CentralAccountant:
         self._rows |= dict(zip(deltas, rows, strict=True))
         return {client_id: steps for client_id, steps in claimed.items() if steps}
 
+    def event(self, client_id: str) -> PoissonSampledGaussian:
+        """What one local step of this run is charged to a client, and what it may be granted for that."""
+        return self._events[self._datasets[client_id]]
+
     def grant(
         self, round: int, wanted: Mapping[str, int], *, attempt: int = 1, resumed: bool = False
     ) -> dict[str, int]:

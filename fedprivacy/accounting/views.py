@@ -89,7 +89,8 @@ _CONDITIONS = {
         "Every update that leaves a client is computed from the releases that its history counts, and from nothing "
         "else of its shard.",
         "The history counts every round and every run on the shard.",
-        "A record lies in the shard of one client; with k records, a person loses up to k times as much.",
+        "A record lies in the shard of one client; a person with several records loses more, and more than so many "
+        "times epsilon at the same delta.",
     ),
     View.USER_LEVEL: (
         "In every round the server lets each client join independently, with probability q (Poisson sampling); a fixed "

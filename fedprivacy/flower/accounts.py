@@ -263,7 +263,7 @@ class RunAccounts:
             )
 
     def _grant(self, client: EnrolledClient, server_round: int, steps: int, charged: str) -> Grant:
-        event, config = self._plan.event(client.shard_size), self._plan.config
+        event, config = self._accountant.event(client.client_id), self._plan.config
         return Grant(
             run_id=self._run_id,
             client_id=client.client_id,

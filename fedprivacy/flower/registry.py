@@ -85,9 +85,14 @@ class ClientRegistry:
         return self._clients[node_id]
 
     def online(self, grid: Grid) -> dict[int, EnrolledClient]:
-        """Enrolled clients among the nodes that are connected now, in the order of their client_ids."""
-        nodes = [node_id for node_id in grid.get_node_ids() if node_id in self._clients]
-        return {node_id: self._clients[node_id] for node_id in sorted(nodes, key=lambda n: self._clients[n].client_id)}
+        """Enrolled clients among the nodes that are connected now, in the order of their client_ids.
+
+        A client that came back as another node may be connected as both for a while: the newest stands for it. Were
+        both asked, two updates would leave for one charge.
+        """
+        connected = set(grid.get_node_ids())
+        newest = {client.client_id: node_id for node_id, client in self._clients.items() if node_id in connected}
+        return {newest[client_id]: self._clients[newest[client_id]] for client_id in sorted(newest)}
 
     def wait_for(self, grid: Grid, count: int) -> None:
         """Enrol until `count` clients are online. Whoever refused is not asked again, nor waited for.

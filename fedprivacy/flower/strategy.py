@@ -197,7 +197,7 @@ class PrivateStrategy(Strategy):
         self._accounts.admit_late(grid)
         messages = self._sample(server_round, arrays, config, grid)
         clients = {m.metadata.dst_node_id: self._registry[m.metadata.dst_node_id] for m in messages}
-        if len(clients) < len(messages):
+        if len({client.client_id for client in clients.values()}) < len(messages):
             raise ValueError("The wrapped strategy asks a client twice in a round: a release that nobody would charge.")
         grants = self._accounts.grant(server_round, clients)
         keys = {node_id: client.public_key for node_id, client in clients.items() if client.public_key}

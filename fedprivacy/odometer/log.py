@@ -5,7 +5,7 @@ It knows nothing of privacy: a record is bytes. What the bytes of the file mean 
 Formal guarantee: once `append` has returned, neither a crash of process or machine nor any single fault of the file
 makes the record disappear: it is read, or `LogDamagedError` is raised. A crash before that leaves it counted or not,
 never half. This holds for disks that keep what they report as written. A whole file that is put back from a backup
-cannot be told from the truth.
+cannot be told from the truth by what is in it; what lies beside it can tell (`fedprivacy.odometer.seals`).
 """
 
 from __future__ import annotations

@@ -2,9 +2,10 @@
 
 Formal guarantee: whatever grants a server sends, over all runs, the updates that leave this client are
 (epsilon, delta)-differentially private for the client's own budget, provided that the client trains what it charged,
-once, and that the data owner fixes the budget before anything is released. The charge is on disk before a record is
-read; a crash afterwards leaves it standing, and a file that may have lost a charge allows nothing more. There is one
-account for one file, whatever a server calls its task or the client, and all processes that use the file share it.
+once, that a trained step is what its event says, and that the data owner fixes the budget before anything is released.
+The charge is on disk before a record is read; a crash afterwards leaves it standing. A file that may have lost a charge
+to a fault allows nothing more, nor does an older copy in its place while the updates sealed since lie beside it. There
+is one account for one file, whatever a server calls its task or the client, and all processes that use it share it.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ LONGEST_RUN_ID = 128
 """Characters of a run's name; a record with a longer one might not fit the log's slot."""
 
 KEPT_UPDATES = 4
-"""How many sealed updates lie on the disk, over all runs: a server asks again for the newest, if for any."""
+"""How many sealed updates lie on the disk, over all runs: a server asks again for the newest, if for any. One that was
+charged after them all, and overtaken, stays besides: see `fedprivacy.odometer.seals`."""
 
 OLD_ODOMETER = "odometer.db"
 """What earlier versions wrote; see `fedprivacy.odometer.adopting`."""
@@ -64,7 +66,8 @@ class Odometer:
         ValueError: there is no such filter, or it cannot keep this budget.
         LogWriteError: the file cannot be made.
         OldOdometerError: the odometer of an earlier version lies beside the file.
-        LogDamagedError: the file is gone, and updates that it sealed are still there.
+        LogDamagedError: the file is gone, or is an older copy, and updates that it sealed are still there.
+        LogError: there are sealed updates, and the file cannot be read.
     """
 
     def __init__(self, file: Path, budget: PrivacyBudget, filter: str = DEFAULT_FILTER) -> None:
@@ -72,15 +75,22 @@ class Odometer:
             raise ValueError(f"filter is '{filter}'; choose one of {', '.join(FILTERS)}.")
         self._filter = FILTERS[filter](budget)
         self._terms = Terms(budget, filter)
-        self._updates = seals.folder_of(file)
         old = file.with_name(OLD_ODOMETER)
         if old.exists():
             raise OldOdometerError(old, file)
-        if not file.exists() and seals.holds_updates(self._updates):
-            raise LogDamagedError(file, 0, f"it is gone, but {self._updates} holds updates that it sealed")
+        folder = seals.folder_of(file)
+        try:
+            sealed = seals.names_in(folder)
+        except OSError as error:
+            raise LogWriteError(folder, error, undone=True) from error
+        if sealed and not file.exists():
+            raise LogDamagedError(file, 0, f"it is gone, but {folder} holds updates that it sealed")
         log.create(file)
         self._file = file
         self._books = BookFile(file)
+        if sealed:
+            with self._books.transaction():
+                pass  # an older copy in the file's place is found now, and again by whatever is done with it
 
     def charge(
         self,
@@ -131,7 +141,8 @@ class Odometer:
     def seal(self, key: ChargeKey, update: bytes) -> None:
         """Keep an update durably, so that it can be sent again after a crash; call it before the update leaves.
 
-        Only the newest `KEPT_UPDATES` stay on the disk. The same update can be sealed again, to no effect.
+        Only the newest `KEPT_UPDATES` stay on the disk, and the one that was charged last. The same update can be
+        sealed again, to no effect.
 
         Raises:
             SealError: the key was not charged, or another update is sealed under it.
@@ -139,19 +150,21 @@ class Odometer:
             LogError: the file is busy or damaged.
         """
         digest = sha256(update).hexdigest()
-        name = seals.name_of(key)
         with self._books.transaction() as write:
             book = self._books.book
             _check_seal(book, key, digest)
             if key in book.sealed:
                 return
+            name = book.names[key]
+            file = self._books.folder / name
             try:
-                seals.write(self._updates / name, update)
+                seals.write(file, update)
             except OSError as error:
-                raise LogWriteError(self._updates / name, error, undone=True) from error
+                raise LogWriteError(file, error, undone=True) from error
             write(SealedRecord(key, name, digest, now()))
+            newest = [kept.name for kept in book.sealed.values()][-KEPT_UPDATES:]
             with suppress(OSError):  # an old update that cannot be deleted takes room and does no harm
-                seals.keep_only(self._updates, [kept.name for kept in book.sealed.values()][-KEPT_UPDATES:])
+                seals.keep_only(self._books.folder, newest, book.places)
 
     def sealed(self, key: ChargeKey, *, run_key: str = "") -> bytes | None:
         """The update that was sealed, to be sent again for free; None if there is none, or it is no longer whole.
@@ -167,7 +180,7 @@ class Odometer:
         with self._books.transaction():
             _check_run_key(self._books.book, key, fingerprint(run_key))
             record = self._books.book.sealed.get(key)
-        return None if record is None else seals.read(self._updates / record.name, record.sha256)
+        return None if record is None else seals.read(self._books.folder / record.name, record.sha256)
 
     def history(self) -> dict[Event, int]:
         """How many steps of each event count, over all runs, corrections included.

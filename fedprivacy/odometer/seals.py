@@ -2,17 +2,31 @@
 
 An update is differentially private already and was charged; sending the same bytes twice tells nothing more. Training
 again would: so a client that died on the way to the server sends what it sealed.
+
+The folder also bears witness against an older copy of the log that was put back beside it. An update is charged, then
+written here, then entered in the log as sealed; only then may it leave. Its name is a hash of the log up to its charge.
+So there are two kinds of updates that a log does not know as sealed, and their names tell them apart:
+
+- The log gives this name to one of its charges. A crash came between file and entry, and the update never left; or an
+  older copy was put back that was made in between, and it did leave. Either way it was paid for, here, and what was
+  charged under one key cannot be charged, or trained, again.
+- It does not. No crash leaves that: charges were forgotten, and the log is not to be used.
+
+Formal guarantee: a log that is put back in the place of another, beside the folder as it is, gives a name to every
+update that lies there only if it holds the charge of every update that has left. For the one that was charged last of
+those that lie here always stays (`keep_only`), nothing that has left was charged after it, and a log that gives it its
+name begins as the log did that charged it. A folder that is put back, or deleted, together with its log bears no
+witness.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from hashlib import sha256
 from pathlib import Path
 
 from fedprivacy.durable import PRIVATE, UNNAMED, name_durably, sync_folder, write_unnamed
 from fedprivacy.failpoints import reach
-from fedprivacy.odometer.records import ChargeKey
 
 _SUFFIX = ".update"
 
@@ -22,14 +36,25 @@ def folder_of(log: Path) -> Path:
     return log.with_name(f"{log.name}.sealed")
 
 
-def holds_updates(folder: Path) -> bool:
-    """Whether an update was ever sealed here."""
-    return any(folder.glob(f"*{_SUFFIX}"))
+def names_in(folder: Path) -> set[str]:
+    """The names of the updates that lie here.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        return {file.name for file in folder.iterdir() if file.name.endswith(_SUFFIX)}
+    except FileNotFoundError:  # nothing was sealed yet
+        return set()
 
 
-def name_of(key: ChargeKey) -> str:
-    """The file name of an update: a hash, because the server chose the words of the key."""
-    return sha256(repr(tuple(key)).encode()).hexdigest() + _SUFFIX
+def name_of(log: str) -> str:
+    """The file name of an update.
+
+    Args:
+        log: hash of the log's records up to the charge, in hexadecimal: a server chooses no part of a name.
+    """
+    return log + _SUFFIX
 
 
 def write(file: Path, update: bytes) -> None:
@@ -60,12 +85,19 @@ def read(file: Path, digest: str) -> bytes | None:
     return update if sha256(update).hexdigest() == digest else None
 
 
-def keep_only(folder: Path, names: Collection[str]) -> None:
-    """Delete all other updates, and what a crash left without a name.
+def keep_only(folder: Path, wanted: Collection[str], places: Mapping[str, int]) -> None:
+    """Delete other updates, but for the one that was charged last, and what a crash left without a name.
+
+    Args:
+        folder: of the updates.
+        wanted: names of updates that may be asked for again.
+        places: for the names of all that lie here, the place of their charges in the log.
 
     Raises:
-        OSError: the folder cannot be written.
+        OSError: the folder cannot be read or written.
     """
-    for file in [*folder.glob(f"*{_SUFFIX}"), *folder.glob(f".*{UNNAMED}")]:
-        if file.name not in names:
-            file.unlink()
+    held = names_in(folder)
+    charged_last = max(held, key=places.__getitem__)
+    unnamed = {file.name for file in folder.glob(f".*{UNNAMED}")}
+    for name in held.union(unnamed).difference(wanted, [charged_last]):
+        (folder / name).unlink()

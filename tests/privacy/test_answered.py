@@ -1,0 +1,93 @@
+"""What a client answers to anything but a grant: nothing that its records could change."""
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import ConfigRecord, MessageType, RecordDict
+from flwr.serverapp.strategy import FedAvg
+
+from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
+from fedprivacy.flower.records import ENROL, GRANT
+from tests.flower.blobs import Blobs, plan_of
+from tests.flower.runs import SAMPLING
+from tests.privacy.asking import USUAL, Canaries, Client, arrays_of
+
+ONE, OTHER = Canaries(torch.ones(3, 2)), Canaries(-4.0 * torch.ones(7, 2))
+"""Shards that differ in every record, and in how many there are; their sizes are private."""
+
+ASKED = [MessageType.EVALUATE, MessageType.QUERY, *(f"{kind}.more" for kind in ("evaluate", "query", "train")), ENROL]
+
+
+def answer(task, message_type):
+    """All that comes back from a client with its model, a grant and a strategy's settings: bytes, or the error."""
+    settings = ConfigRecord({"server-round": 1})
+    content = RecordDict({"arrays": arrays_of(task), GRANT: USUAL.to_record(), "config": settings})
+    try:
+        reply = Client(task, seed=5).send(message_type, content)
+    except Exception as error:
+        return type(error), str(error)
+    if reply.has_error():
+        return reply.error.code, reply.error.reason
+    arrays = {n: a.numpy().tobytes() for record in reply.content.array_records.values() for n, a in record.items()}
+    facts = {n: dict(record) for n, record in reply.content.config_records.items()}
+    return arrays, facts, {n: dict(record) for n, record in reply.content.metric_records.items()}
+
+
+@pytest.mark.parametrize("message_type", ASKED)
+def test_only_a_grant_is_answered_with_anything_that_depends_on_records(message_type):
+    """Catches: evaluation, or another question, that a client answers from its records without noise or charge."""
+    assert answer(ONE, message_type) == answer(OTHER, message_type)
+
+
+def test_a_grant_is_answered_with_something_that_does():
+    assert answer(ONE, MessageType.TRAIN) != answer(OTHER, MessageType.TRAIN)
+
+
+def test_a_client_does_not_evaluate():
+    """Catches: client-side evaluation switched on: a metric of one's own records is a release nobody has charged."""
+    with pytest.raises(ValueError, match="evaluate"):
+        Client(ONE).send(MessageType.EVALUATE, RecordDict({"arrays": arrays_of(ONE)}))
+
+
+class Noting(InProcessGrid):
+    """Notes what is asked, and the metrics that come back."""
+
+    def __init__(self, *arguments) -> None:
+        super().__init__(*arguments)
+        self.sent: list[str] = []
+        self.metrics: list[str] = []
+
+    def _deliver(self, message):
+        self.sent.append(message.metadata.message_type)
+        reply = super()._deliver(message)
+        self.metrics += reply.content.metric_records  # the server adds its own weights later
+        return reply
+
+
+def test_a_run_asks_no_client_to_evaluate_whatever_the_wrapped_strategy_wants(ledger_url):
+    """Catches: client-side evaluation switched on at the server."""
+    plan = plan_of(Blobs(), clients=2, epsilon=9.0, ledger=ledger_url)
+    grid = Noting(private_client(plan.task, plan.config), 2, {})
+    eager = FedAvg(**SAMPLING | {"fraction_evaluate": 1.0, "min_evaluate_nodes": 1})
+    strategy = PrivateStrategy(eager, plan)
+    result = strategy.start(grid)
+    assert set(grid.sent) == {ENROL, MessageType.TRAIN}
+    assert not result.evaluate_metrics_clientapp
+    assert not grid.metrics
+    assert list(eager.configure_evaluate(1, result.arrays, ConfigRecord(), grid)), "the wrapped one would have asked"
+    assert not list(strategy.configure_evaluate(1, result.arrays, ConfigRecord(), grid))
+
+
+def test_an_update_s_form_is_that_of_the_model_whatever_the_records():
+    """Catches: a shape, a type or a name in a reply that depends on how many records there are."""
+
+    def form(task):
+        reply = Client(task).send(MessageType.TRAIN, RecordDict({"arrays": arrays_of(task), GRANT: USUAL.to_record()}))
+        arrays = {n: (a.dtype, tuple(a.shape), a.stype) for n, a in reply.content["arrays"].items()}
+        return arrays, [(n, sorted(record)) for n, record in reply.content.config_records.items()]
+
+    assert form(ONE) == form(OTHER) == form(Canaries(torch.zeros(0, 2))) == form(Canaries(torch.ones(2000, 2)))
+    sent = arrays_of(ONE)
+    assert {n: (np.dtype(dtype), shape) for n, (dtype, shape, _) in form(ONE)[0].items()} == {
+        n: (a.numpy().dtype, a.numpy().shape) for n, a in sent.items()
+    }

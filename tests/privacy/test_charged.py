@@ -1,0 +1,282 @@
+"""What was charged, shown and allowed, by the books that count: the ledger's, in the whole of a run."""
+
+import math
+from contextlib import nullcontext
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Message, MessageType
+from flwr.serverapp.strategy import FedAvg
+
+from fedprivacy.accountant import CentralAccountant
+from fedprivacy.accounting import DEFAULT_FILTER, FILTERS, pld
+from fedprivacy.accounting.population import PopulationAccountant
+from fedprivacy.budget import PrivacyBudget
+from fedprivacy.events import PoissonSampledGaussian
+from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
+from fedprivacy.flower.records import ENROLMENT, GRANT, RECEIPT, Enrolment, Grant, Receipt
+from fedprivacy.ledger import Allowance, Ledger, LedgerError
+from fedprivacy.mechanisms import ROUNDING_ALLOWANCE
+from tests.flower.blobs import Blobs, plan_of
+from tests.flower.deployment import DeployedGrid
+from tests.flower.runs import SAMPLING, run
+from tests.privacy.asking import Canaries, deviation_range, root_mean_square
+
+# The ledger's budget, whatever a run's configuration says
+
+
+def run_after(budget, ledger_url, tmp_path):
+    """A run whose configuration asks for epsilon 9 at delta 1e-3, where the ledger was given another budget since."""
+    settings = {"clients": 2, "noise_multiplier": 2.0, "epsilon": 9.0, "delta": 1e-3, "ledger": ledger_url}
+    run(plan_of(Blobs(), rounds=1, out=str(tmp_path / "one"), **settings))
+    ledger = Ledger(ledger_url)
+    for client in ("client-0", "client-1"):
+        ledger.set_budget(f"blobs/{client}", budget, None, "the data owner has thought again")
+    done = run(plan_of(Blobs(), rounds=12, out=str(tmp_path / "two"), **settings))
+    return done, ledger
+
+
+def test_the_ledger_s_budget_stops_a_run_whose_configuration_allows_more(ledger_url, tmp_path):
+    """Catches: the configuration's budget overruling the ledger's."""
+    budget = PrivacyBudget(4.0, 1e-3)
+    done, ledger = run_after(budget, ledger_url, tmp_path)
+    assert done.stopped_because
+    for client, spent in done.records[-1].spent.items():
+        history = ledger.accounts([f"blobs/{client}"])[f"blobs/{client}"].history
+        (event,) = history
+        assert pld.epsilon(history, budget.delta) <= budget.epsilon
+        assert history[event] == FILTERS[DEFAULT_FILTER](budget).quota({}, event)
+        assert (spent.budget_epsilon, spent.steps_left, spent.steps) == (4.0, 0, history[event])
+
+
+@pytest.mark.parametrize("delta", [1e-6, 1e-2])
+def test_what_is_shown_is_at_the_ledger_s_delta(ledger_url, tmp_path, delta):
+    """Catches: the shown delta, or the epsilon beside it, taken from the configuration."""
+    done, ledger = run_after(PrivacyBudget(9.0, delta), ledger_url, tmp_path)
+    for client, spent in done.records[-1].spent.items():
+        history = ledger.accounts([f"blobs/{client}"])[f"blobs/{client}"].history
+        assert spent.delta == delta
+        assert spent.epsilon == pytest.approx(pld.epsilon(history, delta), rel=1e-3)
+        assert spent.epsilon <= spent.budget_epsilon
+
+
+def test_a_budget_that_changes_while_a_run_is_under_way_counts_from_then_on(ledger_url):
+    """Catches: a budget that is read once. The run was opened with ten times as much."""
+    ledger, event = Ledger(ledger_url), PoissonSampledGaussian(0.5, 2.0)
+    accountant = CentralAccountant(ledger, "run", event.relation, PrivacyBudget(9.0, 1e-3), DEFAULT_FILTER)
+    accountant.enrol({"a": "a"}, {"a": event})
+    assert accountant.grant(1, {"a": 2}) == {"a": 2}
+    ledger.set_budget("a", PrivacyBudget(1e-3, 1e-3), None, "it was too much")
+    assert accountant.grant(2, {"a": 2}) == {}
+    assert accountant.spent()["a"].exhausted
+
+
+# The population's rounding
+
+
+@pytest.mark.parametrize("grid", [1.001, 1.03, 1.5])
+def test_a_rounded_population_shows_no_client_less_than_it_spent(grid):
+    """Catches: the population's rates rounded down. Some lie on the grid, next to it, and anywhere between."""
+    beside = grid**-2 * (1 + np.array([0.0, 1e-7, 1e-12]))
+    rates = np.unique([*np.geomspace(0.01, 0.9, 7), grid**-1, *beside, 0.999, 1.0])
+    events = [PoissonSampledGaussian(float(rate), 1.5) for rate in rates]
+    population = PopulationAccountant(rate_grid=grid)
+    rows = population.enrol([f"d{number}" for number in range(len(events))], 1e-5)
+    population.record(rows, population.mechanisms(events), 20)
+    exact = PopulationAccountant()
+    exact.enrol([f"d{number}" for number in range(len(events))], 1e-5)
+    exact.record(rows, exact.mechanisms(events), 20)
+    for row, event, shown, spent in zip(rows, events, population.epsilons(), exact.epsilons(), strict=True):
+        (counted,) = population.history(row)
+        assert counted.sampling_rate >= event.sampling_rate
+        assert counted.noise_multiplier <= event.noise_multiplier
+        assert shown >= spent * (1 - 1e-9)
+
+
+# One charge at a time
+
+
+def test_nobody_charges_between_another_s_look_at_the_books_and_its_charge(ledger_url):
+    """Catches: no exclusive transaction on SQLite. What was read as left must still be left when it is charged."""
+    event, quota = PoissonSampledGaussian(0.1, 1.0), 10
+    one, other = Ledger(ledger_url), Ledger(ledger_url, patience=0.1)
+    one.open_budgets({"a": Allowance(PrivacyBudget(3.0, 1e-5), DEFAULT_FILTER)})
+
+    def left(_, history, __):
+        return quota - sum(history.values())
+
+    def left_while_another_charges(*looked):
+        with pytest.raises(LedgerError, match="locked"):
+            other.reserve("another run", 1, event, {"a": 7}, left)
+        return left(*looked)
+
+    assert one.reserve("run", 1, event, {"a": 7}, left_while_another_charges) == {"a": 7}
+    assert other.reserve("another run", 1, event, {"a": 7}, left) == {"a": 3}
+    assert one.accounts(["a"])["a"].history == {event: quota}
+
+
+# One client's adapted norm is nobody else's
+
+
+class Sized(Canaries):
+    """Client i's gradients have norm 100^(i - 1): one client clips all of its records, one some, one none."""
+
+    shard_sizes_public = True
+
+    def __init__(self):
+        super().__init__(torch.eye(2).repeat(20, 1))
+
+    def shard(self, source):
+        shard = super().shard(source)
+        return type(shard)(shard.inputs * 100.0 ** (source.partition_id - 1), shard.targets)
+
+
+class Asked(InProcessGrid):
+    """Notes each grant, and the receipt that answered it."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.grants, self.receipts = {}, {}
+
+    def _deliver(self, message):
+        reply = super()._deliver(message)
+        if message.metadata.message_type == MessageType.TRAIN:
+            grant = Grant.from_record(message.content[GRANT])
+            node = message.metadata.dst_node_id
+            self.grants[node, grant.round] = grant
+            self.receipts[node, grant.round] = Receipt.from_record(reply.content[RECEIPT])
+        return reply
+
+
+def test_each_client_is_granted_its_own_adapted_norm(ledger_url):
+    """Catches: one client's adapted norm handed to another: a norm is a client's own release."""
+    plan = plan_of(
+        Sized(), clients=3, rounds=6, clipping="adaptive", noise_multiplier=2.0, clipping_norm=0.1, ledger=ledger_url
+    )
+    grid = Asked(private_client(plan.task, plan.config), 3, {})
+    PrivateStrategy(FedAvg(**SAMPLING), plan).start(grid)
+    nodes = list(grid.get_node_ids())
+    for node in nodes:
+        assert grid.grants[node, 1].clipping_norm == 0.1
+        for round in range(2, 7):
+            assert grid.grants[node, round].clipping_norm == grid.receipts[node, round - 1].clipping_norm
+    ends = [grid.receipts[node, 6].clipping_norm for node in nodes]
+    assert len(set(ends)) == 3, "clients that arrive at one norm prove nothing"
+    assert ends[0] < 0.1 < min(ends[1:])
+
+
+# What came out is what was charged
+
+
+class Watched(DeployedGrid):
+    """Deployed clients, whose replies are read as a server would: how far each update moved the model."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.moved: dict[str, list[np.ndarray]] = {name: [] for name in self.names.values()}
+
+    def _deliver(self, message):
+        reply = super()._deliver(message)
+        if RECEIPT in reply.content:
+            (sent,), (back,) = (content["arrays"].values() for content in (message.content, reply.content))
+            moved = back.numpy().astype(np.float64) - sent.numpy()
+            self.moved[self.names[message.metadata.dst_node_id]].append(moved)
+        return reply
+
+
+def test_a_deployed_client_charges_as_many_steps_as_its_noise_shows(ledger_url, tmp_path):
+    """Catches: less noise, or more steps, than both books hold; in a whole run with guard, keys and signatures."""
+    task = Canaries(torch.zeros(5, 20_000))
+    settings = {"clients": 2, "rounds": 3, "local_steps": 4, "noise_multiplier": 3.0, "epsilon": 60.0, "seed": None}
+    keys = {"ledger": ledger_url, "signing_key": str(tmp_path / "server.key")}
+    plan = plan_of(task, **settings, **keys, learning_rate=1.0, sampling_rate=0.5)
+    grid = Watched(plan, tmp_path)
+    strategy = PrivateStrategy(FedAvg(**SAMPLING), plan)
+    strategy.start(grid)
+    for name, moved in grid.moved.items():
+        own = grid.odometer(plan, name).by_run()[strategy.run_id]  # as charged, not as corrected
+        central = Ledger(ledger_url).accounts([f"{task.dataset}/{name}"])[f"{task.dataset}/{name}"].history
+        assert own == central == {plan.event(): 12}
+        noise = np.concatenate(moved) * plan.event().sampling_rate * task.nominal_shard_size / plan.config.clipping_norm
+        (event,) = own
+        each = event.noise_multiplier * (1 + ROUNDING_ALLOWANCE)
+        low, high = deviation_range(noise.size, each * math.sqrt(own[event] / len(moved)))
+        assert low <= root_mean_square(noise) <= high
+
+
+class Returning(InProcessGrid):
+    """A client goes away, comes back as another node, and then the first one is there again, too."""
+
+    def __init__(self, app):
+        super().__init__(app, 1, {})
+        (first,) = super().get_node_ids()
+        self._contexts[first + 1] = replace(self._contexts[first], node_id=first + 1)
+        self.there, self.asked = [first], []
+
+    def get_node_ids(self):
+        return self.there
+
+    def _deliver(self, message):
+        self.asked.append(message)
+        return super()._deliver(message)
+
+    @property
+    def trained(self):
+        """Which nodes were asked to train, in order."""
+        kind = MessageType.TRAIN
+        return [m.metadata.dst_node_id for m in self.asked if m.metadata.message_type == kind]
+
+
+class Everybody(FedAvg):
+    """Asks every node that it has ever seen, whatever the grid shows it."""
+
+    def configure_train(self, server_round, arrays, config, grid):
+        messages = super().configure_train(server_round, arrays, config, grid)
+        return [Message(m.content, n, m.metadata.message_type) for m in messages for n in (1000, 1001)[:server_round]]
+
+
+@pytest.mark.parametrize("wrapped", [FedAvg, Everybody])
+def test_a_client_that_is_there_twice_is_not_asked_twice_for_one_charge(ledger_url, wrapped):
+    """Catches: two nodes of one client that each get a grant, where the ledger is charged once."""
+    plan = plan_of(Blobs(), clients=1, rounds=3, noise_multiplier=2.0, seed=None, ledger=ledger_url)
+    grid = Returning(private_client(plan.task, plan.config))
+
+    def come_and_go(record):
+        grid.there = {0: [1000], 1: [1001], 2: [1000, 1001]}.get(record.round, grid.there)
+
+    strategy = PrivateStrategy(wrapped(**SAMPLING), plan, observers=[come_and_go])
+    with pytest.raises(ValueError, match="asks a client twice in a round") if wrapped is Everybody else nullcontext():
+        strategy.start(grid)
+    assert grid.trained == ([1000] if wrapped is Everybody else [1000, 1001, 1001])
+    (history,) = [account.history for account in Ledger(ledger_url).accounts(["blobs/client-0"]).values()]
+    assert sum(history.values()) == plan.config.local_steps * len(grid.trained)
+
+
+class Shrunk(Returning):
+    """The client that comes back discloses fewer records than before."""
+
+    def _deliver(self, message):
+        reply = super()._deliver(message)
+        if message.metadata.dst_node_id == 1001 and ENROLMENT in reply.content:
+            enrolment = Enrolment.from_record(reply.content[ENROLMENT])
+            reply.content[ENROLMENT] = replace(enrolment, shard_size=10).to_record()
+        return reply
+
+
+def test_what_is_granted_is_what_was_charged_though_a_client_discloses_another_size(ledger_url):
+    """Catches: a sampling rate from the size that a client discloses now, and a charge from the one before."""
+    settings = {"clients": 1, "rounds": 2, "noise_multiplier": 2.0, "batch_size": 15, "filter": "adaptive"}
+    plan = plan_of(Blobs(), **settings, epsilon=50.0, ledger=ledger_url)
+    grid = Shrunk(private_client(plan.task, plan.config))
+
+    def come_back(record):
+        grid.there = [1000, 1001][record.round :][:1] or grid.there
+
+    PrivateStrategy(FedAvg(**SAMPLING), plan, observers=[come_back]).start(grid)
+    assert grid.trained == [1000, 1001]
+    granted = [Grant.from_record(m.content[GRANT]) for m in grid.asked if GRANT in m.content]
+    history = Ledger(ledger_url).accounts(["blobs/client-0"])["blobs/client-0"].history
+    assert history == {plan.event(30): sum(grant.steps for grant in granted)}
+    assert {grant.event for grant in granted} == history.keys()
