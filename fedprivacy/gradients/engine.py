@@ -13,7 +13,7 @@ from fedprivacy.gradients.clipping import Clipping, FlatClipping
 from fedprivacy.gradients.fallbacks import Loop
 from fedprivacy.gradients.losses import Loss
 from fedprivacy.gradients.parameters import trainable_parameters
-from fedprivacy.gradients.parts import cut, filled
+from fedprivacy.gradients.parts import cut, filled, plain
 from fedprivacy.gradients.precision import full_precision
 from fedprivacy.gradients.selfcheck import made_up_records
 from fedprivacy.gradients.summing import Sums
@@ -262,7 +262,7 @@ def _first(records: int, rows: Tensor) -> Tensor:
 def _filled_up(inputs: Tensor, targets: Tensor, usable: Tensor) -> tuple[Tensor, Tensor]:
     """The rows, with copies of the first usable one in the places of those that are not."""
     places = torch.where(usable, torch.arange(len(usable), device=usable.device), usable.int().argmax())
-    return inputs[places], targets[places]
+    return plain(inputs[places]), plain(targets[places])
 
 
 def clipped_gradient_sum(

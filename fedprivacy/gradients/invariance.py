@@ -20,6 +20,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from fedprivacy.gradients.parts import plain
 from fedprivacy.gradients.selfcheck import DisagreementError, Means
 from fedprivacy.gradients.tape import Sized
 
@@ -73,7 +74,7 @@ def _agrees(means: Means, records: tuple[Tensor, Tensor], whole: list[Sized], si
     rows = torch.arange(size)
     if size == len(records[0]):
         return True
-    inputs, targets = (t[:size].clone() for t in records)
+    inputs, targets = (plain(rows[:size]) for rows in records)
     try:
         fewer = means.pieces(inputs, targets, kept_bytes)
     except Exception:  # a size that cannot be computed is none
@@ -126,14 +127,15 @@ def _arranged(inputs: Tensor, targets: Tensor, rows: Tensor, company: Tensor) ->
             tensor[places] = chosen.view(-1, *[1] * (tensor.dim() - 1)).expand(-1, *tensor.shape[1:])
         else:
             tensor[company] = tensor[0].clone()
-    return inputs, targets
+    return plain(inputs), plain(targets)
 
 
 def _hostile_records(
     inputs: Tensor, targets: Tensor, count: int, generator: torch.Generator, *, wide: bool
 ) -> tuple[Tensor, Tensor]:
     """Records of the made-up ones' shape and type: of both signs and, if `wide`, of very different sizes."""
-    return _hostile_rows(inputs, count, generator, wide=wide), _hostile_rows(targets, count, generator, wide=False)
+    rows = _hostile_rows(inputs, count, generator, wide=wide), _hostile_rows(targets, count, generator, wide=False)
+    return plain(rows[0]), plain(rows[1])
 
 
 def _hostile_rows(probe: Tensor, count: int, generator: torch.Generator, *, wide: bool) -> Tensor:

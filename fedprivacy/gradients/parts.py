@@ -60,10 +60,16 @@ def cut(records: int, sizes: Sequence[int]) -> Iterator[Part]:
 
 
 def filled(rows: Tensor, size: int) -> Tensor:
-    """Rows [batch, ...], one after another in memory, with copies of the first up to `size`."""
-    missing = size - len(rows)
-    if missing:
-        return torch.cat([rows, rows[:1].expand(missing, *rows.shape[1:])])
-    if rows.is_contiguous() and rows.data_ptr() % _ALIGNMENT == 0:
-        return rows
-    return rows.clone(memory_format=torch.contiguous_format)
+    """Rows [batch, ...], with copies of the first up to `size`, as `plain` rows."""
+    missing = size - rows.shape[0]
+    return plain(torch.cat([rows, rows[:1].expand(missing, *rows.shape[1:])]) if missing else rows)
+
+
+def plain(rows: Tensor) -> Tensor:
+    """The same rows as a new tensor would hold them: kernels go by strides and addresses, too.
+
+    Even an axis of length one has a stride, by which a convolution chooses the order of channels.
+    """
+    if not rows.is_contiguous() or rows.data_ptr() % _ALIGNMENT:
+        rows = rows.clone(memory_format=torch.contiguous_format)
+    return rows.view(-1).view(rows.shape)
