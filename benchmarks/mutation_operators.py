@@ -112,7 +112,9 @@ def mutants_of(source: str) -> Iterator[Mutant]:
 
 
 def _changes_nothing_that_runs(node) -> bool:
-    """Whether a node is part of an annotation, which nothing reads, or an option of a decorator, such as `slots`."""
+    """Whether a node is part of an annotation, an option of a decorator (`slots`) or a `*` between parameters."""
+    if node.type == "operator" and node.parent.type == "parameters":
+        return True
     while node.parent is not None:
         parent = node.parent
         if parent.type in ("tfpdef", "annassign") and node is parent.children[2 if parent.type == "tfpdef" else 1]:

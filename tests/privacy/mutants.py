@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from multiprocessing import get_context
 from pathlib import Path
 
-from tests.privacy.workbench import ROOT, Workbench
+from tests.privacy.workbench import ROOT, Workbench, import_heavy
 
 LIMIT = 60.0  # seconds for the tests of one mutant: many times what they need
 
@@ -320,6 +320,7 @@ def main() -> int:
     start = time.monotonic()
     for mutant in MUTANTS:  # an old text that is gone is told before anything else
         mutant.planted_in((ROOT / mutant.file).read_text())
+    import_heavy()  # before the processes part
     processes = min(os.cpu_count() or 1, 2)
     shares = [MUTANTS[first::processes] for first in range(processes)]
     with ProcessPoolExecutor(processes, get_context("fork")) as pool:

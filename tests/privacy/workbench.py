@@ -6,6 +6,7 @@ import is imported once, here; each run of tests is a fork that has it already a
 
 from __future__ import annotations
 
+import gc
 import importlib
 import os
 import shutil
@@ -32,6 +33,7 @@ _HEAVY = (
     "typer.testing",
     "flwr.clientapp",
     "flwr.serverapp",
+    "psycopg",
 )
 _SLEEP = 0.02  # seconds between two looks at a child
 
@@ -61,6 +63,13 @@ class Outcome:
         return self.code == pytest.ExitCode.TESTS_FAILED
 
 
+def import_heavy() -> None:
+    """Import what is slow to import, once; forks find it there, and the collector of garbage passes it by."""
+    for name in _HEAVY:
+        importlib.import_module(name)
+    gc.freeze()
+
+
 class Workbench:
     """One copy of the project.
 
@@ -73,8 +82,7 @@ class Workbench:
         for name in COPIED:
             shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
         shutil.copy(ROOT / "pyproject.toml", folder)
-        for name in _HEAVY:
-            importlib.import_module(name)
+        import_heavy()
         self._age = int(time.time())
 
     @contextmanager
@@ -118,6 +126,7 @@ class Workbench:
                 os.dup2(file.fileno(), 2)
             os.chdir(self.folder)
             sys.path.insert(0, str(self.folder))
+            sys.dont_write_bytecode = False  # the copy's, for the next run
             os.environ |= {"PYTHONPATH": str(self.folder), "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
             for name in [name for name in sys.modules if name.partition(".")[0] in COPIED]:
                 del sys.modules[name]
@@ -127,7 +136,17 @@ class Workbench:
                 "mutants", derandomize=True, database=None, deadline=None, phases=phases
             )
             hypothesis.settings.load_profile("mutants")
-            code = pytest.main(["-x", "-q", "-p", "no:cacheprovider", "--tb=line", *tests], plugins=list(plugins))
+            options = [
+                "-x",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                "--tb=line",
+                "-o",
+                "addopts=",
+                f"--basetemp={self.folder / 'tmp'}",
+            ]
+            code = pytest.main([*options, *tests], plugins=list(plugins))
         except BaseException:
             traceback.print_exc()
         finally:
