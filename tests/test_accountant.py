@@ -86,7 +86,8 @@ def test_a_client_s_own_book_counts_where_it_holds_more_and_says_how_much_more(l
     assert accountant.enrol(datasets, events, {"one": {("elsewhere", EVENT): 5}}) == {}
     assert accountant.spent()["one"].steps == 7
     assert accountant.spent()["one"].steps_left == QUOTA - 7
-    assert accountant.spent()["two"].epsilon == 0.0
+    untouched = accountant.spent()["two"]
+    assert (untouched.epsilon, untouched.steps, untouched.rounds, untouched.steps_left) == (0.0, 0, 0, QUOTA)
 
 
 def test_two_clients_with_different_events_are_shown_each_its_own_loss(ledger):
