@@ -61,7 +61,8 @@ ODOMETER = "tests/odometer/test_odometer.py"
 LOG = "tests/odometer/test_log.py"
 STORE = "tests/ledger/test_store.py"
 ROUNDS = "tests/flower/test_rounds.py"
-DEPLOYED = "tests/flower/test_deployed_rounds.py"
+RELEASE = "tests/flower/test_release.py"
+ACCOUNTANT = "tests/test_accountant.py"
 CLIPPING = "tests/gradients/test_clipping.py"
 ADAPTIVE = "tests/test_adaptive.py"
 
@@ -177,6 +178,21 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{LOG}::test_each_copy_of_a_record_is_on_the_disk_before_the_next_write_begins",),
     ),
     Mutant(
+        "a log that the disk does not give back is taken for an empty one",
+        "fedprivacy/odometer/log.py",
+        """\
+                self._read(fd)
+            except OSError as error:
+                raise LogWriteError(self.file, error, undone=True) from error
+""",
+        """\
+                self._read(fd)
+            except OSError:
+                pass
+""",
+        ("tests/odometer/test_book.py::test_a_book_that_the_disk_does_not_give_back_is_not_taken_for_an_empty_one",),
+    ),
+    Mutant(
         "two processes charge one budget at once",
         "fedprivacy/odometer/log.py",
         "fcntl.LOCK_EX | fcntl.LOCK_NB",
@@ -224,7 +240,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "fedprivacy/flower/release.py",
         "found.update(array.tobytes())",
         "pass",
-        (f"{DEPLOYED}::test_a_forged_receipt_drops_the_update_and_the_charge_stays",),
+        (f"{RELEASE}::test_a_receipt_is_for_one_update_s_values_names_types_and_shapes",),
+    ),
+    Mutant(
+        "a receipt is for an update's bytes, whatever they are the bytes of",
+        "fedprivacy/flower/release.py",
+        """        found.update(f"{name} {array.dtype.str} {array.shape}\\n".encode())\n""",
+        "",
+        (f"{RELEASE}::test_a_receipt_is_for_one_update_s_values_names_types_and_shapes",),
     ),
     Mutant(
         "a receipt says more noise than was added",
@@ -247,6 +270,20 @@ MUTANTS: tuple[Mutant, ...] = (
         "if was_void or state is ChargeState.VOID:",
         "if not was_void:",
         (f"{STORE}::test_reserved_and_committed_charges_count_and_void_ones_do_not[sqlite]",),
+    ),
+    Mutant(
+        "a budget that has expired grants steps",
+        "fedprivacy/ledger/charging.py",
+        "        if not in_force[dataset_id].expired\n",
+        "",
+        (f"{ACCOUNTANT}::test_nothing_is_granted_or_shown_as_left_once_a_budget_has_expired",),
+    ),
+    Mutant(
+        "steps of one run hide what a client holds of another",
+        "fedprivacy/ledger/charging.py",
+        "        charges.c.run_id == run_id,\n        charges.c.state != ChargeState.VOID,\n",
+        "        charges.c.state != ChargeState.VOID,\n",
+        ("tests/ledger/test_charging.py::test_claims_that_grow_are_charged_by_what_they_grew_each_in_its_own_run",),
     ),
     Mutant(
         "charges are entered and their sum is not",
@@ -281,7 +318,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "fedprivacy/accountant.py",
         "self._settle(round, receipts, ChargeState.COMMITTED, attempt)",
         "self._settle(round, receipts, ChargeState.VOID, attempt)",
-        (f"{ROUNDS}::test_epsilon_composes_over_rounds_and_never_passes_the_budget",),
+        (f"{ACCOUNTANT}::test_what_is_settled_is_the_attempt_that_is_named_and_the_first_if_none_is",),
     ),
     # Clipping.
     Mutant(
