@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: simulate test lint bench deploy-demo clean
+.PHONY: simulate test mutants mutation lint bench deploy-demo clean
 .DEFAULT_GOAL := simulate
 
 # A CPU build of PyTorch that fits any machine; on a machine with a GPU, set TORCH to the build that you want.
@@ -28,6 +28,14 @@ simulate: $(VENV)/.installed-run
 test: $(VENV)/.installed-test
 	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
 	@echo "All tests passed. Next: 'make simulate' trains ten hospitals; 'make deploy-demo' runs three on real hosts' software."
+
+# Bugs that would weaken a guarantee, planted one at a time in a copy: half a minute.
+mutants: $(VENV)/.installed-test
+	OMP_NUM_THREADS=1 $(BIN)/python -m tests.privacy.mutants
+
+# Every small change of the modules that carry the guarantee: an hour. See docs/explanation/mutation-table.md.
+mutation: $(VENV)/.installed-test $(VENV)/.installed-mutation
+	OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.mutation --out runs/mutation
 
 lint: $(VENV)/.installed-test $(VENV)/.installed-lint
 	$(BIN)/ruff check .

@@ -79,7 +79,10 @@ def test_the_norm_stays_in_range_whatever_the_noise():
         assert CLIPPING_NORMS[0] <= norm <= adaptive.sensitivity(norm) <= CLIPPING_NORMS[1]
 
 
-@pytest.mark.parametrize("setting", [{"quantile": 1.1}, {"quantile": -0.1}, {"learning_rate": 0.0}, {"share": 1.0}])
+@pytest.mark.parametrize(
+    "setting",
+    [{"quantile": 1.1}, {"quantile": -0.1}, {"learning_rate": 0.0}, {"share": 1.0}, {"share": 0.0}, {"share": -0.5}],
+)
 def test_impossible_settings_are_named(setting):
     (name,) = setting
     with pytest.raises(ValueError, match=name):

@@ -1,0 +1,197 @@
+"""Every small bug that can be made in the modules that carry the guarantee: does a test notice?
+
+    python -m benchmarks.mutation accountant release --out runs/mutation
+
+changes one operator, number, condition, statement or argument at a time (`benchmarks.mutation_operators`), on a copy of
+the project, and runs the tests that reach the changed line, the quickest first. What nobody notices is printed as a
+difference. `docs/explanation/mutation-table.md` says what became of each. It takes about two seconds for each mutant;
+`tests.privacy.mutants` is the short version that runs with every change.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import itertools
+import json
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.mutation_operators import Mutant, lines_of_bodies, mutants_of
+from tests.privacy.workbench import Workbench
+
+ENOUGH = 20.0  # seconds of tests for one mutant: of a hundred that run a line, the slowest rarely see most
+LIMIT = 30.0  # seconds that they may take beyond twice what they take without it
+
+MODULES: dict[str, tuple[str, ...]] = {
+    "fedprivacy/sampling.py": ("tests/test_dpsgd.py", "tests/test_keystream.py", "tests/test_noise.py"),
+    "fedprivacy/mechanisms.py": ("tests/test_dpsgd.py", "tests/test_noise.py", "tests/test_adaptive.py"),
+    "fedprivacy/noise.py": ("tests/test_noise.py",),
+    "fedprivacy/dpsgd.py": ("tests/test_dpsgd.py", "tests/test_adaptive.py", "tests/test_optimizers.py"),
+    "fedprivacy/adaptive.py": ("tests/test_adaptive.py", "tests/flower/test_clipping.py"),
+    "fedprivacy/gradients/clipping.py": (
+        "tests/gradients/test_clipping.py",
+        "tests/gradients/test_clipped_sum.py",
+        "tests/gradients/test_attacks.py",
+        "tests/gradients/test_layouts.py",
+        "tests/flower/test_clipping.py",
+    ),
+    "fedprivacy/gradients/engine.py": (
+        "tests/gradients/test_clipped_sum.py",
+        "tests/gradients/test_attacks.py",
+        "tests/gradients/test_layouts.py",
+        "tests/gradients/test_parameters.py",
+        "tests/gradients/test_views.py",
+        "tests/gradients/test_program.py",
+        "tests/gradients/test_compiled.py",
+        "tests/test_adaptive.py",
+    ),
+    "fedprivacy/accountant.py": (
+        "tests/test_accountant.py",
+        "tests/ledger/test_store.py",
+        "tests/flower/test_rounds.py",
+        "tests/flower/test_deployed_rounds.py",
+    ),
+    "fedprivacy/ledger/charging.py": (
+        "tests/ledger/test_store.py",
+        "tests/ledger/test_balances.py",
+        "tests/ledger/test_journal.py",
+        "tests/ledger/test_verify.py",
+        "tests/ledger/test_export.py",
+        "tests/ledger/test_charging.py",
+        "tests/test_accountant.py",
+    ),
+    "fedprivacy/odometer/odometer.py": ("tests/odometer", "tests/flower/test_deployed_client.py"),
+    "fedprivacy/odometer/book.py": ("tests/odometer", "tests/flower/test_deployed_client.py"),
+    "fedprivacy/odometer/seals.py": ("tests/odometer", "tests/flower/test_deployed_client.py"),
+    "fedprivacy/odometer/log.py": ("tests/odometer",),
+    "fedprivacy/flower/local.py": (
+        "tests/flower/test_local.py",
+        "tests/flower/test_deployed_client.py",
+        "tests/flower/test_deployed_rounds.py",
+        "tests/flower/test_rounds.py",
+        "tests/flower/test_clipping.py",
+    ),
+    "fedprivacy/flower/release.py": (
+        "tests/flower/test_release.py",
+        "tests/flower/test_deployed_client.py",
+        "tests/flower/test_deployed_rounds.py",
+        "tests/flower/test_records.py",
+        "tests/flower/test_rounds.py",
+    ),
+}
+"""The modules, and the tests that are meant to notice what goes wrong in them."""
+
+
+WITHOUT = ("-k", "not postgresql and not more_datasets_than_sqlite")
+"""Options that leave out what is slow and shows the same as its neighbour: SQLite runs the ledger's tests as well."""
+
+
+class Reached:
+    """A plugin of pytest that notes which lines of one file each test reaches, and how long it takes."""
+
+    def __init__(self, source: Path, found: Path) -> None:
+        self._source, self._found = str(source), found
+        self._tests: dict[str, tuple[float, list[int]]] = {}
+
+    @pytest.hookimpl(hookwrapper=True)
+    def pytest_runtest_protocol(self, item):
+        """Trace a test with its fixtures."""
+        lines: set[int] = set()
+
+        def of_frame(frame, event, _):
+            lines.add(frame.f_lineno)
+            return of_frame
+
+        def called(frame, event, _):
+            return of_frame(frame, event, _) if frame.f_code.co_filename == self._source else None
+
+        start = time.monotonic()
+        threading.settrace(called)
+        sys.settrace(called)
+        yield
+        sys.settrace(None)
+        threading.settrace(None)
+        self._tests[item.nodeid] = (time.monotonic() - start, sorted(lines))
+
+    def pytest_sessionfinish(self):
+        """Write down what was reached."""
+        self._found.write_text(json.dumps(self._tests))
+
+
+def main() -> int:
+    """Run the mutants of some modules; 0, for survivors are for people to judge."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("modules", nargs="*", help="parts of their paths; none: all")
+    parser.add_argument("--out", type=Path, required=True, help="folder for survivors and figures")
+    parser.add_argument("--count", action="store_true", help="say how many mutants there are, and stop")
+    asked = parser.parse_args()
+    modules = [module for part in asked.modules or [""] for module in MODULES if part in module]
+    if asked.count:
+        for module in modules:
+            print(module, sum(1 for _ in mutants_of(Path(module).read_text())))
+        return 0
+    asked.out.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Workbench(Path(folder))
+        for module in modules:
+            _run_module(bench, module, asked.out)
+    return 0
+
+
+def _run_module(bench: Workbench, module: str, out: Path) -> None:
+    """Run a module's mutants; write the survivors, and print how many there were."""
+    source = bench.folder / module
+    reached = _reached(bench, module)
+    original, survivors, count, start = source.read_text(), [], 0, time.monotonic()
+    for mutant in mutants_of(original):
+        count += 1
+        tests = _tests_for(reached, mutant, original)
+        with bench.planted(module, mutant.text):
+            outcome = bench.run(tests, LIMIT + 2.0 * sum(reached[test][0] for test in tests))
+        if not outcome.passed:
+            continue
+        survivors.append(_difference(module, original, mutant, len(tests)))
+        print(survivors[-1], flush=True)
+    name = module.replace("/", ".").removesuffix(".py")
+    (out / f"{name}.diff").write_text("\n".join(survivors))
+    minutes = (time.monotonic() - start) / 60.0
+    print(f"{module}: {count} mutants, {count - len(survivors)} noticed, {len(survivors)} not; {minutes:.1f} min")
+
+
+def _reached(bench: Workbench, module: str) -> dict[str, tuple[float, frozenset[int]]]:
+    """Seconds and lines of each test of a module, quickest first; without any bug they must pass."""
+    found = bench.folder / "reached.json"
+    outcome = bench.run([*MODULES[module], *WITHOUT], 1200.0, [Reached(bench.folder / module, found)])
+    if not outcome.passed:
+        raise SystemExit(f"{module}: its tests fail without any bug:\n{outcome.output}")
+    tests = sorted(json.loads(found.read_text()).items(), key=lambda test: test[1][0])
+    return {name: (seconds, frozenset(lines)) for name, (seconds, lines) in tests}
+
+
+def _tests_for(reached: dict[str, tuple[float, frozenset[int]]], mutant: Mutant, original: str) -> list[str]:
+    """The tests that run a mutant's lines, quickest first, `ENOUGH` of them.
+
+    Any, where lines are run by importing, or by no test in its own process: some tests fork.
+    """
+    first, last = mutant.lines
+    touched = set(range(first, last + 1))
+    imported = touched.isdisjoint(lines_of_bodies(original))
+    reaching = [name for name, (_, lines) in reached.items() if imported or not touched.isdisjoint(lines)]
+    names = reaching or list(reached)
+    taken = itertools.accumulate(reached[name][0] for name in names)
+    return [name for name, seconds in zip(names, taken, strict=True) if seconds <= ENOUGH] or names[:1]
+
+
+def _difference(module: str, original: str, mutant: Mutant, tests: int) -> str:
+    lines = difflib.unified_diff(original.splitlines(), mutant.text.splitlines(), module, module, lineterm="", n=2)
+    return "\n".join([f"# {mutant.operator}, line {mutant.lines[0]}, {tests} tests", *list(lines)[2:], ""])
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,392 @@
+"""Bugs that would weaken a guarantee, planted one at a time: the tests must notice each.
+
+    python -m tests.privacy.mutants
+
+A mutant is described by what it means; the line is how it is planted today. When the code has moved on and the old
+text is gone, plant the same meaning in the new text. `benchmarks.mutation` tries every small change instead of
+these, and takes an hour.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+from tests.privacy.workbench import ROOT, Workbench, import_heavy
+
+LIMIT = 60.0  # seconds for the tests of one mutant: many times what they need
+
+
+@dataclass(frozen=True, slots=True)
+class Mutant:
+    """One bug.
+
+    Attributes:
+        meaning: what goes wrong for the people whose records these are.
+        file: where it is planted, relative to the project.
+        old: the text that it replaces; stands in the file once.
+        new: the text in its place.
+        tests: the ones that must fail, as few and quick as will do.
+    """
+
+    meaning: str
+    file: str
+    old: str
+    new: str
+    tests: tuple[str, ...]
+
+    def planted_in(self, source: str) -> str:
+        """The file's text with the bug.
+
+        Raises:
+            LookupError: the old text is not there, or not once.
+        """
+        if source.count(self.old) != 1:
+            raise LookupError(
+                f"{self.file} holds the text of the mutant '{self.meaning}' {source.count(self.old)} times, not once: "
+                f"the code has moved on. Plant the same meaning in today's code in {Path(__file__).name}:\n{self.old}"
+            )
+        return source.replace(self.old, self.new)
+
+
+CLIENT = "tests/flower/test_deployed_client.py"
+ODOMETER = "tests/odometer/test_odometer.py"
+LOG = "tests/odometer/test_log.py"
+STORE = "tests/ledger/test_store.py"
+ROUNDS = "tests/flower/test_rounds.py"
+RELEASE = "tests/flower/test_release.py"
+ACCOUNTANT = "tests/test_accountant.py"
+CLIPPING = "tests/gradients/test_clipping.py"
+ADAPTIVE = "tests/test_adaptive.py"
+
+MUTANTS: tuple[Mutant, ...] = (
+    # The client's guard.
+    Mutant(
+        "the client trains first, and charges afterwards what it can",
+        "fedprivacy/flower/client.py",
+        """\
+        guard.odometer.charge(key, grant.event, grant.steps, run_key=grant.server_key, elsewhere=charged)
+        reach("client.charged")
+    keystream = client.keystream(grant)
+    training = _training(grant, message)
+    trained = training.train(engine, client.shard, steps=grant.steps, round=grant.round, keystream=keystream)
+""",
+        """\
+        reach("client.charged")
+    keystream = client.keystream(grant)
+    training = _training(grant, message)
+    trained = training.train(engine, client.shard, steps=grant.steps, round=grant.round, keystream=keystream)
+    if guard is not None:
+        guard.odometer.charge(key, grant.event, grant.steps, run_key=grant.server_key, elsewhere=charged)
+""",
+        (f"{CLIENT}::test_the_charge_comes_before_the_training_and_no_text_crosses",),
+    ),
+    Mutant(
+        "the client trains one step more than it charged",
+        "fedprivacy/flower/client.py",
+        "steps=grant.steps, round=grant.round",
+        "steps=grant.steps + 1, round=grant.round",
+        (f"{ROUNDS}::test_epsilon_composes_over_rounds_and_never_passes_the_budget",),
+    ),
+    Mutant(
+        "the guard's budget is compared off by one",
+        "fedprivacy/odometer/odometer.py",
+        "if left < steps:",
+        "if left < steps - 1:",
+        (f"{ODOMETER}::test_the_budget_is_kept_whatever_is_asked",),
+    ),
+    Mutant(
+        "a replayed grant is trained again under its old charge",
+        "fedprivacy/odometer/odometer.py",
+        "if key in book.charges:",
+        "if key in book.sealed:",
+        (f"{ODOMETER}::test_a_replayed_grant_is_refused_and_a_new_attempt_or_round_is_charged",),
+    ),
+    Mutant(
+        "what the server's ledger holds more is not believed",
+        "fedprivacy/odometer/odometer.py",
+        "if server_steps > client_steps:",
+        "if False:",
+        (f"{ODOMETER}::test_what_the_server_counts_beyond_the_client_counts_from_then_on",),
+    ),
+    Mutant(
+        "a server can lower what the client has counted",
+        "fedprivacy/odometer/odometer.py",
+        "if server_steps > client_steps:",
+        "if server_steps != client_steps:",
+        (f"{ODOMETER}::test_what_the_client_counts_beyond_the_server_stands",),
+    ),
+    Mutant(
+        "another server takes over a run, and gets what was sealed for the first",
+        "fedprivacy/odometer/odometer.py",
+        "if opened != signer:",
+        "if not opened:",
+        (f"{ODOMETER}::test_a_sealed_update_is_for_the_server_that_opened_the_run",),
+    ),
+    Mutant(
+        "two different updates leave under one charge",
+        "fedprivacy/odometer/odometer.py",
+        "if before is not None and before.sha256 != digest:",
+        "if before is not None and not digest:",
+        (f"{ODOMETER}::test_another_update_is_not_sealed_in_the_place_of_one_and_the_same_one_is_no_error",),
+    ),
+    Mutant(
+        "a sealed update is written down before it is on the disk",
+        "fedprivacy/odometer/odometer.py",
+        """\
+            try:
+                seals.write(self._updates / name, update)
+            except OSError as error:
+                raise LogWriteError(self._updates / name, error, undone=True) from error
+            write(SealedRecord(key, name, digest, now()))
+""",
+        """\
+            write(SealedRecord(key, name, digest, now()))
+            try:
+                seals.write(self._updates / name, update)
+            except OSError as error:
+                raise LogWriteError(self._updates / name, error, undone=True) from error
+""",
+        (f"{ODOMETER}::test_an_update_that_the_disk_refuses_is_not_sealed_and_its_charge_stands",),
+    ),
+    Mutant(
+        "the newest charge replaces the ones before it",
+        "fedprivacy/odometer/book.py",
+        "self.history.get(record.event, 0) + record.steps",
+        "record.steps",
+        (f"{ODOMETER}::test_charges_add_up_over_rounds_runs_and_processes",),
+    ),
+    Mutant(
+        "a sealed update that somebody changed is sent",
+        "fedprivacy/odometer/seals.py",
+        "return update if sha256(update).hexdigest() == digest else None",
+        "return update",
+        (f"{ODOMETER}::test_a_sealed_update_that_is_torn_or_damaged_is_not_sent",),
+    ),
+    Mutant(
+        "a charge stands on the disk once, so that one fault makes it disappear",
+        "fedprivacy/odometer/log.py",
+        "            write_at(fd, slot_block(frame), SLOT_AT)\n            reach",
+        "            reach",
+        (f"{LOG}::test_each_copy_of_a_record_is_on_the_disk_before_the_next_write_begins",),
+    ),
+    Mutant(
+        "a log that the disk does not give back is taken for an empty one",
+        "fedprivacy/odometer/log.py",
+        """\
+                self._read(fd)
+            except OSError as error:
+                raise LogWriteError(self.file, error, undone=True) from error
+""",
+        """\
+                self._read(fd)
+            except OSError:
+                pass
+""",
+        ("tests/odometer/test_book.py::test_a_book_that_the_disk_does_not_give_back_is_not_taken_for_an_empty_one",),
+    ),
+    Mutant(
+        "two processes charge one budget at once",
+        "fedprivacy/odometer/log.py",
+        "fcntl.LOCK_EX | fcntl.LOCK_NB",
+        "fcntl.LOCK_SH | fcntl.LOCK_NB",
+        (f"{LOG}::test_a_process_that_waits_too_long_is_told_so",),
+    ),
+    Mutant(
+        "a log that lost records since it was read is believed",
+        "fedprivacy/odometer/log.py",
+        "if found.frames[: len(self._frames)] != self._frames:",
+        "if False:",
+        (f"{LOG}::test_a_log_that_lost_records_since_it_was_read_is_noticed_though_it_looks_whole",),
+    ),
+    Mutant(
+        "a grant that nobody signed counts",
+        "fedprivacy/flower/local.py",
+        "if not signed or self.server_key",
+        "if self.server_key",
+        (f"{CLIENT}::test_a_grant_that_its_server_did_not_sign_is_refused_before_anything_is_charged",),
+    ),
+    Mutant(
+        "the server that the data owner named is not the only one",
+        "fedprivacy/flower/local.py",
+        """self.server_key not in ("", grant.server_key)""",
+        "False",
+        (f"{CLIENT}::test_a_client_that_names_its_server_s_key_heeds_no_other",),
+    ),
+    Mutant(
+        "a deployed client's noise comes from a seed that can be known",
+        "fedprivacy/flower/local.py",
+        "return Keystream.secret()",
+        "return Keystream.from_seed(0, self.task.dataset)",
+        (f"{CLIENT}::test_two_deployed_clients_never_share_noise",),
+    ),
+    Mutant(
+        "the number of records leaves though it is private",
+        "fedprivacy/flower/local.py",
+        "len(self.shard) if self.task.shard_sizes_public else None",
+        "len(self.shard)",
+        (f"{ROUNDS}::test_private_shard_sizes_never_leave",),
+    ),
+    # What leaves the client.
+    Mutant(
+        "a receipt signs nothing about the update",
+        "fedprivacy/flower/release.py",
+        "found.update(array.tobytes())",
+        "pass",
+        (f"{RELEASE}::test_a_receipt_is_for_one_update_s_values_names_types_and_shapes",),
+    ),
+    Mutant(
+        "a receipt is for an update's bytes, whatever they are the bytes of",
+        "fedprivacy/flower/release.py",
+        """        found.update(f"{name} {array.dtype.str} {array.shape}\\n".encode())\n""",
+        "",
+        (f"{RELEASE}::test_a_receipt_is_for_one_update_s_values_names_types_and_shapes",),
+    ),
+    Mutant(
+        "a receipt says more noise than was added",
+        "fedprivacy/flower/release.py",
+        "noise_multiplier=update.event.noise_multiplier",
+        "noise_multiplier=2.0 * update.event.noise_multiplier",
+        (f"{ROUNDS}::test_epsilon_composes_over_rounds_and_never_passes_the_budget",),
+    ),
+    # The server's accountant and ledger.
+    Mutant(
+        "a client is granted what it is asked for, not what is left",
+        "fedprivacy/ledger/charging.py",
+        "dataset_id: min(\n",
+        "dataset_id: max(\n",
+        (f"{STORE}::test_a_grant_is_the_smaller_of_wanted_and_allowed[sqlite]",),
+    ),
+    Mutant(
+        "a confirmed charge is given back",
+        "fedprivacy/ledger/charging.py",
+        "if was_void or state is ChargeState.VOID:",
+        "if not was_void:",
+        (f"{STORE}::test_reserved_and_committed_charges_count_and_void_ones_do_not[sqlite]",),
+    ),
+    Mutant(
+        "a budget that has expired grants steps",
+        "fedprivacy/ledger/charging.py",
+        "        if not in_force[dataset_id].expired\n",
+        "",
+        (f"{ACCOUNTANT}::test_nothing_is_granted_or_shown_as_left_once_a_budget_has_expired",),
+    ),
+    Mutant(
+        "steps of one run hide what a client holds of another",
+        "fedprivacy/ledger/charging.py",
+        "        charges.c.run_id == run_id,\n        charges.c.state != ChargeState.VOID,\n",
+        "        charges.c.state != ChargeState.VOID,\n",
+        ("tests/ledger/test_charging.py::test_claims_that_grow_are_charged_by_what_they_grew_each_in_its_own_run",),
+    ),
+    Mutant(
+        "charges are entered and their sum is not",
+        "fedprivacy/ledger/charging.py",
+        "    insert_rows(connection, charges, rows)\n    _count(connection, rows, 1)\n",
+        "    insert_rows(connection, charges, rows)\n",
+        (f"{STORE}::test_runs_and_mechanisms_add_up_on_one_ledger[sqlite]",),
+    ),
+    Mutant(
+        "what a client holds more than the ledger is entered as nothing",
+        "fedprivacy/ledger/charging.py",
+        '"steps": claimed - held',
+        '"steps": held - held',
+        (f"{STORE}::test_what_another_run_charges_meanwhile_stops_the_client_that_it_concerns_and_no_other[sqlite]",),
+    ),
+    Mutant(
+        "a mechanism that does not compose with the charges is granted all the same",
+        "fedprivacy/accountant.py",
+        "    except ValueError:\n        return 0\n",
+        "    except ValueError:\n        return 1\n",
+        (f"{STORE}::test_what_another_run_charges_meanwhile_stops_the_client_that_it_concerns_and_no_other[sqlite]",),
+    ),
+    Mutant(
+        "epsilon is shown for the last round alone",
+        "fedprivacy/accountant.py",
+        "for event, steps in account.history.items()\n        ]",
+        "for event, steps in [(e, n // account.rounds) for e, n in account.history.items()]\n        ]",
+        (f"{ROUNDS}::test_epsilon_composes_over_rounds_and_never_passes_the_budget",),
+    ),
+    Mutant(
+        "what a receipt has confirmed is given back",
+        "fedprivacy/accountant.py",
+        "self._settle(round, receipts, ChargeState.COMMITTED, attempt)",
+        "self._settle(round, receipts, ChargeState.VOID, attempt)",
+        (f"{ACCOUNTANT}::test_what_is_settled_is_the_attempt_that_is_named_and_the_first_if_none_is",),
+    ),
+    # Clipping.
+    Mutant(
+        "a gradient longer than C is left as it is",
+        "fedprivacy/gradients/clipping.py",
+        "return squared_norms.rsqrt().mul_(clipping_norm * _ROUNDING_MARGIN).clamp_(max=1.0)",
+        "return squared_norms.rsqrt().mul_(clipping_norm * _ROUNDING_MARGIN).clamp_(min=1.0)",
+        (f"{CLIPPING}::test_a_scaled_gradient_is_no_longer_than_c_though_every_step_rounds_to_float32",),
+    ),
+    Mutant(
+        "each layer is clipped to C, all of them together to more",
+        "fedprivacy/gradients/clipping.py",
+        "clipping_norm * _ROUNDING_MARGIN / len(squared_norms) ** 0.5",
+        "clipping_norm * _ROUNDING_MARGIN",
+        (f"{CLIPPING}::test_a_scaled_gradient_is_no_longer_than_c_though_every_step_rounds_to_float32",),
+    ),
+    Mutant(
+        "the count that steers the clipping norm is not in the sensitivity",
+        "fedprivacy/adaptive.py",
+        "return clipping_norm / math.sqrt(1.0 - self.share)",
+        "return clipping_norm",
+        (f"{ADAPTIVE}::test_one_record_moves_the_joined_vector_by_no_more_than_the_sensitivity",),
+    ),
+    Mutant(
+        "the noise on the count is half of what its share says",
+        "fedprivacy/adaptive.py",
+        "return 2.0 * clipping_norm * math.sqrt(self.share / (1.0 - self.share))",
+        "return 4.0 * clipping_norm * math.sqrt(self.share / (1.0 - self.share))",
+        (f"{ADAPTIVE}::test_one_record_moves_the_joined_vector_by_no_more_than_the_sensitivity",),
+    ),
+)
+
+
+def main() -> int:
+    """Plant every mutant; 0 if all are noticed, and nothing is noticed where there is none."""
+    start = time.monotonic()
+    for mutant in MUTANTS:  # an old text that is gone is told before anything else
+        mutant.planted_in((ROOT / mutant.file).read_text())
+    import_heavy()  # before the processes part
+    processes = min(os.cpu_count() or 1, 2)
+    shares = [MUTANTS[first::processes] for first in range(processes)]
+    with ProcessPoolExecutor(processes, get_context("fork")) as pool:
+        complaints = [complaint for share in pool.map(_unnoticed, shares) for complaint in share]
+    for complaint in complaints:
+        print(complaint)
+    print(f"{len(MUTANTS) - len(complaints)} of {len(MUTANTS)} mutants noticed; {time.monotonic() - start:.0f} s.")
+    return 1 if complaints else 0
+
+
+def _unnoticed(mutants: Sequence[Mutant]) -> list[str]:
+    """What is wrong with some mutants, or rather with their tests; empty if each was noticed."""
+    with tempfile.TemporaryDirectory() as folder:
+        bench = Workbench(Path(folder))
+        healthy = bench.run(sorted({test for mutant in mutants for test in mutant.tests}), LIMIT)
+        if not healthy.passed:
+            return [f"The tests fail where nothing is planted:\n{healthy.output}"]
+        return [complaint for mutant in mutants for complaint in _complaints(bench, mutant)]
+
+
+def _complaints(bench: Workbench, mutant: Mutant) -> list[str]:
+    """One, if a mutant's tests pass or cannot run."""
+    with bench.planted(mutant.file, mutant.planted_in((bench.folder / mutant.file).read_text())):
+        outcome = bench.run(mutant.tests, LIMIT)
+    if outcome.failed:
+        return []
+    said = "pass" if outcome.passed else f"cannot run:\n{outcome.output}"
+    return [f"Nobody notices that {mutant.meaning} ({mutant.file}): {', '.join(mutant.tests)} {said}"]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
