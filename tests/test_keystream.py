@@ -87,5 +87,5 @@ def test_poisson_sampling_is_binomial_and_independent_between_records():
 
 
 def test_every_record_joins_at_rate_one_and_a_tiny_shard_can_be_empty():
-    assert np.array_equal(poisson_sample(1.0, 5, KEY, HERE), np.arange(5))
+    assert sorted(poisson_sample(1.0, 5, KEY, HERE)) == [0, 1, 2, 3, 4]
     assert len(poisson_sample(0.5, 0, KEY, HERE)) == 0

@@ -330,5 +330,12 @@ def test_a_release_has_the_event_s_noise_for_the_clipping_norm_and_its_allowance
     mechanism = SampledGaussianSum(PoissonSampledGaussian(0.5, 1.5), clipping_norm=0.7)
     total = torch.randn(50, generator=torch.Generator().manual_seed(0))
     released = mechanism.release(lambda sample, clipping_norm: total, 10, KEY, HERE)
-    scale = 1.5 * 0.7 * (1 + 2.0**-12)
+    scale = 1.5 * 0.7 * (1 + 1.5 * 2.0**-10)
     assert torch.equal(released, add_lattice_noise(total, scale, lattice_step(0.7, 50), reader()))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_a_release_has_one_type_whatever_that_of_the_sum(dtype):
+    mechanism = SampledGaussianSum(PoissonSampledGaussian(0.5, 1.5), clipping_norm=0.7)
+    total = torch.ones(50, dtype=dtype)
+    assert mechanism.release(lambda sample, clipping_norm: total, 10, KEY, HERE).dtype == torch.float32

@@ -118,8 +118,8 @@ def _in_portions(
     held = probe[0].nbytes + means.held_bytes + sum(sized.piece.kept_bytes for sized in pieces)
     each = held // PROBES + 1
     sizes = sizes_up_to(_fastest(each * views, max_memory, on_gpu=probe[0].is_cuda))
-    if isinstance(means, Loop):
-        sizes = sizes[-1:]  # the loop takes one record after the other, however many there are
+    if isinstance(means, Loop):  # a record alone has no company that could show
+        return Admitted(means, sizes[-1:], kept_bytes)
     agreeing = sizes_that_agree(means, model, probe, [size * views for size in sizes], kept_bytes)
     return Admitted(means, tuple(rows // views for rows in agreeing), kept_bytes)
 

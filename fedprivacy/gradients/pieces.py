@@ -16,6 +16,8 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
+from fedprivacy.gradients.products import summed_outer
+
 Writer = Callable[[int, int], "Written"]
 """(start, stop) -> the written gradients of records start to stop."""
 
@@ -294,7 +296,7 @@ def over_positions(inputs: Tensor, output_gradients: Tensor, kept_bytes: int) ->
 
     def write(start: int, stop: int) -> Written:
         some = output_gradients[start:stop]
-        return Written(torch.bmm(some.transpose(1, 2), inputs[start:stop].to(some.dtype)))
+        return Written(summed_outer(some, inputs[start:stop].to(some.dtype)))
 
     return written_or_not(write, (output_gradients, inputs), 4 * d * p, kept_bytes)
 

@@ -52,6 +52,14 @@ def plus_product(base: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
     return base + torch.mm(padded(rows), matrix).narrow(1, 0, outer)
 
 
+def summed_outer(left: Tensor, right: Tensor) -> Tensor:
+    """For each record the sum over positions of outer products: [batch, t, p] and [batch, t, d] to [batch, p, d]."""
+    p, d = left.shape[2], right.shape[2]
+    if p % LANES == 0 and d % LANES == 0:
+        return torch.bmm(left.transpose(1, 2), right)
+    return torch.bmm(padded(left).transpose(1, 2), padded(right))[:, :p, :d].contiguous()
+
+
 def padded(rows: Tensor) -> Tensor:
     """Rows [..., d] with zeros up to the next multiple of `LANES`."""
     missing = -rows.shape[-1] % LANES

@@ -90,13 +90,19 @@ def no_program():
     return mock.patch.object(admission, "Program", side_effect=NotImplementedError)
 
 
+def any_company():
+    """Let the engine take means that treat no two places alike, as kernels do for some small shapes: so that what is
+    tested is whether they are right. Whether they are alike is tested in `tests.gradients.test_invariance`."""
+    return mock.patch.object(admission, "sizes_that_agree", lambda _means, _model, _probe, sizes, _kept: tuple(sizes))
+
+
 def check_every_clipping(model, inputs, targets, *, means="book-keeping", mask=None, loss=cross_entropy, **options):
     """Assert that each clipping's sum equals the oracle's, and that the engine computed it by `means`."""
     kept = slice(None) if mask is None else mask
     gradients = records_gradients(model, loss, inputs[kept], targets[kept])
     for clipping in CLIPPINGS:
         clipping_norm = some_clipping_norm(gradients, clipping)
-        with nullcontext() if means == "program" else no_program():
+        with nullcontext() if means == "program" else no_program(), any_company():
             private = GradientEngine(model, loss, clipping, **options)
             result = private.clipped_sum(inputs, targets, clipping_norm, mask)
         expected = expected_sum(gradients, clipping, clipping_norm)

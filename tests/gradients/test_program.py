@@ -54,4 +54,4 @@ def test_an_activation_that_ends_the_model_leaves_the_loss_s_gradient_alone():
 
     model = nn.Sequential(nn.Linear(6, 4), nn.Tanh())
     check_every_clipping(model, torch.randn(5, 6), torch.rand(5, 4), means="program", loss=loss)
-    assert seen and all(torch.equal(gradient, copy) for gradient, copy in seen)
+    assert seen and all(torch.equal(gradient.nan_to_num(), copy.nan_to_num()) for gradient, copy in seen)

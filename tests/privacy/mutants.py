@@ -63,6 +63,7 @@ STORE = "tests/ledger/test_store.py"
 ROUNDS = "tests/flower/test_rounds.py"
 RELEASE = "tests/flower/test_release.py"
 ACCOUNTANT = "tests/test_accountant.py"
+SUM = "tests/gradients/test_clipped_sum.py"
 CLIPPING = "tests/gradients/test_clipping.py"
 ADAPTIVE = "tests/test_adaptive.py"
 
@@ -75,13 +76,11 @@ MUTANTS: tuple[Mutant, ...] = (
         guard.odometer.charge(key, grant.event, grant.steps, run_key=grant.server_key, elsewhere=charged)
         reach("client.charged")
     keystream = client.keystream(grant)
-    training = _training(grant, message)
     trained = training.train(engine, client.shard, steps=grant.steps, round=grant.round, keystream=keystream)
 """,
         """\
         reach("client.charged")
     keystream = client.keystream(grant)
-    training = _training(grant, message)
     trained = training.train(engine, client.shard, steps=grant.steps, round=grant.round, keystream=keystream)
     if guard is not None:
         guard.odometer.charge(key, grant.event, grant.steps, run_key=grant.server_key, elsewhere=charged)
@@ -142,19 +141,21 @@ MUTANTS: tuple[Mutant, ...] = (
         "fedprivacy/odometer/odometer.py",
         """\
             try:
-                seals.write(self._updates / name, update)
+                seals.write(file, update)
             except OSError as error:
-                raise LogWriteError(self._updates / name, error, undone=True) from error
+                raise LogWriteError(file, error, undone=True) from error
             write(SealedRecord(key, name, digest, now()))
 """,
         """\
             write(SealedRecord(key, name, digest, now()))
             try:
-                seals.write(self._updates / name, update)
+                seals.write(file, update)
             except OSError as error:
-                raise LogWriteError(self._updates / name, error, undone=True) from error
+                raise LogWriteError(file, error, undone=True) from error
 """,
-        (f"{ODOMETER}::test_an_update_that_the_disk_refuses_is_not_sealed_and_its_charge_stands",),
+        (
+            "tests/odometer/test_seals.py::test_update_name_and_folder_are_on_the_disk_before_the_log_says_that_it_is_sealed",
+        ),
     ),
     Mutant(
         "the newest charge replaces the ones before it",
@@ -208,17 +209,23 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a grant that nobody signed counts",
-        "fedprivacy/flower/local.py",
-        "if not signed or self.server_key",
-        "if self.server_key",
+        "fedprivacy/flower/node.py",
+        "return signing.signed_by_server(self.server_key, purpose, message, signature)",
+        "return True",
         (f"{CLIENT}::test_a_grant_that_its_server_did_not_sign_is_refused_before_anything_is_charged",),
     ),
     Mutant(
         "the server that the data owner named is not the only one",
-        "fedprivacy/flower/local.py",
-        """self.server_key not in ("", grant.server_key)""",
-        "False",
-        (f"{CLIENT}::test_a_client_that_names_its_server_s_key_heeds_no_other",),
+        "fedprivacy/flower/node.py",
+        """\
+        if grant.server_key != self.server_key or not self._signed(
+            signing.GRANT, grant.signed_bytes(), grant.signature
+        ):
+""",
+        """\
+        if not signing.signed_by_server(grant.server_key, signing.GRANT, grant.signed_bytes(), grant.signature):
+""",
+        ("tests/flower/test_node.py::test_a_grant_is_held_against_the_configuration_before_anything_is_read",),
     ),
     Mutant(
         "a deployed client's noise comes from a seed that can be known",
@@ -319,6 +326,85 @@ MUTANTS: tuple[Mutant, ...] = (
         "self._settle(round, receipts, ChargeState.COMMITTED, attempt)",
         "self._settle(round, receipts, ChargeState.VOID, attempt)",
         (f"{ACCOUNTANT}::test_what_is_settled_is_the_attempt_that_is_named_and_the_first_if_none_is",),
+    ),
+    # The mechanism.
+    Mutant(
+        "records join half as often again as q says",
+        "fedprivacy/sampling.py",
+        "math.floor(sampling_rate * 2.0**64)",
+        "math.floor(min(1.5 * sampling_rate, 0.99) * 2.0**64)",
+        ("tests/test_keystream.py::test_poisson_sampling_is_binomial_and_independent_between_records",),
+    ),
+    Mutant(
+        "half of the noise is added",
+        "fedprivacy/mechanisms.py",
+        "scale = self.event.noise_multiplier",
+        "scale = 0.5 * self.event.noise_multiplier",
+        ("tests/privacy/test_noise_added.py::test_each_step_adds_as_much_noise_as_the_receipt_says",),
+    ),
+    Mutant(
+        "every step of a round has the same sample and the same noise",
+        "fedprivacy/dpsgd.py",
+        "Position(round, step)",
+        "Position(round, 1)",
+        ("tests/test_dpsgd.py::test_noise_is_added_once_for_each_local_step",),
+    ),
+    Mutant(
+        "every round has the same sample and the same noise",
+        "fedprivacy/dpsgd.py",
+        "Position(round, step)",
+        "Position(1, step)",
+        ("tests/test_dpsgd.py::test_the_same_randomness_repeats_and_another_round_does_not",),
+    ),
+    Mutant(
+        "the update says fewer steps than were taken",
+        "fedprivacy/dpsgd.py",
+        "self.mechanism.event, steps, norm)",
+        "self.mechanism.event, steps - 1, norm)",
+        ("tests/test_dpsgd.py::test_the_update_states_the_event_of_the_mechanism_that_ran",),
+    ),
+    Mutant(
+        "a sum is not rounded to the lattice before the noise",
+        "fedprivacy/noise.py",
+        "    released += _CENTRE * step  # rounds the sum, whatever the noise\n",
+        "",
+        ("tests/test_noise.py::test_every_released_value_is_a_whole_number_of_steps",),
+    ),
+    Mutant(
+        "a rate of .9 or more takes everybody",
+        "fedprivacy/sampling.py",
+        "if sampling_rate >= 1.0:",
+        "if sampling_rate >= 0.9:",
+        ("tests/privacy/test_sampled.py::test_as_many_records_join_as_the_rate_on_the_receipt_says",),
+    ),
+    Mutant(
+        "the noise of adaptive clipping keeps the norm that it began with",
+        "fedprivacy/dpsgd.py",
+        "clipping_norm=adaptive.sensitivity(norm)",
+        "clipping_norm=adaptive.sensitivity(self.mechanism.clipping_norm)",
+        ("tests/privacy/test_noise_added.py::test_the_noise_of_adaptive_clipping_follows_its_norm_from_step_to_step",),
+    ),
+    Mutant(
+        "the sum of adaptive clipping gets noise for the gradients alone",
+        "fedprivacy/dpsgd.py",
+        "clipping_norm=adaptive.sensitivity(norm)",
+        "clipping_norm=norm",
+        ("tests/privacy/test_noise_added.py::test_the_noise_of_adaptive_clipping_covers_the_count_too",),
+    ),
+    # The engine.
+    Mutant(
+        "the rows that fill a part up count like records",
+        "fedprivacy/gradients/engine.py",
+        "None if records == len(inputs) else _first(records, inputs)",
+        "None",
+        (f"{SUM}::test_equals_the_per_record_loop",),
+    ),
+    Mutant(
+        "a record that has no finite gradient counts like the one in its place",
+        "fedprivacy/gradients/engine.py",
+        "usable = finite if usable is None else finite & usable",
+        "usable = usable",
+        (f"{SUM}::test_a_record_without_a_finite_gradient_contributes_zero",),
     ),
     # Clipping.
     Mutant(
