@@ -36,6 +36,7 @@ _LONGEST_CHUNK = 32
 _LONGEST_FACTOR = 2.0**64
 """With a longer factor a gradient counts as not finite: scaled down, the other factor would lose digits in float32."""
 
+
 class Piece(ABC):
     """The gradients of one parameter (or of some of its rows) for every record of a batch."""
 

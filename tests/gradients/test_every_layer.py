@@ -13,6 +13,7 @@ from torch.nn.utils.rnn import pack_padded_sequence
 
 from fedprivacy.gradients import FlatClipping, GradientEngine, rules
 from tests.gradients.oracle import (
+    any_company,
     check_every_clipping,
     cross_entropy,
     error_of,
@@ -373,7 +374,8 @@ def test_the_engine_is_as_exact_with_all_its_means(layer, data):
     inputs, targets = case.batch(4)
     gradients = records_gradients(case.model, cross_entropy, inputs, targets)
     private = GradientEngine(case.model, cross_entropy)
-    result = private.clipped_sum(inputs, targets, 0.1)
+    with any_company():
+        result = private.clipped_sum(inputs, targets, 0.1)
     assert error_of(result, expected_sum(gradients, FlatClipping(), 0.1), 0.1) < 1e-5
     assert private.means not in {"vmap", "loop"}
 

@@ -1,0 +1,171 @@
+"""What is computed of a record must not depend on its place, company or their number; means that do are not used."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from fedprivacy.gradients import GradientEngine, products
+from fedprivacy.gradients.fallbacks import Loop
+from fedprivacy.gradients.invariance import sizes_that_agree
+from fedprivacy.gradients.parts import cut, filled, plain, sizes_up_to
+from fedprivacy.gradients.pieces import Written
+from fedprivacy.gradients.program import Program
+from fedprivacy.gradients.selfcheck import DisagreementError
+from fedprivacy.gradients.tape import Part, Sized
+from tests.gradients.oracle import cross_entropy
+
+SIZES = (64, 32, 16)
+KEPT = 2**30
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3))
+
+
+PROBE = (torch.rand(3, 6), torch.tensor([0, 1, 2]))
+
+
+class Leaning:
+    """Means that compute as they should, but for the last bit of what `lean` says."""
+
+    name, held_bytes = "leaning", 0
+
+    def __init__(self, model, lean):
+        self._means, self._lean = Program(model, cross_entropy), lean
+
+    def pieces(self, inputs, targets, kept_bytes):
+        leaning = self._lean(inputs).view(-1, *[1] * 2)
+        pieces = []
+        for sized in self._means.pieces(inputs, targets, kept_bytes):
+            rows = sized.piece.gradients()
+            up = torch.nextafter(rows, torch.full_like(rows, math.inf))
+            rows = torch.where(leaning if rows.dim() == 3 else leaning[..., 0], up, rows)
+            pieces.append(Sized(Part(sized.part.place), Written(rows), Written(rows).norms()))
+        return pieces
+
+
+def nobody(inputs):
+    return torch.zeros(len(inputs), dtype=torch.bool)
+
+
+def agreeing(lean):
+    net = model()
+    return sizes_that_agree(Leaning(net, lean), net, PROBE, SIZES, KEPT)
+
+
+def test_means_that_lean_nowhere_are_used_in_every_size():
+    assert agreeing(nobody) == SIZES
+
+
+@pytest.mark.parametrize("place", [0, 1, 31, 63])
+def test_one_last_bit_at_one_place_is_enough_to_be_refused(place):
+    with pytest.raises(DisagreementError, match="place"):
+        agreeing(lambda inputs: torch.arange(len(inputs)) == place)
+
+
+@pytest.mark.parametrize(
+    "strange",
+    [torch.isnan, torch.isinf, lambda x: x.abs() > 1e20, lambda x: (x != 0) & (x.abs() < 1e-38)],
+    ids=["nan", "infinite", "huge", "subnormal"],
+)
+def test_a_last_bit_that_depends_on_extreme_company_is_enough(strange):
+    """As in vectors that take the long way round if one of their numbers is huge."""
+
+    def beside(inputs):
+        odd = strange(inputs).flatten(1).any(1)
+        return (odd.roll(1) | odd.roll(-1)) & ~odd
+
+    with pytest.raises(DisagreementError, match="place"):
+        agreeing(beside)
+
+
+def test_sizes_in_which_a_last_bit_differs_are_not_used():
+    assert agreeing(lambda inputs: torch.full((len(inputs),), len(inputs) == 16)) == (64, 32)
+    assert agreeing(lambda inputs: torch.full((len(inputs),), len(inputs) == 64)) == (64,)
+
+
+def test_means_that_show_no_gradient_are_not_judged_by_nothing():
+    net = nn.Linear(6, 1)
+    with pytest.raises(DisagreementError, match="no gradient"):
+        sizes_that_agree(Program(net, cross_entropy), net, (PROBE[0], torch.zeros(3).long()), SIZES, KEPT)
+
+
+class Centred(nn.Module):
+    """Subtracts the batch's mean once an input exceeds 2: mixes records, and only for values that are rare."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.layer(torch.where(x.max() > 2, x - x.mean(0), x))
+
+
+def test_a_model_that_mixes_records_for_large_values_is_shown_each_record_alone():
+    engine = GradientEngine(Centred(), cross_entropy)
+    engine.prepare(*PROBE)
+    assert engine.means in ("vmap", "loop")
+
+
+def test_the_means_are_chosen_anew_for_another_number_of_threads(monkeypatch):
+    engine = GradientEngine(model(), cross_entropy)
+    engine.prepare(*PROBE)
+    before = engine._admitted
+    engine.prepare(*PROBE)
+    assert engine._admitted is before
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
+    engine.prepare(*PROBE)
+    assert engine._admitted is not before
+
+
+def test_the_server_s_parameters_have_no_say_in_the_choice():
+    """Under them all units may be dead on made-up records, and alive on real ones."""
+    chosen = []
+    for fill in (0.0, 1e30, math.nan):
+        net = model()
+        for parameter in net.parameters():
+            nn.init.constant_(parameter, fill)
+        chosen.append(sizes_that_agree(Loop(net, cross_entropy), net, PROBE, (16,), KEPT))
+    assert chosen == [(16,)] * 3
+
+
+# Products
+
+
+@pytest.mark.parametrize(("d", "p"), [(1, 1), (7, 5), (30, 2), (16, 10), (32, 16), (33, 48)])
+def test_padded_products_are_products(d, p):
+    torch.manual_seed(0)
+    x, w, b = torch.randn(9, d, requires_grad=True), torch.randn(p, d), torch.randn(p)
+    ours, plainly = products.linear(x, w, b), nn.functional.linear(x, w, b)
+    assert torch.allclose(ours, plainly, atol=1e-5)
+    g = torch.randn(9, p)
+    assert torch.allclose(torch.autograd.grad(ours, x, g)[0], torch.autograd.grad(plainly, x, g)[0], atol=1e-5)
+    assert torch.allclose(products.times(g, w), g @ w, atol=1e-5)
+    assert torch.allclose(products.plus_product(b.expand(9, p), x, w.t()), b + x @ w.t(), atol=1e-5)
+    left, right = torch.randn(4, 3, p), torch.randn(4, 3, d)
+    assert torch.allclose(products.summed_outer(left, right), left.transpose(1, 2) @ right, atol=1e-5)
+
+
+# Parts
+
+
+@pytest.mark.parametrize("records", [0, 1, 15, 16, 17, 64, 65, 200, 230, 255, 256, 257, 1000])
+@pytest.mark.parametrize("sizes", [(1,), (8,), (16,), (64, 32), sizes_up_to(256)])
+def test_parts_cover_every_record_once_and_waste_little(records, sizes):
+    parts = list(cut(records, sizes))
+    assert [place for part in parts for place in range(part.start, part.stop)] == list(range(records))
+    assert all(part.size in sizes and part.stop - part.start <= part.size for part in parts)
+    assert sum(part.size for part in parts) <= max(1.25 * records, records + sizes[-1])
+
+
+def test_rows_are_laid_out_as_new_ones_are():
+    wanted = torch.randn(16, 1, 5, 1)
+    odd = torch.randn(5, 1, 17, 1).permute(2, 1, 0, 3)[1:]
+    for rows in (odd, wanted[:, :, ::2], filled(wanted[3:10], 16), wanted.to(memory_format=torch.channels_last)):
+        laid = plain(rows)
+        assert torch.equal(laid, rows)
+        assert laid.stride() == torch.empty(laid.shape).stride()
+        assert laid.data_ptr() % 64 == 0

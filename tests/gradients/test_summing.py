@@ -1,0 +1,112 @@
+"""Sums stay as near to the exact ones as the mechanism says, for any number of records in any arrangement."""
+
+import pytest
+import torch
+from torch import nn
+
+from fedprivacy.gradients import GradientEngine
+from fedprivacy.gradients.pieces import Outer, Written
+from fedprivacy.gradients.summing import BLOCK, STRETCH, Sums
+from fedprivacy.gradients.tape import Part, Sized
+from fedprivacy.mechanisms import ROUNDING_ALLOWANCE, SUM_ALLOWANCE
+from fedprivacy.noise import LATTICE_ALLOWANCE
+
+LARGE = 4097
+"""Entries of a parameter that is summed in float32 blocks."""
+
+UNIT = 2.0**-24
+"""Of float32: relative rounding of one operation."""
+
+
+def summed(values, part=256, skipped=()):
+    """The sum [LARGE] of vectors of equal entries, one for each value, in parts of so many places."""
+    sums = Sums([torch.Size([LARGE])], torch.float32, torch.device("cpu"), part)
+    for number, some in enumerate(values.split(part)):
+        if number in skipped:
+            sums.skip(part)
+            continue
+        rows = torch.zeros(part).index_copy_(0, torch.arange(len(some)), some)
+        piece = Written(rows.unsqueeze(1).expand(part, LARGE))
+        sums.add([Sized(Part(0), piece, rows)], [torch.ones(part, dtype=torch.float64)])
+    return sums.total()
+
+
+def length(vector):
+    """The norm, in that of a vector of ones: as long as a record of value 1."""
+    return vector.norm().item() / LARGE**0.5
+
+
+def stray(values, part):
+    """How far from the exact sum."""
+    return length(summed(values, part) - values.double().sum())
+
+
+def hostile_values(count, seed):
+    """Numbers from 0.5 to 1, which add up without cancelling: of many blocks the one that rounds worst, repeated."""
+    generator = torch.Generator().manual_seed(seed)
+    blocks = 0.5 + 0.5 * torch.rand(200, BLOCK, generator=generator)
+    worst = torch.tensor([stray(block, BLOCK) for block in blocks]).argmax()
+    return blocks[worst].repeat(-(-count // BLOCK))[:count]
+
+
+@pytest.mark.parametrize("part", [1, 2, 4, 16, 128, 256])
+def test_a_block_s_sum_is_within_its_bound(part):
+    generator = torch.Generator().manual_seed(part)
+    for scale in (1.0, 1e-3):
+        block = 1.0 - scale * torch.rand(BLOCK, generator=generator)
+        assert stray(block, part) <= (STRETCH + 3) * UNIT * BLOCK
+
+
+@pytest.mark.parametrize("records", [1000, 16_384, 65_536])
+def test_neighbours_differ_by_c_and_the_allowance_in_the_worst_arrangement(records):
+    """As the guarantee compares them: the last record takes the place of the one that leaves."""
+    values = hostile_values(records, seed=0)
+    for place in (0, records // 2):
+        without = values.clone()
+        without[place] = values[-1]
+        assert length(summed(values) - summed(without[:-1])) <= 1.0 + SUM_ALLOWANCE
+
+
+def test_a_million_records_are_within_the_allowance():
+    engine = GradientEngine(nn.Linear(1, 1, bias=False), lambda outputs, _: outputs[:, 0])
+    rows, targets = hostile_values(1_000_000, seed=1)[:, None].contiguous(), torch.zeros(1_000_000)
+    rows[0] = 2.0  # clipped to 1
+    without = rows.clone()
+    without[0] = rows[-1]
+    change = engine.clipped_sum(rows, targets, 1.0) - engine.clipped_sum(without[:-1], targets[:-1], 1.0)
+    assert abs(change.item()) <= 1.0 + SUM_ALLOWANCE
+
+
+def test_places_decide_who_shares_a_block():
+    """A part in which nobody counts keeps its places, or every block behind it would round anew."""
+    values = hostile_values(4 * BLOCK, seed=2)
+    for part in (16, 32, 128):
+        for number in range(4 * BLOCK // part):
+            without = values.clone()
+            without[number * part : (number + 1) * part] = 0.0
+            assert torch.equal(summed(values, part, skipped=(number,)), summed(without, part))
+
+
+def test_small_parameters_are_summed_in_float64():
+    sums = Sums([torch.Size([3, 2])], torch.float32, torch.device("cpu"), 16)
+    inputs, gradients = torch.full((16, 2), 1.0), torch.full((16, 3), 1.0)
+    gradients[0] = 2.0**24
+    piece = Outer(inputs, gradients)
+    sums.add([Sized(Part(0), piece, piece.norms())], [torch.ones(16, dtype=torch.float64)])
+    assert torch.equal(sums.total(), torch.full((6,), 2.0**24 + 15, dtype=torch.float64))
+
+
+def test_the_allowance_covers_what_the_proof_adds_up():
+    blocks, norms = 4 * (STRETCH + 3) * UNIT * BLOCK, 2e-5
+    most_records = 2.0**24
+    float64 = most_records**2 / BLOCK * 2.0**-53
+    assert (1 + norms) * (1 + blocks) - 1 + float64 <= SUM_ALLOWANCE
+    assert SUM_ALLOWANCE + LATTICE_ALLOWANCE == ROUNDING_ALLOWANCE <= 0.0015
+
+
+def test_the_sum_has_one_type_however_many_records_there_are():
+    engine = GradientEngine(nn.Linear(3, 2), nn.CrossEntropyLoss(reduction="none"))
+    for records in (0, 1, 16, 1023, 1024, 1025, 1026):
+        inputs, targets = torch.rand(records, 3), torch.zeros(records, dtype=torch.long)
+        total = engine.clipped_sum(inputs, targets, 1.0)
+        assert (total.dtype, total.shape, total.stride()) == (torch.float64, (8,), (1,))
