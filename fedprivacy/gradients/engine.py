@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from fedprivacy.gradients.admission import Admitted, admitted
 from fedprivacy.gradients.clipping import Clipping, FlatClipping
 from fedprivacy.gradients.fallbacks import Loop
-from fedprivacy.gradients.losses import Loss
+from fedprivacy.gradients.losses import Loss, tried_on_cpu
 from fedprivacy.gradients.parameters import trainable_parameters
 from fedprivacy.gradients.parts import cut, filled, plain
 from fedprivacy.gradients.precision import full_precision
@@ -127,11 +127,12 @@ class GradientEngine:
         kind = (inputs.shape[1:], inputs.dtype, inputs.device, targets.shape[1:], targets.dtype, threads)
         if kind == self._prepared:
             return
+        loss = tried_on_cpu(self._loss) if inputs.is_cuda else self._loss
         with full_precision:
-            probe = made_up_records(inputs, targets, Loop(self.model, self._loss))
+            probe = made_up_records(inputs, targets, Loop(self.model, loss))
             self._admitted = admitted(
                 self.model,
-                self._loss,
+                loss,
                 probe,
                 autocast=self._autocast,
                 views=self._views,

@@ -28,6 +28,21 @@ def checked_losses(losses: Tensor, records: int) -> Tensor:
     return losses
 
 
+def tried_on_cpu(loss: Loss) -> Loss:
+    """The same loss for a GPU: it raises on a label out of range, as on a CPU.
+
+    A kernel on a GPU would stop at such a label, and the process could use the device no more: one record would decide
+    whether the client ever answers again.
+    """
+
+    def tried(outputs: Tensor, targets: Tensor) -> Tensor:
+        if not targets.is_floating_point():
+            loss(outputs.detach().cpu(), targets.cpu())
+        return loss(outputs, targets)
+
+    return tried
+
+
 def gradient_of(loss: Loss) -> Callable[[Tensor, Tensor], Tensor]:
     """The gradient of a loss: (outputs [batch, ...], targets [batch, ...]) -> [batch, ...], each row its record's own.
 

@@ -21,6 +21,8 @@ def embedding(tape: Tape, name: str, layer: nn.Embedding, ids: Tensor) -> Tensor
     shared = tape.shared(name, ids)
     if shared:
         ids = ids.expand(tape.records, -1)
+    if ids.is_cuda:
+        check_range(ids, layer.num_embeddings)
     output = functional.embedding(ids, layer.weight, layer.padding_idx)
     part = tape.part(layer.weight)
     if part is None:
@@ -36,3 +38,13 @@ def embedding(tape: Tape, name: str, layer: nn.Embedding, ids: Tensor) -> Tensor
 
     tape.watch(name, ids, output, (part,), pieces_of)
     return output
+
+
+def check_range(ids: Tensor, rows: int) -> None:
+    """Refuse ids that a table does not have, before a GPU's kernel stops at them for good; a CPU's raises by itself.
+
+    Raises:
+        IndexError: an id is out of range.
+    """
+    if bool(((ids < 0) | (ids >= rows)).any()):
+        raise IndexError("an id is out of range")
