@@ -29,11 +29,40 @@ ENOUGH = 20.0  # seconds of tests for one mutant: of a hundred that run a line, 
 LIMIT = 30.0  # seconds that they may take beyond twice what they take without it
 
 MODULES: dict[str, tuple[str, ...]] = {
-    "fedprivacy/sampling.py": ("tests/test_dpsgd.py", "tests/test_keystream.py", "tests/test_noise.py"),
-    "fedprivacy/mechanisms.py": ("tests/test_dpsgd.py", "tests/test_noise.py", "tests/test_adaptive.py"),
-    "fedprivacy/noise.py": ("tests/test_noise.py",),
-    "fedprivacy/dpsgd.py": ("tests/test_dpsgd.py", "tests/test_adaptive.py", "tests/test_optimizers.py"),
-    "fedprivacy/adaptive.py": ("tests/test_adaptive.py", "tests/flower/test_clipping.py"),
+    "fedprivacy/sampling.py": (
+        "tests/test_sampling.py",
+        "tests/test_dpsgd.py",
+        "tests/test_keystream.py",
+        "tests/test_noise.py",
+        "tests/privacy/test_sampled.py",
+        "tests/privacy/test_noise_added.py",
+    ),
+    "fedprivacy/mechanisms.py": (
+        "tests/test_mechanisms.py",
+        "tests/test_dpsgd.py",
+        "tests/test_noise.py",
+        "tests/test_adaptive.py",
+        "tests/privacy/test_sampled.py",
+        "tests/privacy/test_noise_added.py",
+    ),
+    "fedprivacy/noise.py": (
+        "tests/test_noise.py",
+        "tests/privacy/test_sampled.py",
+        "tests/privacy/test_noise_added.py",
+    ),
+    "fedprivacy/dpsgd.py": (
+        "tests/test_dpsgd.py",
+        "tests/test_adaptive.py",
+        "tests/test_optimizers.py",
+        "tests/privacy/test_sampled.py",
+        "tests/privacy/test_noise_added.py",
+    ),
+    "fedprivacy/adaptive.py": (
+        "tests/test_adaptive.py",
+        "tests/flower/test_clipping.py",
+        "tests/privacy/test_sampled.py",
+        "tests/privacy/test_noise_added.py",
+    ),
     "fedprivacy/gradients/clipping.py": (
         "tests/gradients/test_clipping.py",
         "tests/gradients/test_clipped_sum.py",
@@ -48,8 +77,27 @@ MODULES: dict[str, tuple[str, ...]] = {
         "tests/gradients/test_parameters.py",
         "tests/gradients/test_views.py",
         "tests/gradients/test_program.py",
-        "tests/gradients/test_compiled.py",
+        "tests/gradients/test_summing.py",
+        "tests/gradients/test_invariance.py",
         "tests/test_adaptive.py",
+    ),
+    "fedprivacy/gradients/summing.py": (
+        "tests/gradients/test_attacks.py",
+        "tests/gradients/test_clipped_sum.py",
+        "tests/gradients/test_summing.py",
+        "tests/gradients/test_invariance.py",
+    ),
+    "fedprivacy/gradients/parts.py": (
+        "tests/gradients/test_attacks.py",
+        "tests/gradients/test_clipped_sum.py",
+        "tests/gradients/test_summing.py",
+        "tests/gradients/test_invariance.py",
+    ),
+    "fedprivacy/gradients/invariance.py": (
+        "tests/gradients/test_attacks.py",
+        "tests/gradients/test_clipped_sum.py",
+        "tests/gradients/test_summing.py",
+        "tests/gradients/test_invariance.py",
     ),
     "fedprivacy/accountant.py": (
         "tests/test_accountant.py",
@@ -76,6 +124,11 @@ MODULES: dict[str, tuple[str, ...]] = {
         "tests/flower/test_deployed_rounds.py",
         "tests/flower/test_rounds.py",
         "tests/flower/test_clipping.py",
+    ),
+    "fedprivacy/flower/node.py": (
+        "tests/flower/test_node.py",
+        "tests/flower/test_deployed_client.py",
+        "tests/privacy/test_server_fields.py",
     ),
     "fedprivacy/flower/release.py": (
         "tests/flower/test_release.py",
