@@ -82,6 +82,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "tests/test_adaptive.py",
     ),
     "fedprivacy/gradients/summing.py": (
+        "tests/privacy/test_survivors.py",
         "tests/gradients/test_attacks.py",
         "tests/gradients/test_clipped_sum.py",
         "tests/gradients/test_summing.py",

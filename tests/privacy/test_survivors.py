@@ -1,0 +1,123 @@
+"""What survived when every small bug was planted (`docs/explanation/mutation-table.md`), seen by what it would break.
+
+How a clipped sum rounds, told by a means that notes every product that it is asked for: how many records it adds at
+once, in which type, and into a block of which places.
+"""
+
+from dataclasses import dataclass, field
+
+import pytest
+import torch
+
+from fedprivacy.gradients.parts import cut, sizes_up_to
+from fedprivacy.gradients.pieces import Piece
+from fedprivacy.gradients.summing import Sums
+from fedprivacy.gradients.tape import Part, Sized
+from fedprivacy.mechanisms import SUM_ALLOWANCE
+
+LARGE = torch.Size([4097])
+ROUNDING = 2.0**-24
+"""Of one addition in float32, relative."""
+
+
+@dataclass
+class Blocks:
+    """The products that made each block, as lists of places; one begins where nothing has been added yet."""
+
+    products: list[list[range]] = field(default_factory=list)
+
+    def note(self, out, places):
+        assert out.dtype == torch.float32
+        if not out.any():
+            self.products.append([])
+        self.products[-1].append(places)
+
+    def places(self):
+        return [[place for product in block for place in product] for block in self.products]
+
+
+class Noted(Piece):
+    """Gradients that are their records' weights, in the first entry alone."""
+
+    def __init__(self, first, rows, blocks=None):
+        self._first, self._rows, self._blocks = first, rows, blocks
+
+    def norms(self):
+        return torch.ones(self._rows)
+
+    @property
+    def sources(self):
+        return (self.norms(),)
+
+    def gradients(self):
+        raise NotImplementedError
+
+    def add_weighted_sum(self, weights, out, start=0):
+        if self._blocks is not None:
+            self._blocks.note(out, range(self._first + start, self._first + start + len(weights)))
+        out.view(-1)[0] += weights.sum()
+
+
+def added(sums, first, rows, weight, blocks=None):
+    piece = Noted(first, rows, blocks)
+    sums.add([Sized(Part(0), piece, piece.norms())], [torch.full((rows,), weight, dtype=torch.float64)])
+
+
+def blocks_of(records, sizes):
+    """How a batch of so many records is summed, in parts of these sizes."""
+    blocks, sums = Blocks(), Sums([LARGE], torch.float32, torch.device("cpu"), sizes[0])
+    for part in cut(records, sizes):
+        added(sums, part.start, part.size, 1.0, blocks)
+    assert sums.total()[0] == sum(part.size for part in cut(records, sizes))
+    return blocks
+
+
+@pytest.mark.parametrize("largest", [1, 2, 4, 8, 16, 64, 256])
+def test_the_allowance_covers_the_rounding_of_every_block_that_is_made(largest):
+    """Catches: longer products, more of them in a block, blocks that never end. Two blocks change, each on both sides.
+
+    A product of m records, each no longer than C, is rounded at most m - 1 times, then as often as products follow it.
+    """
+    for block in blocks_of(1000, sizes_up_to(largest)).products:
+        rounded = max(len(product) for product in block) - 1 + len(block)
+        records = sum(len(product) for product in block)
+        assert 4 * rounded * ROUNDING * records <= SUM_ALLOWANCE
+
+
+@pytest.mark.parametrize("largest", [1, 2, 16, 64, 256])
+def test_a_record_s_block_is_known_from_its_place_however_many_there_are(largest):
+    """Catches: blocks by part, or by how many came before. One record more would let all blocks round anew."""
+    sizes = sizes_up_to(largest)
+    whole = blocks_of(1000, sizes).places()
+    block_of = {place: number for number, block in enumerate(whole) for place in block}
+    for records in (1, 15, 16, 17, 127, 128, 129, 255, 256, 257, 500, 750, 999):
+        for number, block in enumerate(blocks_of(records, sizes).places()):
+            assert {block_of[place] for place in block if place < 1000} == {number}
+
+
+@pytest.mark.parametrize("shape", [LARGE, torch.Size([3])], ids=["large", "small"])
+def test_the_sum_of_many_blocks_loses_nothing(shape):
+    """Catches: blocks that are added up in float32: of 100,000 records it forgets whole ones.
+
+    The weight has so few digits that 128 of them add up exactly in float32, and 1,000 times as many do not.
+    """
+    sums, weight, parts = Sums([shape], torch.float32, torch.device("cpu"), 256), 1.0 + 2.0**-16, 400
+    for number in range(parts):
+        added(sums, 256 * number, 256, weight)
+    assert sums.total()[0].item() == parts * 256 * weight
+
+
+@pytest.mark.parametrize("place", [0, 1, 3, 4, 7])
+def test_a_part_that_is_left_out_takes_the_room_of_one_that_counts_nothing(place):
+    """Catches: a part that is skipped and takes no places, or leaves what the block before it held."""
+    generator = torch.Generator().manual_seed(place)
+    weights = torch.rand(8, generator=generator, dtype=torch.float64)
+    skipped, zeros = (Sums([LARGE], torch.float32, torch.device("cpu"), 32) for _ in range(2))
+    for number, weight in enumerate(weights.tolist()):
+        if number == place:
+            skipped.skip(32)
+            added(zeros, 32 * number, 32, 0.0)
+        else:
+            added(skipped, 32 * number, 32, weight)
+            added(zeros, 32 * number, 32, weight)
+    assert torch.equal(skipped.total(), zeros.total())
