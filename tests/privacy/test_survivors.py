@@ -8,12 +8,15 @@ from dataclasses import dataclass, field
 
 import pytest
 import torch
+from torch import nn
 
+from fedprivacy.gradients import GradientEngine
 from fedprivacy.gradients.parts import cut, sizes_up_to
 from fedprivacy.gradients.pieces import Piece
 from fedprivacy.gradients.summing import Sums
 from fedprivacy.gradients.tape import Part, Sized
 from fedprivacy.mechanisms import SUM_ALLOWANCE
+from tests.gradients.oracle import cross_entropy
 
 LARGE = torch.Size([4097])
 ROUNDING = 2.0**-24
@@ -121,3 +124,31 @@ def test_a_part_that_is_left_out_takes_the_room_of_one_that_counts_nothing(place
             added(skipped, 32 * number, 32, weight)
             added(zeros, 32 * number, 32, weight)
     assert torch.equal(skipped.total(), zeros.total())
+
+
+# Records that cannot be computed
+
+
+def some_engine():
+    torch.manual_seed(0)
+    return GradientEngine(nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 3)), cross_entropy)
+
+
+NO_CLASS = 9
+"""A target for which the loss raises."""
+
+
+@pytest.mark.parametrize("bad", [[0], [0, 1, 2], [16], [0, 16], list(range(17))])
+@pytest.mark.parametrize("poison", ["inputs", "targets"])
+def test_a_batch_is_summed_though_a_whole_part_of_it_cannot_be_computed(bad, poison):
+    """Catches: a batch that fails, or a sum that is no number, because of who joined: that shows without any noise."""
+    engine, records = some_engine(), bad[-1] + 1
+    inputs, targets = torch.randn(records, 6), torch.randint(3, (records,))
+    good = torch.tensor([record not in bad for record in range(records)])
+    if poison == "inputs":
+        inputs[~good] = torch.nan
+    else:
+        targets[~good] = NO_CLASS
+    clipped = engine.clip(inputs, targets, 1.0)
+    assert clipped.records == good.sum()
+    assert torch.allclose(clipped.total, engine.clipped_sum(inputs[good], targets[good], 1.0), atol=1e-6)
