@@ -4,7 +4,8 @@ How a clipped sum rounds, told by a means that notes every product that it is as
 once, in which type, and into a block of which places.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -152,3 +153,27 @@ def test_a_batch_is_summed_though_a_whole_part_of_it_cannot_be_computed(bad, poi
     clipped = engine.clip(inputs, targets, 1.0)
     assert clipped.records == good.sum()
     assert torch.allclose(clipped.total, engine.clipped_sum(inputs[good], targets[good], 1.0), atol=1e-6)
+
+
+# Parts
+
+
+@pytest.mark.parametrize("targets", [0, NO_CLASS], ids=["all can be computed", "some cannot"])
+def test_whatever_a_batch_holds_it_is_computed_in_sizes_that_agree_and_as_laid_out_there(targets):
+    """Catches: a part of another size or layout than those in which a record's place was found not to show."""
+    engine, computed = some_engine(), []
+    engine.prepare(torch.randn(1, 6), torch.zeros(1, dtype=torch.long))
+    pieces = engine._admitted.means.pieces
+
+    def noted(inputs, some_targets, kept_bytes):
+        computed.append((inputs, some_targets))
+        return pieces(inputs, some_targets, kept_bytes)
+
+    engine._admitted = replace(engine._admitted, means=SimpleNamespace(pieces=noted))
+    for records in (1, 3, 15, 16, 17, 31, 40, 120, 257, 300):
+        rows, labels = torch.randn(records + 1, 6)[1:], torch.randint(3, (records,))
+        labels[records // 2] = targets
+        engine.clip(rows, labels, 1.0)
+    assert {len(inputs) for inputs, _ in computed} == {len(labels) for _, labels in computed}
+    assert {len(inputs) for inputs, _ in computed} <= set(engine._admitted.sizes)
+    assert all(tensor.is_contiguous() and tensor.data_ptr() % 64 == 0 for pair in computed for tensor in pair)
