@@ -71,6 +71,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "tests/flower/test_clipping.py",
     ),
     "fedprivacy/gradients/engine.py": (
+        "tests/privacy/test_survivors.py",
         "tests/gradients/test_clipped_sum.py",
         "tests/gradients/test_attacks.py",
         "tests/gradients/test_layouts.py",
@@ -89,6 +90,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "tests/gradients/test_invariance.py",
     ),
     "fedprivacy/gradients/parts.py": (
+        "tests/privacy/test_survivors.py",
         "tests/gradients/test_attacks.py",
         "tests/gradients/test_clipped_sum.py",
         "tests/gradients/test_summing.py",

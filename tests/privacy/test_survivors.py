@@ -177,3 +177,43 @@ def test_whatever_a_batch_holds_it_is_computed_in_sizes_that_agree_and_as_laid_o
     assert {len(inputs) for inputs, _ in computed} == {len(labels) for _, labels in computed}
     assert {len(inputs) for inputs, _ in computed} <= set(engine._admitted.sizes)
     assert all(tensor.is_contiguous() and tensor.data_ptr() % 64 == 0 for pair in computed for tensor in pair)
+
+
+def test_rows_of_padding_are_no_records():
+    """Catches: padding that counts, whose gradient nobody asked for."""
+    engine, inputs, targets = some_engine(), torch.randn(6, 6), torch.randint(3, (6,))
+    mask = torch.tensor([True, False, True, False, False, True])
+    clipped = engine.clip(inputs, targets, 1.0, mask)
+    assert clipped.records == 3
+    assert torch.equal(clipped.total, engine.clipped_sum(inputs[mask], targets[mask], 1.0))
+
+
+# What was chosen for other records
+
+FLOATS, OTHERS = torch.rand(4, 2, 3), torch.rand(4, 2, 3)
+
+
+def any_loss(outputs, targets):
+    return outputs.square().flatten(1).sum(1) + 0.0 * targets.flatten(1).sum(1)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "targets"),
+    [
+        (FLOATS[:, :1], OTHERS),
+        (FLOATS.view(4, 1, 2, 3), OTHERS),
+        (FLOATS, OTHERS.view(4, 6)),
+        (FLOATS, OTHERS[:, :1]),
+        (FLOATS, OTHERS[:, :, :1]),
+        (FLOATS, OTHERS.long()),
+    ],
+)
+def test_means_are_judged_anew_on_records_of_another_shape_or_type(inputs, targets):
+    """Catches: sizes in which a record's place does not show, taken over for records for which they were not tried."""
+    engine = GradientEngine(nn.Linear(3, 2), any_loss)
+    engine.prepare(FLOATS, OTHERS)
+    before = engine._admitted
+    engine.prepare(FLOATS[:1], OTHERS[:1])
+    assert engine._admitted is before
+    engine.prepare(inputs, targets)
+    assert engine._admitted is not before
