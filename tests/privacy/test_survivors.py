@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedprivacy.gradients import GradientEngine
+from fedprivacy.gradients import GradientEngine, PerLayerClipping
 from fedprivacy.gradients.parts import cut, sizes_up_to
 from fedprivacy.gradients.pieces import Piece
 from fedprivacy.gradients.summing import Sums
@@ -217,3 +217,38 @@ def test_means_are_judged_anew_on_records_of_another_shape_or_type(inputs, targe
     assert engine._admitted is before
     engine.prepare(inputs, targets)
     assert engine._admitted is not before
+
+
+class TwoSides(nn.Module):
+    """Two layers, whose gradients are the left and the right half of a record."""
+
+    def __init__(self):
+        super().__init__()
+        self.left, self.right = nn.Linear(3, 1, bias=False), nn.Linear(3, 1, bias=False)
+
+    def forward(self, x):
+        return self.left(x[:, :3]) + self.right(x[:, 3:])
+
+
+@pytest.mark.parametrize("side", [slice(0, 3), slice(3, 6)], ids=["first layer", "second layer"])
+def test_a_record_counts_nothing_where_any_layer_s_gradient_is_not_finite(side):
+    """Catches: a look at the first layer alone. One record would then make the whole sum no number."""
+    engine = GradientEngine(TwoSides(), lambda outputs, _: outputs[:, 0], PerLayerClipping())
+    inputs, targets = torch.rand(4, 6), torch.zeros(4)
+    inputs[1, side] = torch.inf
+    kept = torch.tensor([0, 2, 3])
+    clipped = engine.clip(inputs, targets, 1.0)
+    assert clipped.records == 3
+    assert torch.allclose(clipped.total, engine.clipped_sum(inputs[kept], targets[kept], 1.0), atol=1e-6)
+
+
+def test_equal_views_of_a_record_count_like_the_record_whatever_the_shape_of_its_target():
+    """Catches: views that are compared with another record's target."""
+    torch.manual_seed(0)
+    model, inputs, targets = nn.Linear(6, 2), torch.randn(5, 6), torch.randn(5, 2)
+
+    def loss(outputs, wanted):
+        return (outputs - wanted).square().sum(1)
+
+    twice = GradientEngine(model, loss, views=2).clipped_sum(inputs.unsqueeze(1).expand(5, 2, 6), targets, 1.0)
+    assert torch.allclose(twice, GradientEngine(model, loss).clipped_sum(inputs, targets, 1.0), atol=1e-5)
