@@ -10,7 +10,7 @@ from torch import nn
 
 from fedprivacy.dpsgd import DPSGD, Shard
 from fedprivacy.events import PoissonSampledGaussian
-from fedprivacy.gradients import GradientEngine
+from fedprivacy.gradients import GradientEngine, flat_parameters
 from fedprivacy.keystream import Keystream, Position
 from fedprivacy.mechanisms import SampledGaussianSum
 from fedprivacy.optimizers import SGD, Adam
@@ -108,12 +108,16 @@ def test_neighbouring_shards_differ_in_one_step_by_at_most_c_over_the_divisor():
 
 
 def test_momentum_and_proximal_term_are_post_processing_of_the_same_releases():
-    plain = sgd().train(engine(), blank(5), steps=2, round=1, keystream=KEY)
-    first = flat(sgd().train(engine(), blank(5), steps=1, round=1, keystream=KEY))
-    with_momentum = sgd(optimizer=SGD(1.0, 0.5)).train(engine(), blank(5), steps=2, round=1, keystream=KEY)
-    assert torch.allclose(flat(with_momentum), flat(plain) + 0.5 * first, atol=1e-5)
-    proximal = sgd(proximal_mu=0.25).train(engine(), blank(5), steps=2, round=1, keystream=KEY)
-    assert torch.allclose(flat(proximal), flat(plain) - 0.25 * first, atol=1e-5)
+    def trained(steps, **options):
+        """How far that many steps go from a model whose weights are not zero."""
+        model = linear()
+        nn.init.ones_(model.weight)
+        start = flat_parameters(model)
+        return flat(sgd(**options).train(engine(model), blank(5), steps=steps, round=1, keystream=KEY)) - start
+
+    first, plain = trained(1), trained(2)
+    assert torch.allclose(trained(2, optimizer=SGD(1.0, 0.5)), plain + 0.5 * first, atol=1e-5)
+    assert torch.allclose(trained(2, proximal_mu=0.25), plain - 0.25 * first, atol=1e-5)
 
 
 class Recording:

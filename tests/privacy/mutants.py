@@ -66,6 +66,7 @@ ACCOUNTANT = "tests/test_accountant.py"
 SUM = "tests/gradients/test_clipped_sum.py"
 CLIPPING = "tests/gradients/test_clipping.py"
 ADAPTIVE = "tests/test_adaptive.py"
+SURVIVORS = "tests/privacy/test_survivors.py"
 
 MUTANTS: tuple[Mutant, ...] = (
     # The client's guard.
@@ -336,6 +337,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/test_keystream.py::test_poisson_sampling_is_binomial_and_independent_between_records",),
     ),
     Mutant(
+        "a batch comes in the order of the shard, so that one record less rounds all blocks of the sum anew",
+        "fedprivacy/sampling.py",
+        'return joined[np.argsort(words[joined], kind="stable")]',
+        "return joined",
+        ("tests/test_sampling.py::test_every_order_of_a_batch_is_equally_likely[0.6]",),
+    ),
+    Mutant(
         "half of the noise is added",
         "fedprivacy/mechanisms.py",
         "scale = self.event.noise_multiplier",
@@ -405,6 +413,42 @@ MUTANTS: tuple[Mutant, ...] = (
         "usable = finite if usable is None else finite & usable",
         "usable = usable",
         (f"{SUM}::test_a_record_without_a_finite_gradient_contributes_zero",),
+    ),
+    Mutant(
+        "the copies that fill the last part up are taken for records",
+        "fedprivacy/gradients/parts.py",
+        "Part(start, min(start + size, records), size)",
+        "Part(start, start + size, size)",
+        (f"{SUM}::test_equals_the_per_record_loop",),
+    ),
+    # The sum.
+    Mutant(
+        "a part in which nobody counts takes no room, so that one record rounds all later blocks anew",
+        "fedprivacy/gradients/summing.py",
+        "        self._begin()\n        self._advance(rows)\n",
+        "        pass\n",
+        (f"{SURVIVORS}::test_a_part_that_is_left_out_takes_the_room_of_one_that_counts_nothing",),
+    ),
+    Mutant(
+        "a block of the sum never ends, and float32 holds it all",
+        "fedprivacy/gradients/summing.py",
+        "if self._held >= self._block_rows:",
+        "if False:",
+        (f"{SURVIVORS}::test_the_allowance_covers_the_rounding_of_every_block_that_is_made[256]",),
+    ),
+    Mutant(
+        "the blocks are added up in float32",
+        "fedprivacy/gradients/summing.py",
+        "dtype=torch.float64, device=device)",
+        "dtype=torch.float32, device=device)",
+        (f"{SURVIVORS}::test_the_sum_of_many_blocks_loses_nothing",),
+    ),
+    Mutant(
+        "a product adds four times as many records as the allowance has room for",
+        "fedprivacy/gradients/summing.py",
+        "STRETCH = 32",
+        "STRETCH = 128",
+        (f"{SURVIVORS}::test_the_allowance_covers_the_rounding_of_every_block_that_is_made[256]",),
     ),
     # Clipping.
     Mutant(
