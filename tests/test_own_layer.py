@@ -22,7 +22,7 @@ def test_the_how_to_runs_as_written(capsys):
         rules.register_rule(names["Gate"], rule)
         with_rule = total(names, records, targets)
         rows = [len(call.args[1]) for call in rule.call_args_list]
-        assert rows[:2] == [3, 5] and rows[-1] == 16  # the two probes, at last the records in a part of sixteen rows
+        assert rows[:2] == [3, 5] and rows[-1] == 32  # the two probes, at last the records in a part of 32 rows
     assert rules.rule_for(names["Gate"](8)) is None
     assert torch.allclose(with_rule, total(names, records, targets), atol=1e-6)
 

@@ -21,9 +21,9 @@ from fedprivacy.gradients.fallbacks import Loop, Vectorised
 from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.losses import Loss
 from fedprivacy.gradients.parameters import trainable_parameters
-from fedprivacy.gradients.parts import sizes_up_to
+from fedprivacy.gradients.parts import WHOLE, sizes_up_to
 from fedprivacy.gradients.program import Program
-from fedprivacy.gradients.selfcheck import PROBES, Means, check_against_loop, check_nearby
+from fedprivacy.gradients.selfcheck import PROBES, DisagreementError, Means, check_against_loop, check_nearby
 
 log = logging.getLogger(__name__)
 
@@ -94,7 +94,7 @@ def admitted(
                 exact = BookKeeping(model, loss)
                 check_against_loop(exact, loop, shapes, probe)
             check_nearby(exact, loop, model, shapes, probe)
-            return _in_portions(means, model, probe, views, max_memory)
+            return _in_portions(means, model, probe, views, max_memory, autocast)
         except (InPlaceError, LossShapeError):
             raise
         except Exception as reason:
@@ -106,7 +106,12 @@ def admitted(
 
 
 def _in_portions(
-    means: Means, model: nn.Module, probe: tuple[Tensor, Tensor], views: int, max_memory: int | None
+    means: Means,
+    model: nn.Module,
+    probe: tuple[Tensor, Tensor],
+    views: int,
+    max_memory: int | None,
+    autocast: torch.dtype | None,
 ) -> Admitted:
     """The means with the sizes of parts in which it keeps records apart.
 
@@ -117,10 +122,16 @@ def _in_portions(
     pieces = means.pieces(*probe, PROBES * kept_bytes // _LEAST_PART)
     held = probe[0].nbytes + means.held_bytes + sum(sized.piece.kept_bytes for sized in pieces)
     each = held // PROBES + 1
-    sizes = sizes_up_to(_fastest(each * views, max_memory, on_gpu=probe[0].is_cuda))
+    largest = _fastest(each * views, max_memory, on_gpu=probe[0].is_cuda)
     if isinstance(means, Loop):  # a record alone has no company that could show
-        return Admitted(means, sizes[-1:], kept_bytes)
-    agreeing = sizes_that_agree(means, model, probe, [size * views for size in sizes], kept_bytes)
+        return Admitted(means, (min(largest, WHOLE),), kept_bytes)
+    sizes = sizes_up_to(largest, WHOLE if autocast is None else 2 * WHOLE)
+    try:
+        agreeing = sizes_that_agree(means, model, probe, [size * views for size in sizes], kept_bytes)
+    except DisagreementError:
+        if largest >= WHOLE or views > 1:
+            raise
+        return Admitted(means, (1,), kept_bytes)  # too large for parts that are alike: one after the other
     return Admitted(means, tuple(rows // views for rows in agreeing), kept_bytes)
 
 

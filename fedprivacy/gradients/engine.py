@@ -12,7 +12,7 @@ from fedprivacy.gradients.admission import Admitted, admitted
 from fedprivacy.gradients.clipping import Clipping, FlatClipping
 from fedprivacy.gradients.fallbacks import Loop
 from fedprivacy.gradients.losses import Loss, tried_on_cpu
-from fedprivacy.gradients.parameters import trainable_parameters
+from fedprivacy.gradients.parameters import restored, trainable_parameters
 from fedprivacy.gradients.parts import cut, filled, plain
 from fedprivacy.gradients.precision import full_precision
 from fedprivacy.gradients.selfcheck import made_up_records
@@ -103,6 +103,7 @@ class GradientEngine:
         self._shapes = [p.shape for p in trained.values()]
         self._dtype = reduce(torch.promote_types, (p.dtype for p in trained.values()), torch.float32)
         self._groups = self._clipping.groups(list(trained))
+        self._public = [p.clone() for p in trained.values()]
         self._prepared: tuple[object, ...] = ()
         self._admitted = Admitted(Loop(model, loss), (1,), 0)
 
@@ -113,6 +114,9 @@ class GradientEngine:
 
     def prepare(self, inputs: Tensor, targets: Tensor) -> None:
         """Choose the means for records of this shape and type, on made-up records alone; done once.
+
+        The model has the parameters with which the engine was made for this long: others may be a server's, which could
+        hide from the choice what it does to records.
 
         Args:
             inputs: shape [any, ...], a view of a record in each row; no value is read.
@@ -128,7 +132,9 @@ class GradientEngine:
         if kind == self._prepared:
             return
         loss = tried_on_cpu(self._loss) if inputs.is_cuda else self._loss
-        with full_precision:
+        with full_precision, restored(self.model) as parameters:
+            for p, values in zip(parameters, self._public, strict=True):
+                p.data.copy_(values)
             probe = made_up_records(inputs, targets, Loop(self.model, loss))
             self._admitted = admitted(
                 self.model,

@@ -14,13 +14,16 @@ it computes of the others tells nothing, for a wrong gradient is clipped by its 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
 
-from fedprivacy.gradients.parts import plain
+from fedprivacy.gradients.parameters import restored
+from fedprivacy.gradients.parts import WHOLE, plain
 from fedprivacy.gradients.selfcheck import DisagreementError, Means
 from fedprivacy.gradients.tape import Sized
 
@@ -29,6 +32,9 @@ _EXTREMES = (math.nan, math.inf, -1e30, 1e-40, 0.0)
 
 _WIDEST = 20
 """Records differ by up to 2 to this power in size, parameters by a third of it, up and down."""
+
+_SHARE = 32768
+"""Elements at least that a thread of torch takes."""
 
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -53,11 +59,13 @@ def sizes_that_agree(
         Exception: what the means raises on records like the made-up ones.
     """
     agreeing, seen = list(sizes), False
-    for seed, wide in enumerate((False, True)):
+    for seed, wide in enumerate((False, True, False)):
         generator = torch.Generator().manual_seed(seed)
-        with _hostile_parameters(model, generator, wide=wide):
+        with restored(model) as trained:
+            _make_hostile(trained, generator, wide=wide)
             records = _hostile_records(*probe, sizes[0], generator, wide=wide)
-            whole = means.pieces(*records, kept_bytes)
+            with _NothingLeftOver(sizes[0]):
+                whole = means.pieces(*records, kept_bytes)
             for rows, company in _arrangements(sizes[0], generator):
                 moved = means.pieces(*_arranged(*records, rows, company), kept_bytes)
                 if not _same(whole, rows[~company], moved, (~company).nonzero().squeeze(1)):
@@ -70,16 +78,20 @@ def sizes_that_agree(
 
 
 def _agrees(means: Means, records: tuple[Tensor, Tensor], whole: list[Sized], size: int, kept_bytes: int) -> bool:
-    """Whether the first records have the same gradients, and the same sum, in a part of another size."""
-    rows = torch.arange(size)
+    """Whether all records have the same gradients in parts of another size."""
     if size == len(records[0]):
         return True
-    inputs, targets = (plain(rows[:size]) for rows in records)
-    try:
-        fewer = means.pieces(inputs, targets, kept_bytes)
-    except Exception:  # a size that cannot be computed is none
-        return False
-    return _same(whole, rows, fewer, rows)
+    for start in range(0, len(records[0]), size):
+        rows = torch.arange(start, start + size)
+        inputs, targets = (plain(tensor[rows]) for tensor in records)
+        try:
+            with _NothingLeftOver(size):
+                fewer = means.pieces(inputs, targets, kept_bytes)
+        except Exception:  # a size that cannot be computed is none
+            return False
+        if not _same(whole, rows, fewer, torch.arange(size)):
+            return False
+    return True
 
 
 def _same(ones: list[Sized], of: Tensor, others: list[Sized], are: Tensor) -> bool:
@@ -101,6 +113,35 @@ def _equal(ones: Tensor, others: Tensor) -> bool:
     bits = _BITS[ones.element_size()]
     same = ones.contiguous().view(bits) == others.contiguous().view(bits)
     return bool((same | (ones.isnan() & others.isnan())).all())
+
+
+class _NothingLeftOver(TorchDispatchMode):
+    """For the length of a computation, refuses tensors of rows at whose end, or at the end of a thread's share of them,
+    elements are left over for another code: in a part that is too small to rule that out, or among threads."""
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._rows, self._threads = rows, torch.get_num_threads()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run one operation.
+
+        Raises:
+            DisagreementError: its result would leave elements over.
+        """
+        result = func(*args, **(kwargs or {}))
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor) and tensor.is_floating_point() and not self._fits(tensor.numel()):
+                raise DisagreementError(f"{func} leaves elements over in a part of {self._rows} rows")
+        return result
+
+    def _fits(self, elements: int) -> bool:
+        if elements < WHOLE or elements % self._rows:  # as short as that, all are left over; and others are of no rows
+            return True
+        shares = min(self._threads, -(-elements // _SHARE))
+        return elements % WHOLE == 0 and -(-elements // shares) % WHOLE == 0
 
 
 def _alive(whole: list[Sized]) -> bool:
@@ -151,26 +192,16 @@ def _hostile_rows(probe: Tensor, count: int, generator: torch.Generator, *, wide
     return rows.to(probe)
 
 
-@contextmanager
-def _hostile_parameters(model: nn.Module, generator: torch.Generator, *, wide: bool) -> Iterator[None]:
-    """The trained parameters are others, and afterwards what they were, where they were.
+def _make_hostile(trained: list[nn.Parameter], generator: torch.Generator, *, wide: bool) -> None:
+    """Give the trained parameters values that keep numbers alive from layer to layer.
 
-    They keep numbers alive from layer to layer; if `wide`, single weights are up to 2^6 times as large, or as small,
-    and they lie in one vector, as in training: their addresses are of other kinds.
+    If `wide`, single weights are up to 2^6 times as large, or as small, and they lie in one vector, as in training:
+    their addresses are of other kinds.
     """
-    trained = [p for p in model.parameters() if p.requires_grad]
-    own = [p.data for p in trained]
-    kept = [values.clone() for values in own]
-    try:
-        if wide:
-            nn.utils.vector_to_parameters(torch.cat([values.flatten() for values in own]), trained)
-        for p in trained:
-            p.data.copy_(_hostile_values(p, generator, wide=wide))
-        yield
-    finally:
-        for p, values, before in zip(trained, own, kept, strict=True):
-            p.data = values
-            values.copy_(before)
+    if wide:
+        nn.utils.vector_to_parameters(torch.cat([p.data.flatten() for p in trained]), trained)
+    for p in trained:
+        p.data.copy_(_hostile_values(p, generator, wide=wide))
 
 
 def _hostile_values(parameter: Tensor, generator: torch.Generator, *, wide: bool) -> Tensor:

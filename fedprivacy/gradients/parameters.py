@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 import torch
 from torch import Tensor, nn
 
@@ -20,3 +23,17 @@ def split_flat(flat: Tensor, shapes: list[torch.Size]) -> list[Tensor]:
     """Views of a flat vector of shape [d], one for each parameter's shape, in order."""
     parts = torch.split_with_sizes(flat, [shape.numel() for shape in shapes])
     return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+
+@contextmanager
+def restored(model: nn.Module) -> Iterator[list[nn.Parameter]]:
+    """The trained parameters, to be changed for a while: afterwards they are what they were, where they were."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    own = [p.data for p in trained]
+    kept = [values.clone() for values in own]
+    try:
+        yield trained
+    finally:
+        for p, values, before in zip(trained, own, kept, strict=True):
+            p.data = values
+            values.copy_(before)

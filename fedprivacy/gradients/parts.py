@@ -12,8 +12,9 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-LEAST_SIZE = 16
-"""Rows of the smallest part of a batch that is cut into several sizes: a processor's vectors hold so many numbers."""
+WHOLE = 32
+"""Elements that an elementwise kernel takes at a time, two of a processor's longest vectors: what is left over at the
+end of a tensor goes through other code. So many rows leave nothing over, however wide they are."""
 
 _ROOM = 1.25
 """A part may have so many times the rows that are left, where smaller ones would take more turns."""
@@ -36,10 +37,10 @@ class Part(NamedTuple):
     size: int
 
 
-def sizes_up_to(largest: int) -> tuple[int, ...]:
-    """The sizes that parts may have, the largest first: a power of two and its halves down to `LEAST_SIZE`."""
+def sizes_up_to(largest: int, least: int = WHOLE) -> tuple[int, ...]:
+    """The sizes that parts may have, the largest first: a power of two and its halves down to `least`."""
     sizes = [largest]
-    while sizes[-1] > LEAST_SIZE:
+    while sizes[-1] > least:
         sizes.append(sizes[-1] // 2)
     return tuple(sizes)
 

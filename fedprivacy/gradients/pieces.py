@@ -33,6 +33,9 @@ _CHUNK_BYTES = 16 * 2**20
 _LONGEST_CHUNK = 32
 """Records that are written at a time at most: no more than are summed at a time (`fedprivacy.gradients.summing`)."""
 
+_UNIT64 = 2.0**-52
+"""Twice the relative rounding of one operation in float64."""
+
 _LONGEST_FACTOR = 2.0**64
 """With a longer factor a gradient counts as not finite: scaled down, the other factor would lose digits in float32."""
 
@@ -47,7 +50,11 @@ class Piece(ABC):
 
     @abstractmethod
     def norms(self) -> Tensor:
-        """Euclidean norm of each record's gradient, shape [batch], float32 or float64, right to 2e-5."""
+        """Euclidean norm of each record's gradient, shape [batch], float32 or float64.
+
+        Never below (1 - 2e-5) times the norm of what `add_weighted_sum` adds, and above it by more only where terms
+        cancel: the clip relies on it.
+        """
 
     @abstractmethod
     def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
@@ -201,8 +208,9 @@ class Gram(Piece):
 
     The squared norm of sum_t g_t a_t^T is sum_st <a_s, a_t> <g_s, g_t>. In float32 that cancels to nothing where the
     inputs share a large offset and the output gradients sum to almost zero, and a norm of nothing is never clipped.
-    Here norms and sums are float64, which holds the products of float32 numbers exactly: a sum over positions that
-    cancel is off by the rounding of what cancels, which float32 has too much of.
+    Here norms and sums are float64, which holds the products of float32 numbers exactly. But a squared norm cancels
+    twice as deep as the sum does, to nothing in float64 too. So the largest error that its computation can have is
+    added: where terms cancel the norm is too large, and never too small.
     """
 
     def __init__(self, inputs: Tensor, output_gradients: Tensor) -> None:
@@ -218,6 +226,9 @@ class Gram(Piece):
         inputs, grads = self.sources
         gram = torch.bmm(inputs, inputs.transpose(1, 2)).mul_(torch.bmm(grads, grads.transpose(1, 2)))
         squared = gram.sum((1, 2)).clamp_(min=0.0)
+        terms = inputs.shape[2] + grads.shape[2] + inputs.shape[1] ** 2 + 4  # of the longest chain of roundings
+        uncancelled = (inputs.norm(dim=2) * grads.norm(dim=2)).sum(1).square_()
+        squared.add_(uncancelled, alpha=terms * _UNIT64)
         one, other = inputs.square().sum((1, 2)), grads.square().sum((1, 2))
         return squared.masked_fill_(torch.maximum(one, other) > _LONGEST_FACTOR**2, torch.inf).sqrt_()
 

@@ -7,8 +7,6 @@ that does not count the records, a parameter that is used behind a layer's back,
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Protocol
 
 import torch
@@ -16,7 +14,7 @@ from torch import Tensor, nn
 
 from fedprivacy.gradients.errors import LossShapeError
 from fedprivacy.gradients.fallbacks import Loop
-from fedprivacy.gradients.parameters import split_flat
+from fedprivacy.gradients.parameters import restored, split_flat
 from fedprivacy.gradients.tape import Sized
 
 PROBES = 3
@@ -116,7 +114,9 @@ def check_nearby(
         DisagreementError: names the largest relative difference.
         Exception: what the means itself raises.
     """
-    with _nudged(model):
+    with restored(model) as trained:
+        for p in trained:
+            p.data.add_(nudge(p.data))
         try:
             nearby = _reordered(*probe)
             sized = loop.pieces(*nearby, kept_bytes=0)
@@ -124,20 +124,6 @@ def check_nearby(
             return
         if all(bool(one.norms.isfinite().all()) for one in sized):
             check_against_loop(means, loop, shapes, nearby)
-
-
-@contextmanager
-def _nudged(model: nn.Module) -> Iterator[None]:
-    """The trained parameters are others nearby: changed where they lie, and without a trace afterwards."""
-    moved = [p.data for p in model.parameters() if p.requires_grad]
-    kept = [values.clone() for values in moved]
-    try:
-        for values in moved:
-            values.add_(nudge(values))
-        yield
-    finally:
-        for values, before in zip(moved, kept, strict=True):
-            values.copy_(before)
 
 
 def nudge(parameter: Tensor) -> Tensor:

@@ -7,7 +7,6 @@ import torch
 from torch import nn
 
 from fedprivacy.gradients import GradientEngine, products
-from fedprivacy.gradients.fallbacks import Loop
 from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.parts import cut, filled, plain, sizes_up_to
 from fedprivacy.gradients.pieces import Written
@@ -16,7 +15,7 @@ from fedprivacy.gradients.selfcheck import DisagreementError
 from fedprivacy.gradients.tape import Part, Sized
 from tests.gradients.oracle import cross_entropy
 
-SIZES = (64, 32, 16)
+SIZES = (128, 64, 32)
 KEPT = 2**30
 
 
@@ -83,8 +82,47 @@ def test_a_last_bit_that_depends_on_extreme_company_is_enough(strange):
 
 
 def test_sizes_in_which_a_last_bit_differs_are_not_used():
-    assert agreeing(lambda inputs: torch.full((len(inputs),), len(inputs) == 16)) == (64, 32)
-    assert agreeing(lambda inputs: torch.full((len(inputs),), len(inputs) == 64)) == (64,)
+    assert agreeing(lambda inputs: torch.full((len(inputs),), len(inputs) == 32)) == (128, 64)
+    assert agreeing(lambda inputs: torch.full((len(inputs),), len(inputs) == 128)) == (128,)
+
+
+@pytest.mark.parametrize("start", [0, 32, 64, 96])
+def test_one_last_bit_of_one_record_in_a_smaller_part_is_enough(start):
+    records = []
+
+    def first_of_a_window(inputs):
+        if len(inputs) == 128 and not records:
+            records.append(inputs[start])
+        found = torch.zeros(len(inputs), dtype=torch.bool)
+        if len(inputs) == 32:
+            found[0] = torch.equal(inputs[0], records[0])
+        return found
+
+    assert agreeing(first_of_a_window) == (128, 64)
+
+
+@pytest.mark.parametrize("rows", [2, 4, 8, 16])
+def test_parts_that_leave_elements_over_for_other_code_are_not_used(rows):
+    """Seven units in 16 rows are 112 numbers: three vectors of 32, and 16 that are computed one by one."""
+    torch.manual_seed(0)
+    for width, fits in ((7, False), (16, True)):
+        net = nn.Sequential(nn.Linear(6, width), nn.Sigmoid(), nn.Linear(width, 16))
+        engine = GradientEngine(net, cross_entropy, max_memory=4096)
+        engine.prepare(*PROBE)
+        assert engine._admitted.sizes[0] in ({1} if not fits else {1, 2, 4, 8, 16})
+        if fits and rows * width % 32 == 0:
+            assert sizes_that_agree(Program(net, cross_entropy), net, PROBE, (rows,), KEPT) == (rows,)
+        elif rows * width > 32:
+            with pytest.raises(DisagreementError, match="over"):
+                sizes_that_agree(Program(net, cross_entropy), net, PROBE, (rows,), KEPT)
+
+
+def test_threads_that_share_a_tensor_unevenly_are_noticed(monkeypatch):
+    net = nn.Sequential(nn.Linear(6, 301), nn.Sigmoid(), nn.Linear(301, 3))
+    assert sizes_that_agree(Program(net, cross_entropy), net, PROBE, (256,), KEPT) == (256,)
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 3)
+    with pytest.raises(DisagreementError, match="over"):
+        sizes_that_agree(Program(net, cross_entropy), net, PROBE, (256,), KEPT)
 
 
 def test_means_that_show_no_gradient_are_not_judged_by_nothing():
@@ -123,13 +161,14 @@ def test_the_means_are_chosen_anew_for_another_number_of_threads(monkeypatch):
 
 def test_the_server_s_parameters_have_no_say_in_the_choice():
     """Under them all units may be dead on made-up records, and alive on real ones."""
-    chosen = []
     for fill in (0.0, 1e30, math.nan):
         net = model()
+        engine = GradientEngine(net, cross_entropy)
         for parameter in net.parameters():
             nn.init.constant_(parameter, fill)
-        chosen.append(sizes_that_agree(Loop(net, cross_entropy), net, PROBE, (16,), KEPT))
-    assert chosen == [(16,)] * 3
+        engine.prepare(*PROBE)
+        assert engine.means == "program"
+        assert all(torch.equal(p.nan_to_num(7.0), torch.full_like(p, fill).nan_to_num(7.0)) for p in net.parameters())
 
 
 # Products

@@ -160,7 +160,7 @@ def test_a_right_rule_of_ones_own_is_used():
     with mock.patch.dict(rules._RULES):
         register_rule(Scale, gradients)
         check_every_clipping(scaled(Scale(5)), *batch_of(7, 4))
-    assert 16 in calls, "rows of the part that holds the batch of seven"
+    assert 32 in calls, "rows of the part that holds the batch of seven"
 
 
 def test_a_wrong_rule_of_ones_own_is_refused():

@@ -77,10 +77,24 @@ def test_a_norm_survives_cancellation(offset, spread):
     grads -= grads.mean(1, keepdim=True)
     piece, clipping_norm = Gram(inputs, grads), 1.0
     exact = torch.einsum("btp,btd->bpd", grads.double(), inputs.double()).flatten(1).norm(dim=1)
-    assert torch.allclose(piece.norms().double(), exact, rtol=1e-4)
+    assert (piece.norms() >= exact * (1 - 1e-5)).all(), "or a record counts for more than C"
+    assert (piece.norms() <= exact * (1.2 if spread == 1e-4 else 1 + 1e-4)).all()
     scales = clipping_norm / piece.norms()
     for record in range(64):
         assert alone(piece, record, scales[record], (30, 20)).norm() <= clipping_norm * (1 + 1e-4)
+
+
+@pytest.mark.parametrize("depth", range(10, 60, 2))
+@pytest.mark.parametrize("size", [2.0**-20, 1.0, 2.0**20])
+def test_what_cancels_deeper_than_float64_reaches_is_clipped_all_the_same(depth, size):
+    """Two positions whose terms differ by 2^-depth: the squared norm is lost where the sum is not."""
+    inputs, grads = torch.zeros(1, 2, 64), torch.zeros(1, 2, 64)
+    inputs[:, :, 0], inputs[0, 0, 1], inputs[0, 1, 1] = 1.0, 2.0**-depth, -(2.0**-depth)
+    grads[0, 0, :], grads[0, 1, :] = size, -size
+    piece = Gram(inputs, grads)
+    summed = alone(piece, 0, torch.tensor(1.0), (64, 64)).norm()
+    assert summed > 0
+    assert piece.norms()[0] >= summed * (1 - 1e-5)
 
 
 class Pooled(nn.Module):
@@ -109,7 +123,7 @@ def test_no_record_outweighs_c_by_cancellation(offset):
         for record in range(16):
             result = private.clipped_sum(inputs[record, None], targets[record, None], clipping_norm)
             assert result.double().norm() <= clipping_norm * (1 + 1e-4)
-            assert result.double().norm() >= clipping_norm * (1 - 1e-4)
+            assert result.double().norm() >= clipping_norm * 0.99
     assert gram.called
     assert private.means == "book-keeping"
 
