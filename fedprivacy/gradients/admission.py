@@ -94,7 +94,7 @@ def admitted(
                 exact = BookKeeping(model, loss)
                 check_against_loop(exact, loop, shapes, probe)
             check_nearby(exact, loop, model, shapes, probe)
-            return _in_portions(means, model, probe, views, max_memory, autocast)
+            return _in_portions(means, model, probe, views=views, max_memory=max_memory, autocast=autocast)
         except (InPlaceError, LossShapeError):
             raise
         except Exception as reason:
@@ -109,6 +109,7 @@ def _in_portions(
     means: Means,
     model: nn.Module,
     probe: tuple[Tensor, Tensor],
+    *,
     views: int,
     max_memory: int | None,
     autocast: torch.dtype | None,
