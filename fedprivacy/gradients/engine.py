@@ -160,7 +160,8 @@ class GradientEngine:
             inputs: the batch, shape [batch, ...]; may be empty.
             targets: shape [batch, ...].
             clipping_norm: C.
-            mask: which rows are records and not padding, shape [batch], bool; None: all.
+            mask: which rows are records and not padding, shape [batch], bool; None: all. The guarantee compares batches
+                whose masked rows are left out first.
 
         Returns:
             Shape [d], float64, all trainable parameters' gradients flattened and joined in the order of
