@@ -2,7 +2,22 @@
 
 import pytest
 
+from fedprivacy.deploy.keys import write_client_key
+from tests.flower.asked import node_of
+
 
 @pytest.fixture
 def ledger_url(tmp_path):
     return f"sqlite:///{tmp_path / 'ledger.db'}"
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory):
+    """A client's key, as a SuperNode has it."""
+    return write_client_key(tmp_path_factory.mktemp("keys"), "hospital")
+
+
+@pytest.fixture
+def node(tmp_path, keys):
+    """A data owner's node configuration."""
+    return node_of(tmp_path, keys.private_key)

@@ -11,7 +11,6 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from typer.testing import CliRunner
 
 from fedprivacy import signing
-from fedprivacy.deploy.keys import write_client_key
 from fedprivacy.dpsgd import DPSGD
 from fedprivacy.events import NeighbouringRelation
 from fedprivacy.flower import InProcessGrid, private_client
@@ -25,7 +24,7 @@ from fedprivacy.odometer import AlreadyChargedError
 from fedprivacy.odometer.cli import odometer_app
 from fedprivacy.signing import server_public_key, signed_by_client
 from fedprivacy.tasks import Shard
-from tests.flower.asked import STRANGER, a_grant, code, enrol, node_of, spent, train
+from tests.flower.asked import STRANGER, a_grant, code, enrol, spent, train
 from tests.flower.blobs import Blobs
 
 
@@ -39,17 +38,6 @@ class Renamed(Blobs):
 def identity():
     """Flower's messages read the identity of the process, which a grid sets."""
     InProcessGrid(private_client(), 1, {})
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory):
-    """A client's key, as a SuperNode has it."""
-    return write_client_key(tmp_path_factory.mktemp("keys"), "hospital")
-
-
-@pytest.fixture
-def node(tmp_path, keys):
-    return node_of(tmp_path, keys.private_key)
 
 
 def weights(reply):

@@ -21,7 +21,6 @@ from tests.flower.asked import (
     context_of,
     enrol,
     grant_message,
-    node_of,
     request_message,
     send,
     spent,
@@ -41,16 +40,6 @@ class Own(Blobs):
 def identity():
     """Flower's messages read the identity of the process, which a grid sets."""
     InProcessGrid(private_client(), 1, {})
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory):
-    return write_client_key(tmp_path_factory.mktemp("keys"), "hospital")
-
-
-@pytest.fixture
-def node(tmp_path, keys):
-    return node_of(tmp_path, keys.private_key)
 
 
 @pytest.fixture
