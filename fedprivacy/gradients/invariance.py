@@ -19,13 +19,13 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fedprivacy.gradients.parameters import restored
 from fedprivacy.gradients.parts import WHOLE, plain
 from fedprivacy.gradients.selfcheck import DisagreementError, Means
 from fedprivacy.gradients.tape import Sized
+from fedprivacy.gradients.watching import Watch
 
 _EXTREMES = (math.nan, math.inf, -1e30, 1e-40, 0.0)
 """What stands in the rows around a record: each would show if it touched the record's own."""
@@ -115,12 +115,12 @@ def _equal(ones: Tensor, others: Tensor) -> bool:
     return bool((same | (ones.isnan() & others.isnan())).all())
 
 
-class _NothingLeftOver(TorchDispatchMode):
+class _NothingLeftOver(Watch):
     """For the length of a computation, refuses tensors of rows at whose end, or at the end of a thread's share of them,
     elements are left over for another code: in a part that is too small to rule that out, or among threads."""
 
     def __init__(self, rows: int) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._rows, self._threads = rows, torch.get_num_threads()
 
     def __torch_dispatch__(

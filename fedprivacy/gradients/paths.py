@@ -12,8 +12,9 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
+
+from fedprivacy.gradients.watching import Watch
 
 _aten = torch.ops.aten
 _INDEX = (_aten.index.Tensor, _aten._unsafe_index.Tensor)
@@ -25,11 +26,11 @@ class ValueDependentError(ValueError):
     """The path of a batch through the model depends on its values."""
 
 
-class OnePath(TorchDispatchMode):
+class OnePath(Watch):
     """For the length of a forward pass, refuses whatever branches on, selects or reorders records by their values."""
 
     def __init__(self, batch: Tensor) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()
         self._records = len(batch)
         self._kept = {_memory(batch): batch}  # what is computed from the batch; kept, or addresses would be used again
 
