@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: simulate test mutants mutation lint bench deploy-demo clean
+.PHONY: simulate test test-all mutants mutation lint bench deploy-demo clean
 .DEFAULT_GOAL := simulate
 
 # A CPU build of PyTorch that fits any machine; on a machine with a GPU, set TORCH to the build that you want.
@@ -25,9 +25,15 @@ simulate: $(VENV)/.installed-run
 
 # Three processes for two cores: the tests of deployments mostly wait for Flower. One thread in each. Bytecode is kept,
 # whatever the environment says: the tests start a hundred processes, and compiling takes each of them a second.
+PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
+
 test: $(VENV)/.installed-test
-	OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 3 --dist loadfile --no-loadscope-reorder
-	@echo "All tests passed. Next: 'make simulate' trains ten hospitals; 'make deploy-demo' runs three on real hosts' software."
+	$(PYTEST) -m "not slow"
+	@echo "All tests passed. Next: 'make simulate' trains ten hospitals; 'make test-all' adds what is slow: whole deployments."
+
+test-all: $(VENV)/.installed-test
+	$(PYTEST)
+	@echo "All tests passed, the slow ones too. Next: 'make deploy-demo' runs three hospitals on real hosts' software."
 
 # Bugs that would weaken a guarantee, planted one at a time in a copy: half a minute.
 mutants: $(VENV)/.installed-test

@@ -1,28 +1,53 @@
 """What all tests share: their order, and a real PostgreSQL."""
 
 import os
-from pathlib import Path
 
 import pytest
 
 from tests.postgres import PostgresCluster, find_programs
 
-LONGEST_FILES = (
-    "faults/test_killed.py",
-    "deploy/test_killed.py",
-    "test_simulate.py",
-    "deploy/test_deploy_demo.py",
-    "dashboard/test_page.py",
-    "test_resume.py",
+FLOWER = "processes of Flower"
+FLOWER_FILES = (
+    "tests/deploy/test_killed.py",
+    "tests/deploy/test_deploy_demo.py",
+    "tests/deploy/test_flwr_run.py",
+    "tests/test_ray.py",
 )
-"""A file's tests stay in one process; were the longest begun last, one process would wait for the other."""
+"""Each starts a dozen processes. Two at a time, and clients take so long to come that runs give up waiting for them."""
+
+LONGEST = (
+    FLOWER,
+    "tests/faults/test_killed_client.py",
+    "tests/faults/test_killed_server.py",
+    "tests/test_simulate.py",
+    "tests/dashboard/test_page.py",
+    "tests/test_resume.py",
+)
+"""Groups, the longest first: were they begun last, one test process would wait for the others."""
+
+
+def group(nodeid):
+    """A file's tests stay in one test process, and so do all that start Flower's."""
+    file = nodeid.partition("::")[0]
+    return FLOWER if file in FLOWER_FILES else file
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """By files, but for Flower's. (xdist's own groups are of no effect with pytest 9.)"""
+    from xdist.scheduler import LoadFileScheduling  # only where tests run in several processes
+
+    class Scheduling(LoadFileScheduling):
+        def _split_scope(self, nodeid):
+            return group(nodeid)
+
+    return Scheduling(config, log)
 
 
 def pytest_collection_modifyitems(items):
-    """Begin with the files that take longest; the others keep their order."""
-    here = Path(__file__).parent
-    place = {here / name: number for number, name in enumerate(LONGEST_FILES)}
-    items.sort(key=lambda item: place.get(item.path, len(place)))
+    """What takes longest begins first; the rest keeps its order."""
+    place = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: place.get(group(item.nodeid), len(place)))
 
 
 @pytest.fixture(scope="session")

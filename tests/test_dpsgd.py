@@ -57,10 +57,10 @@ def test_noise_has_the_stated_size_whatever_the_number_of_records(records):
     model = nn.Linear(20, 1, bias=False)
     nn.init.zeros_(model.weight)
     steps = 500
-    noise = []
+    noise, gradients = [], engine(model)
     for r in range(1, steps + 1):
         nn.init.zeros_(model.weight)
-        update = sgd().train(engine(model), blank(records), steps=1, round=r, keystream=KEY)
+        update = sgd().train(gradients, blank(records), steps=1, round=r, keystream=KEY)
         noise.append(flat(update).numpy() * 10.0 / (2.0 * 0.5))
     statistic = (np.concatenate(noise) ** 2).sum()
     assert 5e-5 < stats.chi2.cdf(statistic, 20 * steps) < 1 - 5e-5

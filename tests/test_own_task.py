@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 import pandas as pd
+import pytest
 import torch
 
 from fedprivacy.tasks import ShardSource, load_task
@@ -15,6 +16,7 @@ from fedprivacy.tasks import ShardSource, load_task
 HOW_TO = Path(__file__).parent.parent / "docs" / "how-to" / "own-task.md"
 
 
+@pytest.mark.slow
 def test_the_how_to_runs_as_written(tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", HOW_TO.read_text(), re.DOTALL)
     (commands,) = re.findall(r"```sh\n(.*?)```", HOW_TO.read_text(), re.DOTALL)

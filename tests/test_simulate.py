@@ -1,40 +1,17 @@
 """`fedprivacy simulate` and `plan`, from the command line, as a user types them."""
 
-import contextlib
 import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 from fedprivacy.accounting import pld
-from fedprivacy.cli import app
 from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.history import RunFolderError, read_history
 from fedprivacy.tasks import load_task
 from server.recorder import read_model
-
-ENVIRONMENT = os.environ | {"COLUMNS": "120", "NO_COLOR": "1"}
-
-
-def fedprivacy(*arguments, cwd, code=0):
-    """Run the command line in this process, which has loaded everything already, and return what it printed."""
-    with contextlib.chdir(cwd):
-        run = CliRunner().invoke(app, arguments, env={"COLUMNS": "120", "NO_COLOR": "1"})
-    assert run.exit_code == code, run.output
-    return run
-
-
-def started(*arguments, cwd, code=0):
-    """Run the command line as a user does, in a process of its own, and return what it printed."""
-    command = [sys.executable, "-m", "fedprivacy", *arguments]
-    run = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=ENVIRONMENT, check=False)
-    assert run.returncode == code, run.stderr
-    return run
+from tests.commands import fedprivacy, started, summary
 
 
 @pytest.fixture(scope="module")
@@ -44,10 +21,7 @@ def main_job(tmp_path_factory):
     return folder, started("simulate", cwd=folder)
 
 
-def summary(*arguments, cwd, run=fedprivacy):
-    return json.loads(run("simulate", "--json", *arguments, cwd=cwd).stdout)
-
-
+@pytest.mark.slow
 def test_the_main_job_learns_digits_within_epsilon_3(main_job):
     history = read_history(main_job[0] / "runs" / "digits-1")
     assert len(history.rounds) == 60
@@ -63,6 +37,7 @@ def test_the_main_job_learns_digits_within_epsilon_3(main_job):
         assert client["delta"] == 1e-4
 
 
+@pytest.mark.slow
 def test_it_ends_with_a_table_the_report_and_the_next_command(main_job):
     printed = main_job[1].stdout
     assert printed.count("client-") == 10
@@ -79,6 +54,7 @@ def test_it_ends_with_a_table_the_report_and_the_next_command(main_job):
     assert "largest epsilon 3.00 of 3" in main_job[1].stderr
 
 
+@pytest.mark.slow
 def test_the_folder_receives_every_file(main_job):
     folder = main_job[0] / "runs" / "digits-1"
     names = {path.name for path in folder.iterdir()}
@@ -93,6 +69,7 @@ def test_the_folder_receives_every_file(main_job):
     assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_the_saved_model_is_the_one_that_was_measured(main_job):
     folder, task = main_job[0] / "runs" / "digits-1", load_task("digits")
     with torch.no_grad():
@@ -188,22 +165,6 @@ def test_the_plan_counts_what_a_shared_ledger_holds(tmp_path):
     later = json.loads(fedprivacy("plan", "--json", *options, cwd=tmp_path).stdout)
     assert later["clients"][0]["epsilon_by_round"][0] > fresh["clients"][0]["epsilon_by_round"][1]
     assert "10 clients" in fedprivacy("plan", *options, cwd=tmp_path).stdout
-
-
-def test_ray_gives_the_same_run_as_the_in_process_engine(tmp_path):
-    options = ("--rounds", "2", "--clients", "3", "--seed", "3")
-    ray = summary(*options, "--engine", "ray", "--out", "ray", cwd=tmp_path, run=started)
-    here = summary(*options, "--out", "here", cwd=tmp_path)
-    assert ray["clients"] == here["clients"]
-    assert ray["accuracy"] == pytest.approx(here["accuracy"], abs=0.01)
-
-
-def test_a_folder_that_holds_a_run_is_refused_before_ray_is_started(tmp_path, monkeypatch):
-    options = ("--rounds", "1", "--clients", "3", "--out", "run")
-    summary(*options, cwd=tmp_path)
-    monkeypatch.setattr("flwr.simulation.run_simulation", lambda *_, **__: pytest.fail("Ray was started"))
-    refused = fedprivacy("simulate", *options, "--engine", "ray", cwd=tmp_path, code=2)
-    assert "already holds a run" in refused.stderr
 
 
 def test_a_folder_without_a_run_is_named():

@@ -9,6 +9,7 @@ import pytest
 SCRIPTS = Path(__file__).parent.parent / "simulations"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("script", "words"),
     [

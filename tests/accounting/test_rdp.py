@@ -35,6 +35,7 @@ def exact_rdp(q: float, s: float, order: float) -> mpmath.mpf:
         return mpmath.log1p(mpmath.quad(integrand, mpmath.linspace(-12, a / s + 12, 30))) / (a - 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("q", "s"), [(1e-9, 1.0), (1e-6, 0.3), (1e-3, 0.5), (0.01, 1.0), (0.1, 2.0), (0.5, 0.3), (0.9, 10.0), (0.01, 100.0)]
 )

@@ -38,6 +38,7 @@ def asked(described, path, examples, change):
     ask()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("path", PATHS)
 def test_any_question_is_answered_as_described(described, path):
     asked(described, path, 25, lambda case: None)

@@ -16,6 +16,8 @@ from tests.dashboard.browser import opened, shown
 from tests.dashboard.shown import TOKEN, record, serving
 from tests.run_store.made_up import facts, finished, growing, spent
 
+pytestmark = pytest.mark.slow  # a browser
+
 ROUNDS_SEEN = """
 () => {
   window.roundsSeen = {};

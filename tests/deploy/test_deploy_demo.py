@@ -29,8 +29,9 @@ from fedprivacy.history import REPORT, read_history
 from fedprivacy.ledger import ChargeState, Ledger
 from fedprivacy.ledger.verify import read_witness, verify_ledger
 from fedprivacy.odometer import Odometer
-from fedprivacy.signing import server_key, server_public_key
 from tests.deploy.survivors import processes_of
+
+pytestmark = pytest.mark.slow
 
 REPOSITORY = Path(__file__).parents[2]
 BUDGET = {"epsilon": 3.0, "delta": 1e-4}
@@ -135,31 +136,6 @@ def test_a_client_does_not_talk_to_a_server_of_another_authority(federation, tmp
         assert "certificate verify failed" in node.tail(40)
 
 
-def test_the_command_line_makes_keys_and_reports_mistakes(tmp_path):
-    run = CliRunner().invoke
-    arguments = ["keys", "--out", str(tmp_path), "--host", "fl.example.org", "--client", "a", "--client", "b"]
-    first = run(deploy_app, arguments)
-    assert first.exit_code == 0
-    assert "keep offline" in first.output
-    assert (tmp_path / "clients" / "b" / "client.key").exists()
-    again = run(deploy_app, arguments)
-    assert again.exit_code == 1
-    assert "exists already" in again.output
-    own = run(deploy_app, ["client-key", "hospital-3", "--out", str(tmp_path)])
-    assert own.exit_code == 0
-    assert "hospital-3.pub" in own.output
-
-
-def test_the_command_line_makes_the_signing_key_once_and_shows_its_public_half(tmp_path):
-    command = ["signing-key", str(tmp_path / "deep" / "signing.key")]
-    first, again = (CliRunner().invoke(deploy_app, command) for _ in range(2))
-    assert first.exit_code == again.exit_code == 0 and first.output == again.output
-    (public,) = re.findall(r'server-key = "([0-9a-f]{64})"', first.output)
-    assert public == server_public_key(server_key(tmp_path / "deep" / "signing.key"))
-    assert (tmp_path / "deep" / "signing.key").stat().st_mode & 0o777 == 0o600
-    assert CliRunner().invoke(deploy_app, ["signing-key", __file__]).exit_code == 1
-
-
 def test_the_demo_command_ends_with_the_table_of_clients(demo, monkeypatch):
     monkeypatch.setattr("fedprivacy.deploy.demo.run_demo", lambda *_arguments, **_options: demo)
     monkeypatch.setenv("COLUMNS", "200")
@@ -167,10 +143,3 @@ def test_the_demo_command_ends_with_the_table_of_clients(demo, monkeypatch):
     assert result.exit_code == 0
     assert all(name in result.output for name in HOSPITALS)
     assert str(demo.out / REPORT) in result.output
-
-
-def test_the_demo_command_fails_when_the_demo_fails(tmp_path):
-    write_keys(tmp_path / "keys")
-    result = CliRunner().invoke(deploy_app, ["demo", "--app", str(REPOSITORY), "--out", str(tmp_path)])
-    assert result.exit_code == 1
-    assert "exists already" in result.output

@@ -16,6 +16,7 @@ from tests.deploy.survivors import processes_of
 REPOSITORY = Path(__file__).parents[2]
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(
     not Path("/proc/self/environ").exists(), reason="flwr detaches a SuperLink that only /proc can find"
 )

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -20,7 +20,7 @@ def net(channels, widths, kernel, stride, padding, size):
         nn.Tanh(),
         nn.MaxPool2d(2, 1),
         nn.Conv2d(widths[0], widths[1], 2),
-        nn.ReLU(),
+        nn.GELU(),
         nn.Flatten(),
     )
     features = layers(torch.zeros(1, channels, *size)).shape[1]
@@ -30,6 +30,12 @@ def net(channels, widths, kernel, stride, padding, size):
 def images(records, channels, size):
     torch.manual_seed(1)
     return torch.randn(records, channels, *size), torch.randint(3, (records,))
+
+
+def no_near_ties(values):
+    """Whether no pooling window is decided by rounding, in which two right computations may differ."""
+    first, second = values.unfold(2, 2, 1).unfold(3, 2, 1).flatten(-2).topk(2).values.unbind(-1)
+    return bool(((first == second) | (first - second > 1e-5)).all())
 
 
 @settings(deadline=None, max_examples=40)
@@ -44,7 +50,10 @@ def images(records, channels, size):
 )
 def test_equals_the_loop_whatever_the_layout(channels, widths, kernel, stride, padding, size, records):
     model = net(channels, widths, kernel, stride, padding, size)
-    check_every_clipping(model, *images(records, channels, size), means="program")
+    inputs, targets = images(records, channels, size)
+    with torch.no_grad():
+        assume(no_near_ties(model[:2](inputs)))
+    check_every_clipping(model, inputs, targets, means="program")
 
 
 @pytest.mark.parametrize(("channels", "width", "last"), [(1, 16, True), (3, 32, True), (1, 6, False), (6, 16, False)])

@@ -1,0 +1,51 @@
+"""What the tests that kill a process share: whose life it was, what left it, and what the books say of it."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+
+import pytest
+
+from fedprivacy.flower.node import ODOMETER
+from fedprivacy.ledger import Ledger
+from fedprivacy.odometer import Odometer
+from tests.faults import life
+
+SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 20))]
+
+
+def lived(processes, what, *arguments) -> int:
+    """How a process ended."""
+    process = processes.Process(target=what, args=arguments)
+    process.start()
+    process.join(120)
+    return process.exitcode
+
+
+def lines(file: Path) -> list[dict]:
+    return [json.loads(line) for line in file.read_text().splitlines()] if file.exists() else []
+
+
+def released(folder: Path) -> dict[str, int]:
+    """Steps that truly left each client, each release once; no charge may have led to two different ones."""
+    updates, steps = defaultdict(set), {}
+    for fact in lines(folder / life.RELEASED):
+        key = (fact["client"], fact["run"], fact["round"], fact["attempt"])
+        updates[key].add(fact["update"])
+        steps[key] = fact["steps"]
+    assert all(len(different) == 1 for different in updates.values()), "a charge was trained twice"
+    sums: dict[str, int] = defaultdict(int)
+    for (client, *_), count in steps.items():
+        sums[client] += count
+    return sums
+
+
+def on_odometer(folder: Path, seed: int, client: str) -> int:
+    return sum(Odometer(folder / client / ODOMETER, life.plan(folder, seed).config.budget).history().values())
+
+
+def on_ledger(folder: Path, seed: int, client: str) -> int:
+    account = Ledger(life.plan(folder, seed).config.ledger).accounts([f"blobs/{client}"])
+    return sum(account[f"blobs/{client}"].history.values()) if account else 0
