@@ -16,8 +16,9 @@ WHOLE = 32
 """Elements that an elementwise kernel takes at a time, two of a processor's longest vectors: what is left over at the
 end of a tensor goes through other code. So many rows leave nothing over, however wide they are."""
 
-_ROOM = 1.25
-"""A part may have so many times the rows that are left, where smaller ones would take more turns."""
+_ROOM, _TURN = 1.25, 48
+"""A part may have so many times the rows that are left, and so many more: smaller ones would take more turns, each of
+which costs as much as some rows."""
 
 _ALIGNMENT = 64
 """Bytes at whose multiples rows begin in memory of their own: kernels may treat what comes before apart."""
@@ -55,7 +56,7 @@ def cut(records: int, sizes: Sequence[int]) -> Iterator[Part]:
     start = 0
     while start < records:
         left = records - start
-        size = next((size for size in sizes if size <= _ROOM * left), sizes[-1])
+        size = next((size for size in sizes if size < 2 * left and size <= _ROOM * left + _TURN), sizes[-1])
         yield Part(start, min(start + size, records), size)
         start += size
 

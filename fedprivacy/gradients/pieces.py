@@ -21,7 +21,7 @@ from fedprivacy.gradients.products import summed_outer
 Writer = Callable[[int, int], "Written"]
 """(start, stop) -> the written gradients of records start to stop."""
 
-_STRETCH = 2**14
+_SHORT = 2**14
 """Entries whose squares are added in float32 before float64 takes over."""
 
 _SMALLEST_SURE_NORM = 1e-12
@@ -30,8 +30,8 @@ _SMALLEST_SURE_NORM = 1e-12
 _CHUNK_BYTES = 16 * 2**20
 """Written gradients that are in flight at a time: what a processor's cache still holds."""
 
-_LONGEST_CHUNK = 32
-"""Records that are written at a time at most: no more than are summed at a time (`fedprivacy.gradients.summing`)."""
+STRETCH = 32
+"""Records that one matrix product adds at most, and that are written at a time: see `fedprivacy.gradients.summing`."""
 
 _UNIT64 = 2.0**-52
 """Twice the relative rounding of one operation in float64."""
@@ -330,7 +330,7 @@ def written_or_not(write: Writer, sources: tuple[Tensor, ...], bytes_each: int, 
     records = len(sources[0])
     if records * bytes_each <= kept_bytes:
         return write(0, records)
-    return Rewritten(write, sources, min(_power_of_two(_CHUNK_BYTES // bytes_each), _LONGEST_CHUNK))
+    return Rewritten(write, sources, min(_power_of_two(_CHUNK_BYTES // bytes_each), STRETCH))
 
 
 def _power_of_two(most: int) -> int:
@@ -377,10 +377,10 @@ def row_norms(rows: Tensor) -> Tensor:
     if rows.dim() != 2:
         rows = rows.flatten(1)
     dtype = torch.promote_types(rows.dtype, torch.float32)
-    if rows.shape[1] <= _STRETCH:
+    if rows.shape[1] <= _SHORT:
         short: Tensor = torch.linalg.vector_norm(rows, dim=1, dtype=dtype)
         return short
-    stretches = [torch.linalg.vector_norm(part, dim=1, dtype=dtype) for part in rows.split(_STRETCH, dim=1)]
+    stretches = [torch.linalg.vector_norm(part, dim=1, dtype=dtype) for part in rows.split(_SHORT, dim=1)]
     long: Tensor = torch.linalg.vector_norm(torch.stack(stretches), dim=0)
     return long
 

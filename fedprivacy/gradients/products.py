@@ -39,8 +39,7 @@ def times(rows: Tensor, matrix: Tensor) -> Tensor:
     inner, outer = matrix.shape
     if inner % LANES == 0 and outer % LANES == 0:
         return rows @ matrix
-    matrix = functional.pad(matrix, (0, -outer % LANES, 0, -inner % LANES))
-    return (padded(rows) @ matrix).narrow(-1, 0, outer).contiguous()
+    return (padded(rows) @ _padded_matrix(matrix)).narrow(-1, 0, outer).contiguous()
 
 
 def plus_product(base: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
@@ -48,8 +47,7 @@ def plus_product(base: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
     inner, outer = matrix.shape
     if inner % LANES == 0 and outer % LANES == 0:
         return torch.addmm(base, rows, matrix)
-    matrix = functional.pad(matrix, (0, -outer % LANES, 0, -inner % LANES))
-    return base + torch.mm(padded(rows), matrix).narrow(1, 0, outer)
+    return base + torch.mm(padded(rows), _padded_matrix(matrix)).narrow(1, 0, outer)
 
 
 def summed_outer(left: Tensor, right: Tensor) -> Tensor:
@@ -64,6 +62,11 @@ def padded(rows: Tensor) -> Tensor:
     """Rows [..., d] with zeros up to the next multiple of `LANES`."""
     missing = -rows.shape[-1] % LANES
     return functional.pad(rows, (0, missing)) if missing else rows
+
+
+def _padded_matrix(matrix: Tensor) -> Tensor:
+    inner, outer = matrix.shape
+    return functional.pad(matrix, (0, -outer % LANES, 0, -inner % LANES))
 
 
 class AlikeProducts(TorchFunctionMode):

@@ -13,13 +13,11 @@ import torch
 from torch import Tensor
 
 from fedprivacy.gradients.parameters import split_flat
+from fedprivacy.gradients.pieces import STRETCH
 from fedprivacy.gradients.tape import Sized
 
 BLOCK = 128
 """Records whose gradients are added in float32."""
-
-STRETCH = 32
-"""Records that one matrix product adds; so many products at most make a block."""
 
 _SMALL = 4096
 """Parameters of so few entries are added in float64 at once: that costs less than several small products."""

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import assume, given, settings
+from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
@@ -18,7 +18,7 @@ def net(channels, widths, kernel, stride, padding, size):
     layers = nn.Sequential(
         nn.Conv2d(channels, widths[0], kernel, stride, padding),
         nn.Tanh(),
-        nn.MaxPool2d(2, 1),
+        nn.AvgPool2d(2, 1),  # the largest of a window may be decided by rounding, in which two right answers differ
         nn.Conv2d(widths[0], widths[1], 2),
         nn.GELU(),
         nn.Flatten(),
@@ -30,12 +30,6 @@ def net(channels, widths, kernel, stride, padding, size):
 def images(records, channels, size):
     torch.manual_seed(1)
     return torch.randn(records, channels, *size), torch.randint(3, (records,))
-
-
-def no_near_ties(values):
-    """Whether no pooling window is decided by rounding, in which two right computations may differ."""
-    first, second = values.unfold(2, 2, 1).unfold(3, 2, 1).flatten(-2).topk(2).values.unbind(-1)
-    return bool(((first == second) | (first - second > 1e-5)).all())
 
 
 @settings(deadline=None, max_examples=40)
@@ -50,10 +44,16 @@ def no_near_ties(values):
 )
 def test_equals_the_loop_whatever_the_layout(channels, widths, kernel, stride, padding, size, records):
     model = net(channels, widths, kernel, stride, padding, size)
-    inputs, targets = images(records, channels, size)
-    with torch.no_grad():
-        assume(no_near_ties(model[:2](inputs)))
-    check_every_clipping(model, inputs, targets, means="program")
+    check_every_clipping(model, *images(records, channels, size), means="program")
+
+
+@pytest.mark.parametrize("pooling", [nn.MaxPool2d(2), nn.MaxPool2d(2, 1), nn.MaxPool2d(3, 2)], ids=str)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_pooling_sends_the_gradient_to_the_largest(channels, pooling):
+    torch.manual_seed(0)
+    layers = nn.Sequential(nn.Conv2d(channels, 16, 3), nn.Tanh(), pooling, nn.Flatten())
+    model = nn.Sequential(*layers, nn.Linear(layers(torch.zeros(1, channels, 9, 9)).shape[1], 3))
+    check_every_clipping(model, *images(7, channels, (9, 9)), means="program")
 
 
 @pytest.mark.parametrize(("channels", "width", "last"), [(1, 16, True), (3, 32, True), (1, 6, False), (6, 16, False)])

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from fedprivacy.gradients import GradientEngine
-from fedprivacy.gradients.pieces import Outer, Written
-from fedprivacy.gradients.summing import BLOCK, STRETCH, Sums
+from fedprivacy.gradients.pieces import STRETCH, Outer, Written
+from fedprivacy.gradients.summing import BLOCK, Sums
 from fedprivacy.gradients.tape import Part, Sized
 from fedprivacy.mechanisms import ROUNDING_ALLOWANCE, SUM_ALLOWANCE
 from fedprivacy.noise import LATTICE_ALLOWANCE

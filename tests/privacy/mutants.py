@@ -445,7 +445,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a product adds four times as many records as the allowance has room for",
-        "fedprivacy/gradients/summing.py",
+        "fedprivacy/gradients/pieces.py",
         "STRETCH = 32",
         "STRETCH = 128",
         (f"{SURVIVORS}::test_the_allowance_covers_the_rounding_of_every_block_that_is_made[256]",),
