@@ -125,6 +125,7 @@ def test_tiny_noise_falls_back_to_a_chord_that_bounds_from_above() -> None:
 OCTAVES = 1.0 + 2.0 ** (np.arange(-8, 21) / 2.0)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("q", "s", "order"),
     [

@@ -13,7 +13,7 @@ from fedprivacy.ledger import Ledger
 from fedprivacy.odometer import Odometer
 from tests.faults import life
 
-SEEDS = [0, 1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 20))]
+SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))]
 
 
 def lived(processes, what, *arguments) -> int:
