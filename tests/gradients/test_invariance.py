@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedprivacy.gradients import GradientEngine, products
+from fedprivacy.gradients import GradientEngine, admission, products
 from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.parts import cut, filled, plain, sizes_up_to
 from fedprivacy.gradients.pieces import Written
@@ -115,6 +115,16 @@ def test_parts_that_leave_elements_over_for_other_code_are_not_used(rows):
         elif rows * width > 32:
             with pytest.raises(DisagreementError, match="over"):
                 sizes_that_agree(Program(net, cross_entropy), net, PROBE, (rows,), KEPT)
+
+
+@pytest.mark.parametrize(("outputs", "taken"), [(16, 8), (10, 16), (7, 32)])
+def test_a_large_model_is_computed_in_the_smallest_parts_that_leave_nothing_over(outputs, taken, monkeypatch):
+    """Not one by one, where eight rows of ten logits leave sixteen numbers over, and sixteen rows none."""
+    torch.manual_seed(0)
+    monkeypatch.setattr(admission, "_fastest", lambda *_, **__: 8)
+    engine = GradientEngine(nn.Sequential(nn.Linear(6, 16), nn.Sigmoid(), nn.Linear(16, outputs)), cross_entropy)
+    engine.prepare(*PROBE)
+    assert engine._admitted.sizes == (taken,)
 
 
 def test_threads_that_share_a_tensor_unevenly_are_noticed(monkeypatch):
