@@ -44,7 +44,7 @@ def opened(browser, expected="", **options):
     context = browser.new_context(**{"viewport": {"width": 1440, "height": 900}} | options)
     page = context.new_page()
     page.trouble, page.asked = [], []
-    page.on("console", lambda said: page.trouble.append(said.text) if said.type in ("error", "warning") else None)
+    page.on("console", lambda said: page.trouble.append(_words(said)) if said.type in ("error", "warning") else None)
     page.on("pageerror", lambda error: page.trouble.append(f"page error: {error}"))
     page.on("request", lambda request: page.asked.append(request.url))
     yield page
@@ -59,3 +59,8 @@ def shown(page):
     """The page, once a run's charts near the top are drawn."""
     page.locator("#charts svg.marks, #charts canvas.marks").first.wait_for()
     return page
+
+
+def _words(said):
+    """What the browser says, and of which address: of an answer that failed it says only how."""
+    return f"{said.text} {said.location.get('url', '')}".rstrip()
