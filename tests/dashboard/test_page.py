@@ -18,6 +18,16 @@ from tests.run_store.made_up import facts, finished, growing, spent
 
 pytestmark = pytest.mark.slow  # a browser
 
+LATE = """
+const fetched = window.fetch;
+window.fetch = async (address, options) => {
+  if (window.late && String(address).endsWith(window.late)) {
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+  }
+  return fetched(address, options);
+};
+"""
+
 ROUNDS_SEEN = """
 () => {
   window.roundsSeen = {};
@@ -150,6 +160,19 @@ def choose(page, name):
     page.keyboard.type(name)
     page.get_by_role("option", name=re.compile(name)).first.click()
     expect(page.locator("#kicker")).to_contain_text(name)
+
+
+def test_a_late_answer_does_not_replace_the_run_that_was_chosen_since(browser, address):
+    with opened(browser, expected="409 (Conflict)") as page:  # of a run without rounds nothing is drawn
+        page.add_init_script(LATE)
+        page.goto(address)
+        choose(page, "done")
+        page.evaluate("window.late = '/runs/troubled'")
+        page.locator("#run-picker button").first.click()
+        page.get_by_role("option", name=re.compile("troubled")).first.click()
+        choose(page, "begun")
+        page.wait_for_timeout(1500)
+        expect(page.locator("#kicker")).to_contain_text("begun")
 
 
 def test_failures_are_listed_with_their_reasons(browser, address):

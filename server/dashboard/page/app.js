@@ -28,6 +28,7 @@ const sections = [charts, new Audits(), clients, new Failures(), whatIf, new Com
 const live = new Live(connectionChanged);
 
 let shown = null;
+let loads = 0;
 let connection = "connecting";
 
 function openRun(runId) {
@@ -35,21 +36,29 @@ function openRun(runId) {
   load();
 }
 
-/** Shows the run that the address names, or the newest. */
+/** Shows the run that the address names, or the newest. Asked again meanwhile, it leaves that to the later answer. */
 async function load() {
+  loads += 1;
+  const mine = loads;
+  const answer = await wanted();
+  if (mine === loads) {
+    answer();
+    follow();
+  }
+}
+
+/** What to show, as a function that shows it. */
+async function wanted() {
   try {
     const runId = at("run") || (await newestRun());
-    if (runId) {
-      show(await getJson(runPath(runId)));
-    } else {
-      showInstead("no-run");
+    if (!runId) {
+      return () => showInstead("no-run");
     }
+    const run = await getJson(runPath(runId));
+    return () => show(run);
   } catch (error) {
-    if (error instanceof ApiError) {
-      showInstead("no-such-run");
-    }
+    return error instanceof ApiError ? () => showInstead("no-such-run") : () => {};
   }
-  follow();
 }
 
 async function newestRun() {
