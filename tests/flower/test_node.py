@@ -71,6 +71,7 @@ def unread(monkeypatch):
         ({"device": "tpu"}, RefusalCode.NODE_CONFIG_INVALID),
         ({"device": "cuda:4711"}, RefusalCode.NODE_CONFIG_INVALID),
         ({"task": "nonsense"}, RefusalCode.NODE_CONFIG_INVALID),
+        ({"task": 5}, RefusalCode.NODE_CONFIG_INVALID),
     ],
     ids=str,
 )
@@ -122,6 +123,10 @@ def test_the_client_knows_its_key_by_what_flower_keeps_of_it(keys):
 def test_a_grant_is_held_against_the_configuration_before_anything_is_read(node, unread):
     for signed in ({"signer": STRANGER}, {"steps": 100_001}, {"noise_multiplier": 0.299}):
         assert code(train(node, **signed)) is RefusalCode.GRANT_INVALID
+
+
+def test_a_budget_in_whole_numbers_is_one_and_the_most_steps_may_be_asked_for(node):
+    assert RECEIPT in train(node | {"epsilon": 50, "most-steps": 1}, steps=1).content
 
 
 def test_less_noise_than_the_data_owner_wants_is_refused_before_anything_is_charged(node):
@@ -189,8 +194,11 @@ def test_a_file_that_is_not_the_one_whose_hash_the_node_names_is_not_run(node, t
     assert code(tasks_of(node, "own2.py:Own")) is RefusalCode.TASK_NOT_ALLOWED
 
 
-def test_a_node_that_names_no_task_works_on_none_that_a_server_names(node):
+def test_a_node_that_names_no_task_works_on_none_that_a_server_names(node, caplog):
+    """The server learns a code, the data owner the remedy."""
     assert code(tasks_of(node, "digits")) is RefusalCode.TASK_NOT_ALLOWED
+    assert "the server's run names another task than --node-config (none: write task = in it)" in caplog.text
+    assert "RefusalCode" not in caplog.text
 
 
 def test_an_app_cannot_bring_another_task_than_those_that_the_node_names(node):

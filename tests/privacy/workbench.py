@@ -23,7 +23,7 @@ import hypothesis
 import pytest
 
 ROOT = Path(__file__).parents[2]
-COPIED = ("fedprivacy", "server", "clients", "tests")
+COPIED = ("fedprivacy", "server", "clients", "tests", "docs")
 _HEAVY = (
     "torch.func",
     "scipy.special",
