@@ -23,16 +23,17 @@ $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
 simulate: $(VENV)/.installed-run
 	$(BIN)/fedprivacy simulate
 
-# More processes than two cores: tests wait for disks, and those of deployments for Flower. One thread in each. Bytecode is
-# kept, whatever the environment says: the tests start a hundred processes, and compiling takes each of them a second.
-PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
+# Three processes for two cores: the tests of deployments mostly wait for Flower. One thread in each. Bytecode is kept,
+# whatever the environment says: the tests start a hundred processes, and compiling takes each of them a second.
+PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 3 --dist loadfile \
+    --no-loadscope-reorder
 
 test: $(VENV)/.installed-test
-	$(PYTEST) --numprocesses 3 -m "not slow"
+	$(PYTEST) -m "not slow"
 	@echo "All tests passed. Next: 'make simulate' trains ten hospitals; 'make test-all' adds what is slow: whole deployments."
 
 test-all: $(VENV)/.installed-test
-	$(PYTEST) --numprocesses 4
+	$(PYTEST)
 	@echo "All tests passed, the slow ones too. Next: 'make deploy-demo' runs three hospitals on real hosts' software."
 
 # Bugs that would weaken a guarantee, planted one at a time in a copy: half a minute.

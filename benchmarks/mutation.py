@@ -123,6 +123,7 @@ MODULES: dict[str, tuple[str, ...]] = {
     "fedprivacy/odometer/log.py": ("tests/odometer",),
     "fedprivacy/flower/local.py": (
         "tests/flower/test_local.py",
+        "tests/flower/test_node.py",
         "tests/flower/test_deployed_client.py",
         "tests/flower/test_deployed_rounds.py",
         "tests/flower/test_rounds.py",
