@@ -77,6 +77,7 @@ def test_the_saved_model_is_the_one_that_was_measured(main_job):
     assert accuracy == read_history(folder).summary()["accuracy"]
 
 
+@pytest.mark.slow
 def test_the_same_seed_writes_the_same_bytes_and_another_seed_does_not(tmp_path):
     for name, seed, run in (("a", 5, started), ("b", 5, fedprivacy), ("c", 6, fedprivacy)):
         summary("--rounds", "3", "--seed", str(seed), "--out", name, cwd=tmp_path, run=run)
