@@ -3,6 +3,7 @@
 import pytest
 
 from fedprivacy.deploy.keys import write_client_key
+from fedprivacy.flower import InProcessGrid, private_client
 from tests.flower.asked import node_of
 
 
@@ -18,6 +19,12 @@ def keys(tmp_path_factory):
 
 
 @pytest.fixture
-def node(tmp_path, keys):
+def identity():
+    """Flower's messages read the identity of the process, which a grid sets."""
+    InProcessGrid(private_client(), 1, {})
+
+
+@pytest.fixture
+def node(tmp_path, keys, identity):
     """A data owner's node configuration."""
     return node_of(tmp_path, keys.private_key)

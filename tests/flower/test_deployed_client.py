@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 from fedprivacy import signing
 from fedprivacy.dpsgd import DPSGD
 from fedprivacy.events import NeighbouringRelation
-from fedprivacy.flower import InProcessGrid, private_client
 from fedprivacy.flower.histories import claims_of, history_text
 from fedprivacy.flower.node import Refused
 from fedprivacy.flower.records import ENROLMENT, RECEIPT, REFUSAL, Enrolment, Receipt, RefusalCode
@@ -32,12 +31,6 @@ class Renamed(Blobs):
     """The same records under another word."""
 
     dataset = "blobs-v2"
-
-
-@pytest.fixture(autouse=True)
-def identity():
-    """Flower's messages read the identity of the process, which a grid sets."""
-    InProcessGrid(private_client(), 1, {})
 
 
 def weights(reply):

@@ -6,7 +6,7 @@ from flwr.app import Message, MessageType, RecordDict
 from fedprivacy import signing
 from fedprivacy.deploy.keys import write_client_key
 from fedprivacy.events import NeighbouringRelation
-from fedprivacy.flower import InProcessGrid, private_client
+from fedprivacy.flower import private_client
 from fedprivacy.flower.node import LEAST_NOISE_MULTIPLIER
 from fedprivacy.flower.records import ENROL, ENROLMENT, RECEIPT, RefusalCode
 from fedprivacy.identity import key_hash
@@ -34,12 +34,6 @@ from tests.flower.blobs import Blobs
 class Own(Blobs):
     name = "own"
 """
-
-
-@pytest.fixture(autouse=True)
-def identity():
-    """Flower's messages read the identity of the process, which a grid sets."""
-    InProcessGrid(private_client(), 1, {})
 
 
 @pytest.fixture
