@@ -11,7 +11,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedprivacy.gradients import GradientEngine, PerLayerClipping
+from fedprivacy.gradients import GradientEngine, PerLayerClipping, admission
 from fedprivacy.gradients.parts import cut, sizes_up_to
 from fedprivacy.gradients.pieces import Piece
 from fedprivacy.gradients.summing import Sums
@@ -125,6 +125,18 @@ def test_a_part_that_is_left_out_takes_the_room_of_one_that_counts_nothing(place
             added(skipped, 32 * number, 32, weight)
             added(zeros, 32 * number, 32, weight)
     assert torch.equal(skipped.total(), zeros.total())
+
+
+def test_a_part_whose_records_all_have_no_gradient_keeps_its_places(monkeypatch):
+    """Catches: it takes none, so that one record that has a gradient lets all blocks behind it round anew."""
+    monkeypatch.setattr(admission, "_fastest", lambda *_, **__: 32)
+    torch.manual_seed(0)
+    engine = GradientEngine(nn.Linear(LARGE.numel(), 1, bias=False), lambda outputs, _: outputs[:, 0])
+    rows, targets = torch.rand(256, LARGE.numel()), torch.zeros(256)
+    rows[32:64] = 0.0
+    without = rows.clone()
+    without[32:64] = torch.nan
+    assert torch.equal(engine.clipped_sum(rows, targets, 1.0), engine.clipped_sum(without, targets, 1.0))
 
 
 # Records that cannot be computed
