@@ -139,6 +139,20 @@ def test_a_part_whose_records_all_have_no_gradient_keeps_its_places(monkeypatch)
     assert torch.equal(engine.clipped_sum(rows, targets, 1.0), engine.clipped_sum(without, targets, 1.0))
 
 
+def test_the_sizes_that_are_tried_are_those_that_several_views_take(monkeypatch):
+    """Catches: means that are chosen for one view of each record, in sizes that are then not used."""
+    tried = []
+
+    def agreeing(_means, _model, _probe, sizes, _kept):
+        tried.extend(sizes)
+        return tuple(sizes)
+
+    monkeypatch.setattr(admission, "sizes_that_agree", agreeing)
+    engine = GradientEngine(nn.Linear(6, 3), cross_entropy, views=3)
+    engine.prepare(torch.rand(2, 6), torch.tensor([0, 1]))
+    assert tried == [3 * size for size in engine._admitted.sizes]
+
+
 # Records that cannot be computed
 
 
