@@ -135,7 +135,9 @@ class _NothingLeftOver(Watch):
             DisagreementError: its result would leave elements over.
         """
         result = func(*args, **(kwargs or {}))
-        for tensor in () if func.is_view or func.overloadpacket.__name__ in _OTHERWISE else tree_leaves(result):
+        if func.is_view or func.overloadpacket.__name__ in _OTHERWISE:
+            return result
+        for tensor in tree_leaves(result):
             if isinstance(tensor, Tensor) and tensor.is_floating_point() and not self._fits(tensor.numel()):
                 raise DisagreementError(f"{func} leaves elements over in a part of {self._rows} rows")
         return result

@@ -47,7 +47,7 @@ def sizes_up_to(largest: int, least: int = WHOLE) -> tuple[int, ...]:
 
 
 def cut(records: int, sizes: Sequence[int]) -> Iterator[Part]:
-    """The batch in parts: the largest as often as they are filled, then smaller ones that waste little.
+    """The batch in parts: the largest as often as they are filled, then those that waste little or save a turn.
 
     Args:
         records: in the batch.

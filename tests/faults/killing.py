@@ -15,6 +15,23 @@ from tests.faults import life
 
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))]
 
+TIMES = {
+    "odometer.before-slot": 6,  # a charge and a seal in each of three rounds
+    "odometer.slot-written": 6,
+    "odometer.appended": 6,
+    "server.run-opened": 1,
+    "ledger.before-settle": 4,  # commit and void in each of two rounds
+    "server.round-recorded": 3,  # round 0, too
+    "server.checkpoint-written": 3,
+    "server.checkpointed": 3,
+}
+"""How often a life that nobody ends reaches a point, where it is not once a round."""
+
+
+def which_time(point: str, seed: int, rounds: int) -> int:
+    """At which of the times that a life reaches a point it dies there."""
+    return 1 + seed % TIMES.get(point, rounds)
+
 
 def lived(processes, what, *arguments) -> int:
     """How a process ended."""

@@ -9,20 +9,13 @@ import pytest
 from fedprivacy.failpoints import CLIENT_POINTS
 from fedprivacy.flower.node import ODOMETER
 from tests.faults import life
-from tests.faults.killing import SEEDS, lived, on_odometer, released
-
-TIMES = {
-    "odometer.before-slot": 6,  # a charge and a seal in each of three rounds
-    "odometer.slot-written": 6,
-    "odometer.appended": 6,
-}
-"""How often a life that nobody ends reaches a point, where it is not once a round."""
+from tests.faults.killing import SEEDS, lived, on_odometer, released, which_time
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("point", CLIENT_POINTS)
 def test_a_client_killed_anywhere_counts_all_that_left_it_and_answers_again(processes, tmp_path, point, seed):
-    times = 1 + seed % TIMES.get(point, life.GRANTS)
+    times = which_time(point, seed, life.GRANTS)
     assert lived(processes, life.answer, tmp_path, seed, point, times) == -signal.SIGKILL
     if (tmp_path / "hospital-0" / ODOMETER).exists():
         assert on_odometer(tmp_path, seed, "hospital-0") >= released(tmp_path)["hospital-0"]

@@ -12,22 +12,13 @@ from fedprivacy.flower.accounts import WITNESS
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import read_witness, verify_ledger
 from tests.faults import life
-from tests.faults.killing import SEEDS, lines, lived, on_ledger, on_odometer, released
-
-TIMES = {
-    "server.run-opened": 1,
-    "ledger.before-settle": 4,  # commit and void in each of two rounds
-    "server.round-recorded": 3,  # round 0, too
-    "server.checkpoint-written": 3,
-    "server.checkpointed": 3,
-}
-"""How often a life that nobody ends reaches a point, where it is not once a round."""
+from tests.faults.killing import SEEDS, lines, lived, on_ledger, on_odometer, released, which_time
 
 
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("point", SERVER_POINTS)
 def test_a_server_killed_anywhere_counts_all_that_was_released_and_goes_on(processes, tmp_path, point, seed):
-    times = 1 + seed % TIMES.get(point, life.ROUNDS)
+    times = which_time(point, seed, life.ROUNDS)
     assert lived(processes, life.serve, tmp_path, seed, point, times) == -signal.SIGKILL
     check_books(tmp_path, seed)
     assert lived(processes, life.serve, tmp_path, seed) == 0
