@@ -33,7 +33,7 @@ from fedprivacy.accounting import pld, privacy_loss
 from fedprivacy.accounting.batch import BatchComposer
 from fedprivacy.accounting.population import PopulationAccountant
 from fedprivacy.accounting.targets import noise_multipliers
-from fedprivacy.events import PoissonSampledGaussian
+from fedprivacy.values.events import PoissonSampledGaussian
 
 GRID = 1.01
 DELTA = 1e-5

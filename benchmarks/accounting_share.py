@@ -22,13 +22,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedprivacy import simulation
-from fedprivacy.accountant import CentralAccountant
-from fedprivacy.config import resolve
-from fedprivacy.dpsgd import Shard
-from fedprivacy.flower import private_client
+from fedprivacy.flower import private_client, simulation
+from fedprivacy.runs.accountant import CentralAccountant
+from fedprivacy.runs.configuration import resolve
+from fedprivacy.server.app import server_app
 from fedprivacy.tasks import Recipe, ShardSource
-from server.app import server_app
+from fedprivacy.tasks.shard import Shard
 
 FEATURES = 20
 

@@ -35,21 +35,21 @@ import httpx
 import numpy as np
 from flwr.app import Context, RecordDict
 
-from fedprivacy.accountant import ClientSpent
-from fedprivacy.config import resolve
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
-from fedprivacy.history import RunWriter
 from fedprivacy.ledger import Ledger
-from fedprivacy.plan import RunPlan
-from fedprivacy.rounds import Observer, RoundRecord
-from fedprivacy.run_store import RunRecording
-from fedprivacy.series import RunFacts
+from fedprivacy.runs.configuration import resolve
+from fedprivacy.runs.folder import RunWriter
+from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.store import RunRecording
+from fedprivacy.server.app import server_app
+from fedprivacy.server.dashboard.beside import dashboard_beside
+from fedprivacy.server.dashboard.serving import Address
+from fedprivacy.server.recorder import Recorder
+from fedprivacy.server.strategies import build_strategy
 from fedprivacy.tasks import load_task
-from server.app import server_app
-from server.dashboard.beside import dashboard_beside
-from server.dashboard.serving import Address
-from server.recorder import Recorder
-from server.strategies import build_strategy
+from fedprivacy.values.rounds import Observer, RoundRecord
+from fedprivacy.values.series import RunFacts
+from fedprivacy.values.spent import ClientSpent
 
 RUN = "benchmark"
 BUDGET, DELTA = 3.0, 1e-5

@@ -10,10 +10,10 @@ from torch.nn.functional import cross_entropy
 
 from benchmarks.gradient_models import CLIPPING_NORM, LEARNING_RATE, NOISE_MULTIPLIER, Problem
 from benchmarks.measure import Mark, Step
-from fedprivacy.events import PoissonSampledGaussian
 from fedprivacy.gradients import GradientEngine, flat_parameters
-from fedprivacy.keystream import Keystream, Position
-from fedprivacy.mechanisms import SampledGaussianSum
+from fedprivacy.training.keystream import Keystream, Position
+from fedprivacy.training.mechanisms import SampledGaussianSum
+from fedprivacy.values.events import PoissonSampledGaussian
 
 
 def nonprivate_step(problem: Problem) -> Step:
@@ -31,7 +31,7 @@ def nonprivate_step(problem: Problem) -> Step:
 
 
 class OurStep:
-    """A local step of `fedprivacy.dpsgd`, with the batch given instead of sampled."""
+    """A local step of `fedprivacy.training.dpsgd`, with the batch given instead of sampled."""
 
     def __init__(self, problem: Problem, max_memory: int | None = None) -> None:
         """Take model and batch, and the bytes that the engine may use (None: its own choice)."""

@@ -27,12 +27,12 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedprivacy.budget import PrivacyBudget
-from fedprivacy.events import PoissonSampledGaussian
+from fedprivacy.guard import ChargeKey, Odometer
 from fedprivacy.ledger import Allowance, ChargeState, Ledger
 from fedprivacy.ledger.export import write_export
 from fedprivacy.ledger.verify import verify_export, verify_ledger
-from fedprivacy.odometer import ChargeKey, Odometer
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import PoissonSampledGaussian
 
 EVENT = PoissonSampledGaussian(0.01, 1.0)
 ALLOWANCE = Allowance(PrivacyBudget(8.0, 1e-5), "fixed-mechanism")

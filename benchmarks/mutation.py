@@ -29,36 +29,36 @@ ENOUGH = 20.0  # seconds of tests for one mutant: of a hundred that run a line, 
 LIMIT = 30.0  # seconds that they may take beyond twice what they take without it
 
 MODULES: dict[str, tuple[str, ...]] = {
-    "fedprivacy/sampling.py": (
-        "tests/test_sampling.py",
-        "tests/test_dpsgd.py",
-        "tests/test_keystream.py",
-        "tests/test_noise.py",
+    "fedprivacy/training/sampling.py": (
+        "tests/training/test_sampling.py",
+        "tests/training/test_dpsgd.py",
+        "tests/training/test_keystream.py",
+        "tests/training/test_noise.py",
         "tests/privacy/test_sampled.py",
         "tests/privacy/test_noise_added.py",
     ),
-    "fedprivacy/mechanisms.py": (
-        "tests/test_mechanisms.py",
-        "tests/test_dpsgd.py",
-        "tests/test_noise.py",
-        "tests/test_adaptive.py",
+    "fedprivacy/training/mechanisms.py": (
+        "tests/training/test_mechanisms.py",
+        "tests/training/test_dpsgd.py",
+        "tests/training/test_noise.py",
+        "tests/training/test_adaptive.py",
         "tests/privacy/test_sampled.py",
         "tests/privacy/test_noise_added.py",
     ),
-    "fedprivacy/noise.py": (
-        "tests/test_noise.py",
+    "fedprivacy/training/noise.py": (
+        "tests/training/test_noise.py",
         "tests/privacy/test_sampled.py",
         "tests/privacy/test_noise_added.py",
     ),
-    "fedprivacy/dpsgd.py": (
-        "tests/test_dpsgd.py",
-        "tests/test_adaptive.py",
-        "tests/test_optimizers.py",
+    "fedprivacy/training/dpsgd.py": (
+        "tests/training/test_dpsgd.py",
+        "tests/training/test_adaptive.py",
+        "tests/training/test_optimizers.py",
         "tests/privacy/test_sampled.py",
         "tests/privacy/test_noise_added.py",
     ),
-    "fedprivacy/adaptive.py": (
-        "tests/test_adaptive.py",
+    "fedprivacy/training/adaptive.py": (
+        "tests/training/test_adaptive.py",
         "tests/flower/test_clipping.py",
         "tests/privacy/test_sampled.py",
         "tests/privacy/test_noise_added.py",
@@ -80,7 +80,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "tests/gradients/test_program.py",
         "tests/gradients/test_summing.py",
         "tests/gradients/test_invariance.py",
-        "tests/test_adaptive.py",
+        "tests/training/test_adaptive.py",
     ),
     "fedprivacy/gradients/summing.py": (
         "tests/privacy/test_survivors.py",
@@ -102,8 +102,8 @@ MODULES: dict[str, tuple[str, ...]] = {
         "tests/gradients/test_summing.py",
         "tests/gradients/test_invariance.py",
     ),
-    "fedprivacy/accountant.py": (
-        "tests/test_accountant.py",
+    "fedprivacy/runs/accountant.py": (
+        "tests/runs/test_accountant.py",
         "tests/ledger/test_store.py",
         "tests/flower/test_rounds.py",
         "tests/flower/test_deployed_rounds.py",
@@ -115,13 +115,13 @@ MODULES: dict[str, tuple[str, ...]] = {
         "tests/ledger/test_verify.py",
         "tests/ledger/test_export.py",
         "tests/ledger/test_charging.py",
-        "tests/test_accountant.py",
+        "tests/runs/test_accountant.py",
     ),
-    "fedprivacy/odometer/odometer.py": ("tests/odometer", "tests/flower/test_deployed_client.py"),
-    "fedprivacy/odometer/book.py": ("tests/odometer", "tests/flower/test_deployed_client.py"),
-    "fedprivacy/odometer/seals.py": ("tests/odometer", "tests/flower/test_deployed_client.py"),
-    "fedprivacy/odometer/log.py": ("tests/odometer",),
-    "fedprivacy/flower/local.py": (
+    "fedprivacy/guard/guard.py": ("tests/odometer", "tests/flower/test_deployed_client.py"),
+    "fedprivacy/guard/book.py": ("tests/odometer", "tests/flower/test_deployed_client.py"),
+    "fedprivacy/guard/seals.py": ("tests/odometer", "tests/flower/test_deployed_client.py"),
+    "fedprivacy/guard/log.py": ("tests/odometer",),
+    "fedprivacy/flower/client/local.py": (
         "tests/flower/test_local.py",
         "tests/flower/test_node.py",
         "tests/flower/test_deployed_client.py",
@@ -129,12 +129,12 @@ MODULES: dict[str, tuple[str, ...]] = {
         "tests/flower/test_rounds.py",
         "tests/flower/test_clipping.py",
     ),
-    "fedprivacy/flower/node.py": (
+    "fedprivacy/flower/client/node.py": (
         "tests/flower/test_node.py",
         "tests/flower/test_deployed_client.py",
         "tests/privacy/test_server_fields.py",
     ),
-    "fedprivacy/flower/release.py": (
+    "fedprivacy/flower/client/release.py": (
         "tests/flower/test_release.py",
         "tests/flower/test_deployed_client.py",
         "tests/flower/test_deployed_rounds.py",

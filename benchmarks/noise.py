@@ -21,8 +21,8 @@ import torch
 from scipy import stats
 
 from benchmarks.measure import Mark, Times, interleaved, median, time_ratio
-from fedprivacy.keystream import Keystream, Position, Purpose
-from fedprivacy.noise import add_lattice_noise, lattice_step
+from fedprivacy.training.keystream import Keystream, Position, Purpose
+from fedprivacy.training.noise import add_lattice_noise, lattice_step
 
 SIZES = (62, 1_000, 200_000, 1_000_000)
 THRESHOLDS = (4.0, 5.0, 5.8, 6.0, 6.5)

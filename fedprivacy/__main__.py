@@ -1,5 +1,5 @@
 """`python -m fedprivacy`: the command line."""
 
-from fedprivacy.cli import app
+from fedprivacy.commands.app import app
 
 app()

@@ -11,15 +11,15 @@ import math
 import torch
 from rich.console import Console
 
-from fedprivacy.config import resolve
-from fedprivacy.dpsgd import Shard
 from fedprivacy.flower import private_client
-from fedprivacy.history import RunHistory, new_run_folder
-from fedprivacy.simulation import simulate
+from fedprivacy.flower.simulation import simulate
+from fedprivacy.runs.configuration import resolve
+from fedprivacy.runs.folder import RunHistory, new_run_folder
+from fedprivacy.server.app import server_app
+from fedprivacy.server.recorder import read_model
 from fedprivacy.tasks import ShardSource, load_task
 from fedprivacy.tasks.cancer import Cancer
-from server.app import server_app
-from server.recorder import read_model
+from fedprivacy.tasks.shard import Shard
 
 HOSPITALS = 5
 SEEDS = range(3)

@@ -7,12 +7,12 @@ Change what you like: every argument of `resolve` is a setting of `fedprivacy si
 
 from rich.console import Console
 
-from fedprivacy.config import resolve
+from fedprivacy.commands.terminal import client_table
 from fedprivacy.flower import private_client
-from fedprivacy.history import new_run_folder
-from fedprivacy.simulation import simulate
-from fedprivacy.terminal import client_table
-from server.app import server_app
+from fedprivacy.flower.simulation import simulate
+from fedprivacy.runs.configuration import resolve
+from fedprivacy.runs.folder import new_run_folder
+from fedprivacy.server.app import server_app
 
 config = resolve({"task": "digits", "clients": 10, "epsilon": 3.0, "seed": 0, "out": new_run_folder("digits")})
 history = simulate(server_app(config=config), private_client(config=config), config)

@@ -11,7 +11,7 @@ FLOWER_FILES = (
     "tests/deploy/test_killed.py",
     "tests/deploy/test_deploy_demo.py",
     "tests/deploy/test_flwr_run.py",
-    "tests/test_ray.py",
+    "tests/flower/test_ray.py",
 )
 """Each starts a dozen processes. Two at a time, and clients take so long to come that runs give up waiting for them."""
 
@@ -19,9 +19,9 @@ LONGEST = (
     FLOWER,
     "tests/faults/test_killed_client.py",
     "tests/faults/test_killed_server.py",
-    "tests/test_simulate.py",
-    "tests/dashboard/test_page.py",
-    "tests/test_resume.py",
+    "tests/commands/test_simulate.py",
+    "tests/server/dashboard/test_page.py",
+    "tests/flower/test_resume.py",
 )
 """Groups, the longest first: were they begun last, one test process would wait for the others."""
 

@@ -4,7 +4,7 @@ The same bound as `pld`, on the same grids, from the lowest frequencies alone: m
 millisecond. Histories that it does not suit are left to `pld`.
 
 >>> import numpy as np
->>> from fedprivacy.events import PoissonSampledGaussian
+>>> from fedprivacy.values.events import PoissonSampledGaussian
 >>> composer = BatchComposer()
 >>> event, other = PoissonSampledGaussian(0.01, 4.0), PoissonSampledGaussian(0.02, 4.0)
 >>> counts = composer.counts([{event: 10_000}, {event: 5_000, other: 1_000}])
@@ -34,7 +34,7 @@ from fedprivacy.accounting.curves import Curves
 from fedprivacy.accounting.planning import Moments, Plans, plans
 from fedprivacy.accounting.privacy_loss import Direction
 from fedprivacy.accounting.spectra import LEVELS, Grid, Spectrum, Table, levels
-from fedprivacy.events import Event, History
+from fedprivacy.values.events import Event, History
 
 _PLANNED_AT_ONCE = 2**13
 _EVALUATED_AT_ONCE, _FEW = 2**17, 2**16  # frequencies times histories

@@ -1,7 +1,7 @@
 """From a budget to the noise or to the number of steps that spend it: calibration, by the PLD.
 
->>> from fedprivacy.budget import PrivacyBudget
->>> from fedprivacy.events import PoissonSampledGaussian
+>>> from fedprivacy.values.budget import PrivacyBudget
+>>> from fedprivacy.values.events import PoissonSampledGaussian
 >>> budget = PrivacyBudget(epsilon=2.0, delta=1e-5)
 >>> round(noise_multiplier(budget, sampling_rate=0.01, steps=1_000), 2)
 0.96
@@ -18,8 +18,8 @@ import numpy as np
 
 from fedprivacy.accounting import pld, rdp
 from fedprivacy.accounting.histories import extended
-from fedprivacy.budget import PrivacyBudget
-from fedprivacy.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 
 UNLIMITED = 2**31 - 1
 """The quota of a budget that is not enforced, and the largest quota ever returned."""

@@ -3,7 +3,7 @@
 All of them are upper bounds, and all are far from tight: each replaces the mechanism by its (epsilon, delta) before
 composing, and a privacy loss is more than that pair.
 
->>> from fedprivacy.events import PoissonSampledGaussian
+>>> from fedprivacy.values.events import PoissonSampledGaussian
 >>> from fedprivacy.accounting import pld
 >>> history = {PoissonSampledGaussian(sampling_rate=0.01, noise_multiplier=1.0): 1_000}
 >>> [round(bound(history, 1e-5), 1) for bound in (basic, advanced, pld.epsilon)]
@@ -17,7 +17,7 @@ import sys
 
 from fedprivacy.accounting import gdp
 from fedprivacy.accounting.histories import check_delta
-from fedprivacy.events import History, PoissonSampledGaussian
+from fedprivacy.values.events import History, PoissonSampledGaussian
 
 
 def classical_gaussian_sigma(epsilon: float, delta: float) -> float:

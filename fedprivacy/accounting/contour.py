@@ -3,7 +3,7 @@
 Nothing is put on a grid of losses and no code is shared with `pld`, so that an error in one would show in the other.
 Both are upper bounds; this one is within about 1e-6 of delta:
 
->>> from fedprivacy.events import PoissonSampledGaussian
+>>> from fedprivacy.values.events import PoissonSampledGaussian
 >>> round(epsilon({PoissonSampledGaussian(sampling_rate=0.01, noise_multiplier=4.0): 10_000}, delta=1e-5), 3)
 0.947
 >>> epsilons([0.01, 0.02], [4.0, 1.0], [10_000, 500], delta=1e-5).round(3)
@@ -45,7 +45,7 @@ from scipy.special import expit, ndtr, ndtri, xlogy
 from fedprivacy.accounting.arrays import FloatArray
 from fedprivacy.accounting.gdp import gaussians
 from fedprivacy.accounting.histories import check_delta
-from fedprivacy.events import History
+from fedprivacy.values.events import History
 
 _NEGLIGIBLE = math.log(1e-7)  # log of the share of delta that aliases, and the frequencies left out, may cost each
 _LEAST_NOISE = 0.01  # noise multiplier; under it, sampling is ignored, which is sound and far from tight

@@ -23,8 +23,8 @@ import numpy as np
 from fedprivacy.accounting import rdp
 from fedprivacy.accounting.calibration import LEAST_NOISE, MOST_NOISE, UNLIMITED, noise_multiplier, step_quota
 from fedprivacy.accounting.histories import checked, extended
-from fedprivacy.budget import PrivacyBudget
-from fedprivacy.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 
 # Measured over epsilon 0.25 to 16 and delta 1e-8 to 1e-4: a pure Gaussian keeps 90 to 100 % of the steps that its best
 # order allows. With 0.75 it keeps 92 to 100 %, but a sampled one (q 0.01, sigma 1.42, epsilon 1) drops from 829 to 107.

@@ -4,7 +4,7 @@
 0.7 and 10 steps; no promise may rest on it. It is exact where every event has the sampling rate 1. Published results
 and other libraries state it, and here it shows what it is worth next to `pld`:
 
->>> from fedprivacy.events import PoissonSampledGaussian
+>>> from fedprivacy.values.events import PoissonSampledGaussian
 >>> history = {PoissonSampledGaussian(sampling_rate=0.01, noise_multiplier=1.0): 1_000}
 >>> round(mu(history), 3), round(epsilon(history, delta=1e-5), 2)
 (0.415, 1.62)
@@ -21,7 +21,7 @@ import sys
 from scipy.special import erfcx, ndtr
 
 from fedprivacy.accounting.histories import check_delta, checked
-from fedprivacy.events import History, PoissonSampledGaussian
+from fedprivacy.values.events import History, PoissonSampledGaussian
 
 _LARGEST_EXPONENT = 700.0  # whose exponential is a floating-point number
 _HALVINGS = 2000  # more than the bisection of any interval takes

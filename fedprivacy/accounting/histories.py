@@ -12,7 +12,7 @@ from collections.abc import Iterable
 import numpy as np
 from scipy.special import bdtrc
 
-from fedprivacy.events import Event, History, TruncatedPoissonSampledGaussian
+from fedprivacy.values.events import Event, History, TruncatedPoissonSampledGaussian
 
 _ROUND_UP = 1.0 + 1e-6  # far above the error of the binomial tail measured against 50-digit arithmetic
 

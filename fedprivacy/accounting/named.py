@@ -7,13 +7,13 @@ import re
 from collections.abc import Mapping
 from typing import Any, get_args
 
-from fedprivacy.events import Event, NeighbouringRelation
+from fedprivacy.values.events import Event, NeighbouringRelation
 
 
 def mechanism_name(kind: type[Any]) -> str:
     """The name of an event's class in a file.
 
-    >>> from fedprivacy.events import PoissonSampledGaussian
+    >>> from fedprivacy.values.events import PoissonSampledGaussian
     >>> mechanism_name(PoissonSampledGaussian)
     'poisson-sampled-gaussian'
     """

@@ -18,7 +18,7 @@ import numpy as np
 from scipy.special import erf, ndtr
 
 from fedprivacy.accounting.arrays import FloatArray
-from fedprivacy.events import (
+from fedprivacy.values.events import (
     Event,
     FixedSizeSampledGaussian,
     PoissonSampledGaussian,

@@ -19,7 +19,7 @@ from fedprivacy.accounting.arrays import FloatArray, IntArray
 from fedprivacy.accounting.pairs import pair
 from fedprivacy.accounting.pld import POINTS_OF_BOUNDED, POINTS_PER_DEVIATION
 from fedprivacy.accounting.privacy_loss import deviation
-from fedprivacy.events import Event, TruncatedPoissonSampledGaussian
+from fedprivacy.values.events import Event, TruncatedPoissonSampledGaussian
 
 TILTS: FloatArray = 2.0 ** (np.arange(-12, 21) / 2.0)
 """Exponential tilts t, per nat, shape [tilts]: half an octave is near enough to the best one."""

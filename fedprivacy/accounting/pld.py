@@ -3,7 +3,7 @@
 Composition adds independent privacy losses, so the distribution of the sum is a power (for several events: a product)
 of Fourier transforms. Every approximation errs upwards, and `epsilons` returns a rigorous upper bound:
 
->>> from fedprivacy.events import PoissonSampledGaussian
+>>> from fedprivacy.values.events import PoissonSampledGaussian
 >>> event = PoissonSampledGaussian(sampling_rate=0.01, noise_multiplier=4.0)
 >>> [round(float(epsilon), 2) for epsilon in epsilons(event, [0, 100, 10_000], delta=1e-5)]
 [0.0, 0.08, 0.95]
@@ -41,7 +41,7 @@ from fedprivacy.accounting.arrays import FloatArray
 from fedprivacy.accounting.histories import check_delta, checked, extended, untruncated
 from fedprivacy.accounting.pairs import pair
 from fedprivacy.accounting.privacy_loss import ROUNDING, TILTS, Direction, DiscreteLoss, deviation, discretise, support
-from fedprivacy.events import Event, History
+from fedprivacy.values.events import Event, History
 
 POINTS_PER_DEVIATION = 16  # grid points in a standard deviation of one execution's loss
 POINTS_OF_BOUNDED = 128  # the same of one execution whose loss has a largest value, an atom, that a grid blurs

@@ -1,6 +1,6 @@
 """Every client's privacy loss, for millions of clients with different histories, round by round.
 
->>> from fedprivacy.events import PoissonSampledGaussian
+>>> from fedprivacy.values.events import PoissonSampledGaussian
 >>> population = PopulationAccountant()
 >>> clients = population.enrol(["hospital/a", "hospital/b"], deltas=[1e-5, 1e-6])
 >>> mechanisms = population.mechanisms([PoissonSampledGaussian(0.01, 1.1), PoissonSampledGaussian(0.02, 1.1)])
@@ -31,7 +31,7 @@ from fedprivacy.accounting.batch import BatchComposer
 from fedprivacy.accounting.histories import check_delta
 from fedprivacy.accounting.memo import Memo
 from fedprivacy.accounting.named import as_fields, from_fields
-from fedprivacy.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 
 MOST_STEPS = 2**31 - 1
 """Of one mechanism on one dataset."""

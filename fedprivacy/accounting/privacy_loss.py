@@ -27,7 +27,7 @@ import numpy as np
 
 from fedprivacy.accounting.arrays import FloatArray
 from fedprivacy.accounting.pairs import ROUNDING, Direction, Masses, pair
-from fedprivacy.events import Event
+from fedprivacy.values.events import Event
 
 __all__ = ["ROUNDING", "TILTS", "Direction", "DiscreteLoss", "Losses", "deviation", "discretise", "support"]
 

@@ -4,7 +4,7 @@ RDP composes by addition, which makes it the fast first answer, the bracket of t
 the adaptive filter. It is a bound, not the privacy loss itself: at the same delta, `fedprivacy.accounting.pld` is
 tighter, by much when few steps were taken.
 
->>> from fedprivacy.events import PoissonSampledGaussian
+>>> from fedprivacy.values.events import PoissonSampledGaussian
 >>> epsilon({PoissonSampledGaussian(sampling_rate=0.01, noise_multiplier=4.0): 10_000}, delta=1e-5) < 1.05
 True
 
@@ -37,7 +37,7 @@ from scipy.special import gammaln
 from fedprivacy.accounting.arrays import FloatArray
 from fedprivacy.accounting.histories import check_delta, checked, truncation
 from fedprivacy.accounting.pairs import pair
-from fedprivacy.events import (
+from fedprivacy.values.events import (
     Event,
     FixedSizeSampledGaussian,
     History,

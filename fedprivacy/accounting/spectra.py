@@ -18,7 +18,7 @@ from fedprivacy.accounting import hockey_stick
 from fedprivacy.accounting.arrays import ComplexArray, FloatArray, IntArray
 from fedprivacy.accounting.planning import TILTS
 from fedprivacy.accounting.privacy_loss import ROUNDING, Direction, DiscreteLoss, discretise
-from fedprivacy.events import Event
+from fedprivacy.values.events import Event
 
 _LARGEST_LOG = 750.0
 """Of a floating-point number, in magnitude."""

@@ -22,7 +22,7 @@ from fedprivacy.accounting.batch import BatchComposer
 from fedprivacy.accounting.calibration import LEAST_NOISE, MOST_NOISE, UNLIMITED
 from fedprivacy.accounting.histories import checked, extended
 from fedprivacy.accounting.search import Search
-from fedprivacy.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 
 _AIM, _LEAST_SHARE = 0.9996, 0.999  # of epsilon: what a search aims at, and what noise spends at least
 _MOST_TRIALS = 100

@@ -4,7 +4,7 @@ The *server's view* is the default: the server sees every update of a client, an
 *user-level view* trusts the server and protects a whole client against whoever sees the models (DP-FedAvg: McMahan,
 Ramage, Talwar, Zhang 2018, arXiv 1710.06963). Each is a number called epsilon; neither follows from the other.
 
->>> from fedprivacy.events import PoissonSampledGaussian
+>>> from fedprivacy.values.events import PoissonSampledGaussian
 >>> hospital = reading({PoissonSampledGaussian(sampling_rate=0.01, noise_multiplier=1.0): 1_000}, delta=1e-5)
 >>> print(hospital)
 epsilon 1.83 at delta 1e-05 (PLD; one record, add-or-remove-one, server view)
@@ -31,8 +31,8 @@ from decimal import ROUND_CEILING, Context
 
 from fedprivacy.accounting import calibration, pld
 from fedprivacy.accounting.histories import check_delta, checked, extended
-from fedprivacy.budget import PrivacyBudget
-from fedprivacy.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 
 _PLD = "PLD"
 _THREE_DIGITS_UP = Context(prec=3, rounding=ROUND_CEILING)

@@ -2,7 +2,7 @@
 
 from typing import TYPE_CHECKING
 
-from fedprivacy.lazy import when_asked
+from fedprivacy._support.lazy import when_asked
 
 if TYPE_CHECKING:
     from fedprivacy.deploy.demo import DemoResult, run_demo

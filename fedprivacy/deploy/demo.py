@@ -11,12 +11,12 @@ from typing import Any
 
 from rich.console import Console
 
-from fedprivacy.config import LEDGER
+from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy.deploy.environment import Scalar
 from fedprivacy.deploy.federation import DeploymentError, LoopbackFederation, RunStatus
 from fedprivacy.deploy.keys import ClientKeys
 from fedprivacy.deploy.processes import SupervisedProcess, Supervisor
-from fedprivacy.signing import server_key, server_public_key
+from fedprivacy.runs.configuration import LEDGER
 
 HOSPITALS = ("hospital-0", "hospital-1", "hospital-2")
 RUN_TIMEOUT = 600.0
@@ -135,7 +135,7 @@ class _Progress:
 
 def _follow(run: SupervisedProcess, out: Path, timeout: float, progress: _Progress) -> None:
     """Report each round as it is recorded, until the run ends."""
-    from fedprivacy.history import ROUNDS
+    from fedprivacy.runs.folder import ROUNDS
 
     deadline = time.monotonic() + timeout
     reported = 0

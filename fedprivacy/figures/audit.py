@@ -8,12 +8,12 @@ from typing import Any
 
 import altair as alt
 
-from fedprivacy.audits import AuditResult, Verdict
 from fedprivacy.figures.colours import EXHAUSTED, MUTED, SPENDING
 from fedprivacy.figures.labels import shortened
 from fedprivacy.figures.style import WIDTH, Rows, chart_of, layered, styled, titled
-from fedprivacy.series import RunFacts
-from fedprivacy.wording import count_text, delta_text, epsilon_text, proved_text
+from fedprivacy.values.audits import AuditResult, Verdict
+from fedprivacy.values.series import RunFacts
+from fedprivacy.values.wording import count_text, delta_text, epsilon_text, proved_text
 
 MOST_AUDITS = 12
 """That a figure shows: those that failed, then the latest."""

@@ -10,7 +10,7 @@ from itertools import count
 import altair as alt
 
 from fedprivacy.figures.style import HEIGHT
-from fedprivacy.wording import is_share
+from fedprivacy.values.wording import is_share
 
 HEADROOM = 0.1
 """Free space beyond the largest value, as a share of the axis."""

@@ -10,7 +10,7 @@ from fedprivacy.figures.axes import Frame
 from fedprivacy.figures.colours import INK
 from fedprivacy.figures.labels import LABEL_GAP, spread_apart
 from fedprivacy.figures.style import HEIGHT, Rows, chart_of, outlined
-from fedprivacy.wording import budget_text
+from fedprivacy.values.wording import budget_text
 
 MOST_ACROSS = 6
 """Budgets that horizontal lines show; of more, the least and the largest."""

@@ -16,8 +16,8 @@ from fedprivacy.figures.meaning import COMPOSED, seen
 from fedprivacy.figures.style import WIDTH, Rows, chart_of, layered, styled, titled
 from fedprivacy.figures.tables import compared_epsilon_rows, compared_metric_rows, compared_tradeoff_rows
 from fedprivacy.figures.tradeoff import LOSS_TITLE
-from fedprivacy.series import RunSeries
-from fedprivacy.wording import count_text, delta_text, epsilon_text, metric_name, metric_text
+from fedprivacy.values.series import RunSeries
+from fedprivacy.values.wording import count_text, delta_text, epsilon_text, metric_name, metric_text
 
 DASHES = ([1, 0], [9, 5], [3, 4], [12, 4, 3, 4], [6, 3], [16, 5], [9, 4, 3, 4, 3, 4], [5, 8])
 """Of the lines of runs, in their order, in px."""

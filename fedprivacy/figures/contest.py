@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedprivacy.series import RunSeries
-from fedprivacy.wording import metric_name
+from fedprivacy.values.series import RunSeries
+from fedprivacy.values.wording import metric_name
 
 FEWEST_RUNS, MOST_RUNS = 2, 8
 

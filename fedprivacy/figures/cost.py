@@ -15,8 +15,8 @@ from fedprivacy.figures.labels import shortened
 from fedprivacy.figures.meaning import seen
 from fedprivacy.figures.style import WIDTH, Rows, chart_of, layered, styled, titled
 from fedprivacy.figures.tables import cost_rows
-from fedprivacy.series import CostMap, RunFacts
-from fedprivacy.wording import count_text, epsilon_text
+from fedprivacy.values.series import CostMap, RunFacts
+from fedprivacy.values.wording import count_text, epsilon_text
 
 MOST_ROWS = 60
 """Clients that a figure shows; of more, the first."""

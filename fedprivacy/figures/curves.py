@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from fedprivacy.figures.style import Rows
-from fedprivacy.series import Curve, RunSeries
-from fedprivacy.wording import count_text
+from fedprivacy.values.series import Curve, RunSeries
+from fedprivacy.values.wording import count_text
 
 
 def whose(curve: Curve) -> str:

@@ -16,8 +16,8 @@ from fedprivacy.figures.colours import EXHAUSTED, INK, SPENDING
 from fedprivacy.figures.labels import BESIDE_LABEL, ROOM, Label, leaders, placed, shortened
 from fedprivacy.figures.meaning import COMPOSED, seen
 from fedprivacy.figures.style import WIDTH, Rows, chart_of, layered, styled, titled
-from fedprivacy.series import Curve, RunSeries
-from fedprivacy.wording import budget_text, count_text, epsilon_text
+from fedprivacy.values.series import Curve, RunSeries
+from fedprivacy.values.wording import budget_text, count_text, epsilon_text
 
 _COLOURS = {"spending": SPENDING, "exhausted": EXHAUSTED, "chosen": INK}
 """Of lines and labels: of clients that can go on, of those that cannot, of those that can and that somebody chose."""

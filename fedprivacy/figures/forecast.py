@@ -14,8 +14,8 @@ from fedprivacy.figures.labels import shortened
 from fedprivacy.figures.meaning import seen
 from fedprivacy.figures.style import WIDTH, Rows, chart_of, layered, outlined, styled, titled
 from fedprivacy.figures.tables import forecast_rows
-from fedprivacy.series import RunFacts
-from fedprivacy.wording import count_text
+from fedprivacy.values.series import RunFacts
+from fedprivacy.values.wording import count_text
 
 ROOM = 60
 """What the axis takes beside the plot, and what a title may stick out, in px."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedprivacy.wording import delta_text
+from fedprivacy.values.wording import delta_text
 
 COMPOSED = ("composed over all rounds and runs", "an odometer's reading")
 """How an epsilon came about."""

@@ -8,8 +8,8 @@ from fedprivacy.figures.axes import Frame, metric_scale, rounds_axis
 from fedprivacy.figures.colours import SPENDING
 from fedprivacy.figures.style import WIDTH, chart_of, layered, styled, titled
 from fedprivacy.figures.tables import metric_rows
-from fedprivacy.series import RunSeries
-from fedprivacy.wording import count_text, metric_name, metric_text
+from fedprivacy.values.series import RunSeries
+from fedprivacy.values.wording import count_text, metric_name, metric_text
 
 ROOM = 60
 """What the axis and the label at the line's end take beside the plot, in px."""

@@ -12,7 +12,7 @@ from fedprivacy.figures.metric import metric_figure
 from fedprivacy.figures.overview import run_figure
 from fedprivacy.figures.style import WIDTH
 from fedprivacy.figures.tradeoff import tradeoff_figure
-from fedprivacy.series import CostMap, RunSeries
+from fedprivacy.values.series import CostMap, RunSeries
 
 
 class RunFigures:

@@ -7,7 +7,7 @@ import altair as alt
 from fedprivacy.figures.epsilon import epsilon_panel
 from fedprivacy.figures.metric import metric_panel
 from fedprivacy.figures.style import WIDTH, styled
-from fedprivacy.series import RunSeries
+from fedprivacy.values.series import RunSeries
 
 
 def run_figure(series: RunSeries) -> alt.HConcatChart:

@@ -11,12 +11,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime
 
-from fedprivacy.audits import AuditResult
 from fedprivacy.figures import curves
 from fedprivacy.figures.contest import contest
 from fedprivacy.figures.style import Rows
-from fedprivacy.nulls import finite_or_none
-from fedprivacy.series import CostMap, Curve, RunSeries
+from fedprivacy.values.audits import AuditResult
+from fedprivacy.values.nulls import finite_or_none
+from fedprivacy.values.series import CostMap, Curve, RunSeries
 
 
 def metric_rows(series: RunSeries, metric: str | None = None) -> Rows:

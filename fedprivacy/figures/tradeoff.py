@@ -10,8 +10,8 @@ from fedprivacy.figures.colours import SPENDING
 from fedprivacy.figures.meaning import COMPOSED, seen
 from fedprivacy.figures.style import WIDTH, Rows, chart_of, layered, outlined, styled, titled
 from fedprivacy.figures.tables import tradeoff_rows
-from fedprivacy.series import RunSeries
-from fedprivacy.wording import count_text, epsilon_text, metric_name, metric_text
+from fedprivacy.values.series import RunSeries
+from fedprivacy.values.wording import count_text, epsilon_text, metric_name, metric_text
 
 ROOM = 60
 """What the axis takes beside the plot, and what a title may stick out, in px."""

@@ -1,8 +1,8 @@
 """The bridge to Flower: a strategy wrapper, a ClientApp, records on the wire, an in-process grid."""
 
-from fedprivacy.flower.client import private_client
+from fedprivacy.flower.client.app import private_client
 from fedprivacy.flower.grid import InProcessGrid
-from fedprivacy.flower.registry import TooFewClientsError
-from fedprivacy.flower.strategy import PrivateStrategy, RoundFailedError
+from fedprivacy.flower.server.registry import TooFewClientsError
+from fedprivacy.flower.server.strategy import PrivateStrategy, RoundFailedError
 
 __all__ = ["InProcessGrid", "PrivateStrategy", "RoundFailedError", "TooFewClientsError", "private_client"]

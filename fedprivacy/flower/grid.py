@@ -16,7 +16,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedprivacy.flower.local import IN_PROCESS
+from fedprivacy.flower.client.local import IN_PROCESS
 
 log = logging.getLogger("fedprivacy.engine")
 

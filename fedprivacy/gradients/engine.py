@@ -8,10 +8,10 @@ from functools import reduce
 import torch
 from torch import Tensor, nn
 
-from fedprivacy.gradients.admission import Admitted, admitted
 from fedprivacy.gradients.clipping import Clipping, FlatClipping
-from fedprivacy.gradients.fallbacks import Loop
 from fedprivacy.gradients.losses import Loss, tried_on_cpu
+from fedprivacy.gradients.methods.admission import Admitted, admitted
+from fedprivacy.gradients.methods.fallbacks import Loop
 from fedprivacy.gradients.parameters import restored, trainable_parameters
 from fedprivacy.gradients.parts import cut, filled, plain
 from fedprivacy.gradients.precision import full_precision
@@ -150,8 +150,8 @@ class GradientEngine:
         """Sum over the batch of each record's gradient, scaled down to Euclidean norm at most `clipping_norm`.
 
         Formal guarantee: let the batch lose the record at one place, and its last record take that place. The result
-        changes by a vector of norm at most C (1 + `SUM_ALLOWANCE`), see `fedprivacy.mechanisms`. A record's scaled
-        gradient is a function of the record, the parameters and public numbers alone, bit for bit, as far as
+        changes by a vector of norm at most C (1 + `SUM_ALLOWANCE`), see `fedprivacy.training.mechanisms`. A record's
+        scaled gradient is a function of the record, the parameters and public numbers alone, bit for bit, as far as
         `fedprivacy.gradients.invariance` can tell; what the batch adds to it is the rounding of its own block of the
         sum. It holds for models that `supported` accepts. A record whose gradient is not finite, or cannot be computed,
         contributes zero: whether a batch fails must not depend on one record.

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from fedprivacy.gradients.errors import LossShapeError
-from fedprivacy.gradients.fallbacks import Loop
+from fedprivacy.gradients.methods.fallbacks import Loop
 from fedprivacy.gradients.parameters import restored, split_flat
 from fedprivacy.gradients.tape import Sized
 

@@ -11,10 +11,10 @@ from typing import Any
 
 from sqlalchemy import Connection, select
 
-from fedprivacy.budget import PrivacyBudget
 from fedprivacy.ledger import journal
 from fedprivacy.ledger.dialects import among
 from fedprivacy.ledger.schema import budgets
+from fedprivacy.values.budget import PrivacyBudget
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from fedprivacy.events import NeighbouringRelation
 from fedprivacy.ledger.schema import ChargeState
+from fedprivacy.values.events import NeighbouringRelation
 
 
 class BrokenJournalError(ValueError):

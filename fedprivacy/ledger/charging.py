@@ -9,13 +9,13 @@ from typing import Any
 
 from sqlalchemy import ColumnElement, Connection, func, or_, select, update
 
-from fedprivacy.events import Event, History, PoissonSampledGaussian
-from fedprivacy.failpoints import reach
+from fedprivacy._support.failpoints import reach
 from fedprivacy.ledger import journal
 from fedprivacy.ledger.allowances import Allowance, allowances_of
 from fedprivacy.ledger.book import Evidence, settleable
 from fedprivacy.ledger.dialects import add_to, among, insert_rows
 from fedprivacy.ledger.schema import ChargeState, balances, charges
+from fedprivacy.values.events import Event, History, PoissonSampledGaussian
 
 SERVER_VIEW = "server"
 """Whose eyes a charge is for: the server sees each client's update in every round that the client joins."""

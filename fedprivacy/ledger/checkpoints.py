@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import Connection, insert, select
 
+from fedprivacy._support.signing import CHECKPOINT, server_public_key, sign, signed_by_server
 from fedprivacy.ledger import journal
 from fedprivacy.ledger.errors import LedgerError
 from fedprivacy.ledger.schema import checkpoints
 from fedprivacy.ledger.schema import journal as journal_table
 from fedprivacy.ledger.store import Ledger
-from fedprivacy.signing import CHECKPOINT, server_public_key, sign, signed_by_server
 
 
 class Checkpoint(NamedTuple):

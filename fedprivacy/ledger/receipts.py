@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from fedprivacy.identity import key_hash
+from fedprivacy._support.signing import RECEIPT, signed_by_client
 from fedprivacy.ledger.book import Book, BrokenJournalError, ChargeKey, Evidence
-from fedprivacy.signing import RECEIPT, signed_by_client
+from fedprivacy.tasks.identity import key_hash
 
 _CHARGED = ("steps", "sampling_rate", "noise_multiplier", "relation")
 

@@ -26,7 +26,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
-from fedprivacy.events import NeighbouringRelation
+from fedprivacy.values.events import NeighbouringRelation
 
 
 class ChargeState(enum.StrEnum):

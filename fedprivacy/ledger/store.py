@@ -7,9 +7,7 @@ from collections.abc import Collection, Mapping
 
 from sqlalchemy import Connection, func, insert, select, update
 
-from fedprivacy.budget import PrivacyBudget
-from fedprivacy.events import Claims, PoissonSampledGaussian
-from fedprivacy.failpoints import reach
+from fedprivacy._support.failpoints import reach
 from fedprivacy.ledger import journal
 from fedprivacy.ledger.allowances import Allowance, allowances_of, budget_row, contradiction, in_utc, terms
 from fedprivacy.ledger.book import Evidence
@@ -29,6 +27,8 @@ from fedprivacy.ledger.charging import (
 from fedprivacy.ledger.database import PATIENCE, Database, database_file
 from fedprivacy.ledger.errors import AccountError, LedgerError
 from fedprivacy.ledger.schema import ChargeState, budgets, charges, keys, runs
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import Claims, PoissonSampledGaussian
 
 
 class Ledger:

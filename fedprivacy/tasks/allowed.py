@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePath
 
-from fedprivacy.config import BUILT_IN
+from fedprivacy.tasks.built_in import BUILT_IN
 from fedprivacy.tasks.loading import TaskError, load_task
 from fedprivacy.tasks.protocol import Task
 

@@ -14,9 +14,9 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedprivacy.dpsgd import Shard
 from fedprivacy.tasks.partition import DirichletSplit
 from fedprivacy.tasks.protocol import Recipe, ShardSource
+from fedprivacy.tasks.shard import Shard
 
 PUBLIC_SHARE = 0.2
 PUBLIC_SEED = 0

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 from types import ModuleType
 
-from fedprivacy.config import BUILT_IN
+from fedprivacy.tasks.built_in import BUILT_IN
 from fedprivacy.tasks.protocol import Task
 
 

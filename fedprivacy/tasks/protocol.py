@@ -9,8 +9,8 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from fedprivacy.dpsgd import Shard
-from fedprivacy.events import NeighbouringRelation
+from fedprivacy.tasks.shard import Shard
+from fedprivacy.values.events import NeighbouringRelation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -25,7 +25,7 @@ from types import FrameType
 import numpy as np
 from dp_accounting.pld import privacy_loss_distribution
 
-from fedprivacy.events import PoissonSampledGaussian
+from fedprivacy.values.events import PoissonSampledGaussian
 
 FILE = Path(__file__).with_suffix(".json")
 ROWS, MIXED_FROM = 1000, 900  # from this row on, a history holds two to four mechanisms

@@ -12,7 +12,7 @@ from dp_accounting.pld import privacy_loss_distribution
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
-from fedprivacy.events import Event, History
+from fedprivacy.values.events import Event, History
 
 
 def gaussian_epsilon(mu: float, delta: float) -> float:

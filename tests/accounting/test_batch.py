@@ -5,7 +5,7 @@ import pytest
 
 from fedprivacy.accounting import batch, curves, pld, spectra
 from fedprivacy.accounting.batch import BatchComposer
-from fedprivacy.events import Event, History, PoissonSampledGaussian
+from fedprivacy.values.events import Event, History, PoissonSampledGaussian
 from tests.accounting import oracles
 
 

@@ -10,7 +10,7 @@ from fedprivacy.accounting import pld
 from fedprivacy.accounting.batch import BatchComposer
 from fedprivacy.accounting.population import MOST_STEPS, PopulationAccountant
 from fedprivacy.accounting.targets import noise_multipliers, step_quotas
-from fedprivacy.events import (
+from fedprivacy.values.events import (
     History,
     NeighbouringRelation,
     PoissonSampledGaussian,

@@ -4,8 +4,8 @@ import time
 import pytest
 
 from fedprivacy.accounting import UNLIMITED, noise_multiplier, pld, rdp, sampling_rate, step_quota
-from fedprivacy.budget import PrivacyBudget
-from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 
 CASES = [
     (0.01, 1000, 2.0, 1e-5),

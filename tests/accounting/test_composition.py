@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedprivacy.accounting import composition, pld
-from fedprivacy.events import History, NeighbouringRelation, PoissonSampledGaussian, RandomizedResponse
+from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian, RandomizedResponse
 from tests.accounting import oracles
 
 

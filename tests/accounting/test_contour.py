@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedprivacy.accounting import contour, pld
-from fedprivacy.events import History, NeighbouringRelation, PoissonSampledGaussian, RandomizedResponse
+from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian, RandomizedResponse
 from tests.accounting import oracles
 
 MIXED: History = {

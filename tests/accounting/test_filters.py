@@ -15,8 +15,8 @@ from fedprivacy.accounting import (
     rdp,
     step_quota,
 )
-from fedprivacy.budget import PrivacyBudget
-from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 
 BUDGET = PrivacyBudget(2.0, 1e-5)
 EVENT = PoissonSampledGaussian(0.01, 1.0)

@@ -4,7 +4,7 @@ import mpmath
 import pytest
 
 from fedprivacy.accounting import gdp, pld
-from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian, RandomizedResponse
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian, RandomizedResponse
 from tests.accounting import oracles
 
 

@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 
 from fedprivacy.accounting import pld
-from fedprivacy.events import PoissonSampledGaussian
+from fedprivacy.values.events import PoissonSampledGaussian
 from tests.accounting.oracles import gaussian_epsilon
 
 X = np.linspace(-40.0, 60.0, 200_001)

@@ -2,7 +2,7 @@ import pytest
 
 from fedprivacy.accounting import pld, rdp
 from fedprivacy.accounting.histories import checked, extended, untruncated
-from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 
 EVENT = PoissonSampledGaussian(0.01, 1.0)
 OTHER_RELATION = PoissonSampledGaussian(0.01, 1.0, NeighbouringRelation.ZERO_OUT)

@@ -20,7 +20,7 @@ from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 
 from fedprivacy.accounting import pld, rdp
 from fedprivacy.accounting.histories import extended
-from fedprivacy.events import Event, History, PoissonSampledGaussian
+from fedprivacy.values.events import Event, History, PoissonSampledGaussian
 from tests.accounting.oracles import composed_delta, gaussian_epsilon, single_step_epsilon
 
 Record = Callable[[str, object], None]

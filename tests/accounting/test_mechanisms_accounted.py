@@ -23,8 +23,8 @@ from fedprivacy.accounting import UNLIMITED, pld, rdp, step_quota
 from fedprivacy.accounting.histories import checked, truncation, untruncated
 from fedprivacy.accounting.pairs import pair
 from fedprivacy.accounting.privacy_loss import Direction, deviation, discretise
-from fedprivacy.budget import PrivacyBudget
-from fedprivacy.events import (
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import (
     Event,
     FixedSizeSampledGaussian,
     History,

@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedprivacy.accounting import pld, rdp
-from fedprivacy.events import Event, PoissonSampledGaussian
+from fedprivacy.values.events import Event, PoissonSampledGaussian
 
 JUMP = 1.1e-3
 PROPERTY = settings(max_examples=60, deadline=None, derandomize=True)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from fedprivacy.accounting import hockey_stick, pld, rdp
 from fedprivacy.accounting.privacy_loss import TILTS, Direction, discretise
-from fedprivacy.events import PoissonSampledGaussian
+from fedprivacy.values.events import PoissonSampledGaussian
 from tests.accounting.oracles import (
     composed_delta,
     dp_accounting_epsilon,

@@ -7,7 +7,7 @@ import pytest
 
 from fedprivacy.accounting import pld
 from fedprivacy.accounting.population import MOST_STEPS, PopulationAccountant
-from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 
 EVENTS = [PoissonSampledGaussian(0.01, 1.1), PoissonSampledGaussian(0.023, 0.9), PoissonSampledGaussian(0.2, 3.0)]
 

@@ -8,7 +8,7 @@ from scipy.special import ndtr
 
 from fedprivacy.accounting.pairs import SampledGaussian
 from fedprivacy.accounting.privacy_loss import TILTS, Direction, DiscreteLoss, deviation, discretise, support
-from fedprivacy.events import PoissonSampledGaussian
+from fedprivacy.values.events import PoissonSampledGaussian
 from tests.accounting.oracles import single_step_delta
 
 EVENTS = [PoissonSampledGaussian(q, s) for q, s in itertools.product((1e-4, 0.01, 0.5, 1.0), (0.3, 1.0, 5.0))]

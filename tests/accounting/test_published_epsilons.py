@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from fedprivacy.accounting import pld, rdp
-from fedprivacy.events import PoissonSampledGaussian
+from fedprivacy.values.events import PoissonSampledGaussian
 
 FILE = Path(__file__).parents[3] / "shared" / "data" / "published_epsilons.csv"
 if not FILE.exists():

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from fedprivacy.accounting import rdp
-from fedprivacy.events import (
+from fedprivacy.values.events import (
     FixedSizeSampledGaussian,
     PoissonSampledGaussian,
     PoissonSampledLaplace,

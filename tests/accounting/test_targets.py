@@ -7,8 +7,8 @@ import pytest
 
 from fedprivacy.accounting import UNLIMITED, noise_multiplier, pld, step_quota
 from fedprivacy.accounting.targets import noise_multipliers, step_quotas
-from fedprivacy.budget import PrivacyBudget
-from fedprivacy.events import PoissonSampledGaussian
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import PoissonSampledGaussian
 
 RNG = np.random.default_rng(0)
 CLIENTS = 40

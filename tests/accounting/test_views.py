@@ -22,9 +22,9 @@ from fedprivacy.accounting.views import (
     federation_epsilon,
     reading,
 )
-from fedprivacy.budget import PrivacyBudget
-from fedprivacy.events import FixedSizeSampledGaussian, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.ledger.charging import SERVER_VIEW
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import FixedSizeSampledGaussian, NeighbouringRelation, PoissonSampledGaussian
 
 DELTA = 1e-5
 ADD_OR_REMOVE, ZERO_OUT = NeighbouringRelation.ADD_OR_REMOVE_ONE, NeighbouringRelation.ZERO_OUT

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedprivacy.budget import PrivacyBudget
+from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.deploy import (
     DeploymentError,
     LoopbackFederation,
@@ -18,17 +18,17 @@ from fedprivacy.deploy import (
     write_client_key,
     write_keys,
 )
-from fedprivacy.deploy.cli import deploy_app
 from fedprivacy.deploy.data import write_digits
 from fedprivacy.deploy.demo import HOSPITALS
 from fedprivacy.deploy.environment import HOST, flower_environment, free_ports, program
 from fedprivacy.deploy.processes import SupervisedProcess
-from fedprivacy.flower.accounts import WITNESS
-from fedprivacy.flower.node import ODOMETER
-from fedprivacy.history import REPORT, read_history
+from fedprivacy.flower.client.node import ODOMETER
+from fedprivacy.flower.server.accounts import WITNESS
+from fedprivacy.guard import Odometer
 from fedprivacy.ledger import ChargeState, Ledger
 from fedprivacy.ledger.verify import read_witness, verify_ledger
-from fedprivacy.odometer import Odometer
+from fedprivacy.runs.folder import REPORT, read_history
+from fedprivacy.values.budget import PrivacyBudget
 from tests.deploy.survivors import processes_of
 
 pytestmark = pytest.mark.slow

@@ -10,7 +10,7 @@ import pytest
 
 from fedprivacy.deploy import Supervisor
 from fedprivacy.deploy.environment import flower_environment, free_ports, program, write_toml
-from fedprivacy.history import read_history
+from fedprivacy.runs.folder import read_history
 from tests.deploy.survivors import processes_of
 
 REPOSITORY = Path(__file__).parents[2]

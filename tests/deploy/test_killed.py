@@ -7,17 +7,17 @@ from pathlib import Path
 
 import pytest
 
-from fedprivacy.budget import PrivacyBudget
+from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy.deploy import LoopbackFederation, ProcessError, Supervisor
 from fedprivacy.deploy.data import write_digits
 from fedprivacy.deploy.demo import HOSPITALS
-from fedprivacy.flower.accounts import WITNESS
-from fedprivacy.flower.node import ODOMETER
-from fedprivacy.history import ROUNDS, read_history
+from fedprivacy.flower.client.node import ODOMETER
+from fedprivacy.flower.server.accounts import WITNESS
+from fedprivacy.guard import Odometer
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import Verified, read_witness, verify_ledger
-from fedprivacy.odometer import Odometer
-from fedprivacy.signing import server_key, server_public_key
+from fedprivacy.runs.folder import ROUNDS, read_history
+from fedprivacy.values.budget import PrivacyBudget
 from tests.deploy.survivors import kill
 
 REPOSITORY = Path(__file__).parents[2]

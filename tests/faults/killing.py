@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from fedprivacy.flower.node import ODOMETER
+from fedprivacy.flower.client.node import ODOMETER
+from fedprivacy.guard import Odometer
 from fedprivacy.ledger import Ledger
-from fedprivacy.odometer import Odometer
 from tests.faults import life
 
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))]

@@ -13,17 +13,17 @@ import torch
 from flwr.app import Array, ArrayRecord, Message, MessageType, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from fedprivacy import failpoints, signing
-from fedprivacy.accountant import CentralAccountant
+from fedprivacy._support import failpoints, signing
+from fedprivacy._support.signing import server_key, server_public_key, sign
 from fedprivacy.accounting import DEFAULT_FILTER
-from fedprivacy.budget import PrivacyBudget
 from fedprivacy.flower import PrivateStrategy
-from fedprivacy.flower.checkpoint import CHECKPOINT, load_checkpoint
-from fedprivacy.flower.records import GRANT, RECEIPT, REFUSAL, Receipt, Refusal, RefusalCode
-from fedprivacy.flower.release import digest
+from fedprivacy.flower.client.release import digest
+from fedprivacy.flower.server.checkpoint import CHECKPOINT, load_checkpoint
+from fedprivacy.flower.wire.records import GRANT, RECEIPT, REFUSAL, Receipt, Refusal, RefusalCode
 from fedprivacy.ledger import Ledger
-from fedprivacy.plan import RunPlan
-from fedprivacy.signing import server_key, server_public_key, sign
+from fedprivacy.runs.accountant import CentralAccountant
+from fedprivacy.runs.plan import RunPlan
+from fedprivacy.values.budget import PrivacyBudget
 from tests.flower.blobs import A_GRANT, Blobs, plan_of
 from tests.flower.deployment import DeployedGrid
 from tests.flower.runs import SAMPLING

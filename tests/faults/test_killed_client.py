@@ -6,8 +6,8 @@ import signal
 
 import pytest
 
-from fedprivacy.failpoints import CLIENT_POINTS
-from fedprivacy.flower.node import ODOMETER
+from fedprivacy._support.failpoints import CLIENT_POINTS
+from fedprivacy.flower.client.node import ODOMETER
 from tests.faults import life
 from tests.faults.killing import SEEDS, lived, on_odometer, released, which_time
 

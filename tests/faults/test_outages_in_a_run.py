@@ -9,14 +9,14 @@ import threading
 import pytest
 from flwr.serverapp.strategy import FedAvg
 
-from fedprivacy import durable
+from fedprivacy._support import durable
+from fedprivacy.commands.ledger_tables import charges
 from fedprivacy.flower import PrivateStrategy
-from fedprivacy.flower.checkpoint import load_checkpoint
-from fedprivacy.flower.node import ODOMETER
+from fedprivacy.flower.client.node import ODOMETER
+from fedprivacy.flower.server.checkpoint import load_checkpoint
+from fedprivacy.guard import LogWriteError
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError
-from fedprivacy.ledger.showing import charges
 from fedprivacy.ledger.verify import verify_ledger
-from fedprivacy.odometer import LogWriteError
 from tests.flower.blobs import Blobs, plan_of
 from tests.flower.deployment import DeployedGrid
 from tests.flower.runs import SAMPLING, run
@@ -99,7 +99,7 @@ def test_a_client_whose_disk_is_full_refuses_before_it_reads_a_record_and_gets_i
                 raise OSError(errno.ENOSPC, "No space left on device")
             durable.write_at(fd, data, at)
 
-        monkeypatch.setattr("fedprivacy.odometer.log.write_at", write_at)
+        monkeypatch.setattr("fedprivacy.guard.log.write_at", write_at)
         with caplog.at_level(logging.ERROR, "fedprivacy.client"):
             strategy(plan, records.append).start(grid)
     assert records[-1].failures == {"hospital-1": "odometer-unusable"}

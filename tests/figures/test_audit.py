@@ -5,10 +5,10 @@ from dataclasses import replace
 
 import pytest
 
-from fedprivacy.audits import AuditResult, Verdict
 from fedprivacy.figures import EXHAUSTED, SPENDING, audit_figure
+from fedprivacy.values.audits import AuditResult, Verdict
 from tests.figures.reading import coloured, drawn, height, marks, place, text_called, texts, written
-from tests.run_histories import alike
+from tests.runs.histories import alike
 
 FACTS = alike(rounds=1).series().facts
 SOUND = AuditResult(1.7e9, "canaries", "client-3", 1.2, 0.95, 2.9912, 1e-4, "PLD", "server")

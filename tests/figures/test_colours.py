@@ -21,7 +21,7 @@ from fedprivacy.figures import (
 )
 from fedprivacy.figures.colours import COSTS, RUNS
 from fedprivacy.figures.style import titled
-from tests.run_histories import alike, run_history
+from tests.runs.histories import alike, run_history
 
 TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])
 WHITE = TO_XYZ.sum(axis=1)

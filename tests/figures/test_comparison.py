@@ -14,7 +14,7 @@ from fedprivacy.figures import (
 )
 from fedprivacy.figures.colours import RUNS
 from tests.figures.reading import coloured, dashed, drawn, labels, marks, texts, written
-from tests.run_histories import alike, unlike
+from tests.runs.histories import alike, unlike
 
 FIGURES = [compared_metric_figure, compared_epsilon_figure, compared_tradeoff_figure]
 every_figure = pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.__name__)

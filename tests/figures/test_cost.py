@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from fedprivacy.figures import GRID, cost_figure
 from fedprivacy.figures.colours import COSTS
 from fedprivacy.figures.cost import bounds_below
-from fedprivacy.series import CostMap
+from fedprivacy.values.series import CostMap
 from tests.figures.reading import coloured, drawn, height, marks, rows, text_called, texts, width, written
-from tests.run_histories import alike
+from tests.runs.histories import alike
 
 FACTS = alike(rounds=1).series().facts
 

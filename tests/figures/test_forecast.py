@@ -4,7 +4,7 @@ import pytest
 
 from fedprivacy.figures import INK, SPENDING, forecast_figure
 from tests.figures.reading import coloured, dashed, drawn, marks, place, text_called, texts, written
-from tests.run_histories import alike
+from tests.runs.histories import alike
 
 FACTS = alike(rounds=1).series().facts
 OWN = FACTS.noise_multiplier

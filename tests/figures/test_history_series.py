@@ -6,9 +6,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedprivacy.rounds import RoundRecord
-from fedprivacy.series import MOST_COLUMNS, MOST_CURVES, MOST_ROUNDS, MOST_TURNS, Spread
-from tests.run_histories import alike, run_history, unlike
+from fedprivacy.values.rounds import RoundRecord
+from fedprivacy.values.series import MOST_COLUMNS, MOST_CURVES, MOST_ROUNDS, MOST_TURNS, Spread
+from tests.runs.histories import alike, run_history, unlike
 
 
 def test_a_run_is_named_by_its_folder_or_else_by_its_task():

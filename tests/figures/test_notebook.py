@@ -7,7 +7,7 @@ import pytest
 
 from fedprivacy.figures import cost_figure, epsilon_figure, metric_figure, run_figure, tradeoff_figure
 from fedprivacy.figures.notebook import RunFigures
-from tests.run_histories import alike, unlike
+from tests.runs.histories import alike, unlike
 
 HISTORY = unlike(4, rounds=8)
 

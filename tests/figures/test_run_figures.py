@@ -19,7 +19,7 @@ from fedprivacy.figures import (
     save_png,
     to_svg,
 )
-from fedprivacy.wording import epsilon_text
+from fedprivacy.values.wording import epsilon_text
 from tests.figures.reading import (
     SVG,
     coloured,
@@ -36,7 +36,7 @@ from tests.figures.reading import (
     width,
     written,
 )
-from tests.run_histories import alike, run_history, unlike
+from tests.runs.histories import alike, run_history, unlike
 
 
 def two_exhausted():

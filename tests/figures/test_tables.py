@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedprivacy.audits import AuditResult
 from fedprivacy.figures import tables
-from fedprivacy.series import CostMap
-from tests.run_histories import alike, run_history, unlike
+from fedprivacy.values.audits import AuditResult
+from fedprivacy.values.series import CostMap
+from tests.runs.histories import alike, run_history, unlike
 
 
 def test_a_metric_after_every_round():

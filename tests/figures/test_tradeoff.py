@@ -8,7 +8,7 @@ import pytest
 
 from fedprivacy.figures import SPENDING, tradeoff_figure
 from tests.figures.reading import coloured, dashed, drawn, marks, place, text_called, texts, written
-from tests.run_histories import alike
+from tests.runs.histories import alike
 
 
 def points_of(line):

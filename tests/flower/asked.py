@@ -10,13 +10,21 @@ from pathlib import Path
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MessageType, RecordDict
 
-from fedprivacy import signing
-from fedprivacy.budget import PrivacyBudget
+from fedprivacy._support import signing
+from fedprivacy._support.signing import client_key, client_public_key, server_public_key, sign
 from fedprivacy.flower import private_client
-from fedprivacy.flower.records import ENROL, ENROLMENT_REQUEST, GRANT, REFUSAL, EnrolmentRequest, Refusal, RefusalCode
-from fedprivacy.identity import key_hash
-from fedprivacy.odometer import Odometer
-from fedprivacy.signing import client_key, client_public_key, server_public_key, sign
+from fedprivacy.flower.wire.records import (
+    ENROL,
+    ENROLMENT_REQUEST,
+    GRANT,
+    REFUSAL,
+    EnrolmentRequest,
+    Refusal,
+    RefusalCode,
+)
+from fedprivacy.guard import Odometer
+from fedprivacy.tasks.identity import key_hash
+from fedprivacy.values.budget import PrivacyBudget
 from tests.flower.blobs import A_GRANT, Blobs, plan_of
 
 SERVER, STRANGER = (Ed25519PrivateKey.from_private_bytes(bytes([i] * 32)) for i in (1, 2))

@@ -9,10 +9,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedprivacy.events import NeighbouringRelation
-from fedprivacy.flower.records import Grant, Receipt
-from fedprivacy.plan import RunPlan
+from fedprivacy.flower.wire.records import Grant, Receipt
+from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks import Recipe, Shard, ShardSource
+from fedprivacy.values.events import NeighbouringRelation
 
 
 class Blobs:

@@ -8,12 +8,12 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from flwr.app import Context, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 
+from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy.deploy.keys import ClientKeys, write_client_key
 from fedprivacy.flower import InProcessGrid, private_client
-from fedprivacy.flower.node import ODOMETER
-from fedprivacy.odometer import Odometer
-from fedprivacy.plan import RunPlan
-from fedprivacy.signing import server_key, server_public_key
+from fedprivacy.flower.client.node import ODOMETER
+from fedprivacy.guard import Odometer
+from fedprivacy.runs.plan import RunPlan
 
 
 def pem(keys: ClientKeys) -> bytes:

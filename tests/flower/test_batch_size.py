@@ -3,12 +3,12 @@
 import pytest
 
 from fedprivacy.accounting import filters, pld
-from fedprivacy.budget import PrivacyBudget
-from fedprivacy.config import ConfigError
-from fedprivacy.events import PoissonSampledGaussian
+from fedprivacy.commands.terminal import plan_table
 from fedprivacy.ledger import Ledger
-from fedprivacy.plan import RunPlan, client_groups
-from fedprivacy.terminal import plan_table
+from fedprivacy.runs.configuration import ConfigError
+from fedprivacy.runs.plan import RunPlan, client_groups
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import PoissonSampledGaussian
 from tests.flower.blobs import Blobs, PrivateSizes, plan_of
 from tests.flower.runs import run
 

@@ -13,15 +13,15 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAdagrad, FedAvg, FedAvgM, FedYogi
 from safetensors.numpy import save_file
 
-from fedprivacy import failpoints
-from fedprivacy.config import STRATEGIES, ConfigError
+from fedprivacy._support import failpoints
+from fedprivacy._support.random_state import RandomState
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
-from fedprivacy.flower.checkpoint import CHECKPOINT, Checkpoint, load_checkpoint, save_checkpoint
-from fedprivacy.flower.strategy_state import read_state, write_state
-from fedprivacy.history import ROUNDS, START, RunFolderError, RunWriter
+from fedprivacy.flower.server.checkpoint import CHECKPOINT, Checkpoint, load_checkpoint, save_checkpoint
+from fedprivacy.flower.server.strategy_state import read_state, write_state
 from fedprivacy.ledger import LedgerError
-from fedprivacy.random_state import RandomState
-from server.strategies import build_strategy
+from fedprivacy.runs.configuration import STRATEGIES, ConfigError
+from fedprivacy.runs.folder import ROUNDS, START, RunFolderError, RunWriter
+from fedprivacy.server.strategies import build_strategy
 from tests.flower.blobs import Blobs, plan_of
 from tests.flower.runs import SAMPLING
 
@@ -271,7 +271,7 @@ def test_another_file_and_another_version_are_no_checkpoint(tmp_path, monkeypatc
     save_file({"weight": np.zeros(2)}, tmp_path / CHECKPOINT)
     with pytest.raises(RunFolderError, match="is not a checkpoint"):
         load_checkpoint(tmp_path)
-    monkeypatch.setattr("fedprivacy.flower.checkpoint._VERSION", 99)
+    monkeypatch.setattr("fedprivacy.flower.server.checkpoint._VERSION", 99)
     save_checkpoint(tmp_path, a_checkpoint())
     monkeypatch.undo()
     with pytest.raises(RunFolderError, match="its version is 99, and this is version 1"):

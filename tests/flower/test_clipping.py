@@ -5,11 +5,11 @@ import math
 import pytest
 from flwr.serverapp.strategy import FedAvg
 
-from fedprivacy.adaptive import QuantileClipping
-from fedprivacy.config import CLIPPINGS, ConfigError
-from fedprivacy.dpsgd import DPSGD
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.gradients import AutomaticClipping, FlatClipping, PerLayerClipping
+from fedprivacy.runs.configuration import CLIPPINGS, ConfigError
+from fedprivacy.training.adaptive import QuantileClipping
+from fedprivacy.training.dpsgd import DPSGD
 from tests.flower.blobs import Blobs, plan_of
 
 

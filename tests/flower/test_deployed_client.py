@@ -10,19 +10,19 @@ import torch
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 from typer.testing import CliRunner
 
-from fedprivacy import signing
-from fedprivacy.dpsgd import DPSGD
-from fedprivacy.events import NeighbouringRelation
-from fedprivacy.flower.histories import claims_of, history_text
-from fedprivacy.flower.node import Refused
-from fedprivacy.flower.records import ENROLMENT, RECEIPT, REFUSAL, Enrolment, Receipt, RefusalCode
-from fedprivacy.flower.release import digest
-from fedprivacy.flower.wire import RecordError
+from fedprivacy._support import signing
+from fedprivacy._support.signing import server_public_key, signed_by_client
+from fedprivacy.commands.guard import odometer_app
+from fedprivacy.flower.client.node import Refused
+from fedprivacy.flower.client.release import digest
+from fedprivacy.flower.wire.crossing import RecordError
+from fedprivacy.flower.wire.histories import claims_of, history_text
+from fedprivacy.flower.wire.records import ENROLMENT, RECEIPT, REFUSAL, Enrolment, Receipt, RefusalCode
 from fedprivacy.gradients import GradientEngine
-from fedprivacy.odometer import AlreadyChargedError
-from fedprivacy.odometer.cli import odometer_app
-from fedprivacy.signing import server_public_key, signed_by_client
+from fedprivacy.guard import AlreadyChargedError
 from fedprivacy.tasks import Shard
+from fedprivacy.training.dpsgd import DPSGD
+from fedprivacy.values.events import NeighbouringRelation
 from tests.flower.asked import STRANGER, a_grant, code, enrol, spent, train
 from tests.flower.blobs import Blobs
 
@@ -51,7 +51,7 @@ def test_its_odometer_refuses_when_its_own_budget_is_spent_whatever_the_server_g
     assert refused == sorted(refused)
     assert code(replies[-1]) is RefusalCode.BUDGET_EXHAUSTED
     from fedprivacy.accounting import pld
-    from fedprivacy.events import PoissonSampledGaussian
+    from fedprivacy.values.events import PoissonSampledGaussian
 
     event = PoissonSampledGaussian(0.5, 2.0, NeighbouringRelation.ZERO_OUT)
     assert pld.epsilon({event: spent(node)}, 1e-3) <= 3.0

@@ -12,21 +12,21 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.serverapp.strategy import FedAvg
 
-from fedprivacy import signing
-from fedprivacy.dpsgd import DPSGD
-from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy._support import signing
+from fedprivacy._support.signing import client_key, sign
+from fedprivacy.commands.ledger_tables import charges
 from fedprivacy.flower import PrivateStrategy, RoundFailedError, private_client
-from fedprivacy.flower.accounts import WITNESS
-from fedprivacy.flower.checkpoint import load_checkpoint
-from fedprivacy.flower.records import GRANT, RECEIPT, Receipt
+from fedprivacy.flower.server.accounts import WITNESS
+from fedprivacy.flower.server.checkpoint import load_checkpoint
+from fedprivacy.flower.wire.records import GRANT, RECEIPT, Receipt
+from fedprivacy.guard import Odometer
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError, verify
 from fedprivacy.ledger.book import BrokenJournalError
 from fedprivacy.ledger.export import Entry, read_entries
 from fedprivacy.ledger.journal import FIRST_HASH, canonical, chained
-from fedprivacy.ledger.showing import charges
 from fedprivacy.ledger.verify import read_witness, verify_ledger
-from fedprivacy.odometer import Odometer
-from fedprivacy.signing import client_key, sign
+from fedprivacy.training.dpsgd import DPSGD
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from tests.flower.blobs import Blobs, plan_of
 from tests.flower.deployment import DeployedGrid
 from tests.flower.runs import SAMPLING

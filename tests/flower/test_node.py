@@ -3,15 +3,15 @@
 import pytest
 from flwr.app import Message, MessageType, RecordDict
 
-from fedprivacy import signing
+from fedprivacy._support import signing
+from fedprivacy._support.signing import client_key, client_public_key
 from fedprivacy.deploy.keys import write_client_key
-from fedprivacy.events import NeighbouringRelation
 from fedprivacy.flower import private_client
-from fedprivacy.flower.node import LEAST_NOISE_MULTIPLIER
-from fedprivacy.flower.records import ENROL, ENROLMENT, RECEIPT, RefusalCode
-from fedprivacy.identity import key_hash
-from fedprivacy.odometer import Odometer
-from fedprivacy.signing import client_key, client_public_key
+from fedprivacy.flower.client.node import LEAST_NOISE_MULTIPLIER
+from fedprivacy.flower.wire.records import ENROL, ENROLMENT, RECEIPT, RefusalCode
+from fedprivacy.guard import Odometer
+from fedprivacy.tasks.identity import key_hash
+from fedprivacy.values.events import NeighbouringRelation
 from tests.flower.asked import (
     STRANGER,
     a_grant,

@@ -7,9 +7,9 @@ import math
 import pytest
 from flwr.app import ConfigRecord
 
-from fedprivacy.flower.histories import claims_of, claims_text, history_of, history_text
-from fedprivacy.flower.records import Enrolment, Grant, Receipt, Refusal, RefusalCode
-from fedprivacy.flower.wire import VERSION, RecordError
+from fedprivacy.flower.wire.crossing import VERSION, RecordError
+from fedprivacy.flower.wire.histories import claims_of, claims_text, history_of, history_text
+from fedprivacy.flower.wire.records import Enrolment, Grant, Receipt, Refusal, RefusalCode
 from tests.flower.blobs import A_GRANT, A_RECEIPT
 
 

@@ -7,12 +7,13 @@ from flwr.app import Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.proto.node_pb2 import NodeInfo
 
-from fedprivacy import signing
-from fedprivacy.flower import InProcessGrid, TooFewClientsError, release
-from fedprivacy.flower.records import ENROLMENT, ENROLMENT_REQUEST, Enrolment, EnrolmentRequest, RefusalCode
-from fedprivacy.flower.registry import ClientRegistry
-from fedprivacy.identity import key_hash
-from fedprivacy.signing import server_key, server_public_key
+from fedprivacy._support import signing
+from fedprivacy._support.signing import server_key, server_public_key
+from fedprivacy.flower import InProcessGrid, TooFewClientsError
+from fedprivacy.flower.client import release
+from fedprivacy.flower.server.registry import ClientRegistry
+from fedprivacy.flower.wire.records import ENROLMENT, ENROLMENT_REQUEST, Enrolment, EnrolmentRequest, RefusalCode
+from fedprivacy.tasks.identity import key_hash
 
 PEM = b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"
 

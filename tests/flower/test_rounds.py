@@ -10,11 +10,11 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx, FedTrimmedAvg, Krum
 
 from fedprivacy.accounting import FILTERS, pld
-from fedprivacy.dpsgd import DPSGD
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, RoundFailedError, TooFewClientsError, private_client
-from fedprivacy.flower.checkpoint import load_checkpoint
-from fedprivacy.flower.records import RECEIPT, Receipt
+from fedprivacy.flower.server.checkpoint import load_checkpoint
+from fedprivacy.flower.wire.records import RECEIPT, Receipt
 from fedprivacy.ledger import Ledger, LedgerError
+from fedprivacy.training.dpsgd import DPSGD
 from tests.flower.blobs import Blobs, PrivateSizes, plan_of
 from tests.flower.runs import SAMPLING, run
 

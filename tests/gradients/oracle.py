@@ -12,7 +12,8 @@ from unittest import mock
 import torch
 from torch.nn import functional
 
-from fedprivacy.gradients import AutomaticClipping, FlatClipping, GradientEngine, PerLayerClipping, admission
+from fedprivacy.gradients import AutomaticClipping, FlatClipping, GradientEngine, PerLayerClipping
+from fedprivacy.gradients.methods import admission
 
 CLIPPINGS = (FlatClipping(), PerLayerClipping(), AutomaticClipping())
 

@@ -6,11 +6,12 @@ import pytest
 import torch
 from torch import nn
 
-from fedprivacy.gradients import GradientEngine, admission, products
+from fedprivacy.gradients import GradientEngine, products
 from fedprivacy.gradients.invariance import sizes_that_agree
+from fedprivacy.gradients.methods import admission
+from fedprivacy.gradients.methods.traced import Program
 from fedprivacy.gradients.parts import cut, filled, plain, sizes_up_to
 from fedprivacy.gradients.pieces import Written
-from fedprivacy.gradients.program import Program
 from fedprivacy.gradients.selfcheck import DisagreementError
 from fedprivacy.gradients.tape import Part, Sized
 from tests.gradients.oracle import cross_entropy

@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedprivacy.gradients import GradientEngine, InPlaceError, register_rule, rules
-from fedprivacy.gradients.bookkeeping import BookKeeping
+from fedprivacy.gradients.methods.bookkeeping import BookKeeping
 from tests.gradients.oracle import check_every_clipping, cross_entropy, no_program
 
 

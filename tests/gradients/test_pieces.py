@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from fedprivacy.gradients import GradientEngine, pieces
-from fedprivacy.gradients.bookkeeping import BookKeeping
+from fedprivacy.gradients.methods.bookkeeping import BookKeeping
 from fedprivacy.gradients.pieces import Gram, Outer, Rewritten, Rows, Written, added, over_positions
 from tests.gradients.oracle import check_every_clipping, no_program
 

@@ -13,13 +13,13 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from sqlalchemy import create_engine
 from sqlalchemy import text as sql
 
-from fedprivacy.budget import PrivacyBudget
-from fedprivacy.events import PoissonSampledGaussian
-from fedprivacy.identity import key_hash
 from fedprivacy.ledger import Allowance, ChargeState, Ledger
 from fedprivacy.ledger.book import Evidence
 from fedprivacy.ledger.checkpoints import sign_checkpoint
 from fedprivacy.ledger.journal import FIRST_HASH, chained
+from fedprivacy.tasks.identity import key_hash
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import PoissonSampledGaussian
 
 EVENT = PoissonSampledGaussian(0.1, 1.0)
 OTHER = PoissonSampledGaussian(0.2, 2.0)

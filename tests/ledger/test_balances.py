@@ -5,10 +5,10 @@ import random
 import pytest
 from sqlalchemy import text
 
-from fedprivacy.budget import PrivacyBudget
-from fedprivacy.events import PoissonSampledGaussian
 from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.verify import verify_ledger
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import PoissonSampledGaussian
 
 EVENTS = [PoissonSampledGaussian(0.1, 1.0), PoissonSampledGaussian(0.1, 2.0), PoissonSampledGaussian(0.2, 1.0)]
 DATASETS = ["a", "b", "c"]

@@ -2,12 +2,12 @@
 
 import pytest
 
-from fedprivacy.budget import PrivacyBudget
-from fedprivacy.events import PoissonSampledGaussian
 from fedprivacy.ledger import Allowance, ChargeState, Ledger
 from fedprivacy.ledger.charging import MOST_STEPS
 from fedprivacy.ledger.errors import AccountError
 from fedprivacy.ledger.verify import verify_ledger
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import PoissonSampledGaussian
 
 EVENT = PoissonSampledGaussian(0.1, 1.0)
 RUN, ANOTHER = ("run", EVENT), ("another", EVENT)

@@ -7,8 +7,8 @@ import pytest
 
 from fedprivacy.ledger import ChargeState, Ledger
 from fedprivacy.ledger.verify import verify_ledger
+from tests.guard.processes import at_once
 from tests.ledger.acts import ALLOWANCE, EVENT, OTHER, at_most
-from tests.odometer.processes import at_once
 
 QUOTA = 60
 CASES = {"sqlite": (4, 20, 8), "postgresql": (8, 100, 12)}

@@ -8,13 +8,13 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import text
 
+from fedprivacy._support.signing import server_public_key
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError, importing
 from fedprivacy.ledger.book import BrokenJournalError
 from fedprivacy.ledger.checkpoints import sign_checkpoint
 from fedprivacy.ledger.export import write_export
 from fedprivacy.ledger.importing import import_ledger
 from fedprivacy.ledger.verify import verify_export, verify_ledger
-from fedprivacy.signing import server_public_key
 from tests.ledger.acts import EVENT, KEY, OTHER, STRANGER, at_most, fill, journal_of, query, unlimited
 
 

@@ -10,10 +10,10 @@ from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
-from fedprivacy.budget import PrivacyBudget
 from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.checkpoints import sign_checkpoint
 from fedprivacy.ledger.verify import verify_ledger
+from fedprivacy.values.budget import PrivacyBudget
 from tests.ledger.acts import EVENT, KEY, OTHER, cut_off
 
 DATASETS = ("a", "b", "c")

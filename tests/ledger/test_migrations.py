@@ -13,14 +13,14 @@ from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Engine, create_engine, event, inspect, text
 
-from fedprivacy.budget import PrivacyBudget
-from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError, database_file, migrations
 from fedprivacy.ledger.schema import metadata
 from fedprivacy.ledger.verify import verify_ledger
-from fedprivacy.run_store import schema as run_store_schema  # its tables are under the same migrations
+from fedprivacy.runs.store import schema as run_store_schema  # its tables are under the same migrations
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from tests.guard.processes import at_once
 from tests.ledger.acts import fill, journal_of, tamper, unlimited
-from tests.odometer.processes import at_once
 
 EVENT = PoissonSampledGaussian(0.1, 1.0)
 OTHER = PoissonSampledGaussian(0.3, 1.0 / 3.0, NeighbouringRelation.ZERO_OUT)

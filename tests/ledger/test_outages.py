@@ -15,14 +15,14 @@ import pytest
 from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import OperationalError
 
-from fedprivacy.budget import PrivacyBudget
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError, database
 from fedprivacy.ledger.checkpoints import Checkpoint, sign_checkpoint
 from fedprivacy.ledger.export import write_export
 from fedprivacy.ledger.importing import import_ledger
 from fedprivacy.ledger.verify import verify_ledger
+from fedprivacy.values.budget import PrivacyBudget
+from tests.guard.processes import in_child
 from tests.ledger.acts import ALLOWANCE, EVENT, KEY, at_most, cut_off, journal_of, unlimited
-from tests.odometer.processes import in_child
 from tests.postgres import server_user
 
 DATASETS = [f"d{number}" for number in range(20)]

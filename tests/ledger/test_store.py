@@ -7,11 +7,11 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 
-from fedprivacy.accountant import CentralAccountant
-from fedprivacy.budget import PrivacyBudget
-from fedprivacy.events import NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.errors import AccountError
+from fedprivacy.runs.accountant import CentralAccountant
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 
 EVENT = PoissonSampledGaussian(0.1, 1.0)
 OTHER = PoissonSampledGaussian(0.1, 2.0)
@@ -159,7 +159,7 @@ def test_one_key_cannot_have_two_accounts_and_a_renewed_key_goes_on_with_one(url
 def test_the_command_rebinds_a_key_in_the_form_that_flower_knows(url, ledger, tmp_path):
     from typer.testing import CliRunner
 
-    from fedprivacy.cli import app
+    from fedprivacy.commands.app import app
     from fedprivacy.deploy.keys import write_client_key
 
     ledger.bind_keys({"hospital-0": "aa"})

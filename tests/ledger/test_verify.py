@@ -7,12 +7,12 @@ from types import SimpleNamespace
 import pytest
 from sqlalchemy import text
 
+from fedprivacy._support.signing import server_public_key, sign
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.book import BrokenJournalError
 from fedprivacy.ledger.checkpoints import parsed_checkpoint, read_checkpoints, sign_checkpoint
 from fedprivacy.ledger.journal import chained
 from fedprivacy.ledger.verify import read_witness, verify_ledger
-from fedprivacy.signing import server_public_key, sign
 from tests.ledger.acts import EVENT, KEY, OTHER, STRANGER, disarm, fill, journal_of, rewrite, tamper, unlimited
 
 

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 from scipy import stats
 from torch import Tensor, nn
 
-from fedprivacy.events import NeighbouringRelation
 from fedprivacy.flower import InProcessGrid, private_client
-from fedprivacy.flower.local import IN_PROCESS
-from fedprivacy.flower.records import GRANT, RECEIPT, Receipt
+from fedprivacy.flower.client.local import IN_PROCESS
+from fedprivacy.flower.wire.records import GRANT, RECEIPT, Receipt
 from fedprivacy.tasks import Shard, ShardSource
+from fedprivacy.values.events import NeighbouringRelation
 from tests.flower.blobs import A_GRANT, PrivateSizes, plan_of
 
 SILENT = 1e-3

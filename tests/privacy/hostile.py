@@ -19,8 +19,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedprivacy.gradients import GradientEngine, admission
-from fedprivacy.mechanisms import SUM_ALLOWANCE
+from fedprivacy.gradients import GradientEngine
+from fedprivacy.gradients.methods import admission
+from fedprivacy.training.mechanisms import SUM_ALLOWANCE
 
 CLIPPING_NORM = 1.0
 FEATURES = 20

@@ -57,22 +57,22 @@ class Mutant:
 
 
 CLIENT = "tests/flower/test_deployed_client.py"
-ODOMETER = "tests/odometer/test_odometer.py"
-LOG = "tests/odometer/test_log.py"
+ODOMETER = "tests/guard/test_guard.py"
+LOG = "tests/guard/test_log.py"
 STORE = "tests/ledger/test_store.py"
 ROUNDS = "tests/flower/test_rounds.py"
 RELEASE = "tests/flower/test_release.py"
-ACCOUNTANT = "tests/test_accountant.py"
+ACCOUNTANT = "tests/runs/test_accountant.py"
 SUM = "tests/gradients/test_clipped_sum.py"
 CLIPPING = "tests/gradients/test_clipping.py"
-ADAPTIVE = "tests/test_adaptive.py"
+ADAPTIVE = "tests/training/test_adaptive.py"
 SURVIVORS = "tests/privacy/test_survivors.py"
 
 MUTANTS: tuple[Mutant, ...] = (
     # The client's guard.
     Mutant(
         "the client trains first, and charges afterwards what it can",
-        "fedprivacy/flower/client.py",
+        "fedprivacy/flower/client/app.py",
         """\
         guard.odometer.charge(key, grant.event, grant.steps, run_key=grant.server_key, elsewhere=charged)
         reach("client.charged")
@@ -90,56 +90,56 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the client trains one step more than it charged",
-        "fedprivacy/flower/client.py",
+        "fedprivacy/flower/client/app.py",
         "steps=grant.steps, round=grant.round",
         "steps=grant.steps + 1, round=grant.round",
         (f"{ROUNDS}::test_epsilon_composes_over_rounds_and_never_passes_the_budget",),
     ),
     Mutant(
         "the guard's budget is compared off by one",
-        "fedprivacy/odometer/odometer.py",
+        "fedprivacy/guard/guard.py",
         "if left < steps:",
         "if left < steps - 1:",
         (f"{ODOMETER}::test_the_budget_is_kept_whatever_is_asked",),
     ),
     Mutant(
         "a replayed grant is trained again under its old charge",
-        "fedprivacy/odometer/odometer.py",
+        "fedprivacy/guard/guard.py",
         "if key in book.charges:",
         "if key in book.sealed:",
         (f"{ODOMETER}::test_a_replayed_grant_is_refused_and_a_new_attempt_or_round_is_charged",),
     ),
     Mutant(
         "what the server's ledger holds more is not believed",
-        "fedprivacy/odometer/odometer.py",
+        "fedprivacy/guard/guard.py",
         "if server_steps > client_steps:",
         "if False:",
         (f"{ODOMETER}::test_what_the_server_counts_beyond_the_client_counts_from_then_on",),
     ),
     Mutant(
         "a server can lower what the client has counted",
-        "fedprivacy/odometer/odometer.py",
+        "fedprivacy/guard/guard.py",
         "if server_steps > client_steps:",
         "if server_steps != client_steps:",
         (f"{ODOMETER}::test_what_the_client_counts_beyond_the_server_stands",),
     ),
     Mutant(
         "another server takes over a run, and gets what was sealed for the first",
-        "fedprivacy/odometer/odometer.py",
+        "fedprivacy/guard/guard.py",
         "if opened != signer:",
         "if not opened:",
         (f"{ODOMETER}::test_a_sealed_update_is_for_the_server_that_opened_the_run",),
     ),
     Mutant(
         "two different updates leave under one charge",
-        "fedprivacy/odometer/odometer.py",
+        "fedprivacy/guard/guard.py",
         "if before is not None and before.sha256 != digest:",
         "if before is not None and not digest:",
         (f"{ODOMETER}::test_another_update_is_not_sealed_in_the_place_of_one_and_the_same_one_is_no_error",),
     ),
     Mutant(
         "a sealed update is written down before it is on the disk",
-        "fedprivacy/odometer/odometer.py",
+        "fedprivacy/guard/guard.py",
         """\
             try:
                 seals.write(file, update)
@@ -155,33 +155,33 @@ MUTANTS: tuple[Mutant, ...] = (
                 raise LogWriteError(file, error, undone=True) from error
 """,
         (
-            "tests/odometer/test_seals.py::test_update_name_and_folder_are_on_the_disk_before_the_log_says_that_it_is_sealed",
+            "tests/guard/test_seals.py::test_update_name_and_folder_are_on_the_disk_before_the_log_says_that_it_is_sealed",
         ),
     ),
     Mutant(
         "the newest charge replaces the ones before it",
-        "fedprivacy/odometer/book.py",
+        "fedprivacy/guard/book.py",
         "self.history.get(record.event, 0) + record.steps",
         "record.steps",
         (f"{ODOMETER}::test_charges_add_up_over_rounds_runs_and_processes",),
     ),
     Mutant(
         "a sealed update that somebody changed is sent",
-        "fedprivacy/odometer/seals.py",
+        "fedprivacy/guard/seals.py",
         "return update if sha256(update).hexdigest() == digest else None",
         "return update",
         (f"{ODOMETER}::test_a_sealed_update_that_is_torn_or_damaged_is_not_sent",),
     ),
     Mutant(
         "a charge stands on the disk once, so that one fault makes it disappear",
-        "fedprivacy/odometer/log.py",
+        "fedprivacy/guard/log.py",
         "            write_at(fd, slot_block(frame), SLOT_AT)\n            reach",
         "            reach",
         (f"{LOG}::test_each_copy_of_a_record_is_on_the_disk_before_the_next_write_begins",),
     ),
     Mutant(
         "a log that the disk does not give back is taken for an empty one",
-        "fedprivacy/odometer/log.py",
+        "fedprivacy/guard/log.py",
         """\
                 self._read(fd)
             except OSError as error:
@@ -192,32 +192,32 @@ MUTANTS: tuple[Mutant, ...] = (
             except OSError:
                 pass
 """,
-        ("tests/odometer/test_book.py::test_a_book_that_the_disk_does_not_give_back_is_not_taken_for_an_empty_one",),
+        ("tests/guard/test_book.py::test_a_book_that_the_disk_does_not_give_back_is_not_taken_for_an_empty_one",),
     ),
     Mutant(
         "two processes charge one budget at once",
-        "fedprivacy/odometer/log.py",
+        "fedprivacy/guard/log.py",
         "fcntl.LOCK_EX | fcntl.LOCK_NB",
         "fcntl.LOCK_SH | fcntl.LOCK_NB",
         (f"{LOG}::test_a_process_that_waits_too_long_is_told_so",),
     ),
     Mutant(
         "a log that lost records since it was read is believed",
-        "fedprivacy/odometer/log.py",
+        "fedprivacy/guard/log.py",
         "if found.frames[: len(self._frames)] != self._frames:",
         "if False:",
         (f"{LOG}::test_a_log_that_lost_records_since_it_was_read_is_noticed_though_it_looks_whole",),
     ),
     Mutant(
         "a grant that nobody signed counts",
-        "fedprivacy/flower/node.py",
+        "fedprivacy/flower/client/node.py",
         "return signing.signed_by_server(self.server_key, purpose, message, signature)",
         "return True",
         (f"{CLIENT}::test_a_grant_that_its_server_did_not_sign_is_refused_before_anything_is_charged",),
     ),
     Mutant(
         "the server that the data owner named is not the only one",
-        "fedprivacy/flower/node.py",
+        "fedprivacy/flower/client/node.py",
         """\
         if grant.server_key != self.server_key or not self._signed(
             signing.GRANT, grant.signed_bytes(), grant.signature
@@ -230,14 +230,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a deployed client's noise comes from a seed that can be known",
-        "fedprivacy/flower/local.py",
+        "fedprivacy/flower/client/local.py",
         "return Keystream.secret()",
         "return Keystream.from_seed(0, self.task.dataset)",
         (f"{CLIENT}::test_two_deployed_clients_never_share_noise",),
     ),
     Mutant(
         "the number of records leaves though it is private",
-        "fedprivacy/flower/local.py",
+        "fedprivacy/flower/client/local.py",
         "len(self.shard) if self.task.shard_sizes_public else None",
         "len(self.shard)",
         (f"{ROUNDS}::test_private_shard_sizes_never_leave",),
@@ -245,21 +245,21 @@ MUTANTS: tuple[Mutant, ...] = (
     # What leaves the client.
     Mutant(
         "a receipt signs nothing about the update",
-        "fedprivacy/flower/release.py",
+        "fedprivacy/flower/client/release.py",
         "found.update(array.tobytes())",
         "pass",
         (f"{RELEASE}::test_a_receipt_is_for_one_update_s_values_names_types_and_shapes",),
     ),
     Mutant(
         "a receipt is for an update's bytes, whatever they are the bytes of",
-        "fedprivacy/flower/release.py",
+        "fedprivacy/flower/client/release.py",
         """        found.update(f"{name} {array.dtype.str} {array.shape}\\n".encode())\n""",
         "",
         (f"{RELEASE}::test_a_receipt_is_for_one_update_s_values_names_types_and_shapes",),
     ),
     Mutant(
         "a receipt says more noise than was added",
-        "fedprivacy/flower/release.py",
+        "fedprivacy/flower/client/release.py",
         "noise_multiplier=update.event.noise_multiplier",
         "noise_multiplier=2.0 * update.event.noise_multiplier",
         (f"{ROUNDS}::test_epsilon_composes_over_rounds_and_never_passes_the_budget",),
@@ -309,21 +309,21 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a mechanism that does not compose with the charges is granted all the same",
-        "fedprivacy/accountant.py",
+        "fedprivacy/runs/accountant.py",
         "    except ValueError:\n        return 0\n",
         "    except ValueError:\n        return 1\n",
         (f"{STORE}::test_what_another_run_charges_meanwhile_stops_the_client_that_it_concerns_and_no_other[sqlite]",),
     ),
     Mutant(
         "epsilon is shown for the last round alone",
-        "fedprivacy/accountant.py",
+        "fedprivacy/runs/accountant.py",
         "for event, steps in account.history.items()\n        ]",
         "for event, steps in [(e, n // account.rounds) for e, n in account.history.items()]\n        ]",
         (f"{ROUNDS}::test_epsilon_composes_over_rounds_and_never_passes_the_budget",),
     ),
     Mutant(
         "what a receipt has confirmed is given back",
-        "fedprivacy/accountant.py",
+        "fedprivacy/runs/accountant.py",
         "self._settle(round, receipts, ChargeState.COMMITTED, attempt)",
         "self._settle(round, receipts, ChargeState.VOID, attempt)",
         (f"{ACCOUNTANT}::test_what_is_settled_is_the_attempt_that_is_named_and_the_first_if_none_is",),
@@ -331,70 +331,70 @@ MUTANTS: tuple[Mutant, ...] = (
     # The mechanism.
     Mutant(
         "records join half as often again as q says",
-        "fedprivacy/sampling.py",
+        "fedprivacy/training/sampling.py",
         "math.floor(sampling_rate * 2.0**64)",
         "math.floor(min(1.5 * sampling_rate, 0.99) * 2.0**64)",
-        ("tests/test_keystream.py::test_poisson_sampling_is_binomial_and_independent_between_records",),
+        ("tests/training/test_keystream.py::test_poisson_sampling_is_binomial_and_independent_between_records",),
     ),
     Mutant(
         "a batch comes in the order of the shard, so that one record less rounds all blocks of the sum anew",
-        "fedprivacy/sampling.py",
+        "fedprivacy/training/sampling.py",
         'return joined[np.argsort(words[joined], kind="stable")]',
         "return joined",
-        ("tests/test_sampling.py::test_every_order_of_a_batch_is_equally_likely[0.6]",),
+        ("tests/training/test_sampling.py::test_every_order_of_a_batch_is_equally_likely[0.6]",),
     ),
     Mutant(
         "half of the noise is added",
-        "fedprivacy/mechanisms.py",
+        "fedprivacy/training/mechanisms.py",
         "scale = self.event.noise_multiplier",
         "scale = 0.5 * self.event.noise_multiplier",
         ("tests/privacy/test_noise_added.py::test_each_step_adds_as_much_noise_as_the_receipt_says",),
     ),
     Mutant(
         "every step of a round has the same sample and the same noise",
-        "fedprivacy/dpsgd.py",
+        "fedprivacy/training/dpsgd.py",
         "Position(round, step)",
         "Position(round, 1)",
-        ("tests/test_dpsgd.py::test_noise_is_added_once_for_each_local_step",),
+        ("tests/training/test_dpsgd.py::test_noise_is_added_once_for_each_local_step",),
     ),
     Mutant(
         "every round has the same sample and the same noise",
-        "fedprivacy/dpsgd.py",
+        "fedprivacy/training/dpsgd.py",
         "Position(round, step)",
         "Position(1, step)",
-        ("tests/test_dpsgd.py::test_the_same_randomness_repeats_and_another_round_does_not",),
+        ("tests/training/test_dpsgd.py::test_the_same_randomness_repeats_and_another_round_does_not",),
     ),
     Mutant(
         "the update says fewer steps than were taken",
-        "fedprivacy/dpsgd.py",
+        "fedprivacy/training/dpsgd.py",
         "self.mechanism.event, steps, norm)",
         "self.mechanism.event, steps - 1, norm)",
-        ("tests/test_dpsgd.py::test_the_update_states_the_event_of_the_mechanism_that_ran",),
+        ("tests/training/test_dpsgd.py::test_the_update_states_the_event_of_the_mechanism_that_ran",),
     ),
     Mutant(
         "a sum is not rounded to the lattice before the noise",
-        "fedprivacy/noise.py",
+        "fedprivacy/training/noise.py",
         "    released += _CENTRE * step  # rounds the sum, whatever the noise\n",
         "",
-        ("tests/test_noise.py::test_every_released_value_is_a_whole_number_of_steps",),
+        ("tests/training/test_noise.py::test_every_released_value_is_a_whole_number_of_steps",),
     ),
     Mutant(
         "a rate of .9 or more takes everybody",
-        "fedprivacy/sampling.py",
+        "fedprivacy/training/sampling.py",
         "if sampling_rate >= 1.0:",
         "if sampling_rate >= 0.9:",
         ("tests/privacy/test_sampled.py::test_as_many_records_join_as_the_rate_on_the_receipt_says",),
     ),
     Mutant(
         "the noise of adaptive clipping keeps the norm that it began with",
-        "fedprivacy/dpsgd.py",
+        "fedprivacy/training/dpsgd.py",
         "clipping_norm=adaptive.sensitivity(norm)",
         "clipping_norm=adaptive.sensitivity(self.mechanism.clipping_norm)",
         ("tests/privacy/test_noise_added.py::test_the_noise_of_adaptive_clipping_follows_its_norm_from_step_to_step",),
     ),
     Mutant(
         "the sum of adaptive clipping gets noise for the gradients alone",
-        "fedprivacy/dpsgd.py",
+        "fedprivacy/training/dpsgd.py",
         "clipping_norm=adaptive.sensitivity(norm)",
         "clipping_norm=norm",
         ("tests/privacy/test_noise_added.py::test_the_noise_of_adaptive_clipping_covers_the_count_too",),
@@ -467,14 +467,14 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the count that steers the clipping norm is not in the sensitivity",
-        "fedprivacy/adaptive.py",
+        "fedprivacy/training/adaptive.py",
         "return clipping_norm / math.sqrt(1.0 - self.share)",
         "return clipping_norm",
         (f"{ADAPTIVE}::test_one_record_moves_the_joined_vector_by_no_more_than_the_sensitivity",),
     ),
     Mutant(
         "the noise on the count is half of what its share says",
-        "fedprivacy/adaptive.py",
+        "fedprivacy/training/adaptive.py",
         "return 2.0 * clipping_norm * math.sqrt(self.share / (1.0 - self.share))",
         "return 4.0 * clipping_norm * math.sqrt(self.share / (1.0 - self.share))",
         (f"{ADAPTIVE}::test_one_record_moves_the_joined_vector_by_no_more_than_the_sensitivity",),

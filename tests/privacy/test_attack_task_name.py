@@ -13,7 +13,7 @@ from flwr.app import Message, MessageType, RecordDict
 import clients.app
 from fedprivacy.deploy.keys import write_client_key
 from fedprivacy.flower import InProcessGrid
-from fedprivacy.flower.records import ENROL, ENROLMENT, GRANT, RefusalCode
+from fedprivacy.flower.wire.records import ENROL, ENROLMENT, GRANT, RefusalCode
 from fedprivacy.tasks.digits import Digits
 from tests.flower.asked import a_grant, a_request, arrays_of, code, context_of, node_of, request_message
 

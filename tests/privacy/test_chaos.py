@@ -9,11 +9,11 @@ import torch
 from flwr.app import Array, ArrayRecord, MessageType
 
 from fedprivacy.deploy.keys import write_client_key
-from fedprivacy.events import NeighbouringRelation
 from fedprivacy.flower import InProcessGrid
-from fedprivacy.flower.records import RECEIPT
-from fedprivacy.mechanisms import SUM_ALLOWANCE
+from fedprivacy.flower.wire.records import RECEIPT
 from fedprivacy.tasks import Shard
+from fedprivacy.training.mechanisms import SUM_ALLOWANCE
+from fedprivacy.values.events import NeighbouringRelation
 from tests.flower.asked import a_grant, app_of, grant_message, node_of, send
 from tests.flower.blobs import PrivateSizes
 from tests.privacy.hostile import MEANS, amplify, perceptron, squared_error, trials

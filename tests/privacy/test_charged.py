@@ -10,15 +10,15 @@ import torch
 from flwr.app import Message, MessageType
 from flwr.serverapp.strategy import FedAvg
 
-from fedprivacy.accountant import CentralAccountant
 from fedprivacy.accounting import DEFAULT_FILTER, FILTERS, pld
 from fedprivacy.accounting.population import PopulationAccountant
-from fedprivacy.budget import PrivacyBudget
-from fedprivacy.events import PoissonSampledGaussian
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
-from fedprivacy.flower.records import ENROLMENT, GRANT, RECEIPT, Enrolment, Grant, Receipt
+from fedprivacy.flower.wire.records import ENROLMENT, GRANT, RECEIPT, Enrolment, Grant, Receipt
 from fedprivacy.ledger import Allowance, Ledger, LedgerError
-from fedprivacy.mechanisms import ROUNDING_ALLOWANCE
+from fedprivacy.runs.accountant import CentralAccountant
+from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import PoissonSampledGaussian
 from tests.flower.blobs import Blobs, plan_of
 from tests.flower.deployment import DeployedGrid
 from tests.flower.runs import SAMPLING, run

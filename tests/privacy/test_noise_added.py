@@ -8,10 +8,10 @@ import torch
 from scipy import stats
 from torch import nn
 
-from fedprivacy.adaptive import QuantileClipping
-from fedprivacy.config import CLIPPINGS
-from fedprivacy.keystream import Keystream
-from fedprivacy.mechanisms import ROUNDING_ALLOWANCE
+from fedprivacy.runs.configuration import CLIPPINGS
+from fedprivacy.training.adaptive import QuantileClipping
+from fedprivacy.training.keystream import Keystream
+from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
 from tests.privacy.asking import FALSE_ALARM, Canaries, Client, deviation_range, root_mean_square
 
 DIMENSION = 30_000

@@ -19,12 +19,12 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, MessageType, Metadata, MetricRecord, RecordDict
 from numpy.lib import format as npy
 
+from fedprivacy._support.signing import server_public_key
 from fedprivacy.deploy.keys import write_client_key
-from fedprivacy.dpsgd import DPSGD
 from fedprivacy.flower import InProcessGrid, private_client
-from fedprivacy.flower.histories import history_text
-from fedprivacy.flower.local import IN_PROCESS
-from fedprivacy.flower.records import (
+from fedprivacy.flower.client.local import IN_PROCESS
+from fedprivacy.flower.wire.histories import history_text
+from fedprivacy.flower.wire.records import (
     ENROL,
     ENROLMENT,
     ENROLMENT_REQUEST,
@@ -35,7 +35,7 @@ from fedprivacy.flower.records import (
     Receipt,
     RefusalCode,
 )
-from fedprivacy.signing import server_public_key
+from fedprivacy.training.dpsgd import DPSGD
 from tests.flower.asked import (
     STRANGER,
     a_grant,

@@ -11,12 +11,13 @@ import pytest
 import torch
 from torch import nn
 
-from fedprivacy.gradients import GradientEngine, PerLayerClipping, admission
+from fedprivacy.gradients import GradientEngine, PerLayerClipping
+from fedprivacy.gradients.methods import admission
 from fedprivacy.gradients.parts import cut, sizes_up_to
 from fedprivacy.gradients.pieces import Piece
 from fedprivacy.gradients.summing import Sums
 from fedprivacy.gradients.tape import Part, Sized
-from fedprivacy.mechanisms import SUM_ALLOWANCE
+from fedprivacy.training.mechanisms import SUM_ALLOWANCE
 from tests.gradients.oracle import cross_entropy
 
 LARGE = torch.Size([4097])

@@ -9,24 +9,23 @@ from unittest.mock import Mock
 import pytest
 from typer.testing import CliRunner
 
-from fedprivacy import simulation
-from fedprivacy.cli import app as command_line
-from fedprivacy.config import resolve
-from fedprivacy.flower import private_client
-from fedprivacy.history import read_history
+from fedprivacy.commands.app import app as command_line
+from fedprivacy.flower import private_client, simulation
 from fedprivacy.ledger import Ledger, LedgerError
-from fedprivacy.plan import RunPlan
-from fedprivacy.rounds import Phase, Stage
-from fedprivacy.run_store import ClientQuery, RunStore
-from fedprivacy.run_store import writing as run_store_writing
-from fedprivacy.run_store.schema import RunStatus
-from fedprivacy.run_store.series import cost_map, run_series
-from fedprivacy.series import Spread
-from server.app import server_app
-from server.recorder import Recorder, storing
-from server.recorder.storing import StoreFeed
-from server.trackers import Tracker
-from tests.run_store.made_up import facts, growing
+from fedprivacy.runs.configuration import resolve
+from fedprivacy.runs.folder import read_history
+from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.store import ClientQuery, RunStore
+from fedprivacy.runs.store import writing as run_store_writing
+from fedprivacy.runs.store.schema import RunStatus
+from fedprivacy.runs.store.series import cost_map, run_series
+from fedprivacy.server.app import server_app
+from fedprivacy.server.recorder import Recorder, storing
+from fedprivacy.server.recorder.storing import StoreFeed
+from fedprivacy.server.trackers import Tracker
+from fedprivacy.values.rounds import Phase, Stage
+from fedprivacy.values.series import Spread
+from tests.runs.store.made_up import facts, growing
 
 SMALL = {"task": "cancer", "clients": 4, "rounds": 4, "seed": 1}
 

@@ -16,11 +16,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedprivacy.config import TRACKERS as NAMES
-from fedprivacy.config import ConfigError, resolve
-from fedprivacy.run_store.schema import RunStatus
-from server.trackers import TRACKERS, Feed, build_trackers
-from server.trackers.public import scalars, settings
+from fedprivacy.runs.configuration import TRACKERS as NAMES
+from fedprivacy.runs.configuration import ConfigError, resolve
+from fedprivacy.runs.store.schema import RunStatus
+from fedprivacy.server.trackers import TRACKERS, Feed, build_trackers
+from fedprivacy.server.trackers.public import scalars, settings
 from tests.server.tracked_run import FACTS, POINTS, point
 
 ROOT = Path(__file__).parent.parent.parent
@@ -520,9 +520,8 @@ def test_the_end_of_a_run_that_never_began_waits_for_nobody():
 
 
 def test_no_library_is_loaded_before_a_tracker_is_built():
-    program = (
-        "import sys, server.trackers; sys.exit(str({'torch', 'tensorboard', 'mlflow', 'wandb'} & set(sys.modules)))"
-    )
+    libraries = "{'torch', 'tensorboard', 'mlflow', 'wandb'}"
+    program = f"import sys, fedprivacy.server.trackers; sys.exit(str({libraries} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False, capture_output=True, text=True)
     assert done.stderr.strip() == "set()"
 
@@ -531,7 +530,7 @@ def test_the_interpreter_ends_although_a_tracker_hangs():
     program = """
 import time
 from pathlib import Path
-from server.trackers.feeding import Feed
+from fedprivacy.server.trackers.feeding import Feed
 from tests.server.tracked_run import FACTS
 
 class Hanging:

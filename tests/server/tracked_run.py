@@ -7,8 +7,8 @@ import socket
 import sys
 from pathlib import Path
 
-from fedprivacy.series import RoundPoint, RunFacts, Spread
-from server.trackers import TRACKERS, Feed, build_trackers
+from fedprivacy.server.trackers import TRACKERS, Feed, build_trackers
+from fedprivacy.values.series import RoundPoint, RunFacts, Spread
 
 FACTS = RunFacts(
     run_id="5f0c",

@@ -18,8 +18,8 @@ from fedprivacy.gradients.checks.mixing import MIXES, differ, each_alone, mixing
 from fedprivacy.gradients.checks.problems import Kind, Problem
 from fedprivacy.gradients.checks.state import changed_layers, state_of
 from fedprivacy.gradients.checks.watching import failing_layer, first_to_change, overwritten
-from fedprivacy.gradients.fallbacks import Loop
 from fedprivacy.gradients.losses import Loss
+from fedprivacy.gradients.methods.fallbacks import Loop
 from fedprivacy.gradients.selfcheck import PROBES, made_up_records
 from fedprivacy.gradients.tape import Sized
 

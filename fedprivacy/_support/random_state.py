@@ -1,0 +1,54 @@
+"""Where this process's global random generators are, so that a run which goes on draws what it would have drawn.
+
+Strategies sample clients from `random` or from numpy's global generator; a new model draws its weights from torch. The
+noise that protects records comes from none of them (`fedprivacy.training.keystream`).
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+import numpy as np
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class RandomState:
+    """The states of the three global generators, as what JSON can hold.
+
+    Attributes:
+        python: of `random`: version, words, the Gaussian draw that is left over.
+        numpy: of `numpy.random`, as its own `get_state` names the parts.
+        torch: of torch's generator on the CPU, in hexadecimal.
+    """
+
+    python: tuple[int, list[int], float | None]
+    numpy: dict[str, Any]
+    torch: str
+
+    @classmethod
+    def now(cls) -> Self:
+        """The present states."""
+        version, words, gauss = random.getstate()
+        numpy = np.random.get_state(legacy=False)
+        words_of_numpy = {name: np.asarray(value).tolist() for name, value in numpy["state"].items()}
+        torch_bytes = torch.get_rng_state().numpy().tobytes()
+        return cls((version, list(words), gauss), numpy | {"state": words_of_numpy}, torch_bytes.hex())
+
+    @classmethod
+    def from_json(cls, states: dict[str, Any]) -> Self:
+        """The states that `to_json` wrote."""
+        return cls(tuple(states["python"]), states["numpy"], states["torch"])
+
+    def to_json(self) -> dict[str, Any]:
+        """The states as JSON types."""
+        return asdict(self)
+
+    def restore(self) -> None:
+        """Set the generators of this process to these states."""
+        version, words, gauss = self.python
+        random.setstate((version, tuple(words), gauss))
+        np.random.set_state(self.numpy)
+        torch.set_rng_state(torch.frombuffer(bytearray.fromhex(self.torch), dtype=torch.uint8))

@@ -1,0 +1,274 @@
+"""The command line, and the composition root: the one module that joins library, server and clients."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import json
+import logging
+import shlex
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+
+from fedprivacy.commands.calculator.cli import epsilon, sigma
+from fedprivacy.commands.deploy import deploy_app
+from fedprivacy.commands.guard import odometer_app
+from fedprivacy.commands.ledger import ledger_app
+from fedprivacy.commands.plain_errors import plain_errors
+from fedprivacy.commands.program import as_typed
+from fedprivacy.runs.configuration import FIELDS, Engine, RunConfig, kind_of
+from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
+
+if TYPE_CHECKING:
+    from fedprivacy.runs.folder import RunHistory
+
+app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app.add_typer(deploy_app, name="deploy")
+app.add_typer(ledger_app, name="ledger")
+app.add_typer(odometer_app, name="odometer")
+
+_OUT = Console()
+
+DEFAULT_SEED = 0
+
+_JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+_BESIDE = Annotated[bool, typer.Option("--dashboard", help="Open the dashboard beside the run, on port 8050.")]
+_ENGINE = Annotated[Engine, typer.Option(help="Where simulated clients run.")]
+
+
+def with_settings(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command one option for every setting of a run, and pass those that were given as `settings`."""
+
+    def wrapper(**options: Any) -> None:
+        settings = {key: options.pop(field.name) for key, field in FIELDS.items()}
+        with _checked():
+            command({key: value for key, value in settings.items() if value is not None}, **options)
+
+    own = [p for name, p in inspect.signature(command, eval_str=True).parameters.items() if name != "settings"]
+    parameters = [_option(key) for key in FIELDS] + own
+    wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
+    return wrapper
+
+
+def _option(key: str) -> inspect.Parameter:
+    field = FIELDS[key]
+    kind: type = {"int": int, "float": float, "str": str}[kind_of(field)]
+    default = "the task's own" if field.default is dataclasses.MISSING else field.default
+    words = field.metadata["help"] + (f" Default: {default}." if default not in ("", None) else "")
+    option = typer.Option(f"--{key}", help=words, show_default=False)
+    annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
+    return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
+
+
+@app.command()
+@with_settings
+def simulate(
+    settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, dashboard: _BESIDE = False, as_json: _JSON = False
+) -> None:
+    """Train a task on simulated clients, each within its privacy budget; or go on with a run that was stopped."""
+    from fedprivacy.commands.terminal import RoundProgress, client_table, failures
+    from fedprivacy.flower import private_client, simulation
+    from fedprivacy.flower.server.checkpoint import load_checkpoint
+    from fedprivacy.runs.folder import new_run_folder
+    from fedprivacy.runs.resuming import plan_of
+    from fedprivacy.server.app import going_on, server_app
+
+    plan = plan_of(_default_seed(settings) | settings)
+    config = replace(plan.config, out=plan.config.out or new_run_folder(plan.task.name))
+    console = Console(stderr=True, quiet=as_json)
+    finished = load_checkpoint(Path(config.resume)).round if config.resume else 0
+    if config.resume:
+        console.print(going_on(finished, config.rounds))
+    with _dashboard_if(dashboard, config, console):
+        with RoundProgress(console, plan, finished) as progress:
+            server = server_app(progress, config=config)
+            history = simulation.simulate(server, private_client(config=config), config, engine)
+        if as_json:
+            print(json.dumps(history.summary() | {"out": config.out}))  # noqa: T201 - the command's output
+            return
+        _OUT.print(client_table(history))
+        for line in failures(history):
+            _OUT.print(f"[yellow]{escape(line)}")
+        _OUT.print(_what_next(history, config))
+        if dashboard:
+            from fedprivacy.server.dashboard.beside import wait_for_reader
+
+            wait_for_reader(console)
+
+
+@app.command()
+def dashboard(
+    *,
+    store: Annotated[
+        list[str] | None,
+        typer.Option(
+            help="URL of a ledger, its SQLite file, or a folder of runs; repeatable. Default: ./runs, and the "
+            "ledger of deployments.",
+            show_default=False,
+        ),
+    ] = None,
+    host: Annotated[str, typer.Option(help="Interface; any but this machine's own needs a token.")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 8050,
+    tls_certificate: Annotated[Path | None, typer.Option(help="Certificate chain, in PEM.")] = None,
+    tls_key: Annotated[Path | None, typer.Option(help="Its private key, in PEM.")] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object once the page is open.")] = False,
+    until_stdin_ends: Annotated[bool, typer.Option(hidden=True)] = False,
+) -> None:
+    """Show runs round by round in a browser: where each client's budget goes, live and afterwards. Read-only.
+
+    On an address that other machines reach, a token is needed: one is made and shown, unless the environment variable
+    FEDPRIVACY_DASHBOARD_TOKEN holds one.
+    """
+    from fedprivacy.ledger import LedgerError
+    from fedprivacy.server.dashboard.catalogue import Catalogue, default_sources
+    from fedprivacy.server.dashboard.security import TokenError
+    from fedprivacy.server.dashboard.serving import Address, Opened, ServingError, end_with_stdin, serve
+
+    def opened(page: Opened) -> None:
+        if as_json:
+            print(json.dumps({"url": page.url, "token": page.token}), flush=True)  # noqa: T201
+        else:
+            _OUT.print(page.words(as_typed(), sources), highlight=False, soft_wrap=True)
+
+    with plain_errors(LedgerError, ServingError, TokenError, code=2):
+        sources = store or default_sources()
+        catalogue = Catalogue(sources)
+        if until_stdin_ends:
+            end_with_stdin()
+        serve(catalogue, Address(host, port, tls_certificate, tls_key), opened)
+
+
+@app.command()
+@with_settings
+def plan(settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, as_json: _JSON = False) -> None:
+    """Show what each client would spend after each round, and the noise that the budget needs. Runs nothing.
+
+    Takes the options of simulate, so that one command line serves both.
+    """
+    from fedprivacy.commands.terminal import plan_table
+    from fedprivacy.runs.plan import client_groups
+    from fedprivacy.runs.resuming import plan_of
+
+    run = plan_of(settings)
+    groups = [(group, run.epsilon_by_round(group.event, group.past).tolist()) for group in client_groups(run)]
+    if as_json:
+        clients = [
+            {"client_id": c, "sampling_rate": group.event.sampling_rate, "epsilon_by_round": epsilons}
+            for group, epsilons in groups
+            for c in group.client_ids
+        ]
+        summary = {"noise_multiplier": run.noise_multiplier, "delta": run.config.delta, "clients": clients}
+        print(json.dumps(summary))  # noqa: T201
+        return
+    _OUT.print(plan_table(run, groups))
+
+
+@app.command()
+def doctor(
+    model: Annotated[str, typer.Argument()],
+    *,
+    fix: Annotated[bool, typer.Option("--fix", help="Show the model mended, and the line to paste.")] = False,
+    input_shape: Annotated[str, typer.Option(help="Shape of one record, for example 3,32,32.")] = "",
+    input_integers: Annotated[bool, typer.Option("--input-integers", help="Records are integers: words.")] = False,
+    as_json: _JSON = False,
+) -> None:
+    """Name everything that keeps DP-SGD from training a model, each with its fix. Changes nothing.
+
+    MODEL is a task, or path/to/file.py:Name of a function or class that makes an nn.Module. It is run on made-up
+    records alone, of the shape of the task's own. Exit code 1: it cannot be trained; 2: there is no such model.
+    """
+    from fedprivacy.commands import doctor as doctors
+    from fedprivacy.tasks import TaskError
+
+    with plain_errors(TaskError, doctors.ModelError, code=2):
+        seen = doctors.visit(doctors.find(model, input_shape, integers=input_integers), fix=fix)
+    if as_json:
+        print(json.dumps(doctors.as_json(seen)))  # noqa: T201
+    else:
+        program = as_typed()
+        _OUT.print(doctors.page(seen, program, shlex.join([program, *sys.argv[1:]])), highlight=False)
+    raise typer.Exit(0 if seen.diagnosis.sound else 1)
+
+
+app.command()(epsilon)
+app.command()(sigma)
+
+
+@contextmanager
+def _dashboard_if(wanted: bool, config: RunConfig, console: Console) -> Iterator[None]:
+    """A dashboard of the run's ledger, and of the runs beside it, while the block runs."""
+    if not wanted:
+        yield
+        return
+    from fedprivacy.ledger import Ledger
+    from fedprivacy.server.dashboard.beside import dashboard_beside
+    from fedprivacy.server.dashboard.serving import Address, ServingError
+
+    url = config.ledger_url(deployed=False)
+    Ledger(url).close()  # made now, so that the dashboard finds it
+    beside = [str(folder)] if (folder := Path(config.out).parent).name == "runs" else []
+    with plain_errors(ServingError, code=2), dashboard_beside([url, *beside], Address()) as page:
+        console.print(f"Dashboard: [bold]{page}", highlight=False, soft_wrap=True)
+        yield
+
+
+def _what_next(history: RunHistory, config: RunConfig) -> str:
+    from fedprivacy.runs.folder import REPORT
+    from fedprivacy.values.wording import count_text, epsilon_text, metric_name, metric_text
+
+    command, last = as_typed(), history.last
+    result = f"{metric_name(history.metric)} {metric_text(history.metric, last.metrics.get(history.metric))}"
+    return (
+        f"\n[bold]{result}[/] after {count_text(len(history.rounds), 'round')}; "
+        f"no client above epsilon {epsilon_text(last.max_epsilon, config.epsilon)}.\n"
+        f"{_about_seed(config.seed)}\n"
+        f"Report: {Path(config.out) / REPORT}\n"
+        f"In a browser, with all runs: [bold]{command} dashboard[/]\n"
+        f"Next: [bold]{command} plan --epsilon 1[/] shows what a tighter budget costs, "
+        f"[bold]{command} simulate --epsilon 1[/] runs it."
+    )
+
+
+def _default_seed(settings: dict[str, Any]) -> dict[str, Any]:
+    """Runs on bundled, public records are repeatable; a user's own records get noise that nobody can repeat.
+
+    A run that goes on has a seed already, or none.
+    """
+    new_on_public_records = "resume" not in settings and settings.get("task", DEFAULT_TASK) in BUILT_IN
+    return {"seed": DEFAULT_SEED} if new_on_public_records else {}
+
+
+def _about_seed(seed: int | None) -> str:
+    if seed is None:
+        return "The noise came from a secret that is gone: this run cannot be repeated."
+    return f"Seeded with {seed}: repeatable, and no protection from whoever knows the seed."
+
+
+@contextmanager
+def _checked() -> Iterator[None]:
+    """Show warnings on stderr, and a user's mistake as plain text with exit code 2."""
+    from rich.logging import RichHandler
+
+    from fedprivacy._support.signing import SigningKeyError
+    from fedprivacy.accounting import MechanismChanged
+    from fedprivacy.flower import RoundFailedError, TooFewClientsError
+    from fedprivacy.ledger import LedgerError
+    from fedprivacy.ledger.book import BrokenJournalError
+    from fedprivacy.runs.configuration import ConfigError
+    from fedprivacy.runs.folder import RunFolderError
+
+    warnings = RichHandler(console=Console(stderr=True), show_path=False)
+    logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[warnings])
+    mistakes = (ConfigError, SigningKeyError, LedgerError, BrokenJournalError, MechanismChanged, RunFolderError)
+    with plain_errors(*mistakes, RoundFailedError, TooFewClientsError, code=2):
+        yield

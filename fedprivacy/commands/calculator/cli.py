@@ -1,0 +1,115 @@
+"""`fedprivacy epsilon` and `fedprivacy sigma`. They read no records and run nothing."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.console import Console, RenderableType
+
+from fedprivacy.commands.plain_errors import plain_errors
+from fedprivacy.commands.program import as_typed
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+
+_SAMPLING_RATE = Annotated[
+    float | None, typer.Option(help="Probability with which each record joins a step.", show_default=False)
+]
+_NOISE = Annotated[
+    float | None, typer.Option(help="Standard deviation of the noise over the clipping norm.", show_default=False)
+]
+_ACCOUNTANT = Annotated[
+    str, typer.Option(help="Who computes it; pld gives the guarantee.", metavar="pld|rdp|gdp|advanced|basic|all")
+]
+_STEPS = Annotated[int | None, typer.Option(help="Number of noisy steps, over all rounds.", show_default=False)]
+_DELTA = Annotated[
+    float | None, typer.Option(help="Delta of the epsilon, well below 1 / number of records.", show_default=False)
+]
+_RELATION = Annotated[
+    NeighbouringRelation | None,
+    typer.Option(help="What is protected: whether a record is there, or what it says. Default: add-or-remove-one."),
+]
+_JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
+def epsilon(
+    *,
+    sampling_rate: _SAMPLING_RATE = None,
+    noise_multiplier: _NOISE = None,
+    steps: _STEPS = None,
+    delta: _DELTA = None,
+    accountant: _ACCOUNTANT = "pld",
+    relation: _RELATION = None,
+    history: Annotated[str, typer.Option(metavar="FILE", help="Instead of rate, noise, steps; - is stdin.")] = "",
+    plot: Annotated[str, typer.Option(metavar="FILE", help="Draw epsilon by step: .svg, .png, .html, .json.")] = "",
+    as_json: _JSON = False,
+) -> None:
+    """Tell what a training costs: its epsilon. Reads no records, runs nothing.
+
+    A history is a JSON list of trainings: [{"sampling_rate": 0.01, "noise_multiplier": 1.1, "steps": 1000}, ...]
+
+    With --json, an epsilon that is no finite number is null, and `notes` says why.
+    """
+    from fedprivacy.accounting.histories import check_delta
+    from fedprivacy.commands.calculator import asking
+    from fedprivacy.commands.calculator.accountants import costs
+    from fedprivacy.commands.calculator.answers import DEFAULT_RELATION, Spent
+    from fedprivacy.commands.calculator.history_files import read
+    from fedprivacy.commands.calculator.next_steps import after_spent
+    from fedprivacy.commands.calculator.showing import spent_json, spent_page
+    from fedprivacy.commands.calculator.trainings import Training, composed
+
+    typed = {"sampling_rate": sampling_rate, "noise_multiplier": noise_multiplier, "steps": steps}
+    with plain_errors(ValueError, code=2):
+        if history:
+            asking.refuse_beside(history, **typed)
+            trainings = read(history, relation)
+        elif sampling_rate is None or noise_multiplier is None or steps is None:
+            raise asking.missing(**typed, delta=delta)
+        else:
+            event = PoissonSampledGaussian(sampling_rate, noise_multiplier, relation or DEFAULT_RELATION)
+            trainings = [Training(event, steps)]
+        if delta is None:
+            raise asking.missing(delta=delta)
+        answers = costs(accountant, composed(trainings), check_delta(delta))
+        if plot:
+            from fedprivacy.commands.calculator.figure import draw
+
+            draw(trainings, delta, Path(plot))
+    spent = Spent(trainings=trainings, delta=delta, costs=answers, history=history, figure=plot)
+    _show(spent_json(spent) if as_json else spent_page(spent), after_spent(spent, as_typed()))
+
+
+def sigma(
+    *,
+    epsilon: Annotated[float | None, typer.Option(help="Most that may be spent, past included.")] = None,
+    delta: _DELTA = None,
+    sampling_rate: _SAMPLING_RATE = None,
+    steps: _STEPS = None,
+    relation: _RELATION = None,
+    past: Annotated[str, typer.Option(metavar="FILE", help="What was spent already, like epsilon's --history.")] = "",
+    as_json: _JSON = False,
+) -> None:
+    """Tell what noise a budget needs: the smallest noise multiplier. Reads no records, runs nothing."""
+    from fedprivacy.commands.calculator import asking
+    from fedprivacy.commands.calculator.answers import least_noise
+    from fedprivacy.commands.calculator.next_steps import after_noise
+    from fedprivacy.commands.calculator.showing import noise_json, noise_page
+
+    with plain_errors(ValueError, code=2):
+        if epsilon is None or delta is None or sampling_rate is None or steps is None:
+            raise asking.missing(epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, steps=steps)
+        noise = least_noise(PrivacyBudget(epsilon, delta), sampling_rate, steps, relation, past)
+    _show(noise_json(noise) if as_json else noise_page(noise), after_noise(noise, as_typed()))
+
+
+def _show(answer: dict[str, Any] | RenderableType, next_step: str) -> None:
+    """Print JSON as it is, and a page with what to do next: on one line, whatever the terminal, to be copied."""
+    if isinstance(answer, dict):
+        print(json.dumps(answer))  # noqa: T201 - the command's output
+        return
+    console = Console(emoji=False, highlight=False)
+    console.print(answer)
+    console.print(f"\nNext: {next_step}", markup=False, soft_wrap=True)

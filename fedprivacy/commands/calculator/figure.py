@@ -1,0 +1,220 @@
+"""The picture of the moments accountant: epsilon by step, as each accountant sees it.
+
+Drawn like the figures of a run (`fedprivacy.figures`): blue is the guarantee, grey what others say, dashes what is no
+bound. Each line is named where it ends.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import altair as alt
+import numpy as np
+
+from fedprivacy.commands.calculator.accountants import ACCOUNTANTS, Accountant, Name, Worth, cost
+from fedprivacy.commands.calculator.asking import AskingError
+from fedprivacy.commands.calculator.trainings import Training, composed, described, steps_text
+from fedprivacy.figures import (
+    DARK,
+    HEIGHT,
+    INK,
+    LABEL_GAP,
+    MUTED,
+    SPENDING,
+    WIDTH,
+    chart_of,
+    layered,
+    save_png,
+    spec_of,
+    spread_apart,
+    styled,
+    to_svg,
+)
+from fedprivacy.values.wording import delta_text, epsilon_text
+
+FORMATS = (".svg", ".png", ".html", ".json")
+
+POINTS = 40
+"""Of a line; as many again lie close to the first step, where the lines are steep."""
+
+_NAMES = {
+    Name.PLD: "PLD (guarantee)",
+    Name.RDP: "RDP (moments accountant)",
+    Name.GDP: "GDP (approximation)",
+    Name.ADVANCED: "advanced composition",
+    Name.BASIC: "basic composition",
+}
+
+
+def draw(trainings: Sequence[Training], delta: float, path: Path) -> None:
+    """Draw what trainings cost, one after another, into a file of the kind that its name tells.
+
+    Raises:
+        AskingError: there is nothing to draw, or the file cannot be written.
+    """
+    if path.suffix not in FORMATS:
+        raise AskingError(f"plot is '{path}'; choose a name that ends in one of {', '.join(FORMATS)}.")
+    if not trainings:
+        raise AskingError("the history is empty, and there is nothing to draw; leave out --plot.")
+    chart = figure(trainings, delta)
+    try:
+        _save(chart, path)
+    except OSError as error:
+        raise AskingError(f"plot is '{path}', which cannot be written ({error.strerror}); choose another.") from error
+
+
+def figure(trainings: Sequence[Training], delta: float) -> alt.LayerChart:
+    """Epsilon after every number of steps, on a logarithmic axis.
+
+    Raises:
+        AskingError: no accountant finds an epsilon that can be drawn there.
+    """
+    curves = [curve for name in Name if (curve := _Curve.of(ACCOUNTANTS[name], trainings, delta)).points]
+    if not curves:
+        raise AskingError(
+            "no accountant finds a positive, finite epsilon, and there is nothing to draw; leave out --plot."
+        )
+    bottom, top = _decades(curves)
+    steps = sum(training.steps for training in trainings)
+    x = alt.X("steps:Q").title("steps").scale(domain=[0, steps], nice=False)
+    x = x.axis(alt.Axis(format=",d", tickCount=5, grid=False, domain=True, labelFlush=False))
+    y = _y("epsilon", bottom, top)
+    lines = [_line(curve).encode(x, y) for curve in sorted(curves, key=lambda curve: _LAYERS[curve.worth])]
+    title = _title(trainings, curves, steps, delta)
+    return styled(layered([*lines, *_labels(curves, bottom, top)], title, WIDTH))
+
+
+_LAYERS = {Worth.BOUND: 0, Worth.GUARANTEE: 1, Worth.APPROXIMATION: 2}
+"""What is drawn over what: lines may lie on one another, and dashes let see what is below."""
+
+_STROKES: dict[Worth, dict[str, Any]] = {
+    Worth.GUARANTEE: {"color": SPENDING, "strokeWidth": 4},
+    Worth.BOUND: {"color": MUTED, "strokeWidth": 2},
+    Worth.APPROXIMATION: {"color": INK, "strokeWidth": 1.5, "strokeDash": [4, 6]},
+}
+_COLOUR = alt.Color("worth:N", legend=None).scale(
+    domain=[worth.value for worth in _STROKES], range=[stroke["color"] for stroke in _STROKES.values()]
+)
+
+
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """One accountant's epsilons: (steps, epsilon), where they are positive and finite."""
+
+    accountant: Accountant
+    points: tuple[tuple[int, float], ...]
+
+    @classmethod
+    def of(cls, accountant: Accountant, trainings: Sequence[Training], delta: float) -> _Curve:
+        """At numbers of steps that show the line's shape; no points where the accountant finds no end of it."""
+        epsilons = [
+            (steps, cost(accountant, composed(_first(trainings, steps)), delta).epsilon)
+            for steps in _shown(sum(training.steps for training in trainings))
+        ]
+        points = tuple((steps, epsilon) for steps, epsilon in epsilons if epsilon and math.isfinite(epsilon))
+        return cls(accountant, points if points and points[-1] == epsilons[-1] else ())
+
+    @property
+    def worth(self) -> Worth:
+        """What the accountant's number says."""
+        return self.accountant.worth
+
+    @property
+    def last(self) -> float:
+        """Epsilon in the end."""
+        return self.points[-1][1]
+
+
+def _line(curve: _Curve) -> alt.Chart:
+    rows = [{"steps": steps, "epsilon": epsilon} for steps, epsilon in curve.points]
+    line: alt.Chart = chart_of(rows).mark_line(clip=True, **_STROKES[curve.worth])
+    return line
+
+
+def _shown(steps: int) -> list[int]:
+    evenly, early = np.linspace(1, steps, POINTS), np.geomspace(1, steps, POINTS)
+    return sorted({round(value) for value in [*evenly, *early]})
+
+
+def _first(trainings: Sequence[Training], steps: int) -> list[Training]:
+    """The first steps of trainings that follow one another."""
+    found = []
+    for training in trainings:
+        found.append(Training(training.event, min(steps, training.steps)))
+        steps -= found[-1].steps
+        if not steps:
+            break
+    return found
+
+
+def _decades(curves: Sequence[_Curve]) -> tuple[float, float]:
+    """The ends of the y axis: what every line reaches, and far below where the lowest of them ends."""
+    top, lowest = max(curve.last for curve in curves), min(curve.last for curve in curves)
+    return 10.0 ** math.floor(math.log10(lowest / 4.0)), 10.0 ** (math.log10(top) + 0.15)
+
+
+def _y(field: str, bottom: float, top: float) -> alt.Y:
+    decades = range(round(math.log10(bottom)), math.floor(math.log10(top)) + 1)
+    axis = alt.Axis(values=[10.0**power for power in decades], format="~r")
+    return alt.Y(f"{field}:Q").title(None).scale(type="log", domain=[bottom, top], nice=False).axis(axis)
+
+
+def _labels(curves: Sequence[_Curve], bottom: float, top: float) -> list[alt.Chart]:
+    """Names on the right, moved apart so that all can be read, each led to its epsilon by a thin line."""
+    low, high = math.log10(bottom), math.log10(top)
+    gap = (high - low) * LABEL_GAP / HEIGHT
+    places = spread_apart([math.log10(curve.last) for curve in curves], gap, low + gap / 2, high - gap / 2)
+    rows = [
+        {
+            "epsilon": curve.last,
+            "place": 10.0**place,
+            "text": f"{epsilon_text(curve.last)}\N{EN SPACE}{_NAMES[curve.accountant.name]}",
+            "worth": curve.worth.value,
+        }
+        for curve, place in zip(curves, places, strict=True)
+    ]
+    leaders = chart_of(rows).mark_rule(color=MUTED, strokeWidth=0.75)
+    texts = chart_of(rows).mark_text()
+    y = _y("epsilon", bottom, top)
+    return [
+        leaders.encode(y, x=alt.value(WIDTH + 7), x2=alt.value(WIDTH + 20), y2="place"),
+        texts.encode(_y("place", bottom, top), _COLOUR, x=alt.value(WIDTH + 24), text="text:N"),
+    ]
+
+
+def _title(trainings: Sequence[Training], curves: Sequence[_Curve], steps: int, delta: float) -> alt.TitleParams:
+    guarantee = next((curve.last for curve in curves if curve.worth is Worth.GUARANTEE), math.inf)
+    relation = trainings[0].event.relation
+    what = described(trainings[0]) if len(trainings) == 1 else f"{len(trainings)} trainings, one after another"
+    return alt.TitleParams(
+        f"After {steps_text(steps)}: ε at most {epsilon_text(guarantee)}",
+        subtitle=[
+            f"ε by step as seen by the server, δ = {delta_text(delta)}, {relation} relation,",
+            f"{what}; dashed: no bound",
+        ],
+    )
+
+
+def _save(chart: alt.LayerChart, path: Path) -> None:
+    if path.suffix == ".svg":
+        path.write_text(_for_both_themes(to_svg(chart)), encoding="utf-8")
+    elif path.suffix == ".png":
+        save_png(chart, path)
+    elif path.suffix == ".html":
+        path.write_text(chart.to_html(inline=True), encoding="utf-8")
+    else:
+        path.write_text(json.dumps(spec_of(chart), indent=2) + "\n", encoding="utf-8")
+
+
+def _for_both_themes(svg: str) -> str:
+    """The drawing with the colours of a dark page, for readers who prefer one."""
+    rules = "".join(
+        f'[{paint}="{light}"]{{{paint}:{dark}}}' for light, dark in DARK.items() for paint in ("fill", "stroke")
+    )
+    style = f"<style>@media (prefers-color-scheme:dark){{{rules}}}</style>"
+    return svg.replace(">", f">{style}", 1)

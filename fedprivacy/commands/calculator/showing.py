@@ -1,0 +1,131 @@
+"""What the calculator says: in a terminal, and as JSON. Every epsilon with its delta, accountant and relation."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from fedprivacy.commands.calculator.accountants import ACCOUNTANTS, Cost, Name, Worth
+from fedprivacy.commands.calculator.answers import Noise, Spent
+from fedprivacy.commands.calculator.next_steps import noise_text
+from fedprivacy.commands.calculator.trainings import Training, described, steps_text
+from fedprivacy.values.events import NeighbouringRelation
+from fedprivacy.values.wording import budget_text, delta_text, epsilon_text
+
+_PROTECTS = {
+    NeighbouringRelation.ADD_OR_REMOVE_ONE: "whether one record is there",
+    NeighbouringRelation.ZERO_OUT: "one record against none in its place; how many there are is public",
+    NeighbouringRelation.REPLACE_ONE: "one record against any other; how many there are is public",
+}
+_WORTH = {
+    Worth.GUARANTEE: "a guarantee: the true epsilon is at most this",
+    Worth.BOUND: "a bound: the true epsilon is at most this, maybe far less",
+    Worth.APPROXIMATION: "an approximation and no bound: the true epsilon may be larger",
+}
+_COLOURS = {Worth.GUARANTEE: "green", Worth.BOUND: "default", Worth.APPROXIMATION: "yellow"}
+_SHOWN_TRAININGS = 6
+
+
+def spent_json(spent: Spent) -> dict[str, Any]:
+    """Everything as JSON types: an epsilon that is no finite number is null, and `notes` says why."""
+    epsilons = {c.accountant.name.value: None if c.note else c.epsilon for c in spent.costs}
+    notes = {c.accountant.name.value: c.note for c in spent.costs if c.note}
+    return {"epsilon": epsilons, "delta": spent.delta, "relation": spent.relation.value, "notes": notes}
+
+
+def noise_json(noise: Noise) -> dict[str, Any]:
+    """Everything as JSON types."""
+    event = noise.event
+    return {
+        "noise_multiplier": event.noise_multiplier,
+        "epsilon": noise.epsilon,
+        "delta": noise.budget.delta,
+        "relation": event.relation.value,
+    }
+
+
+def spent_page(spent: Spent) -> Group:
+    """Everything for a terminal."""
+    first = spent.costs[0]
+    facts = [("training", line) for line in _training_lines(spent.trainings)] + _meaning(spent.relation)
+    facts.append(_accountant_fact(first.accountant.name))
+    parts: list[RenderableType] = [_headline(first, spent.delta), _facts(facts)]
+    if len(spent.costs) > 1:
+        parts.append(_table(spent.costs))
+    if spent.figure:
+        parts.append(Text(f"\nFigure: {spent.figure}", overflow="fold"))
+    return Group(*parts)
+
+
+def noise_page(noise: Noise) -> Group:
+    """Everything for a terminal."""
+    event, budget = noise.event, noise.budget
+    spends = f"epsilon {epsilon_text(noise.epsilon, budget.epsilon)} of {budget_text(budget.epsilon)}"
+    facts = [("spends", f"{spends} at delta {delta_text(budget.delta)}")]
+    if noise.past:
+        past = epsilon_text(noise.past_epsilon)
+        facts.append(("past", f"{noise.past}, which alone spent epsilon {past}"))
+    facts.append(("training", f"{steps_text(noise.steps)} at sampling rate {budget_text(event.sampling_rate)}"))
+    facts += [*_meaning(event.relation), _accountant_fact(Name.PLD)]
+    headline = Text(f"noise multiplier {noise_text(event.noise_multiplier)}", style="bold")
+    return Group(headline, _facts(facts))
+
+
+def _headline(first: Cost, delta: float) -> Text:
+    at = f"at delta {delta_text(delta)}"
+    if first.epsilon is None or math.isinf(first.epsilon):
+        return Text(f"no finite epsilon {at}", style="bold red")
+    about = "about " if first.accountant.worth is Worth.APPROXIMATION else ""
+    return Text(f"epsilon {about}{epsilon_text(first.epsilon)} {at}", style="bold")
+
+
+def _meaning(relation: NeighbouringRelation) -> list[tuple[str, str]]:
+    return [
+        ("seen by", "the server, which sees the noisy result of every step"),
+        ("protects", f"{_PROTECTS[relation]} ({relation} relation)"),
+    ]
+
+
+def _accountant_fact(name: Name) -> tuple[str, str]:
+    accountant = ACCOUNTANTS[name]
+    return "accountant", f"{accountant.title}, {_WORTH[accountant.worth]}"
+
+
+def _training_lines(trainings: Sequence[Training]) -> Iterator[str]:
+    for training in trainings[:_SHOWN_TRAININGS]:
+        yield described(training)
+    if len(trainings) > _SHOWN_TRAININGS:
+        yield f"and {len(trainings) - _SHOWN_TRAININGS} more"
+    if not trainings:
+        yield "none"
+
+
+def _facts(facts: Sequence[tuple[str, str]]) -> Table:
+    """Two columns; a name is not repeated below itself."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    for (above, _), (name, words) in pairwise([("", ""), *facts]):
+        grid.add_row("" if name == above else name, Text(words))
+    return grid
+
+
+def _table(costs: Sequence[Cost]) -> Table:
+    table = Table("accountant", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("epsilon", justify="right")
+    table.add_column("what it is")
+    for cost in costs:
+        accountant = cost.accountant
+        if cost.epsilon is None:
+            table.add_row(accountant.title, "-", "does not apply to these mechanisms")
+            continue
+        worth = f"[{_COLOURS[accountant.worth]}]{accountant.worth}[/]: {escape(accountant.words)}"
+        table.add_row(accountant.title, epsilon_text(cost.epsilon), worth)
+    return table

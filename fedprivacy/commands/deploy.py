@@ -1,0 +1,117 @@
+"""`fedprivacy deploy`: make the keys of a deployment, rehearse one on this host."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+
+from fedprivacy.commands.plain_errors import plain_errors
+from fedprivacy.commands.program import as_typed
+
+deploy_app = typer.Typer(no_args_is_help=True, help="Deploy on real hosts: make keys, rehearse on this one.")
+
+_OUT = Console()
+
+_HOSTS = Annotated[
+    list[str] | None,
+    typer.Option("--host", help="DNS name or IP address under which clients reach the server; repeat for more."),
+]
+_CLIENTS = Annotated[
+    list[str] | None, typer.Option("--client", help="Name of a client to make a key pair for; repeat for more.")
+]
+
+
+@deploy_app.command()
+def keys(
+    out: Annotated[Path, typer.Option(help="Folder to write to.")],
+    host: _HOSTS = None,
+    client: _CLIENTS = None,
+    days: Annotated[int, typer.Option(help="Validity of the certificates, in days.")] = 365,
+) -> None:
+    """Make a certificate authority, the server's certificate and the clients' key pairs."""
+    from fedprivacy.deploy.keys import write_keys
+
+    with _checked():
+        made = write_keys(out, host or (), client or (), days=days)
+    _OUT.print(made.handout(), markup=False, highlight=False, soft_wrap=True)
+
+
+@deploy_app.command()
+def client_key(
+    name: Annotated[str, typer.Argument(help="The client's name, the same as the operator registers.")],
+    out: Annotated[Path, typer.Option(help="Folder to write to.")] = Path(),
+) -> None:
+    """Make one client's key pair, on that client's own host."""
+    from fedprivacy.deploy.keys import write_client_key
+
+    with _checked():
+        made = write_client_key(out, name)
+    _OUT.print(
+        f"{made.private_key} is secret and stays on this host.\n"
+        f"Send {made.public_key} to the server's operator, who registers it as {name}.",
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@deploy_app.command()
+def signing_key(
+    file: Annotated[Path, typer.Argument(help="Where the key lies, or shall lie; the run's signing-key.")],
+) -> None:
+    """Make the key with which the server signs grants and its ledger, and show what the clients need of it."""
+    from fedprivacy._support.signing import server_key, server_public_key
+
+    with _checked():
+        public = server_public_key(server_key(file))
+    _OUT.print(
+        f'{file} is secret and stays on this host. In every client\'s node-config.toml:\nserver-key = "{public}"',
+        highlight=False,
+        soft_wrap=True,
+    )
+
+
+@deploy_app.command()
+def demo(
+    app: Annotated[Path, typer.Option(help="Folder of the Flower app to run.")] = Path(),
+    out: Annotated[Path | None, typer.Option(help="New folder for everything; by default one under runs/.")] = None,
+    rounds: Annotated[int, typer.Option(help="Number of rounds.", min=1)] = 3,
+    epsilon: Annotated[float, typer.Option(help="Each hospital's own privacy budget.")] = 3.0,
+    delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-4,
+) -> None:
+    """Rehearse a deployment: three hospitals on this host, TLS, authenticated SuperNodes, a few rounds."""
+    from fedprivacy.commands.terminal import client_table
+    from fedprivacy.deploy.data import write_digits
+    from fedprivacy.deploy.demo import HOSPITALS, run_demo
+    from fedprivacy.runs.folder import REPORT, new_run_folder, read_history
+
+    with _checked():
+        result = run_demo(
+            out or Path(new_run_folder("deploy-demo")),
+            app,
+            partial(write_digits, HOSPITALS),
+            run_config={"task": "digits", "rounds": rounds, "epsilon": epsilon, "delta": delta},
+            node_config={"epsilon": epsilon, "delta": delta},
+            console=_OUT,
+        )
+    _OUT.print(client_table(read_history(result.out)))
+    _OUT.print(f"Report: {result.out / REPORT}\nLogs: {result.logs}", highlight=False, soft_wrap=True)
+    _OUT.print(f"In a browser: {as_typed()} dashboard --store {result.out}", highlight=False, soft_wrap=True)
+    _OUT.print("Next: docs/how-to/deploy.md does the same on real hosts, step by step.", highlight=False)
+
+
+@contextmanager
+def _checked() -> Iterator[None]:
+    """Show a failure as plain text with exit code 1."""
+    from fedprivacy._support.signing import SigningKeyError
+    from fedprivacy.deploy.federation import DeploymentError
+    from fedprivacy.deploy.keys import KeyFileError
+    from fedprivacy.deploy.processes import ProcessError
+
+    with plain_errors(DeploymentError, KeyFileError, ProcessError, SigningKeyError, code=1):
+        yield

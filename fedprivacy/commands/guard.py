@@ -1,0 +1,73 @@
+"""`fedprivacy odometer`: what a client's own file says. Neither command charges or forgets anything."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from fedprivacy.commands.plain_errors import plain_errors
+
+if TYPE_CHECKING:
+    from fedprivacy.guard.book import Book
+
+odometer_app = typer.Typer(no_args_is_help=True, help="What a client's own odometer has counted.")
+
+_FILE = Annotated[
+    Path, typer.Argument(metavar="FILE", help="The client's odometer.", exists=True, dir_okay=False, show_default=False)
+]
+
+
+@odometer_app.command()
+def show(
+    file: _FILE,
+    *,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+) -> None:
+    """Show every charge, what they add up to by mechanism, and the epsilon that they cost."""
+    from fedprivacy.commands.guard_tables import as_page, summary
+
+    book = _read(file)
+    if as_json:
+        print(json.dumps(summary(book)))  # noqa: T201 - the command's output
+    else:
+        Console(emoji=False, highlight=False).print(as_page(book))
+
+
+@odometer_app.command()
+def export(file: _FILE) -> None:
+    """Print every charge and correction as a line of JSON, for the server's operator to reconcile with the ledger."""
+    from fedprivacy.commands.guard_tables import exported
+
+    for entry in _read(file).entries:
+        print(json.dumps(exported(entry)))  # noqa: T201
+
+
+@odometer_app.command(name="import")
+def import_(
+    old: Annotated[Path, typer.Argument(help="odometer.db of an earlier version.", exists=True, show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The client's odometer.", show_default=False)],
+) -> None:
+    """Bring what an earlier version's odometer counted into the one of this version."""
+    import sqlite3
+
+    from fedprivacy.guard.adopting import adopt
+    from fedprivacy.guard.errors import OdometerError
+
+    with plain_errors(OdometerError, sqlite3.Error, code=2):
+        charges = adopt(old, file)
+    Console(stderr=True).print(
+        f"{charges} charges are in {file}; {old} was put aside.", highlight=False, soft_wrap=True
+    )
+
+
+def _read(file: Path) -> Book:
+    from fedprivacy.guard.book import BookFile
+    from fedprivacy.guard.errors import OdometerError
+
+    books = BookFile(file)
+    with plain_errors(OdometerError, code=2), books.transaction():
+        return books.book

@@ -1,0 +1,103 @@
+"""An odometer's book for people and for programs."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from fedprivacy.accounting.named import as_fields
+from fedprivacy.accounting.views import Epsilon, reading
+from fedprivacy.guard.book import Book
+from fedprivacy.guard.records import ChargeRecord, CorrectionRecord, Terms
+from fedprivacy.values.wording import budget_text, delta_text, reading_text
+
+
+def exported(entry: ChargeRecord | CorrectionRecord) -> dict[str, Any]:
+    """One charge or correction as JSON types; `fedprivacy.accounting.named.from_fields` reads its event."""
+    fields = {"kind": "charge", **entry.key._asdict(), "steps": entry.steps, "event": as_fields(entry.event)}
+    if isinstance(entry, CorrectionRecord):
+        fields |= {"kind": "correction", "client_steps": entry.client_steps, "server_steps": entry.server_steps}
+    return fields
+
+
+def summary(book: Book) -> dict[str, Any]:
+    """Everything as JSON types: an epsilon that is no finite number is null, and `notes` says why."""
+    epsilon, note = _reading(book)
+    value = epsilon.value if epsilon is not None and not note else None
+    return {
+        "entries": [exported(e) | {"sealed": _sealed(book, e), "time": e.time} for e in book.entries],
+        "totals": [{"event": as_fields(event), "steps": steps} for event, steps in book.history.items()],
+        "epsilon": value,
+        "view": epsilon.view.value if epsilon else None,
+        "relation": epsilon.relation.value if epsilon else None,
+        "accountant": epsilon.accountant if epsilon else None,
+        "budget": _budget_json(book.terms) if book.terms else None,
+        "notes": note,
+    }
+
+
+def as_page(book: Book) -> RenderableType:
+    """Everything for a terminal."""
+    if not book.terms:
+        return Text("Nothing was charged.")
+    epsilon, _ = _reading(book)
+    cost = Text(str(epsilon), style="bold")
+    return Group(_entries(book), _totals(book), cost, Text(_budget_words(book.terms)))
+
+
+def _reading(book: Book) -> tuple[Epsilon | None, str]:
+    """What the history costs at the delta of the last budget, and a note where that is no finite number."""
+    if not book.terms:
+        return None, "nothing was charged, and no delta is recorded"
+    epsilon = reading(book.history, book.terms.budget.delta)
+    return epsilon, "" if epsilon.value < float("inf") else "no finite epsilon is known"
+
+
+def _entries(book: Book) -> Table:
+    """One row for each; an event is a number here, and its words stand once, in the totals."""
+    numbers = {event: str(number) for number, event in enumerate(book.history, start=1)}
+    table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
+    table.add_column("run", overflow="fold")
+    for heading in ("round", "attempt", "steps"):
+        table.add_column(heading, justify="right")
+    table.add_column("event", justify="right")
+    for heading in ("sealed", "time (UTC)"):
+        table.add_column(heading, no_wrap=True)
+    for entry in book.entries:
+        run_id, round, attempt = entry.key
+        sealed = "yes" if _sealed(book, entry) else "no"
+        if isinstance(entry, CorrectionRecord):
+            sealed = "correction"
+        time = entry.time[:16].replace("T", " ")
+        table.add_row(Text(run_id), str(round), str(attempt), str(entry.steps), numbers[entry.event], sealed, time)
+    return table
+
+
+def _totals(book: Book) -> Table:
+    table = Table("event", box=SIMPLE_HEAD, pad_edge=False)
+    table.add_column("steps in all", justify="right")
+    table.add_column("one step")
+    for number, (event, steps) in enumerate(book.history.items(), start=1):
+        table.add_row(str(number), str(steps), str(event))
+    return table
+
+
+def _sealed(book: Book, entry: ChargeRecord | CorrectionRecord) -> bool:
+    return isinstance(entry, ChargeRecord) and entry.key in book.sealed
+
+
+def _budget_json(terms: Terms) -> dict[str, Any]:
+    budget = terms.budget
+    return {"epsilon": budget.epsilon if budget.enforced else None, "delta": budget.delta, "filter": terms.filter}
+
+
+def _budget_words(terms: Terms) -> str:
+    budget = terms.budget
+    if not budget.enforced:
+        return f"No budget was set. {reading_text(budget.epsilon)}"
+    allowed = f"epsilon {budget_text(budget.epsilon)} at delta {delta_text(budget.delta)}"
+    return f"The budget was {allowed}, kept by the {terms.filter} filter. {reading_text(budget.epsilon)}"

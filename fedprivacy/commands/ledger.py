@@ -1,0 +1,264 @@
+"""`fedprivacy ledger`: look at a ledger, prove it, move it, and act on it deliberately."""
+
+from __future__ import annotations
+
+import datetime
+import json
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from fedprivacy.commands.plain_errors import plain_errors
+from fedprivacy.tasks.identity import key_hash
+
+if TYPE_CHECKING:
+    from fedprivacy.ledger.store import Ledger
+    from fedprivacy.ledger.verify import Verified
+
+ledger_app = typer.Typer(no_args_is_help=True, help="Look at a ledger, prove it, move it, act on it deliberately.")
+budget_app = typer.Typer(no_args_is_help=True, help="Budgets, changed by an explicit act that the ledger records.")
+ledger_app.add_typer(budget_app, name="budget")
+
+_OUT = Console()
+_ERR = Console(stderr=True)
+
+_LEDGER = Annotated[
+    str,
+    typer.Option(
+        help="URL of the ledger, or its SQLite file. Default: the one of deployments, ~/.fedprivacy/ledger.db.",
+        show_default=False,
+    ),
+]
+_JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+_SIGNERS = Annotated[
+    list[str] | None,
+    typer.Option("--signer", help="Public key, in hexadecimal, of who may have signed checkpoints; repeatable."),
+]
+_WITNESSES = Annotated[
+    list[Path] | None, typer.Option("--witness", help="A checkpoint that was kept elsewhere; repeatable.")
+]
+
+
+@ledger_app.command()
+def show(
+    *,
+    dataset: Annotated[str, typer.Option(help="Only this dataset, with its charges.")] = "",
+    ledger: _LEDGER = "",
+    as_json: _JSON = False,
+) -> None:
+    """Show what every dataset was charged, over all runs, and what its budget is."""
+    from fedprivacy.commands import ledger_tables as showing
+
+    with _opened(ledger) as book:
+        datasets = showing.datasets(book, dataset)
+        charges = showing.charges(book, dataset) if dataset else []
+    if as_json:
+        print(json.dumps(showing.as_json(datasets, charges)))  # noqa: T201
+        return
+    _OUT.print(showing.page(datasets, charges), highlight=False)
+
+
+@ledger_app.command()
+def verify(
+    export: Annotated[Path | None, typer.Argument(help="An exported ledger, instead of a ledger.")] = None,
+    *,
+    ledger: _LEDGER = "",
+    signers: _SIGNERS = None,
+    witnesses: _WITNESSES = None,
+    as_json: _JSON = False,
+) -> None:
+    """Prove that nothing in a ledger was changed, left out, added or reordered. Exit code 1: something was."""
+    from fedprivacy.ledger.book import BrokenJournalError
+    from fedprivacy.ledger.verify import read_witness, verify_export, verify_ledger
+
+    with plain_errors(BrokenJournalError, code=1), plain_errors(OSError, code=2):
+        kept = [read_witness(file) for file in witnesses or ()]
+        if export is not None:
+            verified = verify_export(export, signers=signers or (), witnesses=kept)
+        else:
+            with _opened(ledger) as book:
+                verified = verify_ledger(book, signers=signers or (), witnesses=kept)
+    if as_json:
+        print(json.dumps(_verified_json(verified)))  # noqa: T201
+        return
+    _OUT.print(_verified_text(verified), highlight=False, soft_wrap=True)
+
+
+@ledger_app.command()
+def export(
+    out: Annotated[Path | None, typer.Argument(help="File to write; none: stdout.")] = None, *, ledger: _LEDGER = ""
+) -> None:
+    """Write a ledger's journal and checkpoints as JSON lines, which `verify` and `import` read."""
+    from fedprivacy.ledger.export import write_export
+
+    with _opened(ledger) as book, book.database.reading() as connection:
+        if out is None:
+            write_export(connection, sys.stdout)
+            return
+        with plain_errors(OSError, code=2), out.open("x") as file:
+            entries = write_export(connection, file)
+    _ERR.print(f"{entries} entries in {out}. Next: fedprivacy ledger verify {out}", highlight=False, soft_wrap=True)
+
+
+@ledger_app.command(name="import")
+def import_(export: Annotated[Path, typer.Argument(help="An exported ledger.")], *, ledger: _LEDGER = "") -> None:
+    """Bring an exported ledger, once it is verified, into an empty one: another database, or tables made anew."""
+    from fedprivacy.ledger.book import BrokenJournalError
+    from fedprivacy.ledger.importing import import_ledger
+
+    with _opened(ledger, new=True) as book, plain_errors(BrokenJournalError, code=1), plain_errors(OSError, code=2):
+        verified = import_ledger(export, book)
+    _ERR.print(f"{verified.head.number} entries are in {book.name}.", highlight=False, soft_wrap=True)
+
+
+@ledger_app.command()
+def checkpoint(
+    key: Annotated[Path, typer.Argument(help="Ed25519 private key, in PEM; made if there is none.")],
+    *,
+    out: Annotated[Path | None, typer.Option(help="Also write it to this file, to be kept elsewhere.")] = None,
+    ledger: _LEDGER = "",
+) -> None:
+    """Sign where a ledger's journal ends: what it covers can no longer be rewritten unseen."""
+    from fedprivacy._support.signing import SigningKeyError, server_key
+    from fedprivacy.ledger import LedgerError
+    from fedprivacy.ledger.checkpoints import sign_checkpoint
+
+    with _opened(ledger) as book, plain_errors(SigningKeyError, OSError, code=2):
+        signed = sign_checkpoint(book, server_key(key))
+        if signed is None:
+            raise LedgerError(f"ledger {book.name} has no entry yet; nothing was signed.")
+        if out is not None:
+            out.write_text(json.dumps(signed._asdict()) + "\n")
+    _ERR.print(f"Entry {signed.number} is signed by key {signed.public_key}.", highlight=False, soft_wrap=True)
+
+
+@ledger_app.command()
+def reconcile(
+    dataset: Annotated[str, typer.Argument(help="The client's dataset, as 'show' lists it.")],
+    odometer: Annotated[Path, typer.Argument(help="What 'fedprivacy odometer export' wrote on the client's host.")],
+    *,
+    ledger: _LEDGER = "",
+) -> None:
+    """Compare a client's own odometer with the ledger, and charge what the client has more: the larger counts."""
+    from fedprivacy.ledger import reconciling
+
+    with plain_errors(ValueError, OSError, code=2):
+        claims = reconciling.read_claims(odometer)
+    with _opened(ledger) as book:
+        compared = reconciling.compare(book, dataset, claims)
+        added = book.reconcile(dataset, claims)
+    _OUT.print(reconciling.page(compared))
+    _ERR.print(f"{added} steps were charged to {dataset}.", highlight=False, soft_wrap=True)
+
+
+@ledger_app.command()
+def rebind(
+    client: Annotated[str, typer.Argument(help="The client's registered name.")],
+    public_key: Annotated[Path, typer.Argument(help="Its new public key, in OpenSSH's format.")],
+    *,
+    ledger: _LEDGER = "",
+) -> None:
+    """Let a client that renewed its key go on with the account that it has."""
+    with _opened(ledger) as book, plain_errors(OSError, ValueError, code=2):
+        book.rebind_key(client, key_hash(_pem(public_key)))
+    _ERR.print(f"The account of {client} goes on under the new key.", highlight=False, soft_wrap=True)
+
+
+@budget_app.command(name="set")
+def set_budget(
+    datasets: Annotated[list[str], typer.Argument(help="Datasets, as 'show' lists them.")],
+    *,
+    epsilon: Annotated[float, typer.Option(help="Over all runs, past ones included.", show_default=False)],
+    reason: Annotated[str, typer.Option(help="Why; the ledger keeps it.", show_default=False)],
+    delta: Annotated[float | None, typer.Option(help="Left open: as it is.", show_default=False)] = None,
+    expires: Annotated[
+        datetime.datetime | None,
+        typer.Option(formats=["%Y-%m-%d"], help="Nothing is granted from that day on (UTC); left open: never."),
+    ] = None,
+    ledger: _LEDGER = "",
+) -> None:
+    """Give datasets another budget, or renew one that expired. What was charged stays charged."""
+    from fedprivacy.ledger import LedgerError
+    from fedprivacy.values.budget import PrivacyBudget
+
+    until = expires and expires.replace(tzinfo=datetime.UTC)
+    with _opened(ledger) as book, plain_errors(LedgerError, ValueError, code=2):
+        known = book.allowances(datasets)
+        if unknown := [dataset for dataset in datasets if dataset not in known]:
+            raise LedgerError(
+                f"ledger {book.name} knows no dataset '{unknown[0]}'; 'fedprivacy ledger show' lists them."
+            )
+        for dataset in datasets:
+            kept = known[dataset].budget.delta
+            book.set_budget(dataset, PrivacyBudget(epsilon, kept if delta is None else delta), until, reason)
+    for dataset in datasets:
+        _ERR.print(f"{dataset}: epsilon {epsilon:g} from now on.", highlight=False, soft_wrap=True)
+
+
+@ledger_app.command()
+def upgrade(*, ledger: _LEDGER = "") -> None:
+    """Bring a ledger that an earlier version of fedprivacy made up to date. Keep a copy of it."""
+    with _opened(ledger, upgrade=True) as book:
+        _ERR.print(f"ledger {book.name} is up to date.", highlight=False, soft_wrap=True)
+
+
+@contextmanager
+def _opened(ledger: str, *, new: bool = False, upgrade: bool = False) -> Iterator[Ledger]:
+    """The ledger of a URL or a file; an error about it ends the command. To look at a ledger must not change it."""
+    from fedprivacy.ledger import Ledger, LedgerError, default_url
+
+    url = ledger or default_url()
+    url = url if "://" in url else f"sqlite:///{Path(url).absolute()}"
+    with plain_errors(LedgerError, code=2):
+        if not new and not Ledger.exists(url):
+            raise LedgerError(f"ledger is '{url}', where there is none; name the one that a run wrote (--ledger).")
+        opened = Ledger(url, upgrade=new or upgrade)
+        try:
+            yield opened
+        finally:
+            opened.close()
+
+
+def _verified_json(verified: Verified) -> dict[str, object]:
+    return {
+        "entries": verified.head.number,
+        "hash": verified.head.hash,
+        "charges": len(verified.book.charges),
+        "checkpoints": len(verified.checkpoints),
+        "signed": verified.signed,
+    }
+
+
+def _verified_text(verified: Verified) -> str:
+    entries, charges = verified.head.number, len(verified.book.charges)
+    signers = sorted({checkpoint.public_key for checkpoint in verified.checkpoints})
+    if not signers:
+        return (
+            f"[yellow]Consistent, and not signed[/]: {entries} entries, {charges} charges. Whoever can write the "
+            "ledger could have written it anew, all of it. 'fedprivacy ledger checkpoint KEY' signs it."
+        )
+    return (
+        f"[green]Nothing was changed[/]: {entries} entries, {charges} charges.\n"
+        f"Entries up to {verified.signed} of {entries} are signed, by key {', '.join(signers)}."
+    )
+
+
+def _pem(public_key: Path) -> bytes:
+    """A key in the form in which Flower's SuperLink keeps it.
+
+    Raises:
+        ValueError: the file holds no OpenSSH public key.
+    """
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
+
+    try:
+        key = load_ssh_public_key(public_key.read_bytes())
+    except (ValueError, UnsupportedAlgorithm) as problem:
+        raise ValueError(f"'{public_key}' holds no public key in OpenSSH's format ({problem}).") from problem
+    return key.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo)

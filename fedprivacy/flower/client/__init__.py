@@ -1,0 +1,1 @@
+"""The client's side of a round: grant, guard, training, release."""

@@ -1,0 +1,187 @@
+"""What a client owns: its name, its shard, its device, its odometer and its randomness.
+
+Two kinds of places run a client. In a *simulation* (our in-process engine, or a Ray worker of Flower's) it holds a part
+of the task's own split, and a seed makes it repeatable. In a *deployment* (a SuperNode on a data owner's host) it reads
+its own folder, answers to its own odometer, and its randomness is never seeded: a server that could choose the noise
+could subtract it. Which of the two it is, the client finds out from its own process and node configuration, never from
+the server; what a deployed client trusts is in `fedprivacy.flower.client.node`.
+"""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from functools import cache, lru_cache
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from flwr.app.user_config import UserConfig
+from torch import Tensor
+
+from fedprivacy.flower.client.node import NodeSettings, Refused
+from fedprivacy.flower.wire.crossing import RecordError
+from fedprivacy.flower.wire.records import Grant, RefusalCode
+from fedprivacy.gradients import AutomaticClipping, FlatClipping, GradientEngine, PerLayerClipping, check_on_blank
+from fedprivacy.guard import Odometer
+from fedprivacy.runs.configuration import ConfigError, RunConfig
+from fedprivacy.runs.device import choose_device
+from fedprivacy.tasks import ShardSource, Task, relation_of
+from fedprivacy.tasks.identity import dataset_id, simulated_client_id
+from fedprivacy.tasks.shard import Shard
+from fedprivacy.training.keystream import Keystream
+
+IN_PROCESS = "fedprivacy-in-process"
+"""Key that our in-process engine sets in the node configuration of its clients."""
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """What a deployed client keeps its own account with.
+
+    Attributes:
+        odometer: charges before a record is read, and knows what was sealed.
+        key: signs receipts; the one with which the SuperNode authenticates.
+    """
+
+    odometer: Odometer
+    key: EllipticCurvePrivateKey
+
+
+@dataclass(frozen=True, slots=True)
+class LocalClient:
+    """One client, as its own process sees it.
+
+    Attributes:
+        client_id: the name that it enrols with.
+        task: model, loss and data.
+        shard: its records, on its device.
+        guard: its odometer and key; None in a simulation, where the ledger of the run is the only book.
+        seed: of the simulation; None: secret randomness.
+        num_partitions: into how many parts the simulation splits the records; 0 in a deployment.
+    """
+
+    client_id: str
+    task: Task
+    shard: Shard
+    guard: Guard | None
+    seed: int | None
+    num_partitions: int
+
+    def check_relation(self, grant: Grant) -> None:
+        """Refuse a grant whose guarantee is for other neighbours than what this client discloses allows.
+
+        Raises:
+            RecordError: sizes are public and the grant's relation hides them, or the other way round.
+        """
+        relation = relation_of(self.task)
+        if grant.relation is not relation:
+            raise RecordError(f"The grant is for {grant.relation}; with what this task makes public it is {relation}.")
+
+    def keystream(self, grant: Grant) -> Keystream:
+        """Its randomness for one round: fresh and kept nowhere, unless a simulation is seeded."""
+        if self.seed is None:
+            return Keystream.secret()
+        dataset = dataset_id(self.task, self.client_id)
+        return Keystream.from_seed(self.seed, dataset, grant.earlier_runs, grant.attempt)
+
+    def engine(self, clipping: str) -> GradientEngine:
+        """Computes the clipped sums of its gradients. Clients of one process share it: load parameters before use."""
+        return _engine(self.task, self.device, clipping)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the shard lies."""
+        return self.shard.inputs.device
+
+    @property
+    def public_shard_size(self) -> int | None:
+        """Number of records if the task declares it public."""
+        return len(self.shard) if self.task.shard_sizes_public else None
+
+
+def is_simulated(node: UserConfig) -> bool:
+    """Whether this process simulates the client: in our in-process engine, or in a worker of Ray."""
+    ray = sys.modules.get("ray")
+    return "partition-id" in node and (IN_PROCESS in node or (ray is not None and ray.is_initialized()))
+
+
+def open_simulated(task: Task, config: RunConfig, node: UserConfig) -> LocalClient:
+    """The client that a simulation's node is."""
+    partition_id, num_partitions = int(node["partition-id"]), int(node["num-partitions"])
+    client_id = simulated_client_id(partition_id, num_partitions)
+    shard = _simulated_shard(task, partition_id, num_partitions, config.device)
+    return LocalClient(client_id, task, shard, None, config.seed, num_partitions)
+
+
+def open_deployed(task: Task, settings: NodeSettings) -> LocalClient:
+    """The client on a data owner's host.
+
+    Raises:
+        Refused: the device is not there, or the shard cannot be read.
+        LogError: the odometer cannot be used.
+    """
+    try:
+        device = choose_device(settings.device)
+    except ConfigError as error:
+        raise Refused(RefusalCode.NODE_CONFIG_INVALID, f"--node-config: {error}") from error
+    shard = _own_shard(task, settings.folder, device)
+    odometer = Odometer(settings.odometer, settings.budget, settings.filter)
+    return LocalClient(settings.client_id, task, shard, Guard(odometer, settings.key), None, 0)
+
+
+@cache
+def _simulated_shard(task: Task, partition_id: int, num_partitions: int, device: str) -> Shard:
+    """Kept for the life of the process: data must not travel, or be split again, with every message."""
+    source = ShardSource(partition_id=partition_id, num_partitions=num_partitions)
+    return _checked(task, source, choose_device(device, partition_id))
+
+
+@lru_cache(maxsize=1)
+def _own_shard(task: Task, folder: Path, device: torch.device) -> Shard:
+    return _checked(task, ShardSource(folder=folder), device)
+
+
+_CLIPPINGS = {"per-layer": PerLayerClipping, "automatic": AutomaticClipping}
+
+
+@cache
+def _engine(task: Task, device: torch.device, clipping: str) -> GradientEngine:
+    """Kept for the life of the process: to choose and check how gradients are computed takes longer than a step."""
+    model = task.model().to(device).train()
+    return GradientEngine(model, task.loss, _CLIPPINGS.get(clipping, FlatClipping)())
+
+
+def _checked(task: Task, source: ShardSource, device: torch.device) -> Shard:
+    """The shard, once the task has worked on made-up records: what fails later is one record's fault.
+
+    Raises:
+        Refused: the task could not read it. It says so in one way, whatever went wrong.
+    """
+    try:
+        shard = task.shard(source).to(device)
+    except Exception as error:
+        raise Refused(RefusalCode.CLIENT_FAILED, "The task could not read this client's shard.") from error
+    _check_once(task, device, _Kind.of(shard.inputs), _Kind.of(shard.targets))
+    return shard
+
+
+class _Kind(NamedTuple):
+    """What of a shard's rows is public."""
+
+    shape: torch.Size
+    dtype: torch.dtype
+
+    @classmethod
+    def of(cls, rows: Tensor) -> _Kind:
+        return cls(rows.shape[1:], rows.dtype)
+
+    def none(self, device: torch.device) -> Tensor:
+        """No rows of this kind."""
+        return torch.empty(0, *self.shape, dtype=self.dtype, device=device)
+
+
+@cache
+def _check_once(task: Task, device: torch.device, inputs: _Kind, targets: _Kind) -> None:
+    check_on_blank(task.model().to(device).train(), task.loss, inputs.none(device), targets.none(device))

@@ -1,0 +1,245 @@
+"""What a data owner decides: the node configuration of its SuperNode, and what it refuses a server.
+
+In a deployment everything that is a matter of trust comes from here: the task, hence what is public; the budget; the
+server whose word counts; the least noise; the device. What a server sends is held against it and chooses nothing.
+
+| key | what it says | if it is missing |
+|---|---|---|
+| `folder` | where the task finds this client's records | refused |
+| `epsilon`, `delta` | the client's own budget, over all runs | refused |
+| `key` | file of the SuperNode's private key, which signs receipts | refused |
+| `server-key` | public key of the only server that is heeded | refused |
+| `task`, `tasks` | one or more, with commas; see `fedprivacy.tasks.allowed` | refused, unless the app brings one |
+| `disclose-shard-size` | false: a task whose shard sizes are public is refused | the task's own declaration holds |
+| `least-noise-multiplier` | smallest sigma of a local step | `LEAST_NOISE_MULTIPLIER` |
+| `most-steps` | local steps that one grant may ask for | `MOST_STEPS` |
+| `device` | auto, cpu, cuda or cuda:N | auto |
+| `client-id` | the client's name | that of the folder |
+| `odometer` | the file of the client's own book | `odometer.log` in the folder |
+| `filter` | how the budget is enforced | `DEFAULT_FILTER` |
+
+A key that is not in this table is refused: a misspelt limit must not be no limit.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from flwr.app.user_config import UserConfig
+
+from fedprivacy._support import signing
+from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
+from fedprivacy.flower.wire.crossing import RecordError
+from fedprivacy.flower.wire.records import EnrolmentRequest, Grant, RefusalCode
+from fedprivacy.runs.configuration import is_device, names_in
+from fedprivacy.tasks import Task, TaskError
+from fedprivacy.tasks.allowed import AllowedTask, allowed_tasks, public_name
+from fedprivacy.tasks.identity import key_hash
+from fedprivacy.values.budget import PrivacyBudget
+
+ODOMETER = "odometer.log"
+"""Name of the odometer's file, in the client's data folder unless the node configuration names another."""
+
+MOST_STEPS = 100_000
+"""Local steps that one grant may ask for: more would keep a host busy for a server's pleasure."""
+
+LEAST_NOISE_MULTIPLIER = 0.3
+"""Below it a single gradient stands out of its own noise. The budget alone does not forbid that: with a sampling rate
+under delta it would allow steps without noise, each of which shows somebody with a probability of at most delta."""
+
+
+class Refused(Exception):
+    """The client will not train; carries the code that crosses."""
+
+    def __init__(self, code: RefusalCode, reason: str) -> None:
+        self.code = code
+        super().__init__(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSettings:
+    """A node configuration, checked. The table above says what its keys mean."""
+
+    folder: Path
+    client_id: str
+    budget: PrivacyBudget
+    filter: str
+    odometer: Path
+    key: EllipticCurvePrivateKey
+    server_key: str
+    tasks: Mapping[str, AllowedTask]
+    disclose_shard_size: bool
+    least_noise_multiplier: float
+    most_steps: int
+    device: str
+
+    @classmethod
+    def of(cls, node: UserConfig) -> NodeSettings:
+        """Check a node configuration.
+
+        Raises:
+            Refused: says what is missing or wrong.
+        """
+        _require(node, ("folder", "epsilon", "delta"), RefusalCode.NO_ODOMETER, "the data folder and your own budget")
+        _require(node, ("key",), RefusalCode.NO_KEY, "the file that --auth-supernode-private-key names")
+        _require(node, ("server-key",), RefusalCode.NODE_CONFIG_INVALID, "the key of the server that you trust")
+        unknown = sorted(node.keys() - _KINDS.keys() - _FLOWER_S_OWN)
+        if unknown:
+            raise _invalid(f"names {', '.join(unknown)}; the keys are {', '.join(_KINDS)}")
+        for name, value in node.items():
+            _check_kind(name, value)
+        folder = Path(str(node["folder"]))
+        settings = cls(
+            folder=folder,
+            client_id=str(node.get("client-id", folder.name)),
+            budget=_budget(float(node["epsilon"]), float(node["delta"])),
+            filter=str(node.get("filter", DEFAULT_FILTER)),
+            odometer=Path(str(node.get("odometer", folder / ODOMETER))),
+            key=_private_key(Path(str(node["key"]))),
+            server_key=str(node["server-key"]).lower(),
+            tasks=_tasks(names_in(f"{node.get('task', '')},{node.get('tasks', '')}")),
+            disclose_shard_size=bool(node.get("disclose-shard-size", True)),
+            least_noise_multiplier=float(node.get("least-noise-multiplier", LEAST_NOISE_MULTIPLIER)),
+            most_steps=int(node.get("most-steps", MOST_STEPS)),
+            device=str(node.get("device", "auto")),
+        )
+        settings._check_values()
+        return settings
+
+    def check_enrolment(self, request: EnrolmentRequest, run_id: int) -> None:
+        """Refuse to say a word to anybody but the server, asking this client, in this run of Flower's.
+
+        Raises:
+            RecordError: it is not signed by the server that this client trusts, or was meant for another client or run.
+        """
+        if not self._signed(signing.ENROLMENT, request.signed_bytes(), request.signature):
+            raise RecordError("The request is not signed by the server that this client trusts (server-key).")
+        if request.client_key != key_hash(signing.client_public_key(self.key)) or request.run_id != str(run_id):
+            raise RecordError("The request is signed for another client, or for another run.")
+
+    def check_grant(self, grant: Grant) -> None:
+        """Refuse what no server that this client trusts would ask for.
+
+        Raises:
+            RecordError: it is not signed by the server that this client trusts, or asks for too many steps or for too
+                little noise.
+        """
+        if grant.server_key != self.server_key or not self._signed(
+            signing.GRANT, grant.signed_bytes(), grant.signature
+        ):
+            raise RecordError("The grant is not signed by the server that this client trusts (server-key).")
+        if grant.steps > self.most_steps:
+            raise RecordError(
+                f"The grant asks for {grant.steps} steps; this client takes {self.most_steps} (most-steps)."
+            )
+        if grant.noise_multiplier < self.least_noise_multiplier:
+            raise RecordError(
+                f"The grant's noise multiplier is {grant.noise_multiplier}; this client adds at least "
+                f"{self.least_noise_multiplier} (least-noise-multiplier)."
+            )
+
+    def task(self, word: object, own: Task | None) -> Task:
+        """The task that this client works on.
+
+        Args:
+            word: what the server calls it. It is compared with the names that are allowed, and nothing else is done
+                with it.
+            own: what the data owner's own app brings; then the server's word does not count.
+
+        Raises:
+            Refused: the task is not allowed, discloses what must stay here, or cannot be loaded.
+        """
+        task = own if own is not None and not self.tasks else self._named(word, own)
+        if task.shard_sizes_public and not self.disclose_shard_size:
+            raise _not_allowed(f"task {task.name} makes shard sizes public, and disclose-shard-size is false")
+        return task
+
+    def _named(self, word: object, own: Task | None) -> Task:
+        if own is not None:
+            raise _not_allowed("the app brings a task of its own, and --node-config names others; take one of both out")
+        allowed = self.tasks.get(public_name(word)) if isinstance(word, str) else None
+        if allowed is None:
+            named = ", ".join(self.tasks) or "none: write task = in it"
+            raise _not_allowed(f"the server's run names another task than --node-config ({named})")
+        try:
+            return allowed.load()
+        except TaskError as error:
+            raise _not_allowed(str(error)) from error
+
+    def _signed(self, purpose: str, message: bytes, signature: str) -> bool:
+        return signing.signed_by_server(self.server_key, purpose, message, signature)
+
+    def _check_values(self) -> None:
+        wrong = {
+            "server-key": not re.fullmatch(r"[0-9a-f]{64}", self.server_key),
+            "filter": self.filter not in FILTERS,
+            "least-noise-multiplier": not self.least_noise_multiplier > 0.0,
+            "most-steps": self.most_steps < 1,
+            "device": not is_device(self.device),
+        }
+        if any(wrong.values()):
+            raise _invalid(f"has an impossible {', '.join(name for name, is_wrong in wrong.items() if is_wrong)}")
+
+
+_KINDS: dict[str, type] = {
+    "folder": str,
+    "epsilon": float,
+    "delta": float,
+    "key": str,
+    "server-key": str,
+    "task": str,
+    "tasks": str,
+    "disclose-shard-size": bool,
+    "least-noise-multiplier": float,
+    "most-steps": int,
+    "device": str,
+    "client-id": str,
+    "odometer": str,
+    "filter": str,
+}
+_FLOWER_S_OWN = {"partition-id", "num-partitions"}
+
+
+def _require(node: UserConfig, names: tuple[str, ...], code: RefusalCode, what: str) -> None:
+    missing = [name for name in names if name not in node]
+    if missing:
+        raise Refused(code, f"--node-config lacks {', '.join(missing)}; name {what}.")
+
+
+def _check_kind(name: str, value: object) -> None:
+    kind = _KINDS.get(name)
+    if kind is not None and type(value) is not kind and not (kind is float and type(value) is int):
+        raise _invalid(f"gives {name} as a {type(value).__name__}; give a {kind.__name__}")
+
+
+def _budget(epsilon: float, delta: float) -> PrivacyBudget:
+    try:
+        return PrivacyBudget(epsilon, delta)
+    except ValueError as error:
+        raise _invalid(f"has no budget: {error}") from error
+
+
+def _private_key(file: Path) -> EllipticCurvePrivateKey:
+    try:
+        return signing.client_key(file)
+    except signing.SigningKeyError as error:
+        raise Refused(RefusalCode.NO_KEY, str(error)) from error
+
+
+def _tasks(entries: list[str]) -> dict[str, AllowedTask]:
+    try:
+        return allowed_tasks(entries)
+    except TaskError as error:
+        raise _invalid(f"names no task: {error}") from error
+
+
+def _invalid(what: str) -> Refused:
+    return Refused(RefusalCode.NODE_CONFIG_INVALID, f"--node-config {what}.")
+
+
+def _not_allowed(why: str) -> Refused:
+    return Refused(RefusalCode.TASK_NOT_ALLOWED, f"This client does not work on the task: {why}.")

@@ -1,0 +1,117 @@
+"""The only way out of a client.
+
+Every reply is built here, from one of three types, and a type is all that may cross:
+
+| what | kind | why it may leave |
+|---|---|---|
+| `PrivateUpdate` | private | came out of the mechanism, with the event that it cost; so did an adapted clipping norm |
+| `Enrolment` | public | a name, a split, what grants were charged; the shard's size only where sizes are public |
+| `RefusalCode` | constant | one of a few codes; texts of exceptions stay in the client's log |
+
+No example count, no local loss or accuracy, no exception text has a place in these types, so none can leave.
+
+In a deployment an update is written to the disk as it will be sent (`sealed`), and sent again, byte for byte, where the
+first reply was lost: what has been released once costs nothing the second time.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from numpy.typing import NDArray
+from safetensors import numpy as safetensors
+
+from fedprivacy._support import signing
+from fedprivacy.flower.wire.histories import claims_text
+from fedprivacy.flower.wire.records import ENROLMENT, RECEIPT, REFUSAL, Enrolment, Grant, Receipt, Refusal, RefusalCode
+from fedprivacy.training.dpsgd import PrivateUpdate
+from fedprivacy.values.events import Claims
+
+ARRAYS = "arrays"
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """What answers a grant.
+
+    Attributes:
+        arrays: the trained parameters, by name.
+        receipt: for the events that the mechanism executed.
+    """
+
+    arrays: Mapping[str, NDArray[Any]]
+    receipt: Receipt
+
+    @classmethod
+    def of(cls, grant: Grant, update: PrivateUpdate, key: EllipticCurvePrivateKey | None) -> Released:
+        """What DP-SGD released, with a receipt; with the client's key in a deployment, the receipt signs for both."""
+        arrays = {name: parameter.cpu().numpy() for name, parameter in update.parameters.items()}
+        receipt = Receipt(
+            run_id=grant.run_id,
+            client_id=grant.client_id,
+            round=grant.round,
+            attempt=grant.attempt,
+            steps=update.steps,
+            sampling_rate=update.event.sampling_rate,
+            noise_multiplier=update.event.noise_multiplier,
+            relation=update.event.relation,
+            clipping_norm=update.clipping_norm,
+            update=digest(arrays) if key else "",
+            signature="",
+        )
+        signature = signing.sign(key, signing.RECEIPT, receipt.signed_bytes()) if key else ""
+        return cls(arrays, replace(receipt, signature=signature))
+
+    @classmethod
+    def unsealed(cls, content: bytes) -> Released:
+        """The inverse of `sealed`."""
+        head, _, body = content.partition(b"\n")
+        facts, arrays = json.loads(head), safetensors.load(body)
+        receipt = Receipt.from_record(ConfigRecord(facts["receipt"]))
+        return cls({name: arrays[name] for name in facts["arrays"]}, receipt)
+
+    def sealed(self) -> bytes:
+        """All of it, as it is kept on the disk."""
+        facts = {"arrays": list(self.arrays), "receipt": dict(self.receipt.to_record())}
+        return json.dumps(facts).encode() + b"\n" + safetensors.save(dict(self.arrays))
+
+
+def digest(arrays: Mapping[str, NDArray[Any]]) -> str:
+    """SHA-256, in hexadecimal, of arrays with their names, types and shapes."""
+    found = hashlib.sha256()
+    for name in sorted(arrays):
+        array = arrays[name]
+        found.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
+        found.update(array.tobytes())
+    return found.hexdigest()
+
+
+def update(message: Message, released: Released) -> Message:
+    """Reply with what was released, for the first time or again."""
+    arrays = ArrayRecord({name: Array(values) for name, values in released.arrays.items()})
+    return Message(RecordDict({ARRAYS: arrays, RECEIPT: released.receipt.to_record()}), reply_to=message)
+
+
+def enrolment(message: Message, client_id: str, shard_size: int | None, num_partitions: int, spent: Claims) -> Message:
+    """Reply with who the client is.
+
+    Args:
+        message: to reply to.
+        client_id: its name.
+        shard_size: None unless the task declares it public.
+        num_partitions: of the simulated split; 0 in a deployment.
+        spent: what its odometer holds of grants, by run; empty in a simulation.
+    """
+    record = Enrolment(client_id, shard_size or 0, num_partitions, claims_text(spent) if spent else "").to_record()
+    return Message(RecordDict({ENROLMENT: record}), reply_to=message)
+
+
+def refusal(message: Message, code: RefusalCode) -> Message:
+    """Reply that there is no update: a normal reply, with a constant code."""
+    return Message(RecordDict({REFUSAL: Refusal(code).to_record()}), reply_to=message)

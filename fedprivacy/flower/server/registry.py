@@ -1,0 +1,206 @@
+"""Who is behind a node: client_id and public shard size of every node that Flower sees.
+
+In a deployment the client_id is the name under which the operator registered the SuperNode's public key, and the ledger
+binds the two; the request to enrol is signed, for this client and this run of Flower's. What a client says of itself
+counts only in a simulation, where Flower makes up the nodes and nobody signs.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
+
+from fedprivacy._support import signing
+from fedprivacy.flower.server.exchange import Correspondence
+from fedprivacy.flower.wire.crossing import RecordError
+from fedprivacy.flower.wire.histories import claims_of
+from fedprivacy.flower.wire.records import (
+    ENROL,
+    ENROLMENT,
+    ENROLMENT_REQUEST,
+    REFUSAL,
+    Enrolment,
+    EnrolmentRequest,
+    Refusal,
+)
+from fedprivacy.tasks.identity import key_hash
+from fedprivacy.values.events import Claims
+
+log = logging.getLogger("fedprivacy.server")
+
+_PEM = b"-----BEGIN PUBLIC KEY-----"
+
+
+class TooFewClientsError(RuntimeError):
+    """Not enough clients came within the configured time."""
+
+
+@dataclass(frozen=True, slots=True)
+class EnrolledClient:
+    """A client that the server can ask.
+
+    Attributes:
+        client_id: stable over rounds and runs, independent of the node id.
+        shard_size: what it disclosed; 0 if shard sizes are private.
+        num_partitions: into how many parts it says the records are split; 0 in a deployment.
+        public_key: the one that Flower authenticated, in PEM; empty in a simulation.
+        claims: what it says that it spent, by run and event; empty in a simulation.
+    """
+
+    client_id: str
+    shard_size: int
+    num_partitions: int
+    public_key: bytes
+    claims: Claims = field(default_factory=dict)
+
+    @property
+    def key_hash(self) -> str:
+        """What the ledger knows the client's key by; empty in a simulation."""
+        return key_hash(self.public_key) if self.public_key else ""
+
+
+class ClientRegistry:
+    """The clients of one run, by node id.
+
+    Args:
+        timeout: seconds to wait for a client's answer, and for enough clients.
+        signing_key: file of the server's key, which signs the requests; made, where there is none, for the first
+            registered node.
+    """
+
+    def __init__(self, timeout: float, signing_key: Path) -> None:
+        self._timeout = timeout
+        self._signing_key = signing_key
+        self._clients: dict[int, EnrolledClient] = {}
+        self._refused: dict[int, str] = {}
+        self._silent: set[int] = set()
+
+    def __getitem__(self, node_id: int) -> EnrolledClient:
+        return self._clients[node_id]
+
+    def online(self, grid: Grid) -> dict[int, EnrolledClient]:
+        """Enrolled clients among the nodes that are connected now, in the order of their client_ids.
+
+        A client that came back as another node may be connected as both for a while: the newest stands for it. Were
+        both asked, two updates would leave for one charge.
+        """
+        connected = set(grid.get_node_ids())
+        newest = {client.client_id: node_id for node_id, client in self._clients.items() if node_id in connected}
+        return {newest[client_id]: self._clients[newest[client_id]] for client_id in sorted(newest)}
+
+    def wait_for(self, grid: Grid, count: int) -> None:
+        """Enrol until `count` clients are online. Whoever refused is not asked again, nor waited for.
+
+        Raises:
+            TooFewClientsError: says how many came, and what kept the others away.
+        """
+        deadline = time.monotonic() + self._timeout
+        while True:
+            answered = self._clients.keys() | self._refused.keys()
+            self._ask(grid, [node for node in grid.get_nodes() if node.node_id not in answered])
+            online = len(self.online(grid))
+            if online >= count:
+                return
+            if time.monotonic() >= deadline or online + len(self._refused) >= count:
+                raise TooFewClientsError(self._shortage(online, count))
+            time.sleep(min(0.5, self._timeout))
+
+    def enrol_new(self, grid: Grid) -> None:
+        """Ask every node that was never asked who it is."""
+        asked = self._clients.keys() | self._refused.keys() | self._silent
+        self._ask(grid, [node for node in grid.get_nodes() if node.node_id not in asked])
+
+    def _ask(self, grid: Grid, nodes: list[NodeInfo]) -> None:
+        keys = self._registered_keys(nodes)
+        if not keys:
+            return
+        messages = [Message(self._request(key, grid), node_id, ENROL) for node_id, key in keys.items()]
+        replies = Correspondence(grid).ask(messages, self._timeout)
+        self._silent = (self._silent | keys.keys()) - replies.keys()
+        taken = {client.client_id for client in self.online(grid).values()}
+        for node in nodes:
+            if node.node_id in replies:
+                self._enrol(node, keys[node.node_id], replies[node.node_id], taken)
+
+    def _registered_keys(self, nodes: list[NodeInfo]) -> dict[int, bytes]:
+        """The keys of the nodes that may be asked, by node id."""
+        keys: dict[int, bytes] = {}
+        for node in nodes:
+            try:
+                keys[node.node_id] = _authenticated_key(node)
+            except RecordError as error:
+                self._refuse(node, error)
+        return keys
+
+    def _request(self, public_key: bytes, grid: Grid) -> RecordDict:
+        """What a client is asked with; nothing for a simulated one."""
+        if not public_key:
+            return RecordDict()
+        request = EnrolmentRequest(run_id=str(grid.run.run_id), client_key=key_hash(public_key), signature="")
+        signature = signing.sign(signing.server_key(self._signing_key), signing.ENROLMENT, request.signed_bytes())
+        return RecordDict({ENROLMENT_REQUEST: replace(request, signature=signature).to_record()})
+
+    def _enrol(self, node: NodeInfo, registered_key: bytes, reply: Message, taken: set[str]) -> None:
+        try:
+            enrolment = _parse(reply)
+            claims = claims_of(enrolment.spent)
+            client_id = node.name if registered_key else enrolment.client_id
+            if client_id in taken:
+                raise RecordError(f"another node is enrolled as '{client_id}'")
+        except RecordError as error:
+            self._refuse(node, error)
+            return
+        taken.add(client_id)
+        self._clients[node.node_id] = EnrolledClient(
+            client_id, enrolment.shard_size, enrolment.num_partitions, registered_key, claims
+        )
+
+    def _refuse(self, node: NodeInfo, error: RecordError) -> None:
+        self._refused[node.node_id] = str(error)
+        log.warning("Node %s is not enrolled: %s", node.node_id, error)
+
+    def _shortage(self, online: int, count: int) -> str:
+        problems = self._refused | dict.fromkeys(self._silent, "it did not answer")
+        reasons = "".join(f" Node {node_id}: {problem}." for node_id, problem in problems.items())
+        return (
+            f"{online} of {count} clients came within {self._timeout:g} s.{reasons} Start the missing clients, "
+            "lower clients, or raise node-timeout."
+        )
+
+
+def _authenticated_key(node: NodeInfo) -> bytes:
+    """The key that the operator registered under the node's name; empty for a simulated node.
+
+    Flower gives simulated nodes random bytes for a key. A SuperNode that nobody registered makes its own key, which
+    changes with every start: an account under it would begin anew each time.
+
+    Raises:
+        RecordError: a real SuperNode without a registered name.
+    """
+    if node.name:
+        return bytes(node.public_key)
+    if node.public_key.startswith(_PEM):
+        raise RecordError(
+            "nobody registered it by name; start the SuperLink with --enable-supernode-auth and register the "
+            "SuperNode with 'flwr supernode register KEY.pub --name CLIENT'"
+        )
+    return b""
+
+
+def _parse(reply: Message) -> Enrolment:
+    if reply.has_error():
+        raise RecordError(f"its ClientApp failed with Flower's code {reply.error.code}; its own log says why")
+    for name, kind in ((REFUSAL, Refusal), (ENROLMENT, Enrolment)):
+        record = reply.content.get(name)
+        if isinstance(record, ConfigRecord):
+            parsed = kind.from_record(record)
+            if isinstance(parsed, Refusal):
+                raise RecordError(f"it refused ({parsed.code}); its own log says why")
+            return parsed
+    raise RecordError("its answer holds no enrolment")

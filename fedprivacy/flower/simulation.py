@@ -1,0 +1,87 @@
+"""Runs the same ServerApp and ClientApp on one machine: in this process, or on Flower's engine on Ray."""
+
+from __future__ import annotations
+
+import logging
+import os
+import tempfile
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Context, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp import ServerApp
+
+from fedprivacy.flower.grid import InProcessGrid
+from fedprivacy.runs.configuration import ConfigError, Engine, RunConfig
+from fedprivacy.runs.device import choose_device
+from fedprivacy.runs.folder import RunHistory, check_unused, read_history
+
+
+def simulate(
+    server_app: ServerApp, client_app: ClientApp, config: RunConfig, engine: Engine = Engine.IN_PROCESS
+) -> RunHistory:
+    """Run a simulation to its end and read back what it recorded.
+
+    Args:
+        server_app: made with `config`, for example `fedprivacy.server.app.server_app(config=config)`.
+        client_app: made with `config`, for example `fedprivacy.flower.private_client(config=config)`.
+        config: the run's configuration; `out` must be set.
+        engine: where clients run.
+
+    Raises:
+        ConfigError: `out` is empty, or this machine lacks the configured device.
+        RunFolderError: `out` holds a run already; said before an engine is started, which takes a while.
+    """
+    if not config.out:
+        raise ConfigError(["out is empty; name the folder that receives the results."])
+    choose_device(config.device)
+    if not config.resume:
+        check_unused(Path(config.out))
+    run = _on_ray if engine is Engine.RAY else _in_process
+    with _quiet_flower():
+        run(server_app, client_app, config)
+    return read_history(Path(config.out))
+
+
+@contextmanager
+def _quiet_flower() -> Iterator[None]:
+    """Keep Flower's log of every round out of the way of the progress bar."""
+    logger = logging.getLogger("flwr")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
+
+
+def _in_process(server_app: ServerApp, client_app: ClientApp, config: RunConfig) -> None:
+    grid = InProcessGrid(client_app, config.clients, run_config={})
+    server_app(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={}))
+
+
+def _on_ray(server_app: ServerApp, client_app: ClientApp, config: RunConfig) -> None:
+    """Flower's own simulation of Python objects: deprecated, and the only one that takes fractions of a GPU."""
+    from flwr.simulation import run_simulation
+
+    os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    # Ray joins whatever cluster its temporary folder names, even a dead one: give it a folder of its own.
+    with tempfile.TemporaryDirectory(prefix="ray-") as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run_simulation(server_app, client_app, config.clients, backend_config=_ray_backend(config, folder))
+
+
+def _ray_backend(config: RunConfig, folder: str) -> dict[str, Any]:
+    import torch
+
+    gpus = torch.cuda.device_count() if config.device != "cpu" else 0
+    address = os.environ.get("RAY_ADDRESS")
+    cluster = {"address": address} if address else {"num_cpus": os.cpu_count(), "num_gpus": gpus, "_temp_dir": folder}
+    return {
+        "init_args": cluster | {"logging_level": "ERROR", "log_to_driver": False},
+        "client_resources": {"num_cpus": 1, "num_gpus": min(1.0, gpus / config.clients) if gpus else 0.0},
+    }

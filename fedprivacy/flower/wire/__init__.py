@@ -1,0 +1,1 @@
+"""What crosses between server and clients: typed, versioned, strictly parsed."""

@@ -1,0 +1,49 @@
+"""The client's own account of what its shard has spent, in one file that no crash makes forget.
+
+`Odometer` is what a client uses. Beneath it lie `log` (durable bytes), `records` (what they mean), `book` (what they
+add up to) and `seals` (updates kept to be sent again).
+"""
+
+from typing import TYPE_CHECKING
+
+from fedprivacy._support.lazy import when_asked
+
+if TYPE_CHECKING:
+    from fedprivacy.guard.errors import (
+        AlreadyChargedError,
+        BudgetExhaustedError,
+        ForeignGrantError,
+        InvalidGrantError,
+        LogBusyError,
+        LogDamagedError,
+        LogError,
+        LogWriteError,
+        OdometerError,
+        OldOdometerError,
+        SealError,
+    )
+    from fedprivacy.guard.guard import KEPT_UPDATES, LONGEST_RUN_ID, Odometer, names_a_run
+    from fedprivacy.guard.records import ChargeKey, ChargeRecord, CorrectionRecord
+else:  # the command line imports this package, and most commands need no accounting
+    __getattr__ = when_asked(__name__, "errors", "guard", "records")
+
+__all__ = [
+    "KEPT_UPDATES",
+    "LONGEST_RUN_ID",
+    "AlreadyChargedError",
+    "BudgetExhaustedError",
+    "ChargeKey",
+    "ChargeRecord",
+    "CorrectionRecord",
+    "ForeignGrantError",
+    "InvalidGrantError",
+    "LogBusyError",
+    "LogDamagedError",
+    "LogError",
+    "LogWriteError",
+    "Odometer",
+    "OdometerError",
+    "OldOdometerError",
+    "SealError",
+    "names_a_run",
+]

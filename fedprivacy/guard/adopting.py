@@ -1,0 +1,57 @@
+"""The odometer of an earlier version, an SQLite file: what it counted must not be forgotten."""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections.abc import Iterator
+from contextlib import closing
+from pathlib import Path
+
+from fedprivacy._support.durable import name_durably
+from fedprivacy.guard import log
+from fedprivacy.guard.book import BookFile
+from fedprivacy.guard.records import ChargeKey, ChargeRecord, Terms, fingerprint, now
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+
+_CHARGES = (
+    "SELECT run_id, round, attempt, steps, sampling_rate, noise_multiplier, relation, epsilon, delta, filter "
+    "FROM charges JOIN budgets USING (dataset_id) WHERE state != 'void' ORDER BY charge_id"
+)
+
+
+def adopt(old: Path, file: Path) -> int:
+    """Bring the charges of an old odometer into a log, then put the old one aside.
+
+    Whatever interrupts it, it can be done again: the old odometer keeps its name until all of it is in the log, and
+    nothing may be charged until then.
+
+    Args:
+        old: the SQLite file.
+        file: the log; made if it is not there.
+
+    Returns:
+        How many charges were brought over.
+
+    Raises:
+        LogError: the log is busy, damaged or not writable.
+        sqlite3.Error: the old file is no odometer.
+    """
+    charges = list(_read(old))
+    log.create(file)
+    books = BookFile(file)
+    with books.transaction() as write:
+        for charge in charges:
+            if charge.key not in books.book.charges:
+                write(charge)
+    name_durably(old, old.with_name(f"{old.name}.adopted"))
+    return len(charges)
+
+
+def _read(old: Path) -> Iterator[ChargeRecord]:
+    with closing(sqlite3.connect(f"file:{old}?mode=ro", uri=True)) as connection:
+        for run_id, round, attempt, steps, q, sigma, relation, epsilon, delta, filter in connection.execute(_CHARGES):
+            event = PoissonSampledGaussian(q, sigma, NeighbouringRelation(relation))
+            terms = Terms(PrivacyBudget(math.inf if epsilon is None else epsilon, delta), filter)
+            yield ChargeRecord(ChargeKey(run_id, round, attempt), event, steps, fingerprint(""), terms, now())

@@ -1,0 +1,133 @@
+"""What the records of a log add up to, and the log file that holds them beside the updates that it paid for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from hashlib import sha256
+from pathlib import Path
+
+from fedprivacy.guard import seals
+from fedprivacy.guard.errors import LogWriteError
+from fedprivacy.guard.log import RecordLog
+from fedprivacy.guard.records import (
+    ChargeKey,
+    ChargeRecord,
+    CorrectionRecord,
+    Record,
+    SealedRecord,
+    Terms,
+    decoded,
+    encoded,
+)
+from fedprivacy.values.events import Event
+
+Write = Callable[[Record], None]
+
+
+@dataclass(slots=True)
+class Book:
+    """The sum of all records.
+
+    Attributes:
+        entries: charges and corrections, in order.
+        charges: the charges by what they are for, in order.
+        sealed: the sealed updates by what they were charged as, in order.
+        names: of the files that updates are sealed in, by what they were charged as.
+        places: by the name of a file, the place of its charge among all charges: of every name that this log gives.
+        run_keys: the fingerprint of the key that opened a run, by the run's name.
+        history: how often each event counts, over all runs, corrections included.
+    """
+
+    entries: list[ChargeRecord | CorrectionRecord] = field(default_factory=list)
+    charges: dict[ChargeKey, ChargeRecord] = field(default_factory=dict)
+    sealed: dict[ChargeKey, SealedRecord] = field(default_factory=dict)
+    names: dict[ChargeKey, str] = field(default_factory=dict)
+    places: dict[str, int] = field(default_factory=dict)
+    run_keys: dict[str, str] = field(default_factory=dict)
+    history: dict[Event, int] = field(default_factory=dict)
+    _told: str = ""  # a hash of all records so far, chained
+
+    @property
+    def terms(self) -> Terms | None:
+        """What the data owner allowed at last; None before anything is charged."""
+        return self.entries[-1].terms if self.entries else None
+
+    def add(self, record: Record, payload: bytes) -> None:
+        """Take one more record into account.
+
+        Args:
+            record: what it says.
+            payload: its bytes in the log.
+        """
+        self._told = sha256(self._told.encode() + payload).hexdigest()
+        if isinstance(record, SealedRecord):
+            self.sealed[record.key] = record
+            self.places.setdefault(record.name, len(self.charges))  # earlier versions gave other names
+            return
+        self.entries.append(record)
+        self.history[record.event] = self.history.get(record.event, 0) + record.steps
+        if isinstance(record, ChargeRecord):
+            self.charges[record.key] = record
+            self.names[record.key] = name = seals.name_of(self._told)
+            self.places[name] = len(self.charges)
+            self.run_keys.setdefault(record.key.run_id, record.run_key)
+
+
+class BookFile:
+    """A book and the file that it is kept in.
+
+    Args:
+        file: a log that `fedprivacy.guard.log.create` made.
+
+    Attributes:
+        book: what it says, up to the last transaction.
+        folder: of the sealed updates.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self.book = Book()
+        self.folder = seals.folder_of(file)
+        self._log = RecordLog(file)
+        self._added = 0
+
+    @contextmanager
+    def transaction(self) -> Iterator[Write]:
+        """Lock the file, bring `book` up to date, and yield what writes one record and adds it.
+
+        Raises:
+            LogDamagedError: the folder holds an update that this log never charged, see `fedprivacy.guard.seals`.
+            LogError: see `RecordLog.transaction`.
+        """
+        with self._log.transaction() as append:
+
+            def write(record: Record) -> None:
+                append(encoded(record))
+                self._catch_up()
+
+            self._catch_up()
+            self._check_updates()
+            yield write
+
+    def _check_updates(self) -> None:
+        """What was charged later than this log knows has been forgotten, however whole the log is."""
+        try:
+            unknown = seals.names_in(self.folder).difference(self.book.places)
+        except OSError as error:
+            raise LogWriteError(self.folder, error, undone=True) from error
+        if unknown:
+            raise self._log.damaged(
+                self._added,
+                f"it ends here, and {self.folder} holds an update that it never charged ({min(unknown)}). An older "
+                "copy was put back: put back the newest one, if there is one",
+            )
+
+    def _catch_up(self) -> None:
+        for payload in self._log.records[self._added :]:
+            try:
+                record = decoded(payload)
+            except ValueError as error:
+                raise self._log.damaged(self._added, str(error)) from error
+            self.book.add(record, payload)
+            self._added += 1

@@ -1,0 +1,169 @@
+"""The bytes of a log, and what they prove.
+
+A log is a header, a slot and the records, each in a block of its own, so that no write touches the block of another:
+
+    0     magic, version, CRC-32 of both                   written once
+    4096  the slot: the frame of the last record           overwritten before every record
+    8192  the frames of records 1, 2, 3, ...               only ever appended to
+
+A frame is the record's number, its length, the CRC-32 of all that it holds, and the record. Every record is written to
+the slot first and then behind its predecessor, and each time the disk is waited for. The last record therefore always
+stands twice, and a record that has a successor was on the disk, whole, before the successor was begun.
+
+Formal guarantee: let a log be changed in one place, by a crash in the middle of a write, a cut at any length, or one
+byte or block that decays. `believed` either gives at least the records that were acknowledged, or raises.
+"""
+
+from __future__ import annotations
+
+import enum
+import struct
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+from fedprivacy.guard.errors import LogDamagedError
+
+BLOCK = 4096  # bytes; the largest sector of a disk: what one interrupted write can damage together
+SLOT_AT = BLOCK
+RECORDS_AT = 2 * BLOCK
+
+_MAGIC = b"FPODOM\r\n"  # a transfer that changes line ends changes it
+_VERSION = 1
+_HEADER = struct.Struct(">8sI")
+_CRC = struct.Struct(">I")
+_FRAME = struct.Struct(">QI")
+
+FRAMING = _FRAME.size + _CRC.size
+"""Bytes of a frame besides its payload."""
+
+MOST_PAYLOAD = BLOCK - FRAMING
+"""Bytes of the longest record: the slot must hold it."""
+
+
+class Frame(NamedTuple):
+    """A record and its number: 1 for the first. Number 0 is what the slot of an empty log holds."""
+
+    sequence: int
+    payload: bytes
+
+
+NO_RECORD = Frame(0, b"")
+
+
+class Repair(enum.Enum):
+    """What a crash left to be done before the log can be appended to."""
+
+    NOTHING = enum.auto()
+    RENEW_SLOT = enum.auto()
+    APPEND_SLOT = enum.auto()
+    CUT_TAIL = enum.auto()
+
+
+class Believed(NamedTuple):
+    """What a log says for certain.
+
+    Attributes:
+        frames: the records that count, in order; with `Repair.APPEND_SLOT`, the last one stands in the slot alone.
+        end: offset behind the last record that stands whole among the others, in bytes.
+        repair: what must be done before the next record.
+    """
+
+    frames: list[Frame]
+    end: int
+    repair: Repair
+
+
+def encoded(frame: Frame) -> bytes:
+    """A frame's bytes."""
+    head = _FRAME.pack(frame.sequence, len(frame.payload))
+    return head + _CRC.pack(zlib.crc32(head + frame.payload)) + frame.payload
+
+
+def decoded(data: bytes, at: int) -> Frame | None:
+    """The frame that begins at an offset; None if it is not whole."""
+    if len(data) - at < FRAMING:
+        return None
+    sequence, length = _FRAME.unpack_from(data, at)
+    if length > min(MOST_PAYLOAD, len(data) - at - FRAMING):
+        return None
+    frame = Frame(sequence, data[at + FRAMING : at + FRAMING + length])
+    return frame if encoded(frame) == data[at : at + FRAMING + length] else None
+
+
+def slot_block(frame: Frame) -> bytes:
+    """The slot with a frame in it."""
+    return encoded(frame).ljust(BLOCK, b"\0")
+
+
+def empty_log() -> bytes:
+    """A log without records."""
+    return _header().ljust(BLOCK, b"\0") + slot_block(NO_RECORD)
+
+
+def believed(file: Path, data: bytes) -> Believed:
+    """What a log's bytes say for certain.
+
+    Args:
+        file: where they come from, for the error.
+        data: the whole file.
+
+    Raises:
+        LogDamagedError: records may be missing, or the file is no log that this program knows.
+    """
+    _check_header(file, data)
+    frames, end = _whole_frames(file, data)
+    last = frames[-1] if frames else NO_RECORD
+    slot, tail = decoded(data, SLOT_AT), data[end:]
+    if slot is None:
+        if tail:
+            raise LogDamagedError(file, end, f"record {last.sequence + 1} is torn, and so is its copy in the slot")
+        # Only a crash in the middle of writing the slot leaves this: that record was never acknowledged.
+        return Believed(frames, end, Repair.RENEW_SLOT)
+    if slot.sequence == last.sequence + 1 and not _zero(tail[FRAMING + len(slot.payload) :]):
+        raise LogDamagedError(file, end, f"record {slot.sequence} is torn, and more was written behind it")
+    if slot.sequence == last.sequence + 1:
+        return Believed([*frames, slot], end, Repair.APPEND_SLOT)
+    if slot != last:
+        raise LogDamagedError(
+            file, end, f"record {last.sequence} is the last whole one, but the slot holds record {slot.sequence}"
+        )
+    if not _zero(tail):
+        raise LogDamagedError(file, end, f"no record follows number {last.sequence}, but {len(tail)} bytes do")
+    return Believed(frames, end, Repair.CUT_TAIL if tail else Repair.NOTHING)
+
+
+def _header() -> bytes:
+    head = _HEADER.pack(_MAGIC, _VERSION)
+    return head + _CRC.pack(zlib.crc32(head))
+
+
+def _check_header(file: Path, data: bytes) -> None:
+    if len(data) < RECORDS_AT:
+        raise LogDamagedError(file, len(data), f"it ends here, before its first {RECORDS_AT} bytes, which were whole")
+    magic, version = _HEADER.unpack_from(data)
+    if magic != _MAGIC:
+        raise LogDamagedError(file, 0, "it does not begin as an odometer's log does")
+    if _CRC.unpack_from(data, _HEADER.size) != (zlib.crc32(data[: _HEADER.size]),):
+        raise LogDamagedError(file, 0, "the header's checksum is wrong")
+    if version != _VERSION:
+        raise LogDamagedError(
+            file, len(_MAGIC), f"its format is version {version}, and this program knows {_VERSION}; update fedprivacy"
+        )
+
+
+def _whole_frames(file: Path, data: bytes) -> tuple[list[Frame], int]:
+    """The records up to the first that is not whole, and where they end."""
+    frames: list[Frame] = []
+    end = RECORDS_AT
+    while (frame := decoded(data, end)) is not None:
+        if frame.sequence != len(frames) + 1:
+            raise LogDamagedError(file, end, f"record {frame.sequence} stands where {len(frames) + 1} belongs")
+        frames.append(frame)
+        end += FRAMING + len(frame.payload)
+    return frames, end
+
+
+def _zero(data: bytes) -> bool:
+    """Whether a filesystem may have put this behind the end: a crash can leave a file longer, filled with zeros."""
+    return not data.strip(b"\0")

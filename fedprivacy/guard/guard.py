@@ -1,0 +1,285 @@
+"""The client's own guard: it charges first, then lets training run, and trusts no server.
+
+Formal guarantee: whatever grants a server sends, over all runs, the updates that leave this client are
+(epsilon, delta)-differentially private for the client's own budget, provided that the client trains what it charged,
+once, that a trained step is what its event says, and that the data owner fixes the budget before anything is released.
+The charge is on disk before a record is read; a crash afterwards leaves it standing. A file that may have lost a charge
+to a fault allows nothing more, nor does an older copy in its place while the updates sealed since lie beside it. There
+is one account for one file, whatever a server calls its task or the client, and all processes that use it share it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from hashlib import sha256
+from pathlib import Path
+from types import MappingProxyType
+
+from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
+from fedprivacy.accounting.histories import checked
+from fedprivacy.guard import log, seals
+from fedprivacy.guard.book import Book, BookFile
+from fedprivacy.guard.errors import (
+    AlreadyChargedError,
+    BudgetExhaustedError,
+    ForeignGrantError,
+    InvalidGrantError,
+    LogDamagedError,
+    LogWriteError,
+    OldOdometerError,
+    SealError,
+)
+from fedprivacy.guard.records import ChargeKey, ChargeRecord, CorrectionRecord, SealedRecord, Terms, fingerprint, now
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import Event, History, PoissonSampledGaussian
+
+LONGEST_RUN_ID = 128
+"""Characters of a run's name; a record with a longer one might not fit the log's slot."""
+
+KEPT_UPDATES = 4
+"""How many sealed updates lie on the disk, over all runs: a server asks again for the newest, if for any. One that was
+charged after them all, and overtaken, stays besides: see `fedprivacy.guard.seals`."""
+
+OLD_ODOMETER = "odometer.db"
+"""What earlier versions wrote; see `fedprivacy.guard.adopting`."""
+
+_LARGEST_COUNT = 2**63 - 1
+_NOTHING: Mapping[Event, int] = MappingProxyType({})
+
+
+class Odometer:
+    """One client's account of its own shard.
+
+    Formal guarantee: `charge` returns only if the whole history on file, with the charge, is one that the filter
+    allows within the budget, and only after the charge is on the disk. Steps that were charged are never counted as
+    fewer, by any process and after any crash; steps that a server's ledger counts beyond them are added.
+
+    Args:
+        file: the client's own file, on a disk that outlives the process; one for each shard. It is made if it is not
+            there, in a folder that is: one that a missing disk hides must not begin a new account.
+        budget: what the data owner allows over all runs. Another one than before is the owner's own act: it is in force
+            from the next charge on, and recorded with it.
+        filter: name of the filter that enforces it.
+
+    Raises:
+        ValueError: there is no such filter, or it cannot keep this budget.
+        LogWriteError: the file cannot be made.
+        OldOdometerError: the odometer of an earlier version lies beside the file.
+        LogDamagedError: the file is gone, or is an older copy, and updates that it sealed are still there.
+        LogError: there are sealed updates, and the file cannot be read.
+    """
+
+    def __init__(self, file: Path, budget: PrivacyBudget, filter: str = DEFAULT_FILTER) -> None:
+        if filter not in FILTERS:
+            raise ValueError(f"filter is '{filter}'; choose one of {', '.join(FILTERS)}.")
+        self._filter = FILTERS[filter](budget)
+        self._terms = Terms(budget, filter)
+        old = file.with_name(OLD_ODOMETER)
+        if old.exists():
+            raise OldOdometerError(old, file)
+        folder = seals.folder_of(file)
+        try:
+            sealed = seals.names_in(folder)
+        except OSError as error:
+            raise LogWriteError(folder, error, undone=True) from error
+        if sealed and not file.exists():
+            raise LogDamagedError(file, 0, f"it is gone, but {folder} holds updates that it sealed")
+        log.create(file)
+        self._file = file
+        self._books = BookFile(file)
+        if sealed:
+            with self._books.transaction():
+                pass  # an older copy in the file's place is found now, and again by whatever is done with it
+
+    def charge(
+        self,
+        key: ChargeKey,
+        event: PoissonSampledGaussian,
+        steps: int,
+        *,
+        run_key: str = "",
+        elsewhere: History = _NOTHING,
+    ) -> None:
+        """Write the charge durably, whole or not at all.
+
+        Args:
+            key: what is charged; it can be charged once.
+            event: one local step's mechanism.
+            steps: local steps of the round, at least 1.
+            run_key: the key of the server that speaks for the run, as any text. A run stays with the key of its first
+                charge.
+            elsewhere: what the server's ledger says that this client was charged over all runs, this grant included.
+                Where it says more than this file, the larger figure counts from now on, even if the grant is refused.
+
+        Raises:
+            InvalidGrantError: a name is too long or not printable, or a count is out of range. Nothing is written.
+            ForeignGrantError: the run was opened under another key. Nothing is written.
+            AlreadyChargedError: this key was charged before. Nothing is written.
+            BudgetExhaustedError: fewer than `steps` steps are left. Nothing is charged.
+            MechanismChanged: the fixed-mechanism filter meets another event. Nothing is written.
+            ValueError: the events mix neighbouring relations, which no filter composes. Nothing is written.
+            LogError: the file is busy, damaged or not writable; its text says whether anything may count.
+        """
+        _check_grant(key, steps, elsewhere)
+        signer = fingerprint(run_key)
+        with self._books.transaction() as write:
+            book = self._books.book
+            _check_run_key(book, key, signer)
+            if key in book.charges:
+                raise AlreadyChargedError(
+                    f"run '{key.run_id}', round {key.round}, attempt {key.attempt} was charged before. Send its sealed "
+                    "update again; to train again, the server must grant a new attempt."
+                )
+            corrections = list(self._corrections(key, event, steps, elsewhere))
+            left = self._filter.quota(_corrected(book.history, corrections), event)
+            for correction in corrections:  # what no filter can compose was refused before it could be written
+                write(correction)
+            self._check_left(left, event, steps)
+            write(ChargeRecord(key, event, steps, signer, self._terms, now()))
+
+    def seal(self, key: ChargeKey, update: bytes) -> None:
+        """Keep an update durably, so that it can be sent again after a crash; call it before the update leaves.
+
+        Only the newest `KEPT_UPDATES` stay on the disk, and the one that was charged last. The same update can be
+        sealed again, to no effect.
+
+        Raises:
+            SealError: the key was not charged, or another update is sealed under it.
+            LogWriteError: the disk refuses. The charge stands, and the update is not sealed.
+            LogError: the file is busy or damaged.
+        """
+        digest = sha256(update).hexdigest()
+        with self._books.transaction() as write:
+            book = self._books.book
+            _check_seal(book, key, digest)
+            if key in book.sealed:
+                return
+            name = book.names[key]
+            file = self._books.folder / name
+            try:
+                seals.write(file, update)
+            except OSError as error:
+                raise LogWriteError(file, error, undone=True) from error
+            write(SealedRecord(key, name, digest, now()))
+            newest = [kept.name for kept in book.sealed.values()][-KEPT_UPDATES:]
+            with suppress(OSError):  # an old update that cannot be deleted takes room and does no harm
+                seals.keep_only(self._books.folder, newest, book.places)
+
+    def sealed(self, key: ChargeKey, *, run_key: str = "") -> bytes | None:
+        """The update that was sealed, to be sent again for free; None if there is none, or it is no longer whole.
+
+        Args:
+            key: what it was charged as.
+            run_key: of the server that asks, as for `charge`: another server's updates are none of its business.
+
+        Raises:
+            ForeignGrantError: the run was opened under another key.
+            LogError: the file is busy, damaged or not writable.
+        """
+        with self._books.transaction():
+            _check_run_key(self._books.book, key, fingerprint(run_key))
+            record = self._books.book.sealed.get(key)
+        return None if record is None else seals.read(self._books.folder / record.name, record.sha256)
+
+    def history(self) -> dict[Event, int]:
+        """How many steps of each event count, over all runs, corrections included.
+
+        Raises:
+            LogError: the file is busy, damaged or not writable.
+        """
+        with self._books.transaction():
+            return dict(self._books.book.history)
+
+    def by_run(self) -> dict[str, dict[Event, int]]:
+        """How many steps of each event were charged, by run, without corrections.
+
+        Raises:
+            LogError: the file is busy, damaged or not writable.
+        """
+        runs: dict[str, dict[Event, int]] = {}
+        for charge in self.charges():
+            run = runs.setdefault(charge.key.run_id, {})
+            run[charge.event] = run.get(charge.event, 0) + charge.steps
+        return runs
+
+    def charges(self) -> list[ChargeRecord]:
+        """Every charge, in order, without corrections.
+
+        Raises:
+            LogError: the file is busy, damaged or not writable.
+        """
+        with self._books.transaction():
+            return list(self._books.book.charges.values())
+
+    def _corrections(
+        self, key: ChargeKey, event: PoissonSampledGaussian, steps: int, elsewhere: History
+    ) -> Iterator[CorrectionRecord]:
+        """Reconcile two books by the larger figure: neither can have counted a step that was not paid for."""
+        for charged, with_grant in checked(elsewhere).items():
+            client_steps = self._books.book.history.get(charged, 0)
+            server_steps = with_grant - (steps if charged == event else 0)
+            if server_steps > client_steps:
+                yield CorrectionRecord(key, charged, client_steps, server_steps, self._terms, now())
+
+    def _check_left(self, left: int, event: PoissonSampledGaussian, steps: int) -> None:
+        if left < steps:
+            budget = self._terms.budget
+            raise BudgetExhaustedError(
+                f"This client's own budget, epsilon {budget.epsilon} at delta {budget.delta} in {self._file}, allows "
+                f"{left} more steps of {event}, and the grant asks for {steps}. Grant fewer; a larger budget is the "
+                "data owner's decision alone, and weakens what was promised."
+            )
+
+
+def _corrected(history: Mapping[Event, int], corrections: Iterable[CorrectionRecord]) -> dict[Event, int]:
+    """What counts once the corrections do."""
+    return {**history, **{correction.event: correction.server_steps for correction in corrections}}
+
+
+def names_a_run(run_id: str) -> bool:
+    """Whether a book can hold a run by this name: 1 to `LONGEST_RUN_ID` characters, all of them printable."""
+    return 0 < len(run_id) <= LONGEST_RUN_ID and run_id.isprintable()
+
+
+def _check_grant(key: ChargeKey, steps: int, elsewhere: History) -> None:
+    if not names_a_run(key.run_id):
+        raise InvalidGrantError(
+            f"run_id has {len(key.run_id)} characters; choose 1 to {LONGEST_RUN_ID}, all of them printable."
+        )
+    _check_count("round", key.round, 0)
+    _check_count("attempt", key.attempt, 0)
+    _check_count("steps", steps, 1)
+    try:
+        counts = checked(elsewhere).values()
+    except (ValueError, OverflowError) as error:
+        raise InvalidGrantError(f"elsewhere: {error}") from error
+    for count in counts:
+        _check_count("elsewhere", count, 0)
+
+
+def _check_count(name: str, count: int, least: int) -> None:
+    if not isinstance(count, int) or not least <= count <= _LARGEST_COUNT:
+        raise InvalidGrantError(f"{name} is {count!r:.40}; choose an integer from {least} to {_LARGEST_COUNT}.")
+
+
+def _check_run_key(book: Book, key: ChargeKey, signer: str) -> None:
+    opened = book.run_keys.get(key.run_id, signer)
+    if opened != signer:
+        raise ForeignGrantError(
+            f"run '{key.run_id}' was opened under the key {opened[:16]}, and this grant comes with {signer[:16]} "
+            "(SHA-256). Ask the server's operator: a run keeps its key, and another server's run another name."
+        )
+
+
+def _check_seal(book: Book, key: ChargeKey, digest: str) -> None:
+    if key not in book.charges:
+        raise SealError(
+            f"run '{key.run_id}', round {key.round}, attempt {key.attempt} was not charged; charge it before training."
+        )
+    before = book.sealed.get(key)
+    if before is not None and before.sha256 != digest:
+        raise SealError(
+            f"run '{key.run_id}', round {key.round}, attempt {key.attempt} has another sealed update; send that one, "
+            "or charge a new attempt."
+        )

@@ -1,0 +1,222 @@
+"""A durable file of records that is only ever appended to, by any number of processes in turn.
+
+It knows nothing of privacy: a record is bytes. What the bytes of the file mean is in `fedprivacy.guard.frames`.
+
+Formal guarantee: once `append` has returned, neither a crash of process or machine nor any single fault of the file
+makes the record disappear: it is read, or `LogDamagedError` is raised. A crash before that leaves it counted or not,
+never half. This holds for disks that keep what they report as written. A whole file that is put back from a backup
+cannot be told from the truth by what is in it; what lies beside it can tell (`fedprivacy.guard.seals`).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from pathlib import Path
+
+from fedprivacy._support.durable import PRIVATE, sync_folder, write_at, write_unnamed
+from fedprivacy._support.failpoints import reach
+from fedprivacy.guard.errors import LogBusyError, LogDamagedError, LogWriteError
+from fedprivacy.guard.frames import (
+    FRAMING,
+    MOST_PAYLOAD,
+    NO_RECORD,
+    RECORDS_AT,
+    SLOT_AT,
+    Believed,
+    Frame,
+    Repair,
+    believed,
+    empty_log,
+    encoded,
+    slot_block,
+)
+
+PATIENCE = 30.0
+"""Seconds that a process waits for another to finish its transaction; one takes milliseconds, or as long as a seal."""
+
+_POLL = 0.02  # seconds between two attempts to lock
+_PIECE = 2**20  # bytes read at a time
+_NO_ROOM = {errno.ENOSPC, errno.EFBIG, errno.EDQUOT}
+"""Errors after which the disk is known to be as it was. After any other, no later success proves anything."""
+
+
+def create(file: Path) -> None:
+    """Make an empty log, whole or not at all; one that is there stays as it is.
+
+    Raises:
+        LogWriteError: the file cannot be made, for example because its folder does not exist.
+    """
+    try:
+        if not file.exists():
+            _link(write_unnamed(file, empty_log(), PRIVATE), file)
+        sync_folder(file.parent)  # whoever made the file may have died before its name was on the disk
+    except OSError as error:
+        raise LogWriteError(file, error, undone=True) from error
+
+
+class RecordLog:
+    """One log, as one process sees it. Threads may share it: a lock excludes them like processes.
+
+    Args:
+        file: a log that `create` made.
+        patience: seconds to wait for another process's transaction.
+    """
+
+    def __init__(self, file: Path, patience: float = PATIENCE) -> None:
+        self.file = file
+        self._patience = patience
+        self._frames: list[Frame] = []
+        self._end = RECORDS_AT
+
+    @property
+    def records(self) -> list[bytes]:
+        """Every record up to the last transaction, in order."""
+        return [frame.payload for frame in self._frames]
+
+    def damaged(self, index: int, wrong: str) -> LogDamagedError:
+        """The error for a record, counted from 0, that is whole and makes no sense."""
+        offset = RECORDS_AT + sum(FRAMING + len(frame.payload) for frame in self._frames[:index])
+        return LogDamagedError(self.file, offset, wrong)
+
+    @contextmanager
+    def transaction(self) -> Iterator[Callable[[bytes], None]]:
+        """Lock the file, finish what a crash interrupted, read all records, and yield what appends one.
+
+        `append(payload)` returns when the record is on the disk. It raises ValueError if the payload is longer than
+        `MOST_PAYLOAD` bytes, and `LogWriteError` if the disk refuses; then the record does not count, unless the error
+        says otherwise.
+
+        Raises:
+            LogBusyError: another process kept the lock for longer than `patience`.
+            LogDamagedError: the file may have lost records.
+            LogWriteError: the file cannot be opened, locked, read or repaired.
+        """
+        with self._opened() as fd:
+            try:
+                self._lock(fd)
+                self._read(fd)
+            except OSError as error:
+                raise LogWriteError(self.file, error, undone=True) from error
+            yield partial(self._append, fd)
+
+    @contextmanager
+    def _opened(self) -> Iterator[int]:
+        try:
+            fd = os.open(self.file, os.O_RDWR)
+        except OSError as error:
+            raise LogWriteError(self.file, error, undone=True) from error
+        try:
+            yield fd
+        finally:
+            # Said aloud: a child that was forked in the meantime has the file open too, and would keep the lock.
+            with suppress(OSError):
+                fcntl.flock(fd, fcntl.LOCK_UN)
+            os.close(fd)
+
+    def _lock(self, fd: int) -> None:
+        deadline = time.monotonic() + self._patience
+        while True:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                if time.monotonic() >= deadline:
+                    raise LogBusyError(self.file, self._patience) from None
+                time.sleep(_POLL)
+            else:
+                return
+
+    def _read(self, fd: int) -> None:
+        """Read everything anew, because another process may have appended, and the disk may have decayed."""
+        opened = os.fstat(fd)
+        if not stat.S_ISREG(opened.st_mode):
+            raise LogDamagedError(self.file, 0, "it is no regular file")
+        if not os.path.samestat(opened, self.file.stat()):
+            raise LogDamagedError(self.file, 0, "another file was put in its place while this process waited for it")
+        found = believed(self.file, _all_bytes(fd))
+        if found.frames[: len(self._frames)] != self._frames:
+            raise LogDamagedError(
+                self.file, found.end, f"it no longer holds the {len(self._frames)} records that it held a while ago"
+            )
+        self._end = _repaired(fd, found)
+        self._frames = found.frames
+
+    def _append(self, fd: int, payload: bytes) -> None:
+        if len(payload) > MOST_PAYLOAD:
+            raise ValueError(
+                f"the record has {len(payload)} bytes; a record of {self.file} has at most {MOST_PAYLOAD}."
+            )
+        frame = Frame(len(self._frames) + 1, payload)
+        try:
+            reach("odometer.before-slot")
+            write_at(fd, slot_block(frame), SLOT_AT)
+            reach("odometer.slot-written")
+            write_at(fd, encoded(frame), self._end)
+        except OSError as error:
+            undone = self._undo(fd) and error.errno in _NO_ROOM
+            raise LogWriteError(self.file, error, undone=undone) from error
+        reach("odometer.appended")
+        self._frames.append(frame)
+        self._end += FRAMING + len(payload)
+
+    def _undo(self, fd: int) -> bool:
+        """Whether the file is again as it was before a record that could not be appended.
+
+        The tail goes first: as long as the slot holds the new record, a crash in between makes it count.
+        """
+        try:
+            os.ftruncate(fd, self._end)
+            os.fsync(fd)
+            write_at(fd, slot_block(_last(self._frames)), SLOT_AT)
+        except OSError:
+            return False
+        return True
+
+
+def _last(frames: list[Frame]) -> Frame:
+    return frames[-1] if frames else NO_RECORD
+
+
+def _link(unnamed: Path, file: Path) -> None:
+    """Give a file its name. A link, unlike a rename, never takes the place of what another process has just made."""
+    try:
+        with suppress(FileExistsError):
+            os.link(unnamed, file)
+    finally:
+        unnamed.unlink()
+
+
+def _all_bytes(fd: int) -> bytes:
+    data = bytearray()
+    while piece := os.pread(fd, _PIECE, len(data)):
+        data += piece
+    return bytes(data)
+
+
+def _repaired(fd: int, found: Believed) -> int:
+    """Finish what a crash interrupted. Each step can be interrupted in turn, and be done again.
+
+    Returns:
+        The offset behind the last record.
+    """
+    last = _last(found.frames)
+    match found.repair:
+        case Repair.NOTHING:
+            return found.end
+        case Repair.RENEW_SLOT:
+            write_at(fd, slot_block(last), SLOT_AT)
+            return found.end
+        case Repair.CUT_TAIL:
+            os.ftruncate(fd, found.end)
+            os.fsync(fd)
+            return found.end
+        case Repair.APPEND_SLOT:
+            os.ftruncate(fd, found.end)
+            write_at(fd, encoded(last), found.end)
+            return found.end + FRAMING + len(last.payload)

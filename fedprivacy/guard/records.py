@@ -1,0 +1,181 @@
+"""What stands in an odometer's log: charges, corrections and sealed updates, as values and as JSON.
+
+Times are for people. Nothing is decided by them, because a host's clock may jump.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+from fedprivacy.accounting.named import as_fields, from_fields
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import Event
+
+
+class ChargeKey(NamedTuple):
+    """What is charged once: one attempt at one round of one run, by the names that the server gives them."""
+
+    run_id: str
+    round: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What the data owner allowed when a record was written.
+
+    Attributes:
+        budget: over all runs.
+        filter: name of the filter that enforces it.
+    """
+
+    budget: PrivacyBudget
+    filter: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChargeRecord:
+    """Steps that may be executed, because they count already.
+
+    Attributes:
+        key: what is charged.
+        event: one step's mechanism.
+        steps: how many of them.
+        run_key: fingerprint of the server's key, see `fingerprint`.
+        terms: in force at the time.
+        time: UTC, for people.
+    """
+
+    key: ChargeKey
+    event: Event
+    steps: int
+    run_key: str
+    terms: Terms
+    time: str
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectionRecord:
+    """Steps that the server's ledger counts and this log did not: since then, they count here too.
+
+    Attributes:
+        key: of the grant that brought the figure.
+        event: the mechanism that the figures are about.
+        client_steps: what this log counted, the grant not included.
+        server_steps: what the server's ledger counted, the grant not included; the larger figure.
+        terms: in force at the time.
+        time: UTC, for people.
+    """
+
+    key: ChargeKey
+    event: Event
+    client_steps: int
+    server_steps: int
+    terms: Terms
+    time: str
+
+    @property
+    def steps(self) -> int:
+        """How many steps more count from now on."""
+        return self.server_steps - self.client_steps
+
+
+@dataclass(frozen=True, slots=True)
+class SealedRecord:
+    """An update that lies on the disk and may be sent, again and again: it cost what its charge says.
+
+    Attributes:
+        key: the charge that paid for it.
+        name: of its file.
+        sha256: of its bytes, in hexadecimal.
+        time: UTC, for people.
+    """
+
+    key: ChargeKey
+    name: str
+    sha256: str
+    time: str
+
+
+Record = ChargeRecord | CorrectionRecord | SealedRecord
+
+
+def now() -> str:
+    """The time that records carry: UTC, in ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def fingerprint(run_key: str) -> str:
+    """What a log keeps of a server's key: its SHA-256 in hexadecimal, which is short whatever the key is."""
+    return sha256(run_key.encode(errors="surrogatepass")).hexdigest()
+
+
+def encoded(record: Record) -> bytes:
+    """A record as it stands in the log."""
+    fields = {"kind": _KINDS[type(record)], **record.key._asdict(), "time": record.time}
+    match record:
+        case ChargeRecord():
+            fields |= _spent_fields(record) | {"steps": record.steps, "run_key": record.run_key}
+        case CorrectionRecord():
+            fields |= _spent_fields(record)
+            fields |= {"client_steps": record.client_steps, "server_steps": record.server_steps}
+        case SealedRecord():
+            fields |= {"name": record.name, "sha256": record.sha256}
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def decoded(payload: bytes) -> Record:
+    """The record that `encoded` wrote.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        fields = json.loads(payload)
+        key = ChargeKey(fields["run_id"], fields["round"], fields["attempt"])
+        return _DECODERS[fields["kind"]](key, fields)
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"this is no record of version 1 of an odometer ({error!r})") from error
+
+
+def _spent_fields(record: ChargeRecord | CorrectionRecord) -> dict[str, Any]:
+    budget = record.terms.budget
+    return {
+        "event": as_fields(record.event),
+        "epsilon": budget.epsilon if budget.enforced else None,
+        "delta": budget.delta,
+        "filter": record.terms.filter,
+    }
+
+
+def _terms(fields: Mapping[str, Any]) -> Terms:
+    epsilon = math.inf if fields["epsilon"] is None else fields["epsilon"]
+    return Terms(PrivacyBudget(epsilon, fields["delta"]), fields["filter"])
+
+
+def _charge(key: ChargeKey, fields: Mapping[str, Any]) -> ChargeRecord:
+    event = from_fields(fields["event"])
+    return ChargeRecord(key, event, fields["steps"], fields["run_key"], _terms(fields), fields["time"])
+
+
+def _correction(key: ChargeKey, fields: Mapping[str, Any]) -> CorrectionRecord:
+    event, steps = from_fields(fields["event"]), (fields["client_steps"], fields["server_steps"])
+    return CorrectionRecord(key, event, *steps, _terms(fields), fields["time"])
+
+
+def _sealed(key: ChargeKey, fields: Mapping[str, Any]) -> SealedRecord:
+    return SealedRecord(key, fields["name"], fields["sha256"], fields["time"])
+
+
+_KINDS: dict[type[Record], str] = {ChargeRecord: "charge", CorrectionRecord: "correction", SealedRecord: "sealed"}
+_DECODERS: dict[str, Callable[[ChargeKey, Mapping[str, Any]], Record]] = {
+    "charge": _charge,
+    "correction": _correction,
+    "sealed": _sealed,
+}

@@ -1,0 +1,103 @@
+"""The folder of sealed updates, beside the log: what has left, or may have left, kept to be sent again.
+
+An update is differentially private already and was charged; sending the same bytes twice tells nothing more. Training
+again would: so a client that died on the way to the server sends what it sealed.
+
+The folder also bears witness against an older copy of the log that was put back beside it. An update is charged, then
+written here, then entered in the log as sealed; only then may it leave. Its name is a hash of the log up to its charge.
+So there are two kinds of updates that a log does not know as sealed, and their names tell them apart:
+
+- The log gives this name to one of its charges. A crash came between file and entry, and the update never left; or an
+  older copy was put back that was made in between, and it did leave. Either way it was paid for, here, and what was
+  charged under one key cannot be charged, or trained, again.
+- It does not. No crash leaves that: charges were forgotten, and the log is not to be used.
+
+Formal guarantee: a log that is put back in the place of another, beside the folder as it is, gives a name to every
+update that lies there only if it holds the charge of every update that has left. For the one that was charged last of
+those that lie here always stays (`keep_only`), nothing that has left was charged after it, and a log that gives it its
+name begins as the log did that charged it. A folder that is put back, or deleted, together with its log bears no
+witness.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from hashlib import sha256
+from pathlib import Path
+
+from fedprivacy._support.durable import PRIVATE, UNNAMED, name_durably, sync_folder, write_unnamed
+from fedprivacy._support.failpoints import reach
+
+_SUFFIX = ".update"
+
+
+def folder_of(log: Path) -> Path:
+    """Where the updates lie that a log knows as sealed."""
+    return log.with_name(f"{log.name}.sealed")
+
+
+def names_in(folder: Path) -> set[str]:
+    """The names of the updates that lie here.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    try:
+        return {file.name for file in folder.iterdir() if file.name.endswith(_SUFFIX)}
+    except FileNotFoundError:  # nothing was sealed yet
+        return set()
+
+
+def name_of(log: str) -> str:
+    """The file name of an update.
+
+    Args:
+        log: hash of the log's records up to the charge, in hexadecimal: a server chooses no part of a name.
+    """
+    return log + _SUFFIX
+
+
+def write(file: Path, update: bytes) -> None:
+    """Write an update durably, whole or not at all.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    sync_folder(file.parent.parent)
+    unnamed = write_unnamed(file, update, PRIVATE)
+    reach("client.seal-written")
+    name_durably(unnamed, file)
+    reach("client.seal-named")
+
+
+def read(file: Path, digest: str) -> bytes | None:
+    """The update, if it is there and is the one that was sealed; else None.
+
+    Args:
+        file: where it lies.
+        digest: its SHA-256, in hexadecimal.
+    """
+    try:
+        update = file.read_bytes()
+    except OSError:
+        return None
+    return update if sha256(update).hexdigest() == digest else None
+
+
+def keep_only(folder: Path, wanted: Collection[str], places: Mapping[str, int]) -> None:
+    """Delete other updates, but for the one that was charged last, and what a crash left without a name.
+
+    Args:
+        folder: of the updates.
+        wanted: names of updates that may be asked for again.
+        places: for the names of all that lie here, the place of their charges in the log.
+
+    Raises:
+        OSError: the folder cannot be read or written.
+    """
+    held = names_in(folder)
+    charged_last = max(held, key=places.__getitem__)
+    unnamed = {file.name for file in folder.glob(f".*{UNNAMED}")}
+    for name in held.union(unnamed).difference(wanted, [charged_last]):
+        (folder / name).unlink()

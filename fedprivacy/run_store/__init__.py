@@ -1,9 +1,0 @@
-"""The run store: finished rounds in the ledger's database, for whoever watches a run, live or afterwards.
-
-It is a copy for the eye. What was spent is in the ledger, and nothing here is read back to decide anything.
-"""
-
-from fedprivacy.run_store.reading import ClientQuery, RunStore
-from fedprivacy.run_store.writing import RunRecording
-
-__all__ = ["ClientQuery", "RunRecording", "RunStore"]

@@ -1,0 +1,201 @@
+"""The central accountant: grants steps before they are taken, composes every client's privacy loss, round by round.
+
+Formal guarantee: for every client whose budget is enforced, everything that the server receives about the client's
+shard, over all rounds and runs on one ledger, is (epsilon, delta)-differentially private under the filter's conditions
+(`fedprivacy.accounting.filters`). Steps are charged before they are granted, and a charge without a receipt stands.
+Sampling of clients amplifies nothing: the server sees who took part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from functools import lru_cache
+
+import numpy as np
+
+from fedprivacy.accounting import FILTERS, Filter
+from fedprivacy.accounting.population import PopulationAccountant
+from fedprivacy.ledger import NOTHING_SPENT, Account, Allowance, ChargeState, Ledger
+from fedprivacy.ledger.book import Evidence
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import Claims, History, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.spent import ClientSpent
+
+
+class CentralAccountant:
+    """Grants, commits and reports for the clients of one run.
+
+    Args:
+        ledger: where charges are kept, over all runs.
+        run_id: the run; unique in the ledger.
+        relation: the neighbouring relation of every event.
+        budget: each client's budget over all runs, where the ledger was given no other by an explicit act.
+        filter: name of the filter that enforces it.
+    """
+
+    def __init__(
+        self, ledger: Ledger, run_id: str, relation: NeighbouringRelation, budget: PrivacyBudget, filter: str
+    ) -> None:
+        self._ledger = ledger
+        self._run_id = run_id
+        self._asked = Allowance(budget, filter)
+        self._datasets: dict[str, str] = {}
+        self._events: dict[str, PoissonSampledGaussian] = {}
+        self._deltas: dict[str, float] = {}
+        self._rows: dict[str, int] = {}
+        self._population = PopulationAccountant(relation)
+
+    def enrol(
+        self,
+        datasets: Mapping[str, str],
+        events: Mapping[str, PoissonSampledGaussian],
+        claims: Mapping[str, Claims] | None = None,
+    ) -> dict[str, int]:
+        """Open the accounts of clients.
+
+        Args:
+            datasets: client_id -> dataset_id, what the client's budget belongs to.
+            events: client_id -> what one local step of this run costs the client.
+            claims: client_id -> steps by run and event, as the client's own odometer has them. The larger of both
+                books counts.
+
+        Returns:
+            Steps that a client's own book held beyond the ledger, and that are charged now, by client_id.
+
+        Raises:
+            LedgerError: a dataset already has another budget.
+            MechanismChanged: a dataset was charged with another mechanism than the filter can compose with.
+        """
+        in_force = self._ledger.open_budgets(dict.fromkeys(datasets.values(), self._asked))
+        claimed = {c: self._ledger.reconcile(datasets[c], own) for c, own in (claims or {}).items()}
+        accounts = self._ledger.accounts(list(datasets.values()))
+        for client_id, dataset in datasets.items():
+            history = accounts.get(dataset, NOTHING_SPENT).history
+            _filter(in_force[dataset]).quota(history, events[client_id])
+        self._datasets |= datasets
+        self._events |= {dataset: events[client_id] for client_id, dataset in datasets.items()}
+        deltas = {dataset: in_force[dataset].budget.delta for dataset in datasets.values()}
+        self._deltas |= deltas
+        rows = self._population.enrol(list(deltas), np.array(list(deltas.values()))).tolist()
+        self._rows |= dict(zip(deltas, rows, strict=True))
+        return {client_id: steps for client_id, steps in claimed.items() if steps}
+
+    def event(self, client_id: str) -> PoissonSampledGaussian:
+        """What one local step of this run is charged to a client, and what it may be granted for that."""
+        return self._events[self._datasets[client_id]]
+
+    def grant(
+        self, round: int, wanted: Mapping[str, int], *, attempt: int = 1, resumed: bool = False
+    ) -> dict[str, int]:
+        """Reserve steps for a round, before any message leaves.
+
+        Args:
+            round: the round.
+            wanted: local steps by client_id.
+            attempt: at this round; another attempt is another charge.
+            resumed: whether this attempt may have been charged before the run was stopped; then it is not again.
+
+        Returns:
+            Granted steps, at least 1, by client_id. Exhausted clients are missing.
+        """
+        steps = {self._datasets[client_id]: wanted_steps for client_id, wanted_steps in wanted.items()}
+
+        def allowed(dataset: str, history: History, allowance: Allowance) -> int:
+            return _left(allowance, history, self._events[dataset])
+
+        events = {dataset: self._events[dataset] for dataset in steps}
+        granted = self._ledger.reserve(self._run_id, round, events, steps, allowed, attempt=attempt, resumed=resumed)
+        return {c: granted[self._datasets[c]] for c in wanted if self._datasets[c] in granted}
+
+    def commit(self, round: int, receipts: Mapping[str, Evidence | None], *, attempt: int = 1) -> None:
+        """Confirm the charges of clients whose receipts matched their grants.
+
+        Args:
+            round: the round.
+            receipts: what each client signed, by client_id; None in a simulation.
+            attempt: at this round.
+        """
+        self._settle(round, receipts, ChargeState.COMMITTED, attempt)
+
+    def void(self, round: int, client_ids: Collection[str], *, attempt: int = 1) -> None:
+        """Return the charges of clients that refused before they touched a record."""
+        self._settle(round, dict.fromkeys(client_ids), ChargeState.VOID, attempt)
+
+    def charged(self, round: int, attempt: int) -> set[str]:
+        """Clients that an attempt at a round was charged to."""
+        datasets = self._ledger.charged(self._run_id, round, attempt)
+        return {client_id for client_id, dataset in self._datasets.items() if dataset in datasets}
+
+    def unreconciled(self) -> dict[tuple[int, int], set[str]]:
+        """Clients whose charges no receipt has confirmed, by round and attempt of this run."""
+        clients = {dataset: client_id for client_id, dataset in self._datasets.items()}
+        return {
+            attempt: {clients[dataset] for dataset in datasets & clients.keys()}
+            for attempt, datasets in self._ledger.reserved(self._run_id).items()
+        }
+
+    def histories(self, client_ids: Collection[str]) -> dict[str, History]:
+        """What each client was charged, over all runs on the ledger."""
+        accounts = self._ledger.accounts([self._datasets[client_id] for client_id in client_ids])
+        return {c: accounts.get(self._datasets[c], NOTHING_SPENT).history for c in client_ids}
+
+    def spent(self) -> dict[str, ClientSpent]:
+        """Every enrolled client's privacy loss, by client_id. Other runs on the same ledger count."""
+        datasets = list(self._datasets.values())
+        accounts, in_force = self._ledger.accounts(datasets), self._ledger.allowances(datasets)
+        epsilons = self._epsilons(accounts)
+        return {
+            client_id: self._spent(
+                client_id, accounts.get(dataset, NOTHING_SPENT), in_force[dataset], epsilons[dataset]
+            )
+            for client_id, dataset in sorted(self._datasets.items())
+        }
+
+    def _epsilons(self, accounts: Mapping[str, Account]) -> dict[str, float]:
+        """Every enrolled dataset's privacy loss; only those that were charged since the last time are computed."""
+        charged = [
+            (self._rows[dataset], event, steps)
+            for dataset, account in accounts.items()
+            for event, steps in account.history.items()
+        ]
+        mechanisms = self._population.mechanisms([event for _, event, _ in charged])
+        steps = np.array([steps for _, _, steps in charged], dtype=np.int64)
+        self._population.restate([row for row, _, _ in charged], mechanisms, steps)
+        epsilons = self._population.epsilons().tolist()
+        return {dataset: epsilons[row] for dataset, row in self._rows.items()}
+
+    def _settle(self, round: int, receipts: Mapping[str, Evidence | None], state: ChargeState, attempt: int) -> None:
+        of_datasets = {self._datasets[client_id]: receipt for client_id, receipt in receipts.items()}
+        self._ledger.settle(self._run_id, round, of_datasets, state, attempt=attempt)
+
+    def _spent(self, client_id: str, account: Account, allowance: Allowance, epsilon: float) -> ClientSpent:
+        dataset = self._datasets[client_id]
+        left = 0 if allowance.expired else _left(allowance, account.history, self._events[dataset])
+        return ClientSpent(
+            client_id=client_id,
+            epsilon=epsilon,
+            delta=self._deltas[dataset],
+            budget_epsilon=allowance.budget.epsilon,
+            rounds=account.rounds,
+            steps=sum(account.history.values()),
+            steps_left=left,
+            sampling_rate=self._events[dataset].sampling_rate,
+        )
+
+
+def _left(allowance: Allowance, history: History, event: PoissonSampledGaussian) -> int:
+    """Steps that a budget still allows; none where another run has charged what does not compose with this one."""
+    try:
+        return _filter(allowance).quota(history, event)
+    except ValueError:
+        return 0
+
+
+@lru_cache(maxsize=1024)
+def _kept(filter: str, budget: PrivacyBudget) -> Filter:
+    return FILTERS[filter](budget)
+
+
+def _filter(allowance: Allowance) -> Filter:
+    """What enforces a budget."""
+    return _kept(allowance.filter, allowance.budget)

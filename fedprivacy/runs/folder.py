@@ -1,0 +1,286 @@
+"""A run on disk: written round by round, read back by reports and scripts.
+
+A folder holds `config.json` (every setting and the noise that was used), `start.json` (the state before the first
+round), `rounds.jsonl` (one line a round) and, when the run has ended, `model.safetensors`, `figure.png` and
+`report.html`; beside them lies the checkpoint from which a stopped run goes on. Nothing in the history depends on the
+clock, so the same seed writes the same bytes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import math
+import os
+import weakref
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedprivacy._support.durable import append_durably, write_durably
+from fedprivacy.runs.configuration import RunConfig
+from fedprivacy.runs.folder_series import costs_of, series_of
+from fedprivacy.runs.plan import RunPlan
+from fedprivacy.values.events import NeighbouringRelation
+from fedprivacy.values.nulls import finite_or_none, or_nan
+from fedprivacy.values.rounds import RoundRecord
+from fedprivacy.values.series import CostMap, RunSeries
+from fedprivacy.values.spent import ClientSpent
+
+if TYPE_CHECKING:
+    from fedprivacy.figures import RunFigures
+
+CONFIG = "config.json"
+START = "start.json"
+ROUNDS = "rounds.jsonl"
+MODEL = "model.safetensors"
+FIGURE = "figure.png"
+REPORT = "report.html"
+
+
+def new_run_folder(name: str) -> str:
+    """The first of runs/NAME-1, runs/NAME-2, ... that does not exist."""
+    number = 1
+    while Path(folder := f"runs/{name}-{number}").exists():
+        number += 1
+    return folder
+
+
+class RunFolderError(ValueError):
+    """A folder that cannot take a run, or holds none."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunHistory:
+    """A run's public facts and its finished rounds.
+
+    Attributes:
+        settings: the configuration by hyphenated key.
+        noise_multiplier: sigma of every local step.
+        relation: the neighbouring relation of every event.
+        metric: key of the figure that is shown first.
+        start: the state before the first round.
+        rounds: finished rounds in order.
+    """
+
+    settings: Mapping[str, Any]
+    noise_multiplier: float
+    relation: NeighbouringRelation
+    metric: str
+    start: RoundRecord
+    rounds: tuple[RoundRecord, ...]
+
+    @property
+    def last(self) -> RoundRecord:
+        """The state now: after the last round, or before the first."""
+        return self.rounds[-1] if self.rounds else self.start
+
+    @property
+    def figures(self) -> RunFigures:
+        """The run's figures: `history.figures.epsilon()` in a notebook's cell shows one."""
+        from fedprivacy.figures.notebook import RunFigures
+
+        return RunFigures(self.series, self.costs)
+
+    def series(self, chosen: Sequence[str] = ()) -> RunSeries:
+        """What figures are drawn from.
+
+        Args:
+            chosen: clients whose curves are drawn on top.
+
+        Raises:
+            ValueError: a chosen client is not enrolled, or there are more than 10.
+        """
+        return series_of(self, chosen)
+
+    def costs(self, most: int = 40) -> CostMap:
+        """How much each round cost the clients that spent most, so many at most."""
+        return costs_of(self, most)
+
+    def summary(self) -> dict[str, Any]:
+        """The final figures: what `fedprivacy simulate --json` prints."""
+        return {
+            "accuracy": finite_or_none(self.last.metrics.get("accuracy", math.nan)),
+            "metrics": {name: finite_or_none(value) for name, value in self.last.metrics.items()},
+            "rounds": len(self.rounds),
+            "clients": [
+                {
+                    "client_id": client.client_id,
+                    "epsilon": finite_or_none(client.epsilon),
+                    "delta": client.delta,
+                    "budget": finite_or_none(client.budget_epsilon),
+                    "rounds": client.rounds,
+                    "sampling_rate": client.sampling_rate,
+                    "noise_multiplier": self.noise_multiplier,
+                    "steps": client.steps,
+                }
+                for client in self.last.spent.values()
+            ],
+            "max_epsilon": finite_or_none(self.last.max_epsilon),
+        }
+
+
+class RunWriter:
+    """Writes a run's folder.
+
+    Args:
+        folder: made if it is missing.
+        plan: the run's public numbers.
+        resume_from: the last finished round of a run that goes on. Its first files stay as they are, and lines of later
+            rounds, which are run again, are cut off. None: a new run.
+
+    Raises:
+        RunFolderError: the folder already holds a run, or lacks a round of the one that goes on. Nothing is
+            overwritten: its ledger says what was spent.
+    """
+
+    def __init__(self, folder: Path, plan: RunPlan, resume_from: int | None = None) -> None:
+        self.folder = folder
+        if resume_from is None:
+            self._begin(plan)
+        self._let_go = weakref.finalize(self, os.close, _hold(folder / CONFIG))
+        if resume_from is not None:
+            _cut_rounds(folder / ROUNDS, resume_from)
+
+    def __call__(self, record: RoundRecord) -> None:
+        """Append a finished round; round 0 has a file of its own."""
+        line = json.dumps(_round_to_json(record)) + "\n"
+        if record.round == 0:
+            write_durably(self.folder / START, line.encode())
+        else:
+            append_durably(self.folder / ROUNDS, line.encode())
+
+    def close(self) -> None:
+        """Let the run go: another process, or this one, may go on with it."""
+        self._let_go()
+
+    def _begin(self, plan: RunPlan) -> None:
+        check_unused(self.folder)
+        self.folder.mkdir(parents=True, exist_ok=True)
+        config = {
+            "settings": plan.config.public(),
+            "noise_multiplier": plan.noise_multiplier,
+            "relation": plan.relation,
+            "metric": plan.task.metric,
+            "task": plan.task.name,
+        }
+        write_durably(self.folder / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
+        (self.folder / ROUNDS).touch()
+
+
+def check_unused(folder: Path) -> None:
+    """Refuse a folder for a new run that holds the rounds of another.
+
+    Raises:
+        RunFolderError: it does.
+    """
+    rounds = folder / ROUNDS
+    if rounds.exists() and rounds.stat().st_size > 0:
+        raise RunFolderError(f"out is '{folder}', which already holds a run; name a new folder.")
+
+
+def _hold(config: Path) -> int:
+    """Keep a run to one process, as long as the returned file is open: two would hand out the same grants."""
+    try:
+        held = os.open(config, os.O_RDONLY)
+    except FileNotFoundError:
+        raise RunFolderError(f"'{config.parent}' holds no run; name a folder that a run wrote to (out).") from None
+    try:
+        fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(held)
+        raise RunFolderError(
+            f"the run in '{config.parent}' is still going on, in another process; wait for its end, or end it first."
+        ) from None
+    return held
+
+
+def _cut_rounds(rounds: Path, last: int) -> None:
+    """Leave the lines of rounds 1 to `last`; what a stopped run wrote beyond, perhaps half a line, goes."""
+    lines = rounds.read_bytes().splitlines(keepends=True)[:last] if rounds.exists() else []
+    if [_number(line) for line in lines] != list(range(1, last + 1)):
+        raise RunFolderError(
+            f"'{rounds}' does not hold rounds 1 to {last}, which the run has finished. Put back an undamaged copy, or "
+            "start anew in a new folder; what the run has spent stays in its ledger."
+        )
+    write_durably(rounds, b"".join(lines))
+
+
+def _number(line: bytes) -> int | None:
+    """Of which round a line is; None if it is not whole."""
+    try:
+        return int(json.loads(line)["round"])
+    except (ValueError, KeyError, TypeError):
+        return None
+
+
+def read_config(folder: Path) -> RunConfig:
+    """The configuration that a run was started with; its noise multiplier is the one that was used.
+
+    Raises:
+        RunFolderError: the folder holds no run.
+        ConfigError: another version of fedprivacy wrote it, with other settings.
+    """
+    try:
+        config = json.loads((folder / CONFIG).read_text())
+        settings, noise_multiplier = config["settings"], float(config["noise_multiplier"])
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunFolderError(
+            f"'{folder}' holds no run that could go on ({CONFIG}: {error}); name a folder that a run wrote to (out)."
+        ) from error
+    return replace(RunConfig.of_public(settings), noise_multiplier=noise_multiplier)
+
+
+def read_history(folder: Path) -> RunHistory:
+    """Read a run back.
+
+    Raises:
+        RunFolderError: the folder holds no run.
+    """
+    if not (folder / START).exists():
+        raise RunFolderError(f"'{folder}' holds no run; name a folder that a run wrote to (out).")
+    config = json.loads((folder / CONFIG).read_text())
+    return RunHistory(
+        settings=config["settings"],
+        noise_multiplier=config["noise_multiplier"],
+        relation=NeighbouringRelation(config["relation"]),
+        metric=config["metric"],
+        start=_round_from_json(json.loads((folder / START).read_text())),
+        rounds=tuple(_round_from_json(json.loads(line)) for line in (folder / ROUNDS).read_text().splitlines()),
+    )
+
+
+def _round_to_json(record: RoundRecord) -> dict[str, Any]:
+    return {
+        "round": record.round,
+        "metrics": {name: finite_or_none(value) for name, value in record.metrics.items()},
+        "clients": [
+            {
+                name: finite_or_none(value) if isinstance(value, float) else value
+                for name, value in asdict(client).items()
+            }
+            for client in record.spent.values()
+        ],
+        "participants": list(record.participants),
+        "failures": dict(record.failures),
+        "exhausted": list(record.exhausted),
+        "unreconciled": list(record.unreconciled),
+        "max_epsilon": finite_or_none(record.max_epsilon),
+    }
+
+
+def _round_from_json(line: Mapping[str, Any]) -> RoundRecord:
+    clients = [ClientSpent(**_unbounded(client)) for client in line["clients"]]
+    return RoundRecord(
+        round=line["round"],
+        metrics={name: or_nan(value) for name, value in line["metrics"].items()},
+        spent={client.client_id: client for client in clients},
+        participants=tuple(line["participants"]),
+        failures=line["failures"],
+        unreconciled=tuple(line.get("unreconciled", ())),  # a run of an earlier version has no such line
+    )
+
+
+def _unbounded(client: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: math.inf if value is None else value for name, value in client.items()}

@@ -1,0 +1,140 @@
+"""The API: read-only, versioned, described by OpenAPI."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from fastapi import APIRouter, Path, Query
+
+from fedprivacy.ledger import ChargeState
+from fedprivacy.runs.store import ClientQuery
+from fedprivacy.runs.store.schema import RunStatus
+from fedprivacy.server.dashboard import models, presenting
+from fedprivacy.server.dashboard.finding import Runs, TheRun
+from fedprivacy.server.dashboard.forecasting import forecast
+from fedprivacy.values.nulls import finite_or_none
+from fedprivacy.values.rounds import ClientState
+from fedprivacy.values.series import thinned
+
+ROOT = "/api/v1"
+
+NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": models.Problem}}
+
+api = APIRouter(tags=["runs"])
+
+Limit = Annotated[int, Query(ge=1, le=500)]
+Offset = Annotated[int, Query(ge=0, le=10_000_000)]
+Number = Annotated[int, Query(ge=0, le=1_000_000_000)]
+Words = Annotated[str, Query(max_length=200)]
+ClientId = Annotated[str, Path(max_length=500)]
+Noise = Annotated[float, Query(ge=0.05, le=1e4, description="sigma of every local step")]
+SortBy = Literal[
+    "client_id", "rounds", "averaged", "failed", "steps", "sampling_rate", "epsilon", "budget", "share", "rounds_left",
+    "state",
+]  # fmt: skip
+
+
+@api.get("/runs")
+def runs(
+    catalogue: Runs, search: Words = "", status: RunStatus | None = None, limit: Limit = 50, offset: Offset = 0
+) -> models.Runs:
+    """Every run, the newest first."""
+    listing = catalogue.listing()
+    wanted = search.casefold()
+    found = [
+        run
+        for run in listing.runs
+        if (status is None or run.status is status)
+        and any(wanted in text.casefold() for text in (run.facts.name, run.facts.task, run.facts.run_id))
+    ]
+    page = [presenting.summary(run) for run in found[offset : offset + limit]]
+    return models.Runs(total=len(found), runs=page, problems=listing.problems)
+
+
+@api.get("/runs/{run_id}", responses=NOT_FOUND)
+def run(found: TheRun) -> models.Run:
+    """One run, as it stands now."""
+    return presenting.detail(*found)
+
+
+@api.get("/runs/{run_id}/rounds", responses=NOT_FOUND)
+def rounds(found: TheRun, after: Number = 0, limit: Limit = 500) -> models.Rounds:
+    """Finished rounds after one of them, ascending."""
+    last = found.run.last.point.round if found.run.last else 0
+    stored = found.store.rounds(found.run_id, range(after + 1, min(after + limit, last) + 1))
+    return models.Rounds(total=last, rounds=[presenting.finished_round(found.run, one) for one in stored])
+
+
+@api.get("/runs/{run_id}/clients", responses=NOT_FOUND)
+def clients(
+    found: TheRun,
+    *,
+    sort: SortBy = "epsilon",
+    order: Literal["asc", "desc"] = "desc",
+    search: Words = "",
+    state: ClientState | None = None,
+    limit: Limit = 50,
+    offset: Offset = 0,
+) -> models.Clients:
+    """A page of clients."""
+    query = ClientQuery(
+        sort="steps_left" if sort == "rounds_left" else sort,
+        descending=order == "desc",
+        search=search,
+        state=state or "",
+        limit=limit,
+        offset=offset,
+    )
+    total, stored = found.store.clients(found.run_id, query)
+    return models.Clients(total=total, clients=[presenting.client(found.run, one) for one in stored])
+
+
+@api.get("/runs/{run_id}/clients/{client_id:path}/rounds", responses=NOT_FOUND)
+def client_rounds(found: TheRun, client_id: ClientId) -> models.ClientRounds:
+    """A client, and its epsilon round by round; of many rounds every so many."""
+    stored = found.client(client_id)
+    last = found.run.last.point.round if found.run.last else 0
+    (curve,) = found.store.curves(found.run_id, [stored], thinned(last)).each()
+    after = [
+        models.EpsilonAfter(round=number, epsilon=finite_or_none(epsilon))
+        for number, epsilon in zip(curve.rounds, curve.epsilons, strict=True)
+    ]
+    return models.ClientRounds(client=presenting.client(found.run, stored), rounds=after)
+
+
+@api.get("/runs/{run_id}/charges", responses=NOT_FOUND)
+def charges(
+    found: TheRun,
+    *,
+    client_id: Annotated[str, Query(max_length=500)] = "",
+    round: Number | None = None,
+    state: ChargeState | None = None,
+    limit: Limit = 50,
+    offset: Offset = 0,
+) -> models.Charges:
+    """A page of the run's charges in the ledger, the newest first."""
+    total, rows = found.store.charges(
+        found.run_id, client_id=client_id, round=round, state=state or "", limit=limit, offset=offset
+    )
+    names = models.Charge.model_fields
+    return models.Charges(total=total, charges=[models.Charge(**{n: row[n] for n in names}) for row in rows])
+
+
+@api.get("/runs/{run_id}/failures", responses=NOT_FOUND)
+def failures(found: TheRun) -> models.Failures:
+    """Updates that were asked for and not used, by reason."""
+    return models.Failures(failures=[presenting.failure(one) for one in found.store.failures(found.run_id)])
+
+
+@api.get("/runs/{run_id}/audits", responses=NOT_FOUND)
+def audits(found: TheRun) -> models.Audits:
+    """What audits of the run found."""
+    return models.Audits(audits=[presenting.audit(one) for one in found.store.audits(found.run_id)])
+
+
+@api.get("/runs/{run_id}/forecast", responses=NOT_FOUND | {409: {"model": models.Problem}})
+def what_if(
+    found: TheRun, noise_multiplier: Noise, client_id: Annotated[str, Query(max_length=500)] = ""
+) -> models.Forecast:
+    """How many rounds a client's budget still allows at another noise multiplier; by default of who runs out next."""
+    return forecast(found, client_id, noise_multiplier)

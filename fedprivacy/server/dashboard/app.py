@@ -1,0 +1,111 @@
+"""The dashboard as one ASGI app: the page, its API, its events, behind one door."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from importlib.metadata import version
+from pathlib import Path
+from urllib.parse import parse_qs
+
+from anyio import to_thread
+from fastapi import FastAPI, Request
+from fastapi.responses import FileResponse, JSONResponse, RedirectResponse, Response
+from fastapi.staticfiles import StaticFiles
+from starlette.middleware.gzip import GZipMiddleware
+
+from fedprivacy.ledger import LedgerError
+from fedprivacy.server.dashboard import vega
+from fedprivacy.server.dashboard.api import ROOT, api
+from fedprivacy.server.dashboard.catalogue import Catalogue
+from fedprivacy.server.dashboard.drawing import drawings
+from fedprivacy.server.dashboard.live import Listeners, live
+from fedprivacy.server.dashboard.prometheus import metrics
+from fedprivacy.server.dashboard.security import Door, Guard
+
+_LONGEST_FORM = 4096
+
+PAGE = Path(__file__).parent / "page"
+
+_DESCRIPTION = """Read-only: nothing that is asked for here changes a run, a ledger or a budget.
+Every epsilon is the server's view, by the PLD accountant, at the delta beside it."""
+
+
+def dashboard_app(catalogue: Catalogue, door: Door) -> FastAPI:
+    """The dashboard.
+
+    Args:
+        catalogue: whose runs are shown.
+        door: who may look.
+    """
+    app = FastAPI(
+        title="fedprivacy dashboard",
+        description=_DESCRIPTION,
+        version=version("fedprivacy"),
+        openapi_url=f"{ROOT}/openapi.json",
+        docs_url=None,  # these load scripts from elsewhere
+        redoc_url=None,
+        lifespan=_lifespan,
+    )
+    app.state.catalogue = catalogue
+    app.state.listeners = Listeners()
+    for router in (api, drawings, live):
+        app.include_router(router, prefix=ROOT)
+    app.include_router(metrics)
+    app.add_exception_handler(LedgerError, _store_is_away)
+    _add_page(app, door)
+    app.add_middleware(GZipMiddleware, minimum_size=1000)
+    app.add_middleware(Guard, door=door)
+    return app
+
+
+@asynccontextmanager
+async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
+    app.state.vega = await to_thread.run_sync(vega.bundled)
+    yield
+    app.state.catalogue.close()
+
+
+async def _store_is_away(request: Request, error: Exception) -> Response:
+    return JSONResponse({"detail": f"The run store cannot be read now: {error}"}, status_code=503)
+
+
+async def _given_token(request: Request) -> str:
+    """What a form brings; empty: nothing, or more than a token could be."""
+    body = b""
+    async for part in request.stream():
+        body += part
+        if len(body) > _LONGEST_FORM:
+            return ""
+    return parse_qs(body.decode("ascii", "replace")).get("token", [""])[0]
+
+
+def _add_page(app: FastAPI, door: Door) -> None:
+    """The page itself, and the way in."""
+
+    @app.get("/", include_in_schema=False)
+    def page() -> FileResponse:
+        return FileResponse(PAGE / "index.html")
+
+    @app.get("/login", include_in_schema=False)
+    def login() -> Response:
+        return FileResponse(PAGE / "login.html") if door.locked else RedirectResponse("/", status_code=303)
+
+    @app.post("/login", include_in_schema=False)
+    async def enter(request: Request) -> Response:
+        if not door.opens(await _given_token(request)):
+            return FileResponse(PAGE / "login.html", status_code=401)
+        answer = RedirectResponse("/", status_code=303)
+        door.remember(answer)
+        return answer
+
+    @app.get("/static/vega.js", include_in_schema=False)
+    def vega_script(request: Request) -> Response:
+        script: vega.Script = request.app.state.vega
+        headers = {"ETag": script.etag, "Cache-Control": "no-cache"}
+        if request.headers.get("if-none-match") == script.etag:
+            return Response(status_code=304, headers=headers)
+        headers["Content-Encoding"] = "gzip"
+        return Response(script.compressed, media_type="text/javascript", headers=headers)
+
+    app.mount("/static", StaticFiles(directory=PAGE))

@@ -1,0 +1,152 @@
+"""Which runs there are: those of every database that the dashboard was given, or finds in a folder."""
+
+from __future__ import annotations
+
+import logging
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from fedprivacy.ledger import LedgerError, default_url
+from fedprivacy.ledger.database import database_file, shown
+from fedprivacy.runs.configuration import LEDGER
+from fedprivacy.runs.store import RunStore
+from fedprivacy.runs.store.records import StoredRun
+from fedprivacy.runs.store.schema import RunStatus
+
+log = logging.getLogger("fedprivacy.dashboard")
+
+RUNS = "runs"
+"""Where simulations leave their folders."""
+
+_FRESH = 0.5
+"""Seconds for which a listing is not made again."""
+
+_State = tuple[tuple[int, int], ...]
+
+
+@dataclass(slots=True)
+class _Place:
+    """One database, and what it held when somebody last looked."""
+
+    url: str
+    store: RunStore | None = None
+    state: _State | None = None
+    runs: tuple[StoredRun, ...] = ()
+    problem: str = ""
+
+
+@dataclass(slots=True)
+class Listing:
+    """All runs, the newest first, and why some databases could not be read."""
+
+    runs: list[StoredRun] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+
+class Catalogue:
+    """Finds runs, and the database of each. Safe for concurrent use.
+
+    Args:
+        sources: URLs of ledgers, SQLite files, and folders whose own ledger and whose runs' ledgers are read; new ones
+            are found while the dashboard is open.
+
+    Raises:
+        LedgerError: a source is no database that could hold a run.
+    """
+
+    def __init__(self, sources: Sequence[str]) -> None:
+        self._folders = [Path(source) for source in sources if Path(source).is_dir()]
+        urls = [url_of(source) for source in sources if not Path(source).is_dir()]
+        self._places = {url: _Place(url) for url in urls}
+        self._stores: dict[str, RunStore] = {}
+        self._lock = threading.Lock()
+        self._listing, self._listed_at = Listing(), -_FRESH
+
+    def listing(self) -> Listing:
+        """Every run."""
+        with self._lock:
+            if time.monotonic() - self._listed_at >= _FRESH:
+                self._listing, self._listed_at = self._list(), time.monotonic()
+            return self._listing
+
+    def store_of(self, run_id: str) -> RunStore | None:
+        """The database that holds a run; None: there is no such run."""
+        if run_id not in self._stores:
+            self.listing()
+        return self._stores.get(run_id)
+
+    def close(self) -> None:
+        """Give back every connection."""
+        for place in self._places.values():
+            if place.store:
+                place.store.close()
+
+    def _list(self) -> Listing:
+        for folder in self._folders:
+            for file in _ledgers(folder):
+                url = url_of(str(file))
+                self._places.setdefault(url, _Place(url))
+        listing = Listing()
+        for place in self._places.values():
+            _look(place)
+            listing.runs += place.runs
+            listing.problems += [place.problem] * bool(place.problem)
+            if place.store:
+                self._stores |= {run.facts.run_id: place.store for run in place.runs}
+        listing.runs.sort(key=lambda run: (-run.started, run.facts.run_id))
+        return listing
+
+
+def default_sources() -> list[str]:
+    """What is shown when nobody names anything: the runs in this folder, and the deployments of this user."""
+    folders = [RUNS] if Path(RUNS).is_dir() else []
+    file = database_file(default_url())
+    return folders + ([str(file)] if file and file.exists() else [])
+
+
+def url_of(source: str) -> str:
+    """The URL of a ledger that is given as a URL or as a file.
+
+    Raises:
+        LedgerError: it is neither.
+    """
+    url = source if "://" in source else f"sqlite:///{Path(source).absolute()}"
+    file = database_file(url)
+    if file is not None and not file.is_file():
+        raise LedgerError(
+            f"store is '{shown(url)}', where there is none; name the ledger of a run, or a folder of runs."
+        )
+    return url
+
+
+def _ledgers(folder: Path) -> Iterator[Path]:
+    yield from (file for file in (folder / LEDGER, *sorted(folder.glob(f"*/{LEDGER}"))) if file.is_file())
+
+
+def _look(place: _Place) -> None:
+    """Read what a database holds, unless its files are as they were."""
+    state = _state(place.url)
+    if state is not None and state == place.state:
+        return
+    try:
+        place.store = place.store or RunStore(place.url)
+        place.runs, place.state, place.problem = tuple(place.store.runs()), state, ""
+    except LedgerError as error:
+        if place.problem != str(error):
+            log.warning("%s", error)
+        place.state, place.problem = state, str(error)
+        return
+    if all(run.status is not RunStatus.RUNNING for run in place.runs):
+        place.store.close()  # it opens again when somebody looks; a folder of a thousand runs holds no thousand files
+
+
+def _state(url: str) -> _State | None:
+    """Size and time of change of an SQLite ledger's files; None: only the database itself can say."""
+    file = database_file(url)
+    if file is None:
+        return None
+    files = [file, file.with_name(f"{file.name}-wal")]
+    return tuple((stat.st_mtime_ns, stat.st_size) for stat in (f.stat() for f in files if f.exists()))

@@ -1,0 +1,233 @@
+"""The newest state of runs as metrics of Prometheus, read from the store when somebody asks: training pays nothing."""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client.metrics_core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    InfoMetricFamily,
+    Metric,
+    SummaryMetricFamily,
+)
+
+from fedprivacy.ledger import LedgerError
+from fedprivacy.runs.store import ClientQuery
+from fedprivacy.runs.store.records import StoredClient, StoredRun, Tally
+from fedprivacy.runs.store.schema import RunStatus
+from fedprivacy.server.dashboard.catalogue import Catalogue
+from fedprivacy.server.dashboard.presenting import rounds_left
+from fedprivacy.values.nulls import or_infinite
+from fedprivacy.values.reasons import REASONS
+from fedprivacy.values.rounds import ClientState
+from fedprivacy.values.wording import delta_text
+
+MOST_CLIENTS = 200
+"""A run with more clients has no series for each: Prometheus would keep every one of them."""
+
+MOST_ENDED = 50
+"""Runs that ended in the last day and are still told of: the newest."""
+
+DAY = 24 * 3600.0
+"""So long after its end a run is told of."""
+
+WEEK = 7 * DAY
+"""After so much silence a run that never said that it ended is not told of either."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """What was read of a run when it had changed so often; of many clients only the tally."""
+
+    changes: int
+    tally: Tally
+    clients: list[StoredClient]
+
+
+class RunCollector:
+    """Collects the metrics of a catalogue's runs; a run that has not changed is not read again. For concurrent use.
+
+    Args:
+        catalogue: whose runs.
+    """
+
+    def __init__(self, catalogue: Catalogue) -> None:
+        self._catalogue = catalogue
+        self._known: dict[str, _Standing] = {}
+
+    def collect(self) -> Iterable[Metric]:
+        """Every metric of every run that is told of."""
+        listing = self._catalogue.listing()
+        page = _Page(len(listing.problems))
+        known = {}
+        for run in told_of(listing.runs):
+            page.add(run)
+            standing = self._standing(run)
+            if standing:
+                known[run.facts.run_id] = standing
+                page.add_clients(run, standing)
+        self._known = known
+        return page.families()
+
+    def _standing(self, run: StoredRun) -> _Standing | None:
+        """How a run's clients stand; None: its store cannot be read now."""
+        run_id = run.facts.run_id
+        known, store = self._known.get(run_id), self._catalogue.store_of(run_id)
+        if known and known.changes == run.changes:
+            return known
+        if store is None:
+            return None
+        try:
+            tally = store.tally(run_id)
+            few = sum(tally.states.values()) <= MOST_CLIENTS
+            clients = store.clients(run_id, ClientQuery(limit=MOST_CLIENTS))[1] if few else []
+        except LedgerError:  # the catalogue says so
+            return None
+        if run.status is not RunStatus.RUNNING:
+            store.close()  # it changes no more; it opens again when somebody looks
+        return _Standing(run.changes, tally, clients)
+
+
+def told_of(runs: Iterable[StoredRun]) -> Iterator[StoredRun]:
+    """Those that run, and the newest of those that ended in the last day; each once, wherever it has a copy."""
+    now, each = time.time(), {run.facts.run_id: run for run in runs}.values()
+    ended = []
+    for run in sorted(each, key=lambda run: run.updated, reverse=True):
+        if run.status is not RunStatus.RUNNING:
+            ended += [run] * (now - run.updated < DAY)
+        elif now - run.updated < WEEK:
+            yield run
+    yield from ended[:MOST_ENDED]
+
+
+_OF_RUN = ("run", "name", "task")
+
+_EPSILON = (
+    "in epsilon, which has no unit: the server's view, by the PLD accountant, over all rounds and runs. An odometer's "
+    "reading: what is guaranteed is the budget. +Inf: no bound is known. Delta:"
+)
+
+_QUANTILES = {"0": "least", "0.25": "quarter", "0.5": "median", "0.75": "three_quarters", "1": "most"}
+
+_ONLY_FEW = f"Only of runs with at most {MOST_CLIENTS} clients."
+
+
+def _gauge(name: str, help: str, *labels: str) -> GaugeMetricFamily:
+    return GaugeMetricFamily(f"fedprivacy_{name}", help, labels=(*_OF_RUN, *labels))
+
+
+class _Page:
+    """All metrics of one scrape.
+
+    Args:
+        unreadable: how many databases could not be read.
+    """
+
+    def __init__(self, unreadable: int) -> None:
+        self.info = InfoMetricFamily(
+            "fedprivacy_run",
+            "A run: its status, and what its epsilon means (view, accountant, delta, neighbouring relation); "
+            "seeded: whoever knows the seed can take the noise away.",
+            labels=_OF_RUN,
+        )
+        self.unreadable = GaugeMetricFamily(
+            "fedprivacy_databases_unreadable", "Databases whose runs are not up to date here.", value=unreadable
+        )
+        self.round = _gauge("run_round", "Finished rounds.")
+        self.rounds_planned = _gauge("run_rounds_planned", "Rounds that the run was asked for.")
+        self.noise_multiplier = _gauge(
+            "run_noise_multiplier", "Sigma of every local step, in multiples of the clipping norm."
+        )
+        self.sign_of_life = _gauge(
+            "run_last_sign_of_life_seconds",
+            "When the run last wrote, in seconds since 1970, UTC; a running one does every ten.",
+        )
+        self.metric = _gauge(
+            "run_metric", "Of the global model after the last round, on the server's public records.", "metric"
+        )
+        self.averaged = _gauge("updates_averaged", "Updates that the last round's average holds.")
+        self.failed = CounterMetricFamily(
+            "fedprivacy_updates_failed",
+            "Updates that were asked for and not used, over all rounds of the run.",
+            labels=(*_OF_RUN, "reason"),
+        )
+        self.clients = _gauge("clients", "Enrolled clients in each state.", "state")
+        self.epsilon = SummaryMetricFamily(
+            "fedprivacy_epsilon",
+            f"Quantiles over the run's clients of their privacy loss {_EPSILON} see fedprivacy_run_info.",
+        )
+        self.budget = _gauge(
+            "epsilon_budget", "The smallest epsilon budget of the run's clients; missing if none has a budget."
+        )
+        self.share = _gauge(
+            "epsilon_budget_share_max",
+            "The largest share of its epsilon budget that a client of the run has spent, 1: all of it; the server's "
+            "view, by the PLD accountant, at the budget's delta. +Inf: no bound on its epsilon is known.",
+        )
+        self.client_epsilon = _gauge(
+            "client_epsilon", f"Privacy loss of a client {_EPSILON} in the label. {_ONLY_FEW}", "client_id", "delta"
+        )
+        self.client_rounds_left = _gauge(
+            "client_rounds_left",
+            f"Rounds that a client's budget still allows; missing without a budget. {_ONLY_FEW}",
+            "client_id",
+        )
+
+    def families(self) -> list[Metric]:
+        """Each metric with its samples."""
+        return list(vars(self).values())
+
+    def add(self, run: StoredRun) -> None:
+        """What a run says of itself, and its last round."""
+        facts, who = run.facts, _who(run)
+        about = {
+            "status": str(run.status),
+            "relation": facts.relation,
+            "view": "server",
+            "accountant": "PLD",
+            "delta": delta_text(facts.delta),
+            "seeded": str(facts.settings.get("seed") is not None).lower(),
+            "strategy": str(facts.settings.get("strategy", "")),
+        }
+        self.info.add_metric(who, about)
+        self.round.add_metric(who, run.last.point.round if run.last else 0)
+        self.rounds_planned.add_metric(who, facts.rounds)
+        self.noise_multiplier.add_metric(who, facts.noise_multiplier)
+        self.sign_of_life.add_metric(who, run.updated)
+        if run.last is None:
+            return
+        point = run.last.point
+        self.averaged.add_metric(who, point.participants)
+        for name, value in sorted(point.metrics.items()):
+            self.metric.add_metric([*who, name], value)
+        for quantile, name in _QUANTILES.items() if point.clients else ():
+            labels = dict(zip((*_OF_RUN, "quantile"), (*who, quantile), strict=True))
+            self.epsilon.add_sample(self.epsilon.name, labels, getattr(point.epsilons, name))
+
+    def add_clients(self, run: StoredRun, standing: _Standing) -> None:
+        """How a run's clients stand."""
+        who, tally = _who(run), standing.tally
+        for state in ClientState:
+            self.clients.add_metric([*who, state], tally.states.get(state, 0))
+        failures = Counter(dict.fromkeys(REASONS, 0))  # from 0 on: else the first of a kind would be no increase
+        for reason, times in tally.failures.items():
+            failures[reason.partition(":")[0]] += times
+        for code, times in failures.items():
+            self.failed.add_metric([*who, code], times)
+        if tally.least_budget is not None:
+            self.budget.add_metric(who, tally.least_budget)
+        if tally.most_share is not None:
+            self.share.add_metric(who, tally.most_share)
+        for client in standing.clients:
+            epsilon = or_infinite(client.epsilon)
+            self.client_epsilon.add_metric([*who, client.client_id, delta_text(client.delta)], epsilon)
+            if client.budget is not None:
+                self.client_rounds_left.add_metric([*who, client.client_id], rounds_left(client.steps_left, run))
+
+
+def _who(run: StoredRun) -> list[str]:
+    return [run.facts.run_id, run.facts.name, run.facts.task]

@@ -1,0 +1,232 @@
+"""Figures as Vega-Lite, from `fedprivacy.figures`, and the numbers behind them as CSV."""
+
+from __future__ import annotations
+
+import csv
+import enum
+import io
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any, ParamSpec, TypeVar
+
+import altair as alt
+from fastapi import APIRouter, Depends, HTTPException, Query, Response
+
+from fedprivacy import figures
+from fedprivacy.figures import tables
+from fedprivacy.figures.style import Rows
+from fedprivacy.ledger import LedgerError
+from fedprivacy.runs.store import ClientQuery
+from fedprivacy.runs.store.series import cost_map, run_series
+from fedprivacy.server.dashboard import models
+from fedprivacy.server.dashboard.catalogue import Catalogue
+from fedprivacy.server.dashboard.finding import Found, Runs, TheRun, find
+from fedprivacy.server.dashboard.forecasting import rounds_by_noise
+from fedprivacy.values.series import MOST_CHOSEN, CostMap, RunSeries
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+_ONE_AT_A_TIME = threading.Lock()
+"""Altair's channels share state while they are set up, so that two threads would mix their figures."""
+
+MOST_ROWS = 40
+"""Clients of a heat map: those that spent most, unless some are named."""
+
+drawings = APIRouter(tags=["figures"])
+
+
+class Figure(enum.StrEnum):
+    """The figures of a run.
+
+    `METRIC`: by round. `EPSILON`: of every client by round, against its budget. `TRADEOFF`: the metric against the
+    largest epsilon. `COST`: how much rounds cost clients. `AUDIT`: what attacks prove beside what is guaranteed.
+    `FORECAST`: rounds left by noise multiplier.
+    """
+
+    METRIC = "metric"
+    EPSILON = "epsilon"
+    TRADEOFF = "tradeoff"
+    COST = "cost"
+    AUDIT = "audit"
+    FORECAST = "forecast"
+
+
+class Comparison(enum.StrEnum):
+    """The figures that compare runs, as those of one run."""
+
+    METRIC = "metric"
+    EPSILON = "epsilon"
+    TRADEOFF = "tradeoff"
+
+
+class Theme(enum.StrEnum):
+    """The page that a figure is for."""
+
+    LIGHT = "light"
+    DARK = "dark"
+
+
+Width = Annotated[int, Query(ge=200, le=2000, description="of the plot between its axes, in px")]
+RunIds = Annotated[list[Annotated[str, Query(max_length=200)]], Query(min_length=2, max_length=8)]
+NOTHING_YET: dict[int | str, dict[str, Any]] = {404: {"model": models.Problem}, 409: {"model": models.Problem}}
+AS_CSV: dict[int | str, dict[str, Any]] = {200: {"content": {"text/csv": {"schema": {"type": "string"}}}}}
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What of a run is to be drawn.
+
+    Attributes:
+        metric: whose figure; empty: the run's first.
+        clients: drawn on top of all, or the rows of the heat map.
+        client_id: whose budget a forecast is about; empty: of the one that runs out next.
+    """
+
+    metric: str
+    clients: list[str]
+    client_id: str
+
+
+def _wish(
+    clients: Annotated[
+        list[Annotated[str, Query(max_length=500)]], Query(default_factory=list, max_length=MOST_CHOSEN)
+    ],
+    metric: Annotated[str, Query(max_length=200)] = "",
+    client_id: Annotated[str, Query(max_length=500)] = "",
+) -> Wish:
+    return Wish(metric, clients, client_id)
+
+
+Wanted = Annotated[Wish, Depends(_wish)]
+
+
+@drawings.get("/runs/{run_id}/figures/{name}.csv", responses=NOTHING_YET | AS_CSV, response_class=Response)
+def numbers(found: TheRun, name: Figure, wish: Wanted) -> Response:
+    """The numbers behind a figure."""
+    return _csv(_drawable(_ROWS[name], found, wish), f"{found.run.facts.name}-{name}")
+
+
+@drawings.get("/runs/{run_id}/figures/{name}", responses=NOTHING_YET)
+def figure(found: TheRun, name: Figure, wish: Wanted, width: Width = 440, theme: Theme = Theme.LIGHT) -> dict[str, Any]:
+    """A figure as Vega-Lite, its data inside."""
+    return _spec(_drawable(_FIGURES[name], found, wish, width), theme)
+
+
+@drawings.get("/compare/figures/{name}.csv", responses=NOTHING_YET | AS_CSV, response_class=Response)
+def compared_numbers(catalogue: Runs, name: Comparison, runs: RunIds) -> Response:
+    """The numbers behind a comparison."""
+    return _csv(_drawable(_COMPARED_ROWS[name], _several(catalogue, runs)), f"compared-{name}")
+
+
+@drawings.get("/compare/figures/{name}", responses=NOTHING_YET)
+def comparison(
+    catalogue: Runs, name: Comparison, runs: RunIds, width: Width = 440, theme: Theme = Theme.LIGHT
+) -> dict[str, Any]:
+    """Runs in one figure."""
+    return _spec(_drawable(_COMPARED[name], _several(catalogue, runs), width), theme)
+
+
+def _series(found: Found, wish: Wish) -> RunSeries:
+    return run_series(found.store, found.run, wish.clients)
+
+
+def _cost(found: Found, wish: Wish) -> CostMap:
+    if wish.clients:
+        rows = found.store.named_clients(found.run_id, wish.clients)
+    else:
+        _, rows = found.store.clients(found.run_id, ClientQuery(limit=MOST_ROWS))
+    return cost_map(found.store, found.run, rows)
+
+
+def _forecast_rows(found: Found, wish: Wish) -> Rows:
+    client, rows = rounds_by_noise(found, wish.client_id)
+    return tables.forecast_rows(rows, client.client_id)
+
+
+def _forecast_figure(found: Found, wish: Wish, width: int) -> alt.LayerChart:
+    client, rows = rounds_by_noise(found, wish.client_id)
+    return figures.forecast_figure(rows, found.run.facts, client.client_id, width)
+
+
+_FIGURES: dict[Figure, Callable[[Found, Wish, int], alt.LayerChart]] = {
+    Figure.METRIC: lambda found, wish, width: figures.metric_figure(_series(found, wish), wish.metric or None, width),
+    Figure.EPSILON: lambda found, wish, width: figures.epsilon_figure(_series(found, wish), width),
+    Figure.TRADEOFF: lambda found, wish, width: figures.tradeoff_figure(_series(found, wish), width),
+    Figure.COST: lambda found, wish, width: figures.cost_figure(_cost(found, wish), found.run.facts, width),
+    Figure.AUDIT: lambda found, _, width: figures.audit_figure(
+        found.store.audits(found.run_id), found.run.facts, width
+    ),
+    Figure.FORECAST: _forecast_figure,
+}
+
+_ROWS: dict[Figure, Callable[[Found, Wish], Rows]] = {
+    Figure.METRIC: lambda found, wish: tables.metric_rows(_series(found, wish), wish.metric or None),
+    Figure.EPSILON: lambda found, wish: tables.epsilon_rows(_series(found, wish)),
+    Figure.TRADEOFF: lambda found, wish: tables.tradeoff_rows(_series(found, wish)),
+    Figure.COST: lambda found, wish: tables.cost_rows(_cost(found, wish)),
+    Figure.AUDIT: lambda found, _: tables.audit_rows(found.store.audits(found.run_id)),
+    Figure.FORECAST: _forecast_rows,
+}
+
+_COMPARED: dict[Comparison, Callable[[Sequence[RunSeries], int], alt.LayerChart]] = {
+    Comparison.METRIC: figures.compared_metric_figure,
+    Comparison.EPSILON: figures.compared_epsilon_figure,
+    Comparison.TRADEOFF: figures.compared_tradeoff_figure,
+}
+
+_COMPARED_ROWS: dict[Comparison, Callable[[Sequence[RunSeries]], Rows]] = {
+    Comparison.METRIC: tables.compared_metric_rows,
+    Comparison.EPSILON: tables.compared_epsilon_rows,
+    Comparison.TRADEOFF: tables.compared_tradeoff_rows,
+}
+
+
+def _several(catalogue: Catalogue, run_ids: Sequence[str]) -> list[RunSeries]:
+    """Different runs, in the order in which they are named.
+
+    Raises:
+        HTTPException: 404, there is no such run; 409, there is nothing to compare.
+    """
+    found = [find(catalogue, run_id) for run_id in dict.fromkeys(run_ids)]
+    if len(found) < 2:
+        raise HTTPException(409, "Name two different runs or more.")
+    return [run_series(one.store, one.run) for one in found]
+
+
+def _drawable(draw: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+    """What is drawn, unless there is nothing to draw yet.
+
+    Raises:
+        HTTPException: 409, there is not; it says what is missing.
+    """
+    try:
+        with _ONE_AT_A_TIME:
+            return draw(*args, **kwargs)
+    except LedgerError:
+        raise
+    except ValueError as nothing:
+        raise HTTPException(409, str(nothing)) from nothing
+
+
+def _spec(chart: alt.LayerChart, theme: Theme) -> dict[str, Any]:
+    spec = figures.spec_of(chart)
+    return figures.dark(spec) if theme is Theme.DARK else spec
+
+
+def _csv(rows: Rows, name: str) -> Response:
+    if not rows:
+        raise HTTPException(409, "There are no numbers yet.")
+    text = io.StringIO()
+    table = csv.writer(text)
+    table.writerow(rows[0])
+    table.writerows([_cell(value) for value in row.values()] for row in rows)
+    safe = "".join(letter if letter.isascii() and (letter.isalnum() or letter in "-_.") else "_" for letter in name)
+    headers = {"Content-Disposition": f'attachment; filename="{safe}.csv"'}
+    return Response(text.getvalue(), media_type="text/csv; charset=utf-8", headers=headers)
+
+
+def _cell(value: object) -> object:
+    """A cell that no spreadsheet takes for a formula: names of clients come from elsewhere."""
+    return f"'{value}" if isinstance(value, str) and value.startswith(("=", "+", "-", "@", "\t", "\r")) else value

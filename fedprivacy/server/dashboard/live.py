@@ -1,0 +1,167 @@
+"""Server-sent events: what a page shows changes as soon as the store does."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Annotated, Any
+
+from anyio import to_thread
+from fastapi import APIRouter, Header, HTTPException, Request
+from fastapi.responses import StreamingResponse
+
+from fedprivacy.ledger import LedgerError
+from fedprivacy.runs.store import RunStore
+from fedprivacy.server.dashboard import presenting
+from fedprivacy.server.dashboard.api import NOT_FOUND
+from fedprivacy.server.dashboard.catalogue import Catalogue
+from fedprivacy.server.dashboard.finding import Found, Runs, TheRun, find
+
+INTERVAL = 0.1
+"""Seconds between two looks at a store."""
+
+LISTING_INTERVAL = 1.0
+"""Seconds between two looks for new runs."""
+
+HEARTBEAT = 15.0
+"""Seconds after which a silent stream says that it is there: proxies close others."""
+
+MOST_LISTENERS = 100
+
+live = APIRouter(tags=["live"])
+
+_STREAM: dict[int | str, dict[str, Any]] = {
+    200: {"content": {"text/event-stream": {"schema": {"type": "string"}}}, "description": "Server-sent events"},
+    503: {"description": "Too many listeners"},
+}
+
+
+class Pulse:
+    """How often each run of a store has changed: one look serves all who listen.
+
+    Args:
+        store: whose runs.
+    """
+
+    def __init__(self, store: RunStore) -> None:
+        self._store = store
+        self._looking = asyncio.Lock()
+        self._looked_at = -INTERVAL
+        self._changes: dict[str, int] = {}
+
+    async def changes_of(self, run_id: str) -> int:
+        """How often a run has changed, as of now or a moment ago; -1: it is gone."""
+        async with self._looking:
+            if time.monotonic() - self._looked_at >= INTERVAL / 2:
+                self._changes = await to_thread.run_sync(self._store.changes)
+                self._looked_at = time.monotonic()
+        return self._changes.get(run_id, -1)
+
+
+class Listeners:
+    """Counts the open streams, keeps the pulse of each store that somebody listens to, and ends all streams at once."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._pulses: dict[RunStore, Pulse] = {}
+        self._stopped = asyncio.Event()
+
+    def stop(self) -> None:
+        """Let every stream end: none would by itself, and a server that stops waits for them."""
+        self._stopped.set()
+
+    async def pause(self, seconds: float) -> bool:
+        """Wait; whether the streams go on."""
+        with contextlib.suppress(TimeoutError):
+            await asyncio.wait_for(self._stopped.wait(), seconds)
+        return not self._stopped.is_set()
+
+    def pulse(self, store: RunStore) -> Pulse:
+        """The pulse of a store."""
+        return self._pulses.setdefault(store, Pulse(store))
+
+    def stream(self, events: AsyncIterator[str]) -> StreamingResponse:
+        """An answer that ends when its reader goes.
+
+        Raises:
+            HTTPException: 503, there are too many already.
+        """
+        if self.count >= MOST_LISTENERS:
+            raise HTTPException(503, f"{MOST_LISTENERS} pages are open already; close some.")
+        return StreamingResponse(self._counted(events), media_type="text/event-stream")
+
+    async def _counted(self, events: AsyncIterator[str]) -> AsyncIterator[str]:
+        self.count += 1
+        try:
+            async for event in events:
+                yield event
+        finally:
+            self.count -= 1
+
+
+@live.get("/runs/{run_id}/events", responses=NOT_FOUND | _STREAM, response_class=StreamingResponse)
+async def run_events(
+    request: Request, found: TheRun, last_event_id: Annotated[str, Header(max_length=20)] = ""
+) -> StreamingResponse:
+    """A run's finished rounds and changes of phase, as they happen; first of all how it stands."""
+    listeners: Listeners = request.app.state.listeners
+    seen = int(last_event_id) if last_event_id.isdecimal() else -1
+    return listeners.stream(_of_run(listeners, found, request.app.state.catalogue, seen))
+
+
+@live.get("/events", responses=_STREAM, response_class=StreamingResponse)
+async def all_events(request: Request, runs: Runs) -> StreamingResponse:
+    """Runs that begin and end."""
+    listeners: Listeners = request.app.state.listeners
+    return listeners.stream(_of_all(listeners, runs))
+
+
+async def _of_run(listeners: Listeners, found: Found, runs: Catalogue, seen: int) -> AsyncIterator[str]:
+    pulse, run_id = listeners.pulse(found.store), found.run_id
+    changes, said_at = -1, time.monotonic()
+    while await listeners.pause(INTERVAL if changes >= 0 else 0.0):
+        try:
+            now = await pulse.changes_of(run_id)
+            if now != changes:
+                found = await to_thread.run_sync(find, runs, run_id)
+                event, seen = await to_thread.run_sync(_news, found, seen)
+                changes, said_at = now, time.monotonic()
+                yield event
+        except LedgerError:
+            pass  # the store is locked or away for a moment; the stream goes on when it is back
+        except HTTPException:
+            return
+        if time.monotonic() - said_at > HEARTBEAT:
+            said_at = time.monotonic()
+            yield ": still here\n\n"
+
+
+def _news(found: Found, seen: int) -> tuple[str, int]:
+    """What a run that has changed tells, and its newest round."""
+    run = presenting.detail(*found)
+    if run.last is None or run.last.round == seen:
+        return _event("run", {"run": run.model_dump(mode="json")}), seen
+    data = {"run": run.model_dump(mode="json"), "round": run.last.model_dump(mode="json")}
+    return _event("round", data, id=run.last.round), run.last.round
+
+
+async def _of_all(listeners: Listeners, runs: Catalogue) -> AsyncIterator[str]:
+    known: list[tuple[str, str]] | None = None
+    said_at = time.monotonic()
+    while await listeners.pause(0.0 if known is None else LISTING_INTERVAL):
+        listing = await to_thread.run_sync(runs.listing)
+        now = [(run.facts.run_id, str(run.status)) for run in listing.runs]
+        if now != known:
+            known, said_at = now, time.monotonic()
+            yield _event("runs", {"total": len(now)})
+        if time.monotonic() - said_at > HEARTBEAT:
+            said_at = time.monotonic()
+            yield ": still here\n\n"
+
+
+def _event(name: str, data: dict[str, Any], id: int | None = None) -> str:
+    numbered = "" if id is None else f"id: {id}\n"
+    return f"event: {name}\n{numbered}data: {json.dumps(data)}\n\n"

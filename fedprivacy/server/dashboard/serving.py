@@ -1,0 +1,181 @@
+"""Runs the dashboard: where it listens, who may look, and what the user is told."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import uvicorn
+
+from fedprivacy.server.dashboard.app import dashboard_app
+from fedprivacy.server.dashboard.catalogue import Catalogue
+from fedprivacy.server.dashboard.live import Listeners
+from fedprivacy.server.dashboard.security import Door, checked_token, is_loopback, new_token
+
+TOKEN = "FEDPRIVACY_DASHBOARD_TOKEN"
+"""Environment variable that holds the token: a command line is for everybody on the machine to read."""
+
+
+class ServingError(ValueError):
+    """An address, a certificate or a token with which the dashboard cannot be served."""
+
+
+@dataclass(frozen=True, slots=True)
+class Address:
+    """Where the dashboard listens.
+
+    Attributes:
+        host: name or address of an interface.
+        port: 0: any that is free.
+        certificate: TLS certificate chain, in PEM; None: no TLS.
+        key: its private key, in PEM.
+
+    Raises:
+        ServingError: a certificate without a key, or the other way round, or no such file.
+    """
+
+    host: str = "127.0.0.1"
+    port: int = 8050
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def __post_init__(self) -> None:
+        if (self.certificate is None) != (self.key is None):
+            raise ServingError("TLS needs both --tls-certificate and --tls-key; give both, or neither.")
+        for file in (self.certificate, self.key):
+            if file is not None and not file.is_file():
+                raise ServingError(f"'{file}' is no file; name one in PEM.")
+
+    @property
+    def public(self) -> bool:
+        """Whether other machines can reach it."""
+        return not is_loopback(self.host)
+
+    @property
+    def scheme(self) -> str:
+        """How it is asked."""
+        return "https" if self.certificate else "http"
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """What people need to know of a dashboard that is open.
+
+    Attributes:
+        url: of the page.
+        token: that was made for it; None: none is needed, or the user chose it.
+        locked: whether a token is needed.
+        in_clear: whether a token travels where others can read it.
+    """
+
+    url: str
+    token: str | None
+    locked: bool
+    in_clear: bool
+
+    def words(self, program: str, sources: Sequence[str]) -> str:
+        """The same as rich text.
+
+        Args:
+            program: how the user calls this program.
+            sources: what is shown.
+        """
+        lines = [f"Dashboard: [bold]{self.url}[/]  (Ctrl-C ends it)"]
+        if self.token:
+            lines.append(f"Other machines can reach it, so it asks for a token: [bold]{self.token}[/]")
+        elif self.locked:
+            lines.append(f"It asks for the token that {TOKEN} holds.")
+        if self.in_clear:
+            lines.append(
+                "[yellow]Without TLS, the token and all figures travel in clear[/]: give --tls-certificate and "
+                "--tls-key, or put a proxy with TLS before it."
+            )
+        if not sources:
+            lines.append(f"There is no run to show here yet. Next: {program} simulate --dashboard")
+        return "\n".join(lines)
+
+
+def serve(catalogue: Catalogue, address: Address, opened: Callable[[Opened], None]) -> None:
+    """Serve the dashboard until somebody stops it.
+
+    Args:
+        catalogue: whose runs are shown.
+        address: where to listen.
+        opened: told once the page can be opened.
+
+    Raises:
+        ServingError: the address is taken, or is none of this machine's.
+        TokenError: the token that the environment holds would protect nothing.
+    """
+    chosen = os.environ.get(TOKEN)
+    made = new_token() if address.public and not chosen else None
+    token = checked_token(chosen) if chosen else made
+    app = dashboard_app(catalogue, Door(token, secure=address.certificate is not None))
+    config = uvicorn.Config(
+        app,
+        host=address.host,
+        port=address.port,
+        ssl_certfile=address.certificate,
+        ssl_keyfile=address.key,
+        log_config=None,  # uvicorn's own would close every handler that the program has
+        log_level="warning",
+        access_log=False,
+        ws="none",
+        server_header=False,
+        timeout_graceful_shutdown=3,
+    )
+    try:
+        socket = config.bind_socket()
+    except SystemExit as refused:  # what uvicorn does with an address that it cannot have
+        raise ServingError(
+            f"--host {address.host} and --port {address.port} cannot be listened to; choose another port, or a host of "
+            "this machine."
+        ) from refused
+    url = f"{address.scheme}://{_in_url(address.host)}:{socket.getsockname()[1]}/"
+    page = Opened(url, made, token is not None, address.public and not address.certificate)
+    Server(config, app.state.listeners, lambda: opened(page)).run([socket])
+
+
+def end_with_stdin() -> None:
+    """End this process when its parent closes the pipe between them, or is gone."""
+
+    def wait() -> None:
+        sys.stdin.read()
+        signal.raise_signal(signal.SIGTERM)
+
+    threading.Thread(target=wait, daemon=True).start()
+
+
+class Server(uvicorn.Server):
+    """A server that says when it answers, and ends its streams when it ends.
+
+    Args:
+        config: of the server.
+        listeners: who listens to streams.
+        on_start: called when it answers.
+    """
+
+    def __init__(self, config: uvicorn.Config, listeners: Listeners, on_start: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._listeners = listeners
+        self._on_start = on_start
+
+    async def startup(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        """Start to listen."""
+        await super().startup(sockets)  # type: ignore[arg-type]
+        if self.started:
+            self._on_start()
+
+    async def shutdown(self, sockets: list[object] | None = None) -> None:  # type: ignore[override]
+        """Stop to listen."""
+        self._listeners.stop()
+        await super().shutdown(sockets)  # type: ignore[arg-type]
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host

@@ -1,0 +1,48 @@
+"""Trackers: programs outside this one that can be fed with a run's rounds. Each is an optional extra."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from fedprivacy.runs.configuration import ConfigError, names_in
+from fedprivacy.server.trackers.feeding import Feed
+from fedprivacy.server.trackers.mlflow import MlflowTracker
+from fedprivacy.server.trackers.protocol import Tracker
+from fedprivacy.server.trackers.tensorboard import TensorBoardTracker
+from fedprivacy.server.trackers.wandb import WandbTracker
+
+TRACKERS: dict[str, Callable[[], Tracker]] = {
+    "tensorboard": TensorBoardTracker,
+    "mlflow": MlflowTracker,
+    "wandb": WandbTracker,
+}
+"""What makes a tracker, by the name that the configuration and the extra have for it."""
+
+__all__ = ["TRACKERS", "Feed", "Tracker", "build_trackers"]
+
+
+def build_trackers(setting: str) -> dict[str, Tracker]:
+    """The trackers of the setting `trackers`, by name, with their libraries loaded.
+
+    Args:
+        setting: names separated by commas, as the configuration has checked them; empty: none.
+
+    Raises:
+        ConfigError: lists each whose library is not installed.
+    """
+    trackers: dict[str, Tracker] = {}
+    problems: list[str] = []
+    for name in names_in(setting):
+        try:
+            trackers[name] = TRACKERS[name]()
+        except ModuleNotFoundError as error:
+            problems.append(
+                f"trackers names '{name}', and this Python has no {error.name}; install 'fedprivacy[{name}]'."
+            )
+        except ImportError as error:
+            problems.append(
+                f"trackers names '{name}', which cannot be loaded ({error}); install 'fedprivacy[{name}]' again."
+            )
+    if problems:
+        raise ConfigError(problems)
+    return trackers

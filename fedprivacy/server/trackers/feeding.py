@@ -1,0 +1,132 @@
+"""Feeds trackers so that no run waits for one, or fails with it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections import deque
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Condition, Thread
+
+from fedprivacy.server.trackers.protocol import Tracker
+from fedprivacy.values.series import RoundPoint, RunFacts
+from fedprivacy.values.wording import count_text
+
+log = logging.getLogger("fedprivacy.server")
+
+PATIENCE = 30.0
+"""Seconds that the end of a run waits for its trackers."""
+
+MOST_WAITING = 1_000
+"""Rounds that wait for a slow tracker; of more, the oldest are dropped."""
+
+
+class Feed:
+    """Tells trackers of a run, each from a thread of its own.
+
+    A tracker that raises is left out from then on. Neither this nor a tracker that hangs concerns the others, the run,
+    or the end of the interpreter: it is said in the log, and the run's own files are complete.
+
+    Args:
+        trackers: by name.
+        most_waiting: rounds that are kept for each tracker that has not taken them yet.
+    """
+
+    def __init__(self, trackers: Mapping[str, Tracker], most_waiting: int = MOST_WAITING) -> None:
+        self._lines = [_Line(name, tracker, most_waiting) for name, tracker in trackers.items()]
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nobody to tell."""
+        return not self._lines
+
+    def begin(self, facts: RunFacts, folder: Path) -> None:
+        """A run begins, or goes on, whose files are in `folder`."""
+        for line in self._lines:
+            line.begin(facts, folder)
+
+    def record(self, point: RoundPoint) -> None:
+        """A round is finished. Returns at once."""
+        for line in self._lines:
+            line.record(point)
+
+    def end(self, status: str, patience: float = PATIENCE) -> None:
+        """The run is over. Returns when every tracker knows; after `patience` seconds, it says which do not."""
+        for line in self._lines:
+            line.end(status)
+        deadline = time.monotonic() + patience
+        for line in self._lines:
+            line.wait(deadline)
+
+
+class _Line:
+    """The rounds that wait for one tracker."""
+
+    def __init__(self, name: str, tracker: Tracker, most_waiting: int) -> None:
+        self._name, self._tracker = name, tracker
+        self._waiting: deque[RoundPoint] = deque(maxlen=most_waiting)
+        self._taking = False
+        self._dropped = 0
+        self._status: str | None = None
+        self._changed = Condition()
+        self._thread: Thread | None = None
+
+    def begin(self, facts: RunFacts, folder: Path) -> None:
+        self._thread = Thread(target=self._tell, args=(facts, folder), name=f"tracker {self._name}", daemon=True)
+        self._thread.start()
+
+    def record(self, point: RoundPoint) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            return
+        with self._changed:
+            full = len(self._waiting) == self._waiting.maxlen
+            self._dropped += full
+            self._waiting.append(point)
+            self._changed.notify()
+        if full and self._dropped == 1:
+            log.warning(
+                "Tracker %s is slow: %s wait for it. From now on, the oldest are dropped.",
+                self._name,
+                count_text(len(self._waiting), "round"),
+            )
+
+    def end(self, status: str) -> None:
+        with self._changed:
+            self._status = status
+            self._changed.notify()
+
+    def wait(self, deadline: float) -> None:
+        if self._thread is None:
+            return
+        self._thread.join(max(0.0, deadline - time.monotonic()))
+        with self._changed:
+            left = count_text(len(self._waiting) + self._taking, "round")
+        if self._thread.is_alive():
+            log.warning("Tracker %s does not answer: it lacks %s, and the end of the run.", self._name, left)
+        if self._dropped:
+            log.warning(
+                "Tracker %s was too slow: %s were dropped before it.", self._name, count_text(self._dropped, "round")
+            )
+
+    def _tell(self, facts: RunFacts, folder: Path) -> None:
+        """Tell the tracker everything, in order."""
+        try:
+            self._tracker.begin(facts, folder)
+            while isinstance(told := self._next(), RoundPoint):
+                self._tracker.record(told)
+            self._tracker.end(told)
+        except BaseException as error:  # a library's SystemExit would end this thread without a word
+            kind = type(error).__name__
+            log.warning("Tracker %s is left out of the rest of the run: %s: %s", self._name, kind, error)
+
+    def _next(self) -> RoundPoint | str:
+        """The round that has waited longest, as soon as there is one; the run's status when it is over."""
+        with self._changed:
+            self._taking = False
+            while not self._waiting:
+                if self._status is not None:
+                    return self._status
+                self._changed.wait()
+            self._taking = True
+            return self._waiting.popleft()

@@ -1,0 +1,56 @@
+"""Feeds TensorBoard, by event files in the run's folder: `tensorboard --logdir runs` shows all runs, also live ones."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedprivacy.server.trackers.public import guarantee, scalars, settings
+from fedprivacy.values.series import RoundPoint, RunFacts
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
+
+FOLDER = "tensorboard"
+"""Where the event files go, inside the run's folder."""
+
+_FLUSH_SECONDS = 1
+"""A round is on disk after this long. TensorBoard itself looks every five seconds."""
+
+
+class TensorBoardTracker:
+    """Writes a scalar for every number, and the settings and the status as text.
+
+    Raises:
+        ImportError: TensorBoard is not installed.
+    """
+
+    def __init__(self) -> None:
+        from torch.utils.tensorboard import SummaryWriter
+
+        self._open = SummaryWriter
+        self._writer: SummaryWriter | None = None
+
+    def begin(self, facts: RunFacts, folder: Path) -> None:
+        """Remember the run; its first round opens the file."""
+        self._folder = folder / FOLDER
+        self._settings = _table(settings(facts) | guarantee(facts))
+
+    def record(self, point: RoundPoint) -> None:
+        """Write a round. The first of a run that goes on replaces this and later rounds of the earlier file."""
+        if self._writer is None:
+            self._writer = self._open(str(self._folder), purge_step=point.round, flush_secs=_FLUSH_SECONDS)
+            self._writer.add_text("settings", self._settings, point.round)
+        for name, value in scalars(point).items():
+            self._writer.add_scalar(name, value, point.round)
+
+    def end(self, status: str) -> None:
+        """Write the status and close the file."""
+        if self._writer is not None:
+            self._writer.add_text("status", status)
+            self._writer.close()
+
+
+def _table(values: dict[str, float | str]) -> str:
+    """In Markdown, which TensorBoard shows."""
+    return "\n".join(["| setting | value |", "|---|---|", *(f"| {key} | {value} |" for key, value in values.items())])

@@ -1,0 +1,76 @@
+"""Adaptive clipping: the clipping norm follows a quantile of the gradients' norms (Andrew et al. 2021).
+
+The count of records within the clipping norm is released together with the sum of gradients, as one more coordinate of
+the same vector. One Poisson sample, one Gaussian noise, one event: charging the count as an event of its own would be
+wrong, for it shares its sample with the sum, and two separately subsampled mechanisms are not that.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedprivacy.gradients import Clipped
+from fedprivacy.values.events import CLIPPING_NORMS
+
+
+@dataclass(frozen=True, slots=True)
+class QuantileClipping:
+    """Moves the clipping norm C towards a quantile of the norms.
+
+    Formal guarantee: one record's part of `joined` has Euclidean norm at most `sensitivity(C)`. So a Gaussian mechanism
+    with that clipping norm releases sum and count for its one event. The next clipping norm is a post-processing.
+
+    Attributes:
+        quantile: the share of records that the clipping norm should not clip, in [0, 1].
+        learning_rate: how far log C moves when all records are on one side.
+        share: of the mechanism's privacy that goes to the count, in (0, 1): with noise multiplier sigma, the sum gets
+            noise as from sigma / sqrt(1 - share) and the count a standard deviation of sigma / (2 sqrt(share)).
+    """
+
+    quantile: float = 0.5
+    learning_rate: float = 0.2
+    share: float = 0.01
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.quantile <= 1.0:
+            raise ValueError(f"quantile is {self.quantile}; choose a number from 0 to 1.")
+        if not self.learning_rate > 0.0:
+            raise ValueError(f"learning_rate is {self.learning_rate}; choose a positive number.")
+        if not 0.0 < self.share < 1.0:
+            raise ValueError(f"share is {self.share}; choose a number between 0 and 1.")
+
+    def sensitivity(self, clipping_norm: float) -> float:
+        """Largest norm of one record's gradient, clipped to C, with its count."""
+        return clipping_norm / math.sqrt(1.0 - self.share)
+
+    def joined(self, clipped: Clipped, clipping_norm: float) -> Tensor:
+        """The sum of gradients clipped to C, and the centred count as one more coordinate, shape [d + 1].
+
+        A record counts 1/2 within the clipping norm and -1/2 beyond it, so that its share of the sensitivity is half of
+        what 0 and 1 would take.
+        """
+        centred = clipped.within(clipping_norm) - 0.5 * clipped.records
+        count = clipped.total.new_tensor([centred * self._weight(clipping_norm)])
+        return torch.cat([clipped.total, count])
+
+    def next_norm(self, noisy_count: float, clipping_norm: float, expected_batch_size: float) -> float:
+        """The clipping norm of the next step, within `CLIPPING_NORMS`.
+
+        Args:
+            noisy_count: the last coordinate of the released vector.
+            clipping_norm: C of this step.
+            expected_batch_size: public.
+        """
+        within = 0.5 + noisy_count / (self._weight(clipping_norm) * expected_batch_size)
+        moved = clipping_norm * math.exp(-self.learning_rate * (min(max(within, 0.0), 1.0) - self.quantile))
+        # The mechanism's own norm, `sensitivity`, must stay in range too.
+        low, high = CLIPPING_NORMS[0], CLIPPING_NORMS[1] / self.sensitivity(1.0)
+        return min(max(moved, low), high)
+
+    def _weight(self, clipping_norm: float) -> float:
+        """Of the count in the vector: C^2 + (weight / 2)^2 is the square of the sensitivity."""
+        return 2.0 * clipping_norm * math.sqrt(self.share / (1.0 - self.share))

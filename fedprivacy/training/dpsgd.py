@@ -1,0 +1,105 @@
+"""DP-SGD (Abadi et al. 2016): sample, clip, sum, add noise, step; returns parameters and what they cost."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedprivacy.gradients import GradientEngine, flat_parameters, trainable_parameters
+from fedprivacy.tasks.shard import Shard
+from fedprivacy.training.adaptive import QuantileClipping
+from fedprivacy.training.keystream import Keystream, Position
+from fedprivacy.training.mechanisms import SampledGaussianSum
+from fedprivacy.training.optimizers import Optimizer
+from fedprivacy.values.events import PoissonSampledGaussian
+
+
+@dataclass(frozen=True, slots=True)
+class PrivateUpdate:
+    """What DP-SGD releases: parameters after the last local step, and the events that produced them.
+
+    Formal guarantee: given the starting point, `parameters` and `clipping_norm` are a post-processing of `steps`
+    adaptive releases of `event`. Nothing else in this object depends on the shard.
+
+    Attributes:
+        parameters: the trained ones, by name.
+        event: of each release.
+        steps: how many releases there were.
+        clipping_norm: that the next step would have: another one only with adaptive clipping.
+    """
+
+    parameters: dict[str, Tensor]
+    event: PoissonSampledGaussian
+    steps: int
+    clipping_norm: float
+
+
+@dataclass(frozen=True, slots=True)
+class DPSGD:
+    """Local training with record-level differential privacy.
+
+    Attributes:
+        mechanism: samples, and adds noise once for each local step.
+        expected_batch_size: the public divisor of the noisy sum: sampling rate times *public* shard size. The number
+            of records that really joined is private and divides nothing.
+        optimizer: moves the parameters by the noisy mean gradients: post-processing.
+        proximal_mu: FedProx's pull towards the global model (Li et al. 2020), added after the noise: post-processing.
+        adaptive: moves the clipping norm from step to step, starting from the mechanism's; None: it stays.
+    """
+
+    mechanism: SampledGaussianSum
+    expected_batch_size: float
+    optimizer: Optimizer
+    proximal_mu: float = 0.0
+    adaptive: QuantileClipping | None = None
+
+    def train(
+        self, engine: GradientEngine, shard: Shard, *, steps: int, round: int, keystream: Keystream
+    ) -> PrivateUpdate:
+        """Take `steps` local steps from the model's present parameters; the model is changed in place.
+
+        Args:
+            engine: computes the clipped sums; its model is the starting point, and its trainable parameters move.
+            shard: the client's records, on the model's device.
+            steps: local steps, >= 1.
+            round: the round, which names the randomness.
+            keystream: the client's randomness.
+        """
+        start = flat_parameters(engine.model)
+        position, norm = start.clone(), self.mechanism.clipping_norm
+        _follow(engine.model, position)
+        move = self.optimizer.start(position)
+        for step in range(1, steps + 1):
+            noisy_sum, norm = self._release(engine, shard, norm, keystream, Position(round, step))
+            gradient = noisy_sum.div_(self.expected_batch_size).to(position.dtype)
+            if self.proximal_mu:
+                gradient.add_(position - start, alpha=self.proximal_mu)
+            move(gradient)
+        parameters = {name: p.clone() for name, p in trainable_parameters(engine.model).items()}
+        return PrivateUpdate(parameters, self.mechanism.event, steps, norm)
+
+    def _release(
+        self, engine: GradientEngine, shard: Shard, norm: float, keystream: Keystream, position: Position
+    ) -> tuple[Tensor, float]:
+        """One release of the mechanism with clipping norm C: the noisy sum, and the clipping norm of the next step."""
+        adaptive = self.adaptive
+
+        def clipped_sum(sample: NDArray[np.intp], _: float) -> Tensor:
+            rows = torch.from_numpy(sample).to(shard.inputs.device)
+            clipped = engine.clip(shard.inputs[rows], shard.targets[rows], norm)
+            return clipped.total if adaptive is None else adaptive.joined(clipped, norm)
+
+        if adaptive is None:
+            return self.mechanism.release(clipped_sum, len(shard), keystream, position), norm
+        mechanism = replace(self.mechanism, clipping_norm=adaptive.sensitivity(norm))
+        released = mechanism.release(clipped_sum, len(shard), keystream, position)
+        return released[:-1], adaptive.next_norm(float(released[-1]), norm, self.expected_batch_size)
+
+
+def _follow(model: nn.Module, position: Tensor) -> None:
+    """Make the trainable parameters views of `position`: what moves it moves them."""
+    torch.nn.utils.vector_to_parameters(position, [p for p in model.parameters() if p.requires_grad])

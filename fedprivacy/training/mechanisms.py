@@ -1,0 +1,77 @@
+"""Mechanisms: each adds its noise and states its event, in one place.
+
+The sampling rate and the noise multiplier live in the event that the mechanism is built from. The mechanism samples
+and adds noise with exactly those numbers, so what is accounted is what was executed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedprivacy.training.keystream import Keystream, Position, Purpose
+from fedprivacy.training.noise import LATTICE_ALLOWANCE, add_lattice_noise, lattice_step
+from fedprivacy.training.sampling import poisson_sample
+from fedprivacy.values.events import CLIPPING_NORMS, PoissonSampledGaussian
+
+SUM_ALLOWANCE = 2.0**-10 + 2.0**-12 + 2.0**-13
+"""By how much computing a clipped sum may move those of neighbouring shards apart, in clipping norms."""
+
+ROUNDING_ALLOWANCE = SUM_ALLOWANCE + LATTICE_ALLOWANCE
+"""By how much the sensitivity may exceed the clipping norm, relative; the noise is scaled up to cover it."""
+
+ClippedSum = Callable[[NDArray[np.intp], float], torch.Tensor]
+"""(indices of the sampled records, in random order, C) -> sum of their vectors, each of norm at most C, shape [d]."""
+
+
+@dataclass(frozen=True, slots=True)
+class SampledGaussianSum:
+    """The noisy sum of clipped vectors over a Poisson sample of the records.
+
+    Formal guarantee: one release is dominated by `event` if the callable given to `release` keeps this promise: for
+    every list of indices, if the one at any place is taken out and the last one put into its place, or if its vector
+    becomes zero, the sum changes by a vector of norm at most C (1 + `SUM_ALLOWANCE`).
+
+    Proof. The list is the sample in uniformly random order. Take a record out of the shard. Where it was sampled, put
+    the last of the list into its place: that is a uniformly random order of the others. So the releases of the two
+    shards are mixtures, with the same weights, of Gaussians around pairs of sums that differ by at most
+    C (1 + `SUM_ALLOWANCE`), and on the lattice by C `LATTICE_ALLOWANCE` more; the noise is scaled to that. A mixture of
+    pairs costs no more than the costliest pair (the hockey-stick divergence is jointly convex).
+
+    Why so: computing a sum of n vectors rounds each block of the sum. In a fixed order one record less would shift all
+    later ones, and so the rounding of n / 128 blocks; here only two blocks change (`fedprivacy.gradients.summing`).
+
+    Attributes:
+        event: sampling rate, noise multiplier and relation: what one release costs.
+        clipping_norm: C, the largest Euclidean norm of one record's vector, within `CLIPPING_NORMS`.
+    """
+
+    event: PoissonSampledGaussian
+    clipping_norm: float
+
+    def __post_init__(self) -> None:
+        low, high = CLIPPING_NORMS
+        if not low <= self.clipping_norm <= high:
+            raise ValueError(f"clipping_norm is {self.clipping_norm}; choose a number from {low:g} to {high:g}.")
+
+    def release(self, clipped_sum: ClippedSum, records: int, keystream: Keystream, position: Position) -> torch.Tensor:
+        """Sample, sum, add noise once. An empty sample is released like any other.
+
+        Args:
+            clipped_sum: sums the sampled records' clipped vectors, in the order in which it is given their indices.
+            records: number of records in the shard.
+            keystream: the client's randomness.
+            position: round and local step; never the same twice under one secret key.
+
+        Returns:
+            The noisy sum, shape [d], float32, on the device of the clipped sum: whole steps of the public lattice.
+        """
+        sample = poisson_sample(self.event.sampling_rate, records, keystream, position)
+        total = clipped_sum(sample, self.clipping_norm)
+        step = lattice_step(self.clipping_norm, total.numel())
+        scale = self.event.noise_multiplier * self.clipping_norm * (1.0 + ROUNDING_ALLOWANCE)
+        return add_lattice_noise(total, scale, step, keystream.reader(Purpose.NOISE, position), torch.float32)

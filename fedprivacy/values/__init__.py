@@ -1,0 +1,1 @@
+"""What every part speaks of: events, budgets, rounds, series. Plain data, no engine."""

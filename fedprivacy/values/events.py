@@ -1,0 +1,291 @@
+"""Events: what a mechanism did, as data.
+
+An event holds the parameters of a mechanism *as executed* and nothing else. The object that adds the noise states
+its event (`fedprivacy.training.mechanisms`), accountants compose events (`fedprivacy.accounting`), the ledger stores
+them, and grants and receipts carry them. There is no second place where the sampling rate or the noise multiplier is
+written.
+
+>>> event = PoissonSampledGaussian(sampling_rate=0.1, noise_multiplier=1.2)
+>>> history = {event: 400}  # 400 local steps
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+
+class NeighbouringRelation(enum.StrEnum):
+    """Which two shards the guarantee compares.
+
+    `ADD_OR_REMOVE_ONE`: one shard has one record more than the other; the number of records is private.
+    `ZERO_OUT`: one record is replaced by a null record that contributes nothing; the number of records is public.
+    `REPLACE_ONE`: one record is replaced by another; the number of records is public.
+    """
+
+    ADD_OR_REMOVE_ONE = "add-or-remove-one"
+    ZERO_OUT = "zero-out"
+    REPLACE_ONE = "replace-one"
+
+
+CLIPPING_NORMS = (1e-6, 1e6)
+"""Smallest and largest clipping norm: beyond them float32 gradients could no longer be clipped exactly."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class PoissonSampledGaussian:
+    """One release of a Gaussian sum over a Poisson sample of the records.
+
+    Every record joins independently with probability `sampling_rate` q; the joined records' vectors, each of Euclidean
+    norm at most C, are summed; every coordinate receives Gaussian noise of standard deviation `noise_multiplier` * C.
+
+    Formal guarantee (Mironov, Talwar, Zhang 2019; Zhu, Dong, Wang 2022): under the first two relations the release is
+    dominated in each direction by the pair (N(0, s^2), (1 - q) N(0, s^2) + q N(1, s^2)) with s = `noise_multiplier`.
+    Both relations therefore cost the same; they are kept apart because they promise different things. Replacing a
+    record moves the sum by up to 2 C: without sampling, the pair is (N(0, s^2), N(2, s^2)).
+
+    Attributes:
+        sampling_rate: q, in (0, 1]; 1 under `REPLACE_ONE`.
+        noise_multiplier: sigma, standard deviation of the noise in units of the clipping norm, > 0 and finite.
+        relation: the neighbouring relation that the guarantee is stated for.
+    """
+
+    sampling_rate: float
+    noise_multiplier: float
+    relation: NeighbouringRelation = NeighbouringRelation.ADD_OR_REMOVE_ONE
+
+    def __post_init__(self) -> None:
+        _check_rate(self.sampling_rate)
+        _check_noise(self.noise_multiplier)
+        if self.relation is NeighbouringRelation.REPLACE_ONE and self.sampling_rate < 1.0:
+            raise ValueError(
+                f"the relation is {self.relation} and sampling_rate is {self.sampling_rate}; no tight guarantee is "
+                "known for Poisson samples under it: use FixedSizeSampledGaussian, sampling_rate 1, or zero-out."
+            )
+
+    @property
+    def sensitivity(self) -> float:
+        """How far one record moves the sum, in units of the clipping norm."""
+        return _sensitivity(self.relation)
+
+    def __str__(self) -> str:
+        return f"sampling rate {self.sampling_rate!r}, noise multiplier {self.noise_multiplier!r} ({self.relation})"
+
+
+@dataclass(frozen=True, slots=True)
+class PoissonSampledLaplace:
+    """One release of a sum of numbers over a Poisson sample of the records, with Laplace noise.
+
+    Every record joins independently with probability `sampling_rate` q; the joined records' numbers, each of absolute
+    value at most C, are summed; the sum receives Laplace noise of scale `noise_multiplier` * C. With q = 1 this is the
+    Laplace mechanism (Dwork, McSherry, Nissim, Smith 2006).
+
+    Formal guarantee (Zhu, Dong, Wang 2022, arXiv 2106.08567): under the first two relations the release is dominated in
+    each direction by the pair (Lap(0, b), (1 - q) Lap(0, b) + q Lap(1, b)) with b = `noise_multiplier`. Replacing a
+    record moves the sum by up to 2 C: without sampling, the pair is (Lap(0, b), Lap(2, b)).
+
+    Attributes:
+        sampling_rate: q, in (0, 1]; 1 under `REPLACE_ONE`.
+        noise_multiplier: b, scale of the noise in units of the bound C, > 0 and finite; its deviation is sqrt(2) b.
+        relation: the neighbouring relation that the guarantee is stated for.
+    """
+
+    sampling_rate: float
+    noise_multiplier: float
+    relation: NeighbouringRelation = NeighbouringRelation.ADD_OR_REMOVE_ONE
+
+    def __post_init__(self) -> None:
+        _check_rate(self.sampling_rate)
+        _check_noise(self.noise_multiplier)
+        if self.relation is NeighbouringRelation.REPLACE_ONE and self.sampling_rate < 1.0:
+            raise ValueError(
+                f"the relation is {self.relation} and sampling_rate is {self.sampling_rate}; no tight guarantee is "
+                "known for Poisson samples under it: use sampling_rate 1, or zero-out."
+            )
+
+    @property
+    def sensitivity(self) -> float:
+        """How far one record moves the sum, in units of the bound on a number."""
+        return _sensitivity(self.relation)
+
+    def __str__(self) -> str:
+        return (
+            f"Laplace, sampling rate {self.sampling_rate!r}, noise multiplier {self.noise_multiplier!r} "
+            f"({self.relation})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class RandomizedResponse:
+    """One answer about one record: its category, or one drawn uniformly from all of them.
+
+    With probability `uniform_probability` f the answer is drawn uniformly from the k categories (the true one among
+    them), otherwise it is true (Warner 1965; Kairouz, Bonawitz, Ramage 2016, arXiv 1602.07387). The truth is told with
+    probability 1 - f + f / k altogether, and every other category with f / k.
+
+    Formal guarantee: the release itself is the pair; for two records of different categories, P puts 1 - f + f / k, f /
+    k, f / k ... on the categories, and Q the same with the first two exchanged. It is log(1 + k (1 - f) /
+    f)-differentially private.
+
+    Attributes:
+        categories: k, at least 2.
+        uniform_probability: f, in (0, 1] (at least 1e-300); dp_accounting's `noise_parameter`.
+        relation: `REPLACE_ONE`, the only one under which a record that answers always answers.
+    """
+
+    categories: int
+    uniform_probability: float
+    relation: NeighbouringRelation = NeighbouringRelation.REPLACE_ONE
+
+    def __post_init__(self) -> None:
+        _check_integer("categories", self.categories, 2)
+        if not 1e-300 <= self.uniform_probability <= 1.0:
+            raise ValueError(f"uniform_probability is {self.uniform_probability}; choose a probability in (0, 1].")
+        _check_relation(self, NeighbouringRelation.REPLACE_ONE)
+
+    def __str__(self) -> str:
+        return (
+            f"randomised response, {self.categories} categories, uniform probability {self.uniform_probability!r} "
+            f"({self.relation})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class FixedSizeSampledGaussian:
+    """One release of a Gaussian sum over a sample of fixed size, drawn without replacement.
+
+    A subset of `sample_size` of the `records` records is drawn uniformly; its vectors, each of Euclidean norm at most
+    C, are summed; every coordinate receives Gaussian noise of standard deviation `noise_multiplier` * C.
+
+    Formal guarantee (Zhu, Dong, Wang 2022, arXiv 2106.08567, Theorem 11; Balle, Barthe, Gaboardi 2018). Let P = N(2,
+    s^2), Q = N(0, s^2), s = `noise_multiplier` and g = `sample_size` / `records`. Between shards that differ in one
+    record, the hockey-stick divergence of order a is at most that of ((1 - g) Q + g P, Q) for a >= 1, and at most that
+    of (P, (1 - g) P + g Q) for a < 1. Both directions have the same bound.
+
+    Attributes:
+        sample_size: records in a sample, at least 1.
+        records: records of the shard, at least `sample_size`.
+        noise_multiplier: sigma, standard deviation of the noise in units of the clipping norm, > 0 and finite.
+        relation: `REPLACE_ONE`: under the others, the number of records would not be public.
+    """
+
+    sample_size: int
+    records: int
+    noise_multiplier: float
+    relation: NeighbouringRelation = NeighbouringRelation.REPLACE_ONE
+
+    def __post_init__(self) -> None:
+        _check_integer("sample_size", self.sample_size, 1)
+        _check_integer("records", self.records, self.sample_size)
+        _check_noise(self.noise_multiplier)
+        _check_relation(self, NeighbouringRelation.REPLACE_ONE)
+
+    @property
+    def sampling_rate(self) -> float:
+        """g, the share of the records that is sampled."""
+        return self.sample_size / self.records
+
+    @property
+    def sensitivity(self) -> float:
+        """How far one record moves the sum, in units of the clipping norm."""
+        return _sensitivity(self.relation)
+
+    def __str__(self) -> str:
+        return (
+            f"samples of {self.sample_size} out of {self.records} records, noise multiplier {self.noise_multiplier!r} "
+            f"({self.relation})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TruncatedPoissonSampledGaussian:
+    """One release of a Gaussian sum over a Poisson sample that is cut down to a largest size.
+
+    As `PoissonSampledGaussian`, but of a sample of more than `largest_sample` records only as many are summed,
+    whichever are chosen: what static shapes of accelerators ask for.
+
+    Formal guarantee (Chua et al. 2024, arXiv 2411.04205): let psi = Pr[Binomial(records, q) > `largest_sample`]. The
+    release is within total variation psi of the one that is not cut down, whose pair is that of
+    `PoissonSampledGaussian`. Where T such releases without the cut are (epsilon, delta)-differentially private, T with
+    it are (epsilon, delta + (1 + e^epsilon) T psi)-differentially private.
+
+    Attributes:
+        sampling_rate: q, in (0, 1].
+        noise_multiplier: sigma, standard deviation of the noise in units of the clipping norm, > 0 and finite.
+        records: records of the shard, at least 1.
+        largest_sample: most records in a sample, at least 1.
+        relation: `ZERO_OUT`: under the others, the number of records, hence psi, would differ or the cost would double.
+    """
+
+    sampling_rate: float
+    noise_multiplier: float
+    records: int
+    largest_sample: int
+    relation: NeighbouringRelation = NeighbouringRelation.ZERO_OUT
+
+    def __post_init__(self) -> None:
+        _check_rate(self.sampling_rate)
+        _check_noise(self.noise_multiplier)
+        _check_integer("records", self.records, 1)
+        _check_integer("largest_sample", self.largest_sample, 1)
+        _check_relation(self, NeighbouringRelation.ZERO_OUT)
+
+    @property
+    def untruncated(self) -> PoissonSampledGaussian:
+        """The release whose samples are not cut down."""
+        return PoissonSampledGaussian(self.sampling_rate, self.noise_multiplier, self.relation)
+
+    def __str__(self) -> str:
+        return (
+            f"sampling rate {self.sampling_rate!r} of {self.records} records, at most {self.largest_sample}, noise "
+            f"multiplier {self.noise_multiplier!r} ({self.relation})"
+        )
+
+
+Event = (
+    PoissonSampledGaussian
+    | PoissonSampledLaplace
+    | RandomizedResponse
+    | FixedSizeSampledGaussian
+    | TruncatedPoissonSampledGaussian
+)
+"""Every event that an accountant may meet."""
+
+History = (
+    Mapping[Event, int]
+    | Mapping[PoissonSampledGaussian, int]
+    | Mapping[PoissonSampledLaplace, int]
+    | Mapping[RandomizedResponse, int]
+    | Mapping[FixedSizeSampledGaussian, int]
+    | Mapping[TruncatedPoissonSampledGaussian, int]
+)
+"""How often each event was executed. Order does not matter to composition, so none is kept."""
+
+Claims = Mapping[tuple[str, PoissonSampledGaussian], int]
+"""Steps by run and event: what somebody says that it executed."""
+
+
+def _sensitivity(relation: NeighbouringRelation) -> float:
+    return 2.0 if relation is NeighbouringRelation.REPLACE_ONE else 1.0
+
+
+def _check_rate(sampling_rate: float) -> None:
+    if not 0.0 < sampling_rate <= 1.0:
+        raise ValueError(f"sampling_rate is {sampling_rate}; choose a probability in (0, 1].")
+
+
+def _check_noise(noise_multiplier: float) -> None:
+    if not (noise_multiplier > 0.0 and math.isfinite(noise_multiplier)):
+        raise ValueError(f"noise_multiplier is {noise_multiplier}; choose a positive, finite number.")
+
+
+def _check_integer(name: str, value: int, least: int) -> None:
+    if not isinstance(value, int) or value < least:
+        raise ValueError(f"{name} is {value!r}; choose an integer of at least {least}.")
+
+
+def _check_relation(event: Event, relation: NeighbouringRelation) -> None:
+    if event.relation is not relation:
+        raise ValueError(f"the relation of {type(event).__name__} is {event.relation}; it holds for {relation} alone.")

@@ -1,5 +1,0 @@
-"""Turns a run into what people look at: files, the run store that pages read, trackers."""
-
-from server.recorder.recorder import Recorder, read_model
-
-__all__ = ["Recorder", "read_model"]

@@ -1,0 +1,33 @@
+"""The command line, as tests use it."""
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+
+from typer.testing import CliRunner
+
+from fedprivacy.commands.app import app
+
+ENVIRONMENT = os.environ | {"COLUMNS": "120", "NO_COLOR": "1"}
+
+
+def fedprivacy(*arguments, cwd, code=0):
+    """Run the command line in this process, which has loaded everything already, and return what it printed."""
+    with contextlib.chdir(cwd):
+        run = CliRunner().invoke(app, arguments, env={"COLUMNS": "120", "NO_COLOR": "1"})
+    assert run.exit_code == code, run.output
+    return run
+
+
+def started(*arguments, cwd, code=0):
+    """Run the command line as a user does, in a process of its own, and return what it printed."""
+    command = [sys.executable, "-m", "fedprivacy", *arguments]
+    run = subprocess.run(command, cwd=cwd, capture_output=True, text=True, env=ENVIRONMENT, check=False)
+    assert run.returncode == code, run.stderr
+    return run
+
+
+def summary(*arguments, cwd, run=fedprivacy):
+    return json.loads(run("simulate", "--json", *arguments, cwd=cwd).stdout)

@@ -1,0 +1,428 @@
+"""`fedprivacy epsilon` and `fedprivacy sigma`, from the command line, as a user types them."""
+
+import json
+import math
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import get_args
+from xml.etree import ElementTree
+
+import pytest
+from typer.testing import CliRunner
+
+from fedprivacy import PoissonSampledGaussian
+from fedprivacy.accounting import composition, gdp, pld, rdp
+from fedprivacy.accounting.named import MECHANISMS
+from fedprivacy.commands.app import app
+from fedprivacy.values.events import (
+    Event,
+    FixedSizeSampledGaussian,
+    PoissonSampledLaplace,
+    RandomizedResponse,
+    TruncatedPoissonSampledGaussian,
+)
+
+ROOT = Path(__file__).parents[2]
+HOW_TO = ROOT / "docs" / "how-to" / "epsilon.md"
+
+EVENT = PoissonSampledGaussian(sampling_rate=0.01, noise_multiplier=1.0)
+TYPED = ["--sampling-rate", "0.01", "--noise-multiplier", "1", "--steps", "1000"]
+ASKED = ["epsilon", *TYPED, "--delta", "1e-5"]
+WANTED = ["sigma", "--sampling-rate", "0.01", "--steps", "1000", "--delta", "1e-5"]
+TRAINING = {"sampling_rate": 0.01, "noise_multiplier": 1.0, "steps": 1000}
+
+
+@pytest.fixture
+def run(tmp_path, monkeypatch):
+    """A command in an empty folder: (exit code, output, errors)."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.setattr(sys, "argv", ["fedprivacy"])
+
+    def invoke(*arguments, stdin=None):
+        result = CliRunner().invoke(app, [str(argument) for argument in arguments], input=stdin)
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result.exit_code, result.stdout, result.stderr
+
+    return invoke
+
+
+def answer(run, *arguments, stdin=None):
+    code, printed, errors = run(*arguments, "--json", stdin=stdin)
+    assert (code, errors) == (0, "")
+    return json.loads(printed, parse_constant=pytest.fail)
+
+
+def written(tmp_path, entries, name="history.json"):
+    (tmp_path / name).write_text(entries if isinstance(entries, str) else json.dumps(entries))
+    return name
+
+
+def test_epsilon_is_the_guarantee_with_its_delta_and_relation(run):
+    assert answer(run, *ASKED) == {
+        "epsilon": {"pld": pld.epsilon({EVENT: 1000}, 1e-5)},
+        "delta": 1e-5,
+        "relation": "add-or-remove-one",
+        "notes": {},
+    }
+    assert answer(run, *ASKED, "--relation", "zero-out")["relation"] == "zero-out"
+
+
+def test_each_accountant_can_be_asked_alone_or_all_at_once(run):
+    functions = {
+        "pld": pld.epsilon,
+        "rdp": rdp.epsilon,
+        "gdp": gdp.epsilon,
+        "advanced": composition.advanced,
+        "basic": composition.basic,
+    }
+    expected = {name: function({EVENT: 1000}, 1e-5) for name, function in functions.items()}
+    assert len(set(expected.values())) == len(expected)
+    assert answer(run, *ASKED, "--accountant", "all")["epsilon"] == expected
+    for name, epsilon in expected.items():
+        assert answer(run, *ASKED, "--accountant", name)["epsilon"] == {name: epsilon}
+
+
+def test_people_read_the_answer_first_then_what_it_means(run):
+    code, printed, _ = run(*ASKED)
+    assert code == 0
+    lines = printed.splitlines()
+    assert lines[0] == "epsilon 1.83 at delta 1e-5"
+    assert max(map(len, lines)) <= 80
+    for words in (
+        "1,000 steps at sampling rate 0.01, noise multiplier 1",
+        "the server, which sees the noisy result of every step",
+        "whether one record is there (add-or-remove-one relation)",
+        "PLD, a guarantee: the true epsilon is at most this",
+    ):
+        assert words in printed, words
+    assert "one record against none in its place; how many there are is" in run(*ASKED, "--relation", "zero-out")[1]
+
+
+def test_the_table_says_what_each_number_is_worth(run):
+    rows = {line.split()[0]: line for line in run(*ASKED, "--accountant", "all")[1].splitlines() if line.strip()}
+    assert "1.83" in rows["PLD"] and "guarantee:" in rows["PLD"]
+    for name in ("RDP", "advanced", "basic"):
+        assert "bound:" in rows[name]
+    assert "approximation:" in rows["GDP"] and "may be larger" in rows["GDP"]
+
+
+def test_an_approximation_is_never_shown_as_a_bound(run):
+    printed = run(*ASKED, "--accountant", "gdp")[1]
+    assert printed.startswith("epsilon about ") and "no bound" in printed
+
+
+@pytest.mark.parametrize("arguments", [ASKED, [*ASKED, "--relation", "zero-out"], [*WANTED, "--epsilon", "1"]])
+def test_the_next_command_can_be_copied_and_works(run, tmp_path, arguments):
+    code, printed, _ = run(*arguments)
+    _, command, *options = shlex.split(printed.splitlines()[-1])
+    assert code == 0 and command in {"epsilon", "sigma"}
+    assert run(command, *options)[0] == 0
+    relation = "zero-out" if "zero-out" in arguments else "add-or-remove-one"
+    assert answer(run, command, *options)["relation"] == relation
+
+
+def test_a_history_composes_what_a_file_lists(run, tmp_path):
+    other = {"mechanism": "poisson-sampled-gaussian", "sampling_rate": 0.02, "noise_multiplier": 2, "steps": 50}
+    name = written(tmp_path, [TRAINING, other, TRAINING])
+    expected = pld.epsilon({EVENT: 2000, PoissonSampledGaussian(0.02, 2.0): 50}, 1e-5)
+    asked = ["epsilon", "--delta", "1e-5", "--history"]
+    assert answer(run, *asked, name)["epsilon"] == {"pld": expected}
+    assert answer(run, *asked, "-", stdin=Path(name).read_text())["epsilon"] == {"pld": expected}
+    assert "50 steps at sampling rate 0.02, noise multiplier 2" in run(*asked, name)[1]
+    assert f"--past {name}" in run(*asked, name)[1]
+
+
+def test_every_mechanism_can_be_in_a_history(run, tmp_path):
+    entries = [
+        {"mechanism": "poisson-sampled-laplace", "sampling_rate": 0.1, "noise_multiplier": 3, "steps": 2},
+        {"mechanism": "randomized-response", "categories": 4, "uniform_probability": 0.5, "steps": 1},
+        {
+            "mechanism": "fixed-size-sampled-gaussian",
+            "sample_size": 10,
+            "records": 1000,
+            "noise_multiplier": 1.5,
+            "steps": 100,
+        },
+        {
+            "mechanism": "truncated-poisson-sampled-gaussian",
+            "sampling_rate": 0.01,
+            "noise_multiplier": 1,
+            "records": 1000,
+            "largest_sample": 60,
+            "steps": 100,
+        },
+    ]
+    events = [
+        PoissonSampledLaplace(0.1, 3.0),
+        RandomizedResponse(4, 0.5),
+        FixedSizeSampledGaussian(10, 1000, 1.5),
+        TruncatedPoissonSampledGaussian(0.01, 1.0, 1000, 60),
+    ]
+    assert {entry["mechanism"] for entry in entries} == MECHANISMS.keys() - {"poisson-sampled-gaussian"}
+    for entry, event in zip(entries, events, strict=True):
+        asked = ["epsilon", "--delta", "1e-5", "--history", written(tmp_path, [entry])]
+        found = answer(run, *asked)
+        assert found["epsilon"] == {"pld": pld.epsilon({event: entry["steps"]}, 1e-5)}
+        assert found["relation"] == event.relation
+        printed = run(*asked)[1]
+        assert f"of {entry['mechanism']} at " in printed and "--accountant all" in printed
+        everyone = answer(run, *asked, "--accountant", "all")
+        assert everyone["epsilon"]["gdp"] is None and everyone["notes"]["gdp"].startswith("does not apply: ")
+        assert "does not apply to these mechanisms" in run(*asked, "--accountant", "all")[1]
+        mistaken(run(*asked, "--accountant", "gdp"), ["accountant is gdp, which does not apply: "])
+
+
+def test_a_history_has_the_relation_that_it_states_or_is_given(run, tmp_path):
+    asked = ["epsilon", "--delta", "1e-5", "--history"]
+    stated = written(tmp_path, [TRAINING | {"relation": "zero-out"}])
+    assert answer(run, *asked, stated)["relation"] == "zero-out"
+    assert answer(run, *asked, stated, "--relation", "zero-out")["relation"] == "zero-out"
+    silent = written(tmp_path, [TRAINING])
+    assert answer(run, *asked, silent, "--relation", "zero-out")["relation"] == "zero-out"
+    assert answer(run, *asked, silent)["relation"] == "add-or-remove-one"
+
+
+def test_an_empty_history_costs_nothing(run, tmp_path):
+    name = written(tmp_path, [])
+    assert answer(run, "epsilon", "--delta", "1e-5", "--history", name)["epsilon"] == {"pld": 0.0}
+    assert run("epsilon", "--delta", "1e-5", "--history", name)[1].startswith("epsilon 0.00 at")
+    mistaken(run("epsilon", "--history", name), ["delta is not set"])
+
+
+def test_an_infinite_epsilon_is_null_with_a_note(run):
+    hopeless = ["epsilon", "--sampling-rate", "1", "--noise-multiplier", "1e-200", "--steps", "1", "--delta", "1e-5"]
+    found = answer(run, *hopeless)
+    assert found["epsilon"] == {"pld": None} and found["notes"]["pld"].startswith("infinite")
+    assert run(*hopeless)[1].startswith("no finite epsilon at delta 1e-5")
+
+
+def test_many_trainings_are_not_all_listed(run, tmp_path):
+    name = written(tmp_path, [TRAINING | {"steps": steps} for steps in range(1, 11)])
+    printed = run("epsilon", "--delta", "1e-5", "--history", name)[1]
+    assert "6 steps at" in printed and "7 steps at" not in printed and "and 4 more" in printed
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--steps", "10"], ["sampling-rate is not set", "noise-multiplier is not set", "delta is not set"]),
+        (TYPED, ["delta is not set; add it, for example --delta 1e-5."]),
+        ([*TYPED, "--delta", "1e-5", "--history", "h.json"], ["history is 'h.json', and sampling-rate, noise-mult"]),
+        ([*TYPED, "--delta", "0"], ["delta is 0.0; choose a probability in (0, 1)"]),
+        ([*TYPED, "--delta", "nan"], ["delta is nan; choose"]),
+        ([*TYPED, "--delta", "1e-5", "--sampling-rate", "1.5"], ["sampling_rate is 1.5; choose a probability"]),
+        ([*TYPED, "--delta", "1e-5", "--noise-multiplier", "0"], ["noise_multiplier is 0.0; choose a positive"]),
+        ([*TYPED, "--delta", "1e-5", "--steps", "0"], ["steps is 0; choose an integer from 1 to 2147483647."]),
+        ([*TYPED, "--delta", "1e-5", "--steps", "2147483648"], ["steps is 2147483648; choose"]),
+        ([*TYPED, "--delta", "1e-5", "--accountant", "moments"], ["accountant is 'moments'; choose one of pld, rdp"]),
+        (["--delta", "1e-5", "--history", "nowhere.json"], ["nowhere.json cannot be read (No such file"]),
+        ([*TYPED, "--delta", "1e-5", "--plot", "e.pdf"], ["plot is 'e.pdf'; choose a name that ends in one of .svg"]),
+        ([*TYPED, "--delta", "1e-5", "--plot", "no/e.svg"], ["plot is 'no/e.svg', which cannot be written (No such"]),
+    ],
+)
+def test_a_mistake_is_one_plain_line(run, arguments, words):
+    mistaken(run("epsilon", *arguments), words)
+
+
+@pytest.mark.parametrize(
+    ("entries", "words"),
+    [
+        ('[{"steps" 1}]', ["history.json, line 1, column 11: this is no JSON (", "write a list of objects"]),
+        (b"[\xff]".decode("latin-1"), ["history.json, line 1, column 2"]),
+        ({}, ["history.json holds {}; write a list"]),
+        ([1], ["history.json, entry 1: this is 1; write an object"]),
+        ([TRAINING, TRAINING | {"sampling_rate": 3}], ["history.json, entry 2: sampling_rate is 3.0; choose a prob"]),
+        ([TRAINING | {"sampling_rate": "0.1"}], ['entry 1: sampling_rate is "0.1"; write a number.']),
+        ([TRAINING | {"noise_multiplier": True}], ["entry 1: noise_multiplier is true; write a number."]),
+        ([TRAINING | {"noise_multiplier": 10**400}], ["entry 1: noise_multiplier is inf; choose a positive, finite"]),
+        ('[{"sampling_rate": NaN, "noise_multiplier": 1, "steps": 1}]', ["entry 1: sampling_rate is nan; choose"]),
+        ([TRAINING | {"steps": 1.5}], ["entry 1: steps is 1.5; write an integer."]),
+        ([TRAINING | {"steps": 0}], ["entry 1: steps is 0; choose an integer from 1"]),
+        ([TRAINING | {"steps": 2**31 - 1}, TRAINING], ["steps is 2147484647; choose an integer from 1 to 2147483647"]),
+        ([TRAINING | {"sigma": 1}], ['entry 1: "sigma" is no setting of poisson-sampled-gaussian; its settings are']),
+        ([{"sampling_rate": 0.1, "steps": 1}], ["entry 1: noise_multiplier is not set; a poisson-sampled-gaussian"]),
+        ([{"sampling_rate": 0.1, "noise_multiplier": 1}], ["entry 1: steps is not set"]),
+        ([TRAINING | {"mechanism": "magic"}], ['entry 1: mechanism is "magic"; choose one of poisson-sampled-gauss']),
+        ([TRAINING | {"mechanism": ["magic"]}], ['entry 1: mechanism is ["magic"]; choose one of']),
+        (
+            [TRAINING | {"relation": "user"}],
+            ['entry 1: relation is "user"; choose one of add-or-remove-one, zero-out'],
+        ),
+        ([TRAINING, TRAINING | {"relation": "zero-out"}], ["mixes the neighbouring relations add-or-remove-one and"]),
+        ([3, TRAINING | {"steps": 0}], ["history.json, entry 1: ", "history.json, entry 2: "]),
+    ],
+)
+def test_a_bad_file_is_named_with_the_place(run, tmp_path, entries, words):
+    name = written(tmp_path, entries)
+    mistaken(run("epsilon", "--delta", "1e-5", "--history", name), words)
+    mistaken(run(*WANTED, "--epsilon", "1", "--past", name), words)
+
+
+def test_a_file_that_is_no_text_is_named_with_the_place(run, tmp_path):
+    (tmp_path / "history.json").write_bytes(b'["\xff"]')
+    asked = ["epsilon", "--delta", "1e-5", "--history"]
+    mistaken(run(*asked, "history.json"), ["history.json, byte 2: this is no UTF-8 text"])
+    mistaken(run(*asked, "-", stdin="nothing"), ["standard input, line 1, column 1: this is no JSON"])
+
+
+def test_a_relation_that_contradicts_the_file_is_refused(run, tmp_path):
+    name = written(tmp_path, [TRAINING | {"relation": "add-or-remove-one"}])
+    words = ["entry 1: relation is add-or-remove-one, and --relation zero-out"]
+    mistaken(run("epsilon", "--delta", "1e-5", "--history", name, "--relation", "zero-out"), words)
+
+
+def mistaken(result, words):
+    code, printed, errors = result
+    assert (code, printed) == (2, "")
+    for part in words:
+        assert part in errors, errors
+    assert all(line.startswith("error: ") for line in errors.splitlines())
+
+
+@pytest.mark.parametrize("epsilon", [0.3, 8])
+def test_sigma_is_the_least_noise_that_keeps_the_budget(run, epsilon):
+    found = answer(run, *WANTED, "--epsilon", epsilon)
+    assert found.keys() == {"noise_multiplier", "epsilon", "delta", "relation"}
+    spent = answer(run, *ASKED, "--noise-multiplier", found["noise_multiplier"])["epsilon"]["pld"]
+    assert found["epsilon"] == spent
+    assert 0.999 * epsilon <= spent <= epsilon
+    assert (found["delta"], found["relation"]) == (1e-5, "add-or-remove-one")
+
+
+def test_sigma_for_people_is_rounded_up(run):
+    exact = answer(run, *WANTED, "--epsilon", "2")["noise_multiplier"]
+    code, printed, _ = run(*WANTED, "--epsilon", "2")
+    shown = float(re.match(r"noise multiplier (\S+)\n", printed)[1])
+    assert code == 0 and exact <= shown < exact * 1.001
+    assert "epsilon 2.00 of 2 at delta 1e-5" in printed
+
+
+def test_the_past_is_paid_for_too(run, tmp_path):
+    name = written(tmp_path, [TRAINING | {"relation": "zero-out"}])
+    found = answer(run, *WANTED, "--epsilon", "3", "--past", name)
+    assert found["relation"] == "zero-out"
+    assert 0.999 * 3 <= found["epsilon"] <= 3
+    alone = answer(run, *WANTED, "--epsilon", "3")["noise_multiplier"]
+    assert found["noise_multiplier"] > alone
+    printed = run(*WANTED, "--epsilon", "3", "--past", name)[1]
+    assert "which alone spent epsilon 1.83" in printed
+    entry = json.loads(printed.splitlines()[-1])
+    both = [TRAINING | {"relation": "zero-out"}, entry]
+    total = answer(run, "epsilon", "--delta", "1e-5", "--history", written(tmp_path, both))
+    assert 0.999 * 3 <= total["epsilon"]["pld"] <= 3 and total["relation"] == "zero-out"
+
+
+def test_a_budget_that_the_past_has_spent_is_refused(run, tmp_path):
+    name = written(tmp_path, [TRAINING])
+    code, printed, errors = run(*WANTED, "--epsilon", "1.5", "--past", name)
+    assert (code, printed) == (2, "") and "1.5" in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["sigma"], ["epsilon is not set", "delta is not set", "sampling-rate is not set", "steps is not set"]),
+        ([*WANTED, "--epsilon", "0"], ["epsilon is 0.0; choose a positive number."]),
+        ([*WANTED, "--epsilon", "inf"], ["epsilon is infinite; choose a finite epsilon"]),
+        ([*WANTED, "--epsilon", "1e-9"], ["which a noise multiplier of 10000 does not meet"]),
+        ([*WANTED, "--epsilon", "1", "--sampling-rate", "0"], ["sampling_rate is 0.0; choose a probability"]),
+        ([*WANTED, "--epsilon", "1", "--steps", "-5"], ["steps is -5; choose an integer from 1"]),
+        ([*WANTED, "--epsilon", "1", "--past", "nowhere.json"], ["nowhere.json cannot be read"]),
+    ],
+)
+def test_a_mistaken_budget_is_one_plain_line(run, arguments, words):
+    mistaken(run(*arguments), words)
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def test_the_figure_names_every_accountant_with_its_epsilon(run, tmp_path):
+    code, printed, _ = run(*ASKED, "--plot", "epsilon.svg")
+    assert code == 0 and "Figure: epsilon.svg" in printed
+    root = ElementTree.parse(tmp_path / "epsilon.svg").getroot()
+    texts = " | ".join("".join(element.itertext()) for element in root.iter(f"{SVG}text"))
+    for words in (
+        "PLD (guarantee)",
+        "RDP (mom",
+        "GDP (approximation)",
+        "advanced comp",
+        "basic comp",
+        "add-or-remove-one",
+    ):
+        assert words in texts, words
+    assert "After 1,000 steps: ε at most 1.83" in texts
+    assert "prefers-color-scheme:dark" in root.find(f"{SVG}style").text
+
+
+def test_the_figure_may_be_of_several_trainings_and_other_formats(run, tmp_path):
+    name = written(tmp_path, [TRAINING | {"steps": 30}, TRAINING | {"noise_multiplier": 2, "steps": 30}])
+    asked = ["epsilon", "--delta", "1e-5", "--history", name, "--plot"]
+    for plot in ("e.png", "e.html", "e.json"):
+        assert run(*asked, plot)[0] == 0
+    assert (tmp_path / "e.png").read_bytes().startswith(b"\x89PNG")
+    page = (tmp_path / "e.html").read_text()
+    assert "2 trainings" in page and not re.search(r'<script[^>]+src="http', page)
+    chart = json.loads((tmp_path / "e.json").read_text())
+    (line,) = [layer for layer in chart["layer"] if layer["mark"].get("strokeWidth") == 4]
+    values = chart["datasets"][line["data"]["name"]]
+    for steps, epsilon in ((30, pld.epsilon({EVENT: 30}, 1e-5)), (60, values[-1]["epsilon"])):
+        near = min(values, key=lambda value: abs(value["steps"] - steps))
+        assert math.isclose(near["epsilon"], epsilon, rel_tol=0.05)
+    both = {EVENT: 30, PoissonSampledGaussian(0.01, 2.0): 30}
+    assert values[-1] == {"steps": 60, "epsilon": pld.epsilon(both, 1e-5)}
+
+
+def test_an_accountant_without_a_finite_end_has_no_line(run, tmp_path):
+    asked = ["epsilon", "--sampling-rate", "1", "--noise-multiplier", "1e-200", "--steps", "10", "--delta", "1e-5"]
+    mistaken(run(*asked, "--plot", "e.svg"), ["no accountant finds a positive, finite epsilon"])
+
+
+def test_nothing_executed_cannot_be_drawn(run, tmp_path):
+    name = written(tmp_path, [])
+    asked = ["epsilon", "--delta", "1e-5", "--history", name, "--plot", "e.svg"]
+    mistaken(run(*asked), ["the history is empty, and there is nothing to draw"])
+
+
+def test_every_event_can_be_written_into_a_file():
+    assert set(MECHANISMS.values()) == set(get_args(Event))
+    assert MECHANISMS["poisson-sampled-gaussian"] is PoissonSampledGaussian
+
+
+SLOW = ("torch", "flwr", "sqlalchemy", "altair", "cryptography", "sklearn", "scipy.stats", "scipy.optimize")
+
+
+@pytest.mark.parametrize("arguments", [ASKED, ["--help"]])
+def test_a_quick_question_loads_nothing_slow(tmp_path, arguments):
+    code = f"import sys; from fedprivacy.commands.app import app; app({arguments!r}, standalone_mode=False); "
+    code += f"print([name for name in {SLOW} if name in sys.modules])"
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=os.environ, check=True)
+    assert done.stdout.splitlines()[-1] == "[]"
+
+
+def test_the_how_to_runs_as_written(run, tmp_path):
+    text = HOW_TO.read_text()
+    (past,) = re.findall(r"```json\n(.*?)```", text, re.DOTALL)
+    written(tmp_path, past, "past.json")
+    blocks = re.findall(r"```sh\n(.*?)```\n(?:\n```text\n(.*?)```)?", text, re.DOTALL)
+    assert len(blocks) == 5
+    for command, shown in blocks:
+        program, *arguments = shlex.split(command)
+        code, printed, errors = run(*arguments)
+        assert (program, code) == ("fedprivacy", 0), errors
+        if shown:
+            alike(shown, "\n".join(line.rstrip() for line in printed.splitlines()) + "\n")
+
+
+def alike(shown, printed):
+    """The same words; the same numbers, but for what a better accountant may change."""
+    number = r"\d+(?:\.\d+)?"
+    assert re.sub(number, "#", shown) == re.sub(number, "#", printed)
+    pairs = zip(re.findall(number, shown), re.findall(number, printed), strict=True)
+    assert all(math.isclose(float(one), float(other), rel_tol=1e-3) for one, other in pairs)

@@ -1,0 +1,323 @@
+"""`fedprivacy doctor`, from the command line, as a user types it."""
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedprivacy.commands.app import app
+
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "own-task.md"
+
+NETS = """
+import torch
+from torch import nn
+
+
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.features = nn.Sequential(nn.Conv2d(1, 16, 3), nn.BatchNorm2d(16), nn.ReLU(), nn.Dropout(0.25))
+        self.head = nn.Linear(16, 3)
+
+    def forward(self, x):
+        return self.head(self.features(x).mean((2, 3)))
+
+
+class Centred(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first, self.head = nn.Linear(6, 6), nn.Linear(6, 3)
+
+    def forward(self, x):
+        return self.head(self.first(x) - self.first(x).mean(0))
+
+
+class Text(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.words, self.head = nn.Embedding(30, 8), nn.Linear(8, 1)
+
+    def forward(self, ids):
+        return self.head(self.words(ids).mean(1))
+
+
+def sound():
+    return nn.Sequential(nn.Linear(6, 5), nn.ReLU(), nn.Linear(5, 3))
+
+
+def unfixable():
+    return nn.Sequential(nn.Linear(6, 1), nn.BatchNorm1d(1))
+
+
+def projected():
+    model = nn.Sequential(nn.Linear(6, 6), nn.Linear(6, 3))
+    model[0].requires_grad_(False)
+    return model
+
+
+def sleeping():
+    return nn.Sequential(nn.Linear(6, 3), Masked()).eval()
+
+
+class Masked(nn.Module):
+    def forward(self, x):
+        return nn.functional.dropout(x, 0.1, self.training)
+
+
+def needs(width):
+    return nn.Linear(width, 3)
+
+
+def broken():
+    return undefined
+
+
+ready = nn.Linear(6, 3)
+three = 3
+"""
+
+TASK = """
+from torch import nn
+from fedprivacy.tasks.cancer import Cancer
+
+
+class Mine(Cancer):
+    name = "mine"
+
+    def model(self):
+        net = nn.Sequential(nn.Linear(30, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 2))
+        return net
+
+
+class Direct(Cancer):
+    def model(self):
+        return nn.Sequential(
+            nn.Linear(30, 8),
+            nn.BatchNorm1d(8),
+            nn.Linear(8, 2),
+        )
+
+
+class Folder(Cancer):
+    def shard(self, source):
+        if source.folder is None:
+            raise FileNotFoundError("patients.csv is not here")
+        return super().shard(source)
+
+
+class Broken(Cancer):
+    def model(self):
+        return nn.Linear("thirty", 2)
+
+
+class Forgetful(Cancer):
+    def model(self):
+        nn.Linear(30, 2)
+
+
+class Mean(Cancer):
+    def loss(self, outputs, targets):
+        return super().loss(outputs, targets).mean()
+"""
+
+
+@pytest.fixture
+def doctor(tmp_path, monkeypatch):
+    """The command, in a folder with models and tasks: (exit code, output, errors)."""
+    (tmp_path / "nets.py").write_text(NETS)
+    (tmp_path / "tasks.py").write_text(TASK)
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments):
+        result = CliRunner().invoke(app, ["doctor", *arguments])
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result.exit_code, " ".join(result.stdout.split()), result.stderr
+
+    return run
+
+
+def report(doctor, *arguments, code):
+    exit_code, printed, _ = doctor(*arguments, "--json")
+    assert exit_code == code
+    return json.loads(printed)
+
+
+@pytest.mark.parametrize("name", ["digits", "cancer"])
+def test_the_built_in_tasks_are_sound(doctor, name):
+    code, printed, _ = doctor(name)
+    assert code == 0
+    assert f"{name} is sound" in printed
+    assert "with the task's loss" in printed
+    assert f"plan --task {name} shows what training it costs" in printed
+
+
+def test_every_problem_has_its_layer_and_fix_and_the_next_step(doctor):
+    code, printed, _ = doctor("nets.py:Net", "--input-shape", "1,8,8")
+    assert code == 1
+    for words in (
+        "nets.py:Net cannot be trained with DP-SGD: 2 problems",
+        "features.1",
+        "is a BatchNorm2d, whose",
+        "use GroupNorm (--fix)",
+        "features.3",
+        "parameters 243 trained, 0 frozen",
+        "once it is mended",
+        "--fix shows the mended model",
+    ):
+        assert words in printed, words
+
+
+def test_fix_shows_the_mended_model_checked_again_and_what_to_paste(doctor):
+    code, printed, _ = doctor("nets.py:Net", "--input-shape", "1,8,8", "--fix")
+    assert code == 1
+    for words in (
+        "GroupNorm(4, 16",
+        "Dropout(p=0.0",
+        "The mended model is sound",
+        "from fedprivacy.gradients import made_private",
+        "model = made_private(Net())",
+    ):
+        assert words in printed, words
+
+
+def test_what_is_pasted_into_a_task_makes_it_sound(doctor, tmp_path):
+    for name in ("Mine", "Direct"):
+        given = report(doctor, f"tasks.py:{name}", "--fix", code=1)["fixed"]
+        assert given["sound"] and given["means"]
+        line = int(re.search(r"in line (\d+) of tasks.py", given["place"])[1]) - 1
+        assert TASK.splitlines()[line].strip().startswith("return ")
+    pasted = report(doctor, "tasks.py:Mine", "--fix", code=1)["fixed"]
+    assert pasted["line"] == "return made_private(net)"
+    (tmp_path / "mended.py").write_text(pasted["import"] + TASK.replace("return net", pasted["line"]))
+    assert report(doctor, "mended.py:Mine", code=0)["sound"]
+    assert report(doctor, "tasks.py:Direct", "--fix", code=1)["fixed"]["line"] == (
+        "return made_private(nn.Sequential(...))"
+    )
+
+
+def test_json_has_every_fact(doctor):
+    found = report(doctor, "nets.py:Net", "--input-shape", "1,8,8", "--fix", code=1)
+    facts = {"sound", "problems", "ran", "means", "trained", "frozen"}
+    assert found.keys() == facts | {"model", "fixed"}
+    assert found["fixed"].keys() == facts | {"import", "place", "line"}
+    assert found["problems"][0] == {
+        "layer": "features.1",
+        "kind": "batch-statistics",
+        "what": "is a BatchNorm2d, whose statistics mix the records of a batch",
+        "remedy": "use GroupNorm",
+        "fixable": True,
+        "warning": False,
+    }
+    assert (found["model"], found["sound"], found["trained"], found["frozen"]) == ("nets.py:Net", False, 243, 0)
+    assert found["fixed"]["problems"] == []
+    assert report(doctor, "nets.py:Net", code=1)["fixed"] is None
+
+
+def test_without_a_shape_the_layers_alone_are_examined(doctor):
+    for name in ("nets.py:sound", "nets.py:Centred", "nets.py:ready"):
+        code, printed, _ = doctor(name)
+        assert code == 0
+        assert f"{name}: nothing is wrong with its layers; it was not run" in printed
+        assert "--input-shape 3,32,32 runs it" in printed
+        assert not report(doctor, name, code=0)["ran"]
+
+
+def test_a_model_that_mixes_records_is_found_once_it_has_a_shape(doctor):
+    found = report(doctor, "nets.py:Centred", "--input-shape", "6", "--fix", code=1)
+    assert [(p["layer"], p["kind"], p["fixable"]) for p in found["problems"]] == [("", "mixes-records", False)]
+    assert found["fixed"] is None
+    assert "mend by hand" in doctor("nets.py:Centred", "--input-shape", "6", "--fix")[1]
+
+
+def test_a_model_is_examined_in_the_mode_in_which_it_is_trained(doctor):
+    (problem,) = report(doctor, "nets.py:sleeping", "--input-shape", "6", code=1)["problems"]
+    assert (problem["layer"], problem["kind"]) == ("1", "random")
+
+
+def test_records_may_be_integers(doctor):
+    assert report(doctor, "nets.py:Text", "--input-shape", "12", "--input-integers", code=0)["means"]
+    assert report(doctor, "nets.py:Text", "--input-shape", "12", code=1)["problems"][0]["layer"] == "words"
+
+
+def test_what_cannot_be_fixed_is_left_to_the_user(doctor):
+    found = report(doctor, "nets.py:unfixable", "--input-shape", "6", "--fix", code=1)
+    assert (found["ran"], found["fixed"]) == (False, None)
+    code, printed, _ = doctor("nets.py:unfixable", "--input-shape", "6")
+    assert code == 1 and "leave it out" in printed and "how it behaves shows once they are mended" in printed
+
+
+def test_frozen_parts_that_are_drawn_anew_are_found(doctor):
+    (problem,) = report(doctor, "nets.py:projected", "--input-shape", "6", code=1)["problems"]
+    assert problem["kind"] == "frozen-differs" and "0.weight, 0.bias" in problem["what"]
+
+
+def test_a_task_without_records_is_examined_by_its_shape(doctor):
+    code, printed, _ = doctor("tasks.py:Folder")
+    assert code == 0
+    assert "raises FileNotFoundError (patients.csv is not here): give the shape of one record" in printed
+    found = report(doctor, "tasks.py:Folder", "--input-shape", "30", code=0)
+    assert found["ran"] and found["sound"]
+
+
+def test_a_task_s_own_loss_is_examined(doctor):
+    (problem,) = report(doctor, "tasks.py:Mean", code=1)["problems"]
+    assert (problem["layer"], problem["kind"]) == (None, "loss-shape")
+    assert "(the loss)" in doctor("tasks.py:Mean")[1]
+
+
+def test_the_task_of_the_how_to_is_examined_without_its_table(doctor, tmp_path):
+    (code,) = re.findall(r"```python\n(.*?)```", HOW_TO.read_text(), re.DOTALL)
+    (tmp_path / "patients.py").write_text(code)
+    assert "doctor patients.py:Patients" in HOW_TO.read_text()
+    assert not report(doctor, "patients.py:Patients", code=0)["ran"]
+    assert report(doctor, "patients.py:Patients", "--input-shape", "3", code=0)["ran"]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["nothing"], "model is 'nothing'; choose one of digits, cancer, or write path/to/file.py:Name"),
+        (["nets.py"], "write path/to/file.py:Name"),
+        (["nowhere.py:Net"], "'nowhere.py', which does not exist"),
+        (["nets.py:Nobody"], "nets.py defines no 'Nobody'"),
+        (["nets.py:three"], "which makes a value of type int: no nn.Module, and a task has dataset"),
+        (["nets.py:needs"], "raises TypeError: needs() missing 1 required positional argument"),
+        (["nets.py:broken"], r"of nets.py raises NameError: name 'undefined' is not defined"),
+        (["nets.py:Net", "--input-shape", "3,x"], "input-shape is '3,x'; give the sizes"),
+        (["nets.py:Net", "--input-shape", "0"], "input-shape is '0'; give the sizes"),
+        (["nets.py:Net", "--input-integers"], "give --input-shape"),
+        (["tasks.py:Broken"], "of tasks.py raises TypeError"),
+        (["tasks.py:Forgetful"], "whose model() makes a value of type NoneType, no nn.Module"),
+        (["no.such.module:Net"], "cannot be imported"),
+    ],
+)
+def test_a_mistake_is_one_plain_line(doctor, arguments, words):
+    code, printed, errors = doctor(*arguments)
+    assert (code, printed) == (2, "")
+    assert words in errors
+    assert errors.startswith("error:") and len(errors.splitlines()) == 1
+
+
+def test_a_syntax_error_is_one_plain_line(doctor, tmp_path):
+    (tmp_path / "typo.py").write_text("def model(:\n")
+    code, _, errors = doctor("typo.py:model")
+    assert code == 2 and "SyntaxError" in errors and "line 1" in errors and "Traceback" not in errors
+
+
+@pytest.mark.parametrize("columns", [80, 120])
+def test_it_fits_the_terminal_and_ends_with_its_exit_code(tmp_path, columns):
+    (tmp_path / "nets.py").write_text(NETS)
+    command = [sys.executable, "-m", "fedprivacy", "doctor", "nets.py:Net", "--input-shape", "1,8,8", "--fix"]
+    environment = os.environ | {"COLUMNS": str(columns), "NO_COLOR": "1"}
+    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, check=False)
+    assert run.returncode == 1, run.stderr
+    assert max(len(line) for line in run.stdout.splitlines()) <= columns
+    assert "\n    model = made_private(Net())" in run.stdout
+    assert list(tmp_path.iterdir()) == [tmp_path / "nets.py"] or (tmp_path / "__pycache__").exists()
+    assert (tmp_path / "nets.py").read_text() == NETS

@@ -1,0 +1,120 @@
+"""`fedprivacy odometer show` and `export`, as a data owner types them."""
+
+import json
+import math
+
+import pytest
+from typer.testing import CliRunner
+
+from fedprivacy.accounting import pld
+from fedprivacy.accounting.named import from_fields
+from fedprivacy.commands.guard import odometer_app
+from fedprivacy.guard import ChargeKey, Odometer
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+
+EVENT = PoissonSampledGaussian(0.05, 1.2, NeighbouringRelation.ZERO_OUT)
+OTHER = PoissonSampledGaussian(0.1, 2.0, NeighbouringRelation.ZERO_OUT)
+BUDGET = PrivacyBudget(3.0, 1e-5)
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """A command: (exit code, output, errors)."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def invoke(*arguments):
+        result = CliRunner().invoke(odometer_app, [str(argument) for argument in arguments])
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result.exit_code, result.stdout, result.stderr
+
+    return invoke
+
+
+@pytest.fixture
+def file(tmp_path):
+    """Two charges of two mechanisms, one of them sealed, and a correction."""
+    file = tmp_path / "odometer.log"
+    odometer = Odometer(file, BUDGET, "adaptive")
+    odometer.charge(ChargeKey("spring [run]", 1, 0), EVENT, 2)
+    odometer.seal(ChargeKey("spring [run]", 1, 0), b"update")
+    odometer.charge(ChargeKey("autumn", 3, 1), OTHER, 4, elsewhere={EVENT: 9, OTHER: 4})
+    return file
+
+
+HISTORY = {EVENT: 9, OTHER: 4}
+
+
+def answer(run, file):
+    code, printed, errors = run("show", file, "--json")
+    assert (code, errors) == (0, "")
+    return json.loads(printed, parse_constant=pytest.fail)
+
+
+def test_show_prints_every_charge_the_totals_and_the_epsilon_with_what_it_means(run, file):
+    code, printed, errors = run("show", file)
+    assert (code, errors) == (0, "")
+    rows = [line.split() for line in printed.splitlines()]
+    assert ["run", "round", "attempt", "steps", "event", "sealed", "time", "(UTC)"] in rows
+    entries = [row[:-2] for row in rows if row[:1] in (["spring"], ["autumn"])]
+    assert entries == [
+        ["spring", "[run]", "1", "0", "2", "1", "yes"],
+        ["autumn", "3", "1", "7", "1", "correction"],
+        ["autumn", "3", "1", "4", "2", "no"],
+    ]
+    assert ["1", "9", *str(EVENT).split()] in rows
+    assert ["2", "4", *str(OTHER).split()] in rows
+    assert "at delta 1e-05 (PLD; one record, zero-out, server view)" in printed
+    assert "The budget was epsilon 3 at delta 1e-5, kept by the adaptive filter." in printed
+    assert "…" not in printed
+
+
+def test_show_prints_the_same_as_json(run, file):
+    shown = answer(run, file)
+    assert shown["epsilon"] == pld.epsilon(HISTORY, BUDGET.delta)
+    assert (shown["view"], shown["relation"], shown["accountant"]) == ("server", "zero-out", "PLD")
+    assert shown["budget"] == {"epsilon": 3.0, "delta": 1e-5, "filter": "adaptive"}
+    assert {from_fields(total["event"]): total["steps"] for total in shown["totals"]} == HISTORY
+    assert [(e["kind"], e["run_id"], e["steps"], e["sealed"]) for e in shown["entries"]] == [
+        ("charge", "spring [run]", 2, True),
+        ("correction", "autumn", 7, False),
+        ("charge", "autumn", 4, False),
+    ]
+
+
+def test_export_prints_one_line_for_each_charge_and_correction(run, file):
+    code, printed, errors = run("export", file)
+    assert (code, errors) == (0, "")
+    lines = [json.loads(line) for line in printed.splitlines()]
+    assert [from_fields(line.pop("event")) for line in lines] == [EVENT, EVENT, OTHER]
+    assert lines == [
+        {"kind": "charge", "run_id": "spring [run]", "round": 1, "attempt": 0, "steps": 2},
+        {"kind": "correction", "run_id": "autumn", "round": 3, "attempt": 1, "steps": 7}
+        | {"client_steps": 2, "server_steps": 9},
+        {"kind": "charge", "run_id": "autumn", "round": 3, "attempt": 1, "steps": 4},
+    ]
+
+
+def test_neither_command_charges_anything(run, file):
+    before = file.read_bytes()
+    run("show", file)
+    run("export", file)
+    assert file.read_bytes() == before
+
+
+def test_an_odometer_that_counted_nothing_says_so(run, tmp_path):
+    Odometer(tmp_path / "new.log", BUDGET)
+    assert run("show", tmp_path / "new.log") == (0, "Nothing was charged.\n", "")
+    assert run("export", tmp_path / "new.log") == (0, "", "")
+    shown = answer(run, tmp_path / "new.log")
+    assert (shown["epsilon"], shown["budget"], shown["entries"]) == (None, None, [])
+    assert shown["notes"] == "nothing was charged, and no delta is recorded"
+
+
+def test_a_budget_without_a_bound_and_an_epsilon_without_one_are_null_in_json(run, tmp_path):
+    odometer = Odometer(tmp_path / "x.log", PrivacyBudget(math.inf, 1e-5))
+    odometer.charge(ChargeKey("run", 1, 0), PoissonSampledGaussian(1.0, 1e-200), 1)
+    shown = answer(run, tmp_path / "x.log")
+    assert (shown["epsilon"], shown["budget"]["epsilon"]) == (None, None)
+    assert shown["notes"] == "no finite epsilon is known"
+    assert "No budget was set." in run("show", tmp_path / "x.log")[1]

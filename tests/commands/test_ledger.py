@@ -1,0 +1,364 @@
+"""`fedprivacy ledger` as an operator types it: one clear text for each problem, an exit code, and no password shown."""
+
+import json
+import re
+
+import pytest
+from typer.testing import CliRunner
+
+from fedprivacy._support.signing import server_key, server_public_key
+from fedprivacy.accounting import FILTERS, pld
+from fedprivacy.commands.app import app
+from fedprivacy.commands.guard import odometer_app
+from fedprivacy.deploy.keys import write_client_key
+from fedprivacy.guard import ChargeKey, Odometer
+from fedprivacy.ledger import Allowance, Ledger, default_url
+from fedprivacy.ledger.verify import verify_ledger
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from tests.ledger.acts import ALLOWANCE, EVENT, OTHER, STRANGER, fill, journal_of, tamper, unlimited
+
+
+@pytest.fixture
+def url(tmp_path):
+    """Commands say the same of both databases; the last tests here use PostgreSQL."""
+    return f"sqlite:///{tmp_path / 'ledger.db'}"
+
+
+@pytest.fixture
+def run(monkeypatch):
+    """A command: (exit code, output, errors)."""
+    monkeypatch.setenv("COLUMNS", "120")
+
+    def invoke(*arguments, command=app):
+        result = CliRunner().invoke(command, [str(argument) for argument in arguments])
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result.exit_code, result.stdout, result.stderr
+
+    return invoke
+
+
+@pytest.fixture
+def ledger(run, url):
+    """A command of `fedprivacy ledger` on a ledger."""
+    return lambda *arguments: run("ledger", *arguments, "--ledger", url)
+
+
+def succeeded(done):
+    code, out, err = done
+    assert code == 0, err
+    return out
+
+
+def refused(done, code, *words):
+    """Whether a command ended with a code, and said one thing, without a traceback, in these words."""
+    assert done[0] == code
+    assert done[1] == ""
+    assert done[2].startswith("error: ")
+    assert "Traceback" not in done[2]
+    for word in words:
+        assert word in done[2]
+
+
+def test_show_lists_what_every_dataset_has_spent(ledger, filled):
+    found = json.loads(succeeded(ledger("show", "--json")))["datasets"]
+    assert [d["dataset_id"] for d in found] == ["a", "b"]
+    assert [(d["steps"], d["charges"], d["open"], d["budget"]) for d in found] == [(13, 4, 2, 3.0), (2, 1, 1, 1.0)]
+    assert [d["epsilon"] for d in found] == [pld.epsilon({EVENT: 10, OTHER: 3}, 1e-5), pld.epsilon({EVENT: 2}, 1e-5)]
+    assert [d["expires"] for d in found] == ["", "2100-01-01"]
+
+
+def test_show_prints_a_table_with_the_unit_and_the_view(ledger, filled):
+    page = succeeded(ledger("show"))
+    assert "server's view" in page
+    assert "Accountant PLD" in page
+    assert re.search(r"^\W*a\W.*\b13\b.*\b4\b.*\b2\b.*never", page, re.MULTILINE)
+    assert re.search(r"^\W*b\W.*\b1e-5\b.*\b2100-01-01", page, re.MULTILINE)
+
+
+def test_show_lists_the_charges_of_one_dataset(ledger, filled):
+    found = json.loads(succeeded(ledger("show", "--dataset", "a", "--json")))
+    assert [d["dataset_id"] for d in found["datasets"]] == ["a"]
+    assert [(c["run_id"], c["round"], c["steps"], c["state"]) for c in found["charges"]] == [
+        ("one", 1, 5, "committed"),
+        ("one", 2, 3, "reserved"),
+        ("one", 0, 4, "committed"),
+        ("two", 1, 1, "reserved"),
+    ]
+    page = succeeded(ledger("show", "--dataset", "a"))
+    assert "Its last 4 of 4 charges" in page
+
+
+def test_show_of_a_dataset_that_is_not_there_is_refused(ledger, filled):
+    refused(ledger("show", "--dataset", "nobody"), 2, "knows no dataset 'nobody'")
+
+
+def test_what_only_measures_has_no_budget_in_json(ledger, filled):
+    assert ledger("budget", "set", "a", "--epsilon", "inf", "--reason", "measured only")[0] == 0
+    assert json.loads(succeeded(ledger("show", "--json")))["datasets"][0]["budget"] is None
+
+
+def test_verify_says_what_it_proved_and_what_no_one_signed(ledger, filled, url):
+    out = succeeded(ledger("verify"))
+    assert out.startswith("Nothing was changed: 12 entries, 6 charges.\nEntries up to 12 of 12 are signed, by key")
+    tamper(url, "DELETE FROM checkpoints")
+    assert succeeded(ledger("verify")).startswith("Consistent, and not signed: 12 entries, 6 charges.")
+
+
+def test_verify_prints_one_json_object(ledger, filled):
+    found = json.loads(succeeded(ledger("verify", "--json")))
+    counts = {"entries": 12, "charges": 6, "checkpoints": 1, "signed": 12}
+    assert found == counts | {"hash": journal_of(filled)[-1][2]}
+
+
+def test_verify_ends_with_1_where_something_was_changed(ledger, filled, url):
+    tamper(url, "UPDATE charges SET steps = 1 WHERE run_id = 'two' AND dataset_id = 'b'")
+    refused(ledger("verify"), 1, "the charge of b, two, 1, 3 is not what the journal says", "fedprivacy ledger export")
+
+
+def test_verify_ends_with_1_where_a_stranger_signed(ledger, filled, tmp_path):
+    refused(ledger("verify", "--signer", server_public_key(STRANGER)), 1, "which is none of those named")
+
+
+def test_a_checkpoint_that_was_kept_elsewhere_finds_a_cut_off_end(ledger, filled, url, tmp_path):
+    key, witness = tmp_path / "keys" / "server.pem", tmp_path / "witness.json"
+    assert ledger("checkpoint", key, "--out", witness)[0] == 0
+    signer = server_public_key(server_key(key))
+    assert ledger("verify", "--witness", witness)[0] == 0
+    assert json.loads(witness.read_text())["public_key"] == signer
+    tamper(url, "DELETE FROM checkpoints", "DELETE FROM journal WHERE number = 12")
+    refused(ledger("verify", "--witness", witness), 1, "entry 12 is missing, and a checkpoint covers it")
+
+
+def test_nothing_is_signed_where_there_is_no_entry(ledger, url, tmp_path):
+    Ledger(url).close()
+    refused(ledger("checkpoint", tmp_path / "server.pem"), 2, "has no entry yet; nothing was signed")
+
+
+def test_a_key_that_is_none_is_refused(ledger, filled, tmp_path):
+    (tmp_path / "server.pem").write_text("no key")
+    refused(ledger("checkpoint", tmp_path / "server.pem"), 2, "holds no readable private key")
+
+
+def test_a_ledger_moves_by_export_verify_and_import(ledger, run, filled, tmp_path):
+    file, other, again = tmp_path / "export.jsonl", tmp_path / "other.db", tmp_path / "again.jsonl"
+    code, out, err = ledger("export", file)
+    assert (code, out) == (0, "")
+    assert f"12 entries in {file}. Next: fedprivacy ledger verify" in err
+    assert "12 entries" in succeeded(run("ledger", "verify", file))
+    assert "12 entries are in" in run("ledger", "import", file, "--ledger", other)[2]
+    assert run("ledger", "export", again, "--ledger", other)[0] == 0
+    assert again.read_bytes() == file.read_bytes()
+    assert succeeded(ledger("export")).encode() == file.read_bytes()
+
+
+def test_an_export_replaces_no_file(ledger, filled, tmp_path):
+    (tmp_path / "kept").write_text("kept")
+    refused(ledger("export", tmp_path / "kept"), 2, "File exists")
+    assert (tmp_path / "kept").read_text() == "kept"
+
+
+def test_a_damaged_export_is_neither_verified_nor_imported(ledger, run, filled, tmp_path):
+    file, other = tmp_path / "export.jsonl", tmp_path / "other.db"
+    ledger("export", file)
+    file.write_bytes(file.read_bytes().replace(b'"receipts":{"a"', b'"receipts":{"b"'))
+    refused(run("ledger", "verify", file), 1, "entry 5 was changed")
+    refused(run("ledger", "import", file, "--ledger", other), 1, "entry 5 was changed")
+    assert Ledger(f"sqlite:///{other}").dataset_ids() == []
+
+
+def test_an_import_into_a_ledger_that_has_entries_is_refused(ledger, filled, tmp_path):
+    ledger("export", tmp_path / "export.jsonl")
+    refused(ledger("import", tmp_path / "export.jsonl"), 2, "has entries already; import into a new one")
+
+
+@pytest.fixture
+def odometer(run, tmp_path):
+    """What `fedprivacy odometer export` prints of a client that spent more in run one than the ledger says."""
+    log, file = tmp_path / "odometer.log", tmp_path / "odometer.jsonl"
+    client = Odometer(log, PrivacyBudget(30.0, 1e-5), "adaptive")
+    client.charge(ChargeKey("one", 1, 1), EVENT, 5)
+    client.charge(ChargeKey("one", 3, 1), EVENT, 9)
+    client.charge(ChargeKey("one", 2, 1), OTHER, 2)
+    file.write_text(succeeded(run("export", log, command=odometer_app)))
+    return file
+
+
+def test_the_larger_of_both_counts_is_charged_once(ledger, filled, odometer):
+    code, page, err = ledger("reconcile", "a", odometer)
+    assert code == 0
+    assert re.search(r"\bone\b.*\b0\.1\b.*\b14\b.*\b9\b.*\b5\b", page)
+    assert re.search(r"\bone\b.*\b0\.2\b.*\b2\b.*\b3\b.*\b0\b", page)
+    assert "5 steps were charged to a." in err
+    assert filled.accounts(["a"])["a"].history == {EVENT: 15, OTHER: 3}
+    assert "0 steps were charged to a." in ledger("reconcile", "a", odometer)[2]
+    assert filled.accounts(["a"])["a"].history == {EVENT: 15, OTHER: 3}
+    verify_ledger(filled)
+
+
+def test_a_client_cannot_be_reconciled_with_a_dataset_that_is_not_there(ledger, filled, odometer):
+    refused_by = ledger("reconcile", "nobody", odometer)
+    assert refused_by[0] == 2
+    assert "knows no dataset 'nobody'" in refused_by[2]
+    assert len(journal_of(filled)) == 12
+
+
+@pytest.mark.parametrize(
+    "line", ["no JSON", "[]", '{"kind": "charge"}', '{"kind": "charge", "run_id": "x", "event": 1}']
+)
+def test_what_is_no_odometer_is_refused(ledger, filled, odometer, line):
+    odometer.write_text(odometer.read_text() + line + "\n")
+    refused(ledger("reconcile", "a", odometer), 2, "line 4 of", "fedprivacy odometer export")
+    assert len(journal_of(filled)) == 12
+
+
+def granted(url, **options):
+    """Steps that a new run gets for dataset b under the budget in force, though it asks for another."""
+    ledger = Ledger(url)
+    in_force = ledger.open_budgets({"b": ALLOWANCE})["b"]
+
+    def quota(_, history, allowance):
+        assert allowance == in_force
+        return FILTERS[allowance.filter](allowance.budget).quota(history, EVENT)
+
+    steps = ledger.reserve("new", 1, EVENT, {"b": 10**6}, quota, **options).get("b", 0)
+    ledger.close()
+    return steps
+
+
+def most(budget):
+    """The most steps of EVENT that a budget allows dataset b, which has taken two."""
+    return FILTERS["fixed-mechanism"](budget).quota({EVENT: 2}, EVENT)
+
+
+def test_a_budget_that_was_raised_is_used_by_every_run(ledger, filled, url):
+    code, _, err = ledger("budget", "set", "b", "--epsilon", "4.5", "--reason", "consent was extended")
+    assert code == 0
+    assert "b: epsilon 4.5 from now on." in err
+    assert filled.open_budgets({"b": ALLOWANCE}) == {
+        "b": Allowance(PrivacyBudget(4.5, 1e-5), ALLOWANCE.filter, None, True)
+    }
+    assert granted(url) == most(PrivacyBudget(4.5, 1e-5)) > most(ALLOWANCE.budget)
+    verify_ledger(filled)
+
+
+def test_a_budget_below_what_was_spent_grants_nothing_and_forgets_nothing(ledger, filled, url):
+    assert ledger("budget", "set", "b", "--epsilon", "0.001", "--reason", "consent was withdrawn")[0] == 0
+    assert granted(url) == 0
+    assert filled.accounts(["b"])["b"].history == {EVENT: 2}
+    verify_ledger(filled)
+
+
+def test_a_budget_that_expired_grants_nothing_until_it_is_renewed(ledger, filled, url):
+    set_b = ("budget", "set", "b", "--epsilon", "9", "--reason", "for a year")
+    assert ledger(*set_b, "--expires", "2020-02-29")[0] == 0
+    assert granted(url) == 0
+    assert json.loads(succeeded(ledger("show", "--dataset", "b", "--json")))["datasets"][0]["expires"] == "2020-02-29"
+    assert ledger(*set_b, "--expires", "2200-01-01")[0] == 0
+    assert granted(url) == most(PrivacyBudget(9.0, 1e-5))
+    verify_ledger(filled)
+
+
+def test_the_journal_keeps_the_reason_and_the_budgets_delta(ledger, filled):
+    assert ledger("budget", "set", "a", "b", "--epsilon", "2", "--delta", "1e-6", "--reason", "ticket 7")[0] == 0
+    assert ledger("budget", "set", "a", "--epsilon", "2.5", "--reason", "ticket 8")[0] == 0
+    entries = [json.loads(entry) for _, entry, _ in journal_of(filled)[12:]]
+    assert [(entry["reason"], entry["budgets"]) for entry in entries] == [
+        ("ticket 7", {"a": [2.0, 1e-6, "fixed-mechanism", None]}),
+        ("ticket 7", {"b": [2.0, 1e-6, "fixed-mechanism", None]}),
+        ("ticket 8", {"a": [2.5, 1e-6, "fixed-mechanism", None]}),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "problem"),
+    [
+        (("a", "--epsilon", "0"), "epsilon is 0.0; choose a positive number"),
+        (("a", "--epsilon", "nan"), "epsilon is nan"),
+        (("a", "--epsilon", "1", "--delta", "1.5"), "delta is 1.5"),
+        (("a", "nobody", "--epsilon", "1"), "knows no dataset 'nobody'"),
+    ],
+)
+def test_a_budget_that_cannot_be_set_changes_nothing(ledger, filled, arguments, problem):
+    refused(ledger("budget", "set", *arguments, "--reason", "why"), 2, problem)
+    assert len(journal_of(filled)) == 12
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ["show"],
+        ["verify"],
+        ["export"],
+        ["checkpoint", "key.pem"],
+        ["budget", "set", "a", "--epsilon", "1", "--reason", "x"],
+    ],
+    ids=lambda command: command[0],
+)
+def test_a_ledger_that_is_not_there_is_not_made(run, tmp_path, monkeypatch, command):
+    monkeypatch.chdir(tmp_path)
+    refused(run("ledger", *command, "--ledger", tmp_path / "none.db"), 2, "none.db', where there is none; name the one")
+    assert not (tmp_path / "none.db").exists()
+
+
+def test_the_default_ledger_is_named_where_it_is_not_there(run, tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    refused(run("ledger", "show"), 2, default_url(), "where there is none")
+
+
+def test_a_file_that_is_no_ledger_is_refused(run, tmp_path):
+    (tmp_path / "ledger.db").write_text("no database " * 100)
+    refused(run("ledger", "show", "--ledger", tmp_path / "ledger.db"), 2, "cannot be used: file is not a database")
+
+
+COMMANDS = [["show"], ["show", "--dataset", "nobody"], ["verify"], ["verify", "--signer", "ab"], ["export"]]
+COMMANDS += [["rebind", "nobody", "KEY"], ["budget", "set", "nobody", "--epsilon", "1", "--reason", "x"]]
+COMMANDS += [["checkpoint", "SIGNING"], ["import", "FILE"]]
+
+
+def test_a_file_that_is_no_public_key_is_refused(ledger, filled, tmp_path):
+    (tmp_path / "key.pub").write_text("no key")
+    refused(ledger("rebind", "hospital-0", tmp_path / "key.pub"), 2, "holds no public key in OpenSSH's format")
+    refused(ledger("rebind", "hospital-0", tmp_path / "none.pub"), 2, "none.pub")
+
+
+def test_a_key_of_somebody_else_is_refused(ledger, filled, tmp_path):
+    new = write_client_key(tmp_path, "hospital-1").public_key
+    filled.bind_keys({"hospital-1": "cc"})
+    assert ledger("rebind", "hospital-0", new)[0] == 0
+    refused(ledger("rebind", "hospital-1", new), 2, "that key is the one of hospital-0")
+    verify_ledger(filled)
+
+
+def test_a_dataset_whose_mechanisms_nobody_can_compose_does_not_hide_the_others(ledger, filled):
+    without_one = PoissonSampledGaussian(0.1, 1.0, NeighbouringRelation.ZERO_OUT)
+    filled.reserve("two", 2, without_one, {"a": 1}, unlimited)
+    found = json.loads(succeeded(ledger("show", "--json")))["datasets"]
+    assert [d["epsilon"] for d in found] == [None, pld.epsilon({EVENT: 2}, 1e-5)]
+    assert "∞" in succeeded(ledger("show", "--dataset", "a"))
+
+
+def test_commands_work_on_postgresql_as_on_a_file(run, postgres_url, tmp_path):
+    fill(postgres_url)
+    on_postgresql = ("--ledger", postgres_url)
+    assert [d["steps"] for d in json.loads(succeeded(run("ledger", "show", "--json", *on_postgresql)))["datasets"]] == [
+        13,
+        2,
+    ]
+    assert "12 entries, 6 charges" in succeeded(run("ledger", "verify", *on_postgresql))
+    assert run("ledger", "export", tmp_path / "export.jsonl", *on_postgresql)[0] == 0
+    assert "12 entries" in succeeded(run("ledger", "verify", tmp_path / "export.jsonl"))
+    refused(run("ledger", "import", tmp_path / "export.jsonl", *on_postgresql), 2, "has entries already")
+
+
+@pytest.mark.parametrize("secret", ["postgres:s3cret@", "postgres@"])
+def test_no_command_prints_a_password(run, postgres_url, tmp_path, secret):
+    fill(postgres_url)
+    with_password = postgres_url.replace("postgres@", secret) + ("" if "s3cret" in secret else "?password=s3cret")
+    gone = with_password.replace("127.0.0.1", "127.0.0.1.invalid")
+    (tmp_path / "FILE").write_text("no export")
+    (tmp_path / "KEY").write_text("no key")
+    for url in (with_password, gone, with_password.replace("+psycopg", ""), with_password.replace("/test", ":x/test")):
+        for command in COMMANDS:
+            words = [str(tmp_path / word) if word.isupper() else word for word in command]
+            assert "s3cret" not in str(run("ledger", *words, "--ledger", url))

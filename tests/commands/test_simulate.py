@@ -1,0 +1,173 @@
+"""`fedprivacy simulate` and `plan`, from the command line, as a user types them."""
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+
+from fedprivacy.accounting import pld
+from fedprivacy.runs.folder import RunFolderError, read_history
+from fedprivacy.server.recorder import read_model
+from fedprivacy.tasks import load_task
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from tests.commands.running import fedprivacy, started, summary
+
+
+@pytest.fixture(scope="module")
+def main_job(tmp_path_factory):
+    """The main job with its default settings, run once: (folder, what it printed)."""
+    folder = tmp_path_factory.mktemp("main-job")
+    return folder, started("simulate", cwd=folder)
+
+
+@pytest.mark.slow
+def test_the_main_job_learns_digits_within_epsilon_3(main_job):
+    history = read_history(main_job[0] / "runs" / "digits-1")
+    assert len(history.rounds) == 60
+    assert history.summary()["accuracy"] >= 0.88
+    clients = history.summary()["clients"]
+    assert len(clients) == 10
+    for client in clients:
+        event = PoissonSampledGaussian(
+            client["sampling_rate"], client["noise_multiplier"], NeighbouringRelation.ZERO_OUT
+        )
+        assert client["epsilon"] == pytest.approx(pld.epsilon({event: client["steps"]}, client["delta"]))
+        assert 2.98 < client["epsilon"] <= 3.0
+        assert client["delta"] == 1e-4
+
+
+@pytest.mark.slow
+def test_it_ends_with_a_table_the_report_and_the_next_command(main_job):
+    printed = main_job[1].stdout
+    assert printed.count("client-") == 10
+    for words in (
+        "sigma",
+        "epsilon",
+        "left",
+        "budget epsilon 3, delta 0.0001",
+        "report.html",
+        "Next: ",
+        " simulate --",
+    ):
+        assert words in printed
+    assert "largest epsilon 3.00 of 3" in main_job[1].stderr
+
+
+@pytest.mark.slow
+def test_the_folder_receives_every_file(main_job):
+    folder = main_job[0] / "runs" / "digits-1"
+    names = {path.name for path in folder.iterdir()}
+    results = {"rounds.jsonl", "report.html", "figure.png", "model.safetensors", "config.json"}
+    assert names == results | {"start.json", "ledger.db", "checkpoint.safetensors"}
+    lines = [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == list(range(1, 61))
+    assert lines[-1].keys() == {
+        "round", "metrics", "clients", "participants", "failures", "exhausted", "unreconciled", "max_epsilon",
+    }  # fmt: skip
+    assert json.loads((folder / "config.json").read_text())["settings"]["epsilon"] == 3.0
+    assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.slow
+def test_the_saved_model_is_the_one_that_was_measured(main_job):
+    folder, task = main_job[0] / "runs" / "digits-1", load_task("digits")
+    with torch.no_grad():
+        accuracy = task.evaluate(read_model(folder, task))["accuracy"]
+    assert accuracy == read_history(folder).summary()["accuracy"]
+
+
+@pytest.mark.slow
+def test_the_same_seed_writes_the_same_bytes_and_another_seed_does_not(tmp_path):
+    for name, seed, run in (("a", 5, started), ("b", 5, fedprivacy), ("c", 6, fedprivacy)):
+        summary("--rounds", "3", "--seed", str(seed), "--out", name, cwd=tmp_path, run=run)
+    contents = [(tmp_path / name / "rounds.jsonl").read_bytes() for name in "abc"]
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in "abc"]
+    assert contents[0] == contents[1] != contents[2]
+    assert models[0] == models[1] != models[2]
+
+
+def test_two_runs_of_one_round_on_one_ledger_report_the_epsilon_of_two(tmp_path):
+    options = ("--rounds", "1", "--noise-multiplier", "2", "--ledger", "sqlite:///shared.db")
+    first = summary(*options, cwd=tmp_path)
+    second = summary(*options, cwd=tmp_path)
+    together = summary("--rounds", "2", "--noise-multiplier", "2", cwd=tmp_path)
+    assert first["max_epsilon"] < second["max_epsilon"] == together["max_epsilon"]
+    assert second["clients"][0]["steps"] == 2
+
+
+def test_a_run_of_exhausted_clients_ends_well_and_reports_what_they_had_spent(tmp_path):
+    options = ("--rounds", "2", "--ledger", "sqlite:///shared.db")
+    first = summary(*options, cwd=tmp_path)
+    again = started("simulate", "--json", *options, cwd=tmp_path)
+    assert "no client has budget left" in again.stderr
+    report = json.loads(again.stdout)
+    assert (report["rounds"], report["max_epsilon"]) == (0, first["max_epsilon"])
+    assert 2.98 < report["max_epsilon"] <= 3.0
+
+
+def test_without_a_shared_ledger_a_run_starts_from_nothing(tmp_path):
+    options = ("--rounds", "1", "--noise-multiplier", "2")
+    assert summary(*options, cwd=tmp_path)["max_epsilon"] == summary(*options, cwd=tmp_path)["max_epsilon"]
+
+
+def test_a_task_of_one_s_own_gets_noise_that_nobody_can_repeat(tmp_path):
+    (tmp_path / "mine.py").write_text("from fedprivacy.tasks.cancer import Cancer\nclass Mine(Cancer): pass\n")
+    options = ("--task", "mine.py:Mine", "--clients", "3", "--rounds", "1")
+    printed = [fedprivacy("simulate", *options, "--out", name, cwd=tmp_path).stdout for name in "ab"]
+    assert all("cannot be repeated" in text for text in printed)
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in "ab"]
+    assert models[0] != models[1]
+    assert "Seeded with 0" in fedprivacy("simulate", "--rounds", "1", cwd=tmp_path).stdout
+
+
+def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path):
+    options = ("--rounds", "1", "--out", "here")
+    summary(*options, cwd=tmp_path)
+    before = (tmp_path / "here" / "rounds.jsonl").read_bytes()
+    refused = fedprivacy("simulate", *options, cwd=tmp_path, code=2)
+    assert "already holds a run; name a new folder" in refused.stderr
+    assert (tmp_path / "here" / "rounds.jsonl").read_bytes() == before
+
+
+def test_every_mistake_is_named_at_once_and_nothing_is_written(tmp_path):
+    refused = fedprivacy("simulate", "--rounds", "0", "--delta", "2", "--strategy", "best", cwd=tmp_path, code=2)
+    assert refused.stderr.count("error:") == 3
+    assert "Traceback" not in refused.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [(("--device", "cuda:7"), "GPUs; use auto or cpu"), (("--epsilon", "1e-9", "--delta", "1e-15"), "does not meet")],
+)
+def test_what_this_machine_or_any_noise_cannot_do_is_one_line(options, words, tmp_path):
+    refused = fedprivacy("simulate", *options, cwd=tmp_path, code=2)
+    assert words in refused.stderr and refused.stderr.splitlines()[-1].startswith("error:")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_plan_says_what_the_run_then_spends(tmp_path):
+    options = ("--rounds", "4", "--epsilon", "2")
+    planned = json.loads(fedprivacy("plan", "--json", *options, "--engine", "ray", "--out", "x", cwd=tmp_path).stdout)
+    assert list(tmp_path.iterdir()) == []
+    run = summary(*options, "--out", "run", cwd=tmp_path)
+    assert run["clients"][0]["noise_multiplier"] == planned["noise_multiplier"]
+    spent = [record.spent["client-3"].epsilon for record in read_history(tmp_path / "run").rounds]
+    assert planned["clients"][3]["client_id"] == "client-3"
+    assert planned["clients"][3]["epsilon_by_round"] == pytest.approx(spent)
+
+
+def test_the_plan_counts_what_a_shared_ledger_holds(tmp_path):
+    options = ("--rounds", "2", "--noise-multiplier", "3", "--ledger", "sqlite:///shared.db")
+    fresh = json.loads(fedprivacy("plan", "--json", *options, cwd=tmp_path).stdout)
+    assert not (tmp_path / "shared.db").exists()
+    summary(*options, cwd=tmp_path)
+    later = json.loads(fedprivacy("plan", "--json", *options, cwd=tmp_path).stdout)
+    assert later["clients"][0]["epsilon_by_round"][0] > fresh["clients"][0]["epsilon_by_round"][1]
+    assert "10 clients" in fedprivacy("plan", *options, cwd=tmp_path).stdout
+
+
+def test_a_folder_without_a_run_is_named():
+    with pytest.raises(RunFolderError, match="holds no run"):
+        read_history(Path("/nowhere"))

@@ -1,0 +1,131 @@
+"""`fedprivacy simulate --resume`, from the command line, after a run was killed."""
+
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+
+import pytest
+from flwr.app import Context, RecordDict
+from typer.testing import CliRunner
+
+from fedprivacy.commands.app import app
+from fedprivacy.flower import InProcessGrid, private_client
+from fedprivacy.runs.configuration import RunConfig
+from fedprivacy.runs.folder import read_config
+from fedprivacy.server.app import server_app
+
+RESULTS = ("rounds.jsonl", "start.json", "model.safetensors")
+OPTIONS = ["--rounds", "4", "--clients", "4", "--strategy", "fedadam", "--ema-decay", "0.5", "--clipping", "adaptive"]
+OPTIONS += ["--fraction-train", "0.5", "--out", "run"]
+
+
+def simulate_in_a_process(folder, *options, **environment):
+    """The command line in a process of its own, which may die."""
+    variables = os.environ | {"COLUMNS": "120", "NO_COLOR": "1"} | environment
+    command = [sys.executable, "-m", "fedprivacy", "simulate", *options]
+    return subprocess.run(command, cwd=folder, capture_output=True, text=True, env=variables, check=False)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """The folder of a run that nobody stopped."""
+    folder = tmp_path_factory.mktemp("whole") / "run"
+    simulate(*OPTIONS[:-1], folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def killed_once(tmp_path_factory):
+    """The folder of the same run, killed when the third checkpoint, that of round 2, was written."""
+    folder = tmp_path_factory.mktemp("killed")
+    died = simulate_in_a_process(folder, *OPTIONS, FEDPRIVACY_FAILPOINT="server.checkpointed:3")
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    return folder / "run"
+
+
+@pytest.fixture
+def killed(killed_once, tmp_path):
+    """A copy of it, for one test: a run can be moved."""
+    return shutil.copytree(killed_once, tmp_path / "moved")
+
+
+def simulate(*options, code=0):
+    """The command line in this process."""
+    run = CliRunner().invoke(app, ["simulate", *map(str, options)], env={"COLUMNS": "200", "NO_COLOR": "1"})
+    assert run.exit_code == code, run.output
+    return run
+
+
+def results(folder):
+    return {name: (folder / name).read_bytes() for name in RESULTS}
+
+
+@pytest.mark.slow
+def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(killed, whole):
+    assert {path.name for path in killed.iterdir()} >= {"checkpoint.safetensors", "rounds.jsonl", "ledger.db"}
+    assert not (killed / "model.safetensors").exists()
+    done = simulate_in_a_process(killed.parent, "--resume", "moved")
+    assert done.returncode == 0, done.stderr
+    assert "Going on after round 2 of 4." in done.stderr
+    assert "after 4 rounds" in done.stdout and "Report: moved/report.html" in done.stdout
+    assert results(killed) == results(whole)
+    assert json.loads((killed / "config.json").read_text())["settings"]["resume"] == ""
+
+
+def test_a_finished_run_is_shown_and_not_run_again(whole, tmp_path):
+    finished = shutil.copytree(whole, tmp_path / "finished")
+    (finished / "model.safetensors").unlink()  # as if it had been killed before its last line
+    ledger = (finished / "ledger.db").read_bytes()
+    shown = simulate("--resume", finished)
+    assert "All 4 rounds are finished already: nothing is run again." in shown.stderr
+    assert "after 4 rounds" in shown.stdout and shown.stdout.count("client-") == 4
+    assert results(finished) == results(whole)
+    assert (finished / "ledger.db").read_bytes() == ledger
+
+
+def test_a_run_goes_on_with_its_own_settings_and_no_others(killed):
+    before = (killed / "rounds.jsonl").read_bytes()
+    refused = simulate("--resume", killed, "--rounds", "9", "--strategy", "fedadam", "--epsilon", "5", code=2)
+    assert refused.stderr.count("error:") == 2
+    assert "rounds is 9, but the run goes on with its own, 4; leave rounds open" in refused.stderr
+    assert "epsilon is 5.0, but the run goes on with its own, 3.0" in refused.stderr
+    assert (killed / "rounds.jsonl").read_bytes() == before
+
+
+def test_its_own_settings_may_be_repeated_and_the_summary_is_one_object(killed, whole):
+    done = simulate("--json", "--resume", killed, *OPTIONS)
+    summary = json.loads(done.stdout)
+    assert (summary["rounds"], summary["out"]) == (4, str(killed))
+    assert results(killed) == results(whole)
+
+
+def test_a_folder_without_a_run_or_a_checkpoint_is_named_with_the_remedy(killed, tmp_path):
+    assert "holds no run that could go on" in simulate("--resume", tmp_path / "nothing", code=2).stderr
+    (killed / "checkpoint.safetensors").unlink()
+    assert "Start anew in a new folder" in simulate("--resume", killed, code=2).stderr
+
+
+def test_an_error_that_ends_a_run_says_how_to_go_on(killed):
+    for file in killed.glob("ledger.db*"):
+        file.unlink()
+    failed = simulate("--resume", killed, code=2)
+    assert failed.stderr.count("error:") == 1
+    assert f"To go on after the last finished round: fedprivacy simulate --resume {killed}\n" in failed.stderr
+
+
+def test_the_plan_of_a_stopped_run_is_that_of_its_own_settings(killed):
+    planned = CliRunner().invoke(app, ["plan", "--json", "--resume", str(killed)])
+    assert planned.exit_code == 0, planned.output
+    assert json.loads(planned.stdout)["noise_multiplier"] == read_config(killed).noise_multiplier
+
+
+def test_a_deployed_server_app_goes_on_where_its_run_config_says(killed, whole):
+    """As `flwr run . --run-config` does it: the server and its clients read the same settings."""
+    own = RunConfig.of_public(json.loads((killed / "config.json").read_text())["settings"])
+    run_config = {"resume": str(killed), "clients": 4, "task": "digits", "seed": 0}
+    grid = InProcessGrid(private_client(config=own), 4, run_config)
+    server_app()(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=run_config))
+    assert results(killed) == results(whole)

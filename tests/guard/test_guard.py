@@ -1,0 +1,603 @@
+"""The odometer charges first, allows no more than the budget, and forgets nothing."""
+
+import json
+import math
+import tempfile
+from collections import Counter
+from contextlib import suppress
+from datetime import UTC, datetime, timedelta
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from fedprivacy._support import failpoints
+from fedprivacy._support.durable import sync_folder
+from fedprivacy.accounting import FILTERS, AdaptiveFilter, MechanismChanged, pld
+from fedprivacy.guard import (
+    KEPT_UPDATES,
+    AlreadyChargedError,
+    BudgetExhaustedError,
+    ChargeKey,
+    ForeignGrantError,
+    InvalidGrantError,
+    LogDamagedError,
+    LogWriteError,
+    Odometer,
+    OdometerError,
+    SealError,
+)
+from fedprivacy.guard import records as records_module
+from fedprivacy.guard.frames import MOST_PAYLOAD, RECORDS_AT, SLOT_AT
+from fedprivacy.guard.log import RecordLog
+from fedprivacy.guard.records import encoded
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from tests.guard.processes import KILLED, at_once, in_child
+
+EVENT = PoissonSampledGaussian(0.05, 1.2, NeighbouringRelation.ZERO_OUT)
+OTHER = PoissonSampledGaussian(0.1, 2.0, NeighbouringRelation.ZERO_OUT)
+BUDGET = PrivacyBudget(3.0, 1e-5)
+QUOTA = FILTERS["fixed-mechanism"](BUDGET).quota({}, EVENT)
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "odometer.log"
+
+
+@pytest.fixture
+def odometer(file):
+    return Odometer(file, BUDGET)
+
+
+def key(round=1, attempt=0, run_id="run"):
+    return ChargeKey(run_id, round, attempt)
+
+
+def payloads(file):
+    log = RecordLog(file)
+    with log.transaction():
+        return log.records
+
+
+def kinds(file):
+    return [json.loads(payload)["kind"] for payload in payloads(file)]
+
+
+def updates(file):
+    return sorted(path.name for path in Path(f"{file}.sealed").iterdir())
+
+
+def test_a_new_file_has_spent_nothing(file, odometer):
+    assert (odometer.history(), odometer.by_run(), odometer.charges()) == ({}, {}, [])
+    assert file.exists()
+
+
+def test_charges_add_up_over_rounds_runs_and_processes(file, odometer):
+    odometer.charge(key(1), EVENT, 2)
+    odometer.charge(key(1, run_id="another run"), EVENT, 3)
+    again = Odometer(file, BUDGET)
+    again.charge(key(2), EVENT, 5)
+    for each in (odometer, again, Odometer(file, BUDGET)):
+        assert each.history() == {EVENT: 10}
+        assert each.by_run() == {"run": {EVENT: 7}, "another run": {EVENT: 3}}
+        assert [charge.steps for charge in each.charges()] == [2, 3, 5]
+
+
+def test_a_grant_beyond_the_budget_is_refused_and_nothing_is_charged(file, odometer):
+    odometer.charge(key(1), EVENT, QUOTA - 1)
+    before = payloads(file)
+    with pytest.raises(BudgetExhaustedError, match=r"epsilon 3\.0 at delta 1e-05.*allows 1 more steps.*asks for 2"):
+        odometer.charge(key(2), EVENT, 2)
+    assert payloads(file) == before
+    odometer.charge(key(2), EVENT, 1)
+    assert pld.epsilon(odometer.history(), BUDGET.delta) <= BUDGET.epsilon
+
+
+def test_a_replayed_grant_is_refused_and_a_new_attempt_or_round_is_charged(odometer):
+    odometer.charge(key(1, 0), EVENT, 2)
+    for steps in (1, 2, 3):
+        with pytest.raises(AlreadyChargedError, match="run 'run', round 1, attempt 0"):
+            odometer.charge(key(1, 0), EVENT, steps, elsewhere={EVENT: 50})
+    assert odometer.history() == {EVENT: 2}
+    odometer.charge(key(1, 1), EVENT, 2)
+    odometer.charge(key(2, 0), EVENT, 2)
+    assert odometer.history() == {EVENT: 6}
+
+
+def test_a_grant_of_another_run_s_key_is_refused_before_anything_is_written(file, odometer):
+    odometer.charge(key(1), EVENT, 2, run_key="aa")
+    before = payloads(file)
+    for other in ("bb", "", "\ud800"):
+        with pytest.raises(ForeignGrantError, match="run 'run' was opened under"):
+            Odometer(file, BUDGET).charge(key(2), EVENT, 2, run_key=other, elsewhere={EVENT: 50})
+    assert payloads(file) == before
+    odometer.charge(key(2), EVENT, 2, run_key="aa")
+    odometer.charge(key(1, run_id="another run"), EVENT, 2, run_key="bb")
+
+
+def test_a_foreign_replay_is_called_foreign(odometer):
+    odometer.charge(key(1), EVENT, 2, run_key="aa")
+    with pytest.raises(ForeignGrantError):
+        odometer.charge(key(1), EVENT, 2, run_key="bb")
+
+
+def test_a_refused_grant_binds_no_run_to_its_key(odometer):
+    with pytest.raises(BudgetExhaustedError):
+        odometer.charge(key(1), EVENT, QUOTA + 1, run_key="aa")
+    odometer.charge(key(1), EVENT, 1, run_key="bb")
+
+
+def test_another_mechanism_is_refused_by_the_fixed_filter_and_counted_by_the_adaptive_one(file, odometer):
+    odometer.charge(key(1), EVENT, 2)
+    with pytest.raises(MechanismChanged):
+        odometer.charge(key(2), OTHER, 2)
+    adaptive = Odometer(file, BUDGET, "adaptive")
+    adaptive.charge(key(2), OTHER, 2)
+    assert adaptive.history() == {EVENT: 2, OTHER: 2}
+
+
+@pytest.mark.parametrize("filter", FILTERS)
+def test_the_budget_is_kept_whatever_is_asked(file, filter):
+    odometer = Odometer(file, BUDGET, filter)
+    accepted = 0
+    for round, steps in enumerate([1, 40, 7, 1000, 40, 13, 40, 2, 90, 1] * 3):
+        with suppress(BudgetExhaustedError):
+            odometer.charge(key(round), EVENT, steps)
+            accepted += steps
+    assert odometer.history() == {EVENT: accepted}
+    assert 0 < pld.epsilon({EVENT: accepted}, BUDGET.delta) <= BUDGET.epsilon
+
+
+def test_what_the_server_counts_beyond_the_client_counts_from_then_on(file, odometer):
+    odometer.charge(key(1), EVENT, 2, elsewhere={EVENT: 2})
+    assert kinds(file) == ["charge"]
+    odometer.charge(key(2), EVENT, 3, elsewhere={EVENT: 15})
+    assert kinds(file) == ["charge", "correction", "charge"]
+    correction = json.loads(payloads(file)[1])
+    assert (correction["client_steps"], correction["server_steps"]) == (2, 12)
+    assert (correction["run_id"], correction["round"]) == ("run", 2)
+    assert Odometer(file, BUDGET).history() == {EVENT: 15}
+    assert odometer.by_run() == {"run": {EVENT: 5}}
+    odometer.charge(key(3), EVENT, 1, elsewhere={EVENT: 16})
+    assert kinds(file)[3:] == ["charge"]
+
+
+def test_what_the_client_counts_beyond_the_server_stands(odometer):
+    odometer.charge(key(1), EVENT, 9)
+    odometer.charge(key(2), EVENT, 1, elsewhere={EVENT: 1})
+    odometer.charge(key(3), EVENT, 1)
+    assert odometer.history() == {EVENT: 11}
+
+
+def test_a_correction_counts_even_if_its_grant_is_refused(file, odometer):
+    for _ in range(2):  # the second time, it is no news
+        with pytest.raises(BudgetExhaustedError):
+            odometer.charge(key(1), EVENT, 1, elsewhere={EVENT: QUOTA + 1})
+    assert odometer.history() == {EVENT: QUOTA}
+    assert kinds(file) == ["correction"]
+    with pytest.raises(BudgetExhaustedError):
+        Odometer(file, BUDGET).charge(key(2), EVENT, 1)
+
+
+def test_a_correction_of_another_mechanism_counts_where_the_filter_composes_it_and_ruins_nothing_where_not(
+    file, odometer
+):
+    with pytest.raises(MechanismChanged):
+        odometer.charge(key(1), EVENT, 1, elsewhere={EVENT: 1, OTHER: 4})
+    assert odometer.history() == {}
+    Odometer(file, BUDGET, "adaptive").charge(key(1), EVENT, 1, elsewhere={EVENT: 1, OTHER: 4})
+    assert odometer.history() == {EVENT: 1, OTHER: 4}
+
+
+@pytest.mark.parametrize(
+    ("changed", "wrong"),
+    [
+        ({"key": key(run_id="x" * 129)}, "run_id has 129 characters; choose 1 to 128"),
+        ({"key": key(run_id="")}, "run_id has 0 characters"),
+        ({"key": key(run_id="\x1b[2J")}, "printable"),
+        ({"key": key(run_id="\ud800")}, "printable"),
+        ({"key": key(round=-1)}, "round is -1; choose an integer from 0"),
+        ({"key": key(attempt=2**63)}, "attempt is 9223372036854775808"),
+        ({"key": key(round=1.0)}, "round is 1.0"),
+        ({"steps": 0}, "steps is 0; choose an integer from 1"),
+        ({"steps": -5}, "steps is -5"),
+        ({"elsewhere": {EVENT: -1}}, "elsewhere: the history counts"),
+        ({"elsewhere": {EVENT: math.inf}}, "elsewhere"),
+        ({"elsewhere": {EVENT: 2**64}}, "elsewhere is 18446744073709551616"),
+        ({"elsewhere": {EVENT: 1, PoissonSampledGaussian(0.1, 1.0): 1}}, "elsewhere: the history mixes"),
+    ],
+)
+def test_a_grant_that_cannot_be_written_down_is_refused_before_anything_is_written(file, odometer, changed, wrong):
+    grant = {"key": key(), "event": EVENT, "steps": 1} | changed
+    with pytest.raises(InvalidGrantError, match=wrong) as raised:
+        odometer.charge(**grant)
+    assert isinstance(raised.value, ValueError)
+    assert isinstance(raised.value, OdometerError)
+    assert payloads(file) == []
+
+
+def test_the_largest_grant_fits_a_record_whatever_its_words(file):
+    largest, widest = 2**63 - 1, PoissonSampledGaussian(0.12345678901234567, 1.2345678901234567e-300)
+    odometer = Odometer(file, PrivacyBudget(math.inf, 1.2345678901234567e-300), "fixed-mechanism")
+    name = ChargeKey("\U0001f512" * 128, largest, largest)
+    odometer.charge(name, widest, 2**31 - 1, run_key="\U0001f512" * 10_000)
+    odometer.seal(name, b"update")
+    assert max(len(payload) for payload in payloads(file)) < MOST_PAYLOAD // 2
+    odometer.charge(ChargeKey('"' * 128, largest, largest), widest, 1, elsewhere={widest: largest})
+    assert Odometer(file, BUDGET).sealed(name, run_key="\U0001f512" * 10_000) == b"update"
+
+
+def test_a_sealed_update_is_for_the_server_that_opened_the_run(file, odometer):
+    odometer.charge(key(1), EVENT, 1, run_key="its own")
+    odometer.seal(key(1), b"update")
+    assert odometer.sealed(key(1), run_key="its own") == b"update"
+    with pytest.raises(ForeignGrantError, match="opened under the key"):
+        odometer.sealed(key(1), run_key="another")
+
+
+def test_the_budget_in_force_is_recorded_with_each_charge_and_may_be_changed_by_its_owner(file, odometer):
+    odometer.charge(key(1), EVENT, 1)
+    smaller = Odometer(file, PrivacyBudget(0.5, 1e-6), "adaptive")
+    with pytest.raises(BudgetExhaustedError):
+        smaller.charge(key(2), EVENT, 50)
+    Odometer(file, PrivacyBudget(math.inf, 1e-6)).charge(key(2), EVENT, 50)
+    assert [(c.terms.budget, c.terms.filter) for c in odometer.charges()] == [
+        (BUDGET, "fixed-mechanism"),
+        (PrivacyBudget(math.inf, 1e-6), "fixed-mechanism"),
+    ]
+
+
+def test_an_unknown_filter_is_refused_before_a_file_is_made(file):
+    with pytest.raises(ValueError, match=r"filter is 'none'; choose one of fixed-mechanism, adaptive"):
+        Odometer(file, BUDGET, "none")
+    assert not file.exists()
+
+
+def test_a_file_in_a_folder_that_is_not_there_begins_no_new_account(tmp_path):
+    with pytest.raises(LogWriteError, match="No such file"):
+        Odometer(tmp_path / "unmounted" / "odometer.log", BUDGET)
+
+
+def test_a_clock_that_jumps_backwards_changes_nothing(file, monkeypatch):
+    class Clock(datetime):
+        """An hour earlier at every look."""
+
+        looks = 0
+
+        @classmethod
+        def now(cls, tz):
+            cls.looks += 1
+            return datetime(2001, 1, 1, tzinfo=UTC) - timedelta(hours=cls.looks)
+
+    monkeypatch.setattr(records_module, "datetime", Clock)
+    for round in (1, 2, 3):
+        Odometer(file, BUDGET).charge(key(round), EVENT, 1)
+        Odometer(file, BUDGET).seal(key(round), b"%d" % round)
+    odometer = Odometer(file, BUDGET)
+    times = [charge.time for charge in odometer.charges()]
+    assert times == sorted(times, reverse=True)
+    assert [charge.key.round for charge in odometer.charges()] == [1, 2, 3]
+    assert odometer.history() == {EVENT: 3}
+    assert odometer.sealed(key(3)) == b"3"
+
+
+def test_two_processes_that_charge_at_once_share_one_budget_and_lose_nothing(file, tmp_path):
+    quota = FILTERS["fixed-mechanism"](BUDGET).quota({}, OTHER)
+
+    def client(name):
+        odometer, charged = Odometer(file, BUDGET), 0
+        try:
+            for round in range(quota + 1):
+                odometer.charge(key(round, run_id=name), OTHER, 3)
+                charged += 3
+        except BudgetExhaustedError:
+            (tmp_path / name).write_text(str(charged))
+
+    assert at_once(lambda: client("a"), lambda: client("b")) == [0, 0]
+    told = {name: int((tmp_path / name).read_text()) for name in "ab"}
+    assert sum(told.values()) == quota - quota % 3
+    assert Odometer(file, BUDGET).by_run() == {name: {OTHER: steps} for name, steps in told.items() if steps}
+
+
+def test_two_processes_that_replay_one_grant_charge_it_once(file):
+    Odometer(file, BUDGET)
+
+    def client():
+        odometer = Odometer(file, BUDGET)
+        for round in range(20):
+            with suppress(AlreadyChargedError):
+                odometer.charge(key(round), EVENT, 1)
+
+    assert at_once(client, client, client) == [0, 0, 0]
+    assert Odometer(file, BUDGET).history() == {EVENT: 20}
+
+
+def test_a_sealed_update_is_there_again_after_a_crash_for_free(file, odometer):
+    odometer.charge(key(1), EVENT, 2)
+    assert odometer.sealed(key(1)) is None
+    odometer.seal(key(1), b"update")
+    again = Odometer(file, BUDGET)
+    assert again.sealed(key(1)) == b"update"
+    assert again.sealed(key(2)) is None
+    assert again.history() == {EVENT: 2}
+    record = json.loads(payloads(file)[1])
+    assert record["sha256"] == sha256(b"update").hexdigest()
+    assert updates(file) == [record["name"]]
+
+
+def test_an_empty_update_can_be_sealed(odometer):
+    odometer.charge(key(1), EVENT, 2)
+    odometer.seal(key(1), b"")
+    assert odometer.sealed(key(1)) == b""
+
+
+def test_an_update_that_was_not_charged_is_not_sealed(file, odometer):
+    odometer.charge(key(1), EVENT, 2)
+    for other in (key(2), key(1, attempt=1), key(1, run_id="another run")):
+        with pytest.raises(SealError, match="was not charged") as raised:
+            odometer.seal(other, b"update")
+        assert isinstance(raised.value, ValueError)
+    assert not Path(f"{file}.sealed").exists()
+
+
+def test_another_update_is_not_sealed_in_the_place_of_one_and_the_same_one_is_no_error(file, odometer):
+    odometer.charge(key(1), EVENT, 2)
+    odometer.seal(key(1), b"update")
+    odometer.seal(key(1), b"update")
+    assert kinds(file) == ["charge", "sealed"]
+    with pytest.raises(SealError, match="another sealed update"):
+        Odometer(file, BUDGET).seal(key(1), b"another update")
+    assert odometer.sealed(key(1)) == b"update"
+
+
+def test_only_the_newest_updates_are_kept(file, odometer):
+    names = [key(round, run_id=run_id) for round in range(1, 4) for run_id in ("one", "two")]
+    for name in names:
+        odometer.charge(name, EVENT, 1)
+        odometer.seal(name, str(name).encode())
+    kept = names[-KEPT_UPDATES:]
+    assert [name for name in names if odometer.sealed(name) is not None] == kept
+    assert all(odometer.sealed(name) == str(name).encode() for name in kept)
+    assert len(updates(file)) == KEPT_UPDATES
+    odometer.seal(names[0], str(names[0]).encode())  # no effect: it was sealed, and is no longer wanted
+    assert odometer.sealed(names[0]) is None
+
+
+@pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b"", lambda b: b + b"\0", lambda b: b"U" + b[1:]])
+def test_a_sealed_update_that_is_torn_or_damaged_is_not_sent(file, odometer, damage):
+    odometer.charge(key(1), EVENT, 2)
+    odometer.seal(key(1), b"update")
+    (path,) = Path(f"{file}.sealed").iterdir()
+    path.write_bytes(damage(b"update"))
+    assert odometer.sealed(key(1)) is None
+    path.unlink()
+    assert odometer.sealed(key(1)) is None
+    assert odometer.history() == {EVENT: 2}
+
+
+def test_a_run_s_name_cannot_lead_out_of_the_folder(file, odometer):
+    names = [key(run_id=name) for name in ("../../etc/passwd", "/etc/passwd", ".", "a/..")]
+    for name in names:
+        odometer.charge(name, EVENT, 1)
+        odometer.seal(name, b"update")
+    assert {path.name for path in file.parent.iterdir()} == {file.name, f"{file.name}.sealed"}
+    assert all(len(name) == 64 + len(".update") for name in updates(file))
+
+
+def test_an_update_that_the_disk_refuses_is_not_sealed_and_its_charge_stands(file, odometer):
+    odometer.charge(key(1), EVENT, 2)
+    Path(f"{file}.sealed").write_text("no folder")
+    with pytest.raises(LogWriteError, match="Nothing more was recorded"):
+        odometer.seal(key(1), b"update")
+    assert kinds(file) == ["charge"]
+
+
+def test_a_log_that_was_deleted_is_not_begun_anew_beside_its_sealed_updates(file, odometer):
+    odometer.charge(key(1), EVENT, 2)
+    odometer.seal(key(1), b"update")
+    file.unlink()
+    with pytest.raises(LogDamagedError, match=r"it is gone, but .*sealed holds updates"):
+        Odometer(file, BUDGET)
+    assert not file.exists()
+
+
+@pytest.mark.parametrize("payload", [b"{}", b"no JSON", b"[]", b'{"kind":"refund","run_id":"r","round":1,"attempt":0}'])
+def test_a_whole_record_that_makes_no_sense_is_damage_each_time_that_it_is_read(file, odometer, payload):
+    odometer.charge(key(1), EVENT, 2)
+    with RecordLog(file).transaction() as append:
+        append(payload)
+    at = file.stat().st_size - len(payload) - 16
+    for reader in (odometer, odometer, Odometer(file, BUDGET)):
+        with pytest.raises(LogDamagedError, match=f"byte {at}: this is no record of version 1"):
+            reader.charge(key(2), EVENT, 1)
+
+
+def test_records_are_compact_sorted_json(file, odometer):
+    odometer.charge(key(1), EVENT, 2, run_key="aa")
+    (payload,) = payloads(file)
+    fields = json.loads(payload)
+    assert payload == json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
+    assert fields.pop("time").endswith("+00:00")
+    assert fields == {
+        "kind": "charge",
+        "run_id": "run",
+        "round": 1,
+        "attempt": 0,
+        "steps": 2,
+        "run_key": sha256(b"aa").hexdigest(),
+        "event": {
+            "mechanism": "poisson-sampled-gaussian",
+            "sampling_rate": 0.05,
+            "noise_multiplier": 1.2,
+            "relation": "zero-out",
+        },
+        "epsilon": 3.0,
+        "delta": 1e-5,
+        "filter": "fixed-mechanism",
+    }
+
+
+@pytest.mark.parametrize(
+    ("point", "times", "charged", "sealed"),
+    [
+        ("odometer.before-slot", 1, False, False),
+        ("odometer.slot-written", 1, True, False),
+        ("odometer.appended", 1, True, False),
+        ("client.seal-written", 1, True, False),
+        ("client.seal-named", 1, True, False),
+        ("odometer.before-slot", 2, True, False),
+        ("odometer.slot-written", 2, True, True),
+        ("odometer.appended", 2, True, True),
+    ],
+)
+def test_a_client_killed_anywhere_has_counted_what_it_could_have_sent_and_repeats_nothing(
+    file, odometer, point, times, charged, sealed
+):
+    odometer.charge(key(1), EVENT, 2)
+
+    def client():
+        failpoints.arm(point, times)
+        again = Odometer(file, BUDGET)
+        again.charge(key(2), EVENT, 3)
+        again.seal(key(2), b"update")
+
+    assert in_child(client) == KILLED
+    after = Odometer(file, BUDGET)
+    assert after.history() == {EVENT: 5 if charged else 2}
+    assert after.sealed(key(2)) == (b"update" if sealed else None)
+    if charged:
+        with pytest.raises(AlreadyChargedError):
+            after.charge(key(2), EVENT, 3)
+    else:
+        after.charge(key(2), EVENT, 3)
+    after.seal(key(2), b"update")
+    assert after.history() == {EVENT: 5}
+    assert Odometer(file, BUDGET).sealed(key(2)) == b"update"
+    assert len(updates(file)) == 1, "what a crash left behind is tidied up"
+
+
+def test_a_client_killed_between_a_correction_and_its_charge_has_corrected_once(file, odometer):
+    def client():
+        failpoints.arm("odometer.appended")
+        Odometer(file, BUDGET).charge(key(1), EVENT, 2, elsewhere={EVENT: 12})
+
+    assert in_child(client) == KILLED
+    assert odometer.history() == {EVENT: 10}
+    odometer.charge(key(1), EVENT, 2, elsewhere={EVENT: 12})
+    assert odometer.history() == {EVENT: 12}
+    assert kinds(file) == ["correction", "charge"]
+
+
+def test_the_folder_of_an_existing_file_is_synced_too_because_its_maker_may_have_died(file, odometer, monkeypatch):
+    synced = []
+    monkeypatch.setattr("fedprivacy.guard.log.sync_folder", lambda folder: synced.append(sync_folder(folder)))
+    Odometer(file, BUDGET)
+    assert len(synced) == 1
+
+
+class OdometerMachine(RuleBasedStateMachine):
+    """Any sequence of grants, seals, restarts and torn writes, beside a model of what must be counted."""
+
+    keys = st.builds(ChargeKey, st.sampled_from(["one", "two"]), st.integers(0, 4), st.integers(0, 1))
+    events = st.sampled_from([EVENT, OTHER])
+    signers = st.sampled_from(["", "", "", "foreign"])
+
+    @initialize(epsilon=st.sampled_from([2.0, 3.0, 8.0]))
+    def begin(self, epsilon):
+        self.folder = tempfile.TemporaryDirectory()
+        self.file = Path(self.folder.name) / "odometer.log"
+        self.budget = PrivacyBudget(epsilon, 1e-5)
+        self.filter = AdaptiveFilter(self.budget)
+        self.counted, self.charged, self.signed, self.sealed = Counter(), {}, {}, {}
+        self.reopen()
+
+    @rule()
+    def reopen(self):
+        self.odometer = Odometer(self.file, self.budget, "adaptive")
+
+    @rule(key=keys, event=events, steps=st.integers(1, 60), signer=signers)
+    def grant(self, key, event, steps, signer):
+        self._charge(key, event, steps, signer, {})
+
+    @rule(key=keys, event=events, steps=st.integers(1, 9), claimed=st.dictionaries(events, st.integers(0, 60)))
+    def grant_with_a_claim(self, key, event, steps, claimed):
+        self._charge(key, event, steps, self.signed.get(key.run_id, ""), claimed)
+
+    def _charge(self, key, event, steps, signer, claimed):
+        expected = self._expected(key, event, steps, signer, claimed)
+        try:
+            self.odometer.charge(key, event, steps, run_key=signer, elsewhere=claimed)
+            raised = None
+        except OdometerError as error:
+            raised = type(error)
+        assert raised is expected
+
+    def _expected(self, key, event, steps, signer, claimed):
+        if self.signed.get(key.run_id, signer) != signer:
+            return ForeignGrantError
+        if key in self.charged:
+            return AlreadyChargedError
+        for claim, count in claimed.items():
+            self.counted[claim] = max(self.counted[claim], count - (steps if claim == event else 0))
+        if self.filter.quota(+self.counted, event) < steps:
+            return BudgetExhaustedError
+        self.counted[event] += steps
+        self.charged[key] = (event, steps)
+        self.signed[key.run_id] = signer
+        return None
+
+    @rule(key=keys, update=st.binary(max_size=3))
+    def seal(self, key, update):
+        before = self.sealed.get(key, update)
+        try:
+            self.odometer.seal(key, update)
+            self.sealed[key] = update
+            raised = False
+        except SealError:
+            raised = True
+        assert raised == (key not in self.charged or before != update)
+
+    @rule(share=st.floats(0, 1))
+    def tear_the_last_record(self, share):
+        data = self.file.read_bytes()
+        length = int.from_bytes(data[SLOT_AT + 8 : SLOT_AT + 12], "big") + 16
+        if len(data) > RECORDS_AT:
+            self.file.write_bytes(data[: len(data) - round(share * length)])
+
+    @rule(at=st.integers(SLOT_AT, SLOT_AT + 300), bit=st.integers(0, 7))
+    def tear_the_slot(self, at, bit):
+        self.odometer.history()  # a tail that is torn as well would be a second fault
+        data = bytearray(self.file.read_bytes())
+        data[at] ^= 1 << bit
+        self.file.write_bytes(data)
+        self.odometer.history()
+
+    @invariant()
+    def everything_counts_and_nothing_else(self):
+        reader = Odometer(self.file, self.budget, "adaptive")
+        assert reader.history() == +self.counted
+        assert {c.key: (c.event, c.steps) for c in reader.charges()} == self.charged
+        for key in list(self.sealed)[-KEPT_UPDATES:]:
+            assert reader.sealed(key, run_key=self.signed[key.run_id]) == self.sealed[key]
+
+    def teardown(self):
+        if hasattr(self, "folder"):
+            trained = Counter()
+            for event, steps in self.charged.values():
+                trained[event] += steps
+            assert pld.epsilon(trained, self.budget.delta) <= self.budget.epsilon
+            self.folder.cleanup()
+
+
+OdometerMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+test_any_sequence_counts_what_a_simple_model_counts = OdometerMachine.TestCase
+
+
+def test_what_is_encoded_is_what_was_charged(odometer, file):
+    odometer.charge(key(1), EVENT, 2)
+    assert [encoded(charge) for charge in odometer.charges()] == payloads(file)

@@ -1,0 +1,470 @@
+"""The log gives back every acknowledged record, or raises; whatever happens to one place of the file."""
+
+import errno
+import fcntl
+import itertools
+import os
+import resource
+import stat
+import struct
+import zlib
+from functools import partial
+
+import pytest
+
+from fedprivacy._support import failpoints
+from fedprivacy.guard import log as log_module
+from fedprivacy.guard.errors import LogBusyError, LogDamagedError, LogWriteError
+from fedprivacy.guard.frames import (
+    BLOCK,
+    FRAMING,
+    MOST_PAYLOAD,
+    RECORDS_AT,
+    SLOT_AT,
+    Frame,
+    empty_log,
+    encoded,
+    slot_block,
+)
+from fedprivacy.guard.log import RecordLog, create
+from tests.guard.processes import KILLED, at_once, in_child
+
+RECORDS = [b"one", b"", b"three, which is longer than the others", b"four"]
+
+
+@pytest.fixture
+def file(tmp_path):
+    return tmp_path / "odometer.log"
+
+
+@pytest.fixture
+def whole(file):
+    """The bytes of a log of four records."""
+    create(file)
+    append(file, *RECORDS)
+    return file.read_bytes()
+
+
+def append(file, *payloads):
+    with RecordLog(file).transaction() as append_one:
+        for payload in payloads:
+            append_one(payload)
+
+
+def read(file):
+    log = RecordLog(file)
+    with log.transaction():
+        return log.records
+
+
+def outcome(file, data):
+    """What a log of these bytes says: its records, or 'damaged'."""
+    file.write_bytes(data)
+    try:
+        records = read(file)
+    except LogDamagedError:
+        assert file.read_bytes() == data, "a damaged file must be left as evidence"
+        return "damaged"
+    assert read(file) == records, "what was repaired must stay repaired"
+    return records
+
+
+def log_bytes(payloads, slot=None):
+    frames = [Frame(number, payload) for number, payload in enumerate(payloads, start=1)]
+    block = slot_block(slot or (frames[-1] if frames else Frame(0, b"")))
+    return empty_log()[:SLOT_AT] + block + b"".join(encoded(frame) for frame in frames)
+
+
+def test_records_come_back_in_order_in_this_process_and_in_the_next(file, whole):
+    assert read(file) == RECORDS
+    assert whole == log_bytes(RECORDS)
+
+
+def test_a_new_log_is_empty_and_its_owner_s_alone(file):
+    create(file)
+    assert read(file) == []
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert list(file.parent.iterdir()) == [file]
+
+
+def test_creating_a_log_leaves_one_that_is_there(file, whole):
+    create(file)
+    assert file.read_bytes() == whole
+
+
+def test_a_log_in_a_folder_that_does_not_exist_is_refused(tmp_path):
+    with pytest.raises(LogWriteError, match=r"missing/log cannot be written: No such file"):
+        create(tmp_path / "missing" / "log")
+
+
+def test_a_file_that_another_process_has_just_made_is_not_replaced(file, whole, monkeypatch):
+    monkeypatch.setattr(type(file), "exists", lambda _: False)
+    create(file)
+    assert file.read_bytes() == whole
+    assert list(file.parent.iterdir()) == [file]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("changed", [lambda at, byte: byte ^ 1 << at % 8, lambda _, byte: 0xFF - byte])
+def test_no_byte_can_change_without_being_mended_or_noticed(file, whole, changed):
+    seen = set()
+    for offset, byte in enumerate(whole):
+        told = outcome(file, whole[:offset] + bytes([changed(offset, byte)]) + whole[offset + 1 :])
+        assert told in (RECORDS, "damaged"), offset
+        seen.add(str(told))
+        if offset >= len(whole) - FRAMING - len(RECORDS[-1]) or SLOT_AT <= offset < RECORDS_AT:
+            assert told == RECORDS, offset  # the last record stands twice
+        elif offset >= RECORDS_AT:
+            assert told == "damaged", offset
+    assert len(seen) == 2
+
+
+def test_no_cut_at_any_length_goes_unnoticed(file, whole):
+    last = FRAMING + len(RECORDS[-1])
+    for length in range(len(whole)):
+        expected = RECORDS if length >= len(whole) - last else "damaged"
+        assert outcome(file, whole[:length]) == expected, length
+
+
+def test_a_log_of_one_record_survives_the_loss_of_all_that_follows_its_slot(file):
+    data = log_bytes([b"only"])
+    for length in range(RECORDS_AT, len(data)):
+        assert outcome(file, data[:length]) == [b"only"]
+
+
+@pytest.mark.parametrize("size", [64, 512, BLOCK])
+def test_a_sector_that_decays_is_mended_or_noticed(file, size):
+    records = [bytes([65 + number]) * 700 for number in range(9)]
+    data = log_bytes(records)
+    for start, filling in itertools.product(range(0, len(data), size), (b"\0", b"\xff")):
+        told = outcome(file, data[:start] + filling * len(data[start : start + size]) + data[start + size :])
+        assert told in (records, "damaged"), start
+
+
+def test_a_record_that_is_lost_from_the_middle_or_stands_twice_is_noticed(file, whole):
+    starts = [
+        RECORDS_AT + n for n in itertools.accumulate((FRAMING + len(record) for record in RECORDS[:-1]), initial=0)
+    ]
+    for start, end in itertools.pairwise([*starts, len(whole)]):
+        without = outcome(file, whole[:start] + whole[end:])
+        assert without == (RECORDS if end == len(whole) else "damaged")
+        assert outcome(file, whole[:end] + whole[start:]) == "damaged"
+
+
+def test_a_crash_while_the_slot_is_written_costs_at_most_the_record_that_nobody_was_told_of(file):
+    before, new = log_bytes([b"one", b"two"]), slot_block(Frame(3, b"three"))
+    for torn in [*range(FRAMING + 10), BLOCK]:
+        told = outcome(file, before[:SLOT_AT] + new[:torn] + before[SLOT_AT + torn :])
+        assert told in ([b"one", b"two"], [b"one", b"two", b"three"]), torn
+    assert told == [b"one", b"two", b"three"]
+
+
+@pytest.mark.parametrize("zeros", [0, 1, 5000])
+def test_a_torn_record_whose_slot_is_whole_counts(file, zeros):
+    before, frame = log_bytes([b"one", b"two"], slot=Frame(3, b"three")), encoded(Frame(3, b"three"))
+    for torn in range(len(frame)):
+        assert outcome(file, before + frame[:torn] + b"\0" * zeros) == [b"one", b"two", b"three"], torn
+
+
+def test_the_slot_is_renewed_so_that_the_last_record_stands_twice_again(file, whole):
+    file.write_bytes(whole[:SLOT_AT] + b"\xff" * BLOCK + whole[RECORDS_AT:])
+    assert read(file) == RECORDS
+    assert file.read_bytes() == whole
+
+
+def test_a_torn_record_whose_slot_is_torn_too_is_damage(file, whole):
+    torn = whole[: SLOT_AT + 3] + b"\xff" + whole[SLOT_AT + 4 :]
+    for tail in (b"\0", b"x", whole[-5:]):
+        assert outcome(file, torn + tail) == "damaged"
+
+
+def test_bytes_of_unknown_origin_behind_the_last_record_are_damage_and_zeros_are_cut(file, whole):
+    assert outcome(file, whole + b"x") == "damaged"
+    assert outcome(file, whole + b"\0" * 5000) == RECORDS
+    assert file.read_bytes() == whole
+
+
+def test_a_slot_that_skips_or_repeats_a_number_is_damage(file):
+    for number in (0, 1, 4, 5, 2**63):
+        assert outcome(file, log_bytes([b"one", b"two"], slot=Frame(number, b"?"))) == "damaged"
+    assert outcome(file, log_bytes([b"one", b"two"], slot=Frame(2, b"another two"))) == "damaged"
+
+
+def test_more_than_the_slot_s_record_behind_a_torn_one_is_damage(file):
+    torn = encoded(Frame(2, b"two"))[:-1] + b"?"
+    later = encoded(Frame(3, b"three"))
+    assert outcome(file, log_bytes([b"one"], slot=Frame(2, b"two")) + torn + later) == "damaged"
+
+
+@pytest.mark.parametrize(
+    ("data", "wrong"),
+    [
+        (b"", "byte 0: it ends here"),
+        (b"SQLite format 3\0".ljust(RECORDS_AT, b"\0"), "does not begin as an odometer's log does"),
+        (empty_log().replace(b"\r\n", b"\n", 1).ljust(RECORDS_AT, b"\0"), "does not begin"),
+    ],
+)
+def test_a_damaged_log_s_error_names_file_offset_and_remedy(file, data, wrong):
+    file.write_bytes(data)
+    with pytest.raises(LogDamagedError, match=wrong) as raised:
+        read(file)
+    assert str(file) in str(raised.value)
+    assert "never delete it" in str(raised.value)
+    assert "fedprivacy ledger export" in str(raised.value)
+
+
+def test_a_version_that_this_program_does_not_know_is_refused(file, whole):
+    head = whole[:8] + struct.pack(">I", 2)
+    file.write_bytes(head + struct.pack(">I", zlib.crc32(head)) + whole[16:])
+    with pytest.raises(LogDamagedError, match="format is version 2, and this program knows 1; update fedprivacy"):
+        read(file)
+
+
+def test_what_is_no_regular_file_is_refused(tmp_path):
+    with pytest.raises(LogWriteError, match="cannot be written"):
+        read(tmp_path)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(LogDamagedError, match="no regular file"):
+        read(tmp_path / "pipe")
+
+
+def test_a_file_that_is_deleted_while_it_is_in_use_is_not_begun_anew(file, whole):
+    log = RecordLog(file)
+    file.unlink()
+    with pytest.raises(LogWriteError, match=r"No such file.*give this process the right to"), log.transaction():
+        pass
+    assert not file.exists()
+
+
+def test_a_log_that_lost_records_since_it_was_read_is_noticed_though_it_looks_whole(file, whole):
+    log = RecordLog(file)
+    with log.transaction():
+        pass
+    file.write_bytes(log_bytes(RECORDS[:2]))  # a backup was put back
+    with pytest.raises(LogDamagedError, match="no longer holds the 4 records"), log.transaction():
+        pass
+
+
+def test_the_longest_record_fits_the_slot_and_a_longer_one_is_refused(file):
+    create(file)
+    append(file, b"x" * MOST_PAYLOAD)
+    with pytest.raises(ValueError, match=f"{MOST_PAYLOAD + 1} bytes.*at most {MOST_PAYLOAD}"):
+        append(file, b"x" * (MOST_PAYLOAD + 1))
+    assert read(file) == [b"x" * MOST_PAYLOAD]
+
+
+def test_two_logs_of_one_file_see_each_other_s_records(file):
+    create(file)
+    first, second = RecordLog(file), RecordLog(file)
+    for number in range(6):
+        with (first, second)[number % 2].transaction() as append_one:
+            append_one(b"%d" % number)
+    with first.transaction():
+        assert first.records == [b"0", b"1", b"2", b"3", b"4", b"5"]
+
+
+def test_processes_that_append_at_once_lose_nothing_and_repeat_nothing(file):
+    create(file)
+
+    def writer(name):
+        log = RecordLog(file)
+        for count in range(40):
+            with log.transaction() as append_one:
+                append_one(f"{name} {count}".encode())
+
+    assert at_once(lambda: writer("a"), lambda: writer("b")) == [0, 0]
+    records = read(file)
+    for name in "ab":
+        assert [r for r in records if r.startswith(name.encode())] == [f"{name} {n}".encode() for n in range(40)]
+    assert len(records) == 80
+
+
+def test_a_process_that_waits_too_long_is_told_so(file, whole):
+    with (
+        RecordLog(file).transaction(),
+        pytest.raises(LogBusyError, match=r"locked by another process for 0 s\. Nothing more was charged"),
+        RecordLog(file, patience=0.0).transaction(),
+    ):
+        pass
+    assert read(file) == RECORDS
+
+
+def test_waiting_ends_by_a_clock_that_never_jumps(file, whole, monkeypatch):
+    class Clock:
+        """Thirty seconds pass in six looks, while the clock on the wall runs backwards."""
+
+        looks = 0
+
+        def monotonic(self):
+            self.looks += 1
+            return 6.0 * self.looks
+
+        def time(self):
+            return -1e9 * self.looks
+
+        def sleep(self, _):
+            pass
+
+    clock = Clock()
+    monkeypatch.setattr(log_module, "time", clock)
+    with RecordLog(file).transaction(), pytest.raises(LogBusyError):
+        looks = clock.looks
+        with RecordLog(file, patience=30.0).transaction():
+            pass
+    assert clock.looks - looks == 6
+
+
+def test_the_lock_ends_with_the_transaction_though_a_forked_child_has_the_file_open(file, whole):
+    read_end, write_end = os.pipe()
+    with RecordLog(file).transaction():
+        child = os.fork()
+        if child == 0:
+            os.close(write_end)
+            os.read(read_end, 1)
+            os._exit(0)
+    try:
+        with RecordLog(file, patience=0.0).transaction():
+            pass
+    finally:
+        os.close(write_end)
+        os.close(read_end)
+        os.waitpid(child, 0)
+
+
+def test_a_transaction_that_fails_in_between_keeps_what_it_appended_and_gives_the_lock_back(file, whole):
+    def fail():
+        with RecordLog(file).transaction() as append_one:
+            append_one(b"five")
+            raise KeyError("the caller's own fault")
+
+    with pytest.raises(KeyError):
+        fail()
+    with RecordLog(file, patience=0.0).transaction():
+        assert file.read_bytes().endswith(encoded(Frame(5, b"five")))
+
+
+def test_each_copy_of_a_record_is_on_the_disk_before_the_next_write_begins(file, whole, monkeypatch):
+    calls = []
+    pwrite, fsync = os.pwrite, os.fsync
+    monkeypatch.setattr(os, "pwrite", lambda fd, data, at: calls.append(at) or pwrite(fd, data, at))
+    monkeypatch.setattr(os, "fsync", lambda fd: calls.append("disk") or fsync(fd))
+    append(file, b"five")
+    assert calls == [SLOT_AT, "disk", len(whole), "disk"]
+
+
+def test_a_new_log_is_on_the_disk_before_its_name_is_and_its_name_before_it_is_used(file, monkeypatch):
+    calls = []
+    for name in ("pwrite", "fsync", "link"):
+        real = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *given, name=name, real=real: calls.append(name) or real(*given))
+    create(file)
+    assert calls == ["pwrite", "fsync", "link", "fsync"]
+
+
+@pytest.mark.parametrize("room", [0, 1, FRAMING, FRAMING + 3])
+def test_a_record_for_which_there_is_no_room_is_taken_back_whole(file, whole, room):
+    def act():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + room, resource.RLIM_INFINITY))
+        log = RecordLog(file)
+        with (
+            pytest.raises(LogWriteError, match=r"File too large\. Nothing more was recorded or charged") as raised,
+            log.transaction() as append_one,
+        ):
+            append_one(b"five")
+        assert raised.value.undone
+        resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+        assert file.read_bytes() == whole
+        with log.transaction() as append_one:
+            append_one(b"five")
+
+    assert in_child(act) == 0
+    assert read(file) == [*RECORDS, b"five"]
+
+
+@pytest.mark.parametrize("limit", [0, SLOT_AT, SLOT_AT + 7, SLOT_AT + 20, RECORDS_AT])
+def test_a_file_that_may_no_longer_be_written_at_all_stays_readable(file, whole, limit):
+    def act():
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        with (
+            pytest.raises(LogWriteError, match="File too large") as raised,
+            RecordLog(file).transaction() as append_one,
+        ):
+            append_one(b"five")
+        assert raised.value.undone == (limit == RECORDS_AT)
+
+    assert in_child(act) == 0
+    assert read(file) in (RECORDS, [*RECORDS, b"five"])
+
+
+@pytest.mark.parametrize("confirmed", [0, 1])
+def test_a_disk_that_fails_is_never_believed_to_have_forgotten(file, whole, monkeypatch, confirmed):
+    """Once a disk has refused to confirm a write, no later success says what is on it."""
+    real, calls = os.fsync, itertools.count()
+
+    def fsync(fd):
+        if next(calls) == confirmed:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        real(fd)
+
+    def fail():
+        with RecordLog(file).transaction() as append_one:
+            monkeypatch.setattr(os, "fsync", fsync)
+            append_one(b"five")
+
+    with pytest.raises(LogWriteError, match=r"Input/output error\. What was to be recorded may count") as raised:
+        fail()
+    assert not raised.value.undone
+    monkeypatch.setattr(os, "fsync", real)
+    assert read(file) in (RECORDS, [*RECORDS, b"five"])
+
+
+@pytest.mark.parametrize(
+    ("point", "told"),
+    [
+        ("odometer.before-slot", [b"one"]),
+        ("odometer.slot-written", [b"one", b"two"]),
+        ("odometer.appended", [b"one", b"two"]),
+    ],
+)
+def test_a_process_that_is_killed_leaves_its_record_counted_or_not_and_the_lock_free(file, point, told):
+    create(file)
+    append(file, b"one")
+
+    def act():
+        failpoints.arm(point)
+        append(file, b"two")
+
+    assert in_child(act) == KILLED
+    log = RecordLog(file, patience=0.0)
+    with log.transaction() as append_one:
+        append_one(b"three")
+    assert read(file) == [*told, b"three"]
+
+
+def test_a_repair_that_is_interrupted_is_done_again(file, whole):
+    torn = log_bytes(RECORDS[:3], slot=Frame(4, RECORDS[3]))
+
+    def act(limit):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
+        with pytest.raises(LogWriteError, match="File too large"):
+            read(file)
+
+    for limit in range(len(torn), len(whole)):
+        file.write_bytes(torn + b"garbage")
+        assert in_child(partial(act, limit)) == 0
+        assert read(file) == RECORDS
+
+
+def test_a_file_that_was_replaced_while_its_lock_was_awaited_is_not_used(file, whole, monkeypatch):
+    real = fcntl.flock
+
+    def flock(fd, operation):
+        real(fd, operation)
+        if operation & fcntl.LOCK_EX:
+            other = file.with_name("other")
+            other.write_bytes(whole)
+            other.rename(file)
+
+    monkeypatch.setattr(fcntl, "flock", flock)
+    with pytest.raises(LogDamagedError, match="another file was put in its place"):
+        read(file)

@@ -1,0 +1,57 @@
+"""After every repair that a crash makes necessary, a log goes on: the next record is appended, and none is lost."""
+
+import pytest
+
+from fedprivacy.guard.frames import RECORDS_AT, SLOT_AT, Frame, Repair, believed, encoded, slot_block
+from fedprivacy.guard.log import RecordLog, create
+
+RECORDS = [b"one", b"two, which is longer"]
+NEXT = Frame(3, b"three")
+
+
+@pytest.fixture
+def file(tmp_path):
+    made = tmp_path / "odometer.log"
+    create(made)
+    with RecordLog(made).transaction() as append:
+        for record in RECORDS:
+            append(record)
+    return made
+
+
+def slot_torn(data):
+    return data[:SLOT_AT] + bytes(64) + data[SLOT_AT + 64 :]
+
+
+def tail_of_zeros(data):
+    return data + bytes(5000)
+
+
+def record_in_the_slot_alone(data):
+    return data[:SLOT_AT] + slot_block(NEXT) + data[RECORDS_AT:]
+
+
+def record_torn(data):
+    return record_in_the_slot_alone(data) + encoded(NEXT)[:7] + bytes(300)
+
+
+@pytest.mark.parametrize(
+    ("crash", "repair", "counted"),
+    [
+        (bytes, Repair.NOTHING, []),
+        (slot_torn, Repair.RENEW_SLOT, []),
+        (tail_of_zeros, Repair.CUT_TAIL, []),
+        (record_in_the_slot_alone, Repair.APPEND_SLOT, [NEXT.payload]),
+        (record_torn, Repair.APPEND_SLOT, [NEXT.payload]),
+    ],
+)
+def test_after_a_repair_the_log_goes_on_where_it_ended(file, crash, repair, counted):
+    file.write_bytes(crash(file.read_bytes()))
+    assert believed(file, file.read_bytes()).repair is repair
+    log = RecordLog(file)
+    with log.transaction() as append:
+        append(b"after")
+    assert log.records == [*RECORDS, *counted, b"after"]
+    last = Frame(len(log.records), b"after")
+    assert believed(file, file.read_bytes()).frames[-1] == last
+    assert file.read_bytes()[SLOT_AT:RECORDS_AT] == slot_block(last)

@@ -1,0 +1,178 @@
+"""A configuration is complete or refused, with every problem named at once."""
+
+import math
+from dataclasses import replace
+
+import pytest
+from torch import nn
+
+from fedprivacy.runs.configuration import FIELDS, ConfigError, RunConfig, resolve
+from tests.flower.blobs import Blobs, PrivateSizes
+
+
+def problems(**settings):
+    task = settings.pop("task_object", None)
+    with pytest.raises(ConfigError) as refused:
+        resolve({key.replace("_", "-"): value for key, value in settings.items()}, task)
+    return refused.value.problems
+
+
+def test_what_is_left_open_comes_from_the_task_s_recipe():
+    config = resolve({"task": "digits", "rounds": "", "epsilon": None})
+    assert (config.rounds, config.epsilon, config.delta, config.clients) == (60, 3.0, 1e-4, 10)
+
+
+def test_what_is_given_wins_over_the_recipe():
+    assert resolve({"rounds": 7, "epsilon": 1}).rounds == 7
+    assert resolve({"rounds": 7, "epsilon": 1}).epsilon == 1.0
+
+
+def test_noise_without_a_budget_measures_and_noise_with_a_budget_enforces():
+    assert math.isinf(resolve({"noise-multiplier": 1.0}).epsilon)
+    both = resolve({"noise-multiplier": 1.0, "epsilon": 2.0})
+    assert (both.noise_multiplier, both.epsilon) == (1.0, 2.0)
+
+
+def test_all_problems_are_reported_at_once_with_setting_value_and_remedy():
+    found = problems(
+        rounds=0, sampling_rate=1.5, delta="small", colour="red", strategy="best", device="tpu", seed=-3, clients=2.5
+    )
+    assert len(found) == 8
+    for words in (
+        "rounds is 0; choose a number from 1",
+        "sampling-rate is 1.5; choose a number from 1e-09 to 1",
+        "delta is 'small'; give a number",
+        "colour is not a setting; the settings are task, clients",
+        "strategy is 'best'; choose one of fedavg",
+        "device is 'tpu'; choose auto",
+        "seed is -3; choose a number from 0",
+        "clients is 2.5; give a whole number",
+    ):
+        assert any(problem.startswith(words) for problem in found), words
+
+
+@pytest.mark.parametrize("value", [float("nan"), True, -1.0, 0.0])
+def test_an_impossible_epsilon_is_refused(value):
+    assert problems(epsilon=value)[0].startswith("epsilon is")
+
+
+def test_no_noise_at_all_is_refused():
+    assert "give a noise-multiplier" in problems(epsilon=math.inf)[0]
+
+
+@pytest.mark.parametrize(
+    ("task", "words"),
+    [("nothing", "choose one of digits, cancer"), ("a/b.py:T", "does not exist"), ("math:Task", "defines no 'Task'")],
+)
+def test_a_task_that_is_not_there_is_named(task, words):
+    assert words in problems(task=task)[0]
+
+
+def test_a_ledger_that_is_no_sqlite_url_is_refused_before_anything_starts():
+    assert "sqlite:///path/to/ledger.db" in problems(ledger="ledger.db")[0]
+
+
+def test_a_model_with_batch_norm_is_refused_with_the_layer_and_the_remedy():
+    class Normed(Blobs):
+        def model(self):
+            return nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))
+
+    assert "layer '1' is a BatchNorm1d" in problems(task_object=Normed())[0]
+
+
+def test_private_shard_sizes_need_a_public_guess():
+    class Unknown(PrivateSizes):
+        nominal_shard_size = None
+
+    assert "set nominal_shard_size" in problems(task_object=Unknown())[0]
+
+
+class Momentous(Blobs):
+    recipe = replace(Blobs.recipe, momentum=0.9, weight_decay=0.01)
+
+
+def test_the_default_optimiser_is_the_recipe_s_with_its_settings():
+    config = resolve({}, Momentous())
+    assert (config.optimizer, config.momentum, config.weight_decay) == ("sgd", 0.9, 0.01)
+    plain = resolve({}, Blobs())
+    assert (plain.optimizer, plain.momentum, plain.weight_decay) == ("sgd", 0.0, 0.0)
+
+
+def test_another_optimiser_than_the_recipe_s_starts_without_its_momentum_and_weight_decay():
+    config = resolve({"optimizer": "adam", "learning-rate": 0.1}, Momentous())
+    assert (config.optimizer, config.learning_rate, config.momentum, config.weight_decay) == ("adam", 0.1, 0.0, 0.0)
+
+
+def test_another_optimiser_than_the_recipe_s_needs_its_own_step_size():
+    assert problems(optimizer="adam") == [
+        "optimizer is 'adam' and learning-rate is open, but the task's recipe is for sgd; give a learning-rate."
+    ]
+    found = problems(optimizer="adamw")
+    assert [words in problem for words, problem in zip(("learning-rate", "weight-decay"), found, strict=True)]
+    assert problems(optimizer="adamw", learning_rate=0.1) == found[1:]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"optimizer": "adam", "momentum": 0.9},
+        {"optimizer": "adam", "weight_decay": 0.1},
+        {"optimizer": "adamw", "momentum": 0.9, "weight_decay": 0.1},
+    ],
+)
+def test_what_an_optimiser_does_not_take_is_refused(settings):
+    (problem,) = problems(learning_rate=0.1, **settings)
+    assert problem.startswith(f"optimizer is '{settings['optimizer']}', momentum") and "choose sgd" in problem
+
+
+def test_a_recipe_that_contradicts_itself_is_refused():
+    class Torn(Blobs):
+        recipe = replace(Blobs.recipe, optimizer="adam", momentum=0.9)
+
+    assert problems(task_object=Torn())[0].startswith("optimizer is 'adam', momentum 0.9")
+
+
+def test_an_optimiser_that_is_none_of_ours_is_one_problem():
+    assert problems(optimizer="rmsprop") == ["optimizer is 'rmsprop'; choose one of sgd, adam, adamw."]
+
+
+def test_a_weight_decay_has_bounds():
+    assert problems(weight_decay=-0.1)[0] == "weight-decay is -0.1; choose a number from 0 to 1000."
+
+
+def test_every_setting_has_a_help_text_and_survives_as_json():
+    config = resolve({"noise-multiplier": 1.0})
+    assert all(field.metadata["help"] for field in FIELDS.values())
+    assert config.public().keys() == FIELDS.keys()
+    assert config.public()["epsilon"] is None
+    assert resolve(config.public()) == config
+
+
+@pytest.mark.parametrize(
+    "given", [{}, {"noise-multiplier": 1.0}, {"batch-size": 8.0, "noise-multiplier": 1.0, "epsilon": 2.0, "seed": 3}]
+)
+def test_a_configuration_is_read_back_from_what_it_made_public(given):
+    config = resolve(given)
+    assert RunConfig.of_public(config.public()) == config
+
+
+def test_settings_of_another_version_are_named():
+    public = resolve({}).public()
+    with pytest.raises(ConfigError, match=r"has other ones \(colour, rounds\); use that version"):
+        RunConfig.of_public({key: value for key, value in public.items() if key != "rounds"} | {"colour": "red"})
+
+
+def test_a_run_that_goes_on_takes_its_own_settings_and_no_others():
+    own = resolve({"rounds": 7, "epsilon": 2})
+    own.check_same({"rounds": 7, "epsilon": 2, "delta": None, "strategy": "", "clients": 10})
+    with pytest.raises(ConfigError) as refused:
+        own.check_same({"rounds": 8, "epsilon": math.inf, "seed": 0, "colour": "red", "delta": "small"})
+    assert len(refused.value.problems) == 5
+    for words in (
+        "rounds is 8, but the run goes on with its own, 7; leave rounds open, or start a new run.",
+        "epsilon is inf, but the run goes on with its own, 2.0",
+        "seed is 0, but the run goes on with its own, which was left open",
+        "colour is not a setting",
+        "delta is 'small'; give a number",
+    ):
+        assert any(problem.startswith(words) for problem in refused.value.problems), words

@@ -1,0 +1,27 @@
+"""Shards spread over the GPUs that are there."""
+
+import pytest
+import torch
+
+from fedprivacy.runs.configuration import ConfigError
+from fedprivacy.runs.device import choose_device
+
+
+@pytest.fixture
+def two_gpus(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+
+
+def test_auto_spreads_clients_over_the_gpus(two_gpus):
+    assert [str(choose_device("auto", number)) for number in range(3)] == ["cuda:0", "cuda:1", "cuda:0"]
+
+
+def test_a_named_device_is_kept(two_gpus):
+    assert [str(choose_device(name, 1)) for name in ("cpu", "cuda", "cuda:1")] == ["cpu", "cuda", "cuda:1"]
+
+
+def test_without_a_gpu_auto_is_the_cpu_and_a_gpu_is_an_error(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 0)
+    assert str(choose_device("auto", 5)) == "cpu"
+    with pytest.raises(ConfigError, match="device is 'cuda:1', but this machine has 0 GPUs"):
+        choose_device("cuda:1")

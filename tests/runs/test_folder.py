@@ -1,0 +1,119 @@
+"""A run's folder says what happened, in valid JSON, and is read back as it was."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from fedprivacy.runs.folder import CONFIG, ROUNDS, START, RunFolderError, RunWriter, read_config, read_history
+from fedprivacy.values.rounds import RoundRecord
+from fedprivacy.values.spent import ClientSpent
+from tests.flower.blobs import Blobs, plan_of
+
+
+def record(round, epsilon=1.5, budget=3.0, accuracy=0.5, failures=None):
+    spent = {"a": ClientSpent("a", epsilon, 1e-5, budget, round, 2 * round, 7, 0.5)}
+    return RoundRecord(round, {"accuracy": accuracy}, spent, ("a",), failures or {})
+
+
+def strict(text):
+    def refuse(constant):
+        raise AssertionError(f"{constant} is not JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_rounds_are_read_back_as_they_were_written(tmp_path):
+    write = RunWriter(tmp_path / "run", plan_of(Blobs(), noise_multiplier=1.0))
+    records = [record(0), record(1), record(2, failures={"b": "no-reply"})]
+    for one in records:
+        write(one)
+    history = read_history(tmp_path / "run")
+    assert history.start == records[0]
+    assert list(history.rounds) == records[1:]
+    assert history.last == records[2]
+    assert history.settings["noise-multiplier"] == 1.0
+
+
+def test_what_is_not_finite_becomes_null_and_comes_back(tmp_path):
+    write = RunWriter(tmp_path, plan_of(Blobs(), noise_multiplier=1.0))
+    write(record(0))
+    write(record(1, epsilon=math.inf, budget=math.inf, accuracy=math.nan))
+    line = strict((tmp_path / ROUNDS).read_text())
+    assert line["metrics"]["accuracy"] is None and line["max_epsilon"] is None
+    summary = strict(json.dumps(read_history(tmp_path).summary()))
+    assert summary["accuracy"] is None and summary["clients"][0]["epsilon"] is None
+    assert read_history(tmp_path).last.spent["a"].epsilon == math.inf
+
+
+def test_a_run_that_never_began_leaves_its_folder_free(tmp_path):
+    RunWriter(tmp_path, plan_of(Blobs(), noise_multiplier=1.0))
+    with pytest.raises(RunFolderError, match="holds no run"):
+        read_history(tmp_path)
+    write = RunWriter(tmp_path, plan_of(Blobs(), noise_multiplier=2.0))
+    write(record(0))
+    write(record(1))
+    with pytest.raises(RunFolderError, match="already holds a run"):
+        RunWriter(tmp_path, plan_of(Blobs(), noise_multiplier=1.0))
+
+
+def stopped(folder, rounds=3):
+    """A run of which so many rounds are written."""
+    plan = plan_of(Blobs(), epsilon=2.0, rounds=5)
+    write = RunWriter(folder, plan)
+    for round in range(rounds + 1):
+        write(record(round))
+    return plan
+
+
+@pytest.mark.parametrize("torn", [b"", b'{"round": 4, "met', b'{"round": 4, "met\n', b"\n"])
+def test_a_run_goes_on_after_its_last_finished_round_and_what_was_written_beyond_is_cut(torn, tmp_path):
+    plan = stopped(tmp_path)
+    kept = [(tmp_path / name).read_bytes() for name in (CONFIG, START)]
+    with (tmp_path / ROUNDS).open("ab") as rounds:
+        rounds.write(torn)
+    write = RunWriter(tmp_path, plan, resume_from=2)
+    assert [one.round for one in read_history(tmp_path).rounds] == [1, 2]
+    write(record(3, epsilon=1.7))
+    assert read_history(tmp_path).last == record(3, epsilon=1.7)
+    assert [(tmp_path / name).read_bytes() for name in (CONFIG, START)] == kept
+    assert {path.name for path in tmp_path.iterdir()} == {CONFIG, START, ROUNDS}
+
+
+def test_a_run_that_lost_a_finished_round_does_not_go_on(tmp_path):
+    plan = stopped(tmp_path)
+    with pytest.raises(RunFolderError, match=r"rounds.jsonl' does not hold rounds 1 to 4.*start anew in a new folder"):
+        RunWriter(tmp_path, plan, resume_from=4)
+    with pytest.raises(RunFolderError, match=r"nowhere' holds no run; name a folder"):
+        RunWriter(tmp_path / "nowhere", plan, resume_from=1)
+    assert len(read_history(tmp_path).rounds) == 3
+
+
+def test_a_run_has_one_process(tmp_path):
+    plan = stopped(tmp_path)
+    first = RunWriter(tmp_path, plan, resume_from=3)
+    with pytest.raises(RunFolderError, match="is still going on, in another process"):
+        RunWriter(tmp_path, plan, resume_from=3)
+    first(record(4))
+    del first
+    RunWriter(tmp_path, plan, resume_from=4)
+
+
+def test_a_run_that_was_killed_before_its_first_round_goes_on_from_nothing(tmp_path):
+    RunWriter(tmp_path, stopped(tmp_path, rounds=0), resume_from=0)(record(1))
+    assert read_history(tmp_path).rounds == (record(1),)
+
+
+def test_a_run_s_configuration_is_read_back_with_the_noise_that_was_used(tmp_path):
+    plan = stopped(tmp_path)
+    assert plan.config.noise_multiplier is None
+    assert read_config(tmp_path) == replace(plan.config, noise_multiplier=plan.noise_multiplier)
+
+
+@pytest.mark.parametrize("text", [None, "", "{", "[]", "{}"])
+def test_a_folder_without_a_configuration_is_named(text, tmp_path):
+    if text is not None:
+        (tmp_path / CONFIG).write_text(text)
+    with pytest.raises(RunFolderError, match="holds no run that could go on"):
+        read_config(tmp_path)

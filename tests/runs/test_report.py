@@ -1,0 +1,308 @@
+"""The report says what happened, in words that hold, and loads and runs nothing."""
+
+import base64
+import hashlib
+import math
+import re
+from html.parser import HTMLParser
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from fedprivacy.flower.server.replies import NO_REPLY
+from fedprivacy.flower.wire.records import RefusalCode
+from fedprivacy.runs.report import report_html, true_positive_bound, write_report
+from fedprivacy.values.events import NeighbouringRelation
+from tests.runs.histories import alike, run_history, unlike
+
+VOID = {"meta", "br", "link", "img", "input", "hr", "rect", "path", "line"}
+
+
+class Page(HTMLParser):
+    """A report taken apart: tags, attributes, its text and its tables; tags that do not match are an error."""
+
+    def __init__(self, html):
+        super().__init__()
+        self.tags, self.attributes, self.texts, self.tables = set(), [], [], []
+        self._open, self._cell, self.style = [], None, ""
+        self.feed(html)
+        self.close()
+        assert not self._open
+
+    def handle_starttag(self, tag, attributes):
+        self._start(tag, attributes)
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag, attributes):
+        self._start(tag, attributes)
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+        if tag in ("td", "th"):
+            self.tables[-1][-1].append(" ".join("".join(self._cell).split()))
+            self._cell = None
+
+    def handle_data(self, data):
+        if self._open[-1:] == ["style"]:
+            self.style += data
+            return
+        self.texts.append(data)
+        if self._cell is not None:
+            self._cell.append(data)
+
+    def _start(self, tag, attributes):
+        self.tags.add(tag)
+        self.attributes += attributes
+        if tag == "table":
+            self.tables.append([])
+        elif tag == "tr":
+            self.tables[-1].append([])
+        elif tag in ("td", "th"):
+            self._cell = []
+        elif tag == "br" and self._cell is not None:
+            self._cell.append(" ")
+
+    @property
+    def text(self):
+        return " ".join("".join(self.texts).split())
+
+    def table(self, first_header):
+        """Rows as dictionaries by column of the table whose first header this is."""
+        (found,) = [table for table in self.tables if table[0][0] == first_header]
+        return [dict(zip(found[0], row, strict=True)) for row in found[1:]]
+
+    def settings(self):
+        return dict(self.tables[-1])
+
+
+def page(history):
+    return Page(report_html(history))
+
+
+def troubled():
+    """Client-10 is exhausted midway; client-2 fails twice for one reason and once for another."""
+    return run_history(
+        {"client-10": lambda n: True, "client-2": lambda n: n % 2 == 1, "client-3": lambda n: n % 3 == 0},
+        rounds=30,
+        quota=20,
+        failures={
+            ("client-2", 1): NO_REPLY,
+            ("client-2", 5): NO_REPLY,
+            ("client-2", 7): "wrong-shape:body.0.weight",
+            ("client-3", 3): NO_REPLY,
+        },
+    )
+
+
+def test_the_headline_says_what_was_reached_and_what_it_cost():
+    headline = (
+        "Ten clients trained digits for 30 rounds: accuracy 77.1 %, "
+        "no client spent more than ε 2.12 of its budget 3 (δ = 1e-4)"
+    )
+    text = page(alike(rounds=30)).text
+    assert text.startswith(headline)
+    assert text.count(headline) == 2
+
+
+def test_the_headline_is_grammatical_for_one_client_one_round_and_no_budget():
+    one = page(alike(clients=1, rounds=1)).text
+    assert one.startswith(
+        "One client trained digits for 1 round: accuracy 15.0 %, it spent ε 0.39 of its budget 3 (δ = 1e-4)"
+    )
+    free = page(alike(clients=200, rounds=30, budget=math.inf, metric="mse", value=lambda n: 1 / n)).text
+    assert free.startswith(
+        "200 clients trained digits for 30 rounds: mse 0.03333, "
+        "no client spent more than ε 3.53 (δ = 1e-4); no budget was set"
+    )
+
+
+def test_every_client_has_its_account_in_the_order_in_which_people_count():
+    rows = page(troubled()).table("Client")
+    assert [row["Client"] for row in rows] == ["client-2", "client-3", "client-10"]
+    assert list(rows[2].values()) == [
+        *("client-10", "2.99", "3", "", "exhausted by round 20"),
+        *("0", "80", "20", "20", "0.2", "2.1374"),
+    ]
+    assert (rows[0]["Rounds charged"], rows[0]["Rounds averaged"]) == ("15", "12")
+    assert rows[0]["State"] == "active, 3 rounds failed"
+    assert rows[0]["Local steps left"] == "20"
+    assert rows[1]["State"] == "active, 1 round failed"
+
+
+def test_the_bars_are_as_long_as_the_share_of_the_budget():
+    widths = re.findall(r'<rect class="used" width="([\d.]+)"', report_html(troubled()))
+    assert [float(width) for width in widths] == pytest.approx(
+        [99.6 * math.sqrt(15 / 20), 99.6 * math.sqrt(10 / 20), 99.6], abs=0.06
+    )
+
+
+def test_failures_are_told_by_reason():
+    rows = page(troubled()).table("Reason")
+    assert [(row["Reason"], row["Times"], row["Clients"], row["Charge"]) for row in rows] == [
+        ("no-reply", "3", "client-2, client-3", "stands"),
+        ("wrong-shape", "1", "client-2", "stands"),
+    ]
+    assert rows[1]["What it means"].endswith("body.0.weight")
+    assert "None: every update that was asked for was used." in page(alike()).text
+
+
+@pytest.mark.parametrize("code", RefusalCode)
+def test_every_refusal_is_explained_and_what_became_of_its_charge(code):
+    (row,) = page(alike(clients=2, rounds=2, failures={("client-1", 1): code.value})).table("Reason")
+    assert row["Charge"] == ("returned" if code.before_any_record else "stands")
+    assert row["What it means"] != row["Reason"].replace("-", " ")
+
+
+def test_an_unknown_reason_is_shown_as_it_is():
+    (row,) = page(alike(clients=2, rounds=2, failures={("client-1", 1): "client-error-0"})).table("Reason")
+    assert (row["Reason"], row["Charge"]) == ("client-error-0", "stands")
+
+
+def test_the_bound_on_membership_tests_is_shown_for_what_was_spent_and_for_the_budget():
+    rows = page(alike(rounds=30)).table("")
+    assert [list(row.values())[1:] for row in rows] == [
+        ["2.12", "8.28", "8.3 %", "41.4 %"],
+        ["3", "20.1", "20.1 %", "95.3 %"],
+        ["0", "1", "1.0 %", "5.0 %"],
+    ]
+    assert len(page(alike(budget=math.inf)).table("")) == 2
+
+
+@pytest.mark.parametrize(("epsilon", "delta"), [(0.0, 0.0), (0.5, 1e-5), (3.0, 1e-4), (3.0, 0.2), (30.0, 1e-6)])
+def test_the_bound_is_reached_by_the_least_private_mechanism_that_is_epsilon_delta_private(epsilon, delta):
+    """The best test of the mechanism that tells the truth with probability delta, else answers at random."""
+    honest = (1 - delta) / (1 + math.exp(-epsilon))
+    used = np.array([delta, honest, 1 - delta - honest, 0.0])
+    rates = np.linspace(0, 1, 41)
+    best = np.interp(rates, np.cumsum(used[::-1]), np.cumsum(used))
+    best[0] = delta
+    assert [true_positive_bound(epsilon, delta, rate) for rate in rates] == pytest.approx(best, abs=1e-12)
+
+
+@pytest.mark.parametrize("epsilon", [0.1, 1.0, 4.0])
+def test_the_best_test_of_a_gaussian_mechanism_stays_below_the_bound(epsilon):
+    sigma = 1.0
+    delta = norm.cdf(0.5 / sigma - epsilon * sigma) - math.exp(epsilon) * norm.cdf(-0.5 / sigma - epsilon * sigma)
+    for rate in (0.001, 0.01, 0.05, 0.5):
+        best = norm.cdf(norm.ppf(rate) + 1 / sigma)
+        assert best <= true_positive_bound(epsilon, delta, rate) + 1e-12
+
+
+def test_without_a_finite_loss_nothing_is_promised():
+    assert true_positive_bound(math.inf, 1e-5, 0.01) == 1.0
+    assert true_positive_bound(800.0, 1e-5, 0.01) == 1.0
+    assert true_positive_bound(3.0, 1e-5, 0.0) == 1e-5
+
+
+@pytest.mark.parametrize(
+    ("relation", "said", "unsaid"),
+    [
+        (NeighbouringRelation.ZERO_OUT, "number of records is public and not protected", "one record less"),
+        (NeighbouringRelation.ADD_OR_REMOVE_ONE, "number of records is protected like the records", "is replaced by"),
+    ],
+)
+def test_the_promise_is_the_one_of_the_run_s_relation(relation, said, unsaid):
+    text = page(alike(relation=relation)).text
+    assert said in text
+    assert unsaid not in text
+    assert f"{relation.value} relation" in text
+
+
+def test_a_seeded_run_says_that_it_protects_nobody():
+    warning = "A simulation with a known seed protects nobody."
+    assert warning in page(alike(seed=0)).text
+    assert warning not in page(alike(seed=None)).text
+
+
+def test_the_threat_model_and_every_setting_are_printed():
+    shown = page(alike(fraction_train=0.5))
+    views = [row["Seen by"] for row in shown.table("Seen by")]
+    assert [view.split()[0:2] for view in views] == [["the", "server"], ["another", "client,"], ["user-level:", "all"]]
+    assert "Out of scope" in shown.text
+    settings = shown.settings()
+    assert set(alike().settings) | {"fraction-train"} <= settings.keys()
+    assert (settings["local-steps"], settings["fraction-train"], settings["delta"]) == ("4", "0.5", "0.0001")
+    assert settings["noise-multiplier"] == "left open: the smallest that the budget allows, 2.1374"
+    assert settings["seed"] == "none: fresh cryptographic randomness"
+    assert page(alike(budget=math.inf)).settings()["epsilon"].startswith("infinite")
+
+
+def test_without_a_budget_there_is_no_bar_and_no_limit():
+    shown = page(alike(budget=math.inf))
+    assert {(row["Budget"], row["Local steps left"]) for row in shown.table("Client")} == {("none", "no limit")}
+    assert "exhausted by" not in shown.text
+    assert 'class="bar"' not in report_html(alike(budget=math.inf))
+
+
+def test_a_diverged_run_is_told_as_such():
+    assert "accuracy not a number" in page(alike(value=lambda n: math.nan)).text
+    assert "accuracy not measured" in page(alike(metric=None)).text
+
+
+HOSTILE = "<script>alert(1)</script>\"'&"
+
+
+def test_hostile_names_are_texts():
+    history = run_history(
+        {HOSTILE: lambda n: True, "b": lambda n: n > 1},
+        rounds=3,
+        failures={("b", 2): f"wrong-shape:{HOSTILE}", ("b", 3): HOSTILE},
+        metric=HOSTILE,
+        task=f"a.py:{HOSTILE}",
+        out=f"{HOSTILE}/runs",
+        strategy=HOSTILE,
+    )
+    html = report_html(history)
+    shown = Page(html)
+    assert "script" not in shown.tags
+    assert "alert(1)<" not in html
+    assert {row["Client"] for row in shown.table("Client")} == {HOSTILE, "b"}
+    assert shown.settings()["out"] == f"{HOSTILE}/runs"
+    assert {row["Reason"] for row in shown.table("Reason")} == {"wrong-shape", HOSTILE}
+
+
+HISTORIES = [
+    alike(),
+    troubled(),
+    unlike(200, rounds=80, quota=40),
+    alike(clients=3, rounds=1, budget=math.inf, metric="mse"),
+]
+
+
+@pytest.mark.parametrize("history", HISTORIES, ids=["alike", "troubled", "many", "one round"])
+def test_the_page_loads_nothing_runs_nothing_and_keeps_its_own_policy(history):
+    html = report_html(history)
+    shown = Page(html)
+    assert not shown.tags & {"script", "link", "img", "iframe", "object", "base", "form", "a", "image", "use"}
+    names = {name for name, _ in shown.attributes}
+    assert not names & {"src", "href", "xlink:href", "style", "srcset", "action"}
+    assert not {name for name in names if name.startswith("on")}
+    assert set(re.findall(r"https?://[^\"\s]*", html)) <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+    assert not re.search(r"url\(|@import|@font-face", shown.style)
+    digest = base64.b64encode(hashlib.sha256(shown.style.encode()).digest()).decode()
+    policy = next(value for name, value in shown.attributes if name == "content" and "default-src" in value)
+    assert policy == f"default-src 'none'; style-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    assert html.count("<svg") >= 2
+    assert len(shown.table("Client")) == len(history.rounds[-1].spent)
+
+
+def test_the_drawings_turn_dark_with_the_page():
+    html = report_html(troubled())
+    dark = Page(html).style.partition("prefers-color-scheme: dark")[2]
+    used = set(re.findall(r'(?:fill|stroke)="(#[0-9a-f]{6})"', html.partition("<figure>")[2].partition("</figure>")[0]))
+    assert used
+    for colour in used:
+        assert f'[fill="{colour}"]' in dark and f'[stroke="{colour}"]' in dark
+
+
+def test_the_file_is_what_was_rendered_and_the_same_every_time(tmp_path):
+    write_report(troubled(), tmp_path / "report.html")
+    assert (tmp_path / "report.html").read_text(encoding="utf-8") == report_html(troubled())
+
+
+def test_a_run_without_a_finished_round_is_refused(tmp_path):
+    with pytest.raises(ValueError, match="no finished round"):
+        write_report(alike(rounds=0), tmp_path / "report.html")
+    assert not (tmp_path / "report.html").exists()

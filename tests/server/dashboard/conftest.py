@@ -1,0 +1,28 @@
+"""What the tests of the dashboard share."""
+
+import pytest
+
+from tests.conftest import lacking
+from tests.server.dashboard.browser import chromium, find_chromium
+from tests.server.dashboard.shown import asking, some_runs
+
+
+@pytest.fixture(scope="session")
+def runs(tmp_path_factory):
+    """A folder with a few runs; no test changes them."""
+    return some_runs(tmp_path_factory.mktemp("runs"))
+
+
+@pytest.fixture(scope="session")
+def ask(runs):
+    """Asks a dashboard of these runs."""
+    return asking(runs)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """The system's Chromium."""
+    if find_chromium() is None:
+        lacking("no Chromium on PATH; install it, for example apt-get install chromium")
+    with chromium() as found:
+        yield found

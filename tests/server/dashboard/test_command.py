@@ -1,0 +1,170 @@
+"""`fedprivacy dashboard` and `simulate --dashboard`: where they listen, what they say, how they end."""
+
+import datetime
+import ipaddress
+import json
+import os
+import socket
+import ssl
+import subprocess
+import sys
+import time
+
+import httpx
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import NameOID
+from typer.testing import CliRunner
+
+from fedprivacy.commands.app import app
+from fedprivacy.server.dashboard.beside import dashboard_beside
+from fedprivacy.server.dashboard.serving import TOKEN as VARIABLE
+from fedprivacy.server.dashboard.serving import Address, Opened
+from tests.server.dashboard.shown import TOKEN
+
+
+def command(*options, token=None, **kwargs):
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE} | {"COLUMNS": "200"}
+    variables = environment | ({VARIABLE: token} if token else {})
+    arguments = [sys.executable, "-m", "fedprivacy", "dashboard", *map(str, options)]
+    return subprocess.Popen(
+        arguments,
+        env=variables,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        **kwargs,
+    )
+
+
+@pytest.fixture
+def opened():
+    """Opens dashboards that end with the test; gives what each says in JSON."""
+    processes = []
+
+    def start(*options, token=None):
+        process = command(*options, "--port", 0, "--json", "--until-stdin-ends", token=token)
+        processes.append(process)
+        return json.loads(process.stdout.readline())
+
+    yield start
+    for process in processes:
+        process.communicate()
+        assert process.returncode in (0, -15)
+
+
+@pytest.fixture
+def taken():
+    """A port that somebody else listens to."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+def refusal(*options, token=None):
+    """What the command says instead of starting; in this process, as it loads nothing then."""
+    run = CliRunner().invoke(app, ["dashboard", *map(str, options)], env={VARIABLE: token})
+    assert run.exit_code == 2, run.output
+    return run.output
+
+
+def test_the_page_is_open_when_the_command_says_so(opened, runs):
+    page = opened("--store", runs)
+    assert page["token"] is None and page["url"].startswith("http://127.0.0.1:")
+    assert httpx.get(f"{page['url']}api/v1/runs").json()["total"] == 3
+    script = httpx.get(f"{page['url']}static/vega.js")
+    assert "vegaEmbed" in script.text and script.headers["content-encoding"] == "gzip"
+    again = httpx.get(f"{page['url']}static/vega.js", headers={"If-None-Match": script.headers["etag"]})
+    assert again.status_code == 304
+
+
+@pytest.mark.slow
+def test_other_machines_need_the_token_that_is_made_or_given(opened, runs):
+    made = opened("--store", runs, "--host", "0.0.0.0")
+    given = opened("--store", runs, "--host", "0.0.0.0", token=TOKEN)
+    assert len(made["token"]) > 40 and given["token"] is None
+    for page, token in ((made, made["token"]), (given, TOKEN)):
+        url = page["url"].replace("0.0.0.0", "127.0.0.1") + "api/v1/runs"
+        assert httpx.get(url).status_code == 401
+        assert httpx.get(url, headers={"Authorization": f"Bearer {token}"}).status_code == 200
+
+
+def test_what_people_are_told():
+    words = Opened("http://0.0.0.0:8050/", "made", True, True).words("fedprivacy", ["runs"])
+    assert "made" in words and "in clear" in words and "--tls-certificate" in words
+    words = Opened("https://0.0.0.0:8050/", None, True, False).words("fedprivacy", ["runs"])
+    assert VARIABLE in words and "in clear" not in words
+    words = Opened("http://127.0.0.1:8050/", None, False, False).words("fedprivacy", [])
+    assert "simulate --dashboard" in words and "token" not in words
+
+
+def test_what_cannot_be_served_is_refused_with_the_remedy(runs, taken, tmp_path):
+    assert "another port" in refusal("--store", runs, "--port", taken)
+    assert "host of this machine" in refusal("--store", runs, "--host", "192.0.2.1")
+    assert "at least 16" in refusal("--store", runs, token="short")
+    assert "where there is none" in refusal("--store", tmp_path / "none.db")
+    assert "give both, or neither" in refusal("--store", runs, "--tls-key", tmp_path / "none.pem")
+
+
+def test_tls_is_served(opened, runs, tmp_path):
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
+    now = datetime.datetime.now(datetime.UTC)
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(now - datetime.timedelta(minutes=1))
+        .not_valid_after(now + datetime.timedelta(minutes=5))
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
+        .sign(key, hashes.SHA256())
+    )
+    pem = serialization.Encoding.PEM
+    (tmp_path / "c.pem").write_bytes(certificate.public_bytes(pem))
+    private = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    (tmp_path / "k.pem").write_bytes(key.private_bytes(pem, *private))
+    page = opened(
+        "--store", runs, "--tls-certificate", tmp_path / "c.pem", "--tls-key", tmp_path / "k.pem", token=TOKEN
+    )
+    assert page["url"].startswith("https://")
+    with httpx.Client(verify=ssl.create_default_context(cafile=str(tmp_path / "c.pem"))) as ask:
+        entered = ask.post(f"{page['url']}login", data={"token": TOKEN})
+        assert "secure" in entered.headers["set-cookie"].lower()
+
+
+def test_a_dashboard_beside_a_run_takes_another_port_and_ends_with_it(runs, taken):
+    with dashboard_beside([str(runs)], Address(port=taken)) as page:
+        assert f":{taken}/" not in page
+        assert httpx.get(f"{page}api/v1/runs").status_code == 200
+    with pytest.raises(httpx.ConnectError):
+        httpx.get(f"{page}api/v1/runs")
+
+
+@pytest.mark.slow
+def test_a_dashboard_does_not_outlive_a_run_that_is_killed(runs):
+    code = "import sys, time; from fedprivacy.server.dashboard.beside import *\n"
+    code += "from fedprivacy.server.dashboard.serving import Address\n"
+    code += f"with dashboard_beside([{str(runs)!r}], Address(port=0)) as page: print(page, flush=True); time.sleep(60)"
+    run = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
+    page = run.stdout.readline().strip()
+    assert httpx.get(f"{page}api/v1/runs").status_code == 200
+    run.kill()
+    run.wait()
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        try:
+            httpx.get(f"{page}api/v1/runs")
+        except httpx.HTTPError:
+            return
+        time.sleep(0.1)
+    pytest.fail("the dashboard is still there")
+
+
+def test_to_look_at_runs_loads_neither_torch_nor_flower():
+    heavy = "{'torch', 'flwr', 'ray', 'sklearn'}"
+    code = f"import sys, fedprivacy.server.dashboard.serving; print(sorted({heavy} & set(sys.modules)))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

@@ -1,0 +1,299 @@
+"""The page in a real browser: live, with very many clients, behind its door, and for everybody."""
+
+import json
+import re
+import subprocess
+import sys
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import expect
+
+from fedprivacy.runs.store import RunRecording, RunStore
+from fedprivacy.runs.store.schema import RunStatus
+from fedprivacy.values.rounds import Phase, Stage
+from tests.runs.store.made_up import facts, finished, growing, spent
+from tests.server.dashboard.browser import opened, shown
+from tests.server.dashboard.shown import TOKEN, record, serving
+
+pytestmark = pytest.mark.slow  # a browser
+
+LATE = """
+const fetched = window.fetch;
+window.fetch = async (address, options) => {
+  if (window.late && String(address).endsWith(window.late)) {
+    await new Promise((resolve) => setTimeout(resolve, 1000));
+  }
+  return fetched(address, options);
+};
+"""
+
+ROUNDS_SEEN = """
+() => {
+  window.roundsSeen = {};
+  const note = () => {
+    const found = document.querySelector("#progress-words").textContent.match(/[0-9,]+/);
+    if (found) window.roundsSeen[found[0].replaceAll(",", "")] ??= Date.now();
+  };
+  new MutationObserver(note).observe(document.body, {subtree: true, childList: true, characterData: true});
+  note();
+}
+"""
+
+
+@pytest.fixture(scope="module")
+def address(runs):
+    with serving(runs) as url:
+        yield url
+
+
+@pytest.fixture(scope="module")
+def crowd(tmp_path_factory):
+    """A run of 100,000 clients."""
+    folder = tmp_path_factory.mktemp("crowd")
+    names = [f"client-{n:06d}" for n in range(100_000)]
+    rounds = [
+        finished(r, [spent(name, 0.3 * r + 1e-6 * n, rounds=r) for n, name in enumerate(names)]) for r in range(2)
+    ]
+    record(f"sqlite:///{folder / 'crowd' / 'ledger.db'}", facts("crowd"), rounds, charged=0)
+    with serving(folder) as url:
+        yield url
+
+
+def column(page, number):
+    return page.locator(f"#client-table tbody tr > :nth-child({number})").all_inner_texts()
+
+
+def test_a_live_simulation_appears_round_by_round(browser, tmp_path):
+    """From the first round to the last, each within 2 s of its record, without a reload."""
+    command = [sys.executable, "-m", "fedprivacy", "simulate", "--dashboard", "--rounds", "40"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    try:
+        line = next(line for line in process.stderr if "Dashboard:" in line)
+        with opened(browser, "ERR_CONNECTION") as page:  # the dashboard ends with the run
+            page.goto(line.split()[-1])
+            page.locator("#progress-words").wait_for()
+            page.evaluate(ROUNDS_SEEN)
+            process.communicate(
+                timeout=180
+            )  # the dashboard ends with the run, maybe before it has told the last rounds
+            seen = {int(number): at / 1000 for number, at in page.evaluate("window.roundsSeen").items()}
+            assert page.evaluate("performance.getEntriesByType('navigation').length") == 1
+    finally:
+        process.kill()
+        process.wait()
+    store = RunStore(f"sqlite:///{tmp_path / 'runs' / 'digits-1' / 'ledger.db'}")
+    recorded = {one.point.round: one.at for one in store.rounds(store.runs()[0].facts.run_id, range(1, 41))}
+    assert len(recorded) == 40 and max(seen) > 20 and len(seen) > 2
+    first = min(seen.values())
+    lags = {
+        n: next(at for m, at in sorted(seen.items()) if m >= n) - when
+        for n, when in recorded.items()
+        if when > first and n <= max(seen)
+    }
+    assert max(lags.values()) < 2.0, lags
+
+
+def test_everything_on_the_page_changes_with_a_round(browser, tmp_path):
+    url = f"sqlite:///{tmp_path / 'live' / 'ledger.db'}"
+    records = growing([f"client-{n}" for n in range(5)], 9)
+    record(url, facts("live", rounds=9), records[:4], charged=0)
+    # The second recording begins anew, and so there is nothing to draw for a moment: who asks then is told so.
+    with serving(tmp_path) as address, opened(browser, expected="409 (Conflict)") as page:
+        page.goto(address)
+        shown(page)
+        expect(page.locator("#progress-words")).to_have_text(re.compile("3 of 9"))
+        title = page.locator("#charts svg.marks").first
+        expect(title).to_contain_text("After 3 rounds")
+        recording = RunRecording(url, facts("live", rounds=9))
+        for one in records[:9]:
+            recording.add(one)
+        recording.enter(Phase(Stage.TRAINING, 9, 5))
+        recording.flush()
+        expect(page.locator("#progress-words")).to_have_text(re.compile("8 of 9"), timeout=2000)
+        expect(title).to_contain_text("After 8 rounds", timeout=30_000)  # it rests as long as drawing is work
+        expect(page.locator("#phase")).to_contain_text("5 clients")
+        page.locator("#client-table").scroll_into_view_if_needed()
+        expect(page.locator("#client-table tbody tr").first).to_contain_text("3.00")
+        recording.add(records[9])
+        recording.end(RunStatus.FINISHED)
+        recording.flush()
+        recording.close()
+        expect(page.locator("#status")).to_contain_text("Finished", timeout=2000)
+
+
+def test_a_hundred_thousand_clients_are_sorted_and_paged(browser, crowd):
+    with opened(browser) as page:
+        page.goto(crowd)
+        rows = page.locator("#client-table tbody tr")
+        expect(rows.first).to_contain_text("client-099999")
+        name = page.get_by_role("columnheader", name="Client")
+        name.get_by_role("button").click()
+        expect(rows.first).to_contain_text("client-000000")
+        expect(name).to_have_attribute("aria-sort", "ascending")
+        pages = page.locator("#client-pages")
+        pages.get_by_role("button", name="Next").click()
+        expect(rows.first).not_to_contain_text("client-000000")
+        pages.get_by_role("button", name="Last").click()
+        expect(rows.last).to_contain_text("client-099999")
+        expect(pages).to_contain_text("100,000")
+        page.keyboard.press("/")
+        page.keyboard.type("01234")
+        expect(rows.first).to_contain_text("client-001234")
+        expect(rows).to_have_count(11)  # client-001234, and client-012340 to 012349
+
+
+def test_clients_that_are_chosen_are_drawn_on_the_figure(browser, address):
+    with opened(browser) as page:
+        page.goto(address)
+        choose(page, "done")
+        shown(page)
+        page.get_by_label("client-07").first.check()
+        page.locator("#charts").scroll_into_view_if_needed()
+        drawn = page.locator("#charts svg.marks", has_text="Largest privacy loss").first
+        expect(drawn).to_contain_text("client-07", timeout=30_000)
+
+
+def choose(page, name):
+    """Another run, by the picker alone."""
+    page.locator("#run-picker button").first.click()
+    page.keyboard.type(name)
+    page.get_by_role("option", name=re.compile(name)).first.click()
+    expect(page.locator("#kicker")).to_contain_text(name)
+
+
+def test_a_late_answer_does_not_replace_the_run_that_was_chosen_since(browser, address):
+    with opened(browser, expected="409 (Conflict)") as page:  # of a run without rounds nothing is drawn
+        page.add_init_script(LATE)
+        page.goto(address)
+        choose(page, "done")
+        page.evaluate("window.late = '/runs/troubled'")
+        page.locator("#run-picker button").first.click()
+        page.get_by_role("option", name=re.compile("troubled")).first.click()
+        choose(page, "begun")
+        page.wait_for_timeout(1500)
+        expect(page.locator("#kicker")).to_contain_text("begun")
+
+
+def test_failures_are_listed_with_their_reasons(browser, address):
+    with opened(browser) as page:
+        page.goto(address)
+        choose(page, "troubled")
+        listed = page.locator("#failure-list")
+        expect(listed).to_contain_text("the client did not answer in time")
+        expect(listed).to_contain_text("0.weight")
+        expect(page.locator("#client-table")).to_contain_text("=cmd()")
+        for state in ("active", "exhausted", "refused", "failed", "unreconciled"):
+            expect(page.locator("#client-table tbody")).to_contain_text(state)
+
+
+def test_what_if_answers_for_another_noise_multiplier(browser, address):
+    with opened(browser) as page:
+        page.goto(address)
+        choose(page, "done")
+        page.locator("#sigma").fill("6")
+        expect(page.locator("#forecast")).to_contain_text("round")
+        expect(page.locator("#forecast-figure svg.marks, #forecast-figure canvas").first).to_be_visible()
+
+
+def test_runs_are_compared_side_by_side(browser, address):
+    with opened(browser) as page:
+        page.goto(address)
+        choose(page, "done")
+        page.locator("#compare-picker button").first.click()
+        page.get_by_role("option", name=re.compile("troubled")).first.click()
+        page.keyboard.press("Escape")
+        table = page.locator("#comparison-table tbody tr")
+        expect(table).to_have_count(2)
+        page.locator("#comparison-figures").scroll_into_view_if_needed()
+        expect(page.locator("#comparison-figures svg.marks, #comparison-figures canvas")).to_have_count(3)
+
+
+def test_a_chart_is_downloaded_as_png_and_csv(browser, address):
+    with opened(browser) as page:
+        page.goto(address)
+        choose(page, "done")
+        card = page.locator("#charts > *").first
+        card.locator("svg.marks").wait_for()
+        with page.expect_download() as png:
+            card.get_by_role("button", name="PNG").click()
+        assert png.value.path().read_bytes().startswith(b"\x89PNG\r\n")
+        with page.expect_download() as csv:
+            card.get_by_role("link", name="CSV").click()
+        assert csv.value.path().read_text().startswith("round,metric,value")
+
+
+def test_a_link_shows_the_same(browser, address):
+    with opened(browser) as page:
+        page.goto(address)
+        choose(page, "done")
+        page.locator("#client-search").fill("client-1")
+        rows = page.locator("#client-table tbody tr")
+        expect(rows).to_have_count(10)
+        expect(page).to_have_url(re.compile("client-1"))
+        link = page.url
+    with opened(browser) as page:
+        page.goto(link)
+        expect(page.locator("#kicker")).to_contain_text("done")
+        expect(page.locator("#client-search")).to_have_value("client-1")
+        expect(rows := page.locator("#client-table tbody tr")).to_have_count(10)
+        assert rows.count() == 10
+
+
+def test_the_token_is_asked_for_and_opens(browser, runs):
+    with serving(runs, token=TOKEN) as address, opened(browser, "401") as page:
+        page.goto(address)
+        expect(page).to_have_url(f"{address}/login")
+        page.get_by_label("Token").fill("not the token, but as long")
+        page.keyboard.press("Enter")
+        page.get_by_label("Token").wait_for()
+        page.get_by_label("Token").fill(TOKEN)
+        page.keyboard.press("Enter")
+        expect(page.locator("#kicker")).to_be_visible()
+        assert TOKEN not in page.url
+
+
+def test_a_page_without_a_run_says_how_to_begin_and_notices_the_first(browser, tmp_path):
+    with serving(tmp_path) as address, opened(browser) as page:
+        page.goto(address)
+        expect(page.locator("#no-run")).to_contain_text("fedprivacy simulate --dashboard")
+        record(f"sqlite:///{tmp_path / 'first' / 'ledger.db'}", facts("first"), growing(["a"], 2), charged=0)
+        expect(page.locator("#kicker")).to_contain_text("first", timeout=5000)
+
+
+def test_a_server_that_is_gone_is_said_and_found_again(browser, tmp_path):
+    record(f"sqlite:///{tmp_path / 'one' / 'ledger.db'}", facts("one"), growing(["a"], 2), charged=0)
+    with opened(browser, "ERR_CONNECTION") as page:
+        with serving(tmp_path) as address:
+            page.goto(address)
+            shown(page)
+        expect(page.locator("#unreachable")).to_be_visible(timeout=10_000)
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 1440])
+def test_nothing_bars_anybody_from_reading(browser, address, scheme, width):
+    with opened(browser, color_scheme=scheme, viewport={"width": width, "height": 900}) as page:
+        page.goto(address)
+        choose(page, "troubled")
+        shown(page)
+        found = Axe().run(page).response["violations"]
+        serious = [v for v in found if v["impact"] in ("serious", "critical")]
+        assert not serious, json.dumps(serious, indent=1)[:4000]
+        wide = page.evaluate("document.documentElement.scrollWidth")
+        assert wide <= width, "the page scrolls sideways"
+
+
+def test_a_hostile_name_stays_a_text(browser, tmp_path):
+    name = "<img src=x onerror=alert(1)>\"'&"
+    record(
+        f"sqlite:///{tmp_path / 'x' / 'ledger.db'}",
+        facts("x", name=name, task=f"a.py:{name}"),
+        growing([name], 2),
+        charged=0,
+    )
+    with serving(tmp_path) as address, opened(browser) as page:
+        page.goto(address)
+        shown(page)
+        expect(page.locator("#client-table tbody tr").first).to_contain_text(name)
+        assert page.locator("img[src=x]").count() == 0

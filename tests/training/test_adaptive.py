@@ -1,0 +1,89 @@
+"""Adaptive clipping: one release for sum and count, and a clipping norm that finds its quantile."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from fedprivacy.gradients import GradientEngine
+from fedprivacy.training.adaptive import QuantileClipping
+from fedprivacy.values.events import CLIPPING_NORMS
+
+
+def first_output(outputs, targets):
+    """The gradient of each record is the record itself, then."""
+    return outputs[:, 0]
+
+
+def engine():
+    return GradientEngine(nn.Linear(3, 1, bias=False), first_output)
+
+
+@pytest.mark.parametrize("share", [0.001, 0.01, 0.3])
+@pytest.mark.parametrize("clipping_norm", [0.1, 2.0])
+def test_one_record_moves_the_joined_vector_by_no_more_than_the_sensitivity(share, clipping_norm):
+    torch.manual_seed(0)
+    adaptive = QuantileClipping(share=share)
+    records = torch.randn(40, 3) * torch.logspace(-3, 3, 40)[:, None]
+    clip = engine().clip
+    whole = adaptive.joined(clip(records, torch.zeros(40), clipping_norm), clipping_norm)
+    bound = adaptive.sensitivity(clipping_norm)
+    distances = []
+    for i in range(40):
+        others = torch.arange(40) != i
+        rest = adaptive.joined(clip(records[others], torch.zeros(39), clipping_norm), clipping_norm)
+        distances.append(float((whole - rest).norm()))
+    assert max(distances) <= bound * (1 + 1e-4)
+    assert max(distances) >= bound * (1 - 1e-3)  # the bound is met: a clipped record uses all of it
+
+
+def test_a_record_without_a_finite_gradient_moves_nothing():
+    adaptive, records = QuantileClipping(), torch.tensor([[1.0, 0.0, 0.0], [math.nan, 0.0, 0.0]])
+    clip = engine().clip
+    both = adaptive.joined(clip(records, torch.zeros(2), 0.5), 0.5)
+    assert torch.equal(both, adaptive.joined(clip(records[:1], torch.zeros(1), 0.5), 0.5))
+
+
+@pytest.mark.parametrize("quantile", [0.2, 0.5, 0.8])
+@pytest.mark.parametrize("start", [1e-3, 50.0])
+def test_the_norm_finds_its_quantile(quantile, start):
+    torch.manual_seed(1)
+    adaptive, norm = QuantileClipping(quantile=quantile), start
+    records = torch.randn(500, 3)
+    lengths = records.norm(dim=1)
+    clip = engine().clip
+    for _ in range(400):
+        released = adaptive.joined(clip(records, torch.zeros(500), norm), norm)
+        norm = adaptive.next_norm(float(released[-1]), norm, 500)
+    assert abs(float((lengths <= norm).double().mean()) - quantile) < 0.02
+
+
+def test_noise_on_the_count_is_what_the_share_says():
+    """With sigma on the joined vector, the count has sigma / (2 sqrt(share)) and the sum sigma / sqrt(1 - share)."""
+    adaptive, sigma, norm = QuantileClipping(share=0.04), 1.5, 0.7
+    noise = sigma * adaptive.sensitivity(norm)
+    assert noise / norm == pytest.approx(sigma / math.sqrt(1 - 0.04))
+    one_step = math.log(norm / adaptive.next_norm(noise, norm, 1000.0)) / adaptive.learning_rate
+    assert one_step * 1000 == pytest.approx(sigma / (2 * math.sqrt(0.04)), rel=1e-6)
+    joint = 1 / (noise / norm) ** 2 + 0.25 / (sigma / (2 * math.sqrt(0.04))) ** 2
+    assert joint == pytest.approx(1 / sigma**2)  # Gaussians of both compose to the event's sigma
+
+
+def test_the_norm_stays_in_range_whatever_the_noise():
+    adaptive, rng = QuantileClipping(learning_rate=5.0), np.random.default_rng(0)
+    norm = 1.0
+    for noise in rng.normal(scale=1e6, size=200):
+        norm = adaptive.next_norm(float(noise), norm, 10.0)
+        assert CLIPPING_NORMS[0] <= norm <= adaptive.sensitivity(norm) <= CLIPPING_NORMS[1]
+
+
+@pytest.mark.parametrize(
+    "setting",
+    [{"quantile": 1.1}, {"quantile": -0.1}, {"learning_rate": 0.0}, {"share": 1.0}, {"share": 0.0}, {"share": -0.5}],
+)
+def test_impossible_settings_are_named(setting):
+    (name,) = setting
+    with pytest.raises(ValueError, match=name):
+        QuantileClipping(**setting)

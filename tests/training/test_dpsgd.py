@@ -1,0 +1,173 @@
+"""DP-SGD does what its event says: noise of the stated size, once a step, whatever the batch."""
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+from fedprivacy.gradients import GradientEngine, flat_parameters
+from fedprivacy.tasks.shard import Shard
+from fedprivacy.training.dpsgd import DPSGD
+from fedprivacy.training.keystream import Keystream, Position
+from fedprivacy.training.mechanisms import SampledGaussianSum
+from fedprivacy.training.optimizers import SGD, Adam
+from fedprivacy.values.events import PoissonSampledGaussian
+
+KEY = Keystream.from_seed(0, "client-0")
+
+
+def squared_error(outputs, targets):
+    return (outputs.squeeze(1) - targets) ** 2
+
+
+def linear():
+    model = nn.Linear(20, 1)
+    nn.init.zeros_(model.weight)
+    nn.init.zeros_(model.bias)
+    return model
+
+
+def engine(model=None):
+    return GradientEngine(model or linear(), squared_error)
+
+
+def sgd(q=0.5, sigma=2.0, clipping_norm=0.5, batch=10.0, optimizer=None, proximal_mu=0.0):
+    mechanism = SampledGaussianSum(PoissonSampledGaussian(q, sigma), clipping_norm)
+    return DPSGD(mechanism, batch, optimizer or SGD(1.0), proximal_mu)
+
+
+def shard(records=20):
+    torch.manual_seed(0)
+    return Shard(torch.randn(records, 20), torch.randn(records))
+
+
+def flat(update):
+    return torch.cat([p.flatten() for p in update.parameters.values()])
+
+
+def blank(records):
+    """Records without a gradient: what is released is noise alone."""
+    return Shard(torch.zeros(records, 20), torch.zeros(records))
+
+
+@pytest.mark.parametrize("records", [0, 1, 50])
+def test_noise_has_the_stated_size_whatever_the_number_of_records(records):
+    model = nn.Linear(20, 1, bias=False)
+    nn.init.zeros_(model.weight)
+    steps = 500
+    noise, gradients = [], engine(model)
+    for r in range(1, steps + 1):
+        nn.init.zeros_(model.weight)
+        update = sgd().train(gradients, blank(records), steps=1, round=r, keystream=KEY)
+        noise.append(flat(update).numpy() * 10.0 / (2.0 * 0.5))
+    statistic = (np.concatenate(noise) ** 2).sum()
+    assert 5e-5 < stats.chi2.cdf(statistic, 20 * steps) < 1 - 5e-5
+
+
+def test_noise_is_added_once_for_each_local_step():
+    model = linear()
+    update = sgd().train(engine(model), blank(5), steps=400, round=1, keystream=KEY)
+    variance = (flat(update).numpy()[:-1] ** 2).sum() / (400 * (2.0 * 0.5 / 10.0) ** 2)
+    assert 5e-5 < stats.chi2.cdf(variance, 20) < 1 - 5e-5
+    assert update.steps == 400
+
+
+def test_the_update_states_the_event_of_the_mechanism_that_ran():
+    trainer = sgd(q=0.3, sigma=1.7)
+    update = trainer.train(engine(), shard(), steps=3, round=1, keystream=KEY)
+    assert update.event is trainer.mechanism.event
+    assert (update.event.sampling_rate, update.event.noise_multiplier, update.steps) == (0.3, 1.7, 3)
+
+
+def test_one_step_is_the_clipped_sum_plus_noise_over_the_public_divisor():
+    data, trainer = shard(), sgd(q=1.0, clipping_norm=0.25, batch=7.0, optimizer=SGD(0.1))
+    update = trainer.train(engine(), data, steps=1, round=4, keystream=KEY)
+    gradients = torch.cat([-2 * data.targets[:, None] * data.inputs, -2 * data.targets[:, None]], dim=1)
+    clipped = gradients * (0.25 / gradients.norm(dim=1)).clamp(max=1.0)[:, None]
+    noise = trainer.mechanism.release(lambda *_: torch.zeros(21), len(data), KEY, Position(4, 1))
+    assert torch.allclose(flat(update), -0.1 * (clipped.sum(0) + noise) / 7.0, atol=1e-5)
+
+
+def test_the_same_randomness_repeats_and_another_round_does_not():
+    def run(round, key=KEY):
+        return flat(sgd().train(engine(), shard(), steps=2, round=round, keystream=key))
+
+    assert torch.equal(run(1), run(1))
+    assert not torch.equal(run(1), run(2))
+    assert not torch.equal(run(1), run(1, Keystream.secret()))
+
+
+def test_neighbouring_shards_differ_in_one_step_by_at_most_c_over_the_divisor():
+    data, trainer = shard(), sgd(q=0.5, clipping_norm=0.5, batch=10.0)
+    whole = flat(trainer.train(engine(), data, steps=1, round=1, keystream=KEY))
+    last_removed = Shard(data.inputs[:-1], data.targets[:-1])
+    without = flat(trainer.train(engine(), last_removed, steps=1, round=1, keystream=KEY))
+    assert (whole - without).norm() <= 0.5 / 10.0 * (1 + 1e-4)
+
+
+def test_momentum_and_proximal_term_are_post_processing_of_the_same_releases():
+    def trained(steps, **options):
+        """How far that many steps go from a model whose weights are not zero."""
+        model = linear()
+        nn.init.ones_(model.weight)
+        start = flat_parameters(model)
+        return flat(sgd(**options).train(engine(model), blank(5), steps=steps, round=1, keystream=KEY)) - start
+
+    first, plain = trained(1), trained(2)
+    assert torch.allclose(trained(2, optimizer=SGD(1.0, 0.5)), plain + 0.5 * first, atol=1e-5)
+    assert torch.allclose(trained(2, proximal_mu=0.25), plain - 0.25 * first, atol=1e-5)
+
+
+class Recording:
+    """A mechanism that remembers what it released."""
+
+    def __init__(self, mechanism):
+        self.mechanism, self.event, self.released = mechanism, mechanism.event, []
+        self.clipping_norm = mechanism.clipping_norm
+
+    def release(self, *args):
+        self.released.append(self.mechanism.release(*args))
+        return self.released[-1].clone()
+
+
+def test_plain_sgd_is_one_subtraction_of_each_release_to_the_last_bit():
+    trainer = sgd(batch=7.0, optimizer=SGD(0.3))
+    recording = Recording(trainer.mechanism)
+    model = linear()
+    update = replace(trainer, mechanism=recording).train(engine(model), shard(), steps=20, round=1, keystream=KEY)
+    position = start = torch.zeros(21)
+    velocity = torch.zeros(21)
+    for noisy_sum in recording.released:  # DP-SGD as it was before there were optimisers
+        gradient = noisy_sum / 7.0 + 0.0 * (position - start)
+        velocity = 0.0 * velocity + gradient
+        position = position - 0.3 * velocity
+    assert len(recording.released) == 20
+    assert torch.equal(flat(update), position)
+    assert torch.equal(nn.utils.parameters_to_vector(model.parameters()), position)
+
+
+@pytest.mark.parametrize("optimizer", [SGD(0.1), SGD(0.1, momentum=0.9), Adam(0.1)], ids=repr)
+def test_every_gradient_is_taken_where_the_step_before_has_led(optimizer):
+    """Without noise to speak of, the steps find the least squares; from a model that never moves they would not."""
+    torch.manual_seed(0)
+    inputs = torch.randn(60, 20)
+    data = Shard(inputs, inputs @ torch.linspace(-1, 1, 20))
+    trainer = sgd(q=1.0, sigma=1e-6, clipping_norm=100.0, batch=60.0, optimizer=optimizer)
+    update = trainer.train(engine(), data, steps=400, round=1, keystream=KEY)
+    assert torch.allclose(flat(update)[:-1], torch.linspace(-1, 1, 20), atol=0.01)
+
+
+def test_an_update_does_not_change_with_the_model_that_it_came_from():
+    model = linear()
+    update = sgd().train(engine(model), shard(), steps=1, round=1, keystream=KEY)
+    before = flat(update).clone()
+    nn.init.zeros_(model.weight)
+    assert torch.equal(flat(update), before)
+
+
+def test_a_shard_with_a_missing_target_is_refused():
+    with pytest.raises(ValueError, match="one target for each record"):
+        Shard(torch.zeros(3, 2), torch.zeros(2))
