@@ -47,7 +47,7 @@ from fedprivacy.server.dashboard.serving import Address
 from fedprivacy.server.recorder import Recorder
 from fedprivacy.server.strategies import build_strategy
 from fedprivacy.tasks import load_task
-from fedprivacy.values.rounds import Observer, RoundRecord
+from fedprivacy.values.rounds import Observer, RoundResult
 from fedprivacy.values.series import RunFacts
 from fedprivacy.values.spent import ClientSpent
 
@@ -66,7 +66,7 @@ def _facts(rounds: int) -> RunFacts:
     return RunFacts(RUN, RUN, settings | {"strategy": "fedavg"}, 1.5, "zero-out", "accuracy")
 
 
-def _rounds(clients: int, rounds: int) -> Iterator[RoundRecord]:
+def _rounds(clients: int, rounds: int) -> Iterator[RoundResult]:
     """Clients that all join every round, each at a pace of its own."""
     names = [f"client-{number:05d}" for number in range(clients)]
     pace = np.random.default_rng(0).uniform(0.3, 1.2, clients)
@@ -76,7 +76,7 @@ def _rounds(clients: int, rounds: int) -> Iterator[RoundRecord]:
             name: ClientSpent(name, epsilon, DELTA, BUDGET, number, number, max(rounds - number, 0), 0.01)
             for name, epsilon in zip(names, epsilons.tolist(), strict=True)
         }
-        yield RoundRecord(number, {"accuracy": number / (number + 9)}, spent, tuple(names if number else ()), {})
+        yield RoundResult(number, {"accuracy": number / (number + 9)}, spent, tuple(names if number else ()), {})
 
 
 def store(folder: Path, clients: int, rounds: int) -> Figures:
@@ -168,7 +168,7 @@ def _client_pages(page: str, clients: int) -> list[float]:
     return times
 
 
-def _events(page: str, recording: RunRecording, made: Iterator[RoundRecord]) -> list[float]:
+def _events(page: str, recording: RunRecording, made: Iterator[RoundResult]) -> list[float]:
     """Milliseconds from the end of the transaction that stores a round until a listener has its event."""
     heard: dict[int, float] = {}
     ready = threading.Event()
@@ -283,7 +283,7 @@ def _train(folder: Path, clock: _Clock | None = None) -> float:
     """Seconds between the first round and the last; watched if there is a clock."""
     at: list[float] = []
 
-    def note(record: RoundRecord) -> None:
+    def note(record: RoundResult) -> None:
         at.append(time.perf_counter())
         if clock and record.round == 1:
             clock.start()

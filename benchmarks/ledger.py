@@ -6,7 +6,7 @@
 - postgres: eight processes do so at once, on a private server on this machine with `fsync` on; null without PostgreSQL.
 - rounds: a million charges, in rounds of 10,000 clients, all with receipts. Then what it takes to verify, to export,
   to verify the export, to begin another run, and to read all accounts.
-- odometer: a client's own charge, one after another.
+- guard: a client's own charge, one after another.
 
 Every charge is a durable transaction's: rates depend on how long this machine's disk takes to flush, which is measured
 beside them. Times are wall time.
@@ -27,7 +27,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedprivacy.guard import ChargeKey, Odometer
+from fedprivacy.guard import ChargeKey, Guard
 from fedprivacy.ledger import Allowance, ChargeState, Ledger
 from fedprivacy.ledger.export import write_export
 from fedprivacy.ledger.verify import verify_export, verify_ledger
@@ -151,14 +151,14 @@ def rounds(folder: Path, charges: int) -> Figures:
     return found
 
 
-def odometer(folder: Path, charges: int = 500) -> Figures:
+def guard(folder: Path, charges: int = 500) -> Figures:
     """One client's charges, and what a flush to this disk takes alone."""
-    client = Odometer(folder / "odometer.log", PrivacyBudget(100.0, 1e-5), "adaptive")
+    client = Guard(folder / "guard.log", PrivacyBudget(100.0, 1e-5), "adaptive")
     costs = [_seconds(client.charge, ChargeKey("run", round, 1), EVENT, 1) for round in range(1, charges + 1)]
     with (folder / "flushed").open("wb", buffering=0) as file:
         flushes = [_seconds(lambda: (file.write(b"x" * 4096), os.fsync(file))) for _ in range(charges)]
     return {
-        "odometer_charge_ms": 1e3 * statistics.median(costs),
+        "guard_charge_ms": 1e3 * statistics.median(costs),
         "disk_flush_ms": 1e3 * statistics.median(flushes),
     }
 
@@ -183,7 +183,7 @@ def main() -> None:
             sqlite(folder, options.seconds)
             | postgres(options.seconds)
             | rounds(folder, options.charges)
-            | odometer(folder)
+            | guard(folder)
         )
     if options.json:
         print(json.dumps(found))

@@ -13,9 +13,9 @@ import signal
 
 CLIENT_POINTS = (
     "client.asked",
-    "odometer.before-slot",
-    "odometer.slot-written",
-    "odometer.appended",
+    "guard.before-slot",
+    "guard.slot-written",
+    "guard.appended",
     "client.charged",
     "client.trained",
     "client.seal-written",

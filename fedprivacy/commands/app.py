@@ -20,7 +20,7 @@ from rich.markup import escape
 
 from fedprivacy.commands.calculator.cli import epsilon, sigma
 from fedprivacy.commands.deploy import deploy_app
-from fedprivacy.commands.guard import odometer_app
+from fedprivacy.commands.guard import guard_app
 from fedprivacy.commands.ledger import ledger_app
 from fedprivacy.commands.plain_errors import plain_errors
 from fedprivacy.commands.program import as_typed
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(deploy_app, name="deploy")
 app.add_typer(ledger_app, name="ledger")
-app.add_typer(odometer_app, name="odometer")
+app.add_typer(guard_app, name="guard")
 
 _OUT = Console()
 

@@ -1,4 +1,4 @@
-"""`fedprivacy odometer`: what a client's own file says. Neither command charges or forgets anything."""
+"""`fedprivacy guard`: what a client's own file says. Neither command charges or forgets anything."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from fedprivacy.commands.plain_errors import plain_errors
 if TYPE_CHECKING:
     from fedprivacy.guard.book import Book
 
-odometer_app = typer.Typer(no_args_is_help=True, help="What a client's own odometer has counted.")
+guard_app = typer.Typer(no_args_is_help=True, help="What a client's own guard has counted.")
 
 _FILE = Annotated[
-    Path, typer.Argument(metavar="FILE", help="The client's odometer.", exists=True, dir_okay=False, show_default=False)
+    Path, typer.Argument(metavar="FILE", help="The client's guard.", exists=True, dir_okay=False, show_default=False)
 ]
 
 
-@odometer_app.command()
+@guard_app.command()
 def show(
     file: _FILE,
     *,
@@ -37,7 +37,7 @@ def show(
         Console(emoji=False, highlight=False).print(as_page(book))
 
 
-@odometer_app.command()
+@guard_app.command()
 def export(file: _FILE) -> None:
     """Print every charge and correction as a line of JSON, for the server's operator to reconcile with the ledger."""
     from fedprivacy.commands.guard_tables import exported
@@ -46,18 +46,18 @@ def export(file: _FILE) -> None:
         print(json.dumps(exported(entry)))  # noqa: T201
 
 
-@odometer_app.command(name="import")
+@guard_app.command(name="import")
 def import_(
     old: Annotated[Path, typer.Argument(help="odometer.db of an earlier version.", exists=True, show_default=False)],
-    file: Annotated[Path, typer.Argument(metavar="FILE", help="The client's odometer.", show_default=False)],
+    file: Annotated[Path, typer.Argument(metavar="FILE", help="The client's guard.", show_default=False)],
 ) -> None:
-    """Bring what an earlier version's odometer counted into the one of this version."""
+    """Bring what an earlier version's guard counted into the one of this version."""
     import sqlite3
 
     from fedprivacy.guard.adopting import adopt
-    from fedprivacy.guard.errors import OdometerError
+    from fedprivacy.guard.errors import GuardError
 
-    with plain_errors(OdometerError, sqlite3.Error, code=2):
+    with plain_errors(GuardError, sqlite3.Error, code=2):
         charges = adopt(old, file)
     Console(stderr=True).print(
         f"{charges} charges are in {file}; {old} was put aside.", highlight=False, soft_wrap=True
@@ -66,8 +66,8 @@ def import_(
 
 def _read(file: Path) -> Book:
     from fedprivacy.guard.book import BookFile
-    from fedprivacy.guard.errors import OdometerError
+    from fedprivacy.guard.errors import GuardError
 
     books = BookFile(file)
-    with plain_errors(OdometerError, code=2), books.transaction():
+    with plain_errors(GuardError, code=2), books.transaction():
         return books.book

@@ -1,4 +1,4 @@
-"""An odometer's book for people and for programs."""
+"""A guard's book for people and for programs."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from rich.text import Text
 from fedprivacy.accounting.named import as_fields
 from fedprivacy.accounting.views import Epsilon, reading
 from fedprivacy.guard.book import Book
-from fedprivacy.guard.records import ChargeRecord, CorrectionRecord, Terms
+from fedprivacy.guard.entries import ChargeEntry, CorrectionEntry, Terms
 from fedprivacy.values.wording import budget_text, delta_text, reading_text
 
 
-def exported(entry: ChargeRecord | CorrectionRecord) -> dict[str, Any]:
+def exported(entry: ChargeEntry | CorrectionEntry) -> dict[str, Any]:
     """One charge or correction as JSON types; `fedprivacy.accounting.named.from_fields` reads its event."""
     fields = {"kind": "charge", **entry.key._asdict(), "steps": entry.steps, "event": as_fields(entry.event)}
-    if isinstance(entry, CorrectionRecord):
+    if isinstance(entry, CorrectionEntry):
         fields |= {"kind": "correction", "client_steps": entry.client_steps, "server_steps": entry.server_steps}
     return fields
 
@@ -70,7 +70,7 @@ def _entries(book: Book) -> Table:
     for entry in book.entries:
         run_id, round, attempt = entry.key
         sealed = "yes" if _sealed(book, entry) else "no"
-        if isinstance(entry, CorrectionRecord):
+        if isinstance(entry, CorrectionEntry):
             sealed = "correction"
         time = entry.time[:16].replace("T", " ")
         table.add_row(Text(run_id), str(round), str(attempt), str(entry.steps), numbers[entry.event], sealed, time)
@@ -86,8 +86,8 @@ def _totals(book: Book) -> Table:
     return table
 
 
-def _sealed(book: Book, entry: ChargeRecord | CorrectionRecord) -> bool:
-    return isinstance(entry, ChargeRecord) and entry.key in book.sealed
+def _sealed(book: Book, entry: ChargeEntry | CorrectionEntry) -> bool:
+    return isinstance(entry, ChargeEntry) and entry.key in book.sealed
 
 
 def _budget_json(terms: Terms) -> dict[str, Any]:

@@ -140,15 +140,15 @@ def checkpoint(
 @ledger_app.command()
 def reconcile(
     dataset: Annotated[str, typer.Argument(help="The client's dataset, as 'show' lists it.")],
-    odometer: Annotated[Path, typer.Argument(help="What 'fedprivacy odometer export' wrote on the client's host.")],
+    guard: Annotated[Path, typer.Argument(help="What 'fedprivacy guard export' wrote on the client's host.")],
     *,
     ledger: _LEDGER = "",
 ) -> None:
-    """Compare a client's own odometer with the ledger, and charge what the client has more: the larger counts."""
+    """Compare a client's own guard with the ledger, and charge what the client has more: the larger counts."""
     from fedprivacy.ledger import reconciling
 
     with plain_errors(ValueError, OSError, code=2):
-        claims = reconciling.read_claims(odometer)
+        claims = reconciling.read_claims(guard)
     with _opened(ledger) as book:
         compared = reconciling.compare(book, dataset, claims)
         added = book.reconcile(dataset, claims)

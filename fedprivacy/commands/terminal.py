@@ -14,7 +14,7 @@ from rich.table import Table
 
 from fedprivacy.runs.folder import RunHistory
 from fedprivacy.runs.plan import ClientGroup, RunPlan
-from fedprivacy.values.rounds import RoundRecord
+from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.spent import ClientSpent
 from fedprivacy.values.wording import budget_text, count_text, epsilon_text, reading_text
 
@@ -52,7 +52,7 @@ class RoundProgress:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._bar.stop()
 
-    def __call__(self, record: RoundRecord) -> None:
+    def __call__(self, record: RoundResult) -> None:
         """Show a finished round."""
         value = record.metrics.get(self._metric, math.nan)
         spent = f"largest epsilon {epsilon_text(record.max_epsilon, self._budget)}{_of(self._budget)}"

@@ -1,6 +1,6 @@
 """The client's own account of what its shard has spent, in one file that no crash makes forget.
 
-`Odometer` is what a client uses. Beneath it lie `log` (durable bytes), `records` (what they mean), `book` (what they
+`Guard` is what a client uses. Beneath it lie `log` (durable bytes), `records` (what they mean), `book` (what they
 add up to) and `seals` (updates kept to be sent again).
 """
 
@@ -9,41 +9,41 @@ from typing import TYPE_CHECKING
 from fedprivacy._support.lazy import when_asked
 
 if TYPE_CHECKING:
+    from fedprivacy.guard.entries import ChargeEntry, ChargeKey, CorrectionEntry
     from fedprivacy.guard.errors import (
         AlreadyChargedError,
         BudgetExhaustedError,
         ForeignGrantError,
+        GuardError,
         InvalidGrantError,
         LogBusyError,
         LogDamagedError,
         LogError,
         LogWriteError,
-        OdometerError,
-        OldOdometerError,
+        OldGuardError,
         SealError,
     )
-    from fedprivacy.guard.guard import KEPT_UPDATES, LONGEST_RUN_ID, Odometer, names_a_run
-    from fedprivacy.guard.records import ChargeKey, ChargeRecord, CorrectionRecord
+    from fedprivacy.guard.guard import KEPT_UPDATES, LONGEST_RUN_ID, Guard, names_a_run
 else:  # the command line imports this package, and most commands need no accounting
-    __getattr__ = when_asked(__name__, "errors", "guard", "records")
+    __getattr__ = when_asked(__name__, "errors", "guard", "entries")
 
 __all__ = [
     "KEPT_UPDATES",
     "LONGEST_RUN_ID",
     "AlreadyChargedError",
     "BudgetExhaustedError",
+    "ChargeEntry",
     "ChargeKey",
-    "ChargeRecord",
-    "CorrectionRecord",
+    "CorrectionEntry",
     "ForeignGrantError",
+    "Guard",
+    "GuardError",
     "InvalidGrantError",
     "LogBusyError",
     "LogDamagedError",
     "LogError",
     "LogWriteError",
-    "Odometer",
-    "OdometerError",
-    "OldOdometerError",
+    "OldGuardError",
     "SealError",
     "names_a_run",
 ]

@@ -1,4 +1,4 @@
-"""The odometer of an earlier version, an SQLite file: what it counted must not be forgotten."""
+"""The guard of an earlier version, an SQLite file: what it counted must not be forgotten."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from fedprivacy._support.durable import name_durably
 from fedprivacy.guard import log
 from fedprivacy.guard.book import BookFile
-from fedprivacy.guard.records import ChargeKey, ChargeRecord, Terms, fingerprint, now
+from fedprivacy.guard.entries import ChargeEntry, ChargeKey, Terms, fingerprint, now
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 
@@ -22,9 +22,9 @@ _CHARGES = (
 
 
 def adopt(old: Path, file: Path) -> int:
-    """Bring the charges of an old odometer into a log, then put the old one aside.
+    """Bring the charges of an old guard into a log, then put the old one aside.
 
-    Whatever interrupts it, it can be done again: the old odometer keeps its name until all of it is in the log, and
+    Whatever interrupts it, it can be done again: the old guard keeps its name until all of it is in the log, and
     nothing may be charged until then.
 
     Args:
@@ -36,7 +36,7 @@ def adopt(old: Path, file: Path) -> int:
 
     Raises:
         LogError: the log is busy, damaged or not writable.
-        sqlite3.Error: the old file is no odometer.
+        sqlite3.Error: the old file is no guard.
     """
     charges = list(_read(old))
     log.create(file)
@@ -49,9 +49,9 @@ def adopt(old: Path, file: Path) -> int:
     return len(charges)
 
 
-def _read(old: Path) -> Iterator[ChargeRecord]:
+def _read(old: Path) -> Iterator[ChargeEntry]:
     with closing(sqlite3.connect(f"file:{old}?mode=ro", uri=True)) as connection:
         for run_id, round, attempt, steps, q, sigma, relation, epsilon, delta, filter in connection.execute(_CHARGES):
             event = PoissonSampledGaussian(q, sigma, NeighbouringRelation(relation))
             terms = Terms(PrivacyBudget(math.inf if epsilon is None else epsilon, delta), filter)
-            yield ChargeRecord(ChargeKey(run_id, round, attempt), event, steps, fingerprint(""), terms, now())
+            yield ChargeEntry(ChargeKey(run_id, round, attempt), event, steps, fingerprint(""), terms, now())

@@ -9,21 +9,21 @@ from hashlib import sha256
 from pathlib import Path
 
 from fedprivacy.guard import seals
-from fedprivacy.guard.errors import LogWriteError
-from fedprivacy.guard.log import RecordLog
-from fedprivacy.guard.records import (
+from fedprivacy.guard.entries import (
+    ChargeEntry,
     ChargeKey,
-    ChargeRecord,
-    CorrectionRecord,
-    Record,
-    SealedRecord,
+    CorrectionEntry,
+    Entry,
+    SealedEntry,
     Terms,
     decoded,
     encoded,
 )
+from fedprivacy.guard.errors import LogWriteError
+from fedprivacy.guard.log import EntryLog
 from fedprivacy.values.events import Event
 
-Write = Callable[[Record], None]
+Write = Callable[[Entry], None]
 
 
 @dataclass(slots=True)
@@ -40,9 +40,9 @@ class Book:
         history: how often each event counts, over all runs, corrections included.
     """
 
-    entries: list[ChargeRecord | CorrectionRecord] = field(default_factory=list)
-    charges: dict[ChargeKey, ChargeRecord] = field(default_factory=dict)
-    sealed: dict[ChargeKey, SealedRecord] = field(default_factory=dict)
+    entries: list[ChargeEntry | CorrectionEntry] = field(default_factory=list)
+    charges: dict[ChargeKey, ChargeEntry] = field(default_factory=dict)
+    sealed: dict[ChargeKey, SealedEntry] = field(default_factory=dict)
     names: dict[ChargeKey, str] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
     run_keys: dict[str, str] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Book:
         """What the data owner allowed at last; None before anything is charged."""
         return self.entries[-1].terms if self.entries else None
 
-    def add(self, record: Record, payload: bytes) -> None:
+    def add(self, record: Entry, payload: bytes) -> None:
         """Take one more record into account.
 
         Args:
@@ -62,13 +62,13 @@ class Book:
             payload: its bytes in the log.
         """
         self._told = sha256(self._told.encode() + payload).hexdigest()
-        if isinstance(record, SealedRecord):
+        if isinstance(record, SealedEntry):
             self.sealed[record.key] = record
             self.places.setdefault(record.name, len(self.charges))  # earlier versions gave other names
             return
         self.entries.append(record)
         self.history[record.event] = self.history.get(record.event, 0) + record.steps
-        if isinstance(record, ChargeRecord):
+        if isinstance(record, ChargeEntry):
             self.charges[record.key] = record
             self.names[record.key] = name = seals.name_of(self._told)
             self.places[name] = len(self.charges)
@@ -89,7 +89,7 @@ class BookFile:
     def __init__(self, file: Path) -> None:
         self.book = Book()
         self.folder = seals.folder_of(file)
-        self._log = RecordLog(file)
+        self._log = EntryLog(file)
         self._added = 0
 
     @contextmanager
@@ -98,11 +98,11 @@ class BookFile:
 
         Raises:
             LogDamagedError: the folder holds an update that this log never charged, see `fedprivacy.guard.seals`.
-            LogError: see `RecordLog.transaction`.
+            LogError: see `EntryLog.transaction`.
         """
         with self._log.transaction() as append:
 
-            def write(record: Record) -> None:
+            def write(record: Entry) -> None:
                 append(encoded(record))
                 self._catch_up()
 

@@ -1,36 +1,36 @@
-"""What can go wrong with an odometer: by a server, by its owner, or by the disk."""
+"""What can go wrong with a guard: by a server, by its owner, or by the disk."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
 
-class OdometerError(Exception):
-    """The odometer refuses; a client that meets it must not train, or must not send."""
+class GuardError(Exception):
+    """The guard refuses; a client that meets it must not train, or must not send."""
 
 
-class BudgetExhaustedError(OdometerError):
+class BudgetExhaustedError(GuardError):
     """The client's own budget does not allow the grant."""
 
 
-class AlreadyChargedError(OdometerError):
+class AlreadyChargedError(GuardError):
     """A replayed grant: its run, round and attempt were charged before."""
 
 
-class ForeignGrantError(OdometerError):
+class ForeignGrantError(GuardError):
     """A grant of a run that another server's key has opened."""
 
 
-class InvalidGrantError(OdometerError, ValueError):
+class InvalidGrantError(GuardError, ValueError):
     """A grant that cannot be written down: a name or a count out of range."""
 
 
-class SealError(OdometerError, ValueError):
+class SealError(GuardError, ValueError):
     """An update that may not be sealed: it was not charged, or another one was sealed in its place."""
 
 
-class LogError(OdometerError):
-    """The odometer's file cannot be used."""
+class LogError(GuardError):
+    """The guard's file cannot be used."""
 
 
 class LogBusyError(LogError):
@@ -63,14 +63,11 @@ class LogWriteError(LogError):
         )
 
 
-class OldOdometerError(LogError):
-    """An earlier version's odometer is there: a new one beside it would begin at nothing."""
+class OldGuardError(LogError):
+    """An earlier version's guard is there: a new one beside it would begin at nothing."""
 
-    def __init__(self, old: Path, file: Path) -> None:
-        super().__init__(
-            f"{old} is the odometer of an earlier version, and what it counted is not in {file} yet. Bring it over: "
-            f"'fedprivacy odometer import {old} {file}'."
-        )
+    def __init__(self, old: Path, file: Path, remedy: str) -> None:
+        super().__init__(f"{old} is of an earlier version, and what it counted is not in {file} yet. {remedy}")
 
 
 class LogDamagedError(LogError):

@@ -143,7 +143,7 @@ def _check_header(file: Path, data: bytes) -> None:
         raise LogDamagedError(file, len(data), f"it ends here, before its first {RECORDS_AT} bytes, which were whole")
     magic, version = _HEADER.unpack_from(data)
     if magic != _MAGIC:
-        raise LogDamagedError(file, 0, "it does not begin as an odometer's log does")
+        raise LogDamagedError(file, 0, "it does not begin as a guard's log does")
     if _CRC.unpack_from(data, _HEADER.size) != (zlib.crc32(data[: _HEADER.size]),):
         raise LogDamagedError(file, 0, "the header's checksum is wrong")
     if version != _VERSION:

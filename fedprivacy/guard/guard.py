@@ -20,6 +20,7 @@ from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
 from fedprivacy.accounting.histories import checked
 from fedprivacy.guard import log, seals
 from fedprivacy.guard.book import Book, BookFile
+from fedprivacy.guard.entries import ChargeEntry, ChargeKey, CorrectionEntry, SealedEntry, Terms, fingerprint, now
 from fedprivacy.guard.errors import (
     AlreadyChargedError,
     BudgetExhaustedError,
@@ -27,10 +28,9 @@ from fedprivacy.guard.errors import (
     InvalidGrantError,
     LogDamagedError,
     LogWriteError,
-    OldOdometerError,
+    OldGuardError,
     SealError,
 )
-from fedprivacy.guard.records import ChargeKey, ChargeRecord, CorrectionRecord, SealedRecord, Terms, fingerprint, now
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, PoissonSampledGaussian
 
@@ -41,14 +41,17 @@ KEPT_UPDATES = 4
 """How many sealed updates lie on the disk, over all runs: a server asks again for the newest, if for any. One that was
 charged after them all, and overtaken, stays besides: see `fedprivacy.guard.seals`."""
 
-OLD_ODOMETER = "odometer.db"
+OLD_GUARD = "odometer.db"
 """What earlier versions wrote; see `fedprivacy.guard.adopting`."""
+
+OLD_NAME = "odometer.log"
+"""What a log of this kind was called before."""
 
 _LARGEST_COUNT = 2**63 - 1
 _NOTHING: Mapping[Event, int] = MappingProxyType({})
 
 
-class Odometer:
+class Guard:
     """One client's account of its own shard.
 
     Formal guarantee: `charge` returns only if the whole history on file, with the charge, is one that the filter
@@ -65,7 +68,7 @@ class Odometer:
     Raises:
         ValueError: there is no such filter, or it cannot keep this budget.
         LogWriteError: the file cannot be made.
-        OldOdometerError: the odometer of an earlier version lies beside the file.
+        OldGuardError: what an earlier version counted lies beside the file, and is not in it.
         LogDamagedError: the file is gone, or is an older copy, and updates that it sealed are still there.
         LogError: there are sealed updates, and the file cannot be read.
     """
@@ -75,9 +78,7 @@ class Odometer:
             raise ValueError(f"filter is '{filter}'; choose one of {', '.join(FILTERS)}.")
         self._filter = FILTERS[filter](budget)
         self._terms = Terms(budget, filter)
-        old = file.with_name(OLD_ODOMETER)
-        if old.exists():
-            raise OldOdometerError(old, file)
+        _refuse_to_forget(file)
         folder = seals.folder_of(file)
         try:
             sealed = seals.names_in(folder)
@@ -136,7 +137,7 @@ class Odometer:
             for correction in corrections:  # what no filter can compose was refused before it could be written
                 write(correction)
             self._check_left(left, event, steps)
-            write(ChargeRecord(key, event, steps, signer, self._terms, now()))
+            write(ChargeEntry(key, event, steps, signer, self._terms, now()))
 
     def seal(self, key: ChargeKey, update: bytes) -> None:
         """Keep an update durably, so that it can be sent again after a crash; call it before the update leaves.
@@ -161,7 +162,7 @@ class Odometer:
                 seals.write(file, update)
             except OSError as error:
                 raise LogWriteError(file, error, undone=True) from error
-            write(SealedRecord(key, name, digest, now()))
+            write(SealedEntry(key, name, digest, now()))
             newest = [kept.name for kept in book.sealed.values()][-KEPT_UPDATES:]
             with suppress(OSError):  # an old update that cannot be deleted takes room and does no harm
                 seals.keep_only(self._books.folder, newest, book.places)
@@ -203,7 +204,7 @@ class Odometer:
             run[charge.event] = run.get(charge.event, 0) + charge.steps
         return runs
 
-    def charges(self) -> list[ChargeRecord]:
+    def charges(self) -> list[ChargeEntry]:
         """Every charge, in order, without corrections.
 
         Raises:
@@ -214,13 +215,13 @@ class Odometer:
 
     def _corrections(
         self, key: ChargeKey, event: PoissonSampledGaussian, steps: int, elsewhere: History
-    ) -> Iterator[CorrectionRecord]:
+    ) -> Iterator[CorrectionEntry]:
         """Reconcile two books by the larger figure: neither can have counted a step that was not paid for."""
         for charged, with_grant in checked(elsewhere).items():
             client_steps = self._books.book.history.get(charged, 0)
             server_steps = with_grant - (steps if charged == event else 0)
             if server_steps > client_steps:
-                yield CorrectionRecord(key, charged, client_steps, server_steps, self._terms, now())
+                yield CorrectionEntry(key, charged, client_steps, server_steps, self._terms, now())
 
     def _check_left(self, left: int, event: PoissonSampledGaussian, steps: int) -> None:
         if left < steps:
@@ -232,7 +233,7 @@ class Odometer:
             )
 
 
-def _corrected(history: Mapping[Event, int], corrections: Iterable[CorrectionRecord]) -> dict[Event, int]:
+def _corrected(history: Mapping[Event, int], corrections: Iterable[CorrectionEntry]) -> dict[Event, int]:
     """What counts once the corrections do."""
     return {**history, **{correction.event: correction.server_steps for correction in corrections}}
 
@@ -283,3 +284,12 @@ def _check_seal(book: Book, key: ChargeKey, digest: str) -> None:
             f"run '{key.run_id}', round {key.round}, attempt {key.attempt} has another sealed update; send that one, "
             "or charge a new attempt."
         )
+
+
+def _refuse_to_forget(file: Path) -> None:
+    """Begin no account anew where an earlier version kept one."""
+    old, renamed = file.with_name(OLD_GUARD), file.with_name(OLD_NAME)
+    if old.exists():
+        raise OldGuardError(old, file, f"Bring it over: 'fedprivacy guard import {old} {file}'.")
+    if renamed.exists() and not file.exists():
+        raise OldGuardError(renamed, file, f"Go on with it: write guard = '{renamed}' in the node configuration.")

@@ -61,7 +61,7 @@ def create(file: Path) -> None:
         raise LogWriteError(file, error, undone=True) from error
 
 
-class RecordLog:
+class EntryLog:
     """One log, as one process sees it. Threads may share it: a lock excludes them like processes.
 
     Args:
@@ -154,14 +154,14 @@ class RecordLog:
             )
         frame = Frame(len(self._frames) + 1, payload)
         try:
-            reach("odometer.before-slot")
+            reach("guard.before-slot")
             write_at(fd, slot_block(frame), SLOT_AT)
-            reach("odometer.slot-written")
+            reach("guard.slot-written")
             write_at(fd, encoded(frame), self._end)
         except OSError as error:
             undone = self._undo(fd) and error.errno in _NO_ROOM
             raise LogWriteError(self.file, error, undone=undone) from error
-        reach("odometer.appended")
+        reach("guard.appended")
         self._frames.append(frame)
         self._end += FRAMING + len(payload)
 

@@ -22,7 +22,7 @@ class Compared(NamedTuple):
     Attributes:
         run_id: the run.
         event: what each step cost.
-        client_steps: by the client's odometer.
+        client_steps: by the client's guard.
         server_steps: by the ledger.
     """
 
@@ -33,10 +33,10 @@ class Compared(NamedTuple):
 
 
 def read_claims(file: Path) -> Claims:
-    """What a client spent, from the lines of `fedprivacy odometer export`.
+    """What a client spent, from the lines of `fedprivacy guard export`.
 
     Raises:
-        ValueError: names the line that is not one of an odometer.
+        ValueError: names the line that is not one of a guard.
         OSError: the file cannot be read.
     """
     claims: Counter[tuple[str, PoissonSampledGaussian]] = Counter()
@@ -46,7 +46,7 @@ def read_claims(file: Path) -> Claims:
             if fields["kind"] == "charge":
                 claims[fields["run_id"], _event(fields["event"])] += int(fields["steps"])
         except (ValueError, TypeError, KeyError) as problem:
-            raise ValueError(f"line {number} of '{file}' was not written by 'fedprivacy odometer export'.") from problem
+            raise ValueError(f"line {number} of '{file}' was not written by 'fedprivacy guard export'.") from problem
     return dict(claims)
 
 

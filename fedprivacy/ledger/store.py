@@ -315,7 +315,7 @@ class Ledger:
 
         Args:
             dataset_id: the client's dataset.
-            claims: steps by run and event, as the client's odometer has them.
+            claims: steps by run and event, as the client's guard has them.
 
         Returns:
             Steps that were added.
@@ -345,8 +345,8 @@ class Ledger:
         if sum(history.values()) > MOST_STEPS or len({event.relation for event in history}) > 1:
             raise AccountError(
                 f"the client of dataset {dataset_id} claims steps that do not go with what ledger {self.name} holds: "
-                f"no account has more than {MOST_STEPS} of them, or two neighbouring relations. Look at its odometer: "
-                "'fedprivacy odometer show'."
+                f"no account has more than {MOST_STEPS} of them, or two neighbouring relations. Look at its guard: "
+                "'fedprivacy guard show'."
             )
 
     def last_attempt(self, run_id: str, round: int) -> int:

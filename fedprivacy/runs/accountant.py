@@ -56,7 +56,7 @@ class CentralAccountant:
         Args:
             datasets: client_id -> dataset_id, what the client's budget belongs to.
             events: client_id -> what one local step of this run costs the client.
-            claims: client_id -> steps by run and event, as the client's own odometer has them. The larger of both
+            claims: client_id -> steps by run and event, as the client's own guard has them. The larger of both
                 books counts.
 
         Returns:

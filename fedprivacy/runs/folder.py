@@ -24,7 +24,7 @@ from fedprivacy.runs.folder_series import costs_of, series_of
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.nulls import finite_or_none, or_nan
-from fedprivacy.values.rounds import RoundRecord
+from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.series import CostMap, RunSeries
 from fedprivacy.values.spent import ClientSpent
 
@@ -68,11 +68,11 @@ class RunHistory:
     noise_multiplier: float
     relation: NeighbouringRelation
     metric: str
-    start: RoundRecord
-    rounds: tuple[RoundRecord, ...]
+    start: RoundResult
+    rounds: tuple[RoundResult, ...]
 
     @property
-    def last(self) -> RoundRecord:
+    def last(self) -> RoundResult:
         """The state now: after the last round, or before the first."""
         return self.rounds[-1] if self.rounds else self.start
 
@@ -143,7 +143,7 @@ class RunWriter:
         if resume_from is not None:
             _cut_rounds(folder / ROUNDS, resume_from)
 
-    def __call__(self, record: RoundRecord) -> None:
+    def __call__(self, record: RoundResult) -> None:
         """Append a finished round; round 0 has a file of its own."""
         line = json.dumps(_round_to_json(record)) + "\n"
         if record.round == 0:
@@ -251,7 +251,7 @@ def read_history(folder: Path) -> RunHistory:
     )
 
 
-def _round_to_json(record: RoundRecord) -> dict[str, Any]:
+def _round_to_json(record: RoundResult) -> dict[str, Any]:
     return {
         "round": record.round,
         "metrics": {name: finite_or_none(value) for name, value in record.metrics.items()},
@@ -270,9 +270,9 @@ def _round_to_json(record: RoundRecord) -> dict[str, Any]:
     }
 
 
-def _round_from_json(line: Mapping[str, Any]) -> RoundRecord:
+def _round_from_json(line: Mapping[str, Any]) -> RoundResult:
     clients = [ClientSpent(**_unbounded(client)) for client in line["clients"]]
-    return RoundRecord(
+    return RoundResult(
         round=line["round"],
         metrics={name: or_nan(value) for name, value in line["metrics"].items()},
         spent={client.client_id: client for client in clients},

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprivacy.values.rounds import RoundRecord
+from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.series import (
     MOST_CHOSEN,
     MOST_COLUMNS,
@@ -98,7 +98,7 @@ def _check(chosen: Sequence[str], spent: Iterable[str]) -> None:
         raise ValueError(f"{len(chosen)} clients are chosen, and {MOST_CHOSEN} can be; choose fewer.")
 
 
-def _curves(history: RunHistory, shown: Sequence[RoundRecord], client_ids: Iterable[str]) -> ClientCurves:
+def _curves(history: RunHistory, shown: Sequence[RoundResult], client_ids: Iterable[str]) -> ClientCurves:
     """Of these clients, in the rounds that are shown."""
     client_ids, last = list(client_ids), shown[-1].spent
     exhausted_in: dict[str, int] = {}
@@ -114,7 +114,7 @@ def _curves(history: RunHistory, shown: Sequence[RoundRecord], client_ids: Itera
     )
 
 
-def _epsilons(records: Sequence[RoundRecord], client_ids: Sequence[str]) -> NDArray[np.float64]:
+def _epsilons(records: Sequence[RoundResult], client_ids: Sequence[str]) -> NDArray[np.float64]:
     """Shape [records, clients]; not a number where a client was not enrolled."""
 
     def epsilon(client: ClientSpent | None) -> float:

@@ -27,7 +27,7 @@ from fedprivacy.server.recorder import Recorder
 from fedprivacy.server.strategies import build_strategy
 from fedprivacy.server.trackers import build_trackers
 from fedprivacy.tasks import load_task
-from fedprivacy.values.rounds import Observer, RoundRecord
+from fedprivacy.values.rounds import Observer, RoundResult
 from fedprivacy.values.wording import epsilon_text
 
 log = logging.getLogger("fedprivacy.server")
@@ -110,7 +110,7 @@ def _saying_how_to_go_on(folder: Path) -> Iterator[None]:
         raise
 
 
-def _log_round(record: RoundRecord) -> None:
+def _log_round(record: RoundResult) -> None:
     """One line a round in Flower's log, which is what `flwr run --stream` shows."""
     metrics = ", ".join(f"{name} {value:.4g}" for name, value in record.metrics.items())
     flower_log.info("Round %d: %s; largest epsilon %s", record.round, metrics, epsilon_text(record.max_epsilon))

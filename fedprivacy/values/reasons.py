@@ -20,11 +20,11 @@ class Reason:
 
 REASONS = {
     "no-reply": Reason("the client did not answer in time"),
-    "budget-exhausted": Reason("the client's own odometer refused: its budget is spent", refused=True),
+    "budget-exhausted": Reason("the client's own guard refused: its budget is spent", refused=True),
     "grant-invalid": Reason("the client refused a grant that it could not accept", refused=True),
     "seed-in-deployment": Reason("the client refused to train with a known seed", refused=True),
-    "no-odometer": Reason("the client has no odometer and refused to train", refused=True),
-    "odometer-unusable": Reason("the client could not write down the charge and refused to train", refused=True),
+    "no-guard": Reason("the client has no guard and refused to train", refused=True),
+    "guard-unusable": Reason("the client could not write down the charge and refused to train", refused=True),
     "no-key": Reason("the client has no key to sign with and refused to train", refused=True),
     "node-config-invalid": Reason("the client's own node configuration is incomplete or wrong", refused=True),
     "task-not-allowed": Reason("the client's own node configuration does not allow this task", refused=True),

@@ -13,7 +13,7 @@ from fedprivacy.values.spent import ClientSpent
 
 
 @dataclass(frozen=True)
-class RoundRecord:
+class RoundResult:
     """Everything that a finished round tells.
 
     Attributes:
@@ -114,5 +114,5 @@ class Phase:
 PhaseObserver = Callable[[Phase], None]
 """Is told what a run is about to do. It must return at once."""
 
-Observer = Callable[[RoundRecord], None]
+Observer = Callable[[RoundResult], None]
 """Is told of every finished round: the only way to extend the loop."""

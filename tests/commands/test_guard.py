@@ -1,4 +1,4 @@
-"""`fedprivacy odometer show` and `export`, as a data owner types them."""
+"""`fedprivacy guard show` and `export`, as a data owner types them."""
 
 import json
 import math
@@ -8,8 +8,8 @@ from typer.testing import CliRunner
 
 from fedprivacy.accounting import pld
 from fedprivacy.accounting.named import from_fields
-from fedprivacy.commands.guard import odometer_app
-from fedprivacy.guard import ChargeKey, Odometer
+from fedprivacy.commands.guard import guard_app
+from fedprivacy.guard import ChargeKey, Guard
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 
@@ -24,7 +24,7 @@ def run(monkeypatch):
     monkeypatch.setenv("COLUMNS", "80")
 
     def invoke(*arguments):
-        result = CliRunner().invoke(odometer_app, [str(argument) for argument in arguments])
+        result = CliRunner().invoke(guard_app, [str(argument) for argument in arguments])
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result.exit_code, result.stdout, result.stderr
 
@@ -34,11 +34,11 @@ def run(monkeypatch):
 @pytest.fixture
 def file(tmp_path):
     """Two charges of two mechanisms, one of them sealed, and a correction."""
-    file = tmp_path / "odometer.log"
-    odometer = Odometer(file, BUDGET, "adaptive")
-    odometer.charge(ChargeKey("spring [run]", 1, 0), EVENT, 2)
-    odometer.seal(ChargeKey("spring [run]", 1, 0), b"update")
-    odometer.charge(ChargeKey("autumn", 3, 1), OTHER, 4, elsewhere={EVENT: 9, OTHER: 4})
+    file = tmp_path / "guard.log"
+    guard = Guard(file, BUDGET, "adaptive")
+    guard.charge(ChargeKey("spring [run]", 1, 0), EVENT, 2)
+    guard.seal(ChargeKey("spring [run]", 1, 0), b"update")
+    guard.charge(ChargeKey("autumn", 3, 1), OTHER, 4, elsewhere={EVENT: 9, OTHER: 4})
     return file
 
 
@@ -102,8 +102,8 @@ def test_neither_command_charges_anything(run, file):
     assert file.read_bytes() == before
 
 
-def test_an_odometer_that_counted_nothing_says_so(run, tmp_path):
-    Odometer(tmp_path / "new.log", BUDGET)
+def test_an_guard_that_counted_nothing_says_so(run, tmp_path):
+    Guard(tmp_path / "new.log", BUDGET)
     assert run("show", tmp_path / "new.log") == (0, "Nothing was charged.\n", "")
     assert run("export", tmp_path / "new.log") == (0, "", "")
     shown = answer(run, tmp_path / "new.log")
@@ -112,8 +112,8 @@ def test_an_odometer_that_counted_nothing_says_so(run, tmp_path):
 
 
 def test_a_budget_without_a_bound_and_an_epsilon_without_one_are_null_in_json(run, tmp_path):
-    odometer = Odometer(tmp_path / "x.log", PrivacyBudget(math.inf, 1e-5))
-    odometer.charge(ChargeKey("run", 1, 0), PoissonSampledGaussian(1.0, 1e-200), 1)
+    guard = Guard(tmp_path / "x.log", PrivacyBudget(math.inf, 1e-5))
+    guard.charge(ChargeKey("run", 1, 0), PoissonSampledGaussian(1.0, 1e-200), 1)
     shown = answer(run, tmp_path / "x.log")
     assert (shown["epsilon"], shown["budget"]["epsilon"]) == (None, None)
     assert shown["notes"] == "no finite epsilon is known"

@@ -22,9 +22,9 @@ from fedprivacy.deploy.data import write_digits
 from fedprivacy.deploy.demo import HOSPITALS
 from fedprivacy.deploy.environment import HOST, flower_environment, free_ports, program
 from fedprivacy.deploy.processes import SupervisedProcess
-from fedprivacy.flower.client.node import ODOMETER
+from fedprivacy.flower.client.node import GUARD
 from fedprivacy.flower.server.accounts import WITNESS
-from fedprivacy.guard import Odometer
+from fedprivacy.guard import Guard
 from fedprivacy.ledger import ChargeState, Ledger
 from fedprivacy.ledger.verify import read_witness, verify_ledger
 from fedprivacy.runs.folder import REPORT, read_history
@@ -68,8 +68,8 @@ def test_every_client_spends_within_its_budget_on_both_sides(demo):
     last = read_history(demo.out).rounds[-1]
     assert all(0 < client.epsilon <= BUDGET["epsilon"] for client in last.spent.values())
     for name in HOSPITALS:
-        odometer = Odometer(demo.out.parent / "data" / name / ODOMETER, PrivacyBudget(**BUDGET))
-        assert sum(odometer.history().values()) == last.spent[name].steps
+        guard = Guard(demo.out.parent / "data" / name / GUARD, PrivacyBudget(**BUDGET))
+        assert sum(guard.history().values()) == last.spent[name].steps
 
 
 def test_the_ledger_verifies_and_a_witness_of_it_lies_beside_the_results(demo):

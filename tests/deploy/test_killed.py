@@ -11,9 +11,9 @@ from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy.deploy import LoopbackFederation, ProcessError, Supervisor
 from fedprivacy.deploy.data import write_digits
 from fedprivacy.deploy.demo import HOSPITALS
-from fedprivacy.flower.client.node import ODOMETER
+from fedprivacy.flower.client.node import GUARD
 from fedprivacy.flower.server.accounts import WITNESS
-from fedprivacy.guard import Odometer
+from fedprivacy.guard import Guard
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import Verified, read_witness, verify_ledger
 from fedprivacy.runs.folder import ROUNDS, read_history
@@ -78,8 +78,8 @@ class Deployment:
 
     def charged(self, name: str) -> int:
         """Steps on the client's own book."""
-        odometer = Odometer(self.folder / name / ODOMETER, PrivacyBudget(**BUDGET))
-        return sum(odometer.history().values())
+        guard = Guard(self.folder / name / GUARD, PrivacyBudget(**BUDGET))
+        return sum(guard.history().values())
 
     def _node_config(self, name: str) -> dict[str, str | float]:
         folder = self.folder / name

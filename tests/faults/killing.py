@@ -8,17 +8,17 @@ from pathlib import Path
 
 import pytest
 
-from fedprivacy.flower.client.node import ODOMETER
-from fedprivacy.guard import Odometer
+from fedprivacy.flower.client.node import GUARD
+from fedprivacy.guard import Guard
 from fedprivacy.ledger import Ledger
 from tests.faults import life
 
 SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))]
 
 TIMES = {
-    "odometer.before-slot": 6,  # a charge and a seal in each of three rounds
-    "odometer.slot-written": 6,
-    "odometer.appended": 6,
+    "guard.before-slot": 6,  # a charge and a seal in each of three rounds
+    "guard.slot-written": 6,
+    "guard.appended": 6,
     "server.run-opened": 1,
     "ledger.before-settle": 4,  # commit and void in each of two rounds
     "server.round-recorded": 3,  # round 0, too
@@ -59,8 +59,8 @@ def released(folder: Path) -> dict[str, int]:
     return sums
 
 
-def on_odometer(folder: Path, seed: int, client: str) -> int:
-    return sum(Odometer(folder / client / ODOMETER, life.plan(folder, seed).config.budget).history().values())
+def on_guard(folder: Path, seed: int, client: str) -> int:
+    return sum(Guard(folder / client / GUARD, life.plan(folder, seed).config.budget).history().values())
 
 
 def on_ledger(folder: Path, seed: int, client: str) -> int:

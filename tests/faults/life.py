@@ -19,7 +19,7 @@ from fedprivacy.accounting import DEFAULT_FILTER
 from fedprivacy.flower import PrivateStrategy
 from fedprivacy.flower.client.release import digest
 from fedprivacy.flower.server.checkpoint import CHECKPOINT, load_checkpoint
-from fedprivacy.flower.wire.records import GRANT, RECEIPT, REFUSAL, Receipt, Refusal, RefusalCode
+from fedprivacy.flower.wire.messages import GRANT, RECEIPT, REFUSAL, Receipt, Refusal, RefusalCode
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.accountant import CentralAccountant
 from fedprivacy.runs.plan import RunPlan

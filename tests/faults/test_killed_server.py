@@ -12,7 +12,7 @@ from fedprivacy.flower.server.accounts import WITNESS
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import read_witness, verify_ledger
 from tests.faults import life
-from tests.faults.killing import SEEDS, lines, lived, on_ledger, on_odometer, released, which_time
+from tests.faults.killing import SEEDS, lines, lived, on_guard, on_ledger, released, which_time
 
 
 @pytest.mark.parametrize("seed", SEEDS)
@@ -32,7 +32,7 @@ def test_a_server_killed_anywhere_counts_all_that_was_released_and_goes_on(proce
 def check_books(folder: Path, seed: int) -> None:
     """Both books hold at least what left, the server's at least what the client's does, and the journal is whole."""
     for client, left in released(folder).items():
-        assert left <= on_odometer(folder, seed, client) <= on_ledger(folder, seed, client)
+        assert left <= on_guard(folder, seed, client) <= on_ledger(folder, seed, client)
     witness = folder / WITNESS
     ledger = Ledger(life.plan(folder, seed).config.ledger)
     verify_ledger(ledger, witnesses=[read_witness(witness)] if witness.exists() else [])

@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import FedAvg
 from fedprivacy._support import durable
 from fedprivacy.commands.ledger_tables import charges
 from fedprivacy.flower import PrivateStrategy
-from fedprivacy.flower.client.node import ODOMETER
+from fedprivacy.flower.client.node import GUARD
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.guard import LogWriteError
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError
@@ -43,7 +43,7 @@ def test_a_database_that_crashes_between_two_rounds_loses_nothing_and_the_run_go
 
     strategy(plan, crash).start(grid)
     assert [len(record.participants) for record in records[1:]] == [3, 3, 3]
-    assert all(grid.odometer(plan, name).history() == {plan.event(): 6} for name in grid.names.values())
+    assert all(grid.guard(plan, name).history() == {plan.event(): 6} for name in grid.names.values())
     book = verify_ledger(Ledger(postgres_url)).book
     assert [charge.state for charge in book.charges.values()] == [ChargeState.COMMITTED] * 9
 
@@ -79,7 +79,7 @@ def test_a_ledger_that_is_gone_for_good_stops_the_run_with_its_model_and_it_goes
     with pytest.raises(LedgerError, match=r"cannot be used: .*locked.*Mend the database, then go on"):
         stopped.start(grid)
     assert stopped.result.arrays is not None
-    assert all(grid.odometer(plan, name).history() == {plan.event(): 2} for name in grid.names.values())
+    assert all(grid.guard(plan, name).history() == {plan.event(): 2} for name in grid.names.values())
     other.execute("COMMIT")
     strategy(plan, records.append, checkpoints=tmp_path, resume=load_checkpoint(tmp_path)).start(grid)
     assert records[-1].round == 3
@@ -92,7 +92,7 @@ def test_a_client_whose_disk_is_full_refuses_before_it_reads_a_record_and_gets_i
     plan, records = deployed(tmp_path, ledger_url), []
     grid = DeployedGrid(plan, tmp_path)
     strategy(plan, records.append).start(grid, num_rounds=1)
-    with (tmp_path / "hospital-1" / ODOMETER).open("rb") as full:
+    with (tmp_path / "hospital-1" / GUARD).open("rb") as full:
 
         def write_at(fd, data, at):
             if os.path.sameopenfile(fd, full.fileno()):
@@ -102,10 +102,10 @@ def test_a_client_whose_disk_is_full_refuses_before_it_reads_a_record_and_gets_i
         monkeypatch.setattr("fedprivacy.guard.log.write_at", write_at)
         with caplog.at_level(logging.ERROR, "fedprivacy.client"):
             strategy(plan, records.append).start(grid)
-    assert records[-1].failures == {"hospital-1": "odometer-unusable"}
+    assert records[-1].failures == {"hospital-1": "guard-unusable"}
     assert {charge["state"] for charge in charges(Ledger(ledger_url), "blobs/hospital-1")[1:]} == {ChargeState.VOID}
     monkeypatch.undo()
-    assert grid.odometer(plan, "hospital-1").history() == {plan.event(): 2}
+    assert grid.guard(plan, "hospital-1").history() == {plan.event(): 2}
     assert any(isinstance(record.exc_info[1], LogWriteError) for record in caplog.records if record.exc_info)
 
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from fedprivacy.values.rounds import RoundRecord
+from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.series import MOST_COLUMNS, MOST_CURVES, MOST_ROUNDS, MOST_TURNS, Spread
 from tests.runs.histories import alike, run_history, unlike
 
@@ -92,7 +92,7 @@ def started(history):
     """With a state before the first round in which nobody had spent anything."""
     first = history.rounds[0].spent
     spent = {name: replace(client, epsilon=0.0) for name, client in first.items()}
-    return replace(history, start=RoundRecord(0, {}, spent, (), {}))
+    return replace(history, start=RoundResult(0, {}, spent, (), {}))
 
 
 def test_costs_are_what_epsilons_grew_by():

@@ -13,7 +13,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, Message
 from fedprivacy._support import signing
 from fedprivacy._support.signing import client_key, client_public_key, server_public_key, sign
 from fedprivacy.flower import private_client
-from fedprivacy.flower.wire.records import (
+from fedprivacy.flower.wire.messages import (
     ENROL,
     ENROLMENT_REQUEST,
     GRANT,
@@ -22,7 +22,7 @@ from fedprivacy.flower.wire.records import (
     Refusal,
     RefusalCode,
 )
-from fedprivacy.guard import Odometer
+from fedprivacy.guard import Guard
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.budget import PrivacyBudget
 from tests.flower.blobs import A_GRANT, Blobs, plan_of
@@ -110,9 +110,9 @@ def code(reply) -> RefusalCode:
     return Refusal.from_record(reply.content[REFUSAL]).code
 
 
-def odometer(node):
-    return Odometer(Path(node["folder"]) / "odometer.log", PrivacyBudget(node["epsilon"], node["delta"]))
+def guard(node):
+    return Guard(Path(node["folder"]) / "guard.log", PrivacyBudget(node["epsilon"], node["delta"]))
 
 
 def spent(node):
-    return sum(odometer(node).history().values())
+    return sum(guard(node).history().values())

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedprivacy.flower.wire.records import Grant, Receipt
+from fedprivacy.flower.wire.messages import Grant, Receipt
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks import Recipe, Shard, ShardSource
 from fedprivacy.values.events import NeighbouringRelation

@@ -1,4 +1,4 @@
-"""A deployment in one process: clients with keys, folders and odometers of their own, on the in-process engine."""
+"""A deployment in one process: clients with keys, folders and guards of their own, on the in-process engine."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from flwr.proto.node_pb2 import NodeInfo
 from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy.deploy.keys import ClientKeys, write_client_key
 from fedprivacy.flower import InProcessGrid, private_client
-from fedprivacy.flower.client.node import ODOMETER
-from fedprivacy.guard import Odometer
+from fedprivacy.flower.client.node import GUARD
+from fedprivacy.guard import Guard
 from fedprivacy.runs.plan import RunPlan
 
 
@@ -27,7 +27,7 @@ class DeployedGrid(InProcessGrid):
 
     Args:
         plan: of the run; `clients` says how many.
-        folder: for keys, data and odometers.
+        folder: for keys, data and guards.
         client_app: what they run; None: the real one.
     """
 
@@ -46,9 +46,9 @@ class DeployedGrid(InProcessGrid):
     def get_nodes(self):
         return [NodeInfo(node_id=i, name=name, public_key=pem(self.keys[name])) for i, name in self.names.items()]
 
-    def odometer(self, plan: RunPlan, name: str) -> Odometer:
+    def guard(self, plan: RunPlan, name: str) -> Guard:
         """A client's own book."""
-        return Odometer(self.folder / name / ODOMETER, plan.config.budget)
+        return Guard(self.folder / name / GUARD, plan.config.budget)
 
 
 def _keys(folder: Path, name: str) -> ClientKeys:

@@ -12,16 +12,17 @@ from typer.testing import CliRunner
 
 from fedprivacy._support import signing
 from fedprivacy._support.signing import server_public_key, signed_by_client
-from fedprivacy.commands.guard import odometer_app
+from fedprivacy.commands.guard import guard_app
 from fedprivacy.flower.client.node import Refused
 from fedprivacy.flower.client.release import digest
-from fedprivacy.flower.wire.crossing import RecordError
+from fedprivacy.flower.wire.crossing import MessageError
 from fedprivacy.flower.wire.histories import claims_of, history_text
-from fedprivacy.flower.wire.records import ENROLMENT, RECEIPT, REFUSAL, Enrolment, Receipt, RefusalCode
+from fedprivacy.flower.wire.messages import ENROLMENT, RECEIPT, REFUSAL, Enrolment, Receipt, RefusalCode
 from fedprivacy.gradients import GradientEngine
-from fedprivacy.guard import AlreadyChargedError
+from fedprivacy.guard import AlreadyChargedError, Guard
 from fedprivacy.tasks import Shard
 from fedprivacy.training.dpsgd import DPSGD
+from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation
 from tests.flower.asked import STRANGER, a_grant, code, enrol, spent, train
 from tests.flower.blobs import Blobs
@@ -44,7 +45,7 @@ def test_it_enrols_and_trains_within_its_own_budget(node):
     assert spent(node) == 2
 
 
-def test_its_odometer_refuses_when_its_own_budget_is_spent_whatever_the_server_grants(node):
+def test_its_guard_refuses_when_its_own_budget_is_spent_whatever_the_server_grants(node):
     replies = [train(node, round=r, steps=10) for r in range(1, 30)]
     refused = [REFUSAL in reply.content for reply in replies]
     assert any(refused) and not refused[0]
@@ -79,7 +80,7 @@ def test_a_grant_whose_update_was_lost_in_a_crash_is_not_trained_again(node, mon
 
 def test_a_damaged_sealed_update_is_not_sent(node):
     train(node)
-    for file in (Path(node["folder"]) / "odometer.log.sealed").iterdir():
+    for file in (Path(node["folder"]) / "guard.log.sealed").iterdir():
         content = bytearray(file.read_bytes())
         content[-3] ^= 1
         file.write_bytes(content)
@@ -140,7 +141,7 @@ def test_what_the_server_s_ledger_holds_more_counts_from_then_on(node):
     assert spent(node) == 11
 
 
-def test_it_says_at_enrolment_what_its_odometer_holds(node):
+def test_it_says_at_enrolment_what_its_guard_holds(node):
     train(node)
     train(node, round=2, steps=1)
     record = enrol(node).content[ENROLMENT]
@@ -164,7 +165,21 @@ def test_a_grant_of_more_steps_than_the_client_takes_is_refused(node):
     assert spent(node) == 0
 
 
-def test_an_earlier_version_s_odometer_is_not_forgotten(node):
+def test_a_guard_under_its_earlier_name_is_not_forgotten(node):
+    """What `odometer.log` counted must not begin anew as `guard.log`."""
+    folder = Path(node["folder"])
+    assert RECEIPT in train(node).content
+    (folder / "guard.log").rename(folder / "odometer.log")
+    (folder / "guard.log.sealed").rename(folder / "odometer.log.sealed")
+    assert code(train(node, round=2)) is RefusalCode.GUARD_UNUSABLE
+    assert not (folder / "guard.log").exists()
+    again = node | {"guard": str(folder / "odometer.log")}
+    assert RECEIPT in train(again, round=2).content
+    own = Guard(folder / "odometer.log", PrivacyBudget(3.0, 1e-3))
+    assert sum(own.history().values()) == 4
+
+
+def test_an_earlier_version_s_guard_is_not_forgotten(node):
     """What `odometer.db` counted must be brought over before anything is trained."""
     old = Path(node["folder"]) / "odometer.db"
     with sqlite3.connect(old) as connection:
@@ -177,14 +192,14 @@ def test_an_earlier_version_s_odometer_is_not_forgotten(node):
             "INSERT INTO charges VALUES (2, 'this shard', 'old', 2, 1, 0.5, 2.0, 'zero-out', 'server', 3, 'reserved');"
         )
     connection.close()
-    assert code(train(node)) is RefusalCode.ODOMETER_UNUSABLE
-    log = Path(node["folder"]) / "odometer.log"
-    done = CliRunner().invoke(odometer_app, ["import", str(old), str(log)])
+    assert code(train(node)) is RefusalCode.GUARD_UNUSABLE
+    log = Path(node["folder"]) / "guard.log"
+    done = CliRunner().invoke(guard_app, ["import", str(old), str(log)])
     assert done.exit_code == 0, done.output
     assert spent(node) == 7 and not old.exists()
     assert code(train(node, steps=40)) is RefusalCode.BUDGET_EXHAUSTED
     assert RECEIPT in train(node, steps=1).content
-    assert CliRunner().invoke(odometer_app, ["import", __file__, str(log)]).exit_code == 2
+    assert CliRunner().invoke(guard_app, ["import", __file__, str(log)]).exit_code == 2
 
 
 def test_a_client_without_a_key_is_refused(node):
@@ -193,11 +208,11 @@ def test_a_client_without_a_key_is_refused(node):
     assert code(train(node | {"key": __file__})) is RefusalCode.NO_KEY
 
 
-def test_a_damaged_odometer_lets_nothing_be_read_and_names_no_value(node):
+def test_a_damaged_guard_lets_nothing_be_read_and_names_no_value(node):
     train(node)
-    file = Path(node["folder"]) / "odometer.log"
+    file = Path(node["folder"]) / "guard.log"
     file.write_bytes(file.read_bytes()[:100])
-    assert code(train(node, round=2)) is RefusalCode.ODOMETER_UNUSABLE
+    assert code(train(node, round=2)) is RefusalCode.GUARD_UNUSABLE
 
 
 def test_noise_that_a_server_changes_mid_way_is_refused(node):
@@ -214,7 +229,7 @@ def test_a_seed_in_a_deployment_is_refused(node):
 @pytest.mark.parametrize("missing", ["folder", "epsilon", "delta"])
 def test_a_deployment_without_its_own_budget_is_refused(node, missing):
     del node[missing]
-    assert code(train(node)) is RefusalCode.NO_ODOMETER
+    assert code(train(node)) is RefusalCode.NO_GUARD
 
 
 def test_a_partition_id_alone_does_not_make_a_simulation(node):
@@ -264,8 +279,8 @@ def test_another_word_for_the_same_records_opens_no_second_account(node):
     assert code(train(node, round=2, steps=8, task=Renamed())) is RefusalCode.BUDGET_EXHAUSTED
 
 
-def test_an_odometer_that_cannot_be_made_is_refused(node):
-    assert code(train(node | {"odometer": "/proc/nowhere/odometer.log"})) is RefusalCode.ODOMETER_UNUSABLE
+def test_an_guard_that_cannot_be_made_is_refused(node):
+    assert code(train(node | {"guard": "/proc/nowhere/guard.log"})) is RefusalCode.GUARD_UNUSABLE
 
 
 @pytest.mark.parametrize("changed", [{"clipping_norm": 1e-30}, {"learning_rate": float("inf")}])
@@ -285,7 +300,7 @@ def test_two_deployed_clients_never_share_noise(node, tmp_path):
 UNREADABLE = [
     ValueError("patient 4711 has no age"),
     KeyError("4711"),
-    RecordError("4711"),
+    MessageError("4711"),
     AlreadyChargedError("4711"),
     Refused(RefusalCode.NO_KEY, "4711"),
     MemoryError("4711"),

@@ -18,8 +18,8 @@ from fedprivacy.commands.ledger_tables import charges
 from fedprivacy.flower import PrivateStrategy, RoundFailedError, private_client
 from fedprivacy.flower.server.accounts import WITNESS
 from fedprivacy.flower.server.checkpoint import load_checkpoint
-from fedprivacy.flower.wire.records import GRANT, RECEIPT, Receipt
-from fedprivacy.guard import Odometer
+from fedprivacy.flower.wire.messages import GRANT, RECEIPT, Receipt
+from fedprivacy.guard import Guard
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError, verify
 from fedprivacy.ledger.book import BrokenJournalError
 from fedprivacy.ledger.export import Entry, read_entries
@@ -73,7 +73,7 @@ def test_both_books_hold_the_same_and_the_receipts_are_kept_with_their_signature
     ledger = Ledger(plan.config.ledger)
     for name in grid.names.values():
         account = ledger.accounts([f"blobs/{name}"])[f"blobs/{name}"]
-        assert account.history == grid.odometer(plan, name).history() == {plan.event(): 6}
+        assert account.history == grid.guard(plan, name).history() == {plan.event(): 6}
         assert {charge["state"] for charge in charges_of(plan, name)} == {ChargeState.COMMITTED}
     with ledger.database.reading() as connection:
         texts = connection.exec_driver_sql("SELECT entry FROM journal").scalars().all()
@@ -224,7 +224,7 @@ def test_a_node_that_went_away_and_is_back_sends_what_it_sealed_and_is_charged_o
     grid = Flaky(plan, tmp_path)
     records = start(plan, grid).records
     assert all(len(record.participants) == 3 for record in records)
-    assert grid.odometer(plan, "hospital-1").history() == {plan.event(): 6}
+    assert grid.guard(plan, "hospital-1").history() == {plan.event(): 6}
     assert records[-1].spent["hospital-1"].steps == 6
 
 
@@ -247,7 +247,7 @@ def killed_while_training(plan, grid, tmp_path, monkeypatch):
 def test_a_client_that_lost_its_update_with_the_server_is_left_out_of_the_round_alone(plan, tmp_path, monkeypatch):
     grid = DeployedGrid(plan, tmp_path)
     checkpoint = killed_while_training(plan, grid, tmp_path, monkeypatch)
-    (lost,) = [name for name in grid.names.values() if grid.odometer(plan, name).history()]
+    (lost,) = [name for name in grid.names.values() if grid.guard(plan, name).history()]
     records = start(plan, grid, resume=checkpoint).records
     assert [record.failures for record in records] == [{lost: "already-charged"}, {}, {}]
     assert {spent.steps for spent in records[-1].spent.values()} == {6}
@@ -261,7 +261,7 @@ def test_a_round_whose_updates_were_all_lost_is_tried_again_and_charged_again(pl
     records = start(plan, grid, resume=checkpoint).records
     assert [record.participants for record in records] == [("hospital-0",)] * 3
     assert records[-1].spent["hospital-0"].steps == 8
-    assert grid.odometer(plan, "hospital-0").history() == {plan.event(): 8}
+    assert grid.guard(plan, "hospital-0").history() == {plan.event(): 8}
     attempts = [(charge["round"], charge["attempt"], charge["state"]) for charge in charges_of(plan, "hospital-0")]
     assert attempts[:2] == [(1, 1, "reserved"), (1, 2, "committed")]
 
@@ -298,7 +298,7 @@ def test_a_server_killed_after_the_clients_sealed_gets_the_same_updates_again_fo
     assert again == deaf.sent
     assert [record.round for record in records] == [2, 3]
     assert {spent.steps for spent in records[-1].spent.values()} == {6}
-    assert all(grid.odometer(plan, name).history() == {plan.event(): 6} for name in grid.names.values())
+    assert all(grid.guard(plan, name).history() == {plan.event(): 6} for name in grid.names.values())
 
 
 def test_a_refusal_of_what_was_executed_before_the_server_died_voids_nothing(plan, tmp_path):
@@ -322,7 +322,7 @@ def test_a_refusal_of_what_was_executed_before_the_server_died_voids_nothing(pla
     with pytest.raises(RoundFailedError, match="grant-invalid"):
         start(other, DeployedGrid(other, tmp_path), resume=load_checkpoint(tmp_path))
     for name in grid.names.values():
-        assert grid.odometer(plan, name).history() == {plan.event(): 4}
+        assert grid.guard(plan, name).history() == {plan.event(): 4}
         assert [charge["state"] for charge in charges_of(plan, name)] == ["committed", "reserved"]
 
 
@@ -386,7 +386,7 @@ def test_a_refusal_by_a_client_that_was_asked_twice_voids_nothing(plan, tmp_path
     states = [charge["state"] for charge in charges_of(plan, "hospital-1")]
     assert states == ["reserved", "void", "void"]
     assert [record.unreconciled for record in records] == [("hospital-1",)] * len(records)
-    assert grid.odometer(plan, "hospital-1").history() == {plan.event(): 2}
+    assert grid.guard(plan, "hospital-1").history() == {plan.event(): 2}
 
 
 def test_a_ledger_that_forgot_is_raised_to_what_the_clients_hold(plan, tmp_path, caplog):
@@ -397,7 +397,7 @@ def test_a_ledger_that_forgot_is_raised_to_what_the_clients_hold(plan, tmp_path,
         records = start(elsewhere, grid, run_id="second").records
     assert "hospital-0 says that it spent 6 steps more than the ledger held" in caplog.text
     assert {spent.steps for spent in records[-1].spent.values()} == {12}
-    assert grid.odometer(plan, "hospital-0").history() == {plan.event(): 12}
+    assert grid.guard(plan, "hospital-0").history() == {plan.event(): 12}
     verify_ledger(Ledger(elsewhere.config.ledger))
 
 
@@ -408,7 +408,7 @@ def test_a_client_whose_disk_was_put_back_is_raised_to_what_the_ledger_holds(pla
     for file in sorted(folder.rglob("*"), reverse=True):
         file.rmdir() if file.is_dir() else file.unlink()
     records = start(plan, grid, run_id="second").records
-    assert grid.odometer(plan, "hospital-0").history() == {plan.event(): 12}
+    assert grid.guard(plan, "hospital-0").history() == {plan.event(): 12}
     assert records[-1].spent["hospital-0"].steps == 12
 
 
@@ -423,17 +423,17 @@ def test_a_client_whose_disk_was_put_back_is_raised_to_what_the_ledger_holds(pla
 def test_a_client_whose_book_does_not_go_with_the_run_is_left_out_alone(plan, tmp_path, monkeypatch, claim, caplog):
     run, event, steps = claim
 
-    def by_run(odometer):
-        return {run: {event: steps}} if "hospital-1" in str(odometer._file) else {}
+    def by_run(guard):
+        return {run: {event: steps}} if "hospital-1" in str(guard._file) else {}
 
-    monkeypatch.setattr(Odometer, "by_run", by_run)
+    monkeypatch.setattr(Guard, "by_run", by_run)
     records = start(plan, DeployedGrid(plan, tmp_path)).records
     assert all(record.participants == ("hospital-0", "hospital-2") for record in records)
     assert "Client hospital-1 is left out" in caplog.text
 
 
 def test_a_client_that_claims_all_of_its_budget_is_exhausted_alone(plan, tmp_path, monkeypatch):
-    monkeypatch.setattr(Odometer, "by_run", lambda o: {"x": {plan.event(): 10**9}} if "al-1" in str(o._file) else {})
+    monkeypatch.setattr(Guard, "by_run", lambda o: {"x": {plan.event(): 10**9}} if "al-1" in str(o._file) else {})
     records = start(plan, DeployedGrid(plan, tmp_path)).records
     assert all(record.participants == ("hospital-0", "hospital-2") for record in records)
     assert records[-1].exhausted == ("hospital-1",)

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from fedprivacy.flower.wire.records import ENROLMENT
+from fedprivacy.flower.wire.messages import ENROLMENT
 from fedprivacy.tasks import ShardSource
 from tests.flower.asked import enrol
 from tests.flower.blobs import Blobs, plan_of

@@ -8,8 +8,8 @@ from fedprivacy._support.signing import client_key, client_public_key
 from fedprivacy.deploy.keys import write_client_key
 from fedprivacy.flower import private_client
 from fedprivacy.flower.client.node import LEAST_NOISE_MULTIPLIER
-from fedprivacy.flower.wire.records import ENROL, ENROLMENT, RECEIPT, RefusalCode
-from fedprivacy.guard import Odometer
+from fedprivacy.flower.wire.messages import ENROL, ENROLMENT, RECEIPT, RefusalCode
+from fedprivacy.guard import Guard
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.events import NeighbouringRelation
 from tests.flower.asked import (
@@ -40,14 +40,14 @@ class Own(Blobs):
 def unread(monkeypatch):
     """No record may be read, and no book opened."""
     monkeypatch.setattr(Blobs, "shard", lambda *_: pytest.fail("the shard was read"))
-    monkeypatch.setattr(Odometer, "__init__", lambda *_: pytest.fail("the odometer was opened"))
+    monkeypatch.setattr(Guard, "__init__", lambda *_: pytest.fail("the guard was opened"))
 
 
 @pytest.mark.parametrize(
     ("changed", "refusal"),
     [
-        ({"folder": None}, RefusalCode.NO_ODOMETER),
-        ({"delta": None}, RefusalCode.NO_ODOMETER),
+        ({"folder": None}, RefusalCode.NO_GUARD),
+        ({"delta": None}, RefusalCode.NO_GUARD),
         ({"key": None}, RefusalCode.NO_KEY),
         ({"server-key": None}, RefusalCode.NODE_CONFIG_INVALID),
         ({"server-key": ""}, RefusalCode.NODE_CONFIG_INVALID),

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedprivacy.flower.client.release import Released, digest
-from fedprivacy.flower.wire.records import Receipt
+from fedprivacy.flower.wire.messages import Receipt
 from fedprivacy.values.events import NeighbouringRelation
 
 ARRAYS = {"body": np.arange(6, dtype=np.float32).reshape(2, 3), "head": np.ones(2, dtype=np.float32)}

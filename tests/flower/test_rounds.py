@@ -12,7 +12,7 @@ from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx, FedTrimmedAvg, Kru
 from fedprivacy.accounting import FILTERS, pld
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, RoundFailedError, TooFewClientsError, private_client
 from fedprivacy.flower.server.checkpoint import load_checkpoint
-from fedprivacy.flower.wire.records import RECEIPT, Receipt
+from fedprivacy.flower.wire.messages import RECEIPT, Receipt
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.training.dpsgd import DPSGD
 from tests.flower.blobs import Blobs, PrivateSizes, plan_of

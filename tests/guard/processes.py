@@ -1,4 +1,4 @@
-"""Children that do something to an odometer, and die."""
+"""Children that do something to a guard, and die."""
 
 import os
 import signal

@@ -5,7 +5,7 @@ import os
 
 import pytest
 
-from fedprivacy.guard import ChargeKey, LogWriteError, Odometer
+from fedprivacy.guard import ChargeKey, Guard, LogWriteError
 from fedprivacy.guard.book import BookFile
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
@@ -15,9 +15,9 @@ FIRST, LAST = PrivacyBudget(3.0, 1e-5), PrivacyBudget(5.0, 1e-6)
 
 
 def test_the_terms_that_are_shown_are_those_of_the_last_charge(tmp_path):
-    file = tmp_path / "odometer.log"
+    file = tmp_path / "guard.log"
     for round, budget in enumerate((FIRST, FIRST, LAST), start=1):
-        Odometer(file, budget).charge(ChargeKey("run", round, 1), EVENT, 1)
+        Guard(file, budget).charge(ChargeKey("run", round, 1), EVENT, 1)
     books = BookFile(file)
     assert books.book.terms is None
     with books.transaction():
@@ -25,8 +25,8 @@ def test_the_terms_that_are_shown_are_those_of_the_last_charge(tmp_path):
 
 
 def test_a_book_that_the_disk_does_not_give_back_is_not_taken_for_an_empty_one(tmp_path, monkeypatch):
-    file = tmp_path / "odometer.log"
-    Odometer(file, FIRST).charge(ChargeKey("run", 1, 1), EVENT, 1)
+    file = tmp_path / "guard.log"
+    Guard(file, FIRST).charge(ChargeKey("run", 1, 1), EVENT, 1)
 
     def refuse(*_):
         raise OSError(errno.EIO, os.strerror(errno.EIO))
@@ -34,6 +34,6 @@ def test_a_book_that_the_disk_does_not_give_back_is_not_taken_for_an_empty_one(t
     with monkeypatch.context() as failing:
         failing.setattr(os, "pread", refuse)
         with pytest.raises(LogWriteError, match="Nothing more was recorded or charged") as raised:
-            Odometer(file, FIRST).charge(ChargeKey("run", 2, 1), EVENT, 1)
+            Guard(file, FIRST).charge(ChargeKey("run", 2, 1), EVENT, 1)
     assert raised.value.undone
-    assert Odometer(file, FIRST).history() == {EVENT: 1}
+    assert Guard(file, FIRST).history() == {EVENT: 1}

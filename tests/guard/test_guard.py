@@ -1,4 +1,4 @@
-"""The odometer charges first, allows no more than the budget, and forgets nothing."""
+"""The guard charges first, allows no more than the budget, and forgets nothing."""
 
 import json
 import math
@@ -23,17 +23,17 @@ from fedprivacy.guard import (
     BudgetExhaustedError,
     ChargeKey,
     ForeignGrantError,
+    Guard,
+    GuardError,
     InvalidGrantError,
     LogDamagedError,
     LogWriteError,
-    Odometer,
-    OdometerError,
     SealError,
 )
-from fedprivacy.guard import records as records_module
+from fedprivacy.guard import entries as entries_module
+from fedprivacy.guard.entries import encoded
 from fedprivacy.guard.frames import MOST_PAYLOAD, RECORDS_AT, SLOT_AT
-from fedprivacy.guard.log import RecordLog
-from fedprivacy.guard.records import encoded
+from fedprivacy.guard.log import EntryLog
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from tests.guard.processes import KILLED, at_once, in_child
@@ -46,12 +46,12 @@ QUOTA = FILTERS["fixed-mechanism"](BUDGET).quota({}, EVENT)
 
 @pytest.fixture
 def file(tmp_path):
-    return tmp_path / "odometer.log"
+    return tmp_path / "guard.log"
 
 
 @pytest.fixture
-def odometer(file):
-    return Odometer(file, BUDGET)
+def guard(file):
+    return Guard(file, BUDGET)
 
 
 def key(round=1, attempt=0, run_id="run"):
@@ -59,7 +59,7 @@ def key(round=1, attempt=0, run_id="run"):
 
 
 def payloads(file):
-    log = RecordLog(file)
+    log = EntryLog(file)
     with log.transaction():
         return log.records
 
@@ -72,126 +72,124 @@ def updates(file):
     return sorted(path.name for path in Path(f"{file}.sealed").iterdir())
 
 
-def test_a_new_file_has_spent_nothing(file, odometer):
-    assert (odometer.history(), odometer.by_run(), odometer.charges()) == ({}, {}, [])
+def test_a_new_file_has_spent_nothing(file, guard):
+    assert (guard.history(), guard.by_run(), guard.charges()) == ({}, {}, [])
     assert file.exists()
 
 
-def test_charges_add_up_over_rounds_runs_and_processes(file, odometer):
-    odometer.charge(key(1), EVENT, 2)
-    odometer.charge(key(1, run_id="another run"), EVENT, 3)
-    again = Odometer(file, BUDGET)
+def test_charges_add_up_over_rounds_runs_and_processes(file, guard):
+    guard.charge(key(1), EVENT, 2)
+    guard.charge(key(1, run_id="another run"), EVENT, 3)
+    again = Guard(file, BUDGET)
     again.charge(key(2), EVENT, 5)
-    for each in (odometer, again, Odometer(file, BUDGET)):
+    for each in (guard, again, Guard(file, BUDGET)):
         assert each.history() == {EVENT: 10}
         assert each.by_run() == {"run": {EVENT: 7}, "another run": {EVENT: 3}}
         assert [charge.steps for charge in each.charges()] == [2, 3, 5]
 
 
-def test_a_grant_beyond_the_budget_is_refused_and_nothing_is_charged(file, odometer):
-    odometer.charge(key(1), EVENT, QUOTA - 1)
+def test_a_grant_beyond_the_budget_is_refused_and_nothing_is_charged(file, guard):
+    guard.charge(key(1), EVENT, QUOTA - 1)
     before = payloads(file)
     with pytest.raises(BudgetExhaustedError, match=r"epsilon 3\.0 at delta 1e-05.*allows 1 more steps.*asks for 2"):
-        odometer.charge(key(2), EVENT, 2)
+        guard.charge(key(2), EVENT, 2)
     assert payloads(file) == before
-    odometer.charge(key(2), EVENT, 1)
-    assert pld.epsilon(odometer.history(), BUDGET.delta) <= BUDGET.epsilon
+    guard.charge(key(2), EVENT, 1)
+    assert pld.epsilon(guard.history(), BUDGET.delta) <= BUDGET.epsilon
 
 
-def test_a_replayed_grant_is_refused_and_a_new_attempt_or_round_is_charged(odometer):
-    odometer.charge(key(1, 0), EVENT, 2)
+def test_a_replayed_grant_is_refused_and_a_new_attempt_or_round_is_charged(guard):
+    guard.charge(key(1, 0), EVENT, 2)
     for steps in (1, 2, 3):
         with pytest.raises(AlreadyChargedError, match="run 'run', round 1, attempt 0"):
-            odometer.charge(key(1, 0), EVENT, steps, elsewhere={EVENT: 50})
-    assert odometer.history() == {EVENT: 2}
-    odometer.charge(key(1, 1), EVENT, 2)
-    odometer.charge(key(2, 0), EVENT, 2)
-    assert odometer.history() == {EVENT: 6}
+            guard.charge(key(1, 0), EVENT, steps, elsewhere={EVENT: 50})
+    assert guard.history() == {EVENT: 2}
+    guard.charge(key(1, 1), EVENT, 2)
+    guard.charge(key(2, 0), EVENT, 2)
+    assert guard.history() == {EVENT: 6}
 
 
-def test_a_grant_of_another_run_s_key_is_refused_before_anything_is_written(file, odometer):
-    odometer.charge(key(1), EVENT, 2, run_key="aa")
+def test_a_grant_of_another_run_s_key_is_refused_before_anything_is_written(file, guard):
+    guard.charge(key(1), EVENT, 2, run_key="aa")
     before = payloads(file)
     for other in ("bb", "", "\ud800"):
         with pytest.raises(ForeignGrantError, match="run 'run' was opened under"):
-            Odometer(file, BUDGET).charge(key(2), EVENT, 2, run_key=other, elsewhere={EVENT: 50})
+            Guard(file, BUDGET).charge(key(2), EVENT, 2, run_key=other, elsewhere={EVENT: 50})
     assert payloads(file) == before
-    odometer.charge(key(2), EVENT, 2, run_key="aa")
-    odometer.charge(key(1, run_id="another run"), EVENT, 2, run_key="bb")
+    guard.charge(key(2), EVENT, 2, run_key="aa")
+    guard.charge(key(1, run_id="another run"), EVENT, 2, run_key="bb")
 
 
-def test_a_foreign_replay_is_called_foreign(odometer):
-    odometer.charge(key(1), EVENT, 2, run_key="aa")
+def test_a_foreign_replay_is_called_foreign(guard):
+    guard.charge(key(1), EVENT, 2, run_key="aa")
     with pytest.raises(ForeignGrantError):
-        odometer.charge(key(1), EVENT, 2, run_key="bb")
+        guard.charge(key(1), EVENT, 2, run_key="bb")
 
 
-def test_a_refused_grant_binds_no_run_to_its_key(odometer):
+def test_a_refused_grant_binds_no_run_to_its_key(guard):
     with pytest.raises(BudgetExhaustedError):
-        odometer.charge(key(1), EVENT, QUOTA + 1, run_key="aa")
-    odometer.charge(key(1), EVENT, 1, run_key="bb")
+        guard.charge(key(1), EVENT, QUOTA + 1, run_key="aa")
+    guard.charge(key(1), EVENT, 1, run_key="bb")
 
 
-def test_another_mechanism_is_refused_by_the_fixed_filter_and_counted_by_the_adaptive_one(file, odometer):
-    odometer.charge(key(1), EVENT, 2)
+def test_another_mechanism_is_refused_by_the_fixed_filter_and_counted_by_the_adaptive_one(file, guard):
+    guard.charge(key(1), EVENT, 2)
     with pytest.raises(MechanismChanged):
-        odometer.charge(key(2), OTHER, 2)
-    adaptive = Odometer(file, BUDGET, "adaptive")
+        guard.charge(key(2), OTHER, 2)
+    adaptive = Guard(file, BUDGET, "adaptive")
     adaptive.charge(key(2), OTHER, 2)
     assert adaptive.history() == {EVENT: 2, OTHER: 2}
 
 
 @pytest.mark.parametrize("filter", FILTERS)
 def test_the_budget_is_kept_whatever_is_asked(file, filter):
-    odometer = Odometer(file, BUDGET, filter)
+    guard = Guard(file, BUDGET, filter)
     accepted = 0
     for round, steps in enumerate([1, 40, 7, 1000, 40, 13, 40, 2, 90, 1] * 3):
         with suppress(BudgetExhaustedError):
-            odometer.charge(key(round), EVENT, steps)
+            guard.charge(key(round), EVENT, steps)
             accepted += steps
-    assert odometer.history() == {EVENT: accepted}
+    assert guard.history() == {EVENT: accepted}
     assert 0 < pld.epsilon({EVENT: accepted}, BUDGET.delta) <= BUDGET.epsilon
 
 
-def test_what_the_server_counts_beyond_the_client_counts_from_then_on(file, odometer):
-    odometer.charge(key(1), EVENT, 2, elsewhere={EVENT: 2})
+def test_what_the_server_counts_beyond_the_client_counts_from_then_on(file, guard):
+    guard.charge(key(1), EVENT, 2, elsewhere={EVENT: 2})
     assert kinds(file) == ["charge"]
-    odometer.charge(key(2), EVENT, 3, elsewhere={EVENT: 15})
+    guard.charge(key(2), EVENT, 3, elsewhere={EVENT: 15})
     assert kinds(file) == ["charge", "correction", "charge"]
     correction = json.loads(payloads(file)[1])
     assert (correction["client_steps"], correction["server_steps"]) == (2, 12)
     assert (correction["run_id"], correction["round"]) == ("run", 2)
-    assert Odometer(file, BUDGET).history() == {EVENT: 15}
-    assert odometer.by_run() == {"run": {EVENT: 5}}
-    odometer.charge(key(3), EVENT, 1, elsewhere={EVENT: 16})
+    assert Guard(file, BUDGET).history() == {EVENT: 15}
+    assert guard.by_run() == {"run": {EVENT: 5}}
+    guard.charge(key(3), EVENT, 1, elsewhere={EVENT: 16})
     assert kinds(file)[3:] == ["charge"]
 
 
-def test_what_the_client_counts_beyond_the_server_stands(odometer):
-    odometer.charge(key(1), EVENT, 9)
-    odometer.charge(key(2), EVENT, 1, elsewhere={EVENT: 1})
-    odometer.charge(key(3), EVENT, 1)
-    assert odometer.history() == {EVENT: 11}
+def test_what_the_client_counts_beyond_the_server_stands(guard):
+    guard.charge(key(1), EVENT, 9)
+    guard.charge(key(2), EVENT, 1, elsewhere={EVENT: 1})
+    guard.charge(key(3), EVENT, 1)
+    assert guard.history() == {EVENT: 11}
 
 
-def test_a_correction_counts_even_if_its_grant_is_refused(file, odometer):
+def test_a_correction_counts_even_if_its_grant_is_refused(file, guard):
     for _ in range(2):  # the second time, it is no news
         with pytest.raises(BudgetExhaustedError):
-            odometer.charge(key(1), EVENT, 1, elsewhere={EVENT: QUOTA + 1})
-    assert odometer.history() == {EVENT: QUOTA}
+            guard.charge(key(1), EVENT, 1, elsewhere={EVENT: QUOTA + 1})
+    assert guard.history() == {EVENT: QUOTA}
     assert kinds(file) == ["correction"]
     with pytest.raises(BudgetExhaustedError):
-        Odometer(file, BUDGET).charge(key(2), EVENT, 1)
+        Guard(file, BUDGET).charge(key(2), EVENT, 1)
 
 
-def test_a_correction_of_another_mechanism_counts_where_the_filter_composes_it_and_ruins_nothing_where_not(
-    file, odometer
-):
+def test_a_correction_of_another_mechanism_counts_where_the_filter_composes_it_and_ruins_nothing_where_not(file, guard):
     with pytest.raises(MechanismChanged):
-        odometer.charge(key(1), EVENT, 1, elsewhere={EVENT: 1, OTHER: 4})
-    assert odometer.history() == {}
-    Odometer(file, BUDGET, "adaptive").charge(key(1), EVENT, 1, elsewhere={EVENT: 1, OTHER: 4})
-    assert odometer.history() == {EVENT: 1, OTHER: 4}
+        guard.charge(key(1), EVENT, 1, elsewhere={EVENT: 1, OTHER: 4})
+    assert guard.history() == {}
+    Guard(file, BUDGET, "adaptive").charge(key(1), EVENT, 1, elsewhere={EVENT: 1, OTHER: 4})
+    assert guard.history() == {EVENT: 1, OTHER: 4}
 
 
 @pytest.mark.parametrize(
@@ -212,41 +210,41 @@ def test_a_correction_of_another_mechanism_counts_where_the_filter_composes_it_a
         ({"elsewhere": {EVENT: 1, PoissonSampledGaussian(0.1, 1.0): 1}}, "elsewhere: the history mixes"),
     ],
 )
-def test_a_grant_that_cannot_be_written_down_is_refused_before_anything_is_written(file, odometer, changed, wrong):
+def test_a_grant_that_cannot_be_written_down_is_refused_before_anything_is_written(file, guard, changed, wrong):
     grant = {"key": key(), "event": EVENT, "steps": 1} | changed
     with pytest.raises(InvalidGrantError, match=wrong) as raised:
-        odometer.charge(**grant)
+        guard.charge(**grant)
     assert isinstance(raised.value, ValueError)
-    assert isinstance(raised.value, OdometerError)
+    assert isinstance(raised.value, GuardError)
     assert payloads(file) == []
 
 
 def test_the_largest_grant_fits_a_record_whatever_its_words(file):
     largest, widest = 2**63 - 1, PoissonSampledGaussian(0.12345678901234567, 1.2345678901234567e-300)
-    odometer = Odometer(file, PrivacyBudget(math.inf, 1.2345678901234567e-300), "fixed-mechanism")
+    guard = Guard(file, PrivacyBudget(math.inf, 1.2345678901234567e-300), "fixed-mechanism")
     name = ChargeKey("\U0001f512" * 128, largest, largest)
-    odometer.charge(name, widest, 2**31 - 1, run_key="\U0001f512" * 10_000)
-    odometer.seal(name, b"update")
+    guard.charge(name, widest, 2**31 - 1, run_key="\U0001f512" * 10_000)
+    guard.seal(name, b"update")
     assert max(len(payload) for payload in payloads(file)) < MOST_PAYLOAD // 2
-    odometer.charge(ChargeKey('"' * 128, largest, largest), widest, 1, elsewhere={widest: largest})
-    assert Odometer(file, BUDGET).sealed(name, run_key="\U0001f512" * 10_000) == b"update"
+    guard.charge(ChargeKey('"' * 128, largest, largest), widest, 1, elsewhere={widest: largest})
+    assert Guard(file, BUDGET).sealed(name, run_key="\U0001f512" * 10_000) == b"update"
 
 
-def test_a_sealed_update_is_for_the_server_that_opened_the_run(file, odometer):
-    odometer.charge(key(1), EVENT, 1, run_key="its own")
-    odometer.seal(key(1), b"update")
-    assert odometer.sealed(key(1), run_key="its own") == b"update"
+def test_a_sealed_update_is_for_the_server_that_opened_the_run(file, guard):
+    guard.charge(key(1), EVENT, 1, run_key="its own")
+    guard.seal(key(1), b"update")
+    assert guard.sealed(key(1), run_key="its own") == b"update"
     with pytest.raises(ForeignGrantError, match="opened under the key"):
-        odometer.sealed(key(1), run_key="another")
+        guard.sealed(key(1), run_key="another")
 
 
-def test_the_budget_in_force_is_recorded_with_each_charge_and_may_be_changed_by_its_owner(file, odometer):
-    odometer.charge(key(1), EVENT, 1)
-    smaller = Odometer(file, PrivacyBudget(0.5, 1e-6), "adaptive")
+def test_the_budget_in_force_is_recorded_with_each_charge_and_may_be_changed_by_its_owner(file, guard):
+    guard.charge(key(1), EVENT, 1)
+    smaller = Guard(file, PrivacyBudget(0.5, 1e-6), "adaptive")
     with pytest.raises(BudgetExhaustedError):
         smaller.charge(key(2), EVENT, 50)
-    Odometer(file, PrivacyBudget(math.inf, 1e-6)).charge(key(2), EVENT, 50)
-    assert [(c.terms.budget, c.terms.filter) for c in odometer.charges()] == [
+    Guard(file, PrivacyBudget(math.inf, 1e-6)).charge(key(2), EVENT, 50)
+    assert [(c.terms.budget, c.terms.filter) for c in guard.charges()] == [
         (BUDGET, "fixed-mechanism"),
         (PrivacyBudget(math.inf, 1e-6), "fixed-mechanism"),
     ]
@@ -254,13 +252,13 @@ def test_the_budget_in_force_is_recorded_with_each_charge_and_may_be_changed_by_
 
 def test_an_unknown_filter_is_refused_before_a_file_is_made(file):
     with pytest.raises(ValueError, match=r"filter is 'none'; choose one of fixed-mechanism, adaptive"):
-        Odometer(file, BUDGET, "none")
+        Guard(file, BUDGET, "none")
     assert not file.exists()
 
 
 def test_a_file_in_a_folder_that_is_not_there_begins_no_new_account(tmp_path):
     with pytest.raises(LogWriteError, match="No such file"):
-        Odometer(tmp_path / "unmounted" / "odometer.log", BUDGET)
+        Guard(tmp_path / "unmounted" / "guard.log", BUDGET)
 
 
 def test_a_clock_that_jumps_backwards_changes_nothing(file, monkeypatch):
@@ -274,26 +272,26 @@ def test_a_clock_that_jumps_backwards_changes_nothing(file, monkeypatch):
             cls.looks += 1
             return datetime(2001, 1, 1, tzinfo=UTC) - timedelta(hours=cls.looks)
 
-    monkeypatch.setattr(records_module, "datetime", Clock)
+    monkeypatch.setattr(entries_module, "datetime", Clock)
     for round in (1, 2, 3):
-        Odometer(file, BUDGET).charge(key(round), EVENT, 1)
-        Odometer(file, BUDGET).seal(key(round), b"%d" % round)
-    odometer = Odometer(file, BUDGET)
-    times = [charge.time for charge in odometer.charges()]
+        Guard(file, BUDGET).charge(key(round), EVENT, 1)
+        Guard(file, BUDGET).seal(key(round), b"%d" % round)
+    guard = Guard(file, BUDGET)
+    times = [charge.time for charge in guard.charges()]
     assert times == sorted(times, reverse=True)
-    assert [charge.key.round for charge in odometer.charges()] == [1, 2, 3]
-    assert odometer.history() == {EVENT: 3}
-    assert odometer.sealed(key(3)) == b"3"
+    assert [charge.key.round for charge in guard.charges()] == [1, 2, 3]
+    assert guard.history() == {EVENT: 3}
+    assert guard.sealed(key(3)) == b"3"
 
 
 def test_two_processes_that_charge_at_once_share_one_budget_and_lose_nothing(file, tmp_path):
     quota = FILTERS["fixed-mechanism"](BUDGET).quota({}, OTHER)
 
     def client(name):
-        odometer, charged = Odometer(file, BUDGET), 0
+        guard, charged = Guard(file, BUDGET), 0
         try:
             for round in range(quota + 1):
-                odometer.charge(key(round, run_id=name), OTHER, 3)
+                guard.charge(key(round, run_id=name), OTHER, 3)
                 charged += 3
         except BudgetExhaustedError:
             (tmp_path / name).write_text(str(charged))
@@ -301,27 +299,27 @@ def test_two_processes_that_charge_at_once_share_one_budget_and_lose_nothing(fil
     assert at_once(lambda: client("a"), lambda: client("b")) == [0, 0]
     told = {name: int((tmp_path / name).read_text()) for name in "ab"}
     assert sum(told.values()) == quota - quota % 3
-    assert Odometer(file, BUDGET).by_run() == {name: {OTHER: steps} for name, steps in told.items() if steps}
+    assert Guard(file, BUDGET).by_run() == {name: {OTHER: steps} for name, steps in told.items() if steps}
 
 
 def test_two_processes_that_replay_one_grant_charge_it_once(file):
-    Odometer(file, BUDGET)
+    Guard(file, BUDGET)
 
     def client():
-        odometer = Odometer(file, BUDGET)
+        guard = Guard(file, BUDGET)
         for round in range(20):
             with suppress(AlreadyChargedError):
-                odometer.charge(key(round), EVENT, 1)
+                guard.charge(key(round), EVENT, 1)
 
     assert at_once(client, client, client) == [0, 0, 0]
-    assert Odometer(file, BUDGET).history() == {EVENT: 20}
+    assert Guard(file, BUDGET).history() == {EVENT: 20}
 
 
-def test_a_sealed_update_is_there_again_after_a_crash_for_free(file, odometer):
-    odometer.charge(key(1), EVENT, 2)
-    assert odometer.sealed(key(1)) is None
-    odometer.seal(key(1), b"update")
-    again = Odometer(file, BUDGET)
+def test_a_sealed_update_is_there_again_after_a_crash_for_free(file, guard):
+    guard.charge(key(1), EVENT, 2)
+    assert guard.sealed(key(1)) is None
+    guard.seal(key(1), b"update")
+    again = Guard(file, BUDGET)
     assert again.sealed(key(1)) == b"update"
     assert again.sealed(key(2)) is None
     assert again.history() == {EVENT: 2}
@@ -330,95 +328,95 @@ def test_a_sealed_update_is_there_again_after_a_crash_for_free(file, odometer):
     assert updates(file) == [record["name"]]
 
 
-def test_an_empty_update_can_be_sealed(odometer):
-    odometer.charge(key(1), EVENT, 2)
-    odometer.seal(key(1), b"")
-    assert odometer.sealed(key(1)) == b""
+def test_an_empty_update_can_be_sealed(guard):
+    guard.charge(key(1), EVENT, 2)
+    guard.seal(key(1), b"")
+    assert guard.sealed(key(1)) == b""
 
 
-def test_an_update_that_was_not_charged_is_not_sealed(file, odometer):
-    odometer.charge(key(1), EVENT, 2)
+def test_an_update_that_was_not_charged_is_not_sealed(file, guard):
+    guard.charge(key(1), EVENT, 2)
     for other in (key(2), key(1, attempt=1), key(1, run_id="another run")):
         with pytest.raises(SealError, match="was not charged") as raised:
-            odometer.seal(other, b"update")
+            guard.seal(other, b"update")
         assert isinstance(raised.value, ValueError)
     assert not Path(f"{file}.sealed").exists()
 
 
-def test_another_update_is_not_sealed_in_the_place_of_one_and_the_same_one_is_no_error(file, odometer):
-    odometer.charge(key(1), EVENT, 2)
-    odometer.seal(key(1), b"update")
-    odometer.seal(key(1), b"update")
+def test_another_update_is_not_sealed_in_the_place_of_one_and_the_same_one_is_no_error(file, guard):
+    guard.charge(key(1), EVENT, 2)
+    guard.seal(key(1), b"update")
+    guard.seal(key(1), b"update")
     assert kinds(file) == ["charge", "sealed"]
     with pytest.raises(SealError, match="another sealed update"):
-        Odometer(file, BUDGET).seal(key(1), b"another update")
-    assert odometer.sealed(key(1)) == b"update"
+        Guard(file, BUDGET).seal(key(1), b"another update")
+    assert guard.sealed(key(1)) == b"update"
 
 
-def test_only_the_newest_updates_are_kept(file, odometer):
+def test_only_the_newest_updates_are_kept(file, guard):
     names = [key(round, run_id=run_id) for round in range(1, 4) for run_id in ("one", "two")]
     for name in names:
-        odometer.charge(name, EVENT, 1)
-        odometer.seal(name, str(name).encode())
+        guard.charge(name, EVENT, 1)
+        guard.seal(name, str(name).encode())
     kept = names[-KEPT_UPDATES:]
-    assert [name for name in names if odometer.sealed(name) is not None] == kept
-    assert all(odometer.sealed(name) == str(name).encode() for name in kept)
+    assert [name for name in names if guard.sealed(name) is not None] == kept
+    assert all(guard.sealed(name) == str(name).encode() for name in kept)
     assert len(updates(file)) == KEPT_UPDATES
-    odometer.seal(names[0], str(names[0]).encode())  # no effect: it was sealed, and is no longer wanted
-    assert odometer.sealed(names[0]) is None
+    guard.seal(names[0], str(names[0]).encode())  # no effect: it was sealed, and is no longer wanted
+    assert guard.sealed(names[0]) is None
 
 
 @pytest.mark.parametrize("damage", [lambda b: b[:-1], lambda b: b"", lambda b: b + b"\0", lambda b: b"U" + b[1:]])
-def test_a_sealed_update_that_is_torn_or_damaged_is_not_sent(file, odometer, damage):
-    odometer.charge(key(1), EVENT, 2)
-    odometer.seal(key(1), b"update")
+def test_a_sealed_update_that_is_torn_or_damaged_is_not_sent(file, guard, damage):
+    guard.charge(key(1), EVENT, 2)
+    guard.seal(key(1), b"update")
     (path,) = Path(f"{file}.sealed").iterdir()
     path.write_bytes(damage(b"update"))
-    assert odometer.sealed(key(1)) is None
+    assert guard.sealed(key(1)) is None
     path.unlink()
-    assert odometer.sealed(key(1)) is None
-    assert odometer.history() == {EVENT: 2}
+    assert guard.sealed(key(1)) is None
+    assert guard.history() == {EVENT: 2}
 
 
-def test_a_run_s_name_cannot_lead_out_of_the_folder(file, odometer):
+def test_a_run_s_name_cannot_lead_out_of_the_folder(file, guard):
     names = [key(run_id=name) for name in ("../../etc/passwd", "/etc/passwd", ".", "a/..")]
     for name in names:
-        odometer.charge(name, EVENT, 1)
-        odometer.seal(name, b"update")
+        guard.charge(name, EVENT, 1)
+        guard.seal(name, b"update")
     assert {path.name for path in file.parent.iterdir()} == {file.name, f"{file.name}.sealed"}
     assert all(len(name) == 64 + len(".update") for name in updates(file))
 
 
-def test_an_update_that_the_disk_refuses_is_not_sealed_and_its_charge_stands(file, odometer):
-    odometer.charge(key(1), EVENT, 2)
+def test_an_update_that_the_disk_refuses_is_not_sealed_and_its_charge_stands(file, guard):
+    guard.charge(key(1), EVENT, 2)
     Path(f"{file}.sealed").write_text("no folder")
     with pytest.raises(LogWriteError, match="Nothing more was recorded"):
-        odometer.seal(key(1), b"update")
+        guard.seal(key(1), b"update")
     assert kinds(file) == ["charge"]
 
 
-def test_a_log_that_was_deleted_is_not_begun_anew_beside_its_sealed_updates(file, odometer):
-    odometer.charge(key(1), EVENT, 2)
-    odometer.seal(key(1), b"update")
+def test_a_log_that_was_deleted_is_not_begun_anew_beside_its_sealed_updates(file, guard):
+    guard.charge(key(1), EVENT, 2)
+    guard.seal(key(1), b"update")
     file.unlink()
     with pytest.raises(LogDamagedError, match=r"it is gone, but .*sealed holds updates"):
-        Odometer(file, BUDGET)
+        Guard(file, BUDGET)
     assert not file.exists()
 
 
 @pytest.mark.parametrize("payload", [b"{}", b"no JSON", b"[]", b'{"kind":"refund","run_id":"r","round":1,"attempt":0}'])
-def test_a_whole_record_that_makes_no_sense_is_damage_each_time_that_it_is_read(file, odometer, payload):
-    odometer.charge(key(1), EVENT, 2)
-    with RecordLog(file).transaction() as append:
+def test_a_whole_record_that_makes_no_sense_is_damage_each_time_that_it_is_read(file, guard, payload):
+    guard.charge(key(1), EVENT, 2)
+    with EntryLog(file).transaction() as append:
         append(payload)
     at = file.stat().st_size - len(payload) - 16
-    for reader in (odometer, odometer, Odometer(file, BUDGET)):
+    for reader in (guard, guard, Guard(file, BUDGET)):
         with pytest.raises(LogDamagedError, match=f"byte {at}: this is no record of version 1"):
             reader.charge(key(2), EVENT, 1)
 
 
-def test_records_are_compact_sorted_json(file, odometer):
-    odometer.charge(key(1), EVENT, 2, run_key="aa")
+def test_records_are_compact_sorted_json(file, guard):
+    guard.charge(key(1), EVENT, 2, run_key="aa")
     (payload,) = payloads(file)
     fields = json.loads(payload)
     assert payload == json.dumps(fields, sort_keys=True, separators=(",", ":")).encode()
@@ -445,29 +443,29 @@ def test_records_are_compact_sorted_json(file, odometer):
 @pytest.mark.parametrize(
     ("point", "times", "charged", "sealed"),
     [
-        ("odometer.before-slot", 1, False, False),
-        ("odometer.slot-written", 1, True, False),
-        ("odometer.appended", 1, True, False),
+        ("guard.before-slot", 1, False, False),
+        ("guard.slot-written", 1, True, False),
+        ("guard.appended", 1, True, False),
         ("client.seal-written", 1, True, False),
         ("client.seal-named", 1, True, False),
-        ("odometer.before-slot", 2, True, False),
-        ("odometer.slot-written", 2, True, True),
-        ("odometer.appended", 2, True, True),
+        ("guard.before-slot", 2, True, False),
+        ("guard.slot-written", 2, True, True),
+        ("guard.appended", 2, True, True),
     ],
 )
 def test_a_client_killed_anywhere_has_counted_what_it_could_have_sent_and_repeats_nothing(
-    file, odometer, point, times, charged, sealed
+    file, guard, point, times, charged, sealed
 ):
-    odometer.charge(key(1), EVENT, 2)
+    guard.charge(key(1), EVENT, 2)
 
     def client():
         failpoints.arm(point, times)
-        again = Odometer(file, BUDGET)
+        again = Guard(file, BUDGET)
         again.charge(key(2), EVENT, 3)
         again.seal(key(2), b"update")
 
     assert in_child(client) == KILLED
-    after = Odometer(file, BUDGET)
+    after = Guard(file, BUDGET)
     assert after.history() == {EVENT: 5 if charged else 2}
     assert after.sealed(key(2)) == (b"update" if sealed else None)
     if charged:
@@ -477,30 +475,30 @@ def test_a_client_killed_anywhere_has_counted_what_it_could_have_sent_and_repeat
         after.charge(key(2), EVENT, 3)
     after.seal(key(2), b"update")
     assert after.history() == {EVENT: 5}
-    assert Odometer(file, BUDGET).sealed(key(2)) == b"update"
+    assert Guard(file, BUDGET).sealed(key(2)) == b"update"
     assert len(updates(file)) == 1, "what a crash left behind is tidied up"
 
 
-def test_a_client_killed_between_a_correction_and_its_charge_has_corrected_once(file, odometer):
+def test_a_client_killed_between_a_correction_and_its_charge_has_corrected_once(file, guard):
     def client():
-        failpoints.arm("odometer.appended")
-        Odometer(file, BUDGET).charge(key(1), EVENT, 2, elsewhere={EVENT: 12})
+        failpoints.arm("guard.appended")
+        Guard(file, BUDGET).charge(key(1), EVENT, 2, elsewhere={EVENT: 12})
 
     assert in_child(client) == KILLED
-    assert odometer.history() == {EVENT: 10}
-    odometer.charge(key(1), EVENT, 2, elsewhere={EVENT: 12})
-    assert odometer.history() == {EVENT: 12}
+    assert guard.history() == {EVENT: 10}
+    guard.charge(key(1), EVENT, 2, elsewhere={EVENT: 12})
+    assert guard.history() == {EVENT: 12}
     assert kinds(file) == ["correction", "charge"]
 
 
-def test_the_folder_of_an_existing_file_is_synced_too_because_its_maker_may_have_died(file, odometer, monkeypatch):
+def test_the_folder_of_an_existing_file_is_synced_too_because_its_maker_may_have_died(file, guard, monkeypatch):
     synced = []
     monkeypatch.setattr("fedprivacy.guard.log.sync_folder", lambda folder: synced.append(sync_folder(folder)))
-    Odometer(file, BUDGET)
+    Guard(file, BUDGET)
     assert len(synced) == 1
 
 
-class OdometerMachine(RuleBasedStateMachine):
+class GuardMachine(RuleBasedStateMachine):
     """Any sequence of grants, seals, restarts and torn writes, beside a model of what must be counted."""
 
     keys = st.builds(ChargeKey, st.sampled_from(["one", "two"]), st.integers(0, 4), st.integers(0, 1))
@@ -510,7 +508,7 @@ class OdometerMachine(RuleBasedStateMachine):
     @initialize(epsilon=st.sampled_from([2.0, 3.0, 8.0]))
     def begin(self, epsilon):
         self.folder = tempfile.TemporaryDirectory()
-        self.file = Path(self.folder.name) / "odometer.log"
+        self.file = Path(self.folder.name) / "guard.log"
         self.budget = PrivacyBudget(epsilon, 1e-5)
         self.filter = AdaptiveFilter(self.budget)
         self.counted, self.charged, self.signed, self.sealed = Counter(), {}, {}, {}
@@ -518,7 +516,7 @@ class OdometerMachine(RuleBasedStateMachine):
 
     @rule()
     def reopen(self):
-        self.odometer = Odometer(self.file, self.budget, "adaptive")
+        self.guard = Guard(self.file, self.budget, "adaptive")
 
     @rule(key=keys, event=events, steps=st.integers(1, 60), signer=signers)
     def grant(self, key, event, steps, signer):
@@ -531,9 +529,9 @@ class OdometerMachine(RuleBasedStateMachine):
     def _charge(self, key, event, steps, signer, claimed):
         expected = self._expected(key, event, steps, signer, claimed)
         try:
-            self.odometer.charge(key, event, steps, run_key=signer, elsewhere=claimed)
+            self.guard.charge(key, event, steps, run_key=signer, elsewhere=claimed)
             raised = None
-        except OdometerError as error:
+        except GuardError as error:
             raised = type(error)
         assert raised is expected
 
@@ -555,7 +553,7 @@ class OdometerMachine(RuleBasedStateMachine):
     def seal(self, key, update):
         before = self.sealed.get(key, update)
         try:
-            self.odometer.seal(key, update)
+            self.guard.seal(key, update)
             self.sealed[key] = update
             raised = False
         except SealError:
@@ -571,15 +569,15 @@ class OdometerMachine(RuleBasedStateMachine):
 
     @rule(at=st.integers(SLOT_AT, SLOT_AT + 300), bit=st.integers(0, 7))
     def tear_the_slot(self, at, bit):
-        self.odometer.history()  # a tail that is torn as well would be a second fault
+        self.guard.history()  # a tail that is torn as well would be a second fault
         data = bytearray(self.file.read_bytes())
         data[at] ^= 1 << bit
         self.file.write_bytes(data)
-        self.odometer.history()
+        self.guard.history()
 
     @invariant()
     def everything_counts_and_nothing_else(self):
-        reader = Odometer(self.file, self.budget, "adaptive")
+        reader = Guard(self.file, self.budget, "adaptive")
         assert reader.history() == +self.counted
         assert {c.key: (c.event, c.steps) for c in reader.charges()} == self.charged
         for key in list(self.sealed)[-KEPT_UPDATES:]:
@@ -594,10 +592,10 @@ class OdometerMachine(RuleBasedStateMachine):
             self.folder.cleanup()
 
 
-OdometerMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
-test_any_sequence_counts_what_a_simple_model_counts = OdometerMachine.TestCase
+GuardMachine.TestCase.settings = settings(max_examples=50, stateful_step_count=30, deadline=None)
+test_any_sequence_counts_what_a_simple_model_counts = GuardMachine.TestCase
 
 
-def test_what_is_encoded_is_what_was_charged(odometer, file):
-    odometer.charge(key(1), EVENT, 2)
-    assert [encoded(charge) for charge in odometer.charges()] == payloads(file)
+def test_what_is_encoded_is_what_was_charged(guard, file):
+    guard.charge(key(1), EVENT, 2)
+    assert [encoded(charge) for charge in guard.charges()] == payloads(file)

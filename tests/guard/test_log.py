@@ -26,7 +26,7 @@ from fedprivacy.guard.frames import (
     encoded,
     slot_block,
 )
-from fedprivacy.guard.log import RecordLog, create
+from fedprivacy.guard.log import EntryLog, create
 from tests.guard.processes import KILLED, at_once, in_child
 
 RECORDS = [b"one", b"", b"three, which is longer than the others", b"four"]
@@ -34,7 +34,7 @@ RECORDS = [b"one", b"", b"three, which is longer than the others", b"four"]
 
 @pytest.fixture
 def file(tmp_path):
-    return tmp_path / "odometer.log"
+    return tmp_path / "guard.log"
 
 
 @pytest.fixture
@@ -46,13 +46,13 @@ def whole(file):
 
 
 def append(file, *payloads):
-    with RecordLog(file).transaction() as append_one:
+    with EntryLog(file).transaction() as append_one:
         for payload in payloads:
             append_one(payload)
 
 
 def read(file):
-    log = RecordLog(file)
+    log = EntryLog(file)
     with log.transaction():
         return log.records
 
@@ -200,7 +200,7 @@ def test_more_than_the_slot_s_record_behind_a_torn_one_is_damage(file):
     ("data", "wrong"),
     [
         (b"", "byte 0: it ends here"),
-        (b"SQLite format 3\0".ljust(RECORDS_AT, b"\0"), "does not begin as an odometer's log does"),
+        (b"SQLite format 3\0".ljust(RECORDS_AT, b"\0"), "does not begin as a guard's log does"),
         (empty_log().replace(b"\r\n", b"\n", 1).ljust(RECORDS_AT, b"\0"), "does not begin"),
     ],
 )
@@ -229,7 +229,7 @@ def test_what_is_no_regular_file_is_refused(tmp_path):
 
 
 def test_a_file_that_is_deleted_while_it_is_in_use_is_not_begun_anew(file, whole):
-    log = RecordLog(file)
+    log = EntryLog(file)
     file.unlink()
     with pytest.raises(LogWriteError, match=r"No such file.*give this process the right to"), log.transaction():
         pass
@@ -237,7 +237,7 @@ def test_a_file_that_is_deleted_while_it_is_in_use_is_not_begun_anew(file, whole
 
 
 def test_a_log_that_lost_records_since_it_was_read_is_noticed_though_it_looks_whole(file, whole):
-    log = RecordLog(file)
+    log = EntryLog(file)
     with log.transaction():
         pass
     file.write_bytes(log_bytes(RECORDS[:2]))  # a backup was put back
@@ -255,7 +255,7 @@ def test_the_longest_record_fits_the_slot_and_a_longer_one_is_refused(file):
 
 def test_two_logs_of_one_file_see_each_other_s_records(file):
     create(file)
-    first, second = RecordLog(file), RecordLog(file)
+    first, second = EntryLog(file), EntryLog(file)
     for number in range(6):
         with (first, second)[number % 2].transaction() as append_one:
             append_one(b"%d" % number)
@@ -267,7 +267,7 @@ def test_processes_that_append_at_once_lose_nothing_and_repeat_nothing(file):
     create(file)
 
     def writer(name):
-        log = RecordLog(file)
+        log = EntryLog(file)
         for count in range(40):
             with log.transaction() as append_one:
                 append_one(f"{name} {count}".encode())
@@ -281,9 +281,9 @@ def test_processes_that_append_at_once_lose_nothing_and_repeat_nothing(file):
 
 def test_a_process_that_waits_too_long_is_told_so(file, whole):
     with (
-        RecordLog(file).transaction(),
+        EntryLog(file).transaction(),
         pytest.raises(LogBusyError, match=r"locked by another process for 0 s\. Nothing more was charged"),
-        RecordLog(file, patience=0.0).transaction(),
+        EntryLog(file, patience=0.0).transaction(),
     ):
         pass
     assert read(file) == RECORDS
@@ -307,23 +307,23 @@ def test_waiting_ends_by_a_clock_that_never_jumps(file, whole, monkeypatch):
 
     clock = Clock()
     monkeypatch.setattr(log_module, "time", clock)
-    with RecordLog(file).transaction(), pytest.raises(LogBusyError):
+    with EntryLog(file).transaction(), pytest.raises(LogBusyError):
         looks = clock.looks
-        with RecordLog(file, patience=30.0).transaction():
+        with EntryLog(file, patience=30.0).transaction():
             pass
     assert clock.looks - looks == 6
 
 
 def test_the_lock_ends_with_the_transaction_though_a_forked_child_has_the_file_open(file, whole):
     read_end, write_end = os.pipe()
-    with RecordLog(file).transaction():
+    with EntryLog(file).transaction():
         child = os.fork()
         if child == 0:
             os.close(write_end)
             os.read(read_end, 1)
             os._exit(0)
     try:
-        with RecordLog(file, patience=0.0).transaction():
+        with EntryLog(file, patience=0.0).transaction():
             pass
     finally:
         os.close(write_end)
@@ -333,13 +333,13 @@ def test_the_lock_ends_with_the_transaction_though_a_forked_child_has_the_file_o
 
 def test_a_transaction_that_fails_in_between_keeps_what_it_appended_and_gives_the_lock_back(file, whole):
     def fail():
-        with RecordLog(file).transaction() as append_one:
+        with EntryLog(file).transaction() as append_one:
             append_one(b"five")
             raise KeyError("the caller's own fault")
 
     with pytest.raises(KeyError):
         fail()
-    with RecordLog(file, patience=0.0).transaction():
+    with EntryLog(file, patience=0.0).transaction():
         assert file.read_bytes().endswith(encoded(Frame(5, b"five")))
 
 
@@ -365,7 +365,7 @@ def test_a_new_log_is_on_the_disk_before_its_name_is_and_its_name_before_it_is_u
 def test_a_record_for_which_there_is_no_room_is_taken_back_whole(file, whole, room):
     def act():
         resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + room, resource.RLIM_INFINITY))
-        log = RecordLog(file)
+        log = EntryLog(file)
         with (
             pytest.raises(LogWriteError, match=r"File too large\. Nothing more was recorded or charged") as raised,
             log.transaction() as append_one,
@@ -387,7 +387,7 @@ def test_a_file_that_may_no_longer_be_written_at_all_stays_readable(file, whole,
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
         with (
             pytest.raises(LogWriteError, match="File too large") as raised,
-            RecordLog(file).transaction() as append_one,
+            EntryLog(file).transaction() as append_one,
         ):
             append_one(b"five")
         assert raised.value.undone == (limit == RECORDS_AT)
@@ -407,7 +407,7 @@ def test_a_disk_that_fails_is_never_believed_to_have_forgotten(file, whole, monk
         real(fd)
 
     def fail():
-        with RecordLog(file).transaction() as append_one:
+        with EntryLog(file).transaction() as append_one:
             monkeypatch.setattr(os, "fsync", fsync)
             append_one(b"five")
 
@@ -421,9 +421,9 @@ def test_a_disk_that_fails_is_never_believed_to_have_forgotten(file, whole, monk
 @pytest.mark.parametrize(
     ("point", "told"),
     [
-        ("odometer.before-slot", [b"one"]),
-        ("odometer.slot-written", [b"one", b"two"]),
-        ("odometer.appended", [b"one", b"two"]),
+        ("guard.before-slot", [b"one"]),
+        ("guard.slot-written", [b"one", b"two"]),
+        ("guard.appended", [b"one", b"two"]),
     ],
 )
 def test_a_process_that_is_killed_leaves_its_record_counted_or_not_and_the_lock_free(file, point, told):
@@ -435,7 +435,7 @@ def test_a_process_that_is_killed_leaves_its_record_counted_or_not_and_the_lock_
         append(file, b"two")
 
     assert in_child(act) == KILLED
-    log = RecordLog(file, patience=0.0)
+    log = EntryLog(file, patience=0.0)
     with log.transaction() as append_one:
         append_one(b"three")
     assert read(file) == [*told, b"three"]

@@ -14,8 +14,8 @@ from fedprivacy.guard import (
     KEPT_UPDATES,
     AlreadyChargedError,
     BudgetExhaustedError,
+    Guard,
     LogDamagedError,
-    Odometer,
 )
 from fedprivacy.guard.adopting import adopt
 from fedprivacy.values.budget import PrivacyBudget
@@ -30,12 +30,12 @@ QUOTA = FILTERS["fixed-mechanism"](SMALL).quota({}, COSTLY)
 
 @pytest.fixture
 def file(tmp_path):
-    return tmp_path / "odometer.log"
+    return tmp_path / "guard.log"
 
 
 @pytest.fixture
-def odometer(file):
-    return Odometer(file, BUDGET)
+def guard(file):
+    return Guard(file, BUDGET)
 
 
 def copy_of(file):
@@ -49,77 +49,75 @@ def put_back(copy, file):
     file.with_name("new").replace(file)
 
 
-def release(odometer, key, event=EVENT):
-    odometer.charge(key, event, 1)
-    odometer.seal(key, repr(key).encode())
+def release(guard, key, event=EVENT):
+    guard.charge(key, event, 1)
+    guard.seal(key, repr(key).encode())
 
 
 def test_restored_generations_release_no_more_than_the_budget(file):
     """Three times an empty log is put back, and each time a server asks for all that it can get."""
-    Odometer(file, SMALL)
+    Guard(file, SMALL)
     empty, released = copy_of(file), 0
     for generation in range(3):
         put_back(empty, file)
         with suppress(BudgetExhaustedError, LogDamagedError):
-            odometer = Odometer(file, SMALL)
+            guard = Guard(file, SMALL)
             while True:
-                release(odometer, key(released, run_id=f"run {generation}"), COSTLY)
+                release(guard, key(released, run_id=f"run {generation}"), COSTLY)
                 released += 1
     assert 2 <= released == QUOTA
     with pytest.raises(LogDamagedError, match="An older copy was put back"):
-        Odometer(file, SMALL)
+        Guard(file, SMALL)
 
 
-def test_whatever_is_done_with_an_older_copy_finds_it(file, odometer):
+def test_whatever_is_done_with_an_older_copy_finds_it(file, guard):
     """One is opened before the copy is put back, and one after; neither charges, seals, sends or tells anything."""
-    release(odometer, key(1))
+    release(guard, key(1))
     copy = copy_of(file)
-    release(odometer, key(2))
+    release(guard, key(2))
     put_back(copy, file)
     acts = [
-        lambda: Odometer(file, BUDGET),
-        lambda: odometer.charge(key(3), EVENT, 1),
-        lambda: odometer.seal(key(1), repr(key(1)).encode()),
-        lambda: odometer.sealed(key(1)),
-        odometer.history,
-        odometer.by_run,
+        lambda: Guard(file, BUDGET),
+        lambda: guard.charge(key(3), EVENT, 1),
+        lambda: guard.seal(key(1), repr(key(1)).encode()),
+        lambda: guard.sealed(key(1)),
+        guard.history,
+        guard.by_run,
     ]
     for act in acts:
-        with pytest.raises(LogDamagedError, match=r"odometer\.log is damaged at byte \d+"):
+        with pytest.raises(LogDamagedError, match=r"guard\.log is damaged at byte \d+"):
             act()
     assert file.read_bytes() == copy.read_bytes()
 
 
-def test_an_older_copy_is_told_from_the_truth_by_its_updates_alone(file, odometer):
+def test_an_older_copy_is_told_from_the_truth_by_its_updates_alone(file, guard):
     """No process is left that remembers more, and every update that the copy knew has been deleted since."""
-    release(odometer, key(1))
+    release(guard, key(1))
     copy = copy_of(file)
     for round in range(2, 3 + KEPT_UPDATES):
-        release(odometer, key(round))
+        release(guard, key(round))
     newest = copy_of(file)
     put_back(copy, file)
     with pytest.raises(LogDamagedError, match=rf"{file}\.sealed holds an update that it never charged \(.*\.update\)"):
-        Odometer(file, BUDGET)
+        Guard(file, BUDGET)
     put_back(newest, file)
-    assert Odometer(file, BUDGET).history() == {EVENT: 2 + KEPT_UPDATES}
+    assert Guard(file, BUDGET).history() == {EVENT: 2 + KEPT_UPDATES}
 
 
-@pytest.mark.parametrize(
-    "point", ["client.charged", "client.seal-written", "client.seal-named", "odometer.before-slot"]
-)
-def test_an_update_that_a_crash_left_unsealed_is_no_sign_of_an_older_copy(file, odometer, point):
+@pytest.mark.parametrize("point", ["client.charged", "client.seal-written", "client.seal-named", "guard.before-slot"])
+def test_an_update_that_a_crash_left_unsealed_is_no_sign_of_an_older_copy(file, guard, point):
     """The file is there before its record: its charge is in the log, it never left, and the next one tidies it up."""
-    release(odometer, key(1))
+    release(guard, key(1))
 
     def client():
-        failpoints.arm(point, 2 if point.startswith("odometer") else 1)
-        again = Odometer(file, BUDGET)
+        failpoints.arm(point, 2 if point.startswith("guard") else 1)
+        again = Guard(file, BUDGET)
         again.charge(key(2), EVENT, 1)
         failpoints.reach("client.charged")
         again.seal(key(2), b"update")
 
     assert in_child(client) == KILLED
-    after = Odometer(file, BUDGET)
+    after = Guard(file, BUDGET)
     assert after.sealed(key(2)) is None
     with pytest.raises(AlreadyChargedError):
         after.charge(key(2), EVENT, 1)
@@ -128,52 +126,52 @@ def test_an_update_that_a_crash_left_unsealed_is_no_sign_of_an_older_copy(file, 
     assert len(list(Path(f"{file}.sealed").iterdir())) == 2
 
 
-def test_a_copy_that_knows_the_charge_and_not_the_seal_counts_all_and_trains_nothing_again(file, odometer):
+def test_a_copy_that_knows_the_charge_and_not_the_seal_counts_all_and_trains_nothing_again(file, guard):
     """It cannot be told from a crash, and need not be: the update that left is paid for in it."""
-    odometer.charge(key(1), EVENT, 1)
+    guard.charge(key(1), EVENT, 1)
     copy = copy_of(file)
-    odometer.seal(key(1), b"update")
+    guard.seal(key(1), b"update")
     put_back(copy, file)
-    after = Odometer(file, BUDGET)
+    after = Guard(file, BUDGET)
     assert after.history() == {EVENT: 1}
     assert after.sealed(key(1)) is None
     with pytest.raises(AlreadyChargedError):
         after.charge(key(1), EVENT, 1)
 
 
-def test_a_charge_that_was_overtaken_by_slower_ones_still_bears_witness(file, odometer):
+def test_a_charge_that_was_overtaken_by_slower_ones_still_bears_witness(file, guard):
     """Several clients share a file: what was charged before the copy is sealed after what was charged since."""
     slow = [key(round) for round in range(1, 2 + KEPT_UPDATES)]
     for each in slow:
-        odometer.charge(each, EVENT, 1)
+        guard.charge(each, EVENT, 1)
     copy = copy_of(file)
-    release(odometer, key(100))
+    release(guard, key(100))
     for each in slow:
-        odometer.seal(each, b"late")
+        guard.seal(each, b"late")
     put_back(copy, file)
     with pytest.raises(LogDamagedError, match="never charged"):
-        Odometer(file, BUDGET)
+        Guard(file, BUDGET)
 
 
-def test_the_same_names_in_another_course_of_events_are_not_taken_for_what_left(file, odometer, monkeypatch):
+def test_the_same_names_in_another_course_of_events_are_not_taken_for_what_left(file, guard, monkeypatch):
     """An old copy is accepted because nothing had left; then a server asks anew for what it had asked for before."""
     monkeypatch.setattr("fedprivacy.guard.guard.now", lambda: "at the same time")
     empty = copy_of(file)
     for round in range(KEPT_UPDATES + 1):
-        odometer.charge(key(round), EVENT, 1)
+        guard.charge(key(round), EVENT, 1)
     crashed = copy_of(file)
     put_back(empty, file)
-    odometer = Odometer(file, BUDGET)
-    release(odometer, key(100))
+    guard = Guard(file, BUDGET)
+    release(guard, key(100))
     for round in range(KEPT_UPDATES + 1):
-        release(odometer, key(round))
+        release(guard, key(round))
     put_back(crashed, file)
     with pytest.raises(LogDamagedError, match="never charged"):
-        Odometer(file, BUDGET)
+        Guard(file, BUDGET)
 
 
-def test_an_earlier_version_s_odometer_is_not_brought_into_a_log_that_has_forgotten(file, odometer, tmp_path):
-    release(odometer, key(1))
+def test_an_earlier_version_s_guard_is_not_brought_into_a_log_that_has_forgotten(file, guard, tmp_path):
+    release(guard, key(1))
     file.unlink()
     old = tmp_path / "before.db"
     old.touch()
@@ -182,7 +180,7 @@ def test_an_earlier_version_s_odometer_is_not_brought_into_a_log_that_has_forgot
 
 
 def adopt_nothing(old, file):
-    """Adopt an odometer that counted nothing."""
+    """Adopt a guard that counted nothing."""
     import sqlite3
 
     with sqlite3.connect(old) as connection:
@@ -196,7 +194,7 @@ def adopt_nothing(old, file):
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_no_order_of_charges_seals_copies_and_restorations_forgets_what_has_left(file, odometer, seed, monkeypatch):
+def test_no_order_of_charges_seals_copies_and_restorations_forgets_what_has_left(file, guard, seed, monkeypatch):
     """Whatever copy lies there: it is refused, or it counts at least every update that was ever sealed.
 
     Where it is refused, the newest one helps.
@@ -207,7 +205,7 @@ def test_no_order_of_charges_seals_copies_and_restorations_forgets_what_has_left
     for _ in range(60):
         name = key(draw.randint(1, 12), attempt=draw.randint(0, 1))
         try:
-            reader = Odometer(file, BUDGET)
+            reader = Guard(file, BUDGET)
             assert sum(reader.history().values()) >= len(released)
             act = draw.choice(["charge", "charge", "seal", "seal", "copy", "put back"])
             if act == "charge":
@@ -223,7 +221,7 @@ def test_no_order_of_charges_seals_copies_and_restorations_forgets_what_has_left
                 put_back(draw.choice(copies), file)
         except LogDamagedError:
             put_back(newest, file)
-            assert sum(Odometer(file, BUDGET).history().values()) >= len(released)
+            assert sum(Guard(file, BUDGET).history().values()) >= len(released)
         except AlreadyChargedError:
             pass
     assert released

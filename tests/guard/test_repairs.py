@@ -3,7 +3,7 @@
 import pytest
 
 from fedprivacy.guard.frames import RECORDS_AT, SLOT_AT, Frame, Repair, believed, encoded, slot_block
-from fedprivacy.guard.log import RecordLog, create
+from fedprivacy.guard.log import EntryLog, create
 
 RECORDS = [b"one", b"two, which is longer"]
 NEXT = Frame(3, b"three")
@@ -11,9 +11,9 @@ NEXT = Frame(3, b"three")
 
 @pytest.fixture
 def file(tmp_path):
-    made = tmp_path / "odometer.log"
+    made = tmp_path / "guard.log"
     create(made)
-    with RecordLog(made).transaction() as append:
+    with EntryLog(made).transaction() as append:
         for record in RECORDS:
             append(record)
     return made
@@ -48,7 +48,7 @@ def record_torn(data):
 def test_after_a_repair_the_log_goes_on_where_it_ended(file, crash, repair, counted):
     file.write_bytes(crash(file.read_bytes()))
     assert believed(file, file.read_bytes()).repair is repair
-    log = RecordLog(file)
+    log = EntryLog(file)
     with log.transaction() as append:
         append(b"after")
     assert log.records == [*RECORDS, *counted, b"after"]

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 
 from fedprivacy.flower import InProcessGrid, private_client
 from fedprivacy.flower.client.local import IN_PROCESS
-from fedprivacy.flower.wire.records import GRANT, RECEIPT, Receipt
+from fedprivacy.flower.wire.messages import GRANT, RECEIPT, Receipt
 from fedprivacy.tasks import Shard, ShardSource
 from fedprivacy.values.events import NeighbouringRelation
 from tests.flower.blobs import A_GRANT, PrivateSizes, plan_of

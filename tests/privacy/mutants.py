@@ -57,7 +57,7 @@ class Mutant:
 
 
 CLIENT = "tests/flower/test_deployed_client.py"
-ODOMETER = "tests/guard/test_guard.py"
+GUARD = "tests/guard/test_guard.py"
 LOG = "tests/guard/test_log.py"
 STORE = "tests/ledger/test_store.py"
 ROUNDS = "tests/flower/test_rounds.py"
@@ -74,7 +74,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "the client trains first, and charges afterwards what it can",
         "fedprivacy/flower/client/app.py",
         """\
-        guard.odometer.charge(key, grant.event, grant.steps, run_key=grant.server_key, elsewhere=charged)
+        guard.charge(key, grant.event, grant.steps, run_key=grant.server_key, elsewhere=charged)
         reach("client.charged")
     keystream = client.keystream(grant)
     trained = training.train(engine, client.shard, steps=grant.steps, round=grant.round, keystream=keystream)
@@ -84,7 +84,7 @@ MUTANTS: tuple[Mutant, ...] = (
     keystream = client.keystream(grant)
     trained = training.train(engine, client.shard, steps=grant.steps, round=grant.round, keystream=keystream)
     if guard is not None:
-        guard.odometer.charge(key, grant.event, grant.steps, run_key=grant.server_key, elsewhere=charged)
+        guard.charge(key, grant.event, grant.steps, run_key=grant.server_key, elsewhere=charged)
 """,
         (f"{CLIENT}::test_the_charge_comes_before_the_training_and_no_text_crosses",),
     ),
@@ -100,42 +100,42 @@ MUTANTS: tuple[Mutant, ...] = (
         "fedprivacy/guard/guard.py",
         "if left < steps:",
         "if left < steps - 1:",
-        (f"{ODOMETER}::test_the_budget_is_kept_whatever_is_asked",),
+        (f"{GUARD}::test_the_budget_is_kept_whatever_is_asked",),
     ),
     Mutant(
         "a replayed grant is trained again under its old charge",
         "fedprivacy/guard/guard.py",
         "if key in book.charges:",
         "if key in book.sealed:",
-        (f"{ODOMETER}::test_a_replayed_grant_is_refused_and_a_new_attempt_or_round_is_charged",),
+        (f"{GUARD}::test_a_replayed_grant_is_refused_and_a_new_attempt_or_round_is_charged",),
     ),
     Mutant(
         "what the server's ledger holds more is not believed",
         "fedprivacy/guard/guard.py",
         "if server_steps > client_steps:",
         "if False:",
-        (f"{ODOMETER}::test_what_the_server_counts_beyond_the_client_counts_from_then_on",),
+        (f"{GUARD}::test_what_the_server_counts_beyond_the_client_counts_from_then_on",),
     ),
     Mutant(
         "a server can lower what the client has counted",
         "fedprivacy/guard/guard.py",
         "if server_steps > client_steps:",
         "if server_steps != client_steps:",
-        (f"{ODOMETER}::test_what_the_client_counts_beyond_the_server_stands",),
+        (f"{GUARD}::test_what_the_client_counts_beyond_the_server_stands",),
     ),
     Mutant(
         "another server takes over a run, and gets what was sealed for the first",
         "fedprivacy/guard/guard.py",
         "if opened != signer:",
         "if not opened:",
-        (f"{ODOMETER}::test_a_sealed_update_is_for_the_server_that_opened_the_run",),
+        (f"{GUARD}::test_a_sealed_update_is_for_the_server_that_opened_the_run",),
     ),
     Mutant(
         "two different updates leave under one charge",
         "fedprivacy/guard/guard.py",
         "if before is not None and before.sha256 != digest:",
         "if before is not None and not digest:",
-        (f"{ODOMETER}::test_another_update_is_not_sealed_in_the_place_of_one_and_the_same_one_is_no_error",),
+        (f"{GUARD}::test_another_update_is_not_sealed_in_the_place_of_one_and_the_same_one_is_no_error",),
     ),
     Mutant(
         "a sealed update is written down before it is on the disk",
@@ -145,10 +145,10 @@ MUTANTS: tuple[Mutant, ...] = (
                 seals.write(file, update)
             except OSError as error:
                 raise LogWriteError(file, error, undone=True) from error
-            write(SealedRecord(key, name, digest, now()))
+            write(SealedEntry(key, name, digest, now()))
 """,
         """\
-            write(SealedRecord(key, name, digest, now()))
+            write(SealedEntry(key, name, digest, now()))
             try:
                 seals.write(file, update)
             except OSError as error:
@@ -163,14 +163,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "fedprivacy/guard/book.py",
         "self.history.get(record.event, 0) + record.steps",
         "record.steps",
-        (f"{ODOMETER}::test_charges_add_up_over_rounds_runs_and_processes",),
+        (f"{GUARD}::test_charges_add_up_over_rounds_runs_and_processes",),
     ),
     Mutant(
         "a sealed update that somebody changed is sent",
         "fedprivacy/guard/seals.py",
         "return update if sha256(update).hexdigest() == digest else None",
         "return update",
-        (f"{ODOMETER}::test_a_sealed_update_that_is_torn_or_damaged_is_not_sent",),
+        (f"{GUARD}::test_a_sealed_update_that_is_torn_or_damaged_is_not_sent",),
     ),
     Mutant(
         "a charge stands on the disk once, so that one fault makes it disappear",

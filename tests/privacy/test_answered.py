@@ -7,7 +7,7 @@ from flwr.app import ConfigRecord, MessageType, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
-from fedprivacy.flower.wire.records import ENROL, GRANT
+from fedprivacy.flower.wire.messages import ENROL, GRANT
 from tests.flower.blobs import Blobs, plan_of
 from tests.flower.runs import SAMPLING
 from tests.privacy.asking import USUAL, Canaries, Client, arrays_of

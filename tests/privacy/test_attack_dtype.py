@@ -11,7 +11,7 @@ from flwr.app import MessageType, RecordDict
 from torch import nn
 from torch.nn import functional
 
-from fedprivacy.flower.wire.records import GRANT
+from fedprivacy.flower.wire.messages import GRANT
 from tests.privacy.asking import USUAL, Canaries, Client, arrays_of
 
 DIVISOR = np.float32(3.0)

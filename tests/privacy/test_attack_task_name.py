@@ -13,7 +13,7 @@ from flwr.app import Message, MessageType, RecordDict
 import clients.app
 from fedprivacy.deploy.keys import write_client_key
 from fedprivacy.flower import InProcessGrid
-from fedprivacy.flower.wire.records import ENROL, ENROLMENT, GRANT, RefusalCode
+from fedprivacy.flower.wire.messages import ENROL, ENROLMENT, GRANT, RefusalCode
 from fedprivacy.tasks.digits import Digits
 from tests.flower.asked import a_grant, a_request, arrays_of, code, context_of, node_of, request_message
 
@@ -71,7 +71,7 @@ def test_whatever_the_server_calls_the_task_nothing_is_imported_called_or_disclo
         for message_type, content in ((ENROL, request), (MessageType.TRAIN, grant)):
             reply = asked(node, content, message_type, task=word)
             assert code(reply) is RefusalCode.TASK_NOT_ALLOWED, word
-    assert not list((trap / "hospital").glob("odometer*"))
+    assert not list((trap / "hospital").glob("guard*"))
     assert "fedprivacy_task_trap" not in sys.modules and "trap" not in sys.modules
 
 

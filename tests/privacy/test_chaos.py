@@ -10,7 +10,7 @@ from flwr.app import Array, ArrayRecord, MessageType
 
 from fedprivacy.deploy.keys import write_client_key
 from fedprivacy.flower import InProcessGrid
-from fedprivacy.flower.wire.records import RECEIPT
+from fedprivacy.flower.wire.messages import RECEIPT
 from fedprivacy.tasks import Shard
 from fedprivacy.training.mechanisms import SUM_ALLOWANCE
 from fedprivacy.values.events import NeighbouringRelation

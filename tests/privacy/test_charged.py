@@ -13,7 +13,7 @@ from flwr.serverapp.strategy import FedAvg
 from fedprivacy.accounting import DEFAULT_FILTER, FILTERS, pld
 from fedprivacy.accounting.population import PopulationAccountant
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
-from fedprivacy.flower.wire.records import ENROLMENT, GRANT, RECEIPT, Enrolment, Grant, Receipt
+from fedprivacy.flower.wire.messages import ENROLMENT, GRANT, RECEIPT, Enrolment, Grant, Receipt
 from fedprivacy.ledger import Allowance, Ledger, LedgerError
 from fedprivacy.runs.accountant import CentralAccountant
 from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
@@ -196,7 +196,7 @@ def test_a_deployed_client_charges_as_many_steps_as_its_noise_shows(ledger_url, 
     strategy = PrivateStrategy(FedAvg(**SAMPLING), plan)
     strategy.start(grid)
     for name, moved in grid.moved.items():
-        own = grid.odometer(plan, name).by_run()[strategy.run_id]  # as charged, not as corrected
+        own = grid.guard(plan, name).by_run()[strategy.run_id]  # as charged, not as corrected
         central = Ledger(ledger_url).accounts([f"{task.dataset}/{name}"])[f"{task.dataset}/{name}"].history
         assert own == central == {plan.event(): 12}
         noise = np.concatenate(moved) * plan.event().sampling_rate * task.nominal_shard_size / plan.config.clipping_norm

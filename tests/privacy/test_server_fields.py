@@ -24,7 +24,7 @@ from fedprivacy.deploy.keys import write_client_key
 from fedprivacy.flower import InProcessGrid, private_client
 from fedprivacy.flower.client.local import IN_PROCESS
 from fedprivacy.flower.wire.histories import history_text
-from fedprivacy.flower.wire.records import (
+from fedprivacy.flower.wire.messages import (
     ENROL,
     ENROLMENT,
     ENROLMENT_REQUEST,

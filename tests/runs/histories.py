@@ -5,7 +5,7 @@ import random
 
 from fedprivacy.runs.folder import RunHistory
 from fedprivacy.values.events import NeighbouringRelation
-from fedprivacy.values.rounds import RoundRecord
+from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.spent import ClientSpent
 
 LOCAL_STEPS = 4
@@ -77,13 +77,13 @@ def run_history(
         }
         participants = tuple(c for c in asked if c not in failed)
         metrics = {} if metric is None else {metric: value(number)}
-        records.append(RoundRecord(number, metrics, spent, participants, failed))
+        records.append(RoundResult(number, metrics, spent, participants, failed))
     return RunHistory(
         settings=settings(epsilon=budget if math.isfinite(budget) else None, **changed),
         noise_multiplier=2.1374,
         relation=relation,
         metric=metric or "accuracy",
-        start=RoundRecord(0, {}, {}, (), {}),
+        start=RoundResult(0, {}, {}, (), {}),
         rounds=tuple(records),
     )
 

@@ -7,14 +7,14 @@ from dataclasses import replace
 import pytest
 
 from fedprivacy.runs.folder import CONFIG, ROUNDS, START, RunFolderError, RunWriter, read_config, read_history
-from fedprivacy.values.rounds import RoundRecord
+from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.spent import ClientSpent
 from tests.flower.blobs import Blobs, plan_of
 
 
 def record(round, epsilon=1.5, budget=3.0, accuracy=0.5, failures=None):
     spent = {"a": ClientSpent("a", epsilon, 1e-5, budget, round, 2 * round, 7, 0.5)}
-    return RoundRecord(round, {"accuracy": accuracy}, spent, ("a",), failures or {})
+    return RoundResult(round, {"accuracy": accuracy}, spent, ("a",), failures or {})
 
 
 def strict(text):

@@ -18,18 +18,18 @@ from fedprivacy.flower.client.local import LocalClient, is_simulated, open_deplo
 from fedprivacy.flower.client.node import NodeSettings, Refused
 from fedprivacy.flower.client.release import Released
 from fedprivacy.flower.wire.arrays import ArraysError, Form, checked_arrays
-from fedprivacy.flower.wire.crossing import RecordError
+from fedprivacy.flower.wire.crossing import MessageError
 from fedprivacy.flower.wire.histories import history_of
-from fedprivacy.flower.wire.records import ENROL, ENROLMENT_REQUEST, GRANT, EnrolmentRequest, Grant, RefusalCode
+from fedprivacy.flower.wire.messages import ENROL, ENROLMENT_REQUEST, GRANT, EnrolmentRequest, Grant, RefusalCode
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.guard import (
     AlreadyChargedError,
     BudgetExhaustedError,
     ChargeKey,
     ForeignGrantError,
+    Guard,
     InvalidGrantError,
     LogError,
-    Odometer,
 )
 from fedprivacy.runs.configuration import LARGEST_LEARNING_RATE, RunConfig, Value, resolve
 from fedprivacy.tasks import Task, load_task
@@ -100,7 +100,7 @@ def _check_request(owner: NodeSettings, message: Message, context: Context) -> N
     try:
         request = EnrolmentRequest.from_record(_config_record(message, ENROLMENT_REQUEST))
         owner.check_enrolment(request, context.run_id)
-    except RecordError as error:
+    except MessageError as error:
         raise Refused(RefusalCode.ENROLMENT_INVALID, str(error)) from error
 
 
@@ -110,10 +110,10 @@ def _resolve_once(run_config: tuple[tuple[str, Value], ...], task: Task | None) 
 
 
 def _claims(client: LocalClient) -> Claims:
-    """What the client's own odometer holds of grants."""
+    """What the client's own guard holds of grants."""
     if client.guard is None:
         return {}
-    runs = client.guard.odometer.by_run()
+    runs = client.guard.by_run()
     charged = ((run, event, steps) for run, events in runs.items() for event, steps in events.items())
     return {(run, event): steps for run, event, steps in charged if isinstance(event, PoissonSampledGaussian)}
 
@@ -121,13 +121,13 @@ def _claims(client: LocalClient) -> Claims:
 def _answer(client: LocalClient, grant: Grant, message: Message) -> Released:
     """What was sealed for this grant before, or what it lets this client train.
 
-    Prepare, charge the client's own odometer, read records, seal: a crash in between can only over-count. Whatever the
+    Prepare, charge the client's own guard, read records, seal: a crash in between can only over-count. Whatever the
     server sent is checked before the charge.
     """
     client.check_relation(grant)
     guard, key = client.guard, ChargeKey(grant.run_id, grant.round, grant.attempt)
     if guard is not None:
-        sealed = guard.odometer.sealed(key, run_key=grant.server_key)
+        sealed = guard.sealed(key, run_key=grant.server_key)
         if sealed is not None:
             return Released.unsealed(sealed)
     training = _training(grant, message)
@@ -137,21 +137,21 @@ def _answer(client: LocalClient, grant: Grant, message: Message) -> Released:
     engine.prepare(client.shard.inputs[:0], client.shard.targets[:0])
     if guard is not None:
         charged = history_of(grant.charged)
-        guard.odometer.charge(key, grant.event, grant.steps, run_key=grant.server_key, elsewhere=charged)
+        guard.charge(key, grant.event, grant.steps, run_key=grant.server_key, elsewhere=charged)
         reach("client.charged")
     keystream = client.keystream(grant)
     trained = training.train(engine, client.shard, steps=grant.steps, round=grant.round, keystream=keystream)
     reach("client.trained")
-    released = Released.of(grant, trained, guard.key if guard else None)
+    released = Released.of(grant, trained, client.key)
     if guard is not None:
-        _seal(guard.odometer, key, released)
+        _seal(guard, key, released)
     return released
 
 
-def _seal(odometer: Odometer, key: ChargeKey, released: Released) -> None:
+def _seal(guard: Guard, key: ChargeKey, released: Released) -> None:
     """Keep what is about to leave. What cannot be kept does not leave: records were read, so the charge stands."""
     try:
-        odometer.seal(key, released.sealed())
+        guard.seal(key, released.sealed())
     except LogError as error:
         raise RuntimeError("The update was trained and cannot be sealed.") from error
     reach("client.sealed")
@@ -172,14 +172,14 @@ def _global_parameters(message: Message, model: nn.Module) -> dict[str, Tensor]:
     """The model that the server sends: the task's own parameters, each of its own type and shape, finite.
 
     Raises:
-        RecordError: it is something else.
+        MessageError: it is something else.
     """
     own = trainable_parameters(model)
     forms = {name: Form(tuple(p.shape), torch.empty(0, dtype=p.dtype).numpy().dtype) for name, p in own.items()}
     try:
         received = checked_arrays(message.content.get(release.ARRAYS), forms)
     except ArraysError as error:
-        raise RecordError(f"The global model is not this task's ({error}); use the same task on both sides.") from error
+        raise MessageError(f"The global model is not this task's ({error}); use one task on both sides.") from error
     return {name: torch.from_numpy(values) for name, values in received.items()}
 
 
@@ -187,11 +187,11 @@ def _proximal_mu(message: Message) -> float:
     """What Flower's FedProx puts into its messages; 0 from every other strategy.
 
     Raises:
-        RecordError: it is no number, or none that can be multiplied with.
+        MessageError: it is no number, or none that can be multiplied with.
     """
     value = _config_record(message, "config").get("proximal-mu", 0.0)
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= LARGEST_LEARNING_RATE:
-        raise RecordError(f"proximal-mu must be a number from 0 to {LARGEST_LEARNING_RATE:g}.")
+        raise MessageError(f"proximal-mu must be a number from 0 to {LARGEST_LEARNING_RATE:g}.")
     return float(value)
 
 
@@ -210,8 +210,8 @@ def _refuse(message: Message, error: Exception) -> Message:
         case AlreadyChargedError():
             code = RefusalCode.ALREADY_CHARGED
         case LogError():
-            code = RefusalCode.ODOMETER_UNUSABLE
-        case RecordError() | ForeignGrantError() | InvalidGrantError() | MechanismChanged():
+            code = RefusalCode.GUARD_UNUSABLE
+        case MessageError() | ForeignGrantError() | InvalidGrantError() | MechanismChanged():
             code = RefusalCode.GRANT_INVALID
         case _:
             code = RefusalCode.CLIENT_FAILED

@@ -1,8 +1,8 @@
-"""What a client owns: its name, its shard, its device, its odometer and its randomness.
+"""What a client owns: its name, its shard, its device, its guard and its randomness.
 
 Two kinds of places run a client. In a *simulation* (our in-process engine, or a Ray worker of Flower's) it holds a part
 of the task's own split, and a seed makes it repeatable. In a *deployment* (a SuperNode on a data owner's host) it reads
-its own folder, answers to its own odometer, and its randomness is never seeded: a server that could choose the noise
+its own folder, answers to its own guard, and its randomness is never seeded: a server that could choose the noise
 could subtract it. Which of the two it is, the client finds out from its own process and node configuration, never from
 the server; what a deployed client trusts is in `fedprivacy.flower.client.node`.
 """
@@ -21,10 +21,10 @@ from flwr.app.user_config import UserConfig
 from torch import Tensor
 
 from fedprivacy.flower.client.node import NodeSettings, Refused
-from fedprivacy.flower.wire.crossing import RecordError
-from fedprivacy.flower.wire.records import Grant, RefusalCode
+from fedprivacy.flower.wire.crossing import MessageError
+from fedprivacy.flower.wire.messages import Grant, RefusalCode
 from fedprivacy.gradients import AutomaticClipping, FlatClipping, GradientEngine, PerLayerClipping, check_on_blank
-from fedprivacy.guard import Odometer
+from fedprivacy.guard import Guard
 from fedprivacy.runs.configuration import ConfigError, RunConfig
 from fedprivacy.runs.device import choose_device
 from fedprivacy.tasks import ShardSource, Task, relation_of
@@ -37,19 +37,6 @@ IN_PROCESS = "fedprivacy-in-process"
 
 
 @dataclass(frozen=True, slots=True)
-class Guard:
-    """What a deployed client keeps its own account with.
-
-    Attributes:
-        odometer: charges before a record is read, and knows what was sealed.
-        key: signs receipts; the one with which the SuperNode authenticates.
-    """
-
-    odometer: Odometer
-    key: EllipticCurvePrivateKey
-
-
-@dataclass(frozen=True, slots=True)
 class LocalClient:
     """One client, as its own process sees it.
 
@@ -57,7 +44,9 @@ class LocalClient:
         client_id: the name that it enrols with.
         task: model, loss and data.
         shard: its records, on its device.
-        guard: its odometer and key; None in a simulation, where the ledger of the run is the only book.
+        guard: its own book, which charges before a record is read and knows what was sealed; None in a simulation,
+            where the ledger of the run is the only book.
+        key: signs receipts; the one with which the SuperNode authenticates. None in a simulation.
         seed: of the simulation; None: secret randomness.
         num_partitions: into how many parts the simulation splits the records; 0 in a deployment.
     """
@@ -66,6 +55,7 @@ class LocalClient:
     task: Task
     shard: Shard
     guard: Guard | None
+    key: EllipticCurvePrivateKey | None
     seed: int | None
     num_partitions: int
 
@@ -73,11 +63,11 @@ class LocalClient:
         """Refuse a grant whose guarantee is for other neighbours than what this client discloses allows.
 
         Raises:
-            RecordError: sizes are public and the grant's relation hides them, or the other way round.
+            MessageError: sizes are public and the grant's relation hides them, or the other way round.
         """
         relation = relation_of(self.task)
         if grant.relation is not relation:
-            raise RecordError(f"The grant is for {grant.relation}; with what this task makes public it is {relation}.")
+            raise MessageError(f"The grant is for {grant.relation}; with what this task makes public it is {relation}.")
 
     def keystream(self, grant: Grant) -> Keystream:
         """Its randomness for one round: fresh and kept nowhere, unless a simulation is seeded."""
@@ -112,7 +102,7 @@ def open_simulated(task: Task, config: RunConfig, node: UserConfig) -> LocalClie
     partition_id, num_partitions = int(node["partition-id"]), int(node["num-partitions"])
     client_id = simulated_client_id(partition_id, num_partitions)
     shard = _simulated_shard(task, partition_id, num_partitions, config.device)
-    return LocalClient(client_id, task, shard, None, config.seed, num_partitions)
+    return LocalClient(client_id, task, shard, None, None, config.seed, num_partitions)
 
 
 def open_deployed(task: Task, settings: NodeSettings) -> LocalClient:
@@ -120,15 +110,15 @@ def open_deployed(task: Task, settings: NodeSettings) -> LocalClient:
 
     Raises:
         Refused: the device is not there, or the shard cannot be read.
-        LogError: the odometer cannot be used.
+        LogError: the guard cannot be used.
     """
     try:
         device = choose_device(settings.device)
     except ConfigError as error:
         raise Refused(RefusalCode.NODE_CONFIG_INVALID, f"--node-config: {error}") from error
     shard = _own_shard(task, settings.folder, device)
-    odometer = Odometer(settings.odometer, settings.budget, settings.filter)
-    return LocalClient(settings.client_id, task, shard, Guard(odometer, settings.key), None, 0)
+    guard = Guard(settings.guard, settings.budget, settings.filter)
+    return LocalClient(settings.client_id, task, shard, guard, settings.key, None, 0)
 
 
 @cache

@@ -15,7 +15,7 @@ server whose word counts; the least noise; the device. What a server sends is he
 | `most-steps` | local steps that one grant may ask for | `MOST_STEPS` |
 | `device` | auto, cpu, cuda or cuda:N | auto |
 | `client-id` | the client's name | that of the folder |
-| `odometer` | the file of the client's own book | `odometer.log` in the folder |
+| `guard` | the file of the client's own book | `guard.log` in the folder |
 | `filter` | how the budget is enforced | `DEFAULT_FILTER` |
 
 A key that is not in this table is refused: a misspelt limit must not be no limit.
@@ -33,16 +33,16 @@ from flwr.app.user_config import UserConfig
 
 from fedprivacy._support import signing
 from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
-from fedprivacy.flower.wire.crossing import RecordError
-from fedprivacy.flower.wire.records import EnrolmentRequest, Grant, RefusalCode
+from fedprivacy.flower.wire.crossing import MessageError
+from fedprivacy.flower.wire.messages import EnrolmentRequest, Grant, RefusalCode
 from fedprivacy.runs.configuration import is_device, names_in
 from fedprivacy.tasks import Task, TaskError
 from fedprivacy.tasks.allowed import AllowedTask, allowed_tasks, public_name
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.budget import PrivacyBudget
 
-ODOMETER = "odometer.log"
-"""Name of the odometer's file, in the client's data folder unless the node configuration names another."""
+GUARD = "guard.log"
+"""Name of the guard's file, in the client's data folder unless the node configuration names another."""
 
 MOST_STEPS = 100_000
 """Local steps that one grant may ask for: more would keep a host busy for a server's pleasure."""
@@ -68,7 +68,7 @@ class NodeSettings:
     client_id: str
     budget: PrivacyBudget
     filter: str
-    odometer: Path
+    guard: Path
     key: EllipticCurvePrivateKey
     server_key: str
     tasks: Mapping[str, AllowedTask]
@@ -84,7 +84,7 @@ class NodeSettings:
         Raises:
             Refused: says what is missing or wrong.
         """
-        _require(node, ("folder", "epsilon", "delta"), RefusalCode.NO_ODOMETER, "the data folder and your own budget")
+        _require(node, ("folder", "epsilon", "delta"), RefusalCode.NO_GUARD, "the data folder and your own budget")
         _require(node, ("key",), RefusalCode.NO_KEY, "the file that --auth-supernode-private-key names")
         _require(node, ("server-key",), RefusalCode.NODE_CONFIG_INVALID, "the key of the server that you trust")
         unknown = sorted(node.keys() - _KINDS.keys() - _FLOWER_S_OWN)
@@ -98,7 +98,7 @@ class NodeSettings:
             client_id=str(node.get("client-id", folder.name)),
             budget=_budget(float(node["epsilon"]), float(node["delta"])),
             filter=str(node.get("filter", DEFAULT_FILTER)),
-            odometer=Path(str(node.get("odometer", folder / ODOMETER))),
+            guard=Path(str(node.get("guard", folder / GUARD))),
             key=_private_key(Path(str(node["key"]))),
             server_key=str(node["server-key"]).lower(),
             tasks=_tasks(names_in(f"{node.get('task', '')},{node.get('tasks', '')}")),
@@ -114,30 +114,30 @@ class NodeSettings:
         """Refuse to say a word to anybody but the server, asking this client, in this run of Flower's.
 
         Raises:
-            RecordError: it is not signed by the server that this client trusts, or was meant for another client or run.
+            MessageError: it is not signed by the server that this client trusts, or is for another client or run.
         """
         if not self._signed(signing.ENROLMENT, request.signed_bytes(), request.signature):
-            raise RecordError("The request is not signed by the server that this client trusts (server-key).")
+            raise MessageError("The request is not signed by the server that this client trusts (server-key).")
         if request.client_key != key_hash(signing.client_public_key(self.key)) or request.run_id != str(run_id):
-            raise RecordError("The request is signed for another client, or for another run.")
+            raise MessageError("The request is signed for another client, or for another run.")
 
     def check_grant(self, grant: Grant) -> None:
         """Refuse what no server that this client trusts would ask for.
 
         Raises:
-            RecordError: it is not signed by the server that this client trusts, or asks for too many steps or for too
+            MessageError: it is not signed by the server that this client trusts, or asks for too many steps or for too
                 little noise.
         """
         if grant.server_key != self.server_key or not self._signed(
             signing.GRANT, grant.signed_bytes(), grant.signature
         ):
-            raise RecordError("The grant is not signed by the server that this client trusts (server-key).")
+            raise MessageError("The grant is not signed by the server that this client trusts (server-key).")
         if grant.steps > self.most_steps:
-            raise RecordError(
+            raise MessageError(
                 f"The grant asks for {grant.steps} steps; this client takes {self.most_steps} (most-steps)."
             )
         if grant.noise_multiplier < self.least_noise_multiplier:
-            raise RecordError(
+            raise MessageError(
                 f"The grant's noise multiplier is {grant.noise_multiplier}; this client adds at least "
                 f"{self.least_noise_multiplier} (least-noise-multiplier)."
             )
@@ -198,7 +198,7 @@ _KINDS: dict[str, type] = {
     "most-steps": int,
     "device": str,
     "client-id": str,
-    "odometer": str,
+    "guard": str,
     "filter": str,
 }
 _FLOWER_S_OWN = {"partition-id", "num-partitions"}

@@ -29,7 +29,7 @@ from safetensors import numpy as safetensors
 
 from fedprivacy._support import signing
 from fedprivacy.flower.wire.histories import claims_text
-from fedprivacy.flower.wire.records import ENROLMENT, RECEIPT, REFUSAL, Enrolment, Grant, Receipt, Refusal, RefusalCode
+from fedprivacy.flower.wire.messages import ENROLMENT, RECEIPT, REFUSAL, Enrolment, Grant, Receipt, Refusal, RefusalCode
 from fedprivacy.training.dpsgd import PrivateUpdate
 from fedprivacy.values.events import Claims
 
@@ -106,7 +106,7 @@ def enrolment(message: Message, client_id: str, shard_size: int | None, num_part
         client_id: its name.
         shard_size: None unless the task declares it public.
         num_partitions: of the simulated split; 0 in a deployment.
-        spent: what its odometer holds of grants, by run; empty in a simulation.
+        spent: what its guard holds of grants, by run; empty in a simulation.
     """
     record = Enrolment(client_id, shard_size or 0, num_partitions, claims_text(spent) if spent else "").to_record()
     return Message(RecordDict({ENROLMENT: record}), reply_to=message)

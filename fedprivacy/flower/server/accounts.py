@@ -18,7 +18,7 @@ from fedprivacy._support.failpoints import reach
 from fedprivacy.flower.server.registry import ClientRegistry, EnrolledClient
 from fedprivacy.flower.server.replies import RoundOutcome, Unusable, checked_receipt, evidence
 from fedprivacy.flower.wire.histories import history_text
-from fedprivacy.flower.wire.records import GRANT, Grant
+from fedprivacy.flower.wire.messages import GRANT, Grant
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.ledger.checkpoints import Checkpoint, check_ancestor, sign_checkpoint
 from fedprivacy.ledger.errors import AccountError
@@ -247,7 +247,7 @@ class RunAccounts:
         return problems
 
     def _open_accounts(self, clients: Iterable[EnrolledClient]) -> None:
-        """Open the clients' accounts, each bound to the key of its client and raised to what its odometer holds."""
+        """Open the clients' accounts, each bound to the key of its client and raised to what its guard holds."""
         clients = list(clients)
         self._keys |= {client.client_id: client.key_hash for client in clients}
         self._ledger.bind_keys({client.client_id: client.key_hash for client in clients if client.public_key})

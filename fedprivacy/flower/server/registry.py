@@ -18,9 +18,9 @@ from flwr.serverapp import Grid
 
 from fedprivacy._support import signing
 from fedprivacy.flower.server.exchange import Correspondence
-from fedprivacy.flower.wire.crossing import RecordError
+from fedprivacy.flower.wire.crossing import MessageError
 from fedprivacy.flower.wire.histories import claims_of
-from fedprivacy.flower.wire.records import (
+from fedprivacy.flower.wire.messages import (
     ENROL,
     ENROLMENT,
     ENROLMENT_REQUEST,
@@ -134,7 +134,7 @@ class ClientRegistry:
         for node in nodes:
             try:
                 keys[node.node_id] = _authenticated_key(node)
-            except RecordError as error:
+            except MessageError as error:
                 self._refuse(node, error)
         return keys
 
@@ -152,8 +152,8 @@ class ClientRegistry:
             claims = claims_of(enrolment.spent)
             client_id = node.name if registered_key else enrolment.client_id
             if client_id in taken:
-                raise RecordError(f"another node is enrolled as '{client_id}'")
-        except RecordError as error:
+                raise MessageError(f"another node is enrolled as '{client_id}'")
+        except MessageError as error:
             self._refuse(node, error)
             return
         taken.add(client_id)
@@ -161,7 +161,7 @@ class ClientRegistry:
             client_id, enrolment.shard_size, enrolment.num_partitions, registered_key, claims
         )
 
-    def _refuse(self, node: NodeInfo, error: RecordError) -> None:
+    def _refuse(self, node: NodeInfo, error: MessageError) -> None:
         self._refused[node.node_id] = str(error)
         log.warning("Node %s is not enrolled: %s", node.node_id, error)
 
@@ -181,12 +181,12 @@ def _authenticated_key(node: NodeInfo) -> bytes:
     changes with every start: an account under it would begin anew each time.
 
     Raises:
-        RecordError: a real SuperNode without a registered name.
+        MessageError: a real SuperNode without a registered name.
     """
     if node.name:
         return bytes(node.public_key)
     if node.public_key.startswith(_PEM):
-        raise RecordError(
+        raise MessageError(
             "nobody registered it by name; start the SuperLink with --enable-supernode-auth and register the "
             "SuperNode with 'flwr supernode register KEY.pub --name CLIENT'"
         )
@@ -195,12 +195,12 @@ def _authenticated_key(node: NodeInfo) -> bytes:
 
 def _parse(reply: Message) -> Enrolment:
     if reply.has_error():
-        raise RecordError(f"its ClientApp failed with Flower's code {reply.error.code}; its own log says why")
+        raise MessageError(f"its ClientApp failed with Flower's code {reply.error.code}; its own log says why")
     for name, kind in ((REFUSAL, Refusal), (ENROLMENT, Enrolment)):
         record = reply.content.get(name)
         if isinstance(record, ConfigRecord):
             parsed = kind.from_record(record)
             if isinstance(parsed, Refusal):
-                raise RecordError(f"it refused ({parsed.code}); its own log says why")
+                raise MessageError(f"it refused ({parsed.code}); its own log says why")
             return parsed
-    raise RecordError("its answer holds no enrolment")
+    raise MessageError("its answer holds no enrolment")

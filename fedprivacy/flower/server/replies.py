@@ -10,8 +10,8 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from fedprivacy._support import signing
 from fedprivacy.flower.client.release import ARRAYS, digest
 from fedprivacy.flower.wire.arrays import ArraysError, Form, checked_arrays
-from fedprivacy.flower.wire.crossing import RecordError
-from fedprivacy.flower.wire.records import RECEIPT, REFUSAL, Grant, Receipt, Refusal, RefusalCode
+from fedprivacy.flower.wire.crossing import MessageError
+from fedprivacy.flower.wire.messages import RECEIPT, REFUSAL, Grant, Receipt, Refusal, RefusalCode
 from fedprivacy.ledger.book import Evidence
 
 NO_REPLY = "no-reply"
@@ -46,7 +46,7 @@ class RoundOutcome:
         spent: the receipts that matched, whether or not the update is used; None in a simulation, where none is signed.
         clipping_norms: where their clipping norms have arrived.
         untouched: clients that refused before they read a record, when they were asked for the first time.
-        exhausted: clients whose own odometer says that their budget is spent.
+        exhausted: clients whose own guard says that their budget is spent.
         lost: clients that had been charged when they died, and have no update to send.
     """
 
@@ -105,7 +105,7 @@ def _refusal(reply: Message) -> RefusalCode | None:
         raise Unusable(f"client-error-{reply.error.code}")
     try:
         return Refusal.from_record(_record(reply, REFUSAL)).code if REFUSAL in reply.content else None
-    except RecordError as error:
+    except MessageError as error:
         raise Unusable("malformed-refusal") from error
 
 
@@ -132,7 +132,7 @@ def checked_receipt(reply: Message, grant: Grant, public_key: bytes | None) -> R
     """
     try:
         receipt = Receipt.from_record(_record(reply, RECEIPT))
-    except RecordError as error:
+    except MessageError as error:
         raise Unusable("malformed-receipt") from error
     if not receipt.matches(grant):
         raise Unusable("receipt-does-not-match-grant")
@@ -162,5 +162,5 @@ def _decoded(arrays: object, global_arrays: ArrayRecord) -> ArrayRecord:
 def _record(reply: Message, name: str) -> ConfigRecord:
     record = reply.content.get(name)
     if not isinstance(record, ConfigRecord):
-        raise RecordError(f"reply lacks {name}")
+        raise MessageError(f"reply lacks {name}")
     return record

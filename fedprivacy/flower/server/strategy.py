@@ -26,12 +26,12 @@ from fedprivacy.flower.server.exchange import Correspondence
 from fedprivacy.flower.server.registry import ClientRegistry, TooFewClientsError
 from fedprivacy.flower.server.replies import OpenRound, RoundOutcome, sort_replies
 from fedprivacy.flower.server.strategy_state import forgotten, read_state, write_state
-from fedprivacy.flower.wire.records import GRANT, Grant
+from fedprivacy.flower.wire.messages import GRANT, Grant
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.training.optimizers import MovingAverage
-from fedprivacy.values.rounds import Observer, Phase, PhaseObserver, RoundRecord, Stage
+from fedprivacy.values.rounds import Observer, Phase, PhaseObserver, RoundResult, Stage
 
 log = logging.getLogger("fedprivacy.server")
 
@@ -330,7 +330,7 @@ class PrivateStrategy(Strategy):
         metrics = evaluate(server_round, self.result.arrays)
         if metrics is not None:
             self.result.evaluate_metrics_serverapp[server_round] = metrics
-        record = RoundRecord(
+        record = RoundResult(
             round=server_round,
             metrics={name: float(value) for name, value in (metrics or {}).items() if isinstance(value, int | float)},
             spent=self._accounts.spent(),

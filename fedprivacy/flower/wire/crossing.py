@@ -18,12 +18,12 @@ from flwr.app import ConfigRecord
 VERSION = 4
 
 
-class RecordError(ValueError):
+class MessageError(ValueError):
     """A record on the wire that is not what it should be."""
 
 
 @dataclass(frozen=True, slots=True)
-class WireRecord:
+class WireMessage:
     """A flat dataclass of scalars that travels as a ConfigRecord."""
 
     def to_record(self) -> ConfigRecord:
@@ -38,23 +38,23 @@ class WireRecord:
         """Parse strictly.
 
         Raises:
-            RecordError: another version, a missing or unknown field, a wrong type or an impossible value.
+            MessageError: another version, a missing or unknown field, a wrong type or an impossible value.
         """
         fields = _kinds(cast(type, cls))
         values = dict(record)
         if values.pop("version", None) != VERSION:
-            raise RecordError(f"{cls.__name__} has another version than {VERSION}; update server and clients together.")
+            raise MessageError(f"{cls.__name__} is not of version {VERSION}; update server and clients together.")
         if values.keys() != fields.keys():
             lacking, more = sorted(fields.keys() - values.keys()), len(values.keys() - fields.keys())
-            raise RecordError(f"{cls.__name__} lacks {', '.join(lacking) or 'nothing'} and has {more} unknown fields.")
+            raise MessageError(f"{cls.__name__} lacks {', '.join(lacking) or 'nothing'} and has {more} unknown fields.")
         try:
             return cls(**{name: _parsed(values[name], kind) for name, kind in fields.items()})
         except ValueError as error:
-            raise RecordError(f"{cls.__name__}: {error}") from error
+            raise MessageError(f"{cls.__name__}: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
-class SignedRecord(WireRecord):
+class SignedMessage(WireMessage):
     """A wire record with a field `signature`, in hexadecimal; empty in a simulation."""
 
     def signed_bytes(self) -> bytes:

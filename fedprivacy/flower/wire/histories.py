@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from fedprivacy.flower.wire.crossing import RecordError
+from fedprivacy.flower.wire.crossing import MessageError
 from fedprivacy.guard import names_a_run
 from fedprivacy.values.events import Claims, Event, History, NeighbouringRelation, PoissonSampledGaussian
 
@@ -19,11 +19,11 @@ def claims_of(text: str) -> Claims:
     """The inverse of `claims_text`; an empty text says nothing.
 
     Raises:
-        RecordError: it is something else, or too long to be composed.
+        MessageError: it is something else, or too long to be composed.
     """
     claims = {(_run_id(run_id), _event(*event)): _count(steps) for run_id, *event, steps in _rows(text, 5)}
     if len({event for _, event in claims}) > MOST_EVENTS:
-        raise RecordError(f"a history names more than {MOST_EVENTS} events")
+        raise MessageError(f"a history names more than {MOST_EVENTS} events")
     return claims
 
 
@@ -36,11 +36,11 @@ def history_of(text: str) -> dict[PoissonSampledGaussian, int]:
     """The inverse of `history_text`; an empty text says nothing.
 
     Raises:
-        RecordError: it is something else.
+        MessageError: it is something else.
     """
     history = {_event(*event): _count(steps) for *event, steps in _rows(text, 4)}
     if len(history) > MOST_EVENTS:
-        raise RecordError(f"a history names more than {MOST_EVENTS} events")
+        raise MessageError(f"a history names more than {MOST_EVENTS} events")
     return history
 
 
@@ -53,15 +53,15 @@ _MOST_CHARACTERS = 4_000_000
 
 def _rows(text: str, width: int) -> list[list[object]]:
     if len(text) > _MOST_CHARACTERS:
-        raise RecordError(f"a history has more than {_MOST_CHARACTERS} characters")
+        raise MessageError(f"a history has more than {_MOST_CHARACTERS} characters")
     try:
         rows = json.loads(text or "[]")
     except (ValueError, RecursionError) as error:
-        raise RecordError("a history is no JSON") from error
+        raise MessageError("a history is no JSON") from error
     if not isinstance(rows, list) or len(rows) > _MOST_ROWS:
-        raise RecordError(f"a history is no list of at most {_MOST_ROWS} rows")
+        raise MessageError(f"a history is no list of at most {_MOST_ROWS} rows")
     if not all(isinstance(row, list) and len(row) == width for row in rows):
-        raise RecordError(f"a row of a history has not {width} values")
+        raise MessageError(f"a row of a history has not {width} values")
     return rows
 
 
@@ -79,25 +79,25 @@ def _event(sampling_rate: object, noise_multiplier: object, relation: object) ->
             NeighbouringRelation(_checked(relation, str)),
         )
     except (ValueError, OverflowError) as error:
-        raise RecordError(f"a history holds no event: {error}") from error
+        raise MessageError(f"a history holds no event: {error}") from error
 
 
 def _run_id(value: object) -> str:
     """A name that every book can hold."""
     run_id: str = _checked(value, str)
     if not names_a_run(run_id):
-        raise RecordError("a history names a run by something else than 1 to 128 printable characters")
+        raise MessageError("a history names a run by something else than 1 to 128 printable characters")
     return run_id
 
 
 def _count(steps: object) -> int:
     count: int = _checked(steps, int)
     if not 0 <= count < 2**31:
-        raise RecordError(f"a history counts {count} steps")
+        raise MessageError(f"a history counts {count} steps")
     return count
 
 
 def _checked(value: object, *kinds: type) -> Any:
     if type(value) not in kinds:
-        raise RecordError(f"a history holds a {type(value).__name__}; expected {kinds[0].__name__}")
+        raise MessageError(f"a history holds a {type(value).__name__}; expected {kinds[0].__name__}")
     return value

@@ -18,7 +18,7 @@ from fedprivacy.ledger.database import Database
 from fedprivacy.ledger.dialects import among
 from fedprivacy.ledger.schema import charges
 from fedprivacy.ledger.schema import runs as ledger_runs
-from fedprivacy.runs.store.records import Failures, StoredCharge, StoredClient, StoredRound, StoredRun, Tally
+from fedprivacy.runs.store.rows import Failures, StoredCharge, StoredClient, StoredRound, StoredRun, Tally
 from fedprivacy.runs.store.schema import (
     CLIENTS_PER_PART,
     RunStatus,

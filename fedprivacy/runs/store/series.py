@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from fedprivacy.runs.store.reading import ClientQuery, RunStore
-from fedprivacy.runs.store.records import StoredClient, StoredRun
+from fedprivacy.runs.store.rows import StoredClient, StoredRun
 from fedprivacy.values.nulls import or_infinite
 from fedprivacy.values.series import (
     MOST_COLUMNS,

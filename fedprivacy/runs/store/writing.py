@@ -26,7 +26,7 @@ from fedprivacy.runs.store.schema import (
 )
 from fedprivacy.values.audits import AuditResult
 from fedprivacy.values.nulls import finite_or_none
-from fedprivacy.values.rounds import Phase, RoundRecord, client_state
+from fedprivacy.values.rounds import Phase, RoundResult, client_state
 from fedprivacy.values.series import RoundPoint, RunFacts
 from fedprivacy.values.spent import ClientSpent
 
@@ -87,13 +87,13 @@ class RunRecording:
         self._database = Database(url, patience, durable=False)
         self._clients: dict[str, _Client] = {}
         self._changed: set[str] = set()
-        self._pending: list[tuple[RoundRecord, float]] = []
+        self._pending: list[tuple[RoundResult, float]] = []
         self._phase: Phase | None = None
         self._status = RunStatus.RUNNING
         self._recorded_at: dict[int, float] = {}
         self._database.write(lambda connection, _: self._begin(connection, facts))
 
-    def add(self, record: RoundRecord, at: float | None = None) -> None:
+    def add(self, record: RoundResult, at: float | None = None) -> None:
         """Take in a finished round.
 
         Args:
@@ -202,7 +202,7 @@ class RunRecording:
             "unreconciled": point.unreconciled,
         }
 
-    def _epsilon_rows(self, record: RoundRecord) -> Iterator[dict[str, Any]]:
+    def _epsilon_rows(self, record: RoundResult) -> Iterator[dict[str, Any]]:
         """The round's epsilons in parts; nobody's number is ever given to another client."""
         epsilons = np.full(max(map(self._number, record.spent), default=-1) + 1, np.nan)
         for client_id, spent in record.spent.items():
@@ -211,7 +211,7 @@ class RunRecording:
             some = epsilons[first : first + CLIENTS_PER_PART].astype("<f8").tobytes()
             yield {"run_id": self._run_id, "part": part, "round": record.round, "epsilons": some}
 
-    def _failure_rows(self, record: RoundRecord) -> Iterator[dict[str, Any]]:
+    def _failure_rows(self, record: RoundResult) -> Iterator[dict[str, Any]]:
         for client_id, reason in record.failures.items():
             yield {"run_id": self._run_id, "round": record.round, "client_id": client_id, "reason": reason}
 

@@ -21,7 +21,7 @@ from fedprivacy.server.dashboard.catalogue import Catalogue
 from fedprivacy.server.dashboard.drawing import drawings
 from fedprivacy.server.dashboard.live import Listeners, live
 from fedprivacy.server.dashboard.prometheus import metrics
-from fedprivacy.server.dashboard.security import Door, Guard
+from fedprivacy.server.dashboard.security import Door, Gate
 
 _LONGEST_FORM = 4096
 
@@ -55,7 +55,7 @@ def dashboard_app(catalogue: Catalogue, door: Door) -> FastAPI:
     app.add_exception_handler(LedgerError, _store_is_away)
     _add_page(app, door)
     app.add_middleware(GZipMiddleware, minimum_size=1000)
-    app.add_middleware(Guard, door=door)
+    app.add_middleware(Gate, door=door)
     return app
 
 

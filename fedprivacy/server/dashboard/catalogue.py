@@ -13,7 +13,7 @@ from fedprivacy.ledger import LedgerError, default_url
 from fedprivacy.ledger.database import database_file, shown
 from fedprivacy.runs.configuration import LEDGER
 from fedprivacy.runs.store import RunStore
-from fedprivacy.runs.store.records import StoredRun
+from fedprivacy.runs.store.rows import StoredRun
 from fedprivacy.runs.store.schema import RunStatus
 
 log = logging.getLogger("fedprivacy.dashboard")

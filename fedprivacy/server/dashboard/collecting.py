@@ -17,7 +17,7 @@ from prometheus_client.metrics_core import (
 
 from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.store import ClientQuery
-from fedprivacy.runs.store.records import StoredClient, StoredRun, Tally
+from fedprivacy.runs.store.rows import StoredClient, StoredRun, Tally
 from fedprivacy.runs.store.schema import RunStatus
 from fedprivacy.server.dashboard.catalogue import Catalogue
 from fedprivacy.server.dashboard.presenting import rounds_left

@@ -7,7 +7,7 @@ from typing import Annotated, NamedTuple
 from fastapi import Depends, HTTPException, Path, Request
 
 from fedprivacy.runs.store import RunStore
-from fedprivacy.runs.store.records import StoredClient, StoredRun
+from fedprivacy.runs.store.rows import StoredClient, StoredRun
 from fedprivacy.server.dashboard.catalogue import Catalogue
 
 

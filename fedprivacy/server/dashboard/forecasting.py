@@ -11,7 +11,7 @@ from fedprivacy.accounting import FILTERS, MechanismChanged, step_quota
 from fedprivacy.accounting.calibration import LEAST_NOISE, MOST_NOISE
 from fedprivacy.ledger import Allowance
 from fedprivacy.runs.store import ClientQuery
-from fedprivacy.runs.store.records import StoredClient
+from fedprivacy.runs.store.rows import StoredClient
 from fedprivacy.server.dashboard import models
 from fedprivacy.server.dashboard.finding import Found
 from fedprivacy.server.dashboard.presenting import rounds_left

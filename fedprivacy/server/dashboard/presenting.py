@@ -10,7 +10,7 @@ from itertools import pairwise
 from typing import Any
 
 from fedprivacy.runs.store import ClientQuery, RunStore
-from fedprivacy.runs.store.records import Failures, StoredClient, StoredRound, StoredRun
+from fedprivacy.runs.store.rows import Failures, StoredClient, StoredRound, StoredRun
 from fedprivacy.runs.store.schema import RunStatus
 from fedprivacy.server.dashboard import models
 from fedprivacy.values.audits import AuditResult

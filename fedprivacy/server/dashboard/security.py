@@ -105,7 +105,7 @@ class Door:
         response.set_cookie(COOKIE, self._cookie, httponly=True, samesite="strict", secure=self._secure)
 
 
-class Guard:
+class Gate:
     """Lets in whoever the door admits, refuses other names of a loopback address, and sets strict headers.
 
     A page of another origin can make a browser ask any address by a name that it controls (DNS rebinding). Where no

@@ -18,7 +18,7 @@ from fedprivacy.runs.store.schema import RunStatus
 from fedprivacy.server.recorder.storing import StoreFeed
 from fedprivacy.server.trackers import Feed, Tracker
 from fedprivacy.tasks import Task
-from fedprivacy.values.rounds import Phase, RoundRecord
+from fedprivacy.values.rounds import Phase, RoundResult
 from fedprivacy.values.series import RunFacts
 
 
@@ -53,7 +53,7 @@ class Recorder:
         self._trackers = Feed(trackers or {})
         self._trackers.begin(self._facts, folder)
 
-    def __call__(self, record: RoundRecord) -> None:
+    def __call__(self, record: RoundResult) -> None:
         """Write a finished round, and tell everybody."""
         store = self._opened_store()  # of a run that goes on, it takes in the folder's rounds: those before this one
         self._write(record)

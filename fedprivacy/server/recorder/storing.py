@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 from fedprivacy.runs.store import RunRecording
 from fedprivacy.runs.store.schema import RunStatus
-from fedprivacy.values.rounds import Phase, RoundRecord
+from fedprivacy.values.rounds import Phase, RoundResult
 from fedprivacy.values.series import RunFacts
 
 log = logging.getLogger("fedprivacy.server")
@@ -37,10 +37,10 @@ class StoreFeed:
         earlier: rounds that a run which goes on has behind it, with round 0.
     """
 
-    def __init__(self, url: str, facts: RunFacts, earlier: Iterable[RoundRecord] = ()) -> None:
+    def __init__(self, url: str, facts: RunFacts, earlier: Iterable[RoundResult] = ()) -> None:
         self._url = url
         self._facts = facts
-        self._news: deque[tuple[RoundRecord | Phase, float]] = deque((record, time.time()) for record in earlier)
+        self._news: deque[tuple[RoundResult | Phase, float]] = deque((record, time.time()) for record in earlier)
         self._status: RunStatus | None = None
         self._ended = threading.Event()
         self._something = threading.Event()
@@ -49,7 +49,7 @@ class StoreFeed:
         self._something.set()
         self._thread.start()
 
-    def add(self, record: RoundRecord) -> None:
+    def add(self, record: RoundResult) -> None:
         """Take a finished round."""
         self._news.append((record, time.time()))
         self._something.set()

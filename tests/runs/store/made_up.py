@@ -2,7 +2,7 @@
 
 import math
 
-from fedprivacy.values.rounds import RoundRecord
+from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.series import RunFacts
 from fedprivacy.values.spent import ClientSpent
 
@@ -24,7 +24,7 @@ def finished(number, accounts, *, participants=None, failures=None, unreconciled
     failures = failures or {}
     names = [account.client_id for account in accounts]
     averaged = [name for name in names if name not in failures] if participants is None else participants
-    return RoundRecord(
+    return RoundResult(
         number,
         metrics or {"accuracy": number / (number + 1)},
         {account.client_id: account for account in accounts},

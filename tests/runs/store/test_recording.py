@@ -102,7 +102,7 @@ def test_what_has_no_bound_comes_back_infinite_and_counts_as_the_largest(store, 
 def test_states_say_what_became_of_a_client(store, url):
     names = ("active", "exhausted", "refused", "failed", "silent", "recovered")
     accounts = [spent(name, 0.5, steps_left=0 if name == "exhausted" else 4) for name in names]
-    failures = {"refused": "odometer-unusable", "failed": "wrong-shape:0.weight", "silent": "no-reply"}
+    failures = {"refused": "guard-unusable", "failed": "wrong-shape:0.weight", "silent": "no-reply"}
     rounds = [
         finished(0, accounts),
         finished(1, accounts, failures={"recovered": "no-reply"}, unreconciled=["recovered"]),

@@ -60,7 +60,7 @@ def troubled():
         [spent(n, 0.2 * (r + 1), rounds=r, steps_left=0 if n == "spent" and r > 1 else 6) for n in names]
         for r in range(4)
     ]
-    failures = {"refusing": "odometer-unusable", "failing": "wrong-shape:0.weight", "silent": "no-reply"}
+    failures = {"refusing": "guard-unusable", "failing": "wrong-shape:0.weight", "silent": "no-reply"}
     return [
         finished(0, accounts[0]),
         finished(1, accounts[1]),

@@ -96,7 +96,7 @@ def test_a_client_s_rounds_and_charges(ask):
 def test_failures_say_what_they_mean_and_what_became_of_the_charge(ask):
     failures = {f["code"]: f for f in get(ask, "runs/troubled/failures")["failures"]}
     assert {code: (f["charge"], f["times"], f["detail"]) for code, f in failures.items()} == {
-        "odometer-unusable": ("returned", 2, ""),
+        "guard-unusable": ("returned", 2, ""),
         "wrong-shape": ("stands", 2, "0.weight"),
         "no-reply": ("stands", 2, ""),
     }

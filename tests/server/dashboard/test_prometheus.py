@@ -20,7 +20,7 @@ from prometheus_client.samples import Sample
 
 from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.store import RunRecording, RunStore
-from fedprivacy.runs.store.records import StoredRun
+from fedprivacy.runs.store.rows import StoredRun
 from fedprivacy.runs.store.schema import RunStatus
 from fedprivacy.server.dashboard import catalogue as catalogues
 from fedprivacy.server.dashboard.collecting import DAY, MOST_CLIENTS, MOST_ENDED, WEEK, told_of

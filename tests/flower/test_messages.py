@@ -7,9 +7,9 @@ import math
 import pytest
 from flwr.app import ConfigRecord
 
-from fedprivacy.flower.wire.crossing import VERSION, RecordError
+from fedprivacy.flower.wire.crossing import VERSION, MessageError
 from fedprivacy.flower.wire.histories import claims_of, claims_text, history_of, history_text
-from fedprivacy.flower.wire.records import Enrolment, Grant, Receipt, Refusal, RefusalCode
+from fedprivacy.flower.wire.messages import Enrolment, Grant, Receipt, Refusal, RefusalCode
 from tests.flower.blobs import A_GRANT, A_RECEIPT
 
 
@@ -24,7 +24,7 @@ def test_records_survive_the_wire(record):
 def test_a_missing_field_is_refused(name):
     record = A_GRANT.to_record()
     del record[name]
-    with pytest.raises(RecordError):
+    with pytest.raises(MessageError):
         Grant.from_record(record)
 
 
@@ -57,12 +57,12 @@ def test_a_missing_field_is_refused(name):
     ],
 )
 def test_a_wrong_value_is_refused(name, value):
-    with pytest.raises(RecordError):
+    with pytest.raises(MessageError):
         Grant.from_record(ConfigRecord({**A_GRANT.to_record(), name: value}))
 
 
 def test_a_negative_shard_size_cannot_become_a_weight():
-    with pytest.raises(RecordError, match="shard_size is -5"):
+    with pytest.raises(MessageError, match="shard_size is -5"):
         Enrolment.from_record(
             ConfigRecord({"version": VERSION, "client_id": "a", "shard_size": -5, "num_partitions": 3, "spent": ""})
         )
@@ -70,7 +70,7 @@ def test_a_negative_shard_size_cannot_become_a_weight():
 
 @pytest.mark.parametrize("norm", [0.0, -1.0, 1e-30, 1e7, math.inf, math.nan])
 def test_a_receipt_with_an_impossible_clipping_norm_is_refused(norm):
-    with pytest.raises(RecordError, match="clipping_norm is"):
+    with pytest.raises(MessageError, match="clipping_norm is"):
         Receipt.from_record(ConfigRecord({**A_RECEIPT.to_record(), "clipping_norm": norm}))
 
 
@@ -126,5 +126,5 @@ def test_histories_survive_the_wire():
     ids=range(24),
 )
 def test_a_history_that_is_none_is_refused(text):
-    with pytest.raises(RecordError, match="history"):
+    with pytest.raises(MessageError, match="history"):
         claims_of(text)

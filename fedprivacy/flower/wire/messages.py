@@ -6,7 +6,7 @@ import enum
 from dataclasses import dataclass
 
 from fedprivacy.accounting.calibration import MOST_NOISE
-from fedprivacy.flower.wire.crossing import SignedRecord, WireRecord
+from fedprivacy.flower.wire.crossing import SignedMessage, WireMessage
 from fedprivacy.guard import names_a_run
 from fedprivacy.runs.configuration import CLIPPINGS, LARGEST_LEARNING_RATE, LARGEST_WEIGHT_DECAY, OPTIMIZERS
 from fedprivacy.training.adaptive import QuantileClipping
@@ -29,8 +29,8 @@ class RefusalCode(enum.StrEnum):
     BUDGET_EXHAUSTED = "budget-exhausted"
     GRANT_INVALID = "grant-invalid"
     SEED_IN_DEPLOYMENT = "seed-in-deployment"
-    NO_ODOMETER = "no-odometer"
-    ODOMETER_UNUSABLE = "odometer-unusable"
+    NO_GUARD = "no-guard"
+    GUARD_UNUSABLE = "guard-unusable"
     NO_KEY = "no-key"
     NODE_CONFIG_INVALID = "node-config-invalid"
     TASK_NOT_ALLOWED = "task-not-allowed"
@@ -52,7 +52,7 @@ LONGEST_CLIENT_ID = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class EnrolmentRequest(SignedRecord):
+class EnrolmentRequest(SignedMessage):
     """The server asks a deployed client who it is. In a simulation nobody signs, and the record is missing.
 
     Attributes:
@@ -67,7 +67,7 @@ class EnrolmentRequest(SignedRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class Grant(SignedRecord):
+class Grant(SignedMessage):
     """What the server allows a client to spend in a round, with everything that local training needs to know.
 
     What a client does with each field is in `docs/explanation/server-fields.md`.
@@ -161,7 +161,7 @@ class Grant(SignedRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt(SignedRecord):
+class Receipt(SignedMessage):
     """What a client says that it spent: the steps and events that its mechanism executed.
 
     Attributes:
@@ -205,14 +205,14 @@ _GRANTED = ("run_id", "client_id", "round", "attempt", "steps", "sampling_rate",
 
 
 @dataclass(frozen=True, slots=True)
-class Enrolment(WireRecord):
+class Enrolment(WireMessage):
     """What a client says of itself before its first round.
 
     Attributes:
         client_id: its name in a simulation; in a deployment the registered name or key counts instead.
         shard_size: number of records if the task declares it public, else 0.
         num_partitions: into how many parts a simulation splits the records; 0 in a deployment.
-        spent: what its own odometer holds, by run: see `claims_text`. Empty in a simulation.
+        spent: what its own guard holds, by run: see `claims_text`. Empty in a simulation.
     """
 
     client_id: str
@@ -228,7 +228,7 @@ class Enrolment(WireRecord):
 
 
 @dataclass(frozen=True, slots=True)
-class Refusal(WireRecord):
+class Refusal(WireMessage):
     """A client's no: a constant code."""
 
     code: RefusalCode

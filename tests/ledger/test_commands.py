@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy.accounting import FILTERS, pld
 from fedprivacy.commands.app import app
-from fedprivacy.commands.guard import odometer_app
+from fedprivacy.commands.guard import guard_app
 from fedprivacy.deploy.keys import write_client_key
-from fedprivacy.guard import ChargeKey, Odometer
+from fedprivacy.guard import ChargeKey, Guard
 from fedprivacy.ledger import Allowance, Ledger, default_url
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.values.budget import PrivacyBudget
@@ -173,31 +173,31 @@ def test_an_import_into_a_ledger_that_has_entries_is_refused(ledger, filled, tmp
 
 
 @pytest.fixture
-def odometer(run, tmp_path):
-    """What `fedprivacy odometer export` prints of a client that spent more in run one than the ledger says."""
-    log, file = tmp_path / "odometer.log", tmp_path / "odometer.jsonl"
-    client = Odometer(log, PrivacyBudget(30.0, 1e-5), "adaptive")
+def guard(run, tmp_path):
+    """What `fedprivacy guard export` prints of a client that spent more in run one than the ledger says."""
+    log, file = tmp_path / "guard.log", tmp_path / "guard.jsonl"
+    client = Guard(log, PrivacyBudget(30.0, 1e-5), "adaptive")
     client.charge(ChargeKey("one", 1, 1), EVENT, 5)
     client.charge(ChargeKey("one", 3, 1), EVENT, 9)
     client.charge(ChargeKey("one", 2, 1), OTHER, 2)
-    file.write_text(succeeded(run("export", log, command=odometer_app)))
+    file.write_text(succeeded(run("export", log, command=guard_app)))
     return file
 
 
-def test_the_larger_of_both_counts_is_charged_once(ledger, filled, odometer):
-    code, page, err = ledger("reconcile", "a", odometer)
+def test_the_larger_of_both_counts_is_charged_once(ledger, filled, guard):
+    code, page, err = ledger("reconcile", "a", guard)
     assert code == 0
     assert re.search(r"\bone\b.*\b0\.1\b.*\b14\b.*\b9\b.*\b5\b", page)
     assert re.search(r"\bone\b.*\b0\.2\b.*\b2\b.*\b3\b.*\b0\b", page)
     assert "5 steps were charged to a." in err
     assert filled.accounts(["a"])["a"].history == {EVENT: 15, OTHER: 3}
-    assert "0 steps were charged to a." in ledger("reconcile", "a", odometer)[2]
+    assert "0 steps were charged to a." in ledger("reconcile", "a", guard)[2]
     assert filled.accounts(["a"])["a"].history == {EVENT: 15, OTHER: 3}
     verify_ledger(filled)
 
 
-def test_a_client_cannot_be_reconciled_with_a_dataset_that_is_not_there(ledger, filled, odometer):
-    refused_by = ledger("reconcile", "nobody", odometer)
+def test_a_client_cannot_be_reconciled_with_a_dataset_that_is_not_there(ledger, filled, guard):
+    refused_by = ledger("reconcile", "nobody", guard)
     assert refused_by[0] == 2
     assert "knows no dataset 'nobody'" in refused_by[2]
     assert len(journal_of(filled)) == 12
@@ -206,9 +206,9 @@ def test_a_client_cannot_be_reconciled_with_a_dataset_that_is_not_there(ledger, 
 @pytest.mark.parametrize(
     "line", ["no JSON", "[]", '{"kind": "charge"}', '{"kind": "charge", "run_id": "x", "event": 1}']
 )
-def test_what_is_no_odometer_is_refused(ledger, filled, odometer, line):
-    odometer.write_text(odometer.read_text() + line + "\n")
-    refused(ledger("reconcile", "a", odometer), 2, "line 4 of", "fedprivacy odometer export")
+def test_what_is_no_guard_is_refused(ledger, filled, guard, line):
+    guard.write_text(guard.read_text() + line + "\n")
+    refused(ledger("reconcile", "a", guard), 2, "line 4 of", "fedprivacy guard export")
     assert len(journal_of(filled)) == 12
 
 

@@ -1,4 +1,4 @@
-"""What stands in an odometer's log: charges, corrections and sealed updates, as values and as JSON.
+"""What stands in a guard's log: charges, corrections and sealed updates, as values and as JSON.
 
 Times are for people. Nothing is decided by them, because a host's clock may jump.
 """
@@ -40,7 +40,7 @@ class Terms:
 
 
 @dataclass(frozen=True, slots=True)
-class ChargeRecord:
+class ChargeEntry:
     """Steps that may be executed, because they count already.
 
     Attributes:
@@ -61,7 +61,7 @@ class ChargeRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class CorrectionRecord:
+class CorrectionEntry:
     """Steps that the server's ledger counts and this log did not: since then, they count here too.
 
     Attributes:
@@ -87,7 +87,7 @@ class CorrectionRecord:
 
 
 @dataclass(frozen=True, slots=True)
-class SealedRecord:
+class SealedEntry:
     """An update that lies on the disk and may be sent, again and again: it cost what its charge says.
 
     Attributes:
@@ -103,7 +103,7 @@ class SealedRecord:
     time: str
 
 
-Record = ChargeRecord | CorrectionRecord | SealedRecord
+Entry = ChargeEntry | CorrectionEntry | SealedEntry
 
 
 def now() -> str:
@@ -116,21 +116,21 @@ def fingerprint(run_key: str) -> str:
     return sha256(run_key.encode(errors="surrogatepass")).hexdigest()
 
 
-def encoded(record: Record) -> bytes:
+def encoded(record: Entry) -> bytes:
     """A record as it stands in the log."""
     fields = {"kind": _KINDS[type(record)], **record.key._asdict(), "time": record.time}
     match record:
-        case ChargeRecord():
+        case ChargeEntry():
             fields |= _spent_fields(record) | {"steps": record.steps, "run_key": record.run_key}
-        case CorrectionRecord():
+        case CorrectionEntry():
             fields |= _spent_fields(record)
             fields |= {"client_steps": record.client_steps, "server_steps": record.server_steps}
-        case SealedRecord():
+        case SealedEntry():
             fields |= {"name": record.name, "sha256": record.sha256}
     return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
-def decoded(payload: bytes) -> Record:
+def decoded(payload: bytes) -> Entry:
     """The record that `encoded` wrote.
 
     Raises:
@@ -141,10 +141,10 @@ def decoded(payload: bytes) -> Record:
         key = ChargeKey(fields["run_id"], fields["round"], fields["attempt"])
         return _DECODERS[fields["kind"]](key, fields)
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"this is no record of version 1 of an odometer ({error!r})") from error
+        raise ValueError(f"this is no record of version 1 of a guard ({error!r})") from error
 
 
-def _spent_fields(record: ChargeRecord | CorrectionRecord) -> dict[str, Any]:
+def _spent_fields(record: ChargeEntry | CorrectionEntry) -> dict[str, Any]:
     budget = record.terms.budget
     return {
         "event": as_fields(record.event),
@@ -159,22 +159,22 @@ def _terms(fields: Mapping[str, Any]) -> Terms:
     return Terms(PrivacyBudget(epsilon, fields["delta"]), fields["filter"])
 
 
-def _charge(key: ChargeKey, fields: Mapping[str, Any]) -> ChargeRecord:
+def _charge(key: ChargeKey, fields: Mapping[str, Any]) -> ChargeEntry:
     event = from_fields(fields["event"])
-    return ChargeRecord(key, event, fields["steps"], fields["run_key"], _terms(fields), fields["time"])
+    return ChargeEntry(key, event, fields["steps"], fields["run_key"], _terms(fields), fields["time"])
 
 
-def _correction(key: ChargeKey, fields: Mapping[str, Any]) -> CorrectionRecord:
+def _correction(key: ChargeKey, fields: Mapping[str, Any]) -> CorrectionEntry:
     event, steps = from_fields(fields["event"]), (fields["client_steps"], fields["server_steps"])
-    return CorrectionRecord(key, event, *steps, _terms(fields), fields["time"])
+    return CorrectionEntry(key, event, *steps, _terms(fields), fields["time"])
 
 
-def _sealed(key: ChargeKey, fields: Mapping[str, Any]) -> SealedRecord:
-    return SealedRecord(key, fields["name"], fields["sha256"], fields["time"])
+def _sealed(key: ChargeKey, fields: Mapping[str, Any]) -> SealedEntry:
+    return SealedEntry(key, fields["name"], fields["sha256"], fields["time"])
 
 
-_KINDS: dict[type[Record], str] = {ChargeRecord: "charge", CorrectionRecord: "correction", SealedRecord: "sealed"}
-_DECODERS: dict[str, Callable[[ChargeKey, Mapping[str, Any]], Record]] = {
+_KINDS: dict[type[Entry], str] = {ChargeEntry: "charge", CorrectionEntry: "correction", SealedEntry: "sealed"}
+_DECODERS: dict[str, Callable[[ChargeKey, Mapping[str, Any]], Entry]] = {
     "charge": _charge,
     "correction": _correction,
     "sealed": _sealed,
