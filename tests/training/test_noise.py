@@ -248,6 +248,16 @@ def test_a_sum_out_of_range_saturates_and_one_that_is_not_finite_counts_as_zero(
     assert np.array_equal(released[2:].astype(np.float64), np.array([0, 0, 0, 5.0]) + draws(6, step=step)[2:])
 
 
+@pytest.mark.parametrize("sums", [[2.0**51], [-(2.0**51)], [2.0**51, -1.0], [-(2.0**51), 1.0], [2.0**80, -(2.0**80)]])
+def test_a_sum_out_of_range_at_either_end_saturates_where_whole_steps_can_still_be_told(sums):
+    """Beyond the centre's range float64 holds no odd steps, and which values can be reached would show the sum."""
+    total = torch.tensor(sums, dtype=torch.float64)
+    limited = total.clip(-(2.0**50), 2.0**50)
+    released = add_lattice_noise(total, 100.0, 1.0, reader())
+    assert torch.equal(released, add_lattice_noise(limited, 100.0, 1.0, reader()))
+    assert torch.equal(released - limited, torch.from_numpy(draws(len(sums), scale=100.0, step=1.0)))
+
+
 def test_shape_and_layout_do_not_matter_and_the_sum_is_left_alone():
     total = torch.arange(12.0).reshape(3, 4)
     flat = add_lattice_noise(total.flatten(), 1.0, FINE, reader())
