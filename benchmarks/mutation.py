@@ -108,17 +108,17 @@ MODULES: dict[str, tuple[str, ...]] = {
         "tests/flower/test_rounds.py",
         "tests/flower/test_deployed_rounds.py",
     ),
-    "fedprivacy/ledger/charging.py": (
+    "fedprivacy/ledger/charges.py": (
         "tests/ledger/test_store.py",
         "tests/ledger/test_balances.py",
         "tests/ledger/test_journal.py",
         "tests/ledger/test_verify.py",
         "tests/ledger/test_export.py",
-        "tests/ledger/test_charging.py",
+        "tests/ledger/test_charges.py",
         "tests/runs/test_accountant.py",
     ),
     "fedprivacy/guard/guard.py": ("tests/guard", "tests/flower/test_deployed_client.py"),
-    "fedprivacy/guard/book.py": ("tests/guard", "tests/flower/test_deployed_client.py"),
+    "fedprivacy/guard/tally.py": ("tests/guard", "tests/flower/test_deployed_client.py"),
     "fedprivacy/guard/seals.py": ("tests/guard", "tests/flower/test_deployed_client.py"),
     "fedprivacy/guard/log.py": ("tests/guard",),
     "fedprivacy/flower/client/local.py": (

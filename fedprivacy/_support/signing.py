@@ -1,4 +1,4 @@
-"""Signatures: the server signs enrolment requests, grants and checkpoints, a client signs receipts.
+"""Signatures: the server signs enrolment requests, grants and heads of the ledger, a client signs receipts.
 
 The server's key is Ed25519 (RFC 8032). A client signs with the key that authenticates its SuperNode, which in Flower is
 ECDSA on a NIST curve (FIPS 186-5, here with SHA-384), so that the name under which the operator registered it answers
@@ -29,7 +29,7 @@ PrivateKey = Ed25519PrivateKey | EllipticCurvePrivateKey
 
 _ECDSA = ECDSA(SHA384())
 
-ENROLMENT, GRANT, RECEIPT, CHECKPOINT = "enrolment", "grant", "receipt", "ledger checkpoint"
+ENROLMENT, GRANT, RECEIPT, LEDGER_HEAD = "enrolment", "grant", "receipt", "ledger checkpoint"
 """What signatures are for."""
 
 

@@ -31,7 +31,7 @@ from scipy.sparse import csr_array
 from fedprivacy.accounting import pld
 from fedprivacy.accounting.arrays import FloatArray, IntArray
 from fedprivacy.accounting.curves import Curves
-from fedprivacy.accounting.planning import Moments, Plans, plans
+from fedprivacy.accounting.plans import Moments, Plans, plans
 from fedprivacy.accounting.privacy_loss import Direction
 from fedprivacy.accounting.spectra import LEVELS, Grid, Spectrum, Table, levels
 from fedprivacy.values.events import Event, History

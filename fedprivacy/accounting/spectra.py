@@ -16,7 +16,7 @@ from scipy import fft
 
 from fedprivacy.accounting import hockey_stick
 from fedprivacy.accounting.arrays import ComplexArray, FloatArray, IntArray
-from fedprivacy.accounting.planning import TILTS
+from fedprivacy.accounting.plans import TILTS
 from fedprivacy.accounting.privacy_loss import ROUNDING, Direction, DiscreteLoss, discretise
 from fedprivacy.values.events import Event
 
@@ -38,7 +38,7 @@ class Grid(NamedTuple):
     Attributes:
         log2_step: base-2 logarithm of the grid step h, in nats.
         reach: standard deviations of noise that the grid covers.
-        tilt: index into `planning.TILTS`.
+        tilt: index into `plans.TILTS`.
         points: of a period, N.
     """
 

@@ -263,7 +263,7 @@ def _checked() -> Iterator[None]:
     from fedprivacy.accounting import MechanismChanged
     from fedprivacy.flower import RoundFailedError, TooFewClientsError
     from fedprivacy.ledger import LedgerError
-    from fedprivacy.ledger.book import BrokenJournalError
+    from fedprivacy.ledger.replay import BrokenJournalError
     from fedprivacy.runs.configuration import ConfigError
     from fedprivacy.runs.folder import RunFolderError
 

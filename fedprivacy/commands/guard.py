@@ -12,7 +12,7 @@ from rich.console import Console
 from fedprivacy.commands.plain_errors import plain_errors
 
 if TYPE_CHECKING:
-    from fedprivacy.guard.book import Book
+    from fedprivacy.guard.tally import Tally
 
 guard_app = typer.Typer(no_args_is_help=True, help="What a client's own guard has counted.")
 
@@ -30,11 +30,11 @@ def show(
     """Show every charge, what they add up to by mechanism, and the epsilon that they cost."""
     from fedprivacy.commands.guard_tables import as_page, summary
 
-    book = _read(file)
+    tally = _read(file)
     if as_json:
-        print(json.dumps(summary(book)))  # noqa: T201 - the command's output
+        print(json.dumps(summary(tally)))  # noqa: T201 - the command's output
     else:
-        Console(emoji=False, highlight=False).print(as_page(book))
+        Console(emoji=False, highlight=False).print(as_page(tally))
 
 
 @guard_app.command()
@@ -54,7 +54,7 @@ def import_(
     """Bring what an earlier version's guard counted into the one of this version."""
     import sqlite3
 
-    from fedprivacy.guard.adopting import adopt
+    from fedprivacy.guard.adoption import adopt
     from fedprivacy.guard.errors import GuardError
 
     with plain_errors(GuardError, sqlite3.Error, code=2):
@@ -64,10 +64,10 @@ def import_(
     )
 
 
-def _read(file: Path) -> Book:
-    from fedprivacy.guard.book import BookFile
+def _read(file: Path) -> Tally:
     from fedprivacy.guard.errors import GuardError
+    from fedprivacy.guard.tally import TallyFile
 
-    books = BookFile(file)
-    with plain_errors(GuardError, code=2), books.transaction():
-        return books.book
+    kept = TallyFile(file)
+    with plain_errors(GuardError, code=2), kept.transaction():
+        return kept.tally

@@ -1,4 +1,4 @@
-"""A guard's book for people and for programs."""
+"""A guard's tally for people and for programs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from rich.text import Text
 
 from fedprivacy.accounting.named import as_fields
 from fedprivacy.accounting.views import Epsilon, reading
-from fedprivacy.guard.book import Book
 from fedprivacy.guard.entries import ChargeEntry, CorrectionEntry, Terms
+from fedprivacy.guard.tally import Tally
 from fedprivacy.values.wording import budget_text, delta_text, reading_text
 
 
@@ -24,42 +24,42 @@ def exported(entry: ChargeEntry | CorrectionEntry) -> dict[str, Any]:
     return fields
 
 
-def summary(book: Book) -> dict[str, Any]:
+def summary(tally: Tally) -> dict[str, Any]:
     """Everything as JSON types: an epsilon that is no finite number is null, and `notes` says why."""
-    epsilon, note = _reading(book)
+    epsilon, note = _reading(tally)
     value = epsilon.value if epsilon is not None and not note else None
     return {
-        "entries": [exported(e) | {"sealed": _sealed(book, e), "time": e.time} for e in book.entries],
-        "totals": [{"event": as_fields(event), "steps": steps} for event, steps in book.history.items()],
+        "entries": [exported(e) | {"sealed": _sealed(tally, e), "time": e.time} for e in tally.entries],
+        "totals": [{"event": as_fields(event), "steps": steps} for event, steps in tally.history.items()],
         "epsilon": value,
         "view": epsilon.view.value if epsilon else None,
         "relation": epsilon.relation.value if epsilon else None,
         "accountant": epsilon.accountant if epsilon else None,
-        "budget": _budget_json(book.terms) if book.terms else None,
+        "budget": _budget_json(tally.terms) if tally.terms else None,
         "notes": note,
     }
 
 
-def as_page(book: Book) -> RenderableType:
+def as_page(tally: Tally) -> RenderableType:
     """Everything for a terminal."""
-    if not book.terms:
+    if not tally.terms:
         return Text("Nothing was charged.")
-    epsilon, _ = _reading(book)
+    epsilon, _ = _reading(tally)
     cost = Text(str(epsilon), style="bold")
-    return Group(_entries(book), _totals(book), cost, Text(_budget_words(book.terms)))
+    return Group(_entries(tally), _totals(tally), cost, Text(_budget_words(tally.terms)))
 
 
-def _reading(book: Book) -> tuple[Epsilon | None, str]:
+def _reading(tally: Tally) -> tuple[Epsilon | None, str]:
     """What the history costs at the delta of the last budget, and a note where that is no finite number."""
-    if not book.terms:
+    if not tally.terms:
         return None, "nothing was charged, and no delta is recorded"
-    epsilon = reading(book.history, book.terms.budget.delta)
+    epsilon = reading(tally.history, tally.terms.budget.delta)
     return epsilon, "" if epsilon.value < float("inf") else "no finite epsilon is known"
 
 
-def _entries(book: Book) -> Table:
+def _entries(tally: Tally) -> Table:
     """One row for each; an event is a number here, and its words stand once, in the totals."""
-    numbers = {event: str(number) for number, event in enumerate(book.history, start=1)}
+    numbers = {event: str(number) for number, event in enumerate(tally.history, start=1)}
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("run", overflow="fold")
     for heading in ("round", "attempt", "steps"):
@@ -67,9 +67,9 @@ def _entries(book: Book) -> Table:
     table.add_column("event", justify="right")
     for heading in ("sealed", "time (UTC)"):
         table.add_column(heading, no_wrap=True)
-    for entry in book.entries:
+    for entry in tally.entries:
         run_id, round, attempt = entry.key
-        sealed = "yes" if _sealed(book, entry) else "no"
+        sealed = "yes" if _sealed(tally, entry) else "no"
         if isinstance(entry, CorrectionEntry):
             sealed = "correction"
         time = entry.time[:16].replace("T", " ")
@@ -77,17 +77,17 @@ def _entries(book: Book) -> Table:
     return table
 
 
-def _totals(book: Book) -> Table:
+def _totals(tally: Tally) -> Table:
     table = Table("event", box=SIMPLE_HEAD, pad_edge=False)
     table.add_column("steps in all", justify="right")
     table.add_column("one step")
-    for number, (event, steps) in enumerate(book.history.items(), start=1):
+    for number, (event, steps) in enumerate(tally.history.items(), start=1):
         table.add_row(str(number), str(steps), str(event))
     return table
 
 
-def _sealed(book: Book, entry: ChargeEntry | CorrectionEntry) -> bool:
-    return isinstance(entry, ChargeEntry) and entry.key in book.sealed
+def _sealed(tally: Tally, entry: ChargeEntry | CorrectionEntry) -> bool:
+    return isinstance(entry, ChargeEntry) and entry.key in tally.sealed
 
 
 def _budget_json(terms: Terms) -> dict[str, Any]:

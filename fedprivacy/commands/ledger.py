@@ -37,10 +37,10 @@ _LEDGER = Annotated[
 _JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 _SIGNERS = Annotated[
     list[str] | None,
-    typer.Option("--signer", help="Public key, in hexadecimal, of who may have signed checkpoints; repeatable."),
+    typer.Option("--signer", help="Public key, in hexadecimal, of who may have signed; repeatable."),
 ]
 _WITNESSES = Annotated[
-    list[Path] | None, typer.Option("--witness", help="A checkpoint that was kept elsewhere; repeatable.")
+    list[Path] | None, typer.Option("--witness", help="A signed head that was kept elsewhere; repeatable.")
 ]
 
 
@@ -54,9 +54,9 @@ def show(
     """Show what every dataset was charged, over all runs, and what its budget is."""
     from fedprivacy.commands import ledger_tables as showing
 
-    with _opened(ledger) as book:
-        datasets = showing.datasets(book, dataset)
-        charges = showing.charges(book, dataset) if dataset else []
+    with _opened(ledger) as opened:
+        datasets = showing.datasets(opened, dataset)
+        charges = showing.charges(opened, dataset) if dataset else []
     if as_json:
         print(json.dumps(showing.as_json(datasets, charges)))  # noqa: T201
         return
@@ -73,7 +73,7 @@ def verify(
     as_json: _JSON = False,
 ) -> None:
     """Prove that nothing in a ledger was changed, left out, added or reordered. Exit code 1: something was."""
-    from fedprivacy.ledger.book import BrokenJournalError
+    from fedprivacy.ledger.replay import BrokenJournalError
     from fedprivacy.ledger.verify import read_witness, verify_export, verify_ledger
 
     with plain_errors(BrokenJournalError, code=1), plain_errors(OSError, code=2):
@@ -81,8 +81,8 @@ def verify(
         if export is not None:
             verified = verify_export(export, signers=signers or (), witnesses=kept)
         else:
-            with _opened(ledger) as book:
-                verified = verify_ledger(book, signers=signers or (), witnesses=kept)
+            with _opened(ledger) as opened:
+                verified = verify_ledger(opened, signers=signers or (), witnesses=kept)
     if as_json:
         print(json.dumps(_verified_json(verified)))  # noqa: T201
         return
@@ -93,10 +93,10 @@ def verify(
 def export(
     out: Annotated[Path | None, typer.Argument(help="File to write; none: stdout.")] = None, *, ledger: _LEDGER = ""
 ) -> None:
-    """Write a ledger's journal and checkpoints as JSON lines, which `verify` and `import` read."""
+    """Write a ledger's journal and signed heads as JSON lines, which `verify` and `import` read."""
     from fedprivacy.ledger.export import write_export
 
-    with _opened(ledger) as book, book.database.reading() as connection:
+    with _opened(ledger) as opened, opened.database.reading() as connection:
         if out is None:
             write_export(connection, sys.stdout)
             return
@@ -108,16 +108,16 @@ def export(
 @ledger_app.command(name="import")
 def import_(export: Annotated[Path, typer.Argument(help="An exported ledger.")], *, ledger: _LEDGER = "") -> None:
     """Bring an exported ledger, once it is verified, into an empty one: another database, or tables made anew."""
-    from fedprivacy.ledger.book import BrokenJournalError
-    from fedprivacy.ledger.importing import import_ledger
+    from fedprivacy.ledger.imports import import_ledger
+    from fedprivacy.ledger.replay import BrokenJournalError
 
-    with _opened(ledger, new=True) as book, plain_errors(BrokenJournalError, code=1), plain_errors(OSError, code=2):
-        verified = import_ledger(export, book)
-    _ERR.print(f"{verified.head.number} entries are in {book.name}.", highlight=False, soft_wrap=True)
+    with _opened(ledger, new=True) as opened, plain_errors(BrokenJournalError, code=1), plain_errors(OSError, code=2):
+        verified = import_ledger(export, opened)
+    _ERR.print(f"{verified.head.number} entries are in {opened.name}.", highlight=False, soft_wrap=True)
 
 
 @ledger_app.command()
-def checkpoint(
+def sign(
     key: Annotated[Path, typer.Argument(help="Ed25519 private key, in PEM; made if there is none.")],
     *,
     out: Annotated[Path | None, typer.Option(help="Also write it to this file, to be kept elsewhere.")] = None,
@@ -126,12 +126,12 @@ def checkpoint(
     """Sign where a ledger's journal ends: what it covers can no longer be rewritten unseen."""
     from fedprivacy._support.signing import SigningKeyError, server_key
     from fedprivacy.ledger import LedgerError
-    from fedprivacy.ledger.checkpoints import sign_checkpoint
+    from fedprivacy.ledger.heads import sign_head
 
-    with _opened(ledger) as book, plain_errors(SigningKeyError, OSError, code=2):
-        signed = sign_checkpoint(book, server_key(key))
+    with _opened(ledger) as opened, plain_errors(SigningKeyError, OSError, code=2):
+        signed = sign_head(opened, server_key(key))
         if signed is None:
-            raise LedgerError(f"ledger {book.name} has no entry yet; nothing was signed.")
+            raise LedgerError(f"ledger {opened.name} has no entry yet; nothing was signed.")
         if out is not None:
             out.write_text(json.dumps(signed._asdict()) + "\n")
     _ERR.print(f"Entry {signed.number} is signed by key {signed.public_key}.", highlight=False, soft_wrap=True)
@@ -145,14 +145,14 @@ def reconcile(
     ledger: _LEDGER = "",
 ) -> None:
     """Compare a client's own guard with the ledger, and charge what the client has more: the larger counts."""
-    from fedprivacy.ledger import reconciling
+    from fedprivacy.ledger import reconciliation
 
     with plain_errors(ValueError, OSError, code=2):
-        claims = reconciling.read_claims(guard)
-    with _opened(ledger) as book:
-        compared = reconciling.compare(book, dataset, claims)
-        added = book.reconcile(dataset, claims)
-    _OUT.print(reconciling.page(compared))
+        claims = reconciliation.read_claims(guard)
+    with _opened(ledger) as opened:
+        compared = reconciliation.compare(opened, dataset, claims)
+        added = opened.reconcile(dataset, claims)
+    _OUT.print(reconciliation.page(compared))
     _ERR.print(f"{added} steps were charged to {dataset}.", highlight=False, soft_wrap=True)
 
 
@@ -164,8 +164,8 @@ def rebind(
     ledger: _LEDGER = "",
 ) -> None:
     """Let a client that renewed its key go on with the account that it has."""
-    with _opened(ledger) as book, plain_errors(OSError, ValueError, code=2):
-        book.rebind_key(client, key_hash(_pem(public_key)))
+    with _opened(ledger) as opened, plain_errors(OSError, ValueError, code=2):
+        opened.rebind_key(client, key_hash(_pem(public_key)))
     _ERR.print(f"The account of {client} goes on under the new key.", highlight=False, soft_wrap=True)
 
 
@@ -187,15 +187,15 @@ def set_budget(
     from fedprivacy.values.budget import PrivacyBudget
 
     until = expires and expires.replace(tzinfo=datetime.UTC)
-    with _opened(ledger) as book, plain_errors(LedgerError, ValueError, code=2):
-        known = book.allowances(datasets)
+    with _opened(ledger) as opened, plain_errors(LedgerError, ValueError, code=2):
+        known = opened.allowances(datasets)
         if unknown := [dataset for dataset in datasets if dataset not in known]:
             raise LedgerError(
-                f"ledger {book.name} knows no dataset '{unknown[0]}'; 'fedprivacy ledger show' lists them."
+                f"ledger {opened.name} knows no dataset '{unknown[0]}'; 'fedprivacy ledger show' lists them."
             )
         for dataset in datasets:
             kept = known[dataset].budget.delta
-            book.set_budget(dataset, PrivacyBudget(epsilon, kept if delta is None else delta), until, reason)
+            opened.set_budget(dataset, PrivacyBudget(epsilon, kept if delta is None else delta), until, reason)
     for dataset in datasets:
         _ERR.print(f"{dataset}: epsilon {epsilon:g} from now on.", highlight=False, soft_wrap=True)
 
@@ -203,8 +203,8 @@ def set_budget(
 @ledger_app.command()
 def upgrade(*, ledger: _LEDGER = "") -> None:
     """Bring a ledger that an earlier version of fedprivacy made up to date. Keep a copy of it."""
-    with _opened(ledger, upgrade=True) as book:
-        _ERR.print(f"ledger {book.name} is up to date.", highlight=False, soft_wrap=True)
+    with _opened(ledger, upgrade=True) as opened:
+        _ERR.print(f"ledger {opened.name} is up to date.", highlight=False, soft_wrap=True)
 
 
 @contextmanager
@@ -228,19 +228,19 @@ def _verified_json(verified: Verified) -> dict[str, object]:
     return {
         "entries": verified.head.number,
         "hash": verified.head.hash,
-        "charges": len(verified.book.charges),
-        "checkpoints": len(verified.checkpoints),
+        "charges": len(verified.replay.charges),
+        "heads": len(verified.heads),
         "signed": verified.signed,
     }
 
 
 def _verified_text(verified: Verified) -> str:
-    entries, charges = verified.head.number, len(verified.book.charges)
-    signers = sorted({checkpoint.public_key for checkpoint in verified.checkpoints})
+    entries, charges = verified.head.number, len(verified.replay.charges)
+    signers = sorted({head.public_key for head in verified.heads})
     if not signers:
         return (
             f"[yellow]Consistent, and not signed[/]: {entries} entries, {charges} charges. Whoever can write the "
-            "ledger could have written it anew, all of it. 'fedprivacy ledger checkpoint KEY' signs it."
+            "ledger could have written it anew, all of it. 'fedprivacy ledger sign KEY' signs it."
         )
     return (
         f"[green]Nothing was changed[/]: {entries} entries, {charges} charges.\n"

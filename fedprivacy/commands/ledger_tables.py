@@ -12,7 +12,7 @@ from rich.table import Table
 from sqlalchemy import func, select
 
 from fedprivacy.accounting import pld
-from fedprivacy.ledger.charging import NOTHING_SPENT
+from fedprivacy.ledger.charges import NOTHING_SPENT
 from fedprivacy.ledger.errors import LedgerError
 from fedprivacy.ledger.schema import ChargeState
 from fedprivacy.ledger.schema import charges as charge_table

@@ -1,6 +1,6 @@
 """The client's own account of what its shard has spent, in one file that no crash makes forget.
 
-`Guard` is what a client uses. Beneath it lie `log` (durable bytes), `records` (what they mean), `book` (what they
+`Guard` is what a client uses. Beneath it lie `log` (durable bytes), `entries` (what they mean), `tally` (what they
 add up to) and `seals` (updates kept to be sent again).
 """
 

@@ -28,7 +28,7 @@ class ChargeKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Terms:
-    """What the data owner allowed when a record was written.
+    """What the data owner allowed when an entry was written.
 
     Attributes:
         budget: over all runs.
@@ -107,7 +107,7 @@ Entry = ChargeEntry | CorrectionEntry | SealedEntry
 
 
 def now() -> str:
-    """The time that records carry: UTC, in ISO 8601."""
+    """The time that entries carry: UTC, in ISO 8601."""
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
@@ -116,22 +116,22 @@ def fingerprint(run_key: str) -> str:
     return sha256(run_key.encode(errors="surrogatepass")).hexdigest()
 
 
-def encoded(record: Entry) -> bytes:
-    """A record as it stands in the log."""
-    fields = {"kind": _KINDS[type(record)], **record.key._asdict(), "time": record.time}
-    match record:
+def encoded(entry: Entry) -> bytes:
+    """An entry as it stands in the log."""
+    fields = {"kind": _KINDS[type(entry)], **entry.key._asdict(), "time": entry.time}
+    match entry:
         case ChargeEntry():
-            fields |= _spent_fields(record) | {"steps": record.steps, "run_key": record.run_key}
+            fields |= _spent_fields(entry) | {"steps": entry.steps, "run_key": entry.run_key}
         case CorrectionEntry():
-            fields |= _spent_fields(record)
-            fields |= {"client_steps": record.client_steps, "server_steps": record.server_steps}
+            fields |= _spent_fields(entry)
+            fields |= {"client_steps": entry.client_steps, "server_steps": entry.server_steps}
         case SealedEntry():
-            fields |= {"name": record.name, "sha256": record.sha256}
+            fields |= {"name": entry.name, "sha256": entry.sha256}
     return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 def decoded(payload: bytes) -> Entry:
-    """The record that `encoded` wrote.
+    """The entry that `encoded` wrote.
 
     Raises:
         ValueError: it is none.
@@ -141,16 +141,16 @@ def decoded(payload: bytes) -> Entry:
         key = ChargeKey(fields["run_id"], fields["round"], fields["attempt"])
         return _DECODERS[fields["kind"]](key, fields)
     except (KeyError, TypeError, ValueError) as error:
-        raise ValueError(f"this is no record of version 1 of a guard ({error!r})") from error
+        raise ValueError(f"this is no entry of version 1 of a guard ({error!r})") from error
 
 
-def _spent_fields(record: ChargeEntry | CorrectionEntry) -> dict[str, Any]:
-    budget = record.terms.budget
+def _spent_fields(entry: ChargeEntry | CorrectionEntry) -> dict[str, Any]:
+    budget = entry.terms.budget
     return {
-        "event": as_fields(record.event),
+        "event": as_fields(entry.event),
         "epsilon": budget.epsilon if budget.enforced else None,
         "delta": budget.delta,
-        "filter": record.terms.filter,
+        "filter": entry.terms.filter,
     }
 
 

@@ -47,7 +47,7 @@ class LogWriteError(LogError):
     """The file cannot be opened or written.
 
     Attributes:
-        undone: whether it is certain that nothing was recorded; otherwise the record may count all the same.
+        undone: whether it is certain that nothing was recorded; otherwise the entry may count all the same.
     """
 
     def __init__(self, file: Path, reason: OSError, *, undone: bool) -> None:

@@ -1,17 +1,17 @@
 """The bytes of a log, and what they prove.
 
-A log is a header, a slot and the records, each in a block of its own, so that no write touches the block of another:
+A log is a header, a slot and the entries, each in a block of its own, so that no write touches the block of another:
 
     0     magic, version, CRC-32 of both                   written once
-    4096  the slot: the frame of the last record           overwritten before every record
-    8192  the frames of records 1, 2, 3, ...               only ever appended to
+    4096  the slot: the frame of the last entry           overwritten before every entry
+    8192  the frames of entries 1, 2, 3, ...               only ever appended to
 
-A frame is the record's number, its length, the CRC-32 of all that it holds, and the record. Every record is written to
-the slot first and then behind its predecessor, and each time the disk is waited for. The last record therefore always
-stands twice, and a record that has a successor was on the disk, whole, before the successor was begun.
+A frame is the entry's number, its length, the CRC-32 of all that it holds, and the entry. Every entry is written to
+the slot first and then behind its predecessor, and each time the disk is waited for. The last entry therefore always
+stands twice, and an entry that has a successor was on the disk, whole, before the successor was begun.
 
 Formal guarantee: let a log be changed in one place, by a crash in the middle of a write, a cut at any length, or one
-byte or block that decays. `believed` either gives at least the records that were acknowledged, or raises.
+byte or block that decays. `believed` either gives at least the entries that were acknowledged, or raises.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from fedprivacy.guard.errors import LogDamagedError
 
 BLOCK = 4096  # bytes; the largest sector of a disk: what one interrupted write can damage together
 SLOT_AT = BLOCK
-RECORDS_AT = 2 * BLOCK
+ENTRIES_AT = 2 * BLOCK
 
 _MAGIC = b"FPODOM\r\n"  # a transfer that changes line ends changes it
 _VERSION = 1
@@ -38,17 +38,17 @@ FRAMING = _FRAME.size + _CRC.size
 """Bytes of a frame besides its payload."""
 
 MOST_PAYLOAD = BLOCK - FRAMING
-"""Bytes of the longest record: the slot must hold it."""
+"""Bytes of the longest entry: the slot must hold it."""
 
 
 class Frame(NamedTuple):
-    """A record and its number: 1 for the first. Number 0 is what the slot of an empty log holds."""
+    """An entry and its number: 1 for the first. Number 0 is what the slot of an empty log holds."""
 
     sequence: int
     payload: bytes
 
 
-NO_RECORD = Frame(0, b"")
+NO_ENTRY = Frame(0, b"")
 
 
 class Repair(enum.Enum):
@@ -64,9 +64,9 @@ class Believed(NamedTuple):
     """What a log says for certain.
 
     Attributes:
-        frames: the records that count, in order; with `Repair.APPEND_SLOT`, the last one stands in the slot alone.
-        end: offset behind the last record that stands whole among the others, in bytes.
-        repair: what must be done before the next record.
+        frames: the entries that count, in order; with `Repair.APPEND_SLOT`, the last one stands in the slot alone.
+        end: offset behind the last entry that stands whole among the others, in bytes.
+        repair: what must be done before the next entry.
     """
 
     frames: list[Frame]
@@ -97,8 +97,8 @@ def slot_block(frame: Frame) -> bytes:
 
 
 def empty_log() -> bytes:
-    """A log without records."""
-    return _header().ljust(BLOCK, b"\0") + slot_block(NO_RECORD)
+    """A log without entries."""
+    return _header().ljust(BLOCK, b"\0") + slot_block(NO_ENTRY)
 
 
 def believed(file: Path, data: bytes) -> Believed:
@@ -109,27 +109,27 @@ def believed(file: Path, data: bytes) -> Believed:
         data: the whole file.
 
     Raises:
-        LogDamagedError: records may be missing, or the file is no log that this program knows.
+        LogDamagedError: entries may be missing, or the file is no log that this program knows.
     """
     _check_header(file, data)
     frames, end = _whole_frames(file, data)
-    last = frames[-1] if frames else NO_RECORD
+    last = frames[-1] if frames else NO_ENTRY
     slot, tail = decoded(data, SLOT_AT), data[end:]
     if slot is None:
         if tail:
-            raise LogDamagedError(file, end, f"record {last.sequence + 1} is torn, and so is its copy in the slot")
-        # Only a crash in the middle of writing the slot leaves this: that record was never acknowledged.
+            raise LogDamagedError(file, end, f"entry {last.sequence + 1} is torn, and so is its copy in the slot")
+        # Only a crash in the middle of writing the slot leaves this: that entry was never acknowledged.
         return Believed(frames, end, Repair.RENEW_SLOT)
     if slot.sequence == last.sequence + 1 and not _zero(tail[FRAMING + len(slot.payload) :]):
-        raise LogDamagedError(file, end, f"record {slot.sequence} is torn, and more was written behind it")
+        raise LogDamagedError(file, end, f"entry {slot.sequence} is torn, and more was written behind it")
     if slot.sequence == last.sequence + 1:
         return Believed([*frames, slot], end, Repair.APPEND_SLOT)
     if slot != last:
         raise LogDamagedError(
-            file, end, f"record {last.sequence} is the last whole one, but the slot holds record {slot.sequence}"
+            file, end, f"entry {last.sequence} is the last whole one, but the slot holds entry {slot.sequence}"
         )
     if not _zero(tail):
-        raise LogDamagedError(file, end, f"no record follows number {last.sequence}, but {len(tail)} bytes do")
+        raise LogDamagedError(file, end, f"no entry follows number {last.sequence}, but {len(tail)} bytes do")
     return Believed(frames, end, Repair.CUT_TAIL if tail else Repair.NOTHING)
 
 
@@ -139,8 +139,8 @@ def _header() -> bytes:
 
 
 def _check_header(file: Path, data: bytes) -> None:
-    if len(data) < RECORDS_AT:
-        raise LogDamagedError(file, len(data), f"it ends here, before its first {RECORDS_AT} bytes, which were whole")
+    if len(data) < ENTRIES_AT:
+        raise LogDamagedError(file, len(data), f"it ends here, before its first {ENTRIES_AT} bytes, which were whole")
     magic, version = _HEADER.unpack_from(data)
     if magic != _MAGIC:
         raise LogDamagedError(file, 0, "it does not begin as a guard's log does")
@@ -153,12 +153,12 @@ def _check_header(file: Path, data: bytes) -> None:
 
 
 def _whole_frames(file: Path, data: bytes) -> tuple[list[Frame], int]:
-    """The records up to the first that is not whole, and where they end."""
+    """The entries up to the first that is not whole, and where they end."""
     frames: list[Frame] = []
-    end = RECORDS_AT
+    end = ENTRIES_AT
     while (frame := decoded(data, end)) is not None:
         if frame.sequence != len(frames) + 1:
-            raise LogDamagedError(file, end, f"record {frame.sequence} stands where {len(frames) + 1} belongs")
+            raise LogDamagedError(file, end, f"entry {frame.sequence} stands where {len(frames) + 1} belongs")
         frames.append(frame)
         end += FRAMING + len(frame.payload)
     return frames, end

@@ -19,7 +19,6 @@ from types import MappingProxyType
 from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
 from fedprivacy.accounting.histories import checked
 from fedprivacy.guard import log, seals
-from fedprivacy.guard.book import Book, BookFile
 from fedprivacy.guard.entries import ChargeEntry, ChargeKey, CorrectionEntry, SealedEntry, Terms, fingerprint, now
 from fedprivacy.guard.errors import (
     AlreadyChargedError,
@@ -31,18 +30,19 @@ from fedprivacy.guard.errors import (
     OldGuardError,
     SealError,
 )
+from fedprivacy.guard.tally import Tally, TallyFile
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, PoissonSampledGaussian
 
 LONGEST_RUN_ID = 128
-"""Characters of a run's name; a record with a longer one might not fit the log's slot."""
+"""Characters of a run's name; an entry with a longer one might not fit the log's slot."""
 
 KEPT_UPDATES = 4
 """How many sealed updates lie on the disk, over all runs: a server asks again for the newest, if for any. One that was
 charged after them all, and overtaken, stays besides: see `fedprivacy.guard.seals`."""
 
 OLD_GUARD = "odometer.db"
-"""What earlier versions wrote; see `fedprivacy.guard.adopting`."""
+"""What earlier versions wrote; see `fedprivacy.guard.adoption`."""
 
 OLD_NAME = "odometer.log"
 """What a log of this kind was called before."""
@@ -88,9 +88,9 @@ class Guard:
             raise LogDamagedError(file, 0, f"it is gone, but {folder} holds updates that it sealed")
         log.create(file)
         self._file = file
-        self._books = BookFile(file)
+        self._kept = TallyFile(file)
         if sealed:
-            with self._books.transaction():
+            with self._kept.transaction():
                 pass  # an older copy in the file's place is found now, and again by whatever is done with it
 
     def charge(
@@ -124,16 +124,16 @@ class Guard:
         """
         _check_grant(key, steps, elsewhere)
         signer = fingerprint(run_key)
-        with self._books.transaction() as write:
-            book = self._books.book
-            _check_run_key(book, key, signer)
-            if key in book.charges:
+        with self._kept.transaction() as write:
+            tally = self._kept.tally
+            _check_run_key(tally, key, signer)
+            if key in tally.charges:
                 raise AlreadyChargedError(
                     f"run '{key.run_id}', round {key.round}, attempt {key.attempt} was charged before. Send its sealed "
                     "update again; to train again, the server must grant a new attempt."
                 )
             corrections = list(self._corrections(key, event, steps, elsewhere))
-            left = self._filter.quota(_corrected(book.history, corrections), event)
+            left = self._filter.quota(_corrected(tally.history, corrections), event)
             for correction in corrections:  # what no filter can compose was refused before it could be written
                 write(correction)
             self._check_left(left, event, steps)
@@ -151,21 +151,21 @@ class Guard:
             LogError: the file is busy or damaged.
         """
         digest = sha256(update).hexdigest()
-        with self._books.transaction() as write:
-            book = self._books.book
-            _check_seal(book, key, digest)
-            if key in book.sealed:
+        with self._kept.transaction() as write:
+            tally = self._kept.tally
+            _check_seal(tally, key, digest)
+            if key in tally.sealed:
                 return
-            name = book.names[key]
-            file = self._books.folder / name
+            name = tally.names[key]
+            file = self._kept.folder / name
             try:
                 seals.write(file, update)
             except OSError as error:
                 raise LogWriteError(file, error, undone=True) from error
             write(SealedEntry(key, name, digest, now()))
-            newest = [kept.name for kept in book.sealed.values()][-KEPT_UPDATES:]
+            newest = [kept.name for kept in tally.sealed.values()][-KEPT_UPDATES:]
             with suppress(OSError):  # an old update that cannot be deleted takes room and does no harm
-                seals.keep_only(self._books.folder, newest, book.places)
+                seals.keep_only(self._kept.folder, newest, tally.places)
 
     def sealed(self, key: ChargeKey, *, run_key: str = "") -> bytes | None:
         """The update that was sealed, to be sent again for free; None if there is none, or it is no longer whole.
@@ -178,10 +178,10 @@ class Guard:
             ForeignGrantError: the run was opened under another key.
             LogError: the file is busy, damaged or not writable.
         """
-        with self._books.transaction():
-            _check_run_key(self._books.book, key, fingerprint(run_key))
-            record = self._books.book.sealed.get(key)
-        return None if record is None else seals.read(self._books.folder / record.name, record.sha256)
+        with self._kept.transaction():
+            _check_run_key(self._kept.tally, key, fingerprint(run_key))
+            entry = self._kept.tally.sealed.get(key)
+        return None if entry is None else seals.read(self._kept.folder / entry.name, entry.sha256)
 
     def history(self) -> dict[Event, int]:
         """How many steps of each event count, over all runs, corrections included.
@@ -189,8 +189,8 @@ class Guard:
         Raises:
             LogError: the file is busy, damaged or not writable.
         """
-        with self._books.transaction():
-            return dict(self._books.book.history)
+        with self._kept.transaction():
+            return dict(self._kept.tally.history)
 
     def by_run(self) -> dict[str, dict[Event, int]]:
         """How many steps of each event were charged, by run, without corrections.
@@ -210,15 +210,15 @@ class Guard:
         Raises:
             LogError: the file is busy, damaged or not writable.
         """
-        with self._books.transaction():
-            return list(self._books.book.charges.values())
+        with self._kept.transaction():
+            return list(self._kept.tally.charges.values())
 
     def _corrections(
         self, key: ChargeKey, event: PoissonSampledGaussian, steps: int, elsewhere: History
     ) -> Iterator[CorrectionEntry]:
         """Reconcile two books by the larger figure: neither can have counted a step that was not paid for."""
         for charged, with_grant in checked(elsewhere).items():
-            client_steps = self._books.book.history.get(charged, 0)
+            client_steps = self._kept.tally.history.get(charged, 0)
             server_steps = with_grant - (steps if charged == event else 0)
             if server_steps > client_steps:
                 yield CorrectionEntry(key, charged, client_steps, server_steps, self._terms, now())
@@ -239,7 +239,7 @@ def _corrected(history: Mapping[Event, int], corrections: Iterable[CorrectionEnt
 
 
 def names_a_run(run_id: str) -> bool:
-    """Whether a book can hold a run by this name: 1 to `LONGEST_RUN_ID` characters, all of them printable."""
+    """Whether a guard can hold a run by this name: 1 to `LONGEST_RUN_ID` characters, all of them printable."""
     return 0 < len(run_id) <= LONGEST_RUN_ID and run_id.isprintable()
 
 
@@ -264,8 +264,8 @@ def _check_count(name: str, count: int, least: int) -> None:
         raise InvalidGrantError(f"{name} is {count!r:.40}; choose an integer from {least} to {_LARGEST_COUNT}.")
 
 
-def _check_run_key(book: Book, key: ChargeKey, signer: str) -> None:
-    opened = book.run_keys.get(key.run_id, signer)
+def _check_run_key(tally: Tally, key: ChargeKey, signer: str) -> None:
+    opened = tally.run_keys.get(key.run_id, signer)
     if opened != signer:
         raise ForeignGrantError(
             f"run '{key.run_id}' was opened under the key {opened[:16]}, and this grant comes with {signer[:16]} "
@@ -273,12 +273,12 @@ def _check_run_key(book: Book, key: ChargeKey, signer: str) -> None:
         )
 
 
-def _check_seal(book: Book, key: ChargeKey, digest: str) -> None:
-    if key not in book.charges:
+def _check_seal(tally: Tally, key: ChargeKey, digest: str) -> None:
+    if key not in tally.charges:
         raise SealError(
             f"run '{key.run_id}', round {key.round}, attempt {key.attempt} was not charged; charge it before training."
         )
-    before = book.sealed.get(key)
+    before = tally.sealed.get(key)
     if before is not None and before.sha256 != digest:
         raise SealError(
             f"run '{key.run_id}', round {key.round}, attempt {key.attempt} has another sealed update; send that one, "

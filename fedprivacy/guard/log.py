@@ -1,9 +1,9 @@
-"""A durable file of records that is only ever appended to, by any number of processes in turn.
+"""A durable file of entries that is only ever appended to, by any number of processes in turn.
 
-It knows nothing of privacy: a record is bytes. What the bytes of the file mean is in `fedprivacy.guard.frames`.
+It knows nothing of privacy: an entry is bytes. What the bytes of the file mean is in `fedprivacy.guard.frames`.
 
 Formal guarantee: once `append` has returned, neither a crash of process or machine nor any single fault of the file
-makes the record disappear: it is read, or `LogDamagedError` is raised. A crash before that leaves it counted or not,
+makes the entry disappear: it is read, or `LogDamagedError` is raised. A crash before that leaves it counted or not,
 never half. This holds for disks that keep what they report as written. A whole file that is put back from a backup
 cannot be told from the truth by what is in it; what lies beside it can tell (`fedprivacy.guard.seals`).
 """
@@ -24,10 +24,10 @@ from fedprivacy._support.durable import PRIVATE, sync_folder, write_at, write_un
 from fedprivacy._support.failpoints import reach
 from fedprivacy.guard.errors import LogBusyError, LogDamagedError, LogWriteError
 from fedprivacy.guard.frames import (
+    ENTRIES_AT,
     FRAMING,
     MOST_PAYLOAD,
-    NO_RECORD,
-    RECORDS_AT,
+    NO_ENTRY,
     SLOT_AT,
     Believed,
     Frame,
@@ -73,29 +73,29 @@ class EntryLog:
         self.file = file
         self._patience = patience
         self._frames: list[Frame] = []
-        self._end = RECORDS_AT
+        self._end = ENTRIES_AT
 
     @property
-    def records(self) -> list[bytes]:
-        """Every record up to the last transaction, in order."""
+    def entries(self) -> list[bytes]:
+        """Every entry up to the last transaction, in order."""
         return [frame.payload for frame in self._frames]
 
     def damaged(self, index: int, wrong: str) -> LogDamagedError:
-        """The error for a record, counted from 0, that is whole and makes no sense."""
-        offset = RECORDS_AT + sum(FRAMING + len(frame.payload) for frame in self._frames[:index])
+        """The error for an entry, counted from 0, that is whole and makes no sense."""
+        offset = ENTRIES_AT + sum(FRAMING + len(frame.payload) for frame in self._frames[:index])
         return LogDamagedError(self.file, offset, wrong)
 
     @contextmanager
     def transaction(self) -> Iterator[Callable[[bytes], None]]:
-        """Lock the file, finish what a crash interrupted, read all records, and yield what appends one.
+        """Lock the file, finish what a crash interrupted, read all entries, and yield what appends one.
 
-        `append(payload)` returns when the record is on the disk. It raises ValueError if the payload is longer than
-        `MOST_PAYLOAD` bytes, and `LogWriteError` if the disk refuses; then the record does not count, unless the error
+        `append(payload)` returns when the entry is on the disk. It raises ValueError if the payload is longer than
+        `MOST_PAYLOAD` bytes, and `LogWriteError` if the disk refuses; then the entry does not count, unless the error
         says otherwise.
 
         Raises:
             LogBusyError: another process kept the lock for longer than `patience`.
-            LogDamagedError: the file may have lost records.
+            LogDamagedError: the file may have lost entries.
             LogWriteError: the file cannot be opened, locked, read or repaired.
         """
         with self._opened() as fd:
@@ -142,16 +142,14 @@ class EntryLog:
         found = believed(self.file, _all_bytes(fd))
         if found.frames[: len(self._frames)] != self._frames:
             raise LogDamagedError(
-                self.file, found.end, f"it no longer holds the {len(self._frames)} records that it held a while ago"
+                self.file, found.end, f"it no longer holds the {len(self._frames)} entries that it held a while ago"
             )
         self._end = _repaired(fd, found)
         self._frames = found.frames
 
     def _append(self, fd: int, payload: bytes) -> None:
         if len(payload) > MOST_PAYLOAD:
-            raise ValueError(
-                f"the record has {len(payload)} bytes; a record of {self.file} has at most {MOST_PAYLOAD}."
-            )
+            raise ValueError(f"the entry has {len(payload)} bytes; an entry of {self.file} has at most {MOST_PAYLOAD}.")
         frame = Frame(len(self._frames) + 1, payload)
         try:
             reach("guard.before-slot")
@@ -166,9 +164,9 @@ class EntryLog:
         self._end += FRAMING + len(payload)
 
     def _undo(self, fd: int) -> bool:
-        """Whether the file is again as it was before a record that could not be appended.
+        """Whether the file is again as it was before an entry that could not be appended.
 
-        The tail goes first: as long as the slot holds the new record, a crash in between makes it count.
+        The tail goes first: as long as the slot holds the new entry, a crash in between makes it count.
         """
         try:
             os.ftruncate(fd, self._end)
@@ -180,7 +178,7 @@ class EntryLog:
 
 
 def _last(frames: list[Frame]) -> Frame:
-    return frames[-1] if frames else NO_RECORD
+    return frames[-1] if frames else NO_ENTRY
 
 
 def _link(unnamed: Path, file: Path) -> None:
@@ -203,7 +201,7 @@ def _repaired(fd: int, found: Believed) -> int:
     """Finish what a crash interrupted. Each step can be interrupted in turn, and be done again.
 
     Returns:
-        The offset behind the last record.
+        The offset behind the last entry.
     """
     last = _last(found.frames)
     match found.repair:

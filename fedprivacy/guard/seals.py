@@ -52,7 +52,7 @@ def name_of(log: str) -> str:
     """The file name of an update.
 
     Args:
-        log: hash of the log's records up to the charge, in hexadecimal: a server chooses no part of a name.
+        log: hash of the log's entries up to the charge, in hexadecimal: a server chooses no part of a name.
     """
     return log + _SUFFIX
 

@@ -1,4 +1,4 @@
-"""The durable record of charges."""
+"""The server's durable book of charges."""
 
 from typing import TYPE_CHECKING
 
@@ -6,13 +6,13 @@ from fedprivacy._support.lazy import when_asked
 
 if TYPE_CHECKING:
     from fedprivacy.ledger.allowances import Allowance
-    from fedprivacy.ledger.charging import NOTHING_SPENT, Account
+    from fedprivacy.ledger.charges import NOTHING_SPENT, Account
     from fedprivacy.ledger.database import database_file, default_url
     from fedprivacy.ledger.errors import LedgerError
     from fedprivacy.ledger.schema import ChargeState
     from fedprivacy.ledger.store import Ledger
 else:  # the command line imports this package, and most commands need no database
-    __getattr__ = when_asked(__name__, "errors", "schema", "database", "allowances", "charging", "store")
+    __getattr__ = when_asked(__name__, "errors", "schema", "database", "allowances", "charges", "store")
 
 __all__ = [
     "NOTHING_SPENT",

@@ -1,4 +1,4 @@
-"""A ledger as a file: its journal and its checkpoints, one JSON line each, between a first and a last line.
+"""A ledger as a file: its journal and its signed heads, one JSON line each, between a first and a last line.
 
 The text of an entry stands in its line as it stands in the journal, so that the chain of hashes is the same. A line
 that is not exactly what this module writes is damage; the last line holds a hash of all lines before it.
@@ -13,9 +13,9 @@ from typing import IO, Any, NamedTuple
 
 from sqlalchemy import Connection, select
 
-from fedprivacy.ledger.book import BrokenJournalError
-from fedprivacy.ledger.checkpoints import Checkpoint, parsed_checkpoint, read_checkpoints
+from fedprivacy.ledger.heads import SignedHead, parsed_head, read_heads
 from fedprivacy.ledger.journal import canonical
+from fedprivacy.ledger.replay import BrokenJournalError
 from fedprivacy.ledger.schema import journal
 
 _FIRST = canonical({"format": "fedprivacy-ledger", "version": 1})
@@ -43,7 +43,7 @@ def read_entries(connection: Connection) -> Iterator[Entry]:
 
 
 def write_export(connection: Connection, out: IO[str]) -> int:
-    """Write a ledger's journal and checkpoints.
+    """Write a ledger's journal and signed heads.
 
     Returns:
         How many entries.
@@ -61,19 +61,19 @@ def _lines(connection: Connection) -> Iterator[str]:
     yield _FIRST
     for entry in read_entries(connection):
         yield _entry_line(entry)
-    for checkpoint in read_checkpoints(connection):
-        yield _checkpoint_line(checkpoint)
+    for head in read_heads(connection):
+        yield _head_line(head)
 
 
 def _entry_line(entry: Entry) -> str:
     return f'{{"entry":{entry.text},"hash":"{entry.hash}","number":{entry.number}}}'
 
 
-def _checkpoint_line(checkpoint: Checkpoint) -> str:
-    return canonical({"checkpoint": checkpoint._asdict()})
+def _head_line(head: SignedHead) -> str:
+    return canonical({"checkpoint": head._asdict()})
 
 
-def read_export(lines: Iterable[bytes]) -> Iterator[Entry | Checkpoint]:
+def read_export(lines: Iterable[bytes]) -> Iterator[Entry | SignedHead]:
     """Read an export back, strictly.
 
     Raises:
@@ -96,18 +96,18 @@ def read_export(lines: Iterable[bytes]) -> Iterator[Entry | Checkpoint]:
     raise BrokenJournalError(f"the end is missing: there is no last line after {count} entries")
 
 
-def _parsed(raw: bytes, line: int, entries: int) -> Entry | Checkpoint | None:
+def _parsed(raw: bytes, line: int, entries: int) -> Entry | SignedHead | None:
     """What a line holds; None: it is the last."""
     where = f"line {line}, after entry {entries},"
-    part: Entry | Checkpoint
+    part: Entry | SignedHead
     try:
         text = raw.decode("ascii")
         fields: dict[str, Any] = json.loads(text)
         if "sha256" in fields:
             return None
         if "checkpoint" in fields:
-            checkpoint = parsed_checkpoint(fields["checkpoint"])
-            part, written = checkpoint, _checkpoint_line(checkpoint)
+            head = parsed_head(fields["checkpoint"])
+            part, written = head, _head_line(head)
         else:
             kept = canonical(fields["entry"])
             where = f"entry {entries + 1} (line {line})"

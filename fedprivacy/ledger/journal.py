@@ -1,8 +1,8 @@
 """The journal: entries that are appended, each chained to the one before, and never changed.
 
 Integrity: entry n's hash covers its text and the hash of entry n - 1 (Haber, Stornetta 1991; SHA-256). Whoever changes,
-drops, inserts or reorders an entry has to change every hash after it, and so contradicts every checkpoint that was
-signed since (`fedprivacy.ledger.checkpoints`).
+drops, inserts or reorders an entry has to change every hash after it, and so contradicts every head that was
+signed since (`fedprivacy.ledger.heads`).
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ def append(connection: Connection, kind: str, **facts: Any) -> int:
 
     Args:
         connection: in a transaction.
-        kind: what the entry records, see `fedprivacy.ledger.book`.
+        kind: what the entry records, see `fedprivacy.ledger.replay`.
         facts: JSON values.
 
     Returns:

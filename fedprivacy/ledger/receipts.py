@@ -6,19 +6,19 @@ import json
 from typing import Any
 
 from fedprivacy._support.signing import RECEIPT, signed_by_client
-from fedprivacy.ledger.book import Book, BrokenJournalError, ChargeKey, Evidence
+from fedprivacy.ledger.replay import BrokenJournalError, ChargeKey, Evidence, Replay
 from fedprivacy.tasks.identity import key_hash
 
 _CHARGED = ("steps", "sampling_rate", "noise_multiplier", "relation")
 
 
-def check_receipts(number: int, entry: dict[str, Any], book: Book) -> None:
+def check_receipts(number: int, entry: dict[str, Any], replay: Replay) -> None:
     """Check the receipts of a settlement that was just entered.
 
     Args:
         number: of the entry.
         entry: of any kind.
-        book: after it.
+        replay: after it.
 
     Raises:
         BrokenJournalError: one is not signed with its client's key, or says something else than what was charged.
@@ -29,14 +29,14 @@ def check_receipts(number: int, entry: dict[str, Any], book: Book) -> None:
         if evidence:
             key = ChargeKey(dataset_id, entry["run_id"], entry["round"], entry["attempt"])
             try:
-                _check(Evidence(*evidence), key, book)
+                _check(Evidence(*evidence), key, replay)
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
                 raise BrokenJournalError(f"entry {number}: the receipt for {dataset_id} {problem}") from problem
 
 
-def _check(evidence: Evidence, key: ChargeKey, book: Book) -> None:
-    said, charge, public_key = json.loads(evidence.receipt), book.charges[key], evidence.public_key.encode()
-    if book.keys.get(said["client_id"]) != key_hash(public_key):
+def _check(evidence: Evidence, key: ChargeKey, replay: Replay) -> None:
+    said, charge, public_key = json.loads(evidence.receipt), replay.charges[key], evidence.public_key.encode()
+    if replay.keys.get(said["client_id"]) != key_hash(public_key):
         raise ValueError("comes with another key than its client has")
     if not signed_by_client(public_key, RECEIPT, evidence.receipt.encode(), evidence.signature):
         raise ValueError("is not signed by its client")

@@ -60,7 +60,7 @@ journal = Table(
     Column("hash", String(64), nullable=False, comment="SHA-256 of the hash before and the entry, hexadecimal"),
 )
 
-checkpoints = Table(
+heads = Table(
     "checkpoints",
     metadata,
     Column("number", Integer, ForeignKey("journal.number"), primary_key=True, comment="the last entry that it covers"),

@@ -1,4 +1,4 @@
-"""The ledger: the durable record of what every dataset was charged, over all runs."""
+"""The ledger: the durable book of what every dataset was charged, over all runs."""
 
 from __future__ import annotations
 
@@ -10,8 +10,7 @@ from sqlalchemy import Connection, func, insert, select, update
 from fedprivacy._support.failpoints import reach
 from fedprivacy.ledger import journal
 from fedprivacy.ledger.allowances import Allowance, allowances_of, budget_row, contradiction, in_utc, terms
-from fedprivacy.ledger.book import Evidence
-from fedprivacy.ledger.charging import (
+from fedprivacy.ledger.charges import (
     MOST_STEPS,
     Account,
     Allowed,
@@ -26,6 +25,7 @@ from fedprivacy.ledger.charging import (
 )
 from fedprivacy.ledger.database import PATIENCE, Database, database_file
 from fedprivacy.ledger.errors import AccountError, LedgerError
+from fedprivacy.ledger.replay import Evidence
 from fedprivacy.ledger.schema import ChargeState, budgets, charges, keys, runs
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Claims, PoissonSampledGaussian

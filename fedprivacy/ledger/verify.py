@@ -1,9 +1,9 @@
 """Proves that a ledger, or an export of one, is what was written: nothing changed, left out, added or reordered.
 
 Five things are checked. The chain: every entry has its number and its hash. The journal: every entry may stand where it
-stands. The receipts: each is signed with its client's key, and says what was charged. The checkpoints: each is signed,
-and says of its entry what the chain says. The tables: they hold exactly what the journal adds up to, and so do the
-balances that grants are decided on.
+stands. The receipts: each is signed with its client's key, and says what was charged. The signed heads: each bears its
+signature, and says of its entry what the chain says. The tables: they hold exactly what the journal adds up to, and so
+do the balances that grants are decided on.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from typing import Any
 from sqlalchemy import Connection, Enum, String, Table, select, type_coerce
 
 from fedprivacy.ledger.allowances import in_utc
-from fedprivacy.ledger.book import Book, BrokenJournalError, Charge, ChargeKey, Mechanism, Terms
-from fedprivacy.ledger.checkpoints import Checkpoint, parsed_checkpoint, read_checkpoints
 from fedprivacy.ledger.export import Entry, read_entries, read_export
+from fedprivacy.ledger.heads import SignedHead, parsed_head, read_heads
 from fedprivacy.ledger.journal import Head, chained
 from fedprivacy.ledger.receipts import check_receipts
+from fedprivacy.ledger.replay import BrokenJournalError, Charge, ChargeKey, Mechanism, Replay, Terms
 from fedprivacy.ledger.schema import balances, budgets, charges, keys, runs
 from fedprivacy.ledger.store import Ledger
 
@@ -36,81 +36,81 @@ class Verified:
 
     Attributes:
         head: where its journal ends.
-        book: what the journal adds up to.
-        checkpoints: the genuine ones, in order.
+        replay: what the journal adds up to.
+        heads: the genuine signed ones, in order.
     """
 
     head: Head
-    book: Book = field(repr=False)
-    checkpoints: tuple[Checkpoint, ...]
+    replay: Replay = field(repr=False)
+    heads: tuple[SignedHead, ...]
 
     @property
     def signed(self) -> int:
-        """How many entries the newest checkpoint covers."""
-        return max((checkpoint.number for checkpoint in self.checkpoints), default=0)
+        """How many entries the newest signed head covers."""
+        return max((head.number for head in self.heads), default=0)
 
 
-def verify_ledger(ledger: Ledger, *, signers: Collection[str] = (), witnesses: Iterable[Checkpoint] = ()) -> Verified:
+def verify_ledger(ledger: Ledger, *, signers: Collection[str] = (), witnesses: Iterable[SignedHead] = ()) -> Verified:
     """Verify a ledger in its database.
 
     Args:
         ledger: the ledger.
-        signers: public keys, in hexadecimal, of those who may sign checkpoints; one of them must have. None: anybody.
-        witnesses: checkpoints that were kept elsewhere.
+        signers: public keys, in hexadecimal, of those who may sign heads; one of them must have. None: anybody.
+        witnesses: signed heads that were kept elsewhere.
 
     Raises:
-        BrokenJournalError: names the first entry, checkpoint or row that is not as it was written.
+        BrokenJournalError: names the first entry, signed head or row that is not as it was written.
     """
     with ledger.database.reading() as connection:
-        parts: Iterator[Entry | Checkpoint] = chain(read_entries(connection), read_checkpoints(connection))
+        parts: Iterator[Entry | SignedHead] = chain(read_entries(connection), read_heads(connection))
         verified = _verify(parts, signers, witnesses)
-        _compare_tables(connection, verified.book)
+        _compare_tables(connection, verified.replay)
     return verified
 
 
-def verify_export(file: Path, *, signers: Collection[str] = (), witnesses: Iterable[Checkpoint] = ()) -> Verified:
+def verify_export(file: Path, *, signers: Collection[str] = (), witnesses: Iterable[SignedHead] = ()) -> Verified:
     """Verify an exported ledger; see `verify_ledger`.
 
     Raises:
-        BrokenJournalError: names the first entry, checkpoint or line that is not as it was written.
+        BrokenJournalError: names the first entry, signed head or line that is not as it was written.
         OSError: the file cannot be read.
     """
     with file.open("rb") as lines:
         return _verify(read_export(lines), signers, witnesses)
 
 
-def read_witness(file: Path) -> Checkpoint:
-    """A checkpoint that was kept in a file of its own, as JSON.
+def read_witness(file: Path) -> SignedHead:
+    """A signed head that was kept in a file of its own, as JSON.
 
     Raises:
         BrokenJournalError: the file holds none.
         OSError: the file cannot be read.
     """
     try:
-        return parsed_checkpoint(json.loads(file.read_text()))
+        return parsed_head(json.loads(file.read_text()))
     except (ValueError, TypeError, RecursionError) as problem:
-        raise BrokenJournalError(f"'{file}' holds no checkpoint") from problem
+        raise BrokenJournalError(f"'{file}' holds no signed head") from problem
 
 
-def _verify(parts: Iterable[Entry | Checkpoint], signers: Collection[str], witnesses: Iterable[Checkpoint]) -> Verified:
-    book, head = Book(), Head()
+def _verify(parts: Iterable[Entry | SignedHead], signers: Collection[str], witnesses: Iterable[SignedHead]) -> Verified:
+    replay, head = Replay(), Head()
     hashes: dict[int, str] = {}
-    found: list[Checkpoint] = []
+    found: list[SignedHead] = []
     with _no_garbage_collection():
         for part in parts:
-            if isinstance(part, Checkpoint):
+            if isinstance(part, SignedHead):
                 _check(part, hashes, signers)
                 found.append(part)
             else:
                 head = _follow(head, part)
                 hashes[head.number] = head.hash
                 entry = _read(part)
-                book.enter(part.number, entry)
-                check_receipts(part.number, entry, book)
+                replay.enter(part.number, entry)
+                check_receipts(part.number, entry, replay)
     _demand(signers, found)
     for witness in witnesses:
         _check(witness, hashes, signers)
-    return Verified(head, book, tuple(sorted(found)))
+    return Verified(head, replay, tuple(sorted(found)))
 
 
 @contextmanager
@@ -144,37 +144,33 @@ def _read(entry: Entry) -> dict[str, Any]:
     return fields
 
 
-def _check(checkpoint: Checkpoint, hashes: Mapping[int, str], signers: Collection[str]) -> None:
-    which = f"the checkpoint of entry {checkpoint.number}"
-    if not checkpoint.genuine:
-        raise BrokenJournalError(f"{which} does not bear the signature of key {checkpoint.public_key}")
-    if signers and checkpoint.public_key not in signers:
-        raise BrokenJournalError(f"{which} was signed by key {checkpoint.public_key}, which is none of those named")
-    if checkpoint.number not in hashes:
-        raise BrokenJournalError(
-            f"entry {checkpoint.number} is missing, and a checkpoint covers it: the end was cut off"
-        )
-    if hashes[checkpoint.number] != checkpoint.hash:
-        raise BrokenJournalError(
-            f"entry {checkpoint.number} or one before it was rewritten: a signed checkpoint says another hash"
-        )
+def _check(head: SignedHead, hashes: Mapping[int, str], signers: Collection[str]) -> None:
+    which = f"the signed head of entry {head.number}"
+    if not head.genuine:
+        raise BrokenJournalError(f"{which} does not bear the signature of key {head.public_key}")
+    if signers and head.public_key not in signers:
+        raise BrokenJournalError(f"{which} was signed by key {head.public_key}, which is none of those named")
+    if head.number not in hashes:
+        raise BrokenJournalError(f"entry {head.number} is missing, and a signed head covers it: the end was cut off")
+    if hashes[head.number] != head.hash:
+        raise BrokenJournalError(f"entry {head.number} or one before it was rewritten: a signed head says another hash")
 
 
-def _demand(signers: Collection[str], found: Iterable[Checkpoint]) -> None:
+def _demand(signers: Collection[str], found: Iterable[SignedHead]) -> None:
     """Whoever names a signer relies on a signature: without one, all of it could have been written anew."""
-    if signers and not {checkpoint.public_key for checkpoint in found} & set(signers):
-        raise BrokenJournalError(f"no checkpoint bears the signature of {', '.join(signers)}")
+    if signers and not {head.public_key for head in found} & set(signers):
+        raise BrokenJournalError(f"no signed head bears the signature of {', '.join(signers)}")
 
 
-def _compare_tables(connection: Connection, book: Book) -> None:
+def _compare_tables(connection: Connection, replay: Replay) -> None:
     """Whether the tables hold what the journal adds up to."""
-    _compare("run", _rows(connection, runs, 1), book.runs)
-    _compare("key", ((client, key) for client, (key,) in _rows(connection, keys, 1)), book.keys)
-    _compare("budget", ((dataset, _terms(*row)) for dataset, row in _rows(connection, budgets, 1)), book.budgets)
+    _compare("run", _rows(connection, runs, 1), replay.runs)
+    _compare("key", ((client, key) for client, (key,) in _rows(connection, keys, 1)), replay.keys)
+    _compare("budget", ((dataset, _terms(*row)) for dataset, row in _rows(connection, budgets, 1)), replay.budgets)
     names = (*ChargeKey._fields, *Charge._fields)
-    _compare("charge", _rows(connection, charges, len(ChargeKey._fields), names), book.charges)
+    _compare("charge", _rows(connection, charges, len(ChargeKey._fields), names), replay.charges)
     held = ((key, value) for key, value in _rows(connection, balances, len(Mechanism._fields)) if any(value))
-    _compare("balance", held, book.balances())
+    _compare("balance", held, replay.balances())
 
 
 def _rows(

@@ -16,7 +16,7 @@ import numpy as np
 from fedprivacy.accounting import FILTERS, Filter
 from fedprivacy.accounting.population import PopulationAccountant
 from fedprivacy.ledger import NOTHING_SPENT, Account, Allowance, ChargeState, Ledger
-from fedprivacy.ledger.book import Evidence
+from fedprivacy.ledger.replay import Evidence
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Claims, History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.spent import ClientSpent

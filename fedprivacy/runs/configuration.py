@@ -104,7 +104,7 @@ class RunConfig:
         "",
     )
     signing_key: str = _setting(
-        "Ed25519 key, in PEM, that signs grants and the ledger's checkpoints; made where there is none. Left open: a "
+        "Ed25519 key, in PEM, that signs grants and the ledger's heads; made where there is none. Left open: a "
         "deployment's is ~/.fedprivacy/signing.key.",
         "",
     )

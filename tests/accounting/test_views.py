@@ -22,7 +22,7 @@ from fedprivacy.accounting.views import (
     federation_epsilon,
     reading,
 )
-from fedprivacy.ledger.charging import SERVER_VIEW
+from fedprivacy.ledger.charges import SERVER_VIEW
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import FixedSizeSampledGaussian, NeighbouringRelation, PoissonSampledGaussian
 

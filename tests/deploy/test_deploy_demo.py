@@ -75,7 +75,7 @@ def test_every_client_spends_within_its_budget_on_both_sides(demo):
 def test_the_ledger_verifies_and_a_witness_of_it_lies_beside_the_results(demo):
     witness = read_witness(demo.out / WITNESS)
     verified = verify_ledger(Ledger(demo.ledger), signers=[witness.public_key], witnesses=[witness])
-    assert {charge.state for charge in verified.book.charges.values()} == {ChargeState.COMMITTED}
+    assert {charge.state for charge in verified.replay.charges.values()} == {ChargeState.COMMITTED}
 
 
 def test_no_process_and_no_open_port_is_left(demo):

@@ -44,8 +44,8 @@ def test_a_database_that_crashes_between_two_rounds_loses_nothing_and_the_run_go
     strategy(plan, crash).start(grid)
     assert [len(record.participants) for record in records[1:]] == [3, 3, 3]
     assert all(grid.guard(plan, name).history() == {plan.event(): 6} for name in grid.names.values())
-    book = verify_ledger(Ledger(postgres_url)).book
-    assert [charge.state for charge in book.charges.values()] == [ChargeState.COMMITTED] * 9
+    replay = verify_ledger(Ledger(postgres_url)).replay
+    assert [charge.state for charge in replay.charges.values()] == [ChargeState.COMMITTED] * 9
 
 
 def test_a_ledger_that_another_program_locks_for_a_while_holds_the_run_up_and_no_more(ledger_url, tmp_path):

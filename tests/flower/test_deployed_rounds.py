@@ -21,9 +21,9 @@ from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.flower.wire.messages import GRANT, RECEIPT, Receipt
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError, verify
-from fedprivacy.ledger.book import BrokenJournalError
 from fedprivacy.ledger.export import Entry, read_entries
 from fedprivacy.ledger.journal import FIRST_HASH, canonical, chained
+from fedprivacy.ledger.replay import BrokenJournalError
 from fedprivacy.ledger.verify import read_witness, verify_ledger
 from fedprivacy.training.dpsgd import DPSGD
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
@@ -114,7 +114,7 @@ def test_the_ledger_is_signed_after_every_round_and_its_witness_lies_in_the_run_
     witness = read_witness(tmp_path / WITNESS)
     verified = verify_ledger(Ledger(plan.config.ledger), signers=[witness.public_key], witnesses=[witness])
     assert verified.signed == verified.head.number == witness.number
-    assert len({checkpoint.number for checkpoint in verified.checkpoints}) == 4
+    assert len({head.number for head in verified.heads}) == 4
 
 
 def resigned(reply, grid, name, **changes):

@@ -86,7 +86,7 @@ def test_a_configuration_that_lacks_or_misspells_something_is_refused_in_both_co
         {"forged": {"version": 3}},
         {"signer": STRANGER},
         {"purpose": signing.GRANT},
-        {"purpose": signing.CHECKPOINT},
+        {"purpose": signing.LEDGER_HEAD},
         {"run_id": "2"},
         {"client_key": "ab" * 32},
         {"client_key": ""},

@@ -32,7 +32,7 @@ from fedprivacy.guard import (
 )
 from fedprivacy.guard import entries as entries_module
 from fedprivacy.guard.entries import encoded
-from fedprivacy.guard.frames import MOST_PAYLOAD, RECORDS_AT, SLOT_AT
+from fedprivacy.guard.frames import ENTRIES_AT, MOST_PAYLOAD, SLOT_AT
 from fedprivacy.guard.log import EntryLog
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
@@ -61,7 +61,7 @@ def key(round=1, attempt=0, run_id="run"):
 def payloads(file):
     log = EntryLog(file)
     with log.transaction():
-        return log.records
+        return log.entries
 
 
 def kinds(file):
@@ -219,7 +219,7 @@ def test_a_grant_that_cannot_be_written_down_is_refused_before_anything_is_writt
     assert payloads(file) == []
 
 
-def test_the_largest_grant_fits_a_record_whatever_its_words(file):
+def test_the_largest_grant_fits_an_entry_whatever_its_words(file):
     largest, widest = 2**63 - 1, PoissonSampledGaussian(0.12345678901234567, 1.2345678901234567e-300)
     guard = Guard(file, PrivacyBudget(math.inf, 1.2345678901234567e-300), "fixed-mechanism")
     name = ChargeKey("\U0001f512" * 128, largest, largest)
@@ -323,9 +323,9 @@ def test_a_sealed_update_is_there_again_after_a_crash_for_free(file, guard):
     assert again.sealed(key(1)) == b"update"
     assert again.sealed(key(2)) is None
     assert again.history() == {EVENT: 2}
-    record = json.loads(payloads(file)[1])
-    assert record["sha256"] == sha256(b"update").hexdigest()
-    assert updates(file) == [record["name"]]
+    entry = json.loads(payloads(file)[1])
+    assert entry["sha256"] == sha256(b"update").hexdigest()
+    assert updates(file) == [entry["name"]]
 
 
 def test_an_empty_update_can_be_sealed(guard):
@@ -405,17 +405,17 @@ def test_a_log_that_was_deleted_is_not_begun_anew_beside_its_sealed_updates(file
 
 
 @pytest.mark.parametrize("payload", [b"{}", b"no JSON", b"[]", b'{"kind":"refund","run_id":"r","round":1,"attempt":0}'])
-def test_a_whole_record_that_makes_no_sense_is_damage_each_time_that_it_is_read(file, guard, payload):
+def test_a_whole_entry_that_makes_no_sense_is_damage_each_time_that_it_is_read(file, guard, payload):
     guard.charge(key(1), EVENT, 2)
     with EntryLog(file).transaction() as append:
         append(payload)
     at = file.stat().st_size - len(payload) - 16
     for reader in (guard, guard, Guard(file, BUDGET)):
-        with pytest.raises(LogDamagedError, match=f"byte {at}: this is no record of version 1"):
+        with pytest.raises(LogDamagedError, match=f"byte {at}: this is no entry of version 1"):
             reader.charge(key(2), EVENT, 1)
 
 
-def test_records_are_compact_sorted_json(file, guard):
+def test_entries_are_compact_sorted_json(file, guard):
     guard.charge(key(1), EVENT, 2, run_key="aa")
     (payload,) = payloads(file)
     fields = json.loads(payload)
@@ -561,10 +561,10 @@ class GuardMachine(RuleBasedStateMachine):
         assert raised == (key not in self.charged or before != update)
 
     @rule(share=st.floats(0, 1))
-    def tear_the_last_record(self, share):
+    def tear_the_last_entry(self, share):
         data = self.file.read_bytes()
         length = int.from_bytes(data[SLOT_AT + 8 : SLOT_AT + 12], "big") + 16
-        if len(data) > RECORDS_AT:
+        if len(data) > ENTRIES_AT:
             self.file.write_bytes(data[: len(data) - round(share * length)])
 
     @rule(at=st.integers(SLOT_AT, SLOT_AT + 300), bit=st.integers(0, 7))

@@ -1,4 +1,4 @@
-"""The log gives back every acknowledged record, or raises; whatever happens to one place of the file."""
+"""The log gives back every acknowledged entry, or raises; whatever happens to one place of the file."""
 
 import errno
 import fcntl
@@ -17,9 +17,9 @@ from fedprivacy.guard import log as log_module
 from fedprivacy.guard.errors import LogBusyError, LogDamagedError, LogWriteError
 from fedprivacy.guard.frames import (
     BLOCK,
+    ENTRIES_AT,
     FRAMING,
     MOST_PAYLOAD,
-    RECORDS_AT,
     SLOT_AT,
     Frame,
     empty_log,
@@ -29,7 +29,7 @@ from fedprivacy.guard.frames import (
 from fedprivacy.guard.log import EntryLog, create
 from tests.guard.processes import KILLED, at_once, in_child
 
-RECORDS = [b"one", b"", b"three, which is longer than the others", b"four"]
+ENTRIES = [b"one", b"", b"three, which is longer than the others", b"four"]
 
 
 @pytest.fixture
@@ -39,9 +39,9 @@ def file(tmp_path):
 
 @pytest.fixture
 def whole(file):
-    """The bytes of a log of four records."""
+    """The bytes of a log of four entries."""
     create(file)
-    append(file, *RECORDS)
+    append(file, *ENTRIES)
     return file.read_bytes()
 
 
@@ -54,19 +54,19 @@ def append(file, *payloads):
 def read(file):
     log = EntryLog(file)
     with log.transaction():
-        return log.records
+        return log.entries
 
 
 def outcome(file, data):
-    """What a log of these bytes says: its records, or 'damaged'."""
+    """What a log of these bytes says: its entries, or 'damaged'."""
     file.write_bytes(data)
     try:
-        records = read(file)
+        entries = read(file)
     except LogDamagedError:
         assert file.read_bytes() == data, "a damaged file must be left as evidence"
         return "damaged"
-    assert read(file) == records, "what was repaired must stay repaired"
-    return records
+    assert read(file) == entries, "what was repaired must stay repaired"
+    return entries
 
 
 def log_bytes(payloads, slot=None):
@@ -75,9 +75,9 @@ def log_bytes(payloads, slot=None):
     return empty_log()[:SLOT_AT] + block + b"".join(encoded(frame) for frame in frames)
 
 
-def test_records_come_back_in_order_in_this_process_and_in_the_next(file, whole):
-    assert read(file) == RECORDS
-    assert whole == log_bytes(RECORDS)
+def test_entries_come_back_in_order_in_this_process_and_in_the_next(file, whole):
+    assert read(file) == ENTRIES
+    assert whole == log_bytes(ENTRIES)
 
 
 def test_a_new_log_is_empty_and_its_owner_s_alone(file):
@@ -110,48 +110,46 @@ def test_no_byte_can_change_without_being_mended_or_noticed(file, whole, changed
     seen = set()
     for offset, byte in enumerate(whole):
         told = outcome(file, whole[:offset] + bytes([changed(offset, byte)]) + whole[offset + 1 :])
-        assert told in (RECORDS, "damaged"), offset
+        assert told in (ENTRIES, "damaged"), offset
         seen.add(str(told))
-        if offset >= len(whole) - FRAMING - len(RECORDS[-1]) or SLOT_AT <= offset < RECORDS_AT:
-            assert told == RECORDS, offset  # the last record stands twice
-        elif offset >= RECORDS_AT:
+        if offset >= len(whole) - FRAMING - len(ENTRIES[-1]) or SLOT_AT <= offset < ENTRIES_AT:
+            assert told == ENTRIES, offset  # the last entry stands twice
+        elif offset >= ENTRIES_AT:
             assert told == "damaged", offset
     assert len(seen) == 2
 
 
 def test_no_cut_at_any_length_goes_unnoticed(file, whole):
-    last = FRAMING + len(RECORDS[-1])
+    last = FRAMING + len(ENTRIES[-1])
     for length in range(len(whole)):
-        expected = RECORDS if length >= len(whole) - last else "damaged"
+        expected = ENTRIES if length >= len(whole) - last else "damaged"
         assert outcome(file, whole[:length]) == expected, length
 
 
-def test_a_log_of_one_record_survives_the_loss_of_all_that_follows_its_slot(file):
+def test_a_log_of_one_entry_survives_the_loss_of_all_that_follows_its_slot(file):
     data = log_bytes([b"only"])
-    for length in range(RECORDS_AT, len(data)):
+    for length in range(ENTRIES_AT, len(data)):
         assert outcome(file, data[:length]) == [b"only"]
 
 
 @pytest.mark.parametrize("size", [64, 512, BLOCK])
 def test_a_sector_that_decays_is_mended_or_noticed(file, size):
-    records = [bytes([65 + number]) * 700 for number in range(9)]
-    data = log_bytes(records)
+    entries = [bytes([65 + number]) * 700 for number in range(9)]
+    data = log_bytes(entries)
     for start, filling in itertools.product(range(0, len(data), size), (b"\0", b"\xff")):
         told = outcome(file, data[:start] + filling * len(data[start : start + size]) + data[start + size :])
-        assert told in (records, "damaged"), start
+        assert told in (entries, "damaged"), start
 
 
-def test_a_record_that_is_lost_from_the_middle_or_stands_twice_is_noticed(file, whole):
-    starts = [
-        RECORDS_AT + n for n in itertools.accumulate((FRAMING + len(record) for record in RECORDS[:-1]), initial=0)
-    ]
+def test_an_entry_that_is_lost_from_the_middle_or_stands_twice_is_noticed(file, whole):
+    starts = [ENTRIES_AT + n for n in itertools.accumulate((FRAMING + len(entry) for entry in ENTRIES[:-1]), initial=0)]
     for start, end in itertools.pairwise([*starts, len(whole)]):
         without = outcome(file, whole[:start] + whole[end:])
-        assert without == (RECORDS if end == len(whole) else "damaged")
+        assert without == (ENTRIES if end == len(whole) else "damaged")
         assert outcome(file, whole[:end] + whole[start:]) == "damaged"
 
 
-def test_a_crash_while_the_slot_is_written_costs_at_most_the_record_that_nobody_was_told_of(file):
+def test_a_crash_while_the_slot_is_written_costs_at_most_the_entry_that_nobody_was_told_of(file):
     before, new = log_bytes([b"one", b"two"]), slot_block(Frame(3, b"three"))
     for torn in [*range(FRAMING + 10), BLOCK]:
         told = outcome(file, before[:SLOT_AT] + new[:torn] + before[SLOT_AT + torn :])
@@ -160,27 +158,27 @@ def test_a_crash_while_the_slot_is_written_costs_at_most_the_record_that_nobody_
 
 
 @pytest.mark.parametrize("zeros", [0, 1, 5000])
-def test_a_torn_record_whose_slot_is_whole_counts(file, zeros):
+def test_a_torn_entry_whose_slot_is_whole_counts(file, zeros):
     before, frame = log_bytes([b"one", b"two"], slot=Frame(3, b"three")), encoded(Frame(3, b"three"))
     for torn in range(len(frame)):
         assert outcome(file, before + frame[:torn] + b"\0" * zeros) == [b"one", b"two", b"three"], torn
 
 
-def test_the_slot_is_renewed_so_that_the_last_record_stands_twice_again(file, whole):
-    file.write_bytes(whole[:SLOT_AT] + b"\xff" * BLOCK + whole[RECORDS_AT:])
-    assert read(file) == RECORDS
+def test_the_slot_is_renewed_so_that_the_last_entry_stands_twice_again(file, whole):
+    file.write_bytes(whole[:SLOT_AT] + b"\xff" * BLOCK + whole[ENTRIES_AT:])
+    assert read(file) == ENTRIES
     assert file.read_bytes() == whole
 
 
-def test_a_torn_record_whose_slot_is_torn_too_is_damage(file, whole):
+def test_a_torn_entry_whose_slot_is_torn_too_is_damage(file, whole):
     torn = whole[: SLOT_AT + 3] + b"\xff" + whole[SLOT_AT + 4 :]
     for tail in (b"\0", b"x", whole[-5:]):
         assert outcome(file, torn + tail) == "damaged"
 
 
-def test_bytes_of_unknown_origin_behind_the_last_record_are_damage_and_zeros_are_cut(file, whole):
+def test_bytes_of_unknown_origin_behind_the_last_entry_are_damage_and_zeros_are_cut(file, whole):
     assert outcome(file, whole + b"x") == "damaged"
-    assert outcome(file, whole + b"\0" * 5000) == RECORDS
+    assert outcome(file, whole + b"\0" * 5000) == ENTRIES
     assert file.read_bytes() == whole
 
 
@@ -190,7 +188,7 @@ def test_a_slot_that_skips_or_repeats_a_number_is_damage(file):
     assert outcome(file, log_bytes([b"one", b"two"], slot=Frame(2, b"another two"))) == "damaged"
 
 
-def test_more_than_the_slot_s_record_behind_a_torn_one_is_damage(file):
+def test_more_than_the_slot_s_entry_behind_a_torn_one_is_damage(file):
     torn = encoded(Frame(2, b"two"))[:-1] + b"?"
     later = encoded(Frame(3, b"three"))
     assert outcome(file, log_bytes([b"one"], slot=Frame(2, b"two")) + torn + later) == "damaged"
@@ -200,8 +198,8 @@ def test_more_than_the_slot_s_record_behind_a_torn_one_is_damage(file):
     ("data", "wrong"),
     [
         (b"", "byte 0: it ends here"),
-        (b"SQLite format 3\0".ljust(RECORDS_AT, b"\0"), "does not begin as a guard's log does"),
-        (empty_log().replace(b"\r\n", b"\n", 1).ljust(RECORDS_AT, b"\0"), "does not begin"),
+        (b"SQLite format 3\0".ljust(ENTRIES_AT, b"\0"), "does not begin as a guard's log does"),
+        (empty_log().replace(b"\r\n", b"\n", 1).ljust(ENTRIES_AT, b"\0"), "does not begin"),
     ],
 )
 def test_a_damaged_log_s_error_names_file_offset_and_remedy(file, data, wrong):
@@ -236,16 +234,16 @@ def test_a_file_that_is_deleted_while_it_is_in_use_is_not_begun_anew(file, whole
     assert not file.exists()
 
 
-def test_a_log_that_lost_records_since_it_was_read_is_noticed_though_it_looks_whole(file, whole):
+def test_a_log_that_lost_entries_since_it_was_read_is_noticed_though_it_looks_whole(file, whole):
     log = EntryLog(file)
     with log.transaction():
         pass
-    file.write_bytes(log_bytes(RECORDS[:2]))  # a backup was put back
-    with pytest.raises(LogDamagedError, match="no longer holds the 4 records"), log.transaction():
+    file.write_bytes(log_bytes(ENTRIES[:2]))  # a backup was put back
+    with pytest.raises(LogDamagedError, match="no longer holds the 4 entries"), log.transaction():
         pass
 
 
-def test_the_longest_record_fits_the_slot_and_a_longer_one_is_refused(file):
+def test_the_longest_entry_fits_the_slot_and_a_longer_one_is_refused(file):
     create(file)
     append(file, b"x" * MOST_PAYLOAD)
     with pytest.raises(ValueError, match=f"{MOST_PAYLOAD + 1} bytes.*at most {MOST_PAYLOAD}"):
@@ -253,14 +251,14 @@ def test_the_longest_record_fits_the_slot_and_a_longer_one_is_refused(file):
     assert read(file) == [b"x" * MOST_PAYLOAD]
 
 
-def test_two_logs_of_one_file_see_each_other_s_records(file):
+def test_two_logs_of_one_file_see_each_other_s_entries(file):
     create(file)
     first, second = EntryLog(file), EntryLog(file)
     for number in range(6):
         with (first, second)[number % 2].transaction() as append_one:
             append_one(b"%d" % number)
     with first.transaction():
-        assert first.records == [b"0", b"1", b"2", b"3", b"4", b"5"]
+        assert first.entries == [b"0", b"1", b"2", b"3", b"4", b"5"]
 
 
 def test_processes_that_append_at_once_lose_nothing_and_repeat_nothing(file):
@@ -273,10 +271,10 @@ def test_processes_that_append_at_once_lose_nothing_and_repeat_nothing(file):
                 append_one(f"{name} {count}".encode())
 
     assert at_once(lambda: writer("a"), lambda: writer("b")) == [0, 0]
-    records = read(file)
+    entries = read(file)
     for name in "ab":
-        assert [r for r in records if r.startswith(name.encode())] == [f"{name} {n}".encode() for n in range(40)]
-    assert len(records) == 80
+        assert [r for r in entries if r.startswith(name.encode())] == [f"{name} {n}".encode() for n in range(40)]
+    assert len(entries) == 80
 
 
 def test_a_process_that_waits_too_long_is_told_so(file, whole):
@@ -286,7 +284,7 @@ def test_a_process_that_waits_too_long_is_told_so(file, whole):
         EntryLog(file, patience=0.0).transaction(),
     ):
         pass
-    assert read(file) == RECORDS
+    assert read(file) == ENTRIES
 
 
 def test_waiting_ends_by_a_clock_that_never_jumps(file, whole, monkeypatch):
@@ -343,7 +341,7 @@ def test_a_transaction_that_fails_in_between_keeps_what_it_appended_and_gives_th
         assert file.read_bytes().endswith(encoded(Frame(5, b"five")))
 
 
-def test_each_copy_of_a_record_is_on_the_disk_before_the_next_write_begins(file, whole, monkeypatch):
+def test_each_copy_of_an_entry_is_on_the_disk_before_the_next_write_begins(file, whole, monkeypatch):
     calls = []
     pwrite, fsync = os.pwrite, os.fsync
     monkeypatch.setattr(os, "pwrite", lambda fd, data, at: calls.append(at) or pwrite(fd, data, at))
@@ -362,7 +360,7 @@ def test_a_new_log_is_on_the_disk_before_its_name_is_and_its_name_before_it_is_u
 
 
 @pytest.mark.parametrize("room", [0, 1, FRAMING, FRAMING + 3])
-def test_a_record_for_which_there_is_no_room_is_taken_back_whole(file, whole, room):
+def test_an_entry_for_which_there_is_no_room_is_taken_back_whole(file, whole, room):
     def act():
         resource.setrlimit(resource.RLIMIT_FSIZE, (len(whole) + room, resource.RLIM_INFINITY))
         log = EntryLog(file)
@@ -378,10 +376,10 @@ def test_a_record_for_which_there_is_no_room_is_taken_back_whole(file, whole, ro
             append_one(b"five")
 
     assert in_child(act) == 0
-    assert read(file) == [*RECORDS, b"five"]
+    assert read(file) == [*ENTRIES, b"five"]
 
 
-@pytest.mark.parametrize("limit", [0, SLOT_AT, SLOT_AT + 7, SLOT_AT + 20, RECORDS_AT])
+@pytest.mark.parametrize("limit", [0, SLOT_AT, SLOT_AT + 7, SLOT_AT + 20, ENTRIES_AT])
 def test_a_file_that_may_no_longer_be_written_at_all_stays_readable(file, whole, limit):
     def act():
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
@@ -390,10 +388,10 @@ def test_a_file_that_may_no_longer_be_written_at_all_stays_readable(file, whole,
             EntryLog(file).transaction() as append_one,
         ):
             append_one(b"five")
-        assert raised.value.undone == (limit == RECORDS_AT)
+        assert raised.value.undone == (limit == ENTRIES_AT)
 
     assert in_child(act) == 0
-    assert read(file) in (RECORDS, [*RECORDS, b"five"])
+    assert read(file) in (ENTRIES, [*ENTRIES, b"five"])
 
 
 @pytest.mark.parametrize("confirmed", [0, 1])
@@ -415,7 +413,7 @@ def test_a_disk_that_fails_is_never_believed_to_have_forgotten(file, whole, monk
         fail()
     assert not raised.value.undone
     monkeypatch.setattr(os, "fsync", real)
-    assert read(file) in (RECORDS, [*RECORDS, b"five"])
+    assert read(file) in (ENTRIES, [*ENTRIES, b"five"])
 
 
 @pytest.mark.parametrize(
@@ -426,7 +424,7 @@ def test_a_disk_that_fails_is_never_believed_to_have_forgotten(file, whole, monk
         ("guard.appended", [b"one", b"two"]),
     ],
 )
-def test_a_process_that_is_killed_leaves_its_record_counted_or_not_and_the_lock_free(file, point, told):
+def test_a_process_that_is_killed_leaves_its_entry_counted_or_not_and_the_lock_free(file, point, told):
     create(file)
     append(file, b"one")
 
@@ -442,7 +440,7 @@ def test_a_process_that_is_killed_leaves_its_record_counted_or_not_and_the_lock_
 
 
 def test_a_repair_that_is_interrupted_is_done_again(file, whole):
-    torn = log_bytes(RECORDS[:3], slot=Frame(4, RECORDS[3]))
+    torn = log_bytes(ENTRIES[:3], slot=Frame(4, ENTRIES[3]))
 
     def act(limit):
         resource.setrlimit(resource.RLIMIT_FSIZE, (limit, resource.RLIM_INFINITY))
@@ -452,7 +450,7 @@ def test_a_repair_that_is_interrupted_is_done_again(file, whole):
     for limit in range(len(torn), len(whole)):
         file.write_bytes(torn + b"garbage")
         assert in_child(partial(act, limit)) == 0
-        assert read(file) == RECORDS
+        assert read(file) == ENTRIES
 
 
 def test_a_file_that_was_replaced_while_its_lock_was_awaited_is_not_used(file, whole, monkeypatch):

@@ -17,7 +17,7 @@ from fedprivacy.guard import (
     Guard,
     LogDamagedError,
 )
-from fedprivacy.guard.adopting import adopt
+from fedprivacy.guard.adoption import adopt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from tests.guard.processes import KILLED, in_child
@@ -106,7 +106,7 @@ def test_an_older_copy_is_told_from_the_truth_by_its_updates_alone(file, guard):
 
 @pytest.mark.parametrize("point", ["client.charged", "client.seal-written", "client.seal-named", "guard.before-slot"])
 def test_an_update_that_a_crash_left_unsealed_is_no_sign_of_an_older_copy(file, guard, point):
-    """The file is there before its record: its charge is in the log, it never left, and the next one tidies it up."""
+    """The file is there before its entry: its charge is in the log, it never left, and the next one tidies it up."""
     release(guard, key(1))
 
     def client():

@@ -1,11 +1,11 @@
-"""After every repair that a crash makes necessary, a log goes on: the next record is appended, and none is lost."""
+"""After every repair that a crash makes necessary, a log goes on: the next entry is appended, and none is lost."""
 
 import pytest
 
-from fedprivacy.guard.frames import RECORDS_AT, SLOT_AT, Frame, Repair, believed, encoded, slot_block
+from fedprivacy.guard.frames import ENTRIES_AT, SLOT_AT, Frame, Repair, believed, encoded, slot_block
 from fedprivacy.guard.log import EntryLog, create
 
-RECORDS = [b"one", b"two, which is longer"]
+ENTRIES = [b"one", b"two, which is longer"]
 NEXT = Frame(3, b"three")
 
 
@@ -14,8 +14,8 @@ def file(tmp_path):
     made = tmp_path / "guard.log"
     create(made)
     with EntryLog(made).transaction() as append:
-        for record in RECORDS:
-            append(record)
+        for entry in ENTRIES:
+            append(entry)
     return made
 
 
@@ -27,12 +27,12 @@ def tail_of_zeros(data):
     return data + bytes(5000)
 
 
-def record_in_the_slot_alone(data):
-    return data[:SLOT_AT] + slot_block(NEXT) + data[RECORDS_AT:]
+def entry_in_the_slot_alone(data):
+    return data[:SLOT_AT] + slot_block(NEXT) + data[ENTRIES_AT:]
 
 
-def record_torn(data):
-    return record_in_the_slot_alone(data) + encoded(NEXT)[:7] + bytes(300)
+def entry_torn(data):
+    return entry_in_the_slot_alone(data) + encoded(NEXT)[:7] + bytes(300)
 
 
 @pytest.mark.parametrize(
@@ -41,8 +41,8 @@ def record_torn(data):
         (bytes, Repair.NOTHING, []),
         (slot_torn, Repair.RENEW_SLOT, []),
         (tail_of_zeros, Repair.CUT_TAIL, []),
-        (record_in_the_slot_alone, Repair.APPEND_SLOT, [NEXT.payload]),
-        (record_torn, Repair.APPEND_SLOT, [NEXT.payload]),
+        (entry_in_the_slot_alone, Repair.APPEND_SLOT, [NEXT.payload]),
+        (entry_torn, Repair.APPEND_SLOT, [NEXT.payload]),
     ],
 )
 def test_after_a_repair_the_log_goes_on_where_it_ended(file, crash, repair, counted):
@@ -51,7 +51,7 @@ def test_after_a_repair_the_log_goes_on_where_it_ended(file, crash, repair, coun
     log = EntryLog(file)
     with log.transaction() as append:
         append(b"after")
-    assert log.records == [*RECORDS, *counted, b"after"]
-    last = Frame(len(log.records), b"after")
+    assert log.entries == [*ENTRIES, *counted, b"after"]
+    last = Frame(len(log.entries), b"after")
     assert believed(file, file.read_bytes()).frames[-1] == last
-    assert file.read_bytes()[SLOT_AT:RECORDS_AT] == slot_block(last)
+    assert file.read_bytes()[SLOT_AT:ENTRIES_AT] == slot_block(last)

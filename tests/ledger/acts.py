@@ -14,9 +14,9 @@ from sqlalchemy import create_engine
 from sqlalchemy import text as sql
 
 from fedprivacy.ledger import Allowance, ChargeState, Ledger
-from fedprivacy.ledger.book import Evidence
-from fedprivacy.ledger.checkpoints import sign_checkpoint
+from fedprivacy.ledger.heads import sign_head
 from fedprivacy.ledger.journal import FIRST_HASH, chained
+from fedprivacy.ledger.replay import Evidence
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
@@ -54,7 +54,7 @@ def receipt(run_id, round, steps):
 
 
 def fill(url):
-    """A ledger with twelve entries, of every kind, all covered by a checkpoint."""
+    """A ledger with twelve entries, of every kind, all covered by a signed head."""
     ledger = Ledger(url)
     ledger.open_run("one", "digits", "2 parts")
     ledger.bind_keys({"hospital-0": key_hash(CLIENT_PEM)})
@@ -68,7 +68,7 @@ def fill(url):
     ledger.rebind_key("hospital-0", "bb")
     ledger.open_run("two", "digits", "2 parts")
     ledger.reserve("two", 1, EVENT, {"a": 1, "b": 2}, unlimited, attempt=3)
-    sign_checkpoint(ledger, KEY)
+    sign_head(ledger, KEY)
     ledger.close()
     return ledger
 

@@ -14,7 +14,7 @@ def url(request, tmp_path):
 
 @pytest.fixture
 def filled(url):
-    """A ledger with an entry of every kind and a checkpoint."""
+    """A ledger with an entry of every kind and a signed head."""
     ledger = fill(url)
     yield ledger
     ledger.close()

@@ -107,7 +107,7 @@ def test_verify_says_what_it_proved_and_what_no_one_signed(ledger, filled, url):
 
 def test_verify_prints_one_json_object(ledger, filled):
     found = json.loads(succeeded(ledger("verify", "--json")))
-    counts = {"entries": 12, "charges": 6, "checkpoints": 1, "signed": 12}
+    counts = {"entries": 12, "charges": 6, "heads": 1, "signed": 12}
     assert found == counts | {"hash": journal_of(filled)[-1][2]}
 
 
@@ -120,24 +120,24 @@ def test_verify_ends_with_1_where_a_stranger_signed(ledger, filled, tmp_path):
     refused(ledger("verify", "--signer", server_public_key(STRANGER)), 1, "which is none of those named")
 
 
-def test_a_checkpoint_that_was_kept_elsewhere_finds_a_cut_off_end(ledger, filled, url, tmp_path):
+def test_a_signed_head_that_was_kept_elsewhere_finds_a_cut_off_end(ledger, filled, url, tmp_path):
     key, witness = tmp_path / "keys" / "server.pem", tmp_path / "witness.json"
-    assert ledger("checkpoint", key, "--out", witness)[0] == 0
+    assert ledger("sign", key, "--out", witness)[0] == 0
     signer = server_public_key(server_key(key))
     assert ledger("verify", "--witness", witness)[0] == 0
     assert json.loads(witness.read_text())["public_key"] == signer
     tamper(url, "DELETE FROM checkpoints", "DELETE FROM journal WHERE number = 12")
-    refused(ledger("verify", "--witness", witness), 1, "entry 12 is missing, and a checkpoint covers it")
+    refused(ledger("verify", "--witness", witness), 1, "entry 12 is missing, and a signed head covers it")
 
 
 def test_nothing_is_signed_where_there_is_no_entry(ledger, url, tmp_path):
     Ledger(url).close()
-    refused(ledger("checkpoint", tmp_path / "server.pem"), 2, "has no entry yet; nothing was signed")
+    refused(ledger("sign", tmp_path / "server.pem"), 2, "has no entry yet; nothing was signed")
 
 
 def test_a_key_that_is_none_is_refused(ledger, filled, tmp_path):
     (tmp_path / "server.pem").write_text("no key")
-    refused(ledger("checkpoint", tmp_path / "server.pem"), 2, "holds no readable private key")
+    refused(ledger("sign", tmp_path / "server.pem"), 2, "holds no readable private key")
 
 
 def test_a_ledger_moves_by_export_verify_and_import(ledger, run, filled, tmp_path):
@@ -290,7 +290,7 @@ def test_a_budget_that_cannot_be_set_changes_nothing(ledger, filled, arguments, 
         ["show"],
         ["verify"],
         ["export"],
-        ["checkpoint", "key.pem"],
+        ["sign", "key.pem"],
         ["budget", "set", "a", "--epsilon", "1", "--reason", "x"],
     ],
     ids=lambda command: command[0],
@@ -313,7 +313,7 @@ def test_a_file_that_is_no_ledger_is_refused(run, tmp_path):
 
 COMMANDS = [["show"], ["show", "--dataset", "nobody"], ["verify"], ["verify", "--signer", "ab"], ["export"]]
 COMMANDS += [["rebind", "nobody", "KEY"], ["budget", "set", "nobody", "--epsilon", "1", "--reason", "x"]]
-COMMANDS += [["checkpoint", "SIGNING"], ["import", "FILE"]]
+COMMANDS += [["sign", "SIGNING"], ["import", "FILE"]]
 
 
 def test_a_file_that_is_no_public_key_is_refused(ledger, filled, tmp_path):

@@ -53,7 +53,7 @@ def test_no_budget_is_overdrawn_and_no_charge_is_lost(case, tmp_path):
     spent = {d: sum(accounts[d].history.values()) for d in datasets}
     assert spent == {d: sum(each[d] for each in counted) for d in datasets}
     assert max(spent.values()) == QUOTA  # the budget is what stopped them
-    assert len(verify_ledger(ledger).book.budgets) == count
+    assert len(verify_ledger(ledger).replay.budgets) == count
     ledger.close()
 
 

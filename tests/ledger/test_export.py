@@ -9,11 +9,11 @@ import pytest
 from sqlalchemy import text
 
 from fedprivacy._support.signing import server_public_key
-from fedprivacy.ledger import ChargeState, Ledger, LedgerError, importing
-from fedprivacy.ledger.book import BrokenJournalError
-from fedprivacy.ledger.checkpoints import sign_checkpoint
+from fedprivacy.ledger import ChargeState, Ledger, LedgerError, imports
 from fedprivacy.ledger.export import write_export
-from fedprivacy.ledger.importing import import_ledger
+from fedprivacy.ledger.heads import sign_head
+from fedprivacy.ledger.imports import import_ledger
+from fedprivacy.ledger.replay import BrokenJournalError
 from fedprivacy.ledger.verify import verify_export, verify_ledger
 from tests.ledger.acts import EVENT, KEY, OTHER, STRANGER, at_most, fill, journal_of, query, unlimited
 
@@ -27,7 +27,7 @@ def exported(ledger):
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """The bytes of an export with an entry of every kind and a checkpoint: 15 lines."""
+    """The bytes of an export with an entry of every kind and a signed head: 15 lines."""
     return exported(fill(f"sqlite:///{tmp_path_factory.mktemp('ledger') / 'ledger.db'}"))
 
 
@@ -47,17 +47,17 @@ def whole(small, tmp_path):
 
 def test_an_export_verifies(whole):
     verified = verify_export(whole, signers=[server_public_key(KEY)])
-    assert (verified.head.number, verified.signed, len(verified.book.charges)) == (12, 12, 6)
+    assert (verified.head.number, verified.signed, len(verified.replay.charges)) == (12, 12, 6)
 
 
-def test_an_export_is_one_line_for_each_entry_and_checkpoint(small):
+def test_an_export_is_one_line_for_each_entry_and_signed_head(small):
     lines = [json.loads(line) for line in small.splitlines()]
     assert [line.get("number") for line in lines[1:13]] == list(range(1, 13))
     assert lines[13]["checkpoint"]["number"] == 12
     assert lines[14]["entries"] == 12
 
 
-NAMES = {1: r"^line 1 is not", 14: r"checkpoint|^line 14,", 15: r"last line|^line 15,|\(line 15\)"}
+NAMES = {1: r"^line 1 is not", 14: r"signed head|^line 14,", 15: r"last line|^line 15,|\(line 15\)"}
 NAMES |= {line: rf"^entry {line - 1} |^line {line}, after entry {line - 2}," for line in range(2, 14)}
 
 
@@ -96,11 +96,11 @@ def test_a_line_that_was_removed_doubled_or_swapped_is_found_and_named(small):
         assert f"entry {entry} is missing" in problem(b"".join(swapped))
 
 
-def test_a_checkpoint_that_was_removed_doubled_or_moved_is_found(small):
+def test_a_signed_head_that_was_removed_doubled_or_moved_is_found(small):
     lines = small.splitlines(keepends=True)
     assert "last line does not fit the 12 entries" in problem(b"".join(lines[:13] + lines[14:]))
     assert "last line does not fit the 12 entries" in problem(b"".join(lines[:14] + lines[13:]))
-    assert "a checkpoint covers it" in problem(b"".join([lines[0], lines[13], *lines[1:13], lines[14]]))
+    assert "a signed head covers it" in problem(b"".join([lines[0], lines[13], *lines[1:13], lines[14]]))
 
 
 def test_nothing_may_follow_the_last_line(small):
@@ -119,7 +119,7 @@ def test_a_file_that_is_no_export_is_refused(small, content):
 def test_an_export_that_was_written_anew_has_a_foreign_signer_and_contradicts_a_witness(tmp_path, whole):
     ledger = Ledger(f"sqlite:///{tmp_path / 'anew.db'}")
     ledger.bind_keys({f"hospital-{number}": str(number) for number in range(12)})
-    sign_checkpoint(ledger, STRANGER)
+    sign_head(ledger, STRANGER)
     anew = tmp_path / "anew.jsonl"
     anew.write_bytes(exported(ledger))
     ledger.close()
@@ -127,7 +127,7 @@ def test_an_export_that_was_written_anew_has_a_foreign_signer_and_contradicts_a_
     with pytest.raises(BrokenJournalError, match="which is none of those named"):
         verify_export(anew, signers=[server_public_key(KEY)])
     with pytest.raises(BrokenJournalError, match="entry 12 or one before it was rewritten"):
-        verify_export(anew, witnesses=verify_export(whole).checkpoints)
+        verify_export(anew, witnesses=verify_export(whole).heads)
 
 
 @pytest.fixture(params=["sqlite", "postgresql"])
@@ -147,7 +147,7 @@ def test_export_import_export_is_the_same_to_the_byte(filled, other_url, tmp_pat
     other = Ledger(other_url)
     assert import_ledger(file, other).head.number == 12
     assert exported(other) == first
-    assert verify_ledger(other, witnesses=verify_export(file).checkpoints).signed == 12
+    assert verify_ledger(other, witnesses=verify_export(file).heads).signed == 12
     other.close()
 
 
@@ -201,7 +201,7 @@ def test_an_import_that_breaks_off_leaves_nothing_and_can_be_done_again(url, who
         raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
-        broken.setattr(importing, "_write_tables", break_off)
+        broken.setattr(imports, "_write_tables", break_off)
         with pytest.raises(KeyboardInterrupt):
             import_ledger(whole, ledger)
     assert journal_of(ledger) == ledger.dataset_ids() == []

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError
-from fedprivacy.ledger.checkpoints import sign_checkpoint
+from fedprivacy.ledger.heads import sign_head
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.values.budget import PrivacyBudget
 from tests.ledger.acts import EVENT, KEY, OTHER, cut_off
@@ -124,7 +124,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(by=who)
     def sign(self, by):
-        sign_checkpoint(self.ledgers[by], KEY)
+        sign_head(self.ledgers[by], KEY)
 
     @invariant()
     def nothing_is_lost_counted_twice_or_overdrawn(self):
@@ -136,9 +136,9 @@ class Interleavings(RuleBasedStateMachine):
                 assert self.released[dataset] <= spent <= self.highest_quota[dataset] + self.came_late[dataset]
 
     def teardown(self):
-        book = verify_ledger(self.ledgers[0]).book
+        replay = verify_ledger(self.ledgers[0]).replay
         held = {
-            tuple(key): [charge.noise_multiplier, charge.steps, charge.state] for key, charge in book.charges.items()
+            tuple(key): [charge.noise_multiplier, charge.steps, charge.state] for key, charge in replay.charges.items()
         }
         assert held == {key: [event.noise_multiplier, *rest] for key, (event, *rest) in self.charges.items()}
         for ledger in self.ledgers:

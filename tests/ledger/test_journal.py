@@ -10,8 +10,8 @@ from sqlalchemy import text
 from sqlalchemy.exc import DBAPIError
 
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError
-from fedprivacy.ledger.book import Book, BrokenJournalError
 from fedprivacy.ledger.journal import FIRST_HASH, append, canonical, chained
+from fedprivacy.ledger.replay import BrokenJournalError, Replay
 from tests.ledger.acts import ALLOWANCE, EVENT, EXPIRES, fill, journal_of, query, receipt, unlimited
 
 KINDS = ["run", "key", "budget", "charge", "settlement", "settlement", "charge", "reconciliation", "budget", "key"]
@@ -122,13 +122,13 @@ RECONCILIATION |= {"event": [0.1, 1.0, "add-or-remove-one"], "client_steps": 9, 
 
 
 @pytest.fixture
-def book():
+def replay():
     """A run that charged a dataset."""
-    book = Book()
-    book.enter(1, {"kind": "run", "run_id": "one", "dataset": "digits", "partition": "2 parts"})
-    book.enter(2, {"kind": "budget", "budgets": {"a": [3.0, 1e-5, "adaptive", None]}})
-    book.enter(3, CHARGE)
-    return book
+    replay = Replay()
+    replay.enter(1, {"kind": "run", "run_id": "one", "dataset": "digits", "partition": "2 parts"})
+    replay.enter(2, {"kind": "budget", "budgets": {"a": [3.0, 1e-5, "adaptive", None]}})
+    replay.enter(3, CHARGE)
+    return replay
 
 
 @pytest.mark.parametrize(
@@ -152,28 +152,28 @@ def book():
         ({name: value for name, value in RECONCILIATION.items() if name != "view"}, "lacks 'view'"),
     ],
 )
-def test_an_entry_that_contradicts_those_before_is_named(book, entry, problem):
-    charges = dict(book.charges)
+def test_an_entry_that_contradicts_those_before_is_named(replay, entry, problem):
+    charges = dict(replay.charges)
     with pytest.raises(BrokenJournalError, match=f"entry 4 .*{re.escape(problem)}"):
-        book.enter(4, entry)
-    assert book.charges == charges
+        replay.enter(4, entry)
+    assert replay.charges == charges
 
 
 @pytest.mark.parametrize("state", ["void", "committed"])
-def test_what_is_committed_stays_so(book, state):
-    book.enter(4, SETTLEMENT | {"state": "committed"})
+def test_what_is_committed_stays_so(replay, state):
+    replay.enter(4, SETTLEMENT | {"state": "committed"})
     with pytest.raises(BrokenJournalError, match="a committed charge of a cannot become"):
-        book.enter(5, SETTLEMENT | {"state": state})
+        replay.enter(5, SETTLEMENT | {"state": state})
 
 
-def test_a_late_receipt_puts_a_void_charge_back(book):
-    book.enter(4, SETTLEMENT)
-    assert book.balances() == {}
-    book.enter(5, SETTLEMENT | {"state": "committed"})
-    assert list(book.balances().values()) == [(5, 1)]
+def test_a_late_receipt_puts_a_void_charge_back(replay):
+    replay.enter(4, SETTLEMENT)
+    assert replay.balances() == {}
+    replay.enter(5, SETTLEMENT | {"state": "committed"})
+    assert list(replay.balances().values()) == [(5, 1)]
 
 
-def test_a_reconciliation_charges_what_the_client_has_more(book):
-    book.enter(4, RECONCILIATION)
-    book.enter(5, RECONCILIATION | {"attempt": 2, "client_steps": 5})
-    assert list(book.balances().values()) == [(9, 2)]
+def test_a_reconciliation_charges_what_the_client_has_more(replay):
+    replay.enter(4, RECONCILIATION)
+    replay.enter(5, RECONCILIATION | {"attempt": 2, "client_steps": 5})
+    assert list(replay.balances().values()) == [(9, 2)]

@@ -107,8 +107,8 @@ def test_a_ledger_of_the_first_version_is_brought_up_to_date_and_loses_nothing(f
         "b": Allowance(PrivacyBudget(0.1 + 0.2, 1e-5), "adaptive"),
         "c": Allowance(PrivacyBudget(float("inf"), 1e-5), "adaptive"),
     }
-    book = verify_ledger(ledger).book
-    assert (len(book.runs), book.keys, len(book.charges)) == (2, {"hospital-0": "aa"}, len(CHARGES))
+    replay = verify_ledger(ledger).replay
+    assert (len(replay.runs), replay.keys, len(replay.charges)) == (2, {"hospital-0": "aa"}, len(CHARGES))
     ledger.close()
 
 
@@ -161,7 +161,7 @@ def test_an_upgrade_that_dies_halfway_leaves_the_ledger_as_it_was(first, stateme
         event.remove(Engine, "before_cursor_execute", die)
     assert contents(first) == before
     ledger = Ledger(first)
-    assert len(verify_ledger(ledger).book.charges) == len(CHARGES)
+    assert len(verify_ledger(ledger).replay.charges) == len(CHARGES)
     ledger.close()
 
 
@@ -224,14 +224,14 @@ def test_eight_processes_that_open_a_new_ledger_at_once_all_can_use_it(url):
 
     assert at_once(*(lambda number=number: use(number) for number in range(8))) == [0] * 8
     ledger = Ledger(url)
-    assert len(verify_ledger(ledger).book.keys) == len(journal_of(ledger)) == 8
+    assert len(verify_ledger(ledger).replay.keys) == len(journal_of(ledger)) == 8
     ledger.close()
 
 
 def test_eight_processes_that_open_an_old_ledger_at_once_bring_it_up_to_date_once(first):
     assert at_once(*[lambda: Ledger(first).close()] * 8) == [0] * 8
     ledger = Ledger(first)
-    assert len(verify_ledger(ledger).book.charges) == len(CHARGES)
+    assert len(verify_ledger(ledger).replay.charges) == len(CHARGES)
     ledger.close()
 
 

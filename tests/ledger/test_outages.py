@@ -16,9 +16,9 @@ from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import OperationalError
 
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError, database
-from fedprivacy.ledger.checkpoints import Checkpoint, sign_checkpoint
 from fedprivacy.ledger.export import write_export
-from fedprivacy.ledger.importing import import_ledger
+from fedprivacy.ledger.heads import SignedHead, sign_head
+from fedprivacy.ledger.imports import import_ledger
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.values.budget import PrivacyBudget
 from tests.guard.processes import in_child
@@ -235,7 +235,7 @@ def test_postgresql_may_die_again_and_again(postgres, postgres_url):
     assert told == [dict.fromkeys(DATASETS, 2)] * 40
     charged = DATASETS[:5] + DATASETS[8:]
     assert steps(ledger) == dict.fromkeys(charged, 80)
-    assert len(verify_ledger(ledger).book.charges) == 40 * len(DATASETS)
+    assert len(verify_ledger(ledger).replay.charges) == 40 * len(DATASETS)
     ledger.close()
 
 
@@ -265,7 +265,7 @@ ACTS = {
     "settle": lambda ledger: ledger.settle("run", 1, ["d0"], ChargeState.VOID),
     "late receipt": lambda ledger: ledger.settle("run", 1, ["d2"], ChargeState.COMMITTED),
     "reconcile": lambda ledger: ledger.reconcile("d0", {("run", EVENT): 9}),
-    "checkpoint": lambda ledger: sign_checkpoint(ledger, KEY),
+    "sign": lambda ledger: sign_head(ledger, KEY),
 }
 
 
@@ -279,8 +279,8 @@ def begun(url):
 
 def state_of(ledger):
     """What a ledger adds up to, without times."""
-    book = verify_ledger(ledger).book
-    return book.runs, book.keys, book.budgets, {k: c._replace(entry=0) for k, c in book.charges.items()}
+    replay = verify_ledger(ledger).replay
+    return replay.runs, replay.keys, replay.budgets, {k: c._replace(entry=0) for k, c in replay.charges.items()}
 
 
 @pytest.mark.slow
@@ -293,7 +293,7 @@ def test_an_act_that_was_cut_off_at_its_commit_is_done_once(url, tmp_path, act, 
     with cut_off(ledger, committed=committed) as broken:
         answer_again = act(ledger)
     assert broken
-    if not isinstance(answer, Checkpoint) and not (
+    if not isinstance(answer, SignedHead) and not (
         act is ACTS["reconcile"] and committed
     ):  # says what the last try did
         assert answer_again == answer

@@ -9,9 +9,9 @@ from sqlalchemy import text
 
 from fedprivacy._support.signing import server_public_key, sign
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError
-from fedprivacy.ledger.book import BrokenJournalError
-from fedprivacy.ledger.checkpoints import parsed_checkpoint, read_checkpoints, sign_checkpoint
+from fedprivacy.ledger.heads import parsed_head, read_heads, sign_head
 from fedprivacy.ledger.journal import chained
+from fedprivacy.ledger.replay import BrokenJournalError
 from fedprivacy.ledger.verify import read_witness, verify_ledger
 from tests.ledger.acts import EVENT, KEY, OTHER, STRANGER, disarm, fill, journal_of, rewrite, tamper, unlimited
 
@@ -57,14 +57,14 @@ def found_when(ledger, *damage, match):
         ledger.database.write(work)
 
 
-def checkpoint_of(ledger):
+def head_of(ledger):
     with ledger.database.reading() as connection:
-        return read_checkpoints(connection)[-1]
+        return read_heads(connection)[-1]
 
 
 def test_what_was_written_verifies(filled):
-    verified = verify_ledger(filled, signers=[server_public_key(KEY)], witnesses=[checkpoint_of(filled)])
-    assert (verified.head.number, verified.signed, len(verified.checkpoints)) == (12, 12, 1)
+    verified = verify_ledger(filled, signers=[server_public_key(KEY)], witnesses=[head_of(filled)])
+    assert (verified.head.number, verified.signed, len(verified.heads)) == (12, 12, 1)
     histories = {dataset: account.history for dataset, account in filled.accounts(["a", "b"]).items()}
     assert histories == {"a": {EVENT: 10, OTHER: 3}, "b": {EVENT: 2}}
 
@@ -87,8 +87,8 @@ JOURNAL = {
     "a number": ("UPDATE journal SET number = 99 WHERE number = 12", "entry 12 is missing: entry 99 follows 11"),
     "the first row": ("DELETE FROM journal WHERE number = 1", "entry 1 is missing: entry 2 follows 0"),
     "a row": ("DELETE FROM journal WHERE number = 5", "entry 5 is missing: entry 6 follows 4"),
-    "the end": ("DELETE FROM journal WHERE number > 10", "entry 12 is missing, and a checkpoint covers it"),
-    "everything": ("DELETE FROM journal", "entry 12 is missing, and a checkpoint covers it"),
+    "the end": ("DELETE FROM journal WHERE number > 10", "entry 12 is missing, and a signed head covers it"),
+    "everything": ("DELETE FROM journal", "entry 12 is missing, and a signed head covers it"),
     "a row at the end": ("INSERT INTO journal SELECT 13, entry, hash FROM journal WHERE number = 12", "entry 13 was"),
     "a row before the first": ("INSERT INTO journal SELECT 0, entry, hash FROM journal WHERE number = 1", "entry 0"),
 }
@@ -193,31 +193,33 @@ def test_all_that_is_charged_later_is_proved_with_the_rest(url, filled):
     found(url, "charge of a, two, 2, 1")
 
 
-CHECKPOINTS = {
-    "signature": ("UPDATE checkpoints SET signature = '{0}'", "checkpoint of entry 12 does not bear the signature of"),
-    "time": ("UPDATE checkpoints SET at = '2020-01-01T00:00:00+00:00'", "checkpoint of entry 12 does not bear"),
-    "hash": ("UPDATE checkpoints SET hash = '{0}'", "checkpoint of entry 12 does not bear"),
-    "number": ("UPDATE checkpoints SET number = 11", "checkpoint of entry 11 does not bear"),
+HEADS = {
+    "signature": ("UPDATE checkpoints SET signature = '{0}'", "signed head of entry 12 does not bear the signature of"),
+    "time": ("UPDATE checkpoints SET at = '2020-01-01T00:00:00+00:00'", "signed head of entry 12 does not bear"),
+    "hash": ("UPDATE checkpoints SET hash = '{0}'", "signed head of entry 12 does not bear"),
+    "number": ("UPDATE checkpoints SET number = 11", "signed head of entry 11 does not bear"),
     "key": (
         "UPDATE checkpoints SET public_key = '{1}'",
-        "checkpoint of entry 12 does not bear the signature of key {1}",
+        "signed head of entry 12 does not bear the signature of key {1}",
     ),
     "no key": ("UPDATE checkpoints SET public_key = 'a key'", "does not bear the signature of key a key"),
 }
 
 
-@pytest.mark.parametrize(("damage", "match"), CHECKPOINTS.values(), ids=CHECKPOINTS)
-def test_a_checkpoint_that_was_changed_is_named(undamaged, damage, match):
+@pytest.mark.parametrize(("damage", "match"), HEADS.values(), ids=HEADS)
+def test_a_signed_head_that_was_changed_is_named(undamaged, damage, match):
     stranger = server_public_key(STRANGER)
     found_when(undamaged, damage.format("00" * 32, stranger), match=match.format("", stranger))
 
 
-def test_a_signature_for_another_purpose_is_no_checkpoint(undamaged):
-    c = checkpoint_of(undamaged)
+def test_a_signature_for_another_purpose_is_no_signed_head(undamaged):
+    c = head_of(undamaged)
     message = f"{c.number} {c.hash} {c.at}".encode()
     assert sign(KEY, "ledger checkpoint", message) == c.signature
     other = sign(KEY, "receipt", message)
-    found_when(undamaged, f"UPDATE checkpoints SET signature = '{other}'", match="checkpoint of entry 12 does not bear")
+    found_when(
+        undamaged, f"UPDATE checkpoints SET signature = '{other}'", match="signed head of entry 12 does not bear"
+    )
 
 
 LESS = (
@@ -229,7 +231,7 @@ LESS = (
 @pytest.fixture
 def rewritten(url, filled):
     """The witness of a ledger that was then written anew, every hash and every sum, to hold less."""
-    witness = checkpoint_of(filled)
+    witness = head_of(filled)
     rewrite(url, 7, "[0,3]", "[0,1]")
     tamper(url, *LESS)
     return witness
@@ -241,11 +243,11 @@ def test_a_ledger_that_was_written_anew_contradicts_the_receipt_that_a_client_si
     found(url, "entry 5: the receipt for a is for something else than what was charged")
 
 
-def test_a_ledger_that_was_written_anew_contradicts_its_checkpoint(url, rewritten):
-    found(url, "entry 12 or one before it was rewritten: a signed checkpoint says another hash")
+def test_a_ledger_that_was_written_anew_contradicts_its_signed_head(url, rewritten):
+    found(url, "entry 12 or one before it was rewritten: a signed head says another hash")
 
 
-def test_a_ledger_that_was_written_anew_without_its_checkpoints_contradicts_a_witness(url, rewritten):
+def test_a_ledger_that_was_written_anew_without_its_signed_heads_contradicts_a_witness(url, rewritten):
     tamper(url, "DELETE FROM checkpoints")
     ledger = Ledger(url)
     assert verify_ledger(ledger).signed == 0  # all else is consistent: the witness alone tells
@@ -256,14 +258,14 @@ def test_a_ledger_that_was_written_anew_without_its_checkpoints_contradicts_a_wi
 def test_a_ledger_that_was_written_anew_and_signed_by_another_key_has_a_foreign_signer(url, rewritten):
     tamper(url, "DELETE FROM checkpoints")
     ledger, stranger = Ledger(url), server_public_key(STRANGER)
-    sign_checkpoint(ledger, STRANGER)
+    sign_head(ledger, STRANGER)
     assert verify_ledger(ledger, signers=[stranger]).signed == 12
     ledger.close()
     found(url, f"signed by key {stranger}, which is none of those", signers=[server_public_key(KEY)])
 
 
 def test_an_end_that_was_cut_off_everywhere_contradicts_a_witness(url, filled):
-    witness = checkpoint_of(filled)
+    witness = head_of(filled)
     tamper(
         url,
         "DELETE FROM checkpoints",
@@ -275,7 +277,7 @@ def test_an_end_that_was_cut_off_everywhere_contradicts_a_witness(url, filled):
     ledger = Ledger(url)
     assert verify_ledger(ledger).head.number == 11
     ledger.close()
-    found(url, "entry 12 is missing, and a checkpoint covers it: the end was cut off", witnesses=[witness])
+    found(url, "entry 12 is missing, and a signed head covers it: the end was cut off", witnesses=[witness])
 
 
 @pytest.mark.parametrize("entry", ["", "[1]", "7", "null", '"kind"', "{", "[" * 100_000])
@@ -285,44 +287,44 @@ def test_an_entry_that_is_no_entry_is_named_though_its_hash_fits(undamaged, entr
     found_when(undamaged, changed, match="entry 12 is no JSON")
 
 
-def test_a_checkpoint_is_signed_once_by_each_key_and_covers_what_is_there(url):
+def test_a_signed_head_is_signed_once_by_each_key_and_covers_what_is_there(url):
     ledger = Ledger(url)
-    assert sign_checkpoint(ledger, KEY) is None
+    assert sign_head(ledger, KEY) is None
     ledger.open_run("one", "digits", "2 parts")
-    first = sign_checkpoint(ledger, KEY)
-    assert sign_checkpoint(ledger, KEY) == first
-    other = sign_checkpoint(ledger, STRANGER)
+    first = sign_head(ledger, KEY)
+    assert sign_head(ledger, KEY) == first
+    other = sign_head(ledger, STRANGER)
     ledger.open_run("two", "digits", "2 parts")
-    last = sign_checkpoint(ledger, KEY)
+    last = sign_head(ledger, KEY)
     assert (first.number, other.number, last.number) == (1, 1, 2)
-    assert set(verify_ledger(ledger).checkpoints) == {first, other, last}
+    assert set(verify_ledger(ledger).heads) == {first, other, last}
     ledger.close()
 
 
 def test_a_witness_is_read_from_its_file(filled, tmp_path):
     file = tmp_path / "witness.json"
-    file.write_text(json.dumps(checkpoint_of(filled)._asdict()))
-    assert read_witness(file) == checkpoint_of(filled)
+    file.write_text(json.dumps(head_of(filled)._asdict()))
+    assert read_witness(file) == head_of(filled)
 
 
 @pytest.mark.parametrize("field", ["number", "hash", "at", "public_key", "signature"])
 @pytest.mark.parametrize("value", [None, 5.0, "x", True, [], "ABCD"])
 def test_a_witness_with_a_field_of_another_form_is_refused(tmp_path, field, value):
     fields = {"number": 1, "hash": "ab", "at": "2026", "public_key": "cd", "signature": "ef"}
-    assert parsed_checkpoint(fields)
+    assert parsed_head(fields)
     file = tmp_path / "witness.json"
     for wrong in (fields | {field: value}, {k: v for k, v in fields.items() if k != field}, fields | {"more": 1}):
         if field == "at" and isinstance(wrong.get("at"), str) and "more" not in wrong:
             continue  # a time is only a text, for people
         file.write_text(json.dumps(wrong))
-        with pytest.raises(BrokenJournalError, match=r"witness\.json' holds no checkpoint"):
+        with pytest.raises(BrokenJournalError, match=r"witness\.json' holds no signed head"):
             read_witness(file)
 
 
 @pytest.mark.parametrize("content", ["", "[]", "{", "5", "[" * 100_000])
-def test_a_witness_that_is_no_checkpoint_is_refused(tmp_path, content):
+def test_a_witness_that_is_no_signed_head_is_refused(tmp_path, content):
     (tmp_path / "witness").write_text(content)
-    with pytest.raises(BrokenJournalError, match="witness' holds no checkpoint"):
+    with pytest.raises(BrokenJournalError, match="witness' holds no signed head"):
         read_witness(tmp_path / "witness")
 
 

@@ -105,8 +105,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a replayed grant is trained again under its old charge",
         "fedprivacy/guard/guard.py",
-        "if key in book.charges:",
-        "if key in book.sealed:",
+        "if key in tally.charges:",
+        "if key in tally.sealed:",
         (f"{GUARD}::test_a_replayed_grant_is_refused_and_a_new_attempt_or_round_is_charged",),
     ),
     Mutant(
@@ -160,7 +160,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the newest charge replaces the ones before it",
-        "fedprivacy/guard/book.py",
+        "fedprivacy/guard/tally.py",
         "self.history.get(record.event, 0) + record.steps",
         "record.steps",
         (f"{GUARD}::test_charges_add_up_over_rounds_runs_and_processes",),
@@ -192,7 +192,7 @@ MUTANTS: tuple[Mutant, ...] = (
             except OSError:
                 pass
 """,
-        ("tests/guard/test_book.py::test_a_book_that_the_disk_does_not_give_back_is_not_taken_for_an_empty_one",),
+        ("tests/guard/test_tally.py::test_a_book_that_the_disk_does_not_give_back_is_not_taken_for_an_empty_one",),
     ),
     Mutant(
         "two processes charge one budget at once",
@@ -267,42 +267,42 @@ MUTANTS: tuple[Mutant, ...] = (
     # The server's accountant and ledger.
     Mutant(
         "a client is granted what it is asked for, not what is left",
-        "fedprivacy/ledger/charging.py",
+        "fedprivacy/ledger/charges.py",
         "dataset_id: min(\n",
         "dataset_id: max(\n",
         (f"{STORE}::test_a_grant_is_the_smaller_of_wanted_and_allowed[sqlite]",),
     ),
     Mutant(
         "a confirmed charge is given back",
-        "fedprivacy/ledger/charging.py",
+        "fedprivacy/ledger/charges.py",
         "if was_void or state is ChargeState.VOID:",
         "if not was_void:",
         (f"{STORE}::test_reserved_and_committed_charges_count_and_void_ones_do_not[sqlite]",),
     ),
     Mutant(
         "a budget that has expired grants steps",
-        "fedprivacy/ledger/charging.py",
+        "fedprivacy/ledger/charges.py",
         "        if not in_force[dataset_id].expired\n",
         "",
         (f"{ACCOUNTANT}::test_nothing_is_granted_or_shown_as_left_once_a_budget_has_expired",),
     ),
     Mutant(
         "steps of one run hide what a client holds of another",
-        "fedprivacy/ledger/charging.py",
+        "fedprivacy/ledger/charges.py",
         "        charges.c.run_id == run_id,\n        charges.c.state != ChargeState.VOID,\n",
         "        charges.c.state != ChargeState.VOID,\n",
-        ("tests/ledger/test_charging.py::test_claims_that_grow_are_charged_by_what_they_grew_each_in_its_own_run",),
+        ("tests/ledger/test_charges.py::test_claims_that_grow_are_charged_by_what_they_grew_each_in_its_own_run",),
     ),
     Mutant(
         "charges are entered and their sum is not",
-        "fedprivacy/ledger/charging.py",
+        "fedprivacy/ledger/charges.py",
         "    insert_rows(connection, charges, rows)\n    _count(connection, rows, 1)\n",
         "    insert_rows(connection, charges, rows)\n",
         (f"{STORE}::test_runs_and_mechanisms_add_up_on_one_ledger[sqlite]",),
     ),
     Mutant(
         "what a client holds more than the ledger is entered as nothing",
-        "fedprivacy/ledger/charging.py",
+        "fedprivacy/ledger/charges.py",
         '"steps": claimed - held',
         '"steps": held - held',
         (f"{STORE}::test_what_another_run_charges_meanwhile_stops_the_client_that_it_concerns_and_no_other[sqlite]",),

@@ -20,8 +20,8 @@ from fedprivacy.flower.server.replies import RoundOutcome, Unusable, checked_rec
 from fedprivacy.flower.wire.histories import history_text
 from fedprivacy.flower.wire.messages import GRANT, Grant
 from fedprivacy.ledger import Ledger, LedgerError
-from fedprivacy.ledger.checkpoints import Checkpoint, check_ancestor, sign_checkpoint
 from fedprivacy.ledger.errors import AccountError
+from fedprivacy.ledger.heads import SignedHead, check_ancestor, sign_head
 from fedprivacy.ledger.verify import read_witness
 from fedprivacy.runs.accountant import CentralAccountant
 from fedprivacy.runs.plan import RunPlan
@@ -31,7 +31,7 @@ from fedprivacy.values.spent import ClientSpent
 log = logging.getLogger("fedprivacy.server")
 
 WITNESS = "ledger-checkpoint.json"
-"""The newest signed checkpoint of the ledger, in the run's folder: away from the ledger, it bears witness to it."""
+"""The newest signed head of the ledger, in the run's folder: away from the ledger, it bears witness to it."""
 
 
 class RunAccounts:
@@ -44,7 +44,7 @@ class RunAccounts:
         run_id: unique in the ledger.
         registry: who is behind a node.
         earlier_runs: of a run that goes on: what it was when it began. None: a new run.
-        folder: of the run, for the newest signed checkpoint of the ledger; None: it is kept nowhere else.
+        folder: of the run, for the newest signed head of the ledger; None: it is kept nowhere else.
 
     Attributes:
         left_out: clients that are not asked any more.
@@ -66,7 +66,7 @@ class RunAccounts:
         self._run_id = run_id
         self._registry = registry
         self._folder = folder
-        self._witness: Checkpoint | None = None
+        self._witness: SignedHead | None = None
         self._resumed = earlier_runs is not None
         self.handed_out_again = False
         self.ledger_url = ""
@@ -204,7 +204,7 @@ class RunAccounts:
         """
         if self._signing_key is None:
             return
-        self._witness = sign_checkpoint(self._ledger, self._signing_key, self._witness)
+        self._witness = sign_head(self._ledger, self._signing_key, self._witness)
         if self._witness is not None and self._folder is not None:
             text = json.dumps(self._witness._asdict()) + "\n"
             write_durably(self._folder / WITNESS, text.encode())

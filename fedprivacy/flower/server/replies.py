@@ -12,7 +12,7 @@ from fedprivacy.flower.client.release import ARRAYS, digest
 from fedprivacy.flower.wire.arrays import ArraysError, Form, checked_arrays
 from fedprivacy.flower.wire.crossing import MessageError
 from fedprivacy.flower.wire.messages import RECEIPT, REFUSAL, Grant, Receipt, Refusal, RefusalCode
-from fedprivacy.ledger.book import Evidence
+from fedprivacy.ledger.replay import Evidence
 
 NO_REPLY = "no-reply"
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, case, func, select
 
 from fedprivacy.ledger.allowances import Allowance, allowances_of
-from fedprivacy.ledger.charging import NOTHING_SPENT, accounts_of
+from fedprivacy.ledger.charges import NOTHING_SPENT, accounts_of
 from fedprivacy.ledger.database import Database
 from fedprivacy.ledger.dialects import among
 from fedprivacy.ledger.schema import charges

@@ -239,7 +239,7 @@ def test_charges_and_accounts_come_from_the_ledger(store, url):
     assert store.account("run-1", "a") == ({EVENT: 4}, allowance)
     assert store.account("run-1", "c") == ({}, None)
     assert ledger.reserved("run-1") == {(1, 1): {"digits/b"}, (2, 1): {"digits/b"}}
-    assert len(verify_ledger(ledger).book.charges) == 4, "the run store is no part of what is verified"
+    assert len(verify_ledger(ledger).replay.charges) == 4, "the run store is no part of what is verified"
     ledger.close()
 
 

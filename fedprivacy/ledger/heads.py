@@ -1,7 +1,7 @@
-"""Signed checkpoints: what keeps somebody who can write the database from writing it all anew.
+"""Signed heads of the journal: what keeps somebody who can write the database from writing it all anew.
 
-A checkpoint says "entry n had this hash at that time", signed with the server's Ed25519 key (RFC 8032). Whoever does
-not hold the key cannot change an entry that a checkpoint covers. Whoever does hold it still contradicts a checkpoint
+A signed head says "entry n had this hash at that time", signed with the server's Ed25519 key (RFC 8032). Whoever does
+not hold the key cannot change an entry that it covers. Whoever does hold it still contradicts one
 that was kept elsewhere: give copies to those who must be able to rely on the ledger.
 """
 
@@ -13,15 +13,15 @@ from typing import Any, NamedTuple
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import Connection, insert, select
 
-from fedprivacy._support.signing import CHECKPOINT, server_public_key, sign, signed_by_server
+from fedprivacy._support.signing import LEDGER_HEAD, server_public_key, sign, signed_by_server
 from fedprivacy.ledger import journal
 from fedprivacy.ledger.errors import LedgerError
-from fedprivacy.ledger.schema import checkpoints
+from fedprivacy.ledger.schema import heads
 from fedprivacy.ledger.schema import journal as journal_table
 from fedprivacy.ledger.store import Ledger
 
 
-class Checkpoint(NamedTuple):
+class SignedHead(NamedTuple):
     """A signed statement about the journal.
 
     Attributes:
@@ -42,11 +42,11 @@ class Checkpoint(NamedTuple):
     def genuine(self) -> bool:
         """Whether the holder of the key signed this."""
         message = _message(self.number, self.hash, self.at)
-        return signed_by_server(self.public_key, CHECKPOINT, message, self.signature)
+        return signed_by_server(self.public_key, LEDGER_HEAD, message, self.signature)
 
 
-def sign_checkpoint(ledger: Ledger, key: Ed25519PrivateKey, after: Checkpoint | None = None) -> Checkpoint | None:
-    """Sign where the journal ends, and keep the checkpoint in the ledger; None if there is no entry yet.
+def sign_head(ledger: Ledger, key: Ed25519PrivateKey, after: SignedHead | None = None) -> SignedHead | None:
+    """Sign where the journal ends, and keep that in the ledger; None if there is no entry yet.
 
     Args:
         ledger: the ledger.
@@ -57,7 +57,7 @@ def sign_checkpoint(ledger: Ledger, key: Ed25519PrivateKey, after: Checkpoint | 
         LedgerError: the journal no longer holds what `after` says, or what this key signed at last.
     """
 
-    def work(connection: Connection, _: bool) -> Checkpoint | None:
+    def work(connection: Connection, _: bool) -> SignedHead | None:
         public_key = server_public_key(key)
         own = _newest(connection, public_key)
         for known in (after, own):
@@ -66,16 +66,16 @@ def sign_checkpoint(ledger: Ledger, key: Ed25519PrivateKey, after: Checkpoint | 
         if head.number == 0 or (own is not None and own.number == head.number):
             return own
         at = journal.now().isoformat()
-        signature = sign(key, CHECKPOINT, _message(head.number, head.hash, at))
-        made = Checkpoint(head.number, head.hash, at, public_key, signature)
-        connection.execute(insert(checkpoints).values(made._asdict()))
+        signature = sign(key, LEDGER_HEAD, _message(head.number, head.hash, at))
+        made = SignedHead(head.number, head.hash, at, public_key, signature)
+        connection.execute(insert(heads).values(made._asdict()))
         return made
 
     return ledger.database.write(work)
 
 
-def check_ancestor(connection: Connection, name: str, known: Checkpoint | None) -> None:
-    """Refuse a ledger whose journal does not hold what a checkpoint says.
+def check_ancestor(connection: Connection, name: str, known: SignedHead | None) -> None:
+    """Refuse a ledger whose journal does not hold what a signed head says.
 
     Raises:
         LedgerError: it was rewritten since, or an older copy was put back.
@@ -91,33 +91,33 @@ def check_ancestor(connection: Connection, name: str, known: Checkpoint | None) 
         )
 
 
-def _newest(connection: Connection, public_key: str) -> Checkpoint | None:
-    mine = select(checkpoints).where(checkpoints.c.public_key == public_key)
-    row = connection.execute(mine.order_by(checkpoints.c.number.desc()).limit(1)).first()
-    return Checkpoint(*row) if row else None
+def _newest(connection: Connection, public_key: str) -> SignedHead | None:
+    mine = select(heads).where(heads.c.public_key == public_key)
+    row = connection.execute(mine.order_by(heads.c.number.desc()).limit(1)).first()
+    return SignedHead(*row) if row else None
 
 
-def read_checkpoints(connection: Connection) -> list[Checkpoint]:
-    """Every checkpoint, in the order of the entries that they cover."""
-    newest_last = select(checkpoints).order_by(checkpoints.c.number, checkpoints.c.public_key)
-    return [Checkpoint(*row) for row in connection.execute(newest_last)]
+def read_heads(connection: Connection) -> list[SignedHead]:
+    """Every signed head, in the order of the entries that they cover."""
+    newest_last = select(heads).order_by(heads.c.number, heads.c.public_key)
+    return [SignedHead(*row) for row in connection.execute(newest_last)]
 
 
-def parsed_checkpoint(fields: Mapping[str, Any]) -> Checkpoint:
-    """A checkpoint from JSON, strictly: each has one text alone.
+def parsed_head(fields: Mapping[str, Any]) -> SignedHead:
+    """A signed head from JSON, strictly: each has one text alone.
 
     Raises:
-        ValueError: a field has not the form that `sign_checkpoint` gives it.
+        ValueError: a field has not the form that `sign_head` gives it.
         TypeError: it lacks a field, or has one more.
     """
-    checkpoint = Checkpoint(**fields)
-    number, *texts = checkpoint
+    head = SignedHead(**fields)
+    number, *texts = head
     if type(number) is not int or not all(isinstance(text, str) for text in texts):
-        raise ValueError("a field of the checkpoint has another type")
-    for text in (checkpoint.hash, checkpoint.public_key, checkpoint.signature):
+        raise ValueError("a field of the signed head has another type")
+    for text in (head.hash, head.public_key, head.signature):
         if bytes.fromhex(text).hex() != text:
-            raise ValueError("a field of the checkpoint is not in lower-case hexadecimal")
-    return checkpoint
+            raise ValueError("a field of the signed head is not in lower-case hexadecimal")
+    return head
 
 
 def _message(number: int, hash: str, at: str) -> bytes:

@@ -1,6 +1,6 @@
 """What a journal adds up to: the entries, replayed in memory, with the rules that every entry must keep.
 
-| kind | records |
+| kind | says that |
 |---|---|
 | `run` | a run began |
 | `key` | a client was bound to a public key |
@@ -111,7 +111,7 @@ class Mechanism(NamedTuple):
 
 
 @dataclass(slots=True)
-class Book:
+class Replay:
     """The state after the entries so far.
 
     Attributes:
@@ -203,13 +203,13 @@ class Book:
         self.charges[key] = charge
 
 
-_KINDS: dict[str, Callable[[Book, int, dict[str, Any]], None]] = {
-    "run": Book._run,
-    "key": Book._key,
-    "budget": Book._budget,
-    "charge": Book._charge,
-    "settlement": Book._settlement,
-    "reconciliation": Book._reconciliation,
+_KINDS: dict[str, Callable[[Replay, int, dict[str, Any]], None]] = {
+    "run": Replay._run,
+    "key": Replay._key,
+    "budget": Replay._budget,
+    "charge": Replay._charge,
+    "settlement": Replay._settlement,
+    "reconciliation": Replay._reconciliation,
 }
 
 

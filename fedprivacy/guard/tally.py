@@ -1,4 +1,4 @@
-"""What the records of a log add up to, and the log file that holds them beside the updates that it paid for."""
+"""What the entries of a log add up to, and the log file that holds them beside the updates that it paid for."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ Write = Callable[[Entry], None]
 
 
 @dataclass(slots=True)
-class Book:
-    """The sum of all records.
+class Tally:
+    """The sum of all entries.
 
     Attributes:
         entries: charges and corrections, in order.
@@ -47,54 +47,54 @@ class Book:
     places: dict[str, int] = field(default_factory=dict)
     run_keys: dict[str, str] = field(default_factory=dict)
     history: dict[Event, int] = field(default_factory=dict)
-    _told: str = ""  # a hash of all records so far, chained
+    _told: str = ""  # a hash of all entries so far, chained
 
     @property
     def terms(self) -> Terms | None:
         """What the data owner allowed at last; None before anything is charged."""
         return self.entries[-1].terms if self.entries else None
 
-    def add(self, record: Entry, payload: bytes) -> None:
-        """Take one more record into account.
+    def add(self, entry: Entry, payload: bytes) -> None:
+        """Take one more entry into account.
 
         Args:
-            record: what it says.
+            entry: what it says.
             payload: its bytes in the log.
         """
         self._told = sha256(self._told.encode() + payload).hexdigest()
-        if isinstance(record, SealedEntry):
-            self.sealed[record.key] = record
-            self.places.setdefault(record.name, len(self.charges))  # earlier versions gave other names
+        if isinstance(entry, SealedEntry):
+            self.sealed[entry.key] = entry
+            self.places.setdefault(entry.name, len(self.charges))  # earlier versions gave other names
             return
-        self.entries.append(record)
-        self.history[record.event] = self.history.get(record.event, 0) + record.steps
-        if isinstance(record, ChargeEntry):
-            self.charges[record.key] = record
-            self.names[record.key] = name = seals.name_of(self._told)
+        self.entries.append(entry)
+        self.history[entry.event] = self.history.get(entry.event, 0) + entry.steps
+        if isinstance(entry, ChargeEntry):
+            self.charges[entry.key] = entry
+            self.names[entry.key] = name = seals.name_of(self._told)
             self.places[name] = len(self.charges)
-            self.run_keys.setdefault(record.key.run_id, record.run_key)
+            self.run_keys.setdefault(entry.key.run_id, entry.run_key)
 
 
-class BookFile:
-    """A book and the file that it is kept in.
+class TallyFile:
+    """A tally and the file that it is kept in.
 
     Args:
         file: a log that `fedprivacy.guard.log.create` made.
 
     Attributes:
-        book: what it says, up to the last transaction.
+        tally: what it says, up to the last transaction.
         folder: of the sealed updates.
     """
 
     def __init__(self, file: Path) -> None:
-        self.book = Book()
+        self.tally = Tally()
         self.folder = seals.folder_of(file)
         self._log = EntryLog(file)
         self._added = 0
 
     @contextmanager
     def transaction(self) -> Iterator[Write]:
-        """Lock the file, bring `book` up to date, and yield what writes one record and adds it.
+        """Lock the file, bring `tally` up to date, and yield what writes one entry and adds it.
 
         Raises:
             LogDamagedError: the folder holds an update that this log never charged, see `fedprivacy.guard.seals`.
@@ -102,8 +102,8 @@ class BookFile:
         """
         with self._log.transaction() as append:
 
-            def write(record: Entry) -> None:
-                append(encoded(record))
+            def write(entry: Entry) -> None:
+                append(encoded(entry))
                 self._catch_up()
 
             self._catch_up()
@@ -113,7 +113,7 @@ class BookFile:
     def _check_updates(self) -> None:
         """What was charged later than this log knows has been forgotten, however whole the log is."""
         try:
-            unknown = seals.names_in(self.folder).difference(self.book.places)
+            unknown = seals.names_in(self.folder).difference(self.tally.places)
         except OSError as error:
             raise LogWriteError(self.folder, error, undone=True) from error
         if unknown:
@@ -124,10 +124,10 @@ class BookFile:
             )
 
     def _catch_up(self) -> None:
-        for payload in self._log.records[self._added :]:
+        for payload in self._log.entries[self._added :]:
             try:
-                record = decoded(payload)
+                entry = decoded(payload)
             except ValueError as error:
                 raise self._log.damaged(self._added, str(error)) from error
-            self.book.add(record, payload)
+            self.tally.add(entry, payload)
             self._added += 1

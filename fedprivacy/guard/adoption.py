@@ -10,8 +10,8 @@ from pathlib import Path
 
 from fedprivacy._support.durable import name_durably
 from fedprivacy.guard import log
-from fedprivacy.guard.book import BookFile
 from fedprivacy.guard.entries import ChargeEntry, ChargeKey, Terms, fingerprint, now
+from fedprivacy.guard.tally import TallyFile
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 
@@ -40,10 +40,10 @@ def adopt(old: Path, file: Path) -> int:
     """
     charges = list(_read(old))
     log.create(file)
-    books = BookFile(file)
-    with books.transaction() as write:
+    kept = TallyFile(file)
+    with kept.transaction() as write:
         for charge in charges:
-            if charge.key not in books.book.charges:
+            if charge.key not in kept.tally.charges:
                 write(charge)
     name_durably(old, old.with_name(f"{old.name}.adopted"))
     return len(charges)

@@ -1,4 +1,4 @@
-"""A book adds up what the records of a log say."""
+"""A tally adds up what the entries of a log say."""
 
 import errno
 import os
@@ -6,7 +6,7 @@ import os
 import pytest
 
 from fedprivacy.guard import ChargeKey, Guard, LogWriteError
-from fedprivacy.guard.book import BookFile
+from fedprivacy.guard.tally import TallyFile
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
 
@@ -18,10 +18,10 @@ def test_the_terms_that_are_shown_are_those_of_the_last_charge(tmp_path):
     file = tmp_path / "guard.log"
     for round, budget in enumerate((FIRST, FIRST, LAST), start=1):
         Guard(file, budget).charge(ChargeKey("run", round, 1), EVENT, 1)
-    books = BookFile(file)
-    assert books.book.terms is None
-    with books.transaction():
-        assert books.book.terms.budget == LAST
+    kept = TallyFile(file)
+    assert kept.tally.terms is None
+    with kept.transaction():
+        assert kept.tally.terms.budget == LAST
 
 
 def test_a_book_that_the_disk_does_not_give_back_is_not_taken_for_an_empty_one(tmp_path, monkeypatch):

@@ -3,7 +3,7 @@
 import pytest
 
 from fedprivacy.ledger import Allowance, ChargeState, Ledger
-from fedprivacy.ledger.charging import MOST_STEPS
+from fedprivacy.ledger.charges import MOST_STEPS
 from fedprivacy.ledger.errors import AccountError
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.values.budget import PrivacyBudget

@@ -11,11 +11,11 @@ from typing import Any, TypeVar
 from sqlalchemy import Connection, Table, insert
 
 from fedprivacy.ledger import journal
-from fedprivacy.ledger.book import Book, Terms
-from fedprivacy.ledger.checkpoints import Checkpoint
 from fedprivacy.ledger.errors import LedgerError
 from fedprivacy.ledger.export import Entry, read_export
-from fedprivacy.ledger.schema import balances, budgets, charges, checkpoints, keys, runs
+from fedprivacy.ledger.heads import SignedHead
+from fedprivacy.ledger.replay import Replay, Terms
+from fedprivacy.ledger.schema import balances, budgets, charges, heads, keys, runs
 from fedprivacy.ledger.schema import journal as journal_table
 from fedprivacy.ledger.store import Ledger
 from fedprivacy.ledger.verify import Verified, verify_export
@@ -48,26 +48,26 @@ def import_ledger(file: Path, ledger: Ledger) -> Verified:
             raise LedgerError(f"ledger {ledger.name} has entries already; import into a new one.")
         with file.open("rb") as lines:
             _write_parts(connection, read_export(lines))
-        _write_tables(connection, verified.book)
+        _write_tables(connection, verified.replay)
 
     ledger.database.write(work)
     return verified
 
 
-def _write_parts(connection: Connection, parts: Iterable[Entry | Checkpoint]) -> None:
+def _write_parts(connection: Connection, parts: Iterable[Entry | SignedHead]) -> None:
     for some in _batches(parts):
         entries = [{"number": e.number, "entry": e.text, "hash": e.hash} for e in some if isinstance(e, Entry)]
         _insert(connection, journal_table, entries)
-        _insert(connection, checkpoints, (part._asdict() for part in some if isinstance(part, Checkpoint)))
+        _insert(connection, heads, (part._asdict() for part in some if isinstance(part, SignedHead)))
 
 
-def _write_tables(connection: Connection, book: Book) -> None:
+def _write_tables(connection: Connection, replay: Replay) -> None:
     """What the journal adds up to."""
-    _insert(connection, runs, ({"run_id": r, **run._asdict()} for r, run in book.runs.items()))
-    _insert(connection, keys, ({"client_id": client, "key_hash": key} for client, key in book.keys.items()))
-    _insert(connection, budgets, ({"dataset_id": d, **_budget(terms)} for d, terms in book.budgets.items()))
-    _insert(connection, charges, ({**key._asdict(), **charge._asdict()} for key, charge in book.charges.items()))
-    sums = book.balances().items()
+    _insert(connection, runs, ({"run_id": r, **run._asdict()} for r, run in replay.runs.items()))
+    _insert(connection, keys, ({"client_id": client, "key_hash": key} for client, key in replay.keys.items()))
+    _insert(connection, budgets, ({"dataset_id": d, **_budget(terms)} for d, terms in replay.budgets.items()))
+    _insert(connection, charges, ({**key._asdict(), **charge._asdict()} for key, charge in replay.charges.items()))
+    sums = replay.balances().items()
     _insert(connection, balances, ({**key._asdict(), "steps": steps, "charges": n} for key, (steps, n) in sums))
 
 
