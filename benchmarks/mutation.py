@@ -138,7 +138,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "tests/flower/test_release.py",
         "tests/flower/test_deployed_client.py",
         "tests/flower/test_deployed_rounds.py",
-        "tests/flower/test_records.py",
+        "tests/flower/test_messages.py",
         "tests/flower/test_rounds.py",
     ),
 }

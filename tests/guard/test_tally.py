@@ -24,7 +24,7 @@ def test_the_terms_that_are_shown_are_those_of_the_last_charge(tmp_path):
         assert kept.tally.terms.budget == LAST
 
 
-def test_a_book_that_the_disk_does_not_give_back_is_not_taken_for_an_empty_one(tmp_path, monkeypatch):
+def test_a_tally_that_the_disk_does_not_give_back_is_not_taken_for_an_empty_one(tmp_path, monkeypatch):
     file = tmp_path / "guard.log"
     Guard(file, FIRST).charge(ChargeKey("run", 1, 1), EVENT, 1)
 

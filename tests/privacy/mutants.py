@@ -161,8 +161,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the newest charge replaces the ones before it",
         "fedprivacy/guard/tally.py",
-        "self.history.get(record.event, 0) + record.steps",
-        "record.steps",
+        "self.history.get(entry.event, 0) + entry.steps",
+        "entry.steps",
         (f"{GUARD}::test_charges_add_up_over_rounds_runs_and_processes",),
     ),
     Mutant(
@@ -177,7 +177,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "fedprivacy/guard/log.py",
         "            write_at(fd, slot_block(frame), SLOT_AT)\n            reach",
         "            reach",
-        (f"{LOG}::test_each_copy_of_a_record_is_on_the_disk_before_the_next_write_begins",),
+        (f"{LOG}::test_each_copy_of_an_entry_is_on_the_disk_before_the_next_write_begins",),
     ),
     Mutant(
         "a log that the disk does not give back is taken for an empty one",
@@ -192,7 +192,7 @@ MUTANTS: tuple[Mutant, ...] = (
             except OSError:
                 pass
 """,
-        ("tests/guard/test_tally.py::test_a_book_that_the_disk_does_not_give_back_is_not_taken_for_an_empty_one",),
+        ("tests/guard/test_tally.py::test_a_tally_that_the_disk_does_not_give_back_is_not_taken_for_an_empty_one",),
     ),
     Mutant(
         "two processes charge one budget at once",
@@ -202,11 +202,11 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{LOG}::test_a_process_that_waits_too_long_is_told_so",),
     ),
     Mutant(
-        "a log that lost records since it was read is believed",
+        "a log that lost entries since it was read is believed",
         "fedprivacy/guard/log.py",
         "if found.frames[: len(self._frames)] != self._frames:",
         "if False:",
-        (f"{LOG}::test_a_log_that_lost_records_since_it_was_read_is_noticed_though_it_looks_whole",),
+        (f"{LOG}::test_a_log_that_lost_entries_since_it_was_read_is_noticed_though_it_looks_whole",),
     ),
     Mutant(
         "a grant that nobody signed counts",

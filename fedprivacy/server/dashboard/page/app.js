@@ -82,9 +82,9 @@ function showInstead(id) {
   document.title = "fedprivacy";
 }
 
-function only(wanted) {
+function only(part) {
   ["run", "no-run", "no-such-run"].forEach((id) => {
-    byId(id).hidden = id !== wanted;
+    byId(id).hidden = id !== part;
   });
 }
 

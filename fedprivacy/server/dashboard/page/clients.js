@@ -79,7 +79,7 @@ export class Clients {
       debounced(() => this.#go({ search: search.value.trim(), page: "" }), TYPING),
     );
     state.addEventListener("change", () => this.#go({ state: state.value, page: "" }));
-    copy.addEventListener("click", () => copyFrom(copy, () => tsv(copied(this.#shown))));
+    copy.addEventListener("click", () => copyFrom(copy, () => tsv(rowsOf(this.#shown))));
   }
 
   #go(changes) {
@@ -208,7 +208,7 @@ function mark(head, sort, order) {
   }
 }
 
-function copied(clients) {
+function rowsOf(clients) {
   const heads = ["Client", ...COLUMNS.map(({ words }) => words), "Reason"];
   const rows = clients.map((client) => [
     client.client_id,

@@ -96,7 +96,7 @@ export class WhatIf {
     const path = runPath(this.#run.run_id, "/clients");
     const { total, clients } = await getJson(path, { search, limit: MOST_LISTED }, { signal });
     const most = { value: "", content: [el("span", { class: "option-name" }, "who runs out next")] };
-    const options = clients.map((client) => ({ value: client.client_id, content: content(client) }));
+    const options = clients.map((client) => ({ value: client.client_id, content: asOption(client) }));
     return search ? { total, options } : { total: total + 1, options: [most, ...options] };
   }
 
@@ -160,7 +160,7 @@ function answer(forecast) {
   ];
 }
 
-function content(client) {
+function asOption(client) {
   return [
     el("span", { class: "option-name" }, client.client_id),
     el("span", { class: "option-about muted" }, spentText(client)),
