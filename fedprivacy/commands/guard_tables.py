@@ -11,8 +11,9 @@ from rich.text import Text
 
 from fedprivacy.accounting.named import as_fields
 from fedprivacy.accounting.views import Epsilon, reading
-from fedprivacy.guard.entries import ChargeEntry, CorrectionEntry, Terms
+from fedprivacy.guard.entries import ChargeEntry, CorrectionEntry
 from fedprivacy.guard.tally import Tally
+from fedprivacy.values.budget import Allowance
 from fedprivacy.values.wording import budget_text, delta_text, reading_text
 
 
@@ -35,25 +36,25 @@ def summary(tally: Tally) -> dict[str, Any]:
         "view": epsilon.view.value if epsilon else None,
         "relation": epsilon.relation.value if epsilon else None,
         "accountant": epsilon.accountant if epsilon else None,
-        "budget": _budget_json(tally.terms) if tally.terms else None,
+        "budget": _budget_json(tally.allowance) if tally.allowance else None,
         "notes": note,
     }
 
 
 def as_page(tally: Tally) -> RenderableType:
     """Everything for a terminal."""
-    if not tally.terms:
+    if not tally.allowance:
         return Text("Nothing was charged.")
     epsilon, _ = _reading(tally)
     cost = Text(str(epsilon), style="bold")
-    return Group(_entries(tally), _totals(tally), cost, Text(_budget_words(tally.terms)))
+    return Group(_entries(tally), _totals(tally), cost, Text(_budget_words(tally.allowance)))
 
 
 def _reading(tally: Tally) -> tuple[Epsilon | None, str]:
     """What the history costs at the delta of the last budget, and a note where that is no finite number."""
-    if not tally.terms:
+    if not tally.allowance:
         return None, "nothing was charged, and no delta is recorded"
-    epsilon = reading(tally.history, tally.terms.budget.delta)
+    epsilon = reading(tally.history, tally.allowance.budget.delta)
     return epsilon, "" if epsilon.value < float("inf") else "no finite epsilon is known"
 
 
@@ -90,14 +91,14 @@ def _sealed(tally: Tally, entry: ChargeEntry | CorrectionEntry) -> bool:
     return isinstance(entry, ChargeEntry) and entry.key in tally.sealed
 
 
-def _budget_json(terms: Terms) -> dict[str, Any]:
-    budget = terms.budget
-    return {"epsilon": budget.epsilon if budget.enforced else None, "delta": budget.delta, "filter": terms.filter}
+def _budget_json(allowance: Allowance) -> dict[str, Any]:
+    budget = allowance.budget
+    return {"epsilon": budget.epsilon if budget.enforced else None, "delta": budget.delta, "filter": allowance.filter}
 
 
-def _budget_words(terms: Terms) -> str:
-    budget = terms.budget
+def _budget_words(allowance: Allowance) -> str:
+    budget = allowance.budget
     if not budget.enforced:
         return f"No budget was set. {reading_text(budget.epsilon)}"
     allowed = f"epsilon {budget_text(budget.epsilon)} at delta {delta_text(budget.delta)}"
-    return f"The budget was {allowed}, kept by the {terms.filter} filter. {reading_text(budget.epsilon)}"
+    return f"The budget was {allowed}, kept by the {allowance.filter} filter. {reading_text(budget.epsilon)}"

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from fedprivacy._support.durable import name_durably
 from fedprivacy.guard import log
-from fedprivacy.guard.entries import ChargeEntry, ChargeKey, Terms, fingerprint, now
+from fedprivacy.guard.entries import ChargeEntry, ChargeKey, fingerprint, now
 from fedprivacy.guard.tally import TallyFile
-from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 
 _CHARGES = (
@@ -53,5 +53,5 @@ def _read(old: Path) -> Iterator[ChargeEntry]:
     with closing(sqlite3.connect(f"file:{old}?mode=ro", uri=True)) as connection:
         for run_id, round, attempt, steps, q, sigma, relation, epsilon, delta, filter in connection.execute(_CHARGES):
             event = PoissonSampledGaussian(q, sigma, NeighbouringRelation(relation))
-            terms = Terms(PrivacyBudget(math.inf if epsilon is None else epsilon, delta), filter)
-            yield ChargeEntry(ChargeKey(run_id, round, attempt), event, steps, fingerprint(""), terms, now())
+            allowance = Allowance(PrivacyBudget(math.inf if epsilon is None else epsilon, delta), filter)
+            yield ChargeEntry(ChargeKey(run_id, round, attempt), event, steps, fingerprint(""), allowance, now())

@@ -14,7 +14,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from fedprivacy.accounting.named import as_fields, from_fields
-from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.events import Event
 
 
@@ -27,19 +27,6 @@ class ChargeKey(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
-    """What the data owner allowed when an entry was written.
-
-    Attributes:
-        budget: over all runs.
-        filter: name of the filter that enforces it.
-    """
-
-    budget: PrivacyBudget
-    filter: str
-
-
-@dataclass(frozen=True, slots=True)
 class ChargeEntry:
     """Steps that may be executed, because they count already.
 
@@ -48,7 +35,7 @@ class ChargeEntry:
         event: one step's mechanism.
         steps: how many of them.
         run_key: fingerprint of the server's key, see `fingerprint`.
-        terms: in force at the time.
+        allowance: in force at the time.
         time: UTC, for people.
     """
 
@@ -56,7 +43,7 @@ class ChargeEntry:
     event: Event
     steps: int
     run_key: str
-    terms: Terms
+    allowance: Allowance
     time: str
 
 
@@ -69,7 +56,7 @@ class CorrectionEntry:
         event: the mechanism that the figures are about.
         client_steps: what this log counted, the grant not included.
         server_steps: what the server's ledger counted, the grant not included; the larger figure.
-        terms: in force at the time.
+        allowance: in force at the time.
         time: UTC, for people.
     """
 
@@ -77,7 +64,7 @@ class CorrectionEntry:
     event: Event
     client_steps: int
     server_steps: int
-    terms: Terms
+    allowance: Allowance
     time: str
 
     @property
@@ -145,28 +132,28 @@ def decoded(payload: bytes) -> Entry:
 
 
 def _spent_fields(entry: ChargeEntry | CorrectionEntry) -> dict[str, Any]:
-    budget = entry.terms.budget
+    budget = entry.allowance.budget
     return {
         "event": as_fields(entry.event),
         "epsilon": budget.epsilon if budget.enforced else None,
         "delta": budget.delta,
-        "filter": entry.terms.filter,
+        "filter": entry.allowance.filter,
     }
 
 
-def _terms(fields: Mapping[str, Any]) -> Terms:
+def _allowance(fields: Mapping[str, Any]) -> Allowance:
     epsilon = math.inf if fields["epsilon"] is None else fields["epsilon"]
-    return Terms(PrivacyBudget(epsilon, fields["delta"]), fields["filter"])
+    return Allowance(PrivacyBudget(epsilon, fields["delta"]), fields["filter"])
 
 
 def _charge(key: ChargeKey, fields: Mapping[str, Any]) -> ChargeEntry:
     event = from_fields(fields["event"])
-    return ChargeEntry(key, event, fields["steps"], fields["run_key"], _terms(fields), fields["time"])
+    return ChargeEntry(key, event, fields["steps"], fields["run_key"], _allowance(fields), fields["time"])
 
 
 def _correction(key: ChargeKey, fields: Mapping[str, Any]) -> CorrectionEntry:
     event, steps = from_fields(fields["event"]), (fields["client_steps"], fields["server_steps"])
-    return CorrectionEntry(key, event, *steps, _terms(fields), fields["time"])
+    return CorrectionEntry(key, event, *steps, _allowance(fields), fields["time"])
 
 
 def _sealed(key: ChargeKey, fields: Mapping[str, Any]) -> SealedEntry:

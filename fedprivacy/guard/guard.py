@@ -19,7 +19,7 @@ from types import MappingProxyType
 from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
 from fedprivacy.accounting.histories import checked
 from fedprivacy.guard import log, seals
-from fedprivacy.guard.entries import ChargeEntry, ChargeKey, CorrectionEntry, SealedEntry, Terms, fingerprint, now
+from fedprivacy.guard.entries import ChargeEntry, ChargeKey, CorrectionEntry, SealedEntry, fingerprint, now
 from fedprivacy.guard.errors import (
     AlreadyChargedError,
     BudgetExhaustedError,
@@ -31,7 +31,7 @@ from fedprivacy.guard.errors import (
     SealError,
 )
 from fedprivacy.guard.tally import Tally, TallyFile
-from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.events import Event, History, PoissonSampledGaussian
 
 LONGEST_RUN_ID = 128
@@ -77,7 +77,7 @@ class Guard:
         if filter not in FILTERS:
             raise ValueError(f"filter is '{filter}'; choose one of {', '.join(FILTERS)}.")
         self._filter = FILTERS[filter](budget)
-        self._terms = Terms(budget, filter)
+        self._allowance = Allowance(budget, filter)
         _refuse_to_forget(file)
         folder = seals.folder_of(file)
         try:
@@ -137,7 +137,7 @@ class Guard:
             for correction in corrections:  # what no filter can compose was refused before it could be written
                 write(correction)
             self._check_left(left, event, steps)
-            write(ChargeEntry(key, event, steps, signer, self._terms, now()))
+            write(ChargeEntry(key, event, steps, signer, self._allowance, now()))
 
     def seal(self, key: ChargeKey, update: bytes) -> None:
         """Keep an update durably, so that it can be sent again after a crash; call it before the update leaves.
@@ -221,11 +221,11 @@ class Guard:
             client_steps = self._kept.tally.history.get(charged, 0)
             server_steps = with_grant - (steps if charged == event else 0)
             if server_steps > client_steps:
-                yield CorrectionEntry(key, charged, client_steps, server_steps, self._terms, now())
+                yield CorrectionEntry(key, charged, client_steps, server_steps, self._allowance, now())
 
     def _check_left(self, left: int, event: PoissonSampledGaussian, steps: int) -> None:
         if left < steps:
-            budget = self._terms.budget
+            budget = self._allowance.budget
             raise BudgetExhaustedError(
                 f"This client's own budget, epsilon {budget.epsilon} at delta {budget.delta} in {self._file}, allows "
                 f"{left} more steps of {event}, and the grant asks for {steps}. Grant fewer; a larger budget is the "

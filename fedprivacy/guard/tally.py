@@ -15,12 +15,12 @@ from fedprivacy.guard.entries import (
     CorrectionEntry,
     Entry,
     SealedEntry,
-    Terms,
     decoded,
     encoded,
 )
 from fedprivacy.guard.errors import LogWriteError
 from fedprivacy.guard.log import EntryLog
+from fedprivacy.values.budget import Allowance
 from fedprivacy.values.events import Event
 
 Write = Callable[[Entry], None]
@@ -50,9 +50,9 @@ class Tally:
     _told: str = ""  # a hash of all entries so far, chained
 
     @property
-    def terms(self) -> Terms | None:
+    def allowance(self) -> Allowance | None:
         """What the data owner allowed at last; None before anything is charged."""
-        return self.entries[-1].terms if self.entries else None
+        return self.entries[-1].allowance if self.entries else None
 
     def add(self, entry: Entry, payload: bytes) -> None:
         """Take one more entry into account.

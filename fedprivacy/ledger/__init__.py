@@ -3,16 +3,16 @@
 from typing import TYPE_CHECKING
 
 from fedprivacy._support.lazy import when_asked
+from fedprivacy.values.budget import Allowance
 
 if TYPE_CHECKING:
-    from fedprivacy.ledger.allowances import Allowance
     from fedprivacy.ledger.charges import NOTHING_SPENT, Account
     from fedprivacy.ledger.database import database_file, default_url
     from fedprivacy.ledger.errors import LedgerError
     from fedprivacy.ledger.schema import ChargeState
     from fedprivacy.ledger.store import Ledger
 else:  # the command line imports this package, and most commands need no database
-    __getattr__ = when_asked(__name__, "errors", "schema", "database", "allowances", "charges", "store")
+    __getattr__ = when_asked(__name__, "errors", "schema", "database", "charges", "store")
 
 __all__ = [
     "NOTHING_SPENT",

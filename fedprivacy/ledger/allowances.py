@@ -1,42 +1,18 @@
-"""Budgets of datasets, as the ledger keeps them."""
+"""Allowances of datasets, as the ledger keeps them."""
 
 from __future__ import annotations
 
 import datetime
 import math
 from collections.abc import Collection
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 from sqlalchemy import Connection, select
 
-from fedprivacy.ledger import journal
 from fedprivacy.ledger.dialects import among
 from fedprivacy.ledger.schema import budgets
-from fedprivacy.values.budget import PrivacyBudget
-
-
-@dataclass(frozen=True, slots=True)
-class Allowance:
-    """A dataset's budget and the filter that enforces it.
-
-    Attributes:
-        budget: over all runs on the dataset.
-        filter: name of the filter, see `fedprivacy.accounting.FILTERS`.
-        expires: nothing is granted from then on; None: never.
-        deliberate: set by an explicit act, which rules over what a run asks for.
-    """
-
-    budget: PrivacyBudget
-    filter: str
-    expires: datetime.datetime | None = None
-    deliberate: bool = False
-
-    @property
-    def expired(self) -> bool:
-        """Whether nothing may be granted any more."""
-        return self.expires is not None and journal.now() >= self.expires
+from fedprivacy.values.budget import Allowance, PrivacyBudget
 
 
 def allowances_of(connection: Connection, dataset_ids: Collection[str]) -> dict[str, Allowance]:
@@ -62,7 +38,7 @@ def in_utc(instant: datetime.datetime | None) -> datetime.datetime | None:
     return instant.replace(tzinfo=datetime.UTC) if instant.tzinfo is None else instant.astimezone(datetime.UTC)
 
 
-def terms(allowance: Allowance) -> list[Any]:
+def written(allowance: Allowance) -> list[Any]:
     """A budget as it stands in the journal."""
     epsilon = allowance.budget.epsilon if allowance.budget.enforced else None
     return [epsilon, allowance.budget.delta, allowance.filter, allowance.expires and allowance.expires.isoformat()]

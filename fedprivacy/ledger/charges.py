@@ -11,10 +11,11 @@ from sqlalchemy import ColumnElement, Connection, func, or_, select, update
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy.ledger import journal
-from fedprivacy.ledger.allowances import Allowance, allowances_of
+from fedprivacy.ledger.allowances import allowances_of
 from fedprivacy.ledger.dialects import add_to, among, insert_rows
 from fedprivacy.ledger.replay import Evidence, settleable
 from fedprivacy.ledger.schema import ChargeState, balances, charges
+from fedprivacy.values.budget import Allowance
 from fedprivacy.values.events import Event, History, PoissonSampledGaussian
 
 SERVER_VIEW = "server"

@@ -14,7 +14,7 @@ from fedprivacy.ledger import journal
 from fedprivacy.ledger.errors import LedgerError
 from fedprivacy.ledger.export import Entry, read_export
 from fedprivacy.ledger.heads import SignedHead
-from fedprivacy.ledger.replay import Replay, Terms
+from fedprivacy.ledger.replay import Replay, WrittenAllowance
 from fedprivacy.ledger.schema import balances, budgets, charges, heads, keys, runs
 from fedprivacy.ledger.schema import journal as journal_table
 from fedprivacy.ledger.store import Ledger
@@ -65,14 +65,15 @@ def _write_tables(connection: Connection, replay: Replay) -> None:
     """What the journal adds up to."""
     _insert(connection, runs, ({"run_id": r, **run._asdict()} for r, run in replay.runs.items()))
     _insert(connection, keys, ({"client_id": client, "key_hash": key} for client, key in replay.keys.items()))
-    _insert(connection, budgets, ({"dataset_id": d, **_budget(terms)} for d, terms in replay.budgets.items()))
+    _insert(connection, budgets, ({"dataset_id": d, **_row(allowance)} for d, allowance in replay.budgets.items()))
     _insert(connection, charges, ({**key._asdict(), **charge._asdict()} for key, charge in replay.charges.items()))
     sums = replay.balances().items()
     _insert(connection, balances, ({**key._asdict(), "steps": steps, "charges": n} for key, (steps, n) in sums))
 
 
-def _budget(terms: Terms) -> dict[str, Any]:
-    return terms._asdict() | {"expires": terms.expires and datetime.datetime.fromisoformat(terms.expires)}
+def _row(allowance: WrittenAllowance) -> dict[str, Any]:
+    expires = allowance.expires and datetime.datetime.fromisoformat(allowance.expires)
+    return allowance._asdict() | {"expires": expires}
 
 
 def _insert(connection: Connection, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:

@@ -69,7 +69,7 @@ class Evidence(NamedTuple):
     public_key: str
 
 
-class Run(NamedTuple):
+class BegunRun(NamedTuple):
     """A run that began.
 
     Attributes:
@@ -83,8 +83,8 @@ class Run(NamedTuple):
     partition: str
 
 
-class Terms(NamedTuple):
-    """A dataset's budget, as it stands in the journal.
+class WrittenAllowance(NamedTuple):
+    """What is allowed on a dataset, as it stands in the journal.
 
     Attributes:
         epsilon: None: measured, never exhausted.
@@ -121,9 +121,9 @@ class Replay:
         charges: by what names them.
     """
 
-    runs: dict[str, Run] = field(default_factory=dict)
+    runs: dict[str, BegunRun] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
-    budgets: dict[str, Terms] = field(default_factory=dict)
+    budgets: dict[str, WrittenAllowance] = field(default_factory=dict)
     charges: dict[ChargeKey, Charge] = field(default_factory=dict)
 
     def enter(self, number: int, entry: dict[str, Any]) -> None:
@@ -153,7 +153,7 @@ class Replay:
     def _run(self, number: int, entry: dict[str, Any]) -> None:
         if entry["run_id"] in self.runs:
             raise ValueError(f"run {entry['run_id']} began before")
-        self.runs[entry["run_id"]] = Run(number, entry["dataset"], entry["partition"])
+        self.runs[entry["run_id"]] = BegunRun(number, entry["dataset"], entry["partition"])
 
     def _key(self, _: int, entry: dict[str, Any]) -> None:
         self.keys[entry["client_id"]] = entry["key_hash"]
@@ -161,7 +161,7 @@ class Replay:
     def _budget(self, _: int, entry: dict[str, Any]) -> None:
         deliberate = "reason" in entry
         for dataset, (epsilon, delta, filter, expires) in entry["budgets"].items():
-            self.budgets[dataset] = Terms(epsilon, delta, filter, expires, deliberate)
+            self.budgets[dataset] = WrittenAllowance(epsilon, delta, filter, expires, deliberate)
 
     def _charge(self, number: int, entry: dict[str, Any]) -> None:
         run_id, round, attempt, view = entry["run_id"], entry["round"], entry["attempt"], entry["view"]

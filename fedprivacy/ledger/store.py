@@ -9,7 +9,7 @@ from sqlalchemy import Connection, func, insert, select, update
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy.ledger import journal
-from fedprivacy.ledger.allowances import Allowance, allowances_of, budget_row, contradiction, in_utc, terms
+from fedprivacy.ledger.allowances import allowances_of, budget_row, contradiction, in_utc, written
 from fedprivacy.ledger.charges import (
     MOST_STEPS,
     Account,
@@ -27,7 +27,7 @@ from fedprivacy.ledger.database import PATIENCE, Database, database_file
 from fedprivacy.ledger.errors import AccountError, LedgerError
 from fedprivacy.ledger.replay import Evidence
 from fedprivacy.ledger.schema import ChargeState, budgets, charges, keys, runs
-from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.events import Claims, PoissonSampledGaussian
 
 
@@ -186,7 +186,7 @@ class Ledger:
                     raise AccountError(contradiction(self.name, dataset_id, allowance, allowances[dataset_id]))
             new = {dataset_id: a for dataset_id, a in allowances.items() if dataset_id not in known}
             if new:
-                journal.append(connection, "budget", budgets={d: terms(a) for d, a in new.items()})
+                journal.append(connection, "budget", budgets={d: written(a) for d, a in new.items()})
                 connection.execute(insert(budgets), [budget_row(d, a) for d, a in new.items()])
             return {**allowances, **known}
 
@@ -210,7 +210,7 @@ class Ledger:
         def work(connection: Connection, _: bool) -> None:
             known = self._allowance(connection, dataset_id)
             allowance = Allowance(budget, known.filter, in_utc(expires), deliberate=True)
-            journal.append(connection, "budget", budgets={dataset_id: terms(allowance)}, reason=reason)
+            journal.append(connection, "budget", budgets={dataset_id: written(allowance)}, reason=reason)
             changed = budget_row(dataset_id, allowance)
             connection.execute(update(budgets).where(budgets.c.dataset_id == dataset_id).values(changed))
 

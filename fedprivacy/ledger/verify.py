@@ -25,7 +25,7 @@ from fedprivacy.ledger.export import Entry, read_entries, read_export
 from fedprivacy.ledger.heads import SignedHead, parsed_head, read_heads
 from fedprivacy.ledger.journal import Head, chained
 from fedprivacy.ledger.receipts import check_receipts
-from fedprivacy.ledger.replay import BrokenJournalError, Charge, ChargeKey, Mechanism, Replay, Terms
+from fedprivacy.ledger.replay import BrokenJournalError, Charge, ChargeKey, Mechanism, Replay, WrittenAllowance
 from fedprivacy.ledger.schema import balances, budgets, charges, keys, runs
 from fedprivacy.ledger.store import Ledger
 
@@ -166,7 +166,7 @@ def _compare_tables(connection: Connection, replay: Replay) -> None:
     """Whether the tables hold what the journal adds up to."""
     _compare("run", _rows(connection, runs, 1), replay.runs)
     _compare("key", ((client, key) for client, (key,) in _rows(connection, keys, 1)), replay.keys)
-    _compare("budget", ((dataset, _terms(*row)) for dataset, row in _rows(connection, budgets, 1)), replay.budgets)
+    _compare("budget", ((dataset, _written(*row)) for dataset, row in _rows(connection, budgets, 1)), replay.budgets)
     names = (*ChargeKey._fields, *Charge._fields)
     _compare("charge", _rows(connection, charges, len(ChargeKey._fields), names), replay.charges)
     held = ((key, value) for key, value in _rows(connection, balances, len(Mechanism._fields)) if any(value))
@@ -183,10 +183,12 @@ def _rows(
         yield row[0] if key_length == 1 else tuple(row[:key_length]), tuple(row[key_length:])
 
 
-def _terms(
+def _written(
     epsilon: float | None, delta: float, filter: str, expires: datetime.datetime | None, deliberate: bool
-) -> Terms:
-    return Terms(epsilon, delta, filter, expires.isoformat() if (expires := in_utc(expires)) else None, deliberate)
+) -> WrittenAllowance:
+    return WrittenAllowance(
+        epsilon, delta, filter, expires.isoformat() if (expires := in_utc(expires)) else None, deliberate
+    )
 
 
 def _compare(what: str, rows: Iterable[tuple[Any, Any]], expected: Mapping[Any, Any]) -> None:

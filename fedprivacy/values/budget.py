@@ -1,7 +1,8 @@
-"""Privacy budgets."""
+"""Privacy budgets, and what a data owner allows by them."""
 
 from __future__ import annotations
 
+import datetime
 import math
 from dataclasses import dataclass
 
@@ -28,3 +29,25 @@ class PrivacyBudget:
     def enforced(self) -> bool:
         """Whether the budget can ever be exhausted."""
         return math.isfinite(self.epsilon)
+
+
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """What a data owner allows on a dataset: a budget and the filter that keeps it.
+
+    Attributes:
+        budget: over all runs on the dataset.
+        filter: name of the filter, see `fedprivacy.accounting.FILTERS`.
+        expires: the ledger grants nothing from then on; None: never. A client's guard keeps no such date.
+        deliberate: set in the ledger by an explicit act, which rules over what a run asks for.
+    """
+
+    budget: PrivacyBudget
+    filter: str
+    expires: datetime.datetime | None = None
+    deliberate: bool = False
+
+    @property
+    def expired(self) -> bool:
+        """Whether nothing may be granted any more."""
+        return self.expires is not None and datetime.datetime.now(datetime.UTC) >= self.expires

@@ -244,7 +244,7 @@ def test_the_budget_in_force_is_recorded_with_each_charge_and_may_be_changed_by_
     with pytest.raises(BudgetExhaustedError):
         smaller.charge(key(2), EVENT, 50)
     Guard(file, PrivacyBudget(math.inf, 1e-6)).charge(key(2), EVENT, 50)
-    assert [(c.terms.budget, c.terms.filter) for c in guard.charges()] == [
+    assert [(c.allowance.budget, c.allowance.filter) for c in guard.charges()] == [
         (BUDGET, "fixed-mechanism"),
         (PrivacyBudget(math.inf, 1e-6), "fixed-mechanism"),
     ]

@@ -14,14 +14,14 @@ EVENT = PoissonSampledGaussian(0.05, 1.2)
 FIRST, LAST = PrivacyBudget(3.0, 1e-5), PrivacyBudget(5.0, 1e-6)
 
 
-def test_the_terms_that_are_shown_are_those_of_the_last_charge(tmp_path):
+def test_the_allowance_that_is_shown_is_that_of_the_last_charge(tmp_path):
     file = tmp_path / "guard.log"
     for round, budget in enumerate((FIRST, FIRST, LAST), start=1):
         Guard(file, budget).charge(ChargeKey("run", round, 1), EVENT, 1)
     kept = TallyFile(file)
-    assert kept.tally.terms is None
+    assert kept.tally.allowance is None
     with kept.transaction():
-        assert kept.tally.terms.budget == LAST
+        assert kept.tally.allowance.budget == LAST
 
 
 def test_a_tally_that_the_disk_does_not_give_back_is_not_taken_for_an_empty_one(tmp_path, monkeypatch):

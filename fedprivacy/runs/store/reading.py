@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Row, Select, and_, case, func, select
 
-from fedprivacy.ledger.allowances import Allowance, allowances_of
+from fedprivacy.ledger.allowances import allowances_of
 from fedprivacy.ledger.charges import NOTHING_SPENT, accounts_of
 from fedprivacy.ledger.database import Database
 from fedprivacy.ledger.dialects import among
@@ -30,6 +30,7 @@ from fedprivacy.runs.store.schema import (
     recorded_runs,
 )
 from fedprivacy.values.audits import AuditResult
+from fedprivacy.values.budget import Allowance
 from fedprivacy.values.events import History
 from fedprivacy.values.nulls import or_infinite, or_nan
 from fedprivacy.values.series import ClientCurves, RoundPoint, RunFacts, Spread, stride
