@@ -20,25 +20,6 @@ from fedprivacy.accounting.histories import check_delta
 from fedprivacy.values.events import History, PoissonSampledGaussian
 
 
-def classical_gaussian_sigma(epsilon: float, delta: float) -> float:
-    """Noise multiplier sqrt(2 log(1.25 / delta)) / epsilon (Dwork, Roth 2014, Theorem A.1), a sufficient one.
-
-    Args:
-        epsilon: in nats, in (0, 1]: beyond 1 the theorem is false.
-        delta: probability in (0, 1).
-
-    Raises:
-        ValueError: epsilon is outside (0, 1], or delta outside (0, 1).
-    """
-    check_delta(delta)
-    if not 0.0 < epsilon <= 1.0:
-        raise ValueError(
-            f"epsilon is {epsilon}, and the classical formula is valid only in (0, 1]; use "
-            "`calibration.noise_multiplier`, which is valid for every epsilon."
-        )
-    return math.sqrt(2.0 * math.log(1.25 / delta)) / epsilon
-
-
 def analytic_gaussian_epsilon(noise_multiplier: float, delta: float) -> float:
     """Exact epsilon of one Gaussian release without sampling (Balle, Wang 2018, arXiv 1805.06530, Theorem 8).
 

@@ -206,33 +206,6 @@ def reading(
     return Epsilon(pld.epsilon(executed, delta), delta, View.SERVER, stated)
 
 
-def federation_epsilon(readings: Collection[Epsilon]) -> Epsilon:
-    """What any record of the federation has lost to the server at most: the largest of the clients' readings.
-
-    Formal guarantee (parallel composition: McSherry 2009): a record that lies in one client's shard changes the updates
-    of no other client, except through models that were released before. Its loss is that client's, hence at most the
-    maximum over the clients, and never the sum. It does not hold of a record that several clients have.
-
-    Args:
-        readings: one for each client, in the server's view, at one delta and under one relation.
-
-    Raises:
-        MeaningsDiffer: views, deltas or relations differ, or the view is user-level: two such accounts of one
-            federation concern the same clients, and their losses do add up.
-        ValueError: there is no reading.
-    """
-    if not readings:
-        raise ValueError("readings is empty; give the reading of at least one client.")
-    _check_same_meaning(readings)
-    largest = max(readings)
-    if largest.view is not View.SERVER:
-        raise MeaningsDiffer(
-            f"the view is {largest.view}, whose account is of the whole federation already; record all of its rounds "
-            "in one UserLevelAccount, and read that."
-        )
-    return largest
-
-
 class UserLevelAccount:
     """What one federation's models tell about any one client: the account of DP-FedAvg, apart from every ledger.
 

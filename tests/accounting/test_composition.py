@@ -10,20 +10,6 @@ from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampl
 from tests.accounting import oracles
 
 
-def test_the_classical_noise_multiplier_is_the_formula_and_suffices() -> None:
-    assert composition.classical_gaussian_sigma(1.0, 1e-5) == pytest.approx(4.84480, abs=1e-5)
-    for epsilon in (0.01, 0.3, 1.0):
-        for delta in (1e-2, 1e-5, 1e-12):
-            noise = composition.classical_gaussian_sigma(epsilon, delta)
-            assert oracles.gaussian_epsilon(1 / noise, delta) <= epsilon
-
-
-@pytest.mark.parametrize("epsilon", [0.0, -1.0, 1.01, 3.0, math.nan])
-def test_beyond_one_the_classical_formula_is_refused(epsilon: float) -> None:
-    with pytest.raises(ValueError, match=rf"epsilon is {epsilon}.*noise_multiplier"):
-        composition.classical_gaussian_sigma(epsilon, 1e-5)
-
-
 @pytest.mark.parametrize(("noise", "delta"), [(0.1, 1e-5), (1.0, 1e-5), (4.0, 1e-9), (30.0, 1e-30)])
 def test_the_analytic_gaussian_epsilon_is_exact(noise: float, delta: float) -> None:
     ours = composition.analytic_gaussian_epsilon(noise, delta)

@@ -19,7 +19,6 @@ from fedprivacy.accounting.views import (
     Unit,
     UserLevelAccount,
     View,
-    federation_epsilon,
     reading,
 )
 from fedprivacy.ledger.charges import SERVER_VIEW
@@ -287,10 +286,9 @@ def test_impossible_plans_name_the_remedy(budget: PrivacyBudget, q: float, round
 # --- several clients ------------------------------------------------------------------------------------------------
 
 
-def test_the_loss_of_a_record_is_the_largest_of_the_clients_and_not_the_sum() -> None:
+def test_the_largest_of_the_clients_readings_is_the_one_that_cost_most() -> None:
     readings = [reading({PoissonSampledGaussian(q, 1.0, ZERO_OUT): 100}, DELTA) for q in (0.01, 0.05, 0.02)]
-    assert federation_epsilon(readings) is readings[1]
-    assert federation_epsilon(readings[:1]) is readings[0]
+    assert max(readings) is readings[1]
 
 
 @pytest.mark.parametrize(
@@ -304,20 +302,13 @@ def test_the_loss_of_a_record_is_the_largest_of_the_clients_and_not_the_sum() ->
 def test_clients_whose_epsilons_mean_different_things_have_no_common_one(other: Epsilon, message: str) -> None:
     for readings in ([epsilon(1.0), epsilon(2.0), other], [other, epsilon(1.0), epsilon(2.0)]):
         with pytest.raises(MeaningsDiffer, match=message):
-            federation_epsilon(readings)
+            max(readings)
 
 
 def test_user_level_accounts_of_one_federation_are_not_parallel() -> None:
     """Their losses concern the same clients and compose: the maximum would understate."""
     halves = [account_of((0.1, 1.0, 50)).epsilon(DELTA)] * 2
     assert account_of((0.1, 1.0, 100)).epsilon(DELTA) > max(halves)
-    with pytest.raises(MeaningsDiffer, match="one UserLevelAccount"):
-        federation_epsilon(halves)
-
-
-def test_a_federation_without_clients_has_no_epsilon() -> None:
-    with pytest.raises(ValueError, match="at least one client"):
-        federation_epsilon([])
 
 
 # --- texts ----------------------------------------------------------------------------------------------------------
