@@ -1,0 +1,113 @@
+"""What the documents and the docstrings point to is there: files, tests, modules and their names, links and headings."""
+
+import ast
+import re
+import subprocess
+import tokenize
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+TEXTS = [ROOT / name for name in subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()]
+PAGES = [text for text in TEXTS if text.suffix == ".md"]
+SOURCES = [text for text in TEXTS if text.suffix == ".py"]
+ROOMS = sorted(path.name for path in (ROOT / "fedprivacy").iterdir() if (path / "__init__.py").exists())
+
+PATH = re.compile(r"(?<![\w./-])((?:fedprivacy|tests|benchmarks|simulations|docs)/[\w/.*-]*[\w*])(?:::(\w+))?")
+IN_A_ROOM = re.compile(rf"`((?:{'|'.join(ROOMS)})/[\w/]+)`")
+NAME = re.compile(r"(?<![\w./-])(?:fedprivacy|benchmarks|tests)(?:\.[A-Za-z_]\w*)+")
+LINK = re.compile(r"\]\(([^)\s]+)\)")
+
+
+def name_of(path):
+    return str(path.relative_to(ROOT))
+
+
+@cache
+def defined(module):
+    """Every name that a module's text binds, anywhere: a name that moved away is what is looked for."""
+    found = set()
+    for node in ast.walk(ast.parse(module.read_text())):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
+            found.add(node.name)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            found.add(node.id)
+        elif isinstance(node, ast.alias):
+            found.add(node.asname or node.name)
+    return found
+
+
+def missing_path(path, test):
+    """What is wrong with a path, and with the test that is named in it; empty: nothing."""
+    if not any(ROOT.glob(path)):
+        return path
+    return f"{path}::{test}" if test and test not in defined(ROOT / path) else ""
+
+
+def missing_name(dotted):
+    """What is wrong with `package.module.name`; empty: nothing."""
+    first, *rest = dotted.split(".")
+    place = ROOT / first
+    while rest and ((place / rest[0]).is_dir() or (place / f"{rest[0]}.py").exists()):
+        place /= rest.pop(0)
+    module = place / "__init__.py" if place.is_dir() else place.with_suffix(".py")
+    return dotted if rest and rest[0] not in defined(module) else ""
+
+
+def missing_in(text, prose=None):
+    """What a text names and is not there; modules are named in prose, and elsewhere are names of something else."""
+    problems = {missing_path(path, test) for path, test in PATH.findall(text)}
+    problems |= {missing_name(dotted) for dotted in NAME.findall(text if prose is None else prose)}
+    return sorted(problems - {""})
+
+
+def prose_of(source):
+    """The docstrings and comments of a module, and the texts that describe what stands before them."""
+    with source.open("rb") as lines:
+        comments = [token.string for token in tokenize.tokenize(lines.readline) if token.type == tokenize.COMMENT]
+    nodes = [node.value for node in ast.walk(ast.parse(source.read_text())) if isinstance(node, ast.Expr)]
+    return "\n".join([*comments, *(node.value for node in nodes if isinstance(getattr(node, "value", None), str))])
+
+
+@cache
+def anchors(page):
+    """The anchors of a page's headings, as GitHub makes them."""
+    headings = re.findall(r"^#+ (.+)$", page.read_text(), flags=re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_what_a_page_names_is_there(page):
+    assert missing_in(page.read_text()) == []
+    rooms = IN_A_ROOM.findall(page.read_text())
+    assert [name for name in rooms if not any((ROOT / "fedprivacy").glob(f"{name}*"))] == []
+
+
+def test_what_a_source_names_is_there():
+    problems = {
+        name_of(source): found for source in SOURCES if (found := missing_in(source.read_text(), prose_of(source)))
+    }
+    assert problems == {}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=name_of)
+def test_a_page_s_links_lead_somewhere(page):
+    for link in LINK.findall(page.read_text()):
+        if "://" not in link:
+            path, _, anchor = link.partition("#")
+            there = page.parent / path if path else page
+            assert there.exists(), link
+            assert not anchor or anchor in anchors(there), link
+
+
+def test_what_is_gone_is_noticed():
+    assert missing_in("`fedprivacy/guard/gone.py`, `fedprivacy.guard.gone`, fedprivacy.guard.Gone, tests/gone") == [
+        "fedprivacy.guard.Gone",
+        "fedprivacy.guard.gone",
+        "fedprivacy/guard/gone.py",
+        "tests/gone",
+    ]
+    assert missing_in("`tests/test_docs.py::test_nobody_wrote`") == ["tests/test_docs.py::test_nobody_wrote"]
+    assert missing_in("fedprivacy.guard.log, fedprivacy.guard.Guard, `fedprivacy/guard`, `tests/test_docs.py`") == []
