@@ -1,8 +1,7 @@
-"""What the documents and the docstrings point to is there: files, tests, modules and their names, links and headings."""
+"""What documents and docstrings point to is there: files, tests, modules and their names, links and headings."""
 
 import ast
 import re
-import subprocess
 import tokenize
 from functools import cache
 from pathlib import Path
@@ -10,9 +9,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parent.parent
-TEXTS = [ROOT / name for name in subprocess.check_output(["git", "ls-files"], cwd=ROOT, text=True).splitlines()]
-PAGES = [text for text in TEXTS if text.suffix == ".md"]
-SOURCES = [text for text in TEXTS if text.suffix == ".py"]
+FOLDERS = ("fedprivacy", "server", "clients", "simulations", "benchmarks", "tests", "docs")
+PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))])
+SOURCES = sorted(source for folder in FOLDERS for source in (ROOT / folder).rglob("*.py") if source != Path(__file__))
 ROOMS = sorted(path.name for path in (ROOT / "fedprivacy").iterdir() if (path / "__init__.py").exists())
 
 PATH = re.compile(r"(?<![\w./-])((?:fedprivacy|tests|benchmarks|simulations|docs)/[\w/.*-]*[\w*])(?:::(\w+))?")
