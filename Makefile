@@ -60,7 +60,7 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.dashboard
 
 deploy-demo: $(VENV)/.installed-run
-	$(BIN)/fedprivacy deploy demo
+	$(BIN)/fedprivacy deploy demo --app .
 
 clean:
 	rm -rf $(VENV)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -13,6 +12,7 @@ from rich.console import Console
 
 from fedprivacy.commands.plain_errors import plain_errors
 from fedprivacy.commands.program import as_typed
+from fedprivacy.tasks.built_in import DEFAULT_TASK
 
 deploy_app = typer.Typer(no_args_is_help=True, help="Deploy on real hosts: make keys, rehearse on this one.")
 
@@ -77,26 +77,59 @@ def signing_key(
 
 
 @deploy_app.command()
+def app(
+    folder: Annotated[Path, typer.Argument(help="New folder for the app; the app goes by its name.")],
+    task: Annotated[str, typer.Option(help="A built-in task, or path/to/file.py:Name of your own.")] = DEFAULT_TASK,
+    clients: Annotated[int, typer.Option(help="How many clients a run waits for.", min=1)] = 3,
+) -> None:
+    """Write a Flower app for a task: what `flwr run` sends to servers and clients."""
+    from fedprivacy.deploy.app import write_app
+
+    with _checked():
+        made = write_app(folder, task, clients=clients)
+    data = "" if task == made.task else " --data FOLDER"
+    _OUT.print(
+        f"{made.folder} is a Flower app; its README.md says what each file is.\n"
+        f'In every client\'s node-config.toml: task = "{made.task}"\n'
+        f"Next: {as_typed()} deploy demo --app {made.folder}{data} rehearses it on this host.",
+        highlight=False,
+        markup=False,
+        soft_wrap=True,
+    )
+
+
+@deploy_app.command()
 def demo(
-    app: Annotated[Path, typer.Option(help="Folder of the Flower app to run.")] = Path(),
+    *,
+    app: Annotated[Path | None, typer.Option(help="Folder of the Flower app to run; by default one is made.")] = None,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="Folder that holds a folder of records for each client; by default three parts of digits."),
+    ] = None,
     out: Annotated[Path | None, typer.Option(help="New folder for everything; by default one under runs/.")] = None,
     rounds: Annotated[int, typer.Option(help="Number of rounds.", min=1)] = 3,
     epsilon: Annotated[float, typer.Option(help="Each hospital's own privacy budget.")] = 3.0,
     delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-4,
 ) -> None:
-    """Rehearse a deployment: three hospitals on this host, TLS, authenticated SuperNodes, a few rounds."""
+    """Rehearse a deployment: hospitals on this host, TLS, authenticated SuperNodes, a few rounds."""
     from fedprivacy.commands.terminal import client_table
-    from fedprivacy.deploy.data import write_digits
-    from fedprivacy.deploy.demo import HOSPITALS, run_demo
+    from fedprivacy.deploy.app import task_of, write_app
+    from fedprivacy.deploy.data import Digits, OwnFolders
+    from fedprivacy.deploy.demo import run_demo
     from fedprivacy.runs.folder import REPORT, new_run_folder, read_history
 
+    directory = out or Path(new_run_folder("deploy-demo"))
     with _checked():
+        records = OwnFolders(data) if data else Digits()
+        folder = app or write_app(directory / "app", DEFAULT_TASK).folder
+        budget = {"epsilon": epsilon, "delta": delta}
         result = run_demo(
-            out or Path(new_run_folder("deploy-demo")),
-            app,
-            partial(write_digits, HOSPITALS),
-            run_config={"task": "digits", "rounds": rounds, "epsilon": epsilon, "delta": delta},
-            node_config={"epsilon": epsilon, "delta": delta},
+            directory,
+            folder,
+            records,
+            clients=records.clients,
+            run_config={"task": task_of(folder), "rounds": rounds, **budget},
+            node_config=budget,
             console=_OUT,
         )
     _OUT.print(client_table(read_history(result.out)))
@@ -109,9 +142,14 @@ def demo(
 def _checked() -> Iterator[None]:
     """Show a failure as plain text with exit code 1."""
     from fedprivacy._support.signing import SigningKeyError
+    from fedprivacy.deploy.app import AppFolderError
+    from fedprivacy.deploy.data import DataError
     from fedprivacy.deploy.federation import DeploymentError
     from fedprivacy.deploy.keys import KeyFileError
     from fedprivacy.deploy.processes import ProcessError
+    from fedprivacy.runs.configuration import ConfigError
+    from fedprivacy.tasks import TaskError
 
-    with plain_errors(DeploymentError, KeyFileError, ProcessError, SigningKeyError, code=1):
+    mistakes = (AppFolderError, ConfigError, DataError, TaskError)
+    with plain_errors(*mistakes, DeploymentError, KeyFileError, ProcessError, SigningKeyError, code=1):
         yield

@@ -18,7 +18,6 @@ from fedprivacy.deploy.keys import ClientKeys
 from fedprivacy.deploy.processes import SupervisedProcess, Supervisor
 from fedprivacy.runs.configuration import LEDGER
 
-HOSPITALS = ("hospital-0", "hospital-1", "hospital-2")
 RUN_TIMEOUT = 600.0
 """Seconds within which the run must end."""
 
@@ -50,7 +49,7 @@ def run_demo(
     app: Path,
     write_data: DataWriter,
     *,
-    clients: Sequence[str] = HOSPITALS,
+    clients: Sequence[str],
     run_config: Mapping[str, Scalar] | None = None,
     node_config: Mapping[str, Scalar] | None = None,
     timeout: float = RUN_TIMEOUT,

@@ -37,11 +37,13 @@ def write_toml(path: Path, tables: Mapping[str, Mapping[str, Scalar]]) -> None:
     lines = []
     for name, table in tables.items():
         lines += [f"[{name}]"] if name else []
-        # A JSON scalar is a TOML scalar, except the infinities, which JSON cannot write.
-        lines += [
-            f"{key} = {value if value in (math.inf, -math.inf) else json.dumps(value)}" for key, value in table.items()
-        ]
+        lines += [f"{key} = {toml_scalar(value)}" for key, value in table.items()]
     path.write_text("\n".join(lines) + "\n")
+
+
+def toml_scalar(value: Scalar) -> str:
+    """A value as TOML has it: as JSON has it, except for the infinities, which JSON cannot write."""
+    return str(value) if value in (math.inf, -math.inf) else json.dumps(value)
 
 
 def _scripts() -> Path:

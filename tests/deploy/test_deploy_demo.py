@@ -2,7 +2,6 @@
 
 import re
 import socket
-from functools import partial
 from pathlib import Path
 
 import pytest
@@ -18,8 +17,7 @@ from fedprivacy.deploy import (
     write_client_key,
     write_keys,
 )
-from fedprivacy.deploy.data import write_digits
-from fedprivacy.deploy.demo import HOSPITALS
+from fedprivacy.deploy.data import HOSPITALS, Digits
 from fedprivacy.deploy.environment import HOST, flower_environment, free_ports, program
 from fedprivacy.deploy.processes import SupervisedProcess
 from fedprivacy.flower.client.node import GUARD
@@ -43,7 +41,8 @@ def demo(tmp_path_factory):
     return run_demo(
         tmp_path_factory.mktemp("deployment"),
         REPOSITORY,
-        partial(write_digits, HOSPITALS),
+        Digits(),
+        clients=HOSPITALS,
         run_config={"task": "digits", "rounds": 2, **BUDGET},
         node_config={**BUDGET, "client-id": "somebody-else"},
     )

@@ -9,8 +9,7 @@ import pytest
 
 from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy.deploy import LoopbackFederation, ProcessError, Supervisor
-from fedprivacy.deploy.data import write_digits
-from fedprivacy.deploy.demo import HOSPITALS
+from fedprivacy.deploy.data import HOSPITALS, Digits
 from fedprivacy.flower.client.node import GUARD
 from fedprivacy.flower.server.accounts import WITNESS
 from fedprivacy.guard import Guard
@@ -85,7 +84,7 @@ class Deployment:
         folder = self.folder / name
         if not folder.exists():
             folder.mkdir()
-            write_digits(HOSPITALS, name, folder)
+            Digits()(name, folder)
         server = server_public_key(server_key(self.folder / "signing.key"))
         own = {"folder": str(folder), "client-id": name, "key": str(self._keys[name].private_key), **BUDGET}
         return own | {"server-key": server, "task": "digits"}

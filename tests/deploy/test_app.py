@@ -1,0 +1,127 @@
+"""`fedprivacy deploy app`: a user's task becomes a Flower app, whole and as Flower wants it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from flwr.cli.config_utils import load_and_validate
+from typer.testing import CliRunner
+
+from fedprivacy.commands.deploy import deploy_app
+from fedprivacy.deploy.app import AppFolderError, task_of, write_app
+from fedprivacy.deploy.data import HOSPITALS, DataError, OwnFolders
+from fedprivacy.deploy.federation import DeploymentError
+from fedprivacy.runs.configuration import FIELDS, ConfigError
+from fedprivacy.tasks import TaskError
+
+OWN = Path(__file__).with_name("blobs_task.py")
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """An app for a task of one's own."""
+    return write_app(tmp_path_factory.mktemp("apps") / "two-sides", f"{OWN}:Sides", clients=2)
+
+
+def test_flower_takes_the_app(own):
+    config, warnings = load_and_validate(own.folder / "pyproject.toml", check_module=False)
+    assert not warnings
+    app = config["tool"]["flwr"]["app"]
+    assert app["components"] == {"serverapp": "two_sides_app.server:app", "clientapp": "two_sides_app.client:app"}
+    assert set(app["config"]) == set(FIELDS)
+    assert app["config"]["task"] == own.task == "two_sides_app.blobs_task:Sides"
+    assert app["config"]["clients"] == 2
+
+
+def test_the_app_s_parts_load_from_its_folder_alone(own):
+    """The task is the one in the app, wherever the user's own file has gone."""
+    code = (
+        "from two_sides_app import client, server; from fedprivacy.tasks import load_task;"
+        f"task = load_task({own.task!r}); import sys; print(sys.modules[type(task).__module__].__file__)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=own.folder, capture_output=True, text=True, check=True)
+    assert Path(done.stdout.strip()) == own.folder / "two_sides_app" / "blobs_task.py"
+
+
+def test_a_readme_says_what_each_client_writes(own):
+    assert f'task = "{own.task}"' in (own.folder / "README.md").read_text()
+    assert task_of(own.folder) == own.task
+
+
+def test_a_built_in_task_needs_no_file(tmp_path):
+    made = write_app(tmp_path / "scans", "digits")
+    assert task_of(made.folder) == made.task == "digits"
+    assert sorted(file.name for file in (made.folder / "scans_app").iterdir()) == [
+        "__init__.py",
+        "client.py",
+        "server.py",
+    ]
+
+
+@pytest.mark.parametrize("name", ["server", "torch", "flwr"])
+def test_no_package_hides_an_installed_module(tmp_path, name):
+    assert write_app(tmp_path / name, "digits").package == f"{name}_app"
+
+
+def test_nothing_is_overwritten(own):
+    with pytest.raises(AppFolderError, match="not empty"):
+        write_app(own.folder, "digits")
+
+
+@pytest.mark.parametrize(
+    ("folder", "task", "error", "words"),
+    [
+        ("app", "no-such-task", TaskError, "choose one of digits"),
+        ("app", "nowhere.py:Sides", ConfigError, "does not exist"),
+        ("app", f"{OWN}:Missing", ConfigError, "defines no 'Missing'"),
+        ("123", "digits", AppFolderError, "begin the folder's name with a letter"),
+    ],
+)
+def test_what_cannot_be_an_app_is_refused_before_anything_is_written(tmp_path, folder, task, error, words):
+    with pytest.raises(error, match=words):
+        write_app(tmp_path / folder, task)
+    assert not (tmp_path / folder).exists()
+
+
+def test_a_model_that_cannot_be_trained_privately_is_refused(tmp_path):
+    mixed = tmp_path / "mixed.py"
+    mixed.write_text(OWN.read_text().replace("nn.Linear(2, 2)", "nn.Sequential(nn.Linear(2, 2), nn.BatchNorm1d(2))"))
+    with pytest.raises(ConfigError, match="BatchNorm"):
+        write_app(tmp_path / "app", f"{mixed}:Sides")
+
+
+def test_the_command_says_what_comes_next(tmp_path):
+    done = CliRunner().invoke(deploy_app, ["app", str(tmp_path / "sides"), "--task", f"{OWN}:Sides"])
+    assert done.exit_code == 0
+    assert f"deploy demo --app {tmp_path / 'sides'} --data FOLDER" in done.output
+    again = CliRunner().invoke(deploy_app, ["app", str(tmp_path / "sides")])
+    assert again.exit_code == 1
+    assert "not empty" in again.output
+
+
+def test_a_rehearsal_without_an_app_or_without_records_says_so(tmp_path):
+    for options, words in ((["--app", str(tmp_path)], "holds no Flower app"), (["--data", str(tmp_path)], "no folder")):
+        done = CliRunner().invoke(deploy_app, ["demo", "--out", str(tmp_path / "out"), *options])
+        assert done.exit_code == 1
+        assert words in done.output
+    with pytest.raises(DataError):
+        OwnFolders(tmp_path)
+
+
+def test_a_rehearsal_makes_its_app_where_nobody_names_one(tmp_path, monkeypatch):
+    asked = {}
+
+    def run_demo(directory, app, write_data, **options):
+        asked.update(options, directory=directory, app=app)
+        write_data("hospital-1", tmp_path)
+        raise DeploymentError("enough")
+
+    monkeypatch.setattr("fedprivacy.deploy.demo.run_demo", run_demo)
+    monkeypatch.chdir(tmp_path)
+    done = CliRunner().invoke(deploy_app, ["demo", "--out", "here"])
+    assert "enough" in done.output
+    assert asked["clients"] == HOSPITALS
+    assert asked["run_config"]["task"] == task_of(asked["app"]) == "digits"
+    assert asked["app"].is_relative_to(asked["directory"])
+    assert (tmp_path / "records.npz").exists()

@@ -1,0 +1,106 @@
+"""What the wheel holds is enough: in a user's own folder, beside files that are named like ours, everything works."""
+
+import json
+import os
+import re
+import shutil
+import site
+import subprocess
+import sys
+import venv
+from pathlib import Path
+
+import httpx
+import numpy as np
+import pytest
+
+from fedprivacy.runs.folder import read_history
+
+pytestmark = pytest.mark.slow
+
+REPOSITORY = Path(__file__).parents[2]
+OWN = Path(__file__).with_name("blobs_task.py")
+CLIENTS = ("clinic-a", "clinic-b")
+
+
+@pytest.fixture(scope="module")
+def fedprivacy(tmp_path_factory):
+    """The program of a fresh environment that has the wheel; what the wheel needs is this environment's."""
+    folder = tmp_path_factory.mktemp("wheel")
+    pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
+    source = folder / "source"  # a build leaves files where it is made, and a later one would pack them
+    shutil.copytree(REPOSITORY / "fedprivacy", source / "fedprivacy", ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
+        shutil.copy(REPOSITORY / name, source / name)
+    subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", folder, source], check=True)
+    clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+    (wheel,) = folder.glob("*.whl")
+    venv.create(folder / "env", with_pip=False)
+    python = folder / "env" / "bin" / "python"
+    subprocess.run([*pip, "--python", python, "install", "--no-deps", wheel], check=True, env=clean, cwd=folder)
+    (packages,) = (folder / "env" / "lib").glob("python*/site-packages")
+    assert {path.name for path in packages.iterdir() if path.is_dir()} == {
+        "fedprivacy",
+        next(packages.glob("*.dist-info")).name,
+    }
+    # A path in a .pth file is not a site folder: the editable install of this repository is not found through it.
+    (packages / "others.pth").write_text("\n".join(site.getsitepackages()))
+    for name in ("flwr", "flower-superlink", "flower-supernode"):
+        _copy_script(name, python)
+    return folder / "env" / "bin" / "fedprivacy"
+
+
+def _copy_script(name, python):
+    """One of Flower's programs, for another environment's Python."""
+    for script in Path(sys.executable).parent.glob(f"{name.split('-', maxsplit=1)[0]}*"):
+        copied = python.with_name(script.name)
+        copied.write_text(re.sub(r"^#!.*", f"#!{python}", script.read_text()))
+        copied.chmod(0o755)
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """A user's folder: a task of their own, and files that would hide ours if ours were packages of their own."""
+    for name in ("server.py", "clients.py", "tests.py"):
+        (tmp_path / name).write_text("raise RuntimeError('this is the user\\'s own, and nothing imports it')\n")
+    (tmp_path / "mine.py").write_text(OWN.read_text())
+    for number, client in enumerate(CLIENTS):
+        (tmp_path / "records" / client).mkdir(parents=True)
+        points = np.random.default_rng(number).normal(size=(80, 2))
+        np.save(tmp_path / "records" / client / "points.npy", points)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delenv("PYTHONPATH", raising=False)
+    return tmp_path
+
+
+def ran(program, *arguments):
+    done = subprocess.run([program, *arguments], check=False, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def test_simulate_with_the_dashboard_and_the_dashboard_alone(fedprivacy, folder):
+    command = [fedprivacy, "simulate", "--task", "mine.py:Sides", "--rounds", "1", "--out", "runs/one", "--dashboard"]
+    run = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
+    address = next(found.group() for line in run.stderr if (found := re.search(r"http://127\.0\.0\.1:\d+/", line)))
+    assert httpx.get(f"{address}api/v1/runs").status_code == 200
+    run.communicate(timeout=120)
+    assert run.returncode == 0
+    assert read_history(folder / "runs" / "one").last.round == 1
+    page = subprocess.Popen([fedprivacy, "dashboard", "--port", "0", "--json"], stdout=subprocess.PIPE, text=True)
+    try:
+        address = json.loads(page.stdout.readline())["url"]
+        assert httpx.get(f"{address}api/v1/runs").json()["total"] == 1
+        assert "<!doctype html>" in httpx.get(address).text.lower()
+    finally:
+        page.terminate()
+        page.communicate(timeout=60)
+
+
+def test_an_own_task_is_deployed(fedprivacy, folder):
+    ran(fedprivacy, "deploy", "app", "sides", "--task", "mine.py:Sides", "--clients", "2")
+    arguments = ["deploy", "demo", "--app", "sides", "--data", "records", "--rounds", "1", "--out", "rehearsal"]
+    table = ran(fedprivacy, *arguments)
+    assert all(client in table for client in CLIENTS)
+    last = read_history(folder / "rehearsal" / "results").last
+    assert last.participants == CLIENTS
