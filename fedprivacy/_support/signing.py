@@ -30,7 +30,7 @@ PrivateKey = Ed25519PrivateKey | EllipticCurvePrivateKey
 _ECDSA = ECDSA(SHA384())
 
 ENROLMENT, GRANT, RECEIPT, LEDGER_HEAD = "enrolment", "grant", "receipt", "ledger checkpoint"
-"""What signatures are for."""
+"""What signatures are for, as the signed bytes say it: these words stay, whatever else is renamed."""
 
 
 class SigningKeyError(ValueError):
