@@ -14,7 +14,7 @@ ROOT = Path(__file__).parent.parent
 FLOORS = (
     ("_support",),
     ("values",),
-    ("tasks", "gradients", "accounting"),
+    ("tasks", "gradients", "accounting", "trackers"),
     ("training",),
     ("ledger", "guard"),
     ("figures",),

@@ -18,13 +18,14 @@ import typer
 from rich.console import Console
 from rich.markup import escape
 
+from fedprivacy._support.settings import kind_of
 from fedprivacy.commands.calculator.cli import epsilon, sigma
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.commands.guard import guard_app
 from fedprivacy.commands.ledger import ledger_app
 from fedprivacy.commands.plain_errors import plain_errors
 from fedprivacy.commands.program import as_typed
-from fedprivacy.runs.configuration import FIELDS, Engine, RunConfig, kind_of
+from fedprivacy.runs.configuration import FIELDS, Engine, RunConfig
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 
 if TYPE_CHECKING:

@@ -6,11 +6,12 @@ Every clipping keeps one promise, on which the noise relies: the scaled gradient
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
-from torch import Tensor
+if TYPE_CHECKING:  # the names of the clippings are asked for by every `--help`, which need not wait for torch
+    from torch import Tensor
 
 _ROUNDING_MARGIN = 1.0 - 2.0**-20
 """Clip a little below C, so that float32 rounding of the scaled gradient cannot carry its norm above C."""
@@ -95,3 +96,11 @@ class AutomaticClipping:
         """See `Clipping`."""
         scales: Tensor = clipping_norm * _ROUNDING_MARGIN / (squared_norms.sqrt() + self.stability)
         return scales
+
+
+CLIPPINGS: dict[str, Callable[[], Clipping]] = {
+    "flat": FlatClipping,
+    "per-layer": PerLayerClipping,
+    "automatic": AutomaticClipping,
+}
+"""What makes a clipping, by the name that configurations and grants have for it; see `training.adaptive` for more."""

@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
-import torch
+import re
+from typing import TYPE_CHECKING
 
-from fedprivacy.runs.configuration import ConfigError
+from fedprivacy._support.settings import ConfigError
+
+if TYPE_CHECKING:
+    import torch
+
+_DEVICE = re.compile(r"auto|cpu|cuda(:\d+)?")
+
+
+def is_device(name: str) -> bool:
+    """Whether a device can have this name: auto, cpu, cuda or cuda:N."""
+    return _DEVICE.fullmatch(name) is not None
 
 
 def choose_device(name: str, client_number: int = 0) -> torch.device:
@@ -17,6 +28,8 @@ def choose_device(name: str, client_number: int = 0) -> torch.device:
     Raises:
         ConfigError: this machine lacks the device.
     """
+    import torch
+
     gpus = torch.cuda.device_count()
     if name == "auto":
         return torch.device("cuda", client_number % gpus) if gpus else torch.device("cpu")

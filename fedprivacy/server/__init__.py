@@ -1,1 +1,1 @@
-"""The server of a run: the ServerApp, the recorder of its rounds, trackers, and the dashboard."""
+"""The server of a run: the ServerApp, the recorder of its rounds, and the dashboard."""

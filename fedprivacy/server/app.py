@@ -25,8 +25,8 @@ from fedprivacy.runs.resuming import plan_of
 from fedprivacy.runs.store.schema import RunStatus
 from fedprivacy.server.recorder import Recorder
 from fedprivacy.server.strategies import build_strategy
-from fedprivacy.server.trackers import build_trackers
 from fedprivacy.tasks import load_task
+from fedprivacy.trackers import build_trackers
 from fedprivacy.values.rounds import Observer, RoundResult
 from fedprivacy.values.wording import epsilon_text
 
@@ -51,6 +51,7 @@ def server_app(*observers: Observer, config: RunConfig | None = None) -> ServerA
         settings = replace(settings, out=settings.out or f"runs/{run_id}")
         _make_repeatable(settings.seed)
         plan = RunPlan(settings, load_task(settings.task))
+        averaging = build_strategy(settings)
         recorder = Recorder(
             Path(settings.out),
             plan,
@@ -62,7 +63,7 @@ def server_app(*observers: Observer, config: RunConfig | None = None) -> ServerA
         if resume:
             flower_log.info("%s", going_on(resume.round, settings.rounds))
         strategy = PrivateStrategy(
-            build_strategy(settings),
+            averaging,
             plan,
             run_id=run_id,
             observers=[recorder, _log_round, *observers],

@@ -8,13 +8,17 @@ wrong, for it shares its sample with the sum, and two separately subsampled mech
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import torch
-from torch import Tensor
-
-from fedprivacy.gradients import Clipped
+from fedprivacy.gradients import clipping
 from fedprivacy.values.events import CLIPPING_NORMS
+
+if TYPE_CHECKING:  # the names of the clippings are asked for by every `--help`, which need not wait for torch
+    from torch import Tensor
+
+    from fedprivacy.gradients import Clipped
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +57,8 @@ class QuantileClipping:
         A record counts 1/2 within the clipping norm and -1/2 beyond it, so that its share of the sensitivity is half of
         what 0 and 1 would take.
         """
+        import torch
+
         centred = clipped.within(clipping_norm) - 0.5 * clipped.records
         count = clipped.total.new_tensor([centred * self._weight(clipping_norm)])
         return torch.cat([clipped.total, count])
@@ -74,3 +80,10 @@ class QuantileClipping:
     def _weight(self, clipping_norm: float) -> float:
         """Of the count in the vector: C^2 + (weight / 2)^2 is the square of the sensitivity."""
         return 2.0 * clipping_norm * math.sqrt(self.share / (1.0 - self.share))
+
+
+ADAPTIVE: dict[str, Callable[[], QuantileClipping]] = {"adaptive": QuantileClipping}
+"""What moves the clipping norm, by the name of each clipping that lets it move."""
+
+CLIPPINGS = clipping.CLIPPINGS | dict.fromkeys(ADAPTIVE, clipping.FlatClipping)
+"""What makes a clipping, by name: those whose norm stays, and those whose norm moves."""

@@ -8,6 +8,7 @@ Names and formulas are those of `torch.optim`, on one flat vector and in place. 
 are new processes: the first optimiser of `torch.optim` imports torch's compiler, for a second, and its steps take three
 times as long.
 
+>>> import torch
 >>> position = torch.tensor([1.0, -1.0])
 >>> step = SGD(learning_rate=0.5).start(position)
 >>> step(torch.tensor([1.0, 2.0]))
@@ -20,13 +21,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import cache
+from inspect import signature
 from itertools import count
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, TypeAlias
 
-import torch
-from torch import Tensor
+if TYPE_CHECKING:  # the names of the optimisers are asked for by every `--help`, which need not wait for torch
+    from torch import Tensor
 
-Step = Callable[[Tensor], None]
+LARGEST_LEARNING_RATE = 1e30
+"""Float32 goes to 3e38: a larger one could not be multiplied with."""
+
+LARGEST_WEIGHT_DECAY = 1e3
+
+Step: TypeAlias = "Callable[[Tensor], None]"
 """Moves a position by a released gradient, shape [d]. The gradient's memory is the step's to write in."""
 
 
@@ -54,6 +62,8 @@ class SGD:
 
     def start(self, position: Tensor) -> Step:
         """Steps that move `position`, shape [d], in place."""
+        import torch
+
         velocity = torch.zeros_like(position) if self.momentum else None
 
         def step(gradient: Tensor) -> None:
@@ -81,6 +91,8 @@ class Adam:
 
     def start(self, position: Tensor) -> Step:
         """Steps that move `position`, shape [d], in place."""
+        import torch
+
         mean, square = torch.zeros_like(position), torch.zeros_like(position)
         (beta1, beta2), numbers = self.betas, count(1)
 
@@ -152,20 +164,34 @@ class MovingAverage:
             self.average[name].lerp_(value, 1.0 - kept)
 
 
+OPTIMIZERS: dict[str, Callable[..., Optimizer]] = {"sgd": SGD, "adam": Adam, "adamw": AdamW}
+"""What makes an optimiser, by the name that configurations and grants have for it.
+
+Its arguments `learning_rate`, `momentum` and `weight_decay` are set by the run's settings of these names. One without a
+default has to be given wherever a task's recipe is for another optimiser.
+"""
+
+
+@cache
+def settings_of(optimizer: Callable[..., Optimizer]) -> dict[str, bool]:
+    """The settings that an optimiser takes, and whether each has to be given."""
+    return {taken.name: taken.default is taken.empty for taken in signature(optimizer).parameters.values()}
+
+
 def build_optimizer(name: str, learning_rate: float, *, momentum: float = 0.0, weight_decay: float = 0.0) -> Optimizer:
     """The optimiser that a configuration names.
 
     Raises:
-        ValueError: another name than sgd, adam and adamw, or a momentum or weight decay that this one does not take.
+        ValueError: there is none of this name, or it does not take a momentum or weight decay that is not 0.
     """
-    match name:
-        case "sgd":
-            return SGD(learning_rate, momentum, weight_decay)
-        case "adam" if not momentum and not weight_decay:
-            return Adam(learning_rate)
-        case "adamw" if not momentum:
-            return AdamW(learning_rate, weight_decay)
-    raise ValueError(
-        f"optimizer is '{name}', momentum {momentum:g} and weight-decay {weight_decay:g}; choose sgd with any of the "
-        "two, adamw without momentum, or adam with neither (its own averages are its momentum)."
-    )
+    if name not in OPTIMIZERS:
+        raise ValueError(f"optimizer is '{name}'; choose one of {', '.join(OPTIMIZERS)}.")
+    settings, known = {"momentum": momentum, "weight_decay": weight_decay}, settings_of(OPTIMIZERS[name])
+    given = {setting for setting, value in settings.items() if value}
+    if not given <= known.keys():
+        able = [other for other, optimizer in OPTIMIZERS.items() if given <= settings_of(optimizer).keys()]
+        raise ValueError(
+            f"optimizer is '{name}', momentum {momentum:g} and weight-decay {weight_decay:g}, which it does not take; "
+            f"choose {' or '.join(able)}, or leave open what is not for it."
+        )
+    return OPTIMIZERS[name](learning_rate, **{setting: settings[setting] for setting in settings if setting in known})

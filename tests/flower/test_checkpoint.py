@@ -19,8 +19,9 @@ from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.flower.server.checkpoint import CHECKPOINT, Checkpoint, load_checkpoint, save_checkpoint
 from fedprivacy.flower.server.strategy_state import read_state, write_state
 from fedprivacy.ledger import LedgerError
-from fedprivacy.runs.configuration import STRATEGIES, ConfigError
+from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.folder import ROUNDS, START, RunFolderError, RunWriter
+from fedprivacy.runs.strategies import STRATEGIES
 from fedprivacy.server.strategies import build_strategy
 from tests.flower.blobs import Blobs, plan_of
 from tests.flower.runs import SAMPLING
@@ -85,7 +86,7 @@ MAKERS = dict.fromkeys(STRATEGIES, build_strategy) | {
 
 @pytest.mark.parametrize("name", MAKERS)
 def test_a_run_with_any_strategy_ends_as_if_it_had_never_been_killed(name, tmp_path):
-    settings = {"rounds": 4, "strategy": name if name in STRATEGIES else "fedavg"}
+    settings = {"rounds": 4, "clients": 5, "strategy": name if name in STRATEGIES else "fedavg"}
     whole = begin(tmp_path / "whole", MAKERS[name], **settings)
     killed(begin, tmp_path / "killed", MAKERS[name], **settings)
     resumed = go_on(tmp_path / "killed", MAKERS[name], **settings)

@@ -8,8 +8,7 @@ import torch
 from scipy import stats
 from torch import nn
 
-from fedprivacy.runs.configuration import CLIPPINGS
-from fedprivacy.training.adaptive import QuantileClipping
+from fedprivacy.training.adaptive import CLIPPINGS, QuantileClipping
 from fedprivacy.training.keystream import Keystream
 from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
 from tests.privacy.asking import FALSE_ALARM, Canaries, Client, deviation_range, root_mean_square

@@ -1,6 +1,8 @@
 """A configuration is complete or refused, with every problem named at once."""
 
 import math
+import subprocess
+import sys
 from dataclasses import replace
 
 import pytest
@@ -165,14 +167,58 @@ def test_settings_of_another_version_are_named():
 def test_a_run_that_goes_on_takes_its_own_settings_and_no_others():
     own = resolve({"rounds": 7, "epsilon": 2})
     own.check_same({"rounds": 7, "epsilon": 2, "delta": None, "strategy": "", "clients": 10})
+    resolve({"strategy": "fedavgm"}).check_same({"server-momentum": 0.9, "server-learning-rate": 0.1})
     with pytest.raises(ConfigError) as refused:
-        own.check_same({"rounds": 8, "epsilon": math.inf, "seed": 0, "colour": "red", "delta": "small"})
-    assert len(refused.value.problems) == 5
+        own.check_same(
+            {"rounds": 8, "epsilon": math.inf, "seed": 0, "colour": "red", "delta": "small", "server-momentum": 0.5}
+        )
+    assert len(refused.value.problems) == 6
     for words in (
         "rounds is 8, but the run goes on with its own, 7; leave rounds open, or start a new run.",
         "epsilon is inf, but the run goes on with its own, 2.0",
         "seed is 0, but the run goes on with its own, which was left open",
         "colour is not a setting",
         "delta is 'small'; give a number",
+        "server-momentum is 0.5, but the run goes on with its own, which was left open",
     ):
         assert any(problem.startswith(words) for problem in refused.value.problems), words
+
+
+def test_what_a_strategy_leaves_open_is_its_entry_s():
+    def chosen(**settings):
+        config = resolve({"local-steps": 2} | settings)
+        return config.server_learning_rate, config.server_momentum, config.proximal_mu
+
+    assert chosen() == (None, None, None)
+    assert chosen(strategy="fedavgm") == (0.1, 0.9, None)
+    assert chosen(strategy="fedadam") == (0.03, 0.9, None)
+    assert chosen(strategy="fedprox") == (None, None, 0.01)
+    assert chosen(strategy="fedadam", **{"server-learning-rate": 1}) == (1.0, 0.9, None)
+    assert chosen(strategy="mine.py:Mine", **{"server-momentum": 0.5}) == (None, 0.5, None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"server_momentum": 0.9}, "fedavg does not take; leave it open, or choose fedavgm or fedadam."),
+        ({"server_learning_rate": 1.0, "strategy": "krum"}, "krum does not take; leave it open, or choose fedavgm"),
+        ({"proximal_mu": 0.1, "strategy": "fedadam"}, "fedadam does not take; leave it open, or choose fedprox."),
+        ({"strategy": "krum", "clients": 4}, "needs 5 clients in each round, and clients times fraction-train is 4;"),
+        ({"strategy": "fedtrimmedavg", "fraction_train": 0.45}, "needs 5 clients in each round, and clients times"),
+        ({"strategy": "fedprox", "local_steps": 1}, "which is fedavg when local-steps is 1; give local-steps from 2"),
+        ({"strategy": "fedavgm", "server_momentum": 1.0}, "server-momentum is 1.0; choose a number from 0 to 0.9999"),
+        (
+            {"strategy": "averaging.py"},
+            "choose one of fedavg, fedavgm, fedadam, fedprox, fedtrimmedavg, krum, or write",
+        ),
+    ],
+)
+def test_what_a_strategy_would_ignore_or_cannot_do_is_refused(settings, words):
+    (problem,) = problems(**settings)
+    assert words in problem
+
+
+def test_neither_torch_nor_flower_nor_a_database_is_needed_to_know_the_settings():
+    heavy = "{'torch', 'flwr', 'sqlalchemy', 'mlflow', 'wandb', 'tensorboard'}"
+    code = f"import sys, fedprivacy.runs.configuration; print(sorted({heavy} & set(sys.modules)))"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

@@ -22,7 +22,7 @@ from fedprivacy.runs.store.series import cost_map, run_series
 from fedprivacy.server.app import server_app
 from fedprivacy.server.recorder import Recorder, storing
 from fedprivacy.server.recorder.storing import StoreFeed
-from fedprivacy.server.trackers import Tracker
+from fedprivacy.trackers import Tracker
 from fedprivacy.values.rounds import Phase, Stage
 from fedprivacy.values.series import Spread
 from tests.runs.store.made_up import facts, growing

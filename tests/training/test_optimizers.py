@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 
 from fedprivacy.flower import private_client
 from fedprivacy.flower.simulation import simulate
-from fedprivacy.runs.configuration import OPTIMIZERS, resolve
+from fedprivacy.runs.configuration import resolve
 from fedprivacy.server.app import server_app
 from fedprivacy.server.recorder import read_model
 from fedprivacy.tasks import load_task
-from fedprivacy.training.optimizers import SGD, Adam, AdamW, MovingAverage, build_optimizer
+from fedprivacy.training.optimizers import OPTIMIZERS, SGD, Adam, AdamW, MovingAverage, build_optimizer
 
 RATES = st.floats(1e-4, 1.0)
 KEPT = st.floats(0.0, 0.999)

@@ -16,11 +16,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedprivacy._support.sources import SourceError, is_source, load
 from fedprivacy.gradients.checks.doctor import Example
 from fedprivacy.runs.configuration import FIELDS
-from fedprivacy.tasks import ShardSource, Task, TaskError
+from fedprivacy.tasks import ShardSource, Task
 from fedprivacy.tasks.built_in import BUILT_IN
-from fedprivacy.tasks.loading import lacking, load_module
+from fedprivacy.tasks.loading import lacking
 
 
 class ModelError(ValueError):
@@ -59,19 +60,16 @@ def find(name: str, input_shape: str = "", *, integers: bool = False) -> Patient
         integers: whether records of that shape are integers.
 
     Raises:
-        TaskError: there is no such file or module.
-        ModelError: there is no such name in it, or it makes no model; or the shape is none.
+        ModelError: there is no such file, module or name in it, or it makes no model; or the shape is none.
     """
     shape = _shape(input_shape)
     if integers and not shape:
         raise ModelError("input-integers is set without a shape; give --input-shape, for example 64.")
-    module_name, colon, attribute = BUILT_IN.get(name, name).rpartition(":")
-    if not colon:
+    if name not in BUILT_IN and not is_source(name):
         raise ModelError(f"model is '{name}'; choose one of {', '.join(BUILT_IN)}, or write path/to/file.py:Name.")
-    module = _called(name, module_name, lambda: load_module(module_name))
-    if not hasattr(module, attribute):
-        raise ModelError(f"model is '{name}', but {module_name} defines no '{attribute}'; name what it defines.")
-    found = getattr(module, attribute)
+    source = BUILT_IN.get(name, name)
+    module_name, _, attribute = source.rpartition(":")
+    found = _called(name, module_name, lambda: load("model", source))
     made_already = isinstance(found, nn.Module | Task) and not isinstance(found, type)
     build = found if callable(found) and not made_already else lambda: found
     made = _called(name, module_name, build)
@@ -99,12 +97,12 @@ def _called(name: str, module_name: str, function: Callable[[], Any]) -> Any:
     """What the user's code returns.
 
     Raises:
-        ModelError: what it raises, with the line.
+        ModelError: it is not there; or what it raises, with the line.
     """
     try:
         return function()
-    except TaskError:
-        raise
+    except SourceError as error:
+        raise ModelError(str(error)) from error
     except Exception as error:
         own = Path(module_name).resolve()
         lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).resolve() == own]

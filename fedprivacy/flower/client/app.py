@@ -31,10 +31,11 @@ from fedprivacy.guard import (
     InvalidGrantError,
     LogError,
 )
-from fedprivacy.runs.configuration import LARGEST_LEARNING_RATE, RunConfig, Value, resolve
+from fedprivacy.runs.configuration import RunConfig, Value, resolve
 from fedprivacy.tasks import Task, load_task
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 from fedprivacy.training.dpsgd import DPSGD
+from fedprivacy.training.optimizers import LARGEST_LEARNING_RATE
 from fedprivacy.values.events import Claims, PoissonSampledGaussian
 
 log = logging.getLogger("fedprivacy.client")

@@ -23,13 +23,14 @@ from torch import Tensor
 from fedprivacy.flower.client.node import NodeSettings, Refused
 from fedprivacy.flower.wire.crossing import MessageError
 from fedprivacy.flower.wire.messages import Grant, RefusalCode
-from fedprivacy.gradients import AutomaticClipping, FlatClipping, GradientEngine, PerLayerClipping, check_on_blank
+from fedprivacy.gradients import GradientEngine, check_on_blank
 from fedprivacy.guard import Guard
 from fedprivacy.runs.configuration import ConfigError, RunConfig
 from fedprivacy.runs.device import choose_device
 from fedprivacy.tasks import ShardSource, Task, relation_of
 from fedprivacy.tasks.identity import dataset_id, simulated_client_id
 from fedprivacy.tasks.shard import Shard
+from fedprivacy.training.adaptive import CLIPPINGS
 from fedprivacy.training.keystream import Keystream
 
 IN_PROCESS = "fedprivacy-in-process"
@@ -133,14 +134,11 @@ def _own_shard(task: Task, folder: Path, device: torch.device) -> Shard:
     return _checked(task, ShardSource(folder=folder), device)
 
 
-_CLIPPINGS = {"per-layer": PerLayerClipping, "automatic": AutomaticClipping}
-
-
 @cache
 def _engine(task: Task, device: torch.device, clipping: str) -> GradientEngine:
     """Kept for the life of the process: to choose and check how gradients are computed takes longer than a step."""
     model = task.model().to(device).train()
-    return GradientEngine(model, task.loss, _CLIPPINGS.get(clipping, FlatClipping)())
+    return GradientEngine(model, task.loss, CLIPPINGS[clipping]())
 
 
 def _checked(task: Task, source: ShardSource, device: torch.device) -> Shard:

@@ -32,10 +32,11 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from flwr.app.user_config import UserConfig
 
 from fedprivacy._support import signing
+from fedprivacy._support.settings import names_in
 from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
 from fedprivacy.flower.wire.crossing import MessageError
 from fedprivacy.flower.wire.messages import EnrolmentRequest, Grant, RefusalCode
-from fedprivacy.runs.configuration import is_device, names_in
+from fedprivacy.runs.device import is_device
 from fedprivacy.tasks import Task, TaskError
 from fedprivacy.tasks.allowed import AllowedTask, allowed_tasks, public_name
 from fedprivacy.tasks.identity import key_hash

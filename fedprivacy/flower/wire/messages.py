@@ -8,10 +8,15 @@ from dataclasses import dataclass
 from fedprivacy.accounting.calibration import MOST_NOISE
 from fedprivacy.flower.wire.crossing import SignedMessage, WireMessage
 from fedprivacy.guard import names_a_run
-from fedprivacy.runs.configuration import CLIPPINGS, LARGEST_LEARNING_RATE, LARGEST_WEIGHT_DECAY, OPTIMIZERS
-from fedprivacy.training.adaptive import QuantileClipping
+from fedprivacy.training.adaptive import ADAPTIVE, CLIPPINGS, QuantileClipping
 from fedprivacy.training.mechanisms import SampledGaussianSum
-from fedprivacy.training.optimizers import Optimizer, build_optimizer
+from fedprivacy.training.optimizers import (
+    LARGEST_LEARNING_RATE,
+    LARGEST_WEIGHT_DECAY,
+    OPTIMIZERS,
+    Optimizer,
+    build_optimizer,
+)
 from fedprivacy.values.events import CLIPPING_NORMS, NeighbouringRelation, PoissonSampledGaussian
 
 GRANT = "fedprivacy.grant"
@@ -150,7 +155,7 @@ class Grant(SignedMessage):
     @property
     def adaptive(self) -> QuantileClipping | None:
         """What moves the clipping norm from step to step; None: it stays."""
-        return QuantileClipping() if self.clipping == "adaptive" else None
+        return ADAPTIVE[self.clipping]() if self.clipping in ADAPTIVE else None
 
     @property
     def local_optimizer(self) -> Optimizer:

@@ -16,8 +16,8 @@ from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.report import write_report
 from fedprivacy.runs.store.schema import RunStatus
 from fedprivacy.server.recorder.storing import StoreFeed
-from fedprivacy.server.trackers import Feed, Tracker
 from fedprivacy.tasks import Task
+from fedprivacy.trackers import Feed, Tracker
 from fedprivacy.values.rounds import Phase, RoundResult
 from fedprivacy.values.series import RunFacts
 

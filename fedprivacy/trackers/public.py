@@ -10,7 +10,7 @@ from fedprivacy.values.series import RoundPoint, RunFacts
 PROJECT = "fedprivacy"
 """What collects the runs: an experiment of MLflow, a project of W&B."""
 
-_CHOICES = ("clipping", "device", "filter", "optimizer", "strategy")
+_CHOICES = ("clipping", "device", "filter", "optimizer")
 
 
 def scalars(point: RoundPoint) -> dict[str, float]:
@@ -29,12 +29,18 @@ def scalars(point: RoundPoint) -> dict[str, float]:
 def settings(facts: RunFacts) -> dict[str, float | str]:
     """The settings that are numbers or name a choice, the noise multiplier as it was used.
 
-    Other texts stay here. They are paths and addresses, and the address of a ledger may hold a password.
+    Other texts stay here. They are paths and addresses, and the address of a ledger may hold a password. Of what a user
+    names by a file, the file stays here.
     """
     numbers = {key: value for key, value in facts.settings.items() if isinstance(value, int | float)}
     choices = {key: facts.settings[key] for key in _CHOICES if facts.settings.get(key)}
     budget = or_infinite(facts.settings["epsilon"])
-    known = {"task": facts.task, "epsilon": budget, "noise-multiplier": facts.noise_multiplier}
+    known = {
+        "task": facts.task,
+        "strategy": str(facts.settings["strategy"]).rpartition(":")[2],
+        "epsilon": budget,
+        "noise-multiplier": facts.noise_multiplier,
+    }
     return numbers | choices | known
 
 

@@ -1,4 +1,4 @@
-"""A run to feed trackers with. As a program, it feeds all of them: python -m tests.server.tracked_run FOLDER"""
+"""A run to feed trackers with. As a program, it feeds all of them: python -m tests.trackers.tracked_run FOLDER"""
 
 import atexit
 import json
@@ -7,7 +7,7 @@ import socket
 import sys
 from pathlib import Path
 
-from fedprivacy.server.trackers import TRACKERS, Feed, build_trackers
+from fedprivacy.trackers import TRACKERS, Feed, build_trackers
 from fedprivacy.values.series import RoundPoint, RunFacts, Spread
 
 FACTS = RunFacts(
@@ -23,7 +23,7 @@ FACTS = RunFacts(
         "noise-multiplier": None,
         "sampling-rate": 0.25,
         "batch-size": None,
-        "strategy": "fedavg",
+        "strategy": "/home/alice/hunter2/averaging.py:fedavg",
         "device": "auto",
         "ledger": "postgresql+psycopg://alice:hunter2@host/ledger",
         "signing-key": "/home/alice/hunter2/signing.key",

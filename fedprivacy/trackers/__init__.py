@@ -1,15 +1,18 @@
-"""Trackers: programs outside this one that can be fed with a run's rounds. Each is an optional extra."""
+"""Trackers: programs outside this one that can be fed with a run's rounds. Each is an optional extra.
+
+This imports none of their libraries: what builds a tracker does.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from fedprivacy.runs.configuration import ConfigError, names_in
-from fedprivacy.server.trackers.feeding import Feed
-from fedprivacy.server.trackers.mlflow import MlflowTracker
-from fedprivacy.server.trackers.protocol import Tracker
-from fedprivacy.server.trackers.tensorboard import TensorBoardTracker
-from fedprivacy.server.trackers.wandb import WandbTracker
+from fedprivacy._support.settings import ConfigError, names_in
+from fedprivacy.trackers.feeding import Feed
+from fedprivacy.trackers.mlflow import MlflowTracker
+from fedprivacy.trackers.protocol import Tracker
+from fedprivacy.trackers.tensorboard import TensorBoardTracker
+from fedprivacy.trackers.wandb import WandbTracker
 
 TRACKERS: dict[str, Callable[[], Tracker]] = {
     "tensorboard": TensorBoardTracker,

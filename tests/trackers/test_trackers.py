@@ -16,12 +16,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedprivacy.runs.configuration import TRACKERS as NAMES
 from fedprivacy.runs.configuration import ConfigError, resolve
 from fedprivacy.runs.store.schema import RunStatus
-from fedprivacy.server.trackers import TRACKERS, Feed, build_trackers
-from fedprivacy.server.trackers.public import scalars, settings
-from tests.server.tracked_run import FACTS, POINTS, point
+from fedprivacy.trackers import TRACKERS, Feed, build_trackers
+from fedprivacy.trackers.public import scalars, settings
+from tests.trackers.tracked_run import FACTS, POINTS, point
 
 ROOT = Path(__file__).parent.parent.parent
 
@@ -85,7 +84,7 @@ def tracked(tmp_path_factory):
     folder, home = tmp_path_factory.mktemp("a run"), tmp_path_factory.mktemp("home")
     listener = Listener()
     program = subprocess.run(
-        [sys.executable, "-m", "tests.server.tracked_run", str(folder)],
+        [sys.executable, "-m", "tests.trackers.tracked_run", str(folder)],
         cwd=ROOT,
         env=elsewhere(listener, home),
         capture_output=True,
@@ -344,18 +343,18 @@ def test_unknown_names_are_all_refused_with_the_remedy():
 
 
 def test_the_configuration_knows_every_tracker():
-    assert tuple(TRACKERS) == NAMES
+    assert resolve({"trackers": ",".join(TRACKERS)}).trackers == "tensorboard,mlflow,wandb"
 
 
 def test_missing_libraries_are_all_named_with_the_extra_that_brings_them(monkeypatch):
     for name in [name for name in sys.modules if name.startswith("torch.utils.tensorboard")]:
         monkeypatch.delitem(sys.modules, name)
-    for name in NAMES:
+    for name in TRACKERS:
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ConfigError) as refused:
-        build_trackers(",".join(NAMES))
+        build_trackers(",".join(TRACKERS))
     assert refused.value.problems == [
-        f"trackers names '{name}', and this Python has no {name}; install 'fedprivacy[{name}]'." for name in NAMES
+        f"trackers names '{name}', and this Python has no {name}; install 'fedprivacy[{name}]'." for name in TRACKERS
     ]
 
 
@@ -371,7 +370,7 @@ def test_a_folder_of_the_same_name_is_no_library(monkeypatch, tmp_path):
 
 def test_every_tracker_is_an_extra():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert set(NAMES) <= set(project["optional-dependencies"])
+    assert set(TRACKERS) <= set(project["optional-dependencies"])
 
 
 # The feed
@@ -521,7 +520,7 @@ def test_the_end_of_a_run_that_never_began_waits_for_nobody():
 
 def test_no_library_is_loaded_before_a_tracker_is_built():
     libraries = "{'torch', 'tensorboard', 'mlflow', 'wandb'}"
-    program = f"import sys, fedprivacy.server.trackers; sys.exit(str({libraries} & set(sys.modules)))"
+    program = f"import sys, fedprivacy.trackers; sys.exit(str({libraries} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, check=False, capture_output=True, text=True)
     assert done.stderr.strip() == "set()"
 
@@ -530,8 +529,8 @@ def test_the_interpreter_ends_although_a_tracker_hangs():
     program = """
 import time
 from pathlib import Path
-from fedprivacy.server.trackers.feeding import Feed
-from tests.server.tracked_run import FACTS
+from fedprivacy.trackers.feeding import Feed
+from tests.trackers.tracked_run import FACTS
 
 class Hanging:
     def begin(self, facts, folder):

@@ -1,0 +1,110 @@
+"""Settings: fields of a dataclass that say what they mean and may be, and every problem with what is given at once.
+
+People write `noise-multiplier` where the field is `noise_multiplier`. None, or an empty string, leaves a setting open.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from fedprivacy._support.sources import is_source
+
+Value = bool | int | float | str
+
+Fields = Mapping[str, dataclasses.Field[Any]]
+"""The fields of a dataclass of settings, by hyphenated key."""
+
+_KIND_WORDS = {"int": "a whole number", "float": "a number", "str": "a text"}
+
+
+class ConfigError(ValueError):
+    """Everything that is wrong with a configuration, one line each."""
+
+    def __init__(self, problems: list[str]) -> None:
+        self.problems = problems
+        super().__init__("\n".join(problems))
+
+
+def setting(
+    words: str,
+    default: Any = dataclasses.MISSING,
+    *,
+    bounds: tuple[float, float] = (-math.inf, math.inf),
+    choices: Collection[str] | None = None,
+    or_source: bool = False,
+) -> Any:
+    """A field with its documentation, and what it may be.
+
+    Args:
+        words: its help text.
+        default: of the field.
+        bounds: smallest and largest value of a number.
+        choices: the texts to choose from, as they are when a value is checked; None: any.
+        or_source: whether `path/to/file.py:name` is as good as one of the choices.
+    """
+    known = {"help": words, "bounds": bounds, "choices": choices, "or_source": or_source}
+    return dataclasses.field(default=default, metadata=known)
+
+
+def fields_of(settings: type) -> dict[str, dataclasses.Field[Any]]:
+    """The field of every key, in order."""
+    return {key_of(field.name): field for field in dataclasses.fields(settings)}
+
+
+def key_of(name: str) -> str:
+    """How people write the name of a field."""
+    return name.replace("_", "-")
+
+
+def kind_of(field: dataclasses.Field[Any]) -> str:
+    """The type of a setting's value, "int", "float" or "str", whether or not it may be left open."""
+    return str(field.type).split(" | ", maxsplit=1)[0]
+
+
+def names_in(text: str) -> list[str]:
+    """Names that are separated by commas, each once."""
+    return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
+
+
+def parse(fields: Fields, given: Mapping[str, Value | None]) -> tuple[dict[str, Value], list[str]]:
+    """What is not left open, by field name and of its declared type; and what is no setting, or of another type."""
+    settings: dict[str, Value] = {}
+    problems: list[str] = []
+    for key, value in given.items():
+        if value is None or value == "":
+            continue
+        if key not in fields:
+            problems.append(f"{key} is not a setting; the settings are {', '.join(fields)}.")
+        elif (parsed := _as_type(value, kind := kind_of(fields[key]))) is None:
+            problems.append(f"{key} is {value!r}; give {_KIND_WORDS[kind]}.")
+        else:
+            settings[fields[key].name] = parsed
+    return settings, problems
+
+
+def _as_type(value: Value, kind: str) -> Value | None:
+    """The value as `kind`, or None if it is not one. TOML writes whole floats as integers; nothing else converts."""
+    if kind == "str":
+        return value if isinstance(value, str) else None
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    if kind == "float":
+        return float(value) if not math.isnan(value) else None
+    return value if isinstance(value, int) else None
+
+
+def not_allowed(fields: Fields, settings: Mapping[str, Value]) -> list[str]:
+    """Every value, by field name, that is of the right type and still cannot be."""
+    problems = []
+    for key, field in fields.items():
+        value, (low, high), choices = settings.get(field.name), field.metadata["bounds"], field.metadata["choices"]
+        if isinstance(value, int | float) and not low <= value <= high:
+            problems.append(f"{key} is {value}; choose a number from {low:g} to {high:g}.")
+        elif isinstance(value, str) and choices is not None and value not in choices:
+            or_source = ", or write path/to/file.py:name" if field.metadata["or_source"] else ""
+            if not (or_source and is_source(value)):
+                problems.append(f"{key} is '{value}'; choose one of {', '.join(choices)}{or_source}.")
+    return problems

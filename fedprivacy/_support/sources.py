@@ -1,0 +1,67 @@
+"""Sources: what a user names by where it is defined, `path/to/file.py:name` or `package.module:name`.
+
+Whoever chooses the name chooses what is imported and run.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import importlib.util
+import sys
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+
+class SourceError(ValueError):
+    """There is nothing of that name, or another file than expected, with the remedy."""
+
+
+def is_source(text: str) -> bool:
+    """Whether a text has the form of a source."""
+    return all(text.rpartition(":"))
+
+
+def load(setting: str, source: str, sha256: str | None = None) -> Any:
+    """What a source names.
+
+    Args:
+        setting: that names it, for the errors.
+        source: `path/to/file.py:name` or `package.module:name`.
+        sha256: of the file, in hexadecimal; None: any file will do.
+
+    Raises:
+        SourceError: says what was looked for and what to write instead.
+    """
+    module_name, _, attribute = source.rpartition(":")
+    is_file = module_name.endswith(".py")
+    module = _run(setting, Path(module_name), sha256) if is_file else _import(setting, module_name)
+    if not hasattr(module, attribute):
+        raise SourceError(f"{setting} is '{source}', but {module_name} defines no '{attribute}'; name what it defines.")
+    return getattr(module, attribute)
+
+
+def _import(setting: str, name: str) -> ModuleType:
+    try:
+        return importlib.import_module(name)
+    except ImportError as error:
+        raise SourceError(f"{setting} names module '{name}', which cannot be imported: {error}.") from error
+
+
+def _run(setting: str, path: Path, sha256: str | None) -> ModuleType:
+    if not path.is_file():
+        raise SourceError(f"{setting} names file '{path}', which does not exist; give its path from here.")
+    source = path.read_bytes()
+    if sha256 is not None and sha256 != (found := hashlib.sha256(source).hexdigest()):
+        raise SourceError(
+            f"{setting} names file '{path}' with SHA-256 {sha256}, but the file's is {found}; look who changed it."
+        )
+    module_name = f"fedprivacy_{setting}_{path.stem}"
+    spec = importlib.util.spec_from_file_location(module_name, path)
+    assert spec is not None  # true for every .py path
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[module_name] = module
+    # What was hashed is what runs: a loader would read the file again, or take older bytecode that lies beside it.
+    exec(compile(source, path, "exec"), module.__dict__)
+    return module

@@ -1,0 +1,140 @@
+"""Every strategy averages in its own way for the same privacy; a user's own is made on the server, and nowhere else."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from flwr.serverapp.strategy import FedAvg, FedMedian
+
+from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
+from fedprivacy.runs.configuration import ConfigError, resolve
+from fedprivacy.runs.strategies import STRATEGIES
+from fedprivacy.server.strategies import build_strategy
+from tests.flower.blobs import Blobs, plan_of
+from tests.flower.runs import run
+
+
+def after_two_rounds(folder, **settings):
+    """The model, flat, and what each client has spent."""
+    random.seed(1)
+    settings = {"clients": 5, "rounds": 2, "epsilon": 4.0} | settings
+    plan = plan_of(Blobs(), ledger=f"sqlite:///{folder / 'ledger.db'}", **settings)
+    done = run(plan, build_strategy(plan.config))
+    model = np.concatenate([array.ravel() for array in done.result.arrays.to_numpy_ndarrays()])
+    return model, {client: spent.epsilon for client, spent in done.records[-1].spent.items()}
+
+
+@pytest.fixture(scope="module")
+def fedavg(tmp_path_factory):
+    """What plain averaging makes of it."""
+    return after_two_rounds(tmp_path_factory.mktemp("fedavg"))
+
+
+@pytest.mark.parametrize("name", [name for name in STRATEGIES if name != "fedavg"])
+def test_every_strategy_makes_another_model_than_fedavg_at_the_same_cost(name, fedavg, tmp_path):
+    model, spent = after_two_rounds(tmp_path, strategy=name)
+    assert np.abs(model - fedavg[0]).max() > 1e-5  # the same seed gives the same model to the last bit, see below
+    assert spent == fedavg[1]
+
+
+def test_fedavg_makes_the_same_model_again_and_so_does_momentum_that_is_switched_off(fedavg, tmp_path):
+    np.testing.assert_array_equal(after_two_rounds(tmp_path)[0], fedavg[0])
+    off = {"strategy": "fedavgm", "server_momentum": 0.0, "server_learning_rate": 1.0}
+    np.testing.assert_allclose(after_two_rounds(tmp_path / "off", **off)[0], fedavg[0], atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "setting", "value"),
+    [
+        ("fedavgm", "server_momentum", 0.5),
+        ("fedavgm", "server_learning_rate", 0.5),
+        ("fedadam", "server_momentum", 0.5),
+        ("fedadam", "server_learning_rate", 0.5),
+        ("fedprox", "proximal_mu", 0.5),
+    ],
+)
+def test_every_setting_reaches_flower(strategy, setting, value, tmp_path):
+    left_open = after_two_rounds(tmp_path / "open", strategy=strategy)[0]
+    chosen = after_two_rounds(tmp_path / "chosen", strategy=strategy, **{setting: value})[0]
+    assert np.abs(chosen - left_open).max() > 1e-3
+
+
+def test_a_strategy_that_needs_five_clients_asks_no_fewer():
+    krum = build_strategy(resolve({"strategy": "krum", "fraction-train": 0.5}))
+    assert (krum.min_train_nodes, krum.min_available_nodes, krum.fraction_train) == (5, 5, 0.5)
+    assert build_strategy(resolve({})).min_train_nodes == 1
+
+
+OWN = """
+from flwr.serverapp.strategy import FedAvgM, FedMedian as Median
+
+def halfway(server_learning_rate=0.5, min_train_nodes=2):
+    return FedAvgM(server_learning_rate=server_learning_rate, min_train_nodes=min_train_nodes, min_available_nodes=1)
+
+ready = Median(fraction_evaluate=0.0)
+number = 3
+
+def needy(colour):
+    return Median()
+"""
+
+
+@pytest.fixture
+def own(tmp_path):
+    """The configuration of a strategy of the user's own, by its name in a file."""
+    (tmp_path / "averaging.py").write_text(OWN)
+
+    def configured(name, **settings):
+        given = {key.replace("_", "-"): value for key, value in settings.items()}
+        return resolve({"strategy": f"{tmp_path}/averaging.py:{name}"} | given)
+
+    return configured
+
+
+def test_a_class_a_function_and_an_object_in_a_file_are_strategies(own):
+    median = build_strategy(own("Median", fraction_train=0.5))
+    assert isinstance(median, FedMedian) and (median.fraction_train, median.min_train_nodes) == (0.5, 1)
+    halfway = build_strategy(own("halfway"))
+    assert (halfway.server_learning_rate, halfway.min_train_nodes) == (0.5, 1)
+    assert build_strategy(own("halfway", server_learning_rate=0.25)).server_learning_rate == 0.25
+    assert isinstance(build_strategy(own("ready")), FedMedian)
+
+
+@pytest.mark.parametrize(
+    ("name", "settings", "words"),
+    [
+        ("Nobody", {}, "averaging.py defines no 'Nobody'; name what it defines."),
+        ("number", {}, "makes a value of type int; let it make a Flower Strategy."),
+        ("Median", {"server_momentum": 0.5}, "takes no server-momentum; leave that open, or let it take"),
+        ("ready", {"fraction_train": 0.5}, "takes no fraction-train; leave that open"),
+        ("needy", {}, "missing a required argument: 'colour'; give every argument a default."),
+    ],
+)
+def test_what_makes_no_strategy_is_named_with_the_remedy(own, name, settings, words):
+    with pytest.raises(ConfigError) as refused:
+        build_strategy(own(name, **settings))
+    (problem,) = refused.value.problems
+    assert problem.startswith("strategy is '") and words in problem
+
+
+def test_a_file_that_is_not_there_is_named():
+    with pytest.raises(ConfigError, match=r"strategy names file 'nowhere.py', which does not exist"):
+        build_strategy(resolve({"strategy": "nowhere.py:Mine"}))
+
+
+def test_a_client_imports_nothing_that_a_server_names(tmp_path):
+    """It reads the same settings and works, though the strategy's file would fail, and leave a trace."""
+    trace = tmp_path / "imported"
+    (tmp_path / "trap.py").write_text(f"open({str(trace)!r}, 'w')\nraise SystemExit\n")
+    plan = plan_of(Blobs(), rounds=1, ledger=f"sqlite:///{tmp_path / 'ledger.db'}")
+    run_config = {key: value for key, value in plan.config.public().items() if value is not None and key != "task"} | {
+        "strategy": f"{tmp_path}/trap.py:Trap"
+    }
+    wrapped = PrivateStrategy(FedAvg(min_train_nodes=1, min_available_nodes=1), plan)
+    wrapped.start(InProcessGrid(private_client(Blobs()), plan.config.clients, run_config))
+    assert len(wrapped._opened.grants) == 4 and not wrapped._outcome.failures
+    assert not trace.exists()
+    with pytest.raises(SystemExit):
+        build_strategy(replace(plan.config, strategy=run_config["strategy"]))
+    assert trace.exists()
