@@ -37,7 +37,7 @@ def settings(facts: RunFacts) -> dict[str, float | str]:
     budget = or_infinite(facts.settings["epsilon"])
     known = {
         "task": facts.task,
-        "strategy": str(facts.settings["strategy"]).rpartition(":")[2],
+        "strategy": facts.strategy,
         "epsilon": budget,
         "noise-multiplier": facts.noise_multiplier,
     }

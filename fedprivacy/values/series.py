@@ -79,6 +79,11 @@ class RunFacts:
         return str(self.settings["task"]).rpartition(":")[2]
 
     @property
+    def strategy(self) -> str:
+        """The strategy's name, without the file that it came from."""
+        return str(self.settings.get("strategy", "")).rpartition(":")[2]
+
+    @property
     def delta(self) -> float:
         """Delta of the budget that the run asked for."""
         return float(self.settings["delta"])

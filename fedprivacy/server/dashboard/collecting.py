@@ -191,7 +191,7 @@ class _Page:
             "accountant": "PLD",
             "delta": delta_text(facts.delta),
             "seeded": str(facts.settings.get("seed") is not None).lower(),
-            "strategy": str(facts.settings.get("strategy", "")),
+            "strategy": facts.strategy,
         }
         self.info.add_metric(who, about)
         self.round.add_metric(who, run.last.point.round if run.last else 0)

@@ -142,7 +142,7 @@ def _summary(run: StoredRun) -> dict[str, Any]:
         "run_id": facts.run_id,
         "name": facts.name,
         "task": facts.task,
-        "strategy": str(facts.settings.get("strategy", "")),
+        "strategy": facts.strategy,
         "metric": facts.metric,
         "metrics": sorted(last.point.metrics) if last else [],
         "status": run.status,

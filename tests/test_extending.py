@@ -1,0 +1,165 @@
+"""What a stranger adds to, in one place each: the settings accept it, `--help` lists it, and it runs.
+
+Each test does what one entry of a registry and the code behind it would do.
+"""
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+
+import pytest
+import torch
+from flwr.serverapp.strategy import FedMedian
+
+from fedprivacy.accounting import FILTERS, FixedMechanismFilter
+from fedprivacy.flower import private_client
+from fedprivacy.flower.simulation import simulate
+from fedprivacy.gradients import FlatClipping
+from fedprivacy.runs.configuration import ConfigError, resolve
+from fedprivacy.runs.strategies import STRATEGIES, KnownStrategy
+from fedprivacy.server.app import server_app
+from fedprivacy.server.recorder import read_model
+from fedprivacy.server.strategies import build_strategy
+from fedprivacy.tasks import load_task
+from fedprivacy.tasks.built_in import BUILT_IN
+from fedprivacy.trackers import TRACKERS
+from fedprivacy.training.adaptive import CLIPPINGS
+from fedprivacy.training.optimizers import OPTIMIZERS
+
+SEED = 1
+
+
+@pytest.fixture(autouse=True)
+def a_task(monkeypatch):
+    """A task of the stranger's, which all the runs here are of."""
+    monkeypatch.setitem(BUILT_IN, "blobs", "tests.flower.blobs:Blobs")
+
+
+def run(folder, **settings):
+    """The history of a run with these settings."""
+    given = {"task": "blobs", "clients": 2, "rounds": 1, "epsilon": 9, "seed": SEED, "out": str(folder)}
+    config = resolve(given | {key.replace("_", "-"): value for key, value in settings.items()})
+    return simulate(server_app(config=config), private_client(config=config), config)
+
+
+def test_a_task(tmp_path):
+    assert run(tmp_path).settings["task"] == "blobs"
+    with pytest.raises(ConfigError, match=r"choose one of digits, cancer, blobs, or write path/to/file.py:name"):
+        resolve({"task": "spheres"})
+
+
+@dataclass(frozen=True, slots=True)
+class SignSGD:
+    """The same step in every coordinate (Bernstein et al. 2018); it takes no momentum."""
+
+    learning_rate: float
+
+    def start(self, position):
+        return lambda gradient: position.sub_(gradient.sign_(), alpha=self.learning_rate)
+
+
+def test_an_optimiser(monkeypatch, tmp_path):
+    with pytest.raises(ConfigError, match="optimizer is 'signsgd'; choose one of sgd, adam, adamw"):
+        run(tmp_path, optimizer="signsgd", learning_rate=0.25)
+    monkeypatch.setitem(OPTIMIZERS, "signsgd", SignSGD)
+    with pytest.raises(ConfigError, match=r"momentum 0.9 .*choose sgd, or leave open"):
+        run(tmp_path, optimizer="signsgd", learning_rate=0.25, momentum=0.9)
+    with pytest.raises(ConfigError, match="optimizer is 'signsgd' and learning-rate is open"):
+        run(tmp_path, optimizer="signsgd")
+    run(tmp_path, optimizer="signsgd", learning_rate=0.25, clients=1, local_steps=1)
+    moved = torch.nn.utils.parameters_to_vector(read_model(tmp_path, load_task("blobs")).parameters())
+    assert torch.equal(moved.abs(), torch.full((6,), 0.25))
+
+
+def test_a_clipping(monkeypatch, tmp_path):
+    used = []
+
+    class Noted(FlatClipping):
+        def scales(self, squared_norms, clipping_norm):
+            used.append(clipping_norm)
+            return super().scales(squared_norms, clipping_norm)
+
+    monkeypatch.setitem(CLIPPINGS, "noted", Noted)  # which were read from `gradients.clipping`, where an entry belongs
+    assert run(tmp_path, clipping="noted", clipping_norm=0.25).settings["clipping"] == "noted"
+    assert set(used) == {0.25}
+
+
+def test_a_filter(monkeypatch, tmp_path):
+    asked = []
+
+    def noted(budget):
+        asked.append(budget.epsilon)
+        return FixedMechanismFilter(budget)
+
+    monkeypatch.setitem(FILTERS, "noted", noted)
+    run(tmp_path, filter="noted")
+    assert set(asked) == {9.0}
+
+
+def test_a_strategy(monkeypatch, tmp_path):
+    monkeypatch.setitem(STRATEGIES, "fedmedian", KnownStrategy(source="flwr.serverapp.strategy:FedMedian"))
+    history = run(tmp_path, strategy="fedmedian")
+    assert history.settings["strategy"] == "fedmedian"
+    assert isinstance(build_strategy(resolve({"strategy": "fedmedian"})), FedMedian)
+
+
+def test_a_strategy_in_a_file_of_the_user_s_own(tmp_path):
+    (tmp_path / "averaging.py").write_text("from flwr.serverapp.strategy import FedMedian\n")
+    history = run(tmp_path / "run", strategy=f"{tmp_path}/averaging.py:FedMedian")
+    assert len(history.rounds) == 1
+
+
+def test_a_tracker(monkeypatch, tmp_path):
+    told = []
+
+    class Told:
+        def begin(self, facts, folder):
+            told.append(facts.task)
+
+        def record(self, point):
+            told.append(point.round)
+
+        def end(self, status):
+            told.append(status)
+
+    monkeypatch.setitem(TRACKERS, "told", Told)
+    run(tmp_path, trackers="told")
+    assert told == ["blobs", 0, 1, "finished"]
+
+
+ENTRIES = """
+import sys
+from fedprivacy.accounting import FILTERS
+from fedprivacy.gradients.clipping import CLIPPINGS
+from fedprivacy.runs.strategies import STRATEGIES, KnownStrategy
+from fedprivacy.tasks.built_in import BUILT_IN
+from fedprivacy.trackers import TRACKERS
+from fedprivacy.training.optimizers import OPTIMIZERS
+
+registries = {"filter": FILTERS, "clipping": CLIPPINGS, "task": BUILT_IN, "tracker": TRACKERS, "optimizer": OPTIMIZERS}
+for kind, registry in registries.items():
+    registry["my" + kind] = None
+STRATEGIES["mystrategy"] = KnownStrategy(source="mine:Mine", defaults={"server_momentum": 0.75})
+
+from fedprivacy.commands.app import app
+
+app(["simulate", "--help"], standalone_mode=False)
+print(sorted({"torch", "flwr", "sqlalchemy"} & set(sys.modules)))
+"""
+
+
+def test_the_help_lists_whatever_there_is_and_needs_neither_torch_nor_flower_nor_a_database():
+    wide = os.environ | {"COLUMNS": "400", "NO_COLOR": "1"}
+    printed = subprocess.check_output([sys.executable, "-c", ENTRIES], text=True, env=wide)
+    for words in (
+        "flat, per-layer, automatic, myclipping, adaptive",
+        "fixed-mechanism, adaptive, myfilter",
+        "digits, cancer, mytask",
+        "tensorboard, mlflow, wandb, mytracker",
+        "sgd, adam, adamw, myoptimizer",
+        "krum, mystrategy",
+        "0.9 for fedadam, 0.75 for mystrategy",
+    ):
+        assert words in printed
+    assert printed.splitlines()[-1] == "[]"
