@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg, FedMedian
 
+from fedprivacy.accounting import pld
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.runs.configuration import ConfigError, resolve
 from fedprivacy.runs.strategies import STRATEGIES
@@ -64,6 +65,19 @@ def test_a_strategy_that_needs_five_clients_asks_no_fewer():
     krum = build_strategy(resolve({"strategy": "krum", "fraction-train": 0.5}))
     assert (krum.min_train_nodes, krum.min_available_nodes, krum.fraction_train) == (5, 5, 0.5)
     assert build_strategy(resolve({})).min_train_nodes == 1
+
+
+def test_a_run_ends_when_fewer_clients_have_budget_left_than_the_strategy_needs(tmp_path):
+    """One of five clients has spent half of its budget before, and the second round would be without it."""
+    settings = {"clients": 5, "noise_multiplier": 2.0, "ledger": f"sqlite:///{tmp_path / 'ledger.db'}"}
+    twice = plan_of(Blobs(), rounds=2, **settings)
+    settings["epsilon"] = pld.epsilon({twice.event(): twice.total_steps}, twice.config.delta) + 1e-6
+    before = plan_of(Blobs(), rounds=1, fraction_train=0.2, **settings)
+    run(before, build_strategy(before.config))
+    plan = plan_of(Blobs(), rounds=3, strategy="krum", **settings)
+    done = run(plan, build_strategy(plan.config))
+    assert len(done.records) == 1 and done.stopped_because
+    assert sorted(spent.rounds for spent in done.records[-1].spent.values()) == [1, 1, 1, 1, 2]
 
 
 OWN = """
