@@ -1,12 +1,15 @@
 """Every strategy averages in its own way for the same privacy; a user's own is made on the server, and nowhere else."""
 
 import random
+import re
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg, FedMedian
 
+from fedprivacy._support.settings import key_of
 from fedprivacy.accounting import pld
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.runs.configuration import ConfigError, resolve
@@ -130,6 +133,17 @@ def test_what_makes_no_strategy_is_named_with_the_remedy(own, name, settings, wo
         build_strategy(own(name, **settings))
     (problem,) = refused.value.problems
     assert problem.startswith("strategy is '") and words in problem
+
+
+def test_the_how_to_knows_every_strategy_with_its_defaults_and_its_example_works(tmp_path):
+    text = (Path(__file__).parent.parent.parent / "docs" / "how-to" / "strategies.md").read_text()
+    for name, known in STRATEGIES.items():
+        (row,) = re.findall(rf"^\| `{name}` \|.*", text, re.MULTILINE)
+        assert all(f"--{key_of(setting)} {value:g}" in row for setting, value in known.defaults.items())
+    (example,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    (tmp_path / "averaging.py").write_text(example)
+    median = build_strategy(resolve({"strategy": f"{tmp_path}/averaging.py:median", "fraction-train": 0.5}))
+    assert isinstance(median, FedMedian) and (median.fraction_train, median.min_available_nodes) == (0.5, 1)
 
 
 def test_a_file_that_is_not_there_is_named():
