@@ -10,22 +10,21 @@ from __future__ import annotations
 
 import fcntl
 import json
-import math
 import os
 import weakref
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedprivacy._support.durable import append_durably, write_durably
 from fedprivacy.runs.configuration import RunConfig
-from fedprivacy.runs.folder_series import costs_of, series_of
 from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.series import MOST_ROWS, HistoryReader, costs_of, series_of
 from fedprivacy.values.events import NeighbouringRelation
-from fedprivacy.values.nulls import finite_or_none, or_nan
+from fedprivacy.values.nulls import finite_or_none, measured, plain, unbounded
 from fedprivacy.values.rounds import RoundResult
-from fedprivacy.values.series import CostMap, RunSeries
+from fedprivacy.values.series import MOST_CHOSEN, CostMap, RunSeries
 from fedprivacy.values.spent import ClientSpent
 
 if TYPE_CHECKING:
@@ -92,17 +91,23 @@ class RunHistory:
         Raises:
             ValueError: a chosen client is not enrolled, or there are more than 10.
         """
-        return series_of(self, chosen)
+        unknown = sorted(set(chosen) - set(self.last.spent))
+        if unknown:
+            raise ValueError(f"the run has no client '{unknown[0]}'; choose from those in `last.spent`.")
+        if len(chosen) > MOST_CHOSEN:
+            raise ValueError(f"{len(chosen)} clients are chosen, and {MOST_CHOSEN} can be; choose fewer.")
+        return series_of(HistoryReader(self), chosen)
 
-    def costs(self, most: int = 40) -> CostMap:
+    def costs(self, most: int = MOST_ROWS) -> CostMap:
         """How much each round cost the clients that spent most, so many at most."""
-        return costs_of(self, most)
+        return costs_of(HistoryReader(self), most)
 
     def summary(self) -> dict[str, Any]:
         """The final figures: what `fedprivacy simulate --json` prints."""
+        metrics = plain(self.last.metrics)
         return {
-            "accuracy": finite_or_none(self.last.metrics.get("accuracy", math.nan)),
-            "metrics": {name: finite_or_none(value) for name, value in self.last.metrics.items()},
+            "accuracy": metrics.get("accuracy"),
+            "metrics": metrics,
             "rounds": len(self.rounds),
             "clients": [
                 {
@@ -143,10 +148,10 @@ class RunWriter:
         if resume_from is not None:
             _cut_rounds(folder / ROUNDS, resume_from)
 
-    def __call__(self, record: RoundResult) -> None:
+    def __call__(self, result: RoundResult) -> None:
         """Append a finished round; round 0 has a file of its own."""
-        line = json.dumps(_round_to_json(record)) + "\n"
-        if record.round == 0:
+        line = json.dumps(_round_to_json(result)) + "\n"
+        if result.round == 0:
             write_durably(self.folder / START, line.encode())
         else:
             append_durably(self.folder / ROUNDS, line.encode())
@@ -251,36 +256,27 @@ def read_history(folder: Path) -> RunHistory:
     )
 
 
-def _round_to_json(record: RoundResult) -> dict[str, Any]:
+def _round_to_json(result: RoundResult) -> dict[str, Any]:
+    written = plain(result)
     return {
-        "round": record.round,
-        "metrics": {name: finite_or_none(value) for name, value in record.metrics.items()},
-        "clients": [
-            {
-                name: finite_or_none(value) if isinstance(value, float) else value
-                for name, value in asdict(client).items()
-            }
-            for client in record.spent.values()
-        ],
-        "participants": list(record.participants),
-        "failures": dict(record.failures),
-        "exhausted": list(record.exhausted),
-        "unreconciled": list(record.unreconciled),
-        "max_epsilon": finite_or_none(record.max_epsilon),
+        "round": result.round,
+        "metrics": written["metrics"],
+        "clients": list(written["spent"].values()),
+        "participants": result.participants,
+        "failures": written["failures"],
+        "exhausted": result.exhausted,
+        "unreconciled": result.unreconciled,
+        "max_epsilon": finite_or_none(result.max_epsilon),
     }
 
 
 def _round_from_json(line: Mapping[str, Any]) -> RoundResult:
-    clients = [ClientSpent(**_unbounded(client)) for client in line["clients"]]
+    clients = [ClientSpent(**unbounded(client)) for client in line["clients"]]
     return RoundResult(
         round=line["round"],
-        metrics={name: or_nan(value) for name, value in line["metrics"].items()},
+        metrics=measured(line["metrics"]),
         spent={client.client_id: client for client in clients},
         participants=tuple(line["participants"]),
         failures=line["failures"],
         unreconciled=tuple(line.get("unreconciled", ())),  # a run of an earlier version has no such line
     )
-
-
-def _unbounded(client: Mapping[str, Any]) -> dict[str, Any]:
-    return {name: math.inf if value is None else value for name, value in client.items()}

@@ -22,12 +22,12 @@ from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.configuration import RunConfig, resolve
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.resuming import plan_of
-from fedprivacy.runs.store.schema import RunStatus
 from fedprivacy.server.recorder import Recorder
 from fedprivacy.server.strategies import build_strategy
 from fedprivacy.tasks import load_task
 from fedprivacy.trackers import build_trackers
 from fedprivacy.values.rounds import Observer, RoundResult
+from fedprivacy.values.runs import RunStatus
 from fedprivacy.values.wording import epsilon_text
 
 log = logging.getLogger("fedprivacy.server")

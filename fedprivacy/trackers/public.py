@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict
 
-from fedprivacy.values.nulls import or_infinite
 from fedprivacy.values.series import RoundPoint, RunFacts
 
 PROJECT = "fedprivacy"
@@ -34,11 +33,10 @@ def settings(facts: RunFacts) -> dict[str, float | str]:
     """
     numbers = {key: value for key, value in facts.settings.items() if isinstance(value, int | float)}
     choices = {key: facts.settings[key] for key in _CHOICES if facts.settings.get(key)}
-    budget = or_infinite(facts.settings["epsilon"])
     known = {
         "task": facts.task,
         "strategy": facts.strategy,
-        "epsilon": budget,
+        "epsilon": facts.budget,
         "noise-multiplier": facts.noise_multiplier,
     }
     return numbers | choices | known

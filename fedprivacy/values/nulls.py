@@ -1,11 +1,15 @@
 """Null, which stands for what JSON and the columns of a database cannot hold: infinity, and what is not a number.
 
-Whoever reads a null back knows what it stood for: no bound or no limit (`or_infinite`), or no number (`or_nan`).
+Whoever reads a null back knows what it stood for: no bound or no limit (`or_infinite`, `unbounded`), or no number
+(`measured`).
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
+from dataclasses import fields, is_dataclass
+from typing import Any
 
 
 def finite_or_none(value: float | None) -> float | None:
@@ -13,11 +17,35 @@ def finite_or_none(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
+def plain(value: Any) -> dict[str, Any]:
+    """A value as it is written: by the names of its fields, with all that is in it, and null for what is not finite.
+
+    >>> plain({"loss": math.nan, "budgets": (3.0, math.inf)})
+    {'loss': None, 'budgets': [3.0, None]}
+    """
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
+    return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, float):
+        return finite_or_none(value)
+    if isinstance(value, tuple | list):
+        return [_plain(item) for item in value]
+    return plain(value) if isinstance(value, Mapping) or is_dataclass(value) else value
+
+
 def or_infinite(value: float | None) -> float:
     """An epsilon or a budget as it is read back: null is one without a bound."""
     return math.inf if value is None else value
 
 
-def or_nan(value: float | None) -> float:
-    """A measurement as it is read back: null is a loss that diverged, or an average of nothing."""
-    return math.nan if value is None else value
+def unbounded(written: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a value as they are read back, where every null is an epsilon or a budget without a bound."""
+    return {name: or_infinite(value) for name, value in written.items()}
+
+
+def measured(written: Mapping[str, float | None]) -> dict[str, float]:
+    """Measurements as they are read back: null is a loss that diverged, or an average of nothing."""
+    return {name: math.nan if value is None else value for name, value in written.items()}

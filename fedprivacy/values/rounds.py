@@ -1,4 +1,4 @@
-"""What a run looks like from outside: one immutable record a round, and the whole history."""
+"""What a run looks like from outside: one immutable result a round, and how its clients stand after it."""
 
 from __future__ import annotations
 
@@ -7,9 +7,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 
-from fedprivacy.values.reasons import reason_of
 from fedprivacy.values.series import RoundPoint, Spread
-from fedprivacy.values.spent import ClientSpent
+from fedprivacy.values.spent import ClientSpent, ClientStanding
 
 
 @dataclass(frozen=True)
@@ -57,35 +56,51 @@ class RoundResult:
         )
 
 
-class ClientState(enum.StrEnum):
-    """How a client stands in its run.
+class Roster:
+    """How the clients of a run stand, round after round.
 
-    `EXHAUSTED`: its budget allows no further step. `UNRECONCILED`: no receipt has confirmed a charge; it counts.
-    `REFUSED`, `FAILED`: what became of its update when it was last asked. `ACTIVE`: none of these.
+    Attributes:
+        clients: by client_id, in the order of their enrolment.
+        changed: whose standing is another since somebody last cleared this.
     """
 
-    ACTIVE = "active"
-    EXHAUSTED = "exhausted"
-    UNRECONCILED = "unreconciled"
-    REFUSED = "refused"
-    FAILED = "failed"
+    def __init__(self) -> None:
+        self.clients: dict[str, ClientStanding] = {}
+        self.changed: set[str] = set()
+        self._unreconciled: frozenset[str] = frozenset()
 
+    def add(self, result: RoundResult) -> None:
+        """Take in a finished round, the state before the first one too."""
+        for client_id, spent in result.spent.items():
+            self._take_in(client_id, spent, result.round)
+        for client_id in result.participants:
+            self._answered(client_id, None)
+        for client_id, reason in result.failures.items():
+            self._answered(client_id, reason)
+        before, self._unreconciled = self._unreconciled, frozenset(result.unreconciled)
+        for client_id in before ^ self._unreconciled:
+            self.clients[client_id].unreconciled = client_id in self._unreconciled
+            self.changed.add(client_id)
 
-def client_state(spent: ClientSpent, failure: str | None, *, unreconciled: bool) -> ClientState:
-    """The state of a client.
+    def _take_in(self, client_id: str, spent: ClientSpent, round: int) -> None:
+        client = self.clients.get(client_id)
+        if client is None:
+            client = self.clients[client_id] = ClientStanding(len(self.clients), spent)
+        elif client.spent == spent:
+            return
+        client.spent = spent
+        if not spent.exhausted:
+            client.exhausted_in = None  # its budget was raised by an explicit act
+        elif client.exhausted_in is None:
+            client.exhausted_in = round
+        self.changed.add(client_id)
 
-    Args:
-        spent: its account.
-        failure: why its last update was not used; None: it was, or none was asked for.
-        unreconciled: whether a charge of the run has no receipt.
-    """
-    if spent.exhausted:
-        return ClientState.EXHAUSTED
-    if unreconciled:
-        return ClientState.UNRECONCILED
-    if failure is None:
-        return ClientState.ACTIVE
-    return ClientState.REFUSED if reason_of(failure).refused else ClientState.FAILED
+    def _answered(self, client_id: str, reason: str | None) -> None:
+        client = self.clients[client_id]
+        client.reason = reason
+        client.averaged += reason is None
+        client.failed += reason is not None
+        self.changed.add(client_id)
 
 
 class Stage(enum.StrEnum):

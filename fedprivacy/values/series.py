@@ -16,6 +16,9 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedprivacy.values.nulls import or_infinite
+from fedprivacy.values.spent import ClientStanding
+
 MOST_ROUNDS = 300
 """More rounds than this are thinned: a plot has no more pixels."""
 
@@ -89,6 +92,11 @@ class RunFacts:
         return float(self.settings["delta"])
 
     @property
+    def budget(self) -> float:
+        """Epsilon of the budget that the run asked for; infinite: it only measures."""
+        return or_infinite(self.settings.get("epsilon"))
+
+    @property
     def rounds(self) -> int:
         """How many rounds were planned."""
         return int(self.settings["rounds"])
@@ -112,6 +120,8 @@ class RoundPoint:
         failed: how many were asked for and not used.
         exhausted: clients with nothing left of their budget.
         unreconciled: clients with a charge of this run without a receipt.
+        at: when it was recorded, seconds since 1970, UTC; not a number: it was not, as in a folder, which knows no
+            clock. It makes no round another.
     """
 
     round: int
@@ -122,6 +132,7 @@ class RoundPoint:
     failed: int
     exhausted: int
     unreconciled: int
+    at: float = field(default=math.nan, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,9 +179,21 @@ class ClientCurves:
     exhausted_in: Sequence[int | None]
     budgets: Sequence[float]
 
+    @classmethod
+    def of(cls, clients: Sequence[ClientStanding], rounds: Sequence[int], epsilons: NDArray[np.float64]) -> Self:
+        """Of these clients, in the rounds that are shown."""
+        return cls(
+            client_ids=[client.client_id for client in clients],
+            rounds=list(rounds),
+            epsilons=epsilons,
+            exhausted_in=[client.exhausted_in for client in clients],
+            budgets=[client.spent.budget_epsilon for client in clients],
+        )
+
     def each(self) -> list[Curve]:
-        """One curve for each client."""
-        return [self._curve(place) for place in range(len(self.client_ids))]
+        """One curve for each client that was enrolled by then."""
+        curves = map(self._curve, range(len(self.client_ids)))
+        return [curve for curve in curves if curve.rounds]
 
     def alike(self) -> list[Curve]:
         """One for all that are alike; the largest final epsilon first, and of equals the first exhausted."""

@@ -15,15 +15,15 @@ from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.runs.configuration import resolve
 from fedprivacy.runs.folder import read_history
 from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.series import costs_of, series_of
 from fedprivacy.runs.store import ClientQuery, RunStore
 from fedprivacy.runs.store import writing as run_store_writing
-from fedprivacy.runs.store.schema import RunStatus
-from fedprivacy.runs.store.series import cost_map, run_series
 from fedprivacy.server.app import server_app
 from fedprivacy.server.recorder import Recorder, storing
 from fedprivacy.server.recorder.storing import StoreFeed
 from fedprivacy.trackers import Tracker
 from fedprivacy.values.rounds import Phase, Stage
+from fedprivacy.values.runs import RunStatus
 from fedprivacy.values.series import Spread
 from tests.runs.store.made_up import facts, growing
 
@@ -53,12 +53,12 @@ def test_the_store_holds_what_the_folder_holds(recorded):
     (run,) = store.runs()
     assert (run.facts.name, run.facts.task, run.status) == ("cancer-1", "cancer", RunStatus.FINISHED)
     assert dict(run.facts.settings) == dict(history.settings)
-    points = [stored.point for stored in store.rounds(run.facts.run_id, range(5))]
+    points = store.run(run.facts.run_id).points(range(5))
     assert points == [record.point for record in (history.start, *history.rounds)]
-    total, clients = store.clients(run.facts.run_id, ClientQuery(sort="client_id", descending=False))
+    total, clients = store.run(run.facts.run_id).clients(ClientQuery(sort="client_id", descending=False))
     assert total == 4
     last = history.last.spent
-    assert [(c.epsilon, c.steps, c.steps_left, c.rounds) for c in clients] == [
+    assert [(c.spent.epsilon, c.spent.steps, c.spent.steps_left, c.spent.rounds) for c in clients] == [
         (one.epsilon, one.steps, one.steps_left, one.rounds) for one in last.values()
     ]
 
@@ -66,10 +66,9 @@ def test_the_store_holds_what_the_folder_holds(recorded):
 def test_figures_of_the_store_are_those_of_the_folder(recorded):
     history, store = recorded
     (run,) = store.runs()
-    stored, kept = run_series(store, run, ["client-1"]), history.series(["client-1"])
+    stored, kept = series_of(store.run(run.facts.run_id), ["client-1"]), history.series(["client-1"])
     assert replace(stored, facts=kept.facts) == kept
-    _, clients = store.clients(run.facts.run_id, ClientQuery())
-    growth = {c: row.sum() for c, row in zip(*_rows(cost_map(store, run, clients)), strict=True)}
+    growth = {c: row.sum() for c, row in zip(*_rows(costs_of(store.run(run.facts.run_id))), strict=True)}
     assert growth == pytest.approx({c: one.epsilon for c, one in history.last.spent.items()})
 
 
@@ -96,7 +95,7 @@ def test_a_run_that_was_stopped_is_recorded_whole_when_it_goes_on(tmp_path):
     (run_,) = store.runs()
     history = read_history(tmp_path / "run")
     assert run_.status is RunStatus.FINISHED and len(history.rounds) == 4
-    points = [stored.point for stored in store.rounds(run_.facts.run_id, range(9))]
+    points = store.run(run_.facts.run_id).points(range(9))
     assert points == [record.point for record in (history.start, *history.rounds)]
     store.close()
 
@@ -104,7 +103,7 @@ def test_a_run_that_was_stopped_is_recorded_whole_when_it_goes_on(tmp_path):
 def test_a_run_whose_budgets_are_spent_is_stopped(tmp_path):
     history = run(tmp_path / "run", epsilon=0.3, **{"noise-multiplier": 1.0})
     (found,) = store_of(tmp_path / "run").runs()
-    assert found.status is RunStatus.STOPPED and found.last.point.round == len(history.rounds) < 4
+    assert found.status is RunStatus.STOPPED and found.last.round == len(history.rounds) < 4
 
 
 @pytest.mark.parametrize("kind", [LedgerError, RuntimeError])
@@ -156,7 +155,7 @@ def test_what_an_outage_kept_back_is_written_when_it_is_over(url, monkeypatch):
         feed.add(record)
     feed.end(RunStatus.FINISHED)
     store = RunStore(url)
-    assert [stored.point for stored in store.rounds("run-1", range(9))] == [one.point for one in records]
+    assert store.run("run-1").points(range(9)) == [one.point for one in records]
     assert store.runs()[0].status is RunStatus.FINISHED
 
 
@@ -168,9 +167,9 @@ def test_a_run_gives_signs_of_life_while_nothing_happens(url, monkeypatch):
     first = store.runs()[0].updated
     wait_for(lambda: store.runs()[0].updated > first)
     feed.enter(Phase(Stage.TRAINING, 1, 3))
-    wait_for(lambda: store.runs()[0].stage == "training")
+    wait_for(lambda: store.runs()[0].phase == Phase(Stage.TRAINING, 1, 3))
     feed.end(RunStatus.FINISHED)
-    assert store.runs()[0].stage == ""
+    assert store.runs()[0].phase is None
 
 
 def test_adding_a_round_does_not_wait_for_the_database(url, monkeypatch):
@@ -196,7 +195,7 @@ def test_what_waits_is_written_in_one_transaction(url):
     feed.end(RunStatus.FINISHED)
     store = RunStore(url)
     run = store.runs()[0]
-    assert run.last.point == records[-1].point
+    assert run.last == records[-1].point
     assert run.changes <= 4
 
 

@@ -17,9 +17,9 @@ import numpy as np
 import pytest
 
 from fedprivacy.runs.configuration import ConfigError, resolve
-from fedprivacy.runs.store.schema import RunStatus
 from fedprivacy.trackers import TRACKERS, Feed, build_trackers
 from fedprivacy.trackers.public import scalars, settings
+from fedprivacy.values.runs import RunStatus
 from tests.trackers.tracked_run import FACTS, POINTS, point
 
 ROOT = Path(__file__).parent.parent.parent

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -10,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import ColumnElement, Connection, Row, Select, and_, case, func, select
+from sqlalchemy import ColumnElement, Connection, Select, Table, and_, case, func, select
 
 from fedprivacy.ledger.allowances import allowances_of
 from fedprivacy.ledger.charges import NOTHING_SPENT, accounts_of
@@ -18,10 +17,9 @@ from fedprivacy.ledger.database import Database
 from fedprivacy.ledger.dialects import among
 from fedprivacy.ledger.schema import charges
 from fedprivacy.ledger.schema import runs as ledger_runs
-from fedprivacy.runs.store.rows import Failures, StoredCharge, StoredClient, StoredRound, StoredRun, Tally
+from fedprivacy.runs.store.rows import EPSILONS, audit_of, client_of, point_of, standing_of
 from fedprivacy.runs.store.schema import (
     CLIENTS_PER_PART,
-    RunStatus,
     audits,
     recorded_clients,
     recorded_epsilons,
@@ -32,10 +30,17 @@ from fedprivacy.runs.store.schema import (
 from fedprivacy.values.audits import AuditResult
 from fedprivacy.values.budget import Allowance
 from fedprivacy.values.events import History
-from fedprivacy.values.nulls import or_infinite, or_nan
-from fedprivacy.values.series import ClientCurves, RoundPoint, RunFacts, Spread, stride
+from fedprivacy.values.runs import Failures, RunStanding, Tally
+from fedprivacy.values.series import ClientCurves, RoundPoint, RunFacts, stride
+from fedprivacy.values.spent import ClientStanding
 
 T = TypeVar("T")
+
+StoredCharge = Mapping[str, Any]
+"""A charge by the columns of the ledger's `charges`, and `client_id`."""
+
+FEW_CLIENTS = 200
+"""Up to so many clients, all curves are read: many may be alike. More are a fan."""
 
 _FEW_NAMES = 8
 
@@ -75,44 +80,92 @@ class RunStore:
     def __init__(self, url: str, patience: float = 5.0) -> None:
         self.database = Database(url, patience, upgrade=False)
 
-    def runs(self) -> list[StoredRun]:
+    def runs(self) -> list[RunStanding]:
         """Every run, the newest first."""
-        return self._read(lambda connection: [_run(row) for row in connection.execute(_runs())])
+        return self.database.read(lambda connection: [standing_of(row) for row in connection.execute(_RUNS).mappings()])
 
     def run(self, run_id: str) -> StoredRun | None:
-        """One run; None: there is none of this name."""
-
-        def work(connection: Connection) -> StoredRun | None:
-            row = connection.execute(_runs().where(recorded_runs.c.run_id == run_id)).one_or_none()
-            return _run(row) if row else None
-
-        return self._read(work)
+        """One run, as it stands now; None: there is none of this name."""
+        wanted = _RUNS.where(recorded_runs.c.run_id == run_id)
+        row = self.database.read(lambda connection: connection.execute(wanted).mappings().one_or_none())
+        return StoredRun(self.database, standing_of(row)) if row else None
 
     def changes(self) -> dict[str, int]:
         """How often each run has changed: cheap enough to ask many times a second."""
         wanted = select(recorded_runs.c.run_id, recorded_runs.c.changes)
-        return self._read(lambda connection: {run_id: int(n) for run_id, n in connection.execute(wanted)})
+        return self.database.read(lambda connection: {run_id: int(n) for run_id, n in connection.execute(wanted)})
 
-    def rounds(self, run_id: str, numbers: Collection[int]) -> list[StoredRound]:
+    def close(self) -> None:
+        """Give back every connection."""
+        self.database.close()
+
+
+class StoredRun:
+    """One run in a database, a `RunReader`. Safe for concurrent use; every method reads one state.
+
+    Args:
+        database: where it is.
+        now: as it stood when somebody last looked.
+    """
+
+    def __init__(self, database: Database, now: RunStanding) -> None:
+        self.now = now
+        self._database = database
+
+    @property
+    def facts(self) -> RunFacts:
+        """What does not change."""
+        return self.now.facts
+
+    @property
+    def finished(self) -> int:
+        """The newest finished round; 0: none."""
+        return self.now.finished
+
+    def points(self, rounds: Collection[int]) -> list[RoundPoint]:
         """Some finished rounds, ascending; those that are not there are missing."""
         column = recorded_rounds.c.round
-        wanted = (
-            select(recorded_rounds).where(recorded_rounds.c.run_id == run_id, _of(column, numbers)).order_by(column)
-        )
-        return self._read(lambda connection: [_round(row) for row in connection.execute(wanted)])
+        wanted = select(recorded_rounds).where(self._mine(recorded_rounds), _of(column, rounds)).order_by(column)
+        return self._read(lambda connection: [point_of(row) for row in connection.execute(wanted).mappings()])
 
-    def state_counts(self, run_id: str) -> dict[str, int]:
+    def everybody(self) -> list[ClientStanding] | None:
+        """All clients; None: there are more than `FEW_CLIENTS`."""
+        enrolled = self.now.last.clients if self.now.last else 0
+        return self.spenders(enrolled) if enrolled <= FEW_CLIENTS else None
+
+    def spenders(self, most: int, *, least: bool = False) -> list[ClientStanding]:
+        """So many of the clients that spent most, or least."""
+        query = ClientQuery(descending=not least, limit=most)
+        return self._read(lambda connection: self._page(connection, query))
+
+    def named(self, client_ids: Sequence[str]) -> list[ClientStanding]:
+        """Clients by name, in the order of their enrolment; unknown ones are missing."""
+        column = recorded_clients.c.client_id
+        wanted = select(recorded_clients).where(self._mine(recorded_clients)).order_by(recorded_clients.c.number)
+
+        def work(connection: Connection) -> list[ClientStanding]:
+            found = wanted.where(among(connection.dialect, column, client_ids))
+            return [client_of(row) for row in connection.execute(found).mappings()]
+
+        return self._read(work)
+
+    def clients(self, query: ClientQuery) -> tuple[int, list[ClientStanding]]:
+        """How many clients a query finds, and those on its page."""
+        total = select(func.count()).select_from(recorded_clients).where(self._matching(query))
+        return self._read(lambda connection: (int(connection.scalar(total) or 0), self._page(connection, query)))
+
+    def state_counts(self) -> dict[str, int]:
         """How many clients are in each state; states without a client are missing."""
         state = recorded_clients.c.state
-        wanted = select(state, func.count()).where(recorded_clients.c.run_id == run_id).group_by(state)
+        wanted = select(state, func.count()).where(self._mine(recorded_clients)).group_by(state)
         return self._read(lambda connection: {name: int(n) for name, n in connection.execute(wanted)})
 
-    def failed_updates(self, run_id: str) -> int:
+    def failed_updates(self) -> int:
         """How many updates of a run were asked for and not used: by its rounds, without a look at each failure."""
-        wanted = select(func.sum(recorded_rounds.c.failed)).where(recorded_rounds.c.run_id == run_id)
+        wanted = select(func.sum(recorded_rounds.c.failed)).where(self._mine(recorded_rounds))
         return self._read(lambda connection: int(connection.scalar(wanted) or 0))
 
-    def tally(self, run_id: str) -> Tally:
+    def tally(self) -> Tally:
         """A run's clients in few numbers, by one look at each: for whoever asks again and again."""
         clients, failed = recorded_clients.c, recorded_failures.c
         share = case((and_(clients.budget.is_not(None), clients.share.is_(None)), math.inf), else_=clients.share)
@@ -120,8 +173,8 @@ class RunStore:
         by_reason = select(failed.reason, func.count())
 
         def work(connection: Connection) -> Tally:
-            found = connection.execute(by_state.where(clients.run_id == run_id).group_by(clients.state)).all()
-            times = connection.execute(by_reason.where(failed.run_id == run_id).group_by(failed.reason)).all()
+            found = connection.execute(by_state.where(self._mine(recorded_clients)).group_by(clients.state)).all()
+            times = connection.execute(by_reason.where(self._mine(recorded_failures)).group_by(failed.reason)).all()
             return Tally(
                 states={state: int(n) for state, n, _, _ in found},
                 least_budget=min((float(budget) for _, _, budget, _ in found if budget is not None), default=None),
@@ -131,38 +184,16 @@ class RunStore:
 
         return self._read(work)
 
-    def clients(self, run_id: str, query: ClientQuery) -> tuple[int, list[StoredClient]]:
-        """How many clients a query finds, and those on its page."""
-        found = _matching(run_id, query)
-        ordered = select(*_CLIENT).where(found).order_by(*_order(query)).limit(query.limit).offset(query.offset)
-
-        def work(connection: Connection) -> tuple[int, list[StoredClient]]:
-            total = connection.scalar(select(func.count()).select_from(recorded_clients).where(found))
-            return int(total or 0), [StoredClient(*row) for row in connection.execute(ordered)]
-
-        return self._read(work)
-
-    def named_clients(self, run_id: str, client_ids: Sequence[str]) -> list[StoredClient]:
-        """Clients by name, in the order of their enrolment; unknown ones are missing."""
-        column = recorded_clients.c.client_id
-
-        def work(connection: Connection) -> list[StoredClient]:
-            mine = recorded_clients.c.run_id == run_id, among(connection.dialect, column, client_ids)
-            wanted = select(*_CLIENT).where(*mine).order_by(recorded_clients.c.number)
-            return [StoredClient(*row) for row in connection.execute(wanted)]
-
-        return self._read(work)
-
-    def budgets(self, run_id: str) -> list[float]:
+    def budgets(self) -> list[float]:
         """The different finite budgets of a run's clients, ascending."""
         budget = recorded_clients.c.budget
-        wanted = select(budget).where(recorded_clients.c.run_id == run_id, budget.is_not(None)).distinct()
+        wanted = select(budget).where(self._mine(recorded_clients), budget.is_not(None)).distinct()
         return self._read(lambda connection: sorted(map(float, connection.scalars(wanted).all())))
 
-    def turns(self, run_id: str, most: int) -> list[tuple[int, float]]:
+    def turns(self, most: int) -> list[tuple[int, float]]:
         """In which rounds clients were exhausted, and at which epsilon; of many, evenly spread over the rounds."""
         turn, epsilon = recorded_clients.c.exhausted_in, recorded_clients.c.epsilon
-        exhausted = and_(recorded_clients.c.run_id == run_id, turn.is_not(None), epsilon.is_not(None))
+        exhausted = and_(self._mine(recorded_clients), turn.is_not(None), epsilon.is_not(None))
         place = (func.row_number().over(order_by=(turn, epsilon)) - 1).label("place")
         turns = select(turn, epsilon, place).where(exhausted).group_by(turn, epsilon).subquery().c
 
@@ -174,41 +205,37 @@ class RunStore:
 
         return self._read(work)
 
-    def curves(self, run_id: str, clients: Sequence[StoredClient], rounds: Sequence[int]) -> ClientCurves:
+    def curves(self, clients: Sequence[ClientStanding], rounds: Sequence[int]) -> ClientCurves:
         """The epsilons of some clients after some rounds."""
         numbers = np.array([client.number for client in clients], dtype=np.int64)
-        return ClientCurves(
-            client_ids=[client.client_id for client in clients],
-            rounds=list(rounds),
-            epsilons=self._read(lambda connection: _epsilons(connection, run_id, numbers, rounds)),
-            exhausted_in=[client.exhausted_in for client in clients],
-            budgets=[or_infinite(client.budget) for client in clients],
-        )
+        wanted = select(recorded_epsilons).where(self._mine(recorded_epsilons), _of(recorded_epsilons.c.round, rounds))
+        epsilons = self._read(lambda connection: _epsilons(connection, wanted, numbers, rounds))
+        return ClientCurves.of(clients, rounds, epsilons)
 
-    def failures(self, run_id: str) -> list[Failures]:
+    def failures(self) -> list[Failures]:
         """Updates that were asked for and not used, by reason, the most frequent first."""
         table = recorded_failures.c
         times = func.count()
         names, newest = func.count(table.client_id.distinct()), func.max(table.round)
-        grouped = select(table.reason, times, names, newest).where(table.run_id == run_id)
+        grouped = select(table.reason, times, names, newest).where(self._mine(recorded_failures))
 
         def work(connection: Connection) -> list[Failures]:
             rows = connection.execute(grouped.group_by(table.reason).order_by(times.desc(), table.reason)).all()
             return [
-                Failures(reason, int(n), int(clients), _some_clients(connection, run_id, reason), int(newest))
+                Failures(reason, int(n), int(clients), self._some_clients(connection, reason), int(newest))
                 for reason, n, clients, newest in rows
             ]
 
         return self._read(work)
 
     def charges(
-        self, run_id: str, *, client_id: str = "", round: int | None = None, state: str = "", limit: int, offset: int
+        self, *, client_id: str = "", round: int | None = None, state: str = "", limit: int, offset: int
     ) -> tuple[int, list[StoredCharge]]:
         """How many charges of a run the ledger holds, and a page of them, the newest first."""
 
         def work(connection: Connection) -> tuple[int, list[StoredCharge]]:
-            prefix = _dataset_prefix(connection, run_id)
-            mine = [charges.c.run_id == run_id]
+            prefix = self._dataset_prefix(connection)
+            mine = [self._mine(charges)]
             mine += [charges.c.dataset_id == prefix + client_id] * bool(client_id)
             mine += [charges.c.round == round] * (round is not None)
             mine += [charges.c.state == state] * bool(state)
@@ -219,38 +246,50 @@ class RunStore:
 
         return self._read(work)
 
-    def account(self, run_id: str, client_id: str) -> tuple[History, Allowance | None]:
+    def account(self, client_id: str) -> tuple[History, Allowance | None]:
         """What the ledger holds of a client's dataset, over all runs, and its budget."""
 
         def work(connection: Connection) -> tuple[History, Allowance | None]:
-            dataset = _dataset_prefix(connection, run_id) + client_id
+            dataset = self._dataset_prefix(connection) + client_id
             account = accounts_of(connection, [dataset]).get(dataset, NOTHING_SPENT)
             return account.history, allowances_of(connection, [dataset]).get(dataset)
 
         return self._read(work)
 
-    def audits(self, run_id: str) -> list[AuditResult]:
+    def audits(self) -> list[AuditResult]:
         """What audits of a run found, in their order."""
-        columns = [column for column in audits.c if column.name not in ("audit_id", "run_id")]
-        wanted = select(*columns).where(audits.c.run_id == run_id).order_by(audits.c.audit_id)
-
-        def work(connection: Connection) -> list[AuditResult]:
-            rows = [dict(row) for row in connection.execute(wanted).mappings()]
-            return [AuditResult(**row | {"upper": or_infinite(row["upper"])}) for row in rows]
-
-        return self._read(work)
-
-    def close(self) -> None:
-        """Give back every connection."""
-        self.database.close()
+        wanted = select(audits).where(self._mine(audits)).order_by(audits.c.audit_id)
+        return self._read(lambda connection: [audit_of(row) for row in connection.execute(wanted).mappings()])
 
     def _read(self, work: Callable[[Connection], T]) -> T:
-        return self.database.read(work)
+        return self._database.read(work)
 
+    def _mine(self, table: Table) -> ColumnElement[bool]:
+        """Whether a row is of this run."""
+        return table.c.run_id == self.facts.run_id
 
-_CLIENT = [column for column in recorded_clients.c if column.name != "run_id"]
-_ROUND = list(recorded_rounds.c)
-_RUN = list(recorded_runs.c)
+    def _page(self, connection: Connection, query: ClientQuery) -> list[ClientStanding]:
+        ordered = select(recorded_clients).where(self._matching(query)).order_by(*_order(query))
+        page = ordered.limit(query.limit).offset(query.offset)
+        return [client_of(row) for row in connection.execute(page).mappings()]
+
+    def _matching(self, query: ClientQuery) -> ColumnElement[bool]:
+        found = [self._mine(recorded_clients)]
+        found += [recorded_clients.c.client_id.icontains(query.search, autoescape=True)] * bool(query.search)
+        found += [recorded_clients.c.state == query.state] * bool(query.state)
+        return and_(*found)
+
+    def _some_clients(self, connection: Connection, reason: str) -> tuple[str, ...]:
+        """Those whose updates were not used for a reason."""
+        table = recorded_failures.c
+        mine = self._mine(recorded_failures), table.reason == reason
+        wanted = select(table.client_id).where(*mine).distinct().order_by(table.client_id).limit(_FEW_NAMES)
+        return tuple(connection.scalars(wanted))
+
+    def _dataset_prefix(self, connection: Connection) -> str:
+        """What stands before a client's name in the names of a run's datasets (`fedprivacy.tasks.identity`)."""
+        dataset = connection.scalar(select(ledger_runs.c.dataset).where(self._mine(ledger_runs)))
+        return f"{dataset or ''}/"
 
 
 def _runs() -> Select[Any]:
@@ -258,34 +297,12 @@ def _runs() -> Select[Any]:
     every = recorded_rounds.alias()
     newest = select(func.max(every.c.round)).where(every.c.run_id == recorded_runs.c.run_id).scalar_subquery()
     last = and_(recorded_rounds.c.run_id == recorded_runs.c.run_id, recorded_rounds.c.round == newest)
-    joined = recorded_runs.outerjoin(recorded_rounds, last)
-    return (
-        select(*_RUN, *_ROUND[1:]).select_from(joined).order_by(recorded_runs.c.started.desc(), recorded_runs.c.run_id)
-    )
+    of_round = [column for column in recorded_rounds.c if column.name != "run_id"]
+    joined = select(recorded_runs, *of_round).select_from(recorded_runs.outerjoin(recorded_rounds, last))
+    return joined.order_by(recorded_runs.c.started.desc(), recorded_runs.c.run_id)
 
 
-def _run(row: Row[Any]) -> StoredRun:
-    run = dict(zip((column.name for column in _RUN), row, strict=False))
-    facts = RunFacts(
-        run_id=run["run_id"],
-        name=run["name"],
-        settings=json.loads(run["settings"]),
-        noise_multiplier=run["noise_multiplier"],
-        relation=run["relation"],
-        metric=run["metric"],
-    )
-    state = {name: run[name] for name in ("stage", "stage_round", "stage_clients", "started", "updated", "changes")}
-    newest = row[len(_RUN) :]
-    last = _round((run["run_id"], *newest)) if newest[0] is not None else None
-    return StoredRun(facts=facts, status=RunStatus(run["status"]), last=last, **state)
-
-
-def _round(row: Sequence[Any]) -> StoredRound:
-    found: Mapping[str, Any] = dict(zip((column.name for column in _ROUND), row, strict=True))
-    metrics = {name: or_nan(value) for name, value in json.loads(found["metrics"]).items()}
-    counts = {name: found[name] for name in ("clients", "participants", "failed", "exhausted", "unreconciled")}
-    spread = Spread(*np.frombuffer(found["epsilons"], dtype="<f8").tolist())
-    return StoredRound(RoundPoint(round=found["round"], metrics=metrics, epsilons=spread, **counts), found["at"])
+_RUNS = _runs()
 
 
 def _of(column: ColumnElement[int], numbers: Collection[int]) -> ColumnElement[bool]:
@@ -294,13 +311,6 @@ def _of(column: ColumnElement[int], numbers: Collection[int]) -> ColumnElement[b
         return column.in_(numbers)
     within = column.between(numbers[0], numbers[-1])
     return within if numbers.step == 1 else and_(within, column % numbers.step == numbers[0] % numbers.step)
-
-
-def _matching(run_id: str, query: ClientQuery) -> ColumnElement[bool]:
-    found = [recorded_clients.c.run_id == run_id]
-    found += [recorded_clients.c.client_id.icontains(query.search, autoescape=True)] * bool(query.search)
-    found += [recorded_clients.c.state == query.state] * bool(query.state)
-    return and_(*found)
 
 
 def _order(query: ClientQuery) -> list[ColumnElement[Any]]:
@@ -312,33 +322,17 @@ def _order(query: ClientQuery) -> list[ColumnElement[Any]]:
 
 
 def _epsilons(
-    connection: Connection, run_id: str, numbers: NDArray[np.int64], rounds: Sequence[int]
+    connection: Connection, wanted: Select[Any], numbers: NDArray[np.int64], rounds: Sequence[int]
 ) -> NDArray[np.float64]:
     """Shape [rounds, clients]; not a number where a client was not enrolled."""
     found = np.full((len(rounds), len(numbers)), np.nan)
     places = {number: place for place, number in enumerate(rounds)}
-    table, parts = recorded_epsilons.c, numbers // CLIENTS_PER_PART
+    parts = numbers // CLIENTS_PER_PART
     for part in np.unique(parts).tolist():
-        wanted = select(table.round, table.epsilons).where(
-            table.run_id == run_id, table.part == part, _of(table.round, rounds)
-        )
         columns = np.flatnonzero(parts == part)
         within = numbers[columns] - part * CLIENTS_PER_PART
-        for number, packed in connection.execute(wanted):
-            epsilons = np.frombuffer(packed, dtype="<f8")
+        for row in connection.execute(wanted.where(recorded_epsilons.c.part == part)):
+            epsilons = np.frombuffer(row.epsilons, dtype=EPSILONS)
             known = within < epsilons.size
-            found[places[number], columns[known]] = epsilons[within[known]]
+            found[places[row.round], columns[known]] = epsilons[within[known]]
     return found
-
-
-def _some_clients(connection: Connection, run_id: str, reason: str) -> tuple[str, ...]:
-    table = recorded_failures.c
-    mine = table.run_id == run_id, table.reason == reason
-    wanted = select(table.client_id).where(*mine).distinct().order_by(table.client_id).limit(_FEW_NAMES)
-    return tuple(connection.scalars(wanted))
-
-
-def _dataset_prefix(connection: Connection, run_id: str) -> str:
-    """What stands before a client's name in the names of a run's datasets (`fedprivacy.tasks.identity`)."""
-    dataset = connection.scalar(select(ledger_runs.c.dataset).where(ledger_runs.c.run_id == run_id))
-    return f"{dataset or ''}/"

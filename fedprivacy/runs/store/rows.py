@@ -1,124 +1,112 @@
-"""What the run store says, as values."""
+"""Values as rows of the run store, and rows as values. A column bears the name of the field that it holds."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+import json
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import fields
 from typing import Any
 
-from fedprivacy.runs.store.schema import RunStatus
-from fedprivacy.values.series import RoundPoint, RunFacts
+import numpy as np
+from sqlalchemy import RowMapping
+
+from fedprivacy.runs.store.schema import CLIENTS_PER_PART
+from fedprivacy.values.audits import AuditResult
+from fedprivacy.values.nulls import finite_or_none, measured, plain, unbounded
+from fedprivacy.values.rounds import Phase, RoundResult, Stage
+from fedprivacy.values.runs import RunStanding, RunStatus
+from fedprivacy.values.series import RoundPoint, RunFacts, Spread
+from fedprivacy.values.spent import ClientSpent, ClientStanding, ClientState
+
+Row = dict[str, Any]
+
+EPSILONS = "<f8"
+"""How epsilons are packed: little-endian, so that infinity needs no null."""
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRun:
-    """A run, as the store knows it now.
-
-    Attributes:
-        facts: what does not change.
-        status: how it stands.
-        stage: what it is doing; empty before its first round and after its end.
-        stage_round: in which round.
-        stage_clients: how many clients were asked.
-        started: seconds since 1970, UTC.
-        updated: its last sign of life, the same.
-        changes: grows with every change of the run or its rounds.
-        last: the newest finished round; None: not even the state before the first is known.
-    """
-
-    facts: RunFacts
-    status: RunStatus
-    stage: str
-    stage_round: int
-    stage_clients: int
-    started: float
-    updated: float
-    changes: int
-    last: StoredRound | None
+def run_row(facts: RunFacts) -> Row:
+    """A run that begins."""
+    now = time.time()
+    began = {"status": RunStatus.RUNNING, "started": now, "updated": now, "changes": 0}
+    return plain(facts) | {"settings": json.dumps(dict(facts.settings))} | phase_row(None) | began
 
 
-@dataclass(frozen=True, slots=True)
-class StoredRound:
-    """A finished round, and when it was recorded: seconds since 1970, UTC."""
-
-    point: RoundPoint
-    at: float
-
-
-@dataclass(frozen=True, slots=True)
-class StoredClient:
-    """A client's present state; see the columns of `recorded_clients`.
-
-    Attributes:
-        number: in the order of enrolment, from 0.
-        client_id: the client.
-        epsilon: privacy loss over all runs, server's view, by PLD; None: no bound.
-        delta: of its budget.
-        budget: its epsilon; None: none.
-        share: epsilon over budget; None: no budget.
-        rounds: charged, over all runs.
-        steps: charged, over all runs.
-        steps_left: of this run's, that the budget still allows.
-        sampling_rate: q of this run's local steps.
-        averaged: rounds of this run whose average holds its update.
-        failed: rounds of this run that asked for an update and did not use it.
-        exhausted_in: the first round after which no step was left.
-        state: how it stands, see `fedprivacy.values.rounds.ClientState`.
-        reason: why its last update was not used; None: it was, or none was asked for.
-    """
-
-    number: int
-    client_id: str
-    epsilon: float | None
-    delta: float
-    budget: float | None
-    share: float | None
-    rounds: int
-    steps: int
-    steps_left: int
-    sampling_rate: float
-    averaged: int
-    failed: int
-    exhausted_in: int | None
-    state: str
-    reason: str | None
+def phase_row(phase: Phase | None) -> Row:
+    """What a run is doing, as columns of its row."""
+    if phase is None:
+        return {"stage": "", "stage_round": 0, "stage_clients": 0}
+    return {"stage": phase.stage, "stage_round": phase.round, "stage_clients": phase.clients}
 
 
-@dataclass(frozen=True, slots=True)
-class Failures:
-    """One reason for which updates were asked for and not used.
-
-    Attributes:
-        reason: the code, perhaps with a detail after a colon.
-        times: how often.
-        clients: how many different clients.
-        client_ids: some of them.
-        last_round: the newest round.
-    """
-
-    reason: str
-    times: int
-    clients: int
-    client_ids: tuple[str, ...]
-    last_round: int
+def standing_of(row: RowMapping) -> RunStanding:
+    """A run; its row is joined with that of its newest round, or with nulls."""
+    facts = RunFacts(**_fields(RunFacts, row) | {"settings": json.loads(row["settings"])})
+    told = {
+        "facts": facts,
+        "status": RunStatus(row["status"]),
+        "phase": Phase(Stage(row["stage"]), row["stage_round"], row["stage_clients"]) if row["stage"] else None,
+        "last": point_of(row) if row["round"] is not None else None,
+    }
+    return RunStanding(**_fields(RunStanding, row) | told)
 
 
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """A run's clients and what became of their updates, in few numbers.
-
-    Attributes:
-        states: how many clients are in each state; states without a client are missing.
-        least_budget: the smallest finite epsilon budget; None: no client has one.
-        most_share: the largest share of a budget that is spent; infinite if an epsilon has no bound, None: no budget.
-        failures: how often updates were asked for and not used, by reason, over all rounds of the run.
-    """
-
-    states: Mapping[str, int]
-    least_budget: float | None
-    most_share: float | None
-    failures: Mapping[str, int]
+def round_row(run_id: str, point: RoundPoint, at: float) -> Row:
+    """A finished round."""
+    row = plain(point)
+    packed = np.array([getattr(point.epsilons, name) for name in row["epsilons"]], dtype=EPSILONS).tobytes()
+    return row | {"run_id": run_id, "at": at, "metrics": json.dumps(row["metrics"]), "epsilons": packed}
 
 
-StoredCharge = Mapping[str, Any]
-"""A charge by the columns of the ledger's `charges`, and `client_id`."""
+def point_of(row: RowMapping) -> RoundPoint:
+    """A finished round."""
+    spread = Spread(*np.frombuffer(row["epsilons"], dtype=EPSILONS).tolist())
+    unpacked = {"metrics": measured(json.loads(row["metrics"])), "epsilons": spread}
+    return RoundPoint(**_fields(RoundPoint, row) | unpacked)
+
+
+def epsilon_rows(run_id: str, result: RoundResult, clients: Mapping[str, ClientStanding]) -> Iterator[Row]:
+    """A round's epsilons in parts; nobody's number is ever given to another client."""
+    numbers = [clients[client_id].number for client_id in result.spent]
+    epsilons = np.full(max(numbers, default=-1) + 1, np.nan, dtype=EPSILONS)
+    epsilons[numbers] = [spent.epsilon for spent in result.spent.values()]
+    for part, first in enumerate(range(0, epsilons.size, CLIENTS_PER_PART)):
+        some = epsilons[first : first + CLIENTS_PER_PART].tobytes()
+        yield {"run_id": run_id, "part": part, "round": result.round, "epsilons": some}
+
+
+def failure_rows(run_id: str, result: RoundResult) -> Iterator[Row]:
+    """The updates that a round asked for and did not use."""
+    for client_id, reason in result.failures.items():
+        yield {"run_id": run_id, "round": result.round, "client_id": client_id, "reason": reason}
+
+
+def client_row(run_id: str, client: ClientStanding) -> Row:
+    """A client, as it stands."""
+    row = plain(client)
+    spent: Row = row.pop("spent")
+    del row["unreconciled"]  # the state says so
+    derived = {"share": finite_or_none(client.spent.share), "state": client.state}
+    return {"run_id": run_id, "budget": spent.pop("budget_epsilon")} | spent | row | derived
+
+
+def client_of(row: RowMapping) -> ClientStanding:
+    """A client, as it stands."""
+    spent = ClientSpent(**unbounded(_fields(ClientSpent, row) | {"budget_epsilon": row["budget"]}))
+    told = {"spent": spent, "unreconciled": row["state"] == ClientState.UNRECONCILED}
+    return ClientStanding(**_fields(ClientStanding, row) | told)
+
+
+def audit_row(run_id: str, result: AuditResult) -> Row:
+    """What an audit found."""
+    return {"run_id": run_id} | plain(result)
+
+
+def audit_of(row: RowMapping) -> AuditResult:
+    """What an audit found."""
+    return AuditResult(**unbounded(_fields(AuditResult, row)))
+
+
+def _fields(kind: type[Any], row: RowMapping) -> Row:
+    """What a row holds of a value, by the names of its fields."""
+    return {field.name: row[field.name] for field in fields(kind) if field.name in row}

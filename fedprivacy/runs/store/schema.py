@@ -6,8 +6,6 @@ what grows with clients times rounds is eight bytes each.
 
 from __future__ import annotations
 
-import enum
-
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -26,15 +24,6 @@ from fedprivacy.ledger.schema import metadata
 
 CLIENTS_PER_PART = 256
 """Epsilons in one row of `recorded_epsilons`: two kilobytes, so that a row fits on a page of the database."""
-
-
-class RunStatus(enum.StrEnum):
-    """How a run stands. `STOPPED`: it ended before its last round, because nobody had budget left."""
-
-    RUNNING = "running"
-    FINISHED = "finished"
-    STOPPED = "stopped"
-    FAILED = "failed"
 
 
 def _of_run(*, primary_key: bool = True) -> Column[str]:

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-import json
-import math
 import time
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any
+from collections.abc import Sequence
 
-import numpy as np
 from sqlalchemy import Connection, delete, insert, select, update
 
 from fedprivacy.ledger.database import Database
 from fedprivacy.ledger.dialects import put_rows
+from fedprivacy.runs.store.rows import (
+    audit_row,
+    client_row,
+    epsilon_rows,
+    failure_rows,
+    phase_row,
+    round_row,
+    run_row,
+)
 from fedprivacy.runs.store.schema import (
-    CLIENTS_PER_PART,
-    RunStatus,
     audits,
     recorded_clients,
     recorded_epsilons,
@@ -25,47 +27,11 @@ from fedprivacy.runs.store.schema import (
     recorded_runs,
 )
 from fedprivacy.values.audits import AuditResult
-from fedprivacy.values.nulls import finite_or_none
-from fedprivacy.values.rounds import Phase, RoundResult, client_state
-from fedprivacy.values.series import RoundPoint, RunFacts
-from fedprivacy.values.spent import ClientSpent
+from fedprivacy.values.rounds import Phase, Roster, RoundResult
+from fedprivacy.values.runs import RunStatus
+from fedprivacy.values.series import RunFacts
 
 _OF_A_RUN = (recorded_failures, recorded_epsilons, recorded_clients, recorded_rounds)
-
-
-@dataclass(slots=True)
-class _Client:
-    """What the store says of a client."""
-
-    number: int
-    spent: ClientSpent
-    averaged: int = 0
-    failed: int = 0
-    exhausted_in: int | None = None
-    reason: str | None = None
-    unreconciled: bool = False
-
-    def row(self, run_id: str) -> dict[str, Any]:
-        spent = self.spent
-        limited = math.isfinite(spent.budget_epsilon)
-        return {
-            "run_id": run_id,
-            "number": self.number,
-            "client_id": spent.client_id,
-            "epsilon": finite_or_none(spent.epsilon),
-            "delta": spent.delta,
-            "budget": finite_or_none(spent.budget_epsilon),
-            "share": finite_or_none(spent.epsilon / spent.budget_epsilon) if limited else None,
-            "rounds": spent.rounds,
-            "steps": spent.steps,
-            "steps_left": spent.steps_left,
-            "sampling_rate": spent.sampling_rate,
-            "averaged": self.averaged,
-            "failed": self.failed,
-            "exhausted_in": self.exhausted_in,
-            "state": client_state(spent, self.reason, unreconciled=self.unreconciled),
-            "reason": self.reason,
-        }
 
 
 class RunRecording:
@@ -85,30 +51,23 @@ class RunRecording:
     def __init__(self, url: str, facts: RunFacts, patience: float = 5.0) -> None:
         self._run_id = facts.run_id
         self._database = Database(url, patience, durable=False)
-        self._clients: dict[str, _Client] = {}
-        self._changed: set[str] = set()
+        self._roster = Roster()
         self._pending: list[tuple[RoundResult, float]] = []
         self._phase: Phase | None = None
         self._status = RunStatus.RUNNING
         self._recorded_at: dict[int, float] = {}
         self._database.write(lambda connection, _: self._begin(connection, facts))
 
-    def add(self, record: RoundResult, at: float | None = None) -> None:
+    def add(self, result: RoundResult, at: float | None = None) -> None:
         """Take in a finished round.
 
         Args:
-            record: the round.
+            result: the round.
             at: when it was finished, seconds since 1970; None: now. What was recorded before keeps its time.
         """
-        at = self._recorded_at.pop(record.round, at) or time.time()
-        for client_id, spent in record.spent.items():
-            self._take_in(client_id, spent, record.round)
-        for client_id in record.participants:
-            self._answered(client_id, None)
-        for client_id, reason in record.failures.items():
-            self._answered(client_id, reason)
-        self._mark_unreconciled(set(record.unreconciled))
-        self._pending.append((record, at))
+        at = self._recorded_at.pop(result.round, at) or time.time()
+        self._roster.add(result)
+        self._pending.append((result, at))
 
     def enter(self, phase: Phase) -> None:
         """Say what the run is doing."""
@@ -125,7 +84,7 @@ class RunRecording:
             LedgerError: the database cannot be used; nothing is lost, and the next call tries again.
         """
         self._database.write(lambda connection, _: self._write(connection))
-        self._changed.clear()
+        self._roster.changed.clear()
         self._pending.clear()
 
     def close(self) -> None:
@@ -139,81 +98,22 @@ class RunRecording:
         for table in _OF_A_RUN:
             connection.execute(delete(table).where(table.c.run_id == self._run_id))
         if connection.scalar(select(recorded_runs.c.run_id).where(recorded_runs.c.run_id == self._run_id)) is None:
-            connection.execute(insert(recorded_runs).values(_run_row(facts)))
-
-    def _take_in(self, client_id: str, spent: ClientSpent, round: int) -> None:
-        client = self._clients.get(client_id)
-        if client is None:
-            client = self._clients[client_id] = _Client(len(self._clients), spent)
-        elif client.spent == spent:
-            return
-        client.spent = spent
-        if not spent.exhausted:
-            client.exhausted_in = None  # its budget was raised by an explicit act
-        elif client.exhausted_in is None:
-            client.exhausted_in = round
-        self._changed.add(client_id)
-
-    def _answered(self, client_id: str, reason: str | None) -> None:
-        client = self._clients[client_id]
-        client.reason = reason
-        client.averaged += reason is None
-        client.failed += reason is not None
-        self._changed.add(client_id)
-
-    def _mark_unreconciled(self, now: set[str]) -> None:
-        before = {client_id for client_id, client in self._clients.items() if client.unreconciled}
-        for client_id in before ^ now:
-            self._clients[client_id].unreconciled = client_id in now
-            self._changed.add(client_id)
+            connection.execute(insert(recorded_runs).values(run_row(facts)))
 
     def _write(self, connection: Connection) -> None:
-        rows = [self._clients[client_id].row(self._run_id) for client_id in sorted(self._changed, key=self._number)]
-        put_rows(connection, recorded_clients, rows)
-        for table, new in (
-            (recorded_rounds, [self._round_row(record.point, at) for record, at in self._pending]),
-            (recorded_epsilons, [row for record, _ in self._pending for row in self._epsilon_rows(record)]),
-            (recorded_failures, [row for record, _ in self._pending for row in self._failure_rows(record)]),
+        run_id, clients = self._run_id, self._roster.clients
+        changed = sorted((clients[client_id] for client_id in self._roster.changed), key=lambda client: client.number)
+        results = [result for result, _ in self._pending]
+        for table, rows in (
+            (recorded_clients, (client_row(run_id, client) for client in changed)),
+            (recorded_rounds, (round_row(run_id, result.point, at) for result, at in self._pending)),
+            (recorded_epsilons, (row for result in results for row in epsilon_rows(run_id, result, clients))),
+            (recorded_failures, (row for result in results for row in failure_rows(run_id, result))),
         ):
-            put_rows(connection, table, new)
-        phase = self._phase
-        stage = {
-            "stage": phase.stage if phase else "",
-            "stage_round": phase.round if phase else 0,
-            "stage_clients": phase.clients if phase else 0,
-        }
+            put_rows(connection, table, list(rows))
         now = {"status": self._status, "updated": time.time(), "changes": recorded_runs.c.changes + 1}
-        connection.execute(update(recorded_runs).where(recorded_runs.c.run_id == self._run_id).values(stage | now))
-
-    def _number(self, client_id: str) -> int:
-        return self._clients[client_id].number
-
-    def _round_row(self, point: RoundPoint, at: float) -> dict[str, Any]:
-        return {
-            "run_id": self._run_id,
-            "round": point.round,
-            "at": at,
-            "metrics": json.dumps({name: finite_or_none(value) for name, value in point.metrics.items()}),
-            "epsilons": np.array(list(asdict(point.epsilons).values()), dtype="<f8").tobytes(),
-            "clients": point.clients,
-            "participants": point.participants,
-            "failed": point.failed,
-            "exhausted": point.exhausted,
-            "unreconciled": point.unreconciled,
-        }
-
-    def _epsilon_rows(self, record: RoundResult) -> Iterator[dict[str, Any]]:
-        """The round's epsilons in parts; nobody's number is ever given to another client."""
-        epsilons = np.full(max(map(self._number, record.spent), default=-1) + 1, np.nan)
-        for client_id, spent in record.spent.items():
-            epsilons[self._number(client_id)] = spent.epsilon
-        for part, first in enumerate(range(0, epsilons.size, CLIENTS_PER_PART)):
-            some = epsilons[first : first + CLIENTS_PER_PART].astype("<f8").tobytes()
-            yield {"run_id": self._run_id, "part": part, "round": record.round, "epsilons": some}
-
-    def _failure_rows(self, record: RoundResult) -> Iterator[dict[str, Any]]:
-        for client_id, reason in record.failures.items():
-            yield {"run_id": self._run_id, "round": record.round, "client_id": client_id, "reason": reason}
+        mine = update(recorded_runs).where(recorded_runs.c.run_id == run_id)
+        connection.execute(mine.values(phase_row(self._phase) | now))
 
 
 def record_audits(url: str, run_id: str, results: Sequence[AuditResult]) -> None:
@@ -223,7 +123,7 @@ def record_audits(url: str, run_id: str, results: Sequence[AuditResult]) -> None
         LedgerError: the database cannot be used.
     """
     database = Database(url)
-    rows = [{"run_id": run_id} | asdict(r) | {"upper": finite_or_none(r.upper)} for r in results]
+    rows = [audit_row(run_id, result) for result in results]
     changed = update(recorded_runs).where(recorded_runs.c.run_id == run_id)
 
     def work(connection: Connection, _: bool) -> None:
@@ -234,22 +134,3 @@ def record_audits(url: str, run_id: str, results: Sequence[AuditResult]) -> None
         database.write(work)
     finally:
         database.close()
-
-
-def _run_row(facts: RunFacts) -> dict[str, Any]:
-    now = time.time()
-    return {
-        "run_id": facts.run_id,
-        "name": facts.name,
-        "settings": json.dumps(dict(facts.settings)),
-        "noise_multiplier": facts.noise_multiplier,
-        "relation": facts.relation,
-        "metric": facts.metric,
-        "status": RunStatus.RUNNING,
-        "stage": "",
-        "stage_round": 0,
-        "stage_clients": 0,
-        "started": now,
-        "updated": now,
-        "changes": 0,
-    }

@@ -8,13 +8,13 @@ from fastapi import APIRouter, Path, Query
 
 from fedprivacy.ledger import ChargeState
 from fedprivacy.runs.store import ClientQuery
-from fedprivacy.runs.store.schema import RunStatus
 from fedprivacy.server.dashboard import models, presenting
-from fedprivacy.server.dashboard.finding import Runs, TheRun
+from fedprivacy.server.dashboard.finding import Runs, TheRun, client_of
 from fedprivacy.server.dashboard.forecasting import forecast
 from fedprivacy.values.nulls import finite_or_none
-from fedprivacy.values.rounds import ClientState
+from fedprivacy.values.runs import RunStatus
 from fedprivacy.values.series import thinned
+from fedprivacy.values.spent import ClientState
 
 ROOT = "/api/v1"
 
@@ -54,15 +54,15 @@ def runs(
 @api.get("/runs/{run_id}", responses=NOT_FOUND)
 def run(found: TheRun) -> models.Run:
     """One run, as it stands now."""
-    return presenting.detail(*found)
+    return presenting.detail(found)
 
 
 @api.get("/runs/{run_id}/rounds", responses=NOT_FOUND)
 def rounds(found: TheRun, after: Number = 0, limit: Limit = 500) -> models.Rounds:
     """Finished rounds after one of them, ascending."""
-    last = found.run.last.point.round if found.run.last else 0
-    stored = found.store.rounds(found.run_id, range(after + 1, min(after + limit, last) + 1))
-    return models.Rounds(total=last, rounds=[presenting.finished_round(found.run, one) for one in stored])
+    points = found.points(range(after + 1, min(after + limit, found.finished) + 1))
+    told = [presenting.finished_round(found.facts, point) for point in points]
+    return models.Rounds(total=found.finished, rounds=told)
 
 
 @api.get("/runs/{run_id}/clients", responses=NOT_FOUND)
@@ -85,21 +85,20 @@ def clients(
         limit=limit,
         offset=offset,
     )
-    total, stored = found.store.clients(found.run_id, query)
-    return models.Clients(total=total, clients=[presenting.client(found.run, one) for one in stored])
+    total, page = found.clients(query)
+    return models.Clients(total=total, clients=[presenting.client(found.facts, one) for one in page])
 
 
 @api.get("/runs/{run_id}/clients/{client_id:path}/rounds", responses=NOT_FOUND)
 def client_rounds(found: TheRun, client_id: ClientId) -> models.ClientRounds:
     """A client, and its epsilon round by round; of many rounds every so many."""
-    stored = found.client(client_id)
-    last = found.run.last.point.round if found.run.last else 0
-    (curve,) = found.store.curves(found.run_id, [stored], thinned(last)).each()
+    client = client_of(found, client_id)
     after = [
         models.EpsilonAfter(round=number, epsilon=finite_or_none(epsilon))
+        for curve in found.curves([client], thinned(found.finished)).each()
         for number, epsilon in zip(curve.rounds, curve.epsilons, strict=True)
     ]
-    return models.ClientRounds(client=presenting.client(found.run, stored), rounds=after)
+    return models.ClientRounds(client=presenting.client(found.facts, client), rounds=after)
 
 
 @api.get("/runs/{run_id}/charges", responses=NOT_FOUND)
@@ -113,23 +112,20 @@ def charges(
     offset: Offset = 0,
 ) -> models.Charges:
     """A page of the run's charges in the ledger, the newest first."""
-    total, rows = found.store.charges(
-        found.run_id, client_id=client_id, round=round, state=state or "", limit=limit, offset=offset
-    )
-    names = models.Charge.model_fields
-    return models.Charges(total=total, charges=[models.Charge(**{n: row[n] for n in names}) for row in rows])
+    total, rows = found.charges(client_id=client_id, round=round, state=state or "", limit=limit, offset=offset)
+    return models.Charges(total=total, charges=[models.Charge(**row) for row in rows])
 
 
 @api.get("/runs/{run_id}/failures", responses=NOT_FOUND)
 def failures(found: TheRun) -> models.Failures:
     """Updates that were asked for and not used, by reason."""
-    return models.Failures(failures=[presenting.failure(one) for one in found.store.failures(found.run_id)])
+    return models.Failures(failures=[presenting.failure(one) for one in found.failures()])
 
 
 @api.get("/runs/{run_id}/audits", responses=NOT_FOUND)
 def audits(found: TheRun) -> models.Audits:
     """What audits of the run found."""
-    return models.Audits(audits=[presenting.audit(one) for one in found.store.audits(found.run_id)])
+    return models.Audits(audits=[presenting.audit(one) for one in found.audits()])
 
 
 @api.get("/runs/{run_id}/forecast", responses=NOT_FOUND | {409: {"model": models.Problem}})

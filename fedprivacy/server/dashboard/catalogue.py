@@ -13,8 +13,7 @@ from fedprivacy.ledger import LedgerError, default_url
 from fedprivacy.ledger.database import database_file, shown
 from fedprivacy.runs.configuration import LEDGER
 from fedprivacy.runs.store import RunStore
-from fedprivacy.runs.store.rows import StoredRun
-from fedprivacy.runs.store.schema import RunStatus
+from fedprivacy.values.runs import RunStanding
 
 log = logging.getLogger("fedprivacy.dashboard")
 
@@ -34,7 +33,7 @@ class _Place:
     url: str
     store: RunStore | None = None
     state: _State | None = None
-    runs: tuple[StoredRun, ...] = ()
+    runs: tuple[RunStanding, ...] = ()
     problem: str = ""
 
 
@@ -42,7 +41,7 @@ class _Place:
 class Listing:
     """All runs, the newest first, and why some databases could not be read."""
 
-    runs: list[StoredRun] = field(default_factory=list)
+    runs: list[RunStanding] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)
 
 
@@ -139,7 +138,7 @@ def _look(place: _Place) -> None:
             log.warning("%s", error)
         place.state, place.problem = state, str(error)
         return
-    if all(run.status is not RunStatus.RUNNING for run in place.runs):
+    if not any(run.running for run in place.runs):
         place.store.close()  # it opens again when somebody looks; a folder of a thousand runs holds no thousand files
 
 

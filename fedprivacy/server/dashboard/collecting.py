@@ -16,14 +16,12 @@ from prometheus_client.metrics_core import (
 )
 
 from fedprivacy.ledger import LedgerError
-from fedprivacy.runs.store import ClientQuery
-from fedprivacy.runs.store.rows import StoredClient, StoredRun, Tally
-from fedprivacy.runs.store.schema import RunStatus
+from fedprivacy.runs.store import StoredRun
 from fedprivacy.server.dashboard.catalogue import Catalogue
 from fedprivacy.server.dashboard.presenting import rounds_left
-from fedprivacy.values.nulls import or_infinite
 from fedprivacy.values.reasons import REASONS
-from fedprivacy.values.rounds import ClientState
+from fedprivacy.values.runs import RunStanding, Tally
+from fedprivacy.values.spent import ClientStanding, ClientState
 from fedprivacy.values.wording import delta_text
 
 MOST_CLIENTS = 200
@@ -40,12 +38,12 @@ WEEK = 7 * DAY
 
 
 @dataclass(frozen=True, slots=True)
-class _Standing:
-    """What was read of a run when it had changed so often; of many clients only the tally."""
+class _Clients:
+    """How a run's clients stood when it had changed so often; each of them unless they are many."""
 
     changes: int
     tally: Tally
-    clients: list[StoredClient]
+    each: list[ClientStanding]
 
 
 class RunCollector:
@@ -57,7 +55,7 @@ class RunCollector:
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
-        self._known: dict[str, _Standing] = {}
+        self._known: dict[str, _Clients] = {}
 
     def collect(self) -> Iterable[Metric]:
         """Every metric of every run that is told of."""
@@ -66,14 +64,14 @@ class RunCollector:
         known = {}
         for run in told_of(listing.runs):
             page.add(run)
-            standing = self._standing(run)
-            if standing:
-                known[run.facts.run_id] = standing
-                page.add_clients(run, standing)
+            clients = self._clients(run)
+            if clients:
+                known[run.facts.run_id] = clients
+                page.add_clients(run, clients)
         self._known = known
         return page.families()
 
-    def _standing(self, run: StoredRun) -> _Standing | None:
+    def _clients(self, run: RunStanding) -> _Clients | None:
         """How a run's clients stand; None: its store cannot be read now."""
         run_id = run.facts.run_id
         known, store = self._known.get(run_id), self._catalogue.store_of(run_id)
@@ -81,23 +79,24 @@ class RunCollector:
             return known
         if store is None:
             return None
+        stored = StoredRun(store.database, run)
         try:
-            tally = store.tally(run_id)
+            tally = stored.tally()
             few = sum(tally.states.values()) <= MOST_CLIENTS
-            clients = store.clients(run_id, ClientQuery(limit=MOST_CLIENTS))[1] if few else []
+            each = stored.spenders(MOST_CLIENTS) if few else []
         except LedgerError:  # the catalogue says so
             return None
-        if run.status is not RunStatus.RUNNING:
+        if not run.running:
             store.close()  # it changes no more; it opens again when somebody looks
-        return _Standing(run.changes, tally, clients)
+        return _Clients(run.changes, tally, each)
 
 
-def told_of(runs: Iterable[StoredRun]) -> Iterator[StoredRun]:
+def told_of(runs: Iterable[RunStanding]) -> Iterator[RunStanding]:
     """Those that run, and the newest of those that ended in the last day; each once, wherever it has a copy."""
     now, each = time.time(), {run.facts.run_id: run for run in runs}.values()
     ended = []
     for run in sorted(each, key=lambda run: run.updated, reverse=True):
-        if run.status is not RunStatus.RUNNING:
+        if not run.running:
             ended += [run] * (now - run.updated < DAY)
         elif now - run.updated < WEEK:
             yield run
@@ -181,7 +180,7 @@ class _Page:
         """Each metric with its samples."""
         return list(vars(self).values())
 
-    def add(self, run: StoredRun) -> None:
+    def add(self, run: RunStanding) -> None:
         """What a run says of itself, and its last round."""
         facts, who = run.facts, _who(run)
         about = {
@@ -194,13 +193,13 @@ class _Page:
             "strategy": facts.strategy,
         }
         self.info.add_metric(who, about)
-        self.round.add_metric(who, run.last.point.round if run.last else 0)
+        self.round.add_metric(who, run.finished)
         self.rounds_planned.add_metric(who, facts.rounds)
         self.noise_multiplier.add_metric(who, facts.noise_multiplier)
         self.sign_of_life.add_metric(who, run.updated)
         if run.last is None:
             return
-        point = run.last.point
+        point = run.last
         self.averaged.add_metric(who, point.participants)
         for name, value in sorted(point.metrics.items()):
             self.metric.add_metric([*who, name], value)
@@ -208,9 +207,9 @@ class _Page:
             labels = dict(zip((*_OF_RUN, "quantile"), (*who, quantile), strict=True))
             self.epsilon.add_sample(self.epsilon.name, labels, getattr(point.epsilons, name))
 
-    def add_clients(self, run: StoredRun, standing: _Standing) -> None:
+    def add_clients(self, run: RunStanding, clients: _Clients) -> None:
         """How a run's clients stand."""
-        who, tally = _who(run), standing.tally
+        who, tally = _who(run), clients.tally
         for state in ClientState:
             self.clients.add_metric([*who, state], tally.states.get(state, 0))
         failures = Counter(dict.fromkeys(REASONS, 0))  # from 0 on: else the first of a kind would be no increase
@@ -222,12 +221,12 @@ class _Page:
             self.budget.add_metric(who, tally.least_budget)
         if tally.most_share is not None:
             self.share.add_metric(who, tally.most_share)
-        for client in standing.clients:
-            epsilon = or_infinite(client.epsilon)
-            self.client_epsilon.add_metric([*who, client.client_id, delta_text(client.delta)], epsilon)
-            if client.budget is not None:
-                self.client_rounds_left.add_metric([*who, client.client_id], rounds_left(client.steps_left, run))
+        for client in clients.each:
+            spent = client.spent
+            self.client_epsilon.add_metric([*who, spent.client_id, delta_text(spent.delta)], spent.epsilon)
+            if spent.limited:
+                self.client_rounds_left.add_metric([*who, spent.client_id], rounds_left(spent.steps_left, run.facts))
 
 
-def _who(run: StoredRun) -> list[str]:
+def _who(run: RunStanding) -> list[str]:
     return [run.facts.run_id, run.facts.name, run.facts.task]

@@ -17,11 +17,11 @@ from fedprivacy import figures
 from fedprivacy.figures import tables
 from fedprivacy.figures.style import Rows
 from fedprivacy.ledger import LedgerError
-from fedprivacy.runs.store import ClientQuery
-from fedprivacy.runs.store.series import cost_map, run_series
+from fedprivacy.runs.series import costs_of, series_of
+from fedprivacy.runs.store import StoredRun
 from fedprivacy.server.dashboard import models
 from fedprivacy.server.dashboard.catalogue import Catalogue
-from fedprivacy.server.dashboard.finding import Found, Runs, TheRun, find
+from fedprivacy.server.dashboard.finding import Runs, TheRun, find
 from fedprivacy.server.dashboard.forecasting import rounds_by_noise
 from fedprivacy.values.series import MOST_CHOSEN, CostMap, RunSeries
 
@@ -30,9 +30,6 @@ T = TypeVar("T")
 
 _ONE_AT_A_TIME = threading.Lock()
 """Altair's channels share state while they are set up, so that two threads would mix their figures."""
-
-MOST_ROWS = 40
-"""Clients of a heat map: those that spent most, unless some are named."""
 
 drawings = APIRouter(tags=["figures"])
 
@@ -105,7 +102,7 @@ Wanted = Annotated[Wish, Depends(_wish)]
 @drawings.get("/runs/{run_id}/figures/{name}.csv", responses=NOTHING_YET | AS_CSV, response_class=Response)
 def numbers(found: TheRun, name: Figure, wish: Wanted) -> Response:
     """The numbers behind a figure."""
-    return _csv(_drawable(_ROWS[name], found, wish), f"{found.run.facts.name}-{name}")
+    return _csv(_drawable(_ROWS[name], found, wish), f"{found.facts.name}-{name}")
 
 
 @drawings.get("/runs/{run_id}/figures/{name}", responses=NOTHING_YET)
@@ -128,45 +125,39 @@ def comparison(
     return _spec(_drawable(_COMPARED[name], _several(catalogue, runs), width), theme)
 
 
-def _series(found: Found, wish: Wish) -> RunSeries:
-    return run_series(found.store, found.run, wish.clients)
+def _series(run: StoredRun, wish: Wish) -> RunSeries:
+    return series_of(run, wish.clients)
 
 
-def _cost(found: Found, wish: Wish) -> CostMap:
-    if wish.clients:
-        rows = found.store.named_clients(found.run_id, wish.clients)
-    else:
-        _, rows = found.store.clients(found.run_id, ClientQuery(limit=MOST_ROWS))
-    return cost_map(found.store, found.run, rows)
+def _cost(run: StoredRun, wish: Wish) -> CostMap:
+    return costs_of(run, chosen=wish.clients)
 
 
-def _forecast_rows(found: Found, wish: Wish) -> Rows:
-    client, rows = rounds_by_noise(found, wish.client_id)
+def _forecast_rows(run: StoredRun, wish: Wish) -> Rows:
+    client, rows = rounds_by_noise(run, wish.client_id)
     return tables.forecast_rows(rows, client.client_id)
 
 
-def _forecast_figure(found: Found, wish: Wish, width: int) -> alt.LayerChart:
-    client, rows = rounds_by_noise(found, wish.client_id)
-    return figures.forecast_figure(rows, found.run.facts, client.client_id, width)
+def _forecast_figure(run: StoredRun, wish: Wish, width: int) -> alt.LayerChart:
+    client, rows = rounds_by_noise(run, wish.client_id)
+    return figures.forecast_figure(rows, run.facts, client.client_id, width)
 
 
-_FIGURES: dict[Figure, Callable[[Found, Wish, int], alt.LayerChart]] = {
-    Figure.METRIC: lambda found, wish, width: figures.metric_figure(_series(found, wish), wish.metric or None, width),
-    Figure.EPSILON: lambda found, wish, width: figures.epsilon_figure(_series(found, wish), width),
-    Figure.TRADEOFF: lambda found, wish, width: figures.tradeoff_figure(_series(found, wish), width),
-    Figure.COST: lambda found, wish, width: figures.cost_figure(_cost(found, wish), found.run.facts, width),
-    Figure.AUDIT: lambda found, _, width: figures.audit_figure(
-        found.store.audits(found.run_id), found.run.facts, width
-    ),
+_FIGURES: dict[Figure, Callable[[StoredRun, Wish, int], alt.LayerChart]] = {
+    Figure.METRIC: lambda run, wish, width: figures.metric_figure(_series(run, wish), wish.metric or None, width),
+    Figure.EPSILON: lambda run, wish, width: figures.epsilon_figure(_series(run, wish), width),
+    Figure.TRADEOFF: lambda run, wish, width: figures.tradeoff_figure(_series(run, wish), width),
+    Figure.COST: lambda run, wish, width: figures.cost_figure(_cost(run, wish), run.facts, width),
+    Figure.AUDIT: lambda run, _, width: figures.audit_figure(run.audits(), run.facts, width),
     Figure.FORECAST: _forecast_figure,
 }
 
-_ROWS: dict[Figure, Callable[[Found, Wish], Rows]] = {
-    Figure.METRIC: lambda found, wish: tables.metric_rows(_series(found, wish), wish.metric or None),
-    Figure.EPSILON: lambda found, wish: tables.epsilon_rows(_series(found, wish)),
-    Figure.TRADEOFF: lambda found, wish: tables.tradeoff_rows(_series(found, wish)),
-    Figure.COST: lambda found, wish: tables.cost_rows(_cost(found, wish)),
-    Figure.AUDIT: lambda found, _: tables.audit_rows(found.store.audits(found.run_id)),
+_ROWS: dict[Figure, Callable[[StoredRun, Wish], Rows]] = {
+    Figure.METRIC: lambda run, wish: tables.metric_rows(_series(run, wish), wish.metric or None),
+    Figure.EPSILON: lambda run, wish: tables.epsilon_rows(_series(run, wish)),
+    Figure.TRADEOFF: lambda run, wish: tables.tradeoff_rows(_series(run, wish)),
+    Figure.COST: lambda run, wish: tables.cost_rows(_cost(run, wish)),
+    Figure.AUDIT: lambda run, _: tables.audit_rows(run.audits()),
     Figure.FORECAST: _forecast_rows,
 }
 
@@ -192,7 +183,7 @@ def _several(catalogue: Catalogue, run_ids: Sequence[str]) -> list[RunSeries]:
     found = [find(catalogue, run_id) for run_id in dict.fromkeys(run_ids)]
     if len(found) < 2:
         raise HTTPException(409, "Name two different runs or more.")
-    return [run_series(one.store, one.run) for one in found]
+    return [series_of(run) for run in found]
 
 
 def _drawable(draw: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

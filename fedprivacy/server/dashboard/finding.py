@@ -2,35 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 from fastapi import Depends, HTTPException, Path, Request
 
-from fedprivacy.runs.store import RunStore
-from fedprivacy.runs.store.rows import StoredClient, StoredRun
+from fedprivacy.runs.store import StoredRun
 from fedprivacy.server.dashboard.catalogue import Catalogue
-
-
-class Found(NamedTuple):
-    """A run, and where it is."""
-
-    store: RunStore
-    run: StoredRun
-
-    @property
-    def run_id(self) -> str:
-        """Its name in the store."""
-        return self.run.facts.run_id
-
-    def client(self, client_id: str) -> StoredClient:
-        """One of its clients.
-
-        Raises:
-            HTTPException: 404, it has none of this name.
-        """
-        for client in self.store.named_clients(self.run_id, [client_id]):
-            return client
-        raise HTTPException(404, "This run has no client of this name.")
+from fedprivacy.values.spent import ClientStanding
 
 
 def catalogue(request: Request) -> Catalogue:
@@ -43,7 +21,7 @@ Runs = Annotated[Catalogue, Depends(catalogue)]
 RunId = Annotated[str, Path(max_length=200)]
 
 
-def find(runs: Catalogue, run_id: str) -> Found:
+def find(runs: Runs, run_id: RunId) -> StoredRun:
     """A run by its name.
 
     Raises:
@@ -51,13 +29,20 @@ def find(runs: Catalogue, run_id: str) -> Found:
     """
     store = runs.store_of(run_id)
     run = store.run(run_id) if store else None
-    if store is None or run is None:
+    if run is None:
         raise HTTPException(404, "There is no run of this name.")
-    return Found(store, run)
+    return run
 
 
-def _found(runs: Runs, run_id: RunId) -> Found:
-    return find(runs, run_id)
+TheRun = Annotated[StoredRun, Depends(find)]
 
 
-TheRun = Annotated[Found, Depends(_found)]
+def client_of(run: StoredRun, client_id: str) -> ClientStanding:
+    """One of a run's clients.
+
+    Raises:
+        HTTPException: 404, it has none of this name.
+    """
+    for client in run.named([client_id]):
+        return client
+    raise HTTPException(404, "This run has no client of this name.")

@@ -10,15 +10,14 @@ from fastapi import HTTPException
 from fedprivacy.accounting import FILTERS, MechanismChanged, step_quota
 from fedprivacy.accounting.calibration import LEAST_NOISE, MOST_NOISE
 from fedprivacy.ledger import Allowance
-from fedprivacy.runs.store import ClientQuery
-from fedprivacy.runs.store.rows import StoredClient
+from fedprivacy.runs.store import ClientQuery, StoredRun
 from fedprivacy.server.dashboard import models
-from fedprivacy.server.dashboard.finding import Found
+from fedprivacy.server.dashboard.finding import client_of
 from fedprivacy.server.dashboard.presenting import rounds_left
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, NeighbouringRelation, PoissonSampledGaussian
-from fedprivacy.values.nulls import or_infinite
-from fedprivacy.values.rounds import ClientState
+from fedprivacy.values.nulls import finite_or_none
+from fedprivacy.values.spent import ClientStanding, ClientState
 from fedprivacy.values.wording import budget_text, count_text, epsilon_text
 
 POINTS = 13
@@ -27,82 +26,82 @@ POINTS = 13
 _Past = frozenset[tuple[Event, int]]
 
 
-def forecast(found: Found, client_id: str, noise_multiplier: float) -> models.Forecast:
+def forecast(run: StoredRun, client_id: str, noise_multiplier: float) -> models.Forecast:
     """What the budget still allows.
 
     Args:
-        found: the run.
+        run: the run.
         client_id: whose budget; empty: see `whose`.
         noise_multiplier: sigma of every further local step.
 
     Raises:
         HTTPException: 404, no such client; 409, no client yet.
     """
-    client = whose(found, client_id)
-    past, allowance = _account(found, client)
+    client = whose(run, client_id)
+    past, allowance = _account(run, client)
     budget = allowance.budget
     limited = budget.enforced
-    own = _asked(found, past, allowance, _event(found, client, found.run.facts.noise_multiplier))
+    own = _asked(run, past, allowance, _event(run, client, run.facts.noise_multiplier))
     return models.Forecast(
         client_id=client.client_id,
-        epsilon=client.epsilon,
-        epsilon_text=epsilon_text(or_infinite(client.epsilon), budget.epsilon),
+        epsilon=finite_or_none(client.spent.epsilon),
+        epsilon_text=epsilon_text(client.spent.epsilon, budget.epsilon),
         budget=budget.epsilon if limited else None,
         budget_text=budget_text(budget.epsilon) if limited else "none",
         filter=allowance.filter,
         delta=budget.delta,
-        noise_multiplier=found.run.facts.noise_multiplier,
+        noise_multiplier=run.facts.noise_multiplier,
         rounds_left=own.rounds_left,
-        asked=_asked(found, past, allowance, _event(found, client, noise_multiplier)),
+        asked=_asked(run, past, allowance, _event(run, client, noise_multiplier)),
     )
 
 
-def rounds_by_noise(found: Found, client_id: str) -> tuple[StoredClient, list[tuple[float, int]]]:
+def rounds_by_noise(run: StoredRun, client_id: str) -> tuple[ClientStanding, list[tuple[float, int]]]:
     """Rounds left at noise multipliers around the run's own, which is the middle one.
 
     Raises:
         HTTPException: 404, no such client; 409, no client yet, or one without a budget.
     """
-    client = whose(found, client_id)
-    past, allowance = _account(found, client)
+    client = whose(run, client_id)
+    past, allowance = _account(run, client)
     if not allowance.budget.enforced:
         raise HTTPException(409, "This client has no budget, so nothing limits its rounds.")
-    own = found.run.facts.noise_multiplier
+    own = run.facts.noise_multiplier
     sigmas = np.clip(own * np.geomspace(0.5, 2.0, POINTS), LEAST_NOISE, MOST_NOISE).tolist()
     sigmas[POINTS // 2] = own  # not nearly: it would be another mechanism
-    events = [_event(found, client, sigma) for sigma in sigmas]
+    events = [_event(run, client, sigma) for sigma in sigmas]
     steps = [_steps_left(past, event, allowance.filter, allowance.budget)[0] for event in events]
-    return client, [(sigma, rounds_left(left, found.run)) for sigma, left in zip(sigmas, steps, strict=True)]
+    return client, [(sigma, rounds_left(left, run.facts)) for sigma, left in zip(sigmas, steps, strict=True)]
 
 
-def whose(found: Found, client_id: str) -> StoredClient:
+def whose(run: StoredRun, client_id: str) -> ClientStanding:
     """A client by name; if nobody is named, the one that runs out next, or once none is active that spent most.
 
     Raises:
         HTTPException: 404, no such client; 409, no client yet.
     """
     if client_id:
-        return found.client(client_id)
+        return client_of(run, client_id)
     next_out = ClientQuery(sort="steps_left", descending=False, state=ClientState.ACTIVE, limit=1)
     for query in (next_out, ClientQuery(limit=1)):
-        for client in found.store.clients(found.run_id, query)[1]:
+        for client in run.clients(query)[1]:
             return client
     raise HTTPException(409, "No client has an account in this run yet.")
 
 
-def _account(found: Found, client: StoredClient) -> tuple[_Past, Allowance]:
-    history, allowance = found.store.account(found.run_id, client.client_id)
+def _account(run: StoredRun, client: ClientStanding) -> tuple[_Past, Allowance]:
+    history, allowance = run.account(client.client_id)
     if allowance is None:
         raise HTTPException(409, "The ledger holds no budget of this client.")
     return frozenset(history.items()), allowance
 
 
-def _event(found: Found, client: StoredClient, noise_multiplier: float) -> PoissonSampledGaussian:
-    relation = NeighbouringRelation(found.run.facts.relation)
-    return PoissonSampledGaussian(client.sampling_rate, noise_multiplier, relation)
+def _event(run: StoredRun, client: ClientStanding, noise_multiplier: float) -> PoissonSampledGaussian:
+    relation = NeighbouringRelation(run.facts.relation)
+    return PoissonSampledGaussian(client.spent.sampling_rate, noise_multiplier, relation)
 
 
-def _asked(found: Found, past: _Past, allowance: Allowance, event: PoissonSampledGaussian) -> models.Asked:
+def _asked(run: StoredRun, past: _Past, allowance: Allowance, event: PoissonSampledGaussian) -> models.Asked:
     budget, sigma = allowance.budget, event.noise_multiplier
     if not budget.enforced:
         words = "No budget is set, so nothing limits the rounds."
@@ -111,7 +110,7 @@ def _asked(found: Found, past: _Past, allowance: Allowance, event: PoissonSample
         words = "The budget has expired: nothing is granted any more."
         return models.Asked(noise_multiplier=sigma, steps_left=0, rounds_left=0, allowed=True, words=words)
     steps, allowed = _steps_left(past, event, allowance.filter, budget)
-    rounds = rounds_left(steps, found.run)
+    rounds = rounds_left(steps, run.facts)
     return models.Asked(
         noise_multiplier=sigma,
         steps_left=steps,

@@ -14,11 +14,11 @@ from fastapi import APIRouter, Header, HTTPException, Request
 from fastapi.responses import StreamingResponse
 
 from fedprivacy.ledger import LedgerError
-from fedprivacy.runs.store import RunStore
+from fedprivacy.runs.store import RunStore, StoredRun
 from fedprivacy.server.dashboard import presenting
 from fedprivacy.server.dashboard.api import NOT_FOUND
 from fedprivacy.server.dashboard.catalogue import Catalogue
-from fedprivacy.server.dashboard.finding import Found, Runs, TheRun, find
+from fedprivacy.server.dashboard.finding import Runs, TheRun, find
 
 INTERVAL = 0.1
 """Seconds between two looks at a store."""
@@ -104,12 +104,12 @@ class Listeners:
 
 @live.get("/runs/{run_id}/events", responses=NOT_FOUND | _STREAM, response_class=StreamingResponse)
 async def run_events(
-    request: Request, found: TheRun, last_event_id: Annotated[str, Header(max_length=20)] = ""
+    request: Request, runs: Runs, found: TheRun, last_event_id: Annotated[str, Header(max_length=20)] = ""
 ) -> StreamingResponse:
     """A run's finished rounds and changes of phase, as they happen; first of all how it stands."""
     listeners: Listeners = request.app.state.listeners
     seen = int(last_event_id) if last_event_id.isdecimal() else -1
-    return listeners.stream(_of_run(listeners, found, request.app.state.catalogue, seen))
+    return listeners.stream(_of_run(listeners, runs, found.facts.run_id, seen))
 
 
 @live.get("/events", responses=_STREAM, response_class=StreamingResponse)
@@ -119,15 +119,17 @@ async def all_events(request: Request, runs: Runs) -> StreamingResponse:
     return listeners.stream(_of_all(listeners, runs))
 
 
-async def _of_run(listeners: Listeners, found: Found, runs: Catalogue, seen: int) -> AsyncIterator[str]:
-    pulse, run_id = listeners.pulse(found.store), found.run_id
-    changes, said_at = -1, time.monotonic()
+async def _of_run(listeners: Listeners, runs: Catalogue, run_id: str, seen: int) -> AsyncIterator[str]:
+    store = runs.store_of(run_id)
+    if store is None:
+        return
+    pulse, changes, said_at = listeners.pulse(store), -1, time.monotonic()
     while await listeners.pause(INTERVAL if changes >= 0 else 0.0):
         try:
             now = await pulse.changes_of(run_id)
             if now != changes:
-                found = await to_thread.run_sync(find, runs, run_id)
-                event, seen = await to_thread.run_sync(_news, found, seen)
+                run = await to_thread.run_sync(find, runs, run_id)
+                event, seen = await to_thread.run_sync(_news, run, seen)
                 changes, said_at = now, time.monotonic()
                 yield event
         except LedgerError:
@@ -139,13 +141,12 @@ async def _of_run(listeners: Listeners, found: Found, runs: Catalogue, seen: int
             yield ": still here\n\n"
 
 
-def _news(found: Found, seen: int) -> tuple[str, int]:
+def _news(found: StoredRun, seen: int) -> tuple[str, int]:
     """What a run that has changed tells, and its newest round."""
-    run = presenting.detail(*found)
-    if run.last is None or run.last.round == seen:
-        return _event("run", {"run": run.model_dump(mode="json")}), seen
-    data = {"run": run.model_dump(mode="json"), "round": run.last.model_dump(mode="json")}
-    return _event("round", data, id=run.last.round), run.last.round
+    run = presenting.detail(found).model_dump(mode="json")
+    if found.now.last is None or found.finished == seen:
+        return _event("run", {"run": run}), seen
+    return _event("round", {"run": run, "round": run["last"]}, id=found.finished), found.finished
 
 
 async def _of_all(listeners: Listeners, runs: Catalogue) -> AsyncIterator[str]:

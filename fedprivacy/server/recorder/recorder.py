@@ -14,11 +14,11 @@ from fedprivacy.figures import run_figure, save_png
 from fedprivacy.runs.folder import FIGURE, MODEL, REPORT, START, RunWriter, read_history
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.report import write_report
-from fedprivacy.runs.store.schema import RunStatus
 from fedprivacy.server.recorder.storing import StoreFeed
 from fedprivacy.tasks import Task
 from fedprivacy.trackers import Feed, Tracker
 from fedprivacy.values.rounds import Phase, RoundResult
+from fedprivacy.values.runs import RunStatus
 from fedprivacy.values.series import RunFacts
 
 

@@ -9,8 +9,8 @@ from collections import deque
 from collections.abc import Iterable
 
 from fedprivacy.runs.store import RunRecording
-from fedprivacy.runs.store.schema import RunStatus
 from fedprivacy.values.rounds import Phase, RoundResult
+from fedprivacy.values.runs import RunStatus
 from fedprivacy.values.series import RunFacts
 
 log = logging.getLogger("fedprivacy.server")

@@ -9,14 +9,15 @@ from sqlalchemy import event
 from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.folder import RunHistory
+from fedprivacy.runs.series import costs_of, series_of
 from fedprivacy.runs.store import ClientQuery, RunRecording, RunStore
-from fedprivacy.runs.store.schema import CLIENTS_PER_PART, RunStatus
-from fedprivacy.runs.store.series import cost_map, run_series
+from fedprivacy.runs.store.schema import CLIENTS_PER_PART
 from fedprivacy.runs.store.writing import record_audits
 from fedprivacy.values.audits import AuditResult
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.rounds import Phase, Stage
+from fedprivacy.values.runs import RunStatus
 from fedprivacy.values.series import MOST_TURNS
 from tests.runs.histories import settings
 from tests.runs.store.made_up import DELTA, facts, finished, growing, spent
@@ -49,17 +50,17 @@ def test_rounds_clients_and_curves_are_read_back(store, url, at_once):
     records = growing(["a", "b", "c"], 12)
     record(url, records, at_once=at_once)
     (run,) = store.runs()
-    assert run == store.run("run-1")
+    assert run == store.run("run-1").now
     assert run.facts == facts()
     assert run.status is RunStatus.RUNNING
-    assert run.last.point == records[-1].point
-    assert [stored.point for stored in store.rounds("run-1", range(13))] == [one.point for one in records]
-    total, clients = store.clients("run-1", ClientQuery())
+    assert run.last == records[-1].point
+    assert store.run("run-1").points(range(13)) == [one.point for one in records]
+    total, clients = store.run("run-1").clients(ClientQuery())
     assert total == 3
-    assert [(c.client_id, c.epsilon, c.averaged, c.rounds) for c in clients] == [
+    assert [(c.client_id, c.spent.epsilon, c.averaged, c.spent.rounds) for c in clients] == [
         (name, records[-1].spent[name].epsilon, 12, records[-1].spent[name].rounds) for name in ("c", "b", "a")
     ]
-    curves = store.curves("run-1", clients, range(13))
+    curves = store.run("run-1").curves(clients, range(13))
     expected = [[one.spent[name].epsilon for name in ("c", "b", "a")] for one in records]
     assert curves.epsilons.tolist() == expected
 
@@ -68,10 +69,10 @@ def test_a_client_that_comes_late_has_no_epsilon_before(store, url):
     records = [finished(0, [spent("a", 0.0)]), finished(1, [spent("a", 0.5)])]
     records.append(finished(2, [spent("a", 0.7), spent("b", 0.1)]))
     record(url, records)
-    clients = store.named_clients("run-1", ["b", "a", "nobody"])
-    epsilons = store.curves("run-1", clients, [0, 1, 2]).epsilons
+    clients = store.run("run-1").named(["b", "a", "nobody"])
+    epsilons = store.run("run-1").curves(clients, [0, 1, 2]).epsilons
     assert np.array_equal(epsilons, [[0.0, np.nan], [0.5, np.nan], [0.7, 0.1]], equal_nan=True)
-    assert [curve.rounds for curve in store.curves("run-1", clients, [0, 1, 2]).each()] == [(0, 1, 2), (2,)]
+    assert [curve.rounds for curve in store.run("run-1").curves(clients, [0, 1, 2]).each()] == [(0, 1, 2), (2,)]
 
 
 def test_clients_of_several_parts_keep_their_own_epsilons(store, url):
@@ -80,23 +81,27 @@ def test_clients_of_several_parts_keep_their_own_epsilons(store, url):
     records = growing(names, 3, pace=pace)
     record(url, records)
     chosen = [names[place] for place in (0, CLIENTS_PER_PART - 1, CLIENTS_PER_PART, 2 * CLIENTS_PER_PART + 2)]
-    curves = store.curves("run-1", store.named_clients("run-1", chosen), [1, 3])
+    curves = store.run("run-1").curves(store.run("run-1").named(chosen), [1, 3])
     assert curves.epsilons.tolist() == [[records[n].spent[name].epsilon for name in chosen] for n in (1, 3)]
 
 
 def test_what_has_no_bound_comes_back_infinite_and_counts_as_the_largest(store, url):
     accounts = [spent("a", math.inf, budget=math.inf), spent("b", 0.4, budget=math.inf), spent("c", 0.2)]
     record(url, [finished(0, []), finished(1, accounts, accuracy=math.nan)])
-    point = store.run("run-1").last.point
+    point = store.run("run-1").now.last
     assert math.isnan(point.metrics["accuracy"])
     assert (point.epsilons.most, point.epsilons.least) == (math.inf, 0.2)
     for descending, order in ((True, ["a", "b", "c"]), (False, ["c", "b", "a"])):
-        _, clients = store.clients("run-1", ClientQuery(descending=descending))
+        _, clients = store.run("run-1").clients(ClientQuery(descending=descending))
         assert [client.client_id for client in clients] == order
-    _, clients = store.clients("run-1", ClientQuery(sort="budget"))
-    assert [(c.client_id, c.budget, c.share) for c in clients][2] == ("c", 3.0, pytest.approx(0.2 / 3))
-    assert clients[0].budget is None and clients[0].share is None
-    assert store.budgets("run-1") == [3.0]
+    _, clients = store.run("run-1").clients(ClientQuery(sort="budget"))
+    assert [(c.client_id, c.spent.budget_epsilon, c.spent.share) for c in clients][2] == (
+        "c",
+        3.0,
+        pytest.approx(0.2 / 3),
+    )
+    assert clients[0].spent.budget_epsilon == math.inf and clients[0].spent.share is None
+    assert store.run("run-1").budgets() == [3.0]
 
 
 def test_states_say_what_became_of_a_client(store, url):
@@ -109,7 +114,7 @@ def test_states_say_what_became_of_a_client(store, url):
         finished(2, accounts, failures=failures, unreconciled=["silent"]),
     ]
     record(url, rounds)
-    _, clients = store.clients("run-1", ClientQuery(sort="client_id", descending=False))
+    _, clients = store.run("run-1").clients(ClientQuery(sort="client_id", descending=False))
     assert {c.client_id: c.state for c in clients} == {
         "active": "active",
         "exhausted": "exhausted",
@@ -120,9 +125,15 @@ def test_states_say_what_became_of_a_client(store, url):
     }
     assert {c.client_id: (c.averaged, c.failed, c.reason) for c in clients}["recovered"] == (1, 1, None)
     assert {c.client_id: c.reason for c in clients}["failed"] == "wrong-shape:0.weight"
-    assert store.state_counts("run-1") == {"active": 2, "exhausted": 1, "refused": 1, "failed": 1, "unreconciled": 1}
-    assert store.failed_updates("run-1") == 4
-    found = {f.reason: (f.times, f.clients, f.client_ids, f.last_round) for f in store.failures("run-1")}
+    assert store.run("run-1").state_counts() == {
+        "active": 2,
+        "exhausted": 1,
+        "refused": 1,
+        "failed": 1,
+        "unreconciled": 1,
+    }
+    assert store.run("run-1").failed_updates() == 4
+    found = {f.reason: (f.times, f.clients, f.client_ids, f.last_round) for f in store.run("run-1").failures()}
     assert found["no-reply"] == (2, 2, ("recovered", "silent"), 2)
 
 
@@ -136,10 +147,10 @@ def test_a_raised_budget_takes_the_exhaustion_back(store, url):
     for one in rounds:
         recording.add(one)
         recording.flush()
-        turns.append(store.named_clients("run-1", ["a"])[0].exhausted_in)
+        turns.append(store.run("run-1").named(["a"])[0].exhausted_in)
     recording.close()
     assert turns == [None, None, 2, None, 4]
-    assert store.turns("run-1", 10) == [(4, 2.0)]
+    assert store.run("run-1").turns(10) == [(4, 2.0)]
 
 
 def test_clients_are_sorted_searched_and_paged(store, url):
@@ -147,35 +158,35 @@ def test_clients_are_sorted_searched_and_paged(store, url):
     record(url, growing(names, 2, pace={name: 0.1 + 0.01 * (n % 7) for n, name in enumerate(names)}))
     seen = []
     for offset in range(0, 140, 25):
-        total, page = store.clients("run-1", ClientQuery(sort="epsilon", limit=25, offset=offset))
+        total, page = store.run("run-1").clients(ClientQuery(sort="epsilon", limit=25, offset=offset))
         assert total == 122
-        seen += [(c.epsilon, c.number) for c in page]
+        seen += [(c.spent.epsilon, c.number) for c in page]
     assert seen == sorted(seen, key=lambda item: (-item[0], item[1])) and len(set(seen)) == 122
-    assert store.clients("run-1", ClientQuery(search="WARD-01"))[0] == 10
-    assert [c.client_id for c in store.clients("run-1", ClientQuery(search="%_"))[1]] == ["100%_sure"]
-    assert store.clients("run-1", ClientQuery(state="exhausted"))[0] == 0
+    assert store.run("run-1").clients(ClientQuery(search="WARD-01"))[0] == 10
+    assert [c.client_id for c in store.run("run-1").clients(ClientQuery(search="%_"))[1]] == ["100%_sure"]
+    assert store.run("run-1").clients(ClientQuery(state="exhausted"))[0] == 0
 
 
 def test_a_run_that_goes_on_is_as_if_it_had_never_stopped(store, url):
     records = growing(["a", "b"], 6)
     record(url, records[:5])
-    at = {stored.point.round: stored.at for stored in store.rounds("run-1", range(10))}
-    started = store.run("run-1").started
+    at = {stored.round: stored.at for stored in store.run("run-1").points(range(10))}
+    started = store.run("run-1").now.started
     recording = RunRecording(url, facts())
     for one in records[:4]:
         recording.add(one)
     recording.flush()
-    assert store.run("run-1").last.point.round == 3, "the round that is run again is not there yet"
+    assert store.run("run-1").now.last.round == 3, "the round that is run again is not there yet"
     for one in records[4:]:
         recording.add(one)
     recording.flush()
     recording.close()
-    assert [stored.point for stored in store.rounds("run-1", range(10))] == [one.point for one in records]
+    assert store.run("run-1").points(range(10)) == [one.point for one in records]
     assert {n: when for n, when in at.items() if n < 4} == {
-        stored.point.round: stored.at for stored in store.rounds("run-1", range(4))
+        stored.round: stored.at for stored in store.run("run-1").points(range(4))
     }
-    assert store.run("run-1").started == started
-    assert store.named_clients("run-1", ["a"])[0].averaged == 6
+    assert store.run("run-1").now.started == started
+    assert store.run("run-1").named(["a"])[0].averaged == 6
 
 
 def test_an_outage_loses_nothing(store, url, monkeypatch):
@@ -196,21 +207,21 @@ def test_an_outage_loses_nothing(store, url, monkeypatch):
     recording.add(records[3])
     recording.flush()
     recording.close()
-    assert [stored.point for stored in store.rounds("run-1", range(9))] == [one.point for one in records]
+    assert store.run("run-1").points(range(9)) == [one.point for one in records]
 
 
 def test_phases_and_the_end_are_told(store, url):
     recording = RunRecording(url, facts())
     recording.enter(Phase(Stage.TRAINING, 1, 7))
     recording.flush()
-    run = store.run("run-1")
-    assert (run.stage, run.stage_round, run.stage_clients, run.last) == ("training", 1, 7, None)
+    run = store.run("run-1").now
+    assert (run.phase, run.last) == (Phase(Stage.TRAINING, 1, 7), None)
     before = store.changes()["run-1"]
     recording.end(RunStatus.STOPPED)
     recording.flush()
     recording.close()
-    run = store.run("run-1")
-    assert (run.status, run.stage) == (RunStatus.STOPPED, "")
+    run = store.run("run-1").now
+    assert (run.status, run.phase) == (RunStatus.STOPPED, None)
     assert run.updated >= run.started
     assert store.changes()["run-1"] > before
 
@@ -219,7 +230,7 @@ def test_runs_are_kept_apart(store, url):
     for run_id, names in (("one", ["a", "b"]), ("two", ["b"])):
         record(url, growing(names, 2), facts(run_id))
     assert {run.facts.run_id for run in store.runs()} == {"one", "two"}
-    assert [store.clients(run_id, ClientQuery())[0] for run_id in ("one", "two", "none")] == [2, 1, 0]
+    assert [store.run(run_id).clients(ClientQuery())[0] for run_id in ("one", "two")] == [2, 1]
     assert store.run("none") is None
 
 
@@ -232,12 +243,12 @@ def test_charges_and_accounts_come_from_the_ledger(store, url):
         ledger.reserve("run-1", number, EVENT, {"digits/a": 2, "digits/b": 2}, lambda *_: 10)
         ledger.settle("run-1", number, ["digits/a"], ChargeState.COMMITTED)
     record(url, growing(["a", "b"], 2))
-    total, newest = store.charges("run-1", limit=1, offset=0)
+    total, newest = store.run("run-1").charges(limit=1, offset=0)
     assert (total, newest[0]["client_id"], newest[0]["round"]) == (4, "b", 2)
-    assert store.charges("run-1", client_id="a", limit=9, offset=0)[0] == 2
-    assert store.charges("run-1", state="reserved", round=1, limit=9, offset=0)[1][0]["client_id"] == "b"
-    assert store.account("run-1", "a") == ({EVENT: 4}, allowance)
-    assert store.account("run-1", "c") == ({}, None)
+    assert store.run("run-1").charges(client_id="a", limit=9, offset=0)[0] == 2
+    assert store.run("run-1").charges(state="reserved", round=1, limit=9, offset=0)[1][0]["client_id"] == "b"
+    assert store.run("run-1").account("a") == ({EVENT: 4}, allowance)
+    assert store.run("run-1").account("c") == ({}, None)
     assert ledger.reserved("run-1") == {(1, 1): {"digits/b"}, (2, 1): {"digits/b"}}
     assert len(verify_ledger(ledger).replay.charges) == 4, "the run store is no part of what is verified"
     ledger.close()
@@ -251,7 +262,7 @@ def test_audits_are_kept_in_their_order(store, url):
     ]
     changes = store.changes()["run-1"]
     record_audits(url, "run-1", found)
-    assert store.audits("run-1") == found
+    assert store.run("run-1").audits() == found
     assert store.changes()["run-1"] > changes, "who watches is told"
 
 
@@ -264,8 +275,8 @@ def test_of_many_exhaustions_some_of_every_time_are_read(store, url):
         ]
         rounds.append(finished(number, accounts))
     record(url, rounds)
-    assert len(store.turns("run-1", 1000)) == 300
-    some = store.turns("run-1", 60)
+    assert len(store.run("run-1").turns(1000)) == 300
+    some = store.run("run-1").turns(60)
     assert len(some) == 60 and {turn for turn, _ in some} == {1, 2, 3}
 
 
@@ -284,7 +295,7 @@ def test_a_fan_s_turns_are_those_of_the_run_in_memory(store, url):
     ]
     record(url, records)
     history = RunHistory(settings(), 1.5, NeighbouringRelation.ZERO_OUT, "accuracy", records[0], tuple(records[1:]))
-    turns = run_series(store, store.run("run-1")).turns
+    turns = series_of(store.run("run-1")).turns
     assert turns == history.series().turns
     assert MOST_TURNS / 2 <= len(turns) <= MOST_TURNS and {turn for turn, _ in turns} == {1, 2, 3}
 
@@ -293,6 +304,6 @@ def test_growth_that_is_not_known_is_not_a_number(store, url):
     records = [finished(0, [spent("a", 0.0)]), finished(1, [spent("a", 0.5), spent("b", 0.1)])]
     records.append(finished(2, [spent("a", math.inf), spent("b", 0.3)]))
     record(url, records)
-    cost = cost_map(store, store.run("run-1"), store.named_clients("run-1", ["a", "b"]))
+    cost = costs_of(store.run("run-1"), chosen=["a", "b"])
     assert (cost.client_ids, cost.first, cost.last) == (("a", "b"), (1, 2), (1, 2))
     assert np.allclose(cost.growth, [[0.5, np.nan], [np.nan, 0.2]], equal_nan=True)

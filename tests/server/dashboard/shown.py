@@ -9,13 +9,13 @@ from starlette.testclient import TestClient
 
 from fedprivacy.ledger import Allowance, ChargeState, Ledger
 from fedprivacy.runs.store import RunRecording
-from fedprivacy.runs.store.schema import RunStatus
 from fedprivacy.server.dashboard.app import dashboard_app
 from fedprivacy.server.dashboard.catalogue import Catalogue
 from fedprivacy.server.dashboard.security import Door
 from fedprivacy.server.dashboard.serving import Server
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.runs import RunStatus
 from tests.runs.store.made_up import DELTA, facts, finished, growing, spent
 
 EVENT = PoissonSampledGaussian(0.1, 1.5, NeighbouringRelation.ZERO_OUT)

@@ -3,9 +3,9 @@
 import pytest
 
 from fedprivacy.ledger import Ledger, LedgerError, migrations
-from fedprivacy.runs.store.schema import RunStatus
 from fedprivacy.server.dashboard import catalogue as catalogues
 from fedprivacy.server.dashboard.catalogue import Catalogue, default_sources, url_of
+from fedprivacy.values.runs import RunStatus
 from tests.runs.store.made_up import facts, growing
 from tests.server.dashboard.shown import record
 
@@ -66,7 +66,7 @@ def test_what_changes_is_seen_and_what_does_not_is_not_read_again(tmp_path, monk
     catalogue.listing()
     assert not looked
     record(url, facts("one"), growing(["a"], 4))
-    assert catalogue.listing().runs[0].last.point.round == 4 and len(looked) == 1
+    assert catalogue.listing().runs[0].last.round == 4 and len(looked) == 1
 
 
 def test_a_ledger_of_an_earlier_version_is_named_and_hides_no_other(tmp_path, monkeypatch):

@@ -8,9 +8,9 @@ import httpx
 import pytest
 
 from fedprivacy.runs.store import RunRecording
-from fedprivacy.runs.store.schema import RunStatus
 from fedprivacy.server.dashboard import live
 from fedprivacy.values.rounds import Phase, Stage
+from fedprivacy.values.runs import RunStatus
 from tests.runs.store.made_up import facts, growing
 from tests.server.dashboard.shown import asking, record, serving
 

@@ -10,8 +10,8 @@ from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import expect
 
 from fedprivacy.runs.store import RunRecording, RunStore
-from fedprivacy.runs.store.schema import RunStatus
 from fedprivacy.values.rounds import Phase, Stage
+from fedprivacy.values.runs import RunStatus
 from tests.runs.store.made_up import facts, finished, growing, spent
 from tests.server.dashboard.browser import opened, shown
 from tests.server.dashboard.shown import TOKEN, record, serving
@@ -83,7 +83,7 @@ def test_a_live_simulation_appears_round_by_round(browser, tmp_path):
         process.kill()
         process.wait()
     store = RunStore(f"sqlite:///{tmp_path / 'runs' / 'digits-1' / 'ledger.db'}")
-    recorded = {one.point.round: one.at for one in store.rounds(store.runs()[0].facts.run_id, range(1, 41))}
+    recorded = {one.round: one.at for one in store.run(store.runs()[0].facts.run_id).points(range(1, 41))}
     assert len(recorded) == 40 and max(seen) > 20 and len(seen) > 2
     first = min(seen.values())
     lags = {

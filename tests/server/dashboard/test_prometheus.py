@@ -19,13 +19,12 @@ from prometheus_client.parser import text_string_to_metric_families as parsed
 from prometheus_client.samples import Sample
 
 from fedprivacy.ledger import LedgerError
-from fedprivacy.runs.store import RunRecording, RunStore
-from fedprivacy.runs.store.rows import StoredRun
-from fedprivacy.runs.store.schema import RunStatus
+from fedprivacy.runs.store import RunRecording, StoredRun
 from fedprivacy.server.dashboard import catalogue as catalogues
 from fedprivacy.server.dashboard.collecting import DAY, MOST_CLIENTS, MOST_ENDED, WEEK, told_of
 from fedprivacy.values.reasons import REASONS
-from fedprivacy.values.rounds import ClientState
+from fedprivacy.values.runs import RunStanding, RunStatus
+from fedprivacy.values.spent import ClientState
 from tests.ledger import conftest
 from tests.runs.store.made_up import facts, finished, growing, spent
 from tests.server.dashboard.promql import labels_of, selected, selectors
@@ -235,7 +234,7 @@ def test_without_the_library_the_dashboard_opens_and_metrics_says_what_to_instal
 
 def a_run(name, ago, status=RunStatus.RUNNING):
     now = time.time()
-    return StoredRun(facts(name), status, "", 0, 0, now - ago - 100, now - ago, 1, None)
+    return RunStanding(facts(name), status, None, now - ago - 100, now - ago, 1, None)
 
 
 def test_of_runs_that_ended_the_newest_of_the_last_day_are_told_of():
@@ -280,8 +279,8 @@ def test_a_copy_of_a_run_s_folder_tells_nothing_twice(tmp_path):
 
 
 def test_a_run_is_read_again_only_when_it_has_changed(tmp_path, monkeypatch):
-    read, tally = [], RunStore.tally
-    monkeypatch.setattr(RunStore, "tally", lambda store, run_id: read.append(run_id) or tally(store, run_id))
+    read, tally = [], StoredRun.tally
+    monkeypatch.setattr(StoredRun, "tally", lambda run: read.append(run.facts.run_id) or tally(run))
     record(at(tmp_path, "ended"), facts("ended"), growing(["a"], 1), RunStatus.FINISHED)
     record(at(tmp_path, "running"), facts("running"), [])
     recording = RunRecording(at(tmp_path, "running"), facts("running"))
@@ -311,14 +310,14 @@ def test_a_store_that_cannot_be_read_hides_no_other(tmp_path, monkeypatch):
     for name in ("one", "two", "broken"):
         record(at(tmp_path, name), facts(name), growing(["a"], 1))
     (tmp_path / "broken" / "ledger.db").write_bytes(b"no database" * 1000)
-    tally = RunStore.tally
+    tally = StoredRun.tally
 
-    def away(store, run_id):
-        if run_id == "one":
+    def away(run):
+        if run.facts.run_id == "one":
             raise LedgerError("it is away")
-        return tally(store, run_id)
+        return tally(run)
 
-    monkeypatch.setattr(RunStore, "tally", away)
+    monkeypatch.setattr(StoredRun, "tally", away)
     samples = samples_of(asking(tmp_path))
     assert [s.value for s in samples if s.name == "fedprivacy_databases_unreadable"] == [1.0]
     assert set(told(samples, "run_round")) == {"one", "two"}
