@@ -98,10 +98,10 @@ class PostgresCluster:
         """Whether the server's process lives."""
         return self._server is not None and self._server.poll() is None
 
-    def new_database(self) -> str:
-        """A fresh, empty database, as SQLAlchemy's URL."""
+    def new_database(self, like: str | None = None) -> str:
+        """A fresh database, as SQLAlchemy's URL; empty, or a copy of another one, to which nobody is connected."""
         name = next(self._names)
-        self._execute(f"CREATE DATABASE {name}")
+        self._execute(f"CREATE DATABASE {name}" + (f" TEMPLATE {like.rpartition('/')[2]}" if like else ""))
         return f"postgresql+psycopg://postgres@{HOST}:{self.port}/{name}"
 
     def drop_database(self, url: str) -> None:

@@ -34,15 +34,15 @@ MOST_ROWS = 40
 
 
 class RunReader(Protocol):
-    """One run. What it answers is as large as what is asked for, however large the run is."""
+    """One run. What it answers is as large as what is asked for, however large the run is.
 
-    @property
-    def facts(self) -> RunFacts:
-        """What does not change."""
+    Attributes:
+        facts: what does not change.
+        finished: the newest finished round; 0: none.
+    """
 
-    @property
-    def finished(self) -> int:
-        """The newest finished round; 0: none."""
+    facts: RunFacts
+    finished: int
 
     def points(self, rounds: range) -> Sequence[RoundPoint]:
         """Some finished rounds."""
@@ -103,8 +103,8 @@ def costs_of(run: RunReader, most: int = MOST_ROWS, chosen: Sequence[str] = ()) 
     """
     clients = run.named(chosen) if chosen else run.spenders(most)
     ends = thinned(run.finished, MOST_COLUMNS)
-    curves = run.curves(clients, [0, *ends])
-    return CostMap.of(curves.client_ids, ends, curves.epsilons)
+    epsilons = run.curves(clients, [0, *ends]).epsilons
+    return CostMap.of([client.client_id for client in clients], ends, epsilons)
 
 
 def _curves(run: RunReader, rounds: range) -> tuple[tuple[Curve, ...] | None, tuple[Curve, ...]]:
@@ -160,11 +160,13 @@ class HistoryReader:
 
     def curves(self, clients: Sequence[ClientStanding], rounds: Sequence[int]) -> ClientCurves:
         """The epsilons of some clients after some rounds."""
-        shown = [self._results[number].spent for number in rounds]
-        epsilons = [
-            [spent[c.client_id].epsilon if c.client_id in spent else math.nan for c in clients] for spent in shown
-        ]
-        return ClientCurves.of(clients, rounds, np.array(epsilons, dtype=np.float64).reshape(len(shown), len(clients)))
+        epsilons = np.full((len(rounds), len(clients)), np.nan)
+        for row, number in enumerate(rounds):
+            spent = self._results[number].spent
+            for column, client in enumerate(clients):
+                if client.client_id in spent:
+                    epsilons[row, column] = spent[client.client_id].epsilon
+        return ClientCurves(clients, rounds, epsilons)
 
     def budgets(self) -> list[float]:
         """The different finite budgets of all clients, ascending."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
+from dataclasses import is_dataclass
 from typing import Any
 
 
@@ -23,9 +23,11 @@ def plain(value: Any) -> dict[str, Any]:
     >>> plain({"loss": math.nan, "budgets": (3.0, math.inf)})
     {'loss': None, 'budgets': [3.0, None]}
     """
-    if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
-    return {field.name: _plain(getattr(value, field.name)) for field in fields(value)}
+    held = {name: getattr(value, name) for name in value.__dataclass_fields__} if is_dataclass(value) else value
+    return {name: item if type(item) in _AS_IT_IS else _plain(item) for name, item in held.items()}
+
+
+_AS_IT_IS = {int, str, bool, type(None)}
 
 
 def _plain(value: Any) -> Any:
@@ -33,7 +35,7 @@ def _plain(value: Any) -> Any:
         return finite_or_none(value)
     if isinstance(value, tuple | list):
         return [_plain(item) for item in value]
-    return plain(value) if isinstance(value, Mapping) or is_dataclass(value) else value
+    return plain(value) if is_dataclass(value) or isinstance(value, Mapping) else value
 
 
 def or_infinite(value: float | None) -> float:

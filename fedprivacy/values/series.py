@@ -166,33 +166,18 @@ class ClientCurves:
     """The epsilons of some clients round by round.
 
     Attributes:
-        client_ids: whose.
+        clients: whose.
         rounds: shape [rounds], ascending.
         epsilons: shape [rounds, clients]; not a number before a client was enrolled.
-        exhausted_in: the first round after which no step was left, by client; None: some is.
-        budgets: epsilon of each, maybe infinite, shape [clients].
     """
 
-    client_ids: Sequence[str]
+    clients: Sequence[ClientStanding]
     rounds: Sequence[int]
     epsilons: NDArray[np.float64]
-    exhausted_in: Sequence[int | None]
-    budgets: Sequence[float]
-
-    @classmethod
-    def of(cls, clients: Sequence[ClientStanding], rounds: Sequence[int], epsilons: NDArray[np.float64]) -> Self:
-        """Of these clients, in the rounds that are shown."""
-        return cls(
-            client_ids=[client.client_id for client in clients],
-            rounds=list(rounds),
-            epsilons=epsilons,
-            exhausted_in=[client.exhausted_in for client in clients],
-            budgets=[client.spent.budget_epsilon for client in clients],
-        )
 
     def each(self) -> list[Curve]:
         """One curve for each client that was enrolled by then."""
-        curves = map(self._curve, range(len(self.client_ids)))
+        curves = map(self._curve, self.clients, self.epsilons.T)
         return [curve for curve in curves if curve.rounds]
 
     def alike(self) -> list[Curve]:
@@ -203,13 +188,13 @@ class ClientCurves:
         curves = [Curve(tuple(client_ids), *shape) for shape, client_ids in groups.items()]
         return sorted(curves, key=lambda curve: (-curve.epsilons[-1], curve.exhausted_in or math.inf))
 
-    def _curve(self, place: int) -> Curve:
-        known = ~np.isnan(self.epsilons[:, place])
+    def _curve(self, client: ClientStanding, epsilons: NDArray[np.float64]) -> Curve:
+        known = ~np.isnan(epsilons)
         rounds = tuple(int(number) for number in np.asarray(self.rounds)[known])
-        epsilons = tuple(self.epsilons[known, place].tolist())
-        turn = self.exhausted_in[place]
+        turn = client.exhausted_in
         shown_turn = None if turn is None else next((number for number in rounds if number >= turn), None)
-        return Curve((self.client_ids[place],), rounds, epsilons, shown_turn, float(self.budgets[place]))
+        budget = client.spent.budget_epsilon
+        return Curve((client.client_id,), rounds, tuple(epsilons[known].tolist()), shown_turn, budget)
 
 
 @dataclass(frozen=True, slots=True)

@@ -72,6 +72,12 @@ def fill_first_tables(connection):
         insert(connection, "charges", **key, **event_columns, **rest)
 
 
+@pytest.fixture
+def postgres_url(empty_postgres_url):
+    """Here a ledger begins with nothing."""
+    return empty_postgres_url
+
+
 @pytest.fixture(params=["with balances", "without"])
 def first(request, url):
     """The URL of a ledger that the first version wrote."""

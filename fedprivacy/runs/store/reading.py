@@ -31,7 +31,7 @@ from fedprivacy.values.audits import AuditResult
 from fedprivacy.values.budget import Allowance
 from fedprivacy.values.events import History
 from fedprivacy.values.runs import Failures, RunStanding, Tally
-from fedprivacy.values.series import ClientCurves, RoundPoint, RunFacts, stride
+from fedprivacy.values.series import ClientCurves, RoundPoint, stride
 from fedprivacy.values.spent import ClientStanding
 
 T = TypeVar("T")
@@ -88,7 +88,7 @@ class RunStore:
         """One run, as it stands now; None: there is none of this name."""
         wanted = _RUNS.where(recorded_runs.c.run_id == run_id)
         row = self.database.read(lambda connection: connection.execute(wanted).mappings().one_or_none())
-        return StoredRun(self.database, standing_of(row)) if row else None
+        return StoredRun(self, standing_of(row)) if row else None
 
     def changes(self) -> dict[str, int]:
         """How often each run has changed: cheap enough to ask many times a second."""
@@ -101,26 +101,16 @@ class RunStore:
 
 
 class StoredRun:
-    """One run in a database, a `RunReader`. Safe for concurrent use; every method reads one state.
+    """One run in a store, a `RunReader`. Safe for concurrent use; every method reads one state.
 
     Args:
-        database: where it is.
+        store: where it is.
         now: as it stood when somebody last looked.
     """
 
-    def __init__(self, database: Database, now: RunStanding) -> None:
-        self.now = now
-        self._database = database
-
-    @property
-    def facts(self) -> RunFacts:
-        """What does not change."""
-        return self.now.facts
-
-    @property
-    def finished(self) -> int:
-        """The newest finished round; 0: none."""
-        return self.now.finished
+    def __init__(self, store: RunStore, now: RunStanding) -> None:
+        self.store, self.now = store, now
+        self.facts, self.finished = now.facts, now.finished
 
     def points(self, rounds: Collection[int]) -> list[RoundPoint]:
         """Some finished rounds, ascending; those that are not there are missing."""
@@ -210,7 +200,7 @@ class StoredRun:
         numbers = np.array([client.number for client in clients], dtype=np.int64)
         wanted = select(recorded_epsilons).where(self._mine(recorded_epsilons), _of(recorded_epsilons.c.round, rounds))
         epsilons = self._read(lambda connection: _epsilons(connection, wanted, numbers, rounds))
-        return ClientCurves.of(clients, rounds, epsilons)
+        return ClientCurves(clients, rounds, epsilons)
 
     def failures(self) -> list[Failures]:
         """Updates that were asked for and not used, by reason, the most frequent first."""
@@ -262,7 +252,7 @@ class StoredRun:
         return self._read(lambda connection: [audit_of(row) for row in connection.execute(wanted).mappings()])
 
     def _read(self, work: Callable[[Connection], T]) -> T:
-        return self._database.read(work)
+        return self.store.database.read(work)
 
     def _mine(self, table: Table) -> ColumnElement[bool]:
         """Whether a row is of this run."""

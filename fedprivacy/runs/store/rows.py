@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import fields
+from dataclasses import astuple, fields
 from typing import Any
 
 import numpy as np
@@ -54,7 +54,7 @@ def standing_of(row: RowMapping) -> RunStanding:
 def round_row(run_id: str, point: RoundPoint, at: float) -> Row:
     """A finished round."""
     row = plain(point)
-    packed = np.array([getattr(point.epsilons, name) for name in row["epsilons"]], dtype=EPSILONS).tobytes()
+    packed = np.array(astuple(point.epsilons), dtype=EPSILONS).tobytes()
     return row | {"run_id": run_id, "at": at, "metrics": json.dumps(row["metrics"]), "epsilons": packed}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 from prometheus_client.metrics_core import (
     CounterMetricFamily,
@@ -79,7 +79,7 @@ class RunCollector:
             return known
         if store is None:
             return None
-        stored = StoredRun(store.database, run)
+        stored = StoredRun(store, run)
         try:
             tally = stored.tally()
             few = sum(tally.states.values()) <= MOST_CLIENTS
@@ -110,7 +110,8 @@ _EPSILON = (
     "reading: what is guaranteed is the budget. +Inf: no bound is known. Delta:"
 )
 
-_QUANTILES = {"0": "least", "0.25": "quarter", "0.5": "median", "0.75": "three_quarters", "1": "most"}
+_QUANTILES = ("0", "0.25", "0.5", "0.75", "1")
+"""Of a `Spread`."""
 
 _ONLY_FEW = f"Only of runs with at most {MOST_CLIENTS} clients."
 
@@ -203,9 +204,9 @@ class _Page:
         self.averaged.add_metric(who, point.participants)
         for name, value in sorted(point.metrics.items()):
             self.metric.add_metric([*who, name], value)
-        for quantile, name in _QUANTILES.items() if point.clients else ():
+        for quantile, epsilon in zip(_QUANTILES, astuple(point.epsilons), strict=True) if point.clients else ():
             labels = dict(zip((*_OF_RUN, "quantile"), (*who, quantile), strict=True))
-            self.epsilon.add_sample(self.epsilon.name, labels, getattr(point.epsilons, name))
+            self.epsilon.add_sample(self.epsilon.name, labels, epsilon)
 
     def add_clients(self, run: RunStanding, clients: _Clients) -> None:
         """How a run's clients stand."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import json
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Annotated, Any
 
 from anyio import to_thread
@@ -19,6 +19,7 @@ from fedprivacy.server.dashboard import presenting
 from fedprivacy.server.dashboard.api import NOT_FOUND
 from fedprivacy.server.dashboard.catalogue import Catalogue
 from fedprivacy.server.dashboard.finding import Runs, TheRun, find
+from fedprivacy.values.runs import RunStatus
 
 INTERVAL = 0.1
 """Seconds between two looks at a store."""
@@ -30,6 +31,9 @@ HEARTBEAT = 15.0
 """Seconds after which a silent stream says that it is there: proxies close others."""
 
 MOST_LISTENERS = 100
+
+Look = Callable[[], Awaitable[str | None]]
+"""Looks for news: an event, or None."""
 
 live = APIRouter(tags=["live"])
 
@@ -83,21 +87,31 @@ class Listeners:
         """The pulse of a store."""
         return self._pulses.setdefault(store, Pulse(store))
 
-    def stream(self, events: AsyncIterator[str]) -> StreamingResponse:
-        """An answer that ends when its reader goes.
+    def stream(self, look: Look, interval: float) -> StreamingResponse:
+        """An answer that tells what is found by a look every so many seconds, until its reader goes.
 
         Raises:
             HTTPException: 503, there are too many already.
         """
         if self.count >= MOST_LISTENERS:
             raise HTTPException(503, f"{MOST_LISTENERS} pages are open already; close some.")
-        return StreamingResponse(self._counted(events), media_type="text/event-stream")
+        return StreamingResponse(self._told(look, interval), media_type="text/event-stream")
 
-    async def _counted(self, events: AsyncIterator[str]) -> AsyncIterator[str]:
+    async def _told(self, look: Look, interval: float) -> AsyncIterator[str]:
         self.count += 1
+        rest, said_at = 0.0, time.monotonic()
         try:
-            async for event in events:
-                yield event
+            while await self.pause(rest):
+                rest = interval
+                try:
+                    event = await look()
+                except LedgerError:  # the store is locked or away for a moment; the stream goes on when it is back
+                    event = None
+                if event is not None or time.monotonic() - said_at > HEARTBEAT:
+                    said_at = time.monotonic()
+                    yield event or ": still here\n\n"
+        except HTTPException:
+            return  # what was listened to is gone
         finally:
             self.count -= 1
 
@@ -109,36 +123,31 @@ async def run_events(
     """A run's finished rounds and changes of phase, as they happen; first of all how it stands."""
     listeners: Listeners = request.app.state.listeners
     seen = int(last_event_id) if last_event_id.isdecimal() else -1
-    return listeners.stream(_of_run(listeners, runs, found.facts.run_id, seen))
+    return listeners.stream(_of_run(listeners.pulse(found.store), runs, found.facts.run_id, seen), INTERVAL)
 
 
 @live.get("/events", responses=_STREAM, response_class=StreamingResponse)
 async def all_events(request: Request, runs: Runs) -> StreamingResponse:
     """Runs that begin and end."""
     listeners: Listeners = request.app.state.listeners
-    return listeners.stream(_of_all(listeners, runs))
+    return listeners.stream(_of_all(runs), LISTING_INTERVAL)
 
 
-async def _of_run(listeners: Listeners, runs: Catalogue, run_id: str, seen: int) -> AsyncIterator[str]:
-    store = runs.store_of(run_id)
-    if store is None:
-        return
-    pulse, changes, said_at = listeners.pulse(store), -1, time.monotonic()
-    while await listeners.pause(INTERVAL if changes >= 0 else 0.0):
-        try:
-            now = await pulse.changes_of(run_id)
-            if now != changes:
-                run = await to_thread.run_sync(find, runs, run_id)
-                event, seen = await to_thread.run_sync(_news, run, seen)
-                changes, said_at = now, time.monotonic()
-                yield event
-        except LedgerError:
-            pass  # the store is locked or away for a moment; the stream goes on when it is back
-        except HTTPException:
-            return
-        if time.monotonic() - said_at > HEARTBEAT:
-            said_at = time.monotonic()
-            yield ": still here\n\n"
+def _of_run(pulse: Pulse, runs: Catalogue, run_id: str, seen: int) -> Look:
+    """Looks whether a run has changed since the last look; its reader has seen a round."""
+    changes = -1
+
+    async def look() -> str | None:
+        nonlocal changes, seen
+        now = await pulse.changes_of(run_id)
+        if now == changes:
+            return None
+        run = await to_thread.run_sync(find, runs, run_id)
+        event, seen = await to_thread.run_sync(_news, run, seen)
+        changes = now
+        return event
+
+    return look
 
 
 def _news(found: StoredRun, seen: int) -> tuple[str, int]:
@@ -149,18 +158,17 @@ def _news(found: StoredRun, seen: int) -> tuple[str, int]:
     return _event("round", {"run": run, "round": run["last"]}, id=found.finished), found.finished
 
 
-async def _of_all(listeners: Listeners, runs: Catalogue) -> AsyncIterator[str]:
-    known: list[tuple[str, str]] | None = None
-    said_at = time.monotonic()
-    while await listeners.pause(0.0 if known is None else LISTING_INTERVAL):
+def _of_all(runs: Catalogue) -> Look:
+    """Looks whether runs have begun or ended since the last look."""
+    known: list[tuple[str, RunStatus]] | None = None
+
+    async def look() -> str | None:
+        nonlocal known
         listing = await to_thread.run_sync(runs.listing)
-        now = [(run.facts.run_id, str(run.status)) for run in listing.runs]
-        if now != known:
-            known, said_at = now, time.monotonic()
-            yield _event("runs", {"total": len(now)})
-        if time.monotonic() - said_at > HEARTBEAT:
-            said_at = time.monotonic()
-            yield ": still here\n\n"
+        before, known = known, [(run.facts.run_id, run.status) for run in listing.runs]
+        return None if known == before else _event("runs", {"total": len(known)})
+
+    return look
 
 
 def _event(name: str, data: dict[str, Any], id: int | None = None) -> str:

@@ -1,7 +1,10 @@
 """What the tests of the dashboard share."""
 
+import functools
+
 import pytest
 
+from fedprivacy.server.dashboard import vega
 from tests.conftest import lacking
 from tests.server.dashboard.browser import chromium, find_chromium
 from tests.server.dashboard.shown import asking, some_runs
@@ -26,3 +29,11 @@ def browser():
         lacking("no Chromium on PATH; install it, for example apt-get install chromium")
     with chromium() as found:
         yield found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def bundled_once():
+    """Vega is bundled once for all dashboards of this process: it takes two seconds of a core."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(vega, "bundled", functools.cache(vega.bundled))
+        yield

@@ -9,6 +9,7 @@ import pytest
 
 from fedprivacy.runs.store.writing import record_audits
 from fedprivacy.values.audits import AuditResult
+from fedprivacy.values.nulls import plain
 from tests.runs.store.made_up import DELTA, facts, finished, growing, spent
 from tests.server.dashboard.shown import asking, record
 
@@ -68,6 +69,19 @@ def test_clients_come_sorted_searched_and_in_pages(ask):
     (failing,) = get(ask, "runs/troubled/clients", search="fail")["clients"]
     assert failing["reason_words"] == "a parameter of the update has another shape than the model's"
     assert failing["noise_multiplier"] == 1.5
+
+
+def test_what_is_answered_bears_the_names_of_the_values(ask):
+    last = growing([f"client-{n:02d}" for n in range(30)], 12)[-1]
+    (told,) = get(ask, "runs/done/rounds", after=11)["rounds"]
+    point = plain(last.point)
+    assert told["epsilon"] == point["epsilons"]
+    same = {name: value for name, value in point.items() if name not in ("at", "epsilons")}
+    assert {name: told[name] for name in same} == same
+    for client in get(ask, "runs/done/clients")["clients"]:
+        account = plain(last.spent[client["client_id"]])
+        assert client["budget"] == account.pop("budget_epsilon")
+        assert {name: client[name] for name in account} == account
 
 
 @pytest.mark.parametrize("sort", ["client_id", "rounds", "averaged", "failed", "epsilon", "budget", "share", "state"])

@@ -1,0 +1,106 @@
+"""A run is the same wherever it is read: from a folder's history in memory, or from the run store."""
+
+import math
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from fedprivacy.ledger import Ledger
+from fedprivacy.runs.folder import RunHistory
+from fedprivacy.runs.series import HistoryReader, costs_of, series_of
+from fedprivacy.runs.store import RunRecording, RunStore
+from fedprivacy.runs.store.rows import client_row, round_row
+from fedprivacy.runs.store.schema import recorded_clients, recorded_rounds
+from fedprivacy.values.events import NeighbouringRelation
+from fedprivacy.values.rounds import Roster
+from fedprivacy.values.series import MOST_CURVES
+from fedprivacy.values.spent import ClientState
+from tests.runs.histories import settings
+from tests.runs.store.made_up import facts, finished, growing, spent
+
+MANY = [f"client-{n:03d}" for n in range(MOST_CURVES + 10)]
+
+
+def accounts(*of_each, budget=3.0):
+    return [spent(f"client-{n}", epsilon, budget=budget, steps_left=left) for n, (epsilon, left) in enumerate(of_each)]
+
+
+RUNS = {
+    "alike": growing(["a", "b"], 5, pace={"a": 0.2, "b": 0.2}),
+    "a fan": growing(MANY, 40, pace={name: 0.05 + 0.01 * n for n, name in enumerate(MANY)}),
+    "long": growing(["a", "b", "c"], 700),
+    "exhausted before": [finished(n, accounts((1.0, 0), (0.1 * n, 8 - n))) for n in range(4)],
+    "a raised budget": [finished(n, accounts((0.5 * n, left))) for n, left in enumerate([4, 2, 0, 5, 3, 0, 0])],
+    "a late client": [
+        finished(0, accounts((0.0, 8))),
+        finished(1, accounts((0.5, 7))),
+        finished(2, accounts((0.6, 6), (0.1, 7))),
+    ],
+    "in trouble": [
+        finished(0, accounts(*[(0.0, 8)] * 3)),
+        finished(1, accounts(*[(0.1, 7)] * 3), failures={"client-1": "no-reply"}, unreconciled=["client-1"]),
+        finished(2, accounts(*[(0.2, 6)] * 3), failures={"client-2": "guard-unusable"}),
+    ],
+    "without a bound": [
+        finished(n, [*accounts((0.5 * n, 4)), spent("x", math.inf if n else 0.0, budget=math.inf)]) for n in range(3)
+    ],
+    "not begun": growing(["a"], 0),
+}
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def both(request, tmp_path_factory):
+    """A reader of the run in memory, and one of the run in the store."""
+    url, results = f"sqlite:///{tmp_path_factory.mktemp('run') / 'ledger.db'}", RUNS[request.param]
+    Ledger(url).close()
+    recording = RunRecording(url, facts())
+    for result in results:
+        recording.add(result)
+    recording.flush()
+    recording.close()
+    store = RunStore(url)
+    relation = NeighbouringRelation.ZERO_OUT
+    history = RunHistory(settings(), 1.5, relation, "accuracy", results[0], tuple(results[1:]))
+    yield HistoryReader(history), store.run("run-1")
+    store.close()
+
+
+def test_figures_are_drawn_from_the_same(both):
+    memory, stored = (replace(series_of(run, [run.spenders(1)[0].client_id]), facts=facts()) for run in both)
+    assert memory == stored
+    memory, stored = map(costs_of, both)
+    assert memory == stored and np.array_equal(memory.growth, stored.growth, equal_nan=True)
+
+
+def test_clients_stand_the_same(both):
+    memory, stored = both
+    assert (memory.finished, list(memory.budgets())) == (stored.finished, stored.budgets())
+    for least in (False, True):
+        assert memory.spenders(50, least=least) == stored.spenders(50, least=least)
+
+
+def test_every_column_holds_what_a_value_says():
+    """By name: a field that is added to a value must be given a column, or be left out on purpose."""
+    (result,) = growing(["a"], 0)
+    roster = Roster()
+    roster.add(result)
+    assert client_row("run-1", roster.clients["a"]).keys() == set(recorded_clients.c.keys())
+    assert round_row("run-1", result.point, 0.0).keys() == set(recorded_rounds.c.keys())
+
+
+def test_a_roster_tells_who_changed_and_how_each_client_stands():
+    roster = Roster()
+    one, two = (finished(n, accounts((0.0, 8), (0.1 * n, 8 - n)), participants=["client-1"]) for n in (0, 1))
+    roster.add(one)
+    assert roster.changed == {"client-0", "client-1"}
+    roster.changed.clear()
+    roster.add(two)
+    assert roster.changed == {"client-1"}
+    roster.changed.clear()
+    roster.add(finished(2, list(two.spent.values()), participants=[], unreconciled=["client-0"]))
+    assert roster.changed == {"client-0"}
+    states = {client_id: client.state for client_id, client in roster.clients.items()}
+    assert states == {"client-0": ClientState.UNRECONCILED, "client-1": ClientState.ACTIVE}
+    roster.add(finished(3, list(two.spent.values()), participants=[]))
+    assert roster.clients["client-0"].state is ClientState.ACTIVE

@@ -1,0 +1,41 @@
+"""A value is written by its names, and comes back as it was, whatever was not finite."""
+
+import json
+import math
+from dataclasses import fields
+
+import pytest
+
+from fedprivacy.values.audits import AuditResult
+from fedprivacy.values.nulls import measured, plain, unbounded
+from fedprivacy.values.rounds import Phase, Stage
+from fedprivacy.values.spent import ClientSpent
+from tests.runs.store.made_up import finished, spent
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        spent("a", 0.5),
+        spent("a", math.inf, budget=math.inf),
+        AuditResult(1.0, "canaries", "", 0.8, 0.95, math.inf, 1e-5, "PLD", "server"),
+    ],
+)
+def test_a_value_is_written_by_its_names_and_read_back(value):
+    written = plain(value)
+    assert list(written) == [field.name for field in fields(value)]
+    assert type(value)(**unbounded(json.loads(json.dumps(written, allow_nan=False)))) == value
+
+
+def test_what_a_value_holds_is_written_with_it():
+    result = finished(1, [spent("a", math.inf)], failures={"a": "no-reply"}, loss=math.nan, accuracy=0.5)
+    written = plain(result)
+    assert written["metrics"] == {"loss": None, "accuracy": 0.5} and written["failures"] == {"a": "no-reply"}
+    assert ClientSpent(**unbounded(written["spent"]["a"])) == result.spent["a"]
+    assert plain(result.point)["epsilons"] == dict.fromkeys(("least", "quarter", "median", "three_quarters", "most"))
+    assert json.dumps(plain(Phase(Stage.TRAINING, 1, 2))) == '{"stage": "training", "round": 1, "clients": 2}'
+
+
+def test_a_measurement_that_was_none_comes_back_as_no_number():
+    back = measured({"loss": None, "accuracy": 0.5})
+    assert math.isnan(back["loss"]) and back["accuracy"] == 0.5
