@@ -1,6 +1,72 @@
-"""fedprivacy: federated learning where the privacy cost is a first-class result."""
+"""fedprivacy: federated learning where the privacy cost is a first-class result.
 
-from fedprivacy.values.budget import PrivacyBudget
-from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+>>> import fedprivacy as fp
+>>> sigma = fp.noise_multiplier(epsilon=1.0, delta=1e-5, sampling_rate=0.01, steps=1000)
+>>> fp.epsilon(noise_multiplier=sigma, delta=1e-5, sampling_rate=0.01, steps=1000) <= 1.0
+True
 
-__all__ = ["NeighbouringRelation", "PoissonSampledGaussian", "PrivacyBudget"]
+What there is: `simulate` trains a federation on this machine, `open_run` opens what it recorded, `plan` tells the cost
+before; a task of one's own is made of `Task`, `Recipe`, `Shard` and `ShardSource`, and `tasks` has the built-in ones;
+`PrivateStrategy` and `private_client` make a Flower app private; `train` is DP-SGD without a federation; `epsilon` and
+`noise_multiplier` calculate.
+
+Every name is loaded when it is first asked for: to import this package loads neither torch nor Flower.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from fedprivacy._support.lazy import from_homes
+
+if TYPE_CHECKING:
+    from fedprivacy import tasks as tasks
+    from fedprivacy.accounting.calculator import epsilon as epsilon
+    from fedprivacy.accounting.calculator import noise_multiplier as noise_multiplier
+    from fedprivacy.flower import private_client as private_client
+    from fedprivacy.flower.own_app import PrivateStrategy as PrivateStrategy
+    from fedprivacy.runs.configuration import ConfigError as ConfigError
+    from fedprivacy.runs.prospect import plan as plan
+    from fedprivacy.runs.run import Run as Run
+    from fedprivacy.runs.run import open_run as open_run
+    from fedprivacy.server.simulation import simulate as simulate
+    from fedprivacy.tasks import Recipe as Recipe
+    from fedprivacy.tasks import Shard as Shard
+    from fedprivacy.tasks import ShardSource as ShardSource
+    from fedprivacy.tasks import Task as Task
+    from fedprivacy.training.single import train as train
+    from fedprivacy.values.budget import PrivacyBudget as PrivacyBudget
+    from fedprivacy.values.events import NeighbouringRelation as NeighbouringRelation
+    from fedprivacy.values.events import PoissonSampledGaussian as PoissonSampledGaussian
+
+_HOMES = {
+    "simulate": "server.simulation",
+    "open_run": "runs.run",
+    "Run": "runs.run",
+    "plan": "runs.prospect",
+    "epsilon": "accounting.calculator",
+    "noise_multiplier": "accounting.calculator",
+    "train": "training.single",
+    "PrivateStrategy": "flower.own_app",
+    "private_client": "flower",
+    "tasks": "",
+    "Task": "tasks",
+    "Recipe": "tasks",
+    "Shard": "tasks",
+    "ShardSource": "tasks",
+    "PrivacyBudget": "values.budget",
+    "NeighbouringRelation": "values.events",
+    "PoissonSampledGaussian": "values.events",
+    "ConfigError": "runs.configuration",
+}
+
+__all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - all of them are strings
+
+
+def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version(__name__)
+    return _find(name)
+
+
+_find = from_homes(__name__, _HOMES)

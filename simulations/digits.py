@@ -2,24 +2,15 @@
 
     python simulations/digits.py
 
-Change what you like: every argument of `resolve` is a setting of `fedprivacy simulate --help`.
+Change what you like: every setting of `fedprivacy simulate --help` is a keyword.
 """
 
-from rich.console import Console
+import fedprivacy as fp
 
-from fedprivacy.commands.terminal import client_table
-from fedprivacy.flower import private_client
-from fedprivacy.flower.simulation import simulate
-from fedprivacy.runs.configuration import resolve
-from fedprivacy.runs.folder import new_run_folder
-from fedprivacy.server.app import server_app
+run = fp.simulate("digits", clients=10, epsilon=3.0, seed=0)
 
-config = resolve({"task": "digits", "clients": 10, "epsilon": 3.0, "seed": 0, "out": new_run_folder("digits")})
-history = simulate(server_app(config=config), private_client(config=config), config)
-
-console = Console()
-for record in history.rounds[9::10]:
-    accuracy = record.metrics["accuracy"]
-    console.print(f"round {record.round:3d}: accuracy {accuracy:.3f}, largest epsilon {record.max_epsilon:.4f}")
-console.print(client_table(history))
-console.print(f"Figure and report are in {config.out}.")
+for row in run.rounds[9::10]:
+    print(f"round {row['round']:3d}: accuracy {row['accuracy']:.3f}, largest epsilon {row['max_epsilon']:.4f}")
+for client in run.clients:
+    print(f"{client['client_id']}: epsilon {client['epsilon']:.4f} after {client['steps']} steps, {client['state']}")
+print(f"Figure and report are in {run.folder}.")

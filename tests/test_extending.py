@@ -17,9 +17,9 @@ from fedprivacy.flower import private_client
 from fedprivacy.flower.simulation import simulate
 from fedprivacy.gradients import FlatClipping
 from fedprivacy.runs.configuration import ConfigError, resolve
+from fedprivacy.runs.run import open_run
 from fedprivacy.runs.strategies import STRATEGIES, KnownStrategy
 from fedprivacy.server.app import server_app
-from fedprivacy.server.recorder import read_model
 from fedprivacy.server.strategies import build_strategy
 from fedprivacy.tasks import load_task
 from fedprivacy.tasks.built_in import BUILT_IN
@@ -68,7 +68,7 @@ def test_an_optimiser(monkeypatch, tmp_path):
     with pytest.raises(ConfigError, match="optimizer is 'signsgd' and learning-rate is open"):
         run(tmp_path, optimizer="signsgd")
     run(tmp_path, optimizer="signsgd", learning_rate=0.25, clients=1, local_steps=1)
-    moved = torch.nn.utils.parameters_to_vector(read_model(tmp_path, load_task("blobs")).parameters())
+    moved = torch.nn.utils.parameters_to_vector(open_run(tmp_path, load_task("blobs")).model().parameters())
     assert torch.equal(moved.abs(), torch.full((6,), 0.25))
 
 

@@ -1,14 +1,17 @@
-"""What the README promises exists and works."""
+"""What the README promises exists and works, as typed."""
 
+import ast
 import re
 import subprocess
 from pathlib import Path
 
+import torch
 from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
+import fedprivacy as fp
 from fedprivacy.flower import InProcessGrid
 from tests.flower.blobs import Blobs
 
@@ -16,11 +19,55 @@ ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
 
 
+RUN, TRAIN, SERVER, CLIENT = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+
+
+def test_the_script_runs_as_typed(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    exec(RUN, names := {})
+    run = names["run"]
+    assert len(run.clients) == 5 and max(client["epsilon"] for client in run.clients) <= 1.0
+    assert "accuracy" in capsys.readouterr().out
+    assert names["model"].in_features == 30
+
+
+def test_as_cells_of_a_notebook_it_shows_figures_that_need_no_network(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    shown = [shows(statement, names) for statement in ast.parse(RUN).body]
+    assert shown[-1]._repr_svg_().startswith("<svg")
+    assert "<svg" in names["run"]._repr_html_()
+    assert len(names["run"].clients.to_pandas()) == 5
+
+
+def shows(statement, names):
+    """What a cell with one statement shows: the value of an expression."""
+    if isinstance(statement, ast.Expr):
+        return eval(compile(ast.Expression(statement.value), "cell", "eval"), names)
+    return exec(compile(ast.Module([statement], []), "cell", "exec"), names)
+
+
+def test_three_lines_train_without_a_federation(capsys):
+    shard = fp.tasks.Cancer().shard(fp.ShardSource(partition_id=0, num_partitions=1))
+    names = {
+        "fp": fp,
+        "torch": torch,
+        "model": torch.nn.Linear(30, 2),
+        "inputs": shard.inputs,
+        "targets": shard.targets,
+    }
+    exec(TRAIN, names)
+    trained = names["trained"]
+    assert 0.99 < trained.epsilon <= 1.0
+    assert (trained.model(shard.inputs).argmax(1) == shard.targets).float().mean() > 0.9
+    assert "Linear(in_features=30" in capsys.readouterr().out
+
+
 def test_the_five_lines_make_a_flower_app_private(tmp_path):
-    server, client = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
+    assert len([line for line in (SERVER + CLIENT).splitlines() if "fp" in line or line.startswith("def")]) == 5
     names = {"app": ServerApp(), "FedAvg": FedAvg, "MyTask": Blobs}
-    exec(server, server_names := dict(names))
-    exec(client, client_names := dict(names))
+    exec(SERVER, server_names := dict(names))
+    exec(CLIENT, client_names := dict(names))
     assert isinstance(client_names["app"], ClientApp)
     ledger = f"sqlite:///{tmp_path / 'ledger.db'}"
     run_config = {"clients": 3, "rounds": 2, "epsilon": 2.0, "ledger": ledger}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
@@ -22,5 +22,22 @@ def when_asked(package: str, *modules: str) -> Callable[[str], Any]:
                 if hasattr(home, name):
                     return getattr(home, name)
         raise AttributeError(f"module '{package}' has no attribute '{name}'")
+
+    return find
+
+
+def from_homes(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
+    """A package's `__getattr__`: each name from its own module, and nothing else is imported.
+
+    Args:
+        package: its `__name__`.
+        homes: the module of each name, without the package's name; "": the name is that of a module.
+    """
+
+    def find(name: str) -> Any:
+        if name not in homes:
+            raise AttributeError(f"module '{package}' has no attribute '{name}'")
+        home = import_module(f"{package}.{homes[name] or name}")
+        return getattr(home, name) if homes[name] else home
 
     return find

@@ -8,6 +8,7 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 from fedprivacy._support.sources import is_source
@@ -77,7 +78,8 @@ def parse(fields: Fields, given: Mapping[str, Value | None]) -> tuple[dict[str, 
         if value is None or value == "":
             continue
         if key not in fields:
-            problems.append(f"{key} is not a setting; the settings are {', '.join(fields)}.")
+            nearest = "".join(f" Did you mean {name}?" for name in get_close_matches(key, fields, 1))
+            problems.append(f"{key} is not a setting; the settings are {', '.join(fields)}.{nearest}")
         elif (parsed := _as_type(value, kind := kind_of(fields[key]))) is None:
             problems.append(f"{key} is {value!r}; give {_KIND_WORDS[kind]}.")
         else:

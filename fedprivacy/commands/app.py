@@ -10,7 +10,6 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -26,7 +25,6 @@ from fedprivacy.commands.ledger import ledger_app
 from fedprivacy.commands.plain_errors import plain_errors
 from fedprivacy.commands.program import as_typed
 from fedprivacy.runs.configuration import FIELDS, Engine, RunConfig
-from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 
 if TYPE_CHECKING:
     from fedprivacy.runs.folder import RunHistory
@@ -37,8 +35,6 @@ app.add_typer(ledger_app, name="ledger")
 app.add_typer(guard_app, name="guard")
 
 _OUT = Console()
-
-DEFAULT_SEED = 0
 
 _JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 _BESIDE = Annotated[bool, typer.Option("--dashboard", help="Open the dashboard beside the run, on port 8050.")]
@@ -77,23 +73,14 @@ def simulate(
     settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, dashboard: _BESIDE = False, as_json: _JSON = False
 ) -> None:
     """Train a task on simulated clients, each within its privacy budget; or go on with a run that was stopped."""
-    from fedprivacy.commands.terminal import RoundProgress, client_table, failures
-    from fedprivacy.flower import private_client, simulation
-    from fedprivacy.flower.server.checkpoint import load_checkpoint
-    from fedprivacy.runs.folder import new_run_folder
-    from fedprivacy.runs.resuming import plan_of
-    from fedprivacy.server.app import going_on, server_app
+    from fedprivacy.commands.terminal import client_table, failures
+    from fedprivacy.server.progress import console_of
+    from fedprivacy.server.simulation import prepared, run
 
-    plan = plan_of(_default_seed(settings) | settings)
-    config = replace(plan.config, out=plan.config.out or new_run_folder(plan.task.name))
-    console = Console(stderr=True, quiet=as_json)
-    finished = load_checkpoint(Path(config.resume)).round if config.resume else 0
-    if config.resume:
-        console.print(going_on(finished, config.rounds))
+    plan = prepared(settings)
+    config, console = plan.config, console_of(shown=not as_json)
     with _dashboard_if(dashboard, config, console):
-        with RoundProgress(console, plan, finished) as progress:
-            server = server_app(progress, config=config)
-            history = simulation.simulate(server, private_client(config=config), config, engine)
+        history = run(plan, engine, console).history
         if as_json:
             print(json.dumps(history.summary() | {"out": config.out}))  # noqa: T201 - the command's output
             return
@@ -157,19 +144,13 @@ def plan(settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, as_js
     Takes the options of simulate, so that one command line serves both.
     """
     from fedprivacy.commands.terminal import plan_table
-    from fedprivacy.runs.plan import client_groups
+    from fedprivacy.runs.prospect import Prospect, spending
     from fedprivacy.runs.resuming import plan_of
 
     run = plan_of(settings)
-    groups = [(group, run.epsilon_by_round(group.event, group.past).tolist()) for group in client_groups(run)]
+    groups = spending(run)
     if as_json:
-        clients = [
-            {"client_id": c, "sampling_rate": group.event.sampling_rate, "epsilon_by_round": epsilons}
-            for group, epsilons in groups
-            for c in group.client_ids
-        ]
-        summary = {"noise_multiplier": run.noise_multiplier, "delta": run.config.delta, "clients": clients}
-        print(json.dumps(summary))  # noqa: T201
+        print(json.dumps(dataclasses.asdict(Prospect.of(run, groups))))  # noqa: T201
         return
     _OUT.print(plan_table(run, groups))
 
@@ -238,15 +219,6 @@ def _what_next(history: RunHistory, config: RunConfig) -> str:
         f"Next: [bold]{command} plan --epsilon 1[/] shows what a tighter budget costs, "
         f"[bold]{command} simulate --epsilon 1[/] runs it."
     )
-
-
-def _default_seed(settings: dict[str, Any]) -> dict[str, Any]:
-    """Runs on bundled, public records are repeatable; a user's own records get noise that nobody can repeat.
-
-    A run that goes on has a seed already, or none.
-    """
-    new_on_public_records = "resume" not in settings and settings.get("task", DEFAULT_TASK) in BUILT_IN
-    return {"seed": DEFAULT_SEED} if new_on_public_records else {}
 
 
 def _about_seed(seed: int | None) -> str:

@@ -5,58 +5,17 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Self
 
-from rich.console import Console, Group
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.console import Group
 from rich.table import Table
 
 from fedprivacy.runs.folder import RunHistory
 from fedprivacy.runs.plan import ClientGroup, RunPlan
-from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.spent import ClientSpent
 from fedprivacy.values.wording import budget_text, count_text, epsilon_text, reading_text
 
 _MOST_GROUPS = 6
 """Columns of a plan."""
-
-
-class RoundProgress:
-    """A live bar: round, the task's first metric, the largest epsilon spent. An observer of rounds.
-
-    Args:
-        console: where to draw.
-        plan: the run's public numbers.
-        finished: rounds that a run which goes on has behind it.
-    """
-
-    def __init__(self, console: Console, plan: RunPlan, finished: int = 0) -> None:
-        self._metric = plan.task.metric
-        self._budget = plan.config.epsilon
-        self._bar = Progress(
-            TextColumn("[bold]round"),
-            MofNCompleteColumn(),
-            BarColumn(bar_width=None),
-            TextColumn("{task.description}"),
-            TimeRemainingColumn(),
-            console=console,
-        )
-        state = "waiting for clients" if finished < plan.config.rounds else "finished"
-        self._rounds = self._bar.add_task(state, total=plan.config.rounds, completed=finished)
-
-    def __enter__(self) -> Self:
-        self._bar.start()
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        self._bar.stop()
-
-    def __call__(self, record: RoundResult) -> None:
-        """Show a finished round."""
-        value = record.metrics.get(self._metric, math.nan)
-        spent = f"largest epsilon {epsilon_text(record.max_epsilon, self._budget)}{_of(self._budget)}"
-        self._bar.update(self._rounds, completed=record.round, description=f"{self._metric} {value:.3f}  [cyan]{spent}")
 
 
 def client_table(history: RunHistory) -> Table:
@@ -151,7 +110,3 @@ def _left(client: ClientSpent) -> str:
 
 def _limit(epsilon: float) -> str:
     return f"budget epsilon {budget_text(epsilon)}" if math.isfinite(epsilon) else "no budget"
-
-
-def _of(epsilon: float) -> str:
-    return f" of {budget_text(epsilon)}" if math.isfinite(epsilon) else ""

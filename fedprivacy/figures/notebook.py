@@ -1,8 +1,9 @@
-"""The figures of a run for notebooks: `run.figures.epsilon()` in a cell shows it."""
+"""The figures of a run for notebooks: `run.figures.epsilon()` in a cell shows it, without a network."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import altair as alt
 
@@ -10,9 +11,27 @@ from fedprivacy.figures.cost import cost_figure
 from fedprivacy.figures.epsilon import epsilon_figure
 from fedprivacy.figures.metric import metric_figure
 from fedprivacy.figures.overview import run_figure
-from fedprivacy.figures.style import WIDTH
+from fedprivacy.figures.style import WIDTH, to_svg
 from fedprivacy.figures.tradeoff import tradeoff_figure
 from fedprivacy.values.series import CostMap, RunSeries
+
+
+class Figure:
+    """A figure that is drawn here: Altair's own charts ask the network for Vega when a notebook shows them.
+
+    Attributes:
+        chart: the Altair chart, to be changed or combined with others.
+    """
+
+    def __init__(self, chart: alt.LayerChart | alt.HConcatChart) -> None:
+        self.chart = chart
+
+    def save(self, path: str | Path) -> None:
+        """Write the figure into a file: .svg, .png, .pdf, .html or .json (Vega-Lite)."""
+        self.chart.save(str(path))
+
+    def _repr_svg_(self) -> str:
+        return to_svg(self.chart)
 
 
 class RunFigures:
@@ -36,23 +55,27 @@ class RunFigures:
         self._costs = costs
         self._width = width
 
-    def overview(self) -> alt.HConcatChart:
+    def overview(self) -> Figure:
         """The metric and the privacy loss side by side."""
-        return run_figure(self._series(()))
+        return Figure(run_figure(self._series(())))
 
-    def metric(self, name: str | None = None) -> alt.LayerChart:
+    def accuracy(self) -> Figure:
+        """The accuracy after every round."""
+        return self.metric("accuracy")
+
+    def metric(self, name: str | None = None) -> Figure:
         """A metric after every round; by default the one that the task shows first."""
-        return metric_figure(self._series(()), name, self._width)
+        return Figure(metric_figure(self._series(()), name, self._width))
 
-    def epsilon(self, *client_ids: str) -> alt.LayerChart:
+    def epsilon(self, *client_ids: str) -> Figure:
         """Every client's epsilon after every round, those of the named clients on top."""
-        return epsilon_figure(self._series(client_ids), self._width)
+        return Figure(epsilon_figure(self._series(client_ids), self._width))
 
-    def tradeoff(self) -> alt.LayerChart:
+    def tradeoff(self) -> Figure:
         """The metric against the largest epsilon of a client."""
-        return tradeoff_figure(self._series(()), self._width)
+        return Figure(tradeoff_figure(self._series(()), self._width))
 
-    def cost(self) -> alt.LayerChart:
+    def cost(self) -> Figure:
         """How much every client's epsilon grew, round by round.
 
         Raises:
@@ -60,4 +83,4 @@ class RunFigures:
         """
         if self._costs is None:
             raise ValueError("what each round cost each client is not known of this run; read it from its folder.")
-        return cost_figure(self._costs(), self._series(()).facts, self._width)
+        return Figure(cost_figure(self._costs(), self._series(()).facts, self._width))

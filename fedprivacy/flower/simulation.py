@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import logging
 import os
+import pickle
 import tempfile
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
-from flwr.app import Context, RecordDict
+from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
@@ -72,7 +74,33 @@ def _on_ray(server_app: ServerApp, client_app: ClientApp, config: RunConfig) -> 
     # Ray joins whatever cluster its temporary folder names, even a dead one: give it a folder of its own.
     with tempfile.TemporaryDirectory(prefix="ray-") as folder, warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        run_simulation(server_app, client_app, config.clients, backend_config=_ray_backend(config, folder))
+        client = cast(ClientApp, _Travelling(client_app))
+        run_simulation(server_app, client, config.clients, backend_config=_ray_backend(config, folder))
+
+
+class _Travelling:
+    """A ClientApp that goes to Ray's workers with every message, and is unpickled once in each.
+
+    What a client keeps for the life of a process (shards, engines) it keeps for its task, which must stay one object.
+    """
+
+    def __init__(self, app: ClientApp) -> None:
+        from ray import cloudpickle
+
+        self._app = app
+        pickled: Callable[[object], bytes] = cloudpickle.dumps
+        self._pickled = pickled(app)
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        return self._app(message, context)
+
+    def __reduce__(self) -> tuple[Callable[[bytes], ClientApp], tuple[bytes]]:
+        return _unpickled, (self._pickled,)
+
+
+@lru_cache(maxsize=1)
+def _unpickled(app: bytes) -> ClientApp:
+    return cast(ClientApp, pickle.loads(app))
 
 
 def _ray_backend(config: RunConfig, folder: str) -> dict[str, Any]:

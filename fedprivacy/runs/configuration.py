@@ -16,7 +16,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 from fedprivacy._support.settings import ConfigError, Value, fields_of, key_of, not_allowed, parse, setting
 from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
@@ -213,22 +213,22 @@ def resolve(given: Mapping[str, Value | None], task: Task | None = None) -> RunC
 
     Args:
         given: settings by hyphenated key; None and "" mean "left open".
-        task: the task; None: the one that the settings name.
+        task: the task, which the settings then do not name; None: the one that they name.
 
     Raises:
         ConfigError: lists unknown keys, wrong types, values out of range and impossible combinations, all of them.
     """
-    from fedprivacy.tasks import TaskError, load_task  # torch: seconds that `--help` need not wait for
+    from fedprivacy.tasks.loading import TaskError, agreed, word_of  # torch: seconds that `--help` need not wait for
 
     settings, problems = parse(FIELDS, given)
     problems += combinations.with_batch_size(settings)
     try:
-        task = task or load_task(str(settings.get("task", DEFAULT_TASK)))
+        task = agreed(cast(str | None, settings.get("task")), task)
     except TaskError as error:
         problems.append(str(error))
     else:
         problems += combinations.with_task(task) + combinations.with_recipe(task.recipe, settings)
-        settings = _of_recipe(task, settings) | settings
+        settings = _of_recipe(task, settings) | {"task": word_of(task)} | settings
     settings = _DEFAULTS | _of_strategy(settings) | settings
     problems += not_allowed(FIELDS, settings) + combinations.with_one_another(settings)
     if problems:

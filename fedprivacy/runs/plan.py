@@ -12,8 +12,9 @@ from numpy.typing import NDArray
 from fedprivacy.accounting import FILTERS, pld
 from fedprivacy.ledger import NOTHING_SPENT, Ledger
 from fedprivacy.runs.configuration import ConfigError, RunConfig, Value, resolve
-from fedprivacy.tasks import ShardSource, Task, load_task, relation_of
+from fedprivacy.tasks import ShardSource, Task, TaskError, load_task, relation_of
 from fedprivacy.tasks.identity import dataset_id, simulated_client_id
+from fedprivacy.tasks.loading import agreed
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 
 
@@ -24,10 +25,19 @@ class RunPlan:
     Attributes:
         config: the run's configuration.
         task: its task.
+
+    Raises:
+        ConfigError: the configuration names another task.
     """
 
     config: RunConfig
     task: Task
+
+    def __post_init__(self) -> None:
+        try:
+            agreed(self.config.task, self.task)
+        except TaskError as error:
+            raise ConfigError([str(error)]) from error
 
     @classmethod
     def of(cls, given: Mapping[str, Value | None], task: Task | None = None) -> RunPlan:

@@ -24,7 +24,7 @@ from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.resuming import plan_of
 from fedprivacy.server.recorder import Recorder
 from fedprivacy.server.strategies import build_strategy
-from fedprivacy.tasks import load_task
+from fedprivacy.tasks import Task, load_task
 from fedprivacy.trackers import build_trackers
 from fedprivacy.values.rounds import Observer, RoundResult
 from fedprivacy.values.runs import RunStatus
@@ -34,23 +34,25 @@ log = logging.getLogger("fedprivacy.server")
 flower_log = logging.getLogger("flwr")
 
 
-def server_app(*observers: Observer, config: RunConfig | None = None) -> ServerApp:
+def server_app(*observers: Observer, config: RunConfig | None = None, task: Task | None = None) -> ServerApp:
     """A Flower ServerApp that trains privately, and that goes on with a run that was stopped if `resume` names one.
 
     Args:
         observers: told of every finished round.
         config: the run's configuration; None: the run-config that Flower hands to the server.
+        task: what is learned; None: the task that the configuration names. A run whose configuration names another one
+            ends before it begins.
     """
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        settings = config or _configured(context.run_config)
+        settings = config or _configured(context.run_config, task)
         resume = load_checkpoint(Path(settings.resume)) if settings.resume else None
         run_id = resume.run_id if resume else uuid.uuid4().hex
         settings = replace(settings, out=settings.out or f"runs/{run_id}")
         _make_repeatable(settings.seed)
-        plan = RunPlan(settings, load_task(settings.task))
+        plan = RunPlan(settings, task or load_task(settings.task))
         averaging = build_strategy(settings)
         recorder = Recorder(
             Path(settings.out),
@@ -92,8 +94,8 @@ def going_on(finished: int, rounds: int) -> str:
     return f"Going on after round {finished} of {rounds}."
 
 
-def _configured(run_config: UserConfig) -> RunConfig:
-    return plan_of(run_config).config if run_config.get("resume") else resolve(run_config)
+def _configured(run_config: UserConfig, task: Task | None) -> RunConfig:
+    return plan_of(run_config, task).config if run_config.get("resume") else resolve(run_config, task)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from functools import cache
 from pathlib import Path
@@ -11,11 +11,10 @@ from typing import ClassVar
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
-from torch.nn import functional
+from torch import nn
 
 from fedprivacy.tasks.partition import DirichletSplit
-from fedprivacy.tasks.protocol import Recipe, ShardSource
+from fedprivacy.tasks.protocol import ShardSource, Task
 from fedprivacy.tasks.shard import Shard
 
 PUBLIC_SHARE = 0.2
@@ -26,19 +25,13 @@ Records = tuple[NDArray[np.float64], NDArray[np.int64]]
 """(features, shape [records, ...]; classes, shape [records])."""
 
 
-class BundledClassification(ABC):
+class BundledClassification(Task):
     """A classification task on bundled records.
 
     The server's public test set is a stratified fifth of the records. The others are split over the simulated clients;
     in a deployment a client reads `records.npz` (arrays `features` and `labels`) from its own folder.
     """
 
-    name: str
-    dataset: str
-    metric = "accuracy"
-    shard_sizes_public = True
-    nominal_shard_size: int | None = None
-    recipe: Recipe
     split: ClassVar[DirichletSplit]
 
     @abstractmethod
@@ -48,14 +41,6 @@ class BundledClassification(ABC):
     @abstractmethod
     def scaled(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """The model's inputs. Only public constants and the record itself may enter."""
-
-    @abstractmethod
-    def model(self) -> nn.Module:
-        """A new model."""
-
-    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """Cross-entropy of each record, shape [batch]."""
-        return functional.cross_entropy(outputs, targets, reduction="none")
 
     def shard(self, source: ShardSource) -> Shard:
         """The client's records, from its folder or from the simulated split."""

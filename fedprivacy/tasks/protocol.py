@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import Any, Protocol, runtime_checkable
 
 from torch import Tensor, nn
+from torch.nn import functional
 
 from fedprivacy.tasks.shard import Shard
 from fedprivacy.values.events import NeighbouringRelation
@@ -18,6 +21,10 @@ class Recipe:
     """The training settings that suit a task: used wherever a run's configuration leaves a setting open.
 
     They are public and must be chosen without looking at the clients' records.
+
+    >>> import fedprivacy as fp
+    >>> fp.Recipe(rounds=20, learning_rate=2.0).clipping_norm
+    0.5
 
     Attributes:
         rounds: number of rounds.
@@ -50,6 +57,10 @@ class Recipe:
 class ShardSource:
     """Where a client finds its shard.
 
+    >>> import fedprivacy as fp
+    >>> fp.ShardSource(partition_id=0, num_partitions=10).folder is None  # a simulated client
+    True
+
     Attributes:
         folder: the client's own data folder, in a deployment; None in a simulation.
         partition_id: which part of the task's split this client holds, in a simulation; None in a deployment.
@@ -63,38 +74,64 @@ class ShardSource:
 
 @runtime_checkable
 class Task(Protocol):
-    """One learning problem, the same code on server and clients.
+    """One learning problem, the same code on server and clients: a base class, or a form to be filled.
+
+    A subclass writes `model` and `shard`; everything else has a default. A class of one's own that has all of these
+    attributes and methods is a task as well.
+
+    >>> import fedprivacy as fp, torch
+    >>> class Coins(fp.Task):
+    ...     recipe = fp.Recipe(rounds=2, delta=1e-3)
+    ...
+    ...     def model(self):
+    ...         return torch.nn.Linear(2, 2)
+    ...
+    ...     def shard(self, source):  # a simulated client makes its records up; a deployed one would read source.folder
+    ...         generator = torch.Generator().manual_seed(source.partition_id)
+    ...         sides = torch.randint(2, (40,), generator=generator)
+    ...         return fp.Shard(torch.randn(40, 2, generator=generator) + sides[:, None], sides)
+    >>> Coins().name, len(Coins().shard(fp.ShardSource(partition_id=0, num_partitions=3)))
+    ('coins', 40)
 
     Attributes:
-        name: short, for people.
-        dataset: names the records: tasks on the same records share it, so that what they spend adds up.
+        name: short, for people. Default: the class's, in small letters.
+        dataset: names the records: tasks on the same records share it, so that what they spend adds up. Default: the
+            class's name, in small letters. A second task on the same records must be given the first one's.
         metric: key of the figure in `evaluate`'s result that plots and tables show first.
         recipe: default training settings.
         shard_sizes_public: whether the number of records of each client may be known to everybody. If so, clients
-            disclose it, it weighs their updates, and the guarantee is for the zero-out relation. If not, every client
-            counts the same and `nominal_shard_size` takes its place.
+            disclose it, it weighs their updates, and the guarantee is for the zero-out relation: it protects what a
+            record says, not that it is there. If not, every client counts the same and `nominal_shard_size` takes its
+            place. Default: it may.
         nominal_shard_size: a public guess of a shard's size, for tasks whose shard sizes are private.
     """
 
-    name: str
-    dataset: str
-    metric: str
-    recipe: Recipe
-    shard_sizes_public: bool
-    nominal_shard_size: int | None
+    name: str = ""
+    dataset: str = ""
+    metric: str = "accuracy"
+    recipe: Recipe = Recipe()
+    shard_sizes_public: bool = True
+    nominal_shard_size: int | None = None
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        cls.name = cls.name or cls.__name__.lower()
+        cls.dataset = cls.dataset or cls.__name__.lower()
 
     def __hash__(self) -> int:
         """A task is an object with an identity: what is loaded for it is kept under it."""
-        ...
+        return object.__hash__(self)
 
+    @abstractmethod
     def model(self) -> nn.Module:
         """A new model. Its layers must not mix records (no BatchNorm)."""
         ...
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """One loss for each record, shape [batch]; for example `cross_entropy(..., reduction="none")`."""
-        ...
+        """One loss for each record, shape [batch]. Default: cross-entropy of classes."""
+        return functional.cross_entropy(outputs, targets, reduction="none")
 
+    @abstractmethod
     def shard(self, source: ShardSource) -> Shard:
         """The client's records.
 
@@ -110,12 +147,16 @@ class Task(Protocol):
         ...
 
     def evaluate(self, model: nn.Module) -> Mapping[str, float]:
-        """Metrics of the model on the *server's public* records; called after every round."""
-        ...
+        """Metrics of the model on the *server's public* records; called after every round. Default: none."""
+        return {}
 
     def partition(self, num_partitions: int) -> str:
-        """Names the split that a simulation uses: runs on one ledger must agree on it, or losses could not be added."""
-        ...
+        """Names the split that a simulation uses: runs on one ledger must agree on it, or losses could not be added.
+
+        Default: a name that no other run has. Such a run has a ledger of its own; to share one, say how `shard` splits
+        the records.
+        """
+        return f"{num_partitions} parts, which partition() does not name ({secrets.token_hex(4)})"
 
 
 def relation_of(task: Task) -> NeighbouringRelation:

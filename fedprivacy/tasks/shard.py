@@ -12,9 +12,16 @@ from torch import Tensor
 class Shard:
     """A client's data: one row for each record.
 
+    >>> import fedprivacy as fp, torch
+    >>> len(fp.Shard(torch.zeros(40, 3), torch.zeros(40)))
+    40
+
     Attributes:
         inputs: shape [records, ...].
         targets: shape [records, ...].
+
+    Raises:
+        ValueError: they are not equally many.
     """
 
     inputs: Tensor

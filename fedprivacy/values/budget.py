@@ -11,9 +11,16 @@ from dataclasses import dataclass
 class PrivacyBudget:
     """The most that a data owner allows over all runs on a dataset: (epsilon, delta)-differential privacy.
 
+    >>> import fedprivacy as fp
+    >>> fp.PrivacyBudget(epsilon=3.0, delta=1e-5).enforced
+    True
+
     Attributes:
-        epsilon: bound on the privacy loss, > 0 (infinite: measure, never stop).
+        epsilon: bound on the privacy loss, in nats, > 0 (infinite: measure, never stop).
         delta: probability with which the bound may fail, in (0, 1).
+
+    Raises:
+        ValueError: one of them is out of range.
     """
 
     epsilon: float

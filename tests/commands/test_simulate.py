@@ -8,7 +8,7 @@ import torch
 
 from fedprivacy.accounting import pld
 from fedprivacy.runs.folder import RunFolderError, read_history
-from fedprivacy.server.recorder import read_model
+from fedprivacy.runs.run import open_run
 from fedprivacy.tasks import load_task
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from tests.commands.running import fedprivacy, started, summary
@@ -73,7 +73,7 @@ def test_the_folder_receives_every_file(main_job):
 def test_the_saved_model_is_the_one_that_was_measured(main_job):
     folder, task = main_job[0] / "runs" / "digits-1", load_task("digits")
     with torch.no_grad():
-        accuracy = task.evaluate(read_model(folder, task))["accuracy"]
+        accuracy = task.evaluate(open_run(folder).model())["accuracy"]
     assert accuracy == read_history(folder).summary()["accuracy"]
 
 

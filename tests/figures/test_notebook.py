@@ -14,17 +14,17 @@ HISTORY = unlike(4, rounds=8)
 
 def test_each_method_shows_its_figure():
     figures, series = HISTORY.figures, HISTORY.series()
-    assert figures.overview().to_dict() == run_figure(series).to_dict()
-    assert figures.metric().to_dict() == metric_figure(series).to_dict()
-    assert figures.metric("loss").to_dict() == metric_figure(series, "loss").to_dict()
-    assert figures.tradeoff().to_dict() == tradeoff_figure(series).to_dict()
-    assert figures.cost().to_dict() == cost_figure(HISTORY.costs(), series.facts).to_dict()
+    assert figures.overview().chart.to_dict() == run_figure(series).to_dict()
+    assert figures.metric().chart.to_dict() == metric_figure(series).to_dict()
+    assert figures.metric("loss").chart.to_dict() == metric_figure(series, "loss").to_dict()
+    assert figures.tradeoff().chart.to_dict() == tradeoff_figure(series).to_dict()
+    assert figures.cost().chart.to_dict() == cost_figure(HISTORY.costs(), series.facts).to_dict()
 
 
 def test_clients_are_chosen_by_their_names():
     figures, chosen = HISTORY.figures, ("client-1", "client-4")
-    assert figures.epsilon(*chosen).to_dict() == epsilon_figure(HISTORY.series(chosen)).to_dict()
-    assert figures.epsilon(*chosen).to_dict() != figures.epsilon().to_dict()
+    assert figures.epsilon(*chosen).chart.to_dict() == epsilon_figure(HISTORY.series(chosen)).to_dict()
+    assert figures.epsilon(*chosen).chart.to_dict() != figures.epsilon().chart.to_dict()
     with pytest.raises(ValueError, match=r"no client 'client-9'; choose"):
         figures.epsilon("client-1", "client-9")
 
@@ -32,9 +32,9 @@ def test_clients_are_chosen_by_their_names():
 def test_a_figure_shows_what_is_known_when_it_is_asked_for():
     rounds = [1]
     figures = RunFigures(lambda chosen: alike(rounds=rounds[-1]).series(chosen))
-    before = figures.metric().to_dict()
+    before = figures.metric().chart.to_dict()
     rounds.append(2)
-    assert figures.metric().to_dict() != before
+    assert figures.metric().chart.to_dict() != before
 
 
 def test_costs_that_nobody_knows_are_refused():
@@ -45,7 +45,7 @@ def test_costs_that_nobody_knows_are_refused():
 def test_figures_are_as_wide_as_is_asked():
     narrow = RunFigures(HISTORY.series, HISTORY.costs, width=335)
     charts = [narrow.metric(), narrow.epsilon(), narrow.tradeoff(), narrow.cost()]
-    assert [chart.to_dict()["width"] for chart in charts] == [335] * 4
+    assert [figure.chart.to_dict()["width"] for figure in charts] == [335] * 4
 
 
 def test_figures_load_neither_torch_nor_flower():

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from fedprivacy.flower import private_client
 from fedprivacy.flower.simulation import simulate
 from fedprivacy.runs.configuration import resolve
+from fedprivacy.runs.run import open_run
 from fedprivacy.server.app import server_app
-from fedprivacy.server.recorder import read_model
 from fedprivacy.tasks import load_task
 from fedprivacy.training.optimizers import OPTIMIZERS, SGD, Adam, AdamW, MovingAverage, build_optimizer
 
@@ -156,7 +156,7 @@ def test_the_configured_optimiser_moves_the_clients(tmp_path):
 
     def one_step(name, **chosen):
         cancer(tmp_path / name, clients=1, rounds=1, local_steps=1, learning_rate=0.01, **chosen)
-        return torch.nn.utils.parameters_to_vector(read_model(tmp_path / name, load_task("cancer")).parameters())
+        return torch.nn.utils.parameters_to_vector(open_run(tmp_path / name).model().parameters())
 
     torch.manual_seed(0)
     start = torch.nn.utils.parameters_to_vector(load_task("cancer").model().parameters())

@@ -34,6 +34,7 @@ from fedprivacy.guard import (
 from fedprivacy.runs.configuration import RunConfig, Value, resolve
 from fedprivacy.tasks import Task, load_task
 from fedprivacy.tasks.built_in import DEFAULT_TASK
+from fedprivacy.tasks.loading import agreed
 from fedprivacy.training.dpsgd import DPSGD
 from fedprivacy.training.optimizers import LARGEST_LEARNING_RATE
 from fedprivacy.values.events import Claims, PoissonSampledGaussian
@@ -47,11 +48,19 @@ def private_client(task: Task | None = None, config: RunConfig | None = None) ->
     Formal guarantee: see `fedprivacy.training.dpsgd` for an update and `fedprivacy.flower.client.release` for what else
     can leave.
 
+    >>> import fedprivacy as fp
+    >>> app = fp.private_client(fp.tasks.Cancer())  # the `clientapp` of a Flower app
+
     Args:
         task: model, loss and data; None: in a simulation the task that the run's configuration names, in a deployment
             one that the node configuration allows.
         config: the run's configuration; None: the run-config that Flower hands to the client.
+
+    Raises:
+        TaskError: the object is no task, or the configuration names another one.
     """
+    if task is not None:
+        agreed(config.task if config else None, task)
     app = ClientApp()
 
     @app.query(ENROL.removeprefix(f"{MessageType.QUERY}."))

@@ -1,5 +1,5 @@
 """Turns a run into what people look at: files, the run store that pages read, trackers."""
 
-from fedprivacy.server.recorder.recorder import Recorder, read_model
+from fedprivacy.server.recorder.recorder import Recorder
 
-__all__ = ["Recorder", "read_model"]
+__all__ = ["Recorder"]

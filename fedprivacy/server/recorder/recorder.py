@@ -7,15 +7,12 @@ from pathlib import Path
 
 from flwr.app import ArrayRecord
 from safetensors.numpy import save_file
-from safetensors.torch import load_file
-from torch import nn
 
 from fedprivacy.figures import run_figure, save_png
 from fedprivacy.runs.folder import FIGURE, MODEL, REPORT, START, RunWriter, read_history
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.report import write_report
 from fedprivacy.server.recorder.storing import StoreFeed
-from fedprivacy.tasks import Task
 from fedprivacy.trackers import Feed, Tracker
 from fedprivacy.values.rounds import Phase, RoundResult
 from fedprivacy.values.runs import RunStatus
@@ -98,10 +95,3 @@ def facts_of(plan: RunPlan, run_id: str, folder: Path) -> RunFacts:
         relation=plan.relation,
         metric=plan.task.metric,
     )
-
-
-def read_model(folder: str | Path, task: Task) -> nn.Module:
-    """The model that a run of `task` left in its folder, ready to predict."""
-    model = task.model()
-    model.load_state_dict(load_file(Path(folder) / MODEL), strict=False)
-    return model.eval()

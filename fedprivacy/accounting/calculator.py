@@ -1,0 +1,83 @@
+"""The calculator: what a training costs, and what noise a budget needs. No records are read, nothing is run."""
+
+from __future__ import annotations
+
+from fedprivacy.accounting import calibration, pld
+from fedprivacy.accounting.histories import check_delta, extended
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian
+
+
+def epsilon(
+    *,
+    sampling_rate: float,
+    noise_multiplier: float,
+    steps: int,
+    delta: float,
+    relation: NeighbouringRelation | str = NeighbouringRelation.ADD_OR_REMOVE_ONE,
+    past: History | None = None,
+) -> float:
+    """What DP-SGD costs whoever owns the records, seen by somebody who sees the noisy result of every step.
+
+    Formal guarantee: at most this, by privacy loss distributions, with every rounding error counted; see
+    `fedprivacy.accounting.pld`.
+
+    >>> import fedprivacy as fp
+    >>> round(fp.epsilon(sampling_rate=0.01, noise_multiplier=1.0, steps=1000, delta=1e-5), 2)
+    1.83
+
+    Args:
+        sampling_rate: q, probability with which each record joins a step, in (0, 1].
+        noise_multiplier: sigma, standard deviation of the noise in clipping norms, > 0.
+        steps: number of noisy steps, over all rounds, at least 1.
+        delta: of the epsilon, in (0, 1), well below 1 / number of records.
+        relation: what is protected: whether a record is there ("add-or-remove-one"), or what it says ("zero-out").
+        past: what was executed on the same records before, by event; None: nothing.
+
+    Returns:
+        Epsilon in nats, maybe infinite.
+
+    Raises:
+        ValueError: something is out of range, or the past is under another relation.
+    """
+    if steps < 1:
+        raise ValueError(f"steps is {steps}; choose at least 1.")
+    event = PoissonSampledGaussian(sampling_rate, noise_multiplier, NeighbouringRelation(relation))
+    return pld.epsilon(extended(past, event, steps), check_delta(delta))
+
+
+def noise_multiplier(
+    *,
+    epsilon: float,
+    delta: float,
+    sampling_rate: float,
+    steps: int,
+    relation: NeighbouringRelation | str = NeighbouringRelation.ADD_OR_REMOVE_ONE,
+    past: History | None = None,
+) -> float:
+    """The least noise with which DP-SGD stays within a budget.
+
+    >>> import fedprivacy as fp
+    >>> sigma = fp.noise_multiplier(epsilon=1.0, delta=1e-5, sampling_rate=0.01, steps=1000)
+    >>> round(sigma, 2)
+    1.42
+    >>> 0.999 < fp.epsilon(sampling_rate=0.01, noise_multiplier=sigma, steps=1000, delta=1e-5) <= 1.0
+    True
+
+    Args:
+        epsilon: the most that may be spent, in nats, the past included; finite.
+        delta: of the epsilon, in (0, 1), well below 1 / number of records.
+        sampling_rate: q, probability with which each record joins a step, in (0, 1].
+        steps: number of noisy steps, over all rounds, at least 1.
+        relation: what is protected: whether a record is there ("add-or-remove-one"), or what it says ("zero-out").
+        past: what was executed on the same records before, by event; None: nothing.
+
+    Returns:
+        Sigma, standard deviation of the noise in clipping norms. It spends at least 99.9 % of epsilon.
+
+    Raises:
+        ValueError: something is out of range, the past is under another relation or has spent the budget, or no noise
+            keeps it.
+    """
+    budget, relation = PrivacyBudget(epsilon, delta), NeighbouringRelation(relation)
+    return calibration.noise_multiplier(budget, sampling_rate, steps, relation, past)

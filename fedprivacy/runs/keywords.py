@@ -1,0 +1,112 @@
+"""A run's settings as keywords of a function: `noise_multiplier=1.2` for what is `noise-multiplier` elsewhere."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+import os
+import re
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from numbers import Integral, Real
+from typing import TypeVar
+
+from fedprivacy._support.settings import kind_of
+from fedprivacy.runs.configuration import FIELDS, ConfigError, Value
+from fedprivacy.tasks import Task
+
+Given = Value | os.PathLike[str] | None
+"""What a keyword takes; a path stands for its text."""
+
+GivenTask = Task | type[Task] | str | None
+"""A task, its class, or its name; None: left open."""
+
+Function = TypeVar("Function", bound=Callable[..., object])
+
+_KEY = re.compile(rf"(?<![\w/.'-])({'|'.join(key for key in FIELDS if '-' in key)})(?![\w/'-]|\.\w)")
+
+
+def takes_settings(function: Function) -> Function:
+    """Give a function with `**settings` every setting of a run as a keyword, and tell of each in its docstring."""
+    signature = inspect.signature(function)
+    own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
+    fields = [field for field in FIELDS.values() if field.name != "task"]
+    keywords = [
+        inspect.Parameter(
+            field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=f"{kind_of(field)} | None"
+        )
+        for field in fields
+    ]
+    function.__signature__ = signature.replace(parameters=own + keywords)  # type: ignore[attr-defined]
+    words = "\n".join(f"        {field.name}: {_in_words(field)}" for field in fields)
+    function.__doc__ = f"{function.__doc__}\n    Settings (None: left open):\n{words}\n"
+    return function
+
+
+def _in_words(field: dataclasses.Field[object]) -> str:
+    default = "the task's own" if field.default is dataclasses.MISSING else field.default
+    return as_keywords(str(field.metadata["help"])) + (f" Default: {default}." if default not in ("", None) else "")
+
+
+def by_key(task: GivenTask, settings: Mapping[str, Given]) -> tuple[dict[str, Value | None], Task | None]:
+    """Settings by hyphenated key, the task's name among them; and the task, where it is an object.
+
+    Raises:
+        ConfigError: the task is a class that cannot be made without arguments.
+    """
+    given = {_key(name): _plain(value) for name, value in settings.items()}
+    if task is None or isinstance(task, str):
+        return given | {"task": task}, None
+    if not isinstance(task, type):
+        return given, task
+    try:
+        return given, task()
+    except TypeError as error:
+        raise ConfigError(
+            [f"task is the class {task.__name__}, which makes none ({error}); give an object."]
+        ) from error
+
+
+@contextmanager
+def spelt_as_keywords(*problems: str) -> Iterator[None]:
+    """Let the errors of a configuration name keywords.
+
+    Args:
+        problems: what is wrong besides; they are reported with the others.
+    """
+    found = list(problems)
+    try:
+        yield
+    except ConfigError as error:
+        found += map(as_keywords, error.problems)
+    if found:
+        raise ConfigError(found)
+
+
+def _key(name: str) -> str:
+    """Of a keyword; one that is unknown keeps its spelling."""
+    key = name.replace("_", "-")
+    return key if key in FIELDS else name
+
+
+def as_keywords(text: str) -> str:
+    """A text that speaks of settings, with each as it is spelt as a keyword.
+
+    >>> as_keywords("batch-size and sampling-rate both say how many records join a step; give one of them.")
+    'batch_size and sampling_rate both say how many records join a step; give one of them.'
+    """
+    return _KEY.sub(lambda found: found[0].replace("-", "_"), text)
+
+
+def _plain(value: Given) -> Value | None:
+    """The value as the configuration knows it: numpy's numbers and paths become Python's."""
+    match value:
+        case bool() | str() | None:
+            return value
+        case Integral():
+            return int(value)
+        case Real():
+            return float(value)
+        case os.PathLike():
+            return os.fspath(value)
+    return value

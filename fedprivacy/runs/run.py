@@ -1,0 +1,187 @@
+"""A run to look at: its results as plain rows, its figures, its report and its model."""
+
+from __future__ import annotations
+
+import html
+import math
+from collections.abc import Mapping
+from dataclasses import asdict
+from functools import cached_property
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedprivacy.runs.folder import MODEL, REPORT, RunFolderError, RunHistory, read_history
+from fedprivacy.values.rounds import Roster
+from fedprivacy.values.rows import Rows
+from fedprivacy.values.wording import budget_text, count_text, epsilon_text, metric_name, metric_text
+
+if TYPE_CHECKING:
+    from torch import nn
+
+    from fedprivacy.figures.notebook import RunFigures
+    from fedprivacy.tasks import Task
+
+_MOST_SHOWN = 20
+"""Clients in a notebook's table."""
+
+
+class Run:
+    """What a run has done so far: read from its folder when this object was made.
+
+    In a notebook it shows itself, without a network.
+
+    >>> import fedprivacy as fp
+    >>> run = fp.simulate("cancer", clients=3, rounds=2, progress=False)
+    >>> len(run.rounds), sorted(run.metrics), run.report.name
+    (2, ['accuracy', 'loss'], 'report.html')
+    >>> run.clients[0]["client_id"], run.clients[0]["epsilon"] <= run.clients[0]["budget_epsilon"]
+    ('client-0', True)
+    >>> run.figures.epsilon("client-0").save("epsilon.svg")
+    >>> run.model()
+    Linear(in_features=30, out_features=2, bias=True)
+
+    Attributes:
+        folder: where the run wrote.
+        history: the run's settings and its finished rounds, as objects.
+    """
+
+    def __init__(self, folder: Path, history: RunHistory, task: Task | None = None) -> None:
+        self.folder = folder
+        self.history = history
+        self._task = task
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """The run's configuration, under hyphenated keys; an infinite epsilon is None."""
+        return self.history.settings
+
+    @property
+    def metrics(self) -> dict[str, float]:
+        """The metrics after the last round, of the global model on the server's public records."""
+        return dict(self.history.last.metrics)
+
+    @cached_property
+    def rounds(self) -> Rows:
+        """A row for each finished round.
+
+        `round`, counted from 1; every metric under its own name; `max_epsilon`, the largest of a client, at its delta;
+        `participants`, `failed`, `exhausted` and `unreconciled`, numbers of clients.
+        """
+        return Rows(
+            {
+                "round": result.round,
+                **result.metrics,
+                "max_epsilon": result.max_epsilon,
+                "participants": len(result.participants),
+                "failed": len(result.failures),
+                "exhausted": len(result.exhausted),
+                "unreconciled": len(result.unreconciled),
+            }
+            for result in self.history.rounds
+        )
+
+    @cached_property
+    def clients(self) -> Rows:
+        """A row for each client, as it stands after the last round.
+
+        `client_id`; `epsilon`, its privacy loss over all runs on its shard, at `delta`; `budget_epsilon`, maybe
+        infinite; `rounds` and `steps` that it was charged for; `steps_left` of this run; `sampling_rate` and
+        `noise_multiplier` of a local step; `exhausted_in`, the first round after which no step was left, or None;
+        `averaged` and `failed`, rounds of this run that used its update or did not; `state`: active, exhausted,
+        unreconciled, refused or failed.
+        """
+        roster = Roster()
+        for result in (self.history.start, *self.history.rounds):
+            roster.add(result)
+        return Rows(
+            asdict(client.spent)
+            | {"noise_multiplier": self.history.noise_multiplier, "exhausted_in": client.exhausted_in}
+            | {"averaged": client.averaged, "failed": client.failed, "state": str(client.state)}
+            for client in roster.clients.values()
+        )
+
+    @property
+    def figures(self) -> RunFigures:
+        """The run's figures: `run.figures.epsilon()` in a notebook's cell shows one."""
+        return self.history.figures
+
+    @property
+    def report(self) -> Path:
+        """The report, one HTML file to mail, print and keep.
+
+        Raises:
+            RunFolderError: it is not written yet.
+        """
+        return self._written(REPORT)
+
+    def model(self, task: Task | None = None) -> nn.Module:
+        """The trained model, ready to predict.
+
+        Args:
+            task: that the run was of; None: the one that is known.
+
+        Raises:
+            RunFolderError: the run has left no model yet.
+            TaskError: the task was an object of another process, or another one than `task`; give it.
+        """
+        from safetensors.torch import load_file
+
+        from fedprivacy.tasks.loading import agreed
+
+        parameters = load_file(self._written(MODEL))
+        model = agreed(str(self.settings["task"]), task or self._task).model()
+        model.load_state_dict(parameters, strict=False)
+        return model.eval()
+
+    def _written(self, name: str) -> Path:
+        path = self.folder / name
+        if not path.exists():
+            raise RunFolderError(f"'{self.folder}' has no {name} yet; it is written when the run ends.")
+        return path
+
+    def __repr__(self) -> str:
+        return f"<Run {str(self.folder)!r}: {self._in_words()}>"
+
+    def _repr_html_(self) -> str:
+        drawing = self.figures.overview()._repr_svg_() if self.history.rounds else ""
+        return f"<p><b>{html.escape(self.folder.name)}</b>: {html.escape(self._in_words())}</p>{drawing}{self._table()}"
+
+    def _in_words(self) -> str:
+        history, last = self.history, self.history.last
+        measured = f"{metric_name(history.metric)} {metric_text(history.metric, last.metrics.get(history.metric))}"
+        rounds = count_text(len(history.rounds), "round")
+        return f"{measured} after {rounds}; no client above epsilon {epsilon_text(last.max_epsilon)}"
+
+    def _table(self) -> str:
+        rows = [
+            (client.client_id, epsilon_text(client.epsilon, client.budget_epsilon), _budget(client.budget_epsilon))
+            for client in list(self.history.last.spent.values())[:_MOST_SHOWN]
+        ]
+        heads = "".join(f"<th>{name}</th>" for name in ("client", "epsilon", "budget"))
+        body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
+        more = len(self.history.last.spent) - len(rows)
+        caption = f"<caption>and {count_text(more, 'more client')}</caption>" if more else ""
+        return f"<table>{caption}<tr>{heads}</tr>{body}</table>"
+
+
+def _budget(epsilon: float) -> str:
+    return budget_text(epsilon) if math.isfinite(epsilon) else "none"
+
+
+def open_run(folder: str | PathLike[str], task: Task | None = None) -> Run:
+    """Open a run from its folder, finished or going on.
+
+    >>> import fedprivacy as fp
+    >>> fp.open_run("runs/nothing-here")
+    Traceback (most recent call last):
+    fedprivacy.runs.folder.RunFolderError: 'runs/nothing-here' holds no run; name a folder that a run wrote to (out).
+
+    Args:
+        folder: that the run wrote to, for example "runs/digits-1".
+        task: for its model, where the run was started with an object; None: the task that the run names.
+
+    Raises:
+        RunFolderError: the folder holds no run.
+    """
+    return Run(Path(folder), read_history(Path(folder)), task)

@@ -1,0 +1,105 @@
+"""A simulation from its settings to its results: what `fedprivacy.simulate` and the command line have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+
+from rich.console import Console
+
+from fedprivacy.flower import private_client, simulation
+from fedprivacy.flower.server.checkpoint import load_checkpoint
+from fedprivacy.runs.configuration import Engine, Value
+from fedprivacy.runs.folder import new_run_folder
+from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
+from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.resuming import plan_of
+from fedprivacy.runs.run import Run
+from fedprivacy.server.app import going_on, server_app
+from fedprivacy.server.progress import RoundProgress, console_of
+from fedprivacy.tasks import Task
+from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
+from fedprivacy.tasks.loading import OBJECT
+
+DEFAULT_SEED = 0
+
+
+@takes_settings
+def simulate(
+    task: GivenTask = None, *, engine: Engine | str = Engine.IN_PROCESS, progress: bool = True, **settings: Given
+) -> Run:
+    """Train a task on simulated clients, each within its privacy budget; or go on with a run that was stopped.
+
+    Formal guarantee: see `fedprivacy.runs.accountant`. A run that is given a `seed` protects nobody from whoever knows
+    it. A built-in task, which is on public records, has the seed 0 unless another is given.
+
+    >>> import fedprivacy as fp
+    >>> run = fp.simulate("cancer", clients=3, rounds=2, epsilon=1.0, progress=False)
+    >>> max(client["epsilon"] for client in run.clients) <= 1.0
+    True
+    >>> fp.simulate("cancer", round=2, learning_rate="fast")  # doctest: +ELLIPSIS
+    Traceback (most recent call last):
+    fedprivacy._support.settings.ConfigError: round is not a setting; the settings are task, ... Did you mean rounds?
+    learning_rate is 'fast'; give a number.
+
+    Args:
+        task: an object of a `Task`, its class, a built-in task's name, or "path/to/file.py:Name"; None: "digits", or
+            the task of the run that goes on.
+        engine: where simulated clients run: "in-process", one after another in this process, or "ray", several at once
+            in other processes.
+        progress: whether a bar shows the rounds, in the terminal or the notebook.
+        settings: of the run, see below.
+
+    Returns:
+        What the run has recorded in its folder, which is `out`, or the first of runs/NAME-1, runs/NAME-2, ... that does
+        not exist.
+
+    Raises:
+        ConfigError: lists everything that is wrong with the settings; nothing has been spent.
+        RunFolderError: `out` holds a run already, or `resume` names a folder that holds none.
+        RoundFailedError: a round without one usable update.
+        LedgerError: the ledger contradicts the run, or cannot be written.
+    """
+    engines = ", ".join(Engine)
+    with spelt_as_keywords(*[f"engine is '{engine}'; choose one of {engines}."] * (engine not in tuple(Engine))):
+        plan = prepared(*by_key(task, settings))
+    return run(plan, Engine(engine), console_of(shown=progress))
+
+
+def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> RunPlan:
+    """The plan of a simulation, with a folder for its results.
+
+    Runs on bundled, public records are repeatable; a user's own records get noise that nobody can repeat.
+
+    Args:
+        given: settings by hyphenated key; None and "" mean "left open".
+        task: the task, which the settings then do not name; None: the one that they name.
+
+    Raises:
+        ConfigError: lists everything that is wrong with the settings.
+        RunFolderError: the folder to go on in holds no run.
+    """
+    given = {key: value for key, value in given.items() if value is not None}
+    public = task is None and "resume" not in given and given.get("task", DEFAULT_TASK) in BUILT_IN
+    plan = plan_of(({"seed": DEFAULT_SEED} if public else {}) | given, task)
+    return replace(plan, config=replace(plan.config, out=plan.config.out or new_run_folder(plan.task.name)))
+
+
+def run(plan: RunPlan, engine: Engine, console: Console) -> Run:
+    """Run a simulation, and show its progress on a console.
+
+    Raises:
+        RunFolderError: the folder holds a run already.
+        RoundFailedError: a round without one usable update.
+        LedgerError: the ledger contradicts the run, or cannot be written.
+    """
+    config = plan.config
+    finished = load_checkpoint(Path(config.resume)).round if config.resume else 0
+    if config.resume:
+        console.print(going_on(finished, config.rounds))
+    own = plan.task if config.task.startswith(OBJECT) else None  # what has a name, a worker of Ray loads for itself
+    with RoundProgress(console, plan, finished) as progress:
+        server, client = server_app(progress, config=config, task=own), private_client(own, config)
+        history = simulation.simulate(server, client, config, engine)
+    return Run(Path(config.out), history, plan.task)

@@ -1,0 +1,157 @@
+"""DP-SGD on one shard, without a federation: a model, a loss, records and a budget."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sized
+from copy import deepcopy
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from torch import Tensor, nn
+
+from fedprivacy.accounting import noise_multiplier, pld
+from fedprivacy.gradients import GradientEngine, Loss, check_model, check_on_blank
+from fedprivacy.tasks.shard import Shard
+from fedprivacy.training.dpsgd import DPSGD
+from fedprivacy.training.keystream import Keystream
+from fedprivacy.training.mechanisms import SampledGaussianSum
+from fedprivacy.training.optimizers import build_optimizer
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+
+if TYPE_CHECKING:
+    from torch.utils.data import Dataset
+
+Records = Shard | tuple[Tensor, Tensor]
+"""Inputs, shape [records, ...], and targets, shape [records, ...]."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A model, and what it cost.
+
+    Attributes:
+        model: the trained one, ready to predict.
+        epsilon: what it cost at `delta`, in nats.
+        delta: of the budget.
+        event: one step: sampling rate, noise multiplier in clipping norms, and the neighbouring relation.
+        steps: how often it was executed.
+    """
+
+    model: nn.Module
+    epsilon: float
+    delta: float
+    event: PoissonSampledGaussian
+    steps: int
+
+
+def train(
+    model: nn.Module,
+    loss: Loss,
+    data: Records | Dataset[Any],
+    *,
+    epsilon: float,
+    delta: float,
+    steps: int,
+    sampling_rate: float,
+    batch_size: float | None = None,
+    size_public: bool = False,
+    clipping_norm: float = 1.0,
+    learning_rate: float = 0.1,
+    optimizer: str = "sgd",
+    momentum: float = 0.0,
+    weight_decay: float = 0.0,
+    seed: int | None = None,
+) -> Trained:
+    """Train a copy of a model with DP-SGD on records that lie in one place.
+
+    Formal guarantee: what is returned is (epsilon, delta)-differentially private for a record, whoever sees every step
+    of it. How many records there are is private: neighbours are data with one record more and without it
+    (add-or-remove-one). With `size_public` the number is known to everybody, and neighbours differ in what one record
+    says (zero-out). It holds for arguments that were chosen without looking at the records. Batches are Poisson
+    samples, and the noise is the least that the budget allows.
+
+    >>> import fedprivacy as fp, torch
+    >>> sides = torch.arange(400) % 2
+    >>> data = torch.randn(400, 2) + 3.0 * sides[:, None], sides
+    >>> loss = torch.nn.CrossEntropyLoss(reduction="none")
+    >>> trained = fp.train(
+    ...     torch.nn.Linear(2, 2), loss, data, epsilon=3.0, delta=1e-4, steps=30, sampling_rate=0.25, batch_size=100
+    ... )
+    >>> trained.epsilon <= 3.0, trained.steps, str(trained.event.relation)
+    (True, 30, 'add-or-remove-one')
+
+    Args:
+        model: its layers must not mix records (no BatchNorm). It is not changed.
+        loss: (outputs, targets) -> one loss for each record, shape [batch], for example with reduction="none".
+        data: inputs and targets, shape [records, ...] each; or a `torch.utils.data.Dataset` of such pairs.
+        epsilon: the most that may be spent, in nats.
+        delta: of that budget, in (0, 1), well below 1 / number of records.
+        steps: how many, at least 1.
+        sampling_rate: q, probability with which each record joins a step, in (0, 1].
+        batch_size: expected batch size, by which the noisy sums are divided: q times a public guess of how many records
+            there are. None: q times their number, where that is public.
+        size_public: whether everybody may know how many records there are.
+        clipping_norm: C, bound on the Euclidean norm of one record's gradient.
+        learning_rate: step size.
+        optimizer: "sgd", "adam" or "adamw".
+        momentum: of sgd, in [0, 1).
+        weight_decay: of sgd and adamw.
+        seed: makes the training repeatable, and protects nobody from whoever knows it; two trainings with one seed
+            share their noise, so that their losses do not add up. None: secret randomness, which is kept nowhere.
+
+    Raises:
+        UnsupportedModelError: the model mixes records, or cannot be trained with DP-SGD for another reason.
+        LossShapeError: the loss is not one value for each record.
+        ValueError: something is out of range, or no noise meets the budget. No record has been read.
+    """
+    relation = NeighbouringRelation.ZERO_OUT if size_public else NeighbouringRelation.ADD_OR_REMOVE_ONE
+    model = deepcopy(model).train()
+    check_model(model)
+    shard = _shard(data).to(next(model.parameters()).device)
+    check_on_blank(model, loss, shard.inputs[:0], shard.targets[:0])
+    _check_positive(learning_rate=learning_rate, batch_size=1.0 if batch_size is None else batch_size)
+    budget = PrivacyBudget(epsilon, delta)
+    noise = noise_multiplier(budget, sampling_rate, steps, relation)
+    event = PoissonSampledGaussian(sampling_rate, noise, relation)
+    dpsgd = DPSGD(
+        SampledGaussianSum(event, clipping_norm),
+        _divisor(batch_size, sampling_rate * len(shard) if size_public else None),
+        build_optimizer(optimizer, learning_rate, momentum=momentum, weight_decay=weight_decay),
+    )
+    keystream = Keystream.secret() if seed is None else Keystream.from_seed(seed, "single")
+    update = dpsgd.train(GradientEngine(model, loss), shard, steps=steps, round=1, keystream=keystream)
+    spent = pld.epsilon({update.event: update.steps}, delta)
+    return Trained(model.eval(), spent, delta, update.event, update.steps)
+
+
+def _check_positive(**arguments: float) -> None:
+    for name, value in arguments.items():
+        if not 0.0 < value < math.inf:
+            raise ValueError(f"{name} is {value}; choose a positive number.")
+
+
+def _divisor(batch_size: float | None, public: float | None) -> float:
+    """The public number by which noisy sums are divided."""
+    if batch_size is None and public is None:
+        raise ValueError(
+            "batch_size is open, and how many records there are is private; give sampling_rate times a public guess of "
+            "it, or say size_public=True."
+        )
+    return max(public or 0.0, 1.0) if batch_size is None else batch_size
+
+
+def _shard(data: Records | Dataset[Any]) -> Shard:
+    """The records as tensors."""
+    if isinstance(data, Shard):
+        return data
+    if isinstance(data, tuple):
+        return Shard(*data)
+    from torch.utils.data import default_collate
+
+    if not isinstance(data, Sized):
+        raise ValueError("the data set has no length; give one that has, or inputs and targets.")
+    inputs, targets = default_collate([cast(Any, data)[place] for place in range(len(data))])
+    return Shard(torch.as_tensor(inputs), torch.as_tensor(targets))

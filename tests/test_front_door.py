@@ -1,0 +1,583 @@
+"""`import fedprivacy as fp` is all that a script, a notebook or a Flower app needs."""
+
+import inspect
+import re
+import subprocess
+import sys
+import tomllib
+from pathlib import Path
+
+import pytest
+import torch
+from flwr.serverapp.strategy import FedAvg
+
+import fedprivacy as fp
+from fedprivacy.accounting import pld
+from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
+from fedprivacy.gradients import LossShapeError, UnsupportedModelError
+from fedprivacy.ledger import Ledger, LedgerError
+from fedprivacy.runs.configuration import FIELDS, resolve
+from fedprivacy.runs.folder import RunFolderError
+from fedprivacy.runs.plan import RunPlan
+from fedprivacy.server.app import server_app
+from fedprivacy.tasks import TaskError, load_task
+from tests.flower.blobs import Blobs
+
+ROOT = Path(__file__).parent.parent
+LOSS = torch.nn.CrossEntropyLoss(reduction="none")
+
+
+class Coins(fp.Task):
+    """The least that a task must say."""
+
+    recipe = fp.Recipe(rounds=2, delta=1e-3)
+
+    def model(self):
+        return torch.nn.Linear(2, 2)
+
+    def shard(self, source):
+        generator = torch.Generator().manual_seed(source.partition_id)
+        sides = torch.randint(2, (40,), generator=generator)
+        return fp.Shard(torch.randn(40, 2, generator=generator) + 3.0 * sides[:, None], sides)
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def simulate(task, **settings):
+    return fp.simulate(task, **{"clients": 3, "progress": False} | settings)
+
+
+@pytest.fixture(scope="module")
+def blobs(tmp_path_factory):
+    return simulate(Blobs(), seed=1, out=tmp_path_factory.mktemp("runs") / "blobs-1")
+
+
+# --- the door itself ---
+
+
+def test_to_import_it_loads_nothing_heavy_and_takes_no_time():
+    code = "import fedprivacy, sys; print(*{'torch', 'flwr', 'sqlalchemy', 'numpy', 'rich'} & sys.modules.keys())"
+    times = []
+    command = [sys.executable, "-X", "importtime", "-c", code]
+    for _ in range(3):  # the machine may be busy
+        run = subprocess.run(command, capture_output=True, text=True, check=True)
+        assert run.stdout.strip() == ""
+        times += re.findall(r"\|\s+(\d+) \| fedprivacy$", run.stderr, re.MULTILINE)  # in microseconds
+    assert len(times) == 3 and min(map(int, times)) < 100_000
+
+
+@pytest.mark.parametrize("name", fp.__all__)
+def test_every_name_is_there(name):
+    assert getattr(fp, name) is not None
+
+
+def test_the_tasks_are_there_whatever_was_asked_for_before():
+    code = "import fedprivacy as fp; print(fp.tasks.Cancer().name)"
+    assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "cancer"
+
+
+def test_a_name_that_is_not_there_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'simulat'"):
+        _ = fp.simulat
+
+
+@pytest.mark.parametrize("name", sorted(set(fp.__all__) - {"__version__", "tasks", "ConfigError"}))
+def test_every_name_is_explained_with_an_example(name):
+    value = getattr(fp, name)
+    if name not in {"NeighbouringRelation", "PoissonSampledGaussian"}:  # their module has the example
+        assert ">>> " in value.__doc__
+    assert len(value.__doc__) > 40
+
+
+def test_the_version_is_the_project_s():
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert fp.__version__ == project["version"]
+
+
+@pytest.mark.parametrize("script", sorted((ROOT / "simulations").glob("*.py")), ids=lambda path: path.name)
+def test_the_scripts_use_the_door_alone(script):
+    assert re.findall(r"^.*\bfedprivacy\b.*import.*|^import fedprivacy.*", script.read_text(), re.MULTILINE) == [
+        "import fedprivacy as fp"
+    ]
+
+
+# --- simulate, and its settings ---
+
+
+@pytest.mark.parametrize("function", [fp.simulate, fp.plan])
+def test_every_setting_is_a_keyword_and_explained(function):
+    names = {field.name for field in FIELDS.values()}
+    assert names <= inspect.signature(function).parameters.keys()
+    assert all(f"    {name}: " in function.__doc__ for name in names)
+
+
+def test_everything_that_is_wrong_is_said_at_once_in_keywords_and_before_anything_is_spent(tmp_path):
+    with pytest.raises(fp.ConfigError) as error:
+        fp.simulate("digits", noise_multiplyer=1.0, local_steps="two", batch_size=3, engine="abacus", epsilon=-1.0)
+    problems = "\n".join(error.value.problems)
+    for words in (
+        "engine is 'abacus'; choose one of in-process, ray.",
+        "noise_multiplyer is not a setting; the settings are task, clients, rounds, local_steps,",
+        "Did you mean noise_multiplier?",
+        "local_steps is 'two'; give a whole number.",
+        "batch_size is 3.0 and noise_multiplier is open",
+        "epsilon is -1.0; choose a number",
+    ):
+        assert words in problems
+    assert "noise-multiplier" not in problems and "local-steps" not in problems
+    assert len(error.value.problems) == 5
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("engine", ["abacus", None])
+def test_an_engine_that_is_not_there_is_enough_to_refuse(engine):
+    with pytest.raises(fp.ConfigError, match="engine is"):
+        simulate(Coins(), engine=engine)
+
+
+def test_numbers_of_numpy_and_paths_are_settings(tmp_path):
+    np = pytest.importorskip("numpy")
+    run = simulate(Coins, clients=np.int64(2), epsilon=np.float32(2.0), rounds=np.int32(1), out=tmp_path / "here")
+    assert (len(run.clients), run.settings["epsilon"], run.folder) == (2, 2.0, tmp_path / "here")
+
+
+def test_a_bar_shows_the_rounds_unless_it_is_not_wanted(capsys):
+    simulate(Blobs())
+    assert capsys.readouterr() == ("", "")
+    simulate(Blobs(), progress=True)
+    shown = capsys.readouterr()
+    assert shown.out == "" and "3/3" in shown.err and "accuracy" in shown.err
+
+
+def test_a_notebook_that_has_no_widgets_gets_the_bar_as_text(capsys, monkeypatch):
+    monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
+    monkeypatch.setattr("fedprivacy.server.progress.find_spec", lambda name: None)
+    simulate(Blobs(), progress=True)
+    assert "3/3" in capsys.readouterr().err
+
+
+def test_built_in_tasks_are_seeded_and_one_s_own_are_not(tmp_path):
+    assert simulate("cancer", rounds=1).settings["seed"] == 0
+    assert simulate(Coins(), rounds=1).settings["seed"] is None
+    assert simulate(fp.tasks.Cancer(), rounds=1).settings["seed"] is None
+    assert sorted(path.name for path in (tmp_path / "runs").iterdir()) == ["cancer-1", "cancer-2", "coins-1"]
+
+
+def test_a_task_is_an_object_a_class_or_a_name(tmp_path):
+    (tmp_path / "own.py").write_text(
+        "import fedprivacy as fp, torch\n\nclass Own(fp.Task):\n    recipe = fp.Recipe(rounds=1, delta=1e-3)\n"
+        "    def model(self):\n        return torch.nn.Linear(3, 2)\n"
+        "    def shard(self, source):\n        return fp.Shard(torch.randn(20, 3), torch.zeros(20).long())\n"
+    )
+    for task, name, features in [(Coins(), "Coins", 2), (Coins, "Coins", 2), ("own.py:Own", "Own", 3)]:
+        run = simulate(task)
+        assert run.model().in_features == features
+        assert run.settings["task"].rpartition(":")[2] == name
+    with pytest.raises(fp.ConfigError, match=r"class Task, which makes none .*model"):
+        simulate(fp.Task)
+    for takes_an_object in (lambda: fp.private_client(Coins), lambda: fp.PrivateStrategy(FedAvg(), Coins, {})):
+        with pytest.raises(ValueError, match=r"the class Coins and no object of it; write Coins\(\)"):
+            takes_an_object()
+    with pytest.raises(fp.ConfigError, match=r"object of class int, which lacks .*model"):
+        simulate(7)
+
+
+@pytest.mark.slow
+def test_an_object_travels_to_ray_and_stays_one_there():
+    class Counted(Coins):
+        """Says how many copies of it a worker has seen, as a metric could not: in a file."""
+
+        def shard(self, source):
+            with Path(self.log).open("a") as file:
+                file.write(f"{source.partition_id}\n")
+            return super().shard(source)
+
+    task = Counted()
+    task.log = str(Path("asked").absolute())
+    run = simulate(task, clients=2, rounds=3, seed=1, engine="ray", node_timeout=600.0)
+    here = simulate(task, clients=2, rounds=3, seed=1)
+    assert [client["steps"] for client in run.clients] == [client["steps"] for client in here.clients] == [3, 3]
+    workers = 2  # at most: each reads each client's records once, however many messages come
+    assert len(Path("asked").read_text().split()) <= 2 * workers + 2
+
+
+# --- a task object and a configured task are one ---
+
+
+def test_an_object_and_a_configuration_that_names_another_task_are_refused():
+    both = r"task is 'digits' in the configuration, and object:Coins was given beside it"
+    digits = resolve({"task": "digits"})
+    for refused in (
+        lambda: resolve({"task": "digits"}, Coins()),
+        lambda: RunPlan(digits, Coins()),
+        lambda: fp.PrivateStrategy(FedAvg(), Coins(), {"task": "digits"}),
+        lambda: fp.private_client(Coins(), digits),
+    ):
+        with pytest.raises(ValueError, match=both):
+            refused()
+
+
+def test_the_object_s_own_name_and_the_name_that_it_was_loaded_by_agree():
+    coins, digits = Coins(), load_task("digits")
+    assert resolve({"delta": 1e-3}, coins).task == "object:Coins" == resolve({"task": "object:Coins"}, coins).task
+    assert resolve({}, digits).task == "digits" == resolve({"task": "digits"}, digits).task
+    assert resolve({}, fp.tasks.Digits()).task == "object:Digits"
+
+
+def test_a_server_with_the_configuration_alone_does_not_train_another_task_in_silence(tmp_path):
+    from fedprivacy.flower import simulation
+
+    coins = Coins()
+    config = resolve({"clients": 2, "out": str(tmp_path / "run")}, coins)
+    with pytest.raises(TaskError, match=r"task is 'object:Coins', .* give the object again, Coins\(\)"):
+        simulation.simulate(server_app(config=config), private_client(coins, config), config)
+    history = simulation.simulate(server_app(config=config, task=coins), private_client(coins, config), config)
+    assert [client.steps for client in history.last.spent.values()] == [2, 2]
+
+
+def test_a_server_app_takes_a_task_and_flower_s_run_config(tmp_path):
+    from flwr.app import Context, RecordDict
+
+    coins, run_config = Coins(), {"clients": 2, "out": str(tmp_path / "run")}
+    context = Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=run_config)
+    server_app(task=coins)(InProcessGrid(fp.private_client(coins), 2, run_config), context)
+    assert len(fp.open_run(tmp_path / "run").rounds) == 2
+    context.run_config["task"] = "digits"
+    with pytest.raises(fp.ConfigError, match="object:Coins was given beside it"):
+        server_app(task=coins)(InProcessGrid(fp.private_client(coins), 2, run_config), context)
+
+
+class Interrupted(Coins):
+    calls = 0
+
+    def evaluate(self, model):
+        self.calls += 1
+        if self.calls == 3:
+            raise KeyboardInterrupt
+        return {"accuracy": 0.5}
+
+
+def test_a_run_of_an_object_goes_on_with_the_object_alone():
+    task = Interrupted()
+    with pytest.raises(KeyboardInterrupt):
+        simulate(task, rounds=4, seed=1, out="stopped")
+    assert len(fp.open_run("stopped").rounds) == 1
+    with pytest.raises(fp.ConfigError, match=r"give the object again, Interrupted\(\)"):
+        fp.simulate(resume="stopped")
+    with pytest.raises(fp.ConfigError, match="task is digits, but the run goes on with its own, object:Interrupted"):
+        fp.simulate("digits", resume="stopped")
+    with pytest.raises(fp.ConfigError, match="object:Coins was given beside it"):
+        fp.simulate(Coins(), resume="stopped")
+    run = fp.simulate(task, resume="stopped", progress=False)
+    assert [row["round"] for row in run.rounds] == [1, 2, 3, 4]
+    assert {client["steps"] for client in run.clients} == {4}
+
+
+# --- Task, the base class ---
+
+
+def test_a_task_says_its_model_and_its_records_and_has_a_default_for_the_rest():
+    task = Coins()
+    assert (task.name, task.dataset, task.metric, task.shard_sizes_public) == ("coins", "coins", "accuracy", True)
+    outputs, targets = torch.randn(5, 2), torch.tensor([0, 1, 0, 1, 1])
+    assert torch.equal(task.loss(outputs, targets), LOSS(outputs, targets))
+    assert hash(task) == hash(task) and task != Coins()
+    for lacking in ("model", "shard"):
+        with pytest.raises(TypeError, match=lacking):
+            type("Half", (Coins,), {lacking: getattr(fp.Task, lacking)})()
+
+
+def test_a_task_derived_from_another_is_on_the_same_records_unless_it_says_otherwise():
+    class Other(Coins):
+        pass
+
+    class Renamed(Coins):
+        dataset = "elsewhere"
+
+    assert Other().dataset == "coins" and Renamed().dataset == "elsewhere"
+
+
+def test_a_class_that_derives_from_nothing_is_a_task_if_it_has_everything():
+    assert isinstance(Blobs(), fp.Task) and not issubclass(Blobs, type(Coins).__base__ or ())
+    blobs = Blobs()
+    assert RunPlan.of({"clients": 2}, blobs).task is blobs
+
+
+def test_a_task_that_nothing_can_be_kept_under_is_refused():
+    class Unhashable(Coins):
+        __hash__ = None
+
+    with pytest.raises(fp.ConfigError, match="which lacks __hash__"):
+        simulate(Unhashable())
+
+
+def test_a_task_that_measures_nothing_is_trained_all_the_same(capsys):
+    run = simulate(Coins(), progress=True)
+    assert run.metrics == {} and "nan" not in capsys.readouterr().err
+    assert "not measured" in run.report.read_text() and "not measured" in repr(run)
+    assert "<svg" in run._repr_html_()
+
+
+def test_runs_share_a_ledger_only_where_the_task_names_its_split():
+    class Named(Coins):
+        def partition(self, num_partitions):
+            return "heads and tails"
+
+    simulate(Named(), ledger="sqlite:///named.db")
+    both = simulate(Named(), ledger="sqlite:///named.db")
+    assert {client["rounds"] for client in both.clients} == {2} and both.rounds == []  # the first run spent it all
+    simulate(Coins(), ledger="sqlite:///unnamed.db")
+    with pytest.raises(LedgerError, match=r"partition\(\) does not name"):
+        simulate(Coins(), ledger="sqlite:///unnamed.db")
+
+
+# --- Run ---
+
+
+def test_a_run_is_the_same_when_it_is_opened_again(blobs):
+    again = fp.open_run(blobs.folder, Blobs())
+    assert again.rounds == blobs.rounds and again.clients == blobs.clients and again.metrics == blobs.metrics
+    assert again.report.read_text().startswith("<!")
+    for ours, theirs in zip(again.model().parameters(), blobs.model().parameters(), strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_rows_are_what_the_rounds_and_the_ledger_say(blobs):
+    first, *_, last = blobs.rounds
+    assert [row["round"] for row in blobs.rounds] == [1, 2, 3]
+    assert last["accuracy"] == blobs.metrics["accuracy"] == Blobs().evaluate(blobs.model())["accuracy"]
+    assert first["max_epsilon"] < last["max_epsilon"] == max(client["epsilon"] for client in blobs.clients)
+    assert (last["participants"], last["failed"], last["exhausted"], last["unreconciled"]) == (3, 0, 3, 0)
+    client = blobs.clients[0]
+    event = fp.PoissonSampledGaussian(
+        client["sampling_rate"], client["noise_multiplier"], fp.NeighbouringRelation.ZERO_OUT
+    )
+    assert client["epsilon"] == pytest.approx(pld.epsilon({event: client["steps"]}, client["delta"]))
+    assert (client["client_id"], client["rounds"], client["budget_epsilon"]) == ("client-0", 3, 3.0)
+    assert (client["state"], client["exhausted_in"], client["averaged"], client["failed"]) == ("exhausted", 3, 3, 0)
+
+
+def test_rows_become_a_data_frame_where_pandas_is(blobs, monkeypatch):
+    pytest.importorskip("pandas")
+    frame = blobs.rounds.to_pandas()
+    assert list(frame["round"]) == [1, 2, 3] and "accuracy" in frame.columns
+    monkeypatch.setitem(sys.modules, "pandas", None)
+    with pytest.raises(ImportError, match="pip install pandas"):
+        blobs.rounds.to_pandas()
+
+
+def test_the_model_of_an_object_needs_the_object(blobs):
+    with pytest.raises(TaskError, match=r"give the object again, Blobs\(\)"):
+        fp.open_run(blobs.folder).model()
+    with pytest.raises(TaskError, match="object:Coins was given beside it"):
+        fp.open_run(blobs.folder, Coins()).model()
+    assert not fp.open_run(blobs.folder).model(Blobs()).training
+
+
+def test_what_is_not_written_yet_is_said_to_be_missing(blobs, tmp_path):
+    for name in ("config.json", "start.json", "rounds.jsonl"):
+        (tmp_path / name).write_bytes((blobs.folder / name).read_bytes())
+    run = fp.open_run(tmp_path)
+    with pytest.raises(RunFolderError, match=r"has no report\.html yet"):
+        _ = run.report
+    with pytest.raises(RunFolderError, match=r"has no model\.safetensors yet"):
+        run.model(Blobs())
+
+
+def loaded_from(page):
+    """Whatever a page would ask a network for, or run. Names of XML are no addresses."""
+    named = re.sub(r'xmlns(:\w+)?="[^"]*"', "", page)
+    return re.findall(r"<script|<link|<img|<iframe|https?:|url\((?!#)|@import", named)
+
+
+def test_a_run_and_its_figures_show_themselves_in_a_notebook_without_a_network(blobs):
+    figures = blobs.figures
+    drawn = (figures.overview, figures.accuracy, figures.epsilon, figures.tradeoff, figures.cost, figures.metric)
+    pages = [draw()._repr_svg_() for draw in drawn]
+    assert all(page.startswith("<svg") for page in pages)
+    page = blobs._repr_html_()
+    assert "client-0" in page and "<svg" in page and "blobs-1" in page
+    assert [loaded_from(page) for page in [*pages, page]] == [[]] * 7
+    assert not any(hasattr(figures.epsilon(), name) for name in ("_repr_mimebundle_", "_repr_html_"))
+
+
+def test_a_figure_is_saved_as_its_name_says(blobs, tmp_path):
+    for name, begins in [("a.svg", b"<svg"), ("a.png", b"\x89PNG"), ("a.json", b"{")]:
+        blobs.figures.epsilon("client-1").save(tmp_path / name)
+        assert (tmp_path / name).read_bytes().startswith(begins)
+
+
+def test_names_in_a_notebook_s_page_are_escaped(tmp_path):
+    run = simulate(Coins(), out=tmp_path / "<b>run")
+    assert "<b>run" not in run._repr_html_().replace("<b>&lt;b&gt;run", "")
+
+
+# --- plan and calculator ---
+
+
+def test_a_plan_is_what_the_run_then_costs(blobs):
+    prospect = fp.plan(Blobs(), clients=3)
+    assert [client["client_id"] for client in prospect.clients] == [client["client_id"] for client in blobs.clients]
+    assert [client["epsilon_by_round"] for client in prospect.clients] == [
+        pytest.approx([row["max_epsilon"] for row in blobs.rounds])
+    ] * 3
+    assert prospect.noise_multiplier == pytest.approx(blobs.clients[0]["noise_multiplier"])
+    assert (prospect.delta, str(prospect.relation)) == (1e-3, "zero-out")
+
+
+def test_a_plan_says_what_is_wrong_in_keywords():
+    with pytest.raises(fp.ConfigError, match=r"epoch is not a setting"):
+        fp.plan("digits", epoch=3)
+    with pytest.raises(fp.ConfigError, match=r"give a noise_multiplier, or a finite epsilon"):
+        fp.plan("digits", epsilon=float("inf"))
+
+
+def test_the_calculator_computes_what_the_command_line_does():
+    asked = {"sampling_rate": 0.01, "steps": 1000, "delta": 1e-5}
+    event = fp.PoissonSampledGaussian(0.01, 1.0)
+    assert fp.epsilon(noise_multiplier=1.0, **asked) == pld.epsilon({event: 1000}, 1e-5)
+    past = {event: 1000}
+    assert fp.epsilon(noise_multiplier=1.0, past=past, **asked) == pld.epsilon({event: 2000}, 1e-5)
+    sigma = fp.noise_multiplier(epsilon=3.0, past=past, **asked)
+    assert 0.999 * 3.0 <= fp.epsilon(noise_multiplier=sigma, past=past, **asked) <= 3.0
+    replaced = {"sampling_rate": 1.0, "steps": 1, "delta": 1e-5, "noise_multiplier": 2.0}
+    assert fp.epsilon(relation="replace-one", **replaced) > fp.epsilon(relation="zero-out", **replaced)
+
+
+@pytest.mark.parametrize(
+    ("changed", "words"),
+    [
+        ({"steps": 0}, "steps is 0"),
+        ({"delta": 0.0}, "delta is 0.0"),
+        ({"sampling_rate": 2.0}, "sampling_rate is 2.0"),
+        ({"relation": "cousins"}, "cousins"),
+    ],
+)
+def test_a_question_out_of_range_is_refused(changed, words):
+    asked = {"sampling_rate": 0.01, "steps": 1000, "delta": 1e-5} | changed
+    with pytest.raises(ValueError, match=words):
+        fp.epsilon(noise_multiplier=1.0, **asked)
+    with pytest.raises(ValueError, match=words):
+        fp.noise_multiplier(epsilon=1.0, **asked)
+
+
+# --- train ---
+
+
+def heads_and_tails(records=400):
+    generator = torch.Generator().manual_seed(0)
+    sides = torch.randint(2, (records,), generator=generator)
+    return torch.randn(records, 2, generator=generator) + 4.0 * sides[:, None], sides
+
+
+BUDGET = {"epsilon": 2.0, "delta": 1e-4, "steps": 60, "sampling_rate": 0.25}
+
+
+def train(data=None, model=None, loss=LOSS, **changed):
+    torch.manual_seed(0)
+    given = BUDGET | {"batch_size": 100, "learning_rate": 0.5} | changed
+    return fp.train(model or torch.nn.Linear(2, 2), loss, heads_and_tails() if data is None else data, **given)
+
+
+def weights(trained):
+    return torch.nn.utils.parameters_to_vector(trained.model.parameters()).detach()
+
+
+def test_a_model_is_trained_within_its_budget_and_learns():
+    model = torch.nn.Linear(2, 2)
+    before = torch.nn.utils.parameters_to_vector(model.parameters()).clone()
+    trained = train(model=model)
+    inputs, targets = heads_and_tails()
+    assert (trained.model(inputs).argmax(1) == targets).float().mean() > 0.9
+    assert torch.equal(torch.nn.utils.parameters_to_vector(model.parameters()), before)
+    assert 0.999 * 2.0 <= trained.epsilon <= 2.0
+    assert trained.epsilon == pld.epsilon({trained.event: trained.steps}, trained.delta)
+    assert (trained.event.sampling_rate, trained.steps, trained.delta) == (0.25, 60, 1e-4)
+    assert not trained.model.training
+
+
+def test_the_noise_is_secret_unless_it_is_seeded():
+    assert not torch.equal(weights(train()), weights(train()))
+    assert torch.equal(weights(train(seed=1)), weights(train(seed=1)))
+    assert not torch.equal(weights(train(seed=1)), weights(train(seed=2)))
+
+
+def test_the_noise_that_is_accounted_is_added():
+    """Without a record, what moves the parameters is the noise alone: its size is known."""
+    nothing = torch.empty(0, 200), torch.empty(0, dtype=torch.int64)
+    model = torch.nn.Linear(200, 50)
+    trained = train(nothing, model, steps=1, learning_rate=1.0, clipping_norm=0.5)
+    moved = weights(trained) - torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+    expected = trained.event.noise_multiplier * 0.5 / 100
+    assert moved.std().item() == pytest.approx(expected, rel=0.05)
+
+
+def test_how_many_records_there_are_is_private_unless_it_is_said_to_be_public():
+    inputs, targets = heads_and_tails()
+    one_more = torch.cat([inputs, torch.full((1, 2), torch.nan)]), torch.cat([targets, targets[:1]])
+    private, longer = train(seed=1), train(one_more, seed=1)  # what it adds is zero, so only a divisor could tell
+    assert private.event.relation is fp.NeighbouringRelation.ADD_OR_REMOVE_ONE
+    assert torch.allclose(weights(private), weights(longer), atol=1e-5)
+    with pytest.raises(ValueError, match="how many records there are is private; give sampling_rate times"):
+        train(batch_size=None)
+    public = train(batch_size=None, size_public=True, seed=1)
+    assert public.event.relation is fp.NeighbouringRelation.ZERO_OUT
+    assert torch.equal(weights(public), weights(private))  # 0.25 of 400 is the batch size that was guessed
+
+
+def test_a_data_set_is_trained_on_as_its_tensors_are():
+    inputs, targets = heads_and_tails()
+    tensors = train(seed=1)
+    for data in (torch.utils.data.TensorDataset(inputs, targets), fp.Shard(inputs, targets)):
+        assert torch.equal(weights(train(data, seed=1)), weights(tensors))
+
+    class Stream(torch.utils.data.IterableDataset):
+        def __iter__(self):
+            return iter([])
+
+    with pytest.raises(ValueError, match="no length"):
+        train(Stream())
+
+
+def test_what_cannot_be_trained_privately_is_refused_before_a_step():
+    with pytest.raises(UnsupportedModelError, match="BatchNorm"):
+        train(model=torch.nn.Sequential(torch.nn.BatchNorm1d(2), torch.nn.Linear(2, 2)))
+    with pytest.raises(LossShapeError):
+        train(loss=torch.nn.CrossEntropyLoss())
+    with pytest.raises(UnsupportedModelError):
+        train(model=torch.nn.Flatten())
+    wrong = {"epsilon": 0.0, "steps": 0, "batch_size": 0.0, "optimizer": "lion", "learning_rate": -1.0}
+    for name, value in wrong.items():
+        with pytest.raises(ValueError, match=f"{name} is '?{value}"):
+            train(**{name: value})
+    with pytest.raises(ValueError, match="epsilon is infinite"):
+        train(epsilon=float("inf"))
+
+
+# --- a Flower app of one's own ---
+
+
+def test_the_strategy_of_the_door_is_the_strategy(blobs):
+    strategy = fp.PrivateStrategy(FedAvg(), Blobs(), {"clients": 3, "epsilon": 2.0}, run_id="mine")
+    assert isinstance(strategy, PrivateStrategy) and strategy.run_id == "mine"
+    assert strategy.plan.config.epsilon == 2.0 and strategy.plan.config.task == "object:Blobs"
+    with pytest.raises(fp.ConfigError, match="epsilom is not a setting"):
+        fp.PrivateStrategy(FedAvg(), Blobs(), {"epsilom": 2.0})
+
+
+def test_an_app_of_one_s_own_goes_on_from_a_checkpoint(tmp_path):
+    blobs, settings = Blobs(), {"clients": 3, "seed": 1, "ledger": f"sqlite:///{tmp_path / 'ledger.db'}"}
+
+    def start(rounds, **options):
+        strategy = fp.PrivateStrategy(FedAvg(), blobs, settings | {"rounds": 4}, checkpoints=tmp_path, **options)
+        return strategy.start(InProcessGrid(fp.private_client(blobs, strategy.config), 3, {}), num_rounds=rounds)
+
+    start(2)
+    start(4, resume=tmp_path)
+    accounts = Ledger(settings["ledger"]).accounts([f"blobs/client-{number}" for number in range(3)])
+    assert [account.rounds for account in accounts.values()] == [4, 4, 4]
+    with pytest.raises(RunFolderError):
+        fp.PrivateStrategy(FedAvg(), blobs, settings, resume=tmp_path / "nothing")
