@@ -23,7 +23,6 @@ from fedprivacy.server.strategies import build_strategy
 from fedprivacy.tasks import load_task
 from fedprivacy.trackers import build_trackers
 from fedprivacy.values.rounds import Observer, RoundResult
-from fedprivacy.values.runs import RunStatus
 from fedprivacy.values.wording import epsilon_text
 
 flower_log = logging.getLogger("flwr")

@@ -213,6 +213,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{CLIENT}::test_a_grant_that_its_server_did_not_sign_is_refused_before_anything_is_charged",),
     ),
     Mutant(
+        "a deployed client answers a grant whoever sent it",
+        "fedprivacy/flower/client/place.py",
+        "        owner.check_grant(grant)\n",
+        "        pass\n",
+        ("tests/flower/test_apps.py::test_the_deployed_client_tells_another_server_nothing",),
+    ),
+    Mutant(
         "the server that the data owner named is not the only one",
         "fedprivacy/flower/client/node.py",
         """\
