@@ -27,10 +27,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from fedprivacy.guard import ChargeKey, Guard
+from fedprivacy.guard import Guard
 from fedprivacy.ledger import Allowance, ChargeState, Ledger
 from fedprivacy.ledger.export import write_export
 from fedprivacy.ledger.verify import verify_export, verify_ledger
+from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
 
@@ -56,7 +57,7 @@ def _opened(url: str) -> Ledger:
 
 
 def _reserve(ledger: Ledger, run: str, round: int, count: int) -> None:
-    granted = ledger.reserve(run, round, EVENT, dict.fromkeys(CLIENTS[:count], STEPS), _within)
+    granted = ledger.reserve(Attempt(run, round), EVENT, dict.fromkeys(CLIENTS[:count], STEPS), _within)
     if len(granted) != count:
         raise RuntimeError(f"{count} clients asked, and {len(granted)} were charged")
 
@@ -79,7 +80,7 @@ def sqlite(folder: Path, seconds: float) -> Figures:
     batches = _charge_for(url, "run", seconds)
     charged = time.perf_counter()
     for round in range(1, batches + 1):
-        ledger.settle("run", round, CLIENTS[:BATCH], ChargeState.COMMITTED)
+        ledger.settle(Attempt("run", round), CLIENTS[:BATCH], ChargeState.COMMITTED)
     settled = time.perf_counter()
     ledger.close()
     count = BATCH * batches
@@ -154,7 +155,7 @@ def rounds(folder: Path, charges: int) -> Figures:
 def guard(folder: Path, charges: int = 500) -> Figures:
     """One client's charges, and what a flush to this disk takes alone."""
     client = Guard(folder / "guard.log", PrivacyBudget(100.0, 1e-5), "adaptive")
-    costs = [_seconds(client.charge, ChargeKey("run", round, 1), EVENT, 1) for round in range(1, charges + 1)]
+    costs = [_seconds(client.charge, Attempt("run", round, 1), EVENT, 1) for round in range(1, charges + 1)]
     with (folder / "flushed").open("wb", buffering=0) as file:
         flushes = [_seconds(lambda: (file.write(b"x" * 4096), os.fsync(file))) for _ in range(charges)]
     return {

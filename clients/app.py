@@ -1,10 +1,33 @@
-"""The ClientApp of this repository, on this client's own shard: in a simulation the task that the run names, in a
-deployment one that the data owner's node configuration allows.
+"""The ClientApp that a data owner runs: whose word counts, the guard, the training, and the only way out.
 
-What the data owner decides is in `fedprivacy.flower.client.node`; what the client owns (data, device, guard,
-randomness) in `fedprivacy.flower.client.local`; what can leave it in `fedprivacy.flower.client.release`.
+In a deployment the data owner's node configuration decides (`fedprivacy.flower.client.node`); in a simulation each
+client holds a part of the task's own split.
 """
 
-from fedprivacy.flower import private_client
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
 
-app = private_client()
+from fedprivacy.flower.client import release
+from fedprivacy.flower.client.app import ENROL_ACTION, answer, refusing
+from fedprivacy.flower.client.place import client_for, client_to_enrol
+from fedprivacy.flower.client.received import grant_in
+
+app = ClientApp()
+
+
+@app.query(ENROL_ACTION)
+@refusing  # an error leaves as a constant code, its text stays in this client's log
+def enrol(message: Message, context: Context) -> Message:
+    """Say who this client is: its name, public facts, and what its own guard holds."""
+    client = client_to_enrol(message, context)  # if the server that the data owner trusts signed it
+    return release.enrolment(message, client.public_facts())
+
+
+@app.train()
+@refusing
+def train(message: Message, context: Context) -> Message:
+    """Answer a grant with an update that is differentially private, and paid for."""
+    grant = grant_in(message)
+    client = client_for(grant, context)  # if that server signed it: the allowed task, the shard, the guard
+    released = answer(client, grant, message)  # charged to the guard, then trained, then sealed
+    return release.update(message, released)

@@ -30,7 +30,7 @@ from fedprivacy.accounting.arrays import FloatArray, IntArray, located
 from fedprivacy.accounting.batch import BatchComposer
 from fedprivacy.accounting.histories import check_delta
 from fedprivacy.accounting.memo import Memo
-from fedprivacy.accounting.named import as_fields, from_fields
+from fedprivacy.values.event_codec import as_fields, from_fields
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 
 MOST_STEPS = 2**31 - 1

@@ -9,17 +9,17 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from fedprivacy.accounting.named import as_fields
 from fedprivacy.accounting.views import Epsilon, reading
 from fedprivacy.guard.entries import ChargeEntry, CorrectionEntry
 from fedprivacy.guard.tally import Tally
 from fedprivacy.values.budget import Allowance
+from fedprivacy.values.event_codec import as_fields
 from fedprivacy.values.wording import budget_text, delta_text, reading_text
 
 
 def exported(entry: ChargeEntry | CorrectionEntry) -> dict[str, Any]:
-    """One charge or correction as JSON types; `fedprivacy.accounting.named.from_fields` reads its event."""
-    fields = {"kind": "charge", **entry.key._asdict(), "steps": entry.steps, "event": as_fields(entry.event)}
+    """One charge or correction as JSON types; `fedprivacy.values.event_codec.from_fields` reads its event."""
+    fields = {"kind": "charge", **entry.attempt._asdict(), "steps": entry.steps, "event": as_fields(entry.event)}
     if isinstance(entry, CorrectionEntry):
         fields |= {"kind": "correction", "client_steps": entry.client_steps, "server_steps": entry.server_steps}
     return fields
@@ -69,7 +69,7 @@ def _entries(tally: Tally) -> Table:
     for heading in ("sealed", "time (UTC)"):
         table.add_column(heading, no_wrap=True)
     for entry in tally.entries:
-        run_id, round, attempt = entry.key
+        run_id, round, attempt = entry.attempt
         sealed = "yes" if _sealed(tally, entry) else "no"
         if isinstance(entry, CorrectionEntry):
             sealed = "correction"
@@ -88,7 +88,7 @@ def _totals(tally: Tally) -> Table:
 
 
 def _sealed(tally: Tally, entry: ChargeEntry | CorrectionEntry) -> bool:
-    return isinstance(entry, ChargeEntry) and entry.key in tally.sealed
+    return isinstance(entry, ChargeEntry) and entry.attempt in tally.sealed
 
 
 def _budget_json(allowance: Allowance) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from fedprivacy.flower.client.app import private_client
 from fedprivacy.flower.grid import InProcessGrid
 from fedprivacy.flower.server.registry import TooFewClientsError
-from fedprivacy.flower.server.strategy import PrivateStrategy, RoundFailedError
+from fedprivacy.flower.server.rounds import RoundFailedError
+from fedprivacy.flower.server.strategy import PrivateStrategy
 
 __all__ = ["InProcessGrid", "PrivateStrategy", "RoundFailedError", "TooFewClientsError", "private_client"]

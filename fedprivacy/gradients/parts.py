@@ -24,7 +24,7 @@ _ALIGNMENT = 64
 """Bytes at whose multiples rows begin in memory of their own: kernels may treat what comes before apart."""
 
 
-class Part(NamedTuple):
+class BatchPart(NamedTuple):
     """Some records of a batch, and how many rows they are computed in.
 
     Attributes:
@@ -46,7 +46,7 @@ def sizes_up_to(largest: int, least: int = WHOLE) -> tuple[int, ...]:
     return tuple(sizes)
 
 
-def cut(records: int, sizes: Sequence[int]) -> Iterator[Part]:
+def cut(records: int, sizes: Sequence[int]) -> Iterator[BatchPart]:
     """The batch in parts: the largest as often as they are filled, then those that waste little or save a turn.
 
     Args:
@@ -57,7 +57,7 @@ def cut(records: int, sizes: Sequence[int]) -> Iterator[Part]:
     while start < records:
         left = records - start
         size = next((size for size in sizes if size < 2 * left and size <= _ROOM * left + _TURN), sizes[-1])
-        yield Part(start, min(start + size, records), size)
+        yield BatchPart(start, min(start + size, records), size)
         start += size
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fedprivacy._support.lazy import when_asked
 
 if TYPE_CHECKING:
-    from fedprivacy.guard.entries import ChargeEntry, ChargeKey, CorrectionEntry
+    from fedprivacy.guard.entries import ChargeEntry, CorrectionEntry
     from fedprivacy.guard.errors import (
         AlreadyChargedError,
         BudgetExhaustedError,
@@ -33,7 +33,6 @@ __all__ = [
     "AlreadyChargedError",
     "BudgetExhaustedError",
     "ChargeEntry",
-    "ChargeKey",
     "CorrectionEntry",
     "ForeignGrantError",
     "Guard",

@@ -10,10 +10,11 @@ from pathlib import Path
 
 from fedprivacy._support.durable import name_durably
 from fedprivacy.guard import log
-from fedprivacy.guard.entries import ChargeEntry, ChargeKey, fingerprint, now
+from fedprivacy.guard.entries import ChargeEntry, fingerprint, now
 from fedprivacy.guard.tally import TallyFile
+from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
-from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.event_codec import from_row
 
 _CHARGES = (
     "SELECT run_id, round, attempt, steps, sampling_rate, noise_multiplier, relation, epsilon, delta, filter "
@@ -43,7 +44,7 @@ def adopt(old: Path, file: Path) -> int:
     kept = TallyFile(file)
     with kept.transaction() as write:
         for charge in charges:
-            if charge.key not in kept.tally.charges:
+            if charge.attempt not in kept.tally.charges:
                 write(charge)
     name_durably(old, old.with_name(f"{old.name}.adopted"))
     return len(charges)
@@ -51,7 +52,8 @@ def adopt(old: Path, file: Path) -> int:
 
 def _read(old: Path) -> Iterator[ChargeEntry]:
     with closing(sqlite3.connect(f"file:{old}?mode=ro", uri=True)) as connection:
-        for run_id, round, attempt, steps, q, sigma, relation, epsilon, delta, filter in connection.execute(_CHARGES):
-            event = PoissonSampledGaussian(q, sigma, NeighbouringRelation(relation))
+        for run_id, round, attempt, steps, *event, epsilon, delta, filter in connection.execute(_CHARGES):
             allowance = Allowance(PrivacyBudget(math.inf if epsilon is None else epsilon, delta), filter)
-            yield ChargeEntry(ChargeKey(run_id, round, attempt), event, steps, fingerprint(""), allowance, now())
+            yield ChargeEntry(
+                Attempt(run_id, round, attempt), from_row(event), steps, fingerprint(""), allowance, now()
+            )

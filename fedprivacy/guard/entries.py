@@ -11,19 +11,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
-from typing import Any, NamedTuple
+from typing import Any
 
-from fedprivacy.accounting.named import as_fields, from_fields
+from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
+from fedprivacy.values.event_codec import as_fields, from_fields
 from fedprivacy.values.events import Event
-
-
-class ChargeKey(NamedTuple):
-    """What is charged once: one attempt at one round of one run, by the names that the server gives them."""
-
-    run_id: str
-    round: int
-    attempt: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +24,7 @@ class ChargeEntry:
     """Steps that may be executed, because they count already.
 
     Attributes:
-        key: what is charged.
+        attempt: what is charged.
         event: one step's mechanism.
         steps: how many of them.
         run_key: fingerprint of the server's key, see `fingerprint`.
@@ -39,7 +32,7 @@ class ChargeEntry:
         time: UTC, for people.
     """
 
-    key: ChargeKey
+    attempt: Attempt
     event: Event
     steps: int
     run_key: str
@@ -52,7 +45,7 @@ class CorrectionEntry:
     """Steps that the server's ledger counts and this log did not: since then, they count here too.
 
     Attributes:
-        key: of the grant that brought the figure.
+        attempt: what the grant that brought the figure was for.
         event: the mechanism that the figures are about.
         client_steps: what this log counted, the grant not included.
         server_steps: what the server's ledger counted, the grant not included; the larger figure.
@@ -60,7 +53,7 @@ class CorrectionEntry:
         time: UTC, for people.
     """
 
-    key: ChargeKey
+    attempt: Attempt
     event: Event
     client_steps: int
     server_steps: int
@@ -78,13 +71,13 @@ class SealedEntry:
     """An update that lies on the disk and may be sent, again and again: it cost what its charge says.
 
     Attributes:
-        key: the charge that paid for it.
+        attempt: what was charged for it.
         name: of its file.
         sha256: of its bytes, in hexadecimal.
         time: UTC, for people.
     """
 
-    key: ChargeKey
+    attempt: Attempt
     name: str
     sha256: str
     time: str
@@ -105,7 +98,7 @@ def fingerprint(run_key: str) -> str:
 
 def encoded(entry: Entry) -> bytes:
     """An entry as it stands in the log."""
-    fields = {"kind": _KINDS[type(entry)], **entry.key._asdict(), "time": entry.time}
+    fields = {"kind": _KINDS[type(entry)], **entry.attempt._asdict(), "time": entry.time}
     match entry:
         case ChargeEntry():
             fields |= _spent_fields(entry) | {"steps": entry.steps, "run_key": entry.run_key}
@@ -125,8 +118,8 @@ def decoded(payload: bytes) -> Entry:
     """
     try:
         fields = json.loads(payload)
-        key = ChargeKey(fields["run_id"], fields["round"], fields["attempt"])
-        return _DECODERS[fields["kind"]](key, fields)
+        attempt = Attempt.named_in(fields)
+        return _DECODERS[fields["kind"]](attempt, fields)
     except (KeyError, TypeError, ValueError) as error:
         raise ValueError(f"this is no entry of version 1 of a guard ({error!r})") from error
 
@@ -146,22 +139,22 @@ def _allowance(fields: Mapping[str, Any]) -> Allowance:
     return Allowance(PrivacyBudget(epsilon, fields["delta"]), fields["filter"])
 
 
-def _charge(key: ChargeKey, fields: Mapping[str, Any]) -> ChargeEntry:
+def _charge(attempt: Attempt, fields: Mapping[str, Any]) -> ChargeEntry:
     event = from_fields(fields["event"])
-    return ChargeEntry(key, event, fields["steps"], fields["run_key"], _allowance(fields), fields["time"])
+    return ChargeEntry(attempt, event, fields["steps"], fields["run_key"], _allowance(fields), fields["time"])
 
 
-def _correction(key: ChargeKey, fields: Mapping[str, Any]) -> CorrectionEntry:
+def _correction(attempt: Attempt, fields: Mapping[str, Any]) -> CorrectionEntry:
     event, steps = from_fields(fields["event"]), (fields["client_steps"], fields["server_steps"])
-    return CorrectionEntry(key, event, *steps, _allowance(fields), fields["time"])
+    return CorrectionEntry(attempt, event, *steps, _allowance(fields), fields["time"])
 
 
-def _sealed(key: ChargeKey, fields: Mapping[str, Any]) -> SealedEntry:
-    return SealedEntry(key, fields["name"], fields["sha256"], fields["time"])
+def _sealed(attempt: Attempt, fields: Mapping[str, Any]) -> SealedEntry:
+    return SealedEntry(attempt, fields["name"], fields["sha256"], fields["time"])
 
 
 _KINDS: dict[type[Entry], str] = {ChargeEntry: "charge", CorrectionEntry: "correction", SealedEntry: "sealed"}
-_DECODERS: dict[str, Callable[[ChargeKey, Mapping[str, Any]], Entry]] = {
+_DECODERS: dict[str, Callable[[Attempt, Mapping[str, Any]], Entry]] = {
     "charge": _charge,
     "correction": _correction,
     "sealed": _sealed,

@@ -19,7 +19,7 @@ from types import MappingProxyType
 from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
 from fedprivacy.accounting.histories import checked
 from fedprivacy.guard import log, seals
-from fedprivacy.guard.entries import ChargeEntry, ChargeKey, CorrectionEntry, SealedEntry, fingerprint, now
+from fedprivacy.guard.entries import ChargeEntry, CorrectionEntry, SealedEntry, fingerprint, now
 from fedprivacy.guard.errors import (
     AlreadyChargedError,
     BudgetExhaustedError,
@@ -31,6 +31,7 @@ from fedprivacy.guard.errors import (
     SealError,
 )
 from fedprivacy.guard.tally import Tally, TallyFile
+from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.events import Event, History, PoissonSampledGaussian
 
@@ -95,7 +96,7 @@ class Guard:
 
     def charge(
         self,
-        key: ChargeKey,
+        attempt: Attempt,
         event: PoissonSampledGaussian,
         steps: int,
         *,
@@ -105,7 +106,7 @@ class Guard:
         """Write the charge durably, whole or not at all.
 
         Args:
-            key: what is charged; it can be charged once.
+            attempt: what is charged; it can be charged once.
             event: one local step's mechanism.
             steps: local steps of the round, at least 1.
             run_key: the key of the server that speaks for the run, as any text. A run stays with the key of its first
@@ -116,62 +117,62 @@ class Guard:
         Raises:
             InvalidGrantError: a name is too long or not printable, or a count is out of range. Nothing is written.
             ForeignGrantError: the run was opened under another key. Nothing is written.
-            AlreadyChargedError: this key was charged before. Nothing is written.
+            AlreadyChargedError: this attempt was charged before. Nothing is written.
             BudgetExhaustedError: fewer than `steps` steps are left. Nothing is charged.
             MechanismChanged: the fixed-mechanism filter meets another event. Nothing is written.
             ValueError: the events mix neighbouring relations, which no filter composes. Nothing is written.
             LogError: the file is busy, damaged or not writable; its text says whether anything may count.
         """
-        _check_grant(key, steps, elsewhere)
+        _check_grant(attempt, steps, elsewhere)
         signer = fingerprint(run_key)
         with self._kept.transaction() as write:
             tally = self._kept.tally
-            _check_run_key(tally, key, signer)
-            if key in tally.charges:
+            _check_run_key(tally, attempt, signer)
+            if attempt in tally.charges:
                 raise AlreadyChargedError(
-                    f"run '{key.run_id}', round {key.round}, attempt {key.attempt} was charged before. Send its sealed "
-                    "update again; to train again, the server must grant a new attempt."
+                    f"{attempt} was charged before. Send its sealed update again; to train again, the server must "
+                    "grant a new attempt."
                 )
-            corrections = list(self._corrections(key, event, steps, elsewhere))
+            corrections = list(self._corrections(attempt, event, steps, elsewhere))
             left = self._filter.quota(_corrected(tally.history, corrections), event)
             for correction in corrections:  # what no filter can compose was refused before it could be written
                 write(correction)
             self._check_left(left, event, steps)
-            write(ChargeEntry(key, event, steps, signer, self._allowance, now()))
+            write(ChargeEntry(attempt, event, steps, signer, self._allowance, now()))
 
-    def seal(self, key: ChargeKey, update: bytes) -> None:
+    def seal(self, attempt: Attempt, update: bytes) -> None:
         """Keep an update durably, so that it can be sent again after a crash; call it before the update leaves.
 
         Only the newest `KEPT_UPDATES` stay on the disk, and the one that was charged last. The same update can be
         sealed again, to no effect.
 
         Raises:
-            SealError: the key was not charged, or another update is sealed under it.
+            SealError: the attempt was not charged, or another update is sealed for it.
             LogWriteError: the disk refuses. The charge stands, and the update is not sealed.
             LogError: the file is busy or damaged.
         """
         digest = sha256(update).hexdigest()
         with self._kept.transaction() as write:
             tally = self._kept.tally
-            _check_seal(tally, key, digest)
-            if key in tally.sealed:
+            _check_seal(tally, attempt, digest)
+            if attempt in tally.sealed:
                 return
-            name = tally.names[key]
+            name = tally.names[attempt]
             file = self._kept.folder / name
             try:
                 seals.write(file, update)
             except OSError as error:
                 raise LogWriteError(file, error, undone=True) from error
-            write(SealedEntry(key, name, digest, now()))
+            write(SealedEntry(attempt, name, digest, now()))
             newest = [kept.name for kept in tally.sealed.values()][-KEPT_UPDATES:]
             with suppress(OSError):  # an old update that cannot be deleted takes room and does no harm
                 seals.keep_only(self._kept.folder, newest, tally.places)
 
-    def sealed(self, key: ChargeKey, *, run_key: str = "") -> bytes | None:
+    def sealed(self, attempt: Attempt, *, run_key: str = "") -> bytes | None:
         """The update that was sealed, to be sent again for free; None if there is none, or it is no longer whole.
 
         Args:
-            key: what it was charged as.
+            attempt: what was charged for it.
             run_key: of the server that asks, as for `charge`: another server's updates are none of its business.
 
         Raises:
@@ -179,8 +180,8 @@ class Guard:
             LogError: the file is busy, damaged or not writable.
         """
         with self._kept.transaction():
-            _check_run_key(self._kept.tally, key, fingerprint(run_key))
-            entry = self._kept.tally.sealed.get(key)
+            _check_run_key(self._kept.tally, attempt, fingerprint(run_key))
+            entry = self._kept.tally.sealed.get(attempt)
         return None if entry is None else seals.read(self._kept.folder / entry.name, entry.sha256)
 
     def history(self) -> dict[Event, int]:
@@ -200,7 +201,7 @@ class Guard:
         """
         runs: dict[str, dict[Event, int]] = {}
         for charge in self.charges():
-            run = runs.setdefault(charge.key.run_id, {})
+            run = runs.setdefault(charge.attempt.run_id, {})
             run[charge.event] = run.get(charge.event, 0) + charge.steps
         return runs
 
@@ -214,14 +215,14 @@ class Guard:
             return list(self._kept.tally.charges.values())
 
     def _corrections(
-        self, key: ChargeKey, event: PoissonSampledGaussian, steps: int, elsewhere: History
+        self, attempt: Attempt, event: PoissonSampledGaussian, steps: int, elsewhere: History
     ) -> Iterator[CorrectionEntry]:
         """Reconcile two books by the larger figure: neither can have counted a step that was not paid for."""
         for charged, with_grant in checked(elsewhere).items():
             client_steps = self._kept.tally.history.get(charged, 0)
             server_steps = with_grant - (steps if charged == event else 0)
             if server_steps > client_steps:
-                yield CorrectionEntry(key, charged, client_steps, server_steps, self._allowance, now())
+                yield CorrectionEntry(attempt, charged, client_steps, server_steps, self._allowance, now())
 
     def _check_left(self, left: int, event: PoissonSampledGaussian, steps: int) -> None:
         if left < steps:
@@ -243,13 +244,13 @@ def names_a_run(run_id: str) -> bool:
     return 0 < len(run_id) <= LONGEST_RUN_ID and run_id.isprintable()
 
 
-def _check_grant(key: ChargeKey, steps: int, elsewhere: History) -> None:
-    if not names_a_run(key.run_id):
+def _check_grant(attempt: Attempt, steps: int, elsewhere: History) -> None:
+    if not names_a_run(attempt.run_id):
         raise InvalidGrantError(
-            f"run_id has {len(key.run_id)} characters; choose 1 to {LONGEST_RUN_ID}, all of them printable."
+            f"run_id has {len(attempt.run_id)} characters; choose 1 to {LONGEST_RUN_ID}, all of them printable."
         )
-    _check_count("round", key.round, 0)
-    _check_count("attempt", key.attempt, 0)
+    _check_count("round", attempt.round, 0)
+    _check_count("attempt", attempt.attempt, 0)
     _check_count("steps", steps, 1)
     try:
         counts = checked(elsewhere).values()
@@ -264,26 +265,21 @@ def _check_count(name: str, count: int, least: int) -> None:
         raise InvalidGrantError(f"{name} is {count!r:.40}; choose an integer from {least} to {_LARGEST_COUNT}.")
 
 
-def _check_run_key(tally: Tally, key: ChargeKey, signer: str) -> None:
-    opened = tally.run_keys.get(key.run_id, signer)
+def _check_run_key(tally: Tally, attempt: Attempt, signer: str) -> None:
+    opened = tally.run_keys.get(attempt.run_id, signer)
     if opened != signer:
         raise ForeignGrantError(
-            f"run '{key.run_id}' was opened under the key {opened[:16]}, and this grant comes with {signer[:16]} "
+            f"run '{attempt.run_id}' was opened under the key {opened[:16]}, and this grant comes with {signer[:16]} "
             "(SHA-256). Ask the server's operator: a run keeps its key, and another server's run another name."
         )
 
 
-def _check_seal(tally: Tally, key: ChargeKey, digest: str) -> None:
-    if key not in tally.charges:
-        raise SealError(
-            f"run '{key.run_id}', round {key.round}, attempt {key.attempt} was not charged; charge it before training."
-        )
-    before = tally.sealed.get(key)
+def _check_seal(tally: Tally, attempt: Attempt, digest: str) -> None:
+    if attempt not in tally.charges:
+        raise SealError(f"{attempt} was not charged; charge it before training.")
+    before = tally.sealed.get(attempt)
     if before is not None and before.sha256 != digest:
-        raise SealError(
-            f"run '{key.run_id}', round {key.round}, attempt {key.attempt} has another sealed update; send that one, "
-            "or charge a new attempt."
-        )
+        raise SealError(f"{attempt} has another sealed update; send that one, or charge a new attempt.")
 
 
 def _refuse_to_forget(file: Path) -> None:

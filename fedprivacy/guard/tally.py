@@ -11,7 +11,6 @@ from pathlib import Path
 from fedprivacy.guard import seals
 from fedprivacy.guard.entries import (
     ChargeEntry,
-    ChargeKey,
     CorrectionEntry,
     Entry,
     SealedEntry,
@@ -20,6 +19,7 @@ from fedprivacy.guard.entries import (
 )
 from fedprivacy.guard.errors import LogWriteError
 from fedprivacy.guard.log import EntryLog
+from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance
 from fedprivacy.values.events import Event
 
@@ -33,17 +33,17 @@ class Tally:
     Attributes:
         entries: charges and corrections, in order.
         charges: the charges by what they are for, in order.
-        sealed: the sealed updates by what they were charged as, in order.
-        names: of the files that updates are sealed in, by what they were charged as.
+        sealed: the sealed updates by what was charged for them, in order.
+        names: of the files that updates are sealed in, by what was charged for them.
         places: by the name of a file, the place of its charge among all charges: of every name that this log gives.
         run_keys: the fingerprint of the key that opened a run, by the run's name.
         history: how often each event counts, over all runs, corrections included.
     """
 
     entries: list[ChargeEntry | CorrectionEntry] = field(default_factory=list)
-    charges: dict[ChargeKey, ChargeEntry] = field(default_factory=dict)
-    sealed: dict[ChargeKey, SealedEntry] = field(default_factory=dict)
-    names: dict[ChargeKey, str] = field(default_factory=dict)
+    charges: dict[Attempt, ChargeEntry] = field(default_factory=dict)
+    sealed: dict[Attempt, SealedEntry] = field(default_factory=dict)
+    names: dict[Attempt, str] = field(default_factory=dict)
     places: dict[str, int] = field(default_factory=dict)
     run_keys: dict[str, str] = field(default_factory=dict)
     history: dict[Event, int] = field(default_factory=dict)
@@ -63,16 +63,16 @@ class Tally:
         """
         self._told = sha256(self._told.encode() + payload).hexdigest()
         if isinstance(entry, SealedEntry):
-            self.sealed[entry.key] = entry
+            self.sealed[entry.attempt] = entry
             self.places.setdefault(entry.name, len(self.charges))  # earlier versions gave other names
             return
         self.entries.append(entry)
         self.history[entry.event] = self.history.get(entry.event, 0) + entry.steps
         if isinstance(entry, ChargeEntry):
-            self.charges[entry.key] = entry
-            self.names[entry.key] = name = seals.name_of(self._told)
+            self.charges[entry.attempt] = entry
+            self.names[entry.attempt] = name = seals.name_of(self._told)
             self.places[name] = len(self.charges)
-            self.run_keys.setdefault(entry.key.run_id, entry.run_key)
+            self.run_keys.setdefault(entry.attempt.run_id, entry.run_key)
 
 
 class TallyFile:

@@ -15,7 +15,9 @@ from fedprivacy.ledger.allowances import allowances_of
 from fedprivacy.ledger.dialects import add_to, among, insert_rows
 from fedprivacy.ledger.replay import Evidence, settleable
 from fedprivacy.ledger.schema import ChargeState, balances, charges
+from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance
+from fedprivacy.values.event_codec import ROW, as_row
 from fedprivacy.values.events import Event, History, PoissonSampledGaussian
 
 SERVER_VIEW = "server"
@@ -75,14 +77,12 @@ def within_budget(connection: Connection, wanted: Mapping[str, int], allowed: Al
     return {dataset_id: steps for dataset_id, steps in granted.items() if steps > 0}
 
 
-def charge(
-    connection: Connection, key: Mapping[str, Any], granted: Mapping[str, tuple[PoissonSampledGaussian, int]]
-) -> None:
-    """Enter reserved charges of one attempt at a round.
+def charge(connection: Connection, attempt: Attempt, granted: Mapping[str, tuple[PoissonSampledGaussian, int]]) -> None:
+    """Enter reserved charges of one attempt.
 
     Args:
         connection: in a transaction that has the ledger to itself.
-        key: run_id, round and attempt.
+        attempt: what is charged.
         granted: event and steps by dataset; not empty.
     """
     events = sorted({event for event, _ in granted.values()})
@@ -90,62 +90,65 @@ def charge(
     entry = journal.append(
         connection,
         "charge",
-        **key,
+        **attempt._asdict(),
         view=SERVER_VIEW,
-        events=[_fields(event) for event in events],
+        events=[as_row(event) for event in events],
         charges={dataset_id: [numbers[event], steps] for dataset_id, (event, steps) in granted.items()},
     )
     reach("ledger.journal-written")
-    common = {**key, "entry": entry, "view": SERVER_VIEW, "state": ChargeState.RESERVED}
+    common = {**attempt._asdict(), "entry": entry, "view": SERVER_VIEW, "state": ChargeState.RESERVED}
     of_event = {event: common | _columns(event) for event in events}
     _insert(connection, [{**of_event[e], "dataset_id": d, "steps": n} for d, (e, n) in granted.items()])
 
 
 def charge_difference(
-    connection: Connection, key: Mapping[str, str], event: PoissonSampledGaussian, claimed: int, held: int
+    connection: Connection, dataset_id: str, run_id: str, event: PoissonSampledGaussian, *, claimed: int, held: int
 ) -> None:
     """Enter what a client's own figure has more than the ledger, as a charge of round 0.
 
     Args:
         connection: in a transaction that has the ledger to itself.
-        key: dataset_id and run_id.
+        dataset_id: the client's dataset.
+        run_id: the run that the figures are about.
         event: what each step cost.
         claimed: the client's steps.
         held: the ledger's steps, fewer.
     """
-    own = (*(charges.c[name] == value for name, value in key.items()), charges.c.round == 0)
-    attempt = int(connection.scalar(select(func.count()).select_from(charges).where(*own)) or 0) + 1
+    own = charges.c.dataset_id == dataset_id, charges.c.run_id == run_id, charges.c.round == 0
+    before = connection.scalar(select(func.count()).select_from(charges).where(*own)) or 0
+    attempt = Attempt(run_id, 0, int(before) + 1)
     entry = journal.append(
         connection,
         "reconciliation",
-        **key,
-        attempt=attempt,
+        dataset_id=dataset_id,
+        run_id=run_id,
+        attempt=attempt.attempt,
         view=SERVER_VIEW,
-        event=_fields(event),
+        event=as_row(event),
         client_steps=claimed,
         server_steps=held,
     )
-    common = {"entry": entry, "round": 0, "attempt": attempt, "view": SERVER_VIEW, "state": ChargeState.COMMITTED}
-    _insert(connection, [{**key, **common, "steps": claimed - held, **_columns(event)}])
+    common = {"dataset_id": dataset_id, "entry": entry, "view": SERVER_VIEW, "state": ChargeState.COMMITTED}
+    _insert(connection, [{**attempt._asdict(), **common, "steps": claimed - held, **_columns(event)}])
 
 
 def settle_charges(
-    connection: Connection, key: Mapping[str, Any], receipts: Mapping[str, Evidence | None], state: ChargeState
+    connection: Connection, attempt: Attempt, receipts: Mapping[str, Evidence | None], state: ChargeState
 ) -> None:
     """Enter what became of charges, where that is news.
 
     Args:
         connection: in a transaction that has the ledger to itself.
-        key: run_id, round and attempt.
+        attempt: what was charged.
         receipts: signed by their clients, by dataset; None: not signed.
         state: what they become.
     """
-    news = _of_round(connection, key, receipts.keys(), settleable(state))
+    news = _among(connection, attempt, receipts.keys(), settleable(state))
     changing = connection.execute(select(charges).where(*news)).mappings().all()
     if not changing:
         return
     settled = {row["dataset_id"]: receipts[row["dataset_id"]] for row in changing}
-    journal.append(connection, "settlement", **key, state=state, receipts=settled)
+    journal.append(connection, "settlement", **attempt._asdict(), state=state, receipts=settled)
     connection.execute(update(charges).where(*news).values(state=state))
     for was_void, sign in ((False, -1), (True, 1)):  # what becomes void is taken off, what was void is put back
         rows = [dict(row) for row in changing if (row["state"] is ChargeState.VOID) is was_void]
@@ -165,37 +168,37 @@ def _count(connection: Connection, rows: Iterable[Mapping[str, Any]], sign: int)
 
 
 def _columns(event: PoissonSampledGaussian) -> dict[str, Any]:
-    return dict(zip(("sampling_rate", "noise_multiplier", "relation"), _fields(event), strict=True))
+    return dict(zip(ROW, as_row(event), strict=True))
 
 
-def _fields(event: PoissonSampledGaussian) -> list[Any]:
-    """An event as it stands in the journal."""
-    return [event.sampling_rate, event.noise_multiplier, event.relation]
+def charged_for(attempt: Attempt) -> tuple[ColumnElement[bool], ...]:
+    """Which charges are for an attempt."""
+    return tuple(charges.c[name] == value for name, value in attempt._asdict().items())
 
 
-def _of_round(
-    connection: Connection, key: Mapping[str, Any], dataset_ids: Collection[str], states: Iterable[ChargeState]
+def _among(
+    connection: Connection, attempt: Attempt, dataset_ids: Collection[str], states: Iterable[ChargeState]
 ) -> tuple[ColumnElement[bool], ...]:
-    """Which charges of an attempt at a round are in one of these states."""
+    """Which charges of an attempt are in one of these states."""
     return (
-        *(charges.c[name] == value for name, value in key.items()),
+        *charged_for(attempt),
         among(connection.dialect, charges.c.dataset_id, dataset_ids),
         charges.c.state.in_(list(states)),
     )
 
 
 def charged_steps(
-    connection: Connection, key: Mapping[str, Any], events: Mapping[str, PoissonSampledGaussian]
+    connection: Connection, attempt: Attempt, events: Mapping[str, PoissonSampledGaussian]
 ) -> dict[str, int]:
-    """What an attempt at a round was charged already, by dataset; 0 where the charge is void, or for another event.
+    """What an attempt was charged already, by dataset; 0 where the charge is void, or for another event.
 
     Args:
         connection: in a transaction.
-        key: run_id, round and attempt.
+        attempt: what may have been charged.
         events: what each step is to cost, by dataset.
     """
-    mine = _of_round(connection, key, events.keys(), ChargeState)
-    columns = ("dataset_id", "state", "steps", "sampling_rate", "noise_multiplier", "relation")
+    mine = _among(connection, attempt, events.keys(), ChargeState)
+    columns = ("dataset_id", "state", "steps", *ROW)
     rows = connection.execute(select(*(charges.c[name] for name in columns)).where(*mine))
     return {
         dataset_id: 0 if state is ChargeState.VOID or _event(*event) != events[dataset_id] else steps
@@ -209,9 +212,7 @@ def steps_of_run(connection: Connection, dataset_id: str, run_id: str, event: Po
         charges.c.dataset_id == dataset_id,
         charges.c.run_id == run_id,
         charges.c.state != ChargeState.VOID,
-        charges.c.sampling_rate == event.sampling_rate,
-        charges.c.noise_multiplier == event.noise_multiplier,
-        charges.c.relation == event.relation,
+        *(charges.c[name] == value for name, value in _columns(event).items()),
     )
     return int(connection.scalar(mine) or 0)
 

@@ -8,8 +8,10 @@ from typing import Any
 from fedprivacy._support.signing import RECEIPT, signed_by_client
 from fedprivacy.ledger.replay import BrokenJournalError, ChargeKey, Evidence, Replay
 from fedprivacy.tasks.identity import key_hash
+from fedprivacy.values.attempt import Attempt
+from fedprivacy.values.event_codec import ROW
 
-_CHARGED = ("steps", "sampling_rate", "noise_multiplier", "relation")
+_CHARGED = ("steps", *ROW)
 
 
 def check_receipts(number: int, entry: dict[str, Any], replay: Replay) -> None:
@@ -27,7 +29,7 @@ def check_receipts(number: int, entry: dict[str, Any], replay: Replay) -> None:
         return
     for dataset_id, evidence in entry["receipts"].items():
         if evidence:
-            key = ChargeKey(dataset_id, entry["run_id"], entry["round"], entry["attempt"])
+            key = ChargeKey(dataset_id, *Attempt.named_in(entry))
             try:
                 _check(Evidence(*evidence), key, replay)
             except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
@@ -40,7 +42,7 @@ def _check(evidence: Evidence, key: ChargeKey, replay: Replay) -> None:
         raise ValueError("comes with another key than its client has")
     if not signed_by_client(public_key, RECEIPT, evidence.receipt.encode(), evidence.signature):
         raise ValueError("is not signed by its client")
-    if key[1:] != tuple(said[name] for name in ("run_id", "round", "attempt")):
+    if key[1:] != Attempt.named_in(said):
         raise ValueError("is for another round")
     if any(said[name] != getattr(charge, name) for name in _CHARGED):
         raise ValueError("is for something else than what was charged")

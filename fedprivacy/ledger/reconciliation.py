@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 
 from rich.table import Table
 
-from fedprivacy.accounting.named import from_fields
 from fedprivacy.ledger.charges import steps_of_run
 from fedprivacy.ledger.store import Ledger
+from fedprivacy.values.event_codec import from_fields
 from fedprivacy.values.events import Claims, PoissonSampledGaussian
 
 

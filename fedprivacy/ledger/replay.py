@@ -17,7 +17,9 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from fedprivacy.ledger.schema import ChargeState
-from fedprivacy.values.events import NeighbouringRelation
+from fedprivacy.values.attempt import Attempt
+from fedprivacy.values.event_codec import from_row
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 
 
 class BrokenJournalError(ValueError):
@@ -25,7 +27,7 @@ class BrokenJournalError(ValueError):
 
 
 class ChargeKey(NamedTuple):
-    """What names a charge."""
+    """What names a charge: whose it is, and for which `Attempt`."""
 
     dataset_id: str
     run_id: str
@@ -53,6 +55,11 @@ class Charge(NamedTuple):
     view: str
     steps: int
     state: ChargeState
+
+    @classmethod
+    def of(cls, entry: int, event: PoissonSampledGaussian, view: str, steps: int, state: ChargeState) -> Charge:
+        """What an entry charges for an event."""
+        return cls(entry, event.sampling_rate, event.noise_multiplier, event.relation, view, steps, state)
 
 
 class Evidence(NamedTuple):
@@ -164,20 +171,19 @@ class Replay:
             self.budgets[dataset] = WrittenAllowance(epsilon, delta, filter, expires, deliberate)
 
     def _charge(self, number: int, entry: dict[str, Any]) -> None:
-        run_id, round, attempt, view = entry["run_id"], entry["round"], entry["attempt"], entry["view"]
-        events = [(q, sigma, NeighbouringRelation(relation)) for q, sigma, relation in entry["events"]]
+        attempt, view = Attempt.named_in(entry), entry["view"]
+        events = [from_row(row) for row in entry["events"]]
         alike: dict[tuple[int, int], Charge] = {}  # most datasets of a round are charged the same
         for dataset, (event, steps) in entry["charges"].items():
             if (event, steps) not in alike:
-                q, sigma, relation = events[event]
-                alike[event, steps] = Charge(number, q, sigma, relation, view, steps, ChargeState.RESERVED)
-            self._add(ChargeKey(dataset, run_id, round, attempt), alike[event, steps])
+                alike[event, steps] = Charge.of(number, events[event], view, steps, ChargeState.RESERVED)
+            self._add(ChargeKey(dataset, *attempt), alike[event, steps])
 
     def _settlement(self, _: int, entry: dict[str, Any]) -> None:
-        state, run_id, round, attempt = ChargeState(entry["state"]), entry["run_id"], entry["round"], entry["attempt"]
+        state, attempt = ChargeState(entry["state"]), Attempt.named_in(entry)
         before: Charge | None = None
         for dataset in entry["receipts"]:
-            key = ChargeKey(dataset, run_id, round, attempt)
+            key = ChargeKey(dataset, *attempt)
             charge = self.charges[key]
             if charge is not before:  # mostly it is: see `_charge`
                 if not can_become(charge.state, state):
@@ -188,9 +194,7 @@ class Replay:
     def _reconciliation(self, number: int, entry: dict[str, Any]) -> None:
         more = entry["client_steps"] - entry["server_steps"]
         if more > 0:
-            q, sigma, relation = entry["event"]
-            relation = NeighbouringRelation(relation)
-            charge = Charge(number, q, sigma, relation, entry["view"], more, ChargeState.COMMITTED)
+            charge = Charge.of(number, from_row(entry["event"]), entry["view"], more, ChargeState.COMMITTED)
             self._add(ChargeKey(entry["dataset_id"], entry["run_id"], 0, entry["attempt"]), charge)
 
     def _add(self, key: ChargeKey, charge: Charge) -> None:

@@ -18,6 +18,7 @@ from fedprivacy.ledger.charges import (
     balanced,
     charge,
     charge_difference,
+    charged_for,
     charged_steps,
     settle_charges,
     steps_of_run,
@@ -27,6 +28,7 @@ from fedprivacy.ledger.database import PATIENCE, Database, database_file
 from fedprivacy.ledger.errors import AccountError, LedgerError
 from fedprivacy.ledger.replay import Evidence
 from fedprivacy.ledger.schema import ChargeState, budgets, charges, keys, runs
+from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.events import Claims, PoissonSampledGaussian
 
@@ -239,24 +241,20 @@ class Ledger:
 
     def reserve(
         self,
-        run_id: str,
-        round: int,
+        attempt: Attempt,
         event: PoissonSampledGaussian | Mapping[str, PoissonSampledGaussian],
         wanted: Mapping[str, int],
         allowed: Allowed,
         *,
-        attempt: int = 1,
         resumed: bool = False,
     ) -> dict[str, int]:
         """Charge steps before they are executed.
 
         Args:
-            run_id: the run.
-            round: the round, counted from 1.
+            attempt: what the steps are for.
             event: what each step costs: one event for all, or one by dataset.
             wanted: steps by dataset.
             allowed: how many more steps a budget allows.
-            attempt: at this round, counted from 1; another attempt is another charge.
             resumed: whether the run may have charged this attempt before it was stopped. What it charged is then
                 handed out again, and not charged again; a dataset that was charged for another event gets nothing.
 
@@ -266,17 +264,16 @@ class Ledger:
         Raises:
             LedgerError: this attempt was charged before, or the database cannot be used.
         """
-        key = {"run_id": run_id, "round": round, "attempt": attempt}
         events = dict.fromkeys(wanted, event) if isinstance(event, PoissonSampledGaussian) else event
 
         def work(connection: Connection, again: bool) -> dict[str, int]:
-            before = charged_steps(connection, key, {dataset_id: events[dataset_id] for dataset_id in wanted})
+            before = charged_steps(connection, attempt, {dataset_id: events[dataset_id] for dataset_id in wanted})
             if before and not (resumed or again):
                 raise LedgerError(f"ledger {self.name}: this round of this run was charged before; nothing was added.")
             fresh = {dataset_id: steps for dataset_id, steps in wanted.items() if dataset_id not in before}
             granted = within_budget(connection, fresh, allowed)
             if granted:
-                charge(connection, key, {d: (events[d], steps) for d, steps in granted.items()})
+                charge(connection, attempt, {d: (events[d], steps) for d, steps in granted.items()})
             return {dataset_id: steps for dataset_id, steps in (before | granted).items() if steps}
 
         reach("ledger.before-reserve")
@@ -284,31 +281,25 @@ class Ledger:
 
     def settle(
         self,
-        run_id: str,
-        round: int,
+        attempt: Attempt,
         receipts: Mapping[str, Evidence | None] | Collection[str],
         state: ChargeState,
-        *,
-        attempt: int = 1,
     ) -> None:
-        """Say what became of a round's charges.
+        """Say what became of an attempt's charges.
 
         A reserved charge becomes `state`. A void one becomes committed if its receipt comes after all. Charges in any
         other state stay as they are, so that nothing changes when the same is said twice.
 
         Args:
-            run_id: the run.
-            round: the round.
+            attempt: what was charged.
             receipts: dataset_ids, each with the signed receipt of its client, if there is one.
             state: COMMITTED or VOID.
-            attempt: at this round.
         """
-        key = {"run_id": run_id, "round": round, "attempt": attempt}
         evidence = receipts if isinstance(receipts, Mapping) else dict.fromkeys(receipts)
 
         reach("ledger.before-settle")
         if evidence:
-            self.database.write(lambda connection, _: settle_charges(connection, key, evidence, state))
+            self.database.write(lambda connection, _: settle_charges(connection, attempt, evidence, state))
 
     def reconcile(self, dataset_id: str, claims: Claims) -> int:
         """Charge what a client says that it spent and the ledger does not hold: the larger of both figures counts.
@@ -331,8 +322,7 @@ class Ledger:
             for (run_id, event), claimed in sorted(claims.items(), key=str):
                 held = steps_of_run(connection, dataset_id, run_id, event)
                 if claimed > held:
-                    key = {"dataset_id": dataset_id, "run_id": run_id}
-                    charge_difference(connection, key, event, claimed, held)
+                    charge_difference(connection, dataset_id, run_id, event, claimed=claimed, held=held)
                     added += claimed - held
             if added:
                 self._check_account(connection, dataset_id)
@@ -349,26 +339,26 @@ class Ledger:
                 "'fedprivacy guard show'."
             )
 
-    def last_attempt(self, run_id: str, round: int) -> int:
-        """How often a round of a run was tried; 0: never."""
+    def last_attempt(self, run_id: str, round: int) -> Attempt | None:
+        """The last time that a round of a run was tried; None: never."""
         mine = select(func.max(charges.c.attempt)).where(charges.c.run_id == run_id, charges.c.round == round)
-        return self.database.read(lambda connection: int(connection.scalar(mine) or 0))
+        last = self.database.read(lambda connection: connection.scalar(mine))
+        return Attempt(run_id, round, last) if last else None
 
-    def charged(self, run_id: str, round: int, attempt: int) -> set[str]:
-        """Datasets that an attempt at a round was charged to, unless the charge is void."""
-        mine = charges.c.run_id == run_id, charges.c.round == round, charges.c.attempt == attempt
-        counted = select(charges.c.dataset_id).where(*mine, charges.c.state != ChargeState.VOID)
+    def charged(self, attempt: Attempt) -> set[str]:
+        """Datasets that an attempt was charged to, unless the charge is void."""
+        counted = select(charges.c.dataset_id).where(*charged_for(attempt), charges.c.state != ChargeState.VOID)
         return self.database.read(lambda connection: set(connection.scalars(counted)))
 
-    def reserved(self, run_id: str) -> dict[tuple[int, int], set[str]]:
-        """Datasets with a charge of a run that no receipt has confirmed, by round and attempt."""
+    def reserved(self, run_id: str) -> dict[Attempt, set[str]]:
+        """Datasets with a charge of a run that no receipt has confirmed, by what was charged."""
         mine = charges.c.run_id == run_id, charges.c.state == ChargeState.RESERVED
-        wanted = select(charges.c.round, charges.c.attempt, charges.c.dataset_id).where(*mine)
+        wanted = select(*(charges.c[name] for name in Attempt._fields), charges.c.dataset_id).where(*mine)
 
-        def work(connection: Connection) -> dict[tuple[int, int], set[str]]:
-            found: dict[tuple[int, int], set[str]] = {}
-            for round, attempt, dataset_id in connection.execute(wanted):
-                found.setdefault((round, attempt), set()).add(dataset_id)
+        def work(connection: Connection) -> dict[Attempt, set[str]]:
+            found: dict[Attempt, set[str]] = {}
+            for *attempt, dataset_id in connection.execute(wanted):
+                found.setdefault(Attempt(*attempt), set()).add(dataset_id)
             return found
 
         return self.database.read(work)

@@ -17,6 +17,7 @@ from fedprivacy.accounting import FILTERS, Filter
 from fedprivacy.accounting.population import PopulationAccountant
 from fedprivacy.ledger import NOTHING_SPENT, Account, Allowance, ChargeState, Ledger
 from fedprivacy.ledger.replay import Evidence
+from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Claims, History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.spent import ClientSpent
@@ -27,17 +28,13 @@ class CentralAccountant:
 
     Args:
         ledger: where charges are kept, over all runs.
-        run_id: the run; unique in the ledger.
         relation: the neighbouring relation of every event.
         budget: each client's budget over all runs, where the ledger was given no other by an explicit act.
         filter: name of the filter that enforces it.
     """
 
-    def __init__(
-        self, ledger: Ledger, run_id: str, relation: NeighbouringRelation, budget: PrivacyBudget, filter: str
-    ) -> None:
+    def __init__(self, ledger: Ledger, relation: NeighbouringRelation, budget: PrivacyBudget, filter: str) -> None:
         self._ledger = ledger
-        self._run_id = run_id
         self._asked = Allowance(budget, filter)
         self._datasets: dict[str, str] = {}
         self._events: dict[str, PoissonSampledGaussian] = {}
@@ -84,15 +81,12 @@ class CentralAccountant:
         """What one local step of this run is charged to a client, and what it may be granted for that."""
         return self._events[self._datasets[client_id]]
 
-    def grant(
-        self, round: int, wanted: Mapping[str, int], *, attempt: int = 1, resumed: bool = False
-    ) -> dict[str, int]:
-        """Reserve steps for a round, before any message leaves.
+    def grant(self, attempt: Attempt, wanted: Mapping[str, int], *, resumed: bool = False) -> dict[str, int]:
+        """Reserve steps for an attempt at a round, before any message leaves.
 
         Args:
-            round: the round.
+            attempt: what the steps are for; another attempt is another charge.
             wanted: local steps by client_id.
-            attempt: at this round; another attempt is another charge.
             resumed: whether this attempt may have been charged before the run was stopped; then it is not again.
 
         Returns:
@@ -104,34 +98,33 @@ class CentralAccountant:
             return _left(allowance, history, self._events[dataset])
 
         events = {dataset: self._events[dataset] for dataset in steps}
-        granted = self._ledger.reserve(self._run_id, round, events, steps, allowed, attempt=attempt, resumed=resumed)
+        granted = self._ledger.reserve(attempt, events, steps, allowed, resumed=resumed)
         return {c: granted[self._datasets[c]] for c in wanted if self._datasets[c] in granted}
 
-    def commit(self, round: int, receipts: Mapping[str, Evidence | None], *, attempt: int = 1) -> None:
+    def commit(self, attempt: Attempt, receipts: Mapping[str, Evidence | None]) -> None:
         """Confirm the charges of clients whose receipts matched their grants.
 
         Args:
-            round: the round.
+            attempt: what was granted.
             receipts: what each client signed, by client_id; None in a simulation.
-            attempt: at this round.
         """
-        self._settle(round, receipts, ChargeState.COMMITTED, attempt)
+        self._settle(attempt, receipts, ChargeState.COMMITTED)
 
-    def void(self, round: int, client_ids: Collection[str], *, attempt: int = 1) -> None:
+    def void(self, attempt: Attempt, client_ids: Collection[str]) -> None:
         """Return the charges of clients that refused before they touched a record."""
-        self._settle(round, dict.fromkeys(client_ids), ChargeState.VOID, attempt)
+        self._settle(attempt, dict.fromkeys(client_ids), ChargeState.VOID)
 
-    def charged(self, round: int, attempt: int) -> set[str]:
-        """Clients that an attempt at a round was charged to."""
-        datasets = self._ledger.charged(self._run_id, round, attempt)
+    def charged(self, attempt: Attempt) -> set[str]:
+        """Clients that an attempt was charged to."""
+        datasets = self._ledger.charged(attempt)
         return {client_id for client_id, dataset in self._datasets.items() if dataset in datasets}
 
-    def unreconciled(self) -> dict[tuple[int, int], set[str]]:
-        """Clients whose charges no receipt has confirmed, by round and attempt of this run."""
+    def unreconciled(self, run_id: str) -> dict[Attempt, set[str]]:
+        """Clients whose charges no receipt has confirmed, by what was charged in a run."""
         clients = {dataset: client_id for client_id, dataset in self._datasets.items()}
         return {
             attempt: {clients[dataset] for dataset in datasets & clients.keys()}
-            for attempt, datasets in self._ledger.reserved(self._run_id).items()
+            for attempt, datasets in self._ledger.reserved(run_id).items()
         }
 
     def histories(self, client_ids: Collection[str]) -> dict[str, History]:
@@ -164,9 +157,9 @@ class CentralAccountant:
         epsilons = self._population.epsilons().tolist()
         return {dataset: epsilons[row] for dataset, row in self._rows.items()}
 
-    def _settle(self, round: int, receipts: Mapping[str, Evidence | None], state: ChargeState, attempt: int) -> None:
+    def _settle(self, attempt: Attempt, receipts: Mapping[str, Evidence | None], state: ChargeState) -> None:
         of_datasets = {self._datasets[client_id]: receipt for client_id, receipt in receipts.items()}
-        self._ledger.settle(self._run_id, round, of_datasets, state, attempt=attempt)
+        self._ledger.settle(attempt, of_datasets, state)
 
     def _spent(self, client_id: str, account: Account, allowance: Allowance, epsilon: float) -> ClientSpent:
         dataset = self._datasets[client_id]

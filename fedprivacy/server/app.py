@@ -1,25 +1,21 @@
-"""The ServerApp of this repository: resolve the configuration, run the rounds, record them."""
+"""The ServerApp of a simulation, and the parts that every server composes its own from."""
 
 from __future__ import annotations
 
 import logging
 import random
-import shlex
 import uuid
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Self
 
 import torch
 from flwr.app import Context
-from flwr.app.user_config import UserConfig
 from flwr.serverapp import Grid, ServerApp
 
-from fedprivacy.flower import PrivateStrategy, RoundFailedError, TooFewClientsError
-from fedprivacy.flower.server.checkpoint import CHECKPOINT, load_checkpoint
-from fedprivacy.ledger import LedgerError
-from fedprivacy.runs.configuration import RunConfig, resolve
+from fedprivacy.flower import PrivateStrategy
+from fedprivacy.flower.server.checkpoint import Checkpoint, load_checkpoint
+from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.resuming import plan_of
 from fedprivacy.server.recorder import Recorder
@@ -27,10 +23,8 @@ from fedprivacy.server.strategies import build_strategy
 from fedprivacy.tasks import Task, load_task
 from fedprivacy.trackers import build_trackers
 from fedprivacy.values.rounds import Observer, RoundResult
-from fedprivacy.values.runs import RunStatus
 from fedprivacy.values.wording import epsilon_text
 
-log = logging.getLogger("fedprivacy.server")
 flower_log = logging.getLogger("flwr")
 
 
@@ -47,44 +41,70 @@ def server_app(*observers: Observer, config: RunConfig | None = None, task: Task
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        settings = config or _configured(context.run_config, task)
-        resume = load_checkpoint(Path(settings.resume)) if settings.resume else None
-        run_id = resume.run_id if resume else uuid.uuid4().hex
-        settings = replace(settings, out=settings.out or f"runs/{run_id}")
-        _make_repeatable(settings.seed)
-        plan = RunPlan(settings, task or load_task(settings.task))
-        averaging = build_strategy(settings)
-        recorder = Recorder(
-            Path(settings.out),
-            plan,
-            run_id,
-            ledger_url=lambda: strategy.ledger_url,
-            trackers=build_trackers(settings.trackers),
-            resume_from=resume.round if resume else None,
-        )
-        if resume:
-            flower_log.info("%s", going_on(resume.round, settings.rounds))
+        start = RunStart.of(config or plan_of(context.run_config, task).config, task)
+        averaging = build_strategy(start.plan.config)  # before there is a folder: it may be a file that cannot be read
+        trackers = build_trackers(start.plan.config.trackers)
+        recorder = Recorder(start.folder, start.plan, start.run_id, trackers=trackers, resume_from=start.finished)
         strategy = PrivateStrategy(
             averaging,
-            plan,
-            run_id=run_id,
-            observers=[recorder, _log_round, *observers],
+            start.plan,
+            run_id=start.run_id,
+            observers=[recorder, log_round, *observers],
+            on_open=recorder.on_open,
             on_phase=recorder.on_phase,
-            resume=resume,
-            checkpoints=recorder.folder,
+            resume=start.checkpoint,
+            checkpoints=start.folder,
         )
-        status = RunStatus.FAILED
-        try:
-            with _saying_how_to_go_on(recorder.folder):
-                strategy.start(grid)
-            status = RunStatus.STOPPED if strategy.stopped_because else RunStatus.FINISHED
-        finally:
-            recorder.finish(strategy.result.arrays, status)
-        if strategy.stopped_because:
-            log.warning("The run ended early: %s.", strategy.stopped_because)
-        flower_log.info("Results are in %s.", recorder.folder.absolute())
+        with recorder.recording(strategy.result):
+            strategy.start(grid)
 
     return app
+
+
+@dataclass(frozen=True)
+class RunStart:
+    """A run that is about to begin, or to go on.
+
+    Attributes:
+        plan: the run's public numbers; its configuration names the folder.
+        run_id: unique in the ledger.
+        checkpoint: where it was stopped; None: it is new.
+    """
+
+    plan: RunPlan
+    run_id: str
+    checkpoint: Checkpoint | None
+
+    @classmethod
+    def of(cls, config: RunConfig, task: Task | None = None) -> Self:
+        """Find where the run goes on, or give it a name, and its folder one; make it repeatable if it has a seed.
+
+        Args:
+            config: checked; with `resume`, the stopped run's own.
+            task: what is learned; None: the task that the configuration names.
+
+        Raises:
+            RunFolderError: the folder to go on in holds no checkpoint.
+        """
+        checkpoint = load_checkpoint(Path(config.resume)) if config.resume else None
+        if checkpoint:
+            flower_log.info("%s", going_on(checkpoint.round, config.rounds))
+        run_id = checkpoint.run_id if checkpoint else uuid.uuid4().hex
+        config = replace(config, out=config.out or f"runs/{run_id}")
+        if config.seed is not None:  # Flower's strategies draw clients from `random`, a model its weights from torch
+            random.seed(config.seed)
+            torch.manual_seed(config.seed)
+        return cls(RunPlan(config, task or load_task(config.task)), run_id, checkpoint)
+
+    @property
+    def folder(self) -> Path:
+        """Where results and checkpoints go."""
+        return Path(self.plan.config.out)
+
+    @property
+    def finished(self) -> int | None:
+        """The last finished round of a run that goes on; None: it is new."""
+        return self.checkpoint.round if self.checkpoint else None
 
 
 def going_on(finished: int, rounds: int) -> str:
@@ -94,36 +114,7 @@ def going_on(finished: int, rounds: int) -> str:
     return f"Going on after round {finished} of {rounds}."
 
 
-def _configured(run_config: UserConfig, task: Task | None) -> RunConfig:
-    return plan_of(run_config, task).config if run_config.get("resume") else resolve(run_config, task)
-
-
-@contextmanager
-def _saying_how_to_go_on(folder: Path) -> Iterator[None]:
-    """Let the errors that end a run early say how to continue it, once it has a finished round."""
-    try:
-        yield
-    except (LedgerError, RoundFailedError, TooFewClientsError) as error:
-        if (folder / CHECKPOINT).exists():
-            where = shlex.quote(str(folder))
-            error.add_note(
-                f"To go on after the last finished round: fedprivacy simulate --resume {where}\n"
-                f"In a deployment: start the run again with its own settings and resume = '{folder}'."
-            )
-        raise
-
-
-def _log_round(record: RoundResult) -> None:
+def log_round(result: RoundResult) -> None:
     """One line a round in Flower's log, which is what `flwr run --stream` shows."""
-    metrics = ", ".join(f"{name} {value:.4g}" for name, value in record.metrics.items())
-    flower_log.info("Round %d: %s; largest epsilon %s", record.round, metrics, epsilon_text(record.max_epsilon))
-
-
-def _make_repeatable(seed: int | None) -> None:
-    """Flower's strategies draw clients from `random`, a new model draws its weights from torch."""
-    if seed is not None:
-        random.seed(seed)
-        torch.manual_seed(seed)
-
-
-app = server_app()
+    metrics = ", ".join(f"{name} {value:.4g}" for name, value in result.metrics.items())
+    flower_log.info("Round %d: %s; largest epsilon %s", result.round, metrics, epsilon_text(result.max_epsilon))

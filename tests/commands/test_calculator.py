@@ -16,8 +16,8 @@ from typer.testing import CliRunner
 
 from fedprivacy import PoissonSampledGaussian
 from fedprivacy.accounting import composition, gdp, pld, rdp
-from fedprivacy.accounting.named import MECHANISMS
 from fedprivacy.commands.app import app
+from fedprivacy.values.event_codec import MECHANISMS
 from fedprivacy.values.events import (
     Event,
     FixedSizeSampledGaussian,

@@ -7,10 +7,11 @@ import pytest
 from typer.testing import CliRunner
 
 from fedprivacy.accounting import pld
-from fedprivacy.accounting.named import from_fields
 from fedprivacy.commands.guard import guard_app
-from fedprivacy.guard import ChargeKey, Guard
+from fedprivacy.guard import Guard
+from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.event_codec import from_fields
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 
 EVENT = PoissonSampledGaussian(0.05, 1.2, NeighbouringRelation.ZERO_OUT)
@@ -36,9 +37,9 @@ def file(tmp_path):
     """Two charges of two mechanisms, one of them sealed, and a correction."""
     file = tmp_path / "guard.log"
     guard = Guard(file, BUDGET, "adaptive")
-    guard.charge(ChargeKey("spring [run]", 1, 0), EVENT, 2)
-    guard.seal(ChargeKey("spring [run]", 1, 0), b"update")
-    guard.charge(ChargeKey("autumn", 3, 1), OTHER, 4, elsewhere={EVENT: 9, OTHER: 4})
+    guard.charge(Attempt("spring [run]", 1, 0), EVENT, 2)
+    guard.seal(Attempt("spring [run]", 1, 0), b"update")
+    guard.charge(Attempt("autumn", 3, 1), OTHER, 4, elsewhere={EVENT: 9, OTHER: 4})
     return file
 
 
@@ -113,7 +114,7 @@ def test_an_guard_that_counted_nothing_says_so(run, tmp_path):
 
 def test_a_budget_without_a_bound_and_an_epsilon_without_one_are_null_in_json(run, tmp_path):
     guard = Guard(tmp_path / "x.log", PrivacyBudget(math.inf, 1e-5))
-    guard.charge(ChargeKey("run", 1, 0), PoissonSampledGaussian(1.0, 1e-200), 1)
+    guard.charge(Attempt("run", 1, 0), PoissonSampledGaussian(1.0, 1e-200), 1)
     shown = answer(run, tmp_path / "x.log")
     assert (shown["epsilon"], shown["budget"]["epsilon"]) == (None, None)
     assert shown["notes"] == "no finite epsilon is known"

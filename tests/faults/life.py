@@ -23,6 +23,7 @@ from fedprivacy.flower.wire.messages import GRANT, RECEIPT, REFUSAL, Receipt, Re
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.accountant import CentralAccountant
 from fedprivacy.runs.plan import RunPlan
+from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from tests.flower.blobs import A_GRANT, Blobs, plan_of
 from tests.flower.deployment import DeployedGrid
@@ -117,11 +118,11 @@ def _warm() -> None:
     """What every child would compute and import anew, done once before they are forked."""
     with TemporaryDirectory() as folder:
         accountant = CentralAccountant(
-            Ledger(f"sqlite:///{folder}/ledger.db"), "run", A_GRANT.relation, PrivacyBudget(50.0, 1e-3), DEFAULT_FILTER
+            Ledger(f"sqlite:///{folder}/ledger.db"), A_GRANT.relation, PrivacyBudget(50.0, 1e-3), DEFAULT_FILTER
         )
         accountant.enrol({"a": "a"}, {"a": replace(A_GRANT.event, noise_multiplier=2.0)})
         for round in range(1, 8):
-            accountant.grant(round, {"a": 1})
+            accountant.grant(Attempt("run", round), {"a": 1})
             accountant.spent()
 
 

@@ -1,11 +1,14 @@
 """The clipping setting reaches the client, costs the same, and an adapted norm lasts from round to round."""
 
 import math
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 from flwr.serverapp.strategy import FedAvg
 
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
+from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.gradients import AutomaticClipping, FlatClipping, PerLayerClipping
 from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.training.adaptive import CLIPPINGS, QuantileClipping
@@ -18,9 +21,10 @@ def run(plan):
     records = []
     grid = InProcessGrid(private_client(plan.task, plan.config), plan.config.clients, {})
     fedavg = FedAvg(fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=1)
-    strategy = PrivateStrategy(fedavg, plan, observers=[records.append])
-    strategy.start(grid)
-    return records[1:], [context.state for context in grid._contexts.values()], strategy._accounts.clipping_norms
+    with TemporaryDirectory() as folder:
+        PrivateStrategy(fedavg, plan, observers=[records.append], checkpoints=Path(folder)).start(grid)
+        norms = load_checkpoint(Path(folder)).clipping_norms
+    return records[1:], [context.state for context in grid._contexts.values()], norms
 
 
 @pytest.mark.parametrize("clipping", CLIPPINGS)

@@ -16,8 +16,9 @@ from fedprivacy._support import signing
 from fedprivacy._support.signing import client_key, sign
 from fedprivacy.commands.ledger_tables import charges
 from fedprivacy.flower import PrivateStrategy, RoundFailedError, private_client
-from fedprivacy.flower.server.accounts import WITNESS
 from fedprivacy.flower.server.checkpoint import load_checkpoint
+from fedprivacy.flower.server.registry import ClientRegistry
+from fedprivacy.flower.server.witness import WITNESS
 from fedprivacy.flower.wire.messages import GRANT, RECEIPT, Receipt
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError, verify
@@ -160,19 +161,17 @@ def test_a_forged_receipt_drops_the_update_and_the_charge_stays(plan, tmp_path, 
     assert records[-1].spent["hospital-1"].steps == 6
 
 
-def test_a_client_whose_key_changes_is_left_out_alone(plan, tmp_path):
-    grid = DeployedGrid(plan, tmp_path)
-    strategy = PrivateStrategy(FedAvg(**SAMPLING), plan)
-    records = []
+def test_a_client_whose_key_changes_is_left_out_alone(plan, tmp_path, monkeypatch):
+    records, registries, online = [], [], ClientRegistry.online
+    monkeypatch.setattr(ClientRegistry, "online", lambda its, grid: registries.append(its) or online(its, grid))
 
     def change_key(record):
         records.append(record)
         if record.round == 1:
-            known = strategy._registry._clients
+            known = registries[0]._clients
             known[1001] = replace(known[1001], public_key=known[1002].public_key)
 
-    strategy._observers = [change_key]
-    strategy.start(grid)
+    PrivateStrategy(FedAvg(**SAMPLING), plan, observers=[change_key]).start(DeployedGrid(plan, tmp_path))
     assert records[1].participants == ("hospital-0", "hospital-1", "hospital-2")
     assert records[2].participants == ("hospital-0", "hospital-2")
 

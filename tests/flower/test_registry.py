@@ -97,7 +97,7 @@ def test_a_node_that_does_not_answer_is_asked_again(key):
             return super().pull_messages(message_ids) if self.asked > 4 else []
 
     app = ClientApp()
-    app.query("enrol")(lambda message, _: release.enrolment(message, "a", 1, 1, {}))
+    app.query("enrol")(lambda message, _: release.enrolment(message, Enrolment("a", 1, 1, "")))
     grid, registry = Slow(app, 1, {}), ClientRegistry(0.15, key)
     with pytest.raises(TooFewClientsError, match="it did not answer"):
         registry.wait_for(grid, 1)
@@ -117,7 +117,7 @@ def test_during_a_run_a_silent_node_is_asked_once(key):
             return []
 
     app = ClientApp()
-    app.query("enrol")(lambda message, _: release.enrolment(message, "a", 1, 1, {}))
+    app.query("enrol")(lambda message, _: release.enrolment(message, Enrolment("a", 1, 1, "")))
     grid, registry = Mute(app, 2, {}), ClientRegistry(0.1, key)
     for _ in range(3):
         registry.enrol_new(grid)

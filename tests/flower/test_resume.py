@@ -11,11 +11,11 @@ import pytest
 from flwr.app import Context, RecordDict
 from typer.testing import CliRunner
 
+import server.app
 from fedprivacy.commands.app import app
 from fedprivacy.flower import InProcessGrid, private_client
 from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.runs.folder import read_config
-from fedprivacy.server.app import server_app
 
 RESULTS = ("rounds.jsonl", "start.json", "model.safetensors")
 OPTIONS = ["--rounds", "4", "--clients", "4", "--strategy", "fedadam", "--ema-decay", "0.5", "--clipping", "adaptive"]
@@ -127,5 +127,5 @@ def test_a_deployed_server_app_goes_on_where_its_run_config_says(killed, whole):
     own = RunConfig.of_public(json.loads((killed / "config.json").read_text())["settings"])
     run_config = {"resume": str(killed), "clients": 4, "task": "digits", "seed": 0}
     grid = InProcessGrid(private_client(config=own), 4, run_config)
-    server_app()(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=run_config))
+    server.app.app(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=run_config))
     assert results(killed) == results(whole)

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx, FedTrimmedAvg, Krum
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx, FedTrimmedAvg, Krum, Strategy
 
 from fedprivacy.accounting import FILTERS, pld
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, RoundFailedError, TooFewClientsError, private_client
 from fedprivacy.flower.server.checkpoint import load_checkpoint
-from fedprivacy.flower.wire.messages import RECEIPT, Receipt
+from fedprivacy.flower.wire.messages import GRANT, RECEIPT, Grant, Receipt
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.training.dpsgd import DPSGD
+from fedprivacy.values.attempt import Attempt
 from tests.flower.blobs import Blobs, PrivateSizes, plan_of
 from tests.flower.runs import SAMPLING, run
 
@@ -117,25 +118,35 @@ def test_a_public_shard_size_is_the_divisor_and_the_weight_and_means_zero_out(le
             seen.update({r.metadata.src_node_id: r.content["metrics"]["num-examples"] for r in replies})
             return super().aggregate_train(server_round, replies)
 
-    grants = run(plan, Weights(**SAMPLING))._opened.grants
+    grants = {}
+    honest, app = private_client(plan.task, plan.config), ClientApp()
+    app.query("enrol")(honest)
+
+    @app.train()
+    def listen(message, context):
+        grants[message.metadata.dst_node_id] = Grant.from_record(message.content[GRANT])
+        return honest(message, context)
+
+    run(plan, Weights(**SAMPLING), app)
     assert list(seen.values()) == [30.0, 31.0, 32.0, 33.0]
     assert sorted(g.expected_batch_size for g in grants.values()) == [15.0, 15.5, 16.0, 16.5]
     assert plan.event().relation == "zero-out"
 
 
 def test_private_shard_sizes_never_leave(ledger_url):
-    plan, sent = plan_of(PrivateSizes(), rounds=2, ledger=ledger_url), []
+    plan, sent, grants = plan_of(PrivateSizes(), rounds=2, ledger=ledger_url), [], []
     honest, app = private_client(plan.task, plan.config), ClientApp()
 
     def listen(message, context):
+        grants.extend(Grant.from_record(record) for name, record in message.content.items() if name == GRANT)
         reply = honest(message, context)
         sent.append(RecordDict(dict(reply.content)))
         return reply
 
     app.query("enrol")(listen)
     app.train()(listen)
-    done = run(plan, client=app)
-    assert {g.expected_batch_size for g in done._opened.grants.values()} == {12.5}
+    run(plan, client=app)
+    assert {grant.expected_batch_size for grant in grants} == {12.5}
     assert plan.event().relation == "add-or-remove-one"
     values = [value for content in sent for record in content.config_records.values() for value in record.values()]
     assert len(sent) == 12 and not {30, 31, 32, 33} & set(values)
@@ -163,7 +174,10 @@ def test_exhausted_clients_are_left_out_and_the_run_goes_on(ledger_url):
     first.start(InProcessGrid(private_client(plan.task, plan.config), 4, {}), num_rounds=1)
     whole = whole_quota(plan)
     Ledger(ledger_url).reserve(
-        "earlier", 99, plan.event(), {"blobs/client-0": whole - 3, "blobs/client-3": whole - 3}, lambda *_: whole
+        Attempt("earlier", 99),
+        plan.event(),
+        {"blobs/client-0": whole - 3, "blobs/client-3": whole - 3},
+        lambda *_: whole,
     )
     records = run(plan).records
     assert records[0].participants == ("client-0", "client-1", "client-2", "client-3")
@@ -177,13 +191,13 @@ def test_when_all_are_exhausted_the_run_ends_well_with_the_model_kept(ledger_url
     plan = plan_of(Blobs(), epsilon=3.0, noise_multiplier=1.5, rounds=500, local_steps=1, ledger=ledger_url)
     done = run(plan)
     whole = whole_quota(plan)
-    assert done.stopped_because == "no client has budget left"
+    assert done.result.stopped_because == "no client has budget left"
     assert len(done.records) == whole
     assert 1 < whole < 500
     assert done.records[-1].max_epsilon <= 3.0 < pld.epsilon({plan.event(): whole + 1}, 1e-3)
     assert done.result.arrays is not None
     again = run(plan)
-    assert again.records == [] and again.stopped_because == "no client has budget left"
+    assert again.records == [] and again.result.stopped_because == "no client has budget left"
 
 
 def test_a_strategy_that_wants_more_clients_than_have_budget_ends_the_run_well(ledger_url):
@@ -191,9 +205,9 @@ def test_a_strategy_that_wants_more_clients_than_have_budget_ends_the_run_well(l
     accounts = PrivateStrategy(FedAvg(**SAMPLING), plan, run_id="earlier")
     accounts.start(InProcessGrid(private_client(plan.task, plan.config), 4, {}), num_rounds=1)
     whole = whole_quota(plan)
-    Ledger(ledger_url).reserve("earlier", 99, plan.event(), {"blobs/client-0": whole - 1}, lambda *_: whole)
+    Ledger(ledger_url).reserve(Attempt("earlier", 99), plan.event(), {"blobs/client-0": whole - 1}, lambda *_: whole)
     done = run(plan, FedAvg(fraction_evaluate=0.0, min_train_nodes=4, min_available_nodes=4))
-    assert done.stopped_because == "no client has budget left"
+    assert done.result.stopped_because == "no client has budget left"
 
 
 def test_without_a_budget_epsilon_is_measured_and_nobody_is_stopped(ledger_url):
@@ -415,3 +429,24 @@ def test_a_fraction_of_the_clients_pays_only_for_the_rounds_it_joins(ledger_url)
     assert {c: s.rounds for c, s in records[-1].spent.items()} == joined
     for client_id, spent in records[-1].spent.items():
         assert spent.epsilon == pytest.approx(pld.epsilon({plan.event(): 2 * joined[client_id]}, 1e-3))
+
+
+def test_flower_s_own_loop_over_the_hooks_charges_and_trains_like_start(tmp_path):
+    """Whoever drives the strategy by Flower's hooks gets the same rounds, without what is recorded of them."""
+    runs = {}
+    for name, start in {"ours": PrivateStrategy.start, "flower's": Strategy.start}.items():
+        ledger = f"sqlite:///{tmp_path / name}.db"
+        plan = plan_of(Blobs(), rounds=2, ledger=ledger)
+        grid = InProcessGrid(private_client(plan.task, plan.config), 4, {})
+        arrays = ArrayRecord({n: Array(p.detach().numpy()) for n, p in plan.task.model().named_parameters()})
+        result = start(PrivateStrategy(FedAvg(**SAMPLING), plan), grid, arrays, num_rounds=2)
+        runs[name] = result.arrays.to_numpy_ndarrays(), Ledger(ledger).accounts([f"blobs/client-{i}" for i in range(4)])
+    (ours, charged), (flowers, charged_too) = runs.values()
+    assert all(np.array_equal(one, other) for one, other in zip(ours, flowers, strict=True))
+    assert charged == charged_too and all(account.rounds == 2 for account in charged.values())
+
+
+def test_a_round_that_was_not_opened_is_not_settled(ledger_url):
+    strategy = PrivateStrategy(FedAvg(**SAMPLING), plan_of(Blobs(), ledger=ledger_url))
+    with pytest.raises(ValueError, match="round 1 was not opened"):
+        strategy.aggregate_train(1, [])

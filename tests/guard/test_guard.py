@@ -21,7 +21,6 @@ from fedprivacy.guard import (
     KEPT_UPDATES,
     AlreadyChargedError,
     BudgetExhaustedError,
-    ChargeKey,
     ForeignGrantError,
     Guard,
     GuardError,
@@ -34,6 +33,7 @@ from fedprivacy.guard import entries as entries_module
 from fedprivacy.guard.entries import encoded
 from fedprivacy.guard.frames import ENTRIES_AT, MOST_PAYLOAD, SLOT_AT
 from fedprivacy.guard.log import EntryLog
+from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from tests.guard.processes import KILLED, at_once, in_child
@@ -55,7 +55,7 @@ def guard(file):
 
 
 def key(round=1, attempt=0, run_id="run"):
-    return ChargeKey(run_id, round, attempt)
+    return Attempt(run_id, round, attempt)
 
 
 def payloads(file):
@@ -195,13 +195,13 @@ def test_a_correction_of_another_mechanism_counts_where_the_filter_composes_it_a
 @pytest.mark.parametrize(
     ("changed", "wrong"),
     [
-        ({"key": key(run_id="x" * 129)}, "run_id has 129 characters; choose 1 to 128"),
-        ({"key": key(run_id="")}, "run_id has 0 characters"),
-        ({"key": key(run_id="\x1b[2J")}, "printable"),
-        ({"key": key(run_id="\ud800")}, "printable"),
-        ({"key": key(round=-1)}, "round is -1; choose an integer from 0"),
-        ({"key": key(attempt=2**63)}, "attempt is 9223372036854775808"),
-        ({"key": key(round=1.0)}, "round is 1.0"),
+        ({"attempt": key(run_id="x" * 129)}, "run_id has 129 characters; choose 1 to 128"),
+        ({"attempt": key(run_id="")}, "run_id has 0 characters"),
+        ({"attempt": key(run_id="\x1b[2J")}, "printable"),
+        ({"attempt": key(run_id="\ud800")}, "printable"),
+        ({"attempt": key(round=-1)}, "round is -1; choose an integer from 0"),
+        ({"attempt": key(attempt=2**63)}, "attempt is 9223372036854775808"),
+        ({"attempt": key(round=1.0)}, "round is 1.0"),
         ({"steps": 0}, "steps is 0; choose an integer from 1"),
         ({"steps": -5}, "steps is -5"),
         ({"elsewhere": {EVENT: -1}}, "elsewhere: the history counts"),
@@ -211,7 +211,7 @@ def test_a_correction_of_another_mechanism_counts_where_the_filter_composes_it_a
     ],
 )
 def test_a_grant_that_cannot_be_written_down_is_refused_before_anything_is_written(file, guard, changed, wrong):
-    grant = {"key": key(), "event": EVENT, "steps": 1} | changed
+    grant = {"attempt": key(), "event": EVENT, "steps": 1} | changed
     with pytest.raises(InvalidGrantError, match=wrong) as raised:
         guard.charge(**grant)
     assert isinstance(raised.value, ValueError)
@@ -222,11 +222,11 @@ def test_a_grant_that_cannot_be_written_down_is_refused_before_anything_is_writt
 def test_the_largest_grant_fits_an_entry_whatever_its_words(file):
     largest, widest = 2**63 - 1, PoissonSampledGaussian(0.12345678901234567, 1.2345678901234567e-300)
     guard = Guard(file, PrivacyBudget(math.inf, 1.2345678901234567e-300), "fixed-mechanism")
-    name = ChargeKey("\U0001f512" * 128, largest, largest)
+    name = Attempt("\U0001f512" * 128, largest, largest)
     guard.charge(name, widest, 2**31 - 1, run_key="\U0001f512" * 10_000)
     guard.seal(name, b"update")
     assert max(len(payload) for payload in payloads(file)) < MOST_PAYLOAD // 2
-    guard.charge(ChargeKey('"' * 128, largest, largest), widest, 1, elsewhere={widest: largest})
+    guard.charge(Attempt('"' * 128, largest, largest), widest, 1, elsewhere={widest: largest})
     assert Guard(file, BUDGET).sealed(name, run_key="\U0001f512" * 10_000) == b"update"
 
 
@@ -279,7 +279,7 @@ def test_a_clock_that_jumps_backwards_changes_nothing(file, monkeypatch):
     guard = Guard(file, BUDGET)
     times = [charge.time for charge in guard.charges()]
     assert times == sorted(times, reverse=True)
-    assert [charge.key.round for charge in guard.charges()] == [1, 2, 3]
+    assert [charge.attempt.round for charge in guard.charges()] == [1, 2, 3]
     assert guard.history() == {EVENT: 3}
     assert guard.sealed(key(3)) == b"3"
 
@@ -501,7 +501,7 @@ def test_the_folder_of_an_existing_file_is_synced_too_because_its_maker_may_have
 class GuardMachine(RuleBasedStateMachine):
     """Any sequence of grants, seals, restarts and torn writes, beside a model of what must be counted."""
 
-    keys = st.builds(ChargeKey, st.sampled_from(["one", "two"]), st.integers(0, 4), st.integers(0, 1))
+    keys = st.builds(Attempt, st.sampled_from(["one", "two"]), st.integers(0, 4), st.integers(0, 1))
     events = st.sampled_from([EVENT, OTHER])
     signers = st.sampled_from(["", "", "", "foreign"])
 
@@ -579,7 +579,7 @@ class GuardMachine(RuleBasedStateMachine):
     def everything_counts_and_nothing_else(self):
         reader = Guard(self.file, self.budget, "adaptive")
         assert reader.history() == +self.counted
-        assert {c.key: (c.event, c.steps) for c in reader.charges()} == self.charged
+        assert {c.attempt: (c.event, c.steps) for c in reader.charges()} == self.charged
         for key in list(self.sealed)[-KEPT_UPDATES:]:
             assert reader.sealed(key, run_key=self.signed[key.run_id]) == self.sealed[key]
 

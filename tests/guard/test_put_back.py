@@ -211,7 +211,7 @@ def test_no_order_of_charges_seals_copies_and_restorations_forgets_what_has_left
             if act == "charge":
                 reader.charge(name, EVENT, 1)
             elif act == "seal" and reader.charges():
-                name = draw.choice(reader.charges()).key
+                name = draw.choice(reader.charges()).attempt
                 reader.seal(name, repr(name).encode())
                 released.add(name)
             elif act == "copy":

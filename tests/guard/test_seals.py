@@ -6,12 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from fedprivacy.guard import ChargeKey, Guard
+from fedprivacy.guard import Guard
+from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
 
 EVENT = PoissonSampledGaussian(0.05, 1.2)
-KEY = ChargeKey("run", 1, 1)
+KEY = Attempt("run", 1, 1)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from fedprivacy.ledger.heads import sign_head
 from fedprivacy.ledger.journal import FIRST_HASH, chained
 from fedprivacy.ledger.replay import Evidence
 from fedprivacy.tasks.identity import key_hash
+from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
 
@@ -59,15 +60,15 @@ def fill(url):
     ledger.open_run("one", "digits", "2 parts")
     ledger.bind_keys({"hospital-0": key_hash(CLIENT_PEM)})
     ledger.open_budgets({"a": ALLOWANCE, "b": ALLOWANCE})
-    ledger.reserve("one", 1, EVENT, {"a": 5, "b": 5}, unlimited)
-    ledger.settle("one", 1, {"a": receipt("one", 1, 5)}, ChargeState.COMMITTED)
-    ledger.settle("one", 1, ["b"], ChargeState.VOID)
-    ledger.reserve("one", 2, OTHER, {"a": 3}, unlimited)
+    ledger.reserve(Attempt("one", 1), EVENT, {"a": 5, "b": 5}, unlimited)
+    ledger.settle(Attempt("one", 1), {"a": receipt("one", 1, 5)}, ChargeState.COMMITTED)
+    ledger.settle(Attempt("one", 1), ["b"], ChargeState.VOID)
+    ledger.reserve(Attempt("one", 2), OTHER, {"a": 3}, unlimited)
     ledger.reconcile("a", {("one", EVENT): 9})
     ledger.set_budget("b", PrivacyBudget(1.0, 1e-5), EXPIRES, "consent was renewed")
     ledger.rebind_key("hospital-0", "bb")
     ledger.open_run("two", "digits", "2 parts")
-    ledger.reserve("two", 1, EVENT, {"a": 1, "b": 2}, unlimited, attempt=3)
+    ledger.reserve(Attempt("two", 1, 3), EVENT, {"a": 1, "b": 2}, unlimited)
     sign_head(ledger, KEY)
     ledger.close()
     return ledger

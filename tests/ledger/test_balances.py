@@ -7,6 +7,7 @@ from sqlalchemy import text
 
 from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.verify import verify_ledger
+from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
 
@@ -48,10 +49,10 @@ def test_any_order_of_charges_and_settlements_adds_up(ledger, seed):
     draw = random.Random(seed)
     for round in range(1, 60):
         some = draw.sample(DATASETS, draw.randint(1, 3))
-        ledger.reserve("run", round, draw.choice(EVENTS), {d: draw.randint(1, 9) for d in some}, unlimited)
+        ledger.reserve(Attempt("run", round), draw.choice(EVENTS), {d: draw.randint(1, 9) for d in some}, unlimited)
         for _ in range(2):
             state = draw.choice([ChargeState.VOID, ChargeState.COMMITTED])
-            ledger.settle("run", draw.randint(1, round), draw.sample(DATASETS, draw.randint(1, 3)), state)
+            ledger.settle(Attempt("run", draw.randint(1, round)), draw.sample(DATASETS, draw.randint(1, 3)), state)
     assert held(ledger) == {key: steps for key, (steps, _) in added_up(ledger).items()}
     counts = {d: sum(n for (dataset, _), (_, n) in added_up(ledger).items() if dataset == d) for d in DATASETS}
     assert {d: account.rounds for d, account in ledger.accounts(DATASETS).items()} == {
@@ -61,7 +62,7 @@ def test_any_order_of_charges_and_settlements_adds_up(ledger, seed):
 
 
 def test_each_dataset_is_charged_for_its_own_event(ledger):
-    ledger.reserve("run", 1, dict(zip(DATASETS, EVENTS, strict=True)), dict.fromkeys(DATASETS, 4), unlimited)
+    ledger.reserve(Attempt("run", 1), dict(zip(DATASETS, EVENTS, strict=True)), dict.fromkeys(DATASETS, 4), unlimited)
     assert held(ledger) == dict.fromkeys(zip(DATASETS, EVENTS, strict=True), 4)
 
 
@@ -76,14 +77,14 @@ def test_each_dataset_is_charged_for_its_own_event(ledger):
     ],
 )
 def test_no_run_begins_on_balances_that_contradict_the_charges(ledger, damage):
-    ledger.reserve("run", 1, EVENTS[0], {"a": 5, "b": 7}, unlimited)
+    ledger.reserve(Attempt("run", 1), EVENTS[0], {"a": 5, "b": 7}, unlimited)
     ledger.database.write(lambda connection, _: connection.execute(text(damage)))
     with pytest.raises(LedgerError, match=r"balances contradict its charges.*ledger verify"):
         ledger.open_run("another", "digits", "3 parts")
 
 
 def test_a_charge_that_fails_leaves_the_balance_as_it_was(ledger):
-    ledger.reserve("run", 1, EVENTS[0], {"a": 5}, unlimited)
+    ledger.reserve(Attempt("run", 1), EVENTS[0], {"a": 5}, unlimited)
     with pytest.raises(LedgerError, match="charged before"):
-        ledger.reserve("run", 1, EVENTS[0], {"b": 1, "a": 5}, unlimited)
+        ledger.reserve(Attempt("run", 1), EVENTS[0], {"b": 1, "a": 5}, unlimited)
     assert held(ledger) == {("a", EVENTS[0]): 5}

@@ -6,6 +6,7 @@ from fedprivacy.ledger import Allowance, ChargeState, Ledger
 from fedprivacy.ledger.charges import MOST_STEPS
 from fedprivacy.ledger.errors import AccountError
 from fedprivacy.ledger.verify import verify_ledger
+from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
 
@@ -21,8 +22,8 @@ def ledger(tmp_path):
 
 
 def test_a_dataset_whose_charges_are_all_void_has_spent_nothing_and_is_bound_to_no_mechanism(ledger):
-    ledger.reserve("run", 1, EVENT, {"a": 5}, lambda *_: 5)
-    ledger.settle("run", 1, ["a"], ChargeState.VOID)
+    ledger.reserve(Attempt("run", 1), EVENT, {"a": 5}, lambda *_: 5)
+    ledger.settle(Attempt("run", 1), ["a"], ChargeState.VOID)
     assert ledger.accounts(["a", "b"]) == {}
 
 
@@ -36,7 +37,7 @@ def test_an_account_holds_as_many_steps_as_the_accountants_compose_and_not_one_m
 
 def test_claims_that_grow_are_charged_by_what_they_grew_each_in_its_own_run(ledger):
     """A client comes back again and again with more: nothing is counted twice, and nothing is lost."""
-    ledger.reserve("run", 1, EVENT, {"a": 5, "b": 5}, lambda *_: 5)
+    ledger.reserve(Attempt("run", 1), EVENT, {"a": 5, "b": 5}, lambda *_: 5)
     assert ledger.reconcile("a", {RUN: 7}) == 2
     assert ledger.reconcile("a", {RUN: 7, ANOTHER: 3}) == 3
     assert ledger.reconcile("a", {RUN: 8, ANOTHER: 3}) == 1

@@ -11,9 +11,10 @@ from fedprivacy.accounting import FILTERS, pld
 from fedprivacy.commands.app import app
 from fedprivacy.commands.guard import guard_app
 from fedprivacy.deploy.keys import write_client_key
-from fedprivacy.guard import ChargeKey, Guard
+from fedprivacy.guard import Guard
 from fedprivacy.ledger import Allowance, Ledger, default_url
 from fedprivacy.ledger.verify import verify_ledger
+from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from tests.ledger.acts import ALLOWANCE, EVENT, OTHER, STRANGER, fill, journal_of, tamper, unlimited
@@ -177,9 +178,9 @@ def guard(run, tmp_path):
     """What `fedprivacy guard export` prints of a client that spent more in run one than the ledger says."""
     log, file = tmp_path / "guard.log", tmp_path / "guard.jsonl"
     client = Guard(log, PrivacyBudget(30.0, 1e-5), "adaptive")
-    client.charge(ChargeKey("one", 1, 1), EVENT, 5)
-    client.charge(ChargeKey("one", 3, 1), EVENT, 9)
-    client.charge(ChargeKey("one", 2, 1), OTHER, 2)
+    client.charge(Attempt("one", 1, 1), EVENT, 5)
+    client.charge(Attempt("one", 3, 1), EVENT, 9)
+    client.charge(Attempt("one", 2, 1), OTHER, 2)
     file.write_text(succeeded(run("export", log, command=guard_app)))
     return file
 
@@ -221,7 +222,7 @@ def granted(url, **options):
         assert allowance == in_force
         return FILTERS[allowance.filter](allowance.budget).quota(history, EVENT)
 
-    steps = ledger.reserve("new", 1, EVENT, {"b": 10**6}, quota, **options).get("b", 0)
+    steps = ledger.reserve(Attempt("new", 1), EVENT, {"b": 10**6}, quota, **options).get("b", 0)
     ledger.close()
     return steps
 
@@ -332,7 +333,7 @@ def test_a_key_of_somebody_else_is_refused(ledger, filled, tmp_path):
 
 def test_a_dataset_whose_mechanisms_nobody_can_compose_does_not_hide_the_others(ledger, filled):
     without_one = PoissonSampledGaussian(0.1, 1.0, NeighbouringRelation.ZERO_OUT)
-    filled.reserve("two", 2, without_one, {"a": 1}, unlimited)
+    filled.reserve(Attempt("two", 2), without_one, {"a": 1}, unlimited)
     found = json.loads(succeeded(ledger("show", "--json")))["datasets"]
     assert [d["epsilon"] for d in found] == [None, pld.epsilon({EVENT: 2}, 1e-5)]
     assert "∞" in succeeded(ledger("show", "--dataset", "a"))

@@ -7,6 +7,7 @@ import pytest
 
 from fedprivacy.ledger import ChargeState, Ledger
 from fedprivacy.ledger.verify import verify_ledger
+from fedprivacy.values.attempt import Attempt
 from tests.guard.processes import at_once
 from tests.ledger.acts import ALLOWANCE, EVENT, OTHER, at_most
 
@@ -29,10 +30,10 @@ def charge(url, run, datasets, rounds, told):
     for round in range(1, rounds + 1):
         event = draw.choice([EVENT, OTHER])
         wanted = {d: draw.randint(1, 9) for d in draw.sample(datasets, draw.randint(1, len(datasets)))}
-        granted = ledger.reserve(f"run-{run}", round, event, wanted, at_most(QUOTA))
+        granted = ledger.reserve(Attempt(f"run-{run}", round), event, wanted, at_most(QUOTA))
         refused = {d for d in granted if draw.random() < 0.1}
-        ledger.settle(f"run-{run}", round, granted.keys() - refused, ChargeState.COMMITTED)
-        ledger.settle(f"run-{run}", round, refused, ChargeState.VOID)
+        ledger.settle(Attempt(f"run-{run}", round), granted.keys() - refused, ChargeState.COMMITTED)
+        ledger.settle(Attempt(f"run-{run}", round), refused, ChargeState.VOID)
         for dataset in granted.keys() - refused:
             counted[dataset] += granted[dataset]
     told.write_text(json.dumps(counted))
@@ -66,7 +67,7 @@ def test_processes_that_charge_the_same_round_charge_it_once(case):
 
     def reserve():
         mine = Ledger(url)
-        mine.reserve("run", 1, EVENT, {"a": 5}, at_most(QUOTA))
+        mine.reserve(Attempt("run", 1), EVENT, {"a": 5}, at_most(QUOTA))
 
     assert sorted(at_once(*[reserve] * processes)) == [0] + [1] * (processes - 1)
     assert ledger.accounts(["a"])["a"].history == {EVENT: 5}

@@ -15,6 +15,7 @@ from fedprivacy.ledger.heads import sign_head
 from fedprivacy.ledger.imports import import_ledger
 from fedprivacy.ledger.replay import BrokenJournalError
 from fedprivacy.ledger.verify import verify_export, verify_ledger
+from fedprivacy.values.attempt import Attempt
 from tests.ledger.acts import EVENT, KEY, OTHER, STRANGER, at_most, fill, journal_of, query, unlimited
 
 
@@ -160,7 +161,7 @@ def test_a_ledger_that_was_brought_back_is_the_same(filled, other_url, tmp_path)
     assert other.allowances(datasets) == filled.allowances(datasets)
     for table in ("runs", "keys"):
         assert set(query(other, f"SELECT * FROM {table}")) == set(query(filled, f"SELECT * FROM {table}"))
-    assert other.last_attempt("two", 1) == filled.last_attempt("two", 1) == 3
+    assert other.last_attempt("two", 1) == filled.last_attempt("two", 1) == Attempt("two", 1, 3)
     other.close()
 
 
@@ -168,9 +169,9 @@ def test_a_ledger_that_was_brought_back_goes_on(small, other_url, whole):
     other = Ledger(other_url)
     import_ledger(whole, other)
     other.resume_run("two")
-    assert other.reserve("two", 1, EVENT, {"a": 9, "b": 9}, unlimited, attempt=3, resumed=True) == {"a": 1, "b": 2}
-    assert other.reserve("two", 2, EVENT, {"a": 9, "b": 9}, at_most(14)) == {"a": 1, "b": 9}
-    other.settle("one", 1, ["b"], ChargeState.COMMITTED)
+    assert other.reserve(Attempt("two", 1, 3), EVENT, {"a": 9, "b": 9}, unlimited, resumed=True) == {"a": 1, "b": 2}
+    assert other.reserve(Attempt("two", 2), EVENT, {"a": 9, "b": 9}, at_most(14)) == {"a": 1, "b": 9}
+    other.settle(Attempt("one", 1), ["b"], ChargeState.COMMITTED)
     assert other.reconcile("a", {("one", EVENT): 10}) == 1
     assert other.accounts(["a", "b"])["a"].history == {EVENT: 12, OTHER: 3}
     assert other.accounts(["a", "b"])["b"].history == {EVENT: 16}

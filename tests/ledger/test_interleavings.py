@@ -13,6 +13,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_stat
 from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.heads import sign_head
 from fedprivacy.ledger.verify import verify_ledger
+from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from tests.ledger.acts import EVENT, KEY, OTHER, cut_off
 
@@ -57,7 +58,6 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(by=who, round=rounds, wanted=wanted, event=events, when=cuts, resumed=st.booleans())
     def reserve(self, by, round, wanted, event, when, resumed):
-        run_id, number, attempt = round
         known = {d: self.charges[d, *round] for d in wanted if (d, *round) in self.charges}
         expected = {d: steps for d, (e, steps, state) in known.items() if state != VOID and e == event}
         for dataset, steps in wanted.items():
@@ -67,9 +67,9 @@ class Interleavings(RuleBasedStateMachine):
         with self.cut(by, when):
             if known and not resumed:
                 with pytest.raises(LedgerError, match="charged before"):
-                    act(run_id, number, event, wanted, allowed, attempt=attempt)
+                    act(Attempt(*round), event, wanted, allowed)
                 return
-            granted = act(run_id, number, event, wanted, allowed, attempt=attempt, resumed=resumed)
+            granted = act(Attempt(*round), event, wanted, allowed, resumed=resumed)
         assert granted == expected
         for dataset in expected.keys() - known.keys():
             self.charges[dataset, *round] = [event, granted[dataset], RESERVED]
@@ -81,7 +81,7 @@ class Interleavings(RuleBasedStateMachine):
         if known and nth is not None:
             round = known[nth % len(known)]
         with self.cut(by, when):
-            self.ledgers[by].settle(round[0], round[1], datasets, state, attempt=round[2])
+            self.ledgers[by].settle(Attempt(*round), datasets, state)
         for dataset in datasets:
             charge = self.charges.get((dataset, *round))
             if charge is None or charge[2] == COMMITTED or charge[2] == state:

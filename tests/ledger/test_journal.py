@@ -12,6 +12,7 @@ from sqlalchemy.exc import DBAPIError
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.journal import FIRST_HASH, append, canonical, chained
 from fedprivacy.ledger.replay import BrokenJournalError, Replay
+from fedprivacy.values.attempt import Attempt
 from tests.ledger.acts import ALLOWANCE, EVENT, EXPIRES, fill, journal_of, query, receipt, unlimited
 
 KINDS = ["run", "key", "budget", "charge", "settlement", "settlement", "charge", "reconciliation", "budget", "key"]
@@ -45,11 +46,11 @@ def test_what_changes_nothing_is_no_entry(url, filled):
     filled.open_run("one", "digits", "2 parts")
     filled.bind_keys({"hospital-0": "bb"})
     filled.open_budgets({"a": ALLOWANCE, "b": ALLOWANCE})
-    filled.settle("one", 1, ["a"], ChargeState.COMMITTED)
-    filled.settle("one", 1, ["a"], ChargeState.VOID)
+    filled.settle(Attempt("one", 1), ["a"], ChargeState.COMMITTED)
+    filled.settle(Attempt("one", 1), ["a"], ChargeState.VOID)
     filled.reconcile("a", {("one", EVENT): 9})
-    filled.reserve("two", 2, EVENT, {"a": 5}, lambda *_: 0)
-    filled.reserve("two", 1, EVENT, {"a": 1, "b": 2}, unlimited, attempt=3, resumed=True)
+    filled.reserve(Attempt("two", 2), EVENT, {"a": 5}, lambda *_: 0)
+    filled.reserve(Attempt("two", 1, 3), EVENT, {"a": 1, "b": 2}, unlimited, resumed=True)
     Ledger(url).close()
     assert len(journal_of(filled)) == 12
 
@@ -60,7 +61,7 @@ def test_what_is_refused_leaves_no_entry(filled):
     with pytest.raises(LedgerError):
         filled.bind_keys({"hospital-1": "cc", "hospital-0": "aa"})
     with pytest.raises(LedgerError):
-        filled.reserve("one", 2, EVENT, {"b": 1, "a": 1}, unlimited)
+        filled.reserve(Attempt("one", 2), EVENT, {"b": 1, "a": 1}, unlimited)
     with pytest.raises(LedgerError):
         filled.reconcile("nobody", {("one", EVENT): 9})
     assert len(journal_of(filled)) == 12

@@ -17,6 +17,7 @@ from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError, datab
 from fedprivacy.ledger.schema import metadata
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.store import schema as run_store_schema  # its tables are under the same migrations
+from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from tests.guard.processes import at_once
@@ -124,10 +125,10 @@ def test_a_ledger_that_was_brought_up_to_date_goes_on(first):
     with pytest.raises(LedgerError, match="comes with another key"):
         ledger.bind_keys({"hospital-0": "bb"})
     with pytest.raises(LedgerError, match="charged before"):
-        ledger.reserve("one", 2, EVENT, {"a": 1}, unlimited)
-    assert ledger.reserve("one", 2, OTHER, {"a": 1}, unlimited, resumed=True) == {"a": 3}
-    ledger.settle("one", 2, ["a"], ChargeState.VOID)
-    ledger.settle("one", 1, ["b"], ChargeState.COMMITTED)
+        ledger.reserve(Attempt("one", 2), EVENT, {"a": 1}, unlimited)
+    assert ledger.reserve(Attempt("one", 2), OTHER, {"a": 1}, unlimited, resumed=True) == {"a": 3}
+    ledger.settle(Attempt("one", 2), ["a"], ChargeState.VOID)
+    ledger.settle(Attempt("one", 1), ["b"], ChargeState.COMMITTED)
     assert ledger.accounts(["a", "b"])["a"].history == {EVENT: 9}
     assert ledger.accounts(["a", "b"])["b"].history == {EVENT: 5, OTHER: 3}
     verify_ledger(ledger)

@@ -20,6 +20,7 @@ from fedprivacy.ledger.export import write_export
 from fedprivacy.ledger.heads import SignedHead, sign_head
 from fedprivacy.ledger.imports import import_ledger
 from fedprivacy.ledger.verify import verify_ledger
+from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from tests.guard.processes import in_child
 from tests.ledger.acts import ALLOWANCE, EVENT, KEY, at_most, cut_off, journal_of, unlimited
@@ -68,7 +69,7 @@ def test_a_reservation_waits_for_whoever_has_the_ledger(url):
 
     def reserve():
         waiting.set()
-        granted.update(ledger.reserve("run", 1, EVENT, {"d0": 5}, unlimited))
+        granted.update(ledger.reserve(Attempt("run", 1), EVENT, {"d0": 5}, unlimited))
 
     thread = threading.Thread(target=reserve)
     thread.start()
@@ -87,10 +88,10 @@ def test_a_ledger_that_is_locked_for_longer_than_patience_charges_nothing(url):
     ledger = opened(url, patience=0.2)
     held = Held(url)
     with pytest.raises(LedgerError, match=r"cannot be used: .*lock.*What was charged before stays charged"):
-        ledger.reserve("run", 1, EVENT, {"d0": 5}, unlimited)
+        ledger.reserve(Attempt("run", 1), EVENT, {"d0": 5}, unlimited)
     assert ledger.accounts(["d0"]) == {}  # a reader does not wait
     held.let_go()
-    assert ledger.reserve("run", 1, EVENT, {"d0": 5}, unlimited) == {"d0": 5}
+    assert ledger.reserve(Attempt("run", 1), EVENT, {"d0": 5}, unlimited) == {"d0": 5}
     assert verify_ledger(ledger).head.number == 2
     ledger.close()
 
@@ -98,7 +99,7 @@ def test_a_ledger_that_is_locked_for_longer_than_patience_charges_nothing(url):
 def test_a_second_charge_is_refused_though_its_first_try_was_locked_out(sqlite_url):
     """Only a try that came to its commit may have been written: any other is no reason to hand steps out again."""
     ledger = opened(sqlite_url)
-    ledger.reserve("run", 1, EVENT, {"d0": 5}, unlimited)
+    ledger.reserve(Attempt("run", 1), EVENT, {"d0": 5}, unlimited)
     impatient, tried = Ledger(sqlite_url), []
 
     def lock_out_once(connection):
@@ -108,7 +109,7 @@ def test_a_second_charge_is_refused_though_its_first_try_was_locked_out(sqlite_u
 
     event.listen(impatient.database._engine, "begin", lock_out_once)
     with pytest.raises(LedgerError, match="charged before"):
-        impatient.reserve("run", 1, EVENT, {"d0": 5}, unlimited)
+        impatient.reserve(Attempt("run", 1), EVENT, {"d0": 5}, unlimited)
     assert tried
     impatient.close()
     ledger.close()
@@ -124,7 +125,7 @@ def charge_until_refused(url, acknowledged):
     """Charge every dataset round by round, and write down each round that was acknowledged, until one is not."""
     ledger = Ledger(url, patience=0.2)
     for round in range(1, 1000):
-        granted = ledger.reserve("run", round, EVENT, dict.fromkeys(DATASETS, 1), unlimited)
+        granted = ledger.reserve(Attempt("run", round), EVENT, dict.fromkeys(DATASETS, 1), unlimited)
         assert granted == dict.fromkeys(DATASETS, 1)
         acknowledged.write_text(str(round))
 
@@ -151,7 +152,7 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged(sqlite_url, tmp_path, r
     ledger = Ledger(sqlite_url)
     assert verify_ledger(ledger).head.number == rounds + 1
     assert steps(ledger) == (dict.fromkeys(DATASETS, rounds) if rounds else {})
-    assert ledger.reserve("run", rounds + 1, EVENT, {"d0": 1}, unlimited) == {"d0": 1}
+    assert ledger.reserve(Attempt("run", rounds + 1), EVENT, {"d0": 1}, unlimited) == {"d0": 1}
     ledger.close()
 
 
@@ -183,7 +184,7 @@ def test_a_full_disk_is_waited_for(sqlite_url):
         limit_files_to(1_000)
         with at_first_trouble(lambda: limit_files_to(resource.RLIM_INFINITY)):
             for round in range(1, 20):
-                ledger.reserve("run", round, EVENT, dict.fromkeys(DATASETS, 1), unlimited)
+                ledger.reserve(Attempt("run", round), EVENT, dict.fromkeys(DATASETS, 1), unlimited)
 
     assert in_child(act) == 0
     ledger = Ledger(sqlite_url)
@@ -218,9 +219,9 @@ def test_postgresql_may_die_again_and_again(postgres, postgres_url):
     def charge():
         told = []
         for round in range(1, 41):
-            told.append(ledger.reserve("run", round, EVENT, dict.fromkeys(DATASETS, 2), at_most(80)))
-            ledger.settle("run", round, DATASETS[:5], ChargeState.COMMITTED)
-            ledger.settle("run", round, DATASETS[5:8], ChargeState.VOID)
+            told.append(ledger.reserve(Attempt("run", round), EVENT, dict.fromkeys(DATASETS, 2), at_most(80)))
+            ledger.settle(Attempt("run", round), DATASETS[:5], ChargeState.COMMITTED)
+            ledger.settle(Attempt("run", round), DATASETS[5:8], ChargeState.VOID)
             reached.release()
         return told
 
@@ -241,7 +242,7 @@ def test_postgresql_may_die_again_and_again(postgres, postgres_url):
 
 def test_whoever_reads_waits_for_a_server_that_starts_again(postgres, postgres_url):
     ledger = opened(postgres_url)
-    ledger.reserve("run", 1, EVENT, {"d0": 5}, unlimited)
+    ledger.reserve(Attempt("run", 1), EVENT, {"d0": 5}, unlimited)
     postgres.kill()
     with at_first_trouble(postgres.start):
         assert steps(ledger) == {"d0": 5}
@@ -261,9 +262,9 @@ ACTS = {
     "rebind_key": lambda ledger: ledger.rebind_key("known", "cc"),
     "open_budgets": lambda ledger: ledger.open_budgets({"new": ALLOWANCE}),
     "set_budget": lambda ledger: ledger.set_budget("d0", PrivacyBudget(1.0, 1e-5), None, "why"),
-    "reserve": lambda ledger: ledger.reserve("run", 2, EVENT, {"d0": 7, "d1": 7, "d2": 7}, at_most(8)),
-    "settle": lambda ledger: ledger.settle("run", 1, ["d0"], ChargeState.VOID),
-    "late receipt": lambda ledger: ledger.settle("run", 1, ["d2"], ChargeState.COMMITTED),
+    "reserve": lambda ledger: ledger.reserve(Attempt("run", 2), EVENT, {"d0": 7, "d1": 7, "d2": 7}, at_most(8)),
+    "settle": lambda ledger: ledger.settle(Attempt("run", 1), ["d0"], ChargeState.VOID),
+    "late receipt": lambda ledger: ledger.settle(Attempt("run", 1), ["d2"], ChargeState.COMMITTED),
     "reconcile": lambda ledger: ledger.reconcile("d0", {("run", EVENT): 9}),
     "sign": lambda ledger: sign_head(ledger, KEY),
 }
@@ -272,8 +273,8 @@ ACTS = {
 def begun(url):
     ledger = opened(url)
     ledger.bind_keys({"known": "dd"})
-    ledger.reserve("run", 1, EVENT, {"d0": 5, "d1": 8, "d2": 4}, unlimited)
-    ledger.settle("run", 1, ["d2"], ChargeState.VOID)
+    ledger.reserve(Attempt("run", 1), EVENT, {"d0": 5, "d1": 8, "d2": 4}, unlimited)
+    ledger.settle(Attempt("run", 1), ["d2"], ChargeState.VOID)
     return ledger
 
 

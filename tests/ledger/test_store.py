@@ -10,6 +10,7 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat,
 from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.errors import AccountError
 from fedprivacy.runs.accountant import CentralAccountant
+from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 
@@ -35,41 +36,43 @@ def test_a_new_dataset_has_spent_nothing(ledger):
 
 def test_reserved_and_committed_charges_count_and_void_ones_do_not(ledger):
     for round in (1, 2, 3):
-        ledger.reserve("run", round, EVENT, {"a": 5}, unlimited)
-    ledger.settle("run", 1, ["a"], ChargeState.COMMITTED)
-    ledger.settle("run", 2, ["a"], ChargeState.VOID)
+        ledger.reserve(Attempt("run", round), EVENT, {"a": 5}, unlimited)
+    ledger.settle(Attempt("run", 1), ["a"], ChargeState.COMMITTED)
+    ledger.settle(Attempt("run", 2), ["a"], ChargeState.VOID)
     account = ledger.accounts(["a"])["a"]
     assert account.history == {EVENT: 10}
     assert account.rounds == 2
 
 
 def test_a_settled_charge_stays_settled(ledger):
-    ledger.reserve("run", 1, EVENT, {"a": 5}, unlimited)
-    ledger.settle("run", 1, ["a"], ChargeState.COMMITTED)
-    ledger.settle("run", 1, ["a"], ChargeState.VOID)
+    ledger.reserve(Attempt("run", 1), EVENT, {"a": 5}, unlimited)
+    ledger.settle(Attempt("run", 1), ["a"], ChargeState.COMMITTED)
+    ledger.settle(Attempt("run", 1), ["a"], ChargeState.VOID)
     assert ledger.accounts(["a"])["a"].history == {EVENT: 5}
 
 
 def test_runs_and_mechanisms_add_up_on_one_ledger(url, ledger):
-    ledger.reserve("one", 1, EVENT, {"a": 5, "b": 1}, unlimited)
+    ledger.reserve(Attempt("one", 1), EVENT, {"a": 5, "b": 1}, unlimited)
     again = Ledger(url)
-    again.reserve("two", 1, EVENT, {"a": 2}, unlimited)
-    again.reserve("two", 2, OTHER, {"a": 3}, unlimited)
+    again.reserve(Attempt("two", 1), EVENT, {"a": 2}, unlimited)
+    again.reserve(Attempt("two", 2), OTHER, {"a": 3}, unlimited)
     assert again.accounts(["a", "b"])["a"].history == {EVENT: 7, OTHER: 3}
     assert again.accounts(["a", "b"])["b"].history == {EVENT: 1}
 
 
 def test_a_grant_is_the_smaller_of_wanted_and_allowed(ledger):
-    granted = ledger.reserve("run", 1, EVENT, {"a": 5, "b": 5}, lambda dataset_id, *_: 3 if dataset_id == "a" else 0)
+    granted = ledger.reserve(
+        Attempt("run", 1), EVENT, {"a": 5, "b": 5}, lambda dataset_id, *_: 3 if dataset_id == "a" else 0
+    )
     assert granted == {"a": 3}
     assert ledger.accounts(["a", "b"])["a"].history == {EVENT: 3}
     assert "b" not in ledger.accounts(["a", "b"])
 
 
 def test_one_attempt_is_charged_once(ledger):
-    ledger.reserve("run", 1, EVENT, {"a": 5}, unlimited)
+    ledger.reserve(Attempt("run", 1), EVENT, {"a": 5}, unlimited)
     with pytest.raises(LedgerError, match="charged before"):
-        ledger.reserve("run", 1, EVENT, {"a": 5}, unlimited)
+        ledger.reserve(Attempt("run", 1), EVENT, {"a": 5}, unlimited)
     assert ledger.accounts(["a"])["a"].history == {EVENT: 5}
 
 
@@ -79,7 +82,9 @@ def test_concurrent_runs_never_overdraw(url, ledger):
 
     def charge(run):
         mine = Ledger(url)
-        return sum(mine.reserve(f"run-{run}", r, EVENT, {"a": 7}, within_hundred).get("a", 0) for r in range(1, 11))
+        return sum(
+            mine.reserve(Attempt(f"run-{run}", r), EVENT, {"a": 7}, within_hundred).get("a", 0) for r in range(1, 11)
+        )
 
     with ThreadPoolExecutor(4) as pool:
         granted = sum(pool.map(charge, range(4)))
@@ -178,7 +183,7 @@ def test_a_ledger_holds_more_datasets_than_sqlite_takes_parameters(ledger):
     many = {f"d{i}": ALLOWANCE for i in range(40_000)}
     ledger.open_budgets(many)
     assert ledger.accounts(list(many)) == {}
-    assert len(ledger.reserve("run", 1, EVENT, dict.fromkeys(many, 1), unlimited)) == 40_000
+    assert len(ledger.reserve(Attempt("run", 1), EVENT, dict.fromkeys(many, 1), unlimited)) == 40_000
     assert len(ledger.accounts(list(many))) == 40_000
 
 
@@ -193,24 +198,24 @@ def test_a_run_that_is_entered_again_counts_only_the_runs_before_it(ledger):
 
 
 def test_a_resumed_attempt_is_not_handed_out_for_another_event(ledger):
-    ledger.reserve("run", 1, EVENT, {"a": 5, "b": 5}, unlimited)
+    ledger.reserve(Attempt("run", 1), EVENT, {"a": 5, "b": 5}, unlimited)
     events = {"a": EVENT, "b": OTHER}
-    assert ledger.reserve("run", 1, events, {"a": 5, "b": 5}, unlimited, resumed=True) == {"a": 5}
+    assert ledger.reserve(Attempt("run", 1), events, {"a": 5, "b": 5}, unlimited, resumed=True) == {"a": 5}
     assert ledger.accounts(["b"])["b"].history == {EVENT: 5}
 
 
 def test_what_another_run_charges_meanwhile_stops_the_client_that_it_concerns_and_no_other(url):
-    accountant = CentralAccountant(Ledger(url), "run", EVENT.relation, ALLOWANCE.budget, ALLOWANCE.filter)
+    accountant = CentralAccountant(Ledger(url), EVENT.relation, ALLOWANCE.budget, ALLOWANCE.filter)
     accountant.enrol({"one": "a", "two": "b"}, {"one": EVENT, "two": EVENT})
     Ledger(url).reconcile("a", {("elsewhere", OTHER): 3})
-    assert accountant.grant(1, {"one": 2, "two": 2}) == {"two": 2}
+    assert accountant.grant(Attempt("run", 1), {"one": 2, "two": 2}) == {"two": 2}
     spent = accountant.spent()
     assert spent["one"].exhausted and not spent["two"].exhausted
     assert spent["one"].steps == 3 and spent["one"].epsilon > 0.0
 
 
 def test_claims_of_another_relation_or_beyond_any_account_are_refused_whole(ledger):
-    ledger.reserve("run", 1, EVENT, {"a": 5}, unlimited)
+    ledger.reserve(Attempt("run", 1), EVENT, {"a": 5}, unlimited)
     other = PoissonSampledGaussian(0.1, 1.0, NeighbouringRelation.ZERO_OUT)
     for claims in ({("x", other): 3}, {("x", EVENT): 2**30, ("y", EVENT): 2**30}):
         with pytest.raises(AccountError, match="claims steps that do not go with"):

@@ -13,6 +13,7 @@ from fedprivacy.ledger.heads import parsed_head, read_heads, sign_head
 from fedprivacy.ledger.journal import chained
 from fedprivacy.ledger.replay import BrokenJournalError
 from fedprivacy.ledger.verify import read_witness, verify_ledger
+from fedprivacy.values.attempt import Attempt
 from tests.ledger.acts import EVENT, KEY, OTHER, STRANGER, disarm, fill, journal_of, rewrite, tamper, unlimited
 
 
@@ -186,8 +187,8 @@ def test_no_run_begins_on_a_balance_that_would_hide_a_later_charge(url, filled):
 
 
 def test_all_that_is_charged_later_is_proved_with_the_rest(url, filled):
-    filled.reserve("two", 2, EVENT, {"a": 5}, unlimited)
-    filled.settle("two", 2, ["a"], ChargeState.COMMITTED)
+    filled.reserve(Attempt("two", 2), EVENT, {"a": 5}, unlimited)
+    filled.settle(Attempt("two", 2), ["a"], ChargeState.COMMITTED)
     assert verify_ledger(filled).head.number == 14
     tamper(url, "DELETE FROM journal WHERE number = 14")
     found(url, "charge of a, two, 2, 1")
@@ -333,7 +334,7 @@ def test_a_ledger_verifies_while_it_is_written(url, filled):
     other = Ledger(url)
     with filled.database.reading() as connection:
         connection.execute(text("SELECT COUNT(*) FROM journal")).scalar()
-        other.reserve("two", 2, EVENT, {"a": 5}, unlimited)
+        other.reserve(Attempt("two", 2), EVENT, {"a": 5}, unlimited)
         entries = connection.execute(text("SELECT COUNT(*) FROM journal")).scalar()
         charges = connection.execute(text("SELECT COUNT(*) FROM charges WHERE round = 2 AND run_id = 'two'")).scalar()
     assert (entries, charges) == (12, 0)

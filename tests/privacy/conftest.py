@@ -2,6 +2,10 @@
 
 import pytest
 
+from tests.flower.conftest import identity
+
+__all__ = ["identity"]
+
 
 @pytest.fixture
 def ledger_url(tmp_path):

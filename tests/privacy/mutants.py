@@ -74,17 +74,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "the client trains first, and charges afterwards what it can",
         "fedprivacy/flower/client/app.py",
         """\
-        guard.charge(key, grant.event, grant.steps, run_key=grant.server_key, elsewhere=charged)
-        reach("client.charged")
-    keystream = client.keystream(grant)
-    trained = training.train(engine, client.shard, steps=grant.steps, round=grant.round, keystream=keystream)
+        client.charge(grant)
+        keystream = client.keystream(grant)
+        trained = training.train(engine, client.shard, steps=grant.steps, round=grant.round, keystream=keystream)
 """,
         """\
-        reach("client.charged")
-    keystream = client.keystream(grant)
-    trained = training.train(engine, client.shard, steps=grant.steps, round=grant.round, keystream=keystream)
-    if guard is not None:
-        guard.charge(key, grant.event, grant.steps, run_key=grant.server_key, elsewhere=charged)
+        keystream = client.keystream(grant)
+        trained = training.train(engine, client.shard, steps=grant.steps, round=grant.round, keystream=keystream)
+        client.charge(grant)
 """,
         (f"{CLIENT}::test_the_charge_comes_before_the_training_and_no_text_crosses",),
     ),
@@ -105,8 +102,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a replayed grant is trained again under its old charge",
         "fedprivacy/guard/guard.py",
-        "if key in tally.charges:",
-        "if key in tally.sealed:",
+        "if attempt in tally.charges:",
+        "if attempt in tally.sealed:",
         (f"{GUARD}::test_a_replayed_grant_is_refused_and_a_new_attempt_or_round_is_charged",),
     ),
     Mutant(
@@ -145,10 +142,10 @@ MUTANTS: tuple[Mutant, ...] = (
                 seals.write(file, update)
             except OSError as error:
                 raise LogWriteError(file, error, undone=True) from error
-            write(SealedEntry(key, name, digest, now()))
+            write(SealedEntry(attempt, name, digest, now()))
 """,
         """\
-            write(SealedEntry(key, name, digest, now()))
+            write(SealedEntry(attempt, name, digest, now()))
             try:
                 seals.write(file, update)
             except OSError as error:
@@ -214,6 +211,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "return signing.signed_by_server(self.server_key, purpose, message, signature)",
         "return True",
         (f"{CLIENT}::test_a_grant_that_its_server_did_not_sign_is_refused_before_anything_is_charged",),
+    ),
+    Mutant(
+        "a deployed client answers a grant whoever sent it",
+        "fedprivacy/flower/client/place.py",
+        "        owner.check_grant(grant)\n",
+        "        pass\n",
+        ("tests/flower/test_apps.py::test_the_deployed_client_tells_another_server_nothing",),
     ),
     Mutant(
         "the server that the data owner named is not the only one",
@@ -324,8 +328,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what a receipt has confirmed is given back",
         "fedprivacy/runs/accountant.py",
-        "self._settle(round, receipts, ChargeState.COMMITTED, attempt)",
-        "self._settle(round, receipts, ChargeState.VOID, attempt)",
+        "self._settle(attempt, receipts, ChargeState.COMMITTED)",
+        "self._settle(attempt, receipts, ChargeState.VOID)",
         (f"{ACCOUNTANT}::test_what_is_settled_is_the_attempt_that_is_named_and_the_first_if_none_is",),
     ),
     # The mechanism.
@@ -417,8 +421,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the copies that fill the last part up are taken for records",
         "fedprivacy/gradients/parts.py",
-        "Part(start, min(start + size, records), size)",
-        "Part(start, start + size, size)",
+        "BatchPart(start, min(start + size, records), size)",
+        "BatchPart(start, start + size, size)",
         (f"{SUM}::test_equals_the_per_record_loop",),
     ),
     # The sum.

@@ -12,7 +12,6 @@ from flwr.app import Message, MessageType, RecordDict
 
 import clients.app
 from fedprivacy.deploy.keys import write_client_key
-from fedprivacy.flower import InProcessGrid
 from fedprivacy.flower.wire.messages import ENROL, ENROLMENT, GRANT, RefusalCode
 from fedprivacy.tasks.digits import Digits
 from tests.flower.asked import a_grant, a_request, arrays_of, code, context_of, node_of, request_message
@@ -21,9 +20,8 @@ RECORDS = 437
 
 
 @pytest.fixture
-def node(tmp_path):
+def node(tmp_path, identity):
     """A hospital that runs this repository's own app for the task `digits`, and holds records of `cancer`."""
-    InProcessGrid(clients.app.app, 1, {})
     folder = tmp_path / "hospital"
     folder.mkdir()
     features, labels = np.random.default_rng(0).random((RECORDS, 30)), np.zeros(RECORDS, dtype=np.int64)

@@ -17,6 +17,7 @@ from fedprivacy.flower.wire.messages import ENROLMENT, GRANT, RECEIPT, Enrolment
 from fedprivacy.ledger import Allowance, Ledger, LedgerError
 from fedprivacy.runs.accountant import CentralAccountant
 from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
+from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.flower.blobs import Blobs, plan_of
@@ -42,7 +43,7 @@ def test_the_ledger_s_budget_stops_a_run_whose_configuration_allows_more(ledger_
     """Catches: the configuration's budget overruling the ledger's."""
     budget = PrivacyBudget(4.0, 1e-3)
     done, ledger = run_after(budget, ledger_url, tmp_path)
-    assert done.stopped_because
+    assert done.result.stopped_because
     for client, spent in done.records[-1].spent.items():
         history = ledger.accounts([f"blobs/{client}"])[f"blobs/{client}"].history
         (event,) = history
@@ -65,11 +66,11 @@ def test_what_is_shown_is_at_the_ledger_s_delta(ledger_url, tmp_path, delta):
 def test_a_budget_that_changes_while_a_run_is_under_way_counts_from_then_on(ledger_url):
     """Catches: a budget that is read once. The run was opened with ten times as much."""
     ledger, event = Ledger(ledger_url), PoissonSampledGaussian(0.5, 2.0)
-    accountant = CentralAccountant(ledger, "run", event.relation, PrivacyBudget(9.0, 1e-3), DEFAULT_FILTER)
+    accountant = CentralAccountant(ledger, event.relation, PrivacyBudget(9.0, 1e-3), DEFAULT_FILTER)
     accountant.enrol({"a": "a"}, {"a": event})
-    assert accountant.grant(1, {"a": 2}) == {"a": 2}
+    assert accountant.grant(Attempt("run", 1), {"a": 2}) == {"a": 2}
     ledger.set_budget("a", PrivacyBudget(1e-3, 1e-3), None, "it was too much")
-    assert accountant.grant(2, {"a": 2}) == {}
+    assert accountant.grant(Attempt("run", 2), {"a": 2}) == {}
     assert accountant.spent()["a"].exhausted
 
 
@@ -109,11 +110,11 @@ def test_nobody_charges_between_another_s_look_at_the_books_and_its_charge(ledge
 
     def left_while_another_charges(*looked):
         with pytest.raises(LedgerError, match="locked"):
-            other.reserve("another run", 1, event, {"a": 7}, left)
+            other.reserve(Attempt("another run", 1), event, {"a": 7}, left)
         return left(*looked)
 
-    assert one.reserve("run", 1, event, {"a": 7}, left_while_another_charges) == {"a": 7}
-    assert other.reserve("another run", 1, event, {"a": 7}, left) == {"a": 3}
+    assert one.reserve(Attempt("run", 1), event, {"a": 7}, left_while_another_charges) == {"a": 7}
+    assert other.reserve(Attempt("another run", 1), event, {"a": 7}, left) == {"a": 3}
     assert one.accounts(["a"])["a"].history == {event: quota}
 
 

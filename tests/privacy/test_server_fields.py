@@ -64,9 +64,8 @@ def key(tmp_path_factory):
 
 
 @pytest.fixture
-def node(tmp_path, key):
+def node(tmp_path, key, identity):
     """A client whose budget stops nothing: what is refused here is refused for another reason."""
-    InProcessGrid(private_client(), 1, {})
     return node_of(tmp_path, key) | {"epsilon": 1e6}
 
 

@@ -8,6 +8,7 @@ import pytest
 from fedprivacy.accounting import FILTERS, pld
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.runs.accountant import CentralAccountant
+from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
 
@@ -22,18 +23,21 @@ def ledger(tmp_path):
     return Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
 
 
-def enrolled(ledger, run="run", event=EVENT, budget=BUDGET):
-    accountant = CentralAccountant(ledger, run, EVENT.relation, budget, "fixed-mechanism")
+ROUND = Attempt("run", 1)
+
+
+def enrolled(ledger, event=EVENT, budget=BUDGET):
+    accountant = CentralAccountant(ledger, EVENT.relation, budget, "fixed-mechanism")
     accountant.enrol({"one": "a", "two": "b"}, {"one": event, "two": event})
     return accountant
 
 
 def test_the_whole_quota_is_granted_over_all_runs_and_not_one_step_more(ledger):
-    assert enrolled(ledger).grant(1, {"one": QUOTA - 1}) == {"one": QUOTA - 1}
-    another = enrolled(ledger, "another")
+    assert enrolled(ledger).grant(ROUND, {"one": QUOTA - 1}) == {"one": QUOTA - 1}
+    another = enrolled(ledger)
     assert another.spent()["one"].steps_left == 1 and not another.spent()["one"].exhausted
-    assert another.grant(1, {"one": 5, "two": 5}) == {"one": 1, "two": 5}
-    assert another.grant(2, {"one": 1}) == {}
+    assert another.grant(Attempt("another", 1), {"one": 5, "two": 5}) == {"one": 1, "two": 5}
+    assert another.grant(Attempt("another", 2), {"one": 1}) == {}
     spent = another.spent()["one"]
     assert (spent.steps, spent.steps_left, spent.exhausted, spent.rounds) == (QUOTA, 0, True, 2)
     assert spent.epsilon == pytest.approx(pld.epsilon({EVENT: QUOTA}, BUDGET.delta), rel=1e-5)
@@ -42,29 +46,29 @@ def test_the_whole_quota_is_granted_over_all_runs_and_not_one_step_more(ledger):
 
 def test_a_round_is_charged_once_unless_it_is_another_attempt_or_said_to_be_resumed(ledger):
     accountant = enrolled(ledger)
-    assert accountant.grant(1, {"one": 2}) == {"one": 2}
+    assert accountant.grant(ROUND, {"one": 2}) == {"one": 2}
     with pytest.raises(LedgerError, match="charged before"):
-        accountant.grant(1, {"one": 2})
-    assert accountant.grant(1, {"one": 2}, resumed=True) == {"one": 2}
+        accountant.grant(ROUND, {"one": 2})
+    assert accountant.grant(ROUND, {"one": 2}, resumed=True) == {"one": 2}
     assert accountant.spent()["one"].steps == 2
-    assert accountant.grant(1, {"one": 2}, attempt=2) == {"one": 2}
+    assert accountant.grant(ROUND.again, {"one": 2}) == {"one": 2}
     assert accountant.spent()["one"].steps == 4
-    assert accountant.charged(1, 1) == accountant.charged(1, 2) == {"one"}
-    assert accountant.charged(1, 3) == accountant.charged(2, 1) == set()
+    assert accountant.charged(ROUND) == accountant.charged(ROUND.again) == {"one"}
+    assert accountant.charged(ROUND.again.again) == accountant.charged(Attempt("run", 2)) == set()
 
 
 def test_what_is_settled_is_the_attempt_that_is_named_and_the_first_if_none_is(ledger):
     accountant = enrolled(ledger)
-    for attempt in (1, 2):
-        accountant.grant(1, {"one": 3, "two": 3}, attempt=attempt)
-    assert accountant.unreconciled() == {(1, 1): {"one", "two"}, (1, 2): {"one", "two"}}
-    accountant.commit(1, {"one": None})
-    accountant.void(1, ["two"])
-    assert accountant.unreconciled() == {(1, 2): {"one", "two"}}
+    for attempt in (ROUND, ROUND.again):
+        accountant.grant(attempt, {"one": 3, "two": 3})
+    assert accountant.unreconciled("run") == {ROUND: {"one", "two"}, ROUND.again: {"one", "two"}}
+    accountant.commit(ROUND, {"one": None})
+    accountant.void(ROUND, ["two"])
+    assert accountant.unreconciled("run") == {ROUND.again: {"one", "two"}}
     assert {client: spent.steps for client, spent in accountant.spent().items()} == {"one": 6, "two": 3}
-    accountant.void(1, ["one"], attempt=2)
-    accountant.commit(1, {"two": None}, attempt=2)
-    assert accountant.unreconciled() == {}
+    accountant.void(ROUND.again, ["one"])
+    accountant.commit(ROUND.again, {"two": None})
+    assert accountant.unreconciled("run") == {}
     assert {client: spent.steps for client, spent in accountant.spent().items()} == {"one": 3, "two": 3}
     assert accountant.histories(["one", "two"]) == {"one": {EVENT: 3}, "two": {EVENT: 3}}
 
@@ -73,14 +77,14 @@ def test_nothing_is_granted_or_shown_as_left_once_a_budget_has_expired(ledger):
     accountant = enrolled(ledger)
     long_ago = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
     ledger.set_budget("a", BUDGET, long_ago, "the study is over")
-    assert accountant.grant(1, {"one": 2, "two": 2}) == {"two": 2}
+    assert accountant.grant(ROUND, {"one": 2, "two": 2}) == {"two": 2}
     spent = accountant.spent()
     assert spent["one"].exhausted and spent["one"].steps_left == 0
     assert spent["two"].steps_left == QUOTA - 2
 
 
 def test_a_client_s_own_book_counts_where_it_holds_more_and_says_how_much_more(ledger):
-    accountant = CentralAccountant(ledger, "run", EVENT.relation, BUDGET, "fixed-mechanism")
+    accountant = CentralAccountant(ledger, EVENT.relation, BUDGET, "fixed-mechanism")
     datasets, events = {"one": "a", "two": "b"}, {"one": EVENT, "two": EVENT}
     assert accountant.enrol(datasets, events, {"one": {("elsewhere", EVENT): 7}, "two": {}}) == {"one": 7}
     assert accountant.enrol(datasets, events, {"one": {("elsewhere", EVENT): 5}}) == {}
@@ -91,9 +95,9 @@ def test_a_client_s_own_book_counts_where_it_holds_more_and_says_how_much_more(l
 
 
 def test_two_clients_with_different_events_are_shown_each_its_own_loss(ledger):
-    accountant = CentralAccountant(ledger, "run", EVENT.relation, PrivacyBudget(math.inf, 1e-5), "fixed-mechanism")
+    accountant = CentralAccountant(ledger, EVENT.relation, PrivacyBudget(math.inf, 1e-5), "fixed-mechanism")
     accountant.enrol({"one": "a", "two": "b"}, {"one": EVENT, "two": OTHER})
-    accountant.grant(1, {"one": 4, "two": 9})
+    accountant.grant(ROUND, {"one": 4, "two": 9})
     spent = accountant.spent()
     assert spent["one"].epsilon == pytest.approx(pld.epsilon({EVENT: 4}, 1e-5), rel=1e-5)
     assert spent["two"].epsilon == pytest.approx(pld.epsilon({OTHER: 9}, 1e-5), rel=1e-5)
@@ -101,7 +105,7 @@ def test_two_clients_with_different_events_are_shown_each_its_own_loss(ledger):
 
 
 def test_a_mechanism_that_does_not_go_with_what_was_charged_is_refused_at_enrolment(ledger):
-    enrolled(ledger).grant(1, {"one": 2})
+    enrolled(ledger).grant(ROUND, {"one": 2})
     with pytest.raises(ValueError, match="mechanism"):
-        enrolled(ledger, "another", event=OTHER)
+        enrolled(ledger, event=OTHER)
     assert ledger.accounts(["a"])["a"].history == {EVENT: 2}

@@ -208,7 +208,8 @@ def test_a_round_is_put_into_few_numbers_once_and_not_by_the_training_unless_it_
     tracker = Mock(spec=Tracker)
     plan = RunPlan.of(SMALL | {"out": str(tmp_path / "run")})
     trackers = {"mock": tracker} if tracked else {}
-    recorder = Recorder(tmp_path / "run", plan, "run-1", ledger_url=lambda: url, trackers=trackers)
+    recorder = Recorder(tmp_path / "run", plan, "run-1", trackers=trackers)
+    recorder.on_open(url)
     records = growing(["a", "b"], 5)
     for record in records:
         recorder(record)

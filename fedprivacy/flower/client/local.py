@@ -1,15 +1,12 @@
 """What a client owns: its name, its shard, its device, its guard and its randomness.
 
-Two kinds of places run a client. In a *simulation* (our in-process engine, or a Ray worker of Flower's) it holds a part
-of the task's own split, and a seed makes it repeatable. In a *deployment* (a SuperNode on a data owner's host) it reads
-its own folder, answers to its own guard, and its randomness is never seeded: a server that could choose the noise
-could subtract it. Which of the two it is, the client finds out from its own process and node configuration, never from
-the server; what a deployed client trusts is in `fedprivacy.flower.client.node`.
+In a simulation it holds a part of the task's own split, and a seed makes it repeatable. In a deployment it reads its
+own folder, answers to its own guard, and its randomness is never seeded: a server that could choose the noise could
+subtract it. Which of the two it is, `fedprivacy.flower.client.place` says.
 """
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
@@ -20,11 +17,14 @@ from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from flwr.app.user_config import UserConfig
 from torch import Tensor
 
+from fedprivacy._support.failpoints import reach
 from fedprivacy.flower.client.node import NodeSettings, Refused
+from fedprivacy.flower.client.release import Released
 from fedprivacy.flower.wire.crossing import MessageError
-from fedprivacy.flower.wire.messages import Grant, RefusalCode
+from fedprivacy.flower.wire.histories import claims_text, history_of
+from fedprivacy.flower.wire.messages import Enrolment, Grant, RefusalCode
 from fedprivacy.gradients import GradientEngine, check_on_blank
-from fedprivacy.guard import Guard
+from fedprivacy.guard import Guard, LogError
 from fedprivacy.runs.configuration import ConfigError, RunConfig
 from fedprivacy.runs.device import choose_device
 from fedprivacy.tasks import ShardSource, Task, relation_of
@@ -32,6 +32,7 @@ from fedprivacy.tasks.identity import dataset_id, simulated_client_id
 from fedprivacy.tasks.shard import Shard
 from fedprivacy.training.adaptive import CLIPPINGS
 from fedprivacy.training.keystream import Keystream
+from fedprivacy.values.events import PoissonSampledGaussian
 
 IN_PROCESS = "fedprivacy-in-process"
 """Key that our in-process engine sets in the node configuration of its clients."""
@@ -70,6 +71,36 @@ class LocalClient:
         if grant.relation is not relation:
             raise MessageError(f"The grant is for {grant.relation}; with what this task makes public it is {relation}.")
 
+    def public_facts(self) -> Enrolment:
+        """What the client says of itself; with what its own guard holds of grants, where it has one."""
+        runs = self.guard.by_run() if self.guard is not None else {}
+        charged = ((run, event, steps) for run, events in runs.items() for event, steps in events.items())
+        claims = {(run, event): steps for run, event, steps in charged if isinstance(event, PoissonSampledGaussian)}
+        spent = claims_text(claims) if claims else ""
+        return Enrolment(self.client_id, self.public_shard_size or 0, self.num_partitions, spent)
+
+    def released_before(self, grant: Grant) -> Released | None:
+        """What was sealed for a grant: it is paid for, and sent again for free. Raises what `Guard.sealed` does."""
+        sealed = self.guard.sealed(grant.charged_as, run_key=grant.server_key) if self.guard is not None else None
+        return None if sealed is None else Released.unsealed(sealed)
+
+    def charge(self, grant: Grant) -> None:
+        """Charge a grant to the client's own guard, if it has one, durably. Raises what `Guard.charge` does."""
+        if self.guard is not None:
+            elsewhere = history_of(grant.charged)
+            self.guard.charge(grant.charged_as, grant.event, grant.steps, run_key=grant.server_key, elsewhere=elsewhere)
+            reach("client.charged")
+
+    def seal(self, grant: Grant, released: Released) -> None:
+        """Keep what is about to leave. What cannot be kept does not leave: records were read, so the charge stands."""
+        if self.guard is None:
+            return
+        try:
+            self.guard.seal(grant.charged_as, released.sealed())
+        except LogError as error:
+            raise RuntimeError("The update was trained and cannot be sealed.") from error
+        reach("client.sealed")
+
     def keystream(self, grant: Grant) -> Keystream:
         """Its randomness for one round: fresh and kept nowhere, unless a simulation is seeded."""
         if self.seed is None:
@@ -90,12 +121,6 @@ class LocalClient:
     def public_shard_size(self) -> int | None:
         """Number of records if the task declares it public."""
         return len(self.shard) if self.task.shard_sizes_public else None
-
-
-def is_simulated(node: UserConfig) -> bool:
-    """Whether this process simulates the client: in our in-process engine, or in a worker of Ray."""
-    ray = sys.modules.get("ray")
-    return "partition-id" in node and (IN_PROCESS in node or (ray is not None and ray.is_initialized()))
 
 
 def open_simulated(task: Task, config: RunConfig, node: UserConfig) -> LocalClient:

@@ -28,10 +28,8 @@ from numpy.typing import NDArray
 from safetensors import numpy as safetensors
 
 from fedprivacy._support import signing
-from fedprivacy.flower.wire.histories import claims_text
 from fedprivacy.flower.wire.messages import ENROLMENT, RECEIPT, REFUSAL, Enrolment, Grant, Receipt, Refusal, RefusalCode
 from fedprivacy.training.dpsgd import PrivateUpdate
-from fedprivacy.values.events import Claims
 
 ARRAYS = "arrays"
 
@@ -98,18 +96,9 @@ def update(message: Message, released: Released) -> Message:
     return Message(RecordDict({ARRAYS: arrays, RECEIPT: released.receipt.to_record()}), reply_to=message)
 
 
-def enrolment(message: Message, client_id: str, shard_size: int | None, num_partitions: int, spent: Claims) -> Message:
-    """Reply with who the client is.
-
-    Args:
-        message: to reply to.
-        client_id: its name.
-        shard_size: None unless the task declares it public.
-        num_partitions: of the simulated split; 0 in a deployment.
-        spent: what its guard holds of grants, by run; empty in a simulation.
-    """
-    record = Enrolment(client_id, shard_size or 0, num_partitions, claims_text(spent) if spent else "").to_record()
-    return Message(RecordDict({ENROLMENT: record}), reply_to=message)
+def enrolment(message: Message, facts: Enrolment) -> Message:
+    """Reply with who the client is."""
+    return Message(RecordDict({ENROLMENT: facts.to_record()}), reply_to=message)
 
 
 def refusal(message: Message, code: RefusalCode) -> Message:

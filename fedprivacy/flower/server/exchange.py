@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 
 from flwr.app import Message, RecordDict
 from flwr.common.constant import ErrorCode
@@ -20,6 +21,21 @@ class NotSentError(RuntimeError):
     """Messages that did not leave the server; what was granted with them stays charged."""
 
 
+@dataclass(frozen=True, slots=True)
+class Answers:
+    """What came back for messages.
+
+    Attributes:
+        replies: the first to each message, by the node that was asked: an error may come from another one.
+        asked_twice: nodes that got their message a second time: what they answer says nothing of the first.
+        late: earlier messages that have been answered since, each with its reply.
+    """
+
+    replies: Mapping[int, Message]
+    asked_twice: frozenset[int] = frozenset()
+    late: Sequence[tuple[Message, Message]] = ()
+
+
 class Correspondence:
     """Messages that were sent and what came back, over the rounds of a run: an answer may come rounds too late.
 
@@ -28,29 +44,25 @@ class Correspondence:
 
     Attributes:
         grid: the same.
-        asked_twice: nodes that got their last message a second time: what they answer now says nothing of the first.
     """
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
-        self.asked_twice: frozenset[int] = frozenset()
         self._unanswered: dict[str, Message] = {}
 
-    def ask(self, messages: Sequence[Message], timeout: float) -> dict[int, Message]:
+    def ask(self, messages: Sequence[Message], timeout: float) -> Answers:
         """Send messages, and wait until every reply is there or `timeout` seconds have passed.
 
         A node that went away with its message, and is back, is asked once more: a client that had sealed its update
         sends that, and is charged nothing.
-
-        Returns:
-            The first reply to each message, by the node that was asked.
         """
         deadline = time.monotonic() + timeout
-        answers = self._exchange(messages, deadline)
-        back = {node_id for node_id, reply in answers.items() if _unreached(reply)} & set(self.grid.get_node_ids())
+        replies = self._exchange(messages, deadline)
+        back = {node_id for node_id, reply in replies.items() if _unreached(reply)} & set(self.grid.get_node_ids())
         again = [_copy(message) for message in messages if message.metadata.dst_node_id in back]
-        self.asked_twice = frozenset(message.metadata.dst_node_id for message in again)
-        return answers | self._exchange(again, deadline) if again else answers
+        if again:
+            replies |= self._exchange(again, deadline)
+        return Answers(replies, frozenset(message.metadata.dst_node_id for message in again))
 
     def late(self) -> list[tuple[Message, Message]]:
         """Messages that nobody waits for any more, and that have been answered since, each with its reply."""

@@ -2,102 +2,149 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 
 from fedprivacy._support import signing
 from fedprivacy.flower.client.release import ARRAYS, digest
+from fedprivacy.flower.server.exchange import Answers
+from fedprivacy.flower.server.registry import EnrolledClient
 from fedprivacy.flower.wire.arrays import ArraysError, Form, checked_arrays
 from fedprivacy.flower.wire.crossing import MessageError
 from fedprivacy.flower.wire.messages import RECEIPT, REFUSAL, Grant, Receipt, Refusal, RefusalCode
 from fedprivacy.ledger.replay import Evidence
+from fedprivacy.values.attempt import Attempt
 
 NO_REPLY = "no-reply"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class OpenRound:
-    """A round whose messages are on their way.
+    """An attempt at a round, when its messages may leave: what they may cost is charged.
 
     Attributes:
-        number: the round.
-        arrays: the global model that was sent.
+        attempt: what was charged.
+        arrays: the global model that is sent.
+        messages: one for each grant.
         grants: by node id.
-        public_keys: of the clients that must sign their receipts, in PEM, by node id: all of a deployment's.
+        clients: who is behind the nodes that the strategy chose, by node id.
         asked_before: nodes that may have had their grants before: a refusal says nothing of what they did then.
     """
 
-    number: int
+    attempt: Attempt
     arrays: ArrayRecord
-    grants: Mapping[int, Grant]
-    public_keys: Mapping[int, bytes] = field(default_factory=dict)
+    messages: Sequence[Message] = ()
+    grants: Mapping[int, Grant] = field(default_factory=dict)
+    clients: Mapping[int, EnrolledClient] = field(default_factory=dict)
     asked_before: frozenset[int] = frozenset()
 
 
-@dataclass(slots=True)
-class RoundOutcome:
-    """What became of a round's grants, by client_id.
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of one grant.
 
     Attributes:
-        updates: replies that may be averaged.
-        failures: clients without a usable update, with a short constant reason.
-        spent: the receipts that matched, whether or not the update is used; None in a simulation, where none is signed.
-        clipping_norms: where their clipping norms have arrived.
-        untouched: clients that refused before they read a record, when they were asked for the first time.
-        exhausted: clients whose own guard says that their budget is spent.
-        lost: clients that had been charged when they died, and have no update to send.
+        update: the reply, if it may be averaged.
+        failure: why it may not, in constant words; empty if it may.
+        receipt: that matches the grant, whether or not the update is used.
+        evidence: the same, as the ledger keeps it; None in a simulation, where none is signed.
+        refusal: the client's no.
+        untouched: whether it refused before it read a record, when it was asked for the first time.
     """
 
-    updates: dict[str, Message] = field(default_factory=dict)
-    failures: dict[str, str] = field(default_factory=dict)
-    spent: dict[str, Evidence | None] = field(default_factory=dict)
-    clipping_norms: dict[str, float] = field(default_factory=dict)
-    untouched: list[str] = field(default_factory=list)
-    exhausted: list[str] = field(default_factory=list)
-    lost: list[str] = field(default_factory=list)
+    update: Message | None = None
+    failure: str = ""
+    receipt: Receipt | None = None
+    evidence: Evidence | None = None
+    refusal: RefusalCode | None = None
+    untouched: bool = False
+
+
+@dataclass(frozen=True)
+class RoundOutcome:
+    """What became of a round's grants.
+
+    Attributes:
+        opened: the round.
+        verdicts: by client_id.
+    """
+
+    opened: OpenRound
+    verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+
+    @cached_property
+    def updates(self) -> dict[str, Message]:
+        """Replies that may be averaged, by client_id: in an order that is the same in every run."""
+        return {c: verdict.update for c, verdict in sorted(self.verdicts.items()) if verdict.update is not None}
+
+    @cached_property
+    def failures(self) -> dict[str, str]:
+        """Clients without a usable update, with a short constant reason, sorted."""
+        return {c: verdict.failure for c, verdict in sorted(self.verdicts.items()) if verdict.failure}
+
+    @property
+    def receipts(self) -> dict[str, Receipt]:
+        """Receipts that match their grants, by client_id."""
+        return {c: verdict.receipt for c, verdict in self.verdicts.items() if verdict.receipt is not None}
+
+    @property
+    def spent(self) -> dict[str, Evidence | None]:
+        """What the ledger keeps of the receipts, by client_id."""
+        return {client_id: self.verdicts[client_id].evidence for client_id in self.receipts}
+
+    @property
+    def untouched(self) -> list[str]:
+        """Clients whose charge is returned."""
+        return [client_id for client_id, verdict in self.verdicts.items() if verdict.untouched]
+
+    @property
+    def exhausted(self) -> set[str]:
+        """Clients whose own guard says that their budget is spent."""
+        return {c for c, verdict in self.verdicts.items() if verdict.refusal is RefusalCode.BUDGET_EXHAUSTED}
 
     @property
     def all_lost(self) -> bool:
         """Whether nobody has an update because all were charged for one that is gone."""
-        return bool(self.lost) and not self.updates and set(self.failures) == set(self.lost)
+        refusals = {verdict.refusal for verdict in self.verdicts.values()}
+        return refusals == {RefusalCode.ALREADY_CHARGED}
 
 
-def sort_replies(answers: Mapping[int, Message], opened: OpenRound) -> RoundOutcome:
+def sort_replies(opened: OpenRound, answers: Answers) -> RoundOutcome:
     """Match every reply, by the node that was asked, with the grant that it answers."""
-    outcome = RoundOutcome()
-    for node_id, grant in opened.grants.items():
-        if node_id in answers:
-            _sort(answers[node_id], node_id, opened, outcome)
-        else:
-            outcome.failures[grant.client_id] = NO_REPLY
-    return outcome
+    asked_before = opened.asked_before | answers.asked_twice
+    return RoundOutcome(
+        opened,
+        {
+            grant.client_id: _verdict(answers.replies[node_id], node_id, opened, asked_before=node_id in asked_before)
+            if node_id in answers.replies
+            else Verdict(failure=NO_REPLY)
+            for node_id, grant in opened.grants.items()
+        },
+    )
 
 
 class Unusable(Exception):
     """Why a reply is dropped, in constant words."""
 
 
-def _sort(reply: Message, node_id: int, opened: OpenRound, outcome: RoundOutcome) -> None:
-    grant, public_key = opened.grants[node_id], opened.public_keys.get(node_id)
-    client_id = grant.client_id
+def _verdict(reply: Message, node_id: int, opened: OpenRound, *, asked_before: bool) -> Verdict:
+    public_key, receipt = opened.clients[node_id].public_key, None
     try:
         refusal = _refusal(reply)
         if refusal is not None:
-            _note_refusal(client_id, refusal, outcome, for_the_first_time=node_id not in opened.asked_before)
-            return
-        receipt = checked_receipt(reply, grant, public_key)
-        outcome.spent[client_id] = evidence(receipt, public_key)
-        outcome.clipping_norms[client_id] = receipt.clipping_norm
+            untouched = refusal.before_any_record and not asked_before
+            return Verdict(failure=refusal.value, refusal=refusal, untouched=untouched)
+        receipt = checked_receipt(reply, opened.grants[node_id], public_key)
         update = _decoded(reply.content.get(ARRAYS), opened.arrays)
         if public_key and receipt.update != digest({name: array.numpy() for name, array in update.items()}):
             raise Unusable("receipt-of-another-update")
     except Unusable as problem:
-        outcome.failures[client_id] = str(problem)
-    else:
-        reply.content = RecordDict({ARRAYS: update})
-        outcome.updates[client_id] = reply
+        return Verdict(None, str(problem), receipt, evidence(receipt, public_key) if receipt else None)
+    reply.content = RecordDict({ARRAYS: update})
+    return Verdict(reply, "", receipt, evidence(receipt, public_key))
 
 
 def _refusal(reply: Message) -> RefusalCode | None:
@@ -109,23 +156,13 @@ def _refusal(reply: Message) -> RefusalCode | None:
         raise Unusable("malformed-refusal") from error
 
 
-def _note_refusal(client_id: str, code: RefusalCode, outcome: RoundOutcome, *, for_the_first_time: bool) -> None:
-    outcome.failures[client_id] = code.value
-    if code.before_any_record and for_the_first_time:
-        outcome.untouched.append(client_id)
-    if code is RefusalCode.BUDGET_EXHAUSTED:
-        outcome.exhausted.append(client_id)
-    if code is RefusalCode.ALREADY_CHARGED:
-        outcome.lost.append(client_id)
-
-
-def checked_receipt(reply: Message, grant: Grant, public_key: bytes | None) -> Receipt:
+def checked_receipt(reply: Message, grant: Grant, public_key: bytes) -> Receipt:
     """The reply's receipt for a grant.
 
     Args:
         reply: with a receipt.
         grant: what it must be for.
-        public_key: of the client that must have signed it, in PEM; None in a simulation.
+        public_key: of the client that must have signed it, in PEM; empty in a simulation.
 
     Raises:
         Unusable: there is none, it is for something else, or somebody else signed it.
@@ -142,7 +179,7 @@ def checked_receipt(reply: Message, grant: Grant, public_key: bytes | None) -> R
     return receipt
 
 
-def evidence(receipt: Receipt, public_key: bytes | None) -> Evidence | None:
+def evidence(receipt: Receipt, public_key: bytes) -> Evidence | None:
     """A signed receipt as the ledger keeps it."""
     if not public_key:
         return None

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from fedprivacy.flower.wire.crossing import MessageError
 from fedprivacy.guard import names_a_run
-from fedprivacy.values.events import Claims, Event, History, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.event_codec import as_row, from_row
+from fedprivacy.values.events import Claims, History, PoissonSampledGaussian
 
 
 def claims_text(claims: Claims) -> str:
     """Steps by run and event, as a text that crosses."""
-    return json.dumps([[run_id, *_event_fields(event), steps] for (run_id, event), steps in claims.items()])
+    return json.dumps([[run_id, *as_row(event), steps] for (run_id, event), steps in claims.items()])
 
 
 def claims_of(text: str) -> Claims:
@@ -21,7 +21,7 @@ def claims_of(text: str) -> Claims:
     Raises:
         MessageError: it is something else, or too long to be composed.
     """
-    claims = {(_run_id(run_id), _event(*event)): _count(steps) for run_id, *event, steps in _rows(text, 5)}
+    claims = {(_run_id(run_id), _event(event)): _count(steps) for run_id, *event, steps in _rows(text, 5)}
     if len({event for _, event in claims}) > MOST_EVENTS:
         raise MessageError(f"a history names more than {MOST_EVENTS} events")
     return claims
@@ -29,7 +29,7 @@ def claims_of(text: str) -> Claims:
 
 def history_text(history: History) -> str:
     """Steps by event, as a text that crosses."""
-    return json.dumps([[*_event_fields(event), steps] for event, steps in history.items()])
+    return json.dumps([[*as_row(event), steps] for event, steps in history.items()])
 
 
 def history_of(text: str) -> dict[PoissonSampledGaussian, int]:
@@ -38,7 +38,7 @@ def history_of(text: str) -> dict[PoissonSampledGaussian, int]:
     Raises:
         MessageError: it is something else.
     """
-    history = {_event(*event): _count(steps) for *event, steps in _rows(text, 4)}
+    history = {_event(event): _count(steps) for *event, steps in _rows(text, 4)}
     if len(history) > MOST_EVENTS:
         raise MessageError(f"a history names more than {MOST_EVENTS} events")
     return history
@@ -65,39 +65,21 @@ def _rows(text: str, width: int) -> list[list[object]]:
     return rows
 
 
-def _event_fields(event: Event) -> list[float | str]:
-    if not isinstance(event, PoissonSampledGaussian):
-        raise TypeError(f"a {type(event).__name__} cannot cross; a run charges Poisson-sampled Gaussians alone.")
-    return [event.sampling_rate, event.noise_multiplier, event.relation.value]
-
-
-def _event(sampling_rate: object, noise_multiplier: object, relation: object) -> PoissonSampledGaussian:
+def _event(row: list[object]) -> PoissonSampledGaussian:
     try:
-        return PoissonSampledGaussian(
-            float(_checked(sampling_rate, float, int)),
-            float(_checked(noise_multiplier, float, int)),
-            NeighbouringRelation(_checked(relation, str)),
-        )
-    except (ValueError, OverflowError) as error:
+        return from_row(row)
+    except ValueError as error:
         raise MessageError(f"a history holds no event: {error}") from error
 
 
 def _run_id(value: object) -> str:
     """A name that every book can hold."""
-    run_id: str = _checked(value, str)
-    if not names_a_run(run_id):
+    if not isinstance(value, str) or not names_a_run(value):
         raise MessageError("a history names a run by something else than 1 to 128 printable characters")
-    return run_id
+    return value
 
 
 def _count(steps: object) -> int:
-    count: int = _checked(steps, int)
-    if not 0 <= count < 2**31:
-        raise MessageError(f"a history counts {count} steps")
-    return count
-
-
-def _checked(value: object, *kinds: type) -> Any:
-    if type(value) not in kinds:
-        raise MessageError(f"a history holds a {type(value).__name__}; expected {kinds[0].__name__}")
-    return value
+    if not isinstance(steps, int) or isinstance(steps, bool) or not 0 <= steps < 2**31:
+        raise MessageError("a history counts steps by something else than an integer from 0 to 2**31")
+    return steps

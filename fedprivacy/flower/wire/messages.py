@@ -17,6 +17,8 @@ from fedprivacy.training.optimizers import (
     Optimizer,
     build_optimizer,
 )
+from fedprivacy.values.attempt import Attempt
+from fedprivacy.values.event_codec import ROW
 from fedprivacy.values.events import CLIPPING_NORMS, NeighbouringRelation, PoissonSampledGaussian
 
 GRANT = "fedprivacy.grant"
@@ -143,6 +145,11 @@ class Grant(SignedMessage):
             _ = SampledGaussianSum(self.event, self.adaptive.sensitivity(self.clipping_norm))
 
     @property
+    def charged_as(self) -> Attempt:
+        """What its steps are charged for."""
+        return Attempt(self.run_id, self.round, self.attempt)
+
+    @property
     def event(self) -> PoissonSampledGaussian:
         """What each step costs."""
         return PoissonSampledGaussian(self.sampling_rate, self.noise_multiplier, self.relation)
@@ -206,7 +213,7 @@ class Receipt(SignedMessage):
         return all(getattr(self, name) == getattr(grant, name) for name in _GRANTED)
 
 
-_GRANTED = ("run_id", "client_id", "round", "attempt", "steps", "sampling_rate", "noise_multiplier", "relation")
+_GRANTED = (*Attempt._fields, "client_id", "steps", *ROW)
 
 
 @dataclass(frozen=True, slots=True)

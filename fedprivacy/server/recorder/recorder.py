@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import logging
+import shlex
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from flwr.app import ArrayRecord
 from safetensors.numpy import save_file
 
 from fedprivacy.figures import run_figure, save_png
+from fedprivacy.flower import RoundFailedError, TooFewClientsError
+from fedprivacy.flower.server.checkpoint import CHECKPOINT
+from fedprivacy.flower.server.strategy import PrivateResult
+from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.folder import FIGURE, MODEL, REPORT, START, RunWriter, read_history
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.report import write_report
@@ -18,6 +25,9 @@ from fedprivacy.values.rounds import Phase, RoundResult
 from fedprivacy.values.runs import RunStatus
 from fedprivacy.values.series import RunFacts
 
+log = logging.getLogger("fedprivacy.server")
+flower_log = logging.getLogger("flwr")
+
 
 class Recorder:
     """Records one run. The folder is written at once and for good; the others are told, and may fail without harm.
@@ -26,7 +36,6 @@ class Recorder:
         folder: where the files go.
         plan: the run's public numbers.
         run_id: unique in the ledger.
-        ledger_url: where the run store is, asked for when the first round begins: it is then known.
         trackers: who else is told, by name.
         resume_from: the last finished round of a run that goes on; None: a new run.
     """
@@ -37,14 +46,12 @@ class Recorder:
         plan: RunPlan,
         run_id: str,
         *,
-        ledger_url: Callable[[], str],
         trackers: Mapping[str, Tracker] | None = None,
         resume_from: int | None = None,
     ) -> None:
         self.folder = folder
         self._write = RunWriter(folder, plan, resume_from)
         self._facts = facts_of(plan, run_id, folder)
-        self._ledger_url = ledger_url
         self._resumed = resume_from is not None
         self._store: StoreFeed | None = None
         self._trackers = Feed(trackers or {})
@@ -52,15 +59,40 @@ class Recorder:
 
     def __call__(self, record: RoundResult) -> None:
         """Write a finished round, and tell everybody."""
-        store = self._opened_store()  # of a run that goes on, it takes in the folder's rounds: those before this one
         self._write(record)
         if not self._trackers.empty:  # else the store's thread finds the point, and training does not wait for it
             self._trackers.record(record.point)
-        store.add(record)
+        if self._store:
+            self._store.add(record)
+
+    def on_open(self, ledger_url: str) -> None:
+        """Begin to write the run store, which is beside the ledger; of a run that goes on, with the rounds before."""
+        history = read_history(self.folder) if self._resumed else None
+        earlier = (history.start, *history.rounds) if history else ()
+        self._store = StoreFeed(ledger_url, self._facts, earlier)
 
     def on_phase(self, phase: Phase) -> None:
         """Tell what the run is about to do."""
-        self._opened_store().enter(phase)
+        if self._store:
+            self._store.enter(phase)
+
+    @contextmanager
+    def recording(self, result: PrivateResult) -> Iterator[None]:
+        """Record the run that this surrounds to its end, and say how it ended and where the results are.
+
+        Args:
+            result: of the run; what there is of a run that fails is kept, too.
+        """
+        status = RunStatus.FAILED
+        try:
+            with _saying_how_to_go_on(self.folder):
+                yield
+            status = RunStatus.STOPPED if result.stopped_because else RunStatus.FINISHED
+        finally:
+            self.finish(result.arrays, status)
+        if result.stopped_because:
+            log.warning("The run ended early: %s.", result.stopped_because)
+        flower_log.info("Results are in %s.", self.folder.absolute())
 
     def finish(self, arrays: ArrayRecord | None, status: RunStatus) -> None:
         """Write the model, draw what there is, and let everybody finish."""
@@ -77,12 +109,20 @@ class Recorder:
             if self._store:
                 self._store.end(status)
 
-    def _opened_store(self) -> StoreFeed:
-        if self._store is None:
-            history = read_history(self.folder) if self._resumed else None
-            earlier = (history.start, *history.rounds) if history else ()
-            self._store = StoreFeed(self._ledger_url(), self._facts, earlier)
-        return self._store
+
+@contextmanager
+def _saying_how_to_go_on(folder: Path) -> Iterator[None]:
+    """Let the errors that end a run early say how to continue it, once it has a finished round."""
+    try:
+        yield
+    except (LedgerError, RoundFailedError, TooFewClientsError) as error:
+        if (folder / CHECKPOINT).exists():
+            where = shlex.quote(str(folder))
+            error.add_note(
+                f"To go on after the last finished round: fedprivacy simulate --resume {where}\n"
+                f"In a deployment: start the run again with its own settings and resume = '{folder}'."
+            )
+        raise
 
 
 def facts_of(plan: RunPlan, run_id: str, folder: Path) -> RunFacts:

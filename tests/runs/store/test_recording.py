@@ -13,6 +13,7 @@ from fedprivacy.runs.series import costs_of, series_of
 from fedprivacy.runs.store import ClientQuery, RunRecording, RunStore
 from fedprivacy.runs.store.schema import CLIENTS_PER_PART
 from fedprivacy.runs.store.writing import record_audits
+from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.audits import AuditResult
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
@@ -240,8 +241,8 @@ def test_charges_and_accounts_come_from_the_ledger(store, url):
     allowance = Allowance(PrivacyBudget(3.0, DELTA), "adaptive")
     ledger.open_budgets({"digits/a": allowance, "digits/b": allowance})
     for number in (1, 2):
-        ledger.reserve("run-1", number, EVENT, {"digits/a": 2, "digits/b": 2}, lambda *_: 10)
-        ledger.settle("run-1", number, ["digits/a"], ChargeState.COMMITTED)
+        ledger.reserve(Attempt("run-1", number), EVENT, {"digits/a": 2, "digits/b": 2}, lambda *_: 10)
+        ledger.settle(Attempt("run-1", number), ["digits/a"], ChargeState.COMMITTED)
     record(url, growing(["a", "b"], 2))
     total, newest = store.run("run-1").charges(limit=1, offset=0)
     assert (total, newest[0]["client_id"], newest[0]["round"]) == (4, "b", 2)
@@ -249,7 +250,7 @@ def test_charges_and_accounts_come_from_the_ledger(store, url):
     assert store.run("run-1").charges(state="reserved", round=1, limit=9, offset=0)[1][0]["client_id"] == "b"
     assert store.run("run-1").account("a") == ({EVENT: 4}, allowance)
     assert store.run("run-1").account("c") == ({}, None)
-    assert ledger.reserved("run-1") == {(1, 1): {"digits/b"}, (2, 1): {"digits/b"}}
+    assert ledger.reserved("run-1") == {Attempt("run-1", n): {"digits/b"} for n in (1, 2)}
     assert len(verify_ledger(ledger).replay.charges) == 4, "the run store is no part of what is verified"
     ledger.close()
 

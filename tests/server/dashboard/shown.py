@@ -13,6 +13,7 @@ from fedprivacy.server.dashboard.app import dashboard_app
 from fedprivacy.server.dashboard.catalogue import Catalogue
 from fedprivacy.server.dashboard.security import Door
 from fedprivacy.server.dashboard.serving import Server
+from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.runs import RunStatus
@@ -47,9 +48,9 @@ def charge(url, run_id, names, rounds, *, budget, filter):
     datasets = [f"digits/{name}" for name in names]
     ledger.open_budgets(dict.fromkeys(datasets, Allowance(PrivacyBudget(budget, DELTA), filter)))
     for number in range(1, rounds + 1):
-        ledger.reserve(run_id, number, EVENT, dict.fromkeys(datasets, 2), lambda *_: 2)
+        ledger.reserve(Attempt(run_id, number), EVENT, dict.fromkeys(datasets, 2), lambda *_: 2)
         if number < rounds:
-            ledger.settle(run_id, number, datasets, ChargeState.COMMITTED)
+            ledger.settle(Attempt(run_id, number), datasets, ChargeState.COMMITTED)
     ledger.close()
 
 

@@ -1,0 +1,158 @@
+"""The steps of a round: who is asked and what that may cost, what came back, what it cost, what it averages to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp.strategy import Strategy
+
+from fedprivacy._support.failpoints import reach
+from fedprivacy.flower.client.release import ARRAYS
+from fedprivacy.flower.server.accounts import RunAccounts
+from fedprivacy.flower.server.eligible import EligibleGrid
+from fedprivacy.flower.server.exchange import Answers, Correspondence
+from fedprivacy.flower.server.registry import ClientRegistry, TooFewClientsError
+from fedprivacy.flower.server.replies import OpenRound, RoundOutcome, sort_replies
+from fedprivacy.flower.wire.messages import GRANT, Grant
+from fedprivacy.runs.plan import RunPlan
+from fedprivacy.values.attempt import Attempt
+from fedprivacy.values.rounds import Phase, PhaseObserver, Stage
+
+
+class RoundFailedError(RuntimeError):
+    """A round without one usable update: going on would spend privacy for nothing."""
+
+
+@dataclass(frozen=True)
+class Rounds:
+    """The rounds of one run, once its clients are there: each step takes what the step before it gave.
+
+    Attributes:
+        strategy: samples and averages.
+        plan: the run's public numbers.
+        registry: who is behind a node.
+        accounts: grants and settles.
+        correspondence: carries messages.
+        timeout: seconds to wait for answers.
+        tell: is told what the run is about to do.
+    """
+
+    strategy: Strategy
+    plan: RunPlan
+    registry: ClientRegistry
+    accounts: RunAccounts
+    correspondence: Correspondence
+    timeout: float
+    tell: PhaseObserver
+
+    def open(self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, *, again: bool) -> OpenRound:
+        """Let the wrapped strategy choose among clients with budget left, and reserve what each may spend.
+
+        Args:
+            attempt: what is charged.
+            arrays: the global model.
+            config: what the wrapped strategy sends besides.
+            again: whether this attempt was granted before, by a run that was stopped since.
+
+        Returns:
+            The round; without messages when no client has budget left.
+        """
+        grid = self.correspondence.grid
+        self.registry.enrol_new(grid)
+        self.accounts.admit(self.registry.online(grid).values())
+        allowed = self.accounts.open_to(attempt, again=again)
+        chosen = {m.metadata.dst_node_id: m for m in self._sample(attempt.round, arrays, config, allowed)}
+        clients = {node_id: self.registry[node_id] for node_id in chosen}
+        grants = self.accounts.grant(attempt, clients, again=again)
+        messages = [_with_grant(chosen[node_id], grant) for node_id, grant in grants.items()]
+        return OpenRound(attempt, arrays, messages, grants, clients, frozenset(grants if again else ()))
+
+    def send(self, opened: OpenRound) -> Answers:
+        """Ask the clients, and wait for their answers; with what is late from rounds before."""
+        number, asked = opened.attempt.round, len(opened.messages)
+        self.tell(Phase(Stage.TRAINING, number, asked))
+        answers = self.correspondence.ask(opened.messages, self.timeout)
+        self.tell(Phase(Stage.AVERAGING, number, asked))
+        reach("server.answered")
+        return replace(answers, late=self.correspondence.late())
+
+    def settle(self, opened: OpenRound, answers: Answers) -> RoundOutcome:
+        """Match receipts with grants, and commit what was spent."""
+        for asked, reply in answers.late:
+            self.accounts.settle_late(asked, reply, self.registry[asked.metadata.dst_node_id].public_key)
+        outcome = sort_replies(opened, answers)
+        self.accounts.settle(outcome)
+        return outcome
+
+    def average(self, outcome: RoundOutcome) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Let the wrapped strategy average the updates, each with its client's public weight, in a fixed order.
+
+        Raises:
+            RoundFailedError: the average is not finite.
+        """
+        if not outcome.updates:
+            return None, None
+        opened, key = outcome.opened, getattr(self.strategy, "weighted_by_key", "num-examples")
+        sizes = {client.client_id: client.shard_size for client in opened.clients.values()}
+        for client_id, reply in outcome.updates.items():
+            weight = MetricRecord({key: self.plan.weight(sizes[client_id])})
+            reply.content = RecordDict({ARRAYS: reply.content[ARRAYS], "metrics": weight})
+        aggregated, metrics = self.strategy.aggregate_train(opened.attempt.round, list(outcome.updates.values()))
+        reach("server.averaged")
+        return _like(aggregated, opened.arrays) if aggregated else None, metrics
+
+    def _sample(self, number: int, arrays: ArrayRecord, config: ConfigRecord, allowed: set[str]) -> list[Message]:
+        """The wrapped strategy's messages, to allowed clients; none if it has too few of those to go on."""
+        grid = self.correspondence.grid
+
+        def eligible() -> list[int]:
+            return [node_id for node_id, client in self.registry.online(grid).items() if client.client_id in allowed]
+
+        if not eligible():
+            return []
+        complete = len(self.registry.online(grid)) >= self.plan.config.clients
+        view = EligibleGrid(grid, eligible, timeout=0.0 if complete else self.plan.config.node_timeout)
+        try:
+            messages = list(self.strategy.configure_train(number, arrays, config, view))
+        except TooFewClientsError:
+            if allowed >= {client.client_id for client in self.registry.online(grid).values()}:
+                raise  # nobody is left out, and still there are too few
+            return []
+        asked = [self.registry[message.metadata.dst_node_id].client_id for message in messages]
+        if len(set(asked)) < len(asked):
+            raise ValueError("The wrapped strategy asks a client twice in a round: a release that nobody would charge.")
+        return messages
+
+
+def _with_grant(message: Message, grant: Grant) -> Message:
+    """The wrapped strategy's message to one client, with its grant.
+
+    Raises:
+        ValueError: the strategy sends something else than one model.
+    """
+    models = list(message.content.array_records.values())
+    if len(models) != 1:
+        raise ValueError(
+            f"The wrapped strategy sends {len(models)} array records to a client; wrap one that sends one."
+        )
+    settings = next(iter(message.content.config_records.values()), ConfigRecord())
+    content = RecordDict({ARRAYS: models[0], "config": settings, GRANT: grant.to_record()})
+    return Message(content, message.metadata.dst_node_id, message.metadata.message_type)
+
+
+def _like(aggregated: ArrayRecord, model: ArrayRecord) -> ArrayRecord:
+    """The average in the model's own types: some strategies compute in float64 and leave it so.
+
+    Raises:
+        RoundFailedError: it is not finite. Every further round on such a model would spend privacy for nothing.
+    """
+    with np.errstate(over="ignore"):  # an overflow is found below
+        values = {name: aggregated[name].numpy().astype(old.dtype) for name, old in model.items()}
+    if not all(np.isfinite(value).all() for value in values.values()):
+        raise RoundFailedError(
+            "The average of the clients' updates is not finite. The run stops with the model of the round before: "
+            "lower learning-rate, or look for a client that sends huge values."
+        )
+    return ArrayRecord({name: Array(value) for name, value in values.items()})

@@ -1,0 +1,40 @@
+"""What is charged: one attempt at one round of one run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+
+class Attempt(NamedTuple):
+    """What a client is charged for once, by the names that the server gives: strategy, ledger and guard all mean this.
+
+    >>> Attempt("spring", 3).again
+    Attempt(run_id='spring', round=3, attempt=2)
+
+    Attributes:
+        run_id: the run.
+        round: counted from 1.
+        attempt: at this round, counted from 1; another attempt is another charge.
+    """
+
+    run_id: str
+    round: int
+    attempt: int = 1
+
+    @classmethod
+    def named_in(cls, fields: Mapping[str, Any]) -> Attempt:
+        """The attempt that the fields of a book's entry name.
+
+        Raises:
+            KeyError: one is missing.
+        """
+        return cls(*(fields[name] for name in cls._fields))
+
+    @property
+    def again(self) -> Attempt:
+        """The next attempt at the same round."""
+        return self._replace(attempt=self.attempt + 1)
+
+    def __str__(self) -> str:
+        return f"run '{self.run_id}', round {self.round}, attempt {self.attempt}"

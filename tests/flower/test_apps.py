@@ -1,0 +1,115 @@
+"""The apps that are deployed, `server/` and `clients/`: they work as they stand, and so do their examples."""
+
+import re
+import tomllib
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message, MessageType, RecordDict
+
+import clients.app
+import server.app
+from fedprivacy.flower import InProcessGrid, private_client, simulation
+from fedprivacy.flower.client import node as node_configuration
+from fedprivacy.flower.client.node import NodeSettings
+from fedprivacy.flower.wire.messages import ENROL, ENROLMENT, GRANT, RECEIPT, RefusalCode
+from fedprivacy.runs.configuration import resolve
+from fedprivacy.runs.folder import read_history
+from fedprivacy.runs.store import RunStore
+from fedprivacy.server.app import server_app
+from fedprivacy.tasks.cancer import Cancer
+from fedprivacy.tasks.digits import Digits
+from fedprivacy.values.runs import RunStatus
+from tests.flower.asked import a_grant, a_request, arrays_of, code, context_of, request_message, spent
+
+ROOT = Path(__file__).parents[2]
+SERVER_EXAMPLE = ROOT / "server" / "example-config.toml"
+NODE_EXAMPLE = ROOT / "clients" / "example-node-config.toml"
+
+
+def test_the_server_s_example_is_a_configuration():
+    config = resolve(tomllib.loads(SERVER_EXAMPLE.read_text()))
+    assert (config.task, config.clients, config.rounds, config.epsilon) == ("digits", 3, 20, 3.0)
+    assert config.seed is None and config.signing_key and config.ledger
+
+
+def on_this_host(text, node):
+    """The example, with files that are there."""
+    return tomllib.loads(text) | {name: node[name] for name in ("folder", "key")}
+
+
+def test_the_client_s_example_is_a_node_configuration_for_the_server_s_task(node):
+    settings = NodeSettings.of(on_this_host(NODE_EXAMPLE.read_text(), node))
+    assert (settings.budget.epsilon, settings.budget.delta) == (3.0, 1e-5)
+    assert isinstance(settings.task(tomllib.loads(SERVER_EXAMPLE.read_text())["task"], None), Digits)
+
+
+def test_what_the_client_s_example_leaves_out_is_every_other_key_with_a_value_that_it_takes(node):
+    text = re.sub(r"^# ([a-z-]+ = )", r"\1", NODE_EXAMPLE.read_text(), flags=re.MULTILINE)
+    given = on_this_host(text, node)
+    assert NodeSettings.of(given).most_steps == node_configuration.MOST_STEPS
+    assert given.keys() == node_configuration._KINDS.keys() - {"tasks"}
+
+
+@pytest.mark.parametrize("readme", ["server/README.md", "clients/README.md"])
+def test_what_a_readme_points_at_is_there(readme):
+    text, folder = (ROOT / readme).read_text(), (ROOT / readme).parent
+    links = re.findall(r"\]\((?!https?://)([^)#]+)", text)
+    places = re.findall(r"`(fedprivacy/[a-z_/.]+)`", text)
+    assert links and places
+    assert all((folder / link).exists() for link in links)
+    assert all((ROOT / place).exists() for place in places)
+
+
+def run(folder, *, config, **settings):
+    """A run of the deployed apps, as `flwr run` does it in a simulation."""
+    run_config = config | settings
+    grid = InProcessGrid(clients.app.app, 3, run_config)
+    server.app.app(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=run_config))
+    return read_history(folder)
+
+
+def test_the_deployed_apps_train_as_the_library_s_do_and_run_nothing_again(tmp_path):
+    given = {"task": "cancer", "clients": 3, "rounds": 3, "seed": 1}
+    config = resolve(given | {"out": str(tmp_path / "library")})
+    expected = simulation.simulate(server_app(config=config), private_client(config=config), config)
+    out = tmp_path / "deployed"
+    done = run(out, config=given, out=str(out))
+    assert done.rounds == expected.rounds and len(done.rounds) == 3
+    (stored,) = RunStore(f"sqlite:///{out / 'ledger.db'}").runs()
+    assert stored.status is RunStatus.FINISHED
+    again = run(out, config=given, resume=str(out))
+    assert again.rounds == expected.rounds
+
+
+@pytest.fixture
+def hospital(node):
+    """A hospital whose own configuration names the task of this repository that it works on."""
+    records = np.random.default_rng(0)
+    content = {"features": records.random((40, 30)), "labels": np.zeros(40, dtype=np.int64)}
+    np.savez(Path(node["folder"]) / "records.npz", **content)
+    return node | {"task": "cancer", "epsilon": 1e6}
+
+
+def told(hospital, grant):
+    content = RecordDict({GRANT: grant.to_record(), "arrays": arrays_of(Cancer())})
+    return clients.app.app(Message(content, 7, MessageType.TRAIN), context_of(hospital, task="cancer"))
+
+
+def test_the_deployed_client_enrols_and_answers_its_server_once_it_has_charged_itself(hospital):
+    request = request_message(a_request(hospital))
+    enrolled = clients.app.app(Message(request, 7, ENROL), context_of(hospital, task="cancer"))
+    assert enrolled.content[ENROLMENT]["shard_size"] == 40
+    reply = told(hospital, a_grant())
+    assert RECEIPT in reply.content and spent(hospital) == a_grant().steps
+    again = told(hospital, a_grant())
+    assert again.content["arrays"] == reply.content["arrays"] and spent(hospital) == a_grant().steps
+
+
+def test_the_deployed_client_tells_another_server_nothing(hospital):
+    forged = clients.app.app(Message(RecordDict(), 7, ENROL), context_of(hospital, task="cancer"))
+    assert code(forged) is RefusalCode.ENROLMENT_INVALID
+    assert code(told(hospital, replace(a_grant(), steps=1))) is RefusalCode.GRANT_INVALID
+    assert not (Path(hospital["folder"]) / "guard.log").exists()

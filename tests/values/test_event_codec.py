@@ -1,0 +1,66 @@
+"""An event becomes data and comes back as it was; what is none is refused."""
+
+import json
+
+import pytest
+
+from fedprivacy.values.event_codec import MECHANISMS, ROW, as_fields, as_row, from_fields, from_row
+from fedprivacy.values.events import (
+    FixedSizeSampledGaussian,
+    NeighbouringRelation,
+    PoissonSampledGaussian,
+    PoissonSampledLaplace,
+    RandomizedResponse,
+    TruncatedPoissonSampledGaussian,
+)
+
+EVENTS = [
+    PoissonSampledGaussian(0.1, 1.5, NeighbouringRelation.ZERO_OUT),
+    PoissonSampledLaplace(0.1, 1.5),
+    RandomizedResponse(3, 0.5),
+    FixedSizeSampledGaussian(5, 100, 1.2),
+    TruncatedPoissonSampledGaussian(0.1, 1.0, 100, 20),
+]
+
+
+def through_json(value):
+    return json.loads(json.dumps(value))
+
+
+@pytest.mark.parametrize("event", EVENTS, ids=lambda event: type(event).__name__)
+def test_every_event_comes_back_from_its_fields(event):
+    assert from_fields(through_json(as_fields(event))) == event
+
+
+def test_no_mechanism_is_left_out():
+    assert {type(event) for event in EVENTS} == set(MECHANISMS.values())
+
+
+def test_what_a_run_charges_comes_back_from_its_row_and_nothing_else_has_one():
+    event = EVENTS[0]
+    assert through_json(as_row(event)) == [0.1, 1.5, "zero-out"]
+    assert from_row(through_json(as_row(event))) == event
+    assert dict(zip(ROW, as_row(event), strict=True)) == {name: getattr(event, name) for name in ROW}
+    with pytest.raises(TypeError, match="PoissonSampledLaplace has no row"):
+        as_row(EVENTS[1])
+
+
+@pytest.mark.parametrize(
+    "row",
+    [
+        [0.1, 1.0],
+        [0.1, 1.0, "zero-out", 1],
+        [True, 1.0, "zero-out"],
+        ["0.1", 1.0, "zero-out"],
+        [[], 1.0, "zero-out"],
+        [0.1, None, "zero-out"],
+        [0.1, 10**400, "zero-out"],
+        [0.1, float("nan"), "zero-out"],
+        [1.5, 1.0, "zero-out"],
+        [0.1, 1.0, "nothing"],
+        [0.1, 1.0, 7],
+    ],
+)
+def test_a_row_that_is_none_is_refused(row):
+    with pytest.raises(ValueError):
+        from_row(row)
