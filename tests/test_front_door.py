@@ -573,7 +573,7 @@ def test_an_app_of_one_s_own_goes_on_from_a_checkpoint(tmp_path):
 
     def start(rounds, **options):
         strategy = fp.PrivateStrategy(FedAvg(), blobs, settings | {"rounds": 4}, checkpoints=tmp_path, **options)
-        return strategy.start(InProcessGrid(fp.private_client(blobs, strategy.config), 3, {}), num_rounds=rounds)
+        return strategy.start(InProcessGrid(fp.private_client(blobs, strategy.plan.config), 3, {}), num_rounds=rounds)
 
     start(2)
     start(4, resume=tmp_path)

@@ -26,7 +26,7 @@ class PrivateStrategy(wrapper.PrivateStrategy):
     >>> import fedprivacy as fp
     >>> from flwr.serverapp.strategy import FedAvg
     >>> strategy = fp.PrivateStrategy(FedAvg(), fp.tasks.Cancer(), {"clients": 3, "epsilon": 1.0})
-    >>> strategy.config.epsilon, strategy.task.name
+    >>> strategy.plan.config.epsilon, strategy.plan.task.name
     (1.0, 'cancer')
 
     Args:

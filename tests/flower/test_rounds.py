@@ -207,7 +207,7 @@ def test_a_strategy_that_wants_more_clients_than_have_budget_ends_the_run_well(l
     whole = whole_quota(plan)
     Ledger(ledger_url).reserve(Attempt("earlier", 99), plan.event(), {"blobs/client-0": whole - 1}, lambda *_: whole)
     done = run(plan, FedAvg(fraction_evaluate=0.0, min_train_nodes=4, min_available_nodes=4))
-    assert done.result.stopped_because == "no client has budget left"
+    assert done.result.stopped_because == "3 clients with budget left are too few for the strategy"
 
 
 def test_without_a_budget_epsilon_is_measured_and_nobody_is_stopped(ledger_url):

@@ -79,7 +79,8 @@ def test_a_run_ends_when_fewer_clients_have_budget_left_than_the_strategy_needs(
     run(before, build_strategy(before.config))
     plan = plan_of(Blobs(), rounds=3, strategy="krum", **settings)
     done = run(plan, build_strategy(plan.config))
-    assert len(done.records) == 1 and done.stopped_because
+    assert len(done.records) == 1
+    assert done.result.stopped_because == "4 clients with budget left are too few for the strategy"
     assert sorted(spent.rounds for spent in done.records[-1].spent.values()) == [1, 1, 1, 1, 2]
 
 
@@ -159,9 +160,10 @@ def test_a_client_imports_nothing_that_a_server_names(tmp_path):
     run_config = {key: value for key, value in plan.config.public().items() if value is not None and key != "task"} | {
         "strategy": f"{tmp_path}/trap.py:Trap"
     }
-    wrapped = PrivateStrategy(FedAvg(min_train_nodes=1, min_available_nodes=1), plan)
+    told = []
+    wrapped = PrivateStrategy(FedAvg(min_train_nodes=1, min_available_nodes=1), plan, observers=[told.append])
     wrapped.start(InProcessGrid(private_client(Blobs()), plan.config.clients, run_config))
-    assert len(wrapped._opened.grants) == 4 and not wrapped._outcome.failures
+    assert len(told[-1].participants) == 4 and not told[-1].failures
     assert not trace.exists()
     with pytest.raises(SystemExit):
         build_strategy(replace(plan.config, strategy=run_config["strategy"]))

@@ -38,6 +38,9 @@ def private_client(task: Task | None = None, config: RunConfig | None = None) ->
     Formal guarantee: see `fedprivacy.training.dpsgd` for an update and `fedprivacy.flower.client.release` for what else
     can leave.
 
+    >>> import fedprivacy as fp
+    >>> app = fp.private_client(fp.tasks.Cancer())  # the `clientapp` of a Flower app
+
     Args:
         task: model, loss and data; None: in a simulation the task that the run's configuration names, in a deployment
             one that the node configuration allows.

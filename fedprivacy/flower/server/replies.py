@@ -17,6 +17,7 @@ from fedprivacy.flower.wire.crossing import MessageError
 from fedprivacy.flower.wire.messages import RECEIPT, REFUSAL, Grant, Receipt, Refusal, RefusalCode
 from fedprivacy.ledger.replay import Evidence
 from fedprivacy.values.attempt import Attempt
+from fedprivacy.values.wording import count_text
 
 NO_REPLY = "no-reply"
 
@@ -28,6 +29,7 @@ class OpenRound:
     Attributes:
         attempt: what was charged.
         arrays: the global model that is sent.
+        eligible: how many clients had budget left.
         messages: one for each grant.
         grants: by node id.
         clients: who is behind the nodes that the strategy chose, by node id.
@@ -36,10 +38,18 @@ class OpenRound:
 
     attempt: Attempt
     arrays: ArrayRecord
+    eligible: int = 0
     messages: Sequence[Message] = ()
     grants: Mapping[int, Grant] = field(default_factory=dict)
     clients: Mapping[int, EnrolledClient] = field(default_factory=dict)
     asked_before: frozenset[int] = frozenset()
+
+    @property
+    def why_nobody(self) -> str:
+        """Why there is no message."""
+        if not self.eligible:
+            return "no client has budget left"
+        return f"{count_text(self.eligible, 'client')} with budget left are too few for the strategy"
 
 
 @dataclass(frozen=True, slots=True)

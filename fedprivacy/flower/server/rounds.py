@@ -57,7 +57,7 @@ class Rounds:
             again: whether this attempt was granted before, by a run that was stopped since.
 
         Returns:
-            The round; without messages when no client has budget left.
+            The round; without messages when no client has budget left, or too few for the wrapped strategy.
         """
         grid = self.correspondence.grid
         self.registry.enrol_new(grid)
@@ -67,7 +67,8 @@ class Rounds:
         clients = {node_id: self.registry[node_id] for node_id in chosen}
         grants = self.accounts.grant(attempt, clients, again=again)
         messages = [_with_grant(chosen[node_id], grant) for node_id, grant in grants.items()]
-        return OpenRound(attempt, arrays, messages, grants, clients, frozenset(grants if again else ()))
+        asked_before = frozenset(grants if again else ())
+        return OpenRound(attempt, arrays, len(allowed), messages, grants, clients, asked_before)
 
     def send(self, opened: OpenRound) -> Answers:
         """Ask the clients, and wait for their answers; with what is late from rounds before."""

@@ -140,17 +140,17 @@ class PrivateStrategy(Strategy):
         self._warn_of_forgotten_state()
         for number in range(finished + 1, last + 1):
             if self._round(rounds, number, model, train_config or ConfigRecord(), evaluate) is None:
-                self.result.stopped_because = "no client has budget left"
                 break
         return self.result
 
     def _round(
         self, rounds: Rounds, number: int, model: GlobalModel, config: ConfigRecord, evaluate: EvaluateFn
     ) -> RoundResult | None:
-        """One round; with a second attempt where a crash has cost every client its update. None: nobody has budget."""
+        """One round; with a second attempt where a crash has cost every client its update. None: nobody is asked."""
         for attempt, again in rounds.accounts.attempts(number):
             opened = rounds.open(attempt, model.arrays, config, again=again)
             if not opened.messages:
+                self.result.stopped_because = opened.why_nobody
                 return None
             answers = rounds.send(opened)
             outcome = rounds.settle(opened, answers)
