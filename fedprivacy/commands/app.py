@@ -27,7 +27,7 @@ from fedprivacy.commands.program import as_typed
 from fedprivacy.runs.configuration import FIELDS, Engine, RunConfig
 
 if TYPE_CHECKING:
-    from fedprivacy.runs.folder import RunHistory
+    from fedprivacy.runs.history import RunHistory
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
 app.add_typer(deploy_app, name="deploy")

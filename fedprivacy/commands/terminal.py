@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from rich.console import Group
 from rich.table import Table
 
-from fedprivacy.runs.folder import RunHistory
+from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.plan import ClientGroup, RunPlan
 from fedprivacy.values.spent import ClientSpent
 from fedprivacy.values.wording import budget_text, count_text, epsilon_text, reading_text

@@ -1,4 +1,4 @@
-"""The bridge to Flower: a strategy wrapper, a ClientApp, records on the wire, an in-process grid."""
+"""The bridge to Flower: a strategy wrapper, a ClientApp, messages on the wire, an in-process grid."""
 
 from fedprivacy.flower.client.app import private_client
 from fedprivacy.flower.grid import InProcessGrid

@@ -20,7 +20,8 @@ from flwr.serverapp import ServerApp
 from fedprivacy.flower.grid import InProcessGrid
 from fedprivacy.runs.configuration import ConfigError, Engine, RunConfig
 from fedprivacy.runs.device import choose_device
-from fedprivacy.runs.folder import RunHistory, check_unused, read_history
+from fedprivacy.runs.folder import check_unused, read_history
+from fedprivacy.runs.history import RunHistory
 
 
 def simulate(

@@ -12,23 +12,19 @@ import fcntl
 import json
 import os
 import weakref
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from fedprivacy._support.durable import append_durably, write_durably
 from fedprivacy.runs.configuration import RunConfig
+from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.plan import RunPlan
-from fedprivacy.runs.series import MOST_ROWS, HistoryReader, costs_of, series_of
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.nulls import finite_or_none, measured, plain, unbounded
 from fedprivacy.values.rounds import RoundResult
-from fedprivacy.values.series import MOST_CHOSEN, CostMap, RunSeries
 from fedprivacy.values.spent import ClientSpent
-
-if TYPE_CHECKING:
-    from fedprivacy.figures import RunFigures
 
 CONFIG = "config.json"
 START = "start.json"
@@ -48,82 +44,6 @@ def new_run_folder(name: str) -> str:
 
 class RunFolderError(ValueError):
     """A folder that cannot take a run, or holds none."""
-
-
-@dataclass(frozen=True, slots=True)
-class RunHistory:
-    """A run's public facts and its finished rounds.
-
-    Attributes:
-        settings: the configuration by hyphenated key.
-        noise_multiplier: sigma of every local step.
-        relation: the neighbouring relation of every event.
-        metric: key of the figure that is shown first.
-        start: the state before the first round.
-        rounds: finished rounds in order.
-    """
-
-    settings: Mapping[str, Any]
-    noise_multiplier: float
-    relation: NeighbouringRelation
-    metric: str
-    start: RoundResult
-    rounds: tuple[RoundResult, ...]
-
-    @property
-    def last(self) -> RoundResult:
-        """The state now: after the last round, or before the first."""
-        return self.rounds[-1] if self.rounds else self.start
-
-    @property
-    def figures(self) -> RunFigures:
-        """The run's figures: `history.figures.epsilon()` in a notebook's cell shows one."""
-        from fedprivacy.figures.notebook import RunFigures
-
-        return RunFigures(self.series, self.costs)
-
-    def series(self, chosen: Sequence[str] = ()) -> RunSeries:
-        """What figures are drawn from.
-
-        Args:
-            chosen: clients whose curves are drawn on top.
-
-        Raises:
-            ValueError: a chosen client is not enrolled, or there are more than 10.
-        """
-        unknown = sorted(set(chosen) - set(self.last.spent))
-        if unknown:
-            raise ValueError(f"the run has no client '{unknown[0]}'; choose from those in `last.spent`.")
-        if len(chosen) > MOST_CHOSEN:
-            raise ValueError(f"{len(chosen)} clients are chosen, and {MOST_CHOSEN} can be; choose fewer.")
-        return series_of(HistoryReader(self), chosen)
-
-    def costs(self, most: int = MOST_ROWS) -> CostMap:
-        """How much each round cost the clients that spent most, so many at most."""
-        return costs_of(HistoryReader(self), most)
-
-    def summary(self) -> dict[str, Any]:
-        """The final figures: what `fedprivacy simulate --json` prints."""
-        metrics = plain(self.last.metrics)
-        return {
-            "accuracy": metrics.get("accuracy"),
-            "metrics": metrics,
-            "rounds": len(self.rounds),
-            "clients": [
-                {
-                    "client_id": client.client_id,
-                    "epsilon": finite_or_none(client.epsilon),
-                    "delta": client.delta,
-                    "budget": finite_or_none(client.budget_epsilon),
-                    "rounds": client.rounds,
-                    "sampling_rate": client.sampling_rate,
-                    "noise_multiplier": self.noise_multiplier,
-                    "steps": client.steps,
-                }
-                for client in self.last.spent.values()
-            ],
-            "max_epsilon": finite_or_none(self.last.max_epsilon),
-        }
 
 
 class RunWriter:

@@ -19,7 +19,7 @@ from pathlib import Path
 import jinja2
 
 from fedprivacy import figures
-from fedprivacy.runs.folder import RunHistory
+from fedprivacy.runs.history import RunHistory
 from fedprivacy.values import wording
 from fedprivacy.values.reasons import Reason, reason_of
 from fedprivacy.values.spent import ClientSpent

@@ -11,7 +11,8 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedprivacy.runs.folder import MODEL, REPORT, RunFolderError, RunHistory, read_history
+from fedprivacy.runs.folder import MODEL, REPORT, RunFolderError, read_history
+from fedprivacy.runs.history import RunHistory
 from fedprivacy.values.rounds import Roster
 from fedprivacy.values.rows import Rows
 from fedprivacy.values.wording import budget_text, count_text, epsilon_text, metric_name, metric_text

@@ -4,13 +4,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import replace
-from pathlib import Path
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
-import numpy as np
-
-from fedprivacy.values.rounds import Roster
 from fedprivacy.values.series import (
     MOST_COLUMNS,
     MOST_CURVES,
@@ -21,13 +16,9 @@ from fedprivacy.values.series import (
     RoundPoint,
     RunFacts,
     RunSeries,
-    stride,
     thinned,
 )
 from fedprivacy.values.spent import ClientStanding
-
-if TYPE_CHECKING:
-    from fedprivacy.runs.folder import RunHistory
 
 MOST_ROWS = 40
 """Clients of a cost map: those that spent most, unless some are named."""
@@ -115,70 +106,3 @@ def _curves(run: RunReader, rounds: range) -> tuple[tuple[Curve, ...] | None, tu
         return None, tuple(run.curves(edges, rounds).each())
     curves = run.curves(everybody, rounds).alike()
     return (None, (curves[0], curves[-1])) if len(curves) > MOST_CURVES else (tuple(curves), ())
-
-
-class HistoryReader:
-    """Reads a run that is in memory, all of it.
-
-    Args:
-        history: the run. It knows no run_id; without a folder it has its task's name.
-    """
-
-    def __init__(self, history: RunHistory) -> None:
-        facts = RunFacts(
-            run_id="",
-            name=Path(str(history.settings["out"])).name,
-            settings=history.settings,
-            noise_multiplier=history.noise_multiplier,
-            relation=history.relation.value,
-            metric=history.metric,
-        )
-        self.facts = facts if facts.name else replace(facts, name=facts.task)
-        self.finished = len(history.rounds)
-        self._results = (history.start, *history.rounds)
-        roster = Roster()
-        for result in self._results:
-            roster.add(result)
-        self._clients = roster.clients
-
-    def points(self, rounds: range) -> list[RoundPoint]:
-        """Some finished rounds."""
-        return [self._results[number].point for number in rounds]
-
-    def everybody(self) -> list[ClientStanding]:
-        """All clients."""
-        return list(self._clients.values())
-
-    def spenders(self, most: int, *, least: bool = False) -> list[ClientStanding]:
-        """So many of the clients that spent most, or least; equals in the order of their enrolment."""
-        sign = 1 if least else -1
-        return sorted(self._clients.values(), key=lambda client: sign * client.spent.epsilon)[:most]
-
-    def named(self, client_ids: Sequence[str]) -> list[ClientStanding]:
-        """Clients by name, in this order."""
-        return [self._clients[client_id] for client_id in client_ids if client_id in self._clients]
-
-    def curves(self, clients: Sequence[ClientStanding], rounds: Sequence[int]) -> ClientCurves:
-        """The epsilons of some clients after some rounds."""
-        epsilons = np.full((len(rounds), len(clients)), np.nan)
-        for row, number in enumerate(rounds):
-            spent = self._results[number].spent
-            for column, client in enumerate(clients):
-                if client.client_id in spent:
-                    epsilons[row, column] = spent[client.client_id].epsilon
-        return ClientCurves(clients, rounds, epsilons)
-
-    def budgets(self) -> list[float]:
-        """The different finite budgets of all clients, ascending."""
-        return sorted({client.spent.budget_epsilon for client in self._clients.values() if client.spent.limited})
-
-    def turns(self, most: int) -> list[tuple[int, float]]:
-        """Where clients were exhausted, each place once."""
-        found = sorted(
-            {
-                (client.exhausted_in, client.spent.epsilon)
-                for client in self._clients.values()
-                if client.exhausted_in is not None and math.isfinite(client.spent.epsilon)
-            }
-        )
-        return found[:: stride(len(found), most)]

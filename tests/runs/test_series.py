@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from fedprivacy.ledger import Ledger
-from fedprivacy.runs.folder import RunHistory
-from fedprivacy.runs.series import HistoryReader, costs_of, series_of
+from fedprivacy.runs.history import HistoryReader, RunHistory
+from fedprivacy.runs.series import costs_of, series_of
 from fedprivacy.runs.store import RunRecording, RunStore
 from fedprivacy.runs.store.rows import client_row, round_row
 from fedprivacy.runs.store.schema import recorded_clients, recorded_rounds

@@ -8,7 +8,7 @@ from sqlalchemy import event
 
 from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.verify import verify_ledger
-from fedprivacy.runs.folder import RunHistory
+from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.series import costs_of, series_of
 from fedprivacy.runs.store import ClientQuery, RunRecording, RunStore
 from fedprivacy.runs.store.schema import CLIENTS_PER_PART
