@@ -43,7 +43,7 @@ from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.store import RunRecording
 from fedprivacy.server.app import server_app
 from fedprivacy.server.dashboard.beside import dashboard_beside
-from fedprivacy.server.dashboard.serving import Address
+from fedprivacy.server.dashboard.service import Address
 from fedprivacy.server.recorder import Recorder
 from fedprivacy.server.strategies import build_strategy
 from fedprivacy.tasks import load_task

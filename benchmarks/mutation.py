@@ -82,7 +82,7 @@ MODULES: dict[str, tuple[str, ...]] = {
         "tests/gradients/test_invariance.py",
         "tests/training/test_adaptive.py",
     ),
-    "fedprivacy/gradients/summing.py": (
+    "fedprivacy/gradients/summation.py": (
         "tests/privacy/test_survivors.py",
         "tests/gradients/test_attacks.py",
         "tests/gradients/test_clipped_sum.py",

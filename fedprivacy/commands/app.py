@@ -120,7 +120,7 @@ def dashboard(
     from fedprivacy.ledger import LedgerError
     from fedprivacy.server.dashboard.catalogue import Catalogue, default_sources
     from fedprivacy.server.dashboard.security import TokenError
-    from fedprivacy.server.dashboard.serving import Address, Opened, ServingError, end_with_stdin, serve
+    from fedprivacy.server.dashboard.service import Address, Opened, ServingError, end_with_stdin, serve
 
     def opened(page: Opened) -> None:
         if as_json:
@@ -144,8 +144,8 @@ def plan(settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, as_js
     Takes the options of simulate, so that one command line serves both.
     """
     from fedprivacy.commands.terminal import plan_table
+    from fedprivacy.runs.continuation import plan_of
     from fedprivacy.runs.prospect import Prospect, spending
-    from fedprivacy.runs.resuming import plan_of
 
     run = plan_of(settings)
     groups = spending(run)
@@ -194,7 +194,7 @@ def _dashboard_if(wanted: bool, config: RunConfig, console: Console) -> Iterator
         return
     from fedprivacy.ledger import Ledger
     from fedprivacy.server.dashboard.beside import dashboard_beside
-    from fedprivacy.server.dashboard.serving import Address, ServingError
+    from fedprivacy.server.dashboard.service import Address, ServingError
 
     url = config.ledger_url(deployed=False)
     Ledger(url).close()  # made now, so that the dashboard finds it

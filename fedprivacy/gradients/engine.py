@@ -16,7 +16,7 @@ from fedprivacy.gradients.parameters import restored, trainable_parameters
 from fedprivacy.gradients.parts import cut, filled, plain
 from fedprivacy.gradients.precision import full_precision
 from fedprivacy.gradients.selfcheck import made_up_records
-from fedprivacy.gradients.summing import Sums
+from fedprivacy.gradients.summation import Sums
 from fedprivacy.gradients.tape import Sized
 
 _LONGEST_SQUARED = 2.0**200

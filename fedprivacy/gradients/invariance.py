@@ -25,7 +25,7 @@ from fedprivacy.gradients.parameters import restored
 from fedprivacy.gradients.parts import WHOLE, plain
 from fedprivacy.gradients.selfcheck import DisagreementError, Means
 from fedprivacy.gradients.tape import Sized
-from fedprivacy.gradients.watching import Watch
+from fedprivacy.gradients.watch import Watch
 
 _EXTREMES = (math.nan, math.inf, -1e30, 1e-40, 0.0)
 """What stands in the rows around a record: each would show if it touched the record's own."""

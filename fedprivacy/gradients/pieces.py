@@ -31,7 +31,7 @@ _CHUNK_BYTES = 16 * 2**20
 """Written gradients that are in flight at a time: what a processor's cache still holds."""
 
 STRETCH = 32
-"""Records that one matrix product adds at most, and that are written at a time: see `fedprivacy.gradients.summing`."""
+"""Records that one matrix product adds at most, and that are written at a time: see `gradients.summation`."""
 
 _UNIT64 = 2.0**-52
 """Twice the relative rounding of one operation in float64."""

@@ -218,7 +218,7 @@ def resolve(given: Mapping[str, Value | None], task: Task | None = None) -> RunC
     Raises:
         ConfigError: lists unknown keys, wrong types, values out of range and impossible combinations, all of them.
     """
-    from fedprivacy.tasks.loading import TaskError, agreed, word_of  # torch: seconds that `--help` need not wait for
+    from fedprivacy.tasks.loader import TaskError, agreed, word_of  # torch: seconds that `--help` need not wait for
 
     settings, problems = parse(FIELDS, given)
     problems += combinations.with_batch_size(settings)

@@ -14,7 +14,7 @@ from fedprivacy.ledger import NOTHING_SPENT, Ledger
 from fedprivacy.runs.configuration import ConfigError, RunConfig, Value, resolve
 from fedprivacy.tasks import ShardSource, Task, TaskError, load_task, relation_of
 from fedprivacy.tasks.identity import dataset_id, simulated_client_id
-from fedprivacy.tasks.loading import agreed
+from fedprivacy.tasks.loader import agreed
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 
 

@@ -128,7 +128,7 @@ class Run:
         """
         from safetensors.torch import load_file
 
-        from fedprivacy.tasks.loading import agreed
+        from fedprivacy.tasks.loader import agreed
 
         parameters = load_file(self._written(MODEL))
         model = agreed(str(self.settings["task"]), task or self._task).model()

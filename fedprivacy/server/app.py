@@ -16,8 +16,8 @@ from flwr.serverapp import Grid, ServerApp
 from fedprivacy.flower import PrivateStrategy
 from fedprivacy.flower.server.checkpoint import Checkpoint, load_checkpoint
 from fedprivacy.runs.configuration import RunConfig
+from fedprivacy.runs.continuation import plan_of
 from fedprivacy.runs.plan import RunPlan
-from fedprivacy.runs.resuming import plan_of
 from fedprivacy.server.recorder import Recorder
 from fedprivacy.server.strategies import build_strategy
 from fedprivacy.tasks import Task, load_task

@@ -11,16 +11,16 @@ from rich.console import Console
 from fedprivacy.flower import private_client, simulation
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.runs.configuration import Engine, Value
+from fedprivacy.runs.continuation import plan_of
 from fedprivacy.runs.folder import new_run_folder
 from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.runs.plan import RunPlan
-from fedprivacy.runs.resuming import plan_of
 from fedprivacy.runs.run import Run
 from fedprivacy.server.app import going_on, server_app
 from fedprivacy.server.progress import RoundProgress, console_of
 from fedprivacy.tasks import Task
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
-from fedprivacy.tasks.loading import OBJECT
+from fedprivacy.tasks.loader import OBJECT
 
 DEFAULT_SEED = 0
 

@@ -7,10 +7,10 @@ from fedprivacy._support.lazy import when_asked
 if TYPE_CHECKING:
     from fedprivacy.tasks.cancer import Cancer
     from fedprivacy.tasks.digits import Digits
-    from fedprivacy.tasks.loading import TaskError, load_task
+    from fedprivacy.tasks.loader import TaskError, load_task
     from fedprivacy.tasks.protocol import Recipe, ShardSource, Task, relation_of
     from fedprivacy.tasks.shard import Shard
 else:  # the names of the built-in tasks are asked for by every `--help`, and need no torch
-    __getattr__ = when_asked(__name__, "loading", "protocol", "shard", "cancer", "digits")
+    __getattr__ = when_asked(__name__, "loader", "protocol", "shard", "cancer", "digits")
 
 __all__ = ["Cancer", "Digits", "Recipe", "Shard", "ShardSource", "Task", "TaskError", "load_task", "relation_of"]

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import PurePath
 
 from fedprivacy.tasks.built_in import BUILT_IN
-from fedprivacy.tasks.loading import TaskError, load_task
+from fedprivacy.tasks.loader import TaskError, load_task
 from fedprivacy.tasks.protocol import Task
 
 _SHA256 = re.compile(r"[0-9a-f]{64}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from fedprivacy._support.settings import ConfigError, names_in
-from fedprivacy.trackers.feeding import Feed
+from fedprivacy.trackers.feed import Feed
 from fedprivacy.trackers.mlflow import MlflowTracker
 from fedprivacy.trackers.protocol import Tracker
 from fedprivacy.trackers.tensorboard import TensorBoardTracker

@@ -43,7 +43,7 @@ class SampledGaussianSum:
     pairs costs no more than the costliest pair (the hockey-stick divergence is jointly convex).
 
     Why so: computing a sum of n vectors rounds each block of the sum. In a fixed order one record less would shift all
-    later ones, and so the rounding of n / 128 blocks; here only two blocks change (`fedprivacy.gradients.summing`).
+    later ones, and so the rounding of n / 128 blocks; here only two blocks change (`fedprivacy.gradients.summation`).
 
     Attributes:
         event: sampling rate, noise multiplier and relation: what one release costs.

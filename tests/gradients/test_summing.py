@@ -6,7 +6,7 @@ from torch import nn
 
 from fedprivacy.gradients import GradientEngine
 from fedprivacy.gradients.pieces import STRETCH, Outer, Written
-from fedprivacy.gradients.summing import BLOCK, Sums
+from fedprivacy.gradients.summation import BLOCK, Sums
 from fedprivacy.gradients.tape import Part, Sized
 from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE, SUM_ALLOWANCE
 from fedprivacy.training.noise import LATTICE_ALLOWANCE

@@ -428,21 +428,21 @@ MUTANTS: tuple[Mutant, ...] = (
     # The sum.
     Mutant(
         "a part in which nobody counts takes no room, so that one record rounds all later blocks anew",
-        "fedprivacy/gradients/summing.py",
+        "fedprivacy/gradients/summation.py",
         "        self._begin()\n        self._advance(rows)\n",
         "        pass\n",
         (f"{SURVIVORS}::test_a_part_that_is_left_out_takes_the_room_of_one_that_counts_nothing",),
     ),
     Mutant(
         "a block of the sum never ends, and float32 holds it all",
-        "fedprivacy/gradients/summing.py",
+        "fedprivacy/gradients/summation.py",
         "if self._held >= self._block_rows:",
         "if False:",
         (f"{SURVIVORS}::test_the_allowance_covers_the_rounding_of_every_block_that_is_made[256]",),
     ),
     Mutant(
         "the blocks are added up in float32",
-        "fedprivacy/gradients/summing.py",
+        "fedprivacy/gradients/summation.py",
         "dtype=torch.float64, device=device)",
         "dtype=torch.float32, device=device)",
         (f"{SURVIVORS}::test_the_sum_of_many_blocks_loses_nothing",),

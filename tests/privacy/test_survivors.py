@@ -15,7 +15,7 @@ from fedprivacy.gradients import GradientEngine, PerLayerClipping
 from fedprivacy.gradients.methods import admission
 from fedprivacy.gradients.parts import cut, sizes_up_to
 from fedprivacy.gradients.pieces import Piece
-from fedprivacy.gradients.summing import Sums
+from fedprivacy.gradients.summation import Sums
 from fedprivacy.gradients.tape import Part, Sized
 from fedprivacy.training.mechanisms import SUM_ALLOWANCE
 from tests.gradients.oracle import cross_entropy

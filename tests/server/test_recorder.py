@@ -17,10 +17,10 @@ from fedprivacy.runs.folder import read_history
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.series import costs_of, series_of
 from fedprivacy.runs.store import ClientQuery, RunStore
-from fedprivacy.runs.store import writing as run_store_writing
+from fedprivacy.runs.store import writer as run_store_writing
 from fedprivacy.server.app import server_app
-from fedprivacy.server.recorder import Recorder, storing
-from fedprivacy.server.recorder.storing import StoreFeed
+from fedprivacy.server.recorder import Recorder, store_feed
+from fedprivacy.server.recorder.store_feed import StoreFeed
 from fedprivacy.trackers import Tracker
 from fedprivacy.values.rounds import Phase, Stage
 from fedprivacy.values.runs import RunStatus
@@ -135,7 +135,7 @@ def wait_for(condition):
 
 
 def test_what_an_outage_kept_back_is_written_when_it_is_over(url, monkeypatch):
-    monkeypatch.setattr(storing, "INTERVAL", 0.01)
+    monkeypatch.setattr(store_feed, "INTERVAL", 0.01)
     failing = True
     flush = run_store_writing.RunRecording.flush
 
@@ -160,8 +160,8 @@ def test_what_an_outage_kept_back_is_written_when_it_is_over(url, monkeypatch):
 
 
 def test_a_run_gives_signs_of_life_while_nothing_happens(url, monkeypatch):
-    monkeypatch.setattr(storing, "INTERVAL", 0.01)
-    monkeypatch.setattr(storing, "HEARTBEAT", 0.05)
+    monkeypatch.setattr(store_feed, "INTERVAL", 0.01)
+    monkeypatch.setattr(store_feed, "HEARTBEAT", 0.05)
     feed, store = StoreFeed(url, facts()), RunStore(url)
     wait_for(store.runs)
     first = store.runs()[0].updated

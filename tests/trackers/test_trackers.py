@@ -529,7 +529,7 @@ def test_the_interpreter_ends_although_a_tracker_hangs():
     program = """
 import time
 from pathlib import Path
-from fedprivacy.trackers.feeding import Feed
+from fedprivacy.trackers.feed import Feed
 from tests.trackers.tracked_run import FACTS
 
 class Hanging:

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from fedprivacy.accounting import noise_multiplier, pld
 from fedprivacy.accounting.histories import extended
 from fedprivacy.commands.calculator.accountants import Cost
-from fedprivacy.commands.calculator.asking import check_steps
 from fedprivacy.commands.calculator.history_files import read
+from fedprivacy.commands.calculator.questions import check_steps
 from fedprivacy.commands.calculator.trainings import Training, composed, relation_of
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian

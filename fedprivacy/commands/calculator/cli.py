@@ -53,26 +53,26 @@ def epsilon(
     With --json, an epsilon that is no finite number is null, and `notes` says why.
     """
     from fedprivacy.accounting.histories import check_delta
-    from fedprivacy.commands.calculator import asking
+    from fedprivacy.commands.calculator import questions
     from fedprivacy.commands.calculator.accountants import costs
     from fedprivacy.commands.calculator.answers import DEFAULT_RELATION, Spent
     from fedprivacy.commands.calculator.history_files import read
     from fedprivacy.commands.calculator.next_steps import after_spent
-    from fedprivacy.commands.calculator.showing import spent_json, spent_page
+    from fedprivacy.commands.calculator.pages import spent_json, spent_page
     from fedprivacy.commands.calculator.trainings import Training, composed
 
     typed = {"sampling_rate": sampling_rate, "noise_multiplier": noise_multiplier, "steps": steps}
     with plain_errors(ValueError, code=2):
         if history:
-            asking.refuse_beside(history, **typed)
+            questions.refuse_beside(history, **typed)
             trainings = read(history, relation)
         elif sampling_rate is None or noise_multiplier is None or steps is None:
-            raise asking.missing(**typed, delta=delta)
+            raise questions.missing(**typed, delta=delta)
         else:
             event = PoissonSampledGaussian(sampling_rate, noise_multiplier, relation or DEFAULT_RELATION)
             trainings = [Training(event, steps)]
         if delta is None:
-            raise asking.missing(delta=delta)
+            raise questions.missing(delta=delta)
         answers = costs(accountant, composed(trainings), check_delta(delta))
         if plot:
             from fedprivacy.commands.calculator.figure import draw
@@ -93,14 +93,14 @@ def sigma(
     as_json: _JSON = False,
 ) -> None:
     """Tell what noise a budget needs: the smallest noise multiplier. Reads no records, runs nothing."""
-    from fedprivacy.commands.calculator import asking
+    from fedprivacy.commands.calculator import questions
     from fedprivacy.commands.calculator.answers import least_noise
     from fedprivacy.commands.calculator.next_steps import after_noise
-    from fedprivacy.commands.calculator.showing import noise_json, noise_page
+    from fedprivacy.commands.calculator.pages import noise_json, noise_page
 
     with plain_errors(ValueError, code=2):
         if epsilon is None or delta is None or sampling_rate is None or steps is None:
-            raise asking.missing(epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, steps=steps)
+            raise questions.missing(epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, steps=steps)
         noise = least_noise(PrivacyBudget(epsilon, delta), sampling_rate, steps, relation, past)
     _show(noise_json(noise) if as_json else noise_page(noise), after_noise(noise, as_typed()))
 

@@ -17,7 +17,7 @@ import altair as alt
 import numpy as np
 
 from fedprivacy.commands.calculator.accountants import ACCOUNTANTS, Accountant, Name, Worth, cost
-from fedprivacy.commands.calculator.asking import AskingError
+from fedprivacy.commands.calculator.questions import AskingError
 from fedprivacy.commands.calculator.trainings import Training, composed, described, steps_text
 from fedprivacy.figures import (
     DARK,

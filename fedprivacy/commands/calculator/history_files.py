@@ -19,7 +19,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, get_type_hints
 
-from fedprivacy.commands.calculator.asking import AskingError
+from fedprivacy.commands.calculator.questions import AskingError
 from fedprivacy.commands.calculator.trainings import DEFAULT_MECHANISM, Training
 from fedprivacy.values.event_codec import MECHANISMS
 from fedprivacy.values.events import NeighbouringRelation

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedprivacy.accounting.histories import checked
-from fedprivacy.commands.calculator.asking import check_steps
+from fedprivacy.commands.calculator.questions import check_steps
 from fedprivacy.values.event_codec import mechanism_name
 from fedprivacy.values.events import Event, NeighbouringRelation, PoissonSampledGaussian
 

@@ -22,7 +22,7 @@ from fedprivacy.flower.wire.messages import ENROL, Grant, RefusalCode
 from fedprivacy.guard import AlreadyChargedError, BudgetExhaustedError, ForeignGrantError, InvalidGrantError, LogError
 from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.tasks import Task
-from fedprivacy.tasks.loading import agreed
+from fedprivacy.tasks.loader import agreed
 
 log = logging.getLogger("fedprivacy.client")
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from fedprivacy.gradients.checks.mixing import MIXES, differ, each_alone, mixing_problems
+from fedprivacy.gradients.checks.probe import failing_layer, first_to_change, overwritten
 from fedprivacy.gradients.checks.problems import Kind, Problem
 from fedprivacy.gradients.checks.state import changed_layers, state_of
-from fedprivacy.gradients.checks.watching import failing_layer, first_to_change, overwritten
 from fedprivacy.gradients.losses import Loss
 from fedprivacy.gradients.methods.fallbacks import Loop
 from fedprivacy.gradients.selfcheck import PROBES, made_up_records

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+from fedprivacy.gradients.checks.probe import Call, calls
 from fedprivacy.gradients.checks.problems import Kind, Problem
-from fedprivacy.gradients.checks.watching import Call, calls
 from fedprivacy.gradients.parameters import trainable_parameters
 from fedprivacy.gradients.selfcheck import nudge
 

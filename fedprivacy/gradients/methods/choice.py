@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from fedprivacy.gradients.watching import Watch
+from fedprivacy.gradients.watch import Watch
 
 _aten = torch.ops.aten
 _INDEX = (_aten.index.Tensor, _aten._unsafe_index.Tensor)

@@ -8,9 +8,9 @@ from fastapi import APIRouter, Path, Query
 
 from fedprivacy.ledger import ChargeState
 from fedprivacy.runs.store import ClientQuery
-from fedprivacy.server.dashboard import models, presenting
-from fedprivacy.server.dashboard.finding import Runs, TheRun, client_of
-from fedprivacy.server.dashboard.forecasting import forecast
+from fedprivacy.server.dashboard import models, presentation
+from fedprivacy.server.dashboard.forecasts import forecast
+from fedprivacy.server.dashboard.lookup import Runs, TheRun, client_of
 from fedprivacy.values.nulls import finite_or_none
 from fedprivacy.values.runs import RunStatus
 from fedprivacy.values.series import thinned
@@ -47,21 +47,21 @@ def runs(
         if (status is None or run.status is status)
         and any(wanted in text.casefold() for text in (run.facts.name, run.facts.task, run.facts.run_id))
     ]
-    page = [presenting.summary(run) for run in found[offset : offset + limit]]
+    page = [presentation.summary(run) for run in found[offset : offset + limit]]
     return models.Runs(total=len(found), runs=page, problems=listing.problems)
 
 
 @api.get("/runs/{run_id}", responses=NOT_FOUND)
 def run(found: TheRun) -> models.Run:
     """One run, as it stands now."""
-    return presenting.detail(found)
+    return presentation.detail(found)
 
 
 @api.get("/runs/{run_id}/rounds", responses=NOT_FOUND)
 def rounds(found: TheRun, after: Number = 0, limit: Limit = 500) -> models.Rounds:
     """Finished rounds after one of them, ascending."""
     points = found.points(range(after + 1, min(after + limit, found.finished) + 1))
-    told = [presenting.finished_round(found.facts, point) for point in points]
+    told = [presentation.finished_round(found.facts, point) for point in points]
     return models.Rounds(total=found.finished, rounds=told)
 
 
@@ -86,7 +86,7 @@ def clients(
         offset=offset,
     )
     total, page = found.clients(query)
-    return models.Clients(total=total, clients=[presenting.client(found.facts, one) for one in page])
+    return models.Clients(total=total, clients=[presentation.client(found.facts, one) for one in page])
 
 
 @api.get("/runs/{run_id}/clients/{client_id:path}/rounds", responses=NOT_FOUND)
@@ -98,7 +98,7 @@ def client_rounds(found: TheRun, client_id: ClientId) -> models.ClientRounds:
         for curve in found.curves([client], thinned(found.finished)).each()
         for number, epsilon in zip(curve.rounds, curve.epsilons, strict=True)
     ]
-    return models.ClientRounds(client=presenting.client(found.facts, client), rounds=after)
+    return models.ClientRounds(client=presentation.client(found.facts, client), rounds=after)
 
 
 @api.get("/runs/{run_id}/charges", responses=NOT_FOUND)
@@ -119,13 +119,13 @@ def charges(
 @api.get("/runs/{run_id}/failures", responses=NOT_FOUND)
 def failures(found: TheRun) -> models.Failures:
     """Updates that were asked for and not used, by reason."""
-    return models.Failures(failures=[presenting.failure(one) for one in found.failures()])
+    return models.Failures(failures=[presentation.failure(one) for one in found.failures()])
 
 
 @api.get("/runs/{run_id}/audits", responses=NOT_FOUND)
 def audits(found: TheRun) -> models.Audits:
     """What audits of the run found."""
-    return models.Audits(audits=[presenting.audit(one) for one in found.audits()])
+    return models.Audits(audits=[presentation.audit(one) for one in found.audits()])
 
 
 @api.get("/runs/{run_id}/forecast", responses=NOT_FOUND | {409: {"model": models.Problem}})

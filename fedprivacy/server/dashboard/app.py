@@ -18,7 +18,7 @@ from fedprivacy.ledger import LedgerError
 from fedprivacy.server.dashboard import vega
 from fedprivacy.server.dashboard.api import ROOT, api
 from fedprivacy.server.dashboard.catalogue import Catalogue
-from fedprivacy.server.dashboard.drawing import drawings
+from fedprivacy.server.dashboard.drawings import drawings
 from fedprivacy.server.dashboard.live import Listeners, live
 from fedprivacy.server.dashboard.prometheus import metrics
 from fedprivacy.server.dashboard.security import Door, Gate

@@ -11,7 +11,7 @@ from contextlib import contextmanager, suppress
 
 from rich.console import Console
 
-from fedprivacy.server.dashboard.serving import Address, ServingError
+from fedprivacy.server.dashboard.service import Address, ServingError
 
 
 @contextmanager

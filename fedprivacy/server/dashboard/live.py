@@ -15,10 +15,10 @@ from fastapi.responses import StreamingResponse
 
 from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.store import RunStore, StoredRun
-from fedprivacy.server.dashboard import presenting
+from fedprivacy.server.dashboard import presentation
 from fedprivacy.server.dashboard.api import NOT_FOUND
 from fedprivacy.server.dashboard.catalogue import Catalogue
-from fedprivacy.server.dashboard.finding import Runs, TheRun, find
+from fedprivacy.server.dashboard.lookup import Runs, TheRun, find
 from fedprivacy.values.runs import RunStatus
 
 INTERVAL = 0.1
@@ -152,7 +152,7 @@ def _of_run(pulse: Pulse, runs: Catalogue, run_id: str, seen: int) -> Look:
 
 def _news(found: StoredRun, seen: int) -> tuple[str, int]:
     """What a run that has changed tells, and its newest round."""
-    run = presenting.detail(found).model_dump(mode="json")
+    run = presentation.detail(found).model_dump(mode="json")
     if found.now.last is None or found.finished == seen:
         return _event("run", {"run": run}), seen
     return _event("round", {"run": run, "round": run["last"]}, id=found.finished), found.finished

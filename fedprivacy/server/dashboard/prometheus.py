@@ -5,7 +5,7 @@ from __future__ import annotations
 from fastapi import APIRouter, HTTPException, Request
 from fastapi.responses import Response
 
-from fedprivacy.server.dashboard.finding import Runs
+from fedprivacy.server.dashboard.lookup import Runs
 
 metrics = APIRouter()
 
@@ -20,7 +20,7 @@ def exposition(request: Request, catalogue: Runs) -> Response:
     try:
         from prometheus_client.exposition import choose_encoder
 
-        from fedprivacy.server.dashboard.collecting import RunCollector
+        from fedprivacy.server.dashboard.collector import RunCollector
     except ModuleNotFoundError as error:
         raise HTTPException(501, "/metrics needs prometheus-client; install 'fedprivacy[prometheus]'.") from error
     state = request.app.state

@@ -19,7 +19,7 @@ from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.folder import FIGURE, MODEL, REPORT, START, RunWriter, read_history
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.report import write_report
-from fedprivacy.server.recorder.storing import StoreFeed
+from fedprivacy.server.recorder.store_feed import StoreFeed
 from fedprivacy.trackers import Feed, Tracker
 from fedprivacy.values.rounds import Phase, RoundResult
 from fedprivacy.values.runs import RunStatus

@@ -12,7 +12,7 @@ from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.series import costs_of, series_of
 from fedprivacy.runs.store import ClientQuery, RunRecording, RunStore
 from fedprivacy.runs.store.schema import CLIENTS_PER_PART
-from fedprivacy.runs.store.writing import record_audits
+from fedprivacy.runs.store.writer import record_audits
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.audits import AuditResult
 from fedprivacy.values.budget import PrivacyBudget

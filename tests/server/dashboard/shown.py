@@ -12,7 +12,7 @@ from fedprivacy.runs.store import RunRecording
 from fedprivacy.server.dashboard.app import dashboard_app
 from fedprivacy.server.dashboard.catalogue import Catalogue
 from fedprivacy.server.dashboard.security import Door
-from fedprivacy.server.dashboard.serving import Server
+from fedprivacy.server.dashboard.service import Server
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian

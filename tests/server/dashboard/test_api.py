@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from fedprivacy.runs.store.writing import record_audits
+from fedprivacy.runs.store.writer import record_audits
 from fedprivacy.values.audits import AuditResult
 from fedprivacy.values.nulls import plain
 from tests.runs.store.made_up import DELTA, facts, finished, growing, spent

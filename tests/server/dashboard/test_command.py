@@ -20,8 +20,8 @@ from typer.testing import CliRunner
 
 from fedprivacy.commands.app import app
 from fedprivacy.server.dashboard.beside import dashboard_beside
-from fedprivacy.server.dashboard.serving import TOKEN as VARIABLE
-from fedprivacy.server.dashboard.serving import Address, Opened
+from fedprivacy.server.dashboard.service import TOKEN as VARIABLE
+from fedprivacy.server.dashboard.service import Address, Opened
 from tests.server.dashboard.shown import TOKEN
 
 
@@ -147,7 +147,7 @@ def test_a_dashboard_beside_a_run_takes_another_port_and_ends_with_it(runs, take
 @pytest.mark.slow
 def test_a_dashboard_does_not_outlive_a_run_that_is_killed(runs):
     code = "import sys, time; from fedprivacy.server.dashboard.beside import *\n"
-    code += "from fedprivacy.server.dashboard.serving import Address\n"
+    code += "from fedprivacy.server.dashboard.service import Address\n"
     code += f"with dashboard_beside([{str(runs)!r}], Address(port=0)) as page: print(page, flush=True); time.sleep(60)"
     run = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     page = run.stdout.readline().strip()
@@ -166,5 +166,5 @@ def test_a_dashboard_does_not_outlive_a_run_that_is_killed(runs):
 
 def test_to_look_at_runs_loads_neither_torch_nor_flower():
     heavy = "{'torch', 'flwr', 'ray', 'sklearn'}"
-    code = f"import sys, fedprivacy.server.dashboard.serving; print(sorted({heavy} & set(sys.modules)))"
+    code = f"import sys, fedprivacy.server.dashboard.service; print(sorted({heavy} & set(sys.modules)))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"

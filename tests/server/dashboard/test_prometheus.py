@@ -21,7 +21,7 @@ from prometheus_client.samples import Sample
 from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.store import RunRecording, StoredRun
 from fedprivacy.server.dashboard import catalogue as catalogues
-from fedprivacy.server.dashboard.collecting import DAY, MOST_CLIENTS, MOST_ENDED, WEEK, told_of
+from fedprivacy.server.dashboard.collector import DAY, MOST_CLIENTS, MOST_ENDED, WEEK, told_of
 from fedprivacy.values.reasons import REASONS
 from fedprivacy.values.runs import RunStanding, RunStatus
 from fedprivacy.values.spent import ClientState

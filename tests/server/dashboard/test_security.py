@@ -11,7 +11,7 @@ from fedprivacy.server.dashboard.security import (
     is_loopback,
     new_token,
 )
-from fedprivacy.server.dashboard.serving import Address, ServingError
+from fedprivacy.server.dashboard.service import Address, ServingError
 from tests.server.dashboard.shown import TOKEN, asking
 
 PATHS = ("/api/v1/runs", "/api/v1/runs/done/clients", "/api/v1/openapi.json", "/metrics", "/api/v1/events", "/nowhere")

@@ -12,8 +12,8 @@ from fedprivacy.accounting.calibration import LEAST_NOISE, MOST_NOISE
 from fedprivacy.ledger import Allowance
 from fedprivacy.runs.store import ClientQuery, StoredRun
 from fedprivacy.server.dashboard import models
-from fedprivacy.server.dashboard.finding import client_of
-from fedprivacy.server.dashboard.presenting import rounds_left
+from fedprivacy.server.dashboard.lookup import client_of
+from fedprivacy.server.dashboard.presentation import rounds_left
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.nulls import finite_or_none

@@ -14,7 +14,7 @@ from rich.table import Table
 from rich.text import Text
 from torch import nn
 
-from fedprivacy.commands.doctor.finding import ModelError, Patient
+from fedprivacy.commands.doctor.subjects import ModelError, Patient
 from fedprivacy.gradients.checks.doctor import Diagnosis, diagnose
 from fedprivacy.gradients.checks.problems import Problem, grouped
 from fedprivacy.gradients.checks.repair import made_private

@@ -10,7 +10,7 @@ from fedprivacy.runs.configuration import ConfigError, Value
 from fedprivacy.runs.folder import read_config
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks import Task, TaskError
-from fedprivacy.tasks.loading import agreed
+from fedprivacy.tasks.loader import agreed
 
 
 def plan_of(given: Mapping[str, Value | None], task: Task | None = None) -> RunPlan:

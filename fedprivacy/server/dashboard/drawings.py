@@ -21,8 +21,8 @@ from fedprivacy.runs.series import costs_of, series_of
 from fedprivacy.runs.store import StoredRun
 from fedprivacy.server.dashboard import models
 from fedprivacy.server.dashboard.catalogue import Catalogue
-from fedprivacy.server.dashboard.finding import Runs, TheRun, find
-from fedprivacy.server.dashboard.forecasting import rounds_by_noise
+from fedprivacy.server.dashboard.forecasts import rounds_by_noise
+from fedprivacy.server.dashboard.lookup import Runs, TheRun, find
 from fedprivacy.values.series import MOST_CHOSEN, CostMap, RunSeries
 
 P = ParamSpec("P")

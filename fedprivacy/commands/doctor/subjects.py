@@ -21,7 +21,7 @@ from fedprivacy.gradients.checks.doctor import Example
 from fedprivacy.runs.configuration import FIELDS
 from fedprivacy.tasks import ShardSource, Task
 from fedprivacy.tasks.built_in import BUILT_IN
-from fedprivacy.tasks.loading import lacking
+from fedprivacy.tasks.loader import lacking
 
 
 class ModelError(ValueError):

@@ -18,7 +18,7 @@ from prometheus_client.metrics_core import (
 from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.store import StoredRun
 from fedprivacy.server.dashboard.catalogue import Catalogue
-from fedprivacy.server.dashboard.presenting import rounds_left
+from fedprivacy.server.dashboard.presentation import rounds_left
 from fedprivacy.values.reasons import REASONS
 from fedprivacy.values.runs import RunStanding, Tally
 from fedprivacy.values.spent import ClientStanding, ClientState
