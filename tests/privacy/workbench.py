@@ -63,6 +63,13 @@ class Outcome:
         return self.code == pytest.ExitCode.TESTS_FAILED
 
 
+def copy_project(folder: Path) -> None:
+    """Fill an empty folder with the project."""
+    for name in COPIED:
+        shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+    shutil.copy(ROOT / "pyproject.toml", folder)
+
+
 def import_heavy() -> None:
     """Import what is slow to import, once; forks find it there, and the collector of garbage passes it by."""
     for name in _HEAVY:
@@ -79,9 +86,7 @@ class Workbench:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        for name in COPIED:
-            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
-        shutil.copy(ROOT / "pyproject.toml", folder)
+        copy_project(folder)
         import_heavy()
         self._age = int(time.time())
 

@@ -1,0 +1,126 @@
+"""A figure: how many updates each round averaged, and how many it asked for in vain."""
+
+from tests.additions.addition import Addition, after, counted, promised
+
+TURNOUT = '''"""How many updates each round averaged, and how many it asked for in vain."""
+
+from __future__ import annotations
+
+import altair as alt
+
+from fedprivacy.figures.axes import Frame, Scale, rounds_axis
+from fedprivacy.figures.colours import EXHAUSTED, SPENDING
+from fedprivacy.figures.style import WIDTH, chart_of, layered, styled, titled
+from fedprivacy.figures.tables import turnout_rows
+from fedprivacy.values.series import RunSeries
+from fedprivacy.values.wording import count_text
+
+
+def turnout_figure(series: RunSeries, width: int = WIDTH) -> alt.LayerChart:
+    """Updates that were averaged after every round, and those that were asked for and not used.
+
+    Args:
+        series: the run.
+        width: of the plot between its axes, in px.
+
+    Raises:
+        ValueError: the run has no finished round.
+    """
+    last, rows = series.last, turnout_rows(series)
+    frame = Frame(rounds_axis(last.round), Scale(0.0, 1.1 * max(row["averaged"] + 1 for row in rows)), width)
+    chart = chart_of(rows)
+    lines = [
+        chart.mark_line(color=SPENDING).encode(frame.x, frame.y("averaged")),
+        chart.mark_point(color=EXHAUSTED).encode(frame.x, frame.y("failed")),
+    ]
+    words = [["the server's view", "points: asked for and not used"]]
+    title = f"Round {last.round} averaged {count_text(last.participants, 'update')}"
+    return styled(layered(lines, titled(title, words, width), width))
+'''
+
+ROWS = '''def turnout_rows(series: RunSeries) -> Rows:
+    """`round`, `averaged`, `failed`: updates that a round averaged, and those that it asked for and did not use."""
+    return [{"round": point.round, "averaged": point.participants, "failed": point.failed} for point in series.points]
+
+
+'''
+
+METHOD = '''
+    def turnout(self) -> Figure:
+        """How many updates each round averaged."""
+        return Figure(turnout_figure(self._series(()), self._width))
+'''
+
+CARD = """      turnout: new FigureCard({
+        title: "Updates by round",
+        about: "Averaged, and asked for in vain.",
+        source: this.#source("turnout"),
+      }),
+"""
+
+IMPORT = "from fedprivacy.figures.tradeoff import tradeoff_figure\n"
+IMPORTED = after(IMPORT, "from fedprivacy.figures.turnout import turnout_figure\n")
+DRAWN = "    Figure.FORECAST: _forecast_figure,\n"
+TABLED = "    Figure.FORECAST: _forecast_rows,\n"
+
+FIGURE = Addition(
+    edits={
+        "fedprivacy/figures/tables.py": [("def cost_rows(", f"{ROWS}def cost_rows(")],
+        "fedprivacy/figures/__init__.py": [IMPORTED, after('    "tradeoff_figure",\n', '    "turnout_figure",\n')],
+        "fedprivacy/figures/notebook.py": [
+            IMPORTED,
+            after("        return Figure(tradeoff_figure(self._series(()), self._width))\n", METHOD),
+        ],
+        "fedprivacy/server/dashboard/drawings.py": [
+            after('    FORECAST = "forecast"\n', '    TURNOUT = "turnout"\n'),
+            after(
+                DRAWN,
+                "    Figure.TURNOUT: lambda run, wish, width: figures.turnout_figure(_series(run, wish), width),\n",
+            ),
+            after(TABLED, "    Figure.TURNOUT: lambda run, wish: tables.turnout_rows(_series(run, wish)),\n"),
+        ],
+        "fedprivacy/server/dashboard/page/run-charts.js": [
+            after('        source: this.#source("tradeoff"),\n      }),\n', CARD)
+        ],
+    },
+    files={("fedprivacy/figures", "turnout.py"): TURNOUT},
+)
+
+PROGRAM = """
+import pathlib, re
+
+from fedprivacy.figures import tables
+from fedprivacy.server.dashboard.drawings import Figure
+from tests.figures.reading import drawn, rows, written
+from tests.runs.histories import unlike
+from tests.runs.store.made_up import facts, finished, spent
+from tests.server.dashboard.shown import asking, record
+
+failures = {("client-2", number): "lost" for number in range(1, 9)}
+history = unlike(4, rounds=8, failures=failures)
+chart = history.figures.turnout().chart
+happened = [(one.round, len(one.participants), len(one.failures)) for one in history.rounds]
+assert any(failed for _, _, failed in happened) and len({averaged for _, averaged, _ in happened}) > 1
+assert [tuple(row.values()) for row in rows(chart, "averaged")] == happened
+assert [tuple(row.values()) for row in tables.turnout_rows(history.series())] == happened
+assert f"Round 8 averaged {happened[-1][1]} update" in written(drawn(chart))
+
+accounts = [spent(name, 0.1) for name in ("a", "b")]
+rounds = [finished(0, accounts), finished(1, accounts, failures={"b": "lost"})]
+record("sqlite:///ledger.db", facts("few", rounds=1), rounds)
+ask = asking(pathlib.Path())
+answer = ask.get("/api/v1/runs/few/figures/turnout")
+assert answer.status_code == 200 and "Round 1 averaged 1 update" in answer.text, answer.text
+print(ask.get("/api/v1/runs/few/figures/turnout.csv").text)
+cards = set(re.findall(r'#source\\("(\\w+)"', ask.get("/static/run-charts.js").text))
+print("turnout" in cards <= set(Figure))
+"""
+
+
+def test_a_figure_draws_what_the_run_did_in_notebook_page_and_table(tmp_path):
+    header, row, *_, card = FIGURE.run(tmp_path, PROGRAM).split()
+    assert (header, row, card) == ("round,averaged,failed", "1,1,1", "True")
+
+
+def test_what_it_takes(tmp_path):
+    assert counted(FIGURE.made_in(tmp_path)) == promised("a figure")

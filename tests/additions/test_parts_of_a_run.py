@@ -1,0 +1,153 @@
+"""A setting, a strategy and a tracker: one run has all three."""
+
+from typing import NamedTuple
+
+import pytest
+
+from tests.additions.addition import Addition, after, counted, promised
+
+SETTING = Addition(
+    edits={
+        "fedprivacy/runs/configuration.py": [
+            after(
+                '"Share of the clients that each round asks.", 1.0, bounds=(_LEAST, 1.0))\n',
+                '    evaluate_every: int = setting("Rounds from one evaluation to the next.", 1, bounds=_WHOLE)\n',
+            ),
+        ],
+        "pyproject.toml": [after('fraction-train = ""\n', 'evaluate-every = ""\n')],
+        "fedprivacy/flower/server/strategy.py": [
+            (
+                "metrics = evaluate(number, self.result.arrays)\n",
+                "skipped = number % self.plan.config.evaluate_every\n"
+                "        metrics = None if skipped else evaluate(number, self.result.arrays)\n",
+            ),
+        ],
+    },
+)
+
+STRATEGY = Addition(
+    edits={
+        "fedprivacy/runs/strategies.py": [
+            after(
+                'fixed={"num_malicious_nodes": 1}, fewest_clients=5),\n',
+                '    "fedmedian": KnownStrategy(source="flwr.serverapp.strategy:FedMedian"),  # Yin et al. 2018\n',
+            ),
+        ],
+    },
+)
+
+TABLE = '''"""Feeds a table, rounds.table in the run's folder."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedprivacy.values.series import RoundPoint, RunFacts
+
+
+class TableTracker:
+    """Writes a line for each round, its number and the largest epsilon of a client; then how the run ended."""
+
+    def begin(self, facts: RunFacts, folder: Path) -> None:
+        """A run begins, or goes on."""
+        self._file = folder / "rounds.table"
+
+    def record(self, point: RoundPoint) -> None:
+        """A round is finished."""
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(f"{point.round} {point.epsilons.most!r}\\n")
+
+    def end(self, status: str) -> None:
+        """The run is over."""
+        with self._file.open("a", encoding="utf-8") as file:
+            file.write(f"{status}\\n")
+'''
+
+TRACKER = Addition(
+    edits={
+        "fedprivacy/trackers/__init__.py": [
+            after(
+                "from fedprivacy.trackers.protocol import Tracker\n",
+                "from fedprivacy.trackers.table import TableTracker\n",
+            ),
+            after('    "wandb": WandbTracker,\n', '    "table": TableTracker,\n'),
+        ],
+        "pyproject.toml": [after('wandb = ["wandb>=0.31"]\n', "table = []\n")],
+    },
+    files={("fedprivacy/trackers", "table.py"): TABLE},
+)
+
+ALL = SETTING | STRATEGY | TRACKER
+
+PROGRAM = """
+import inspect, tomllib
+
+from fedprivacy.commands.app import app
+
+app(["simulate", "--help"], standalone_mode=False)
+
+import fedprivacy as fp
+from fedprivacy.runs.configuration import FIELDS, ConfigError, RunConfig, resolve
+from fedprivacy.server.strategies import build_strategy
+from tests.flower.blobs import Blobs
+
+config = resolve({"evaluate-every": 2, "strategy": "fedmedian"})
+assert config.evaluate_every == 2 and resolve({}).evaluate_every == 1
+assert RunConfig.of_public(config.public()) == config
+with open("pyproject.toml", "rb") as file:
+    assert tomllib.load(file)["tool"]["flwr"]["app"]["config"].keys() == FIELDS.keys()
+assert "evaluate_every" in inspect.signature(fp.simulate).parameters
+for wrong in (0, "often"):
+    try:
+        resolve({"evaluate-every": wrong})
+    except ConfigError as error:
+        print(error)
+print(type(build_strategy(config)).__name__)
+
+added = {"evaluate_every": 2, "strategy": "fedmedian", "trackers": "table"}
+run = fp.simulate(Blobs(), clients=2, rounds=4, epsilon=9, seed=1, out="run", progress=False, **added)
+assert {run.settings[key.replace("_", "-")] for key in added} == set(added.values())
+print([one.round for one in run.history.rounds if one.metrics])
+print(", ".join(f"{one.round} {one.max_epsilon!r}" for one in run.history.rounds))
+"""
+
+
+class TheRun(NamedTuple):
+    """The lines that the program printed, and those that the tracker wrote."""
+
+    lines: list[str]
+    table: list[str]
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("project")
+    lines = ALL.run(folder, PROGRAM).splitlines()
+    return TheRun(lines, (folder / "run" / "rounds.table").read_text().splitlines())
+
+
+def test_a_setting_is_offered_checked_kept_and_obeyed(run):
+    *help, wrong, mistyped, _, evaluated, _ = run.lines
+    assert any("--evaluate-every" in line and "Rounds from one evaluation to the next." in line for line in help)
+    assert wrong == "evaluate-every is 0; choose a number from 1 to 1e+09."
+    assert mistyped == "evaluate-every is 'often'; give a whole number."
+    assert evaluated == "[2, 4]"
+
+
+def test_a_strategy_is_offered_and_taken(run):
+    assert any("fedtrimmedavg, krum, fedmedian" in line for line in run.lines)
+    assert run.lines[-3] == "FedMedian"
+
+
+def test_a_tracker_is_offered_and_told_of_every_round(run):
+    assert any("wandb, table" in line for line in run.lines)
+    start, *rounds, end = run.table
+    assert (start, end) == ("0 0.0", "finished")
+    assert rounds == run.lines[-1].split(", ")
+
+
+@pytest.mark.parametrize(
+    ("name", "addition"), [("a setting", SETTING), ("a strategy", STRATEGY), ("a tracker", TRACKER)]
+)
+def test_what_it_takes(name, addition, tmp_path):
+    assert counted(addition.made_in(tmp_path)) == promised(name)
