@@ -318,7 +318,7 @@ def test_a_task_that_measures_nothing_is_trained_all_the_same(capsys):
     run = simulate(Coins(), progress=True)
     assert run.metrics == {} and "nan" not in capsys.readouterr().err
     assert "not measured" in run.report.read_text() and "not measured" in repr(run)
-    assert "<svg" in run._repr_html_()
+    assert '<svg style="max-width: 100%' in run._repr_html_()
 
 
 def test_runs_share_a_ledger_only_where_the_task_names_its_split():

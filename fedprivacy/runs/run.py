@@ -146,6 +146,7 @@ class Run:
 
     def _repr_html_(self) -> str:
         drawing = self.figures.overview()._repr_svg_() if self.history.rounds else ""
+        drawing = drawing.replace("<svg", '<svg style="max-width: 100%; height: auto"', 1)  # cells are narrower than it
         return f"<p><b>{html.escape(self.folder.name)}</b>: {html.escape(self._in_words())}</p>{drawing}{self._table()}"
 
     def _in_words(self) -> str:
