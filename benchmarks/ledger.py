@@ -131,7 +131,7 @@ def rounds(folder: Path, charges: int) -> Figures:
     reserving, settling = [], []
     for round in range(1, charges // len(CLIENTS) + 1):
         reserving.append(_seconds(_reserve, ledger, "run", round, len(CLIENTS)))
-        settling.append(_seconds(ledger.settle, "run", round, CLIENTS, ChargeState.COMMITTED))
+        settling.append(_seconds(ledger.settle, Attempt("run", round), CLIENTS, ChargeState.COMMITTED))
     export = folder / "export.jsonl"
 
     def write() -> None:
