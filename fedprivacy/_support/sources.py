@@ -23,6 +23,11 @@ def is_source(text: str) -> bool:
     return all(text.rpartition(":"))
 
 
+def names_file(text: str) -> bool:
+    """Whether a text has the form `path/to/file.py:name`."""
+    return text.rpartition(":")[0].endswith(".py")
+
+
 def load(setting: str, source: str, sha256: str | None = None) -> Any:
     """What a source names.
 
@@ -35,8 +40,7 @@ def load(setting: str, source: str, sha256: str | None = None) -> Any:
         SourceError: says what was looked for and what to write instead.
     """
     module_name, _, attribute = source.rpartition(":")
-    is_file = module_name.endswith(".py")
-    module = _run(setting, Path(module_name), sha256) if is_file else _import(setting, module_name)
+    module = _run(setting, Path(module_name), sha256) if names_file(source) else _import(setting, module_name)
     if not hasattr(module, attribute):
         raise SourceError(f"{setting} is '{source}', but {module_name} defines no '{attribute}'; name what it defines.")
     return getattr(module, attribute)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import jinja2
 
+from fedprivacy._support.sources import names_file
 from fedprivacy.deploy.environment import Scalar, toml_scalar
 from fedprivacy.runs.configuration import FIELDS, resolve
 from fedprivacy.tasks import TaskError, load_task
@@ -55,7 +56,7 @@ def write_app(folder: Path, task: str, *, clients: int = 3) -> WrittenApp:
         AppFolderError: the folder holds something already, or its name is none for a package.
     """
     source, _, name = task.rpartition(":")
-    if task not in BUILT_IN and not source.endswith(".py"):
+    if task not in BUILT_IN and not names_file(task):
         raise TaskError(f"task is '{task}'; choose one of {', '.join(BUILT_IN)}, or write path/to/file.py:name.")
     resolve({"task": task, "clients": clients})
     if folder.exists() and any(folder.iterdir()):

@@ -12,8 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedprivacy.runs.folder import MODEL, REPORT, RunFolderError, read_history
-from fedprivacy.runs.history import RunHistory
-from fedprivacy.values.rounds import Roster
+from fedprivacy.runs.history import HistoryReader, RunHistory
 from fedprivacy.values.rows import Rows
 from fedprivacy.values.wording import budget_text, count_text, epsilon_text, metric_name, metric_text
 
@@ -92,14 +91,11 @@ class Run:
         `averaged` and `failed`, rounds of this run that used its update or did not; `state`: active, exhausted,
         unreconciled, refused or failed.
         """
-        roster = Roster()
-        for result in (self.history.start, *self.history.rounds):
-            roster.add(result)
         return Rows(
             asdict(client.spent)
             | {"noise_multiplier": self.history.noise_multiplier, "exhausted_in": client.exhausted_in}
             | {"averaged": client.averaged, "failed": client.failed, "state": str(client.state)}
-            for client in roster.clients.values()
+            for client in HistoryReader(self.history).everybody()
         )
 
     @property

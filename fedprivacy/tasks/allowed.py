@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import PurePath
 
+from fedprivacy._support.sources import names_file
 from fedprivacy.tasks.built_in import BUILT_IN
 from fedprivacy.tasks.loader import TaskError, load_task
 from fedprivacy.tasks.protocol import Task
@@ -38,7 +39,7 @@ class AllowedTask:
         """
         source, at, sha256 = entry.partition("@")
         digest = sha256.removeprefix("sha256:").lower()
-        if at and not (_is_file(source) and sha256.startswith("sha256:") and _SHA256.fullmatch(digest)):
+        if at and not (names_file(source) and sha256.startswith("sha256:") and _SHA256.fullmatch(digest)):
             raise TaskError(
                 f"task is '{entry}'; after a file, and only there, write @sha256: and 64 hexadecimal digits."
             )
@@ -72,8 +73,4 @@ def allowed_tasks(entries: Iterable[str]) -> dict[str, AllowedTask]:
 def public_name(source: str) -> str:
     """What a task is called between hosts: `path/to/file.py:name` without its folders, any other as it is."""
     file, colon, attribute = source.rpartition(":")
-    return f"{PurePath(file).name}{colon}{attribute}" if _is_file(source) else source
-
-
-def _is_file(source: str) -> bool:
-    return source.rpartition(":")[0].endswith(".py")
+    return f"{PurePath(file).name}{colon}{attribute}" if names_file(source) else source
