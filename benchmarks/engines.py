@@ -15,6 +15,7 @@ import statistics
 import tempfile
 import time
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MetricRecord, RecordDict
@@ -80,7 +81,12 @@ def on_ray(server: ServerApp, client: ClientApp, clients: int) -> None:
     from flwr.simulation import run_simulation
 
     with tempfile.TemporaryDirectory(prefix="ray-") as folder:
-        init = {"num_cpus": os.cpu_count(), "_temp_dir": folder, "logging_level": "ERROR", "log_to_driver": False}
+        init: dict[str, Any] = {
+            "num_cpus": os.cpu_count(),
+            "_temp_dir": folder,
+            "logging_level": "ERROR",
+            "log_to_driver": False,
+        }
         backend = {"init_args": init, "client_resources": {"num_cpus": 1, "num_gpus": 0.0}}
         run_simulation(server, client, clients, backend_config=backend)
 

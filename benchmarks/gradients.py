@@ -104,6 +104,8 @@ def measure(problem: Problem, rounds: int, max_memory: str | None) -> Figures:
         limit = peak if max_memory == NONPRIVATE else int(float(max_memory) * _MEGABYTE)
         builds[CHUNKED] = partial(OurStep, problem, limit)
     steps, errors = _working(builds)
+    ours = steps[OURS]
+    assert isinstance(ours, OurStep)
     memory = {name: peak_bytes(builds[name], parameter_bytes, problem.device) / _MEGABYTE for name in steps}
     times = interleaved(steps, rounds, MODES, problem.device)
     ms = {name: 1000.0 * median(seconds) for name, seconds in times.items()}
@@ -113,7 +115,7 @@ def measure(problem: Problem, rounds: int, max_memory: str | None) -> Figures:
         time_vs_nonprivate=time_ratio(times, OURS, NONPRIVATE),
         memory_vs_opacus_default=memory[OURS] / memory[DEFAULT] if DEFAULT in memory else None,
         memory_vs_nonprivate=memory[OURS] / memory[NONPRIVATE],
-        engine=steps[OURS].means,
+        engine=ours.means,
         ms=ms[OURS],
         nonprivate_ms=ms[NONPRIVATE],
         opacus_ms={mode: ms.get(mode) for mode in MODES},

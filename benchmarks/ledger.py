@@ -138,7 +138,7 @@ def rounds(folder: Path, charges: int) -> Figures:
         with export.open("w") as out, ledger.database.reading() as connection:
             write_export(connection, out)
 
-    found = {
+    found: Figures = {
         "round_10k_reserve_s": statistics.median(reserving),
         "round_10k_settle_s": statistics.median(settling),
         "round_10k_last_over_first": statistics.median(reserving[-5:]) / statistics.median(reserving[:5]),
@@ -157,7 +157,12 @@ def guard(folder: Path, charges: int = 500) -> Figures:
     client = Guard(folder / "guard.log", PrivacyBudget(100.0, 1e-5), "adaptive")
     costs = [_seconds(client.charge, Attempt("run", round, 1), EVENT, 1) for round in range(1, charges + 1)]
     with (folder / "flushed").open("wb", buffering=0) as file:
-        flushes = [_seconds(lambda: (file.write(b"x" * 4096), os.fsync(file))) for _ in range(charges)]
+
+        def flush() -> None:
+            file.write(b"x" * 4096)
+            os.fsync(file)
+
+        flushes = [_seconds(flush) for _ in range(charges)]
     return {
         "guard_charge_ms": 1e3 * statistics.median(costs),
         "disk_flush_ms": 1e3 * statistics.median(flushes),

@@ -22,6 +22,7 @@ import statistics
 import time
 import tracemalloc
 from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import Any
 
 import torch
 from torch.autograd.profiler import profile, record_function
@@ -134,7 +135,7 @@ def _peak_on_cpu(build: Callable[[], Step]) -> int:
     return max(map(sum, zip(_tensor_peaks(profiler), python_peaks[1:], strict=True)))
 
 
-def _tensor_peaks(profiler: profile) -> list[int]:
+def _tensor_peaks(profiler: Any) -> list[int]:
     """Bytes of tensors at the worst moment between one mark and the next."""
     alive, peaks = 0, []
     for event in sorted(profiler.kineto_results.events(), key=lambda event: event.start_ns()):

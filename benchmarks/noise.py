@@ -18,9 +18,10 @@ from dataclasses import asdict, dataclass
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from scipy import stats
 
-from benchmarks.measure import Mark, Times, interleaved, median, time_ratio
+from benchmarks.measure import Mark, Step, Times, interleaved, median, time_ratio
 from fedprivacy.training.keystream import Keystream, Position, Purpose
 from fedprivacy.training.noise import add_lattice_noise, lattice_step
 
@@ -44,7 +45,10 @@ def noise_times(parameters: int, rounds: int = 15) -> Times:
     def ours(_mark: Mark) -> None:
         add_lattice_noise(total, 1.0, step, keystream.reader(Purpose.NOISE, Position(1, next(local_steps))))
 
-    steps = {"ours": ours, "torch": lambda mark: drawn.normal_()}
+    def torch_own(_mark: Mark) -> None:
+        drawn.normal_()
+
+    steps: dict[str, Step] = {"ours": ours, "torch": torch_own}
     times = interleaved(steps, rounds, (), torch.device("cpu"))
     torch.set_num_threads(threads)
     return times
@@ -85,13 +89,13 @@ def fit(block: Block, blocks: int) -> Fit:
     expected = np.append(total * np.diff(stats.norm.cdf(np.linspace(-4.0, 4.0, _CELLS + 1))), expected_beyond(total)[0])
     observed = np.append(cells, total - cells.sum())
     p_bulk = stats.chi2.sf(((observed - expected) ** 2 / expected).sum(), _CELLS)
-    p_beyond = [_poisson_p(*pair) for pair in zip(beyond, expected_beyond(total), strict=True)]
+    p_beyond = [_poisson_p(*pair) for pair in zip(beyond.tolist(), expected_beyond(total).tolist(), strict=True)]
     return Fit(total, beyond.tolist(), p_beyond, float(p_bulk))
 
 
-def expected_beyond(draws: int) -> np.ndarray:
+def expected_beyond(draws: int) -> NDArray[np.float64]:
     """How many draws should exceed each of `THRESHOLDS`."""
-    return 2.0 * draws * stats.norm.sf(THRESHOLDS)
+    return np.asarray(2.0 * draws * stats.norm.sf(THRESHOLDS))
 
 
 def _poisson_p(count: int, expected: float) -> float:
@@ -133,7 +137,7 @@ def main() -> None:
     print("processor time on one thread, medians:")
     print("parameters   ours, us   ns a draw   torch.normal_, ns a draw   ratio")
     for cost in map(_cost, times.keys(), times.values()):
-        print("{parameters:10,d} {ours_us:10.1f} {ours_ns:11.2f} {torch_ns:26.2f} {ratio:7.2f}".format(**cost))
+        print("{parameters:10,.0f} {ours_us:10.1f} {ours_ns:11.2f} {torch_ns:26.2f} {ratio:7.2f}".format(**cost))
     for name, found in fits.items():
         print(f"{name}: {found.draws:,d} draws, bulk p = {found.p_bulk:.2g}")
         for row in zip(THRESHOLDS, found.beyond, expected_beyond(found.draws), found.p_beyond, strict=True):

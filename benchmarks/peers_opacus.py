@@ -4,9 +4,6 @@ from __future__ import annotations
 
 import warnings
 
-from opacus.grad_sample.utils import prepare_module
-from opacus.optimizers import get_optimizer_class
-from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
 from torch import nn, optim
 
 from benchmarks.gradient_models import CLIPPING_NORM, LEARNING_RATE, NOISE_MULTIPLIER, Problem
@@ -18,7 +15,15 @@ MODES = (DEFAULT, "ew", "functorch", "ghost")
 
 
 def opacus_step(problem: Problem, mode: str) -> Step:
-    """The wrapped model, optimizer and loss that `PrivacyEngine.make_private` returns; no loader, no accountant."""
+    """The wrapped model, optimizer and loss that `PrivacyEngine.make_private` returns; no loader, no accountant.
+
+    Raises:
+        ImportError: Opacus is not there.
+    """
+    from opacus.grad_sample.utils import prepare_module
+    from opacus.optimizers import get_optimizer_class
+    from opacus.utils.fast_gradient_clipping_utils import DPLossFastGradientClipping
+
     warnings.filterwarnings("ignore", message="Full backward hook is firing|In CPU autocast")
     ghost = {"max_grad_norm": CLIPPING_NORM} if mode == "ghost" else {}
     model = prepare_module(problem.build(), grad_sample_mode=mode, **ghost)

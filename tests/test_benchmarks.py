@@ -1,0 +1,42 @@
+"""The benchmarks run: each at a size that measures nothing. Types are checked by `make lint`."""
+
+from __future__ import annotations
+
+import json
+import math
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PROJECT = Path(__file__).parents[1]
+
+SMALL = {
+    "accounting_share": ["--clients", "3", "--rounds", "1"],
+    "gradients": ["--models", "lr-64", "--rounds", "1"],
+    "ledger": ["--charges", "20000", "--seconds", "0.1"],
+    "noise": ["--rounds", "1", "--draws", "1"],
+}
+"""Those whose start is quick; the accountant's, the engines' and the dashboard's take minutes at any size."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", SMALL)
+def test_a_benchmark_prints_its_figures(name: str) -> None:
+    command = [sys.executable, "-m", f"benchmarks.{name}", "--json", *SMALL[name]]
+    done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode == 0, done.stderr
+    figures = list(numbers(json.loads(done.stdout.splitlines()[-1])))
+    assert figures
+    assert all(math.isfinite(figure) and figure >= 0.0 for figure in figures)
+
+
+def numbers(found: object) -> Iterator[float]:
+    """All figures of a benchmark's JSON."""
+    if isinstance(found, dict | list):
+        for part in found.values() if isinstance(found, dict) else found:
+            yield from numbers(part)
+    elif isinstance(found, int | float):
+        yield float(found)
