@@ -9,6 +9,7 @@ import hashlib
 import importlib
 import importlib.util
 import sys
+import traceback
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -46,11 +47,26 @@ def load(setting: str, source: str, sha256: str | None = None) -> Any:
     return getattr(module, attribute)
 
 
+def told(error: BaseException, file: str | None = None) -> str:
+    """An error in one line: its kind, its text, and where in a file it came from.
+
+    Args:
+        error: with its traceback.
+        file: the line is the innermost one of this file; None, or where it has none: the innermost of all.
+    """
+    words = f"{type(error).__name__}: {error}".rstrip(": ").rstrip(".")
+    if isinstance(error, SyntaxError):  # its text ends with file and line
+        return words
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
+    own = [frame for frame in frames if frame.filename == file] or frames
+    return f"{words} ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else words
+
+
 def _import(setting: str, name: str) -> ModuleType:
     try:
         return importlib.import_module(name)
-    except ImportError as error:
-        raise SourceError(f"{setting} names module '{name}', which cannot be imported: {error}.") from error
+    except Exception as error:
+        raise SourceError(f"{setting} names module '{name}', which cannot be imported: {told(error)}.") from error
 
 
 def _run(setting: str, path: Path, sha256: str | None) -> ModuleType:
@@ -67,5 +83,9 @@ def _run(setting: str, path: Path, sha256: str | None) -> ModuleType:
     module = importlib.util.module_from_spec(spec)
     sys.modules[module_name] = module
     # What was hashed is what runs: a loader would read the file again, or take older bytecode that lies beside it.
-    exec(compile(source, path, "exec"), module.__dict__)
+    try:
+        exec(compile(source, path, "exec"), module.__dict__)
+    except Exception as error:
+        del sys.modules[module_name]
+        raise SourceError(f"{setting} names file '{path}', which cannot be run: {told(error, str(path))}.") from error
     return module

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable
+import inspect
+from collections.abc import Callable, Hashable
 from functools import cache
 
 from fedprivacy._support import sources
@@ -44,7 +45,7 @@ def load_task(name: str, sha256: str | None = None) -> Task:
         found = sources.load("task", BUILT_IN.get(name, name), sha256)
     except sources.SourceError as error:
         raise TaskError(str(error)) from error
-    task: Task = found() if callable(found) else found
+    task = _made(found, name) if callable(found) else found
     _check_complete(task, f"task is '{name}'")
     _WORDS.setdefault(id(task), set()).add(name)
     return task
@@ -73,6 +74,21 @@ def agreed(word: str | None, task: Task | None) -> Task:
 def word_of(task: Task) -> str:
     """What a configuration calls a task: the name by which it was loaded, or one that says that it was not."""
     return _words(task)[0]
+
+
+def _made(maker: Callable[[], Task], name: str) -> Task:
+    try:
+        inspect.signature(maker).bind()
+    except TypeError as error:
+        raise TaskError(
+            f"task is '{name}', which cannot be made without arguments ({error}); give each a default."
+        ) from error
+    except ValueError:  # a built-in function that does not tell
+        pass
+    try:
+        return maker()
+    except Exception as error:
+        raise TaskError(f"task is '{name}', which cannot be made: {sources.told(error)}.") from error
 
 
 def _words(task: Task) -> list[str]:
