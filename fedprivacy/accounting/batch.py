@@ -63,7 +63,7 @@ class BatchComposer:
         if new:
             self._column |= {event: len(self.events) + place for place, event in enumerate(new)}
             self.events += new
-            self._moments = self._moments.joined(Moments.of(new))
+            self._moments = Moments.joined([self._moments, Moments.of(new)])
         return np.array([self._column[event] for event in events], dtype=np.int64)
 
     def counts(self, histories: Sequence[History]) -> csr_array:

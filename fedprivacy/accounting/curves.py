@@ -22,27 +22,16 @@ _MOST_STEPS = 40  # from the guess to the grid point
 
 @dataclass(frozen=True, slots=True)
 class Curves:
-    """log delta(eps) of histories, up to what is charged; every array has a column or an entry for each history.
+    """log delta(eps) of histories, up to what is charged; every array has a column or an entry for each history."""
 
-    Attributes:
-        grid: the grid.
-        origin: index of the grid point from which points are counted.
-        series: of e^(i w k), lowest frequency k first, shape [blocks, frequencies in a block, histories].
-        turns: of the origin against the first masses, in grid points modulo the period, shape [histories].
-        charge: what rounding and dropped frequencies may add to the series, shape [histories].
-        log_scale: log of what undoes the tilt's normalisation, shape [histories].
-        log_target: log of the delta that finite losses may cost, shape [histories].
-        slack: nats to add to epsilon, shape [histories].
-    """
-
-    grid: Grid
-    origin: IntArray
-    series: ComplexArray
-    turns: FloatArray
-    charge: FloatArray
-    log_scale: FloatArray
-    log_target: FloatArray
-    slack: FloatArray
+    grid: Grid  # the grid
+    origin: IntArray  # index of the grid point from which points are counted
+    series: ComplexArray  # of e^(i w k), lowest frequency k first, shape [blocks, frequencies in a block, histories]
+    turns: FloatArray  # of the origin against the first masses, in grid points modulo the period, shape [histories]
+    charge: FloatArray  # what rounding and dropped frequencies may add to the series, shape [histories]
+    log_scale: FloatArray  # log of what undoes the tilt's normalisation, shape [histories]
+    log_target: FloatArray  # log of the delta that finite losses may cost, shape [histories]
+    slack: FloatArray  # nats to add to epsilon, shape [histories]
 
     @classmethod
     def of(

@@ -45,19 +45,12 @@ class Direction(enum.Enum):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Masses:
-    """Masses of one distribution between consecutive losses and beyond the outer two.
+    """Masses of one distribution between consecutive losses and beyond the outer two."""
 
-    Attributes:
-        below: mass below the first loss, rounded up.
-        inside: mass between each loss and the next, shape [losses - 1].
-        above: mass above the last loss, rounded up.
-        error: bound on the rounding error of `inside`, shape [losses - 1].
-    """
-
-    below: float
-    inside: FloatArray
-    above: float
-    error: FloatArray
+    below: float  # mass below the first loss, rounded up
+    inside: FloatArray  # mass between each loss and the next, shape [losses - 1]
+    above: float  # mass above the last loss, rounded up
+    error: FloatArray  # bound on the rounding error of `inside`, shape [losses - 1]
 
     def mixed_with(self, other: Masses, weight: float) -> Masses:
         """(1 - weight) of these and `weight` of the others."""
@@ -125,15 +118,10 @@ def pair(event: Event) -> Pair:
 
 @dataclass(frozen=True, slots=True)
 class SampledGaussian:
-    """P = (1 - q) N(0, s^2) + q N(1, s^2), Q = N(0, s^2).
+    """P = (1 - q) N(0, s^2) + q N(1, s^2), Q = N(0, s^2)."""
 
-    Attributes:
-        sampling_rate: q, in (0, 1].
-        noise: s > 0.
-    """
-
-    sampling_rate: float
-    noise: float
+    sampling_rate: float  # q, in (0, 1]
+    noise: float  # s > 0
 
     @property
     def largest_loss(self) -> float:
@@ -187,14 +175,10 @@ class SubsampledGaussian:
     order above 1 depends on the losses above 0 alone, one of order below 1 on those below 0 alone, and P and Q are left
     with the same mass (1 - g) (A(x < 1/2) - A(x > 1/2)), because (M, A) and (A, M) have the same total variation. It
     is its own mirror image.
-
-    Attributes:
-        sampling_rate: g, in (0, 1].
-        noise: s, standard deviation of the noise over twice the clipping norm, > 0.
     """
 
-    sampling_rate: float
-    noise: float
+    sampling_rate: float  # g, in (0, 1]
+    noise: float  # s, standard deviation of the noise over twice the clipping norm, > 0
 
     @property
     def largest_loss(self) -> float:
@@ -231,14 +215,10 @@ class SampledLaplace:
     """P = (1 - q) Lap(0, b) + q Lap(1, b), Q = Lap(0, b).
 
     Outcomes below 0 and above 1 have the same losses as 0 and 1: two atoms.
-
-    Attributes:
-        sampling_rate: q, in (0, 1].
-        noise: b > 0.
     """
 
-    sampling_rate: float
-    noise: float
+    sampling_rate: float  # q, in (0, 1]
+    noise: float  # b > 0
 
     @property
     def largest_loss(self) -> float:
@@ -278,15 +258,10 @@ class SampledLaplace:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Randomised response: P answers the first of k categories with 1 - f + f / k, the others with f / k; Q the second.
+    """Randomised response: P answers the first category with 1 - f + f / k, each other with f / k; Q the second."""
 
-    Attributes:
-        categories: k >= 2.
-        uniform_probability: f, in (0, 1].
-    """
-
-    categories: int
-    uniform_probability: float
+    categories: int  # k >= 2
+    uniform_probability: float  # f, in (0, 1]
 
     @property
     def noise(self) -> float:

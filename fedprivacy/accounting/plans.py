@@ -15,7 +15,7 @@ from scipy.sparse import csr_array
 from scipy.special import ndtri
 
 from fedprivacy.accounting import rdp
-from fedprivacy.accounting.arrays import FloatArray, IntArray
+from fedprivacy.accounting.arrays import FloatArray, IntArray, Rows
 from fedprivacy.accounting.pairs import pair
 from fedprivacy.accounting.pld import POINTS_OF_BOUNDED, POINTS_PER_DEVIATION
 from fedprivacy.accounting.privacy_loss import deviation
@@ -41,55 +41,31 @@ _KERNEL_CURVATURE: FloatArray = 1.0 / TILTS**2 + 1.0 / (1.0 + TILTS) ** 2
 
 
 @dataclass(frozen=True, slots=True)
-class Plans:
-    """One plan for each history; every array has shape [histories].
+class Plans(Rows):
+    """One plan for each history; every array has shape [histories]."""
 
-    Attributes:
-        log2_step: base-2 logarithm of the grid step, in nats.
-        reach: standard deviations of noise that the grid covers.
-        tilt: index into `TILTS`.
-        points: of a period, N; 0 where a history is not suited.
-        estimate: of epsilon, in nats: where the search begins.
-        lowest: epsilon, in nats, down to which aliases are negligible.
-        known: upper bounds on epsilon, in nats, before anything is computed.
-    """
-
-    log2_step: IntArray
-    reach: IntArray
-    tilt: IntArray
-    points: IntArray
-    estimate: FloatArray
-    lowest: FloatArray
-    known: FloatArray
-
-    @classmethod
-    def joined(cls, parts: Sequence[Plans]) -> Plans:
-        """One after another."""
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__slots__))
+    log2_step: IntArray  # base-2 logarithm of the grid step, in nats
+    reach: IntArray  # standard deviations of noise that the grid covers
+    tilt: IntArray  # index into `TILTS`
+    points: IntArray  # of a period, N; 0 where a history is not suited
+    estimate: FloatArray  # of epsilon, in nats: where the search begins
+    lowest: FloatArray  # epsilon, in nats, down to which aliases are negligible
+    known: FloatArray  # upper bounds on epsilon, in nats, before anything is computed
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
-    """What planning needs to know of events, or of composed histories; a row for each.
+class Moments(Rows):
+    """What planning needs to know of events, or of composed histories; a row for each."""
 
-    Attributes:
-        log_moments: K(t), an upper bound on the logarithm of the moment generating function of the loss in either
-            direction, at `TILTS`; infinite where it is unknown; shape [rows, tilts].
-        squares: of the deviation of an execution's loss, in nats^2, summed over the executions; shape [rows].
-        highest: the largest loss within each of `_REACHES`, in nats, shape [rows, 2].
-        largest: the largest loss at all, in nats, often infinite; shape [rows].
-        bounded: executions whose loss has a largest value, an atom that a grid blurs; shape [rows].
-        steps: number of executions, shape [rows].
-        widest: `highest` of one execution, of whichever event has the largest; shape [rows, 2].
-    """
-
+    # K(t), an upper bound on the logarithm of the moment generating function of the loss in either direction, at
+    # `TILTS`; infinite where it is unknown; shape [rows, tilts].
     log_moments: FloatArray
-    squares: FloatArray
-    highest: FloatArray
-    largest: FloatArray
-    bounded: FloatArray
-    steps: FloatArray
-    widest: FloatArray
+    squares: FloatArray  # of the deviation of an execution's loss, in nats^2, summed over the executions; shape [rows]
+    highest: FloatArray  # the largest loss within each of `_REACHES`, in nats, shape [rows, 2]
+    largest: FloatArray  # the largest loss at all, in nats, often infinite; shape [rows]
+    bounded: FloatArray  # executions whose loss has a largest value, an atom that a grid blurs; shape [rows]
+    steps: FloatArray  # number of executions, shape [rows]
+    widest: FloatArray  # `highest` of one execution, of whichever event has the largest; shape [rows, 2]
 
     @classmethod
     def of(cls, events: Sequence[Event]) -> Moments:
@@ -111,11 +87,6 @@ class Moments:
             steps=counts @ self.steps,
             widest=np.maximum.reduceat(self.widest[counts.indices], counts.indptr[:-1], axis=0),
         )
-
-    def joined(self, other: Moments) -> Moments:
-        """These rows, then the other's."""
-        pairs = ((getattr(self, name), getattr(other, name)) for name in self.__slots__)
-        return Moments(*(np.concatenate(pair) for pair in pairs))
 
     def epsilons(self, deltas: FloatArray) -> FloatArray:
         """Upper bounds by RDP, in nats, shape [rows]; the largest loss is the divergence of infinite order."""

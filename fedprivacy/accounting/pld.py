@@ -201,21 +201,13 @@ _Terms = Sequence[tuple[DiscreteLoss, int]]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Plan:
-    """Where and how finely to compute. It decides tightness only: any plan yields an upper bound.
+    """Where and how finely to compute. It decides tightness only: any plan yields an upper bound."""
 
-    Attributes:
-        step: grid step h, in nats.
-        tilt: index of the tilt t in `TILTS`.
-        points: number of grid points N in a period.
-        lowest: smallest epsilon, in nats, down to which aliases are negligible.
-        last: index of the last grid point examined, just above the Chernoff bound on epsilon.
-    """
-
-    step: float
-    tilt: int
-    points: int
-    lowest: float
-    last: int
+    step: float  # grid step h, in nats
+    tilt: int  # index of the tilt t in `TILTS`
+    points: int  # number of grid points N in a period
+    lowest: float  # smallest epsilon, in nats, down to which aliases are negligible
+    last: int  # index of the last grid point examined, just above the Chernoff bound on epsilon
 
     @classmethod
     def of(cls, terms: _Terms, step: float, delta: float, known: float) -> _Plan:

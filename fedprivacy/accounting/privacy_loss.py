@@ -44,19 +44,12 @@ _LARGEST_EXPONENT = 700.0
 
 @dataclass(frozen=True, eq=False)
 class DiscreteLoss:
-    """A dominating distribution of the privacy loss on the multiples of a grid step.
+    """A dominating distribution of the privacy loss on the multiples of a grid step."""
 
-    Attributes:
-        first: index of the first grid point; its loss is `first` times the grid step.
-        masses: P-mass of each grid point, shape [points]; sums to 1 - `infinity` up to upward rounding.
-        infinity: P-mass of the infinite loss.
-        slack: nats to add to epsilon for each execution, for the rounding of cell boundaries.
-    """
-
-    first: int
-    masses: FloatArray
-    infinity: float
-    slack: float
+    first: int  # index of the first grid point; its loss is `first` times the grid step
+    masses: FloatArray  # P-mass of each grid point, shape [points]; sums to 1 - `infinity` up to upward rounding
+    infinity: float  # P-mass of the infinite loss
+    slack: float  # nats to add to epsilon for each execution, for the rounding of cell boundaries
 
     @functools.cached_property
     def log_mgf(self) -> FloatArray:

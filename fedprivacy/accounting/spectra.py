@@ -33,19 +33,12 @@ VANISHED = -19.0
 
 
 class Grid(NamedTuple):
-    """What a table is computed on.
+    """What a table is computed on."""
 
-    Attributes:
-        log2_step: base-2 logarithm of the grid step h, in nats.
-        reach: standard deviations of noise that the grid covers.
-        tilt: index into `plans.TILTS`.
-        points: of a period, N.
-    """
-
-    log2_step: int
-    reach: int
-    tilt: int
-    points: int
+    log2_step: int  # base-2 logarithm of the grid step h, in nats
+    reach: int  # standard deviations of noise that the grid covers
+    tilt: int  # index into `plans.TILTS`
+    points: int  # of a period, N
 
     @property
     def step(self) -> float:
@@ -59,15 +52,10 @@ class Grid(NamedTuple):
 
 
 class Kernel(NamedTuple):
-    """The hockey stick's transform on a grid, over N, and twice that where a frequency stands for its negative.
+    """The hockey stick's transform on a grid, over N, and twice that where a frequency stands for its negative."""
 
-    Attributes:
-        lowest: shape [largest of LEVELS + 1], zero beyond N / 2.
-        beyond: sum of the magnitudes beyond each of `LEVELS`, shape [levels].
-    """
-
-    lowest: ComplexArray
-    beyond: FloatArray
+    lowest: ComplexArray  # shape [largest of LEVELS + 1], zero beyond N / 2
+    beyond: FloatArray  # sum of the magnitudes beyond each of `LEVELS`, shape [levels]
 
 
 @functools.lru_cache(maxsize=1024)
@@ -88,28 +76,17 @@ class Spectrum(NamedTuple):
     """Lowest frequencies of an event's tilted loss, or of some events', a row for each.
 
     The transform of frequency k is e^(log_magnitude + i angle), for masses that begin at grid point `first`.
-
-    Attributes:
-        log_magnitude: shape [kept + 1], frequency 0 first.
-        angle: in radians, shape [kept + 1].
-        log_beyond: log of the largest magnitude beyond each of `LEVELS`, rounding included, shape [levels].
-        log_doubt: log of 1 + the largest relative error up to each of `LEVELS`, shape [levels].
-        first: index of a grid point.
-        log_scale: K(t), log of what undoes the normalisation of the tilted masses, rounded up.
-        slack: nats to add to epsilon for each execution.
-        log_finite: log of the probability that the loss is finite.
-        level: index into `LEVELS`: how many frequencies there are.
     """
 
-    log_magnitude: FloatArray
-    angle: FloatArray
-    log_beyond: FloatArray
-    log_doubt: FloatArray
-    first: int | IntArray
-    log_scale: float | FloatArray
-    slack: float | FloatArray
-    log_finite: float | FloatArray
-    level: int | IntArray
+    log_magnitude: FloatArray  # shape [kept + 1], frequency 0 first
+    angle: FloatArray  # in radians, shape [kept + 1]
+    log_beyond: FloatArray  # log of the largest magnitude beyond each of `LEVELS`, rounding included, shape [levels]
+    log_doubt: FloatArray  # log of 1 + the largest relative error up to each of `LEVELS`, shape [levels]
+    first: int | IntArray  # index of a grid point
+    log_scale: float | FloatArray  # K(t), log of what undoes the normalisation of the tilted masses, rounded up
+    slack: float | FloatArray  # nats to add to epsilon for each execution
+    log_finite: float | FloatArray  # log of the probability that the loss is finite
+    level: int | IntArray  # index into `LEVELS`: how many frequencies there are
 
     @classmethod
     def of(cls, loss: DiscreteLoss, grid: Grid, steps: float) -> Spectrum:
