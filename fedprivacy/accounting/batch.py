@@ -31,15 +31,15 @@ from scipy.sparse import csr_array
 from fedprivacy.accounting import pld
 from fedprivacy.accounting.arrays import FloatArray, IntArray
 from fedprivacy.accounting.curves import Curves
+from fedprivacy.accounting.pairs import Direction
 from fedprivacy.accounting.plans import Moments, Plans, plans
-from fedprivacy.accounting.privacy_loss import Direction
-from fedprivacy.accounting.spectra import LEVELS, Grid, Spectrum, Table, levels
+from fedprivacy.accounting.spectra import LEVELS, Grid, Spectrum, levels
 from fedprivacy.values.events import Event, History
 
 _PLANNED_AT_ONCE = 2**13
 _EVALUATED_AT_ONCE, _FEW = 2**17, 2**16  # frequencies times histories
 _MOST_PLANS = 6
-_MOST_REMEMBERED = 2**26  # numbers in tables, half a gigabyte
+_MOST_REMEMBERED = 2**26  # numbers in spectra, half a gigabyte
 
 
 class BatchComposer:
@@ -55,7 +55,9 @@ class BatchComposer:
         self.events: list[Event] = []
         self._column: dict[Event, int] = {}
         self._moments = Moments.of([])
-        self._tables: dict[tuple[Direction, Grid], Table] = {}
+        # By the event's column: a spectrum, and how many executions its frequencies are enough for.
+        self._spectra: dict[tuple[Direction, Grid], dict[int, tuple[float, Spectrum]]] = {}
+        self._remembered = 0
 
     def columns(self, events: Sequence[Event]) -> IntArray:
         """The columns that stand for events in `epsilons`, shape [events]; new events get new ones."""
@@ -91,8 +93,9 @@ class BatchComposer:
         busy = np.flatnonzero(np.diff(counts.indptr))
         if busy.size:
             epsilons[busy] = self._epsilons(counts[busy] if busy.size < len(deltas) else counts, deltas[busy])
-        if sum(table.size for table in self._tables.values()) > _MOST_REMEMBERED:
-            self._tables.clear()
+        if self._remembered > _MOST_REMEMBERED:
+            self._spectra.clear()
+            self._remembered = 0
         return epsilons
 
     def _epsilons(self, counts: csr_array, deltas: FloatArray) -> FloatArray:
@@ -139,8 +142,7 @@ class BatchComposer:
         columns, powers = _compact(counts)
         fewest = np.full(columns.size, np.inf)
         np.minimum.at(fewest, powers.indices, powers.data)
-        events = {column: self.events[column] for column in columns.tolist()}
-        spectra = self._table(direction, grid).spectra(events, fewest.tolist())
+        spectra = self._spectra_of(columns, direction, grid, fewest)
         needed = levels(powers @ np.stack([spectrum.log_beyond for spectrum in spectra]))
         computed = np.array([spectrum.level for spectrum in spectra])[powers.indices]
         level = np.minimum(needed, np.minimum.reduceat(computed, powers.indptr[:-1]))
@@ -149,8 +151,14 @@ class BatchComposer:
             spectrum = Spectrum.stacked([spectra[place] for place in places], int(level[some].max()))
             yield some, Curves.of(grid, spectrum, level[some], part, deltas=deltas[some], estimates=estimates[some])
 
-    def _table(self, direction: Direction, grid: Grid) -> Table:
-        return self._tables.setdefault((direction, grid), Table(direction, grid))
+    def _spectra_of(self, columns: IntArray, direction: Direction, grid: Grid, steps: FloatArray) -> list[Spectrum]:
+        """Of some columns' events, with as many frequencies as at least so many `steps` of each ask for."""
+        known = self._spectra.setdefault((direction, grid), {})
+        for column, fewest in zip(columns.tolist(), steps.tolist(), strict=True):
+            if column not in known or known[column][0] > fewest:
+                known[column] = fewest, Spectrum.of(self.events[column], direction, grid, fewest)
+                self._remembered += 2 * known[column][1].angle.size
+        return [known[column][1] for column in columns.tolist()]
 
     def _history(self, counts: csr_array, row: int) -> dict[Event, int]:
         entries = slice(counts.indptr[row], counts.indptr[row + 1])

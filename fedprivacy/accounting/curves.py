@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from scipy.sparse import csr_array
 
 from fedprivacy.accounting.arrays import ComplexArray, FloatArray, IntArray
-from fedprivacy.accounting.privacy_loss import ROUNDING
-from fedprivacy.accounting.spectra import LEVELS, Grid, Spectrum, hockey_stick_kernel
+from fedprivacy.accounting.pairs import ROUNDING
+from fedprivacy.accounting.spectra import LEVELS, Grid, Spectrum, kernel
 
 _NEGLIGIBLE = 1e-5  # share of delta that may be charged before a history is left to `pld`
 _LARGEST_LOG = 745.0  # of a magnitude that is not zero
@@ -24,7 +24,7 @@ _MOST_STEPS = 40  # from the guess to the grid point
 class Curves:
     """log delta(eps) of histories, up to what is charged; every array has a column or an entry for each history."""
 
-    grid: Grid  # the grid
+    grid: Grid
     origin: IntArray  # index of the grid point from which points are counted
     series: ComplexArray  # of e^(i w k), lowest frequency k first, shape [blocks, frequencies in a block, histories]
     turns: FloatArray  # of the origin against the first masses, in grid points modulo the period, shape [histories]
@@ -56,13 +56,13 @@ class Curves:
         """
         rows, size = np.arange(level.size), spectrum.angle.shape[1]
         kept = np.arange(size) <= LEVELS[level][:, None]
-        kernel = hockey_stick_kernel(grid)
-        weight = kernel.lowest[:size]
+        lowest, beyond = kernel(grid)
+        weight = lowest[:size]
         magnitude, angle = np.exp(counts @ spectrum.log_magnitude) * kept, counts @ spectrum.angle
         series = (magnitude * (np.cos(angle) + 1j * np.sin(angle)) * weight).T
         relative = np.expm1(np.minimum((counts @ spectrum.log_doubt)[rows, level], 700.0))
         relative += ROUNDING * (_LARGEST_LOG + 5.0 * counts.sum(axis=1) + 4.0 * size)
-        dropped = np.exp((counts @ spectrum.log_beyond)[rows, level]) * kernel.beyond[level]
+        dropped = np.exp((counts @ spectrum.log_beyond)[rows, level]) * beyond[level]
         origin = np.rint(estimates / grid.step).astype(np.int64)
         turns = (origin - counts.astype(np.int64) @ spectrum.first) % grid.points
         infinity = -np.expm1(counts @ spectrum.log_finite)

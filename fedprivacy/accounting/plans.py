@@ -17,8 +17,7 @@ from scipy.special import ndtri
 from fedprivacy.accounting import rdp
 from fedprivacy.accounting.arrays import FloatArray, IntArray, Rows
 from fedprivacy.accounting.pairs import pair
-from fedprivacy.accounting.pld import POINTS_OF_BOUNDED, POINTS_PER_DEVIATION
-from fedprivacy.accounting.privacy_loss import deviation
+from fedprivacy.accounting.privacy_loss import deviation, points_per_deviation
 from fedprivacy.values.events import Event, TruncatedPoissonSampledGaussian
 
 TILTS: FloatArray = 2.0 ** (np.arange(-12, 21) / 2.0)
@@ -118,7 +117,7 @@ def plans(moments: Moments, deltas: FloatArray, known: FloatArray) -> Plans:
         known: upper bounds on epsilon, in nats, shape [histories].
     """
     deviations = np.sqrt(np.minimum(moments.squares / moments.steps, _WIDEST))
-    step = np.maximum(deviations / _points_per_deviation(moments), _FINEST_STEP)
+    step = np.maximum(deviations / points_per_deviation(moments.bounded > 0.0, moments.steps), _FINEST_STEP)
     log2_step = np.nan_to_num(np.floor(np.log2(step))).astype(np.int64)
     reach = _reach(moments.steps, deltas)
     known = np.minimum(known, moments.epsilons(deltas))
@@ -134,12 +133,6 @@ def plans(moments: Moments, deltas: FloatArray, known: FloatArray) -> Plans:
     points = _rounded_up(period * 2.0**-log2_step + _FEWEST_POINTS)
     suited &= (points < MOST_POINTS) & np.isfinite(estimate) & (moments.squares > 0.0)
     return Plans(log2_step, reach, tilt, np.where(suited, points, 0), estimate, lowest, known)
-
-
-def _points_per_deviation(moments: Moments) -> FloatArray:
-    """Grid points in a standard deviation of one execution's loss, shape [rows]; `pld` has the same rule."""
-    of_bounded = np.maximum(POINTS_PER_DEVIATION, POINTS_OF_BOUNDED / np.sqrt(moments.steps))
-    return np.where(moments.bounded > 0.0, of_bounded, POINTS_PER_DEVIATION)
 
 
 def _saddle_point(log_moments: FloatArray, log_deltas: FloatArray) -> FloatArray:

@@ -15,29 +15,17 @@ class Verdict(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AuditResult:
-    """A lower bound on a privacy loss, found by attack, and the upper bound of the accountant.
+    """A lower bound on a privacy loss, found by attack, and the upper bound of the accountant."""
 
-    Attributes:
-        at: when, in seconds since the epoch.
-        attack: its name.
-        client_id: whose loss; empty: of the run as a whole.
-        lower: epsilon that the attack proved, with probability `confidence`.
-        confidence: of the lower bound, for example 0.95.
-        upper: epsilon that the accountant states, maybe infinite.
-        delta: of both.
-        accountant: that the upper bound is from.
-        view: whose eyes both bounds are for.
-    """
-
-    at: float
-    attack: str
-    client_id: str
-    lower: float
-    confidence: float
-    upper: float
-    delta: float
-    accountant: str
-    view: str
+    at: float  # when, in seconds since the epoch
+    attack: str  # its name
+    client_id: str  # whose loss; empty: of the run as a whole
+    lower: float  # epsilon that the attack proved, with probability `confidence`
+    confidence: float  # of the lower bound, for example 0.95
+    upper: float  # epsilon that the accountant states, maybe infinite
+    delta: float  # of both
+    accountant: str  # that the upper bound is from
+    view: str  # whose eyes both bounds are for
 
     @property
     def verdict(self) -> Verdict:

@@ -57,13 +57,7 @@ class PoissonSampledGaussian:
     relation: NeighbouringRelation = NeighbouringRelation.ADD_OR_REMOVE_ONE
 
     def __post_init__(self) -> None:
-        _check_rate(self.sampling_rate)
-        _check_noise(self.noise_multiplier)
-        if self.relation is NeighbouringRelation.REPLACE_ONE and self.sampling_rate < 1.0:
-            raise ValueError(
-                f"the relation is {self.relation} and sampling_rate is {self.sampling_rate}; no tight guarantee is "
-                "known for Poisson samples under it: use FixedSizeSampledGaussian, sampling_rate 1, or zero-out."
-            )
+        _check_poisson_sampled(self, "FixedSizeSampledGaussian, sampling_rate 1, or zero-out")
 
     @property
     def sensitivity(self) -> float:
@@ -97,13 +91,7 @@ class PoissonSampledLaplace:
     relation: NeighbouringRelation = NeighbouringRelation.ADD_OR_REMOVE_ONE
 
     def __post_init__(self) -> None:
-        _check_rate(self.sampling_rate)
-        _check_noise(self.noise_multiplier)
-        if self.relation is NeighbouringRelation.REPLACE_ONE and self.sampling_rate < 1.0:
-            raise ValueError(
-                f"the relation is {self.relation} and sampling_rate is {self.sampling_rate}; no tight guarantee is "
-                "known for Poisson samples under it: use sampling_rate 1, or zero-out."
-            )
+        _check_poisson_sampled(self, "sampling_rate 1, or zero-out")
 
     @property
     def sensitivity(self) -> float:
@@ -269,6 +257,16 @@ Claims = Mapping[tuple[str, PoissonSampledGaussian], int]
 
 def _sensitivity(relation: NeighbouringRelation) -> float:
     return 2.0 if relation is NeighbouringRelation.REPLACE_ONE else 1.0
+
+
+def _check_poisson_sampled(event: PoissonSampledGaussian | PoissonSampledLaplace, remedy: str) -> None:
+    _check_rate(event.sampling_rate)
+    _check_noise(event.noise_multiplier)
+    if event.relation is NeighbouringRelation.REPLACE_ONE and event.sampling_rate < 1.0:
+        raise ValueError(
+            f"the relation is {event.relation} and sampling_rate is {event.sampling_rate}; no tight guarantee is known "
+            f"for Poisson samples under it: use {remedy}."
+        )
 
 
 def _check_rate(sampling_rate: float) -> None:

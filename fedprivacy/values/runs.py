@@ -21,25 +21,15 @@ class RunStatus(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class RunStanding:
-    """A run, as it stands now.
+    """A run, as it stands now."""
 
-    Attributes:
-        facts: what does not change.
-        status: in a word.
-        phase: what it is doing; None: nothing, before its first round and after its end.
-        started: seconds since 1970, UTC.
-        updated: its last sign of life, the same.
-        changes: grows with every change of the run or its rounds.
-        last: the newest finished round; None: not even the state before the first is known.
-    """
-
-    facts: RunFacts
-    status: RunStatus
-    phase: Phase | None
-    started: float
-    updated: float
-    changes: int
-    last: RoundPoint | None
+    facts: RunFacts  # what does not change
+    status: RunStatus  # in a word
+    phase: Phase | None  # what it is doing; None: nothing, before its first round and after its end
+    started: float  # seconds since 1970, UTC
+    updated: float  # its last sign of life, the same
+    changes: int  # grows with every change of the run or its rounds
+    last: RoundPoint | None  # the newest finished round; None: not even the state before the first is known
 
     @property
     def running(self) -> bool:
@@ -54,35 +44,21 @@ class RunStanding:
 
 @dataclass(frozen=True, slots=True)
 class Failures:
-    """One reason for which updates were asked for and not used.
+    """One reason for which updates were asked for and not used."""
 
-    Attributes:
-        reason: the code, perhaps with a detail after a colon.
-        times: how often.
-        clients: how many different clients.
-        client_ids: some of them.
-        last_round: the newest round.
-    """
-
-    reason: str
-    times: int
-    clients: int
-    client_ids: tuple[str, ...]
-    last_round: int
+    reason: str  # the code, perhaps with a detail after a colon
+    times: int  # how often
+    clients: int  # how many different clients
+    client_ids: tuple[str, ...]  # some of them
+    last_round: int  # the newest round
 
 
 @dataclass(frozen=True, slots=True)
 class Tally:
-    """A run's clients and what became of their updates, in few numbers.
+    """A run's clients and what became of their updates, in few numbers."""
 
-    Attributes:
-        states: how many clients are in each state; states without a client are missing.
-        least_budget: the smallest finite epsilon budget; None: no client has one.
-        most_share: the largest share of a budget that is spent; infinite if an epsilon has no bound, None: no budget.
-        failures: how often updates were asked for and not used, by reason, over all rounds of the run.
-    """
-
-    states: Mapping[str, int]
-    least_budget: float | None
+    states: Mapping[str, int]  # how many clients are in each state; states without a client are missing
+    least_budget: float | None  # the smallest finite epsilon budget; None: no client has one
+    # The largest share of a budget that is spent; infinite if an epsilon has no bound, None: no budget.
     most_share: float | None
-    failures: Mapping[str, int]
+    failures: Mapping[str, int]  # how often updates were asked for and not used, by reason, over all rounds of the run
