@@ -12,7 +12,6 @@ import enum
 import functools
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from scipy.special import erf, ndtr
@@ -72,48 +71,6 @@ class Masses:
             for left, right in ((others.inside, self.inside), (others.error, self.error))
         )
         return Masses(others.below, inside, self.above, error)
-
-
-class Pair(Protocol):
-    """What a discretisation asks of a pair (P, Q)."""
-
-    @property
-    def noise(self) -> float:
-        """Scale of the noise in units of the sensitivity, or that of Laplace noise with the same largest loss."""
-
-    @property
-    def largest_loss(self) -> float:
-        """Supremum of the loss in either direction, in nats: infinite, or rounded up."""
-
-    def support(self, reach: float) -> tuple[float, float]:
-        """Smallest and largest loss, in nats, over outcomes within `reach` standard deviations of normal noise."""
-
-    def deviation(self, direction: Direction) -> float:
-        """Standard deviation of the loss under the distribution that plays P, in nats, to a few digits."""
-
-    def masses(self, losses: FloatArray) -> tuple[Masses, Masses, float]:
-        """Masses of P and of Q between increasing losses, and a bound on how far off those losses are, in nats."""
-
-
-@functools.lru_cache(maxsize=4096)
-def pair(event: Event) -> Pair:
-    """The pair that dominates one execution of `event`.
-
-    Raises:
-        ValueError: the event is dominated only together with a charge to delta.
-    """
-    match event:
-        case PoissonSampledGaussian():
-            return SampledGaussian(event.sampling_rate, event.noise_multiplier / event.sensitivity)
-        case PoissonSampledLaplace():
-            return SampledLaplace(event.sampling_rate, event.noise_multiplier / event.sensitivity)
-        case RandomizedResponse():
-            return Answers(event.categories, event.uniform_probability)
-        case FixedSizeSampledGaussian():
-            sampling_rate = min(math.nextafter(event.sampling_rate, 1.0), 1.0)
-            return SubsampledGaussian(sampling_rate, event.noise_multiplier / event.sensitivity)
-        case TruncatedPoissonSampledGaussian():
-            raise ValueError(f"{event} has no pair; account for it with `histories.untruncated`.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -302,6 +259,31 @@ class Answers:
     def _probabilities(self) -> FloatArray:
         lie = self.uniform_probability / self.categories
         return np.array([lie, (self.categories - 2) * lie, 1.0 - self.uniform_probability + lie])
+
+
+Pair = SampledGaussian | SubsampledGaussian | SampledLaplace | Answers
+"""What a discretisation asks: noise in units of the sensitivity, largest loss, support, deviation and masses."""
+
+
+@functools.lru_cache(maxsize=4096)
+def pair(event: Event) -> Pair:
+    """The pair that dominates one execution of `event`.
+
+    Raises:
+        ValueError: the event is dominated only together with a charge to delta.
+    """
+    match event:
+        case PoissonSampledGaussian():
+            return SampledGaussian(event.sampling_rate, event.noise_multiplier / event.sensitivity)
+        case PoissonSampledLaplace():
+            return SampledLaplace(event.sampling_rate, event.noise_multiplier / event.sensitivity)
+        case RandomizedResponse():
+            return Answers(event.categories, event.uniform_probability)
+        case FixedSizeSampledGaussian():
+            sampling_rate = min(math.nextafter(event.sampling_rate, 1.0), 1.0)
+            return SubsampledGaussian(sampling_rate, event.noise_multiplier / event.sensitivity)
+        case TruncatedPoissonSampledGaussian():
+            raise ValueError(f"{event} has no pair; account for it with `histories.untruncated`.")
 
 
 def _weighted_deviation(losses: FloatArray, weights: FloatArray) -> float:

@@ -191,12 +191,7 @@ def _periods(
     """Periods W after which aliases from the right, and from the left, are negligible; in nats, shape [histories].
 
     e^(t m W) delta(eps + m W) <= e^(K(u) - u eps - (u - t) m W), for m > 0 with any u > t, for m < 0 with any u < t.
-
-    Args:
-        magnified: K(u) - u eps for each u of `TILTS`, at the smallest epsilon of interest, shape [histories, tilts].
-        furthest: from epsilon to the largest possible loss, in nats; beyond it, delta is 0; shape [histories].
-        tilt: index of t, shape [histories].
-        log_negligible: log of the share of delta that aliases may cost, shape [histories].
+    As in `pld`, whose `_periods` has one history and all t; t is that of index `tilt`, [histories], of `TILTS`.
     """
     gaps = TILTS - TILTS[tilt][:, None]
     with np.errstate(divide="ignore", invalid="ignore"):

@@ -240,12 +240,8 @@ def _periods(tilts: FloatArray, magnified: FloatArray, log_negligible: float, fu
     """For each tilt t, a period W after which aliases are negligible, in nats, shape [tilts].
 
     e^(t m W) delta(eps + m W) <= e^(K(u) - u eps - (u - t) m W), for m > 0 with any u > t, for m < 0 with any u < t.
-
-    Args:
-        tilts: increasing, shape [tilts].
-        magnified: K(u) - u eps for each u of `tilts`, at the smallest epsilon of interest.
-        log_negligible: log of the share of delta that aliases may cost.
-        furthest: from epsilon to the largest possible loss, in nats; beyond it, delta is 0.
+    `magnified` is K(u) - u eps for each u of `tilts`, at the smallest epsilon of interest, `log_negligible` the log of
+    the share of delta that aliases may cost; `furthest` from epsilon, in nats, is the largest loss: beyond, delta is 0.
     """
     others, excess = np.append(tilts, 0.0), np.append(magnified, 0.0) - log_negligible  # K(0) = 0
     gaps = others[None, :] - tilts[:, None]
@@ -278,7 +274,7 @@ def _composed_epsilon(terms: _Terms, plan: _Plan, delta: float) -> float:
 def _log_delta(terms: _Terms, plan: _Plan, grid: IntArray) -> FloatArray:
     """log of an upper bound on delta, infinite losses excepted, at consecutive grid points; shape of `grid`."""
     points, tilt = plan.points, TILTS[plan.tilt]
-    kept, values, doubt, log_scale = _product(terms, plan, int(grid[0]))
+    kept, values, doubt, log_scale = _product(terms, points, plan.tilt, int(grid[0]))
     kernel = hockey_stick(tilt, plan.step, 2.0 * np.pi * np.concatenate([[0], kept]) / points)
     peak, kernel = abs(kernel[0]), kernel[1:]
     product = np.zeros(points // 2 + 1, dtype=np.complex128)
@@ -290,8 +286,8 @@ def _log_delta(terms: _Terms, plan: _Plan, grid: IntArray) -> FloatArray:
     return np.asarray(log_scale - tilt * grid + rounding + np.log(np.maximum(curve, 0.0) + error))
 
 
-def _product(terms: _Terms, plan: _Plan, start: int) -> tuple[IntArray, ComplexArray, FloatArray, float]:
-    """The product of the transforms of tilted losses, each to its power, for a period that starts at a grid point.
+def _product(terms: _Terms, points: int, tilt: int, start: int) -> tuple[IntArray, ComplexArray, FloatArray, float]:
+    """The product of the transforms of tilted losses, each to its power, for a period that begins at `start`.
 
     A power multiplies relative errors by its exponent, so magnitudes and angles are kept instead of complex numbers,
     and a frequency's angle is followed only while its magnitude matters.
@@ -301,11 +297,11 @@ def _product(terms: _Terms, plan: _Plan, start: int) -> tuple[IntArray, ComplexA
         bound on the distance to the exact product (to zero where it is not kept), shape [N // 2 + 1]; and log of the
         factor that undoes the normalisation of the tilted masses, rounded up.
     """
-    points, first, log_scale = plan.points, 0, 0.0
+    first, log_scale = 0, 0.0
     log_magnitude, log_doubt, angle, operations = np.zeros((4, points // 2 + 1))
     followed = np.ones(points // 2 + 1, dtype=np.bool_)
     for loss, count in terms:
-        tilts, log_mgf = TILTS[plan.tilt] * (loss.first + np.arange(loss.masses.size)), loss.log_mgf[plan.tilt]
+        tilts, log_mgf = TILTS[tilt] * (loss.first + np.arange(loss.masses.size)), loss.log_mgf[tilt]
         transform, error = transformed(folded(loss.masses * np.exp(tilts - log_mgf), points))
         magnitude = np.maximum(np.abs(transform), 1e-300)
         log_magnitude += count * np.log(magnitude)

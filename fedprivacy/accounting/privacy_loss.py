@@ -21,6 +21,7 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -68,17 +69,6 @@ class DiscreteLoss:
         return np.asarray(TILTS * highest + np.log(np.concatenate(sums)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Losses:
-    """The discretised loss of one event in both directions, on one grid: `losses[direction]`."""
-
-    remove: DiscreteLoss
-    add: DiscreteLoss
-
-    def __getitem__(self, direction: Direction) -> DiscreteLoss:
-        return self.remove if direction is Direction.REMOVE else self.add
-
-
 @functools.lru_cache(maxsize=1024)
 def deviation(event: Event) -> float:
     """Standard deviation of the loss under P, in nats, the smaller of both directions: a few digits, for the grid."""
@@ -98,8 +88,8 @@ def points_per_deviation(bounded: ArrayLike, steps: ArrayLike) -> FloatArray:
 
 
 @functools.lru_cache(maxsize=256)
-def discretise(event: Event, log2_step: int, reach: float) -> Losses:
-    """Dominating distributions of one execution's loss on a grid.
+def discretise(event: Event, log2_step: int, reach: float) -> Mapping[Direction, DiscreteLoss]:
+    """Dominating distributions of one execution's loss on a grid, one for each direction.
 
     The masses between losses are computed once: between a and b they are those of the other direction between -b and
     -a, with P and Q exchanged.
@@ -117,10 +107,10 @@ def discretise(event: Event, log2_step: int, reach: float) -> Losses:
     first, last = math.floor(low / step) - 1, math.ceil(high / step) + 1
     losses = np.arange(first, last + 1, dtype=np.float64) * step
     p, q, slack = pair(event).masses(losses)
-    return Losses(
-        remove=_rounded_up(p, q, losses, first, slack),
-        add=_rounded_up(q.reversed(), p.reversed(), -losses[::-1], -last, slack),
-    )
+    return {
+        Direction.REMOVE: _rounded_up(p, q, losses, first, slack),
+        Direction.ADD: _rounded_up(q.reversed(), p.reversed(), -losses[::-1], -last, slack),
+    }
 
 
 def _rounded_up(p: Masses, q: Masses, losses: FloatArray, first: int, slack: float) -> DiscreteLoss:
@@ -166,12 +156,8 @@ def transformed(masses: FloatArray) -> tuple[ComplexArray, float]:
 def hockey_stick(tilt: float, step: float, frequencies: FloatArray) -> ComplexArray:
     """The transform that turns that of a loss into delta at every epsilon: never larger than at frequency 0.
 
-    sum_{d>=1} (1 - e^(-d h)) e^(d (i w - t h)) at angular frequencies w.
-
-    Args:
-        tilt: t h, without unit.
-        step: h, in nats.
-        frequencies: w, in radians for each grid point, shape [frequencies].
+    sum_{d>=1} (1 - e^(-d h)) e^(d (i w - t h)), with `tilt` t h without unit, `step` h in nats, and `frequencies` w in
+    radians for each grid point, shape [frequencies].
     """
     # With E = e^(i w - t h) - 1 the sum is -(E + 1) / (E (1 - E / (e^h - 1))); Re E < 0: the last factor is accurate.
     exponent = 1j * frequencies - tilt

@@ -134,11 +134,7 @@ def _smallest_kept(magnitude: FloatArray) -> FloatArray:
 
 
 def levels(log_beyond: FloatArray) -> IntArray:
-    """The first level beyond which every magnitude has vanished, or the number of levels; shape [...].
-
-    Args:
-        log_beyond: log of the largest magnitude beyond each of `LEVELS`, shape [..., levels].
-    """
+    """The first level beyond which every magnitude has vanished, or their number: [..., levels] to [...]."""
     return np.asarray((log_beyond > VANISHED).sum(axis=-1))
 
 
