@@ -14,7 +14,7 @@ BoolArray = NDArray[np.bool_]
 ComplexArray = NDArray[np.complex128]
 
 
-class Rows:
+class Aligned:
     """A dataclass with slots, all of whose fields are arrays of as many rows."""
 
     __slots__: ClassVar[Any] = ()

@@ -290,7 +290,8 @@ class Curves:
             lower += too_low.astype(np.float64) - too_high.astype(np.float64)
             before, after = self.excess(lower), self.excess(lower + 1.0)
         found = (after <= 0.0) & ((before > 0.0) | (lower + self.origin < 0.0))
-        return np.where(found & self._sharp(lower + 1.0), self._between(lower, before, after), np.nan)
+        sharp = self.charge <= _NEGLIGIBLE * self._values(lower + 1.0)
+        return np.where(found & sharp, self._between(lower, before, after), np.nan)
 
     def epsilons_above(self, floors: FloatArray) -> FloatArray:
         """The larger of `floors` and `epsilons`, in nats, shape [histories]: cheap where the floors are larger."""
@@ -321,9 +322,6 @@ class Curves:
             usual = (secant < -0.1 * self.grid.tilt_per_step) & (secant > -10.0 * self.grid.tilt_per_step)
             slope = np.where(usual & (np.abs(move) > _NEAR), secant, slope)
         return points
-
-    def _sharp(self, points: FloatArray) -> BoolArray:
-        return np.asarray(self.charge <= _NEGLIGIBLE * self._values(points))
 
     def _between(self, lower: FloatArray, before: FloatArray, after: FloatArray) -> FloatArray:
         """Where the line, linear in e^eps, between a grid point and the next meets the target; in nats.

@@ -24,9 +24,7 @@ from fedprivacy.values.events import Event, History, NeighbouringRelation, Poiss
 UNLIMITED = 2**31 - 1
 """The quota of a budget that is not enforced, and the largest quota ever returned."""
 
-LEAST_NOISE, MOST_NOISE = 1e-2, 1e4
-"""Noise multipliers between which one is sought."""
-
+LEAST_NOISE, MOST_NOISE = 1e-2, 1e4  # noise multipliers between which one is sought
 _USED = 0.999  # share of epsilon that a calibrated noise multiplier spends at least
 _AIM = 0.9995
 _RAREST = 1e9  # inverse of the smallest sampling rate that is tried

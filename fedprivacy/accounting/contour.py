@@ -42,7 +42,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.special import expit, ndtr, ndtri, xlogy
 
-from fedprivacy.accounting.arrays import BoolArray, ComplexArray, FloatArray, IntArray, Rows
+from fedprivacy.accounting.arrays import Aligned, BoolArray, ComplexArray, FloatArray, IntArray
 from fedprivacy.accounting.gdp import gaussians
 from fedprivacy.accounting.histories import check_delta
 from fedprivacy.values.events import History
@@ -132,7 +132,7 @@ def _check(name: str, values: FloatArray, valid: BoolArray, remedy: str) -> None
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Batch(Rows):
+class _Batch(Aligned):
     """Histories of equally many events each."""
 
     rates: FloatArray  # sampling rates q, shape [clients, events]
@@ -217,7 +217,7 @@ def _directed_bounds(batch: _Batch, remove: bool) -> FloatArray:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Profile(Rows):
+class _Profile(Aligned):
     """What decides on a plan: the composed loss under several tilts. To some six digits; it decides tightness only."""
 
     tilts: FloatArray  # lambda, increasing, shape [clients, tilts]
@@ -311,7 +311,7 @@ def _cumulants(batch: _Batch, tilts: FloatArray, remove: bool) -> tuple[FloatArr
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Plan(Rows):
+class _Plan(Aligned):
     """Where the integral over w is evaluated. Any plan yields an upper bound; this one is tight; shapes [clients]."""
 
     tilts: FloatArray  # lambda, real part of z
@@ -423,7 +423,7 @@ def _nodes(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Quadrature(Rows):
+class _Quadrature(Aligned):
     """The trapezoid rule over t, on the real line, normalised by its result."""
 
     log_mgf: FloatArray  # log M(lambda) of one execution, as computed, shape [clients, events]

@@ -82,10 +82,8 @@ class FixedMechanismFilter:
         return noise_multiplier(self.budget, sampling_rate, steps, relation)
 
 
-@lru_cache(maxsize=2**20)
-def _whole_quota(event: Event, budget: PrivacyBudget) -> int:
-    """The quota of an empty past: asked for every client in every round, and each may have a rate of its own."""
-    return step_quota(event, budget)
+# The quota of an empty past: asked for every client in every round, and each may have a rate of its own.
+_whole_quota = lru_cache(maxsize=2**20)(step_quota)
 
 
 @dataclass(frozen=True, slots=True)

@@ -107,11 +107,9 @@ class SampledGaussian:
         return base.mixed_with(shifted, self.sampling_rate), base, slack
 
     def outcomes(self, losses: FloatArray) -> tuple[FloatArray, FloatArray, float]:
-        """The outcomes at which the loss takes the given values, standardised for either component.
+        """The outcomes at which the loss takes the given values: z of N(0, s^2) and z of N(1, s^2), shape [losses].
 
-        Returns:
-            z of N(0, s^2), shape [losses]; z of N(1, s^2), shape [losses]; and a bound, in nats, on how far the exact
-            loss at a returned outcome lies from the wanted one.
+        And a bound, in nats, on how far the exact loss at a returned outcome lies from the wanted one.
         """
         log_ratio = unmixed(self.sampling_rate, losses)
         slack = ROUNDING * (1.0 + np.abs(losses).max() - np.log(self.sampling_rate) + (1.0 / self.noise) ** 2)

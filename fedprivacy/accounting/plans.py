@@ -15,18 +15,14 @@ from scipy.sparse import csr_array
 from scipy.special import ndtri
 
 from fedprivacy.accounting import rdp
-from fedprivacy.accounting.arrays import FloatArray, IntArray, Rows
+from fedprivacy.accounting.arrays import Aligned, FloatArray, IntArray
 from fedprivacy.accounting.pairs import pair
 from fedprivacy.accounting.privacy_loss import deviation, points_per_deviation
 from fedprivacy.values.events import Event, TruncatedPoissonSampledGaussian
 
-TILTS: FloatArray = 2.0 ** (np.arange(-12, 21) / 2.0)
-"""Exponential tilts t, per nat, shape [tilts]: half an octave is near enough to the best one."""
+TILTS: FloatArray = 2.0 ** (np.arange(-12, 21) / 2.0)  # exponential tilts t, per nat: half an octave is near enough
 TILTS.setflags(write=False)
-
-MOST_POINTS = 2**17
-"""Of a period. Histories that need more are left to `pld`, one by one."""
-
+MOST_POINTS = 2**17  # of a period; histories that need more are left to `pld`, one by one
 _WIDEST = 1e300
 _NEGLIGIBLE = 1e-6  # share of delta that aliases may cost
 _FEWEST_POINTS = 64
@@ -40,7 +36,7 @@ _KERNEL_CURVATURE: FloatArray = 1.0 / TILTS**2 + 1.0 / (1.0 + TILTS) ** 2
 
 
 @dataclass(frozen=True, slots=True)
-class Plans(Rows):
+class Plans(Aligned):
     """One plan for each history; every array has shape [histories]."""
 
     log2_step: IntArray  # base-2 logarithm of the grid step, in nats
@@ -53,7 +49,7 @@ class Plans(Rows):
 
 
 @dataclass(frozen=True, slots=True)
-class Moments(Rows):
+class Moments(Aligned):
     """What planning needs to know of events, or of composed histories; a row for each."""
 
     # K(t), an upper bound on the logarithm of the moment generating function of the loss in either direction, at

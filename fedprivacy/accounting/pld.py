@@ -200,8 +200,7 @@ def _log2_step(history: Mapping[Event, int], supports: Sequence[tuple[float, flo
     return math.floor(math.log2(max(typical / float(points_per_deviation(bounded, counts.sum())), least)))
 
 
-_Terms = Sequence[tuple[DiscreteLoss, int]]
-"""Discretised losses on one grid, each with its number of executions."""
+_Terms = Sequence[tuple[DiscreteLoss, int]]  # discretised losses on one grid, each with its number of executions
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -32,9 +32,7 @@ from fedprivacy.accounting.histories import check_delta
 from fedprivacy.values.event_codec import as_fields, from_fields
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 
-MOST_STEPS = 2**31 - 1
-"""Of one mechanism on one dataset."""
-
+MOST_STEPS = 2**31 - 1  # of one mechanism on one dataset
 _MECHANISM_BITS, _STEP_BITS, _DELTA_BITS = 24, 31, 8
 _MECHANISM = 2**_MECHANISM_BITS - 1
 _DELTA_RATIO = 1.1  # of two deltas of the grid; a tenth less delta costs about half a percent of epsilon
@@ -179,11 +177,7 @@ class PopulationAccountant:
         self._keys, self._steps = keys, total
 
     def _charges(self, rows: ArrayLike, mechanisms: ArrayLike, steps: ArrayLike) -> tuple[IntArray, IntArray]:
-        """Keys of (row, mechanism), increasing, and the steps of each.
-
-        Raises:
-            ValueError: as `record`.
-        """
+        """Keys of (row, mechanism), increasing, and the steps of each; raises as `record`."""
         whose = _whole("rows", rows, len(self) - 1)
         what = _whole("mechanisms", mechanisms, len(self._composer.events) - 1)
         counted = np.broadcast_to(_whole("steps", steps, MOST_STEPS), whose.shape)
@@ -330,11 +324,7 @@ def _located(keys: IntArray, wanted: IntArray) -> tuple[IntArray, BoolArray]:
 
 
 def _whole(name: str, numbers: ArrayLike, most: int) -> IntArray:
-    """Whole numbers from 0 to `most`, as they were given.
-
-    Raises:
-        ValueError: one is no integer, or out of this range.
-    """
+    """Whole numbers as they were given, if they are integers from 0 to `most`."""
     given = np.asarray(numbers)
     if given.size and not np.issubdtype(given.dtype, np.integer):
         raise ValueError(f"{name} are {given!r}; choose integers of at least 0.")

@@ -20,13 +20,9 @@ from fedprivacy.accounting.privacy_loss import DiscreteLoss, discretise, folded,
 from fedprivacy.values.events import Event
 
 _LARGEST_LOG = 750.0  # of a floating-point number, in magnitude
-
-LEVELS: IntArray = 2 ** np.arange(3, 11) - 1
-"""Numbers of lowest frequencies above zero that may be computed."""
+LEVELS: IntArray = 2 ** np.arange(3, 11) - 1  # numbers of lowest frequencies above zero that may be computed
 LEVELS.setflags(write=False)
-
-VANISHED = -19.0
-"""log of a magnitude whose frequency, and those above, are charged instead of computed."""
+VANISHED = -19.0  # log of a magnitude whose frequency, and those above, are charged instead of computed
 
 
 class Grid(NamedTuple):

@@ -34,8 +34,20 @@ CLIPPING_NORMS = (1e-6, 1e6)
 """Smallest and largest clipping norm: beyond them float32 gradients could no longer be clipped exactly."""
 
 
+class _Sum:
+    """A release of a sum over records."""
+
+    __slots__ = ()
+    relation: NeighbouringRelation
+
+    @property
+    def sensitivity(self) -> float:
+        """How far one record moves the sum, in units of the clipping norm, or of the bound on a number."""
+        return 2.0 if self.relation is NeighbouringRelation.REPLACE_ONE else 1.0
+
+
 @dataclass(frozen=True, slots=True, order=True)
-class PoissonSampledGaussian:
+class PoissonSampledGaussian(_Sum):
     """One release of a Gaussian sum over a Poisson sample of the records.
 
     Every record joins independently with probability `sampling_rate` q; the joined records' vectors, each of Euclidean
@@ -59,17 +71,12 @@ class PoissonSampledGaussian:
     def __post_init__(self) -> None:
         _check_poisson_sampled(self, "FixedSizeSampledGaussian, sampling_rate 1, or zero-out")
 
-    @property
-    def sensitivity(self) -> float:
-        """How far one record moves the sum, in units of the clipping norm."""
-        return _sensitivity(self.relation)
-
     def __str__(self) -> str:
         return f"sampling rate {self.sampling_rate!r}, noise multiplier {self.noise_multiplier!r} ({self.relation})"
 
 
 @dataclass(frozen=True, slots=True)
-class PoissonSampledLaplace:
+class PoissonSampledLaplace(_Sum):
     """One release of a sum of numbers over a Poisson sample of the records, with Laplace noise.
 
     Every record joins independently with probability `sampling_rate` q; the joined records' numbers, each of absolute
@@ -92,11 +99,6 @@ class PoissonSampledLaplace:
 
     def __post_init__(self) -> None:
         _check_poisson_sampled(self, "sampling_rate 1, or zero-out")
-
-    @property
-    def sensitivity(self) -> float:
-        """How far one record moves the sum, in units of the bound on a number."""
-        return _sensitivity(self.relation)
 
     def __str__(self) -> str:
         return (
@@ -141,7 +143,7 @@ class RandomizedResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class FixedSizeSampledGaussian:
+class FixedSizeSampledGaussian(_Sum):
     """One release of a Gaussian sum over a sample of fixed size, drawn without replacement.
 
     A subset of `sample_size` of the `records` records is drawn uniformly; its vectors, each of Euclidean norm at most
@@ -174,11 +176,6 @@ class FixedSizeSampledGaussian:
     def sampling_rate(self) -> float:
         """g, the share of the records that is sampled."""
         return self.sample_size / self.records
-
-    @property
-    def sensitivity(self) -> float:
-        """How far one record moves the sum, in units of the clipping norm."""
-        return _sensitivity(self.relation)
 
     def __str__(self) -> str:
         return (
@@ -253,10 +250,6 @@ History = (
 
 Claims = Mapping[tuple[str, PoissonSampledGaussian], int]
 """Steps by run and event: what somebody says that it executed."""
-
-
-def _sensitivity(relation: NeighbouringRelation) -> float:
-    return 2.0 if relation is NeighbouringRelation.REPLACE_ONE else 1.0
 
 
 def _check_poisson_sampled(event: PoissonSampledGaussian | PoissonSampledLaplace, remedy: str) -> None:

@@ -19,20 +19,11 @@ from numpy.typing import ArrayLike, NDArray
 from fedprivacy.values.nulls import or_infinite
 from fedprivacy.values.spent import ClientStanding
 
-MOST_ROUNDS = 300
-"""More rounds than this are thinned: a plot has no more pixels."""
-
-MOST_CURVES = 20
-"""More different curves than this are drawn as a fan."""
-
-MOST_CHOSEN = 10
-"""Clients that can be drawn on top of a fan."""
-
-MOST_TURNS = 200
-"""Exhaustions that are marked in a fan."""
-
-MOST_COLUMNS = 60
-"""Of a cost map: more would be too narrow to point at."""
+MOST_ROUNDS = 300  # more rounds than this are thinned: a plot has no more pixels
+MOST_CURVES = 20  # more different curves than this are drawn as a fan
+MOST_CHOSEN = 10  # clients that can be drawn on top of a fan
+MOST_TURNS = 200  # exhaustions that are marked in a fan
+MOST_COLUMNS = 60  # of a cost map: more would be too narrow to point at
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,12 +193,10 @@ class CostMap:
 
     @classmethod
     def of(cls, client_ids: Iterable[str], ends: Sequence[int], epsilons: NDArray[np.float64]) -> Self:
-        """From what clients had spent before the first column and after each.
+        """From what clients had spent before the first column and after each, shape [1 + columns, clients].
 
-        Args:
-            client_ids: the rows.
-            ends: the last round of each column, ascending; the first column begins with round 1.
-            epsilons: shape [1 + columns, clients]; not a number: not enrolled, infinite: without a bound.
+        The first column begins with round 1, and each ends with its last round of `ends`, ascending. Not a number: not
+        enrolled, infinite: without a bound.
         """
         with np.errstate(invalid="ignore"):  # from no bound to no bound is no growth that could be named
             growth = np.diff(epsilons, axis=0).T
