@@ -36,10 +36,8 @@ _FARTHEST = 40.0  # standard deviations; the normal tail beyond is below the sma
 class Direction(enum.Enum):
     """Which of the two neighbouring shards holds the record."""
 
-    REMOVE = "remove"
-    """P is the release with the record, Q the one without: for a sampled Gaussian, P is the mixture."""
-    ADD = "add"
-    """P is the release without the record, Q the one with it."""
+    REMOVE = "remove"  # P is the release with the record, Q the one without: for a sampled Gaussian, P is the mixture
+    ADD = "add"  # P is the release without the record, Q the one with it
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -34,7 +34,6 @@ from fedprivacy.accounting.histories import check_delta, checked, extended
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 
-_PLD = "PLD"
 _THREE_DIGITS_UP = Context(prec=3, rounding=ROUND_CEILING)
 
 
@@ -122,7 +121,7 @@ class Epsilon:
     view: View  # whose eyes it is for; decides what is protected
     # The neighbouring relation, between shards in the server's view, between federations at user level.
     relation: NeighbouringRelation
-    accountant: str = _PLD  # what computed the value
+    accountant: str = "PLD"  # what computed the value
 
     def __post_init__(self) -> None:
         if not self.value >= 0.0:

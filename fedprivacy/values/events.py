@@ -30,8 +30,7 @@ class NeighbouringRelation(enum.StrEnum):
     REPLACE_ONE = "replace-one"
 
 
-CLIPPING_NORMS = (1e-6, 1e6)
-"""Smallest and largest clipping norm: beyond them float32 gradients could no longer be clipped exactly."""
+CLIPPING_NORMS = (1e-6, 1e6)  # the least and the most: beyond them float32 gradients cannot be clipped exactly
 
 
 class _Sum:
@@ -248,8 +247,7 @@ History = (
 )
 """How often each event was executed. Order does not matter to composition, so none is kept."""
 
-Claims = Mapping[tuple[str, PoissonSampledGaussian], int]
-"""Steps by run and event: what somebody says that it executed."""
+Claims = Mapping[tuple[str, PoissonSampledGaussian], int]  # steps by run and event: what somebody says it executed
 
 
 def _check_poisson_sampled(event: PoissonSampledGaussian | PoissonSampledLaplace, remedy: str) -> None:

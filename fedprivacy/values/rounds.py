@@ -111,8 +111,5 @@ class Phase:
     clients: int  # how many were asked
 
 
-PhaseObserver = Callable[[Phase], None]
-"""Is told what a run is about to do. It must return at once."""
-
-Observer = Callable[[RoundResult], None]
-"""Is told of every finished round: the only way to extend the loop."""
+PhaseObserver = Callable[[Phase], None]  # is told what a run is about to do; it must return at once
+Observer = Callable[[RoundResult], None]  # is told of every finished round: the only way to extend the loop
