@@ -24,9 +24,7 @@ from fedprivacy.values.events import Event, History, NeighbouringRelation, Poiss
 UNLIMITED = 2**31 - 1
 """The quota of a budget that is not enforced, and the largest quota ever returned."""
 
-LEAST_NOISE, MOST_NOISE = 1e-2, 1e4
-"""Noise multipliers between which one is sought."""
-
+LEAST_NOISE, MOST_NOISE = 1e-2, 1e4  # noise multipliers between which one is sought
 _USED = 0.999  # share of epsilon that a calibrated noise multiplier spends at least
 _AIM = 0.9995
 _RAREST = 1e9  # inverse of the smallest sampling rate that is tried
@@ -56,47 +54,35 @@ def noise_multiplier(
         ValueError: the budget is infinite, is spent, is met without noise, or is missed with a noise multiplier of
             10^4; or `sampling_rate` or `steps` is out of range, or the past has another relation.
     """
-    if steps < 1:
-        raise ValueError(f"steps is {steps}; choose at least 1.")
-    if not budget.enforced:
-        raise ValueError("epsilon is infinite; choose a finite epsilon, or choose the noise multiplier yourself.")
-
-    def history(noise: float) -> History:
-        return extended(past, PoissonSampledGaussian(sampling_rate, noise, relation), steps)
-
+    _check(budget, steps, ", or choose the noise multiplier yourself.")
     setting = f"epsilon is {budget.epsilon} at delta {budget.delta} for {steps} steps at sampling_rate {sampling_rate}"
     before = pld.epsilon(past, budget.delta) if past else 0.0
     if before >= budget.epsilon:
         raise ValueError(f"{setting}, and the past alone has spent {before:.6g}; choose a larger epsilon.")
-    return _least_noise(
-        lambda noise: pld.epsilon(history(noise), budget.delta),
-        lambda noise: rdp.epsilon(history(noise), budget.delta),
-        budget.epsilon,
-        setting,
-    )
 
+    def history(noise: float) -> History:
+        return extended(past, PoissonSampledGaussian(sampling_rate, noise, relation), steps)
 
-def _least_noise(
-    spent: Callable[[float], float], bound: Callable[[float], float], epsilon: float, setting: str
-) -> float:
-    """The noise multiplier at which `spent`, which `bound` is above, is just below epsilon."""
+    def spent(noise: float) -> float:
+        return pld.epsilon(history(noise), budget.delta)
+
     enough = LEAST_NOISE
-    while enough < MOST_NOISE and bound(enough) > epsilon:
+    while enough < MOST_NOISE and rdp.epsilon(history(enough), budget.delta) > budget.epsilon:
         enough = min(2.0 * enough, MOST_NOISE)
-    if spent(enough) > epsilon:
+    if spent(enough) > budget.epsilon:
         raise ValueError(
             f"{setting}, which a noise multiplier of {MOST_NOISE:g} does not meet; choose a larger epsilon, "
             "fewer steps or a smaller sampling_rate."
         )
     too_little = enough
-    while spent(too_little) <= epsilon:
+    while spent(too_little) <= budget.epsilon:
         if too_little <= LEAST_NOISE:
             raise ValueError(
                 f"{setting}, which a noise multiplier of {LEAST_NOISE:g} already meets: the budget asks for no "
                 "noise; choose a smaller epsilon, or a delta well below sampling_rate * steps."
             )
         enough, too_little = too_little, max(too_little / 1.5, LEAST_NOISE)
-    return _narrowed(spent, too_little, enough, epsilon)
+    return _narrowed(spent, too_little, enough, budget.epsilon)
 
 
 def sampling_rate(budget: PrivacyBudget, noise_multiplier: float, steps: int, past: History | None = None) -> float:
@@ -115,10 +101,7 @@ def sampling_rate(budget: PrivacyBudget, noise_multiplier: float, steps: int, pa
     Raises:
         ValueError: the budget is infinite, or even a rate of 10^-9 does not fit.
     """
-    if steps < 1:
-        raise ValueError(f"steps is {steps}; choose at least 1.")
-    if not budget.enforced:
-        raise ValueError("epsilon is infinite; choose a finite epsilon: every sampling rate fits an infinite one.")
+    _check(budget, steps, ": every sampling rate fits an infinite one.")
 
     def spent(inverse: float) -> float:
         event = PoissonSampledGaussian(min(1.0, 1.0 / inverse), noise_multiplier)
@@ -133,6 +116,13 @@ def sampling_rate(budget: PrivacyBudget, noise_multiplier: float, steps: int, pa
             "fewer steps or more noise."
         )
     return 1.0 / _narrowed(spent, 1.0, _RAREST, budget.epsilon)
+
+
+def _check(budget: PrivacyBudget, steps: int, remedy: str) -> None:
+    if steps < 1:
+        raise ValueError(f"steps is {steps}; choose at least 1.")
+    if not budget.enforced:
+        raise ValueError(f"epsilon is infinite; choose a finite epsilon{remedy}")
 
 
 def _narrowed(spent: Callable[[float], float], too_little: float, enough: float, epsilon: float) -> float:
@@ -181,11 +171,12 @@ def step_quota(event: Event, budget: PrivacyBudget, past: History | None = None)
         if not fits(0):
             return 0
     stride = 1 + most // 8
-    while fits(min(most + stride, UNLIMITED)):
-        most, stride = min(most + stride, UNLIMITED), 4 * stride
-        if most == UNLIMITED:
-            return UNLIMITED
     too_many = min(most + stride, UNLIMITED)
+    while fits(too_many):
+        if too_many == UNLIMITED:
+            return UNLIMITED
+        stride *= 4
+        most, too_many = too_many, min(too_many + stride, UNLIMITED)
     while too_many - most > 1:
         middle = (most + too_many) // 2
         most, too_many = (middle, too_many) if fits(middle) else (most, middle)

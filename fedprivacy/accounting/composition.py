@@ -78,12 +78,7 @@ def basic(history: History, delta: float) -> float:
         ValueError: delta is outside (0, 1), or the history mixes neighbouring relations or holds another event than
             `PoissonSampledGaussian`.
     """
-    check_delta(delta)
-    executed = gdp.gaussians(history)
-    if not executed:
-        return 0.0
-    share = delta / sum(executed.values())
-    return sum(count * _single_epsilon(event, share) for event, count in executed.items())
+    return sum((count * single for single, count in _singles(history, delta)), 0.0)
 
 
 def advanced(history: History, delta: float) -> float:
@@ -100,15 +95,18 @@ def advanced(history: History, delta: float) -> float:
     Raises:
         ValueError: as `basic`.
     """
-    check_delta(delta)
-    executed = gdp.gaussians(history)
-    if not executed:
-        return 0.0
-    share = 0.5 * delta / sum(executed.values())
-    singles = [(_single_epsilon(event, share), count) for event, count in executed.items()]
+    singles = _singles(history, delta, 0.5)
     drift = sum(count * single * math.tanh(0.5 * single) for single, count in singles)
     spread = math.hypot(*(math.sqrt(count) * single for single, count in singles))
     return min(basic(history, delta), drift + math.sqrt(2.0 * math.log(2.0 / delta)) * spread)
+
+
+def _singles(history: History, delta: float, share: float = 1.0) -> list[tuple[float, int]]:
+    """Epsilons of single executions, each at an equal part of a share of delta, and how often each was executed."""
+    check_delta(delta)
+    executed = gdp.gaussians(history)
+    each = share * delta / max(sum(executed.values()), 1)
+    return [(_single_epsilon(event, each), count) for event, count in executed.items()]
 
 
 def _single_epsilon(event: PoissonSampledGaussian, delta: float) -> float:

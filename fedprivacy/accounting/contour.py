@@ -39,10 +39,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import ArrayLike
 from scipy.special import expit, ndtr, ndtri, xlogy
 
-from fedprivacy.accounting.arrays import FloatArray
+from fedprivacy.accounting.arrays import Aligned, BoolArray, ComplexArray, FloatArray, IntArray
 from fedprivacy.accounting.gdp import gaussians
 from fedprivacy.accounting.histories import check_delta
 from fedprivacy.values.events import History
@@ -126,28 +126,21 @@ def epsilons(sampling_rates: ArrayLike, noise_multipliers: ArrayLike, steps: Arr
     return _upper_bounds(_Batch.of(rates[:, None], noises[:, None], counts[:, None], deltas))
 
 
-def _check(name: str, values: FloatArray, valid: NDArray[np.bool_], remedy: str) -> None:
+def _check(name: str, values: FloatArray, valid: BoolArray, remedy: str) -> None:
     if not valid.all():
         raise ValueError(f"{name} is {values[~valid][0]}; {remedy}.")
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Batch:
-    """Histories of equally many events each.
+class _Batch(Aligned):
+    """Histories of equally many events each."""
 
-    Attributes:
-        rates: sampling rates q, shape [clients, events].
-        noises: noise multipliers s, in units of the sensitivity, shape [clients, events].
-        counts: executions, shape [clients, events].
-        log_delta: shape [clients].
-        cuts: outcomes t of which the larger ones, over all executions, are a negligible share of delta; infinite where
-            a record is added, shape [clients, events].
-    """
-
-    rates: FloatArray
-    noises: FloatArray
-    counts: FloatArray
-    log_delta: FloatArray
+    rates: FloatArray  # sampling rates q, shape [clients, events]
+    noises: FloatArray  # noise multipliers s, in units of the sensitivity, shape [clients, events]
+    counts: FloatArray  # executions, shape [clients, events]
+    log_delta: FloatArray  # shape [clients]
+    # Outcomes t of which the larger ones, over all executions, are a negligible share of delta; infinite where a record
+    # is added, shape [clients, events].
     cuts: FloatArray
 
     @classmethod
@@ -165,16 +158,6 @@ class _Batch:
         if not remove:
             return replace(self, cuts=np.full(self.cuts.shape, np.inf))
         return replace(self, log_delta=self.log_delta + math.log1p(-math.exp(_NEGLIGIBLE)))
-
-    def take(self, clients: NDArray[np.intp]) -> _Batch:
-        """The histories of some clients."""
-        return _Batch(
-            self.rates[clients],
-            self.noises[clients],
-            self.counts[clients],
-            self.log_delta[clients],
-            self.cuts[clients],
-        )
 
     def composed(self, values: FloatArray) -> FloatArray:
         """Sum over the executions of what is given for each event: [clients, events, ...] to [clients, ...]."""
@@ -199,7 +182,7 @@ def _upper_bounds(batch: _Batch) -> FloatArray:
     return bounds
 
 
-def _alike(clients: NDArray[np.intp], sizes: FloatArray) -> Iterator[NDArray[np.intp]]:
+def _alike(clients: IntArray, sizes: FloatArray) -> Iterator[IntArray]:
     """`clients` in groups whose sizes differ two-fold at most; `sizes` has shape [all clients]."""
     ordered = clients[np.argsort(sizes[clients], kind="stable")]
     while ordered.size:
@@ -223,10 +206,7 @@ def _directed_bounds(batch: _Batch, remove: bool) -> FloatArray:
         plan = _Plan.of(part, profile.take(sought), guesses[sought], remove, largest=attempt % 2 == 1)
         found, loose = np.empty(sought.size), np.empty(sought.size, dtype=np.bool_)
         for clients in _alike(np.arange(sought.size), plan.frequencies.astype(np.float64)):
-            alike, planned = part.take(clients), plan.take(clients)
-            integrand = _Integrand.of(alike, planned, remove)
-            found[clients] = _solved(alike, planned, integrand)
-            loose[clients] = integrand.loose(alike, planned, found[clients])
+            found[clients], loose[clients] = _solved(part.take(clients), plan.take(clients), remove)
         improved = found < bounds[sought] * (1.0 - _WORTHWHILE)
         bounds[sought] = np.minimum(bounds[sought], found)
         guesses[sought] = bounds[sought]
@@ -237,20 +217,13 @@ def _directed_bounds(batch: _Batch, remove: bool) -> FloatArray:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Profile:
-    """What decides on a plan: the composed loss under several tilts. To some six digits; it decides tightness only.
+class _Profile(Aligned):
+    """What decides on a plan: the composed loss under several tilts. To some six digits; it decides tightness only."""
 
-    Attributes:
-        tilts: lambda, increasing, shape [clients, tilts].
-        log_mgfs: n log M(lambda), same shape.
-        means: of the tilted loss, in nats, same shape.
-        variances: of the tilted loss, same shape.
-    """
-
-    tilts: FloatArray
-    log_mgfs: FloatArray
-    means: FloatArray
-    variances: FloatArray
+    tilts: FloatArray  # lambda, increasing, shape [clients, tilts]
+    log_mgfs: FloatArray  # n log M(lambda), same shape
+    means: FloatArray  # of the tilted loss, in nats, same shape
+    variances: FloatArray  # of the tilted loss, same shape
 
     @classmethod
     def of(cls, batch: _Batch, remove: bool) -> _Profile:
@@ -259,10 +232,6 @@ class _Profile:
         columns = [_cumulants(batch, tilts[:, j], remove) for j in range(_OCTAVES.size)]
         log_mgfs, means, variances = (np.stack(part, axis=1) for part in zip(*columns, strict=True))
         return cls(tilts, log_mgfs, means, variances)
-
-    def take(self, clients: NDArray[np.intp]) -> _Profile:
-        """Of some clients."""
-        return _Profile(self.tilts[clients], self.log_mgfs[clients], self.means[clients], self.variances[clients])
 
     def guesses(self, log_delta: FloatArray) -> FloatArray:
         """Epsilons by the saddle-point approximation, shape [clients]; not above those of Chernoff's bound."""
@@ -278,7 +247,7 @@ class _Profile:
         return np.asarray(np.clip(np.take_along_axis(near, at, axis=1)[:, 0], 0.0, np.maximum(chernoff, 0.0)))
 
     def chosen(self, log_delta: FloatArray, epsilons: FloatArray, largest: bool) -> tuple[FloatArray, FloatArray]:
-        """The tilts with the shortest periods among those close to the saddle point, and these periods.
+        """The tilts with the shortest periods W among those close to the saddle point, and W, in nats; both [clients].
 
         Or the `largest` of these tilts, under which a rare but large loss outweighs all the small ones, whose
         transform would hardly fall with the frequency.
@@ -286,9 +255,6 @@ class _Profile:
         After a period W of z = lambda + i w, aliases are a negligible share of delta. Chernoff:
         e^(lambda m W) delta(eps + m W) <= e^(K(v) - v eps - (v - lambda) m W) v^v / (1 + v)^(1 + v), for m > 0 with any
         v > lambda, for m < 0 with any v < lambda, K(v) = n log M(v), K(0) = 0.
-
-        Returns:
-            lambda and W in nats, both of shape [clients].
         """
         t, eps = self.tilts, epsilons[:, None]
         magnified = self.log_mgfs - t * eps - np.log(t * (1.0 + t))
@@ -345,22 +311,14 @@ def _cumulants(batch: _Batch, tilts: FloatArray, remove: bool) -> tuple[FloatArr
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Plan:
-    """Where the integral over w is evaluated. Any plan yields an upper bound; this one a tight one. Shapes [clients].
+class _Plan(Aligned):
+    """Where the integral over w is evaluated. Any plan yields an upper bound; this one is tight; shapes [clients]."""
 
-    Attributes:
-        tilts: lambda, real part of z.
-        spacings: step 2 pi / W of the trapezoid rule.
-        frequencies: number K of positive frequencies w; a positive integer.
-        log_tails: log of the bound on what the frequencies beyond K add to the integral, as a share of M(lambda)^n.
-        guesses: epsilon, roughly.
-    """
-
-    tilts: FloatArray
-    spacings: FloatArray
-    frequencies: NDArray[np.int64]
-    log_tails: FloatArray
-    guesses: FloatArray
+    tilts: FloatArray  # lambda, real part of z
+    spacings: FloatArray  # step 2 pi / W of the trapezoid rule
+    frequencies: IntArray  # number K of positive frequencies w; a positive integer
+    log_tails: FloatArray  # log of a bound on what the frequencies beyond K add, as a share of M(lambda)^n
+    guesses: FloatArray  # epsilon, roughly
 
     @classmethod
     def of(cls, batch: _Batch, profile: _Profile, guesses: FloatArray, remove: bool, largest: bool) -> _Plan:
@@ -390,16 +348,6 @@ class _Plan:
             sought, growth = sought[missing], growth[missing]
             last[sought] = np.minimum(last[sought] * growth, furthest[sought])
         return cls(tilts, spacings, np.ceil(last / spacings).astype(np.int64), log_tails, guesses)
-
-    def take(self, clients: NDArray[np.intp]) -> _Plan:
-        """The plans of some clients."""
-        return _Plan(
-            self.tilts[clients],
-            self.spacings[clients],
-            self.frequencies[clients],
-            self.log_tails[clients],
-            self.guesses[clients],
-        )
 
 
 def _powers(tilts: FloatArray, remove: bool) -> FloatArray:
@@ -452,16 +400,15 @@ def _window(batch: _Batch, powers: FloatArray) -> tuple[FloatArray, FloatArray]:
 
 def _nodes(
     batch: _Batch, powers: FloatArray, spacing: FloatArray
-) -> tuple[FloatArray, FloatArray, FloatArray, NDArray[np.bool_]]:
+) -> tuple[FloatArray, FloatArray, FloatArray, BoolArray]:
     """The trapezoid rule for E[(1 + u)^p].
 
     Terms from the first on that is negligible and past `batch.cuts` are left out, which counts outcomes beyond it as
     failures. E[(1 + u)^p] explodes where p is so large that its terms rise again, for outcomes that hardly exist; that
     would forbid the tilts that small deltas need.
 
-    Returns:
-        Equidistant t; log(1 + u) there; the logarithms of the terms, over the spacing, all of shape [clients, events,
-        nodes]; and whether the terms do not become negligible in time, which makes p useless, shape [clients, events].
+    Returns t; log(1 + u) there; the logarithms of the terms, over the spacing, all of shape [clients, events, nodes];
+    and whether the terms do not become negligible in time, which makes p useless, shape [clients, events].
     """
     low, high = _window(batch, powers)
     limit = batch.cuts + _BEYOND_CUT
@@ -476,28 +423,18 @@ def _nodes(
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class _Quadrature:
-    """The trapezoid rule over t, on the real line, normalised by its result.
+class _Quadrature(Aligned):
+    """The trapezoid rule over t, on the real line, normalised by its result."""
 
-    Attributes:
-        log_mgf: log M(lambda) of one execution, as computed, shape [clients, events].
-        t: nodes, shape [clients, events, nodes].
-        losses: log(1 + u), same shape.
-        shares: r, same shape.
-        log_weights: log of the terms of the rule for M(lambda), over `log_mgf`, same shape.
-        powers: real part of the power of 1 + u, shape [clients].
-        widest: furthest shift y of the line of integration, shape [clients, events].
-        error: bound on the error of the rule, and on what lies beyond the nodes, on any line shifted by at most
-            `widest` and at any frequency, as a share of M(lambda); without rounding, shape [clients, events].
-    """
-
-    log_mgf: FloatArray
-    t: FloatArray
-    losses: FloatArray
-    shares: FloatArray
-    log_weights: FloatArray
-    powers: FloatArray
-    widest: FloatArray
+    log_mgf: FloatArray  # log M(lambda) of one execution, as computed, shape [clients, events]
+    t: FloatArray  # nodes, shape [clients, events, nodes]
+    losses: FloatArray  # log(1 + u), same shape
+    shares: FloatArray  # r, same shape
+    log_weights: FloatArray  # log of the terms of the rule for M(lambda), over `log_mgf`, same shape
+    powers: FloatArray  # real part of the power of 1 + u, shape [clients]
+    widest: FloatArray  # furthest shift y of the line of integration, shape [clients, events]
+    # Bound on the error of the rule, and on what lies beyond the nodes, on any line shifted by at most `widest`
+    # and at any frequency, as a share of M(lambda); without rounding, shape [clients, events].
     error: FloatArray
 
     @classmethod
@@ -514,26 +451,16 @@ class _Quadrature:
         largest = log_terms.max(axis=2)
         log_sum = largest + np.log(np.exp(log_terms - largest[:, :, None]).sum(axis=2))
         log_weights = log_terms - log_sum[:, :, None]
+        weights = np.exp(log_weights)
+        at = np.where(weights > 0.0, np.arange(t.shape[2]), 0).max(axis=2, keepdims=True)
+        last = np.take_along_axis(weights, at, axis=2)[:, :, 0]
         # Past the last term: the one left out is negligible, and where it is not, the slope is at most p / s.
         rise = np.where(lost, np.exp(np.minimum(powers[:, None] / batch.noises * spacing, _LARGEST_EXPONENT)), 2.0)
-        ends = np.exp(log_weights[:, :, 0]) + rise * _last(np.exp(log_weights)) + math.exp(-_STRIP - _REACH)
+        ends = weights[:, :, 0] + rise * last + math.exp(-_STRIP - _REACH)
         edges = (7.0 * widest + 1.0 / _REACH) * ends / spacing
         error = 2.1 * math.exp(-_STRIP) + np.exp(log_growth) * edges
         log_mgf = log_sum + np.log(spacing)
         return cls(log_mgf, t, losses, _shares(batch, t), log_weights, powers, widest, error)
-
-    def take(self, clients: NDArray[np.intp]) -> _Quadrature:
-        """The rules of some clients."""
-        return _Quadrature(
-            self.log_mgf[clients],
-            self.t[clients],
-            self.losses[clients],
-            self.shares[clients],
-            self.log_weights[clients],
-            self.powers[clients],
-            self.widest[clients],
-            self.error[clients],
-        )
 
     def deviations(self) -> FloatArray:
         """Standard deviation of one execution's tilted loss, in nats, shape [clients, events]."""
@@ -542,16 +469,9 @@ class _Quadrature:
         return np.asarray(np.sqrt(np.maximum((weights * (self.losses - means) ** 2).sum(axis=2), _TINY)))
 
     def shifted(self, batch: _Batch, shifts: FloatArray) -> tuple[FloatArray, FloatArray]:
-        """log|1 + u| on the line t + i y, less log(1 + u) on the real line, and arg(1 + u).
+        """log|1 + u| on the line t + i y, less log(1 + u) on the real line, and arg(1 + u); [clients, events, nodes].
 
-        With the angle a = y / s, 1 + u is multiplied by 1 - r + r e^(i a).
-
-        Args:
-            batch: the histories.
-            shifts: y, shape [clients, events].
-
-        Returns:
-            Both of shape [clients, events, nodes].
+        With the angle a = y / s, 1 + u is multiplied by 1 - r + r e^(i a). The `shifts` y have shape [clients, events].
         """
         angles = (shifts / batch.noises)[:, :, None]
         r = self.shares
@@ -563,14 +483,7 @@ class _Quadrature:
     def log_tail(self, batch: _Batch, tilts: FloatArray, last: FloatArray, shifts: FloatArray) -> FloatArray:
         """Log of a bound on the integral over |w| > `last` of |M^n / (z (z + 1))| / (2 pi), over M(lambda)^n.
 
-        Args:
-            batch: the histories.
-            tilts: lambda, shape [clients].
-            last: a frequency, shape [clients].
-            shifts: y of the line on which |M| is bounded, capped here, shape [clients, events].
-
-        Returns:
-            Shape [clients].
+        Shape [clients]. |M| is bounded on the line shifted by `shifts` y, capped here, shape [clients, events].
         """
         y = np.minimum(shifts, self.widest)
         change, argument = self.shifted(batch, y)
@@ -581,64 +494,35 @@ class _Quadrature:
         return np.asarray(decay + np.log(kernel / np.pi))
 
 
-def _last(weights: FloatArray) -> FloatArray:
-    """The last positive weight of each row, or 0: [..., nodes] to [...]."""
-    positive = weights > 0.0
-    at = weights.shape[-1] - 1 - positive[..., ::-1].argmax(axis=-1)
-    return np.asarray(np.take_along_axis(weights, at[..., None], axis=-1)[..., 0])
+def _integrand(batch: _Batch, plan: _Plan, remove: bool) -> tuple[ComplexArray, FloatArray, FloatArray]:
+    """The terms of the trapezoid rule over w, n log M(lambda), and the charges for errors and for what was left out.
 
-
-@dataclass(frozen=True, slots=True, eq=False)
-class _Integrand:
-    """The terms of the trapezoid rule over w, for epsilon 0 and over `scale`.
-
-    delta(eps) <= e^(log_scales - lambda eps) (Re sum_k terms_k e^(-i w_k eps) + charges).
-
-    Attributes:
-        terms: shape [clients, frequencies], zero beyond a client's last frequency.
-        log_scales: n log M(lambda), shape [clients].
-        charges: for errors and for what was left out, shape [clients].
+    delta(eps) <= M(lambda)^n e^(-lambda eps) (Re sum_k terms_k e^(-i w_k eps) + charges), the terms of shape [clients,
+    frequencies]. For errors of the powers, |(x + e)^n - x^n| <= (|x| + |e|)^n - |x|^n is charged.
     """
-
-    terms: NDArray[np.complex128]
-    log_scales: FloatArray
-    charges: FloatArray
-
-    @classmethod
-    def of(cls, batch: _Batch, plan: _Plan, remove: bool) -> _Integrand:
-        """Powers of the transforms, with |(x + e)^n - x^n| <= (|x| + |e|)^n - |x|^n charged for their errors."""
-        quadrature = _Quadrature.of(batch, plan.tilts, remove)
-        transforms, doubts = _transforms(batch, plan, quadrature)
-        if not remove:
-            transforms = transforms.conj()
-        magnitudes = np.maximum(np.abs(transforms), _TINY)
-        log_powers = batch.composed(np.log(magnitudes))
-        angles = batch.composed(np.angle(transforms))
-        log_doubts = np.minimum(batch.composed(np.log1p(doubts / magnitudes)), _LARGEST_EXPONENT)
-        index = np.arange(transforms.shape[2])
-        z = plan.tilts[:, None] + 1j * plan.spacings[:, None] * index
-        # Both signs of w count, with conjugate terms.
-        share = np.where(index == 0, 1.0, 2.0) * plan.spacings[:, None] / (2.0 * np.pi)
-        share = np.where(index <= plan.frequencies[:, None], share, 0.0)
-        terms = np.asarray(share * np.exp(log_powers + 1j * angles) / (z * (z + 1.0)), dtype=np.complex128)
-        doubtful = share * np.exp(log_powers) * np.expm1(log_doubts) / np.abs(z * (z + 1.0))
-        charges = doubtful.sum(axis=1) + np.exp(plan.log_tails)
-        return cls(terms, batch.composed(quadrature.log_mgf), charges)
-
-    def loose(self, batch: _Batch, plan: _Plan, epsilons: FloatArray) -> NDArray[np.bool_]:
-        """Whether the charges matter at `epsilons`, or the plan was made for much larger ones, shape [clients]."""
-        log_share = self.log_scales - plan.tilts * epsilons + np.log(self.charges) - batch.log_delta
-        return np.asarray((log_share > _LOOSE) | (plan.tilts * (plan.guesses - epsilons) > 1.0))
+    quadrature = _Quadrature.of(batch, plan.tilts, remove)
+    transforms, doubts = _transforms(batch, plan, quadrature)
+    if not remove:
+        transforms = transforms.conj()
+    magnitudes = np.maximum(np.abs(transforms), _TINY)
+    log_powers, angles = batch.composed(np.log(magnitudes)), batch.composed(np.angle(transforms))
+    log_doubts = np.minimum(batch.composed(np.log1p(doubts / magnitudes)), _LARGEST_EXPONENT)
+    index = np.arange(transforms.shape[2])
+    z = plan.tilts[:, None] + 1j * plan.spacings[:, None] * index
+    # Both signs of w count, with conjugate terms.
+    share = np.where(index == 0, 1.0, 2.0) * plan.spacings[:, None] / (2.0 * np.pi)
+    share = np.where(index <= plan.frequencies[:, None], share, 0.0)
+    terms = np.asarray(share * np.exp(log_powers + 1j * angles) / (z * (z + 1.0)), dtype=np.complex128)
+    doubtful = share * np.exp(log_powers) * np.expm1(log_doubts) / np.abs(z * (z + 1.0))
+    return terms, batch.composed(quadrature.log_mgf), doubtful.sum(axis=1) + np.exp(plan.log_tails)
 
 
-def _transforms(batch: _Batch, plan: _Plan, quadrature: _Quadrature) -> tuple[NDArray[np.complex128], FloatArray]:
+def _transforms(batch: _Batch, plan: _Plan, quadrature: _Quadrature) -> tuple[ComplexArray, FloatArray]:
     """E[(1 + u)^(p + i w)] / M(lambda) for w = 0, h, 2 h, ... and bounds on its errors, rounding included.
 
     Integrated on the furthest line t + i y, where the integrand falls with w instead of oscillating. Powers of
-    (1 + u)^(i h), of modulus at most 1, take the place of as many complex exponentials.
-
-    Returns:
-        Both of shape [clients, events, frequencies].
+    (1 + u)^(i h), of modulus at most 1, take the place of as many complex exponentials. Both of shape [clients, events,
+    frequencies].
     """
     y = quadrature.widest[:, :, None]
     change, argument = quadrature.shifted(batch, quadrature.widest)
@@ -655,22 +539,22 @@ def _transforms(batch: _Batch, plan: _Plan, quadrature: _Quadrature) -> tuple[ND
     return transforms, quadrature.error[:, :, None] + rounding
 
 
-def _solved(batch: _Batch, plan: _Plan, integrand: _Integrand) -> FloatArray:
-    """The smallest epsilon that the integral certifies, to `_EXACT` of delta, shape [clients].
+def _solved(batch: _Batch, plan: _Plan, remove: bool) -> tuple[FloatArray, BoolArray]:
+    """The smallest epsilon that the integral certifies, to `_EXACT` of delta, and whether it is loose; both [clients].
 
-    Newton's method on the log of the bound, within a bracket: its upper end is certified at any time, at first because
-    no term exceeds its modulus.
+    Loose: charges matter there, or the plan was made for a much larger one. Newton's method on the log of the bound,
+    within a bracket: its upper end is certified at any time, at first because no term exceeds its modulus.
     """
-    most = np.abs(integrand.terms).sum(axis=1) + integrand.charges
-    high = np.maximum((integrand.log_scales + np.log(most) - batch.log_delta) / plan.tilts, 0.0)
-    low = np.zeros(high.shape)
-    frequencies = plan.spacings[:, None] * np.arange(integrand.terms.shape[1])
-    epsilons = low
+    integrand, log_scales, charges = _integrand(batch, plan, remove)
+    most = np.abs(integrand).sum(axis=1) + charges
+    high = np.maximum((log_scales + np.log(most) - batch.log_delta) / plan.tilts, 0.0)
+    epsilons = low = np.zeros(high.shape)
+    frequencies = plan.spacings[:, None] * np.arange(integrand.shape[1])
     for iteration in range(_MOST_ITERATIONS):
-        terms = integrand.terms * np.exp(-1j * frequencies * epsilons[:, None])
-        values = np.maximum(terms.real.sum(axis=1), 0.0) + integrand.charges
+        terms = integrand * np.exp(-1j * frequencies * epsilons[:, None])
+        values = np.maximum(terms.real.sum(axis=1), 0.0) + charges
         slopes = -plan.tilts + (frequencies * terms.imag).sum(axis=1) / values
-        excess = integrand.log_scales - plan.tilts * epsilons + np.log(values) - batch.log_delta
+        excess = log_scales - plan.tilts * epsilons + np.log(values) - batch.log_delta
         enough = excess <= 0.0
         high, low = np.where(enough, np.minimum(epsilons, high), high), np.where(enough, low, epsilons)
         if np.all((high <= low) | (enough & ((excess >= -_EXACT) | (epsilons == 0.0)))):
@@ -678,4 +562,5 @@ def _solved(batch: _Batch, plan: _Plan, integrand: _Integrand) -> FloatArray:
         newton = plan.guesses if iteration == 0 else epsilons - (excess + 0.5 * _EXACT) / slopes
         inside = (newton > low) & (newton < high)
         epsilons = np.where(inside, newton, 0.5 * (low + high))
-    return np.asarray(high)
+    log_share = log_scales - plan.tilts * high + np.log(charges) - batch.log_delta
+    return high, (log_share > _LOOSE) | (plan.tilts * (plan.guesses - high) > 1.0)

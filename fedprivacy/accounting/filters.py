@@ -58,9 +58,6 @@ class FixedMechanismFilter:
     how many steps it takes and when it stops may all depend on what was released: an execution that does not happen
     is post-processing of one that does. The whole interaction is therefore (epsilon, delta)-differentially private. The
     budget must be fixed before anything is released: one that is raised for what was seen is no bound, but a reading.
-
-    Attributes:
-        budget: the budget that is kept.
     """
 
     budget: PrivacyBudget
@@ -85,10 +82,8 @@ class FixedMechanismFilter:
         return noise_multiplier(self.budget, sampling_rate, steps, relation)
 
 
-@lru_cache(maxsize=2**20)
-def _whole_quota(event: Event, budget: PrivacyBudget) -> int:
-    """The quota of an empty past: asked for every client in every round, and each may have a rate of its own."""
-    return step_quota(event, budget)
+# The quota of an empty past: asked for every client in every round, and each may have a rate of its own.
+_whole_quota = lru_cache(maxsize=2**20)(step_quota)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,9 +101,6 @@ class AdaptiveFilter:
     best order of a pure Gaussian, because the divergence of a *sampled* Gaussian explodes above an order that falls
     with the noise: that costs a pure Gaussian 4 % of its steps on average and spares many a sampled one from being
     refused. With noise multipliers below 1 few steps are granted all the same; `FixedMechanismFilter` grants more.
-
-    Attributes:
-        budget: the budget that is kept.
 
     Raises:
         ValueError: the budget is too small for any release to be provable at orders up to 1024.

@@ -24,7 +24,6 @@ from fedprivacy.accounting.histories import check_delta, checked
 from fedprivacy.values.events import History, PoissonSampledGaussian
 
 _LARGEST_EXPONENT = 700.0  # whose exponential is a floating-point number
-_HALVINGS = 2000  # more than the bisection of any interval takes
 _SURELY = -10.0  # a, below which Phi(-a) is nearly 1 and e^(a^2/2) may overflow
 _SMALL_MU = 0.01
 _TINY = sys.float_info.min
@@ -43,10 +42,7 @@ def mu(history: History) -> float:
     Raises:
         ValueError: the history mixes neighbouring relations or holds another event than `PoissonSampledGaussian`.
     """
-    parts = [0.0]
-    for event, count in gaussians(history).items():
-        parts.append(math.sqrt(count) * _single_mu(event.sampling_rate, event.noise_multiplier / event.sensitivity))
-    return math.hypot(*parts)
+    return math.hypot(*(math.sqrt(count) * _single_mu(event) for event, count in gaussians(history).items()))
 
 
 def gaussians(history: History) -> dict[PoissonSampledGaussian, int]:
@@ -63,13 +59,13 @@ def gaussians(history: History) -> dict[PoissonSampledGaussian, int]:
     return known
 
 
-def _single_mu(sampling_rate: float, noise_multiplier: float) -> float:
-    inverse = 1.0 / noise_multiplier
-    if sampling_rate == 1.0:
+def _single_mu(event: PoissonSampledGaussian) -> float:
+    inverse = event.sensitivity / event.noise_multiplier
+    if event.sampling_rate == 1.0:
         return inverse
     if inverse > math.sqrt(_LARGEST_EXPONENT):
         return math.inf
-    return sampling_rate * math.sqrt(math.expm1(inverse * inverse))
+    return event.sampling_rate * math.sqrt(math.expm1(inverse * inverse))
 
 
 def epsilon(history: History, delta: float) -> float:
@@ -102,10 +98,7 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     low, high = 0.0, mu * (0.5 * mu + math.sqrt(-2.0 * log_delta))
     if math.isinf(high):
         return math.inf
-    for _ in range(_HALVINGS):
-        middle = 0.5 * (low + high)
-        if not low < middle < high:
-            break
+    while low < (middle := 0.5 * (low + high)) < high:
         if _log_gaussian_delta(mu, middle) > log_delta:
             low = middle
         else:

@@ -12,7 +12,6 @@ import enum
 import functools
 import math
 from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 from scipy.special import erf, ndtr
@@ -37,27 +36,18 @@ _FARTHEST = 40.0  # standard deviations; the normal tail beyond is below the sma
 class Direction(enum.Enum):
     """Which of the two neighbouring shards holds the record."""
 
-    REMOVE = "remove"
-    """P is the release with the record, Q the one without: for a sampled Gaussian, P is the mixture."""
-    ADD = "add"
-    """P is the release without the record, Q the one with it."""
+    REMOVE = "remove"  # P is the release with the record, Q the one without: for a sampled Gaussian, P is the mixture
+    ADD = "add"  # P is the release without the record, Q the one with it
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Masses:
-    """Masses of one distribution between consecutive losses and beyond the outer two.
+    """Masses of one distribution between consecutive losses and beyond the outer two."""
 
-    Attributes:
-        below: mass below the first loss, rounded up.
-        inside: mass between each loss and the next, shape [losses - 1].
-        above: mass above the last loss, rounded up.
-        error: bound on the rounding error of `inside`, shape [losses - 1].
-    """
-
-    below: float
-    inside: FloatArray
-    above: float
-    error: FloatArray
+    below: float  # mass below the first loss, rounded up
+    inside: FloatArray  # mass between each loss and the next, shape [losses - 1]
+    above: float  # mass above the last loss, rounded up
+    error: FloatArray  # bound on the rounding error of `inside`, shape [losses - 1]
 
     def mixed_with(self, other: Masses, weight: float) -> Masses:
         """(1 - weight) of these and `weight` of the others."""
@@ -81,59 +71,12 @@ class Masses:
         return Masses(others.below, inside, self.above, error)
 
 
-class Pair(Protocol):
-    """What a discretisation asks of a pair (P, Q)."""
-
-    @property
-    def noise(self) -> float:
-        """Scale of the noise in units of the sensitivity, or that of Laplace noise with the same largest loss."""
-
-    @property
-    def largest_loss(self) -> float:
-        """Supremum of the loss in either direction, in nats: infinite, or rounded up."""
-
-    def support(self, reach: float) -> tuple[float, float]:
-        """Smallest and largest loss, in nats, over outcomes within `reach` standard deviations of normal noise."""
-
-    def deviation(self, direction: Direction) -> float:
-        """Standard deviation of the loss under the distribution that plays P, in nats, to a few digits."""
-
-    def masses(self, losses: FloatArray) -> tuple[Masses, Masses, float]:
-        """Masses of P and of Q between increasing losses, and a bound on how far off those losses are, in nats."""
-
-
-@functools.lru_cache(maxsize=4096)
-def pair(event: Event) -> Pair:
-    """The pair that dominates one execution of `event`.
-
-    Raises:
-        ValueError: the event is dominated only together with a charge to delta.
-    """
-    match event:
-        case PoissonSampledGaussian():
-            return SampledGaussian(event.sampling_rate, event.noise_multiplier / event.sensitivity)
-        case PoissonSampledLaplace():
-            return SampledLaplace(event.sampling_rate, event.noise_multiplier / event.sensitivity)
-        case RandomizedResponse():
-            return Answers(event.categories, event.uniform_probability)
-        case FixedSizeSampledGaussian():
-            sampling_rate = min(math.nextafter(event.sampling_rate, 1.0), 1.0)
-            return SubsampledGaussian(sampling_rate, event.noise_multiplier / event.sensitivity)
-        case TruncatedPoissonSampledGaussian():
-            raise ValueError(f"{event} has no pair; account for it with `histories.untruncated`.")
-
-
 @dataclass(frozen=True, slots=True)
 class SampledGaussian:
-    """P = (1 - q) N(0, s^2) + q N(1, s^2), Q = N(0, s^2).
+    """P = (1 - q) N(0, s^2) + q N(1, s^2), Q = N(0, s^2)."""
 
-    Attributes:
-        sampling_rate: q, in (0, 1].
-        noise: s > 0.
-    """
-
-    sampling_rate: float
-    noise: float
+    sampling_rate: float  # q, in (0, 1]
+    noise: float  # s > 0
 
     @property
     def largest_loss(self) -> float:
@@ -162,11 +105,9 @@ class SampledGaussian:
         return base.mixed_with(shifted, self.sampling_rate), base, slack
 
     def outcomes(self, losses: FloatArray) -> tuple[FloatArray, FloatArray, float]:
-        """The outcomes at which the loss takes the given values, standardised for either component.
+        """The outcomes at which the loss takes the given values: z of N(0, s^2) and z of N(1, s^2), shape [losses].
 
-        Returns:
-            z of N(0, s^2), shape [losses]; z of N(1, s^2), shape [losses]; and a bound, in nats, on how far the exact
-            loss at a returned outcome lies from the wanted one.
+        And a bound, in nats, on how far the exact loss at a returned outcome lies from the wanted one.
         """
         log_ratio = unmixed(self.sampling_rate, losses)
         slack = ROUNDING * (1.0 + np.abs(losses).max() - np.log(self.sampling_rate) + (1.0 / self.noise) ** 2)
@@ -187,14 +128,10 @@ class SubsampledGaussian:
     order above 1 depends on the losses above 0 alone, one of order below 1 on those below 0 alone, and P and Q are left
     with the same mass (1 - g) (A(x < 1/2) - A(x > 1/2)), because (M, A) and (A, M) have the same total variation. It
     is its own mirror image.
-
-    Attributes:
-        sampling_rate: g, in (0, 1].
-        noise: s, standard deviation of the noise over twice the clipping norm, > 0.
     """
 
-    sampling_rate: float
-    noise: float
+    sampling_rate: float  # g, in (0, 1]
+    noise: float  # s, standard deviation of the noise over twice the clipping norm, > 0
 
     @property
     def largest_loss(self) -> float:
@@ -231,14 +168,10 @@ class SampledLaplace:
     """P = (1 - q) Lap(0, b) + q Lap(1, b), Q = Lap(0, b).
 
     Outcomes below 0 and above 1 have the same losses as 0 and 1: two atoms.
-
-    Attributes:
-        sampling_rate: q, in (0, 1].
-        noise: b > 0.
     """
 
-    sampling_rate: float
-    noise: float
+    sampling_rate: float  # q, in (0, 1]
+    noise: float  # b > 0
 
     @property
     def largest_loss(self) -> float:
@@ -278,15 +211,10 @@ class SampledLaplace:
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """Randomised response: P answers the first of k categories with 1 - f + f / k, the others with f / k; Q the second.
+    """Randomised response: P answers the first category with 1 - f + f / k, each other with f / k; Q the second."""
 
-    Attributes:
-        categories: k >= 2.
-        uniform_probability: f, in (0, 1].
-    """
-
-    categories: int
-    uniform_probability: float
+    categories: int  # k >= 2
+    uniform_probability: float  # f, in (0, 1]
 
     @property
     def noise(self) -> float:
@@ -327,6 +255,31 @@ class Answers:
     def _probabilities(self) -> FloatArray:
         lie = self.uniform_probability / self.categories
         return np.array([lie, (self.categories - 2) * lie, 1.0 - self.uniform_probability + lie])
+
+
+Pair = SampledGaussian | SubsampledGaussian | SampledLaplace | Answers
+"""What a discretisation asks: noise in units of the sensitivity, largest loss, support, deviation and masses."""
+
+
+@functools.lru_cache(maxsize=4096)
+def pair(event: Event) -> Pair:
+    """The pair that dominates one execution of `event`.
+
+    Raises:
+        ValueError: the event is dominated only together with a charge to delta.
+    """
+    match event:
+        case PoissonSampledGaussian():
+            return SampledGaussian(event.sampling_rate, event.noise_multiplier / event.sensitivity)
+        case PoissonSampledLaplace():
+            return SampledLaplace(event.sampling_rate, event.noise_multiplier / event.sensitivity)
+        case RandomizedResponse():
+            return Answers(event.categories, event.uniform_probability)
+        case FixedSizeSampledGaussian():
+            sampling_rate = min(math.nextafter(event.sampling_rate, 1.0), 1.0)
+            return SubsampledGaussian(sampling_rate, event.noise_multiplier / event.sensitivity)
+        case TruncatedPoissonSampledGaussian():
+            raise ValueError(f"{event} has no pair; account for it with `histories.untruncated`.")
 
 
 def _weighted_deviation(losses: FloatArray, weights: FloatArray) -> float:

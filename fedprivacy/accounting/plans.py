@@ -15,19 +15,14 @@ from scipy.sparse import csr_array
 from scipy.special import ndtri
 
 from fedprivacy.accounting import rdp
-from fedprivacy.accounting.arrays import FloatArray, IntArray
+from fedprivacy.accounting.arrays import Aligned, FloatArray, IntArray
 from fedprivacy.accounting.pairs import pair
-from fedprivacy.accounting.pld import POINTS_OF_BOUNDED, POINTS_PER_DEVIATION
-from fedprivacy.accounting.privacy_loss import deviation
+from fedprivacy.accounting.privacy_loss import deviation, points_per_deviation
 from fedprivacy.values.events import Event, TruncatedPoissonSampledGaussian
 
-TILTS: FloatArray = 2.0 ** (np.arange(-12, 21) / 2.0)
-"""Exponential tilts t, per nat, shape [tilts]: half an octave is near enough to the best one."""
+TILTS: FloatArray = 2.0 ** (np.arange(-12, 21) / 2.0)  # exponential tilts t, per nat: half an octave is near enough
 TILTS.setflags(write=False)
-
-MOST_POINTS = 2**17
-"""Of a period. Histories that need more are left to `pld`, one by one."""
-
+MOST_POINTS = 2**17  # of a period; histories that need more are left to `pld`, one by one
 _WIDEST = 1e300
 _NEGLIGIBLE = 1e-6  # share of delta that aliases may cost
 _FEWEST_POINTS = 64
@@ -41,55 +36,31 @@ _KERNEL_CURVATURE: FloatArray = 1.0 / TILTS**2 + 1.0 / (1.0 + TILTS) ** 2
 
 
 @dataclass(frozen=True, slots=True)
-class Plans:
-    """One plan for each history; every array has shape [histories].
+class Plans(Aligned):
+    """One plan for each history; every array has shape [histories]."""
 
-    Attributes:
-        log2_step: base-2 logarithm of the grid step, in nats.
-        reach: standard deviations of noise that the grid covers.
-        tilt: index into `TILTS`.
-        points: of a period, N; 0 where a history is not suited.
-        estimate: of epsilon, in nats: where the search begins.
-        lowest: epsilon, in nats, down to which aliases are negligible.
-        known: upper bounds on epsilon, in nats, before anything is computed.
-    """
-
-    log2_step: IntArray
-    reach: IntArray
-    tilt: IntArray
-    points: IntArray
-    estimate: FloatArray
-    lowest: FloatArray
-    known: FloatArray
-
-    @classmethod
-    def joined(cls, parts: Sequence[Plans]) -> Plans:
-        """One after another."""
-        return cls(*(np.concatenate([getattr(part, name) for part in parts]) for name in cls.__slots__))
+    log2_step: IntArray  # base-2 logarithm of the grid step, in nats
+    reach: IntArray  # standard deviations of noise that the grid covers
+    tilt: IntArray  # index into `TILTS`
+    points: IntArray  # of a period, N; 0 where a history is not suited
+    estimate: FloatArray  # of epsilon, in nats: where the search begins
+    lowest: FloatArray  # epsilon, in nats, down to which aliases are negligible
+    known: FloatArray  # upper bounds on epsilon, in nats, before anything is computed
 
 
 @dataclass(frozen=True, slots=True)
-class Moments:
-    """What planning needs to know of events, or of composed histories; a row for each.
+class Moments(Aligned):
+    """What planning needs to know of events, or of composed histories; a row for each."""
 
-    Attributes:
-        log_moments: K(t), an upper bound on the logarithm of the moment generating function of the loss in either
-            direction, at `TILTS`; infinite where it is unknown; shape [rows, tilts].
-        squares: of the deviation of an execution's loss, in nats^2, summed over the executions; shape [rows].
-        highest: the largest loss within each of `_REACHES`, in nats, shape [rows, 2].
-        largest: the largest loss at all, in nats, often infinite; shape [rows].
-        bounded: executions whose loss has a largest value, an atom that a grid blurs; shape [rows].
-        steps: number of executions, shape [rows].
-        widest: `highest` of one execution, of whichever event has the largest; shape [rows, 2].
-    """
-
+    # K(t), an upper bound on the logarithm of the moment generating function of the loss in either direction, at
+    # `TILTS`; infinite where it is unknown; shape [rows, tilts].
     log_moments: FloatArray
-    squares: FloatArray
-    highest: FloatArray
-    largest: FloatArray
-    bounded: FloatArray
-    steps: FloatArray
-    widest: FloatArray
+    squares: FloatArray  # of the deviation of an execution's loss, in nats^2, summed over the executions; shape [rows]
+    highest: FloatArray  # the largest loss within each of `_REACHES`, in nats, shape [rows, 2]
+    largest: FloatArray  # the largest loss at all, in nats, often infinite; shape [rows]
+    bounded: FloatArray  # executions whose loss has a largest value, an atom that a grid blurs; shape [rows]
+    steps: FloatArray  # number of executions, shape [rows]
+    widest: FloatArray  # `highest` of one execution, of whichever event has the largest; shape [rows, 2]
 
     @classmethod
     def of(cls, events: Sequence[Event]) -> Moments:
@@ -111,11 +82,6 @@ class Moments:
             steps=counts @ self.steps,
             widest=np.maximum.reduceat(self.widest[counts.indices], counts.indptr[:-1], axis=0),
         )
-
-    def joined(self, other: Moments) -> Moments:
-        """These rows, then the other's."""
-        pairs = ((getattr(self, name), getattr(other, name)) for name in self.__slots__)
-        return Moments(*(np.concatenate(pair) for pair in pairs))
 
     def epsilons(self, deltas: FloatArray) -> FloatArray:
         """Upper bounds by RDP, in nats, shape [rows]; the largest loss is the divergence of infinite order."""
@@ -147,7 +113,7 @@ def plans(moments: Moments, deltas: FloatArray, known: FloatArray) -> Plans:
         known: upper bounds on epsilon, in nats, shape [histories].
     """
     deviations = np.sqrt(np.minimum(moments.squares / moments.steps, _WIDEST))
-    step = np.maximum(deviations / _points_per_deviation(moments), _FINEST_STEP)
+    step = np.maximum(deviations / points_per_deviation(moments.bounded > 0.0, moments.steps), _FINEST_STEP)
     log2_step = np.nan_to_num(np.floor(np.log2(step))).astype(np.int64)
     reach = _reach(moments.steps, deltas)
     known = np.minimum(known, moments.epsilons(deltas))
@@ -163,12 +129,6 @@ def plans(moments: Moments, deltas: FloatArray, known: FloatArray) -> Plans:
     points = _rounded_up(period * 2.0**-log2_step + _FEWEST_POINTS)
     suited &= (points < MOST_POINTS) & np.isfinite(estimate) & (moments.squares > 0.0)
     return Plans(log2_step, reach, tilt, np.where(suited, points, 0), estimate, lowest, known)
-
-
-def _points_per_deviation(moments: Moments) -> FloatArray:
-    """Grid points in a standard deviation of one execution's loss, shape [rows]; `pld` has the same rule."""
-    of_bounded = np.maximum(POINTS_PER_DEVIATION, POINTS_OF_BOUNDED / np.sqrt(moments.steps))
-    return np.where(moments.bounded > 0.0, of_bounded, POINTS_PER_DEVIATION)
 
 
 def _saddle_point(log_moments: FloatArray, log_deltas: FloatArray) -> FloatArray:
@@ -227,12 +187,7 @@ def _periods(
     """Periods W after which aliases from the right, and from the left, are negligible; in nats, shape [histories].
 
     e^(t m W) delta(eps + m W) <= e^(K(u) - u eps - (u - t) m W), for m > 0 with any u > t, for m < 0 with any u < t.
-
-    Args:
-        magnified: K(u) - u eps for each u of `TILTS`, at the smallest epsilon of interest, shape [histories, tilts].
-        furthest: from epsilon to the largest possible loss, in nats; beyond it, delta is 0; shape [histories].
-        tilt: index of t, shape [histories].
-        log_negligible: log of the share of delta that aliases may cost, shape [histories].
+    As in `pld`, whose `_periods` has one history and all t; t is that of index `tilt`, [histories], of `TILTS`.
     """
     gaps = TILTS - TILTS[tilt][:, None]
     with np.errstate(divide="ignore", invalid="ignore"):

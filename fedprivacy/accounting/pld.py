@@ -32,19 +32,26 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy import fft
 from scipy.special import ndtri, xlogy
 
-from fedprivacy.accounting import hockey_stick, rdp
-from fedprivacy.accounting.arrays import FloatArray
+from fedprivacy.accounting import rdp
+from fedprivacy.accounting.arrays import ComplexArray, FloatArray, IntArray
 from fedprivacy.accounting.histories import check_delta, checked, extended, untruncated
-from fedprivacy.accounting.pairs import pair
-from fedprivacy.accounting.privacy_loss import ROUNDING, TILTS, Direction, DiscreteLoss, deviation, discretise, support
+from fedprivacy.accounting.pairs import ROUNDING, Direction, pair
+from fedprivacy.accounting.privacy_loss import (
+    TILTS,
+    DiscreteLoss,
+    deviation,
+    discretise,
+    folded,
+    hockey_stick,
+    points_per_deviation,
+    support,
+    transformed,
+)
 from fedprivacy.values.events import Event, History
 
-POINTS_PER_DEVIATION = 16  # grid points in a standard deviation of one execution's loss
-POINTS_OF_BOUNDED = 128  # the same of one execution whose loss has a largest value, an atom, that a grid blurs
 _MOST_POINTS = 2**18  # of a grid; beyond, the grid is coarsened, which costs tightness and never soundness
 _LEAST_NOISE = 1e-4  # in units of the sensitivity; under it, one execution may cost 10^8 nats and is left to RDP
 _FEWEST_POINTS = 64
@@ -189,33 +196,22 @@ def _log2_step(history: Mapping[Event, int], supports: Sequence[tuple[float, flo
     longest = max(high - low for low, high in supports)
     largest = max(max(abs(low), abs(high)) for low, high in supports)
     least = max(2.0 * longest / _MOST_POINTS, largest / _LARGEST_INDEX, _FINEST_STEP)
-    fineness = float(POINTS_PER_DEVIATION)
-    if any(math.isfinite(pair(event).largest_loss) for event in history):
-        fineness = max(fineness, POINTS_OF_BOUNDED / math.sqrt(counts.sum()))
-    return math.floor(math.log2(max(typical / fineness, least)))
+    bounded = any(math.isfinite(pair(event).largest_loss) for event in history)
+    return math.floor(math.log2(max(typical / float(points_per_deviation(bounded, counts.sum())), least)))
 
 
-_Terms = Sequence[tuple[DiscreteLoss, int]]
-"""Discretised losses on one grid, each with its number of executions."""
+_Terms = Sequence[tuple[DiscreteLoss, int]]  # discretised losses on one grid, each with its number of executions
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Plan:
-    """Where and how finely to compute. It decides tightness only: any plan yields an upper bound.
+    """Where and how finely to compute. It decides tightness only: any plan yields an upper bound."""
 
-    Attributes:
-        step: grid step h, in nats.
-        tilt: index of the tilt t in `TILTS`.
-        points: number of grid points N in a period.
-        lowest: smallest epsilon, in nats, down to which aliases are negligible.
-        last: index of the last grid point examined, just above the Chernoff bound on epsilon.
-    """
-
-    step: float
-    tilt: int
-    points: int
-    lowest: float
-    last: int
+    step: float  # grid step h, in nats
+    tilt: int  # index of the tilt t in `TILTS`
+    points: int  # number of grid points N in a period
+    lowest: float  # smallest epsilon, in nats, down to which aliases are negligible
+    last: int  # index of the last grid point examined, just above the Chernoff bound on epsilon
 
     @classmethod
     def of(cls, terms: _Terms, step: float, delta: float, known: float) -> _Plan:
@@ -243,12 +239,8 @@ def _periods(tilts: FloatArray, magnified: FloatArray, log_negligible: float, fu
     """For each tilt t, a period W after which aliases are negligible, in nats, shape [tilts].
 
     e^(t m W) delta(eps + m W) <= e^(K(u) - u eps - (u - t) m W), for m > 0 with any u > t, for m < 0 with any u < t.
-
-    Args:
-        tilts: increasing, shape [tilts].
-        magnified: K(u) - u eps for each u of `tilts`, at the smallest epsilon of interest.
-        log_negligible: log of the share of delta that aliases may cost.
-        furthest: from epsilon to the largest possible loss, in nats; beyond it, delta is 0.
+    `magnified` is K(u) - u eps for each u of `tilts`, at the smallest epsilon of interest, `log_negligible` the log of
+    the share of delta that aliases may cost; `furthest` from epsilon, in nats, is the largest loss: beyond, delta is 0.
     """
     others, excess = np.append(tilts, 0.0), np.append(magnified, 0.0) - log_negligible  # K(0) = 0
     gaps = others[None, :] - tilts[:, None]
@@ -278,81 +270,52 @@ def _composed_epsilon(terms: _Terms, plan: _Plan, delta: float) -> float:
     return max(0.0, epsilon + slack)
 
 
-def _log_delta(terms: _Terms, plan: _Plan, grid: NDArray[np.int64]) -> FloatArray:
+def _log_delta(terms: _Terms, plan: _Plan, grid: IntArray) -> FloatArray:
     """log of an upper bound on delta, infinite losses excepted, at consecutive grid points; shape of `grid`."""
     points, tilt = plan.points, TILTS[plan.tilt]
-    spectrum = _Spectrum(points)
-    for loss, count in terms:
-        spectrum.multiply(loss, count, plan.tilt)
-    kept, values, doubt = spectrum.evaluate(int(grid[0]))
-    kernel = hockey_stick.transform(tilt, plan.step, 2.0 * np.pi * np.concatenate([[0], kept]) / points)
+    kept, values, doubt, log_scale = _product(terms, points, plan.tilt, int(grid[0]))
+    kernel = hockey_stick(tilt, plan.step, 2.0 * np.pi * np.concatenate([[0], kept]) / points)
     peak, kernel = abs(kernel[0]), kernel[1:]
     product = np.zeros(points // 2 + 1, dtype=np.complex128)
     product[kept] = values * kernel
     curve = fft.irfft(product, points)[: grid.size]
     error = 2.0 / points * (doubt[kept] @ np.abs(kernel) + peak * (doubt.sum() - doubt[kept].sum()))
     error += ROUNDING * math.log2(points) * math.sqrt(2.0 / points) * float(np.linalg.norm(product))
-    log_scale = spectrum.log_scale - tilt * grid
-    rounding = ROUNDING * (100.0 + abs(spectrum.log_scale) + tilt * np.abs(grid))
-    return np.asarray(log_scale + rounding + np.log(np.maximum(curve, 0.0) + error))
+    rounding = ROUNDING * (100.0 + abs(log_scale) + tilt * np.abs(grid))
+    return np.asarray(log_scale - tilt * grid + rounding + np.log(np.maximum(curve, 0.0) + error))
 
 
-class _Spectrum:
-    """The product of the transforms of tilted losses, each to its power, with a bound on its rounding errors.
+def _product(terms: _Terms, points: int, tilt: int, start: int) -> tuple[IntArray, ComplexArray, FloatArray, float]:
+    """The product of the transforms of tilted losses, each to its power, for a period that begins at `start`.
 
     A power multiplies relative errors by its exponent, so magnitudes and angles are kept instead of complex numbers,
     and a frequency's angle is followed only while its magnitude matters.
 
-    Attributes:
-        log_scale: log of the factor that undoes the normalisation of the tilted masses, rounded up.
+    Returns:
+        Indices of the frequencies that matter, shape [kept]; the product there, shape [kept]; for every frequency, a
+        bound on the distance to the exact product (to zero where it is not kept), shape [N // 2 + 1]; and log of the
+        factor that undoes the normalisation of the tilted masses, rounded up.
     """
-
-    def __init__(self, points: int) -> None:
-        self._points = points
-        self._log_magnitude = np.zeros(points // 2 + 1)
-        self._log_doubt = np.zeros(points // 2 + 1)
-        self._angle = np.zeros(points // 2 + 1)
-        self._operations = np.zeros(points // 2 + 1)
-        self._kept = np.ones(points // 2 + 1, dtype=np.bool_)
-        self._first = 0
-        self.log_scale = 0.0
-
-    def multiply(self, loss: DiscreteLoss, count: int, tilt: int) -> None:
-        """Multiply by the transform of `loss`, tilted, to the power `count`."""
-        tilts = TILTS[tilt] * (loss.first + np.arange(loss.masses.size))
-        tilted = self._folded(loss.masses * np.exp(tilts - loss.log_mgf[tilt]))
-        transform = fft.rfft(tilted)
-        # |FFT error|_2 <= c log2(N) |FFT|_2 (Higham 2002, Theorem 24.2), and |FFT|_2 = sqrt(N) |masses|_2.
-        error = ROUNDING * math.log2(self._points) * math.sqrt(self._points) * float(np.linalg.norm(tilted))
+    first, log_scale = 0, 0.0
+    log_magnitude, log_doubt, angle, operations = np.zeros((4, points // 2 + 1))
+    followed = np.ones(points // 2 + 1, dtype=np.bool_)
+    for loss, count in terms:
+        tilts, log_mgf = TILTS[tilt] * (loss.first + np.arange(loss.masses.size)), loss.log_mgf[tilt]
+        transform, error = transformed(folded(loss.masses * np.exp(tilts - log_mgf), points))
         magnitude = np.maximum(np.abs(transform), 1e-300)
-        log_magnitude = np.log(magnitude)
-        self._log_magnitude += count * log_magnitude
-        self._log_doubt += count * np.log1p(error / magnitude)
-        self._operations += count * (5.0 + np.abs(log_magnitude))
-        self._kept &= self._log_magnitude > _DROPPED
-        self._angle[self._kept] += count * np.angle(transform[self._kept])
-        self._first += count * loss.first
-        largest = np.abs(tilts).max() + abs(loss.log_mgf[tilt])
-        relative_error = ROUNDING * (1.0 + loss.masses.size / self._points + largest)
-        self.log_scale += count * (loss.log_mgf[tilt] + relative_error)
-
-    def evaluate(self, first: int) -> tuple[NDArray[np.int64], NDArray[np.complex128], FloatArray]:
-        """The product, for a period that starts at grid point `first`.
-
-        Returns:
-            Indices of the frequencies that matter, shape [kept]; the product there, shape [kept]; and, for every
-            frequency, a bound on the distance to the exact product (to zero where it is not kept), shape [N // 2 + 1].
-        """
-        kept = np.flatnonzero(self._kept)
-        shift = (first - self._first) % self._points
-        phase = 2.0 * np.pi * (kept * shift % self._points) / self._points
-        values = np.exp(self._log_magnitude[kept] + 1j * (self._angle[kept] + phase))
-        # |(x + e)^n - x^n| <= (|x| + |e|)^n - |x|^n
-        doubt = np.exp(np.minimum(self._log_magnitude + self._log_doubt, 700.0))
-        relative = np.expm1(np.minimum(self._log_doubt[kept], 700.0)) + ROUNDING * self._operations[kept]
-        doubt[kept] = np.abs(values) * relative
-        return kept, values, doubt
-
-    def _folded(self, masses: FloatArray) -> FloatArray:
-        periods = -(-masses.size // self._points)
-        return np.asarray(np.pad(masses, (0, periods * self._points - masses.size)).reshape(periods, -1).sum(axis=0))
+        log_magnitude += count * np.log(magnitude)
+        log_doubt += count * np.log1p(error / magnitude)
+        operations += count * (5.0 + np.abs(np.log(magnitude)))
+        followed &= log_magnitude > _DROPPED
+        angle[followed] += count * np.angle(transform[followed])
+        first += count * loss.first
+        relative_error = ROUNDING * (1.0 + loss.masses.size / points + np.abs(tilts).max() + abs(log_mgf))
+        log_scale += count * (log_mgf + relative_error)
+    kept = np.flatnonzero(followed)
+    phase = 2.0 * np.pi * (kept * ((start - first) % points) % points) / points
+    values = np.exp(log_magnitude[kept] + 1j * (angle[kept] + phase))
+    # |(x + e)^n - x^n| <= (|x| + |e|)^n - |x|^n
+    doubt = np.exp(np.minimum(log_magnitude + log_doubt, 700.0))
+    relative = np.expm1(np.minimum(log_doubt[kept], 700.0)) + ROUNDING * operations[kept]
+    doubt[kept] = np.abs(values) * relative
+    return kept, values, doubt, log_scale

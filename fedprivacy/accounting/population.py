@@ -18,7 +18,7 @@ from __future__ import annotations
 import json
 import math
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -26,20 +26,18 @@ import numpy as np
 from numpy.typing import ArrayLike
 from scipy.sparse import csr_array
 
-from fedprivacy.accounting.arrays import FloatArray, IntArray, located
+from fedprivacy.accounting.arrays import BoolArray, FloatArray, IntArray
 from fedprivacy.accounting.batch import BatchComposer
 from fedprivacy.accounting.histories import check_delta
-from fedprivacy.accounting.memo import Memo
 from fedprivacy.values.event_codec import as_fields, from_fields
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 
-MOST_STEPS = 2**31 - 1
-"""Of one mechanism on one dataset."""
-
+MOST_STEPS = 2**31 - 1  # of one mechanism on one dataset
 _MECHANISM_BITS, _STEP_BITS, _DELTA_BITS = 24, 31, 8
 _MECHANISM = 2**_MECHANISM_BITS - 1
 _DELTA_RATIO = 1.1  # of two deltas of the grid; a tenth less delta costs about half a percent of epsilon
 _ON_GRID = 1e-9  # distance of an exponent from a whole one that is rounding
+_MOST_REMEMBERED = 2**20  # epsilons
 _VERSION = 1
 
 
@@ -73,7 +71,7 @@ class PopulationAccountant:
         self._epsilon: FloatArray = np.empty(0)
         self._changed = np.empty(0, dtype=np.bool_)
         self._keys, self._steps = np.empty(0, dtype=np.int64), np.empty(0, dtype=np.int64)
-        self._memo = Memo()
+        self._memo = _Memo()
 
     def __len__(self) -> int:
         return len(self._row)
@@ -121,7 +119,7 @@ class PopulationAccountant:
         distinct, place = np.unique(self._delta, return_inverse=True)
         number = np.where(distinct.size <= 2**_DELTA_BITS, place, -1).astype(np.int16)
         if not np.array_equal(number[: self._delta_number.size], self._delta_number):
-            self._memo = Memo()
+            self._memo = _Memo()
         self._delta_number = number
 
     def mechanisms(self, events: Sequence[Event]) -> IntArray:
@@ -155,7 +153,7 @@ class PopulationAccountant:
                 a total would exceed `MOST_STEPS`. Nothing is recorded then.
         """
         keys, added = self._charges(rows, mechanisms, steps)
-        at, known = located(self._keys, keys)
+        at, known = _located(self._keys, keys)
         total = added.copy()
         total[known] += self._steps[at[known]]
         _check_totals(total)
@@ -179,11 +177,7 @@ class PopulationAccountant:
         self._keys, self._steps = keys, total
 
     def _charges(self, rows: ArrayLike, mechanisms: ArrayLike, steps: ArrayLike) -> tuple[IntArray, IntArray]:
-        """Keys of (row, mechanism), increasing, and the steps of each.
-
-        Raises:
-            ValueError: as `record`.
-        """
+        """Keys of (row, mechanism), increasing, and the steps of each; raises as `record`."""
         whose = _whole("rows", rows, len(self) - 1)
         what = _whole("mechanisms", mechanisms, len(self._composer.events) - 1)
         counted = np.broadcast_to(_whole("steps", steps, MOST_STEPS), whose.shape)
@@ -300,12 +294,37 @@ class PopulationAccountant:
         return np.asarray(np.minimum(_DELTA_RATIO**exponents, deltas))
 
 
-def _whole(name: str, numbers: ArrayLike, most: int) -> IntArray:
-    """Whole numbers from 0 to `most`, as they were given.
+class _Memo:
+    """Epsilons by key: what a dictionary is for one key, at the speed of sorted arrays."""
 
-    Raises:
-        ValueError: one is no integer, or out of this range.
-    """
+    def __init__(self) -> None:
+        self._keys, self._values = np.empty(0, dtype=np.int64), np.empty(0)
+
+    def get(self, keys: IntArray, compute: Callable[[IntArray], FloatArray]) -> FloatArray:
+        """The value of every key, distinct and increasing; `compute` has those of the places not remembered."""
+        values = np.empty(keys.size)
+        at, known = _located(self._keys, keys)
+        values[known] = self._values[at[known]]
+        if not known.all():
+            values[~known] = compute(np.flatnonzero(~known))
+            if self._keys.size + (~known).sum() > _MOST_REMEMBERED:
+                self._keys, self._values, at = self._keys[:0], self._values[:0], np.zeros_like(at)
+            self._keys = np.insert(self._keys, at[~known], keys[~known])
+            self._values = np.insert(self._values, at[~known], values[~known])
+        return values
+
+
+def _located(keys: IntArray, wanted: IntArray) -> tuple[IntArray, BoolArray]:
+    """Where each wanted key stands, or would stand, among increasing keys, and whether it does; shape of `wanted`."""
+    places = np.searchsorted(keys, wanted)
+    known = np.zeros(wanted.size, dtype=np.bool_)
+    inside = places < keys.size
+    known[inside] = keys[places[inside]] == wanted[inside]
+    return places, known
+
+
+def _whole(name: str, numbers: ArrayLike, most: int) -> IntArray:
+    """Whole numbers as they were given, if they are integers from 0 to `most`."""
     given = np.asarray(numbers)
     if given.size and not np.issubdtype(given.dtype, np.integer):
         raise ValueError(f"{name} are {given!r}; choose integers of at least 0.")

@@ -21,16 +21,16 @@ from __future__ import annotations
 
 import functools
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
+from numpy.typing import ArrayLike
+from scipy import fft
 
-from fedprivacy.accounting.arrays import FloatArray
+from fedprivacy.accounting.arrays import ComplexArray, FloatArray
 from fedprivacy.accounting.pairs import ROUNDING, Direction, Masses, pair
 from fedprivacy.values.events import Event
-
-__all__ = ["ROUNDING", "TILTS", "Direction", "DiscreteLoss", "Losses", "deviation", "discretise", "support"]
-
 
 _TILTS_PER_OCTAVE = 3
 TILTS: FloatArray = 2.0 ** (np.arange(-21 * _TILTS_PER_OCTAVE, 3 * _TILTS_PER_OCTAVE) / _TILTS_PER_OCTAVE)
@@ -40,23 +40,18 @@ From 2^-17 to 2^6 over the deviation of one execution: wide enough for 1 to 10^9
 TILTS.setflags(write=False)
 
 _LARGEST_EXPONENT = 700.0
+_POINTS_PER_DEVIATION = 16
+_POINTS_OF_BOUNDED = 128  # the same of one execution whose loss has a largest value, an atom, that a grid blurs
 
 
 @dataclass(frozen=True, eq=False)
 class DiscreteLoss:
-    """A dominating distribution of the privacy loss on the multiples of a grid step.
+    """A dominating distribution of the privacy loss on the multiples of a grid step."""
 
-    Attributes:
-        first: index of the first grid point; its loss is `first` times the grid step.
-        masses: P-mass of each grid point, shape [points]; sums to 1 - `infinity` up to upward rounding.
-        infinity: P-mass of the infinite loss.
-        slack: nats to add to epsilon for each execution, for the rounding of cell boundaries.
-    """
-
-    first: int
-    masses: FloatArray
-    infinity: float
-    slack: float
+    first: int  # index of the first grid point; its loss is `first` times the grid step
+    masses: FloatArray  # P-mass of each grid point, shape [points]; sums to 1 - `infinity` up to upward rounding
+    infinity: float  # P-mass of the infinite loss
+    slack: float  # nats to add to epsilon for each execution, for the rounding of cell boundaries
 
     @functools.cached_property
     def log_mgf(self) -> FloatArray:
@@ -74,17 +69,6 @@ class DiscreteLoss:
         return np.asarray(TILTS * highest + np.log(np.concatenate(sums)))
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Losses:
-    """The discretised loss of one event in both directions, on one grid: `losses[direction]`."""
-
-    remove: DiscreteLoss
-    add: DiscreteLoss
-
-    def __getitem__(self, direction: Direction) -> DiscreteLoss:
-        return self.remove if direction is Direction.REMOVE else self.add
-
-
 @functools.lru_cache(maxsize=1024)
 def deviation(event: Event) -> float:
     """Standard deviation of the loss under P, in nats, the smaller of both directions: a few digits, for the grid."""
@@ -97,9 +81,15 @@ def support(event: Event, direction: Direction, reach: float) -> tuple[float, fl
     return (low, high) if direction is Direction.REMOVE else (-high, -low)
 
 
+def points_per_deviation(bounded: ArrayLike, steps: ArrayLike) -> FloatArray:
+    """Grid points in a standard deviation of one execution's loss, of so many; more where a loss is bounded."""
+    of_bounded = np.maximum(_POINTS_PER_DEVIATION, _POINTS_OF_BOUNDED / np.sqrt(steps))
+    return np.where(bounded, of_bounded, _POINTS_PER_DEVIATION)
+
+
 @functools.lru_cache(maxsize=256)
-def discretise(event: Event, log2_step: int, reach: float) -> Losses:
-    """Dominating distributions of one execution's loss on a grid.
+def discretise(event: Event, log2_step: int, reach: float) -> Mapping[Direction, DiscreteLoss]:
+    """Dominating distributions of one execution's loss on a grid, one for each direction.
 
     The masses between losses are computed once: between a and b they are those of the other direction between -b and
     -a, with P and Q exchanged.
@@ -117,10 +107,10 @@ def discretise(event: Event, log2_step: int, reach: float) -> Losses:
     first, last = math.floor(low / step) - 1, math.ceil(high / step) + 1
     losses = np.arange(first, last + 1, dtype=np.float64) * step
     p, q, slack = pair(event).masses(losses)
-    return Losses(
-        remove=_rounded_up(p, q, losses, first, slack),
-        add=_rounded_up(q.reversed(), p.reversed(), -losses[::-1], -last, slack),
-    )
+    return {
+        Direction.REMOVE: _rounded_up(p, q, losses, first, slack),
+        Direction.ADD: _rounded_up(q.reversed(), p.reversed(), -losses[::-1], -last, slack),
+    }
 
 
 def _rounded_up(p: Masses, q: Masses, losses: FloatArray, first: int, slack: float) -> DiscreteLoss:
@@ -143,3 +133,33 @@ def _rounded_up(p: Masses, q: Masses, losses: FloatArray, first: int, slack: flo
     masses[0] += p.below
     infinity = p.above + float(np.finfo(float).tiny)  # the latter for what ended below the smallest number
     return DiscreteLoss(first, masses, infinity, slack)
+
+
+def folded(masses: FloatArray, points: int) -> FloatArray:
+    """Masses modulo a period, shape [points]."""
+    periods = -(-masses.size // points)
+    padded = np.zeros(periods * points)
+    padded[: masses.size] = masses
+    return np.asarray(padded.reshape(periods, -1).sum(axis=0))
+
+
+def transformed(masses: FloatArray) -> tuple[ComplexArray, float]:
+    """The Fourier transform at frequencies that are not negative, shape [points // 2 + 1], and a bound on each error.
+
+    |FFT error|_2 <= c log2(N) |FFT|_2 (Higham 2002, Theorem 24.2), and |FFT|_2 = sqrt(N) |masses|_2.
+    """
+    points = masses.size
+    error = ROUNDING * math.log2(points) * math.sqrt(points) * float(np.linalg.norm(masses))
+    return np.asarray(fft.rfft(masses)), error
+
+
+def hockey_stick(tilt: float, step: float, frequencies: FloatArray) -> ComplexArray:
+    """The transform that turns that of a loss into delta at every epsilon: never larger than at frequency 0.
+
+    sum_{d>=1} (1 - e^(-d h)) e^(d (i w - t h)), with `tilt` t h without unit, `step` h in nats, and `frequencies` w in
+    radians for each grid point, shape [frequencies].
+    """
+    # With E = e^(i w - t h) - 1 the sum is -(E + 1) / (E (1 - E / (e^h - 1))); Re E < 0: the last factor is accurate.
+    exponent = 1j * frequencies - tilt
+    one_less = np.expm1(exponent)
+    return np.asarray(-np.exp(exponent) / (one_less * (1.0 + one_less * math.exp(-step) / math.expm1(-step))))

@@ -276,11 +276,7 @@ def _sums(rates: FloatArray, log_powers: Callable[[FloatArray], FloatArray], ord
     """log(A_a - 1) at whole orders, shape [events, orders].
 
     A_a - 1 = sum_{k=2..a} C(a, k) q^k (1 - q)^(a - k) (M_k - 1), M_k = E_Q[(P / Q)^k] without sampling: positive terms.
-
-    Args:
-        rates: q, shape [events].
-        log_powers: log(M_k - 1) as a function of k, from shape [k] to shape [events, k].
-        orders: a, each at least 2.
+    `log_powers` is log(M_k - 1) as a function of k, from shape [k] to shape [events, k]; the orders a are at least 2.
     """
     k = np.arange(2.0, orders.max(initial=1.0) + 1.0)
     log_terms = log_powers(k) + k * np.log(rates[:, None])
@@ -369,12 +365,8 @@ def _integrals(rates: FloatArray, noise: FloatArray, orders: FloatArray, nodes: 
 def _log_sums(u: FloatArray, v: FloatArray, log_density: FloatArray, orders: FloatArray, straight: bool) -> FloatArray:
     """log of the sum over nodes of ((1 + u)^a - 1 - a u) * density, shape [events, orders].
 
-    Args:
-        u: shape [events, 1, nodes].
-        v: log(1 + u), shape [events, 1, nodes].
-        log_density: shape [events, 1, nodes].
-        orders: a, shape [orders, 1].
-        straight: whether everything is within the floating-point range.
+    u, v = log(1 + u) and `log_density` have shape [events, 1, nodes], orders a shape [orders, 1]; `straight` where all
+    is within the floating-point range.
     """
     powers = orders * v
     scale = np.zeros((u.shape[0], orders.size, 1))

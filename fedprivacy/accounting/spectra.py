@@ -8,44 +8,30 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
-from scipy import fft
 
-from fedprivacy.accounting import hockey_stick
 from fedprivacy.accounting.arrays import ComplexArray, FloatArray, IntArray
+from fedprivacy.accounting.pairs import ROUNDING, Direction
 from fedprivacy.accounting.plans import TILTS
-from fedprivacy.accounting.privacy_loss import ROUNDING, Direction, DiscreteLoss, discretise
+from fedprivacy.accounting.privacy_loss import DiscreteLoss, discretise, folded, hockey_stick, transformed
 from fedprivacy.values.events import Event
 
-_LARGEST_LOG = 750.0
-"""Of a floating-point number, in magnitude."""
-
-
-LEVELS: IntArray = 2 ** np.arange(3, 11) - 1
-"""Numbers of lowest frequencies above zero that may be computed."""
+_LARGEST_LOG = 750.0  # of a floating-point number, in magnitude
+LEVELS: IntArray = 2 ** np.arange(3, 11) - 1  # numbers of lowest frequencies above zero that may be computed
 LEVELS.setflags(write=False)
-
-VANISHED = -19.0
-"""log of a magnitude whose frequency, and those above, are charged instead of computed."""
+VANISHED = -19.0  # log of a magnitude whose frequency, and those above, are charged instead of computed
 
 
 class Grid(NamedTuple):
-    """What a table is computed on.
+    """What spectra are computed on."""
 
-    Attributes:
-        log2_step: base-2 logarithm of the grid step h, in nats.
-        reach: standard deviations of noise that the grid covers.
-        tilt: index into `plans.TILTS`.
-        points: of a period, N.
-    """
-
-    log2_step: int
-    reach: int
-    tilt: int
-    points: int
+    log2_step: int  # base-2 logarithm of the grid step h, in nats
+    reach: int  # standard deviations of noise that the grid covers
+    tilt: int  # index into `plans.TILTS`
+    points: int  # of a period, N
 
     @property
     def step(self) -> float:
@@ -58,79 +44,59 @@ class Grid(NamedTuple):
         return float(TILTS[self.tilt]) * self.step
 
 
-class Kernel(NamedTuple):
+@functools.lru_cache(maxsize=1024)
+def kernel(grid: Grid) -> tuple[ComplexArray, FloatArray]:
     """The hockey stick's transform on a grid, over N, and twice that where a frequency stands for its negative.
 
-    Attributes:
-        lowest: shape [largest of LEVELS + 1], zero beyond N / 2.
-        beyond: sum of the magnitudes beyond each of `LEVELS`, shape [levels].
+    Returns:
+        The lowest frequencies, shape [largest of LEVELS + 1], zero beyond N / 2; and the sum of the magnitudes beyond
+        each of `LEVELS`, shape [levels].
     """
-
-    lowest: ComplexArray
-    beyond: FloatArray
-
-
-@functools.lru_cache(maxsize=1024)
-def hockey_stick_kernel(grid: Grid) -> Kernel:
-    """The kernel of a grid."""
     half = grid.points // 2
     frequencies = 2.0 * np.pi / grid.points * np.arange(half + 1, dtype=np.float64)
-    transform = hockey_stick.transform(grid.tilt_per_step, grid.step, frequencies)
+    transform = hockey_stick(grid.tilt_per_step, grid.step, frequencies)
     transform *= 2.0 / grid.points
     transform[[0, -1]] /= 2.0
     falling = np.append(np.abs(transform)[::-1].cumsum()[::-1], 0.0)
     lowest = np.zeros(LEVELS[-1] + 1, dtype=np.complex128)
     lowest[: half + 1] = transform[: LEVELS[-1] + 1]
-    return Kernel(lowest, falling[np.minimum(LEVELS, half) + 1])
+    return lowest, falling[np.minimum(LEVELS, half) + 1]
 
 
 class Spectrum(NamedTuple):
     """Lowest frequencies of an event's tilted loss, or of some events', a row for each.
 
     The transform of frequency k is e^(log_magnitude + i angle), for masses that begin at grid point `first`.
-
-    Attributes:
-        log_magnitude: shape [kept + 1], frequency 0 first.
-        angle: in radians, shape [kept + 1].
-        log_beyond: log of the largest magnitude beyond each of `LEVELS`, rounding included, shape [levels].
-        log_doubt: log of 1 + the largest relative error up to each of `LEVELS`, shape [levels].
-        first: index of a grid point.
-        log_scale: K(t), log of what undoes the normalisation of the tilted masses, rounded up.
-        slack: nats to add to epsilon for each execution.
-        log_finite: log of the probability that the loss is finite.
-        level: index into `LEVELS`: how many frequencies there are.
     """
 
-    log_magnitude: FloatArray
-    angle: FloatArray
-    log_beyond: FloatArray
-    log_doubt: FloatArray
-    first: int | IntArray
-    log_scale: float | FloatArray
-    slack: float | FloatArray
-    log_finite: float | FloatArray
-    level: int | IntArray
+    log_magnitude: FloatArray  # shape [kept + 1], frequency 0 first
+    angle: FloatArray  # in radians, shape [kept + 1]
+    log_beyond: FloatArray  # log of the largest magnitude beyond each of `LEVELS`, rounding included, shape [levels]
+    log_doubt: FloatArray  # log of 1 + the largest relative error up to each of `LEVELS`, shape [levels]
+    first: int | IntArray  # index of a grid point
+    log_scale: float | FloatArray  # K(t), log of what undoes the normalisation of the tilted masses, rounded up
+    slack: float | FloatArray  # nats to add to epsilon for each execution
+    log_finite: float | FloatArray  # log of the probability that the loss is finite
+    level: int | IntArray  # index into `LEVELS`: how many frequencies there are
 
     @classmethod
-    def of(cls, loss: DiscreteLoss, grid: Grid, steps: float) -> Spectrum:
-        """Compute as many frequencies as a number of executions asks for."""
-        tilted = _tilted(loss, grid)
-        transform = fft.rfft(tilted.masses)
-        # |FFT error|_2 <= c log2(N) |FFT|_2 (Higham 2002, Theorem 24.2), and |FFT|_2 = sqrt(N) |masses|_2.
-        error = ROUNDING * math.log2(grid.points) * math.sqrt(grid.points) * float(np.linalg.norm(tilted.masses))
+    def of(cls, event: Event, direction: Direction, grid: Grid, steps: float) -> Spectrum:
+        """Compute as many frequencies as so many executions, or more of them, ask for."""
+        loss = discretise(event, grid.log2_step, grid.reach)[direction]
+        masses, first, log_scale = _tilted(loss, grid)
+        transform, error = transformed(masses)
         magnitude = np.maximum(np.abs(transform), 1e-300)
-        up_to = np.minimum(LEVELS, magnitude.size - 1)
         with np.errstate(divide="ignore"):
             log_beyond = np.log(_largest_beyond(magnitude, error))
         level = min(int(levels(steps * log_beyond)), LEVELS.size - 1)
-        kept = up_to[level]
+        kept = min(LEVELS[level], magnitude.size - 1)
         return cls(
             log_magnitude=np.log(magnitude[: kept + 1]),
             angle=np.angle(transform[: kept + 1]),
             log_beyond=log_beyond,
             log_doubt=np.log1p(error / _smallest_kept(magnitude)),
-            first=tilted.first,
-            log_scale=tilted.log_scale,
+            first=first,
+            log_scale=log_scale,
             slack=loss.slack,
             log_finite=math.log1p(-loss.infinity),
             level=level,
@@ -144,17 +110,7 @@ class Spectrum(NamedTuple):
         for row, one in enumerate(spectra):
             size = min(one.angle.size, width)
             log_magnitude[row, :size], angle[row, :size] = one.log_magnitude[:size], one.angle[:size]
-        return cls(
-            log_magnitude,
-            angle,
-            log_beyond=np.array([one.log_beyond for one in spectra]),
-            log_doubt=np.array([one.log_doubt for one in spectra]),
-            first=np.array([one.first for one in spectra]),
-            log_scale=np.array([one.log_scale for one in spectra]),
-            slack=np.array([one.slack for one in spectra]),
-            log_finite=np.array([one.log_finite for one in spectra]),
-            level=np.array([one.level for one in spectra]),
-        )
+        return cls(log_magnitude, angle, *(np.array(column) for column in list(zip(*spectra, strict=True))[2:]))
 
 
 def _largest_beyond(magnitude: FloatArray, error: float) -> FloatArray:
@@ -174,53 +130,15 @@ def _smallest_kept(magnitude: FloatArray) -> FloatArray:
 
 
 def levels(log_beyond: FloatArray) -> IntArray:
-    """The first level beyond which every magnitude has vanished, or the number of levels; shape [...].
-
-    Args:
-        log_beyond: log of the largest magnitude beyond each of `LEVELS`, shape [..., levels].
-    """
+    """The first level beyond which every magnitude has vanished, or their number: [..., levels] to [...]."""
     return np.asarray((log_beyond > VANISHED).sum(axis=-1))
 
 
-class Table:
-    """The spectra of events on one grid, in one direction, computed when they are asked for first.
-
-    Attributes:
-        size: how many numbers have been computed.
-    """
-
-    def __init__(self, direction: Direction, grid: Grid) -> None:
-        self._direction, self._grid = direction, grid
-        self._spectra: dict[int, Spectrum] = {}
-        self._fewest: dict[int, float] = {}
-        self.size = 0
-
-    def spectra(self, events: Mapping[int, Event], steps: Iterable[float]) -> list[Spectrum]:
-        """The spectra of events, with as many frequencies as so many executions of each ask for.
-
-        Args:
-            events: by a number that stands for each.
-            steps: at least so many executions, one number for each event.
-        """
-        for number, fewest in zip(events, steps, strict=True):
-            if self._fewest.get(number, math.inf) > fewest:
-                loss = discretise(events[number], self._grid.log2_step, self._grid.reach)[self._direction]
-                self._spectra[number] = Spectrum.of(loss, self._grid, fewest)
-                self._fewest[number] = fewest
-                self.size += 2 * self._spectra[number].angle.size
-        return [self._spectra[number] for number in events]
-
-
-class _Tilted(NamedTuple):
-    masses: FloatArray
-    first: int
-    log_scale: float
-
-
-def _tilted(loss: DiscreteLoss, grid: Grid) -> _Tilted:
+def _tilted(loss: DiscreteLoss, grid: Grid) -> tuple[FloatArray, int, float]:
     """The tilted masses, normalised, modulo the period, turned so that their mean is near the first point.
 
-    Turning keeps angles small, and with them their powers' rounding.
+    Turning keeps angles small, and with them their powers' rounding. Beside the masses: the first one's grid point, and
+    K(t), log of what undoes the normalisation, rounded up.
     """
     exponents = grid.tilt_per_step * (loss.first + np.arange(loss.masses.size, dtype=np.float64))
     largest = float(np.abs(exponents).max())
@@ -231,10 +149,6 @@ def _tilted(loss: DiscreteLoss, grid: Grid) -> _Tilted:
     total = float(weights.sum())
     weights /= total
     mean = round(float(weights @ np.arange(weights.size)))
-    periods = -(-weights.size // grid.points)
-    folded = np.zeros(periods * grid.points)
-    folded[: weights.size] = weights
-    folded = np.roll(folded.reshape(periods, -1).sum(axis=0), -mean)
     log_scale = highest + math.log(total)
     rounding = ROUNDING * (_LARGEST_LOG + weights.size / grid.points + largest + abs(log_scale))
-    return _Tilted(folded, loss.first + mean, log_scale + rounding)
+    return np.roll(folded(weights, grid.points), -mean), loss.first + mean, log_scale + rounding

@@ -21,9 +21,10 @@ from fedprivacy.accounting.arrays import BoolArray, FloatArray, IntArray
 from fedprivacy.accounting.batch import BatchComposer
 from fedprivacy.accounting.calibration import LEAST_NOISE, MOST_NOISE, UNLIMITED
 from fedprivacy.accounting.histories import checked, extended
-from fedprivacy.accounting.search import Search
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 
+_FINEST = 1e-9  # distance of two places of a search below which they count as equal
+_LONGEST_MOVE = math.log(4.0)
 _AIM, _LEAST_SHARE = 0.9996, 0.999  # of epsilon: what a search aims at, and what noise spends at least
 _MOST_TRIALS = 100
 _USUAL_NOISE, _USUAL_STEPS = 0.3, 20  # from which on the contour integral is quick
@@ -65,7 +66,7 @@ def noise_multipliers(
     _check((counts >= 1) & (counts == np.floor(counts)), "steps", counts, "choose a whole number, at least 1")
     _check((rates > 0.0) & (rates <= 1.0), "sampling_rate", rates, "choose a probability in (0, 1]")
     guess, slope = _noise_guess(budget, rates, counts)
-    search = Search(guess, slope, math.log(LEAST_NOISE), math.log(MOST_NOISE))
+    search = _Search(guess, slope, math.log(LEAST_NOISE), math.log(MOST_NOISE))
     if pasts is None:
         _sharpen(search, budget, rates, counts)
     left = np.arange(rates.size)
@@ -74,11 +75,10 @@ def noise_multipliers(
         events = [PoissonSampledGaussian(rate, noise, relation) for rate, noise in some]
         spent = budget.spent(BatchComposer(), events, counts[left], left)
         wanted = budget.epsilons[left]
-        done = search.bracket(left, spent <= wanted) | ((spent <= wanted) & (spent >= _LEAST_SHARE * wanted))
-        _refuse_limits(search, left[~done], budget)
-        search.learn(left, budget.excess(spent, left))
-        search.stay_inside(left, halve=trial % 4 == 3)
-        left = left[~done]
+        fits = spent <= wanted
+        narrow = search.tried(left, fits, budget.excess(spent, left), halve=trial % 4 == 3)
+        left = left[~(narrow | (fits & (spent >= _LEAST_SHARE * wanted)))]
+        _refuse_limits(search, left, budget)
         if not left.size:
             break
     return np.asarray(np.exp(search.enough))
@@ -107,7 +107,7 @@ def step_quotas(
     fits, too_many = np.zeros(epsilon.size, dtype=np.int64), np.full(epsilon.size, UNLIMITED + 1)
     fits[~np.isfinite(budget.epsilons)] = UNLIMITED
     guess = -np.log(_steps_guess(budget, events))
-    search = Search(guess, np.full(guess.shape, -0.6), low=-math.log(UNLIMITED), high=0.0)
+    search = _Search(guess, np.full(guess.shape, -0.6), low=-math.log(UNLIMITED), high=0.0)
     left = np.flatnonzero(fits == 0)
     if pasts:
         left = left[budget.spent_before()[left] <= budget.epsilons[left]]
@@ -115,30 +115,61 @@ def step_quotas(
     while left.size:
         steps = np.clip(np.exp(-search.at[left]).astype(np.int64), fits[left] + 1, too_many[left] - 1)
         search.at[left] = -np.log(steps)
-        spent = budget.spent(composer, _some(events, left), steps, left)
+        spent = budget.spent(composer, [events[client] for client in left.tolist()], steps, left)
         enough = spent <= budget.epsilons[left]
         fits[left], too_many[left] = np.where(enough, steps, fits[left]), np.where(enough, too_many[left], steps)
-        search.bracket(left, enough)
-        search.learn(left, budget.excess(spent, left, aim=1.0))
         trial += 1
-        search.stay_inside(left, halve=trial % 4 == 0)
+        search.tried(left, enough, budget.excess(spent, left, aim=1.0), halve=trial % 4 == 0)
         left = left[too_many[left] - fits[left] > 1]
     return fits
 
 
-@dataclass(frozen=True, slots=True)
-class _Budgets:
-    """What each client may spend, and what it has executed.
+class _Search:
+    """One search for each client, for the least x at which epsilon, falling in x, fits.
 
-    Attributes:
-        epsilons: shape [clients].
-        deltas: shape [clients].
-        pasts: histories, one for each client; None: nothing was executed.
+    x is the logarithm of a noise multiplier, or minus that of a number of steps; `slope` is that of log epsilon.
     """
 
-    epsilons: FloatArray
-    deltas: FloatArray
-    pasts: Sequence[History] | None
+    def __init__(self, at: FloatArray, slope: FloatArray, low: float, high: float) -> None:
+        self.low, self.high = low, high
+        self.at = np.clip(at, low, high)
+        self.enough, self.too_little = np.full(at.shape, np.inf), np.full(at.shape, -np.inf)  # the ends of brackets
+        self._slope = slope
+        self._before, self._excess = np.full(at.shape, np.nan), np.full(at.shape, np.nan)
+
+    def tried(self, clients: IntArray, fits: BoolArray, excess: FloatArray, *, halve: bool) -> BoolArray:
+        """Note which trials fit, and move on: to the middle of the brackets, where they are left or `halve` says so.
+
+        Returns which brackets are as narrow as may be, shape of `clients`.
+        """
+        at = self.at[clients]
+        high = np.where(fits, np.minimum(self.enough[clients], at), self.enough[clients])
+        low = np.where(fits, self.too_little[clients], np.maximum(self.too_little[clients], at))
+        self.enough[clients], self.too_little[clients] = high, low
+        self.learn(clients, excess)
+        at = self.at[clients]
+        outside = (at <= low) | (at >= high) | halve
+        self.at[clients] = np.where(np.isfinite(high - low) & outside, 0.5 * (low + high), at)
+        return np.asarray(high - low < _FINEST)
+
+    def learn(self, clients: IntArray, excess: FloatArray) -> None:
+        """Move to where a line through this trial and the one before has no excess."""
+        at = self.at[clients]
+        with np.errstate(divide="ignore", invalid="ignore"):
+            secant = (excess - self._excess[clients]) / (at - self._before[clients])
+        slope = np.where((secant < -0.05) & (secant > -200.0), secant, self._slope[clients])
+        self._slope[clients], self._before[clients], self._excess[clients] = slope, at, excess
+        move = np.clip(-excess / slope, -_LONGEST_MOVE, _LONGEST_MOVE)
+        self.at[clients] = np.clip(at + move, self.low, self.high)
+
+
+@dataclass(frozen=True, slots=True)
+class _Budgets:
+    """What each client may spend, and what it has executed."""
+
+    epsilons: FloatArray  # shape [clients]
+    deltas: FloatArray  # shape [clients]
+    pasts: Sequence[History] | None  # histories, one for each client; None: nothing was executed
 
     def __post_init__(self) -> None:
         _check(self.epsilons > 0.0, "epsilon", self.epsilons, "choose a positive number")
@@ -158,10 +189,6 @@ class _Budgets:
         composer = BatchComposer()
         return composer.epsilons(composer.counts([checked(past) for past in self.pasts or []]), self.deltas)
 
-    def words(self, client: int) -> str:
-        """A client's budget for people."""
-        return f"epsilon is {self.epsilons[client]:g} at delta {self.deltas[client]:g}"
-
     def excess(self, spent: FloatArray, clients: IntArray | slice = slice(None), aim: float = _AIM) -> FloatArray:
         """Logarithm of what was spent over what is aimed at."""
         return np.asarray(np.log(np.maximum(spent, _TINY) / (aim * self.epsilons[clients])))
@@ -169,27 +196,18 @@ class _Budgets:
 
 def _noise_guess(budgets: _Budgets, rates: FloatArray, steps: FloatArray) -> tuple[FloatArray, FloatArray]:
     """Logarithms of noise multipliers by the central limit theorem (see `gdp`), and the slope of log epsilon there."""
-    mu = _mu_left(budgets)
-    inverse_square = np.log1p(mu**2 / (rates**2 * steps))
-    by_mu = np.log(_mu(1.05 * budgets.epsilons, budgets.deltas) / _mu(budgets.epsilons, budgets.deltas)) / math.log(
-        1.05
-    )
+    inverse_square = np.log1p(_mu_left(budgets) ** 2 / (rates**2 * steps))
+    more, mu = _mu(1.05 * budgets.epsilons, budgets.deltas), _mu(budgets.epsilons, budgets.deltas)
+    by_mu = np.log(more / mu) / math.log(1.05)
     by_noise = -inverse_square / -np.expm1(-inverse_square)
     return -0.5 * np.log(inverse_square), by_noise / by_mu
 
 
 def _steps_guess(budgets: _Budgets, events: Sequence[Event]) -> FloatArray:
     """Numbers of steps, by the central limit theorem where there is one."""
-    per_step = np.array([_mu_squared(event) for event in events])
-    return np.asarray(np.clip(_mu_left(budgets) ** 2 / np.maximum(per_step, _TINY), 1.0, UNLIMITED))
-
-
-def _mu_squared(event: Event) -> float:
-    """mu^2 of one execution, by the central limit theorem; 1 where there is none."""
-    if not isinstance(event, PoissonSampledGaussian):
-        return 1.0
-    mu = gdp.mu({event: 1})
-    return mu * mu  # infinite, where a power would raise
+    mu = np.array([gdp.mu({event: 1}) if isinstance(event, PoissonSampledGaussian) else 1.0 for event in events])
+    with np.errstate(over="ignore"):
+        return np.asarray(np.clip(_mu_left(budgets) ** 2 / np.maximum(mu**2, _TINY), 1.0, UNLIMITED))
 
 
 def _mu_left(budgets: _Budgets) -> FloatArray:
@@ -213,7 +231,7 @@ def _mu(epsilons: FloatArray, deltas: FloatArray) -> FloatArray:
     return np.asarray(np.exp(low))
 
 
-def _sharpen(search: Search, budgets: _Budgets, rates: FloatArray, steps: FloatArray) -> None:
+def _sharpen(search: _Search, budgets: _Budgets, rates: FloatArray, steps: FloatArray) -> None:
     """Move the search to where the contour integral has epsilon: cheaper than the PLD, and nearly the same."""
     usual = np.flatnonzero((search.at > math.log(_USUAL_NOISE)) & (steps >= _USUAL_STEPS))
     for _ in range(_MOST_SHARPENED):
@@ -225,23 +243,19 @@ def _sharpen(search: Search, budgets: _Budgets, rates: FloatArray, steps: FloatA
         usual = usual[np.abs(excess) > _SHARP]
 
 
-def _refuse_limits(search: Search, clients: IntArray, budgets: _Budgets) -> None:
-    """Refuse budgets that the most noise misses, or the least meets.
-
-    Raises:
-        ValueError: names the first of these clients.
-    """
-    missed, met = search.ends(clients)
-    for client in clients[missed][:1]:
-        raise ValueError(
-            f"client {client}: {budgets.words(client)}, which a noise multiplier of {MOST_NOISE:g} does not meet, or "
-            "its past has spent; choose a larger epsilon, fewer steps or a smaller sampling_rate."
+def _refuse_limits(search: _Search, clients: IntArray, budgets: _Budgets) -> None:
+    """Refuse budgets that the most noise misses, or the least meets, by the first of these clients."""
+    missed, met = search.too_little[clients] >= search.high, search.enough[clients] <= search.low
+    for client in clients[missed | met][:1]:
+        limit = (
+            f"{MOST_NOISE:g} does not meet, or its past has spent; choose a larger epsilon, fewer steps or a smaller "
+            "sampling_rate."
+            if search.too_little[client] >= search.high
+            else f"{LEAST_NOISE:g} already meets: the budget asks for no noise; choose a smaller epsilon, or a delta "
+            "well below sampling_rate * steps."
         )
-    for client in clients[met][:1]:
-        raise ValueError(
-            f"client {client}: {budgets.words(client)}, which a noise multiplier of {LEAST_NOISE:g} already meets: the "
-            "budget asks for no noise; choose a smaller epsilon, or a delta well below sampling_rate * steps."
-        )
+        budget = f"epsilon is {budgets.epsilons[client]:g} at delta {budgets.deltas[client]:g}"
+        raise ValueError(f"client {client}: {budget}, which a noise multiplier of {limit}")
 
 
 def _for_each_client(pasts: Sequence[History] | None, *values: ArrayLike) -> list[FloatArray]:
@@ -249,10 +263,6 @@ def _for_each_client(pasts: Sequence[History] | None, *values: ArrayLike) -> lis
     arrays = [np.atleast_1d(np.asarray(value, dtype=np.float64)) for value in values]
     clients = np.broadcast_shapes(*(array.shape for array in arrays), (1 if pasts is None else len(pasts),))
     return [np.broadcast_to(array, clients) for array in arrays]
-
-
-def _some(events: Sequence[Event], clients: IntArray) -> list[Event]:
-    return [events[client] for client in clients.tolist()]
 
 
 def _check(valid: BoolArray, name: str, values: FloatArray, remedy: str) -> None:

@@ -34,7 +34,6 @@ from fedprivacy.accounting.histories import check_delta, checked, extended
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 
-_PLD = "PLD"
 _THREE_DIGITS_UP = Context(prec=3, rounding=ROUND_CEILING)
 
 
@@ -115,21 +114,14 @@ class MeaningsDiffer(TypeError):
 
 @dataclass(frozen=True, slots=True)
 class Epsilon:
-    """An epsilon and what it means. It is no number, so that nothing can be added to it; its `value` is one.
+    """An epsilon and what it means. It is no number, so that nothing can be added to it; its `value` is one."""
 
-    Attributes:
-        value: upper bound on the privacy loss at `delta`, in nats, >= 0; may be infinite.
-        delta: probability with which the bound may fail, in (0, 1).
-        view: whose eyes it is for; decides what is protected.
-        relation: the neighbouring relation, between shards in the server's view, between federations at user level.
-        accountant: what computed the value.
-    """
-
-    value: float
-    delta: float
-    view: View
+    value: float  # upper bound on the privacy loss at `delta`, in nats, >= 0; may be infinite
+    delta: float  # probability with which the bound may fail, in (0, 1)
+    view: View  # whose eyes it is for; decides what is protected
+    # The neighbouring relation, between shards in the server's view, between federations at user level.
     relation: NeighbouringRelation
-    accountant: str = _PLD
+    accountant: str = "PLD"  # what computed the value
 
     def __post_init__(self) -> None:
         if not self.value >= 0.0:

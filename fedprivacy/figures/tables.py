@@ -14,8 +14,8 @@ from datetime import UTC, datetime
 from fedprivacy.figures import curves
 from fedprivacy.figures.contest import contest
 from fedprivacy.figures.style import Rows
-from fedprivacy.values.audits import AuditResult
 from fedprivacy.values.nulls import finite_or_none
+from fedprivacy.values.runs import AuditResult
 from fedprivacy.values.series import CostMap, Curve, RunSeries
 
 

@@ -9,7 +9,7 @@ from fedprivacy.runs.continuation import plan_of
 from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.runs.plan import ClientGroup, RunPlan, client_groups
 from fedprivacy.values.events import NeighbouringRelation
-from fedprivacy.values.rows import Rows
+from fedprivacy.values.runs import Rows
 
 
 @dataclass(frozen=True, slots=True)

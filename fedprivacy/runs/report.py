@@ -21,8 +21,7 @@ import jinja2
 from fedprivacy import figures
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.values import wording
-from fedprivacy.values.reasons import Reason, reason_of
-from fedprivacy.values.spent import ClientSpent
+from fedprivacy.values.spent import ClientSpent, Reason, reason_of
 
 TEMPLATE = "report.html.jinja"
 FALSE_POSITIVE_RATES = (0.01, 0.05)

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedprivacy.runs.folder import MODEL, REPORT, RunFolderError, read_history
 from fedprivacy.runs.history import HistoryReader, RunHistory
-from fedprivacy.values.rows import Rows
+from fedprivacy.values.runs import Rows
 from fedprivacy.values.wording import budget_text, count_text, epsilon_text, metric_name, metric_text
 
 if TYPE_CHECKING:

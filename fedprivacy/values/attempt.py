@@ -11,16 +11,11 @@ class Attempt(NamedTuple):
 
     >>> Attempt("spring", 3).again
     Attempt(run_id='spring', round=3, attempt=2)
-
-    Attributes:
-        run_id: the run.
-        round: counted from 1.
-        attempt: at this round, counted from 1; another attempt is another charge.
     """
 
-    run_id: str
-    round: int
-    attempt: int = 1
+    run_id: str  # the run
+    round: int  # counted from 1
+    attempt: int = 1  # at this round, counted from 1; another attempt is another charge
 
     @classmethod
     def named_in(cls, fields: Mapping[str, Any]) -> Attempt:

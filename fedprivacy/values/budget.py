@@ -40,19 +40,13 @@ class PrivacyBudget:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """What a data owner allows on a dataset: a budget and the filter that keeps it.
+    """What a data owner allows on a dataset: a budget and the filter that keeps it."""
 
-    Attributes:
-        budget: over all runs on the dataset.
-        filter: name of the filter, see `fedprivacy.accounting.FILTERS`.
-        expires: the ledger grants nothing from then on; None: never. A client's guard keeps no such date.
-        deliberate: set in the ledger by an explicit act, which rules over what a run asks for.
-    """
-
-    budget: PrivacyBudget
-    filter: str
+    budget: PrivacyBudget  # over all runs on the dataset
+    filter: str  # name of the filter, see `fedprivacy.accounting.FILTERS`
+    # The ledger grants nothing from then on; None: never. A client's guard keeps no such date.
     expires: datetime.datetime | None = None
-    deliberate: bool = False
+    deliberate: bool = False  # set in the ledger by an explicit act, which rules over what a run asks for
 
     @property
     def expired(self) -> bool:

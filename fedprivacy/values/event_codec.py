@@ -13,8 +13,7 @@ from typing import Any, get_args
 
 from fedprivacy.values.events import Event, NeighbouringRelation, PoissonSampledGaussian
 
-ROW = ("sampling_rate", "noise_multiplier", "relation")
-"""What the values of a row are, in their order: the columns of a table."""
+ROW = ("sampling_rate", "noise_multiplier", "relation")  # the values of a row, in their order: a table's columns
 
 
 def mechanism_name(kind: type[Any]) -> str:

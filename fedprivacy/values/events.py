@@ -30,12 +30,23 @@ class NeighbouringRelation(enum.StrEnum):
     REPLACE_ONE = "replace-one"
 
 
-CLIPPING_NORMS = (1e-6, 1e6)
-"""Smallest and largest clipping norm: beyond them float32 gradients could no longer be clipped exactly."""
+CLIPPING_NORMS = (1e-6, 1e6)  # the least and the most: beyond them float32 gradients cannot be clipped exactly
+
+
+class _Sum:
+    """A release of a sum over records."""
+
+    __slots__ = ()
+    relation: NeighbouringRelation
+
+    @property
+    def sensitivity(self) -> float:
+        """How far one record moves the sum, in units of the clipping norm, or of the bound on a number."""
+        return 2.0 if self.relation is NeighbouringRelation.REPLACE_ONE else 1.0
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class PoissonSampledGaussian:
+class PoissonSampledGaussian(_Sum):
     """One release of a Gaussian sum over a Poisson sample of the records.
 
     Every record joins independently with probability `sampling_rate` q; the joined records' vectors, each of Euclidean
@@ -57,25 +68,14 @@ class PoissonSampledGaussian:
     relation: NeighbouringRelation = NeighbouringRelation.ADD_OR_REMOVE_ONE
 
     def __post_init__(self) -> None:
-        _check_rate(self.sampling_rate)
-        _check_noise(self.noise_multiplier)
-        if self.relation is NeighbouringRelation.REPLACE_ONE and self.sampling_rate < 1.0:
-            raise ValueError(
-                f"the relation is {self.relation} and sampling_rate is {self.sampling_rate}; no tight guarantee is "
-                "known for Poisson samples under it: use FixedSizeSampledGaussian, sampling_rate 1, or zero-out."
-            )
-
-    @property
-    def sensitivity(self) -> float:
-        """How far one record moves the sum, in units of the clipping norm."""
-        return _sensitivity(self.relation)
+        _check_poisson_sampled(self, "FixedSizeSampledGaussian, sampling_rate 1, or zero-out")
 
     def __str__(self) -> str:
         return f"sampling rate {self.sampling_rate!r}, noise multiplier {self.noise_multiplier!r} ({self.relation})"
 
 
 @dataclass(frozen=True, slots=True)
-class PoissonSampledLaplace:
+class PoissonSampledLaplace(_Sum):
     """One release of a sum of numbers over a Poisson sample of the records, with Laplace noise.
 
     Every record joins independently with probability `sampling_rate` q; the joined records' numbers, each of absolute
@@ -97,18 +97,7 @@ class PoissonSampledLaplace:
     relation: NeighbouringRelation = NeighbouringRelation.ADD_OR_REMOVE_ONE
 
     def __post_init__(self) -> None:
-        _check_rate(self.sampling_rate)
-        _check_noise(self.noise_multiplier)
-        if self.relation is NeighbouringRelation.REPLACE_ONE and self.sampling_rate < 1.0:
-            raise ValueError(
-                f"the relation is {self.relation} and sampling_rate is {self.sampling_rate}; no tight guarantee is "
-                "known for Poisson samples under it: use sampling_rate 1, or zero-out."
-            )
-
-    @property
-    def sensitivity(self) -> float:
-        """How far one record moves the sum, in units of the bound on a number."""
-        return _sensitivity(self.relation)
+        _check_poisson_sampled(self, "sampling_rate 1, or zero-out")
 
     def __str__(self) -> str:
         return (
@@ -153,7 +142,7 @@ class RandomizedResponse:
 
 
 @dataclass(frozen=True, slots=True)
-class FixedSizeSampledGaussian:
+class FixedSizeSampledGaussian(_Sum):
     """One release of a Gaussian sum over a sample of fixed size, drawn without replacement.
 
     A subset of `sample_size` of the `records` records is drawn uniformly; its vectors, each of Euclidean norm at most
@@ -186,11 +175,6 @@ class FixedSizeSampledGaussian:
     def sampling_rate(self) -> float:
         """g, the share of the records that is sampled."""
         return self.sample_size / self.records
-
-    @property
-    def sensitivity(self) -> float:
-        """How far one record moves the sum, in units of the clipping norm."""
-        return _sensitivity(self.relation)
 
     def __str__(self) -> str:
         return (
@@ -263,12 +247,17 @@ History = (
 )
 """How often each event was executed. Order does not matter to composition, so none is kept."""
 
-Claims = Mapping[tuple[str, PoissonSampledGaussian], int]
-"""Steps by run and event: what somebody says that it executed."""
+Claims = Mapping[tuple[str, PoissonSampledGaussian], int]  # steps by run and event: what somebody says it executed
 
 
-def _sensitivity(relation: NeighbouringRelation) -> float:
-    return 2.0 if relation is NeighbouringRelation.REPLACE_ONE else 1.0
+def _check_poisson_sampled(event: PoissonSampledGaussian | PoissonSampledLaplace, remedy: str) -> None:
+    _check_rate(event.sampling_rate)
+    _check_noise(event.noise_multiplier)
+    if event.relation is NeighbouringRelation.REPLACE_ONE and event.sampling_rate < 1.0:
+        raise ValueError(
+            f"the relation is {event.relation} and sampling_rate is {event.sampling_rate}; no tight guarantee is known "
+            f"for Poisson samples under it: use {remedy}."
+        )
 
 
 def _check_rate(sampling_rate: float) -> None:

@@ -13,23 +13,14 @@ from fedprivacy.values.spent import ClientSpent, ClientStanding
 
 @dataclass(frozen=True)
 class RoundResult:
-    """Everything that a finished round tells.
+    """Everything that a finished round tells."""
 
-    Attributes:
-        round: counted from 1; 0 is the state before the first round.
-        metrics: of the global model on the server's public records.
-        spent: every enrolled client's privacy loss after the round, by client_id.
-        participants: clients whose update was averaged.
-        failures: clients whose update was asked for and not used, with the reason.
-        unreconciled: clients with a charge of this run that no receipt has confirmed. It counts.
-    """
-
-    round: int
-    metrics: Mapping[str, float]
-    spent: Mapping[str, ClientSpent]
-    participants: tuple[str, ...]
-    failures: Mapping[str, str]
-    unreconciled: tuple[str, ...] = ()
+    round: int  # counted from 1; 0 is the state before the first round
+    metrics: Mapping[str, float]  # of the global model on the server's public records
+    spent: Mapping[str, ClientSpent]  # every enrolled client's privacy loss after the round, by client_id
+    participants: tuple[str, ...]  # clients whose update was averaged
+    failures: Mapping[str, str]  # clients whose update was asked for and not used, with the reason
+    unreconciled: tuple[str, ...] = ()  # clients with a charge of this run that no receipt has confirmed. It counts
 
     @property
     def max_epsilon(self) -> float:
@@ -113,21 +104,12 @@ class Stage(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """Where a run is, between two finished rounds.
+    """Where a run is, between two finished rounds."""
 
-    Attributes:
-        stage: what it is doing.
-        round: in which round.
-        clients: how many were asked.
-    """
-
-    stage: Stage
-    round: int
-    clients: int
+    stage: Stage  # what it is doing
+    round: int  # in which round
+    clients: int  # how many were asked
 
 
-PhaseObserver = Callable[[Phase], None]
-"""Is told what a run is about to do. It must return at once."""
-
-Observer = Callable[[RoundResult], None]
-"""Is told of every finished round: the only way to extend the loop."""
+PhaseObserver = Callable[[Phase], None]  # is told what a run is about to do; it must return at once
+Observer = Callable[[RoundResult], None]  # is told of every finished round: the only way to extend the loop

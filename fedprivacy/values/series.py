@@ -19,20 +19,11 @@ from numpy.typing import ArrayLike, NDArray
 from fedprivacy.values.nulls import or_infinite
 from fedprivacy.values.spent import ClientStanding
 
-MOST_ROUNDS = 300
-"""More rounds than this are thinned: a plot has no more pixels."""
-
-MOST_CURVES = 20
-"""More different curves than this are drawn as a fan."""
-
-MOST_CHOSEN = 10
-"""Clients that can be drawn on top of a fan."""
-
-MOST_TURNS = 200
-"""Exhaustions that are marked in a fan."""
-
-MOST_COLUMNS = 60
-"""Of a cost map: more would be too narrow to point at."""
+MOST_ROUNDS = 300  # more rounds than this are thinned: a plot has no more pixels
+MOST_CURVES = 20  # more different curves than this are drawn as a fan
+MOST_CHOSEN = 10  # clients that can be drawn on top of a fan
+MOST_TURNS = 200  # exhaustions that are marked in a fan
+MOST_COLUMNS = 60  # of a cost map: more would be too narrow to point at
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,23 +49,14 @@ class Spread:
 
 @dataclass(frozen=True, slots=True)
 class RunFacts:
-    """What does not change during a run.
+    """What does not change during a run."""
 
-    Attributes:
-        run_id: unique in the ledger.
-        name: for people, the last part of the run's folder.
-        settings: the configuration by hyphenated key; JSON types.
-        noise_multiplier: sigma of every local step.
-        relation: the neighbouring relation of every event.
-        metric: key of the figure that is shown first.
-    """
-
-    run_id: str
-    name: str
-    settings: Mapping[str, Any]
-    noise_multiplier: float
-    relation: str
-    metric: str
+    run_id: str  # unique in the ledger
+    name: str  # for people, the last part of the run's folder
+    settings: Mapping[str, Any]  # the configuration by hyphenated key; JSON types
+    noise_multiplier: float  # sigma of every local step
+    relation: str  # the neighbouring relation of every event
+    metric: str  # key of the figure that is shown first
 
     @property
     def task(self) -> str:
@@ -109,49 +91,30 @@ class RunFacts:
 
 @dataclass(frozen=True, slots=True)
 class RoundPoint:
-    """A finished round in few numbers.
+    """A finished round in few numbers."""
 
-    Attributes:
-        round: counted from 1; 0 is the state before the first round.
-        metrics: of the global model on the server's public records.
-        epsilons: of all clients, over all rounds and runs.
-        clients: how many are enrolled.
-        participants: how many updates were averaged.
-        failed: how many were asked for and not used.
-        exhausted: clients with nothing left of their budget.
-        unreconciled: clients with a charge of this run without a receipt.
-        at: when it was recorded, seconds since 1970, UTC; not a number: it was not, as in a folder, which knows no
-            clock. It makes no round another.
-    """
-
-    round: int
-    metrics: Mapping[str, float]
-    epsilons: Spread
-    clients: int
-    participants: int
-    failed: int
-    exhausted: int
-    unreconciled: int
+    round: int  # counted from 1; 0 is the state before the first round
+    metrics: Mapping[str, float]  # of the global model on the server's public records
+    epsilons: Spread  # of all clients, over all rounds and runs
+    clients: int  # how many are enrolled
+    participants: int  # how many updates were averaged
+    failed: int  # how many were asked for and not used
+    exhausted: int  # clients with nothing left of their budget
+    unreconciled: int  # clients with a charge of this run without a receipt
+    # When it was recorded, seconds since 1970, UTC; not a number: it was not, as in a folder, which knows no
+    # clock. It makes no round another.
     at: float = field(default=math.nan, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """The epsilon of clients that are alike in every round.
+    """The epsilon of clients that are alike in every round."""
 
-    Attributes:
-        client_ids: who they are.
-        rounds: since they were enrolled.
-        epsilons: after each of those rounds.
-        exhausted_in: the first of those rounds after which no step was left; None: some is.
-        budget: their epsilon budget, maybe infinite.
-    """
-
-    client_ids: tuple[str, ...]
-    rounds: tuple[int, ...]
-    epsilons: tuple[float, ...]
-    exhausted_in: int | None
-    budget: float
+    client_ids: tuple[str, ...]  # who they are
+    rounds: tuple[int, ...]  # since they were enrolled
+    epsilons: tuple[float, ...]  # after each of those rounds
+    exhausted_in: int | None  # the first of those rounds after which no step was left; None: some is
+    budget: float  # their epsilon budget, maybe infinite
 
     @property
     def turn(self) -> tuple[int, float] | None:
@@ -163,17 +126,11 @@ class Curve:
 
 @dataclass(frozen=True, slots=True)
 class ClientCurves:
-    """The epsilons of some clients round by round.
+    """The epsilons of some clients round by round."""
 
-    Attributes:
-        clients: whose.
-        rounds: shape [rounds], ascending.
-        epsilons: shape [rounds, clients]; not a number before a client was enrolled.
-    """
-
-    clients: Sequence[ClientStanding]
-    rounds: Sequence[int]
-    epsilons: NDArray[np.float64]
+    clients: Sequence[ClientStanding]  # whose
+    rounds: Sequence[int]  # shape [rounds], ascending
+    epsilons: NDArray[np.float64]  # shape [rounds, clients]; not a number before a client was enrolled
 
     def each(self) -> list[Curve]:
         """One curve for each client that was enrolled by then."""
@@ -199,26 +156,17 @@ class ClientCurves:
 
 @dataclass(frozen=True, slots=True)
 class RunSeries:
-    """A run, as its figures need it.
+    """A run, as its figures need it."""
 
-    Attributes:
-        facts: what does not change.
-        points: finished rounds, thinned; always the last.
-        worst: epsilon and budget of the client that spent most.
-        budgets: the different finite budgets, ascending.
-        curves: every client's epsilon, those that are alike as one; None: there are more than `MOST_CURVES`.
-        outer: if so, the curves of the client that spent most and of the one that spent least.
-        chosen: curves of the clients that somebody chose.
-        turns: rounds and epsilons at which the clients of a fan were exhausted, at most `MOST_TURNS`.
-    """
-
-    facts: RunFacts
-    points: tuple[RoundPoint, ...]
-    worst: tuple[float, float] = (0.0, math.inf)
-    budgets: tuple[float, ...] = ()
+    facts: RunFacts  # what does not change
+    points: tuple[RoundPoint, ...]  # finished rounds, thinned; always the last
+    worst: tuple[float, float] = (0.0, math.inf)  # epsilon and budget of the client that spent most
+    budgets: tuple[float, ...] = ()  # the different finite budgets, ascending
+    # Every client's epsilon, those that are alike as one; None: there are more than `MOST_CURVES`.
     curves: tuple[Curve, ...] | None = None
-    outer: tuple[Curve, ...] = ()
-    chosen: tuple[Curve, ...] = ()
+    outer: tuple[Curve, ...] = ()  # if so, the curves of the client that spent most and of the one that spent least
+    chosen: tuple[Curve, ...] = ()  # curves of the clients that somebody chose
+    # Rounds and epsilons at which the clients of a fan were exhausted, at most `MOST_TURNS`.
     turns: tuple[tuple[int, float], ...] = ()
 
     @property
@@ -235,28 +183,20 @@ class RunSeries:
 
 @dataclass(frozen=True, slots=True)
 class CostMap:
-    """What rounds cost clients: how much each one's epsilon grew.
+    """What rounds cost clients: how much each one's epsilon grew."""
 
-    Attributes:
-        client_ids: the rows.
-        first: the first round of each column, shape [columns].
-        last: its last round.
-        growth: of epsilon within the column, shape [clients, columns]; not a number: not enrolled, or without a bound.
-    """
-
-    client_ids: tuple[str, ...]
-    first: tuple[int, ...]
-    last: tuple[int, ...]
+    client_ids: tuple[str, ...]  # the rows
+    first: tuple[int, ...]  # the first round of each column, shape [columns]
+    last: tuple[int, ...]  # its last round
+    # Of epsilon within the column, shape [clients, columns]; not a number: not enrolled, or without a bound.
     growth: NDArray[np.float64] = field(compare=False)
 
     @classmethod
     def of(cls, client_ids: Iterable[str], ends: Sequence[int], epsilons: NDArray[np.float64]) -> Self:
-        """From what clients had spent before the first column and after each.
+        """From what clients had spent before the first column and after each, shape [1 + columns, clients].
 
-        Args:
-            client_ids: the rows.
-            ends: the last round of each column, ascending; the first column begins with round 1.
-            epsilons: shape [1 + columns, clients]; not a number: not enrolled, infinite: without a bound.
+        The first column begins with round 1, and each ends with its last round of `ends`, ascending. Not a number: not
+        enrolled, infinite: without a bound.
         """
         with np.errstate(invalid="ignore"):  # from no bound to no bound is no growth that could be named
             growth = np.diff(epsilons, axis=0).T

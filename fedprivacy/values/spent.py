@@ -1,4 +1,4 @@
-"""What a client has spent, and how it stands in its run."""
+"""What a client has spent, how it stands in its run, and why an update of its was asked for and not used."""
 
 from __future__ import annotations
 
@@ -6,33 +6,20 @@ import enum
 import math
 from dataclasses import dataclass
 
-from fedprivacy.values.reasons import reason_of
-
 
 @dataclass(frozen=True, slots=True)
 class ClientSpent:
-    """One client's privacy loss so far, seen by the server, over all runs on its shard.
-
-    Attributes:
-        client_id: the client.
-        epsilon: composed privacy loss at `delta`, by PLD: an odometer's reading, no budget; infinite if no bound is
-            known.
-        delta: delta of the client's budget.
-        budget_epsilon: the budget; infinite if the run only measures.
-        rounds: rounds charged.
-        steps: local steps charged.
-        steps_left: steps of the run that the budget still allows.
-        sampling_rate: q of the run's local steps.
-    """
+    """One client's privacy loss so far, seen by the server, over all runs on its shard."""
 
     client_id: str
+    # Composed privacy loss at `delta`, by PLD: an odometer's reading, no budget; infinite if no bound is known.
     epsilon: float
-    delta: float
-    budget_epsilon: float
-    rounds: int
-    steps: int
-    steps_left: int
-    sampling_rate: float
+    delta: float  # of the client's budget
+    budget_epsilon: float  # the budget; infinite if the run only measures
+    rounds: int  # rounds charged
+    steps: int  # local steps charged
+    steps_left: int  # steps of the run that the budget still allows
+    sampling_rate: float  # q of the run's local steps
 
     @property
     def exhausted(self) -> bool:
@@ -48,6 +35,50 @@ class ClientSpent:
     def share(self) -> float | None:
         """Epsilon over budget; None: there is no budget."""
         return self.epsilon / self.budget_epsilon if self.limited else None
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """What a code means."""
+
+    words: str  # a sentence's worth
+    # Whether the client said no before it touched a record; its charge is returned. Any other stands.
+    refused: bool = False
+
+
+REASONS = {
+    "no-reply": Reason("the client did not answer in time"),
+    "budget-exhausted": Reason("the client's own guard refused: its budget is spent", refused=True),
+    "grant-invalid": Reason("the client refused a grant that it could not accept", refused=True),
+    "seed-in-deployment": Reason("the client refused to train with a known seed", refused=True),
+    "no-guard": Reason("the client has no guard and refused to train", refused=True),
+    "guard-unusable": Reason("the client could not write down the charge and refused to train", refused=True),
+    "no-key": Reason("the client has no key to sign with and refused to train", refused=True),
+    "node-config-invalid": Reason("the client's own node configuration is incomplete or wrong", refused=True),
+    "task-not-allowed": Reason("the client's own node configuration does not allow this task", refused=True),
+    "enrolment-invalid": Reason("the client's own server did not sign the request to enrol", refused=True),
+    "already-charged": Reason("the client had been charged when it died, and lost its update"),
+    "client-failed": Reason("training failed on the client's host"),
+    "malformed-refusal": Reason("the client's refusal could not be read"),
+    "malformed-receipt": Reason("the client's receipt could not be read"),
+    "receipt-does-not-match-grant": Reason("the client's receipt says something else than the grant"),
+    "forged-receipt": Reason("the client's key did not sign the receipt"),
+    "receipt-of-another-update": Reason("the receipt was signed for another update"),
+    "too-large": Reason("a parameter of the update is beyond 1e15"),
+    "wrong-arrays": Reason("the update holds other parameters than the model"),
+    "wrong-shape": Reason("a parameter of the update has another shape than the model's"),
+    "undecodable": Reason("a parameter of the update could not be read"),
+    "not-finite": Reason("a parameter of the update is infinite or not a number"),
+}
+"""By code: the part of a reason before its first colon."""
+
+
+def reason_of(text: str) -> Reason:
+    """What a reason means, with or without a detail after its code; codes of a newer version speak for themselves."""
+    code = text.partition(":")[0]
+    if code.startswith("client-error-"):
+        return Reason("Flower could not deliver the message, or the client's app ended with an error")
+    return REASONS.get(code, Reason(code.replace("-", " ")))
 
 
 class ClientState(enum.StrEnum):
@@ -66,25 +97,15 @@ class ClientState(enum.StrEnum):
 
 @dataclass(slots=True)
 class ClientStanding:
-    """What a run says of a client after its last round; see `fedprivacy.values.rounds.Roster`, which keeps it so.
+    """What a run says of a client after its last round; see `fedprivacy.values.rounds.Roster`, which keeps it so."""
 
-    Attributes:
-        number: in the order of enrolment, from 0.
-        spent: its account.
-        averaged: rounds of the run whose average holds its update.
-        failed: rounds of the run that asked for an update and did not use it.
-        exhausted_in: the first round after which no step was left; None: some is.
-        reason: why its last update was not used; None: it was, or none was asked for.
-        unreconciled: whether a charge of the run has no receipt.
-    """
-
-    number: int
-    spent: ClientSpent
-    averaged: int = 0
-    failed: int = 0
-    exhausted_in: int | None = None
-    reason: str | None = None
-    unreconciled: bool = False
+    number: int  # in the order of enrolment, from 0
+    spent: ClientSpent  # its account
+    averaged: int = 0  # rounds of the run whose average holds its update
+    failed: int = 0  # rounds of the run that asked for an update and did not use it
+    exhausted_in: int | None = None  # the first round after which no step was left; None: some is
+    reason: str | None = None  # why its last update was not used; None: it was, or none was asked for
+    unreconciled: bool = False  # whether a charge of the run has no receipt
 
     @property
     def client_id(self) -> str:

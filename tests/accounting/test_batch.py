@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedprivacy.accounting import batch, curves, pld, spectra
+from fedprivacy.accounting import batch, pld, spectra
 from fedprivacy.accounting.batch import BatchComposer
 from fedprivacy.values.events import Event, History, PoissonSampledGaussian
 from tests.accounting import oracles
@@ -91,7 +91,7 @@ def test_frequencies_left_out_are_charged(monkeypatch: pytest.MonkeyPatch) -> No
     history = {PoissonSampledGaussian(0.02, 1.1): 500}
     (sharp,) = epsilons([history], 1e-5)
     monkeypatch.setattr(spectra, "VANISHED", -4.0)
-    monkeypatch.setattr(curves, "_NEGLIGIBLE", np.inf)
+    monkeypatch.setattr(batch, "_NEGLIGIBLE", np.inf)
     (charged,) = epsilons([history], 1e-5)
     assert charged > sharp * (1.0 + 1e-4)
     assert charged < sharp * 1.2

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from fedprivacy.figures import tables
-from fedprivacy.values.audits import AuditResult
+from fedprivacy.values.runs import AuditResult
 from fedprivacy.values.series import CostMap
 from tests.runs.histories import alike, run_history, unlike
 

@@ -6,9 +6,9 @@ from dataclasses import fields
 
 import pytest
 
-from fedprivacy.values.audits import AuditResult
 from fedprivacy.values.nulls import measured, plain, unbounded
 from fedprivacy.values.rounds import Phase, Stage
+from fedprivacy.values.runs import AuditResult
 from fedprivacy.values.spent import ClientSpent
 from tests.runs.store.made_up import finished, spent
 

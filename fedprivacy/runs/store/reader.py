@@ -27,10 +27,9 @@ from fedprivacy.runs.store.schema import (
     recorded_rounds,
     recorded_runs,
 )
-from fedprivacy.values.audits import AuditResult
 from fedprivacy.values.budget import Allowance
 from fedprivacy.values.events import History
-from fedprivacy.values.runs import Failures, RunStanding, Tally
+from fedprivacy.values.runs import AuditResult, Failures, RunStanding, Tally
 from fedprivacy.values.series import ClientCurves, RoundPoint, stride
 from fedprivacy.values.spent import ClientStanding
 

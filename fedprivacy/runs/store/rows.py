@@ -12,10 +12,9 @@ import numpy as np
 from sqlalchemy import RowMapping
 
 from fedprivacy.runs.store.schema import CLIENTS_PER_PART
-from fedprivacy.values.audits import AuditResult
 from fedprivacy.values.nulls import finite_or_none, measured, plain, unbounded
 from fedprivacy.values.rounds import Phase, RoundResult, Stage
-from fedprivacy.values.runs import RunStanding, RunStatus
+from fedprivacy.values.runs import AuditResult, RunStanding, RunStatus
 from fedprivacy.values.series import RoundPoint, RunFacts, Spread
 from fedprivacy.values.spent import ClientSpent, ClientStanding, ClientState
 

@@ -26,9 +26,8 @@ from fedprivacy.runs.store.schema import (
     recorded_rounds,
     recorded_runs,
 )
-from fedprivacy.values.audits import AuditResult
 from fedprivacy.values.rounds import Phase, Roster, RoundResult
-from fedprivacy.values.runs import RunStatus
+from fedprivacy.values.runs import AuditResult, RunStatus
 from fedprivacy.values.series import RunFacts
 
 _OF_A_RUN = (recorded_failures, recorded_epsilons, recorded_clients, recorded_rounds)

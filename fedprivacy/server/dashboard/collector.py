@@ -19,9 +19,8 @@ from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.store import StoredRun
 from fedprivacy.server.dashboard.catalogue import Catalogue
 from fedprivacy.server.dashboard.presentation import rounds_left
-from fedprivacy.values.reasons import REASONS
 from fedprivacy.values.runs import RunStanding, Tally
-from fedprivacy.values.spent import ClientStanding, ClientState
+from fedprivacy.values.spent import REASONS, ClientStanding, ClientState
 from fedprivacy.values.wording import delta_text
 
 MOST_CLIENTS = 200

@@ -11,12 +11,10 @@ from typing import Any
 
 from fedprivacy.runs.store import StoredRun
 from fedprivacy.server.dashboard import models
-from fedprivacy.values.audits import AuditResult
 from fedprivacy.values.nulls import finite_or_none, plain
-from fedprivacy.values.reasons import reason_of
-from fedprivacy.values.runs import Failures, RunStanding
+from fedprivacy.values.runs import AuditResult, Failures, RunStanding
 from fedprivacy.values.series import RoundPoint, RunFacts
-from fedprivacy.values.spent import ClientSpent, ClientStanding
+from fedprivacy.values.spent import ClientSpent, ClientStanding, reason_of
 from fedprivacy.values.wording import budget_text, delta_text, epsilon_text, metric_text, proved_text, reading_text
 
 SILENCE = 60.0

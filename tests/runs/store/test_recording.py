@@ -14,11 +14,10 @@ from fedprivacy.runs.store import ClientQuery, RunRecording, RunStore
 from fedprivacy.runs.store.schema import CLIENTS_PER_PART
 from fedprivacy.runs.store.writer import record_audits
 from fedprivacy.values.attempt import Attempt
-from fedprivacy.values.audits import AuditResult
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.rounds import Phase, Stage
-from fedprivacy.values.runs import RunStatus
+from fedprivacy.values.runs import AuditResult, RunStatus
 from fedprivacy.values.series import MOST_TURNS
 from tests.runs.histories import settings
 from tests.runs.store.made_up import DELTA, facts, finished, growing, spent

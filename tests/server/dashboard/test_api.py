@@ -8,8 +8,8 @@ import math
 import pytest
 
 from fedprivacy.runs.store.writer import record_audits
-from fedprivacy.values.audits import AuditResult
 from fedprivacy.values.nulls import plain
+from fedprivacy.values.runs import AuditResult
 from tests.runs.store.made_up import DELTA, facts, finished, growing, spent
 from tests.server.dashboard.shown import asking, record
 

@@ -22,9 +22,8 @@ from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.store import RunRecording, StoredRun
 from fedprivacy.server.dashboard import catalogue as catalogues
 from fedprivacy.server.dashboard.collector import DAY, MOST_CLIENTS, MOST_ENDED, WEEK, told_of
-from fedprivacy.values.reasons import REASONS
 from fedprivacy.values.runs import RunStanding, RunStatus
-from fedprivacy.values.spent import ClientState
+from fedprivacy.values.spent import REASONS, ClientState
 from tests.ledger import conftest
 from tests.runs.store.made_up import facts, finished, growing, spent
 from tests.server.dashboard.promql import labels_of, selected, selectors
