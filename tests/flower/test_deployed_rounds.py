@@ -22,8 +22,7 @@ from fedprivacy.flower.server.witness import WITNESS
 from fedprivacy.flower.wire.messages import GRANT, RECEIPT, Receipt
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError, verify
-from fedprivacy.ledger.export import Entry, read_entries
-from fedprivacy.ledger.journal import FIRST_HASH, canonical, chained
+from fedprivacy.ledger.journal import FIRST_HASH, Entry, canonical, chained, read_entries
 from fedprivacy.ledger.replay import BrokenJournalError
 from fedprivacy.ledger.verify import read_witness, verify_ledger
 from fedprivacy.training.dpsgd import DPSGD
