@@ -107,7 +107,7 @@ def run_demo(
             write_data(name, folder)
         federation.wait_for_superlink()
         say(f"SuperLink on {federation.address}: TLS, SuperNode authentication")
-        federation.register(list(keys.values()))
+        federation.register()
         say(f"registered {', '.join(clients)} by their public keys")
         nodes = []
         for name in clients:

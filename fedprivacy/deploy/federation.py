@@ -79,7 +79,7 @@ class LoopbackFederation:
 
     def __init__(self, supervisor: Supervisor, directory: Path, clients: Sequence[str]) -> None:
         self._supervisor = supervisor
-        self._directory, self._logs = directory.resolve(), supervisor.logs
+        self._directory = directory.resolve()
         self._port, *ports = free_ports(1 + len(clients))
         self._runtime_ports = dict(zip(clients, ports, strict=True))
         self._node_ids: dict[str, str] = {}
@@ -117,20 +117,19 @@ class LoopbackFederation:
             {"superlink": {"default": CONNECTION}, f"superlink.{CONNECTION}": {**deployment, "insecure": False}},
         )
 
-    def register(self, clients: Sequence[ClientKeys]) -> None:
-        """Have the SuperLink admit these public keys, under the clients' names.
+    def register(self) -> None:
+        """Have the SuperLink admit every client's public key, under the client's name.
 
         Raises:
             DeploymentError: it refuses one.
         """
         commands = {
-            client.name: self._start_flwr(
-                f"register-{client.name}", "supernode", "register", client.public_key, CONNECTION, "--name", client.name
+            name: self._start_flwr(
+                f"register-{name}", "supernode", "register", client.public_key, CONNECTION, "--name", name
             )
-            for client in clients
+            for name, client in self.keys.clients.items()
         }
-        for name, command in commands.items():
-            self._node_ids[name] = str(self._reply(command)["node-id"])
+        self._node_ids = {name: str(self._reply(command)["node-id"]) for name, command in commands.items()}
 
     def start_supernode(self, client: ClientKeys, node_config: Mapping[str, Scalar]) -> SuperNode:
         """Start a client's SuperNode; it goes on to connect in the background.
@@ -165,7 +164,8 @@ class LoopbackFederation:
         online = {node["node-id"] for node in listed if node["status"] == "online"}
         lost = [node.client for node in nodes if self._node_ids[node.client] not in online]
         if lost:
-            raise DeploymentError(f"{', '.join(lost)} connected and went offline again; see the logs in {self._logs}.")
+            logs = self._supervisor.logs
+            raise DeploymentError(f"{', '.join(lost)} connected and went offline again; see the logs in {logs}.")
 
     def start_run(self, app: Path, run_config: Mapping[str, Scalar]) -> SupervisedProcess:
         """Submit the app in folder `app`; the returned process streams the ServerApp's log and ends with the run."""
@@ -181,7 +181,7 @@ class LoopbackFederation:
         """
         runs = self._flwr("runs", "ls", CONNECTION)["runs"]
         if not runs:
-            raise DeploymentError(f"The SuperLink accepted no run; {self._logs / 'run.log'} says why.")
+            raise DeploymentError(f"The SuperLink accepted no run; {self._supervisor.logs / 'run.log'} says why.")
         return str(max(runs, key=lambda run: str(run["pending-at"]))["status"])
 
     def _flwr(self, name: str, *arguments: str | Path) -> Any:

@@ -30,7 +30,10 @@ SERVER_VIEW = "server"
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What a dataset was charged over all runs: how often each event, in so many charges. VOID ones are left out."""
+    """What a dataset was charged over all runs: how often each event, and in how many charges.
+
+    RESERVED charges count, VOID ones do not.
+    """
 
     history: History
     rounds: int

@@ -97,7 +97,7 @@ def federation(tmp_path):
         federation = LoopbackFederation(supervisor, tmp_path, ["hospital-0"])
         federation.start_superlink()
         federation.wait_for_superlink()
-        federation.register(list(federation.keys.clients.values()))
+        federation.register()
         yield federation
 
 

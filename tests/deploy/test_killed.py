@@ -40,7 +40,7 @@ class Deployment:
         self._federation.wait_for_superlink()
 
     def register(self) -> None:
-        self._federation.register(list(self._keys.values()))
+        self._federation.register()
 
     def start_clients(self, *names: str) -> None:
         nodes = [self._federation.start_supernode(self._keys[name], self._node_config(name)) for name in names]
