@@ -29,8 +29,8 @@ from typing import Any
 
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import Allowance, ChargeState, Ledger
-from fedprivacy.ledger.export import write_export
-from fedprivacy.ledger.verify import verify_export, verify_ledger
+from fedprivacy.ledger.export import verify_export, write_export
+from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian

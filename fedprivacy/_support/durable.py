@@ -19,12 +19,7 @@ _USUAL = 0o666
 
 
 def write_at(fd: int, data: bytes, at: int) -> None:
-    """Write all of `data` and wait until the disk has it.
-
-    Args:
-        fd: a file that is open for writing.
-        data: any bytes.
-        at: offset in the file, in bytes.
+    """Write all of `data` at an offset, in bytes, of an open file, and wait until the disk has it.
 
     Raises:
         OSError: there is no room, or the disk fails; a part may have been written.
@@ -39,12 +34,9 @@ def write_unnamed(file: Path, data: bytes, mode: int = _USUAL) -> Path:
     """Write `data` into the folder where `file` shall be, and wait for the disk.
 
     Args:
-        file: where it shall be.
+        file: the name that the file which is returned shall get, by a link or by being renamed.
         data: its content.
         mode: its permissions, before the process's mask.
-
-    Returns:
-        The new file, to be linked or renamed to `file`.
 
     Raises:
         OSError: it cannot be written; nothing is left behind.

@@ -65,10 +65,6 @@ def reach(point: str) -> None:
             os.kill(os.getpid(), signal.SIGKILL)
 
 
-def _arm_from_environment(value: str) -> None:
-    point, _, times = value.partition(":")
-    arm(point, int(times or 1))
-
-
 if VARIABLE in os.environ:
-    _arm_from_environment(os.environ[VARIABLE])
+    _point, _, _times = os.environ[VARIABLE].partition(":")
+    arm(_point, int(_times or 1))

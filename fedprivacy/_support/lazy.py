@@ -8,12 +8,7 @@ from typing import Any
 
 
 def when_asked(package: str, *modules: str) -> Callable[[str], Any]:
-    """A package's `__getattr__` (PEP 562): each name of its `__all__`, from the first of its modules that has it.
-
-    Args:
-        package: its `__name__`.
-        modules: names of its modules, without the package's.
-    """
+    """A package's `__getattr__` (PEP 562): each name of its `__all__`, from the first of its modules that has it."""
 
     def find(name: str) -> Any:
         if name in import_module(package).__all__:

@@ -7,7 +7,7 @@ noise that protects records comes from none of them (`fedprivacy.training.keystr
 from __future__ import annotations
 
 import random
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any, Self
 
 import numpy as np
@@ -16,15 +16,9 @@ import torch
 
 @dataclass(frozen=True, slots=True)
 class RandomState:
-    """The states of the three global generators, as what JSON can hold.
+    """The states of the three global generators, as JSON types; torch's, of the CPU, in hexadecimal."""
 
-    Attributes:
-        python: of `random`: version, words, the Gaussian draw that is left over.
-        numpy: of `numpy.random`, as its own `get_state` names the parts.
-        torch: of torch's generator on the CPU, in hexadecimal.
-    """
-
-    python: tuple[int, list[int], float | None]
+    python: list[Any]
     numpy: dict[str, Any]
     torch: str
 
@@ -35,16 +29,7 @@ class RandomState:
         numpy = np.random.get_state(legacy=False)
         words_of_numpy = {name: np.asarray(value).tolist() for name, value in numpy["state"].items()}
         torch_bytes = torch.get_rng_state().numpy().tobytes()
-        return cls((version, list(words), gauss), numpy | {"state": words_of_numpy}, torch_bytes.hex())
-
-    @classmethod
-    def from_json(cls, states: dict[str, Any]) -> Self:
-        """The states that `to_json` wrote."""
-        return cls(tuple(states["python"]), states["numpy"], states["torch"])
-
-    def to_json(self) -> dict[str, Any]:
-        """The states as JSON types."""
-        return asdict(self)
+        return cls([version, list(words), gauss], numpy | {"state": words_of_numpy}, torch_bytes.hex())
 
     def restore(self) -> None:
         """Set the generators of this process to these states."""

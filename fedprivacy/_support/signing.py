@@ -25,6 +25,8 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
 )
 
+from fedprivacy._support.durable import PRIVATE, write_unnamed
+
 PrivateKey = Ed25519PrivateKey | EllipticCurvePrivateKey
 
 _ECDSA = ECDSA(SHA384())
@@ -38,13 +40,7 @@ class SigningKeyError(ValueError):
 
 
 def sign(key: PrivateKey, purpose: str, message: bytes) -> str:
-    """A signature in hexadecimal.
-
-    Args:
-        key: who signs.
-        purpose: what the signature is for, for example "receipt".
-        message: what is signed.
-    """
+    """A signature in hexadecimal, of a message and of what it is for."""
     signed = _labelled(purpose, message)
     return (key.sign(signed) if isinstance(key, Ed25519PrivateKey) else key.sign(signed, _ECDSA)).hex()
 
@@ -52,11 +48,7 @@ def sign(key: PrivateKey, purpose: str, message: bytes) -> str:
 def signed_by_server(public_key: str, purpose: str, message: bytes, signature: str) -> bool:
     """Whether the holder of an Ed25519 key signed this message for this purpose.
 
-    Args:
-        public_key: in hexadecimal, see `server_public_key`; anything else has signed nothing.
-        purpose: as it was given to `sign`.
-        message: as it was given to `sign`.
-        signature: in hexadecimal; anything else is no signature.
+    Key (see `server_public_key`) and signature are in hexadecimal; anything else has signed nothing, and is none.
     """
     with suppress(InvalidSignature, ValueError):
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(public_key))
@@ -68,11 +60,7 @@ def signed_by_server(public_key: str, purpose: str, message: bytes, signature: s
 def signed_by_client(public_key: bytes, purpose: str, message: bytes, signature: str) -> bool:
     """Whether the holder of a SuperNode's key signed this message for this purpose.
 
-    Args:
-        public_key: in PEM; a key of another kind has signed nothing.
-        purpose: as it was given to `sign`.
-        message: as it was given to `sign`.
-        signature: in hexadecimal; anything else is no signature.
+    The key is in PEM, and one of another kind has signed nothing; a signature that is not in hexadecimal is none.
     """
     with suppress(InvalidSignature, UnsupportedAlgorithm, ValueError):
         key = load_pem_public_key(public_key)
@@ -99,8 +87,7 @@ def server_key(file: Path) -> Ed25519PrivateKey:
         SigningKeyError: the file holds something else, or cannot be read or written.
     """
     try:
-        file.parent.mkdir(parents=True, exist_ok=True)
-        with suppress(FileExistsError):
+        if not file.exists():
             _write_new(file)
         key = load_pem_private_key(file.read_bytes(), password=None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
@@ -131,11 +118,11 @@ def _labelled(purpose: str, message: bytes) -> bytes:
 
 def _write_new(file: Path) -> None:
     """Make a key whole or not at all: a file of this name is either there with a key in it, or not there."""
+    file.parent.mkdir(parents=True, exist_ok=True)
     made = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    draft = file.with_name(f"{file.name}.{os.getpid()}")
-    draft.touch(mode=0o600)
-    draft.write_bytes(made)
+    draft = write_unnamed(file, made, PRIVATE)
     try:
-        os.link(draft, file)  # fails where another process was first
+        with suppress(FileExistsError):  # another process was first
+            os.link(draft, file)
     finally:
         draft.unlink()

@@ -114,8 +114,7 @@ def demo(
     """Rehearse a deployment: hospitals on this host, TLS, authenticated SuperNodes, a few rounds."""
     from fedprivacy.commands.terminal import client_table
     from fedprivacy.deploy.app import task_of, write_app
-    from fedprivacy.deploy.data import Digits, OwnFolders
-    from fedprivacy.deploy.demo import run_demo
+    from fedprivacy.deploy.demo import Digits, OwnFolders, run_demo
     from fedprivacy.runs.folder import REPORT, new_run_folder, read_history
 
     directory = out or Path(new_run_folder("deploy-demo"))
@@ -123,7 +122,7 @@ def demo(
         records = OwnFolders(data) if data else Digits()
         folder = app or write_app(directory / "app", DEFAULT_TASK).folder
         budget = {"epsilon": epsilon, "delta": delta}
-        result = run_demo(
+        results = run_demo(
             directory,
             folder,
             records,
@@ -132,9 +131,9 @@ def demo(
             node_config=budget,
             console=_OUT,
         )
-    _OUT.print(client_table(read_history(result.out)))
-    _OUT.print(f"Report: {result.out / REPORT}\nLogs: {result.logs}", highlight=False, soft_wrap=True)
-    _OUT.print(f"In a browser: {as_typed()} dashboard --store {result.out}", highlight=False, soft_wrap=True)
+    _OUT.print(client_table(read_history(results)))
+    _OUT.print(f"Report: {results / REPORT}\nLogs: {directory.resolve() / 'logs'}", highlight=False, soft_wrap=True)
+    _OUT.print(f"In a browser: {as_typed()} dashboard --store {results}", highlight=False, soft_wrap=True)
     _OUT.print("Next: docs/how-to/deploy.md does the same on real hosts, step by step.", highlight=False)
 
 
@@ -143,7 +142,7 @@ def _checked() -> Iterator[None]:
     """Show a failure as plain text with exit code 1."""
     from fedprivacy._support.signing import SigningKeyError
     from fedprivacy.deploy.app import AppFolderError
-    from fedprivacy.deploy.data import DataError
+    from fedprivacy.deploy.demo import DataError
     from fedprivacy.deploy.federation import DeploymentError
     from fedprivacy.deploy.keys import KeyFileError
     from fedprivacy.deploy.processes import ProcessError

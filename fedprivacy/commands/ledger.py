@@ -73,8 +73,9 @@ def verify(
     as_json: _JSON = False,
 ) -> None:
     """Prove that nothing in a ledger was changed, left out, added or reordered. Exit code 1: something was."""
+    from fedprivacy.ledger.export import verify_export
     from fedprivacy.ledger.replay import BrokenJournalError
-    from fedprivacy.ledger.verify import read_witness, verify_export, verify_ledger
+    from fedprivacy.ledger.verify import read_witness, verify_ledger
 
     with plain_errors(BrokenJournalError, code=1), plain_errors(OSError, code=2):
         kept = [read_witness(file) for file in witnesses or ()]
@@ -108,7 +109,7 @@ def export(
 @ledger_app.command(name="import")
 def import_(export: Annotated[Path, typer.Argument(help="An exported ledger.")], *, ledger: _LEDGER = "") -> None:
     """Bring an exported ledger, once it is verified, into an empty one: another database, or tables made anew."""
-    from fedprivacy.ledger.imports import import_ledger
+    from fedprivacy.ledger.export import import_ledger
     from fedprivacy.ledger.replay import BrokenJournalError
 
     with _opened(ledger, new=True) as opened, plain_errors(BrokenJournalError, code=1), plain_errors(OSError, code=2):
@@ -126,10 +127,10 @@ def sign(
     """Sign where a ledger's journal ends: what it covers can no longer be rewritten unseen."""
     from fedprivacy._support.signing import SigningKeyError, server_key
     from fedprivacy.ledger import LedgerError
-    from fedprivacy.ledger.heads import sign_head
+    from fedprivacy.ledger.journal import sign_head
 
     with _opened(ledger) as opened, plain_errors(SigningKeyError, OSError, code=2):
-        signed = sign_head(opened, server_key(key))
+        signed = sign_head(opened.database, server_key(key))
         if signed is None:
             raise LedgerError(f"ledger {opened.name} has no entry yet; nothing was signed.")
         if out is not None:
@@ -150,9 +151,9 @@ def reconcile(
     with plain_errors(ValueError, OSError, code=2):
         claims = reconciliation.read_claims(guard)
     with _opened(ledger) as opened:
-        compared = reconciliation.compare(opened, dataset, claims)
+        compared = reconciliation.compared(opened, dataset, claims)
         added = opened.reconcile(dataset, claims)
-    _OUT.print(reconciliation.page(compared))
+    _OUT.print(compared)
     _ERR.print(f"{added} steps were charged to {dataset}.", highlight=False, soft_wrap=True)
 
 

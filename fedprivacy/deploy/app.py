@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import importlib.resources
+import json
 import re
 import tomllib
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+from typing import NamedTuple
 
 import jinja2
 
 from fedprivacy._support.sources import names_file
-from fedprivacy.deploy.environment import Scalar, toml_scalar
 from fedprivacy.runs.configuration import FIELDS, resolve
 from fedprivacy.tasks import TaskError, load_task
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
@@ -24,15 +24,8 @@ class AppFolderError(ValueError):
     """No app can be written; the message says why and what to do."""
 
 
-@dataclass(frozen=True, slots=True)
-class WrittenApp:
-    """A Flower app on disk.
-
-    Attributes:
-        folder: holds `pyproject.toml`; the argument of `flwr run`.
-        package: name of its Python package.
-        task: what server and clients call the task: the settings' `task`, and the key of the node configuration.
-    """
+class WrittenApp(NamedTuple):
+    """A Flower app on disk: the argument of `flwr run`, its package, and what server and clients call its task."""
 
     folder: Path
     package: str
@@ -63,12 +56,12 @@ def write_app(folder: Path, task: str, *, clients: int = 3) -> WrittenApp:
         raise AppFolderError(f"'{folder}' is not empty; name a new folder.")
     package = _package(folder)
     named = task if task in BUILT_IN else f"{package}.{Path(source).stem}:{name}"
-    settings: dict[str, Scalar] = {**dict.fromkeys(FIELDS, ""), "task": named, "clients": clients}
+    settings = {**dict.fromkeys(FIELDS, ""), "task": named, "clients": clients}
     facts = {
         "package": package,
         "version": version("fedprivacy"),
         "title": load_task(task).name,
-        "settings": {key: toml_scalar(value) for key, value in settings.items()},
+        "settings": {key: json.dumps(value) for key, value in settings.items()},
         "task": named,
         "built_in": task in BUILT_IN,
     }

@@ -14,17 +14,31 @@ Every process has a FLWR_HOME of its own, as on real hosts: SuperNodes that shar
 from __future__ import annotations
 
 import json
+import math
+import os
+import shutil
+import socket
 import ssl
+import sys
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from fedprivacy.deploy.environment import HOST, Scalar, flower_environment, free_ports, program, write_toml
 from fedprivacy.deploy.keys import ClientKeys, write_keys
 from fedprivacy.deploy.processes import SupervisedProcess, Supervisor
+
+HOST = "127.0.0.1"
+"""The only interface that a rehearsal uses."""
+
+Scalar = bool | int | float | str
+"""A value of Flower's run and node configurations."""
+
+COMPLETED = "finished:completed"
+"""Flower's word for a run whose ServerApp ran to its end."""
 
 CONNECTION = "deployment"
 """Name of the connection in the operator's Flower configuration."""
@@ -39,33 +53,9 @@ class DeploymentError(RuntimeError):
     """The federation did not do what it was asked to; the message says which part, and where its log is."""
 
 
-class RunStatus(NamedTuple):
-    """How a run ended.
-
-    Attributes:
-        run_id: Flower's id.
-        status: Flower's word, such as "finished:completed" or "finished:failed".
-        details: Flower's explanation, if any.
-    """
-
-    run_id: str
-    status: str
-    details: str
-
-    @property
-    def completed(self) -> bool:
-        """Whether the ServerApp ran to its end."""
-        return self.status == "finished:completed"
-
-
 @dataclass(frozen=True, slots=True)
 class SuperNode:
-    """A running client.
-
-    Attributes:
-        client: its name.
-        process: its `flower-supernode`.
-    """
+    """A running client: its name, and its `flower-supernode`."""
 
     client: str
     process: SupervisedProcess
@@ -121,22 +111,25 @@ class LoopbackFederation:
         """
         trust = ssl.create_default_context(cafile=str(self.keys.ca_certificate))
         self._supervisor.wait_until_ready(self._superlink, lambda: _healthy(self.address, trust), SUPERLINK_TIMEOUT)
-        self._write_operator_config()
+        deployment = {"address": self.address, "root-certificates": str(self.keys.ca_certificate)}
+        write_toml(
+            self._home("operator") / "config.toml",
+            {"superlink": {"default": CONNECTION}, f"superlink.{CONNECTION}": {**deployment, "insecure": False}},
+        )
 
-    def register(self, clients: Sequence[ClientKeys]) -> None:
-        """Have the SuperLink admit these public keys, under the clients' names.
+    def register(self) -> None:
+        """Have the SuperLink admit every client's public key, under the client's name.
 
         Raises:
             DeploymentError: it refuses one.
         """
         commands = {
-            client.name: self._start_flwr(
-                f"register-{client.name}", "supernode", "register", client.public_key, CONNECTION, "--name", client.name
+            name: self._start_flwr(
+                f"register-{name}", "supernode", "register", client.public_key, CONNECTION, "--name", name
             )
-            for client in clients
+            for name, client in self.keys.clients.items()
         }
-        for name, command in commands.items():
-            self._node_ids[name] = str(self._reply(command)["node-id"])
+        self._node_ids = {name: str(self._reply(command)["node-id"]) for name, command in commands.items()}
 
     def start_supernode(self, client: ClientKeys, node_config: Mapping[str, Scalar]) -> SuperNode:
         """Start a client's SuperNode; it goes on to connect in the background.
@@ -171,7 +164,8 @@ class LoopbackFederation:
         online = {node["node-id"] for node in listed if node["status"] == "online"}
         lost = [node.client for node in nodes if self._node_ids[node.client] not in online]
         if lost:
-            raise DeploymentError(f"{', '.join(lost)} connected and went offline again; see the logs in {self.logs}.")
+            logs = self._supervisor.logs
+            raise DeploymentError(f"{', '.join(lost)} connected and went offline again; see the logs in {logs}.")
 
     def start_run(self, app: Path, run_config: Mapping[str, Scalar]) -> SupervisedProcess:
         """Submit the app in folder `app`; the returned process streams the ServerApp's log and ends with the run."""
@@ -179,22 +173,16 @@ class LoopbackFederation:
         write_toml(config, {"": run_config})
         return self._start_flwr("run", "run", app, CONNECTION, "--stream", "--run-config", config, as_json=False)
 
-    def status(self) -> RunStatus:
-        """How the latest run stands. A log stream that ends with 0 may well have followed a failed run.
+    def run_status(self) -> str:
+        """Flower's word for how the latest run stands. A log stream that ends with 0 may have followed a failed run.
 
         Raises:
             DeploymentError: no run was accepted.
         """
         runs = self._flwr("runs", "ls", CONNECTION)["runs"]
         if not runs:
-            raise DeploymentError(f"The SuperLink accepted no run; {self.logs / 'run.log'} says why.")
-        latest = max(runs, key=lambda run: str(run["pending-at"]))
-        return RunStatus(run_id=latest["run-id"], status=latest["status"], details=latest["status-details"])
-
-    @property
-    def logs(self) -> Path:
-        """Folder of the log files."""
-        return self._supervisor.logs
+            raise DeploymentError(f"The SuperLink accepted no run; {self._supervisor.logs / 'run.log'} says why.")
+        return str(max(runs, key=lambda run: str(run["pending-at"]))["status"])
 
     def _flwr(self, name: str, *arguments: str | Path) -> Any:
         return self._reply(self._start_flwr(name, *arguments))
@@ -224,17 +212,6 @@ class LoopbackFederation:
         folder.mkdir(parents=True, exist_ok=True)
         return folder
 
-    def _write_operator_config(self) -> None:
-        connection: dict[str, Scalar] = {
-            "address": self.address,
-            "root-certificates": str(self.keys.ca_certificate),
-            "insecure": False,
-        }
-        write_toml(
-            self._home("operator") / "config.toml",
-            {"superlink": {"default": CONNECTION}, f"superlink.{CONNECTION}": connection},
-        )
-
 
 def _healthy(address: str, trust: ssl.SSLContext) -> bool:
     try:
@@ -242,3 +219,56 @@ def _healthy(address: str, trust: ssl.SSLContext) -> bool:
             return bool(response.status == 200)
     except (urllib.error.URLError, TimeoutError, ConnectionError):
         return False
+
+
+def flower_environment(home: Path) -> dict[str, str]:
+    """Environment of a Flower process: its own state, this Python's programs, nothing sent out, nothing installed."""
+    return {
+        "FLWR_HOME": str(home),
+        "PATH": _search_path(),  # Flower starts its own programs by bare name
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+        "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
+        "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),  # several clients share this host
+    }
+
+
+def write_toml(path: Path, tables: Mapping[str, Mapping[str, Scalar]]) -> None:
+    """Write tables of scalars as TOML; the table named "" is the top level and comes first."""
+    lines = []
+    for name, table in tables.items():
+        lines += [f"[{name}]"] if name else []
+        lines += [f"{key} = {_toml(value)}" for key, value in table.items()]
+    path.write_text("\n".join(lines) + "\n")
+
+
+def _toml(value: Scalar) -> str:
+    """A value as TOML has it: as JSON has it, except for the infinities, which JSON cannot write."""
+    return str(value) if value in (math.inf, -math.inf) else json.dumps(value)
+
+
+def _search_path() -> str:
+    """This Python's own programs first, activated or not."""
+    return f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
+
+
+def program(name: str) -> Path:
+    """A program of this Python environment.
+
+    Raises:
+        FileNotFoundError: it is not installed.
+    """
+    found = shutil.which(name, path=_search_path())
+    if found is None:
+        raise FileNotFoundError(f"{name} is not installed beside {sys.executable}; install fedprivacy there with pip.")
+    return Path(found)
+
+
+def free_ports(count: int) -> list[int]:
+    """Distinct ports that nobody listens on now."""
+    with ExitStack() as stack:
+        sockets = [stack.enter_context(socket.socket()) for _ in range(count)]
+        for listener in sockets:
+            listener.bind((HOST, 0))
+        return [listener.getsockname()[1] for listener in sockets]

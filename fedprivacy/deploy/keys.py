@@ -26,7 +26,6 @@ from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from ipaddress import ip_address
 from pathlib import Path
-from typing import NamedTuple
 
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes
@@ -43,6 +42,7 @@ CLOCK_SKEW = timedelta(minutes=5)
 MAX_DAYS = 825
 """The longest validity that TLS libraries accept of a server certificate on every platform (Apple's limit)."""
 
+_AUTHORITY = "fedprivacy deployment CA"
 _CLIENT_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _LABEL = r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
 _DNS_NAME = re.compile(rf"(?=.{{1,253}}$)(?!(.*\.)?\d+$){_LABEL}(\.{_LABEL})*")
@@ -54,13 +54,7 @@ class KeyFileError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ClientKeys:
-    """One client's key pair, as files.
-
-    Attributes:
-        name: the name to register the client under; the same as its `client_id`.
-        private_key: OpenSSH private key, mode 0600, for `flower-supernode --auth-supernode-private-key`.
-        public_key: OpenSSH public key, for `flwr supernode register`.
-    """
+    """One client's key pair, as files in OpenSSH's format; its name, to be registered under, is its `client_id`."""
 
     name: str
     private_key: Path
@@ -69,18 +63,8 @@ class ClientKeys:
 
 @dataclass(frozen=True, slots=True)
 class DeploymentKeys:
-    """Everything that `write_keys` made, as files.
-
-    Attributes:
-        directory: the folder that holds all of it.
-        ca_certificate: PEM certificate of the CA (the server's copy; each client has its own).
-        ca_key: PEM private key of the CA, mode 0600.
-        server_certificate: PEM certificate of the server.
-        server_key: PEM private key of the server, mode 0600.
-        clients: the clients' key pairs by name.
-        hosts: the names and addresses that the server's certificate is valid for.
-        expires: when both certificates end (UTC).
-    """
+    """Everything that `write_keys` made, as PEM files: both certificates end at `expires` (UTC), the server's is valid
+    for `hosts`, and of the CA's each client has its own copy."""
 
     directory: Path
     ca_certificate: Path
@@ -100,13 +84,12 @@ class DeploymentKeys:
             f"  {self.ca_key.parent}/   keep offline: its holder can impersonate the server, and no process needs it.",
             f"  {self.server_key.parent}/   for the server. server.key is secret; the .pub files are not.",
         ]
-        for client in self.clients.values():
-            lines.append(f"  {client.private_key.parent}/   for {client.name} alone: ca.crt and its secret client.key.")
-        lines.append("")
-        lines.append(
-            "Send each client its own folder over a channel you trust, then delete your copy of its client.key."
-        )
-        return "\n".join(lines)
+        lines += [
+            f"  {client.private_key.parent}/   for {client.name} alone: ca.crt and its secret client.key."
+            for client in self.clients.values()
+        ]
+        last = "Send each client its own folder over a channel you trust, then delete your copy of its client.key."
+        return "\n".join([*lines, "", last])
 
 
 def write_keys(
@@ -133,18 +116,47 @@ def write_keys(
     if len({name.lower() for name in clients}) < len(clients):  # some file systems do not tell A from a
         raise KeyFileError(f"clients are {', '.join(clients)}: a name appears twice; give each client its own.")
 
-    authority, server_key = _new_authority(days), _new_key()
-    server = _server_certificate(server_key, authority, subject_names)
-
-    keys = _layout(directory, clients, hosts, server.not_valid_after_utc)
-    ca_pem = authority.certificate.public_bytes(Encoding.PEM)
+    now = datetime.now(UTC).replace(microsecond=0)
+    start, end = now - CLOCK_SKEW, now + timedelta(days=days)
+    ca_key, server_key = _new_key(), _new_key()
+    ca_pem = _certificate(
+        _AUTHORITY,
+        ca_key,
+        ca_key,
+        (start, end),
+        (x509.BasicConstraints(ca=True, path_length=0), True),  # it signs certificates of servers, and no further CAs
+        (_key_usage(signs_certificates=True), True),
+    )
+    server_pem = _certificate(
+        "fedprivacy server",
+        server_key,
+        ca_key,
+        (start, end),
+        (subject_names, False),
+        (x509.BasicConstraints(ca=False, path_length=None), True),
+        (_key_usage(signs_certificates=False), True),
+        (x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False),
+        (x509.AuthorityKeyIdentifier.from_issuer_public_key(ca_key.public_key()), False),
+    )
+    ours, server, theirs = directory / "ca", directory / "server", directory / "clients"
+    pairs = [ClientKeys(n, theirs / n / "client.key", server / "clients" / f"{n}.pub") for n in clients]
+    keys = DeploymentKeys(
+        directory=directory,
+        ca_certificate=server / "ca.crt",
+        ca_key=ours / "ca.key",
+        server_certificate=server / "server.crt",
+        server_key=server / "server.key",
+        clients={client.name: client for client in pairs},
+        hosts=hosts,
+        expires=end,
+    )
     files = {
-        keys.ca_key: _private_pem(authority.key),
+        keys.ca_key: _private_pem(ca_key),
         keys.ca_certificate: ca_pem,
-        keys.server_certificate: server.public_bytes(Encoding.PEM),
+        keys.server_certificate: server_pem,
         keys.server_key: _private_pem(server_key),
     }
-    for client in keys.clients.values():
+    for client in pairs:
         files |= _client_files(client) | {client.private_key.with_name("ca.crt"): ca_pem}
     _write_new(files)
     return keys
@@ -161,29 +173,9 @@ def write_client_key(directory: Path, name: str) -> ClientKeys:
         KeyFileError: the name is not usable, or a file exists already; then nothing is written.
     """
     _check_client_name(name)
-    client = ClientKeys(name=name, private_key=directory / f"{name}.key", public_key=directory / f"{name}.pub")
+    client = ClientKeys(name, directory / f"{name}.key", directory / f"{name}.pub")
     _write_new(_client_files(client))
     return client
-
-
-def _layout(directory: Path, clients: Sequence[str], hosts: tuple[str, ...], expires: datetime) -> DeploymentKeys:
-    return DeploymentKeys(
-        directory=directory,
-        ca_certificate=directory / "server" / "ca.crt",
-        ca_key=directory / "ca" / "ca.key",
-        server_certificate=directory / "server" / "server.crt",
-        server_key=directory / "server" / "server.key",
-        clients={
-            name: ClientKeys(
-                name=name,
-                private_key=directory / "clients" / name / "client.key",
-                public_key=directory / "server" / "clients" / f"{name}.pub",
-            )
-            for name in clients
-        },
-        hosts=hosts,
-        expires=expires,
-    )
 
 
 def _check_client_name(name: str) -> None:
@@ -210,55 +202,32 @@ def _new_key() -> ec.EllipticCurvePrivateKey:
     return ec.generate_private_key(ec.SECP384R1())
 
 
-class _Authority(NamedTuple):
-    key: ec.EllipticCurvePrivateKey
-    certificate: x509.Certificate
-
-
-def _new_authority(days: int) -> _Authority:
-    """A self-signed CA that may sign certificates of servers and no further CAs; valid from now."""
-    key = _new_key()
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedprivacy deployment CA")])
-    now = datetime.now(UTC).replace(microsecond=0)
-    certificate = (
-        _certificate(name, key, issuer=name, start=now - CLOCK_SKEW, end=now + timedelta(days=days))
-        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
-        .add_extension(_key_usage(signs_certificates=True), critical=True)
-        .sign(key, hashes.SHA384())
-    )
-    return _Authority(key, certificate)
-
-
-def _server_certificate(
-    key: ec.EllipticCurvePrivateKey, authority: _Authority, subject_names: x509.SubjectAlternativeName
-) -> x509.Certificate:
-    """A certificate for TLS servers only, for `subject_names` only, valid as long as its CA's."""
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "fedprivacy server")])
-    ca = authority.certificate
-    return (
-        _certificate(name, key, issuer=ca.subject, start=ca.not_valid_before_utc, end=ca.not_valid_after_utc)
-        .add_extension(subject_names, critical=False)
-        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
-        .add_extension(_key_usage(signs_certificates=False), critical=True)
-        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.key.public_key()), critical=False)
-        .sign(authority.key, hashes.SHA384())
-    )
-
-
 def _certificate(
-    subject: x509.Name, key: ec.EllipticCurvePrivateKey, *, issuer: x509.Name, start: datetime, end: datetime
-) -> x509.CertificateBuilder:
-    return (
+    name: str,
+    key: ec.EllipticCurvePrivateKey,
+    authority: ec.EllipticCurvePrivateKey,
+    valid: tuple[datetime, datetime],
+    *extensions: tuple[x509.ExtensionType, bool],
+) -> bytes:
+    """A certificate of a key, signed by the authority's, in PEM; each extension with whether it is critical."""
+    start, end = valid
+    builder = (
         x509.CertificateBuilder()
-        .subject_name(subject)
-        .issuer_name(issuer)
+        .subject_name(_common_name(name))
+        .issuer_name(_common_name(_AUTHORITY))
         .public_key(key.public_key())
         .serial_number(x509.random_serial_number())
         .not_valid_before(start)
         .not_valid_after(end)
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), critical=False)
     )
+    for extension, critical in extensions:
+        builder = builder.add_extension(extension, critical=critical)
+    return builder.sign(authority, hashes.SHA384()).public_bytes(Encoding.PEM)
+
+
+def _common_name(name: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
 
 
 def _key_usage(*, signs_certificates: bool) -> x509.KeyUsage:

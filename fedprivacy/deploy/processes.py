@@ -68,11 +68,6 @@ class SupervisedProcess:
         return self._popen.poll() is None
 
     @property
-    def exit_code(self) -> int | None:
-        """The exit code; None while it is running, negative for a signal."""
-        return self._popen.poll()
-
-    @property
     def pid(self) -> int:
         """Process id, which is also the id of its process group."""
         return self._popen.pid
@@ -97,13 +92,11 @@ class Supervisor:
 
     Args:
         logs: folder for the log files, one for each process; made if missing.
-        environment: added to the environment of every process.
     """
 
-    def __init__(self, logs: Path, environment: Mapping[str, str] | None = None) -> None:
+    def __init__(self, logs: Path) -> None:
         self.logs = logs
         self._mark = secrets.token_hex(16)
-        self._environment = {**(environment or {}), MARK: self._mark}
         self._processes: list[SupervisedProcess] = []
         self._previous_handlers: dict[int, _Handler] = {}
 
@@ -136,7 +129,7 @@ class Supervisor:
         Args:
             name: what messages and the log file call it; one name may be started again, its log is then continued.
             command: program and arguments.
-            environment: added to the supervisor's and to this process's own environment.
+            environment: added to this process's own.
             directory: working directory; None: this process's own.
 
         Raises:
@@ -151,7 +144,7 @@ class Supervisor:
                     stdin=subprocess.DEVNULL,
                     stdout=output,
                     stderr=subprocess.STDOUT,
-                    env={**os.environ, **(environment or {}), **self._environment},
+                    env={**os.environ, **(environment or {}), MARK: self._mark},
                     cwd=directory,
                     start_new_session=True,
                 )
@@ -175,26 +168,21 @@ class Supervisor:
         deadline = time.monotonic() + timeout
         while not ready():
             if not process.running:
-                raise process.failure(f"ended with exit code {process.exit_code} before it was ready")
+                raise process.failure(f"ended with exit code {process._popen.poll()} before it was ready")
             if time.monotonic() > deadline:
                 raise process.failure(f"was not ready within {timeout:g} seconds")
             time.sleep(_POLL)
 
     def wait(self, process: SupervisedProcess, timeout: float) -> int:
-        """Wait for a process to end by itself.
-
-        Returns:
-            its exit code.
+        """Wait for a process to end by itself, and return its exit code.
 
         Raises:
             ProcessError: it is still running after `timeout` seconds.
         """
-        deadline = time.monotonic() + timeout
-        while (code := process.exit_code) is None:
-            if time.monotonic() > deadline:
-                raise process.failure(f"was still running after {timeout:g} seconds")
-            time.sleep(_POLL)
-        return code
+        try:
+            return process._popen.wait(timeout)
+        except subprocess.TimeoutExpired:
+            raise process.failure(f"was still running after {timeout:g} seconds") from None
 
     def stop(self) -> None:
         """Stop every process and its offspring: SIGTERM, then SIGKILL to what is left after `GRACE` seconds.

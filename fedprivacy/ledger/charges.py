@@ -1,7 +1,12 @@
-"""Charges in the ledger's tables, and the balances that they add up to."""
+"""Charges and budgets in the ledger's tables, and the balances that charges add up to.
+
+Functions that write want a transaction that has the ledger to itself.
+"""
 
 from __future__ import annotations
 
+import datetime
+import math
 from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass
 from functools import lru_cache
@@ -11,12 +16,11 @@ from sqlalchemy import ColumnElement, Connection, func, or_, select, update
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy.ledger import journal
-from fedprivacy.ledger.allowances import allowances_of
-from fedprivacy.ledger.dialects import add_to, among, insert_rows
-from fedprivacy.ledger.replay import Evidence, settleable
-from fedprivacy.ledger.schema import ChargeState, balances, charges
+from fedprivacy.ledger.database import among, insert_rows, put_rows
+from fedprivacy.ledger.replay import SETTLES, Evidence
+from fedprivacy.ledger.schema import ChargeState, balances, budgets, charges
 from fedprivacy.values.attempt import Attempt
-from fedprivacy.values.budget import Allowance
+from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.event_codec import ROW, as_row
 from fedprivacy.values.events import Event, History, PoissonSampledGaussian
 
@@ -26,11 +30,9 @@ SERVER_VIEW = "server"
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What a dataset has been charged so far.
+    """What a dataset was charged over all runs: how often each event, and in how many charges.
 
-    Attributes:
-        history: every event and how often it was charged; VOID charges are left out, RESERVED ones count.
-        rounds: number of charges that count, over all runs.
+    RESERVED charges count, VOID ones do not.
     """
 
     history: History
@@ -63,6 +65,46 @@ _event = lru_cache(maxsize=65_536)(PoissonSampledGaussian)
 """Most datasets are charged for the same events."""
 
 
+def allowances_of(connection: Connection, dataset_ids: Collection[str]) -> dict[str, Allowance]:
+    """The budgets in force; datasets without one are missing."""
+    rows = connection.execute(select(budgets).where(among(connection.dialect, budgets.c.dataset_id, dataset_ids)))
+    return {dataset_id: _allowance(*row) for dataset_id, *row in rows}
+
+
+@lru_cache(maxsize=1024)
+def _allowance(
+    epsilon: float | None, delta: float, filter: str, expires: datetime.datetime | None, deliberate: bool
+) -> Allowance:
+    """A budget from its row; most datasets have the same."""
+    budget = PrivacyBudget(math.inf if epsilon is None else epsilon, delta)
+    return Allowance(budget, filter, in_utc(expires), deliberate)
+
+
+def in_utc(instant: datetime.datetime | None) -> datetime.datetime | None:
+    """An instant as the ledger writes it; SQLite keeps no time zone, and PostgreSQL may give it in another."""
+    if instant is None:
+        return None
+    return instant.replace(tzinfo=datetime.UTC) if instant.tzinfo is None else instant.astimezone(datetime.UTC)
+
+
+def budget_row(dataset_id: str, allowance: Allowance) -> dict[str, Any]:
+    """A budget as it stands in its table."""
+    return {
+        "dataset_id": dataset_id,
+        "epsilon": allowance.budget.epsilon if allowance.budget.enforced else None,
+        "delta": allowance.budget.delta,
+        "filter": allowance.filter,
+        "expires": allowance.expires,
+        "deliberate": allowance.deliberate,
+    }
+
+
+def written(allowance: Allowance) -> list[Any]:
+    """A budget as it stands in the journal."""
+    epsilon = allowance.budget.epsilon if allowance.budget.enforced else None
+    return [epsilon, allowance.budget.delta, allowance.filter, allowance.expires and allowance.expires.isoformat()]
+
+
 def within_budget(connection: Connection, wanted: Mapping[str, int], allowed: Allowed) -> dict[str, int]:
     """The smaller of wanted and allowed steps, by dataset; who has nothing left is missing."""
     accounts = accounts_of(connection, wanted.keys())
@@ -78,13 +120,7 @@ def within_budget(connection: Connection, wanted: Mapping[str, int], allowed: Al
 
 
 def charge(connection: Connection, attempt: Attempt, granted: Mapping[str, tuple[PoissonSampledGaussian, int]]) -> None:
-    """Enter reserved charges of one attempt.
-
-    Args:
-        connection: in a transaction that has the ledger to itself.
-        attempt: what is charged.
-        granted: event and steps by dataset; not empty.
-    """
+    """Enter reserved charges of one attempt: event and steps by dataset, not empty."""
     events = sorted({event for event, _ in granted.values()})
     numbers = {event: number for number, event in enumerate(events)}
     entry = journal.append(
@@ -104,16 +140,7 @@ def charge(connection: Connection, attempt: Attempt, granted: Mapping[str, tuple
 def charge_difference(
     connection: Connection, dataset_id: str, run_id: str, event: PoissonSampledGaussian, *, claimed: int, held: int
 ) -> None:
-    """Enter what a client's own figure has more than the ledger, as a charge of round 0.
-
-    Args:
-        connection: in a transaction that has the ledger to itself.
-        dataset_id: the client's dataset.
-        run_id: the run that the figures are about.
-        event: what each step cost.
-        claimed: the client's steps.
-        held: the ledger's steps, fewer.
-    """
+    """Enter what a client claims to have spent more in a run than the ledger holds, as a charge of round 0."""
     own = charges.c.dataset_id == dataset_id, charges.c.run_id == run_id, charges.c.round == 0
     before = connection.scalar(select(func.count()).select_from(charges).where(*own)) or 0
     attempt = Attempt(run_id, 0, int(before) + 1)
@@ -135,15 +162,8 @@ def charge_difference(
 def settle_charges(
     connection: Connection, attempt: Attempt, receipts: Mapping[str, Evidence | None], state: ChargeState
 ) -> None:
-    """Enter what became of charges, where that is news.
-
-    Args:
-        connection: in a transaction that has the ledger to itself.
-        attempt: what was charged.
-        receipts: signed by their clients, by dataset; None: not signed.
-        state: what they become.
-    """
-    news = _among(connection, attempt, receipts.keys(), settleable(state))
+    """Enter what became of charges, where that is news, with the receipts by dataset; None: not signed."""
+    news = *_charged(connection, attempt, receipts.keys()), charges.c.state.in_(SETTLES[state])
     changing = connection.execute(select(charges).where(*news)).mappings().all()
     if not changing:
         return
@@ -151,9 +171,8 @@ def settle_charges(
     journal.append(connection, "settlement", **attempt._asdict(), state=state, receipts=settled)
     connection.execute(update(charges).where(*news).values(state=state))
     for was_void, sign in ((False, -1), (True, 1)):  # what becomes void is taken off, what was void is put back
-        rows = [dict(row) for row in changing if (row["state"] is ChargeState.VOID) is was_void]
         if was_void or state is ChargeState.VOID:
-            _count(connection, rows, sign)
+            _count(connection, [dict(row) for row in changing if (row["state"] is ChargeState.VOID) is was_void], sign)
 
 
 def _insert(connection: Connection, rows: list[dict[str, Any]]) -> None:
@@ -163,8 +182,9 @@ def _insert(connection: Connection, rows: list[dict[str, Any]]) -> None:
 
 def _count(connection: Connection, rows: Iterable[Mapping[str, Any]], sign: int) -> None:
     """Add charges to the balances, or take them off."""
-    signed = [{**row, "steps": sign * row["steps"], "charges": sign} for row in rows]
-    add_to(connection, balances, ("steps", "charges"), signed)
+    key = [column.name for column in balances.primary_key]
+    signed = [{name: row[name] for name in key} | {"steps": sign * row["steps"], "charges": sign} for row in rows]
+    put_rows(connection, balances, signed, sums=("steps", "charges"))
 
 
 def _columns(event: PoissonSampledGaussian) -> dict[str, Any]:
@@ -176,28 +196,16 @@ def charged_for(attempt: Attempt) -> tuple[ColumnElement[bool], ...]:
     return tuple(charges.c[name] == value for name, value in attempt._asdict().items())
 
 
-def _among(
-    connection: Connection, attempt: Attempt, dataset_ids: Collection[str], states: Iterable[ChargeState]
-) -> tuple[ColumnElement[bool], ...]:
-    """Which charges of an attempt are in one of these states."""
-    return (
-        *charged_for(attempt),
-        among(connection.dialect, charges.c.dataset_id, dataset_ids),
-        charges.c.state.in_(list(states)),
-    )
+def _charged(connection: Connection, attempt: Attempt, dataset_ids: Collection[str]) -> tuple[ColumnElement[bool], ...]:
+    """Which charges are for an attempt and one of these datasets."""
+    return *charged_for(attempt), among(connection.dialect, charges.c.dataset_id, dataset_ids)
 
 
 def charged_steps(
     connection: Connection, attempt: Attempt, events: Mapping[str, PoissonSampledGaussian]
 ) -> dict[str, int]:
-    """What an attempt was charged already, by dataset; 0 where the charge is void, or for another event.
-
-    Args:
-        connection: in a transaction.
-        attempt: what may have been charged.
-        events: what each step is to cost, by dataset.
-    """
-    mine = _among(connection, attempt, events.keys(), ChargeState)
+    """What an attempt was charged already, by dataset; 0 where the charge is void, or for another event than given."""
+    mine = _charged(connection, attempt, events.keys())
     columns = ("dataset_id", "state", "steps", *ROW)
     rows = connection.execute(select(*(charges.c[name] for name in columns)).where(*mine))
     return {
@@ -208,7 +216,7 @@ def charged_steps(
 
 def steps_of_run(connection: Connection, dataset_id: str, run_id: str, event: PoissonSampledGaussian) -> int:
     """Steps that a dataset was charged in one run for one event."""
-    mine = select(func.coalesce(func.sum(charges.c.steps), 0)).where(
+    mine = select(func.sum(charges.c.steps)).where(
         charges.c.dataset_id == dataset_id,
         charges.c.run_id == run_id,
         charges.c.state != ChargeState.VOID,

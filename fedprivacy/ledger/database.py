@@ -2,23 +2,42 @@
 
 Durability: a transaction that returned is on the disk (SQLite: write-ahead log with `synchronous = FULL`; PostgreSQL:
 `synchronous_commit = on`, whatever the server's default is). Isolation: a transaction that writes has the ledger to
-itself (SQLite: BEGIN IMMEDIATE; PostgreSQL: an advisory lock), so what it read stays true until it ends.
+itself (SQLite: BEGIN IMMEDIATE; PostgreSQL: an advisory lock), so what it read stays true until it ends. Where the two
+say the same thing in different words, it is said here.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from sqlalchemy import URL, Connection, Engine, create_engine, event, text
-from sqlalchemy.engine import make_url
+from sqlalchemy import (
+    URL,
+    Column,
+    ColumnElement,
+    Connection,
+    Dialect,
+    Engine,
+    Table,
+    bindparam,
+    create_engine,
+    event,
+    func,
+    insert,
+    make_url,
+    select,
+    text,
+)
+from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError
+from sqlalchemy.types import ARRAY, Enum, String, TypeEngine
 
 from fedprivacy.ledger.errors import LedgerError
 from fedprivacy.ledger.migrations import bring_up_to_date, is_newest
@@ -55,14 +74,14 @@ class Database:
         self._patience = patience
         self._engine = _engine(url, patience, durable)
         # Two programs that make one file's tables at once wait for each other; a place that is not there is a mistake.
-        if self._repeat(lambda: self._read(lambda connection: is_newest(connection, self.name)), _locked):
+        if self._repeat(self._snapshot, lambda connection: is_newest(connection, self.name), _locked):
             return
         if not upgrade:
             raise LedgerError(
                 f"ledger {self.name} was made by an earlier version of fedprivacy, and nothing may change it here; "
                 "keep a copy of it, then 'fedprivacy ledger upgrade'."
             )
-        self._repeat(lambda: self._write(bring_up_to_date), _locked)
+        self._repeat(self._alone, bring_up_to_date, _locked)
 
     @contextmanager
     def reading(self) -> Iterator[Connection]:
@@ -72,7 +91,7 @@ class Database:
             LedgerError: the database cannot be used.
         """
         try:
-            with self._engine.connect() as connection, _snapshot(connection).begin():
+            with self._snapshot() as connection:
                 yield connection
         except DBAPIError as error:
             raise self._unusable(error) from error
@@ -83,7 +102,7 @@ class Database:
         Raises:
             LedgerError: the database cannot be used, or not for so long.
         """
-        return self._repeat(lambda: self._read(work), _passes)
+        return self._repeat(self._snapshot, work, _passes)
 
     def write(self, work: Callable[[Connection, bool], T]) -> T:
         """Do something in a transaction that has the ledger to itself; after an outage again, while patience lasts.
@@ -104,22 +123,37 @@ class Database:
             committing = True
             return done
 
-        return self._repeat(lambda: self._write(once), _passes)
+        return self._repeat(self._alone, once, _passes)
 
-    def _read(self, work: Callable[[Connection], T]) -> T:
-        with self._engine.connect() as connection, _snapshot(connection).begin():
-            return work(connection)
+    @contextmanager
+    def _snapshot(self) -> Iterator[Connection]:
+        """A transaction that sees one state throughout: SQLite's always do."""
+        with self._engine.connect() as connection:
+            if connection.dialect.name == "postgresql":
+                connection.execution_options(isolation_level="REPEATABLE READ")
+            with connection.begin():
+                yield connection
 
-    def _write(self, work: Callable[[Connection], T]) -> T:
-        with self._engine.connect() as connection, _alone(connection):
-            return work(connection)
+    @contextmanager
+    def _alone(self) -> Iterator[Connection]:
+        """A transaction during which nobody else writes to the ledger."""
+        with self._engine.connect() as connection, connection.execution_options(**{_ALONE: True}).begin():
+            if connection.dialect.name == "postgresql":
+                connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+            yield connection
 
-    def _repeat(self, attempt: Callable[[], T], passes: Callable[[DBAPIError], bool]) -> T:
+    def _repeat(
+        self,
+        transaction: Callable[[], AbstractContextManager[Connection]],
+        work: Callable[[Connection], T],
+        passes: Callable[[DBAPIError], bool],
+    ) -> T:
         """Try until it works, it is no outage that passes, or patience ends."""
         deadline, pause = time.monotonic() + self._patience, 0.05
         while True:
             try:
-                return attempt()
+                with transaction() as connection:
+                    return work(connection)
             except DBAPIError as error:
                 if not passes(error) or time.monotonic() + pause > deadline:
                     raise self._unusable(error) from error
@@ -128,14 +162,14 @@ class Database:
             pause = min(2 * pause, _LONGEST_PAUSE)
 
     def _unusable(self, error: DBAPIError) -> LedgerError:
-        return LedgerError(f"ledger {self.name} cannot be used: {_reason(error)}. {_REMEDY}")
+        return LedgerError(
+            f"ledger {self.name} cannot be used: {_reason(error)}. What was charged before stays charged. Mend the "
+            "database, then go on."
+        )
 
     def close(self) -> None:
         """Give back every connection."""
         self._engine.dispose()
-
-
-_REMEDY = "What was charged before stays charged. Mend the database, then go on."
 
 
 def default_url() -> str:
@@ -228,23 +262,6 @@ def _configure_postgresql(patience: float, durable: bool, connection: Any, _: ob
 _ALONE = "fedprivacy_alone"
 _LOCK = 0x66656470726976  # any number that nobody else in this database takes
 
-
-@contextmanager
-def _alone(connection: Connection) -> Iterator[None]:
-    """A transaction during which nobody else writes to the ledger."""
-    with connection.execution_options(**{_ALONE: True}).begin():
-        if connection.dialect.name == "postgresql":
-            connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
-        yield
-
-
-def _snapshot(connection: Connection) -> Connection:
-    """The connection, set to see one state throughout a transaction: SQLite's transactions always do."""
-    if connection.dialect.name == "postgresql":
-        return connection.execution_options(isolation_level="REPEATABLE READ")
-    return connection
-
-
 _SQLITE_PASSING = frozenset(
     {
         sqlite3.SQLITE_BUSY,
@@ -274,3 +291,53 @@ def _locked(error: DBAPIError) -> bool:
 
 def _reason(error: DBAPIError) -> str:
     return str(error.orig).splitlines()[0].rstrip(".")
+
+
+def among(dialect: Dialect, column: Column[str], values: Collection[str]) -> ColumnElement[bool]:
+    """Whether a column is one of the values; one parameter, because databases take no more than some thousand."""
+    if dialect.name == "postgresql":
+        # A join: `= ANY (array)` is compared one by one once PostgreSQL plans for arrays of any length.
+        given = bindparam(None, list(values), type_=ARRAY(String))
+        return column.in_(select(func.unnest(given)))
+    return column.in_(select(func.json_each(json.dumps(list(values))).table_valued("value").c.value))
+
+
+def insert_rows(connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]]) -> None:
+    """Insert rows that name the same columns."""
+    if connection.dialect.name == "postgresql":
+        connection.execute(_from_arrays(table, rows))
+    else:
+        connection.execute(insert(table), rows)
+
+
+def put_rows(
+    connection: Connection, table: Table, rows: Sequence[Mapping[str, Any]], sums: Collection[str] = ()
+) -> None:
+    """Insert rows that name the same columns, each in place of the one with its primary key, if there is one.
+
+    Args:
+        connection: in a transaction.
+        table: where to.
+        rows: no key stands twice.
+        sums: columns that are added to what is there.
+    """
+    if not rows:
+        return
+    arrays = connection.dialect.name == "postgresql"
+    new = _from_arrays(table, rows) if arrays else sqlite.insert(table)
+    key = [column.name for column in table.primary_key]
+    amounts = {name: new.excluded[name] for name in rows[0] if name not in key}
+    instead = {name: table.c[name] + amount if name in sums else amount for name, amount in amounts.items()}
+    connection.execute(new.on_conflict_do_update(index_elements=key, set_=instead), None if arrays else rows)
+
+
+def _from_arrays(table: Table, rows: Sequence[Mapping[str, Any]]) -> postgresql.Insert:
+    """One statement for any number of rows, with an array for each column: psycopg would send one for each row."""
+    names, arrays = list(rows[0]), []
+    for name in names:
+        kind: TypeEngine[Any] = table.c[name].type
+        values = [row[name] for row in rows]
+        if isinstance(kind, Enum):
+            kind, values = String(), [str(value) for value in values]
+        arrays.append(func.unnest(bindparam(None, values, type_=ARRAY(kind))))
+    return postgresql.insert(table).from_select(names, select(*arrays))

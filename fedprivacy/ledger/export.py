@@ -1,45 +1,35 @@
 """A ledger as a file: its journal and its signed heads, one JSON line each, between a first and a last line.
 
 The text of an entry stands in its line as it stands in the journal, so that the chain of hashes is the same. A line
-that is not exactly what this module writes is damage; the last line holds a hash of all lines before it.
+that is not exactly what this module writes is damage; the last line holds a hash of all lines before it. An export is
+brought back into an empty database to move to PostgreSQL, or to make damaged tables anew.
 """
 
 from __future__ import annotations
 
+import datetime
 import hashlib
 import json
-from collections.abc import Iterable, Iterator
-from typing import IO, Any, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from itertools import chain, islice
+from pathlib import Path
+from typing import IO, Any, TypeVar
 
-from sqlalchemy import Connection, select
+from sqlalchemy import Connection, Table, insert
 
-from fedprivacy.ledger.heads import SignedHead, parsed_head, read_heads
-from fedprivacy.ledger.journal import canonical
-from fedprivacy.ledger.replay import BrokenJournalError
-from fedprivacy.ledger.schema import journal
+from fedprivacy.ledger import journal, schema
+from fedprivacy.ledger.errors import LedgerError
+from fedprivacy.ledger.journal import Entry, SignedHead, canonical
+from fedprivacy.ledger.replay import BrokenJournalError, Replay, WrittenAllowance
+from fedprivacy.ledger.store import Ledger
+from fedprivacy.ledger.verify import Verified, verify_parts
 
-_FIRST = canonical({"format": "fedprivacy-ledger", "version": 1})
+T = TypeVar("T")
 
+_FIRST = canonical({"format": "fedprivacy-ledger", "version": 1}) + "\n"
 
-class Entry(NamedTuple):
-    """An entry of the journal as it is kept.
-
-    Attributes:
-        number: counted from 1.
-        text: canonical JSON.
-        hash: in hexadecimal.
-    """
-
-    number: int
-    text: str
-    hash: str
-
-
-def read_entries(connection: Connection) -> Iterator[Entry]:
-    """Every entry of a ledger's journal, in order."""
-    rows = select(journal.c.number, journal.c.entry, journal.c.hash).order_by(journal.c.number)
-    for row in connection.execution_options(yield_per=1000).execute(rows):
-        yield Entry(*row)
+_AT_ONCE = 10_000
+"""Rows that are held in memory."""
 
 
 def write_export(connection: Connection, out: IO[str]) -> int:
@@ -49,28 +39,23 @@ def write_export(connection: Connection, out: IO[str]) -> int:
         How many entries.
     """
     digest, count = hashlib.sha256(), 0
-    for line in _lines(connection):
-        out.write(line + "\n")
-        digest.update(f"{line}\n".encode())
+    parts: Iterator[Entry | SignedHead] = chain(journal.read_entries(connection), journal.read_heads(connection))
+    for line in chain([_FIRST], map(_line, parts)):
+        out.write(line)
+        digest.update(line.encode())
         count += line.startswith('{"entry":')
-    out.write(canonical({"entries": count, "sha256": digest.hexdigest()}) + "\n")
+    out.write(_last(count, digest.hexdigest()))
     return count
 
 
-def _lines(connection: Connection) -> Iterator[str]:
-    yield _FIRST
-    for entry in read_entries(connection):
-        yield _entry_line(entry)
-    for head in read_heads(connection):
-        yield _head_line(head)
+def _line(part: Entry | SignedHead) -> str:
+    if isinstance(part, Entry):
+        return f'{{"entry":{part.text},"hash":"{part.hash}","number":{part.number}}}\n'
+    return canonical({"checkpoint": part._asdict()}) + "\n"
 
 
-def _entry_line(entry: Entry) -> str:
-    return f'{{"entry":{entry.text},"hash":"{entry.hash}","number":{entry.number}}}'
-
-
-def _head_line(head: SignedHead) -> str:
-    return canonical({"checkpoint": head._asdict()})
+def _last(entries: int, digest: str) -> str:
+    return canonical({"entries": entries, "sha256": digest}) + "\n"
 
 
 def read_export(lines: Iterable[bytes]) -> Iterator[Entry | SignedHead]:
@@ -82,10 +67,11 @@ def read_export(lines: Iterable[bytes]) -> Iterator[Entry | SignedHead]:
     digest, count, rest = hashlib.sha256(), 0, iter(lines)
     for number, raw in enumerate(rest, start=1):
         if number == 1:
-            if raw != f"{_FIRST}\n".encode():
+            if raw != _FIRST.encode():
                 raise BrokenJournalError("line 1 is not the first line of an exported ledger of version 1")
         elif (part := _parsed(raw, number, count)) is None:
-            _check_end(raw, count, digest.hexdigest())
+            if raw != _last(count, digest.hexdigest()).encode():
+                raise BrokenJournalError(f"the last line does not fit the {count} entries before it")
             if next(rest, None) is not None:
                 raise BrokenJournalError(f"something follows the last line, line {number}")
             return
@@ -106,20 +92,78 @@ def _parsed(raw: bytes, line: int, entries: int) -> Entry | SignedHead | None:
         if "sha256" in fields:
             return None
         if "checkpoint" in fields:
-            head = parsed_head(fields["checkpoint"])
-            part, written = head, _head_line(head)
+            part = journal.parsed_head(fields["checkpoint"])
         else:
             kept = canonical(fields["entry"])
             where = f"entry {entries + 1} (line {line})"
-            entry = Entry(fields["number"], kept, fields["hash"])
-            part, written = entry, _entry_line(entry)
+            part = Entry(fields["number"], kept, fields["hash"])
+        written = _line(part)
     except (ValueError, TypeError, KeyError, RecursionError) as problem:
         raise BrokenJournalError(f"{where} is damaged: {type(problem).__name__}") from problem
-    if text != written + "\n":
+    if text != written:
         raise BrokenJournalError(f"{where} is not as it was written")
     return part
 
 
-def _check_end(raw: bytes, entries: int, digest: str) -> None:
-    if raw != (canonical({"entries": entries, "sha256": digest}) + "\n").encode():
-        raise BrokenJournalError(f"the last line does not fit the {entries} entries before it")
+def verify_export(file: Path, *, signers: Collection[str] = (), witnesses: Iterable[SignedHead] = ()) -> Verified:
+    """Verify an exported ledger; see `fedprivacy.ledger.verify.verify_ledger`.
+
+    Raises:
+        BrokenJournalError: names the first entry, signed head or line that is not as it was written.
+        OSError: the file cannot be read.
+    """
+    with file.open("rb") as lines:
+        return verify_parts(read_export(lines), signers, witnesses)
+
+
+def import_ledger(file: Path, ledger: Ledger) -> Verified:
+    """Write an export into an empty ledger, entry by entry as it was, once it is verified.
+
+    Raises:
+        BrokenJournalError: the export is damaged. Nothing is written.
+        LedgerError: the ledger has entries already.
+        OSError: the file cannot be read.
+    """
+    verified = verify_export(file)
+
+    def work(connection: Connection, again: bool) -> None:
+        held = journal.head(connection)
+        if again and held == verified.head:
+            return
+        if held.number:
+            raise LedgerError(f"ledger {ledger.name} has entries already; import into a new one.")
+        with file.open("rb") as lines:
+            for some in _batches(read_export(lines)):
+                entries = ({"number": e.number, "entry": e.text, "hash": e.hash} for e in some if isinstance(e, Entry))
+                _insert(connection, schema.journal, entries)
+                _insert(connection, schema.heads, (part._asdict() for part in some if isinstance(part, SignedHead)))
+        _write_tables(connection, verified.replay)
+
+    ledger.database.write(work)
+    return verified
+
+
+def _write_tables(connection: Connection, replay: Replay) -> None:
+    """What the journal adds up to."""
+    _insert(connection, schema.runs, ({"run_id": r, **run._asdict()} for r, run in replay.runs.items()))
+    _insert(connection, schema.keys, ({"client_id": client, "key_hash": key} for client, key in replay.keys.items()))
+    _insert(connection, schema.budgets, ({"dataset_id": d, **_row(budget)} for d, budget in replay.budgets.items()))
+    _insert(connection, schema.charges, ({**key._asdict(), **made._asdict()} for key, made in replay.charges.items()))
+    sums = replay.balances().items()
+    _insert(connection, schema.balances, ({**key._asdict(), "steps": steps, "charges": n} for key, (steps, n) in sums))
+
+
+def _row(allowance: WrittenAllowance) -> dict[str, Any]:
+    expires = allowance.expires and datetime.datetime.fromisoformat(allowance.expires)
+    return allowance._asdict() | {"expires": expires}
+
+
+def _insert(connection: Connection, table: Table, rows: Iterable[Mapping[str, Any]]) -> None:
+    for some in _batches(rows):
+        connection.execute(insert(table), some)
+
+
+def _batches(rows: Iterable[T]) -> Iterator[list[T]]:
+    remaining = iter(rows)
+    while some := list(islice(remaining, _AT_ONCE)):
+        yield some

@@ -1,8 +1,12 @@
-"""The journal: entries that are appended, each chained to the one before, and never changed.
+"""The journal: entries that are appended, each chained to the one before, and never changed; and its signed heads.
 
 Integrity: entry n's hash covers its text and the hash of entry n - 1 (Haber, Stornetta 1991; SHA-256). Whoever changes,
-drops, inserts or reorders an entry has to change every hash after it, and so contradicts every head that was
-signed since (`fedprivacy.ledger.heads`).
+drops, inserts or reorders an entry has to change every hash after it, and so contradicts every head that was signed
+since.
+
+A signed head says "entry n had this hash at that time", signed with the server's Ed25519 key (RFC 8032). Whoever can
+write the database and does not hold the key cannot change an entry that it covers. Whoever does hold it still
+contradicts one that was kept elsewhere: give copies to those who must be able to rely on the ledger.
 """
 
 from __future__ import annotations
@@ -10,29 +14,62 @@ from __future__ import annotations
 import datetime
 import hashlib
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
 
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from sqlalchemy import Connection, insert, select
 
-from fedprivacy.ledger.schema import journal
+from fedprivacy._support.signing import LEDGER_HEAD, server_public_key, sign, signed_by_server
+from fedprivacy.ledger.database import Database
+from fedprivacy.ledger.errors import LedgerError
+from fedprivacy.ledger.schema import heads, journal
 
 FIRST_HASH = "0" * 64
 """What the first entry is chained to."""
 
 
-@dataclass(frozen=True, slots=True)
-class Head:
-    """The newest entry.
-
-    Attributes:
-        number: how many entries there are.
-        hash: of the newest, in hexadecimal.
-    """
+class Head(NamedTuple):
+    """The newest entry: how many there are, and its hash in hexadecimal."""
 
     number: int = 0
     hash: str = FIRST_HASH
+
+
+class Entry(NamedTuple):
+    """An entry as it is kept: counted from 1, as canonical JSON, with its hash in hexadecimal."""
+
+    number: int
+    text: str
+    hash: str
+
+
+class SignedHead(NamedTuple):
+    """A signed statement about the journal.
+
+    Attributes:
+        number: the last entry that it covers.
+        hash: of that entry, in hexadecimal.
+        at: when it was signed, ISO 8601.
+        public_key: who signed, in hexadecimal.
+        signature: of the three before, in hexadecimal.
+    """
+
+    number: int
+    hash: str
+    at: str
+    public_key: str
+    signature: str
+
+    @property
+    def genuine(self) -> bool:
+        """Whether the holder of the key signed this."""
+        message = _message(self.number, self.hash, self.at)
+        return signed_by_server(self.public_key, LEDGER_HEAD, message, self.signature)
+
+
+def _message(number: int, hash: str, at: str) -> bytes:
+    return f"{number} {hash} {at}".encode()
 
 
 def canonical(entry: Mapping[str, Any]) -> str:
@@ -49,11 +86,16 @@ def chained(previous_hash: str, text: str) -> str:
     return hashlib.sha256(f"{previous_hash}{text}".encode()).hexdigest()
 
 
+def now() -> datetime.datetime:
+    """The time, for people: no balance and no order depends on it."""
+    return datetime.datetime.now(datetime.UTC)
+
+
 def head(connection: Connection) -> Head:
     """Where the journal ends."""
     newest = select(journal.c.number, journal.c.hash).order_by(journal.c.number.desc()).limit(1)
     row = connection.execute(newest).first()
-    return Head(row.number, row.hash) if row else Head()
+    return Head(*row) if row else Head()
 
 
 def append(connection: Connection, kind: str, **facts: Any) -> int:
@@ -73,6 +115,78 @@ def append(connection: Connection, kind: str, **facts: Any) -> int:
     return last.number + 1
 
 
-def now() -> datetime.datetime:
-    """The time, for people: no balance and no order depends on it."""
-    return datetime.datetime.now(datetime.UTC)
+def read_entries(connection: Connection) -> Iterator[Entry]:
+    """Every entry, in order."""
+    rows = select(journal.c.number, journal.c.entry, journal.c.hash).order_by(journal.c.number)
+    for row in connection.execution_options(yield_per=1000).execute(rows):
+        yield Entry(*row)
+
+
+def read_heads(connection: Connection) -> list[SignedHead]:
+    """Every signed head, in the order of the entries that they cover."""
+    newest_last = select(heads).order_by(heads.c.number, heads.c.public_key)
+    return [SignedHead(*row) for row in connection.execute(newest_last)]
+
+
+def sign_head(database: Database, key: Ed25519PrivateKey, after: SignedHead | None = None) -> SignedHead | None:
+    """Sign where the journal ends, and keep that in the ledger; None if there is no entry yet.
+
+    Args:
+        database: the ledger's.
+        key: who signs.
+        after: what the signer knows of the ledger: whoever signs on, signs for what came before.
+
+    Raises:
+        LedgerError: the journal no longer holds what `after` says, or what this key signed at last.
+    """
+    public_key = server_public_key(key)
+    mine = select(heads).where(heads.c.public_key == public_key).order_by(heads.c.number.desc()).limit(1)
+
+    def work(connection: Connection, _: bool) -> SignedHead | None:
+        row = connection.execute(mine).first()
+        own = SignedHead(*row) if row else None
+        for known in (after, own):
+            check_ancestor(connection, database.name, known)
+        newest = head(connection)
+        if newest.number == 0 or (own is not None and own.number == newest.number):
+            return own
+        at = now().isoformat()
+        made = SignedHead(*newest, at, public_key, sign(key, LEDGER_HEAD, _message(*newest, at)))
+        connection.execute(insert(heads).values(made._asdict()))
+        return made
+
+    return database.write(work)
+
+
+def check_ancestor(connection: Connection, name: str, known: SignedHead | None) -> None:
+    """Refuse a ledger whose journal does not hold what a signed head says.
+
+    Raises:
+        LedgerError: it was rewritten since, or an older copy was put back.
+    """
+    if known is None:
+        return
+    held = connection.scalar(select(journal.c.hash).where(journal.c.number == known.number))
+    if held != known.hash:
+        raise LedgerError(
+            f"ledger {name} does not hold entry {known.number} as it was signed on {known.at}: it was rewritten since, "
+            "or an older copy was put back. Nothing is granted on it. 'fedprivacy ledger verify --witness' says more; "
+            "put back the ledger that holds it."
+        )
+
+
+def parsed_head(fields: Mapping[str, Any]) -> SignedHead:
+    """A signed head from JSON, strictly: each has one text alone.
+
+    Raises:
+        ValueError: a field has not the form that `sign_head` gives it.
+        TypeError: it lacks a field, or has one more.
+    """
+    head = SignedHead(**fields)
+    number, *texts = head
+    if type(number) is not int or not all(isinstance(text, str) for text in texts):
+        raise ValueError("a field of the signed head has another type")
+    for text in (head.hash, head.public_key, head.signature):
+        if bytes.fromhex(text).hex() != text:
+            raise ValueError("a field of the signed head is not in lower-case hexadecimal")
+    return head

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from rich.table import Table
 
@@ -14,22 +14,6 @@ from fedprivacy.ledger.charges import steps_of_run
 from fedprivacy.ledger.store import Ledger
 from fedprivacy.values.event_codec import from_fields
 from fedprivacy.values.events import Claims, PoissonSampledGaussian
-
-
-class Compared(NamedTuple):
-    """Both figures for one run and event.
-
-    Attributes:
-        run_id: the run.
-        event: what each step cost.
-        client_steps: by the client's guard.
-        server_steps: by the ledger.
-    """
-
-    run_id: str
-    event: PoissonSampledGaussian
-    client_steps: int
-    server_steps: int
 
 
 def read_claims(file: Path) -> Claims:
@@ -50,30 +34,22 @@ def read_claims(file: Path) -> Claims:
     return dict(claims)
 
 
-def compare(ledger: Ledger, dataset_id: str, claims: Claims) -> list[Compared]:
-    """Both figures for each run and event that the client knows."""
-    with ledger.database.reading() as connection:
-        return [
-            Compared(run_id, event, claimed, steps_of_run(connection, dataset_id, run_id, event))
-            for (run_id, event), claimed in claims.items()
-        ]
-
-
-def page(compared: Sequence[Compared]) -> Table:
-    """Both figures as a table."""
-    table = Table(title="Steps, by run", title_justify="left", caption="The larger of both counts.")
-    table.add_column("run")
-    for column in ("q", "sigma", "client", "ledger", "added"):
-        table.add_column(column, justify="right")
-    for c in compared:
-        added = max(0, c.client_steps - c.server_steps)
-        rates = f"{c.event.sampling_rate:.4g}", f"{c.event.noise_multiplier:.4g}"
-        table.add_row(c.run_id[:8], *rates, str(c.client_steps), str(c.server_steps), str(added))
-    return table
-
-
 def _event(fields: Mapping[str, Any]) -> PoissonSampledGaussian:
     event = from_fields(fields)
     if not isinstance(event, PoissonSampledGaussian):
         raise TypeError("the ledger holds Poisson-sampled Gaussians alone")
     return event
+
+
+def compared(ledger: Ledger, dataset_id: str, claims: Claims) -> Table:
+    """Both figures for each run and event that the client knows, as a table."""
+    table = Table(title="Steps, by run", title_justify="left", caption="The larger of both counts.")
+    table.add_column("run")
+    for column in ("q", "sigma", "client", "ledger", "added"):
+        table.add_column(column, justify="right")
+    with ledger.database.reading() as connection:
+        for (run_id, event), claimed in claims.items():
+            held = steps_of_run(connection, dataset_id, run_id, event)
+            rates = f"{event.sampling_rate:.4g}", f"{event.noise_multiplier:.4g}"
+            table.add_row(run_id[:8], *rates, str(claimed), str(held), str(max(0, claimed - held)))
+    return table

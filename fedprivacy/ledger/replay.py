@@ -12,7 +12,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -36,17 +36,7 @@ class ChargeKey(NamedTuple):
 
 
 class Charge(NamedTuple):
-    """What was charged.
-
-    Attributes:
-        entry: of the journal that charged it.
-        sampling_rate: q of each step.
-        noise_multiplier: sigma of each step.
-        relation: the neighbouring relation.
-        view: whose eyes the charge is for.
-        steps: how many.
-        state: what is known of it.
-    """
+    """Steps of an event, charged by an entry of the journal for somebody's view, and what is known of them."""
 
     entry: int
     sampling_rate: float
@@ -77,13 +67,7 @@ class Evidence(NamedTuple):
 
 
 class BegunRun(NamedTuple):
-    """A run that began.
-
-    Attributes:
-        entry: of the journal.
-        dataset: the records that it is on.
-        partition: how they are split.
-    """
+    """A run that an entry began: on which records, and how they are split."""
 
     entry: int
     dataset: str
@@ -91,15 +75,7 @@ class BegunRun(NamedTuple):
 
 
 class WrittenAllowance(NamedTuple):
-    """What is allowed on a dataset, as it stands in the journal.
-
-    Attributes:
-        epsilon: None: measured, never exhausted.
-        delta: of the budget.
-        filter: name of the filter that enforces it.
-        expires: ISO 8601; nothing is granted from then on. None: never.
-        deliberate: set by an explicit act.
-    """
+    """An `Allowance` as it stands in the journal: no epsilon bounds nothing, and the date is in ISO 8601."""
 
     epsilon: float | None
     delta: float
@@ -119,14 +95,7 @@ class Mechanism(NamedTuple):
 
 @dataclass(slots=True)
 class Replay:
-    """The state after the entries so far.
-
-    Attributes:
-        runs: by run_id.
-        keys: hash of the public key by client_id.
-        budgets: by dataset_id.
-        charges: by what names them.
-    """
+    """The state after the entries so far: runs by run_id, the hash of each client's key, budgets by dataset_id."""
 
     runs: dict[str, BegunRun] = field(default_factory=dict)
     keys: dict[str, str] = field(default_factory=dict)
@@ -186,7 +155,7 @@ class Replay:
             key = ChargeKey(dataset, *attempt)
             charge = self.charges[key]
             if charge is not before:  # mostly it is: see `_charge`
-                if not can_become(charge.state, state):
+                if charge.state not in SETTLES[state]:
                     raise ValueError(f"a {charge.state} charge of {dataset} cannot become {state}")
                 before, settled = charge, charge._replace(state=state)
             self.charges[key] = settled
@@ -216,18 +185,13 @@ _KINDS: dict[str, Callable[[Replay, int, dict[str, Any]], None]] = {
     "reconciliation": Replay._reconciliation,
 }
 
+SETTLES = {
+    ChargeState.RESERVED: (),
+    ChargeState.COMMITTED: (ChargeState.RESERVED, ChargeState.VOID),
+    ChargeState.VOID: (ChargeState.RESERVED,),
+}
+"""The states from which a settlement may change a charge to each.
 
-def can_become(state: ChargeState, other: ChargeState) -> bool:
-    """Whether a settlement may change a charge's state so.
-
-    A receipt that comes after a refusal counts: nothing that was released may be left out, even where the steps were
-    granted again meanwhile.
-    """
-    if state is ChargeState.VOID:
-        return other is ChargeState.COMMITTED
-    return state is ChargeState.RESERVED and other is not ChargeState.RESERVED
-
-
-def settleable(state: ChargeState) -> Iterator[ChargeState]:
-    """The states that may become `state`."""
-    return (before for before in ChargeState if can_become(before, state))
+A receipt that comes after a refusal counts: nothing that was released may be left out, even where the steps were
+granted again meanwhile.
+"""

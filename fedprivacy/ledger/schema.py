@@ -9,22 +9,8 @@ from __future__ import annotations
 
 import enum
 
-from sqlalchemy import (
-    BigInteger,
-    Boolean,
-    Column,
-    DateTime,
-    Enum,
-    Float,
-    ForeignKey,
-    Index,
-    Integer,
-    MetaData,
-    String,
-    Table,
-    Text,
-    UniqueConstraint,
-)
+from sqlalchemy import Column, ForeignKey, Index, MetaData, Table, UniqueConstraint
+from sqlalchemy.types import BigInteger, Boolean, DateTime, Enum, Float, Integer, String, Text
 
 from fedprivacy.values.events import NeighbouringRelation
 
@@ -46,10 +32,6 @@ metadata = MetaData()
 
 def _stored_by_value(kind: type[enum.StrEnum]) -> Enum:
     return Enum(kind, native_enum=False, validate_strings=True, values_callable=lambda kind: [m.value for m in kind])
-
-
-def _instant() -> DateTime:
-    return DateTime(timezone=True)
 
 
 journal = Table(
@@ -93,7 +75,7 @@ budgets = Table(
     Column("epsilon", Float, nullable=True, comment="null: measured, never exhausted"),
     Column("delta", Float, nullable=False),
     Column("filter", String, nullable=False),
-    Column("expires", _instant(), nullable=True, comment="nothing is granted from then on; null: never"),
+    Column("expires", DateTime(timezone=True), nullable=True, comment="nothing is granted from then on; null: never"),
     Column("deliberate", Boolean, nullable=False, comment="set by an explicit act, not by the first run"),
 )
 

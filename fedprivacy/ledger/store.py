@@ -8,26 +8,13 @@ from collections.abc import Collection, Mapping
 from sqlalchemy import Connection, func, insert, select, update
 
 from fedprivacy._support.failpoints import reach
-from fedprivacy.ledger import journal
-from fedprivacy.ledger.allowances import allowances_of, budget_row, contradiction, in_utc, written
-from fedprivacy.ledger.charges import (
-    MOST_STEPS,
-    Account,
-    Allowed,
-    accounts_of,
-    balanced,
-    charge,
-    charge_difference,
-    charged_for,
-    charged_steps,
-    settle_charges,
-    steps_of_run,
-    within_budget,
-)
+from fedprivacy.ledger import charges, journal
+from fedprivacy.ledger.charges import Account, Allowed
 from fedprivacy.ledger.database import PATIENCE, Database, database_file
 from fedprivacy.ledger.errors import AccountError, LedgerError
 from fedprivacy.ledger.replay import Evidence
-from fedprivacy.ledger.schema import ChargeState, budgets, charges, keys, runs
+from fedprivacy.ledger.schema import ChargeState, budgets, keys, runs
+from fedprivacy.ledger.schema import charges as charge_table
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.events import Claims, PoissonSampledGaussian
@@ -38,7 +25,7 @@ class Ledger:
 
     Every method that writes is one transaction that has the ledger to itself, so two runs that charge the same dataset
     cannot both read the same balance. Each adds an entry to the journal (`fedprivacy.ledger.journal`), and the same to
-    the tables that queries read.
+    the tables that queries read (`fedprivacy.ledger.charges`).
 
     Guarantee: what `reserve` has returned is on the disk, and counts until a settlement voids it; whatever crashes or
     is tried again, a charge is neither lost nor counted twice.
@@ -75,10 +62,8 @@ class Ledger:
         def work(connection: Connection, _: bool) -> int:
             self._check_balances(connection)
             same_records = runs.c.dataset == dataset, runs.c.run_id != run_id
-            other = connection.scalars(
-                select(runs.c.partition).where(*same_records, runs.c.partition != partition)
-            ).first()
-            if other is not None:
+            otherwise = select(runs.c.partition).where(*same_records, runs.c.partition != partition)
+            if (other := connection.scalars(otherwise).first()) is not None:
                 raise LedgerError(
                     f"ledger {self.name} holds runs on {dataset} split as '{other}', and this run splits them as "
                     f"'{partition}': a record's loss could no longer be added up. Use another ledger."
@@ -111,7 +96,7 @@ class Ledger:
         self.database.read(work)
 
     def _check_balances(self, connection: Connection) -> None:
-        if not balanced(connection):
+        if not charges.balanced(connection):
             raise LedgerError(
                 f"ledger {self.name} was damaged: its balances contradict its charges, so that no grant could be "
                 "decided. 'fedprivacy ledger verify' says where."
@@ -182,14 +167,18 @@ class Ledger:
         """
 
         def work(connection: Connection, _: bool) -> dict[str, Allowance]:
-            known = allowances_of(connection, allowances.keys())
+            known = charges.allowances_of(connection, allowances.keys())
             for dataset_id, allowance in known.items():
                 if not allowance.deliberate and allowance != allowances[dataset_id]:
-                    raise AccountError(contradiction(self.name, dataset_id, allowance, allowances[dataset_id]))
+                    raise AccountError(
+                        f"ledger {self.name} gives dataset {dataset_id} a budget of {_words(allowance)}, and this run "
+                        f"asks for {_words(allowances[dataset_id])}: a budget belongs to the dataset, over all runs. "
+                        "Use the ledger's budget, change it by 'fedprivacy ledger budget set', or use another ledger."
+                    )
             new = {dataset_id: a for dataset_id, a in allowances.items() if dataset_id not in known}
             if new:
-                journal.append(connection, "budget", budgets={d: written(a) for d, a in new.items()})
-                connection.execute(insert(budgets), [budget_row(d, a) for d, a in new.items()])
+                journal.append(connection, "budget", budgets={d: charges.written(a) for d, a in new.items()})
+                connection.execute(insert(budgets), [charges.budget_row(d, a) for d, a in new.items()])
             return {**allowances, **known}
 
         return self.database.write(work)
@@ -200,7 +189,7 @@ class Ledger:
         """Change a dataset's budget by an explicit act. What was charged stays charged: privacy loss does not expire.
 
         Args:
-            dataset_id: a dataset that the ledger knows.
+            dataset_id: whose.
             budget: over all runs, past ones included.
             expires: nothing is granted from then on; None: never.
             reason: why, for whoever reads the journal.
@@ -211,28 +200,26 @@ class Ledger:
 
         def work(connection: Connection, _: bool) -> None:
             known = self._allowance(connection, dataset_id)
-            allowance = Allowance(budget, known.filter, in_utc(expires), deliberate=True)
-            journal.append(connection, "budget", budgets={dataset_id: written(allowance)}, reason=reason)
-            changed = budget_row(dataset_id, allowance)
+            allowance = Allowance(budget, known.filter, charges.in_utc(expires), deliberate=True)
+            journal.append(connection, "budget", budgets={dataset_id: charges.written(allowance)}, reason=reason)
+            changed = charges.budget_row(dataset_id, allowance)
             connection.execute(update(budgets).where(budgets.c.dataset_id == dataset_id).values(changed))
 
         self.database.write(work)
 
     def _allowance(self, connection: Connection, dataset_id: str) -> Allowance:
-        known = allowances_of(connection, [dataset_id])
-        if dataset_id not in known:
-            raise LedgerError(
-                f"ledger {self.name} knows no dataset '{dataset_id}'; 'fedprivacy ledger show' lists them."
-            )
-        return known[dataset_id]
+        known = charges.allowances_of(connection, [dataset_id])
+        if dataset_id in known:
+            return known[dataset_id]
+        raise LedgerError(f"ledger {self.name} knows no dataset '{dataset_id}'; 'fedprivacy ledger show' lists them.")
 
     def accounts(self, dataset_ids: Collection[str]) -> dict[str, Account]:
         """What each dataset has been charged, over all runs."""
-        return self.database.read(lambda connection: accounts_of(connection, dataset_ids))
+        return self.database.read(lambda connection: charges.accounts_of(connection, dataset_ids))
 
     def allowances(self, dataset_ids: Collection[str]) -> dict[str, Allowance]:
         """The budgets in force."""
-        return self.database.read(lambda connection: allowances_of(connection, dataset_ids))
+        return self.database.read(lambda connection: charges.allowances_of(connection, dataset_ids))
 
     def dataset_ids(self) -> list[str]:
         """Every dataset that has a budget, sorted."""
@@ -267,23 +254,20 @@ class Ledger:
         events = dict.fromkeys(wanted, event) if isinstance(event, PoissonSampledGaussian) else event
 
         def work(connection: Connection, again: bool) -> dict[str, int]:
-            before = charged_steps(connection, attempt, {dataset_id: events[dataset_id] for dataset_id in wanted})
+            before = charges.charged_steps(connection, attempt, {d: events[d] for d in wanted})
             if before and not (resumed or again):
                 raise LedgerError(f"ledger {self.name}: this round of this run was charged before; nothing was added.")
             fresh = {dataset_id: steps for dataset_id, steps in wanted.items() if dataset_id not in before}
-            granted = within_budget(connection, fresh, allowed)
+            granted = charges.within_budget(connection, fresh, allowed)
             if granted:
-                charge(connection, attempt, {d: (events[d], steps) for d, steps in granted.items()})
+                charges.charge(connection, attempt, {d: (events[d], steps) for d, steps in granted.items()})
             return {dataset_id: steps for dataset_id, steps in (before | granted).items() if steps}
 
         reach("ledger.before-reserve")
         return self.database.write(work)
 
     def settle(
-        self,
-        attempt: Attempt,
-        receipts: Mapping[str, Evidence | None] | Collection[str],
-        state: ChargeState,
+        self, attempt: Attempt, receipts: Mapping[str, Evidence | None] | Collection[str], state: ChargeState
     ) -> None:
         """Say what became of an attempt's charges.
 
@@ -296,17 +280,12 @@ class Ledger:
             state: COMMITTED or VOID.
         """
         evidence = receipts if isinstance(receipts, Mapping) else dict.fromkeys(receipts)
-
         reach("ledger.before-settle")
         if evidence:
-            self.database.write(lambda connection, _: settle_charges(connection, attempt, evidence, state))
+            self.database.write(lambda connection, _: charges.settle_charges(connection, attempt, evidence, state))
 
     def reconcile(self, dataset_id: str, claims: Claims) -> int:
         """Charge what a client says that it spent and the ledger does not hold: the larger of both figures counts.
-
-        Args:
-            dataset_id: the client's dataset.
-            claims: steps by run and event, as the client's guard has them.
 
         Returns:
             Steps that were added.
@@ -320,40 +299,40 @@ class Ledger:
             self._allowance(connection, dataset_id)
             added = 0
             for (run_id, event), claimed in sorted(claims.items(), key=str):
-                held = steps_of_run(connection, dataset_id, run_id, event)
+                held = charges.steps_of_run(connection, dataset_id, run_id, event)
                 if claimed > held:
-                    charge_difference(connection, dataset_id, run_id, event, claimed=claimed, held=held)
+                    charges.charge_difference(connection, dataset_id, run_id, event, claimed=claimed, held=held)
                     added += claimed - held
             if added:
-                self._check_account(connection, dataset_id)
+                history = charges.accounts_of(connection, [dataset_id])[dataset_id].history
+                if sum(history.values()) > charges.MOST_STEPS or len({event.relation for event in history}) > 1:
+                    raise AccountError(
+                        f"the client of dataset {dataset_id} claims steps that do not go with what ledger {self.name} "
+                        f"holds: no account has more than {charges.MOST_STEPS} of them, or two neighbouring "
+                        "relations. Look at its guard: 'fedprivacy guard show'."
+                    )
             return added
 
         return self.database.write(work) if claims else 0
 
-    def _check_account(self, connection: Connection, dataset_id: str) -> None:
-        history = accounts_of(connection, [dataset_id])[dataset_id].history
-        if sum(history.values()) > MOST_STEPS or len({event.relation for event in history}) > 1:
-            raise AccountError(
-                f"the client of dataset {dataset_id} claims steps that do not go with what ledger {self.name} holds: "
-                f"no account has more than {MOST_STEPS} of them, or two neighbouring relations. Look at its guard: "
-                "'fedprivacy guard show'."
-            )
-
     def last_attempt(self, run_id: str, round: int) -> Attempt | None:
         """The last time that a round of a run was tried; None: never."""
-        mine = select(func.max(charges.c.attempt)).where(charges.c.run_id == run_id, charges.c.round == round)
+        mine = select(func.max(charge_table.c.attempt)).where(
+            charge_table.c.run_id == run_id, charge_table.c.round == round
+        )
         last = self.database.read(lambda connection: connection.scalar(mine))
         return Attempt(run_id, round, last) if last else None
 
     def charged(self, attempt: Attempt) -> set[str]:
         """Datasets that an attempt was charged to, unless the charge is void."""
-        counted = select(charges.c.dataset_id).where(*charged_for(attempt), charges.c.state != ChargeState.VOID)
+        counts = *charges.charged_for(attempt), charge_table.c.state != ChargeState.VOID
+        counted = select(charge_table.c.dataset_id).where(*counts)
         return self.database.read(lambda connection: set(connection.scalars(counted)))
 
     def reserved(self, run_id: str) -> dict[Attempt, set[str]]:
         """Datasets with a charge of a run that no receipt has confirmed, by what was charged."""
-        mine = charges.c.run_id == run_id, charges.c.state == ChargeState.RESERVED
-        wanted = select(*(charges.c[name] for name in Attempt._fields), charges.c.dataset_id).where(*mine)
+        mine = charge_table.c.run_id == run_id, charge_table.c.state == ChargeState.RESERVED
+        wanted = select(*(charge_table.c[name] for name in (*Attempt._fields, "dataset_id"))).where(*mine)
 
         def work(connection: Connection) -> dict[Attempt, set[str]]:
             found: dict[Attempt, set[str]] = {}
@@ -366,3 +345,7 @@ class Ledger:
     def close(self) -> None:
         """Give back every connection."""
         self.database.close()
+
+
+def _words(a: Allowance) -> str:
+    return f"epsilon {a.budget.epsilon:g}, delta {a.budget.delta:g}, filter {a.filter}"

@@ -1,9 +1,9 @@
 """Proves that a ledger, or an export of one, is what was written: nothing changed, left out, added or reordered.
 
 Five things are checked. The chain: every entry has its number and its hash. The journal: every entry may stand where it
-stands. The receipts: each is signed with its client's key, and says what was charged. The signed heads: each bears its
-signature, and says of its entry what the chain says. The tables: they hold exactly what the journal adds up to, and so
-do the balances that grants are decided on.
+stands. The receipts: each is signed with its client's key, so that nobody else could have given it, and says what was
+charged. The signed heads: each bears its signature, and says of its entry what the chain says. The tables: they hold
+exactly what the journal adds up to, and so do the balances that grants are decided on.
 """
 
 from __future__ import annotations
@@ -20,25 +20,28 @@ from typing import Any
 
 from sqlalchemy import Connection, Enum, String, Table, select, type_coerce
 
-from fedprivacy.ledger.allowances import in_utc
-from fedprivacy.ledger.export import Entry, read_entries, read_export
-from fedprivacy.ledger.heads import SignedHead, parsed_head, read_heads
-from fedprivacy.ledger.journal import Head, chained
-from fedprivacy.ledger.receipts import check_receipts
-from fedprivacy.ledger.replay import BrokenJournalError, Charge, ChargeKey, Mechanism, Replay, WrittenAllowance
+from fedprivacy._support.signing import RECEIPT, signed_by_client
+from fedprivacy.ledger.charges import in_utc
+from fedprivacy.ledger.journal import Entry, Head, SignedHead, chained, parsed_head, read_entries, read_heads
+from fedprivacy.ledger.replay import (
+    BrokenJournalError,
+    Charge,
+    ChargeKey,
+    Evidence,
+    Mechanism,
+    Replay,
+    WrittenAllowance,
+)
 from fedprivacy.ledger.schema import balances, budgets, charges, keys, runs
 from fedprivacy.ledger.store import Ledger
+from fedprivacy.tasks.identity import key_hash
+from fedprivacy.values.attempt import Attempt
+from fedprivacy.values.event_codec import ROW
 
 
 @dataclass(frozen=True, slots=True)
 class Verified:
-    """A ledger that is as it was written.
-
-    Attributes:
-        head: where its journal ends.
-        replay: what the journal adds up to.
-        heads: the genuine signed ones, in order.
-    """
+    """A ledger that is as it was written: where its journal ends, what that adds up to, its signed heads in order."""
 
     head: Head
     replay: Replay = field(repr=False)
@@ -63,20 +66,9 @@ def verify_ledger(ledger: Ledger, *, signers: Collection[str] = (), witnesses: I
     """
     with ledger.database.reading() as connection:
         parts: Iterator[Entry | SignedHead] = chain(read_entries(connection), read_heads(connection))
-        verified = _verify(parts, signers, witnesses)
+        verified = verify_parts(parts, signers, witnesses)
         _compare_tables(connection, verified.replay)
     return verified
-
-
-def verify_export(file: Path, *, signers: Collection[str] = (), witnesses: Iterable[SignedHead] = ()) -> Verified:
-    """Verify an exported ledger; see `verify_ledger`.
-
-    Raises:
-        BrokenJournalError: names the first entry, signed head or line that is not as it was written.
-        OSError: the file cannot be read.
-    """
-    with file.open("rb") as lines:
-        return _verify(read_export(lines), signers, witnesses)
 
 
 def read_witness(file: Path) -> SignedHead:
@@ -92,24 +84,29 @@ def read_witness(file: Path) -> SignedHead:
         raise BrokenJournalError(f"'{file}' holds no signed head") from problem
 
 
-def _verify(parts: Iterable[Entry | SignedHead], signers: Collection[str], witnesses: Iterable[SignedHead]) -> Verified:
+def verify_parts(
+    parts: Iterable[Entry | SignedHead], signers: Collection[str], witnesses: Iterable[SignedHead]
+) -> Verified:
+    """Verify all but the tables: every entry in order, and then the signed heads; see `verify_ledger`."""
     replay, head = Replay(), Head()
     hashes: dict[int, str] = {}
     found: list[SignedHead] = []
     with _no_garbage_collection():
         for part in parts:
             if isinstance(part, SignedHead):
-                _check(part, hashes, signers)
+                _check_head(part, hashes, signers)
                 found.append(part)
             else:
                 head = _follow(head, part)
                 hashes[head.number] = head.hash
                 entry = _read(part)
                 replay.enter(part.number, entry)
-                check_receipts(part.number, entry, replay)
-    _demand(signers, found)
+                if entry["kind"] == "settlement":
+                    _check_receipts(part.number, entry, replay)
+    if signers and not {made.public_key for made in found} & set(signers):  # else all could have been written anew
+        raise BrokenJournalError(f"no signed head bears the signature of {', '.join(signers)}")
     for witness in witnesses:
-        _check(witness, hashes, signers)
+        _check_head(witness, hashes, signers)
     return Verified(head, replay, tuple(sorted(found)))
 
 
@@ -126,7 +123,6 @@ def _no_garbage_collection() -> Iterator[None]:
 
 
 def _follow(head: Head, entry: Entry) -> Head:
-    """One link of the chain."""
     if entry.number != head.number + 1:
         raise BrokenJournalError(f"entry {head.number + 1} is missing: entry {entry.number} follows {head.number}")
     if chained(head.hash, entry.text) != entry.hash:
@@ -144,7 +140,30 @@ def _read(entry: Entry) -> dict[str, Any]:
     return fields
 
 
-def _check(head: SignedHead, hashes: Mapping[int, str], signers: Collection[str]) -> None:
+def _check_receipts(number: int, settlement: dict[str, Any], replay: Replay) -> None:
+    """Check the receipts of a settlement that was just entered."""
+    for dataset_id, evidence in settlement["receipts"].items():
+        if evidence:
+            key = ChargeKey(dataset_id, *Attempt.named_in(settlement))
+            try:
+                _check_receipt(Evidence(*evidence), key, replay)
+            except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
+                raise BrokenJournalError(f"entry {number}: the receipt for {dataset_id} {problem}") from problem
+
+
+def _check_receipt(evidence: Evidence, key: ChargeKey, replay: Replay) -> None:
+    said, charge, public_key = json.loads(evidence.receipt), replay.charges[key], evidence.public_key.encode()
+    if replay.keys.get(said["client_id"]) != key_hash(public_key):
+        raise ValueError("comes with another key than its client has")
+    if not signed_by_client(public_key, RECEIPT, evidence.receipt.encode(), evidence.signature):
+        raise ValueError("is not signed by its client")
+    if key[1:] != Attempt.named_in(said):
+        raise ValueError("is for another round")
+    if any(said[name] != getattr(charge, name) for name in ("steps", *ROW)):
+        raise ValueError("is for something else than what was charged")
+
+
+def _check_head(head: SignedHead, hashes: Mapping[int, str], signers: Collection[str]) -> None:
     which = f"the signed head of entry {head.number}"
     if not head.genuine:
         raise BrokenJournalError(f"{which} does not bear the signature of key {head.public_key}")
@@ -156,14 +175,7 @@ def _check(head: SignedHead, hashes: Mapping[int, str], signers: Collection[str]
         raise BrokenJournalError(f"entry {head.number} or one before it was rewritten: a signed head says another hash")
 
 
-def _demand(signers: Collection[str], found: Iterable[SignedHead]) -> None:
-    """Whoever names a signer relies on a signature: without one, all of it could have been written anew."""
-    if signers and not {head.public_key for head in found} & set(signers):
-        raise BrokenJournalError(f"no signed head bears the signature of {', '.join(signers)}")
-
-
 def _compare_tables(connection: Connection, replay: Replay) -> None:
-    """Whether the tables hold what the journal adds up to."""
     _compare("run", _rows(connection, runs, 1), replay.runs)
     _compare("key", ((client, key) for client, (key,) in _rows(connection, keys, 1)), replay.keys)
     _compare("budget", ((dataset, _written(*row)) for dataset, row in _rows(connection, budgets, 1)), replay.budgets)
@@ -186,9 +198,8 @@ def _rows(
 def _written(
     epsilon: float | None, delta: float, filter: str, expires: datetime.datetime | None, deliberate: bool
 ) -> WrittenAllowance:
-    return WrittenAllowance(
-        epsilon, delta, filter, expires.isoformat() if (expires := in_utc(expires)) else None, deliberate
-    )
+    instant = in_utc(expires)
+    return WrittenAllowance(epsilon, delta, filter, instant.isoformat() if instant else None, deliberate)
 
 
 def _compare(what: str, rows: Iterable[tuple[Any, Any]], expected: Mapping[Any, Any]) -> None:

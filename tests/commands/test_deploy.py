@@ -7,7 +7,7 @@ from typer.testing import CliRunner
 
 from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy.commands.deploy import deploy_app
-from fedprivacy.deploy import write_keys
+from fedprivacy.deploy.keys import write_keys
 
 REPOSITORY = Path(__file__).parents[2]
 

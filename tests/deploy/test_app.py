@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.deploy.app import AppFolderError, task_of, write_app
-from fedprivacy.deploy.data import HOSPITALS, DataError, OwnFolders
+from fedprivacy.deploy.demo import HOSPITALS, DataError, OwnFolders
 from fedprivacy.deploy.federation import DeploymentError
 from fedprivacy.runs.configuration import FIELDS, ConfigError
 from fedprivacy.tasks import TaskError

@@ -8,18 +8,17 @@ import pytest
 from typer.testing import CliRunner
 
 from fedprivacy.commands.deploy import deploy_app
-from fedprivacy.deploy import (
+from fedprivacy.deploy.demo import HOSPITALS, Digits, run_demo
+from fedprivacy.deploy.federation import (
+    HOST,
     DeploymentError,
     LoopbackFederation,
-    ProcessError,
-    Supervisor,
-    run_demo,
-    write_client_key,
-    write_keys,
+    flower_environment,
+    free_ports,
+    program,
 )
-from fedprivacy.deploy.data import HOSPITALS, Digits
-from fedprivacy.deploy.environment import HOST, flower_environment, free_ports, program
-from fedprivacy.deploy.processes import SupervisedProcess
+from fedprivacy.deploy.keys import write_client_key, write_keys
+from fedprivacy.deploy.processes import ProcessError, SupervisedProcess, Supervisor
 from fedprivacy.flower.client.node import GUARD
 from fedprivacy.flower.server.witness import WITNESS
 from fedprivacy.guard import Guard
@@ -49,37 +48,37 @@ def demo(tmp_path_factory):
 
 
 def test_the_run_completes_and_leaves_its_results(demo):
-    assert demo.status.completed
-    history = read_history(demo.out)
+    history = read_history(demo)
     assert [record.round for record in history.rounds] == [1, 2]
-    assert (demo.out / REPORT).stat().st_size > 0
-    assert demo.ledger == f"sqlite:///{demo.out / 'ledger.db'}"
-    assert (demo.out / "ledger.db").stat().st_size > 0
+    assert (demo / REPORT).stat().st_size > 0
+    assert (demo / "ledger.db").stat().st_size > 0
 
 
 def test_clients_go_by_the_names_that_the_operator_registered(demo):
-    for record in read_history(demo.out).rounds:
+    for record in read_history(demo).rounds:
         assert set(record.spent) == set(record.participants) == set(HOSPITALS)
         assert not record.failures
 
 
 def test_every_client_spends_within_its_budget_on_both_sides(demo):
-    last = read_history(demo.out).rounds[-1]
+    last = read_history(demo).rounds[-1]
     assert all(0 < client.epsilon <= BUDGET["epsilon"] for client in last.spent.values())
     for name in HOSPITALS:
-        guard = Guard(demo.out.parent / "data" / name / GUARD, PrivacyBudget(**BUDGET))
+        guard = Guard(demo.parent / "data" / name / GUARD, PrivacyBudget(**BUDGET))
         assert sum(guard.history().values()) == last.spent[name].steps
 
 
 def test_the_ledger_verifies_and_a_witness_of_it_lies_beside_the_results(demo):
-    witness = read_witness(demo.out / WITNESS)
-    verified = verify_ledger(Ledger(demo.ledger), signers=[witness.public_key], witnesses=[witness])
+    witness = read_witness(demo / WITNESS)
+    verified = verify_ledger(
+        Ledger(f"sqlite:///{demo / 'ledger.db'}"), signers=[witness.public_key], witnesses=[witness]
+    )
     assert {charge.state for charge in verified.replay.charges.values()} == {ChargeState.COMMITTED}
 
 
 def test_no_process_and_no_open_port_is_left(demo):
-    assert processes_of(demo.out.parent) == []
-    config = (demo.out.parent / "operator" / "config.toml").read_text()
+    assert processes_of(demo.parent) == []
+    config = (demo.parent / "operator" / "config.toml").read_text()
     (port,) = re.findall(rf'"{re.escape(HOST)}:(\d+)"', config)
     with socket.socket() as probe:
         assert probe.connect_ex((HOST, int(port))) != 0
@@ -98,7 +97,7 @@ def federation(tmp_path):
         federation = LoopbackFederation(supervisor, tmp_path, ["hospital-0"])
         federation.start_superlink()
         federation.wait_for_superlink()
-        federation.register(list(federation.keys.clients.values()))
+        federation.register()
         yield federation
 
 
@@ -138,7 +137,7 @@ def test_a_client_does_not_talk_to_a_server_of_another_authority(federation, tmp
 def test_the_demo_command_ends_with_the_table_of_clients(demo, monkeypatch):
     monkeypatch.setattr("fedprivacy.deploy.demo.run_demo", lambda *_arguments, **_options: demo)
     monkeypatch.setenv("COLUMNS", "200")
-    result = CliRunner().invoke(deploy_app, ["demo", "--out", str(demo.out.parent)])
+    result = CliRunner().invoke(deploy_app, ["demo", "--out", str(demo.parent)])
     assert result.exit_code == 0
     assert all(name in result.output for name in HOSPITALS)
-    assert str(demo.out / REPORT) in result.output
+    assert str(demo / REPORT) in result.output

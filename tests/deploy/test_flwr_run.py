@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from fedprivacy.deploy import Supervisor
-from fedprivacy.deploy.environment import flower_environment, free_ports, program, write_toml
+from fedprivacy.deploy.federation import flower_environment, free_ports, program, write_toml
+from fedprivacy.deploy.processes import Supervisor
 from fedprivacy.runs.folder import read_history
 from tests.deploy.survivors import processes_of
 
@@ -31,10 +31,10 @@ def test_flwr_run_trains_on_flowers_own_simulation(tmp_path):
     }
     write_toml(tmp_path / "run.toml", {"": {"rounds": 2, "out": str(tmp_path / "out")}})
     try:
-        with Supervisor(tmp_path / "logs", environment) as supervisor:
+        with Supervisor(tmp_path / "logs") as supervisor:
             command = [program("flwr"), "run", ".", "--stream", "--run-config", tmp_path / "run.toml"]
             # Ray's workers import the app from the folder that the local SuperLink was started in.
-            run = supervisor.start("run", command, directory=REPOSITORY)
+            run = supervisor.start("run", command, environment=environment, directory=REPOSITORY)
             assert supervisor.wait(run, timeout=150) == 0, run.tail(60)
             ls = [program("flwr"), "ls", "--format", "json"]
             listed = subprocess.run(ls, env=environment, capture_output=True, check=True, timeout=60, text=True)

@@ -8,8 +8,9 @@ from pathlib import Path
 import pytest
 
 from fedprivacy._support.signing import server_key, server_public_key
-from fedprivacy.deploy import LoopbackFederation, ProcessError, Supervisor
-from fedprivacy.deploy.data import HOSPITALS, Digits
+from fedprivacy.deploy.demo import HOSPITALS, Digits
+from fedprivacy.deploy.federation import LoopbackFederation
+from fedprivacy.deploy.processes import ProcessError, Supervisor
 from fedprivacy.flower.client.node import GUARD
 from fedprivacy.flower.server.witness import WITNESS
 from fedprivacy.guard import Guard
@@ -39,7 +40,7 @@ class Deployment:
         self._federation.wait_for_superlink()
 
     def register(self) -> None:
-        self._federation.register(list(self._keys.values()))
+        self._federation.register()
 
     def start_clients(self, *names: str) -> None:
         nodes = [self._federation.start_supernode(self._keys[name], self._node_config(name)) for name in names]
@@ -73,7 +74,7 @@ class Deployment:
         while self.run.running:
             assert time.monotonic() < deadline, self.run.tail(40)
             time.sleep(0.1)
-        return self._federation.status().status
+        return self._federation.run_status()
 
     def charged(self, name: str) -> int:
         """Steps on the client's own book."""

@@ -80,7 +80,7 @@ def test_a_process_that_ignores_sigterm_is_killed(tmp_path, monkeypatch):
     with Supervisor(tmp_path) as supervisor:
         process = supervisor.start("stubborn", [sys.executable, "-c", stubborn])
         supervisor.wait_until_ready(process, lambda: "deaf" in process.tail(), timeout=20)
-    assert process.exit_code == -signal.SIGKILL
+    assert supervisor.wait(process, timeout=20) == -signal.SIGKILL
 
 
 def test_a_process_that_is_started_during_the_stop_is_stopped_like_the_others(tmp_path):
@@ -107,7 +107,7 @@ def test_a_process_may_end_in_its_own_way(tmp_path):
     with Supervisor(tmp_path) as supervisor:
         process = supervisor.start("tidy", [sys.executable, "-c", tidy])
         supervisor.wait_until_ready(process, lambda: "ready" in process.tail(), timeout=20)
-    assert process.exit_code == 7
+    assert supervisor.wait(process, timeout=20) == 7
     assert process.tail() == "ready\ntidied up"
 
 
@@ -179,8 +179,8 @@ def test_a_name_that_is_used_again_continues_the_log_and_starts_a_new_output(tmp
 
 
 def test_a_process_gets_its_environment_and_its_folder(tmp_path):
-    with Supervisor(tmp_path / "logs", {"COMMON": "yes"}) as supervisor:
-        show = "import os; print(os.environ['COMMON'], os.environ['OWN'], os.getcwd())"
+    with Supervisor(tmp_path / "logs") as supervisor:
+        show = "import os; print(os.environ['OWN'], os.getcwd())"
         process = supervisor.start("show", [sys.executable, "-c", show], environment={"OWN": "too"}, directory=tmp_path)
         assert supervisor.wait(process, timeout=20) == 0
-        assert process.tail() == f"yes too {tmp_path}"
+        assert process.tail() == f"too {tmp_path}"

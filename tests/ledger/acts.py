@@ -14,8 +14,7 @@ from sqlalchemy import create_engine
 from sqlalchemy import text as sql
 
 from fedprivacy.ledger import Allowance, ChargeState, Ledger
-from fedprivacy.ledger.heads import sign_head
-from fedprivacy.ledger.journal import FIRST_HASH, chained
+from fedprivacy.ledger.journal import FIRST_HASH, chained, sign_head
 from fedprivacy.ledger.replay import Evidence
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.attempt import Attempt
@@ -69,7 +68,7 @@ def fill(url):
     ledger.rebind_key("hospital-0", "bb")
     ledger.open_run("two", "digits", "2 parts")
     ledger.reserve(Attempt("two", 1, 3), EVENT, {"a": 1, "b": 2}, unlimited)
-    sign_head(ledger, KEY)
+    sign_head(ledger.database, KEY)
     ledger.close()
     return ledger
 

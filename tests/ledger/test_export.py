@@ -9,12 +9,11 @@ import pytest
 from sqlalchemy import text
 
 from fedprivacy._support.signing import server_public_key
-from fedprivacy.ledger import ChargeState, Ledger, LedgerError, imports
-from fedprivacy.ledger.export import write_export
-from fedprivacy.ledger.heads import sign_head
-from fedprivacy.ledger.imports import import_ledger
+from fedprivacy.ledger import ChargeState, Ledger, LedgerError, export
+from fedprivacy.ledger.export import import_ledger, verify_export, write_export
+from fedprivacy.ledger.journal import sign_head
 from fedprivacy.ledger.replay import BrokenJournalError
-from fedprivacy.ledger.verify import verify_export, verify_ledger
+from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.values.attempt import Attempt
 from tests.ledger.acts import EVENT, KEY, OTHER, STRANGER, at_most, fill, journal_of, query, unlimited
 
@@ -120,7 +119,7 @@ def test_a_file_that_is_no_export_is_refused(small, content):
 def test_an_export_that_was_written_anew_has_a_foreign_signer_and_contradicts_a_witness(tmp_path, whole):
     ledger = Ledger(f"sqlite:///{tmp_path / 'anew.db'}")
     ledger.bind_keys({f"hospital-{number}": str(number) for number in range(12)})
-    sign_head(ledger, STRANGER)
+    sign_head(ledger.database, STRANGER)
     anew = tmp_path / "anew.jsonl"
     anew.write_bytes(exported(ledger))
     ledger.close()
@@ -202,7 +201,7 @@ def test_an_import_that_breaks_off_leaves_nothing_and_can_be_done_again(url, who
         raise KeyboardInterrupt
 
     with monkeypatch.context() as broken:
-        broken.setattr(imports, "_write_tables", break_off)
+        broken.setattr(export, "_write_tables", break_off)
         with pytest.raises(KeyboardInterrupt):
             import_ledger(whole, ledger)
     assert journal_of(ledger) == ledger.dataset_ids() == []

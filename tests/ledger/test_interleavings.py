@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
 from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError
-from fedprivacy.ledger.heads import sign_head
+from fedprivacy.ledger.journal import sign_head
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
@@ -124,7 +124,7 @@ class Interleavings(RuleBasedStateMachine):
 
     @rule(by=who)
     def sign(self, by):
-        sign_head(self.ledgers[by], KEY)
+        sign_head(self.ledgers[by].database, KEY)
 
     @invariant()
     def nothing_is_lost_counted_twice_or_overdrawn(self):

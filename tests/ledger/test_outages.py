@@ -16,9 +16,8 @@ from sqlalchemy import create_engine, event, text
 from sqlalchemy.exc import OperationalError
 
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError, database
-from fedprivacy.ledger.export import write_export
-from fedprivacy.ledger.heads import SignedHead, sign_head
-from fedprivacy.ledger.imports import import_ledger
+from fedprivacy.ledger.export import import_ledger, write_export
+from fedprivacy.ledger.journal import SignedHead, sign_head
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
@@ -266,7 +265,7 @@ ACTS = {
     "settle": lambda ledger: ledger.settle(Attempt("run", 1), ["d0"], ChargeState.VOID),
     "late receipt": lambda ledger: ledger.settle(Attempt("run", 1), ["d2"], ChargeState.COMMITTED),
     "reconcile": lambda ledger: ledger.reconcile("d0", {("run", EVENT): 9}),
-    "sign": lambda ledger: sign_head(ledger, KEY),
+    "sign": lambda ledger: sign_head(ledger.database, KEY),
 }
 
 

@@ -9,8 +9,7 @@ from sqlalchemy import text
 
 from fedprivacy._support.signing import server_public_key, sign
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError
-from fedprivacy.ledger.heads import parsed_head, read_heads, sign_head
-from fedprivacy.ledger.journal import chained
+from fedprivacy.ledger.journal import chained, parsed_head, read_heads, sign_head
 from fedprivacy.ledger.replay import BrokenJournalError
 from fedprivacy.ledger.verify import read_witness, verify_ledger
 from fedprivacy.values.attempt import Attempt
@@ -259,7 +258,7 @@ def test_a_ledger_that_was_written_anew_without_its_signed_heads_contradicts_a_w
 def test_a_ledger_that_was_written_anew_and_signed_by_another_key_has_a_foreign_signer(url, rewritten):
     tamper(url, "DELETE FROM checkpoints")
     ledger, stranger = Ledger(url), server_public_key(STRANGER)
-    sign_head(ledger, STRANGER)
+    sign_head(ledger.database, STRANGER)
     assert verify_ledger(ledger, signers=[stranger]).signed == 12
     ledger.close()
     found(url, f"signed by key {stranger}, which is none of those", signers=[server_public_key(KEY)])
@@ -290,13 +289,13 @@ def test_an_entry_that_is_no_entry_is_named_though_its_hash_fits(undamaged, entr
 
 def test_a_signed_head_is_signed_once_by_each_key_and_covers_what_is_there(url):
     ledger = Ledger(url)
-    assert sign_head(ledger, KEY) is None
+    assert sign_head(ledger.database, KEY) is None
     ledger.open_run("one", "digits", "2 parts")
-    first = sign_head(ledger, KEY)
-    assert sign_head(ledger, KEY) == first
-    other = sign_head(ledger, STRANGER)
+    first = sign_head(ledger.database, KEY)
+    assert sign_head(ledger.database, KEY) == first
+    other = sign_head(ledger.database, STRANGER)
     ledger.open_run("two", "digits", "2 parts")
-    last = sign_head(ledger, KEY)
+    last = sign_head(ledger.database, KEY)
     assert (first.number, other.number, last.number) == (1, 1, 2)
     assert set(verify_ledger(ledger).heads) == {first, other, last}
     ledger.close()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +75,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         "clipping_norms": dict(checkpoint.clipping_norms),
         "left_out": sorted(checkpoint.left_out),
         "strategy": layout,
-        "random": checkpoint.random.to_json(),
+        "random": asdict(checkpoint.random),
     }
     groups = {"arrays": checkpoint.arrays, "average": checkpoint.average, "strategy": kept}
     content = save(
@@ -133,5 +133,5 @@ def _checkpoint(facts: Mapping[str, Any], arrays: Arrays) -> Checkpoint:
         clipping_norms=facts["clipping_norms"],
         left_out=frozenset(facts["left_out"]),
         strategy=unpack(facts["strategy"], kept),
-        random=RandomState.from_json(facts["random"]),
+        random=RandomState(**facts["random"]),
     )

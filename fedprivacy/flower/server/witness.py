@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedprivacy._support.durable import write_durably
 from fedprivacy.ledger import Ledger
-from fedprivacy.ledger.heads import SignedHead, check_ancestor, sign_head
+from fedprivacy.ledger.journal import SignedHead, check_ancestor, sign_head
 from fedprivacy.ledger.verify import read_witness
 
 WITNESS = "ledger-checkpoint.json"
@@ -46,6 +46,6 @@ class LedgerWitness:
         """
         if self._key is None:
             return
-        self._newest = sign_head(self._ledger, self._key, self._newest)
+        self._newest = sign_head(self._ledger.database, self._key, self._newest)
         if self._newest is not None and self._file is not None:
             write_durably(self._file, (json.dumps(self._newest._asdict()) + "\n").encode())

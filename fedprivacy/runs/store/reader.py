@@ -11,10 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 from sqlalchemy import ColumnElement, Connection, Select, Table, and_, case, func, select
 
-from fedprivacy.ledger.allowances import allowances_of
-from fedprivacy.ledger.charges import NOTHING_SPENT, accounts_of
-from fedprivacy.ledger.database import Database
-from fedprivacy.ledger.dialects import among
+from fedprivacy.ledger.charges import NOTHING_SPENT, accounts_of, allowances_of
+from fedprivacy.ledger.database import Database, among
 from fedprivacy.ledger.schema import charges
 from fedprivacy.ledger.schema import runs as ledger_runs
 from fedprivacy.runs.store.rows import EPSILONS, audit_of, client_of, point_of, standing_of

@@ -7,8 +7,7 @@ from collections.abc import Sequence
 
 from sqlalchemy import Connection, delete, insert, select, update
 
-from fedprivacy.ledger.database import Database
-from fedprivacy.ledger.dialects import put_rows
+from fedprivacy.ledger.database import Database, put_rows
 from fedprivacy.runs.store.rows import (
     audit_row,
     client_row,
