@@ -8,15 +8,12 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from fedprivacy.commands.plain_errors import plain_errors
-from fedprivacy.commands.program import as_typed
+from fedprivacy.commands.terminal import OUT, as_typed, plain_errors
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 
 deploy_app = typer.Typer(no_args_is_help=True, help="Deploy on real hosts: make keys, rehearse on this one.")
 
-_OUT = Console()
 
 _HOSTS = Annotated[
     list[str] | None,
@@ -39,7 +36,7 @@ def keys(
 
     with _checked():
         made = write_keys(out, host or (), client or (), days=days)
-    _OUT.print(made.handout(), markup=False, highlight=False, soft_wrap=True)
+    OUT.print(made.handout(), markup=False, highlight=False, soft_wrap=True)
 
 
 @deploy_app.command()
@@ -52,7 +49,7 @@ def client_key(
 
     with _checked():
         made = write_client_key(out, name)
-    _OUT.print(
+    OUT.print(
         f"{made.private_key} is secret and stays on this host.\n"
         f"Send {made.public_key} to the server's operator, who registers it as {name}.",
         highlight=False,
@@ -69,7 +66,7 @@ def signing_key(
 
     with _checked():
         public = server_public_key(server_key(file))
-    _OUT.print(
+    OUT.print(
         f'{file} is secret and stays on this host. In every client\'s node-config.toml:\nserver-key = "{public}"',
         highlight=False,
         soft_wrap=True,
@@ -88,7 +85,7 @@ def app(
     with _checked():
         made = write_app(folder, task, clients=clients)
     data = "" if task == made.task else " --data FOLDER"
-    _OUT.print(
+    OUT.print(
         f"{made.folder} is a Flower app; its README.md says what each file is.\n"
         f'In every client\'s node-config.toml: task = "{made.task}"\n'
         f"Next: {as_typed()} deploy demo --app {made.folder}{data} rehearses it on this host.",
@@ -112,7 +109,7 @@ def demo(
     delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-4,
 ) -> None:
     """Rehearse a deployment: hospitals on this host, TLS, authenticated SuperNodes, a few rounds."""
-    from fedprivacy.commands.terminal import client_table
+    from fedprivacy.commands.run_tables import client_table
     from fedprivacy.deploy.app import task_of, write_app
     from fedprivacy.deploy.data import Digits, OwnFolders
     from fedprivacy.deploy.demo import run_demo
@@ -130,12 +127,12 @@ def demo(
             clients=records.clients,
             run_config={"task": task_of(folder), "rounds": rounds, **budget},
             node_config=budget,
-            console=_OUT,
+            console=OUT,
         )
-    _OUT.print(client_table(read_history(result.out)))
-    _OUT.print(f"Report: {result.out / REPORT}\nLogs: {result.logs}", highlight=False, soft_wrap=True)
-    _OUT.print(f"In a browser: {as_typed()} dashboard --store {result.out}", highlight=False, soft_wrap=True)
-    _OUT.print("Next: docs/how-to/deploy.md does the same on real hosts, step by step.", highlight=False)
+    OUT.print(client_table(read_history(result.out)))
+    OUT.print(f"Report: {result.out / REPORT}\nLogs: {result.logs}", highlight=False, soft_wrap=True)
+    OUT.print(f"In a browser: {as_typed()} dashboard --store {result.out}", highlight=False, soft_wrap=True)
+    OUT.print("Next: docs/how-to/deploy.md does the same on real hosts, step by step.", highlight=False)
 
 
 @contextmanager

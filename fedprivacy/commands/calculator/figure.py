@@ -16,9 +16,8 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from fedprivacy.commands.calculator.accountants import ACCOUNTANTS, Accountant, Name, Worth, cost
-from fedprivacy.commands.calculator.questions import AskingError
-from fedprivacy.commands.calculator.trainings import Training, composed, described, steps_text
+from fedprivacy.commands.calculator.answers import ACCOUNTANTS, Accountant, Worth, cost
+from fedprivacy.commands.calculator.trainings import AskingError, Training, composed, described, steps_text
 from fedprivacy.figures import (
     DARK,
     HEIGHT,
@@ -43,11 +42,11 @@ POINTS = 40
 """Of a line; as many again lie close to the first step, where the lines are steep."""
 
 _NAMES = {
-    Name.PLD: "PLD (guarantee)",
-    Name.RDP: "RDP (moments accountant)",
-    Name.GDP: "GDP (approximation)",
-    Name.ADVANCED: "advanced composition",
-    Name.BASIC: "basic composition",
+    "pld": "PLD (guarantee)",
+    "rdp": "RDP (moments accountant)",
+    "gdp": "GDP (approximation)",
+    "advanced": "advanced composition",
+    "basic": "basic composition",
 }
 
 
@@ -74,7 +73,7 @@ def figure(trainings: Sequence[Training], delta: float) -> alt.LayerChart:
     Raises:
         AskingError: no accountant finds an epsilon that can be drawn there.
     """
-    curves = [curve for name in Name if (curve := _Curve.of(ACCOUNTANTS[name], trainings, delta)).points]
+    curves = [curve for a in ACCOUNTANTS.values() if (curve := _Curve.of(a, trainings, delta)).points]
     if not curves:
         raise AskingError(
             "no accountant finds a positive, finite epsilon, and there is nothing to draw; leave out --plot."
