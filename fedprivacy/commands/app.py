@@ -140,7 +140,7 @@ def plan(settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, as_js
     Takes the options of simulate, so that one command line serves both.
     """
     from fedprivacy.commands.run_tables import plan_table
-    from fedprivacy.runs.continuation import plan_of
+    from fedprivacy.runs.folder import plan_of
     from fedprivacy.runs.prospect import Prospect, spending
 
     run = plan_of(settings)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedprivacy.runs.continuation import plan_of
+from fedprivacy.runs.folder import plan_of
 from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.runs.plan import ClientGroup, RunPlan, client_groups
 from fedprivacy.values.events import NeighbouringRelation

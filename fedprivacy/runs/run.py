@@ -12,14 +12,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedprivacy.runs.folder import MODEL, REPORT, RunFolderError, read_history
-from fedprivacy.runs.history import HistoryReader, RunHistory
+from fedprivacy.runs.history import RunHistory
 from fedprivacy.values.rows import Rows
 from fedprivacy.values.wording import budget_text, count_text, epsilon_text, metric_name, metric_text
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from fedprivacy.figures.notebook import RunFigures
+    from fedprivacy.figures import RunFigures
     from fedprivacy.tasks import Task
 
 _MOST_SHOWN = 20
@@ -95,13 +95,15 @@ class Run:
             asdict(client.spent)
             | {"noise_multiplier": self.history.noise_multiplier, "exhausted_in": client.exhausted_in}
             | {"averaged": client.averaged, "failed": client.failed, "state": str(client.state)}
-            for client in HistoryReader(self.history).everybody()
+            for client in self.history.everybody()
         )
 
     @property
     def figures(self) -> RunFigures:
         """The run's figures: `run.figures.epsilon()` in a notebook's cell shows one."""
-        return self.history.figures
+        from fedprivacy.figures.notebook import RunFigures
+
+        return RunFigures(self.history.series, self.history.costs)
 
     @property
     def report(self) -> Path:
