@@ -22,7 +22,7 @@ from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.commands.guard import guard_app
 from fedprivacy.commands.ledger import ledger_app
 from fedprivacy.commands.terminal import OUT, Json, as_typed, plain_errors, print_json
-from fedprivacy.runs.configuration import FIELDS, Engine, RunConfig
+from fedprivacy.runs.configuration import FIELDS, Engine, RunConfig, words_of
 
 if TYPE_CHECKING:
     from fedprivacy.runs.history import RunHistory
@@ -56,9 +56,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 def _option(key: str) -> inspect.Parameter:
     field = FIELDS[key]
     kind: type = {"int": int, "float": float, "str": str}[kind_of(field)]
-    default = "the task's own" if field.default is dataclasses.MISSING else field.default
-    words = field.metadata["help"] + (f" Default: {default}." if default not in ("", None) else "")
-    option = typer.Option(f"--{key}", help=words, show_default=False)
+    option = typer.Option(f"--{key}", help=words_of(field), show_default=False)
     annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
@@ -205,22 +203,19 @@ def _what_next(history: RunHistory, config: RunConfig) -> str:
     from fedprivacy.values.wording import count_text, epsilon_text, metric_name, metric_text
 
     command, last = as_typed(), history.last
+    about_seed = "The noise came from a secret that is gone: this run cannot be repeated."
+    if config.seed is not None:
+        about_seed = f"Seeded with {config.seed}: repeatable, and no protection from whoever knows the seed."
     result = f"{metric_name(history.metric)} {metric_text(history.metric, last.metrics.get(history.metric))}"
     return (
         f"\n[bold]{result}[/] after {count_text(len(history.rounds), 'round')}; "
         f"no client above epsilon {epsilon_text(last.max_epsilon, config.epsilon)}.\n"
-        f"{_about_seed(config.seed)}\n"
+        f"{about_seed}\n"
         f"Report: {Path(config.out) / REPORT}\n"
         f"In a browser, with all runs: [bold]{command} dashboard[/]\n"
         f"Next: [bold]{command} plan --epsilon 1[/] shows what a tighter budget costs, "
         f"[bold]{command} simulate --epsilon 1[/] runs it."
     )
-
-
-def _about_seed(seed: int | None) -> str:
-    if seed is None:
-        return "The noise came from a secret that is gone: this run cannot be repeated."
-    return f"Seeded with {seed}: repeatable, and no protection from whoever knows the seed."
 
 
 @contextmanager

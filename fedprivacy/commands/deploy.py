@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fedprivacy.commands.terminal import OUT, as_typed, plain_errors
+from fedprivacy.commands.terminal import OUT, PLAIN, as_typed, plain_errors
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 
 deploy_app = typer.Typer(no_args_is_help=True, help="Deploy on real hosts: make keys, rehearse on this one.")
@@ -36,7 +36,7 @@ def keys(
 
     with _checked():
         made = write_keys(out, host or (), client or (), days=days)
-    OUT.print(made.handout(), markup=False, highlight=False, soft_wrap=True)
+    PLAIN.print(made.handout())
 
 
 @deploy_app.command()
@@ -49,12 +49,8 @@ def client_key(
 
     with _checked():
         made = write_client_key(out, name)
-    OUT.print(
-        f"{made.private_key} is secret and stays on this host.\n"
-        f"Send {made.public_key} to the server's operator, who registers it as {name}.",
-        highlight=False,
-        soft_wrap=True,
-    )
+    PLAIN.print(f"{made.private_key} is secret and stays on this host.")
+    PLAIN.print(f"Send {made.public_key} to the server's operator, who registers it as {name}.")
 
 
 @deploy_app.command()
@@ -66,11 +62,8 @@ def signing_key(
 
     with _checked():
         public = server_public_key(server_key(file))
-    OUT.print(
-        f'{file} is secret and stays on this host. In every client\'s node-config.toml:\nserver-key = "{public}"',
-        highlight=False,
-        soft_wrap=True,
-    )
+    PLAIN.print(f"{file} is secret and stays on this host. In every client's node-config.toml:")
+    PLAIN.print(f'server-key = "{public}"')
 
 
 @deploy_app.command()
@@ -85,14 +78,9 @@ def app(
     with _checked():
         made = write_app(folder, task, clients=clients)
     data = "" if task == made.task else " --data FOLDER"
-    OUT.print(
-        f"{made.folder} is a Flower app; its README.md says what each file is.\n"
-        f'In every client\'s node-config.toml: task = "{made.task}"\n'
-        f"Next: {as_typed()} deploy demo --app {made.folder}{data} rehearses it on this host.",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    PLAIN.print(f"{made.folder} is a Flower app; its README.md says what each file is.")
+    PLAIN.print(f'In every client\'s node-config.toml: task = "{made.task}"')
+    PLAIN.print(f"Next: {as_typed()} deploy demo --app {made.folder}{data} rehearses it on this host.")
 
 
 @deploy_app.command()
@@ -130,9 +118,9 @@ def demo(
             console=OUT,
         )
     OUT.print(client_table(read_history(result.out)))
-    OUT.print(f"Report: {result.out / REPORT}\nLogs: {result.logs}", highlight=False, soft_wrap=True)
-    OUT.print(f"In a browser: {as_typed()} dashboard --store {result.out}", highlight=False, soft_wrap=True)
-    OUT.print("Next: docs/how-to/deploy.md does the same on real hosts, step by step.", highlight=False)
+    PLAIN.print(f"Report: {result.out / REPORT}\nLogs: {result.logs}")
+    PLAIN.print(f"In a browser: {as_typed()} dashboard --store {result.out}")
+    PLAIN.print("Next: docs/how-to/deploy.md does the same on real hosts, step by step.")
 
 
 @contextmanager

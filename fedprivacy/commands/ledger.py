@@ -80,7 +80,9 @@ def verify(
             with _opened(ledger) as opened:
                 verified = verify_ledger(opened, signers=signers or (), witnesses=kept)
     if as_json:
-        print_json(_verified_json(verified))
+        entries, signed = verified.head.number, verified.signed
+        counted = {"charges": len(verified.replay.charges), "heads": len(verified.heads), "signed": signed}
+        print_json({"entries": entries, "hash": verified.head.hash} | counted)
         return
     OUT.print(_verified_text(verified), highlight=False, soft_wrap=True)
 
@@ -218,16 +220,6 @@ def _opened(ledger: str, *, new: bool = False, upgrade: bool = False) -> Iterato
             yield opened
         finally:
             opened.close()
-
-
-def _verified_json(verified: Verified) -> dict[str, object]:
-    return {
-        "entries": verified.head.number,
-        "hash": verified.head.hash,
-        "charges": len(verified.replay.charges),
-        "heads": len(verified.heads),
-        "signed": verified.signed,
-    }
 
 
 def _verified_text(verified: Verified) -> str:

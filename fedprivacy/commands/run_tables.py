@@ -11,7 +11,6 @@ from rich.table import Table
 
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.plan import ClientGroup, RunPlan
-from fedprivacy.values.spent import ClientSpent
 from fedprivacy.values.wording import budget_text, count_text, epsilon_text, reading_text
 
 _MOST_GROUPS = 6
@@ -32,7 +31,16 @@ def client_table(history: RunHistory) -> Table:
         table.add_column(column, justify="right")
     table.add_column("state")
     for client in clients:
-        table.add_row(*_client_row(client, history))
+        table.add_row(
+            client.client_id,
+            str(client.rounds),
+            str(client.steps),
+            f"{client.sampling_rate:.3g}",
+            f"{history.noise_multiplier:.3f}",
+            epsilon_text(client.epsilon, client.budget_epsilon),
+            f"{client.steps_left} steps" if client.limited else "unlimited",  # epsilons cannot be subtracted
+            "[yellow]exhausted" if client.exhausted else "[green]active",
+        )
     return table
 
 
@@ -57,55 +65,27 @@ def plan_table(plan: RunPlan, groups: Sequence[tuple[ClientGroup, Sequence[float
         chosen = f"; of {len(groups)} that differ, those that spend least, middling and most"
         by_loss = sorted(groups, key=lambda group: group[1][-1])
         groups = [by_loss[0], by_loss[len(by_loss) // 2], by_loss[-1]]
-    table = Table("round", *(_group_name(group) for group, _ in groups))
+    clients = [group.client_ids for group, _ in groups]
+    table = Table("round", *(ids[0] if len(ids) == 1 else count_text(len(ids), "client") for ids in clients))
     for column in table.columns:
         column.justify = "right"
     for index in _shown_rounds(plan.config.rounds):
         table.add_row(str(index + 1), *(f"{epsilons[index]:.4f}" for _, epsilons in groups))
+    config = plan.config
+    rate = f"{config.sampling_rate:g}" if config.batch_size is None else f"{config.batch_size:g} / shard size"
     return Group(
-        f"Every local step: {_sampling(plan)}, noise multiplier {plan.noise_multiplier:.4f}; "
-        f"{count_text(plan.config.local_steps, 'local step')} a round.",
+        f"Every local step: sampling rate {rate}, noise multiplier {plan.noise_multiplier:.4f}; "
+        f"{count_text(config.local_steps, 'local step')} a round.",
         "Epsilon of a client that joins every round, by PLD, "
-        f"at delta {plan.config.delta:g} ({_limit(plan.config.epsilon)}){chosen}:",
+        f"at delta {config.delta:g} ({_limit(config.epsilon)}){chosen}:",
         table,
     )
-
-
-def _group_name(group: ClientGroup) -> str:
-    """Who they are."""
-    alone = len(group.client_ids) == 1
-    return group.client_ids[0] if alone else count_text(len(group.client_ids), "client")
-
-
-def _sampling(plan: RunPlan) -> str:
-    """How records join a step."""
-    if plan.config.batch_size is None:
-        return f"sampling rate {plan.config.sampling_rate:g}"
-    return f"sampling rate {plan.config.batch_size:g} / shard size"
 
 
 def _shown_rounds(rounds: int, most: int = 12) -> list[int]:
     """Indices of at most `most` rounds, evenly spread, with the first and the last."""
     shown = min(rounds, most)
     return sorted({round(i * (rounds - 1) / max(shown - 1, 1)) for i in range(shown)})
-
-
-def _client_row(client: ClientSpent, history: RunHistory) -> list[str]:
-    return [
-        client.client_id,
-        str(client.rounds),
-        str(client.steps),
-        f"{client.sampling_rate:.3g}",
-        f"{history.noise_multiplier:.3f}",
-        epsilon_text(client.epsilon, client.budget_epsilon),
-        _left(client),
-        "[yellow]exhausted" if client.exhausted else "[green]active",
-    ]
-
-
-def _left(client: ClientSpent) -> str:
-    """What the budget still allows. Epsilon does not add up, so steps say more than a difference."""
-    return f"{client.steps_left} steps" if math.isfinite(client.budget_epsilon) else "unlimited"
 
 
 def _limit(epsilon: float) -> str:

@@ -15,6 +15,7 @@ from rich.console import Console
 from rich.markup import escape
 
 OUT = Console()
+PLAIN = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
 ERR = Console(stderr=True, highlight=False, soft_wrap=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]

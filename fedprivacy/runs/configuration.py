@@ -32,7 +32,7 @@ from fedprivacy.values.events import CLIPPING_NORMS
 if TYPE_CHECKING:
     from fedprivacy.tasks import Task
 
-__all__ = ["FIELDS", "LEDGER", "ConfigError", "Engine", "RunConfig", "Value", "resolve"]
+__all__ = ["FIELDS", "LEDGER", "ConfigError", "Engine", "RunConfig", "Value", "resolve", "words_of"]
 
 LEDGER = "ledger.db"
 """What a simulation names its own ledger, in its folder."""
@@ -204,6 +204,13 @@ class RunConfig:
 
 FIELDS = fields_of(RunConfig)
 """The dataclass field of every key."""
+
+
+def words_of(field: dataclasses.Field[Value | None]) -> str:
+    """What a setting means, and what it is where it is left open."""
+    default = "the task's own" if field.default is dataclasses.MISSING else field.default
+    return str(field.metadata["help"]) + (f" Default: {default}." if default not in ("", None) else "")
+
 
 _DEFAULTS = {f.name: f.default for f in FIELDS.values() if f.default not in (dataclasses.MISSING, None, "")}
 

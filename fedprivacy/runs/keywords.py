@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import os
 import re
@@ -12,7 +11,7 @@ from numbers import Integral, Real
 from typing import TypeVar
 
 from fedprivacy._support.settings import kind_of
-from fedprivacy.runs.configuration import FIELDS, ConfigError, Value
+from fedprivacy.runs.configuration import FIELDS, ConfigError, Value, words_of
 from fedprivacy.tasks import Task
 
 Given = Value | os.PathLike[str] | None
@@ -38,14 +37,9 @@ def takes_settings(function: Function) -> Function:
         for field in fields
     ]
     function.__signature__ = signature.replace(parameters=own + keywords)  # type: ignore[attr-defined]
-    words = "\n".join(f"        {field.name}: {_in_words(field)}" for field in fields)
+    words = "\n".join(f"        {field.name}: {as_keywords(words_of(field))}" for field in fields)
     function.__doc__ = f"{function.__doc__}\n    Settings (None: left open):\n{words}\n"
     return function
-
-
-def _in_words(field: dataclasses.Field[object]) -> str:
-    default = "the task's own" if field.default is dataclasses.MISSING else field.default
-    return as_keywords(str(field.metadata["help"])) + (f" Default: {default}." if default not in ("", None) else "")
 
 
 def by_key(task: GivenTask, settings: Mapping[str, Given]) -> tuple[dict[str, Value | None], Task | None]:

@@ -9,8 +9,7 @@ import pytest
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.history import RunHistory, costs_of, series_of
 from fedprivacy.runs.store import RunRecording, RunStore
-from fedprivacy.runs.store.rows import client_row, round_row
-from fedprivacy.runs.store.schema import recorded_clients, recorded_rounds
+from fedprivacy.runs.store.schema import client_row, recorded_clients, recorded_rounds, round_row
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.rounds import Roster
 from fedprivacy.values.series import MOST_CURVES

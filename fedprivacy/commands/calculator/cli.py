@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 from rich.console import Console, RenderableType
 
-from fedprivacy.commands.terminal import Json, as_typed, plain_errors, print_json
+from fedprivacy.commands.terminal import PLAIN, Json, as_typed, plain_errors, print_json
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 
@@ -101,10 +101,9 @@ def sigma(
 
 
 def _show(answer: dict[str, Any] | RenderableType, next_step: str) -> None:
-    """Print JSON as it is, and a page with what to do next: on one line, whatever the terminal, to be copied."""
+    """Print JSON as it is, and a page with what to do next."""
     if isinstance(answer, dict):
         print_json(answer)
         return
-    console = Console(emoji=False, highlight=False)
-    console.print(answer)
-    console.print(f"\nNext: {next_step}", markup=False, soft_wrap=True)
+    Console(emoji=False, highlight=False).print(answer)
+    PLAIN.print(f"\nNext: {next_step}")

@@ -17,15 +17,19 @@ from fedprivacy.ledger.database import Database
 from fedprivacy.ledger.dialects import among
 from fedprivacy.ledger.schema import charges
 from fedprivacy.ledger.schema import runs as ledger_runs
-from fedprivacy.runs.store.rows import EPSILONS, audit_of, client_of, point_of, standing_of
 from fedprivacy.runs.store.schema import (
     CLIENTS_PER_PART,
+    EPSILONS,
+    audit_of,
     audits,
+    client_of,
+    point_of,
     recorded_clients,
     recorded_epsilons,
     recorded_failures,
     recorded_rounds,
     recorded_runs,
+    standing_of,
 )
 from fedprivacy.values.audits import AuditResult
 from fedprivacy.values.budget import Allowance

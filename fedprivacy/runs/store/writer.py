@@ -9,22 +9,20 @@ from sqlalchemy import Connection, delete, insert, select, update
 
 from fedprivacy.ledger.database import Database
 from fedprivacy.ledger.dialects import put_rows
-from fedprivacy.runs.store.rows import (
+from fedprivacy.runs.store.schema import (
     audit_row,
+    audits,
     client_row,
     epsilon_rows,
     failure_rows,
     phase_row,
-    round_row,
-    run_row,
-)
-from fedprivacy.runs.store.schema import (
-    audits,
     recorded_clients,
     recorded_epsilons,
     recorded_failures,
     recorded_rounds,
     recorded_runs,
+    round_row,
+    run_row,
 )
 from fedprivacy.values.audits import AuditResult
 from fedprivacy.values.rounds import Phase, Roster, RoundResult
