@@ -15,20 +15,16 @@ from fedprivacy.tasks.built_in import DEFAULT_TASK
 deploy_app = typer.Typer(no_args_is_help=True, help="Deploy on real hosts: make keys, rehearse on this one.")
 
 
-_HOSTS = Annotated[
-    list[str] | None,
-    typer.Option("--host", help="DNS name or IP address under which clients reach the server; repeat for more."),
-]
-_CLIENTS = Annotated[
-    list[str] | None, typer.Option("--client", help="Name of a client to make a key pair for; repeat for more.")
-]
-
-
 @deploy_app.command()
 def keys(
     out: Annotated[Path, typer.Option(help="Folder to write to.")],
-    host: _HOSTS = None,
-    client: _CLIENTS = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="DNS name or IP address under which clients reach the server; repeat for more."),
+    ] = None,
+    client: Annotated[
+        list[str] | None, typer.Option(help="Name of a client to make a key pair for; repeat for more.")
+    ] = None,
     days: Annotated[int, typer.Option(help="Validity of the certificates, in days.")] = 365,
 ) -> None:
     """Make a certificate authority, the server's certificate and the clients' key pairs."""

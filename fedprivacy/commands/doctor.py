@@ -73,10 +73,7 @@ class Patient:
 def find(name: str, input_shape: str = "", *, integers: bool = False) -> Patient:
     """The task or the model that a user names.
 
-    Args:
-        name: a built-in task, `path/to/file.py:Name` or `package.module:Name`.
-        input_shape: of one record, "3,32,32"; "": a task's records tell.
-        integers: whether records of that shape are integers.
+    `input_shape` is that of one record, "3,32,32", of which `integers` says the kind; "": a task's records tell.
 
     Raises:
         ModelError: there is no such file, module or name in it, or it makes no model; or the shape is none.
@@ -128,11 +125,7 @@ def _shape(words: str) -> tuple[int, ...] | None:
 
 
 def _called(name: str, module_name: str, function: Callable[[], Any]) -> Any:
-    """What the user's code returns.
-
-    Raises:
-        ModelError: it is not there; or what it raises, with the line.
-    """
+    """What the user's code returns; a ModelError says that it is not there, or what it raises, with the line."""
     try:
         return function()
     except SourceError as error:
@@ -232,13 +225,7 @@ def as_json(seen: Visit) -> dict[str, Any]:
 
 
 def page(seen: Visit, program: str, typed: str) -> Group:
-    """Everything for a terminal.
-
-    Args:
-        seen: the visit.
-        program: how the user calls this program.
-        typed: the whole command line that the user typed.
-    """
+    """Everything for a terminal, given how the user calls this program, and the whole line that the user typed."""
     patient = seen.patient
     parts = list(_findings(patient.name, patient, seen.diagnosis))
     if seen.after is not None:

@@ -54,12 +54,7 @@ def failures(history: RunHistory) -> list[str]:
 
 
 def plan_table(plan: RunPlan, groups: Sequence[tuple[ClientGroup, Sequence[float]]]) -> Group:
-    """Epsilon after each round, for every group of clients with one past.
-
-    Args:
-        plan: the run's public numbers.
-        groups: (who, epsilon by round). Of many, those that spend least, as the middle one does, and most are shown.
-    """
+    """Epsilon by round, for every group of clients with one past; of many for three: least, middling and most spent."""
     chosen = ""
     if len(groups) > _MOST_GROUPS:
         chosen = f"; of {len(groups)} that differ, those that spend least, middling and most"

@@ -9,6 +9,7 @@ clock, so the same seed writes the same bytes.
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import weakref
@@ -38,10 +39,7 @@ REPORT = "report.html"
 
 def new_run_folder(name: str) -> str:
     """The first of runs/NAME-1, runs/NAME-2, ... that does not exist."""
-    number = 1
-    while Path(folder := f"runs/{name}-{number}").exists():
-        number += 1
-    return folder
+    return next(folder for n in itertools.count(1) if not Path(folder := f"runs/{name}-{n}").exists())
 
 
 class RunFolderError(ValueError):
@@ -143,11 +141,7 @@ def _number(line: bytes) -> int | None:
 
 
 def plan_of(given: Mapping[str, Value | None], task: Task | None = None) -> RunPlan:
-    """The plan of a new run, or, where `given` says `resume`, of the one that goes on.
-
-    Args:
-        given: settings by hyphenated key; None and "" mean "left open".
-        task: the task, which the settings then do not name; None: the one that they name.
+    """The plan of a new run, or, where `given` says `resume`, of the one that goes on; see `resolve`.
 
     Raises:
         ConfigError: lists what is wrong with the settings of a new run; or each that is not the stopped run's own.

@@ -68,12 +68,7 @@ class RunReader(Protocol):
 
 
 def series_of(run: RunReader, chosen: Sequence[str] = ()) -> RunSeries:
-    """What a run's figures are drawn from.
-
-    Args:
-        run: the run.
-        chosen: clients whose curves are drawn on top; unknown ones are left out.
-    """
+    """What a run's figures are drawn from, with the curves of the chosen clients on top; unknown ones are left out."""
     rounds = thinned(run.finished)
     if not rounds:
         return RunSeries(run.facts, ())
@@ -93,14 +88,9 @@ def series_of(run: RunReader, chosen: Sequence[str] = ()) -> RunSeries:
 
 
 def costs_of(run: RunReader, most: int = MOST_ROWS, chosen: Sequence[str] = ()) -> CostMap:
-    """How much the rounds of a run cost clients; many rounds share a column.
+    """How much the rounds of a run cost the clients that spent most, or those that are chosen.
 
-    A client that was enrolled during the run has no known growth before its second column.
-
-    Args:
-        run: the run.
-        most: clients, those that spent most.
-        chosen: these clients instead.
+    Many rounds share a column. A client that was enrolled during the run has no known growth before its second one.
     """
     clients = run.named(chosen) if chosen else run.spenders(most)
     ends = thinned(run.finished, MOST_COLUMNS)
@@ -162,10 +152,7 @@ class RunHistory:
         return facts if facts.name else replace(facts, name=facts.task)
 
     def series(self, chosen: Sequence[str] = ()) -> RunSeries:
-        """What figures are drawn from.
-
-        Args:
-            chosen: clients whose curves are drawn on top.
+        """What figures are drawn from, with the curves of the chosen clients on top.
 
         Raises:
             ValueError: a chosen client is not enrolled, or there are more than 10.

@@ -63,11 +63,7 @@ def by_key(task: GivenTask, settings: Mapping[str, Given]) -> tuple[dict[str, Va
 
 @contextmanager
 def spelt_as_keywords(*problems: str) -> Iterator[None]:
-    """Let the errors of a configuration name keywords.
-
-    Args:
-        problems: what is wrong besides; they are reported with the others.
-    """
+    """Let the errors of a configuration name keywords, and report what is wrong besides with them."""
     found = list(problems)
     try:
         yield
@@ -94,13 +90,8 @@ def as_keywords(text: str) -> str:
 
 def _plain(value: Given) -> Value | None:
     """The value as the configuration knows it: numpy's numbers and paths become Python's."""
-    match value:
-        case bool() | str() | None:
-            return value
-        case Integral():
-            return int(value)
-        case Real():
-            return float(value)
-        case os.PathLike():
-            return os.fspath(value)
-    return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)

@@ -22,10 +22,6 @@ from fedprivacy.values.events import Event, History, NeighbouringRelation, Poiss
 class RunPlan:
     """The public numbers of a run: what a local step costs a client, and what follows from it.
 
-    Attributes:
-        config: the run's configuration.
-        task: its task.
-
     Raises:
         ConfigError: the configuration names another task.
     """
@@ -63,11 +59,7 @@ class RunPlan:
         return kept.noise_multiplier(self.config.sampling_rate, self.total_steps, self.relation)
 
     def event(self, disclosed: int = 0) -> PoissonSampledGaussian:
-        """What one local step costs a client.
-
-        Args:
-            disclosed: number of records that the client disclosed; it counts with a `batch_size` only.
-        """
+        """What one local step costs a client; how many records it disclosed counts with a `batch_size` only."""
         rate = self.config.sampling_rate
         if self.config.batch_size is not None:
             rate = min(1.0, self.config.batch_size / self.shard_size(disclosed))
@@ -108,13 +100,7 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class ClientGroup:
-    """Simulated clients that will spend alike.
-
-    Attributes:
-        client_ids: who they are.
-        event: what a local step costs each.
-        past: what each has executed before.
-    """
+    """Simulated clients that will spend alike: each local step costs `event`, after the same `past`."""
 
     client_ids: list[str]
     event: PoissonSampledGaussian

@@ -30,11 +30,7 @@ FIGURE_WIDTH = 335
 
 
 def write_report(history: RunHistory, path: Path) -> None:
-    """Write the report of a run.
-
-    Args:
-        history: a run with at least one finished round.
-        path: the HTML file; it is replaced if it exists.
+    """Write the report of a run into an HTML file, which is replaced if it exists.
 
     Raises:
         ValueError: the history has no finished round.

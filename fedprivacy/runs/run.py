@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cached_property
@@ -154,19 +153,17 @@ class Run:
         return f"{measured} after {rounds}; no client above epsilon {epsilon_text(last.max_epsilon)}"
 
     def _table(self) -> str:
+        clients = list(self.history.last.spent.values())
         rows = [
-            (client.client_id, epsilon_text(client.epsilon, client.budget_epsilon), _budget(client.budget_epsilon))
-            for client in list(self.history.last.spent.values())[:_MOST_SHOWN]
+            (client.client_id, epsilon_text(client.epsilon, budget), budget_text(budget) if client.limited else "none")
+            for client in clients[:_MOST_SHOWN]
+            for budget in [client.budget_epsilon]
         ]
         heads = "".join(f"<th>{name}</th>" for name in ("client", "epsilon", "budget"))
         body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-        more = len(self.history.last.spent) - len(rows)
+        more = len(clients) - len(rows)
         caption = f"<caption>and {count_text(more, 'more client')}</caption>" if more else ""
         return f"<table>{caption}<tr>{heads}</tr>{body}</table>"
-
-
-def _budget(epsilon: float) -> str:
-    return budget_text(epsilon) if math.isfinite(epsilon) else "none"
 
 
 def open_run(folder: str | PathLike[str], task: Task | None = None) -> Run:

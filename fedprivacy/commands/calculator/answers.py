@@ -137,12 +137,7 @@ def least_noise(
 ) -> Noise:
     """The smallest noise multiplier of a training that stays within a budget, after a past.
 
-    Args:
-        budget: finite epsilon, and delta.
-        sampling_rate: of the training, in (0, 1].
-        steps: of the training, at least 1.
-        relation: of the training; None: that of the past, or the usual one.
-        past: the file of what was spent before; "": nothing was.
+    The past is a file, or "" for none; without a `relation`, the training has that of the past, or the usual one.
 
     Raises:
         ValueError: something is out of range, the file is not in order, or no noise keeps the budget.

@@ -120,12 +120,10 @@ class _Curve:
 
     @property
     def worth(self) -> Worth:
-        """What the accountant's number says."""
         return self.accountant.worth
 
     @property
     def last(self) -> float:
-        """Epsilon in the end."""
         return self.points[-1][1]
 
 

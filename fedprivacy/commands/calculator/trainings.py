@@ -47,11 +47,7 @@ def missing(**settings: object) -> AskingError:
 
 
 def check_steps(steps: int) -> None:
-    """Refuse what is no number of steps that accountants can compose.
-
-    Raises:
-        AskingError: it is none.
-    """
+    """Refuse what is no number of steps that accountants can compose, with an AskingError."""
     if not 1 <= steps <= UNLIMITED:
         raise AskingError(f"steps is {steps}; choose an integer from 1 to {UNLIMITED}.")
 
@@ -197,11 +193,7 @@ def _relation(key: str, value: object) -> NeighbouringRelation:
     return NeighbouringRelation(str(value))
 
 
-_READERS: Mapping[Any, Callable[[str, object], Any]] = {
-    float: _number,
-    int: _whole,
-    NeighbouringRelation: _relation,
-}
+_READERS: Mapping[Any, Callable[[str, object], Any]] = {float: _number, int: _whole, NeighbouringRelation: _relation}
 
 
 def _shown(value: object) -> str:

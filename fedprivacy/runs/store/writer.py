@@ -57,12 +57,7 @@ class RunRecording:
         self._database.write(lambda connection, _: self._begin(connection, facts))
 
     def add(self, result: RoundResult, at: float | None = None) -> None:
-        """Take in a finished round.
-
-        Args:
-            result: the round.
-            at: when it was finished, seconds since 1970; None: now. What was recorded before keeps its time.
-        """
+        """Take in a round that was finished `at` seconds since 1970, or now. What was recorded keeps its time."""
         at = self._recorded_at.pop(result.round, at) or time.time()
         self._roster.add(result)
         self._pending.append((result, at))
