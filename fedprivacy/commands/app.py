@@ -142,11 +142,10 @@ def plan(settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, as_js
     from fedprivacy.runs.prospect import Prospect, spending
 
     run = plan_of(settings)
-    groups = spending(run)
     if as_json:
-        print_json(dataclasses.asdict(Prospect.of(run, groups)))
-        return
-    OUT.print(plan_table(run, groups))
+        print_json(dataclasses.asdict(Prospect.of(run)))
+    else:
+        OUT.print(plan_table(run, spending(run)))
 
 
 @app.command()

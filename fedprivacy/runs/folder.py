@@ -70,7 +70,18 @@ class RunWriter:
 
     def __call__(self, result: RoundResult) -> None:
         """Append a finished round; round 0 has a file of its own."""
-        line = json.dumps(_round_to_json(result)) + "\n"
+        written = plain(result)
+        told = {
+            "round": result.round,
+            "metrics": written["metrics"],
+            "clients": list(written["spent"].values()),
+            "participants": result.participants,
+            "failures": written["failures"],
+            "exhausted": result.exhausted,
+            "unreconciled": result.unreconciled,
+            "max_epsilon": finite_or_none(result.max_epsilon),
+        }
+        line = json.dumps(told) + "\n"
         if result.round == 0:
             write_durably(self.folder / START, line.encode())
         else:
@@ -192,20 +203,6 @@ def read_history(folder: Path) -> RunHistory:
         start=_round_from_json(json.loads((folder / START).read_text())),
         rounds=tuple(_round_from_json(json.loads(line)) for line in (folder / ROUNDS).read_text().splitlines()),
     )
-
-
-def _round_to_json(result: RoundResult) -> dict[str, Any]:
-    written = plain(result)
-    return {
-        "round": result.round,
-        "metrics": written["metrics"],
-        "clients": list(written["spent"].values()),
-        "participants": result.participants,
-        "failures": written["failures"],
-        "exhausted": result.exhausted,
-        "unreconciled": result.unreconciled,
-        "max_epsilon": finite_or_none(result.max_epsilon),
-    }
 
 
 def _round_from_json(line: Mapping[str, Any]) -> RoundResult:

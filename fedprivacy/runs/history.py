@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -30,41 +30,15 @@ from fedprivacy.values.series import (
 )
 from fedprivacy.values.spent import ClientStanding
 
+if TYPE_CHECKING:
+    from fedprivacy.runs.store import StoredRun
+
 MOST_ROWS = 40
 """Clients of a cost map: those that spent most, unless some are named."""
 
 
-class RunReader(Protocol):
-    """One run. What it answers is as large as what is asked for, however large the run is."""
-
-    @property
-    def facts(self) -> RunFacts:
-        """What does not change."""
-
-    @property
-    def finished(self) -> int:
-        """The newest finished round; 0: none."""
-
-    def points(self, rounds: range) -> Sequence[RoundPoint]:
-        """Some finished rounds."""
-
-    def everybody(self) -> Sequence[ClientStanding] | None:
-        """All clients; None: there are too many to read all their curves."""
-
-    def spenders(self, most: int, *, least: bool = False) -> Sequence[ClientStanding]:
-        """So many of the clients that spent most, the first of them first, or of those that spent least."""
-
-    def named(self, client_ids: Sequence[str]) -> Sequence[ClientStanding]:
-        """Clients by name; unknown ones are missing."""
-
-    def curves(self, clients: Sequence[ClientStanding], rounds: Sequence[int]) -> ClientCurves:
-        """The epsilons of some clients after some rounds, of which 0 is the state before the first."""
-
-    def budgets(self) -> Sequence[float]:
-        """The different finite budgets of all clients, ascending."""
-
-    def turns(self, most: int) -> Sequence[tuple[int, float]]:
-        """In which rounds clients were exhausted, and at which epsilon; of many, evenly spread over the rounds."""
+RunReader: TypeAlias = "RunHistory | StoredRun"
+"""One run. Both answer the same questions, with no more than is asked for, however large the run is."""
 
 
 def series_of(run: RunReader, chosen: Sequence[str] = ()) -> RunSeries:
@@ -203,7 +177,7 @@ class RunHistory:
         return [self.rounds[number - 1].point for number in rounds]
 
     def everybody(self) -> list[ClientStanding]:
-        """All clients, in the order of their enrolment."""
+        """All clients, in the order of their enrolment. Of a run in memory they are never too many."""
         return list(self._clients.values())
 
     def spenders(self, most: int, *, least: bool = False) -> list[ClientStanding]:

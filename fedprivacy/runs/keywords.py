@@ -30,10 +30,9 @@ def takes_settings(function: Function) -> Function:
     signature = inspect.signature(function)
     own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     fields = [field for field in FIELDS.values() if field.name != "task"]
+    keyword_only = inspect.Parameter.KEYWORD_ONLY
     keywords = [
-        inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=f"{kind_of(field)} | None"
-        )
+        inspect.Parameter(field.name, keyword_only, default=None, annotation=f"{kind_of(field)} | None")
         for field in fields
     ]
     function.__signature__ = signature.replace(parameters=own + keywords)  # type: ignore[attr-defined]
@@ -48,7 +47,8 @@ def by_key(task: GivenTask, settings: Mapping[str, Given]) -> tuple[dict[str, Va
     Raises:
         ConfigError: the task is a class that cannot be made without arguments.
     """
-    given = {_key(name): _plain(value) for name, value in settings.items()}
+    keys = {name: name.replace("_", "-") for name in settings}
+    given = {key if key in FIELDS else name: _plain(settings[name]) for name, key in keys.items()}
     if task is None or isinstance(task, str):
         return given | {"task": task}, None
     if not isinstance(task, type):
@@ -71,12 +71,6 @@ def spelt_as_keywords(*problems: str) -> Iterator[None]:
         found += map(as_keywords, error.problems)
     if found:
         raise ConfigError(found)
-
-
-def _key(name: str) -> str:
-    """Of a keyword; one that is unknown keeps its spelling."""
-    key = name.replace("_", "-")
-    return key if key in FIELDS else name
 
 
 def as_keywords(text: str) -> str:
