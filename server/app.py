@@ -5,7 +5,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedprivacy.flower import PrivateStrategy
 from fedprivacy.flower.server.accounts import RunAccounts
-from fedprivacy.runs.continuation import plan_of
+from fedprivacy.runs.folder import plan_of
 from fedprivacy.server.app import RunStart, log_round
 from fedprivacy.server.recorder import Recorder
 from fedprivacy.server.strategies import build_strategy

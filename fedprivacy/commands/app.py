@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-import json
 import logging
 import shlex
 import sys
@@ -22,9 +21,8 @@ from fedprivacy.commands.calculator.cli import epsilon, sigma
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.commands.guard import guard_app
 from fedprivacy.commands.ledger import ledger_app
-from fedprivacy.commands.plain_errors import plain_errors
-from fedprivacy.commands.program import as_typed
-from fedprivacy.runs.configuration import FIELDS, Engine, RunConfig
+from fedprivacy.commands.terminal import OUT, Json, as_typed, plain_errors, print_json
+from fedprivacy.runs.configuration import FIELDS, Engine, RunConfig, words_of
 
 if TYPE_CHECKING:
     from fedprivacy.runs.history import RunHistory
@@ -34,9 +32,7 @@ app.add_typer(deploy_app, name="deploy")
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(guard_app, name="guard")
 
-_OUT = Console()
 
-_JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 _BESIDE = Annotated[bool, typer.Option("--dashboard", help="Open the dashboard beside the run, on port 8050.")]
 _ENGINE = Annotated[Engine, typer.Option(help="Where simulated clients run.")]
 
@@ -60,9 +56,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 def _option(key: str) -> inspect.Parameter:
     field = FIELDS[key]
     kind: type = {"int": int, "float": float, "str": str}[kind_of(field)]
-    default = "the task's own" if field.default is dataclasses.MISSING else field.default
-    words = field.metadata["help"] + (f" Default: {default}." if default not in ("", None) else "")
-    option = typer.Option(f"--{key}", help=words, show_default=False)
+    option = typer.Option(f"--{key}", help=words_of(field), show_default=False)
     annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
@@ -70,10 +64,10 @@ def _option(key: str) -> inspect.Parameter:
 @app.command()
 @with_settings
 def simulate(
-    settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, dashboard: _BESIDE = False, as_json: _JSON = False
+    settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, dashboard: _BESIDE = False, as_json: Json = False
 ) -> None:
     """Train a task on simulated clients, each within its privacy budget; or go on with a run that was stopped."""
-    from fedprivacy.commands.terminal import client_table, failures
+    from fedprivacy.commands.run_tables import client_table, failures
     from fedprivacy.server.progress import console_of
     from fedprivacy.server.simulation import prepared, run
 
@@ -82,12 +76,12 @@ def simulate(
     with _dashboard_if(dashboard, config, console):
         history = run(plan, engine, console).history
         if as_json:
-            print(json.dumps(history.summary() | {"out": config.out}))  # noqa: T201 - the command's output
+            print_json(history.summary() | {"out": config.out})
             return
-        _OUT.print(client_table(history))
+        OUT.print(client_table(history))
         for line in failures(history):
-            _OUT.print(f"[yellow]{escape(line)}")
-        _OUT.print(_what_next(history, config))
+            OUT.print(f"[yellow]{escape(line)}")
+        OUT.print(_what_next(history, config))
         if dashboard:
             from fedprivacy.server.dashboard.beside import wait_for_reader
 
@@ -124,9 +118,9 @@ def dashboard(
 
     def opened(page: Opened) -> None:
         if as_json:
-            print(json.dumps({"url": page.url, "token": page.token}), flush=True)  # noqa: T201
+            print_json({"url": page.url, "token": page.token})
         else:
-            _OUT.print(page.words(as_typed(), sources), highlight=False, soft_wrap=True)
+            OUT.print(page.words(as_typed(), sources), highlight=False, soft_wrap=True)
 
     with plain_errors(LedgerError, ServingError, TokenError, code=2):
         sources = store or default_sources()
@@ -138,21 +132,20 @@ def dashboard(
 
 @app.command()
 @with_settings
-def plan(settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, as_json: _JSON = False) -> None:
+def plan(settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, as_json: Json = False) -> None:
     """Show what each client would spend after each round, and the noise that the budget needs. Runs nothing.
 
     Takes the options of simulate, so that one command line serves both.
     """
-    from fedprivacy.commands.terminal import plan_table
-    from fedprivacy.runs.continuation import plan_of
+    from fedprivacy.commands.run_tables import plan_table
+    from fedprivacy.runs.folder import plan_of
     from fedprivacy.runs.prospect import Prospect, spending
 
     run = plan_of(settings)
-    groups = spending(run)
     if as_json:
-        print(json.dumps(dataclasses.asdict(Prospect.of(run, groups))))  # noqa: T201
-        return
-    _OUT.print(plan_table(run, groups))
+        print_json(dataclasses.asdict(Prospect.of(run)))
+    else:
+        OUT.print(plan_table(run, spending(run)))
 
 
 @app.command()
@@ -162,7 +155,7 @@ def doctor(
     fix: Annotated[bool, typer.Option("--fix", help="Show the model mended, and the line to paste.")] = False,
     input_shape: Annotated[str, typer.Option(help="Shape of one record, for example 3,32,32.")] = "",
     input_integers: Annotated[bool, typer.Option("--input-integers", help="Records are integers: words.")] = False,
-    as_json: _JSON = False,
+    as_json: Json = False,
 ) -> None:
     """Name everything that keeps DP-SGD from training a model, each with its fix. Changes nothing.
 
@@ -175,10 +168,10 @@ def doctor(
     with plain_errors(TaskError, doctors.ModelError, code=2):
         seen = doctors.visit(doctors.find(model, input_shape, integers=input_integers), fix=fix)
     if as_json:
-        print(json.dumps(doctors.as_json(seen)))  # noqa: T201
+        print_json(doctors.as_json(seen))
     else:
         program = as_typed()
-        _OUT.print(doctors.page(seen, program, shlex.join([program, *sys.argv[1:]])), highlight=False)
+        OUT.print(doctors.page(seen, program, shlex.join([program, *sys.argv[1:]])), highlight=False)
     raise typer.Exit(0 if seen.diagnosis.sound else 1)
 
 
@@ -209,22 +202,19 @@ def _what_next(history: RunHistory, config: RunConfig) -> str:
     from fedprivacy.values.wording import count_text, epsilon_text, metric_name, metric_text
 
     command, last = as_typed(), history.last
+    about_seed = "The noise came from a secret that is gone: this run cannot be repeated."
+    if config.seed is not None:
+        about_seed = f"Seeded with {config.seed}: repeatable, and no protection from whoever knows the seed."
     result = f"{metric_name(history.metric)} {metric_text(history.metric, last.metrics.get(history.metric))}"
     return (
         f"\n[bold]{result}[/] after {count_text(len(history.rounds), 'round')}; "
         f"no client above epsilon {epsilon_text(last.max_epsilon, config.epsilon)}.\n"
-        f"{_about_seed(config.seed)}\n"
+        f"{about_seed}\n"
         f"Report: {Path(config.out) / REPORT}\n"
         f"In a browser, with all runs: [bold]{command} dashboard[/]\n"
         f"Next: [bold]{command} plan --epsilon 1[/] shows what a tighter budget costs, "
         f"[bold]{command} simulate --epsilon 1[/] runs it."
     )
-
-
-def _about_seed(seed: int | None) -> str:
-    if seed is None:
-        return "The noise came from a secret that is gone: this run cannot be repeated."
-    return f"Seeded with {seed}: repeatable, and no protection from whoever knows the seed."
 
 
 @contextmanager

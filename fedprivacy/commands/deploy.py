@@ -8,30 +8,23 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
-from rich.console import Console
 
-from fedprivacy.commands.plain_errors import plain_errors
-from fedprivacy.commands.program import as_typed
+from fedprivacy.commands.terminal import OUT, PLAIN, as_typed, plain_errors
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 
 deploy_app = typer.Typer(no_args_is_help=True, help="Deploy on real hosts: make keys, rehearse on this one.")
-
-_OUT = Console()
-
-_HOSTS = Annotated[
-    list[str] | None,
-    typer.Option("--host", help="DNS name or IP address under which clients reach the server; repeat for more."),
-]
-_CLIENTS = Annotated[
-    list[str] | None, typer.Option("--client", help="Name of a client to make a key pair for; repeat for more.")
-]
 
 
 @deploy_app.command()
 def keys(
     out: Annotated[Path, typer.Option(help="Folder to write to.")],
-    host: _HOSTS = None,
-    client: _CLIENTS = None,
+    host: Annotated[
+        list[str] | None,
+        typer.Option(help="DNS name or IP address under which clients reach the server; repeat for more."),
+    ] = None,
+    client: Annotated[
+        list[str] | None, typer.Option(help="Name of a client to make a key pair for; repeat for more.")
+    ] = None,
     days: Annotated[int, typer.Option(help="Validity of the certificates, in days.")] = 365,
 ) -> None:
     """Make a certificate authority, the server's certificate and the clients' key pairs."""
@@ -39,7 +32,7 @@ def keys(
 
     with _checked():
         made = write_keys(out, host or (), client or (), days=days)
-    _OUT.print(made.handout(), markup=False, highlight=False, soft_wrap=True)
+    PLAIN.print(made.handout())
 
 
 @deploy_app.command()
@@ -52,12 +45,8 @@ def client_key(
 
     with _checked():
         made = write_client_key(out, name)
-    _OUT.print(
-        f"{made.private_key} is secret and stays on this host.\n"
-        f"Send {made.public_key} to the server's operator, who registers it as {name}.",
-        highlight=False,
-        soft_wrap=True,
-    )
+    PLAIN.print(f"{made.private_key} is secret and stays on this host.")
+    PLAIN.print(f"Send {made.public_key} to the server's operator, who registers it as {name}.")
 
 
 @deploy_app.command()
@@ -69,11 +58,8 @@ def signing_key(
 
     with _checked():
         public = server_public_key(server_key(file))
-    _OUT.print(
-        f'{file} is secret and stays on this host. In every client\'s node-config.toml:\nserver-key = "{public}"',
-        highlight=False,
-        soft_wrap=True,
-    )
+    PLAIN.print(f"{file} is secret and stays on this host. In every client's node-config.toml:")
+    PLAIN.print(f'server-key = "{public}"')
 
 
 @deploy_app.command()
@@ -88,14 +74,9 @@ def app(
     with _checked():
         made = write_app(folder, task, clients=clients)
     data = "" if task == made.task else " --data FOLDER"
-    _OUT.print(
-        f"{made.folder} is a Flower app; its README.md says what each file is.\n"
-        f'In every client\'s node-config.toml: task = "{made.task}"\n'
-        f"Next: {as_typed()} deploy demo --app {made.folder}{data} rehearses it on this host.",
-        highlight=False,
-        markup=False,
-        soft_wrap=True,
-    )
+    PLAIN.print(f"{made.folder} is a Flower app; its README.md says what each file is.")
+    PLAIN.print(f'In every client\'s node-config.toml: task = "{made.task}"')
+    PLAIN.print(f"Next: {as_typed()} deploy demo --app {made.folder}{data} rehearses it on this host.")
 
 
 @deploy_app.command()
@@ -112,7 +93,7 @@ def demo(
     delta: Annotated[float, typer.Option(help="Delta of that budget.")] = 1e-4,
 ) -> None:
     """Rehearse a deployment: hospitals on this host, TLS, authenticated SuperNodes, a few rounds."""
-    from fedprivacy.commands.terminal import client_table
+    from fedprivacy.commands.run_tables import client_table
     from fedprivacy.deploy.app import task_of, write_app
     from fedprivacy.deploy.demo import Digits, OwnFolders, run_demo
     from fedprivacy.runs.folder import REPORT, new_run_folder, read_history
@@ -129,12 +110,12 @@ def demo(
             clients=records.clients,
             run_config={"task": task_of(folder), "rounds": rounds, **budget},
             node_config=budget,
-            console=_OUT,
+            console=OUT,
         )
-    _OUT.print(client_table(read_history(results)))
-    _OUT.print(f"Report: {results / REPORT}\nLogs: {directory.resolve() / 'logs'}", highlight=False, soft_wrap=True)
-    _OUT.print(f"In a browser: {as_typed()} dashboard --store {results}", highlight=False, soft_wrap=True)
-    _OUT.print("Next: docs/how-to/deploy.md does the same on real hosts, step by step.", highlight=False)
+    OUT.print(client_table(read_history(results)))
+    PLAIN.print(f"Report: {results / REPORT}\nLogs: {directory.resolve() / 'logs'}")
+    PLAIN.print(f"In a browser: {as_typed()} dashboard --store {results}")
+    PLAIN.print("Next: docs/how-to/deploy.md does the same on real hosts, step by step.")
 
 
 @contextmanager

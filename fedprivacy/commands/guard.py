@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 
-from fedprivacy.commands.plain_errors import plain_errors
+from fedprivacy.commands.terminal import ERR, Json, plain_errors, print_json
 
 if TYPE_CHECKING:
     from fedprivacy.guard.tally import Tally
@@ -25,14 +24,14 @@ _FILE = Annotated[
 def show(
     file: _FILE,
     *,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Show every charge, what they add up to by mechanism, and the epsilon that they cost."""
     from fedprivacy.commands.guard_tables import as_page, summary
 
     tally = _read(file)
     if as_json:
-        print(json.dumps(summary(tally)))  # noqa: T201 - the command's output
+        print_json(summary(tally))
     else:
         Console(emoji=False, highlight=False).print(as_page(tally))
 
@@ -43,7 +42,7 @@ def export(file: _FILE) -> None:
     from fedprivacy.commands.guard_tables import exported
 
     for entry in _read(file).entries:
-        print(json.dumps(exported(entry)))  # noqa: T201
+        print_json(exported(entry))
 
 
 @guard_app.command(name="import")
@@ -59,9 +58,7 @@ def import_(
 
     with plain_errors(GuardError, sqlite3.Error, code=2):
         charges = adopt(old, file)
-    Console(stderr=True).print(
-        f"{charges} charges are in {file}; {old} was put aside.", highlight=False, soft_wrap=True
-    )
+    ERR.print(f"{charges} charges are in {file}; {old} was put aside.")
 
 
 def _read(file: Path) -> Tally:

@@ -14,6 +14,7 @@ from fedprivacy.guard.entries import ChargeEntry, CorrectionEntry
 from fedprivacy.guard.tally import Tally
 from fedprivacy.values.budget import Allowance
 from fedprivacy.values.event_codec import as_fields
+from fedprivacy.values.nulls import plain
 from fedprivacy.values.wording import budget_text, delta_text, reading_text
 
 
@@ -28,6 +29,7 @@ def exported(entry: ChargeEntry | CorrectionEntry) -> dict[str, Any]:
 def summary(tally: Tally) -> dict[str, Any]:
     """Everything as JSON types: an epsilon that is no finite number is null, and `notes` says why."""
     epsilon, note = _reading(tally)
+    budget = plain(tally.allowance.budget) | {"filter": tally.allowance.filter} if tally.allowance else None
     value = epsilon.value if epsilon is not None and not note else None
     return {
         "entries": [exported(e) | {"sealed": _sealed(tally, e), "time": e.time} for e in tally.entries],
@@ -36,7 +38,7 @@ def summary(tally: Tally) -> dict[str, Any]:
         "view": epsilon.view.value if epsilon else None,
         "relation": epsilon.relation.value if epsilon else None,
         "accountant": epsilon.accountant if epsilon else None,
-        "budget": _budget_json(tally.allowance) if tally.allowance else None,
+        "budget": budget,
         "notes": note,
     }
 
@@ -63,16 +65,13 @@ def _entries(tally: Tally) -> Table:
     numbers = {event: str(number) for number, event in enumerate(tally.history, start=1)}
     table = Table(box=SIMPLE_HEAD, pad_edge=False, collapse_padding=True)
     table.add_column("run", overflow="fold")
-    for heading in ("round", "attempt", "steps"):
+    for heading in ("round", "attempt", "steps", "event"):
         table.add_column(heading, justify="right")
-    table.add_column("event", justify="right")
     for heading in ("sealed", "time (UTC)"):
         table.add_column(heading, no_wrap=True)
     for entry in tally.entries:
         run_id, round, attempt = entry.attempt
-        sealed = "yes" if _sealed(tally, entry) else "no"
-        if isinstance(entry, CorrectionEntry):
-            sealed = "correction"
+        sealed = "correction" if isinstance(entry, CorrectionEntry) else "yes" if _sealed(tally, entry) else "no"
         time = entry.time[:16].replace("T", " ")
         table.add_row(Text(run_id), str(round), str(attempt), str(entry.steps), numbers[entry.event], sealed, time)
     return table
@@ -89,11 +88,6 @@ def _totals(tally: Tally) -> Table:
 
 def _sealed(tally: Tally, entry: ChargeEntry | CorrectionEntry) -> bool:
     return isinstance(entry, ChargeEntry) and entry.attempt in tally.sealed
-
-
-def _budget_json(allowance: Allowance) -> dict[str, Any]:
-    budget = allowance.budget
-    return {"epsilon": budget.epsilon if budget.enforced else None, "delta": budget.delta, "filter": allowance.filter}
 
 
 def _budget_words(allowance: Allowance) -> str:

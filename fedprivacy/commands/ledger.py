@@ -11,9 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
-from fedprivacy.commands.plain_errors import plain_errors
+from fedprivacy.commands.terminal import ERR, OUT, Json, plain_errors, print_json
 from fedprivacy.tasks.identity import key_hash
 
 if TYPE_CHECKING:
@@ -24,8 +23,6 @@ ledger_app = typer.Typer(no_args_is_help=True, help="Look at a ledger, prove it,
 budget_app = typer.Typer(no_args_is_help=True, help="Budgets, changed by an explicit act that the ledger records.")
 ledger_app.add_typer(budget_app, name="budget")
 
-_OUT = Console()
-_ERR = Console(stderr=True)
 
 _LEDGER = Annotated[
     str,
@@ -34,7 +31,6 @@ _LEDGER = Annotated[
         show_default=False,
     ),
 ]
-_JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 _SIGNERS = Annotated[
     list[str] | None,
     typer.Option("--signer", help="Public key, in hexadecimal, of who may have signed; repeatable."),
@@ -49,7 +45,7 @@ def show(
     *,
     dataset: Annotated[str, typer.Option(help="Only this dataset, with its charges.")] = "",
     ledger: _LEDGER = "",
-    as_json: _JSON = False,
+    as_json: Json = False,
 ) -> None:
     """Show what every dataset was charged, over all runs, and what its budget is."""
     from fedprivacy.commands import ledger_tables as showing
@@ -58,9 +54,9 @@ def show(
         datasets = showing.datasets(opened, dataset)
         charges = showing.charges(opened, dataset) if dataset else []
     if as_json:
-        print(json.dumps(showing.as_json(datasets, charges)))  # noqa: T201
+        print_json(showing.as_json(datasets, charges))
         return
-    _OUT.print(showing.page(datasets, charges), highlight=False)
+    OUT.print(showing.page(datasets, charges), highlight=False)
 
 
 @ledger_app.command()
@@ -70,7 +66,7 @@ def verify(
     ledger: _LEDGER = "",
     signers: _SIGNERS = None,
     witnesses: _WITNESSES = None,
-    as_json: _JSON = False,
+    as_json: Json = False,
 ) -> None:
     """Prove that nothing in a ledger was changed, left out, added or reordered. Exit code 1: something was."""
     from fedprivacy.ledger.export import verify_export
@@ -85,9 +81,11 @@ def verify(
             with _opened(ledger) as opened:
                 verified = verify_ledger(opened, signers=signers or (), witnesses=kept)
     if as_json:
-        print(json.dumps(_verified_json(verified)))  # noqa: T201
+        entries, signed = verified.head.number, verified.signed
+        counted = {"charges": len(verified.replay.charges), "heads": len(verified.heads), "signed": signed}
+        print_json({"entries": entries, "hash": verified.head.hash} | counted)
         return
-    _OUT.print(_verified_text(verified), highlight=False, soft_wrap=True)
+    OUT.print(_verified_text(verified), highlight=False, soft_wrap=True)
 
 
 @ledger_app.command()
@@ -103,7 +101,7 @@ def export(
             return
         with plain_errors(OSError, code=2), out.open("x") as file:
             entries = write_export(connection, file)
-    _ERR.print(f"{entries} entries in {out}. Next: fedprivacy ledger verify {out}", highlight=False, soft_wrap=True)
+    ERR.print(f"{entries} entries in {out}. Next: fedprivacy ledger verify {out}")
 
 
 @ledger_app.command(name="import")
@@ -114,7 +112,7 @@ def import_(export: Annotated[Path, typer.Argument(help="An exported ledger.")],
 
     with _opened(ledger, new=True) as opened, plain_errors(BrokenJournalError, code=1), plain_errors(OSError, code=2):
         verified = import_ledger(export, opened)
-    _ERR.print(f"{verified.head.number} entries are in {opened.name}.", highlight=False, soft_wrap=True)
+    ERR.print(f"{verified.head.number} entries are in {opened.name}.")
 
 
 @ledger_app.command()
@@ -135,7 +133,7 @@ def sign(
             raise LedgerError(f"ledger {opened.name} has no entry yet; nothing was signed.")
         if out is not None:
             out.write_text(json.dumps(signed._asdict()) + "\n")
-    _ERR.print(f"Entry {signed.number} is signed by key {signed.public_key}.", highlight=False, soft_wrap=True)
+    ERR.print(f"Entry {signed.number} is signed by key {signed.public_key}.")
 
 
 @ledger_app.command()
@@ -153,8 +151,8 @@ def reconcile(
     with _opened(ledger) as opened:
         compared = reconciliation.compared(opened, dataset, claims)
         added = opened.reconcile(dataset, claims)
-    _OUT.print(compared)
-    _ERR.print(f"{added} steps were charged to {dataset}.", highlight=False, soft_wrap=True)
+    OUT.print(compared)
+    ERR.print(f"{added} steps were charged to {dataset}.")
 
 
 @ledger_app.command()
@@ -167,7 +165,7 @@ def rebind(
     """Let a client that renewed its key go on with the account that it has."""
     with _opened(ledger) as opened, plain_errors(OSError, ValueError, code=2):
         opened.rebind_key(client, key_hash(_pem(public_key)))
-    _ERR.print(f"The account of {client} goes on under the new key.", highlight=False, soft_wrap=True)
+    ERR.print(f"The account of {client} goes on under the new key.")
 
 
 @budget_app.command(name="set")
@@ -198,14 +196,14 @@ def set_budget(
             kept = known[dataset].budget.delta
             opened.set_budget(dataset, PrivacyBudget(epsilon, kept if delta is None else delta), until, reason)
     for dataset in datasets:
-        _ERR.print(f"{dataset}: epsilon {epsilon:g} from now on.", highlight=False, soft_wrap=True)
+        ERR.print(f"{dataset}: epsilon {epsilon:g} from now on.")
 
 
 @ledger_app.command()
 def upgrade(*, ledger: _LEDGER = "") -> None:
     """Bring a ledger that an earlier version of fedprivacy made up to date. Keep a copy of it."""
     with _opened(ledger, upgrade=True) as opened:
-        _ERR.print(f"ledger {opened.name} is up to date.", highlight=False, soft_wrap=True)
+        ERR.print(f"ledger {opened.name} is up to date.")
 
 
 @contextmanager
@@ -223,16 +221,6 @@ def _opened(ledger: str, *, new: bool = False, upgrade: bool = False) -> Iterato
             yield opened
         finally:
             opened.close()
-
-
-def _verified_json(verified: Verified) -> dict[str, object]:
-    return {
-        "entries": verified.head.number,
-        "hash": verified.head.hash,
-        "charges": len(verified.replay.charges),
-        "heads": len(verified.heads),
-        "signed": verified.signed,
-    }
 
 
 def _verified_text(verified: Verified) -> str:

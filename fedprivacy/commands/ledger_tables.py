@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
@@ -18,6 +18,7 @@ from fedprivacy.ledger.schema import ChargeState
 from fedprivacy.ledger.schema import charges as charge_table
 from fedprivacy.ledger.store import Ledger
 from fedprivacy.values.events import Event
+from fedprivacy.values.nulls import plain
 from fedprivacy.values.wording import count_text, delta_text, epsilon_text
 
 _MOST_ROWS = 50
@@ -25,17 +26,10 @@ _MOST_ROWS = 50
 
 @dataclass(frozen=True, slots=True)
 class DatasetSpent:
-    """What a dataset was charged, and may be.
+    """What a dataset was charged over all runs, and may be.
 
-    Attributes:
-        dataset_id: what the budget belongs to.
-        epsilon: privacy loss over all runs, by PLD, at `delta`; for the server's view. Infinite: none is guaranteed.
-        delta: of the budget.
-        budget: its epsilon; infinite: measured only.
-        steps: charged, over all runs.
-        charges: how many.
-        open: charges without a receipt; they count.
-        expires: ISO 8601; empty: never.
+    `epsilon` is by PLD, at the budget's `delta`, for the server's view; infinite: none is guaranteed. An infinite
+    `budget` only measures. `open` charges have no receipt; they count. `expires` is in ISO 8601; empty: never.
     """
 
     dataset_id: str
@@ -58,22 +52,20 @@ def datasets(ledger: Ledger, only: str = "") -> list[DatasetSpent]:
     allowances, accounts, open_charges = ledger.allowances(ids), ledger.accounts(ids), _open_charges(ledger)
     if only and only not in allowances:
         raise LedgerError(f"ledger {ledger.name} knows no dataset '{only}'; 'fedprivacy ledger show' lists them.")
-    shown = []
-    for dataset_id in ids:
-        allowance, account = allowances[dataset_id], accounts.get(dataset_id, NOTHING_SPENT)
-        shown.append(
-            DatasetSpent(
-                dataset_id=dataset_id,
-                epsilon=_epsilon(frozenset(account.history.items()), allowance.budget.delta),
-                delta=allowance.budget.delta,
-                budget=allowance.budget.epsilon,
-                steps=sum(account.history.values()),
-                charges=account.rounds,
-                open=open_charges.get(dataset_id, 0),
-                expires=f"{allowance.expires:%Y-%m-%d}" if allowance.expires else "",
-            )
+    return [
+        DatasetSpent(
+            dataset_id=dataset_id,
+            epsilon=_epsilon(frozenset(account.history.items()), allowance.budget.delta),
+            delta=allowance.budget.delta,
+            budget=allowance.budget.epsilon,
+            steps=sum(account.history.values()),
+            charges=account.rounds,
+            open=open_charges.get(dataset_id, 0),
+            expires=f"{allowance.expires:%Y-%m-%d}" if allowance.expires else "",
         )
-    return shown
+        for dataset_id in ids
+        for allowance, account in [(allowances[dataset_id], accounts.get(dataset_id, NOTHING_SPENT))]
+    ]
 
 
 def charges(ledger: Ledger, dataset_id: str) -> list[dict[str, Any]]:
@@ -86,8 +78,8 @@ def charges(ledger: Ledger, dataset_id: str) -> list[dict[str, Any]]:
 
 def as_json(datasets: Sequence[DatasetSpent], charges: Sequence[dict[str, Any]]) -> dict[str, Any]:
     """JSON has no infinity: a budget that only measures, or an epsilon that nothing bounds, is null."""
-    finite = [{name: None if value == float("inf") else value for name, value in asdict(d).items()} for d in datasets]
-    return {"datasets": finite, "charges": list(charges)} if charges else {"datasets": finite}
+    shown: dict[str, Any] = {"datasets": [plain(dataset) for dataset in datasets]}
+    return shown | ({"charges": list(charges)} if charges else {})
 
 
 def page(datasets: Sequence[DatasetSpent], charges: Sequence[dict[str, Any]]) -> Group:
@@ -108,10 +100,8 @@ def _dataset_table(datasets: Sequence[DatasetSpent]) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     for d in datasets[:_MOST_ROWS]:
         budget = "none" if d.budget == float("inf") else f"{d.budget:g}"
-        amounts = (str(d.steps), str(d.charges), str(d.open))
-        table.add_row(
-            d.dataset_id, epsilon_text(d.epsilon, d.budget), budget, delta_text(d.delta), *amounts, d.expires or "never"
-        )
+        epsilons = epsilon_text(d.epsilon, d.budget), budget, delta_text(d.delta)
+        table.add_row(d.dataset_id, *epsilons, str(d.steps), str(d.charges), str(d.open), d.expires or "never")
     return table
 
 
@@ -122,14 +112,9 @@ def _charge_table(charges: Sequence[dict[str, Any]]) -> Table:
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("state")
     for c in charges[-_MOST_ROWS:]:
-        amounts = (
-            c["round"] or "-",
-            c["attempt"],
-            c["steps"],
-            f"{c['sampling_rate']:.4g}",
-            f"{c['noise_multiplier']:.4g}",
-        )
-        table.add_row(c["run_id"][:8], *map(str, amounts), str(c["entry"]), c["state"])
+        amounts = c["round"] or "-", c["attempt"], c["steps"]
+        rates = f"{c['sampling_rate']:.4g}", f"{c['noise_multiplier']:.4g}"
+        table.add_row(c["run_id"][:8], *map(str, amounts), *rates, str(c["entry"]), c["state"])
     return table
 
 

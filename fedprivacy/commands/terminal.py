@@ -1,112 +1,51 @@
-"""What a run looks like in a terminal."""
+"""What every command shares: where it prints, what the user typed, and how it ends when something is wrong."""
 
 from __future__ import annotations
 
-import math
-from collections import Counter
-from collections.abc import Sequence
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
 
-from rich.console import Group
-from rich.table import Table
+import typer
+from rich.console import Console
+from rich.markup import escape
 
-from fedprivacy.runs.history import RunHistory
-from fedprivacy.runs.plan import ClientGroup, RunPlan
-from fedprivacy.values.spent import ClientSpent
-from fedprivacy.values.wording import budget_text, count_text, epsilon_text, reading_text
+OUT = Console()
+PLAIN = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
+ERR = Console(stderr=True, highlight=False, soft_wrap=True)
 
-_MOST_GROUPS = 6
-"""Columns of a plan."""
-
-
-def client_table(history: RunHistory) -> Table:
-    """Every client: rounds joined, sigma, q, epsilon spent, budget left."""
-    clients = list(history.last.spent.values())
-    table = Table(
-        title="Privacy spent by each client (server's view, over all rounds and runs)",
-        title_justify="left",
-        caption=f"{_limit(clients[0].budget_epsilon)}, delta {clients[0].delta:g}; accountant PLD; "
-        f"{history.relation} relation. {reading_text(clients[0].budget_epsilon)}",
-    )
-    table.add_column("client")
-    for column in ("rounds", "steps", "q", "sigma", "epsilon", "left"):
-        table.add_column(column, justify="right")
-    table.add_column("state")
-    for client in clients:
-        table.add_row(*_client_row(client, history))
-    return table
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
-def failures(history: RunHistory) -> list[str]:
-    """One line for each client that failed, with how often and why."""
-    count = Counter(item for record in history.rounds for item in record.failures.items())
-    return [
-        f"{client_id}: {reason} in {count_text(rounds, 'round')}"
-        for (client_id, reason), rounds in sorted(count.items())
-    ]
+def print_json(value: object) -> None:
+    """Print a value on a line, for whoever reads it at once."""
+    print(json.dumps(value), flush=True)  # noqa: T201 - the command's output
 
 
-def plan_table(plan: RunPlan, groups: Sequence[tuple[ClientGroup, Sequence[float]]]) -> Group:
-    """Epsilon after each round, for every group of clients with one past.
+def as_typed() -> str:
+    """How to call this program again: by its name where the shell finds it, else by its path from here."""
+    program = sys.argv[0]
+    path = Path(program)
+    if shutil.which(path.name) == str(path):
+        return path.name
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else program
 
-    Args:
-        plan: the run's public numbers.
-        groups: (who, epsilon by round). Of many, those that spend least, as the middle one does, and most are shown.
+
+@contextmanager
+def plain_errors(*kinds: type[Exception], code: int) -> Iterator[None]:
+    """Turn errors of these kinds into text on stderr and end the command with `code`: one clear text, no traceback.
+
+    An error with several `problems` shows each as one of its own; its notes follow.
     """
-    chosen = ""
-    if len(groups) > _MOST_GROUPS:
-        chosen = f"; of {len(groups)} that differ, those that spend least, middling and most"
-        by_loss = sorted(groups, key=lambda group: group[1][-1])
-        groups = [by_loss[0], by_loss[len(by_loss) // 2], by_loss[-1]]
-    table = Table("round", *(_group_name(group) for group, _ in groups))
-    for column in table.columns:
-        column.justify = "right"
-    for index in _shown_rounds(plan.config.rounds):
-        table.add_row(str(index + 1), *(f"{epsilons[index]:.4f}" for _, epsilons in groups))
-    return Group(
-        f"Every local step: {_sampling(plan)}, noise multiplier {plan.noise_multiplier:.4f}; "
-        f"{count_text(plan.config.local_steps, 'local step')} a round.",
-        "Epsilon of a client that joins every round, by PLD, "
-        f"at delta {plan.config.delta:g} ({_limit(plan.config.epsilon)}){chosen}:",
-        table,
-    )
-
-
-def _group_name(group: ClientGroup) -> str:
-    """Who they are."""
-    alone = len(group.client_ids) == 1
-    return group.client_ids[0] if alone else count_text(len(group.client_ids), "client")
-
-
-def _sampling(plan: RunPlan) -> str:
-    """How records join a step."""
-    if plan.config.batch_size is None:
-        return f"sampling rate {plan.config.sampling_rate:g}"
-    return f"sampling rate {plan.config.batch_size:g} / shard size"
-
-
-def _shown_rounds(rounds: int, most: int = 12) -> list[int]:
-    """Indices of at most `most` rounds, evenly spread, with the first and the last."""
-    shown = min(rounds, most)
-    return sorted({round(i * (rounds - 1) / max(shown - 1, 1)) for i in range(shown)})
-
-
-def _client_row(client: ClientSpent, history: RunHistory) -> list[str]:
-    return [
-        client.client_id,
-        str(client.rounds),
-        str(client.steps),
-        f"{client.sampling_rate:.3g}",
-        f"{history.noise_multiplier:.3f}",
-        epsilon_text(client.epsilon, client.budget_epsilon),
-        _left(client),
-        "[yellow]exhausted" if client.exhausted else "[green]active",
-    ]
-
-
-def _left(client: ClientSpent) -> str:
-    """What the budget still allows. Epsilon does not add up, so steps say more than a difference."""
-    return f"{client.steps_left} steps" if math.isfinite(client.budget_epsilon) else "unlimited"
-
-
-def _limit(epsilon: float) -> str:
-    return f"budget epsilon {budget_text(epsilon)}" if math.isfinite(epsilon) else "no budget"
+    try:
+        yield
+    except kinds as error:
+        for problem in getattr(error, "problems", [str(error)]):
+            ERR.print(f"[red]error:[/] {escape(problem)}")
+        for note in getattr(error, "__notes__", []):
+            ERR.print(escape(note))
+        raise typer.Exit(code) from None

@@ -102,12 +102,7 @@ class CentralAccountant:
         return {c: granted[self._datasets[c]] for c in wanted if self._datasets[c] in granted}
 
     def commit(self, attempt: Attempt, receipts: Mapping[str, Evidence | None]) -> None:
-        """Confirm the charges of clients whose receipts matched their grants.
-
-        Args:
-            attempt: what was granted.
-            receipts: what each client signed, by client_id; None in a simulation.
-        """
+        """Confirm the charges of clients whose receipts, by client_id, matched their grants; None in a simulation."""
         self._settle(attempt, receipts, ChargeState.COMMITTED)
 
     def void(self, attempt: Attempt, client_ids: Collection[str]) -> None:
@@ -136,13 +131,20 @@ class CentralAccountant:
         """Every enrolled client's privacy loss, by client_id. Other runs on the same ledger count."""
         datasets = list(self._datasets.values())
         accounts, in_force = self._ledger.accounts(datasets), self._ledger.allowances(datasets)
-        epsilons = self._epsilons(accounts)
-        return {
-            client_id: self._spent(
-                client_id, accounts.get(dataset, NOTHING_SPENT), in_force[dataset], epsilons[dataset]
+        epsilons, spent = self._epsilons(accounts), {}
+        for client_id, dataset in sorted(self._datasets.items()):
+            account, allowance, event = accounts.get(dataset, NOTHING_SPENT), in_force[dataset], self._events[dataset]
+            spent[client_id] = ClientSpent(
+                client_id=client_id,
+                epsilon=epsilons[dataset],
+                delta=self._deltas[dataset],
+                budget_epsilon=allowance.budget.epsilon,
+                rounds=account.rounds,
+                steps=sum(account.history.values()),
+                steps_left=0 if allowance.expired else _left(allowance, account.history, event),
+                sampling_rate=event.sampling_rate,
             )
-            for client_id, dataset in sorted(self._datasets.items())
-        }
+        return spent
 
     def _epsilons(self, accounts: Mapping[str, Account]) -> dict[str, float]:
         """Every enrolled dataset's privacy loss; only those that were charged since the last time are computed."""
@@ -161,20 +163,6 @@ class CentralAccountant:
         of_datasets = {self._datasets[client_id]: receipt for client_id, receipt in receipts.items()}
         self._ledger.settle(attempt, of_datasets, state)
 
-    def _spent(self, client_id: str, account: Account, allowance: Allowance, epsilon: float) -> ClientSpent:
-        dataset = self._datasets[client_id]
-        left = 0 if allowance.expired else _left(allowance, account.history, self._events[dataset])
-        return ClientSpent(
-            client_id=client_id,
-            epsilon=epsilon,
-            delta=self._deltas[dataset],
-            budget_epsilon=allowance.budget.epsilon,
-            rounds=account.rounds,
-            steps=sum(account.history.values()),
-            steps_left=left,
-            sampling_rate=self._events[dataset].sampling_rate,
-        )
-
 
 def _left(allowance: Allowance, history: History, event: PoissonSampledGaussian) -> int:
     """Steps that a budget still allows; none where another run has charged what does not compose with this one."""
@@ -185,10 +173,6 @@ def _left(allowance: Allowance, history: History, event: PoissonSampledGaussian)
 
 
 @lru_cache(maxsize=1024)
-def _kept(filter: str, budget: PrivacyBudget) -> Filter:
-    return FILTERS[filter](budget)
-
-
 def _filter(allowance: Allowance) -> Filter:
     """What enforces a budget."""
-    return _kept(allowance.filter, allowance.budget)
+    return FILTERS[allowance.filter](allowance.budget)

@@ -6,7 +6,8 @@ Every function here takes settings by field name, those that are not left open, 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING
 
 from fedprivacy._support.settings import Value, key_of, names_in
@@ -69,12 +70,18 @@ def with_batch_size(given: Settings) -> list[str]:
 
 def with_one_another(settings: Settings) -> list[str]:
     """The rest, of a configuration that is complete, or as complete as it gets."""
-    problems = _strategy_problems(settings) + _optimizer_problems(settings)
+    problems = _strategy_problems(settings)
+    if settings.get("optimizer") in OPTIMIZERS:
+        kept = {name: float(settings.get(name, 0.0)) for name in ("momentum", "weight_decay")}
+        problems += _refusal(partial(build_optimizer, str(settings["optimizer"]), 1.0, **kept))
     if settings.get("epsilon") == math.inf and "noise_multiplier" not in settings:
         problems.append("epsilon is inf, which asks for no noise at all; give a noise-multiplier, or a finite epsilon.")
     if not is_device(str(settings["device"])):
         problems.append(f"device is '{settings['device']}'; choose auto, cpu, cuda or cuda:N.")
-    problems += _ledger_problems(str(settings.get("ledger", "")))
+    if url := str(settings.get("ledger", "")):
+        from fedprivacy.ledger import database_file
+
+        problems += _refusal(partial(database_file, url))
     problems += [
         f"trackers names '{name}'; choose from {', '.join(TRACKERS)}, separated by commas."
         for name in names_in(str(settings.get("trackers", "")))
@@ -108,24 +115,10 @@ def _strategy_problems(settings: Settings) -> list[str]:
     return problems
 
 
-def _optimizer_problems(settings: Settings) -> list[str]:
-    if settings.get("optimizer") not in OPTIMIZERS:
-        return []
-    momentum, weight_decay = float(settings.get("momentum", 0.0)), float(settings.get("weight_decay", 0.0))
+def _refusal(use: Callable[[], object]) -> list[str]:
+    """What is wrong with settings in the words of what uses them."""
     try:
-        build_optimizer(str(settings["optimizer"]), 1.0, momentum=momentum, weight_decay=weight_decay)
+        use()
     except ValueError as error:
-        return [str(error)]
-    return []
-
-
-def _ledger_problems(url: str) -> list[str]:
-    if not url:
-        return []
-    from fedprivacy.ledger import LedgerError, database_file
-
-    try:
-        database_file(url)
-    except LedgerError as error:
         return [str(error)]
     return []

@@ -32,7 +32,7 @@ from fedprivacy.values.events import CLIPPING_NORMS
 if TYPE_CHECKING:
     from fedprivacy.tasks import Task
 
-__all__ = ["FIELDS", "LEDGER", "ConfigError", "Engine", "RunConfig", "Value", "resolve"]
+__all__ = ["FIELDS", "LEDGER", "ConfigError", "Engine", "RunConfig", "Value", "resolve", "words_of"]
 
 LEDGER = "ledger.db"
 """What a simulation names its own ledger, in its folder."""
@@ -173,20 +173,13 @@ class RunConfig:
         """
         others = sorted(settings.keys() ^ FIELDS.keys())
         if others:
-            raise ConfigError(
-                [
-                    f"the settings of the run were written by a version of fedprivacy that has other ones "
-                    f"({', '.join(others)}); use that version."
-                ]
-            )
+            written = "the settings of the run were written by a version of fedprivacy that has other ones"
+            raise ConfigError([f"{written} ({', '.join(others)}); use that version."])
         values = {FIELDS[key].name: value for key, value in settings.items()}
         return cls(**values | {"epsilon": math.inf if values["epsilon"] is None else values["epsilon"]})  # type: ignore[arg-type]
 
     def check_same(self, given: Mapping[str, Value | None]) -> None:
-        """Refuse settings that are given for this run, which goes on, and are not its own.
-
-        Args:
-            given: settings by hyphenated key; None and "" mean "left open".
+        """Refuse settings that are given for this run, which goes on, and are not its own; None and "" are left open.
 
         Raises:
             ConfigError: lists each that is no setting, of a wrong type, or another than this run's.
@@ -206,6 +199,12 @@ FIELDS = fields_of(RunConfig)
 """The dataclass field of every key."""
 
 _DEFAULTS = {f.name: f.default for f in FIELDS.values() if f.default not in (dataclasses.MISSING, None, "")}
+
+
+def words_of(field: dataclasses.Field[Value | None]) -> str:
+    """What a setting means, and what it is where it is left open."""
+    default = "the task's own" if field.default is dataclasses.MISSING else field.default
+    return str(field.metadata["help"]) + (f" Default: {default}." if default not in ("", None) else "")
 
 
 def resolve(given: Mapping[str, Value | None], task: Task | None = None) -> RunConfig:
@@ -229,7 +228,8 @@ def resolve(given: Mapping[str, Value | None], task: Task | None = None) -> RunC
     else:
         problems += combinations.with_task(task) + combinations.with_recipe(task.recipe, settings)
         settings = _of_recipe(task, settings) | {"task": word_of(task)} | settings
-    settings = _DEFAULTS | _of_strategy(settings) | settings
+    strategy = STRATEGIES.get(str(settings.get("strategy", DEFAULT_STRATEGY)))  # None: one of the user's own
+    settings = _DEFAULTS | (dict(strategy.defaults) if strategy else {}) | settings
     problems += not_allowed(FIELDS, settings) + combinations.with_one_another(settings)
     if problems:
         raise ConfigError(problems)
@@ -251,9 +251,3 @@ def _of_recipe(task: Task, given: Mapping[str, Value]) -> dict[str, Value]:
     if "optimizer" in given and given["optimizer"] != task.recipe.optimizer:
         recipe |= {"momentum": 0.0, "weight_decay": 0.0}
     return recipe
-
-
-def _of_strategy(given: Mapping[str, Value]) -> dict[str, Value]:
-    """What the strategy's entry says; nothing for a strategy of the user's own, which has defaults itself."""
-    known = STRATEGIES.get(str(given.get("strategy", DEFAULT_STRATEGY)))
-    return dict(known.defaults) if known else {}

@@ -9,6 +9,7 @@ clock, so the same seed writes the same bytes.
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import weakref
@@ -18,9 +19,11 @@ from pathlib import Path
 from typing import Any
 
 from fedprivacy._support.durable import append_durably, write_durably
-from fedprivacy.runs.configuration import RunConfig
+from fedprivacy.runs.configuration import ConfigError, RunConfig, Value
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.plan import RunPlan
+from fedprivacy.tasks import Task, TaskError
+from fedprivacy.tasks.loader import agreed
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.nulls import finite_or_none, measured, plain, unbounded
 from fedprivacy.values.rounds import RoundResult
@@ -36,10 +39,7 @@ REPORT = "report.html"
 
 def new_run_folder(name: str) -> str:
     """The first of runs/NAME-1, runs/NAME-2, ... that does not exist."""
-    number = 1
-    while Path(folder := f"runs/{name}-{number}").exists():
-        number += 1
-    return folder
+    return next(folder for n in itertools.count(1) if not Path(folder := f"runs/{name}-{n}").exists())
 
 
 class RunFolderError(ValueError):
@@ -70,7 +70,18 @@ class RunWriter:
 
     def __call__(self, result: RoundResult) -> None:
         """Append a finished round; round 0 has a file of its own."""
-        line = json.dumps(_round_to_json(result)) + "\n"
+        written = plain(result)
+        told = {
+            "round": result.round,
+            "metrics": written["metrics"],
+            "clients": list(written["spent"].values()),
+            "participants": result.participants,
+            "failures": written["failures"],
+            "exhausted": result.exhausted,
+            "unreconciled": result.unreconciled,
+            "max_epsilon": finite_or_none(result.max_epsilon),
+        }
+        line = json.dumps(told) + "\n"
         if result.round == 0:
             write_durably(self.folder / START, line.encode())
         else:
@@ -140,6 +151,24 @@ def _number(line: bytes) -> int | None:
         return None
 
 
+def plan_of(given: Mapping[str, Value | None], task: Task | None = None) -> RunPlan:
+    """The plan of a new run, or, where `given` says `resume`, of the one that goes on; see `resolve`.
+
+    Raises:
+        ConfigError: lists what is wrong with the settings of a new run; or each that is not the stopped run's own.
+        RunFolderError: the folder to go on in holds no run.
+    """
+    folder = given.get("resume")
+    if not folder:
+        return RunPlan.of(given, task)
+    recorded = read_config(Path(str(folder)))
+    recorded.check_same({key: value for key, value in given.items() if key != "resume"})
+    try:
+        return RunPlan(replace(recorded, resume=str(folder), out=str(folder)), agreed(recorded.task, task))
+    except TaskError as error:
+        raise ConfigError([str(error)]) from error
+
+
 def read_config(folder: Path) -> RunConfig:
     """The configuration that a run was started with; its noise multiplier is the one that was used.
 
@@ -174,20 +203,6 @@ def read_history(folder: Path) -> RunHistory:
         start=_round_from_json(json.loads((folder / START).read_text())),
         rounds=tuple(_round_from_json(json.loads(line)) for line in (folder / ROUNDS).read_text().splitlines()),
     )
-
-
-def _round_to_json(result: RoundResult) -> dict[str, Any]:
-    written = plain(result)
-    return {
-        "round": result.round,
-        "metrics": written["metrics"],
-        "clients": list(written["spent"].values()),
-        "participants": result.participants,
-        "failures": written["failures"],
-        "exhausted": result.exhausted,
-        "unreconciled": result.unreconciled,
-        "max_epsilon": finite_or_none(result.max_epsilon),
-    }
 
 
 def _round_from_json(line: Mapping[str, Any]) -> RoundResult:

@@ -1,29 +1,90 @@
-"""A run in memory: its public facts and its finished rounds."""
+"""A run as its figures, report and page read it, from wherever it is: a folder's history in memory, or the store."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from fedprivacy.runs.series import MOST_ROWS, costs_of, series_of
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.nulls import finite_or_none, plain
 from fedprivacy.values.rounds import Roster, RoundResult
-from fedprivacy.values.series import MOST_CHOSEN, ClientCurves, CostMap, RoundPoint, RunFacts, RunSeries, stride
+from fedprivacy.values.series import (
+    MOST_CHOSEN,
+    MOST_COLUMNS,
+    MOST_CURVES,
+    MOST_TURNS,
+    ClientCurves,
+    CostMap,
+    Curve,
+    RoundPoint,
+    RunFacts,
+    RunSeries,
+    stride,
+    thinned,
+)
 from fedprivacy.values.spent import ClientStanding
 
 if TYPE_CHECKING:
-    from fedprivacy.figures import RunFigures
+    from fedprivacy.runs.store import StoredRun
+
+MOST_ROWS = 40
+"""Clients of a cost map: those that spent most, unless some are named."""
 
 
-@dataclass(frozen=True, slots=True)
+RunReader: TypeAlias = "RunHistory | StoredRun"
+"""One run. Both answer the same questions, with no more than is asked for, however large the run is."""
+
+
+def series_of(run: RunReader, chosen: Sequence[str] = ()) -> RunSeries:
+    """What a run's figures are drawn from, with the curves of the chosen clients on top; unknown ones are left out."""
+    rounds = thinned(run.finished)
+    if not rounds:
+        return RunSeries(run.facts, ())
+    curves, edges = _curves(run, rounds)
+    worst = next(((most.spent.epsilon, most.spent.budget_epsilon) for most in run.spenders(1)), (0.0, math.inf))
+    turns = run.turns(MOST_TURNS) if edges else ()
+    return RunSeries(
+        facts=run.facts,
+        points=tuple(run.points(rounds)),
+        worst=worst,
+        budgets=tuple(run.budgets()),
+        curves=curves,
+        outer=edges,
+        chosen=tuple(run.curves(run.named(chosen), rounds).each()) if chosen else (),
+        turns=tuple((max(number, rounds[0]), epsilon) for number, epsilon in turns),
+    )
+
+
+def costs_of(run: RunReader, most: int = MOST_ROWS, chosen: Sequence[str] = ()) -> CostMap:
+    """How much the rounds of a run cost the clients that spent most, or those that are chosen.
+
+    Many rounds share a column. A client that was enrolled during the run has no known growth before its second one.
+    """
+    clients = run.named(chosen) if chosen else run.spenders(most)
+    ends = thinned(run.finished, MOST_COLUMNS)
+    epsilons = run.curves(clients, [0, *ends]).epsilons
+    return CostMap.of([client.client_id for client in clients], ends, epsilons)
+
+
+def _curves(run: RunReader, rounds: range) -> tuple[tuple[Curve, ...] | None, tuple[Curve, ...]]:
+    """Every curve, those that are alike as one; of too many none, but the first and the last of them."""
+    everybody = run.everybody()
+    if everybody is None:
+        edges = [*run.spenders(1), *run.spenders(1, least=True)]
+        return None, tuple(run.curves(edges, rounds).each())
+    curves = run.curves(everybody, rounds).alike()
+    return (None, (curves[0], curves[-1])) if len(curves) > MOST_CURVES else (tuple(curves), ())
+
+
+@dataclass(frozen=True)
 class RunHistory:
-    """A run's public facts and its finished rounds.
+    """A run's public facts and its finished rounds; a `RunReader`.
 
     Attributes:
         settings: the configuration by hyphenated key.
@@ -47,17 +108,25 @@ class RunHistory:
         return self.rounds[-1] if self.rounds else self.start
 
     @property
-    def figures(self) -> RunFigures:
-        """The run's figures: `history.figures.epsilon()` in a notebook's cell shows one."""
-        from fedprivacy.figures.notebook import RunFigures
+    def finished(self) -> int:
+        """The newest finished round; 0: none."""
+        return len(self.rounds)
 
-        return RunFigures(self.series, self.costs)
+    @cached_property
+    def facts(self) -> RunFacts:
+        """What does not change. A run in memory knows no run_id; without a folder it has its task's name."""
+        facts = RunFacts(
+            run_id="",
+            name=Path(str(self.settings["out"])).name,
+            settings=self.settings,
+            noise_multiplier=self.noise_multiplier,
+            relation=self.relation.value,
+            metric=self.metric,
+        )
+        return facts if facts.name else replace(facts, name=facts.task)
 
     def series(self, chosen: Sequence[str] = ()) -> RunSeries:
-        """What figures are drawn from.
-
-        Args:
-            chosen: clients whose curves are drawn on top.
+        """What figures are drawn from, with the curves of the chosen clients on top.
 
         Raises:
             ValueError: a chosen client is not enrolled, or there are more than 10.
@@ -67,11 +136,11 @@ class RunHistory:
             raise ValueError(f"the run has no client '{unknown[0]}'; choose from those in `last.spent`.")
         if len(chosen) > MOST_CHOSEN:
             raise ValueError(f"{len(chosen)} clients are chosen, and {MOST_CHOSEN} can be; choose fewer.")
-        return series_of(HistoryReader(self), chosen)
+        return series_of(self, chosen)
 
     def costs(self, most: int = MOST_ROWS) -> CostMap:
         """How much each round cost the clients that spent most, so many at most."""
-        return costs_of(HistoryReader(self), most)
+        return costs_of(self, most)
 
     def summary(self) -> dict[str, Any]:
         """The final figures: what `fedprivacy simulate --json` prints."""
@@ -96,37 +165,19 @@ class RunHistory:
             "max_epsilon": finite_or_none(self.last.max_epsilon),
         }
 
-
-class HistoryReader:
-    """Reads a run that is in memory, all of it.
-
-    Args:
-        history: the run. It knows no run_id; without a folder it has its task's name.
-    """
-
-    def __init__(self, history: RunHistory) -> None:
-        facts = RunFacts(
-            run_id="",
-            name=Path(str(history.settings["out"])).name,
-            settings=history.settings,
-            noise_multiplier=history.noise_multiplier,
-            relation=history.relation.value,
-            metric=history.metric,
-        )
-        self.facts = facts if facts.name else replace(facts, name=facts.task)
-        self.finished = len(history.rounds)
-        self._results = (history.start, *history.rounds)
+    @cached_property
+    def _clients(self) -> dict[str, ClientStanding]:
         roster = Roster()
-        for result in self._results:
+        for result in (self.start, *self.rounds):
             roster.add(result)
-        self._clients = roster.clients
+        return roster.clients
 
     def points(self, rounds: range) -> list[RoundPoint]:
         """Some finished rounds."""
-        return [self._results[number].point for number in rounds]
+        return [self.rounds[number - 1].point for number in rounds]
 
     def everybody(self) -> list[ClientStanding]:
-        """All clients."""
+        """All clients, in the order of their enrolment. Of a run in memory they are never too many."""
         return list(self._clients.values())
 
     def spenders(self, most: int, *, least: bool = False) -> list[ClientStanding]:
@@ -140,13 +191,11 @@ class HistoryReader:
 
     def curves(self, clients: Sequence[ClientStanding], rounds: Sequence[int]) -> ClientCurves:
         """The epsilons of some clients after some rounds."""
-        epsilons = np.full((len(rounds), len(clients)), np.nan)
-        for row, number in enumerate(rounds):
-            spent = self._results[number].spent
-            for column, client in enumerate(clients):
-                if client.client_id in spent:
-                    epsilons[row, column] = spent[client.client_id].epsilon
-        return ClientCurves(clients, rounds, epsilons)
+        accounts = [(self.rounds[number - 1] if number else self.start).spent for number in rounds]
+        epsilons = [
+            [spent[c.client_id].epsilon if c.client_id in spent else math.nan for c in clients] for spent in accounts
+        ]
+        return ClientCurves(clients, rounds, np.array(epsilons, dtype=np.float64).reshape(len(rounds), len(clients)))
 
     def budgets(self) -> list[float]:
         """The different finite budgets of all clients, ascending."""

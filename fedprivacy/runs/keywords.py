@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import inspect
 import os
 import re
@@ -12,7 +11,7 @@ from numbers import Integral, Real
 from typing import TypeVar
 
 from fedprivacy._support.settings import kind_of
-from fedprivacy.runs.configuration import FIELDS, ConfigError, Value
+from fedprivacy.runs.configuration import FIELDS, ConfigError, Value, words_of
 from fedprivacy.tasks import Task
 
 Given = Value | os.PathLike[str] | None
@@ -31,21 +30,15 @@ def takes_settings(function: Function) -> Function:
     signature = inspect.signature(function)
     own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
     fields = [field for field in FIELDS.values() if field.name != "task"]
+    keyword_only = inspect.Parameter.KEYWORD_ONLY
     keywords = [
-        inspect.Parameter(
-            field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=f"{kind_of(field)} | None"
-        )
+        inspect.Parameter(field.name, keyword_only, default=None, annotation=f"{kind_of(field)} | None")
         for field in fields
     ]
     function.__signature__ = signature.replace(parameters=own + keywords)  # type: ignore[attr-defined]
-    words = "\n".join(f"        {field.name}: {_in_words(field)}" for field in fields)
+    words = "\n".join(f"        {field.name}: {as_keywords(words_of(field))}" for field in fields)
     function.__doc__ = f"{function.__doc__}\n    Settings (None: left open):\n{words}\n"
     return function
-
-
-def _in_words(field: dataclasses.Field[object]) -> str:
-    default = "the task's own" if field.default is dataclasses.MISSING else field.default
-    return as_keywords(str(field.metadata["help"])) + (f" Default: {default}." if default not in ("", None) else "")
 
 
 def by_key(task: GivenTask, settings: Mapping[str, Given]) -> tuple[dict[str, Value | None], Task | None]:
@@ -54,7 +47,8 @@ def by_key(task: GivenTask, settings: Mapping[str, Given]) -> tuple[dict[str, Va
     Raises:
         ConfigError: the task is a class that cannot be made without arguments.
     """
-    given = {_key(name): _plain(value) for name, value in settings.items()}
+    keys = {name: name.replace("_", "-") for name in settings}
+    given = {key if key in FIELDS else name: _plain(settings[name]) for name, key in keys.items()}
     if task is None or isinstance(task, str):
         return given | {"task": task}, None
     if not isinstance(task, type):
@@ -69,11 +63,7 @@ def by_key(task: GivenTask, settings: Mapping[str, Given]) -> tuple[dict[str, Va
 
 @contextmanager
 def spelt_as_keywords(*problems: str) -> Iterator[None]:
-    """Let the errors of a configuration name keywords.
-
-    Args:
-        problems: what is wrong besides; they are reported with the others.
-    """
+    """Let the errors of a configuration name keywords, and report what is wrong besides with them."""
     found = list(problems)
     try:
         yield
@@ -81,12 +71,6 @@ def spelt_as_keywords(*problems: str) -> Iterator[None]:
         found += map(as_keywords, error.problems)
     if found:
         raise ConfigError(found)
-
-
-def _key(name: str) -> str:
-    """Of a keyword; one that is unknown keeps its spelling."""
-    key = name.replace("_", "-")
-    return key if key in FIELDS else name
 
 
 def as_keywords(text: str) -> str:
@@ -100,13 +84,8 @@ def as_keywords(text: str) -> str:
 
 def _plain(value: Given) -> Value | None:
     """The value as the configuration knows it: numpy's numbers and paths become Python's."""
-    match value:
-        case bool() | str() | None:
-            return value
-        case Integral():
-            return int(value)
-        case Real():
-            return float(value)
-        case os.PathLike():
-            return os.fspath(value)
-    return value
+    if isinstance(value, os.PathLike):
+        return os.fspath(value)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return value
+    return int(value) if isinstance(value, Integral) else float(value)

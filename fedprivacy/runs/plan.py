@@ -22,10 +22,6 @@ from fedprivacy.values.events import Event, History, NeighbouringRelation, Poiss
 class RunPlan:
     """The public numbers of a run: what a local step costs a client, and what follows from it.
 
-    Attributes:
-        config: the run's configuration.
-        task: its task.
-
     Raises:
         ConfigError: the configuration names another task.
     """
@@ -63,11 +59,7 @@ class RunPlan:
         return kept.noise_multiplier(self.config.sampling_rate, self.total_steps, self.relation)
 
     def event(self, disclosed: int = 0) -> PoissonSampledGaussian:
-        """What one local step costs a client.
-
-        Args:
-            disclosed: number of records that the client disclosed; it counts with a `batch_size` only.
-        """
+        """What one local step costs a client; how many records it disclosed counts with a `batch_size` only."""
         rate = self.config.sampling_rate
         if self.config.batch_size is not None:
             rate = min(1.0, self.config.batch_size / self.shard_size(disclosed))
@@ -108,13 +100,7 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class ClientGroup:
-    """Simulated clients that will spend alike.
-
-    Attributes:
-        client_ids: who they are.
-        event: what a local step costs each.
-        past: what each has executed before.
-    """
+    """Simulated clients that will spend alike: each local step costs `event`, after the same `past`."""
 
     client_ids: list[str]
     event: PoissonSampledGaussian
@@ -126,17 +112,12 @@ def client_groups(plan: RunPlan) -> list[ClientGroup]:
     clients = [simulated_client_id(number, plan.config.clients) for number in range(plan.config.clients)]
     datasets = {client_id: dataset_id(plan.task, client_id) for client_id in clients}
     accounts = Ledger(plan.config.ledger).accounts(list(datasets.values())) if Ledger.exists(plan.config.ledger) else {}
+    sizes_count = plan.config.batch_size is not None and plan.task.shard_sizes_public  # else no shard is loaded
     groups: dict[tuple[Event, frozenset[tuple[Event, int]]], ClientGroup] = {}
     for number, (client_id, dataset) in enumerate(datasets.items()):
-        event = plan.event(_simulated_shard_size(plan, number))
+        shard = ShardSource(partition_id=number, num_partitions=plan.config.clients)
+        event = plan.event(len(plan.task.shard(shard)) if sizes_count else 0)
         past = accounts.get(dataset, NOTHING_SPENT).history
         alike = groups.setdefault((event, frozenset(past.items())), ClientGroup([], event, past))
         alike.client_ids.append(client_id)
     return list(groups.values())
-
-
-def _simulated_shard_size(plan: RunPlan, partition_id: int) -> int:
-    """Records of a simulated client, if they count: shards are not loaded for nothing."""
-    if plan.config.batch_size is None or not plan.task.shard_sizes_public:
-        return 0
-    return len(plan.task.shard(ShardSource(partition_id=partition_id, num_partitions=plan.config.clients)))

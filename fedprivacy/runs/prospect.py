@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedprivacy.runs.continuation import plan_of
+from fedprivacy.runs.folder import plan_of
 from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.runs.plan import ClientGroup, RunPlan, client_groups
 from fedprivacy.values.events import NeighbouringRelation
@@ -30,11 +29,11 @@ class Prospect:
     clients: Rows
 
     @classmethod
-    def of(cls, plan: RunPlan, groups: Sequence[tuple[ClientGroup, Sequence[float]]]) -> Prospect:
-        """From a plan, and from what its clients would spend by round."""
+    def of(cls, plan: RunPlan) -> Prospect:
+        """What the clients of a plan would spend."""
         clients = Rows(
             {"client_id": client_id, "sampling_rate": group.event.sampling_rate, "epsilon_by_round": list(epsilons)}
-            for group, epsilons in groups
+            for group, epsilons in spending(plan)
             for client_id in group.client_ids
         )
         return cls(plan.noise_multiplier, plan.config.delta, plan.relation, clients)
@@ -61,7 +60,7 @@ def plan(task: GivenTask = None, **settings: Given) -> Prospect:
     """
     with spelt_as_keywords():
         run = plan_of(*by_key(task, settings))
-    return Prospect.of(run, spending(run))
+    return Prospect.of(run)
 
 
 def spending(plan: RunPlan) -> list[tuple[ClientGroup, list[float]]]:

@@ -11,8 +11,7 @@ import hashlib
 import importlib.resources
 import math
 import re
-from collections import Counter, defaultdict
-from dataclasses import dataclass
+from collections import defaultdict
 from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
 
@@ -21,7 +20,8 @@ import jinja2
 from fedprivacy import figures
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.values import wording
-from fedprivacy.values.spent import ClientSpent, Reason, reason_of
+from fedprivacy.values.runs import Failures
+from fedprivacy.values.spent import reason_of
 
 TEMPLATE = "report.html.jinja"
 FALSE_POSITIVE_RATES = (0.01, 0.05)
@@ -30,11 +30,7 @@ FIGURE_WIDTH = 335
 
 
 def write_report(history: RunHistory, path: Path) -> None:
-    """Write the report of a run.
-
-    Args:
-        history: a run with at least one finished round.
-        path: the HTML file; it is replaced if it exists.
+    """Write the report of a run into an HTML file, which is replaced if it exists.
 
     Raises:
         ValueError: the history has no finished round.
@@ -48,132 +44,39 @@ def report_html(history: RunHistory) -> str:
     Raises:
         ValueError: the history has no finished round.
     """
-    series = history.series()
+    series, spent = history.series(), history.last.spent
     drawings = (figures.metric_figure(series, width=FIGURE_WIDTH), figures.epsilon_figure(series, FIGURE_WIDTH))
+    worst = max(spent.values(), key=lambda client: client.epsilon)
+    budget = max(client.budget_epsilon for client in spent.values())
     return _template().render(
         history=history,
         facts=series.facts,
         figures=figures,
         wording=wording,
+        reason_of=reason_of,
         infinity=math.inf,
         drawings=[figures.to_svg(drawing) for drawing in drawings],
-        worst=max(history.rounds[-1].spent.values(), key=lambda client: client.epsilon),
-        clients=client_rows(history),
-        failures=failure_rows(history),
-        bounds=bound_rows(history),
+        worst=worst,
+        clients=sorted(history.named(list(spent)), key=lambda client: _as_counted(client.client_id)),
+        failures=failures(history),
+        levels=[(worst.epsilon, False)] + [(budget, True)] * math.isfinite(budget),
+        odds=_factor_text,
+        found_at_most=lambda *test: _percent_up(true_positive_bound(*test)),
         false_positive_rates=FALSE_POSITIVE_RATES,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class ClientRow:
-    """One client in the report.
-
-    Attributes:
-        spent: its account after the last round, over all runs.
-        averaged: rounds of this run whose average holds its update.
-        failed: rounds of this run in which its update was asked for and not used.
-        exhausted_in: the round of this run after which nothing was left of its budget; None: something is left.
-    """
-
-    spent: ClientSpent
-    averaged: int
-    failed: int
-    exhausted_in: int | None
-
-    @property
-    def share(self) -> float:
-        """Spent epsilon as a share of the budget, in [0, 1]; 0 without a finite budget."""
-        return min(1.0, self.spent.epsilon / self.spent.budget_epsilon)
-
-
-def client_rows(history: RunHistory) -> list[ClientRow]:
-    """Every enrolled client, in the order in which people count: client 2 before client 10."""
-    averaged = Counter(client_id for record in history.rounds for client_id in record.participants)
-    failed = Counter(client_id for record in history.rounds for client_id in record.failures)
-    exhausted_in: dict[str, int] = {}
-    for record in history.rounds:
-        for client_id in record.exhausted:
-            exhausted_in.setdefault(client_id, record.round)
-    spent = sorted(history.rounds[-1].spent.values(), key=lambda client: _as_counted(client.client_id))
-    return [
-        ClientRow(client, averaged[client.client_id], failed[client.client_id], exhausted_in.get(client.client_id))
-        for client in spent
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class FailureRow:
-    """One reason for which updates were asked for and not used.
-
-    Attributes:
-        code: the reason, a constant.
-        reason: what it means.
-        detail: what it was about, for example a parameter's name; empty if it says nothing more.
-        times: how often.
-        client_ids: whose updates.
-    """
-
-    code: str
-    reason: Reason
-    detail: str
-    times: int
-    client_ids: tuple[str, ...]
-
-
-def failure_rows(history: RunHistory) -> list[FailureRow]:
-    """Failures of the run by reason, the most frequent first."""
-    by_reason: dict[str, list[str]] = defaultdict(list)
+def failures(history: RunHistory) -> list[Failures]:
+    """Failures of the run by reason, the most frequent first, each with all its clients."""
+    by_reason: dict[str, list[tuple[str, int]]] = defaultdict(list)
     for record in history.rounds:
         for client_id, reason in record.failures.items():
-            by_reason[reason].append(client_id)
-    return [
-        FailureRow(
-            code=reason.partition(":")[0],
-            reason=reason_of(reason),
-            detail=reason.partition(":")[2],
-            times=len(client_ids),
-            client_ids=tuple(sorted(set(client_ids), key=_as_counted)),
-        )
-        for reason, client_ids in sorted(by_reason.items(), key=lambda item: (-len(item[1]), item[0]))
-    ]
-
-
-@dataclass(frozen=True, slots=True)
-class BoundRow:
-    """What an (epsilon, delta) leaves to somebody who wants to know whether a record was used.
-
-    Attributes:
-        epsilon: the privacy loss.
-        is_budget: whether it is the budget, else the largest loss of a client so far.
-        odds: the factor, as a text.
-        true_positives: for each of `FALSE_POSITIVE_RATES` the largest true-positive rate, as a text.
-    """
-
-    epsilon: float
-    is_budget: bool
-    odds: str
-    true_positives: tuple[str, ...]
-
-
-def bound_rows(history: RunHistory) -> list[BoundRow]:
-    """The bound at the largest loss of a client and, if there is one, at the largest budget."""
-    spent = history.rounds[-1].spent.values()
-    delta = float(history.settings["delta"])
-    largest = max(client.epsilon for client in spent)
-    budget = max(client.budget_epsilon for client in spent)
-    levels = [(largest, False)] + [(budget, True)] * math.isfinite(budget)
-    return [
-        BoundRow(
-            epsilon=epsilon,
-            is_budget=is_budget,
-            odds=_factor_text(epsilon),
-            true_positives=tuple(
-                _percent_up(true_positive_bound(epsilon, delta, rate)) for rate in FALSE_POSITIVE_RATES
-            ),
-        )
-        for epsilon, is_budget in levels
-    ]
+            by_reason[reason].append((client_id, record.round))
+    found = []
+    for reason, updates in by_reason.items():
+        client_ids = sorted({client_id for client_id, _ in updates}, key=_as_counted)
+        found.append(Failures(reason, len(updates), len(client_ids), tuple(client_ids), updates[-1][1]))
+    return sorted(found, key=lambda failure: (-failure.times, failure.reason))
 
 
 def true_positive_bound(epsilon: float, delta: float, false_positive_rate: float) -> float:

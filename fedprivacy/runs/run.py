@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import html
-import math
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cached_property
@@ -12,14 +11,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedprivacy.runs.folder import MODEL, REPORT, RunFolderError, read_history
-from fedprivacy.runs.history import HistoryReader, RunHistory
+from fedprivacy.runs.history import RunHistory
 from fedprivacy.values.runs import Rows
 from fedprivacy.values.wording import budget_text, count_text, epsilon_text, metric_name, metric_text
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from fedprivacy.figures.notebook import RunFigures
+    from fedprivacy.figures import RunFigures
     from fedprivacy.tasks import Task
 
 _MOST_SHOWN = 20
@@ -95,13 +94,15 @@ class Run:
             asdict(client.spent)
             | {"noise_multiplier": self.history.noise_multiplier, "exhausted_in": client.exhausted_in}
             | {"averaged": client.averaged, "failed": client.failed, "state": str(client.state)}
-            for client in HistoryReader(self.history).everybody()
+            for client in self.history.everybody()
         )
 
     @property
     def figures(self) -> RunFigures:
         """The run's figures: `run.figures.epsilon()` in a notebook's cell shows one."""
-        return self.history.figures
+        from fedprivacy.figures.notebook import RunFigures
+
+        return RunFigures(self.history.series, self.history.costs)
 
     @property
     def report(self) -> Path:
@@ -152,19 +153,17 @@ class Run:
         return f"{measured} after {rounds}; no client above epsilon {epsilon_text(last.max_epsilon)}"
 
     def _table(self) -> str:
+        clients = list(self.history.last.spent.values())
         rows = [
-            (client.client_id, epsilon_text(client.epsilon, client.budget_epsilon), _budget(client.budget_epsilon))
-            for client in list(self.history.last.spent.values())[:_MOST_SHOWN]
+            (client.client_id, epsilon_text(client.epsilon, budget), budget_text(budget) if client.limited else "none")
+            for client in clients[:_MOST_SHOWN]
+            for budget in [client.budget_epsilon]
         ]
         heads = "".join(f"<th>{name}</th>" for name in ("client", "epsilon", "budget"))
         body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-        more = len(self.history.last.spent) - len(rows)
+        more = len(clients) - len(rows)
         caption = f"<caption>and {count_text(more, 'more client')}</caption>" if more else ""
         return f"<table>{caption}<tr>{heads}</tr>{body}</table>"
-
-
-def _budget(epsilon: float) -> str:
-    return budget_text(epsilon) if math.isfinite(epsilon) else "none"
 
 
 def open_run(folder: str | PathLike[str], task: Task | None = None) -> Run:

@@ -16,7 +16,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedprivacy.flower import PrivateStrategy
 from fedprivacy.flower.server.checkpoint import Checkpoint, load_checkpoint
 from fedprivacy.runs.configuration import RunConfig
-from fedprivacy.runs.continuation import plan_of
+from fedprivacy.runs.folder import plan_of
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.server.recorder import Recorder
 from fedprivacy.server.strategies import build_strategy

@@ -11,8 +11,7 @@ from rich.console import Console
 from fedprivacy.flower import private_client, simulation
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.runs.configuration import Engine, Value
-from fedprivacy.runs.continuation import plan_of
-from fedprivacy.runs.folder import new_run_folder
+from fedprivacy.runs.folder import new_run_folder, plan_of
 from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.run import Run

@@ -90,6 +90,7 @@ PROGRAM = """
 import pathlib, re
 
 from fedprivacy.figures import tables
+from fedprivacy.runs.run import Run
 from fedprivacy.server.dashboard.drawings import Figure
 from tests.figures.reading import drawn, rows, written
 from tests.runs.histories import unlike
@@ -98,7 +99,7 @@ from tests.server.dashboard.shown import asking, record
 
 failures = {("client-2", number): "lost" for number in range(1, 9)}
 history = unlike(4, rounds=8, failures=failures)
-chart = history.figures.turnout().chart
+chart = Run(pathlib.Path(), history).figures.turnout().chart
 happened = [(one.round, len(one.participants), len(one.failures)) for one in history.rounds]
 assert any(failed for _, _, failed in happened) and len({averaged for _, averaged, _ in happened}) > 1
 assert [tuple(row.values()) for row in rows(chart, "averaged")] == happened

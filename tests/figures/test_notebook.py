@@ -2,18 +2,20 @@
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
 from fedprivacy.figures import cost_figure, epsilon_figure, metric_figure, run_figure, tradeoff_figure
 from fedprivacy.figures.notebook import RunFigures
+from fedprivacy.runs.run import Run
 from tests.runs.histories import alike, unlike
 
 HISTORY = unlike(4, rounds=8)
 
 
 def test_each_method_shows_its_figure():
-    figures, series = HISTORY.figures, HISTORY.series()
+    figures, series = Run(Path(), HISTORY).figures, HISTORY.series()
     assert figures.overview().chart.to_dict() == run_figure(series).to_dict()
     assert figures.metric().chart.to_dict() == metric_figure(series).to_dict()
     assert figures.metric("loss").chart.to_dict() == metric_figure(series, "loss").to_dict()
@@ -22,7 +24,7 @@ def test_each_method_shows_its_figure():
 
 
 def test_clients_are_chosen_by_their_names():
-    figures, chosen = HISTORY.figures, ("client-1", "client-4")
+    figures, chosen = Run(Path(), HISTORY).figures, ("client-1", "client-4")
     assert figures.epsilon(*chosen).chart.to_dict() == epsilon_figure(HISTORY.series(chosen)).to_dict()
     assert figures.epsilon(*chosen).chart.to_dict() != figures.epsilon().chart.to_dict()
     with pytest.raises(ValueError, match=r"no client 'client-9'; choose"):

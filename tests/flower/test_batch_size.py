@@ -3,7 +3,7 @@
 import pytest
 
 from fedprivacy.accounting import filters, pld
-from fedprivacy.commands.terminal import plan_table
+from fedprivacy.commands.run_tables import plan_table
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.plan import RunPlan, client_groups

@@ -7,11 +7,9 @@ import numpy as np
 import pytest
 
 from fedprivacy.ledger import Ledger
-from fedprivacy.runs.history import HistoryReader, RunHistory
-from fedprivacy.runs.series import costs_of, series_of
+from fedprivacy.runs.history import RunHistory, costs_of, series_of
 from fedprivacy.runs.store import RunRecording, RunStore
-from fedprivacy.runs.store.rows import client_row, round_row
-from fedprivacy.runs.store.schema import recorded_clients, recorded_rounds
+from fedprivacy.runs.store.schema import client_row, recorded_clients, recorded_rounds, round_row
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.rounds import Roster
 from fedprivacy.values.series import MOST_CURVES
@@ -62,7 +60,7 @@ def both(request, tmp_path_factory):
     store = RunStore(url)
     relation = NeighbouringRelation.ZERO_OUT
     history = RunHistory(settings(), 1.5, relation, "accuracy", results[0], tuple(results[1:]))
-    yield HistoryReader(history), store.run("run-1")
+    yield history, store.run("run-1")
     store.close()
 
 

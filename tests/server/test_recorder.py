@@ -14,8 +14,8 @@ from fedprivacy.flower import private_client, simulation
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.runs.configuration import resolve
 from fedprivacy.runs.folder import read_history
+from fedprivacy.runs.history import costs_of, series_of
 from fedprivacy.runs.plan import RunPlan
-from fedprivacy.runs.series import costs_of, series_of
 from fedprivacy.runs.store import ClientQuery, RunStore
 from fedprivacy.runs.store import writer as run_store_writing
 from fedprivacy.server.app import server_app

@@ -1,32 +1,105 @@
-"""The answers of the calculator: what was spent, and the least noise."""
+"""The answers of the calculator: what accountants say of a training, what their numbers are worth, the least noise."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import enum
+import math
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from fedprivacy.accounting import noise_multiplier, pld
+from fedprivacy.accounting import composition, gdp, noise_multiplier, pld, rdp
 from fedprivacy.accounting.histories import extended
-from fedprivacy.commands.calculator.accountants import Cost
-from fedprivacy.commands.calculator.history_files import read
-from fedprivacy.commands.calculator.questions import check_steps
-from fedprivacy.commands.calculator.trainings import Training, composed, relation_of
+from fedprivacy.commands.calculator.trainings import Training, check_steps, composed, read, relation_of
 from fedprivacy.values.budget import PrivacyBudget
-from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian
 
-DEFAULT_RELATION = NeighbouringRelation.ADD_OR_REMOVE_ONE
+
+class Worth(enum.StrEnum):
+    """What an accountant's number says about the true epsilon.
+
+    `GUARANTEE`: it is at most this, computed with every rounding error counted. `BOUND`: it is at most this, by a
+    theorem. `APPROXIMATION`: it is about this, and may be larger.
+    """
+
+    GUARANTEE = "guarantee"
+    BOUND = "bound"
+    APPROXIMATION = "approximation"
+
+
+@dataclass(frozen=True, slots=True)
+class Accountant:
+    """One way to compute an epsilon: its name on the command line and for people, what it is worth, how it works.
+
+    `epsilon` is that of a history at a delta; it raises a ValueError where the accountant does not apply.
+    """
+
+    name: str
+    title: str
+    worth: Worth
+    words: str
+    epsilon: Callable[[History, float], float]
+
+
+PLD = Accountant("pld", "PLD", Worth.GUARANTEE, "privacy loss distributions; the tightest", pld.epsilon)
+
+_BESIDE = (
+    Accountant("rdp", "RDP", Worth.BOUND, "Rényi divergences, the moments accountant", rdp.epsilon),
+    Accountant("gdp", "GDP", Worth.APPROXIMATION, "central limit; the truth may be larger", gdp.epsilon),
+    Accountant(
+        "advanced", "advanced", Worth.BOUND, "(epsilon, delta) pairs, advanced composition", composition.advanced
+    ),
+    Accountant("basic", "basic", Worth.BOUND, "(epsilon, delta) pairs, added up", composition.basic),
+)
+
+ACCOUNTANTS = {accountant.name: accountant for accountant in (PLD, *_BESIDE)}
+"""By name, the tightest first."""
+
+ALL = "all"
+"""Every accountant."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What an accountant says: an epsilon in nats, maybe infinite, or None where the accountant does not apply.
+
+    `note` says why there is no finite number; "" if there is one.
+    """
+
+    accountant: Accountant
+    epsilon: float | None
+    note: str = ""
+
+
+def cost(accountant: Accountant, history: History, delta: float) -> Cost:
+    """What `accountant` says of a history that is valid, at a valid delta."""
+    try:
+        epsilon = accountant.epsilon(history, delta)
+    except ValueError as error:
+        return Cost(accountant, None, f"does not apply: {error}")
+    return Cost(accountant, epsilon, "" if math.isfinite(epsilon) else "infinite: no finite epsilon holds")
+
+
+def costs(name: str, history: History, delta: float) -> list[Cost]:
+    """What an accountant says, or, for "all", what each of them says.
+
+    Raises:
+        ValueError: there is no such accountant, or it does not apply to a mechanism of the history.
+    """
+    if name == ALL:
+        return [cost(accountant, history, delta) for accountant in ACCOUNTANTS.values()]
+    if name not in ACCOUNTANTS:
+        raise ValueError(f"accountant is '{name}'; choose one of {', '.join(ACCOUNTANTS)}, {ALL}.")
+    answer = cost(ACCOUNTANTS[name], history, delta)
+    if answer.epsilon is None:
+        raise ValueError(f"accountant is {name}, which {answer.note}")
+    return [answer]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Spent:
-    """The answer of `fedprivacy epsilon`.
+    """The answer of `fedprivacy epsilon`: what each accountant says, at least one, of trainings under one relation.
 
-    Attributes:
-        trainings: what was asked about, under one neighbouring relation.
-        delta: at which the epsilons hold.
-        costs: what each accountant says, at least one.
-        history: the file that it was read from; "": it was typed.
-        figure: the file that was drawn; "": none.
+    `history` and `figure` are files: the one that was read, and the one that was drawn; "": none.
     """
 
     trainings: Sequence[Training]
@@ -37,19 +110,16 @@ class Spent:
 
     @property
     def relation(self) -> NeighbouringRelation:
-        """The neighbouring relation of every epsilon; the usual one where nothing was executed."""
-        return relation_of(self.trainings) or DEFAULT_RELATION
+        """The neighbouring relation of every epsilon."""
+        return relation_of(self.trainings)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Noise:
-    """The answer of `fedprivacy sigma`.
+    """The answer of `fedprivacy sigma`: the event with the least noise of which so many steps keep the budget.
 
     Attributes:
-        event: with the smallest noise multiplier that keeps the budget.
-        steps: of the training, that is executions of `event`.
-        budget: of the past and the training together.
-        epsilon: what they really spend, by PLD.
+        epsilon: what the past and the training together really spend, by PLD.
         past: the file of what was spent before; "": nothing was.
         past_epsilon: what that spent, by PLD.
     """
@@ -67,12 +137,7 @@ def least_noise(
 ) -> Noise:
     """The smallest noise multiplier of a training that stays within a budget, after a past.
 
-    Args:
-        budget: finite epsilon, and delta.
-        sampling_rate: of the training, in (0, 1].
-        steps: of the training, at least 1.
-        relation: of the training; None: that of the past, or the usual one.
-        past: the file of what was spent before; "": nothing was.
+    The past is a file, or "" for none; without a `relation`, the training has that of the past, or the usual one.
 
     Raises:
         ValueError: something is out of range, the file is not in order, or no noise keeps the budget.
@@ -80,7 +145,7 @@ def least_noise(
     check_steps(steps)
     trainings = read(past, relation) if past else []
     history = composed(trainings)
-    relation = relation or relation_of(trainings) or DEFAULT_RELATION
+    relation = relation or relation_of(trainings)
     found = noise_multiplier(budget, sampling_rate, steps, relation, past=history)
     event = PoissonSampledGaussian(sampling_rate, found, relation)
     return Noise(

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 from rich.console import Console, RenderableType
 
-from fedprivacy.commands.plain_errors import plain_errors
-from fedprivacy.commands.program import as_typed
+from fedprivacy.commands.terminal import PLAIN, Json, as_typed, plain_errors, print_json
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 
@@ -31,7 +29,6 @@ _RELATION = Annotated[
     NeighbouringRelation | None,
     typer.Option(help="What is protected: whether a record is there, or what it says. Default: add-or-remove-one."),
 ]
-_JSON = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
 
 
 def epsilon(
@@ -44,7 +41,7 @@ def epsilon(
     relation: _RELATION = None,
     history: Annotated[str, typer.Option(metavar="FILE", help="Instead of rate, noise, steps; - is stdin.")] = "",
     plot: Annotated[str, typer.Option(metavar="FILE", help="Draw epsilon by step: .svg, .png, .html, .json.")] = "",
-    as_json: _JSON = False,
+    as_json: Json = False,
 ) -> None:
     """Tell what a training costs: its epsilon. Reads no records, runs nothing.
 
@@ -53,27 +50,26 @@ def epsilon(
     With --json, an epsilon that is no finite number is null, and `notes` says why.
     """
     from fedprivacy.accounting.histories import check_delta
-    from fedprivacy.commands.calculator import questions
-    from fedprivacy.commands.calculator.accountants import costs
-    from fedprivacy.commands.calculator.answers import DEFAULT_RELATION, Spent
-    from fedprivacy.commands.calculator.history_files import read
-    from fedprivacy.commands.calculator.next_steps import after_spent
-    from fedprivacy.commands.calculator.pages import spent_json, spent_page
-    from fedprivacy.commands.calculator.trainings import Training, composed
+    from fedprivacy.commands.calculator import trainings as asked
+    from fedprivacy.commands.calculator.answers import Spent, costs
+    from fedprivacy.commands.calculator.pages import after_spent, spent_json, spent_page
 
     typed = {"sampling_rate": sampling_rate, "noise_multiplier": noise_multiplier, "steps": steps}
     with plain_errors(ValueError, code=2):
         if history:
-            questions.refuse_beside(history, **typed)
-            trainings = read(history, relation)
+            if beside := ", ".join(name.replace("_", "-") for name, value in typed.items() if value is not None):
+                raise asked.AskingError(
+                    f"history is '{history}', and {beside} beside it; leave out the one or the other."
+                )
+            trainings = asked.read(history, relation)
         elif sampling_rate is None or noise_multiplier is None or steps is None:
-            raise questions.missing(**typed, delta=delta)
+            raise asked.missing(**typed, delta=delta)
         else:
-            event = PoissonSampledGaussian(sampling_rate, noise_multiplier, relation or DEFAULT_RELATION)
-            trainings = [Training(event, steps)]
+            event = PoissonSampledGaussian(sampling_rate, noise_multiplier, relation or asked.relation_of([]))
+            trainings = [asked.Training(event, steps)]
         if delta is None:
-            raise questions.missing(delta=delta)
-        answers = costs(accountant, composed(trainings), check_delta(delta))
+            raise asked.missing(delta=delta)
+        answers = costs(accountant, asked.composed(trainings), check_delta(delta))
         if plot:
             from fedprivacy.commands.calculator.figure import draw
 
@@ -90,26 +86,24 @@ def sigma(
     steps: _STEPS = None,
     relation: _RELATION = None,
     past: Annotated[str, typer.Option(metavar="FILE", help="What was spent already, like epsilon's --history.")] = "",
-    as_json: _JSON = False,
+    as_json: Json = False,
 ) -> None:
     """Tell what noise a budget needs: the smallest noise multiplier. Reads no records, runs nothing."""
-    from fedprivacy.commands.calculator import questions
     from fedprivacy.commands.calculator.answers import least_noise
-    from fedprivacy.commands.calculator.next_steps import after_noise
-    from fedprivacy.commands.calculator.pages import noise_json, noise_page
+    from fedprivacy.commands.calculator.pages import after_noise, noise_json, noise_page
+    from fedprivacy.commands.calculator.trainings import missing
 
     with plain_errors(ValueError, code=2):
         if epsilon is None or delta is None or sampling_rate is None or steps is None:
-            raise questions.missing(epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, steps=steps)
+            raise missing(epsilon=epsilon, delta=delta, sampling_rate=sampling_rate, steps=steps)
         noise = least_noise(PrivacyBudget(epsilon, delta), sampling_rate, steps, relation, past)
     _show(noise_json(noise) if as_json else noise_page(noise), after_noise(noise, as_typed()))
 
 
 def _show(answer: dict[str, Any] | RenderableType, next_step: str) -> None:
-    """Print JSON as it is, and a page with what to do next: on one line, whatever the terminal, to be copied."""
+    """Print JSON as it is, and a page with what to do next."""
     if isinstance(answer, dict):
-        print(json.dumps(answer))  # noqa: T201 - the command's output
+        print_json(answer)
         return
-    console = Console(emoji=False, highlight=False)
-    console.print(answer)
-    console.print(f"\nNext: {next_step}", markup=False, soft_wrap=True)
+    Console(emoji=False, highlight=False).print(answer)
+    PLAIN.print(f"\nNext: {next_step}")

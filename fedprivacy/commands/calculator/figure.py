@@ -16,25 +16,9 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from fedprivacy.commands.calculator.accountants import ACCOUNTANTS, Accountant, Name, Worth, cost
-from fedprivacy.commands.calculator.questions import AskingError
-from fedprivacy.commands.calculator.trainings import Training, composed, described, steps_text
-from fedprivacy.figures import (
-    DARK,
-    HEIGHT,
-    INK,
-    LABEL_GAP,
-    MUTED,
-    SPENDING,
-    WIDTH,
-    chart_of,
-    layered,
-    save_png,
-    spec_of,
-    spread_apart,
-    styled,
-    to_svg,
-)
+from fedprivacy import figures
+from fedprivacy.commands.calculator.answers import ACCOUNTANTS, Accountant, Worth, cost
+from fedprivacy.commands.calculator.trainings import AskingError, Training, composed, described, steps_text
 from fedprivacy.values.wording import delta_text, epsilon_text
 
 FORMATS = (".svg", ".png", ".html", ".json")
@@ -43,11 +27,11 @@ POINTS = 40
 """Of a line; as many again lie close to the first step, where the lines are steep."""
 
 _NAMES = {
-    Name.PLD: "PLD (guarantee)",
-    Name.RDP: "RDP (moments accountant)",
-    Name.GDP: "GDP (approximation)",
-    Name.ADVANCED: "advanced composition",
-    Name.BASIC: "basic composition",
+    "pld": "PLD (guarantee)",
+    "rdp": "RDP (moments accountant)",
+    "gdp": "GDP (approximation)",
+    "advanced": "advanced composition",
+    "basic": "basic composition",
 }
 
 
@@ -74,7 +58,7 @@ def figure(trainings: Sequence[Training], delta: float) -> alt.LayerChart:
     Raises:
         AskingError: no accountant finds an epsilon that can be drawn there.
     """
-    curves = [curve for name in Name if (curve := _Curve.of(ACCOUNTANTS[name], trainings, delta)).points]
+    curves = [curve for a in ACCOUNTANTS.values() if (curve := _Curve.of(a, trainings, delta)).points]
     if not curves:
         raise AskingError(
             "no accountant finds a positive, finite epsilon, and there is nothing to draw; leave out --plot."
@@ -84,18 +68,21 @@ def figure(trainings: Sequence[Training], delta: float) -> alt.LayerChart:
     x = alt.X("steps:Q").title("steps").scale(domain=[0, steps], nice=False)
     x = x.axis(alt.Axis(format=",d", tickCount=5, grid=False, domain=True, labelFlush=False))
     y = _y("epsilon", bottom, top)
-    lines = [_line(curve).encode(x, y) for curve in sorted(curves, key=lambda curve: _LAYERS[curve.worth])]
+    lines = [
+        curve.drawn.mark_line(clip=True, **_STROKES[curve.accountant.worth]).encode(x, y)
+        for curve in sorted(curves, key=lambda curve: _LAYERS[curve.accountant.worth])
+    ]
     title = _title(trainings, curves, steps, delta)
-    return styled(layered([*lines, *_labels(curves, bottom, top)], title, WIDTH))
+    return figures.styled(figures.layered([*lines, *_labels(curves, bottom, top)], title, figures.WIDTH))
 
 
 _LAYERS = {Worth.BOUND: 0, Worth.GUARANTEE: 1, Worth.APPROXIMATION: 2}
 """What is drawn over what: lines may lie on one another, and dashes let see what is below."""
 
 _STROKES: dict[Worth, dict[str, Any]] = {
-    Worth.GUARANTEE: {"color": SPENDING, "strokeWidth": 4},
-    Worth.BOUND: {"color": MUTED, "strokeWidth": 2},
-    Worth.APPROXIMATION: {"color": INK, "strokeWidth": 1.5, "strokeDash": [4, 6]},
+    Worth.GUARANTEE: {"color": figures.SPENDING, "strokeWidth": 4},
+    Worth.BOUND: {"color": figures.MUTED, "strokeWidth": 2},
+    Worth.APPROXIMATION: {"color": figures.INK, "strokeWidth": 1.5, "strokeDash": [4, 6]},
 }
 _COLOUR = alt.Color("worth:N", legend=None).scale(
     domain=[worth.value for worth in _STROKES], range=[stroke["color"] for stroke in _STROKES.values()]
@@ -120,20 +107,12 @@ class _Curve:
         return cls(accountant, points if points and points[-1] == epsilons[-1] else ())
 
     @property
-    def worth(self) -> Worth:
-        """What the accountant's number says."""
-        return self.accountant.worth
+    def drawn(self) -> alt.Chart:
+        return figures.chart_of([{"steps": steps, "epsilon": epsilon} for steps, epsilon in self.points])
 
     @property
     def last(self) -> float:
-        """Epsilon in the end."""
         return self.points[-1][1]
-
-
-def _line(curve: _Curve) -> alt.Chart:
-    rows = [{"steps": steps, "epsilon": epsilon} for steps, epsilon in curve.points]
-    line: alt.Chart = chart_of(rows).mark_line(clip=True, **_STROKES[curve.worth])
-    return line
 
 
 def _shown(steps: int) -> list[int]:
@@ -167,28 +146,28 @@ def _y(field: str, bottom: float, top: float) -> alt.Y:
 def _labels(curves: Sequence[_Curve], bottom: float, top: float) -> list[alt.Chart]:
     """Names on the right, moved apart so that all can be read, each led to its epsilon by a thin line."""
     low, high = math.log10(bottom), math.log10(top)
-    gap = (high - low) * LABEL_GAP / HEIGHT
-    places = spread_apart([math.log10(curve.last) for curve in curves], gap, low + gap / 2, high - gap / 2)
+    gap = (high - low) * figures.LABEL_GAP / figures.HEIGHT
+    places = figures.spread_apart([math.log10(curve.last) for curve in curves], gap, low + gap / 2, high - gap / 2)
     rows = [
         {
             "epsilon": curve.last,
             "place": 10.0**place,
             "text": f"{epsilon_text(curve.last)}\N{EN SPACE}{_NAMES[curve.accountant.name]}",
-            "worth": curve.worth.value,
+            "worth": curve.accountant.worth.value,
         }
         for curve, place in zip(curves, places, strict=True)
     ]
-    leaders = chart_of(rows).mark_rule(color=MUTED, strokeWidth=0.75)
-    texts = chart_of(rows).mark_text()
+    leaders = figures.chart_of(rows).mark_rule(color=figures.MUTED, strokeWidth=0.75)
+    texts = figures.chart_of(rows).mark_text()
     y = _y("epsilon", bottom, top)
     return [
-        leaders.encode(y, x=alt.value(WIDTH + 7), x2=alt.value(WIDTH + 20), y2="place"),
-        texts.encode(_y("place", bottom, top), _COLOUR, x=alt.value(WIDTH + 24), text="text:N"),
+        leaders.encode(y, x=alt.value(figures.WIDTH + 7), x2=alt.value(figures.WIDTH + 20), y2="place"),
+        texts.encode(_y("place", bottom, top), _COLOUR, x=alt.value(figures.WIDTH + 24), text="text:N"),
     ]
 
 
 def _title(trainings: Sequence[Training], curves: Sequence[_Curve], steps: int, delta: float) -> alt.TitleParams:
-    guarantee = next((curve.last for curve in curves if curve.worth is Worth.GUARANTEE), math.inf)
+    guarantee = next((curve.last for curve in curves if curve.accountant.worth is Worth.GUARANTEE), math.inf)
     relation = trainings[0].event.relation
     what = described(trainings[0]) if len(trainings) == 1 else f"{len(trainings)} trainings, one after another"
     return alt.TitleParams(
@@ -202,19 +181,19 @@ def _title(trainings: Sequence[Training], curves: Sequence[_Curve], steps: int, 
 
 def _save(chart: alt.LayerChart, path: Path) -> None:
     if path.suffix == ".svg":
-        path.write_text(_for_both_themes(to_svg(chart)), encoding="utf-8")
+        path.write_text(_for_both_themes(figures.to_svg(chart)), encoding="utf-8")
     elif path.suffix == ".png":
-        save_png(chart, path)
+        figures.save_png(chart, path)
     elif path.suffix == ".html":
         path.write_text(chart.to_html(inline=True), encoding="utf-8")
     else:
-        path.write_text(json.dumps(spec_of(chart), indent=2) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(figures.spec_of(chart), indent=2) + "\n", encoding="utf-8")
 
 
 def _for_both_themes(svg: str) -> str:
     """The drawing with the colours of a dark page, for readers who prefer one."""
     rules = "".join(
-        f'[{paint}="{light}"]{{{paint}:{dark}}}' for light, dark in DARK.items() for paint in ("fill", "stroke")
+        f'[{paint}="{light}"]{{{paint}:{dark}}}' for light, dark in figures.DARK.items() for paint in ("fill", "stroke")
     )
     style = f"<style>@media (prefers-color-scheme:dark){{{rules}}}</style>"
     return svg.replace(">", f">{style}", 1)

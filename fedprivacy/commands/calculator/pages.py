@@ -1,9 +1,15 @@
-"""What the calculator says: in a terminal, and as JSON. Every epsilon with its delta, accountant and relation."""
+"""What the calculator says: in a terminal, as JSON, and what may be typed next with the numbers on the screen.
+
+Every epsilon stands with its delta, accountant and relation.
+"""
 
 from __future__ import annotations
 
+import json
 import math
+import shlex
 from collections.abc import Iterator, Sequence
+from decimal import ROUND_CEILING, Decimal
 from itertools import pairwise
 from typing import Any
 
@@ -13,11 +19,9 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from fedprivacy.commands.calculator.accountants import ACCOUNTANTS, Cost, Name, Worth
-from fedprivacy.commands.calculator.answers import Noise, Spent
-from fedprivacy.commands.calculator.next_steps import noise_text
+from fedprivacy.commands.calculator.answers import PLD, Accountant, Cost, Noise, Spent, Worth
 from fedprivacy.commands.calculator.trainings import Training, described, steps_text
-from fedprivacy.values.events import NeighbouringRelation
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.wording import budget_text, delta_text, epsilon_text
 
 _PROTECTS = {
@@ -32,12 +36,13 @@ _WORTH = {
 }
 _COLOURS = {Worth.GUARANTEE: "green", Worth.BOUND: "default", Worth.APPROXIMATION: "yellow"}
 _SHOWN_TRAININGS = 6
+_NOISE_DIGITS = 5
 
 
 def spent_json(spent: Spent) -> dict[str, Any]:
     """Everything as JSON types: an epsilon that is no finite number is null, and `notes` says why."""
-    epsilons = {c.accountant.name.value: None if c.note else c.epsilon for c in spent.costs}
-    notes = {c.accountant.name.value: c.note for c in spent.costs if c.note}
+    epsilons = {c.accountant.name: None if c.note else c.epsilon for c in spent.costs}
+    notes = {c.accountant.name: c.note for c in spent.costs if c.note}
     return {"epsilon": epsilons, "delta": spent.delta, "relation": spent.relation.value, "notes": notes}
 
 
@@ -56,7 +61,7 @@ def spent_page(spent: Spent) -> Group:
     """Everything for a terminal."""
     first = spent.costs[0]
     facts = [("training", line) for line in _training_lines(spent.trainings)] + _meaning(spent.relation)
-    facts.append(_accountant_fact(first.accountant.name))
+    facts.append(_accountant_fact(first.accountant))
     parts: list[RenderableType] = [_headline(first, spent.delta), _facts(facts)]
     if len(spent.costs) > 1:
         parts.append(_table(spent.costs))
@@ -74,9 +79,48 @@ def noise_page(noise: Noise) -> Group:
         past = epsilon_text(noise.past_epsilon)
         facts.append(("past", f"{noise.past}, which alone spent epsilon {past}"))
     facts.append(("training", f"{steps_text(noise.steps)} at sampling rate {budget_text(event.sampling_rate)}"))
-    facts += [*_meaning(event.relation), _accountant_fact(Name.PLD)]
+    facts += [*_meaning(event.relation), _accountant_fact(PLD)]
     headline = Text(f"noise multiplier {noise_text(event.noise_multiplier)}", style="bold")
     return Group(headline, _facts(facts))
+
+
+def noise_text(noise_multiplier: float) -> str:
+    """A noise multiplier for people: never rounded down.
+
+    >>> noise_text(0.9612341)
+    '0.96124'
+    """
+    exact = Decimal(repr(noise_multiplier))
+    last_digit = exact.adjusted() + 1 - _NOISE_DIGITS
+    return f"{exact.quantize(Decimal(1).scaleb(last_digit), ROUND_CEILING):f}"
+
+
+def after_spent(spent: Spent, program: str) -> str:
+    """What to do after `fedprivacy epsilon`, and the command for it."""
+    gaussian = [(t.event, t.steps) for t in spent.trainings if isinstance(t.event, PoissonSampledGaussian)]
+    if not gaussian:
+        options = ["--history", spent.history, "--delta", delta_text(spent.delta), "--accountant", "all"]
+        return f"compare accountants:\n  {shlex.join([program, 'epsilon', *options])}"
+    event, steps = gaussian[-1]
+    epsilon = spent.costs[0].epsilon
+    epsilon = epsilon if epsilon and math.isfinite(epsilon) else 1.0
+    budget = _one_digit(2 * epsilon if spent.history else epsilon / 2)
+    options = ["--epsilon", budget, "--delta", delta_text(spent.delta)]
+    options += ["--sampling-rate", budget_text(event.sampling_rate), "--steps", str(steps), *_relation(event.relation)]
+    options += ["--past", spent.history] if spent.history else []
+    purpose = f"for a further training, up to epsilon {budget} together" if spent.history else f"for epsilon {budget}"
+    return f"find the noise {purpose}:\n  {shlex.join([program, 'sigma', *options])}"
+
+
+def after_noise(noise: Noise, program: str) -> str:
+    """What to do after `fedprivacy sigma`, and the command or the entry for it."""
+    event, sigma = noise.event, noise_text(noise.event.noise_multiplier)
+    if noise.past:
+        settings = {"sampling_rate": event.sampling_rate, "noise_multiplier": float(sigma), "steps": noise.steps}
+        return f"train; then add to {noise.past}:\n  {json.dumps(settings | {'relation': event.relation.value})}"
+    options = ["--sampling-rate", budget_text(event.sampling_rate), "--noise-multiplier", sigma]
+    options += ["--steps", str(noise.steps), "--delta", delta_text(noise.budget.delta), *_relation(event.relation)]
+    return f"draw epsilon by step:\n  {shlex.join([program, 'epsilon', *options, '--plot', 'epsilon.svg'])}"
 
 
 def _headline(first: Cost, delta: float) -> Text:
@@ -94,8 +138,7 @@ def _meaning(relation: NeighbouringRelation) -> list[tuple[str, str]]:
     ]
 
 
-def _accountant_fact(name: Name) -> tuple[str, str]:
-    accountant = ACCOUNTANTS[name]
+def _accountant_fact(accountant: Accountant) -> tuple[str, str]:
     return "accountant", f"{accountant.title}, {_WORTH[accountant.worth]}"
 
 
@@ -129,3 +172,12 @@ def _table(costs: Sequence[Cost]) -> Table:
         worth = f"[{_COLOURS[accountant.worth]}]{accountant.worth}[/]: {escape(accountant.words)}"
         table.add_row(accountant.title, epsilon_text(cost.epsilon), worth)
     return table
+
+
+def _relation(relation: NeighbouringRelation) -> list[str]:
+    return [] if relation is NeighbouringRelation.ADD_OR_REMOVE_ONE else ["--relation", relation.value]
+
+
+def _one_digit(epsilon: float) -> str:
+    """A round number near an epsilon."""
+    return budget_text(float(f"{epsilon:.0e}"))

@@ -1,16 +1,55 @@
-"""Trainings: what is asked about, one event and how often it was executed."""
+"""Trainings, what a question is about: typed, or read from a history file.
+
+A history file is a JSON list with one object for each training:
+
+    [{"sampling_rate": 0.01, "noise_multiplier": 1.1, "steps": 1000},
+     {"mechanism": "poisson-sampled-gaussian", "sampling_rate": 0.02, "noise_multiplier": 1.5, "steps": 200}]
+
+`mechanism` is the hyphenated name of an event's class (`fedprivacy.values.events`), the other keys are the class's
+fields, and `steps` is how often the event was executed. Keys that have a default may be left out.
+"""
 
 from __future__ import annotations
 
 import dataclasses
+import json
+import math
+import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, get_type_hints
 
+from fedprivacy.accounting import UNLIMITED
 from fedprivacy.accounting.histories import checked
-from fedprivacy.commands.calculator.questions import check_steps
-from fedprivacy.values.event_codec import mechanism_name
+from fedprivacy.values.event_codec import MECHANISMS, mechanism_name
 from fedprivacy.values.events import Event, NeighbouringRelation, PoissonSampledGaussian
+
+STDIN = "-"
+DEFAULT_MECHANISM = mechanism_name(PoissonSampledGaussian)
+
+_EXAMPLES = {"epsilon": "1", "delta": "1e-5", "sampling-rate": "0.01", "noise-multiplier": "1", "steps": "1000"}
+
+
+class AskingError(ValueError):
+    """Everything that is wrong with a question, one line each."""
+
+    def __init__(self, *problems: str) -> None:
+        self.problems = problems
+        super().__init__("\n".join(problems))
+
+
+def missing(**settings: object) -> AskingError:
+    """What to raise when settings that are needed are None: one line for each."""
+    names = [name.replace("_", "-") for name, value in settings.items() if value is None]
+    return AskingError(*(f"{name} is not set; add it, for example --{name} {_EXAMPLES[name]}." for name in names))
+
+
+def check_steps(steps: int) -> None:
+    """Refuse what is no number of steps that accountants can compose, with an AskingError."""
+    if not 1 <= steps <= UNLIMITED:
+        raise AskingError(f"steps is {steps}; choose an integer from 1 to {UNLIMITED}.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,9 +61,6 @@ class Training:
 
     def __post_init__(self) -> None:
         check_steps(self.steps)
-
-
-DEFAULT_MECHANISM = mechanism_name(PoissonSampledGaussian)
 
 
 def described(training: Training) -> str:
@@ -60,6 +96,106 @@ def composed(trainings: Sequence[Training]) -> dict[Event, int]:
     return checked(history)
 
 
-def relation_of(trainings: Sequence[Training]) -> NeighbouringRelation | None:
-    """The relation that trainings share; None: there are none."""
-    return trainings[0].event.relation if trainings else None
+def relation_of(trainings: Sequence[Training]) -> NeighbouringRelation:
+    """The relation that trainings share; the usual one where nothing was executed."""
+    return trainings[0].event.relation if trainings else NeighbouringRelation.ADD_OR_REMOVE_ONE
+
+
+def read(path: str, relation: NeighbouringRelation | None = None) -> list[Training]:
+    """The trainings in a file, in its order.
+
+    Args:
+        path: of the file; "-": standard input.
+        relation: of all of them; None: what each states, or its mechanism's default.
+
+    Raises:
+        AskingError: the file cannot be read, or what is wrong with each entry.
+    """
+    name = "standard input" if path == STDIN else path
+    trainings, problems = [], []
+    for number, entry in enumerate(_entries(path, name), start=1):
+        try:
+            trainings.append(_training(entry, relation))
+        except ValueError as error:
+            problems.append(f"{name}, entry {number}: {error}")
+    if problems:
+        raise AskingError(*problems)
+    return trainings
+
+
+def _entries(path: str, name: str) -> list[Any]:
+    try:
+        text = sys.stdin.read() if path == STDIN else Path(path).read_text("utf-8")
+        entries = json.loads(text)
+    except OSError as error:
+        raise AskingError(f"{name} cannot be read ({error.strerror}); name a file that can.") from error
+    except json.JSONDecodeError as error:
+        place = f"{name}, line {error.lineno}, column {error.colno}"
+        raise AskingError(f"{place}: this is no JSON ({error.msg}); write a list of objects.") from error
+    except UnicodeDecodeError as error:
+        raise AskingError(f"{name}, byte {error.start}: this is no UTF-8 text; write JSON.") from error
+    if not isinstance(entries, list):
+        raise AskingError(f"{name} holds {_shown(entries)}; write a list, [...], with an object for each training.")
+    return entries
+
+
+def _training(entry: object, relation: NeighbouringRelation | None) -> Training:
+    if not isinstance(entry, dict):
+        raise ValueError(f'this is {_shown(entry)}; write an object, such as {{"sampling_rate": 0.01, ...}}.')
+    mechanism = entry.get("mechanism", DEFAULT_MECHANISM)
+    kind = MECHANISMS.get(mechanism) if isinstance(mechanism, str) else None
+    if kind is None:
+        raise ValueError(f"mechanism is {_shown(mechanism)}; choose one of {', '.join(MECHANISMS)}.")
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    values = {key: value for key, value in entry.items() if key != "mechanism"}
+    if relation is not None and "relation" in fields:
+        values.setdefault("relation", relation.value)
+    _check_keys(str(mechanism), values, fields)
+    steps = _whole("steps", values.pop("steps"))
+    hints = get_type_hints(kind)
+    event = kind(**{key: _READERS[hints[key]](key, value) for key, value in values.items()})
+    if relation not in (None, event.relation):
+        raise ValueError(
+            f"relation is {event.relation}, and --relation {relation}; keep one account for each relation."
+        )
+    return Training(event, steps)
+
+
+def _check_keys(mechanism: str, values: Mapping[str, Any], fields: Mapping[str, dataclasses.Field[Any]]) -> None:
+    known = [*fields, "steps"]
+    for key in values:
+        if key not in known:
+            raise ValueError(f"{_shown(key)} is no setting of {mechanism}; its settings are {', '.join(known)}.")
+    for key in known:
+        optional = key in fields and fields[key].default is not dataclasses.MISSING
+        if key not in values and not optional:
+            raise ValueError(f"{key} is not set; a {mechanism} has {', '.join(known)}.")
+
+
+def _number(key: str, value: object) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{key} is {_shown(value)}; write a number.")
+    try:
+        return float(value)
+    except OverflowError:
+        return math.inf
+
+
+def _whole(key: str, value: object) -> int:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise ValueError(f"{key} is {_shown(value)}; write an integer.")
+    return value
+
+
+def _relation(key: str, value: object) -> NeighbouringRelation:
+    if value not in list(NeighbouringRelation):
+        raise ValueError(f"{key} is {_shown(value)}; choose one of {', '.join(NeighbouringRelation)}.")
+    return NeighbouringRelation(str(value))
+
+
+_READERS: Mapping[Any, Callable[[str, object], Any]] = {float: _number, int: _whole, NeighbouringRelation: _relation}
+
+
+def _shown(value: object) -> str:
+    text = json.dumps(value)
+    return text if len(text) <= 40 else f"{text[:40]}…"

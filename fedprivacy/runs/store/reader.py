@@ -15,15 +15,19 @@ from fedprivacy.ledger.charges import NOTHING_SPENT, accounts_of, allowances_of
 from fedprivacy.ledger.database import Database, among
 from fedprivacy.ledger.schema import charges
 from fedprivacy.ledger.schema import runs as ledger_runs
-from fedprivacy.runs.store.rows import EPSILONS, audit_of, client_of, point_of, standing_of
 from fedprivacy.runs.store.schema import (
     CLIENTS_PER_PART,
+    EPSILONS,
+    audit_of,
     audits,
+    client_of,
+    point_of,
     recorded_clients,
     recorded_epsilons,
     recorded_failures,
     recorded_rounds,
     recorded_runs,
+    standing_of,
 )
 from fedprivacy.values.budget import Allowance
 from fedprivacy.values.events import History
@@ -44,15 +48,10 @@ _FEW_NAMES = 8
 
 @dataclass(frozen=True, slots=True)
 class ClientQuery:
-    """Which clients, in which order.
+    """Which clients, by a part of their name and their `ClientState`, empty: any; which part of them; in which order.
 
-    Attributes:
-        sort: a column of `recorded_clients`; equals stay in the order of enrolment.
-        descending: the largest first. What has no bound or no budget counts as the largest.
-        search: a part of the name; empty: any.
-        state: see `ClientState`; empty: any.
-        limit: how many at most.
-        offset: how many of them to leave out first.
+    `sort` is a column of `recorded_clients`. Equals stay in the order of enrolment; what has no bound or no budget
+    counts as the largest.
     """
 
     sort: str = "epsilon"
@@ -98,11 +97,9 @@ class RunStore:
 
 
 class StoredRun:
-    """One run in a store, a `RunReader`. Safe for concurrent use; every method reads one state.
+    """One run in a store, a `RunReader`: `now` is as it stood when somebody last looked, every method reads one state.
 
-    Args:
-        store: where it is.
-        now: as it stood when somebody last looked.
+    Safe for concurrent use.
     """
 
     def __init__(self, store: RunStore, now: RunStanding) -> None:
@@ -127,12 +124,11 @@ class StoredRun:
 
     def named(self, client_ids: Sequence[str]) -> list[ClientStanding]:
         """Clients by name, in the order of their enrolment; unknown ones are missing."""
-        column = recorded_clients.c.client_id
-        wanted = select(recorded_clients).where(self._mine(recorded_clients)).order_by(recorded_clients.c.number)
 
         def work(connection: Connection) -> list[ClientStanding]:
-            found = wanted.where(among(connection.dialect, column, client_ids))
-            return [client_of(row) for row in connection.execute(found).mappings()]
+            known = among(connection.dialect, recorded_clients.c.client_id, client_ids)
+            found = select(recorded_clients).where(self._mine(recorded_clients), known)
+            return [client_of(row) for row in connection.execute(found.order_by(recorded_clients.c.number)).mappings()]
 
         return self._read(work)
 

@@ -8,28 +8,12 @@ from collections.abc import Sequence
 from sqlalchemy import Connection, delete, insert, select, update
 
 from fedprivacy.ledger.database import Database, put_rows
-from fedprivacy.runs.store.rows import (
-    audit_row,
-    client_row,
-    epsilon_rows,
-    failure_rows,
-    phase_row,
-    round_row,
-    run_row,
-)
-from fedprivacy.runs.store.schema import (
-    audits,
-    recorded_clients,
-    recorded_epsilons,
-    recorded_failures,
-    recorded_rounds,
-    recorded_runs,
-)
+from fedprivacy.runs.store import schema
 from fedprivacy.values.rounds import Phase, Roster, RoundResult
 from fedprivacy.values.runs import AuditResult, RunStatus
 from fedprivacy.values.series import RunFacts
 
-_OF_A_RUN = (recorded_failures, recorded_epsilons, recorded_clients, recorded_rounds)
+_OF_A_RUN = (schema.recorded_failures, schema.recorded_epsilons, schema.recorded_clients, schema.recorded_rounds)
 
 
 class RunRecording:
@@ -57,12 +41,7 @@ class RunRecording:
         self._database.write(lambda connection, _: self._begin(connection, facts))
 
     def add(self, result: RoundResult, at: float | None = None) -> None:
-        """Take in a finished round.
-
-        Args:
-            result: the round.
-            at: when it was finished, seconds since 1970; None: now. What was recorded before keeps its time.
-        """
+        """Take in a round that was finished `at` seconds since 1970, or now. What was recorded keeps its time."""
         at = self._recorded_at.pop(result.round, at) or time.time()
         self._roster.add(result)
         self._pending.append((result, at))
@@ -90,28 +69,29 @@ class RunRecording:
         self._database.close()
 
     def _begin(self, connection: Connection, facts: RunFacts) -> None:
-        mine = recorded_rounds.c.run_id == self._run_id
-        known = connection.execute(select(recorded_rounds.c.round, recorded_rounds.c.at).where(mine)).all()
-        self._recorded_at = {row.round: row.at for row in known}
+        runs, rounds = schema.recorded_runs, schema.recorded_rounds
+        finished = select(rounds.c.round, rounds.c.at).where(rounds.c.run_id == self._run_id)
+        self._recorded_at = {row.round: row.at for row in connection.execute(finished)}
         for table in _OF_A_RUN:
             connection.execute(delete(table).where(table.c.run_id == self._run_id))
-        if connection.scalar(select(recorded_runs.c.run_id).where(recorded_runs.c.run_id == self._run_id)) is None:
-            connection.execute(insert(recorded_runs).values(run_row(facts)))
+        if connection.scalar(select(runs.c.run_id).where(runs.c.run_id == self._run_id)) is None:
+            connection.execute(insert(runs).values(schema.run_row(facts)))
 
     def _write(self, connection: Connection) -> None:
         run_id, clients = self._run_id, self._roster.clients
         changed = sorted((clients[client_id] for client_id in self._roster.changed), key=lambda client: client.number)
         results = [result for result, _ in self._pending]
-        for table, rows in (
-            (recorded_clients, (client_row(run_id, client) for client in changed)),
-            (recorded_rounds, (round_row(run_id, result.point, at) for result, at in self._pending)),
-            (recorded_epsilons, (row for result in results for row in epsilon_rows(run_id, result, clients))),
-            (recorded_failures, (row for result in results for row in failure_rows(run_id, result))),
-        ):
+        added = {
+            schema.recorded_clients: (schema.client_row(run_id, client) for client in changed),
+            schema.recorded_rounds: (schema.round_row(run_id, result.point, at) for result, at in self._pending),
+            schema.recorded_epsilons: (row for one in results for row in schema.epsilon_rows(run_id, one, clients)),
+            schema.recorded_failures: (row for one in results for row in schema.failure_rows(run_id, one)),
+        }
+        for table, rows in added.items():
             put_rows(connection, table, list(rows))
-        now = {"status": self._status, "updated": time.time(), "changes": recorded_runs.c.changes + 1}
-        mine = update(recorded_runs).where(recorded_runs.c.run_id == run_id)
-        connection.execute(mine.values(phase_row(self._phase) | now))
+        now = {"status": self._status, "updated": time.time(), "changes": schema.recorded_runs.c.changes + 1}
+        mine = update(schema.recorded_runs).where(schema.recorded_runs.c.run_id == run_id)
+        connection.execute(mine.values(schema.phase_row(self._phase) | now))
 
 
 def record_audits(url: str, run_id: str, results: Sequence[AuditResult]) -> None:
@@ -121,12 +101,12 @@ def record_audits(url: str, run_id: str, results: Sequence[AuditResult]) -> None
         LedgerError: the database cannot be used.
     """
     database = Database(url)
-    rows = [audit_row(run_id, result) for result in results]
-    changed = update(recorded_runs).where(recorded_runs.c.run_id == run_id)
+    rows = [schema.audit_row(run_id, result) for result in results]
+    changed = update(schema.recorded_runs).where(schema.recorded_runs.c.run_id == run_id)
 
     def work(connection: Connection, _: bool) -> None:
-        connection.execute(insert(audits), rows)
-        connection.execute(changed.values(changes=recorded_runs.c.changes + 1))
+        connection.execute(insert(schema.audits), rows)
+        connection.execute(changed.values(changes=schema.recorded_runs.c.changes + 1))
 
     try:
         database.write(work)

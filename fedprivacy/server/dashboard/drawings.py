@@ -17,7 +17,7 @@ from fedprivacy import figures
 from fedprivacy.figures import tables
 from fedprivacy.figures.style import Rows
 from fedprivacy.ledger import LedgerError
-from fedprivacy.runs.series import costs_of, series_of
+from fedprivacy.runs.history import costs_of, series_of
 from fedprivacy.runs.store import StoredRun
 from fedprivacy.server.dashboard import models
 from fedprivacy.server.dashboard.catalogue import Catalogue

@@ -8,8 +8,7 @@ from sqlalchemy import event
 
 from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.verify import verify_ledger
-from fedprivacy.runs.history import RunHistory
-from fedprivacy.runs.series import costs_of, series_of
+from fedprivacy.runs.history import RunHistory, costs_of, series_of
 from fedprivacy.runs.store import ClientQuery, RunRecording, RunStore
 from fedprivacy.runs.store.schema import CLIENTS_PER_PART
 from fedprivacy.runs.store.writer import record_audits

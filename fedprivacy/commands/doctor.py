@@ -1,0 +1,319 @@
+"""`fedprivacy doctor`: finds the model that a user names, has it diagnosed, and says what to do.
+
+What is named is a task, or whatever makes a model; what is said is a page for a terminal, or JSON.
+"""
+
+from __future__ import annotations
+
+import ast
+import dataclasses
+import inspect
+import textwrap
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Group, RenderableType
+from rich.markup import escape
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedprivacy._support.sources import SourceError, is_source, load
+from fedprivacy.gradients.checks.doctor import Diagnosis, Example, diagnose
+from fedprivacy.gradients.checks.problems import Problem, grouped
+from fedprivacy.gradients.checks.repair import made_private
+from fedprivacy.gradients.checks.supported import frozen_problems
+from fedprivacy.runs.configuration import FIELDS
+from fedprivacy.tasks import ShardSource, Task
+from fedprivacy.tasks.built_in import BUILT_IN
+from fedprivacy.tasks.loader import lacking
+from fedprivacy.values.wording import count_text
+
+IMPORT = "from fedprivacy.gradients import made_private"
+
+_MEANS = {
+    "vmap": "vmap: exact, but slow for want of a rule, see fedprivacy.gradients.register_rule",
+    "loop": "loop: exact, but slow: one backward pass for each record",
+}
+_SHOWN_LAYERS = 8
+_GIVE_SHAPE = "give the shape of one record, --input-shape 3,32,32"
+
+
+class ModelError(ValueError):
+    """What the user named is not there, or makes no model."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Patient:
+    """What is to be examined, by the name that the user wrote.
+
+    Attributes:
+        example: the shape of its records and its loss; None: only its layers can be looked at.
+        run_with: what the model is run with, or why it cannot be, for people.
+        place: where in the user's code the model is made.
+        mended: that line, with `made_private`.
+    """
+
+    name: str
+    build: Callable[[], nn.Module]
+    is_task: bool
+    example: Example | None
+    run_with: str
+    place: str
+    mended: str
+
+
+def find(name: str, input_shape: str = "", *, integers: bool = False) -> Patient:
+    """The task or the model that a user names.
+
+    `input_shape` is that of one record, "3,32,32", of which `integers` says the kind; "": a task's records tell.
+
+    Raises:
+        ModelError: there is no such file, module or name in it, or it makes no model; or the shape is none.
+    """
+    shape = _shape(input_shape)
+    if integers and not shape:
+        raise ModelError("input-integers is set without a shape; give --input-shape, for example 64.")
+    if name not in BUILT_IN and not is_source(name):
+        raise ModelError(f"model is '{name}'; choose one of {', '.join(BUILT_IN)}, or write path/to/file.py:Name.")
+    source = BUILT_IN.get(name, name)
+    module_name, _, attribute = source.rpartition(":")
+    found = _called(name, module_name, lambda: load("model", source))
+    made_already = isinstance(found, nn.Module | Task) and not isinstance(found, type)
+    build = found if callable(found) and not made_already else lambda: found
+    made = _called(name, module_name, build)
+    if isinstance(made, Task):
+        loss, build, run_with = made.loss, made.model, "class numbers and the task's loss"
+        place, mended = _returned(made.model)
+    elif isinstance(made, nn.Module):
+        loss, run_with = _cross_entropy, "cross entropy"
+        place = f"where you make {attribute}"
+        mended = f"model = made_private({attribute if made_already else f'{attribute}()'})"
+    else:
+        kind, missing = type(made).__name__, ", ".join(lacking(made))
+        raise ModelError(
+            f"model is '{name}', which makes a value of type {kind}: no nn.Module, and a task has {missing}."
+        )
+    example = _example(loss, shape, integers) if shape else None
+    if example is None:
+        example, run_with = _from_shard(made) if isinstance(made, Task) else (None, _GIVE_SHAPE)
+    return Patient(
+        name=name,
+        build=partial(_built, name, module_name, build),
+        is_task=isinstance(made, Task),
+        example=example,
+        run_with=run_with,
+        place=place,
+        mended=mended,
+    )
+
+
+def _shape(words: str) -> tuple[int, ...] | None:
+    if not words:
+        return None
+    sizes = words.split(",")
+    if not all(size.strip().isdecimal() and int(size) > 0 for size in sizes):
+        raise ModelError(f"input-shape is '{words}'; give the sizes of one record's axes, for example 3,32,32.")
+    return tuple(int(size) for size in sizes)
+
+
+def _called(name: str, module_name: str, function: Callable[[], Any]) -> Any:
+    """What the user's code returns; a ModelError says that it is not there, or what it raises, with the line."""
+    try:
+        return function()
+    except SourceError as error:
+        raise ModelError(str(error)) from error
+    except Exception as error:
+        own = Path(module_name).resolve()
+        lines = [f.lineno for f in traceback.extract_tb(error.__traceback__) if Path(f.filename).resolve() == own]
+        place = f"line {lines[-1]} of {module_name}" if lines else f"making '{name}'"
+        raise ModelError(f"{place} raises {type(error).__name__}: {error}") from error
+
+
+def _built(name: str, module_name: str, function: Callable[[], Any]) -> nn.Module:
+    """A new model, in the mode in which it is trained."""
+    made = _called(name, module_name, function)
+    if not isinstance(made, nn.Module):
+        raise ModelError(f"model is '{name}', whose model() makes a value of type {type(made).__name__}, no nn.Module.")
+    return made.train()
+
+
+def _from_shard(task: Task) -> tuple[Example | None, str]:
+    """The shape of a simulated client's records: of no record a value, and of the shard no size."""
+    clients = FIELDS["clients"].default
+    assert isinstance(clients, int)  # the setting has a default
+    try:
+        shard = task.shard(ShardSource(partition_id=0, num_partitions=clients))
+    except Exception as error:
+        return None, f"task.shard() raises {type(error).__name__} ({str(error).strip()}): {_GIVE_SHAPE}"
+    return Example(loss=task.loss, inputs=shard.inputs[:0], targets=shard.targets[:0]), "the task's loss"
+
+
+def _example(loss: Callable[[Tensor, Tensor], Tensor], shape: tuple[int, ...], integers: bool) -> Example:
+    inputs = torch.zeros(0, *shape, dtype=torch.int64 if integers else torch.float32)
+    return Example(loss=loss, inputs=inputs, targets=torch.zeros(0, dtype=torch.int64))
+
+
+def _cross_entropy(outputs: Tensor, targets: Tensor) -> Tensor:
+    """Of each record; a class of score 0 is added, so that a model with one output has two classes."""
+    scores = functional.pad(outputs.reshape(len(outputs), -1), (0, 1))
+    return functional.cross_entropy(scores, targets, reduction="none")
+
+
+def _returned(method: Callable[[], nn.Module]) -> tuple[str, str]:
+    """Where a task's `model()` returns, and that line with `made_private`."""
+    try:
+        lines, first = inspect.getsourcelines(method)
+        path = Path(inspect.getsourcefile(method) or "")
+    except (OSError, TypeError):
+        return "in the task's model()", "return made_private(...)"
+    returns = [node for node in ast.walk(ast.parse(textwrap.dedent("".join(lines)))) if isinstance(node, ast.Return)]
+    if len(returns) != 1 or returns[0].value is None:
+        return f"in {path.name}, what model() returns", "return made_private(...)"
+    place = f"in line {first + returns[0].lineno - 1} of {path.name}"
+    value = returns[0].value
+    if isinstance(value, ast.Call) and value.args:
+        return f"{place}, with its arguments for the dots", f"return made_private({ast.unparse(value.func)}(...))"
+    return place, f"return made_private({ast.unparse(value)})"
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """One visit to the doctor: a patient's model as it is, and its diagnosis.
+
+    `mended` is what `made_private` makes of it, and `after` the diagnosis of that; both are None if it was not asked
+    for, or would mend nothing.
+    """
+
+    patient: Patient
+    model: nn.Module
+    diagnosis: Diagnosis
+    mended: nn.Module | None = None
+    after: Diagnosis | None = None
+
+
+def visit(patient: Patient, *, fix: bool) -> Visit:
+    """Examine a patient, and what `made_private` makes of it if `fix` is set.
+
+    Raises:
+        ModelError: `made_private` cannot copy the model.
+    """
+    model, other = patient.build(), patient.build()
+    diagnosis = _examined(patient, model, other)
+    if not (fix and diagnosis.fixable):
+        return Visit(patient, model, diagnosis)
+    try:
+        mended = made_private(model)
+    except Exception as error:
+        raise ModelError(f"made_private cannot copy {patient.name}: {error}") from error
+    return Visit(patient, model, diagnosis, mended, _examined(patient, mended, made_private(other)))
+
+
+def as_json(seen: Visit) -> dict[str, Any]:
+    """Everything as JSON types."""
+    fixed = None
+    if seen.after is not None:
+        fixed = {"import": IMPORT, "place": seen.patient.place, "line": seen.patient.mended} | _facts(seen.after)
+    return {"model": seen.patient.name} | _facts(seen.diagnosis) | {"fixed": fixed}
+
+
+def page(seen: Visit, program: str, typed: str) -> Group:
+    """Everything for a terminal, given how the user calls this program, and the whole line that the user typed."""
+    patient = seen.patient
+    parts = list(_findings(patient.name, patient, seen.diagnosis))
+    if seen.after is not None:
+        code = Text(f"{IMPORT}\n{patient.mended}", style="green")
+        parts += [_text("\n[bold]made_private makes of it:[/]"), Padding(_changes(seen), (0, 0, 1, 4))]
+        parts += _findings("The mended model", patient, seen.after)
+        place = escape(patient.place)
+        parts += [_text(f"\n[bold]Paste this[/] at the top of the file and {place}:"), Padding(code, (0, 4))]
+    return Group(*parts, _text(f"\nNext: {_next(seen, program, typed)}"))
+
+
+def _examined(patient: Patient, model: nn.Module, other: nn.Module) -> Diagnosis:
+    diagnosis = diagnose(model, patient.example)
+    return dataclasses.replace(diagnosis, problems=(*diagnosis.problems, *frozen_problems(model, other)))
+
+
+def _facts(diagnosis: Diagnosis) -> dict[str, Any]:
+    return {"sound": diagnosis.sound} | dataclasses.asdict(diagnosis)
+
+
+def _findings(name: str, patient: Patient, diagnosis: Diagnosis) -> Iterator[RenderableType]:
+    serious = [problem for problem in diagnosis.problems if not problem.warning]
+    if serious:
+        count = count_text(len(serious), "problem")
+        yield _text(f"[bold red]{escape(name)} cannot be trained with DP-SGD: {count}[/]")
+    elif diagnosis.ran:
+        yield _text(f"[bold green]{escape(name)} is sound[/]")
+    else:
+        yield _text(f"[bold yellow]{escape(name)}: nothing is wrong with its layers; it was not run[/]")
+    if diagnosis.problems:
+        yield _table(diagnosis.problems)
+    grid = Table.grid(padding=(0, 2))
+    grid.add_row("parameters", f"{diagnosis.trained:,} trained, {diagnosis.frozen:,} frozen")
+    grid.add_row("checked", Text(_checked(patient, diagnosis)))
+    if diagnosis.means:
+        means = _MEANS.get(diagnosis.means, diagnosis.means)
+        grid.add_row("gradients", f"{means}, once it is mended" if serious else means)
+    yield grid
+
+
+def _changes(seen: Visit) -> Text:
+    """The mended model as PyTorch prints it, with the lines in green that are new."""
+    known = set(repr(seen.model).splitlines())
+    lines = [Text(line, style="" if line in known else "green") for line in repr(seen.mended).splitlines()]
+    return Text("\n", no_wrap=True, overflow="ellipsis").join(lines)
+
+
+def _text(words: str) -> Text:
+    """With markup, but without emoji: file.py:warning:... is a name."""
+    return Text.from_markup(words, emoji=False)
+
+
+def _checked(patient: Patient, diagnosis: Diagnosis) -> str:
+    if patient.example is None:
+        return f"its layers; not how it behaves: {patient.run_with}"
+    if not diagnosis.ran:
+        return "its layers; how it behaves shows once they are mended"
+    shape = ",".join(str(size) for size in patient.example.inputs.shape[1:])
+    return f"its layers, and how it behaves on made-up records of shape {shape or 'none'} with {patient.run_with}"
+
+
+def _table(problems: tuple[Problem, ...]) -> Table:
+    table = Table("layer", "problem", "fix", show_lines=True)
+    table.columns[0].overflow = "fold"
+    for layers, problem in grouped(problems):
+        warning = "[yellow]warning:[/] " if problem.warning else ""
+        fix = " [green](--fix)[/]" if problem.fixable else ""
+        what, remedy = escape(problem.what), escape(problem.remedy)
+        table.add_row(Text(_names(layers)), _text(f"{warning}{what}"), _text(f"{remedy}{fix}"))
+    return table
+
+
+def _names(layers: list[str | None]) -> str:
+    names = ["(the loss)" if layer is None else layer or "(the model)" for layer in layers]
+    hidden = len(names) - _SHOWN_LAYERS
+    return "\n".join(names if hidden <= 1 else [*names[:_SHOWN_LAYERS], f"and {hidden} more (--json)"])
+
+
+def _next(seen: Visit, program: str, typed: str) -> str:
+    patient, diagnosis = seen.patient, seen.diagnosis
+    if seen.after is not None:
+        return "paste it" + (", mend the rest by hand" if not seen.after.sound else "") + ", then ask the doctor again."
+    if diagnosis.fixable:
+        return f"[bold]{escape(typed)} --fix[/] shows the mended model, and what to paste."
+    if not diagnosis.sound:
+        return "mend by hand what is named here, then ask the doctor again."
+    if patient.example is None:
+        return f"[bold]{escape(typed)} --input-shape 3,32,32[/] runs it on made-up records."
+    if patient.is_task:
+        return f"[bold]{escape(program)} plan --task {escape(patient.name)}[/] shows what training it costs."
+    return "make it a task, as docs/how-to/own-task.md shows."
