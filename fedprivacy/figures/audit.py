@@ -8,9 +8,8 @@ from typing import Any
 
 import altair as alt
 
-from fedprivacy.figures.colours import EXHAUSTED, MUTED, SPENDING
-from fedprivacy.figures.labels import shortened
-from fedprivacy.figures.style import WIDTH, Rows, chart_of, layered, styled, titled
+from fedprivacy.figures.axes import shortened
+from fedprivacy.figures.style import EXHAUSTED, MUTED, SPENDING, WIDTH, Rows, chart_of, layered, styled, titled
 from fedprivacy.values.audits import AuditResult, Verdict
 from fedprivacy.values.series import RunFacts
 from fedprivacy.values.wording import count_text, delta_text, epsilon_text, proved_text

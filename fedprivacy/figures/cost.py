@@ -9,11 +9,8 @@ from collections.abc import Sequence
 import altair as alt
 import numpy as np
 
-from fedprivacy.figures.axes import whole_steps
-from fedprivacy.figures.colours import COSTS, GRID, PAPER
-from fedprivacy.figures.labels import shortened
-from fedprivacy.figures.meaning import seen
-from fedprivacy.figures.style import WIDTH, Rows, chart_of, layered, styled, titled
+from fedprivacy.figures.axes import label_step, shortened
+from fedprivacy.figures.style import COSTS, GRID, PAPER, WIDTH, Rows, chart_of, layered, seen, styled, titled
 from fedprivacy.figures.tables import cost_rows
 from fedprivacy.values.series import CostMap, RunFacts
 from fedprivacy.values.wording import count_text, epsilon_text
@@ -99,8 +96,8 @@ def _row(cost: CostMap) -> alt.Y:
 def _rounds(cost: CostMap) -> alt.X:
     """From the first round of the first column to the last of the last."""
     first, last = cost.first[0], cost.last[-1]
-    step = next(step for step in whole_steps() if last - first <= 7 * step)
-    axis = alt.Axis(format="d", values=[n for n in range(0, last + 1, step) if n >= first], grid=False)
+    labelled = [number for number in range(0, last + 1, label_step(last - first)) if number >= first]
+    axis = alt.Axis(format="d", values=labelled, grid=False)
     return alt.X("begin:Q").title("round").scale(domain=[first - 0.5, last + 0.5], nice=False).axis(axis)
 
 

@@ -7,18 +7,11 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from fedprivacy.figures.axes import HEADROOM, Scale, loss_scale
-from fedprivacy.figures.budgets import DASHES
-from fedprivacy.figures.colours import INK, SPENDING
-from fedprivacy.figures.labels import shortened
-from fedprivacy.figures.meaning import seen
-from fedprivacy.figures.style import WIDTH, Rows, chart_of, layered, outlined, styled, titled
+from fedprivacy.figures.axes import AXIS_ROOM, DASHES, HEADROOM, Scale, loss_scale, shortened
+from fedprivacy.figures.style import INK, SPENDING, WIDTH, Rows, chart_of, layered, outlined, seen, styled, titled
 from fedprivacy.figures.tables import forecast_rows
 from fedprivacy.values.series import RunFacts
 from fedprivacy.values.wording import count_text
-
-ROOM = 60
-"""What the axis takes beside the plot, and what a title may stick out, in px."""
 
 
 def forecast_figure(
@@ -73,4 +66,4 @@ def _title(own: Rows, facts: RunFacts, client_id: str, width: int) -> alt.TitleP
     steps = count_text(facts.local_steps, "local step")
     what = [f"rounds of {steps} that its budget still allows if the run goes on with another noise multiplier"]
     title = f"{name}: {left[0] if left else 'rounds left by noise multiplier'}"
-    return titled(title, [what, seen("ε", facts.delta)], width + ROOM)
+    return titled(title, [what, seen("ε", facts.delta)], width + AXIS_ROOM)

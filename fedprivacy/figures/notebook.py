@@ -8,11 +8,8 @@ from pathlib import Path
 import altair as alt
 
 from fedprivacy.figures.cost import cost_figure
-from fedprivacy.figures.epsilon import epsilon_figure
-from fedprivacy.figures.metric import metric_figure
-from fedprivacy.figures.overview import run_figure
+from fedprivacy.figures.run import epsilon_figure, metric_figure, run_figure, tradeoff_figure
 from fedprivacy.figures.style import WIDTH, to_svg
-from fedprivacy.figures.tradeoff import tradeoff_figure
 from fedprivacy.values.series import CostMap, RunSeries
 
 

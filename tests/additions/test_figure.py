@@ -9,8 +9,7 @@ from __future__ import annotations
 import altair as alt
 
 from fedprivacy.figures.axes import Frame, Scale, rounds_axis
-from fedprivacy.figures.colours import EXHAUSTED, SPENDING
-from fedprivacy.figures.style import WIDTH, chart_of, layered, styled, titled
+from fedprivacy.figures.style import EXHAUSTED, SPENDING, WIDTH, chart_of, layered, styled, titled
 from fedprivacy.figures.tables import turnout_rows
 from fedprivacy.values.series import RunSeries
 from fedprivacy.values.wording import count_text
@@ -58,17 +57,19 @@ CARD = """      turnout: new FigureCard({
       }),
 """
 
-IMPORT = "from fedprivacy.figures.tradeoff import tradeoff_figure\n"
-IMPORTED = after(IMPORT, "from fedprivacy.figures.turnout import turnout_figure\n")
+IMPORT = "from fedprivacy.figures.turnout import turnout_figure\n"
 DRAWN = "    Figure.FORECAST: _forecast_figure,\n"
 TABLED = "    Figure.FORECAST: _forecast_rows,\n"
 
 FIGURE = Addition(
     edits={
         "fedprivacy/figures/tables.py": [("def cost_rows(", f"{ROWS}def cost_rows(")],
-        "fedprivacy/figures/__init__.py": [IMPORTED, after('    "tradeoff_figure",\n', '    "turnout_figure",\n')],
+        "fedprivacy/figures/__init__.py": [
+            after("from fedprivacy.figures.style import dark, save_png, spec_of, to_svg\n", IMPORT),
+            after('    "tradeoff_figure",\n', '    "turnout_figure",\n'),
+        ],
         "fedprivacy/figures/notebook.py": [
-            IMPORTED,
+            after("from fedprivacy.figures.style import WIDTH, to_svg\n", IMPORT),
             after("        return Figure(tradeoff_figure(self._series(()), self._width))\n", METHOD),
         ],
         "fedprivacy/server/dashboard/drawings.py": [

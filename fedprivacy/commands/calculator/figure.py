@@ -19,22 +19,9 @@ import numpy as np
 from fedprivacy.commands.calculator.accountants import ACCOUNTANTS, Accountant, Name, Worth, cost
 from fedprivacy.commands.calculator.questions import AskingError
 from fedprivacy.commands.calculator.trainings import Training, composed, described, steps_text
-from fedprivacy.figures import (
-    DARK,
-    HEIGHT,
-    INK,
-    LABEL_GAP,
-    MUTED,
-    SPENDING,
-    WIDTH,
-    chart_of,
-    layered,
-    save_png,
-    spec_of,
-    spread_apart,
-    styled,
-    to_svg,
-)
+from fedprivacy.figures import save_png, spec_of, to_svg
+from fedprivacy.figures.axes import LABEL_GAP, spread_apart
+from fedprivacy.figures.style import DARK, HEIGHT, INK, MUTED, SPENDING, WIDTH, chart_of, layered, styled
 from fedprivacy.values.wording import delta_text, epsilon_text
 
 FORMATS = (".svg", ".png", ".html", ".json")

@@ -6,9 +6,10 @@ import csv
 import enum
 import io
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import Annotated, Any
 
 import altair as alt
 from fastapi import APIRouter, Depends, HTTPException, Query, Response
@@ -24,9 +25,6 @@ from fedprivacy.server.dashboard.catalogue import Catalogue
 from fedprivacy.server.dashboard.forecasts import rounds_by_noise
 from fedprivacy.server.dashboard.lookup import Runs, TheRun, find
 from fedprivacy.values.series import MOST_CHOSEN, CostMap, RunSeries
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 _ONE_AT_A_TIME = threading.Lock()
 """Altair's channels share state while they are set up, so that two threads would mix their figures."""
@@ -76,27 +74,19 @@ class Wish:
     """What of a run is to be drawn.
 
     Attributes:
-        metric: whose figure; empty: the run's first.
         clients: drawn on top of all, or the rows of the heat map.
+        metric: whose figure; empty: the run's first.
         client_id: whose budget a forecast is about; empty: of the one that runs out next.
     """
 
-    metric: str
-    clients: list[str]
-    client_id: str
-
-
-def _wish(
     clients: Annotated[
         list[Annotated[str, Query(max_length=500)]], Query(default_factory=list, max_length=MOST_CHOSEN)
-    ],
-    metric: Annotated[str, Query(max_length=200)] = "",
-    client_id: Annotated[str, Query(max_length=500)] = "",
-) -> Wish:
-    return Wish(metric, clients, client_id)
+    ]
+    metric: Annotated[str, Query(max_length=200)] = ""
+    client_id: Annotated[str, Query(max_length=500)] = ""
 
 
-Wanted = Annotated[Wish, Depends(_wish)]
+Wanted = Annotated[Wish, Depends(Wish)]
 
 
 @drawings.get("/runs/{run_id}/figures/{name}.csv", responses=NOTHING_YET | AS_CSV, response_class=Response)
