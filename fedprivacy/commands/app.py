@@ -89,7 +89,7 @@ def simulate(
             _OUT.print(f"[yellow]{escape(line)}")
         _OUT.print(_what_next(history, config))
         if dashboard:
-            from fedprivacy.server.dashboard.beside import wait_for_reader
+            from fedprivacy.server.dashboard.service import wait_for_reader
 
             wait_for_reader(console)
 
@@ -193,8 +193,7 @@ def _dashboard_if(wanted: bool, config: RunConfig, console: Console) -> Iterator
         yield
         return
     from fedprivacy.ledger import Ledger
-    from fedprivacy.server.dashboard.beside import dashboard_beside
-    from fedprivacy.server.dashboard.service import Address, ServingError
+    from fedprivacy.server.dashboard.service import Address, ServingError, dashboard_beside
 
     url = config.ledger_url(deployed=False)
     Ledger(url).close()  # made now, so that the dashboard finds it

@@ -16,9 +16,8 @@ from fastapi.responses import StreamingResponse
 from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.store import RunStore, StoredRun
 from fedprivacy.server.dashboard import presentation
-from fedprivacy.server.dashboard.api import NOT_FOUND
 from fedprivacy.server.dashboard.catalogue import Catalogue
-from fedprivacy.server.dashboard.lookup import Runs, TheRun, find
+from fedprivacy.server.dashboard.lookup import NOT_FOUND, Runs, TheRun, find
 from fedprivacy.values.runs import RunStatus
 
 INTERVAL = 0.1

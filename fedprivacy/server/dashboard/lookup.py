@@ -1,14 +1,21 @@
-"""The run that a request is about."""
+"""What requests have in common: the run and the client that they are about, and the answer where there is none."""
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
-from fastapi import Depends, HTTPException, Path, Request
+from fastapi import Depends, HTTPException, Path, Query, Request
 
 from fedprivacy.runs.store import StoredRun
+from fedprivacy.server.dashboard import models
 from fedprivacy.server.dashboard.catalogue import Catalogue
 from fedprivacy.values.spent import ClientStanding
+
+NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": models.Problem}}
+NOTHING_YET = NOT_FOUND | {409: {"model": models.Problem}}
+
+Words = Annotated[str, Query(max_length=200)]
+ClientName = Annotated[str, Query(max_length=500)]
 
 
 def catalogue(request: Request) -> Catalogue:
@@ -18,10 +25,9 @@ def catalogue(request: Request) -> Catalogue:
 
 
 Runs = Annotated[Catalogue, Depends(catalogue)]
-RunId = Annotated[str, Path(max_length=200)]
 
 
-def find(runs: Runs, run_id: RunId) -> StoredRun:
+def find(runs: Runs, run_id: Annotated[str, Path(max_length=200)]) -> StoredRun:
     """A run by its name.
 
     Raises:

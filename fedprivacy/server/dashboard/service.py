@@ -1,16 +1,20 @@
-"""Runs the dashboard: where it listens, who may look, and what the user is told."""
+"""Runs the dashboard, on its own or beside a run: where it listens, who may look, and what the user is told."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
+from rich.console import Console
 
 from fedprivacy.server.dashboard.app import dashboard_app
 from fedprivacy.server.dashboard.catalogue import Catalogue
@@ -55,11 +59,6 @@ class Address:
     def public(self) -> bool:
         """Whether other machines can reach it."""
         return not is_loopback(self.host)
-
-    @property
-    def scheme(self) -> str:
-        """How it is asked."""
-        return "https" if self.certificate else "http"
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,7 +135,9 @@ def serve(catalogue: Catalogue, address: Address, opened: Callable[[Opened], Non
             f"--host {address.host} and --port {address.port} cannot be listened to; choose another port, or a host of "
             "this machine."
         ) from refused
-    url = f"{address.scheme}://{_in_url(address.host)}:{socket.getsockname()[1]}/"
+    scheme = "https" if address.certificate else "http"
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    url = f"{scheme}://{host}:{socket.getsockname()[1]}/"
     page = Opened(url, made, token is not None, address.public and not address.certificate)
     Server(config, app.state.listeners, lambda: opened(page)).run([socket])
 
@@ -149,6 +150,63 @@ def end_with_stdin() -> None:
         signal.raise_signal(signal.SIGTERM)
 
     threading.Thread(target=wait, daemon=True).start()
+
+
+@contextmanager
+def dashboard_beside(sources: Sequence[str], address: Address) -> Iterator[str]:
+    """Open a dashboard beside a run for as long as the block runs; it ends with this process, however that ends.
+
+    It is a process of its own: the page must not slow the training down.
+
+    Args:
+        sources: see `Catalogue`.
+        address: where it listens; if its port is taken, at any other.
+
+    Yields:
+        The page's URL.
+
+    Raises:
+        ServingError: it did not open.
+    """
+    opened = _started(sources, address) or _started(sources, Address(address.host, 0))
+    if opened is None:
+        raise ServingError("the dashboard did not open; 'fedprivacy dashboard' says why.")
+    process, url = opened
+    try:
+        yield url
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()  # which ends it
+        process.wait()
+
+
+def wait_for_reader(console: Console) -> None:
+    """Leave the dashboard open until somebody in front of a terminal has seen enough."""
+    if not sys.stdin.isatty():
+        return
+    console.print("The dashboard stays open until you press Ctrl-C.")
+    with suppress(KeyboardInterrupt):
+        threading.Event().wait()
+
+
+def _started(sources: Sequence[str], address: Address) -> tuple[subprocess.Popen[str], str] | None:
+    """A dashboard and its URL; None: it ended instead of opening."""
+    stores = [part for source in sources for part in ("--store", source)]
+    where = ["--host", address.host, "--port", str(address.port), "--json", "--until-stdin-ends"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedprivacy", "dashboard", *stores, *where],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,  # Ctrl-C is for the run, which then ends its dashboard
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if line:
+        return process, str(json.loads(line)["url"])
+    process.wait()
+    return None
 
 
 class Server(uvicorn.Server):
@@ -175,7 +233,3 @@ class Server(uvicorn.Server):
         """Stop to listen."""
         self._listeners.stop()
         await super().shutdown(sockets)  # type: ignore[arg-type]
-
-
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
