@@ -74,8 +74,7 @@ def simulate(
 ) -> None:
     """Train a task on simulated clients, each within its privacy budget; or go on with a run that was stopped."""
     from fedprivacy.commands.terminal import client_table, failures
-    from fedprivacy.server.progress import console_of
-    from fedprivacy.server.simulation import prepared, run
+    from fedprivacy.server.simulation import console_of, prepared, run
 
     plan = prepared(settings)
     config, console = plan.config, console_of(shown=not as_json)

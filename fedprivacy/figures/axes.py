@@ -115,13 +115,9 @@ def label_step(span: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Label:
-    """A text beside the plot that names what ends at a value.
+    """A text beside the plot that names what ends at a value; `kind` decides its colour.
 
-    Attributes:
-        text: what it says.
-        value: on the vertical axis.
-        kind: what decides its colour.
-        emphasised: somebody asked for it.
+    `emphasised`: somebody asked for it.
     """
 
     text: str

@@ -74,24 +74,13 @@ def epsilon_figure(series: RunSeries, width: int = WIDTH) -> alt.LayerChart:
 
     Clients with the same curve share a line that says how many they are. A fan stands for more different curves than
     `MOST_CURVES`: the range of all clients, their middle half, and the lines of those that spent most, least and the
-    median. Clients that somebody chose lie on top, in black.
-
-    Args:
-        series: the run.
-        width: of the plot between its axes, in px.
-
-    Raises:
-        ValueError: the run has no finished round.
+    median. Clients that somebody chose lie on top, in black. It takes and raises what `metric_figure` does.
     """
     return styled(_epsilon_panel(series, width))
 
 
 def run_figure(series: RunSeries) -> alt.HConcatChart:
-    """The run at a glance, about 1200 px wide: `metric_figure` and `epsilon_figure` side by side.
-
-    Raises:
-        ValueError: the run has no finished round.
-    """
+    """The run at a glance, about 1200 px wide: `metric_figure` and `epsilon_figure` side by side."""
     panels = [_metric_panel(series, None, WIDTH), _epsilon_panel(series, WIDTH)]
     lines = max(len(panel.title.subtitle) for panel in panels)
     for panel in panels:  # both titles begin at the same height
@@ -102,12 +91,7 @@ def run_figure(series: RunSeries) -> alt.HConcatChart:
 def tradeoff_figure(series: RunSeries, width: int = WIDTH) -> alt.LayerChart:
     """The task's metric against the largest epsilon of a client: a dot for each round, joined in their order.
 
-    Args:
-        series: the run.
-        width: of the plot between its axes, in px.
-
-    Raises:
-        ValueError: the run has no finished round.
+    It takes and raises what `metric_figure` does.
     """
     title = _tradeoff_title(series, width)
     rows = [row for row in tables.tradeoff_rows(series) if None not in row.values()]

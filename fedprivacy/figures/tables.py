@@ -127,13 +127,7 @@ def forecast_rows(forecast: Iterable[tuple[float, int]], client_id: str) -> Rows
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """A run among others.
-
-    Attributes:
-        place: in the order in which the runs were asked for; it decides how the run is drawn, in every figure.
-        name: unlike that of any other.
-        series: its numbers.
-    """
+    """A run among others, by a name unlike any other's; its place decides how it is drawn, in every figure."""
 
     place: int
     name: str
@@ -142,13 +136,7 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Contest:
-    """Runs side by side.
-
-    Attributes:
-        metric: key of the first run's metric: the one that is compared.
-        runs: those that can be drawn, at least one.
-        left_out: the names of the others, with the reason.
-    """
+    """Runs side by side: the key of the metric that is compared, the runs that can be drawn, and why others cannot."""
 
     metric: str
     runs: tuple[Run, ...]

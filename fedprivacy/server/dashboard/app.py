@@ -13,7 +13,7 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 from anyio import to_thread
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import FileResponse, JSONResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.middleware.gzip import GZipMiddleware
@@ -23,7 +23,7 @@ from fedprivacy.server.dashboard.api import ROOT, api
 from fedprivacy.server.dashboard.catalogue import Catalogue
 from fedprivacy.server.dashboard.drawings import drawings
 from fedprivacy.server.dashboard.live import Listeners, live
-from fedprivacy.server.dashboard.prometheus import metrics
+from fedprivacy.server.dashboard.lookup import Runs
 from fedprivacy.server.dashboard.security import Door, Gate
 
 _LONGEST_FORM = 4096
@@ -56,7 +56,6 @@ def dashboard_app(catalogue: Catalogue, door: Door) -> FastAPI:
     app.state.listeners = Listeners()
     for router in (api, drawings, live):
         app.include_router(router, prefix=ROOT)
-    app.include_router(metrics)
     app.add_exception_handler(LedgerError, _store_is_away)
     _add_page(app, door)
     app.add_middleware(GZipMiddleware, minimum_size=1000)
@@ -101,7 +100,7 @@ async def _given_token(request: Request) -> str:
 
 
 def _add_page(app: FastAPI, door: Door) -> None:
-    """The page itself, and the way in."""
+    """The page itself, the way in, and the newest state of the runs for Prometheus, behind the same door."""
 
     @app.get("/", include_in_schema=False)
     def page() -> FileResponse:
@@ -126,5 +125,19 @@ def _add_page(app: FastAPI, door: Door) -> None:
         if request.headers.get("if-none-match") == etag:
             return Response(status_code=304, headers=headers)
         return Response(compressed, media_type="text/javascript", headers=headers | {"Content-Encoding": "gzip"})
+
+    @app.get("/metrics", include_in_schema=False)
+    def metrics(request: Request, catalogue: Runs) -> Response:
+        state = request.app.state
+        if not hasattr(state, "collector"):
+            try:
+                from fedprivacy.server.dashboard.collector import RunCollector
+            except ModuleNotFoundError as error:
+                raise HTTPException(
+                    501, "/metrics needs prometheus-client; install 'fedprivacy[prometheus]'."
+                ) from error
+            state.collector = RunCollector(catalogue)
+        answer: Response = state.collector.exposition(request.headers.get("accept", ""))
+        return answer
 
     app.mount("/static", StaticFiles(directory=PAGE))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -85,9 +85,10 @@ class Catalogue:
 
     def _list(self) -> Listing:
         for folder in self._folders:
-            for file in _ledgers(folder):
-                url = url_of(str(file))
-                self._places.setdefault(url, _Place(url))
+            for file in (folder / LEDGER, *sorted(folder.glob(f"*/{LEDGER}"))):
+                if file.is_file():
+                    url = url_of(str(file))
+                    self._places.setdefault(url, _Place(url))
         listing = Listing()
         for place in self._places.values():
             _look(place)
@@ -119,10 +120,6 @@ def url_of(source: str) -> str:
             f"store is '{shown(url)}', where there is none; name the ledger of a run, or a folder of runs."
         )
     return url
-
-
-def _ledgers(folder: Path) -> Iterator[Path]:
-    yield from (file for file in (folder / LEDGER, *sorted(folder.glob(f"*/{LEDGER}"))) if file.is_file())
 
 
 def _look(place: _Place) -> None:

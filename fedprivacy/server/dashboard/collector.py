@@ -7,13 +7,10 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
 
-from prometheus_client.metrics_core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    InfoMetricFamily,
-    Metric,
-    SummaryMetricFamily,
-)
+from fastapi import Response
+from prometheus_client import metrics_core
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.store import StoredRun
@@ -48,11 +45,7 @@ class _Clients:
 
 
 class RunCollector:
-    """Collects the metrics of a catalogue's runs; a run that has not changed is not read again. For concurrent use.
-
-    Args:
-        catalogue: whose runs.
-    """
+    """Collects the metrics of a catalogue's runs; a run that has not changed is not read again. For concurrent use."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
@@ -66,6 +59,14 @@ class RunCollector:
         for run in told:
             page.add(run, known[run.facts.run_id])
         return list(vars(page).values())
+
+    def exposition(self, accept: str) -> Response:
+        """What Prometheus scrapes, in the format that it asks for."""
+        try:
+            encode, content_type = choose_encoder(accept)
+        except TypeError:  # the header names a version that is no number
+            encode, content_type = choose_encoder("")
+        return Response(encode(self), media_type=content_type)
 
     def _clients(self, run: RunStanding) -> _Clients | None:
         """How a run's clients stand; None: its store cannot be read now."""
@@ -117,14 +118,10 @@ def _gauge(name: str, help: str, *labels: str) -> GaugeMetricFamily:
 
 
 class _Page:
-    """All metrics of one scrape.
-
-    Args:
-        unreadable: how many databases could not be read.
-    """
+    """All metrics of one scrape."""
 
     def __init__(self, unreadable: int) -> None:
-        self.info = InfoMetricFamily(
+        self.info = metrics_core.InfoMetricFamily(
             "fedprivacy_run",
             "A run: its status, and what its epsilon means (view, accountant, delta, neighbouring relation); "
             "seeded: whoever knows the seed can take the noise away.",
@@ -146,13 +143,13 @@ class _Page:
             "run_metric", "Of the global model after the last round, on the server's public records.", "metric"
         )
         self.averaged = _gauge("updates_averaged", "Updates that the last round's average holds.")
-        self.failed = CounterMetricFamily(
+        self.failed = metrics_core.CounterMetricFamily(
             "fedprivacy_updates_failed",
             "Updates that were asked for and not used, over all rounds of the run.",
             labels=(*_OF_RUN, "reason"),
         )
         self.clients = _gauge("clients", "Enrolled clients in each state.", "state")
-        self.epsilon = SummaryMetricFamily(
+        self.epsilon = metrics_core.SummaryMetricFamily(
             "fedprivacy_epsilon",
             f"Quantiles over the run's clients of their privacy loss {_EPSILON} see fedprivacy_run_info.",
         )

@@ -103,9 +103,9 @@ def figure(found: TheRun, name: Figure, wish: Wanted, width: Width = 440, theme:
 @drawings.get("/compare/figures/{name}.csv", responses=NOTHING_YET | AS_CSV, response_class=Response)
 def compared_numbers(catalogue: Runs, name: Comparison, runs: RunIds) -> Response:
     """The numbers behind a comparison."""
-    several = _several(catalogue, runs)
+    (_, rows), several = _COMPARED[name], _several(catalogue, runs)
     with _drawing():
-        return _csv(_COMPARED_ROWS[name](several), f"compared-{name}")
+        return _csv(rows(several), f"compared-{name}")
 
 
 @drawings.get("/compare/figures/{name}", responses=NOTHING_YET)
@@ -113,9 +113,9 @@ def comparison(
     catalogue: Runs, name: Comparison, runs: RunIds, width: Width = 440, theme: Theme = Theme.LIGHT
 ) -> dict[str, Any]:
     """Runs in one figure."""
-    several = _several(catalogue, runs)
+    (draw, _), several = _COMPARED[name], _several(catalogue, runs)
     with _drawing():
-        chart = _COMPARED[name](several, width)
+        chart = draw(several, width)
     return _spec(chart, theme)
 
 
@@ -155,16 +155,10 @@ _ROWS: dict[Figure, Callable[[StoredRun, Wish], Rows]] = {
     Figure.FORECAST: _forecast_rows,
 }
 
-_COMPARED: dict[Comparison, Callable[[Sequence[RunSeries], int], alt.LayerChart]] = {
-    Comparison.METRIC: figures.compared_metric_figure,
-    Comparison.EPSILON: figures.compared_epsilon_figure,
-    Comparison.TRADEOFF: figures.compared_tradeoff_figure,
-}
-
-_COMPARED_ROWS: dict[Comparison, Callable[[Sequence[RunSeries]], Rows]] = {
-    Comparison.METRIC: tables.compared_metric_rows,
-    Comparison.EPSILON: tables.compared_epsilon_rows,
-    Comparison.TRADEOFF: tables.compared_tradeoff_rows,
+_COMPARED = {
+    Comparison.METRIC: (figures.compared_metric_figure, tables.compared_metric_rows),
+    Comparison.EPSILON: (figures.compared_epsilon_figure, tables.compared_epsilon_rows),
+    Comparison.TRADEOFF: (figures.compared_tradeoff_figure, tables.compared_tradeoff_rows),
 }
 
 

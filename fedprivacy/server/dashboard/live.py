@@ -43,11 +43,7 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 
 
 class Pulse:
-    """How often each run of a store has changed: one look serves all who listen.
-
-    Args:
-        store: whose runs.
-    """
+    """How often each run of a store has changed: one look serves all who listen."""
 
     def __init__(self, store: RunStore) -> None:
         self._store = store
@@ -83,7 +79,7 @@ class Listeners:
         return not self._stopped.is_set()
 
     def pulse(self, store: RunStore) -> Pulse:
-        """The pulse of a store."""
+        """Of a store."""
         return self._pulses.setdefault(store, Pulse(store))
 
     def stream(self, look: Look, interval: float) -> StreamingResponse:

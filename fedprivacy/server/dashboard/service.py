@@ -60,16 +60,17 @@ class Address:
         """Whether other machines can reach it."""
         return not is_loopback(self.host)
 
+    @property
+    def scheme(self) -> str:
+        """How it is asked."""
+        return "https" if self.certificate else "http"
+
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What people need to know of a dashboard that is open.
+    """What people need to know of a dashboard that is open: its page, the token if one was made, whether one is needed.
 
-    Attributes:
-        url: of the page.
-        token: that was made for it; None: none is needed, or the user chose it.
-        locked: whether a token is needed.
-        in_clear: whether a token travels where others can read it.
+    `in_clear`: whether the token travels where others can read it.
     """
 
     url: str
@@ -78,12 +79,7 @@ class Opened:
     in_clear: bool
 
     def words(self, program: str, sources: Sequence[str]) -> str:
-        """The same as rich text.
-
-        Args:
-            program: how the user calls this program.
-            sources: what is shown.
-        """
+        """The same as rich text, for a user who calls this program so and is shown these sources."""
         lines = [f"Dashboard: [bold]{self.url}[/]  (Ctrl-C ends it)"]
         if self.token:
             lines.append(f"Other machines can reach it, so it asks for a token: [bold]{self.token}[/]")
@@ -135,9 +131,8 @@ def serve(catalogue: Catalogue, address: Address, opened: Callable[[Opened], Non
             f"--host {address.host} and --port {address.port} cannot be listened to; choose another port, or a host of "
             "this machine."
         ) from refused
-    scheme = "https" if address.certificate else "http"
     host = f"[{address.host}]" if ":" in address.host else address.host
-    url = f"{scheme}://{host}:{socket.getsockname()[1]}/"
+    url = f"{address.scheme}://{host}:{socket.getsockname()[1]}/"
     page = Opened(url, made, token is not None, address.public and not address.certificate)
     Server(config, app.state.listeners, lambda: opened(page)).run([socket])
 
@@ -210,13 +205,7 @@ def _started(sources: Sequence[str], address: Address) -> tuple[subprocess.Popen
 
 
 class Server(uvicorn.Server):
-    """A server that says when it answers, and ends its streams when it ends.
-
-    Args:
-        config: of the server.
-        listeners: who listens to streams.
-        on_start: called when it answers.
-    """
+    """A server that says by `on_start` when it answers, and ends its listeners' streams when it ends."""
 
     def __init__(self, config: uvicorn.Config, listeners: Listeners, on_start: Callable[[], None]) -> None:
         super().__init__(config)

@@ -1,10 +1,13 @@
-"""One recorder for every consumer: rounds as they finish, then model, figure and report."""
+"""Turns a run into what people look at: files, the run store that pages read, trackers."""
 
 from __future__ import annotations
 
 import logging
 import shlex
-from collections.abc import Iterator, Mapping
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -19,7 +22,7 @@ from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.folder import FIGURE, MODEL, REPORT, START, RunWriter, read_history
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.report import write_report
-from fedprivacy.server.recorder.store_feed import StoreFeed
+from fedprivacy.runs.store import RunRecording
 from fedprivacy.trackers import Feed, Tracker
 from fedprivacy.values.rounds import Phase, RoundResult
 from fedprivacy.values.runs import RunStatus
@@ -27,6 +30,18 @@ from fedprivacy.values.series import RunFacts
 
 log = logging.getLogger("fedprivacy.server")
 flower_log = logging.getLogger("flwr")
+
+INTERVAL = 0.5
+"""Seconds between two writes: rounds that come faster are written together, and the ledger is free in between."""
+
+SHARE = 0.02
+"""Of a core, the most that writing may take: the rounds of very many clients are written together, too."""
+
+HEARTBEAT = 10.0
+"""Seconds after which a run that has nothing to say gives a sign of life."""
+
+PATIENCE = 30.0
+"""Seconds for which a run that has ended waits for what is not written yet."""
 
 
 class Recorder:
@@ -51,7 +66,14 @@ class Recorder:
     ) -> None:
         self.folder = folder
         self._write = RunWriter(folder, plan, resume_from)
-        self._facts = facts_of(plan, run_id, folder)
+        self._facts = RunFacts(
+            run_id=run_id,
+            name=folder.absolute().name,
+            settings=plan.config.public(),
+            noise_multiplier=plan.noise_multiplier,
+            relation=plan.relation,
+            metric=plan.task.metric,
+        )
         self._resumed = resume_from is not None
         self._store: StoreFeed | None = None
         self._trackers = Feed(trackers or {})
@@ -74,7 +96,7 @@ class Recorder:
     def on_phase(self, phase: Phase) -> None:
         """Tell what the run is about to do."""
         if self._store:
-            self._store.enter(phase)
+            self._store.add(phase)
 
     @contextmanager
     def recording(self, result: PrivateResult) -> Iterator[None]:
@@ -125,13 +147,71 @@ def _saying_how_to_go_on(folder: Path) -> Iterator[None]:
         raise
 
 
-def facts_of(plan: RunPlan, run_id: str, folder: Path) -> RunFacts:
-    """What does not change during a run."""
-    return RunFacts(
-        run_id=run_id,
-        name=folder.absolute().name,
-        settings=plan.config.public(),
-        noise_multiplier=plan.noise_multiplier,
-        relation=plan.relation,
-        metric=plan.task.metric,
-    )
+class StoreFeed:
+    """Writes a run into the store from a thread of its own, so that training does not wait for a database.
+
+    What cannot be written is tried again, and never stops a run.
+
+    Args:
+        url: of the ledger.
+        facts: of the run.
+        earlier: rounds that a run which goes on has behind it, with round 0.
+    """
+
+    def __init__(self, url: str, facts: RunFacts, earlier: Iterable[RoundResult] = ()) -> None:
+        self._url = url
+        self._facts = facts
+        self._news: deque[tuple[RoundResult | Phase, float]] = deque((record, time.time()) for record in earlier)
+        self._status: RunStatus | None = None
+        self._ended = threading.Event()
+        self._something = threading.Event()
+        self._failing = False
+        self._thread = threading.Thread(target=self._work, name="run store", daemon=True)
+        self._something.set()
+        self._thread.start()
+
+    def add(self, news: RoundResult | Phase) -> None:
+        """Take a finished round, or what the run is about to do. Returns at once."""
+        self._news.append((news, time.time()))
+        self._something.set()
+
+    def end(self, status: RunStatus) -> None:
+        """Take how the run ended, and wait until it is written."""
+        self._status = status
+        self._ended.set()
+        self._something.set()
+        self._thread.join(PATIENCE)
+        if self._thread.is_alive() or self._failing:
+            log.warning("The run store lacks the end of this run; the run's folder has all of it.")
+
+    def _work(self) -> None:
+        recording: RunRecording | None = None
+        while True:
+            self._something.wait(HEARTBEAT)
+            self._something.clear()
+            ending, began = self._status, time.thread_time()
+            try:
+                if recording is None:
+                    recording, began = RunRecording(self._url, self._facts), time.thread_time()
+                self._write(recording, ending)
+                self._failing = False
+            except Exception as error:  # whatever it is: a run does not end because nobody can watch it
+                if not self._failing:
+                    log.warning("The run store cannot be written, and is tried again; the run goes on. %s", error)
+                self._failing = True
+            if ending is not None:
+                break
+            self._ended.wait(min(max(INTERVAL, (time.thread_time() - began) / SHARE), HEARTBEAT))
+        if recording:
+            recording.close()
+
+    def _write(self, recording: RunRecording, ending: RunStatus | None) -> None:
+        while self._news:
+            news, at = self._news.popleft()
+            if isinstance(news, Phase):
+                recording.enter(news)
+            else:
+                recording.add(news, at)
+        if ending is not None:
+            recording.end(ending)
+        recording.flush()
