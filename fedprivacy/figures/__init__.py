@@ -10,12 +10,12 @@ The rows behind them are in `fedprivacy.figures.tables`.
 from fedprivacy.figures.audit import audit_figure
 from fedprivacy.figures.comparison import compared_epsilon_figure, compared_metric_figure, compared_tradeoff_figure
 from fedprivacy.figures.cost import cost_figure
-from fedprivacy.figures.forecast import forecast_figure
 from fedprivacy.figures.notebook import RunFigures
-from fedprivacy.figures.run import epsilon_figure, metric_figure, run_figure, tradeoff_figure
-from fedprivacy.figures.style import dark, save_png, spec_of, to_svg
+from fedprivacy.figures.run import epsilon_figure, forecast_figure, metric_figure, run_figure, tradeoff_figure
+from fedprivacy.figures.style import DARK, dark, save_png, spec_of, to_svg
 
 __all__ = [
+    "DARK",
     "RunFigures",
     "audit_figure",
     "compared_epsilon_figure",

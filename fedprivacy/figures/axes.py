@@ -20,20 +20,14 @@ HEADROOM = 0.1
 PERCENT = "round(100 * datum.value) + '\u00a0%'"
 """A label in percent, in Vega's expression language."""
 
-LONGEST_NAME = 20
-"""Of a client or a run, in characters."""
-
 LABEL_GAP = 15.0
 """From one label to the next, in px."""
 
 MOST_LABELS = int(HEIGHT / LABEL_GAP)
 """Beside a plot: more have no room."""
 
-LEADER = (7, 20)
-"""Where the line that leads to a label begins and ends, in px right of the plot."""
-
-BESIDE_LABEL = 24
-"""Where a label begins, in px right of the plot."""
+LEADER, BESIDE_LABEL = (7, 20), 24
+"""Where the line that leads to a label begins and ends, and where the label begins, in px right of the plot."""
 
 LABEL_ROOM, AXIS_ROOM = 200, 60
 """What labels and axis take beside a plot, in px (a little less than the longest labels), and the axis alone."""
@@ -86,12 +80,7 @@ def loss_scale(epsilons: Iterable[float]) -> Scale:
 
 
 def metric_scale(metric: str, values: Sequence[float]) -> Scale:
-    """From 0 to 100 % for an accuracy; else around the values, from 0 where that wastes less than half the axis.
-
-    Args:
-        metric: its key.
-        values: finite.
-    """
+    """From 0 to 100 % for an accuracy; else around finite values, from 0 where that wastes less than half the axis."""
     if all(is_share(metric, value) for value in values):
         return Scale(0.0, 1 + HEADROOM, percent=True)
     low, high = min(values), max(values)
@@ -163,8 +152,8 @@ def spread_apart(wanted: Sequence[float], gap: float, low: float, high: float) -
     return [float(place) for place in places]
 
 
-def shortened(name: str, most: int = LONGEST_NAME) -> str:
-    """A name whole, or its two ends: what tells names apart is often their end."""
+def shortened(name: str, most: int = 20) -> str:
+    """A name of so many characters whole, of a longer one the two ends: what tells names apart is often their end."""
     return name if len(name) <= most else f"{name[: most // 2]}…{name[1 - most // 2 :]}"
 
 

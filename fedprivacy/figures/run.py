@@ -1,4 +1,4 @@
-"""The figures of one run: its metric and its clients' privacy loss round by round, and the one against the other."""
+"""The figures of one run: its metric, its clients' privacy loss, one against the other, and what rounds are left."""
 
 from __future__ import annotations
 
@@ -13,9 +13,12 @@ from fedprivacy.figures import tables
 from fedprivacy.figures.axes import (
     AXIS_ROOM,
     BESIDE_LABEL,
+    DASHES,
+    HEADROOM,
     LABEL_ROOM,
     Frame,
     Label,
+    Scale,
     leaders,
     loss_scale,
     metric_scale,
@@ -41,7 +44,7 @@ from fedprivacy.figures.style import (
     styled,
     titled,
 )
-from fedprivacy.values.series import Curve, RunSeries
+from fedprivacy.values.series import Curve, RunFacts, RunSeries
 from fedprivacy.values.wording import budget_text, count_text, epsilon_text, metric_name, metric_text
 
 MOST_DOTS = 100
@@ -109,6 +112,42 @@ def tradeoff_figure(series: RunSeries, width: int = WIDTH) -> alt.LayerChart:
     return styled(layered(layers, title, width))
 
 
+def forecast_figure(
+    forecast: Sequence[tuple[float, int]], facts: RunFacts, client_id: str, width: int = WIDTH
+) -> alt.LayerChart:
+    """Rounds that a client's budget still allows, by noise multiplier; that of the run is marked.
+
+    Args:
+        forecast: (noise multiplier, rounds left), by ascending noise multiplier.
+        facts: of the run.
+        client_id: the client.
+        width: of the plot between its axes, in px.
+
+    Raises:
+        ValueError: the forecast is empty.
+    """
+    if not forecast:
+        raise ValueError("the forecast is empty; ask for at least one noise multiplier.")
+    sigma, rows = facts.noise_multiplier, tables.forecast_rows(forecast, client_id)
+    own = [row for row in rows if math.isclose(row["noise_multiplier"], sigma)]
+    noises = [sigma, *(noise for noise, _ in forecast)]
+    margin = HEADROOM * (max(noises) - min(noises)) or HEADROOM * max(noises)
+    noise = Scale(max(0.0, min(noises) - margin), max(noises) + margin)
+    x = noise.x("noise_multiplier").title("noise multiplier")
+    y = loss_scale(float(rounds) for _, rounds in forecast).y("rounds_left")
+    line = chart_of(rows).encode(x, y, tooltip=["noise_multiplier:Q", "rounds_left:Q"])
+    ours = chart_of([{"noise_multiplier": sigma, "text": f"this run: {sigma:.4g}"}]).encode(x)
+    left = sigma > (noise.low + noise.high) / 2  # of its line, where there is more room
+    layers = [
+        ours.mark_rule(color=INK, strokeDash=DASHES),
+        line.mark_line(color=SPENDING),
+        line.mark_point(color=SPENDING, size=30),
+        chart_of(own).mark_point(color=INK, size=80).encode(x, y),
+        *outlined(ours.encode(y=alt.value(6), text="text:N"), align="right" if left else "left", dx=-6 if left else 6),
+    ]
+    return styled(layered(layers, _forecast_title(own, facts, client_id, width), width))
+
+
 def _metric_panel(series: RunSeries, metric: str | None, width: int) -> alt.LayerChart:
     metric, last = metric or series.facts.metric, series.last
     rows = tables.metric_rows(series, metric)
@@ -132,6 +171,7 @@ def _epsilon_panel(series: RunSeries, width: int) -> alt.LayerChart:
     lines = chain.from_iterable(curve.epsilons for curve in (*drawn, *series.chosen))
     spreads = chain.from_iterable(asdict(point.epsilons).values() for point in series.points)
     frame = Frame(rounds_axis(series.last.round), loss_scale([*lines, *spreads, *series.budgets]), width)
+    named = _edges(series) if series.curves is None else [_label(curve, series) for curve in series.curves]
     layers = [
         rules_across(series.budgets, frame),
         *(_fan(series, frame) if series.curves is None else []),
@@ -140,7 +180,7 @@ def _epsilon_panel(series: RunSeries, width: int) -> alt.LayerChart:
         *_ends(drawn, SPENDING, frame),
         *_ends(series.chosen, INK, frame),
         *names_across(series.budgets, frame),
-        *_texts(placed(_labels(series), frame), frame),
+        *_texts(placed([*named, *(_label(curve, series) for curve in tables.added(series))], frame), frame),
     ]
     what = [*seen("ε of each client", series.facts.delta), *COMPOSED]
     subtitle = [what] if series.curves is not None else [what, _FAN]
@@ -193,11 +233,6 @@ def _diamonds(turns: Iterable[tuple[int, float]], frame: Frame) -> alt.Chart:
     base = chart_of([{"round": number, "epsilon": epsilon} for number, epsilon in turns])
     diamonds: alt.Chart = base.mark_point(shape="diamond", size=90, color=EXHAUSTED)
     return diamonds.encode(frame.x, frame.y("epsilon"))
-
-
-def _labels(series: RunSeries) -> list[Label]:
-    lines = _edges(series) if series.curves is None else [_label(curve, series) for curve in series.curves]
-    return [*lines, *(_label(curve, series) for curve in tables.added(series))]
 
 
 def _edges(series: RunSeries) -> list[Label]:
@@ -262,3 +297,12 @@ def _last(rows: Rows, x: alt.X, y: alt.Y) -> list[alt.Chart]:
     last = chart_of([row | {"text": f"round {row['round']}"} for row in rows[-1:]]).encode(x, y, text="text:N")
     falls = bool(rows) and rows[-1]["value"] < rows[0]["value"]
     return outlined(last, align="left" if falls else "right", dx=8 if falls else -8, dy=-10)
+
+
+def _forecast_title(own: Rows, facts: RunFacts, client_id: str, width: int) -> alt.TitleParams:
+    left = "rounds left by noise multiplier"
+    for row in own:
+        left = f"{count_text(row['rounds_left'], 'round')} left at noise multiplier {facts.noise_multiplier:.4g}"
+    steps = count_text(facts.local_steps, "local step")
+    what = [f"rounds of {steps} that its budget still allows if the run goes on with another noise multiplier"]
+    return titled(f"{shortened(client_id)}: {left}", [what, seen("ε", facts.delta)], width + AXIS_ROOM)

@@ -44,11 +44,8 @@ DARK = {
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
 """vl-convert carries the first and measures texts with it; the others are as wide."""
 
-WIDTH = 440
-"""Of a plot between its axes, in px, unless somebody asks for another."""
-
-HEIGHT = 330
-"""Of a plot, in px."""
+WIDTH, HEIGHT = 440, 330
+"""Of a plot between its axes, in px, unless somebody asks for another width."""
 
 TITLE_CHARACTER, SUBTITLE_CHARACTER = 7.5, 5.9
 """Mean width of a character in px, a little more than measured."""

@@ -36,7 +36,7 @@ def epsilon_rows(series: RunSeries) -> Rows:
 
     A line is a client's, several clients' that are alike, or a quantile of all: its name is also its key.
     """
-    spreads = [] if series.curves is not None else _quantile_rows(series)
+    spreads = _quantile_rows(series) if series.curves is None else []
     return spreads + [row for curve in (*drawn(series), *added(series)) for row in _curve_rows(curve)]
 
 

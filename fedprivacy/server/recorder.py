@@ -102,14 +102,20 @@ class Recorder:
     def recording(self, result: PrivateResult) -> Iterator[None]:
         """Record the run that this surrounds to its end, and say how it ended and where the results are.
 
-        Args:
-            result: of the run; what there is of a run that fails is kept, too.
+        What there is of a run that fails is kept, too; once a round is finished, its error says how to go on.
         """
         status = RunStatus.FAILED
         try:
-            with _saying_how_to_go_on(self.folder):
-                yield
+            yield
             status = RunStatus.STOPPED if result.stopped_because else RunStatus.FINISHED
+        except (LedgerError, RoundFailedError, TooFewClientsError) as error:
+            if (self.folder / CHECKPOINT).exists():
+                where = shlex.quote(str(self.folder))
+                error.add_note(
+                    f"To go on after the last finished round: fedprivacy simulate --resume {where}\n"
+                    f"In a deployment: start the run again with its own settings and resume = '{self.folder}'."
+                )
+            raise
         finally:
             self.finish(result.arrays, status)
         if result.stopped_because:
@@ -132,30 +138,10 @@ class Recorder:
                 self._store.end(status)
 
 
-@contextmanager
-def _saying_how_to_go_on(folder: Path) -> Iterator[None]:
-    """Let the errors that end a run early say how to continue it, once it has a finished round."""
-    try:
-        yield
-    except (LedgerError, RoundFailedError, TooFewClientsError) as error:
-        if (folder / CHECKPOINT).exists():
-            where = shlex.quote(str(folder))
-            error.add_note(
-                f"To go on after the last finished round: fedprivacy simulate --resume {where}\n"
-                f"In a deployment: start the run again with its own settings and resume = '{folder}'."
-            )
-        raise
-
-
 class StoreFeed:
     """Writes a run into the store from a thread of its own, so that training does not wait for a database.
 
-    What cannot be written is tried again, and never stops a run.
-
-    Args:
-        url: of the ledger.
-        facts: of the run.
-        earlier: rounds that a run which goes on has behind it, with round 0.
+    What cannot be written is tried again, and never stops a run. One that goes on has earlier rounds, with round 0.
     """
 
     def __init__(self, url: str, facts: RunFacts, earlier: Iterable[RoundResult] = ()) -> None:
@@ -163,8 +149,7 @@ class StoreFeed:
         self._facts = facts
         self._news: deque[tuple[RoundResult | Phase, float]] = deque((record, time.time()) for record in earlier)
         self._status: RunStatus | None = None
-        self._ended = threading.Event()
-        self._something = threading.Event()
+        self._ended, self._something = threading.Event(), threading.Event()
         self._failing = False
         self._thread = threading.Thread(target=self._work, name="run store", daemon=True)
         self._something.set()

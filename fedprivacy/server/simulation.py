@@ -80,7 +80,7 @@ def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> Run
 
     Args:
         given: settings by hyphenated key; None and "" mean "left open".
-        task: the task, which the settings then do not name; None: the one that they name.
+        task: None: the one that the settings name.
 
     Raises:
         ConfigError: lists everything that is wrong with the settings.
@@ -93,13 +93,7 @@ def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> Run
 
 
 def run(plan: RunPlan, engine: Engine, console: Console) -> Run:
-    """Run a simulation, and show its progress on a console.
-
-    Raises:
-        RunFolderError: the folder holds a run already.
-        RoundFailedError: a round without one usable update.
-        LedgerError: the ledger contradicts the run, or cannot be written.
-    """
+    """Run a simulation, and show its progress on a console. Once it is planned, it raises what `simulate` does."""
     config = plan.config
     finished = load_checkpoint(Path(config.resume)).round if config.resume else 0
     if config.resume:
@@ -122,10 +116,7 @@ def console_of(*, shown: bool) -> Console:
 class RoundProgress:
     """A live bar: round, the task's first metric, the largest epsilon spent. An observer of rounds.
 
-    Args:
-        console: where to draw.
-        plan: the run's public numbers.
-        finished: rounds that a run which goes on has behind it.
+    A run that goes on has so many finished rounds behind it.
     """
 
     def __init__(self, console: Console, plan: RunPlan, finished: int = 0) -> None:

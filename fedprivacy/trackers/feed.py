@@ -66,8 +66,7 @@ class _Line:
     def __init__(self, name: str, tracker: Tracker, most_waiting: int, facts: RunFacts, folder: Path) -> None:
         self._name, self._tracker = name, tracker
         self._waiting: deque[RoundPoint] = deque(maxlen=most_waiting)
-        self._taking = False
-        self._dropped = 0
+        self._taking, self._dropped = False, 0
         self._status: str | None = None
         self._changed = Condition()
         self._thread = Thread(target=self._tell, args=(facts, folder), name=f"tracker {name}", daemon=True)

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 DATABASE = "mlflow.db"
 """The database in the run's folder. MLflow no longer develops its store of plain files."""
 
-_ARTIFACTS = "mlflow-artifacts"
-
 _STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
 _DATABASES = ("sqlite", "postgresql", "mysql", "mssql")
@@ -65,7 +63,7 @@ class MlflowTracker:
         store = remote or f"sqlite:///{folder.absolute() / DATABASE}"
         _make_tables(store)
         self._client = self._connect(tracking_uri=store)
-        artifacts = None if remote else (folder.absolute() / _ARTIFACTS).as_uri()
+        artifacts = None if remote else (folder.absolute() / "mlflow-artifacts").as_uri()
         self._run_id = self._run(_experiment(self._client, artifacts), facts)
 
     def record(self, point: RoundPoint) -> None:

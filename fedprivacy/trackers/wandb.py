@@ -8,8 +8,6 @@ from pathlib import Path
 from fedprivacy.trackers.protocol import PROJECT, guarantee, scalars, settings
 from fedprivacy.values.series import RoundPoint, RunFacts
 
-_ERROR = 1
-
 
 class WandbTracker:
     """Writes a run of the project "fedprivacy" into the run's folder.
@@ -59,4 +57,4 @@ class WandbTracker:
     def end(self, status: str) -> None:
         """Write the status and close the file."""
         self._run.summary["status"] = status
-        self._run.finish(exit_code=_ERROR if status == "failed" else 0)
+        self._run.finish(exit_code=1 if status == "failed" else 0)

@@ -9,8 +9,8 @@ from fastapi import APIRouter, Path, Query
 from fedprivacy.ledger import ChargeState
 from fedprivacy.runs.store import ClientQuery
 from fedprivacy.server.dashboard import models, presentation
+from fedprivacy.server.dashboard.catalogue import NOT_FOUND, NOTHING_YET, ClientName, Runs, TheRun, Words, client_of
 from fedprivacy.server.dashboard.forecasts import forecast
-from fedprivacy.server.dashboard.lookup import NOT_FOUND, NOTHING_YET, ClientName, Runs, TheRun, Words, client_of
 from fedprivacy.values.nulls import finite_or_none
 from fedprivacy.values.runs import RunStatus
 from fedprivacy.values.series import thinned

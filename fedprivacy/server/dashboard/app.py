@@ -20,10 +20,9 @@ from starlette.middleware.gzip import GZipMiddleware
 
 from fedprivacy.ledger import LedgerError
 from fedprivacy.server.dashboard.api import ROOT, api
-from fedprivacy.server.dashboard.catalogue import Catalogue
+from fedprivacy.server.dashboard.catalogue import Catalogue, Runs
 from fedprivacy.server.dashboard.drawings import drawings
 from fedprivacy.server.dashboard.live import Listeners, live
-from fedprivacy.server.dashboard.lookup import Runs
 from fedprivacy.server.dashboard.security import Door, Gate
 
 _LONGEST_FORM = 4096
@@ -73,10 +72,8 @@ async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
 def bundled_vega() -> tuple[bytes, str]:
     """Vega, Vega-Lite and vega-embed as one script, from the installed vl-convert: nothing is loaded from elsewhere.
 
-    Takes a second, in a process of its own: the bundler needs more memory than all of the dashboard.
-
-    Returns:
-        The script, compressed by gzip, and an ETag, which names its contents.
+    Takes a second, in a process of its own: the bundler needs more memory than all of the dashboard. The script is
+    compressed by gzip; its ETag names its contents.
 
     Raises:
         subprocess.CalledProcessError: vl-convert could not make it.

@@ -20,9 +20,8 @@ from fedprivacy.figures.style import Rows
 from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.series import costs_of, series_of
 from fedprivacy.runs.store import StoredRun
-from fedprivacy.server.dashboard.catalogue import Catalogue
+from fedprivacy.server.dashboard.catalogue import NOTHING_YET, Catalogue, ClientName, Runs, TheRun, Words, find
 from fedprivacy.server.dashboard.forecasts import rounds_by_noise
-from fedprivacy.server.dashboard.lookup import NOTHING_YET, ClientName, Runs, TheRun, Words, find
 from fedprivacy.values.series import MOST_CHOSEN, CostMap, RunSeries
 
 _ONE_AT_A_TIME = threading.Lock()
@@ -69,13 +68,7 @@ AS_CSV: dict[int | str, dict[str, Any]] = {200: {"content": {"text/csv": {"schem
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What of a run is to be drawn.
-
-    Attributes:
-        clients: drawn on top of all, or the rows of the heat map.
-        metric: whose figure; empty: the run's first.
-        client_id: whose budget a forecast is about; empty: of the one that runs out next.
-    """
+    """What of a run is to be drawn: clients on top of all, or as rows; its first metric, or another; whose forecast."""
 
     clients: Annotated[list[ClientName], Query(default_factory=list, max_length=MOST_CHOSEN)]
     metric: Words = ""
@@ -127,13 +120,8 @@ def _cost(run: StoredRun, wish: Wish) -> CostMap:
     return costs_of(run, chosen=wish.clients)
 
 
-def _forecast_rows(run: StoredRun, wish: Wish) -> Rows:
-    client_id, forecast = rounds_by_noise(run, wish.client_id)
-    return tables.forecast_rows(forecast, client_id)
-
-
 def _forecast_figure(run: StoredRun, wish: Wish, width: int) -> alt.LayerChart:
-    client_id, forecast = rounds_by_noise(run, wish.client_id)
+    forecast, client_id = rounds_by_noise(run, wish.client_id)
     return figures.forecast_figure(forecast, run.facts, client_id, width)
 
 
@@ -152,7 +140,7 @@ _ROWS: dict[Figure, Callable[[StoredRun, Wish], Rows]] = {
     Figure.TRADEOFF: lambda run, wish: tables.tradeoff_rows(_series(run, wish)),
     Figure.COST: lambda run, wish: tables.cost_rows(_cost(run, wish)),
     Figure.AUDIT: lambda run, _: tables.audit_rows(run.audits()),
-    Figure.FORECAST: _forecast_rows,
+    Figure.FORECAST: lambda run, wish: tables.forecast_rows(*rounds_by_noise(run, wish.client_id)),
 }
 
 _COMPARED = {

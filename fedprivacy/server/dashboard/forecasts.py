@@ -12,7 +12,7 @@ from fedprivacy.accounting.calibration import LEAST_NOISE, MOST_NOISE
 from fedprivacy.ledger import Allowance
 from fedprivacy.runs.store import ClientQuery, StoredRun
 from fedprivacy.server.dashboard import models
-from fedprivacy.server.dashboard.lookup import client_of
+from fedprivacy.server.dashboard.catalogue import client_of
 from fedprivacy.server.dashboard.presentation import rounds_left
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, NeighbouringRelation, PoissonSampledGaussian
@@ -45,8 +45,8 @@ def forecast(run: StoredRun, client_id: str, noise_multiplier: float) -> models.
     )
 
 
-def rounds_by_noise(run: StoredRun, client_id: str) -> tuple[str, list[tuple[float, int]]]:
-    """A client, and its rounds left at noise multipliers around the run's own, which is the middle one.
+def rounds_by_noise(run: StoredRun, client_id: str) -> tuple[list[tuple[float, int]], str]:
+    """Rounds left at noise multipliers around the run's own, which is the middle one, and the client whose they are.
 
     Raises:
         HTTPException: 404, no such client; 409, no client yet, or one without a budget.
@@ -59,15 +59,13 @@ def rounds_by_noise(run: StoredRun, client_id: str) -> tuple[str, list[tuple[flo
     sigmas[POINTS // 2] = own  # not nearly: it would be another mechanism
     events = [_event(run, client, sigma) for sigma in sigmas]
     steps = [_steps_left(past, event, allowance.filter, allowance.budget)[0] for event in events]
-    return client.client_id, [(sigma, rounds_left(left, run.facts)) for sigma, left in zip(sigmas, steps, strict=True)]
+    return [(sigma, rounds_left(left, run.facts)) for sigma, left in zip(sigmas, steps, strict=True)], client.client_id
 
 
 def _account(run: StoredRun, client_id: str) -> tuple[ClientStanding, _Past, Allowance]:
     """A client, what its dataset was charged, and what it allows.
 
-    Args:
-        run: the run.
-        client_id: empty: of the one that runs out next, or once none is active of the one that spent most.
+    If none is named, it is the client that runs out next, or once none is active the one that spent most.
 
     Raises:
         HTTPException: 404, no such client; 409, no client yet, or one without an allowance.

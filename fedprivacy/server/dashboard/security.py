@@ -111,10 +111,6 @@ class Gate:
 
     A page of another origin can make a browser ask any address by a name that it controls (DNS rebinding). Where no
     token is needed, a request must therefore name this machine.
-
-    Args:
-        app: what is guarded.
-        door: who may look.
     """
 
     def __init__(self, app: ASGIApp, door: Door) -> None:
