@@ -42,8 +42,7 @@ from fedprivacy.runs.folder import RunWriter
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.store import RunRecording
 from fedprivacy.server.app import server_app
-from fedprivacy.server.dashboard.beside import dashboard_beside
-from fedprivacy.server.dashboard.service import Address
+from fedprivacy.server.dashboard.service import Address, dashboard_beside
 from fedprivacy.server.recorder import Recorder
 from fedprivacy.server.strategies import build_strategy
 from fedprivacy.tasks import load_task

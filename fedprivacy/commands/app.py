@@ -68,8 +68,7 @@ def simulate(
 ) -> None:
     """Train a task on simulated clients, each within its privacy budget; or go on with a run that was stopped."""
     from fedprivacy.commands.run_tables import client_table, failures
-    from fedprivacy.server.progress import console_of
-    from fedprivacy.server.simulation import prepared, run
+    from fedprivacy.server.simulation import console_of, prepared, run
 
     plan = prepared(settings)
     config, console = plan.config, console_of(shown=not as_json)
@@ -83,7 +82,7 @@ def simulate(
             OUT.print(f"[yellow]{escape(line)}")
         OUT.print(_what_next(history, config))
         if dashboard:
-            from fedprivacy.server.dashboard.beside import wait_for_reader
+            from fedprivacy.server.dashboard.service import wait_for_reader
 
             wait_for_reader(console)
 
@@ -186,8 +185,7 @@ def _dashboard_if(wanted: bool, config: RunConfig, console: Console) -> Iterator
         yield
         return
     from fedprivacy.ledger import Ledger
-    from fedprivacy.server.dashboard.beside import dashboard_beside
-    from fedprivacy.server.dashboard.service import Address, ServingError
+    from fedprivacy.server.dashboard.service import Address, ServingError, dashboard_beside
 
     url = config.ledger_url(deployed=False)
     Ledger(url).close()  # made now, so that the dashboard finds it

@@ -8,32 +8,16 @@ The rows behind them are in `fedprivacy.figures.tables`.
 """
 
 from fedprivacy.figures.audit import audit_figure
-from fedprivacy.figures.colours import DARK, EXHAUSTED, GRID, INK, MUTED, PAPER, SPENDING, dark
 from fedprivacy.figures.comparison import compared_epsilon_figure, compared_metric_figure, compared_tradeoff_figure
 from fedprivacy.figures.cost import cost_figure
-from fedprivacy.figures.epsilon import epsilon_figure
-from fedprivacy.figures.forecast import forecast_figure
-from fedprivacy.figures.labels import LABEL_GAP, spread_apart
-from fedprivacy.figures.metric import metric_figure
 from fedprivacy.figures.notebook import RunFigures
-from fedprivacy.figures.overview import run_figure
-from fedprivacy.figures.style import HEIGHT, WIDTH, chart_of, layered, save_png, spec_of, styled, to_svg
-from fedprivacy.figures.tradeoff import tradeoff_figure
+from fedprivacy.figures.run import epsilon_figure, forecast_figure, metric_figure, run_figure, tradeoff_figure
+from fedprivacy.figures.style import DARK, dark, save_png, spec_of, to_svg
 
 __all__ = [
     "DARK",
-    "EXHAUSTED",
-    "GRID",
-    "HEIGHT",
-    "INK",
-    "LABEL_GAP",
-    "MUTED",
-    "PAPER",
-    "SPENDING",
-    "WIDTH",
     "RunFigures",
     "audit_figure",
-    "chart_of",
     "compared_epsilon_figure",
     "compared_metric_figure",
     "compared_tradeoff_figure",
@@ -41,13 +25,10 @@ __all__ = [
     "dark",
     "epsilon_figure",
     "forecast_figure",
-    "layered",
     "metric_figure",
     "run_figure",
     "save_png",
     "spec_of",
-    "spread_apart",
-    "styled",
     "to_svg",
     "tradeoff_figure",
 ]

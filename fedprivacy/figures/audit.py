@@ -8,9 +8,8 @@ from typing import Any
 
 import altair as alt
 
-from fedprivacy.figures.colours import EXHAUSTED, MUTED, SPENDING
-from fedprivacy.figures.labels import shortened
-from fedprivacy.figures.style import WIDTH, Rows, chart_of, layered, styled, titled
+from fedprivacy.figures.axes import shortened
+from fedprivacy.figures.style import EXHAUSTED, MUTED, SPENDING, WIDTH, Rows, chart_of, layered, styled, titled
 from fedprivacy.values.runs import AuditResult, Verdict
 from fedprivacy.values.series import RunFacts
 from fedprivacy.values.wording import count_text, delta_text, epsilon_text, proved_text
@@ -18,14 +17,9 @@ from fedprivacy.values.wording import count_text, delta_text, epsilon_text, prov
 MOST_AUDITS = 12
 """That a figure shows: those that failed, then the latest."""
 
-ROW = 78
-"""Height of an audit in px: its name, its conditions, its two bounds."""
-
-MARGIN = 60
-"""Left and right of the bounds, in px: their numbers stand there."""
-
-CHARACTER = 7.0
-"""Mean width of a character of an audit's name, in px."""
+ROW, MARGIN, CHARACTER = 78, 60, 7.0
+"""Height of an audit (name, conditions, two bounds), the bounds' distance from the edges (their numbers stand there),
+and the mean width of a character of its name, in px."""
 
 _VERDICTS = [Verdict.CONSISTENT.value, Verdict.VIOLATED.value]
 _COLOUR = alt.Color("verdict:N", legend=None).scale(domain=_VERDICTS, range=[SPENDING, EXHAUSTED])
@@ -56,28 +50,22 @@ def audit_figure(audits: Sequence[AuditResult], facts: RunFacts, width: int = WI
 
 def _row(place: int, audit: AuditResult, end: float, width: int) -> dict[str, Any]:
     """An audit, and how far below the plot's upper edge its parts are, in px."""
+    result = "consistent" if audit.verdict is Verdict.CONSISTENT else "VIOLATED"
     name = f"{audit.attack}, {shortened(audit.client_id) or 'the run as a whole'}"
+    confidence = f"{100 * audit.confidence:.6g}\N{NO-BREAK SPACE}% confidence"
     return {
         "verdict": audit.verdict.value,
         "lower": audit.lower,
         "upper": min(audit.upper, end),
         "has_bound": math.isfinite(audit.upper),
-        "heading": shortened(f"{_WORDS[audit.verdict]}: {name}", int(width / CHARACTER)),
-        "conditions": _conditions(audit),
+        "heading": shortened(f"{result}: {name}", int(width / CHARACTER)),
+        "conditions": f"{confidence}, δ = {delta_text(audit.delta)}, {audit.accountant}, seen by the {audit.view}",
         "proved": f"≥ {proved_text(audit.lower)}",
         "stated": f"≤ {epsilon_text(audit.upper)}",
         "heading_at": ROW * place + 10,
         "conditions_at": ROW * place + 28,
         "bounds_at": ROW * place + 50,
     }
-
-
-_WORDS = {Verdict.CONSISTENT: "consistent", Verdict.VIOLATED: "VIOLATED"}
-
-
-def _conditions(audit: AuditResult) -> str:
-    confidence = f"{100 * audit.confidence:.6g}\N{NO-BREAK SPACE}% confidence"
-    return f"{confidence}, δ = {delta_text(audit.delta)}, {audit.accountant}, seen by the {audit.view}"
 
 
 def _texts(rows: Rows, height: int) -> list[alt.Chart]:

@@ -1,22 +1,41 @@
-"""The axes that figures share: rounds, privacy loss, a metric."""
+"""The axes that figures share, and what is named along them: the lines beside a plot, the budgets across it."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import count
 
 import altair as alt
+import numpy as np
+from scipy.optimize import isotonic_regression
 
-from fedprivacy.figures.style import HEIGHT
-from fedprivacy.values.wording import is_share
+from fedprivacy.figures.style import HEIGHT, INK, MUTED, Rows, chart_of, outlined
+from fedprivacy.values.wording import budget_text, is_share
 
 HEADROOM = 0.1
 """Free space beyond the largest value, as a share of the axis."""
 
 PERCENT = "round(100 * datum.value) + '\u00a0%'"
 """A label in percent, in Vega's expression language."""
+
+LABEL_GAP = 15.0
+"""From one label to the next, in px."""
+
+MOST_LABELS = int(HEIGHT / LABEL_GAP)
+"""Beside a plot: more have no room."""
+
+LEADER, BESIDE_LABEL = (7, 20), 24
+"""Where the line that leads to a label begins and ends, and where the label begins, in px right of the plot."""
+
+LABEL_ROOM, AXIS_ROOM = 200, 60
+"""What labels and axis take beside a plot, in px (a little less than the longest labels), and the axis alone."""
+
+MOST_ACROSS, MOST_UPRIGHT = 6, 3
+"""Budgets that horizontal and vertical lines show; of more, the least and the largest."""
+
+DASHES = [5, 4]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,9 +56,9 @@ class Scale:
         scaled = alt.Y(f"{field}:Q").title(None).scale(domain=[self.low, self.high], nice=False)
         return scaled.axis(alt.Axis(tickCount=5, labelExpr=PERCENT) if self.percent else alt.Axis(tickCount=5))
 
-    def length(self, px: float, height: int = HEIGHT) -> float:
-        """What so many px of a plot of a height are worth."""
-        return (self.high - self.low) * px / height
+    def length(self, px: float) -> float:
+        """What so many px of a plot's height are worth."""
+        return (self.high - self.low) * px / HEIGHT
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,12 +80,7 @@ def loss_scale(epsilons: Iterable[float]) -> Scale:
 
 
 def metric_scale(metric: str, values: Sequence[float]) -> Scale:
-    """From 0 to 100 % for an accuracy; else around the values, from 0 where that wastes less than half the axis.
-
-    Args:
-        metric: its key.
-        values: finite.
-    """
+    """From 0 to 100 % for an accuracy; else around finite values, from 0 where that wastes less than half the axis."""
     if all(is_share(metric, value) for value in values):
         return Scale(0.0, 1 + HEADROOM, percent=True)
     low, high = min(values), max(values)
@@ -77,11 +91,111 @@ def metric_scale(metric: str, values: Sequence[float]) -> Scale:
 
 def rounds_axis(last: int) -> alt.X:
     """The horizontal channel of the field `round`, from 0 to the last, labelled at whole rounds."""
-    step = next(step for step in whole_steps() if last <= 7 * step)
-    axis = alt.Axis(format="d", values=list(range(0, last + 1, step)), grid=False, domain=True, labelFlush=False)
+    labelled = list(range(0, last + 1, label_step(last)))
+    axis = alt.Axis(format="d", values=labelled, grid=False, domain=True, labelFlush=False)
     return alt.X("round:Q").title("round").scale(domain=[0, last], nice=False).axis(axis)
 
 
-def whole_steps() -> Iterator[int]:
-    """1, 2, 5, 10, 20, 50, ..."""
-    return (digit * 10**power for power in count() for digit in (1, 2, 5))
+def label_step(span: int) -> int:
+    """Every how many of so many rounds are labelled: 1, 2, 5, 10, 20, 50, ..."""
+    steps: Iterator[int] = (digit * 10**power for power in count() for digit in (1, 2, 5))
+    return next(step for step in steps if span <= 7 * step)
+
+
+@dataclass(frozen=True, slots=True)
+class Label:
+    """A text beside the plot that names what ends at a value; `kind` decides its colour.
+
+    `emphasised`: somebody asked for it.
+    """
+
+    text: str
+    value: float
+    kind: str
+    emphasised: bool = False
+
+
+def placed(labels: Sequence[Label], frame: Frame) -> Rows:
+    """A row for each label that has a finite value and room, those that somebody asked for first.
+
+    `place` is its height on the vertical axis, as near to `value` as the others allow.
+    """
+    finite = [label for label in labels if math.isfinite(label.value)]
+    first = sorted(range(len(finite)), key=lambda place: not finite[place].emphasised)
+    kept = [finite[place] for place in sorted(first[:MOST_LABELS])]
+    gap = frame.scale.length(LABEL_GAP)
+    low, high = frame.scale.low + gap / 2, frame.scale.high - gap / 2
+    places = spread_apart([label.value for label in kept], gap, low, high)
+    return [asdict(label) | {"place": place} for label, place in zip(kept, places, strict=True)]
+
+
+def leaders(rows: Rows, frame: Frame) -> alt.Chart:
+    """Thin lines from where the named lines end to their labels."""
+    begin, end = (alt.value(frame.width + px) for px in LEADER)
+    lines: alt.Chart = chart_of(rows).mark_rule(color=MUTED, strokeWidth=0.75)
+    return lines.encode(frame.y("value"), x=begin, x2=end, y2="place")
+
+
+def spread_apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:
+    """Places in [low, high], at least `gap` apart, in the order of the wanted ones and as near to them as can be.
+
+    With the gaps below each place taken off, what is left must only not decrease: an isotonic regression. Equal ones
+    are stacked downwards in the order given.
+    """
+    if not wanted:
+        return []
+    upwards = np.lexsort((-np.arange(len(wanted)), np.asarray(wanted)))
+    below = gap * np.arange(len(wanted))
+    without_gaps = isotonic_regression(np.asarray(wanted)[upwards] - below).x
+    places = np.empty(len(wanted))
+    places[upwards] = np.clip(without_gaps, low, max(low, high - below[-1])) + below
+    return [float(place) for place in places]
+
+
+def shortened(name: str, most: int = 20) -> str:
+    """A name of so many characters whole, of a longer one the two ends: what tells names apart is often their end."""
+    return name if len(name) <= most else f"{name[: most // 2]}…{name[1 - most // 2 :]}"
+
+
+def rules_across(budgets: Sequence[float], frame: Frame) -> alt.Chart:
+    """Dashed horizontal lines at budgets; finite, ascending."""
+    return _rules(_shown(budgets, MOST_ACROSS), frame.y("budget"))
+
+
+def names_across(budgets: Sequence[float], frame: Frame) -> list[alt.Chart]:
+    """Their names, above their left ends, to be drawn over all lines."""
+    rows = _shown(budgets, MOST_ACROSS)
+    above, gap = frame.scale.length(8), frame.scale.length(LABEL_GAP)
+    places = spread_apart([row["budget"] + above for row in rows], gap, above, frame.scale.high)
+    base = chart_of([row | {"place": place} for row, place in zip(rows, places, strict=True)])
+    return outlined(base.encode(frame.y("place"), x=alt.value(4), text="text:N"))
+
+
+def rules_upright(budgets: Sequence[float], x: alt.X) -> alt.Chart:
+    """Dashed vertical lines at budgets; finite, ascending. `x` is the horizontal channel of the field `budget`."""
+    return _rules(_shown(budgets, MOST_UPRIGHT), x)
+
+
+def names_upright(budgets: Sequence[float], x: alt.X, *, at_top: bool) -> list[alt.Chart]:
+    """Their names, left of their upper or lower ends, one below the other, to be drawn over all lines."""
+    layers = []
+    for place, row in enumerate(_shown(budgets, MOST_UPRIGHT)):
+        below = (place + 0.5) * LABEL_GAP
+        base = chart_of([row]).encode(x, y=alt.value(below if at_top else HEIGHT - below), text="text:N")
+        layers += outlined(base, align="right", dx=-6)
+    return layers
+
+
+def _rules(rows: Rows, channel: alt.X | alt.Y) -> alt.Chart:
+    rules: alt.Chart = chart_of(rows).mark_rule(strokeDash=DASHES, color=INK)
+    return rules.encode(channel)
+
+
+def _shown(budgets: Sequence[float], most: int) -> Rows:
+    """A row with `budget` and `text` for each, or for the least and the largest where there are more than `most`."""
+    if len(budgets) <= most:
+        return [{"budget": budget, "text": f"budget ε = {budget_text(budget)}"} for budget in budgets]
+    return [
+        {"budget": budget, "text": f"{which} of {len(budgets)} budgets, ε = {budget_text(budget)}"}
+        for which, budget in (("least", budgets[0]), ("largest", budgets[-1]))
+    ]

@@ -3,19 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypeVar
+from typing import Any
 
 import altair as alt
 
-from fedprivacy.figures.axes import Frame, loss_scale, metric_scale, rounds_axis
-from fedprivacy.figures.budgets import names_across, names_upright, rules_across, rules_upright
-from fedprivacy.figures.colours import RUNS
-from fedprivacy.figures.contest import Contest, Run, contest
-from fedprivacy.figures.labels import BESIDE_LABEL, ROOM, Label, leaders, placed, shortened
-from fedprivacy.figures.meaning import COMPOSED, seen
-from fedprivacy.figures.style import WIDTH, Rows, chart_of, layered, styled, titled
-from fedprivacy.figures.tables import compared_epsilon_rows, compared_metric_rows, compared_tradeoff_rows
-from fedprivacy.figures.tradeoff import LOSS_TITLE
+from fedprivacy.figures.axes import (
+    BESIDE_LABEL,
+    LABEL_ROOM,
+    Frame,
+    Label,
+    leaders,
+    loss_scale,
+    metric_scale,
+    names_across,
+    names_upright,
+    placed,
+    rounds_axis,
+    rules_across,
+    rules_upright,
+    shortened,
+)
+from fedprivacy.figures.run import LOSS_TITLE
+from fedprivacy.figures.style import COMPOSED, RUNS, WIDTH, Rows, chart_of, layered, seen, styled, titled
+from fedprivacy.figures.tables import (
+    Contest,
+    compared_epsilon_rows,
+    compared_metric_rows,
+    compared_tradeoff_rows,
+    contest,
+)
 from fedprivacy.values.series import RunSeries
 from fedprivacy.values.wording import count_text, delta_text, epsilon_text, metric_name, metric_text
 
@@ -24,8 +40,6 @@ DASHES = ([1, 0], [9, 5], [3, 4], [12, 4, 3, 4], [6, 3], [16, 5], [9, 4, 3, 4, 3
 
 SHAPES = ("circle", "square", "triangle-up", "cross", "triangle-down", "triangle-right", "triangle-left", "diamond")
 """Of the ends of runs, in their order."""
-
-Channel = TypeVar("Channel", alt.Color, alt.StrokeDash, alt.Shape)
 
 
 def compared_metric_figure(runs: Sequence[RunSeries], width: int = WIDTH) -> alt.LayerChart:
@@ -46,15 +60,7 @@ def compared_metric_figure(runs: Sequence[RunSeries], width: int = WIDTH) -> alt
 
 
 def compared_epsilon_figure(runs: Sequence[RunSeries], width: int = WIDTH) -> alt.LayerChart:
-    """The largest epsilon of a client after every round, of each run.
-
-    Args:
-        runs: 2 to 8.
-        width: of the plot between its axes, in px.
-
-    Raises:
-        ValueError: there are fewer or more runs, or none has a finished round.
-    """
+    """The largest epsilon of a client after every round, of each run. It takes what `compared_metric_figure` does."""
     found = contest(runs)
     rows = [row for row in compared_epsilon_rows(runs) if row["epsilon"] is not None]
     budgets = _budgets(found)
@@ -65,15 +71,7 @@ def compared_epsilon_figure(runs: Sequence[RunSeries], width: int = WIDTH) -> al
 
 
 def compared_tradeoff_figure(runs: Sequence[RunSeries], width: int = WIDTH) -> alt.LayerChart:
-    """The first run's metric against the largest epsilon of a client, of each run that measured it.
-
-    Args:
-        runs: 2 to 8.
-        width: of the plot between its axes, in px.
-
-    Raises:
-        ValueError: there are fewer or more runs, or none has a finished round.
-    """
+    """The first run's metric against the largest epsilon of a client; for the runs of `compared_metric_figure`."""
     found = contest(runs, measured=True)
     rows = [row for row in compared_tradeoff_rows(runs) if None not in row.values()]
     budgets = _budgets(found)
@@ -89,7 +87,7 @@ def compared_tradeoff_figure(runs: Sequence[RunSeries], width: int = WIDTH) -> a
 def _figure(layers: list[alt.Chart], found: Contest, reached: str, about: Sequence[str], width: int) -> alt.LayerChart:
     title = f"{count_text(len(found.runs), 'run')}: {reached}"
     clauses = [about, *([["left out: " + ", ".join(found.left_out)]] if found.left_out else [])]
-    return styled(layered(layers, titled(title, clauses, width + ROOM), width))
+    return styled(layered(layers, titled(title, clauses, width + LABEL_ROOM), width))
 
 
 def _rounds(found: Contest) -> alt.X:
@@ -131,48 +129,37 @@ def _ends(rows: Rows) -> dict[str, dict[str, Any]]:
 
 def _drawn(rows: Rows, frame: Frame, field: str, found: Contest) -> list[alt.Chart]:
     """A line for each run, a shape where it ends, and the same shape before its name."""
-    lines = chart_of(rows).mark_line(strokeCap="butt").encode(frame.x, frame.y(field), order="round:Q")
-    ends = chart_of(_ends(rows).values()).mark_point(size=80).encode(frame.x, frame.y(field))
+    colours, dashes, shapes = (_looks(looks, found) for looks in (RUNS, DASHES, SHAPES))
+    own = alt.Color("run:N", legend=None, scale=colours)
+    lines = chart_of(rows).mark_line(strokeCap="butt").encode(frame.x, frame.y(field), own, order="round:Q")
+    ends = chart_of(_ends(rows).values()).mark_point(size=80).encode(frame.x, frame.y(field), own)
     names = placed(_labels(rows, field, found), frame)
     beside = chart_of(names).encode(frame.y("place"))
     return [
-        lines.encode(_looks(alt.Color("run:N"), RUNS, found), _looks(alt.StrokeDash("run:N"), DASHES, found)),
-        ends.encode(_looks(alt.Color("run:N"), RUNS, found), _looks(alt.Shape("run:N"), SHAPES, found)),
+        lines.encode(alt.StrokeDash("run:N", legend=None, scale=dashes)),
+        ends.encode(alt.Shape("run:N", legend=None, scale=shapes)),
         leaders(names, frame),
         beside.mark_point(size=60).encode(
-            _looks(alt.Color("kind:N"), RUNS, found),
-            _looks(alt.Shape("kind:N"), SHAPES, found),
+            alt.Color("kind:N", legend=None, scale=colours),
+            alt.Shape("kind:N", legend=None, scale=shapes),
             x=alt.value(frame.width + BESIDE_LABEL + 5),
         ),
         beside.mark_text().encode(x=alt.value(frame.width + BESIDE_LABEL + 16), text="text:N"),
     ]
 
 
+def _looks(looks: Sequence[Any], found: Contest) -> alt.Scale:
+    """From each run's name to the look of its place."""
+    return alt.Scale(domain=[run.name for run in found.runs], range=[looks[run.place] for run in found.runs])
+
+
 def _labels(rows: Rows, field: str, found: Contest) -> list[Label]:
     """What each run ended with, and its name; its delta where the runs have several."""
     several = len({run.series.facts.delta for run in found.runs}) > 1
-    ends = _ends(rows)
-    return [
-        Label(f"{_value(ends[run.name], field, run)}\N{EN SPACE}{_name(run, several)}", ends[run.name][field], run.name)
-        for run in found.runs
-        if run.name in ends
-    ]
-
-
-def _value(end: dict[str, Any], field: str, run: Run) -> str:
-    if field == "epsilon":
-        return epsilon_text(*run.series.worst)
-    return metric_text(end["metric"], end["value"])
-
-
-def _name(run: Run, with_delta: bool) -> str:
-    name = shortened(run.name)
-    return f"{name}, δ = {delta_text(run.series.facts.delta)}" if with_delta else name
-
-
-def _looks(channel: Channel, looks: Sequence[Any], found: Contest) -> Channel:
-    """A channel of a run's name, with the look of each run's place."""
-    scaled: Channel = channel.legend(None).scale(
-        domain=[run.name for run in found.runs], range=[looks[run.place] for run in found.runs]
-    )
-    return scaled
+    ends, labels = _ends(rows), []
+    for run in found.runs:
+        if end := ends.get(run.name):
+            reached = epsilon_text(*run.series.worst) if field == "epsilon" else metric_text(end["metric"], end[field])
+            delta = f", δ = {delta_text(run.series.facts.delta)}" if several else ""
+            labels.append(Label(f"{reached}\N{EN SPACE}{shortened(run.name)}{delta}", end[field], run.name))
+    return labels

@@ -9,11 +9,8 @@ from collections.abc import Sequence
 import altair as alt
 import numpy as np
 
-from fedprivacy.figures.axes import whole_steps
-from fedprivacy.figures.colours import COSTS, GRID, PAPER
-from fedprivacy.figures.labels import shortened
-from fedprivacy.figures.meaning import seen
-from fedprivacy.figures.style import WIDTH, Rows, chart_of, layered, styled, titled
+from fedprivacy.figures.axes import label_step, shortened
+from fedprivacy.figures.style import COSTS, GRID, PAPER, WIDTH, Rows, chart_of, layered, seen, styled, titled
 from fedprivacy.figures.tables import cost_rows
 from fedprivacy.values.series import CostMap, RunFacts
 from fedprivacy.values.wording import count_text, epsilon_text
@@ -21,11 +18,8 @@ from fedprivacy.values.wording import count_text, epsilon_text
 MOST_ROWS = 60
 """Clients that a figure shows; of more, the first."""
 
-ROW = 16
-"""Height of a client's row in px: a name fits."""
-
-ROOM = 100
-"""What the names take beside the plot, in px."""
+ROW, ROOM = 16, 100
+"""Height of a client's row, in which a name fits, and what the names take beside the plot, in px."""
 
 
 def cost_figure(cost: CostMap, facts: RunFacts, width: int = WIDTH) -> alt.LayerChart:
@@ -45,10 +39,11 @@ def cost_figure(cost: CostMap, facts: RunFacts, width: int = WIDTH) -> alt.Layer
         raise ValueError("the run has no finished round to draw; wait for its first.")
     clients = cost.client_ids[:MOST_ROWS]
     cells = _cells(cost, clients)
+    names = chart_of([{"row": place, "name": shortened(name)} for place, name in enumerate(clients)])
     layers = [
         _boxes([cell for cell in cells if not cell["growth"] > 0.0], cost, width).encode(color=alt.value(GRID)),
         _boxes([cell for cell in cells if cell["growth"] > 0.0], cost, width).encode(_colour(cost)),
-        _names(cost, clients),
+        names.mark_text(align="right", fontSize=12).encode(_row(cost), x=alt.value(-8), text="name:N"),
     ]
     return styled(layered(layers, _title(cost, cells, facts, width), width, ROW * len(clients)))
 
@@ -64,7 +59,7 @@ def _cells(cost: CostMap, clients: tuple[str, ...]) -> Rows:
             "row": rows[row["client"]],
             "begin": row["first_round"] - 0.5,
             "end": row["last_round"] + 0.5,
-            "rounds": _span(row["first_round"], row["last_round"]),
+            "rounds": " to ".join(map(str, sorted({row["first_round"], row["last_round"]}))),
             "class": classes[bisect_left(bounds, row["growth"])],
             "growth": row["growth"],
             "grown": epsilon_text(row["growth"]),
@@ -85,12 +80,6 @@ def _boxes(cells: Rows, cost: CostMap, width: int) -> alt.Chart:
     return boxes.encode(_rounds(cost), _row(cost), x2="end", tooltip=tooltip)
 
 
-def _names(cost: CostMap, clients: Sequence[str]) -> alt.Chart:
-    base = chart_of([{"row": place, "name": shortened(name)} for place, name in enumerate(clients)])
-    names: alt.Chart = base.mark_text(align="right", fontSize=12)
-    return names.encode(_row(cost), x=alt.value(-8), text="name:N")
-
-
 def _row(cost: CostMap) -> alt.Y:
     rows = list(range(min(MOST_ROWS, len(cost.client_ids))))
     return alt.Y("row:O").axis(None).scale(domain=rows, paddingInner=0, paddingOuter=0)
@@ -99,8 +88,8 @@ def _row(cost: CostMap) -> alt.Y:
 def _rounds(cost: CostMap) -> alt.X:
     """From the first round of the first column to the last of the last."""
     first, last = cost.first[0], cost.last[-1]
-    step = next(step for step in whole_steps() if last - first <= 7 * step)
-    axis = alt.Axis(format="d", values=[n for n in range(0, last + 1, step) if n >= first], grid=False)
+    labelled = [number for number in range(0, last + 1, label_step(last - first)) if number >= first]
+    axis = alt.Axis(format="d", values=labelled, grid=False)
     return alt.X("begin:Q").title("round").scale(domain=[first - 0.5, last + 0.5], nice=False).axis(axis)
 
 
@@ -131,8 +120,8 @@ def bounds_below(largest: float) -> list[float]:
 
 
 def _title(cost: CostMap, cells: Rows, facts: RunFacts, width: int) -> alt.TitleParams:
-    shown, known = min(MOST_ROWS, len(cost.client_ids)), count_text(len(cost.client_ids), "client")
-    clients = f"the first {shown} of {known}" if shown < len(cost.client_ids) else known
+    known = count_text(len(cost.client_ids), "client")
+    clients = f"the first {MOST_ROWS} of {known}" if len(cost.client_ids) > MOST_ROWS else known
     what = [*seen("growth of each one's ε", facts.delta), "over all runs"]
     return titled(_dearest(cells), [[clients], what, ["grey: none", "empty: unknown"]], width + ROOM)
 
@@ -144,7 +133,3 @@ def _dearest(cells: Rows) -> str:
         return "No client's ε grew"
     noun = "rounds" if " to " in cell["rounds"] else "round"
     return f"ε grew most by {cell['grown']}: {shortened(cell['client'])} in {noun} {cell['rounds']}"
-
-
-def _span(first: int, last: int) -> str:
-    return f"{first}" if first == last else f"{first} to {last}"

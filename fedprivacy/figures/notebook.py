@@ -8,19 +8,15 @@ from pathlib import Path
 import altair as alt
 
 from fedprivacy.figures.cost import cost_figure
-from fedprivacy.figures.epsilon import epsilon_figure
-from fedprivacy.figures.metric import metric_figure
-from fedprivacy.figures.overview import run_figure
-from fedprivacy.figures.style import WIDTH, to_svg
-from fedprivacy.figures.tradeoff import tradeoff_figure
+from fedprivacy.figures.run import epsilon_figure, metric_figure, run_figure, tradeoff_figure
+from fedprivacy.figures.style import to_svg
 from fedprivacy.values.series import CostMap, RunSeries
 
 
 class Figure:
     """A figure that is drawn here: Altair's own charts ask the network for Vega when a notebook shows them.
 
-    Attributes:
-        chart: the Altair chart, to be changed or combined with others.
+    `chart` is the Altair chart, to be changed or combined with others.
     """
 
     def __init__(self, chart: alt.LayerChart | alt.HConcatChart) -> None:
@@ -41,19 +37,11 @@ class RunFigures:
 
     Args:
         series: reads the run, with the curves of the clients that are named.
-        costs: reads what rounds cost clients; None: nobody knows.
-        width: of each plot between its axes, in px.
+        costs: reads what rounds cost clients.
     """
 
-    def __init__(
-        self,
-        series: Callable[[tuple[str, ...]], RunSeries],
-        costs: Callable[[], CostMap] | None = None,
-        width: int = WIDTH,
-    ) -> None:
-        self._series = series
-        self._costs = costs
-        self._width = width
+    def __init__(self, series: Callable[[tuple[str, ...]], RunSeries], costs: Callable[[], CostMap]) -> None:
+        self._series, self._costs = series, costs
 
     def overview(self) -> Figure:
         """The metric and the privacy loss side by side."""
@@ -65,22 +53,16 @@ class RunFigures:
 
     def metric(self, name: str | None = None) -> Figure:
         """A metric after every round; by default the one that the task shows first."""
-        return Figure(metric_figure(self._series(()), name, self._width))
+        return Figure(metric_figure(self._series(()), name))
 
     def epsilon(self, *client_ids: str) -> Figure:
         """Every client's epsilon after every round, those of the named clients on top."""
-        return Figure(epsilon_figure(self._series(client_ids), self._width))
+        return Figure(epsilon_figure(self._series(client_ids)))
 
     def tradeoff(self) -> Figure:
         """The metric against the largest epsilon of a client."""
-        return Figure(tradeoff_figure(self._series(()), self._width))
+        return Figure(tradeoff_figure(self._series(())))
 
     def cost(self) -> Figure:
-        """How much every client's epsilon grew, round by round.
-
-        Raises:
-            ValueError: nobody knows.
-        """
-        if self._costs is None:
-            raise ValueError("what each round cost each client is not known of this run; read it from its folder.")
-        return Figure(cost_figure(self._costs(), self._series(()).facts, self._width))
+        """How much every client's epsilon grew, round by round."""
+        return Figure(cost_figure(self._costs(), self._series(()).facts))

@@ -1,4 +1,9 @@
-"""How every figure looks, and how it becomes a picture without a browser and without a network."""
+"""How every figure looks and what stands under it, and how it becomes a picture without a browser or a network.
+
+Blue is privacy loss that can still grow, vermilion is a spent budget or a broken promise; colour is never the only
+sign. The colours of compared runs are the eight of Okabe and Ito (2008), darkened until each stands out from white by
+3 to 1 and no two are alike to people who see no red or no green.
+"""
 
 from __future__ import annotations
 
@@ -12,16 +17,35 @@ from typing import Any, Literal, TypeVar
 
 import altair as alt
 
-from fedprivacy.figures.colours import GRID, INK, MUTED, PAPER
+from fedprivacy.values.wording import delta_text
+
+INK, MUTED, GRID, PAPER = "#1f2328", "#59636e", "#e4e8ec", "#ffffff"
+SPENDING, EXHAUSTED = "#0072b2", "#c04a00"
+
+RUNS = (SPENDING, "#b98700", "#006448", "#cb6b91", INK, "#6b2a00", "#0f3763", "#6a6200")
+"""Of runs that are compared, in their order: blue, orange, green, purple, black, vermilion, sky blue, yellow."""
+
+COSTS = ("#b5d5ec", "#86bce1", "#559fd0", "#2a80bb", "#0f5f97", "#0a3d63")
+"""From a small cost to a large one: one hue, even steps of lightness."""
+
+DARK = {
+    INK: "#e6edf3",
+    MUTED: "#9da7b3",
+    GRID: "#2d343c",
+    PAPER: "#12161b",
+    SPENDING: "#56b4e9",
+    EXHAUSTED: "#f0883e",
+    **dict(zip(RUNS[1:4], ("#e69f00", "#00b386", "#cc79a7"), strict=True)),
+    **dict(zip(RUNS[5:], ("#c4601a", "#1f7fd0", "#f0e442"), strict=True)),
+    **dict(zip(COSTS, ("#1b4a6c", "#24648f", "#3283b8", "#56a2d4", "#8fc8ec", "#d2ecfb"), strict=True)),
+}
+"""Every colour of the figures, and the one that takes its place on a dark page."""
 
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
 """vl-convert carries the first and measures texts with it; the others are as wide."""
 
-WIDTH = 440
-"""Of a plot between its axes, in px, unless somebody asks for another."""
-
-HEIGHT = 330
-"""Of a plot, in px."""
+WIDTH, HEIGHT = 440, 330
+"""Of a plot between its axes, in px, unless somebody asks for another width."""
 
 TITLE_CHARACTER, SUBTITLE_CHARACTER = 7.5, 5.9
 """Mean width of a character in px, a little more than measured."""
@@ -69,18 +93,29 @@ def _packed(clauses: Sequence[Sequence[str]], characters: int) -> list[str]:
     return lines
 
 
+COMPOSED = ("composed over all rounds and runs", "an odometer's reading")
+"""How an epsilon came about."""
+
+
+def seen(whose: str, *deltas: float) -> list[str]:
+    """Whose epsilon it is, for whose eyes, at which delta (or deltas, of several runs) and by which accountant."""
+    shown = " and ".join(delta_text(delta) for delta in sorted(set(deltas)))
+    return [f"{whose} as seen by the server", f"δ = {shown}", "PLD accountant"]
+
+
 def outlined(
     base: alt.Chart, align: Literal["left", "right"] = "left", dx: float = 0, dy: float = 0
 ) -> list[alt.Chart]:
     """Bold texts that can be read wherever they stand: each lies on an outline in the colour of the page."""
-    outline = base.mark_text(
-        fontWeight="bold", align=align, dx=dx, dy=dy, color=PAPER, stroke=PAPER, strokeWidth=4, aria=False
-    )
-    return [outline, base.mark_text(fontWeight="bold", align=align, dx=dx, dy=dy)]
+    bold: dict[str, Any] = {"fontWeight": "bold", "align": align, "dx": dx, "dy": dy}
+    outline = base.mark_text(**bold, color=PAPER, stroke=PAPER, strokeWidth=4, aria=False)
+    return [outline, base.mark_text(**bold)]
 
 
 def styled(chart: Figure) -> Figure:
     """The figure in the look that all figures share."""
+    labels = {"labelColor": MUTED, "labelFontSize": 12}
+    words: dict[str, Any] = labels | {"titleColor": MUTED, "titleFontSize": 12, "titleFontWeight": "normal"}
     styled: Figure = chart.configure(
         font=FONT,
         background=PAPER,
@@ -96,21 +131,9 @@ def styled(chart: Figure) -> Figure:
             offset=16,
         ),
         axis=alt.AxisConfig(
-            domain=False,
-            domainColor=MUTED,
-            gridColor=GRID,
-            labelColor=MUTED,
-            labelFontSize=12,
-            tickColor=MUTED,
-            ticks=False,
-            labelPadding=6,
-            titleColor=MUTED,
-            titleFontSize=12,
-            titleFontWeight="normal",
+            domain=False, domainColor=MUTED, gridColor=GRID, tickColor=MUTED, ticks=False, labelPadding=6, **words
         ),
-        legend=alt.LegendConfig(
-            labelColor=MUTED, labelFontSize=12, titleColor=MUTED, titleFontSize=12, titleFontWeight="normal"
-        ),
+        legend=alt.LegendConfig(**words),
         line=alt.LineConfig(strokeWidth=2.5, strokeCap="round", strokeJoin="round"),
         point=alt.MarkConfig(filled=True, size=55, opacity=1),
         text=alt.MarkConfig(align="left", baseline="middle", color=INK, fontSize=12.5),
@@ -134,3 +157,20 @@ def to_svg(chart: alt.TopLevelMixin) -> str:
     drawing = StringIO()
     chart.save(drawing, format="svg")
     return drawing.getvalue()
+
+
+def dark(spec: dict[str, Any]) -> dict[str, Any]:
+    """A figure for a dark page: its `spec_of` with every colour replaced by that of `DARK`, and no other text.
+
+    The data and a title's texts are what others wrote: a client may be called '#ffffff'.
+    """
+    return {key: value if key == "datasets" else _dark(value) for key, value in spec.items()}
+
+
+def _dark(part: Any) -> Any:
+    if isinstance(part, dict):
+        texts = [key for key in ("text", "subtitle") if isinstance(part.get(key), list)]
+        return {key: value if key in texts else _dark(value) for key, value in part.items()}
+    if isinstance(part, list):
+        return [_dark(value) for value in part]
+    return DARK.get(part, part) if isinstance(part, str) else part

@@ -1,5 +1,7 @@
 """The numbers behind each figure, one observation a row: for files, and for figures of one's own.
 
+Runs are compared where they can be: a `Contest` says which those are.
+
 Cells are texts, whole numbers, numbers, or None for what was not measured, has no bound or no limit; no epsilon is
 rounded.
 """
@@ -8,15 +10,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 
-from fedprivacy.figures import curves
-from fedprivacy.figures.contest import contest
 from fedprivacy.figures.style import Rows
 from fedprivacy.values.nulls import finite_or_none
 from fedprivacy.values.runs import AuditResult
 from fedprivacy.values.series import CostMap, Curve, RunSeries
+from fedprivacy.values.wording import metric_name
+
+FEWEST_RUNS, MOST_RUNS = 2, 8
 
 
 def metric_rows(series: RunSeries, metric: str | None = None) -> Rows:
@@ -33,9 +36,28 @@ def epsilon_rows(series: RunSeries) -> Rows:
 
     A line is a client's, several clients' that are alike, or a quantile of all: its name is also its key.
     """
-    spreads = [] if series.curves is not None else _quantile_rows(series)
-    lines = [*curves.drawn(series), *curves.added(series)]
-    return spreads + [row for curve in lines for row in _curve_rows(curve)]
+    spreads = _quantile_rows(series) if series.curves is None else []
+    return spreads + [row for curve in (*drawn(series), *added(series)) for row in _curve_rows(curve)]
+
+
+def drawn(series: RunSeries) -> tuple[Curve, ...]:
+    """The curves that are lines whether or not somebody chose a client: all, or those at the edges of a fan."""
+    return series.outer if series.curves is None else series.curves
+
+
+def added(series: RunSeries) -> list[Curve]:
+    """Curves of chosen clients that have no line of their own among `drawn`."""
+    alone = {curve.client_ids for curve in drawn(series)}
+    return [curve for curve in series.chosen if curve.client_ids not in alone]
+
+
+def points(curve: Curve) -> Rows:
+    """`round`, `epsilon`, `state`: 'spending', or 'exhausted' from the round on after which no step was left."""
+    turn = math.inf if curve.exhausted_in is None else curve.exhausted_in
+    return [
+        {"round": number, "epsilon": epsilon, "state": "spending" if number < turn else "exhausted"}
+        for number, epsilon in zip(curve.rounds, curve.epsilons, strict=True)
+    ]
 
 
 def _quantile_rows(series: RunSeries) -> Rows:
@@ -60,7 +82,7 @@ def _curve_rows(curve: Curve) -> Rows:
         {"line": line, "clients": others + 1}
         | point
         | {"epsilon": finite_or_none(point["epsilon"]), "budget": finite_or_none(curve.budget)}
-        for point in curves.points(curve)
+        for point in points(curve)
     ]
 
 
@@ -101,6 +123,49 @@ def forecast_rows(forecast: Iterable[tuple[float, int]], client_id: str) -> Rows
         {"client": client_id, "noise_multiplier": noise_multiplier, "rounds_left": rounds_left}
         for noise_multiplier, rounds_left in forecast
     ]
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """A run among others, by a name unlike any other's; its place decides how it is drawn, in every figure."""
+
+    place: int
+    name: str
+    series: RunSeries
+
+
+@dataclass(frozen=True, slots=True)
+class Contest:
+    """Runs side by side: the key of the metric that is compared, the runs that can be drawn, and why others cannot."""
+
+    metric: str
+    runs: tuple[Run, ...]
+    left_out: tuple[str, ...]
+
+
+def contest(series: Sequence[RunSeries], *, measured: bool = False) -> Contest:
+    """The runs that have a finished round and, if `measured`, that know the first run's metric.
+
+    Raises:
+        ValueError: there are fewer than 2 runs or more than 8, or none can be drawn.
+    """
+    if not FEWEST_RUNS <= len(series) <= MOST_RUNS:
+        raise ValueError(f"{len(series)} runs cannot be compared; choose {FEWEST_RUNS} to {MOST_RUNS}.")
+    metric = series[0].facts.metric
+    names = [one.facts.name for one in series]
+    if len(set(names)) < len(names):
+        names = [f"{name} #{place}" for place, name in enumerate(names, start=1)]
+    drawn, left_out = [], []
+    for place, (name, one) in enumerate(zip(names, series, strict=True)):
+        if not one.points:
+            left_out.append(f"{name} (no finished round)")
+        elif measured and not any(metric in point.metrics for point in one.points):
+            left_out.append(f"{name} (no {metric_name(metric)})")
+        else:
+            drawn.append(Run(place, name, one))
+    if not drawn:
+        raise ValueError(f"none of the runs can be drawn yet: {', '.join(left_out)}; wait for their rounds.")
+    return Contest(metric, tuple(drawn), tuple(left_out))
 
 
 def compared_metric_rows(runs: Sequence[RunSeries]) -> Rows:

@@ -63,13 +63,7 @@ def server_app(*observers: Observer, config: RunConfig | None = None, task: Task
 
 @dataclass(frozen=True)
 class RunStart:
-    """A run that is about to begin, or to go on.
-
-    Attributes:
-        plan: the run's public numbers; its configuration names the folder.
-        run_id: unique in the ledger.
-        checkpoint: where it was stopped; None: it is new.
-    """
+    """A run that is about to begin, or to go on from a checkpoint; the configuration of its plan names its folder."""
 
     plan: RunPlan
     run_id: str

@@ -1,12 +1,17 @@
-"""A simulation from its settings to its results: what `fedprivacy.simulate` and the command line have in common."""
+"""A simulation from its settings to its results, its progress as a bar: for `fedprivacy.simulate` and for commands."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import replace
+from importlib.util import find_spec
 from pathlib import Path
+from types import TracebackType
+from typing import Self
 
 from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedprivacy.flower import private_client, simulation
 from fedprivacy.flower.server.checkpoint import load_checkpoint
@@ -16,10 +21,11 @@ from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.run import Run
 from fedprivacy.server.app import going_on, server_app
-from fedprivacy.server.progress import RoundProgress, console_of
 from fedprivacy.tasks import Task
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.tasks.loader import OBJECT
+from fedprivacy.values.rounds import RoundResult
+from fedprivacy.values.wording import budget_text, epsilon_text
 
 DEFAULT_SEED = 0
 
@@ -73,7 +79,7 @@ def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> Run
 
     Args:
         given: settings by hyphenated key; None and "" mean "left open".
-        task: the task, which the settings then do not name; None: the one that they name.
+        task: None: the one that the settings name.
 
     Raises:
         ConfigError: lists everything that is wrong with the settings.
@@ -86,13 +92,7 @@ def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> Run
 
 
 def run(plan: RunPlan, engine: Engine, console: Console) -> Run:
-    """Run a simulation, and show its progress on a console.
-
-    Raises:
-        RunFolderError: the folder holds a run already.
-        RoundFailedError: a round without one usable update.
-        LedgerError: the ledger contradicts the run, or cannot be written.
-    """
+    """Run a simulation, and show its progress on a console. Once it is planned, it raises what `simulate` does."""
     config = plan.config
     finished = load_checkpoint(Path(config.resume)).round if config.resume else 0
     if config.resume:
@@ -102,3 +102,47 @@ def run(plan: RunPlan, engine: Engine, console: Console) -> Run:
         server, client = server_app(progress, config=config, task=own), private_client(own, config)
         history = simulation.simulate(server, client, config, engine)
     return Run(Path(config.out), history, plan.task)
+
+
+def console_of(*, shown: bool) -> Console:
+    """Where progress goes: to stderr, or into a notebook's cell, as text where nothing there can draw a widget."""
+    console = Console(stderr=True, quiet=not shown)
+    if console.is_jupyter and find_spec("ipywidgets") is None:
+        return Console(stderr=True, quiet=not shown, force_jupyter=False, force_terminal=True)
+    return console
+
+
+class RoundProgress:
+    """A live bar: round, the task's first metric, the largest epsilon spent. An observer of rounds.
+
+    A run that goes on has so many finished rounds behind it.
+    """
+
+    def __init__(self, console: Console, plan: RunPlan, finished: int = 0) -> None:
+        self._metric = plan.task.metric
+        self._budget = plan.config.epsilon
+        self._bar = Progress(
+            TextColumn("[bold]round"),
+            MofNCompleteColumn(),
+            BarColumn(bar_width=None),
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(),
+            console=console,
+        )
+        state = "waiting for clients" if finished < plan.config.rounds else "finished"
+        self._rounds = self._bar.add_task(state, total=plan.config.rounds, completed=finished)
+
+    def __enter__(self) -> Self:
+        self._bar.start()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
+        self._bar.stop()
+
+    def __call__(self, record: RoundResult) -> None:
+        """Show a finished round."""
+        value = record.metrics.get(self._metric)
+        measured = "" if value is None else f"{self._metric} {value:.3f}  "
+        limit = f" of {budget_text(self._budget)}" if math.isfinite(self._budget) else ""
+        spent = f"largest epsilon {epsilon_text(record.max_epsilon, self._budget)}{limit}"
+        self._bar.update(self._rounds, completed=record.round, description=f"{measured}[cyan]{spent}")

@@ -34,15 +34,10 @@ def build_strategy(config: RunConfig) -> Strategy:
 
 
 def _made(source: str, chosen: Mapping[str, float], offered: Mapping[str, float]) -> Strategy:
-    """The strategy that a source names, or that its class or function makes.
-
-    Args:
-        source: of it.
-        chosen: arguments that it has to take.
-        offered: arguments that it may take.
+    """The strategy that a source names, or that its class or function makes; what is offered, it need not take.
 
     Raises:
-        SourceError: it does not take them, needs others, or makes something else.
+        SourceError: it does not take the chosen ones, needs others, or makes something else.
     """
     found = load("strategy", source)
     signature = inspect.signature(found) if callable(found) else inspect.Signature()

@@ -34,18 +34,15 @@ def build_trackers(setting: str) -> dict[str, Tracker]:
         ConfigError: lists each whose library is not installed.
     """
     trackers: dict[str, Tracker] = {}
-    problems: list[str] = []
+    problems = []
     for name in names_in(setting):
         try:
             trackers[name] = TRACKERS[name]()
-        except ModuleNotFoundError as error:
-            problems.append(
-                f"trackers names '{name}', and this Python has no {error.name}; install 'fedprivacy[{name}]'."
-            )
         except ImportError as error:
-            problems.append(
-                f"trackers names '{name}', which cannot be loaded ({error}); install 'fedprivacy[{name}]' again."
-            )
+            missing = isinstance(error, ModuleNotFoundError)
+            why = f", and this Python has no {error.name}" if missing else f", which cannot be loaded ({error})"
+            again = "" if missing else " again"
+            problems.append(f"trackers names '{name}'{why}; install 'fedprivacy[{name}]'{again}.")
     if problems:
         raise ConfigError(problems)
     return trackers

@@ -34,17 +34,17 @@ class Feed:
     """
 
     def __init__(self, trackers: Mapping[str, Tracker], most_waiting: int = MOST_WAITING) -> None:
-        self._lines = [_Line(name, tracker, most_waiting) for name, tracker in trackers.items()]
+        self._trackers, self._most_waiting = trackers, most_waiting
+        self._lines: list[_Line] = []
 
     @property
     def empty(self) -> bool:
         """Whether there is nobody to tell."""
-        return not self._lines
+        return not self._trackers
 
     def begin(self, facts: RunFacts, folder: Path) -> None:
         """A run begins, or goes on, whose files are in `folder`."""
-        for line in self._lines:
-            line.begin(facts, folder)
+        self._lines = [_Line(*each, self._most_waiting, facts, folder) for each in self._trackers.items()]
 
     def record(self, point: RoundPoint) -> None:
         """A round is finished. Returns at once."""
@@ -61,23 +61,19 @@ class Feed:
 
 
 class _Line:
-    """The rounds that wait for one tracker."""
+    """The rounds that wait for one tracker, and the thread that tells it of them."""
 
-    def __init__(self, name: str, tracker: Tracker, most_waiting: int) -> None:
+    def __init__(self, name: str, tracker: Tracker, most_waiting: int, facts: RunFacts, folder: Path) -> None:
         self._name, self._tracker = name, tracker
         self._waiting: deque[RoundPoint] = deque(maxlen=most_waiting)
-        self._taking = False
-        self._dropped = 0
+        self._taking, self._dropped = False, 0
         self._status: str | None = None
         self._changed = Condition()
-        self._thread: Thread | None = None
-
-    def begin(self, facts: RunFacts, folder: Path) -> None:
-        self._thread = Thread(target=self._tell, args=(facts, folder), name=f"tracker {self._name}", daemon=True)
+        self._thread = Thread(target=self._tell, args=(facts, folder), name=f"tracker {name}", daemon=True)
         self._thread.start()
 
     def record(self, point: RoundPoint) -> None:
-        if self._thread is None or not self._thread.is_alive():
+        if not self._thread.is_alive():
             return
         with self._changed:
             full = len(self._waiting) == self._waiting.maxlen
@@ -85,11 +81,8 @@ class _Line:
             self._waiting.append(point)
             self._changed.notify()
         if full and self._dropped == 1:
-            log.warning(
-                "Tracker %s is slow: %s wait for it. From now on, the oldest are dropped.",
-                self._name,
-                count_text(len(self._waiting), "round"),
-            )
+            waiting = count_text(len(self._waiting), "round")
+            log.warning("Tracker %s is slow: %s wait for it. From now on, the oldest are dropped.", self._name, waiting)
 
     def end(self, status: str) -> None:
         with self._changed:
@@ -97,17 +90,14 @@ class _Line:
             self._changed.notify()
 
     def wait(self, deadline: float) -> None:
-        if self._thread is None:
-            return
         self._thread.join(max(0.0, deadline - time.monotonic()))
         with self._changed:
             left = count_text(len(self._waiting) + self._taking, "round")
         if self._thread.is_alive():
             log.warning("Tracker %s does not answer: it lacks %s, and the end of the run.", self._name, left)
         if self._dropped:
-            log.warning(
-                "Tracker %s was too slow: %s were dropped before it.", self._name, count_text(self._dropped, "round")
-            )
+            dropped = count_text(self._dropped, "round")
+            log.warning("Tracker %s was too slow: %s were dropped before it.", self._name, dropped)
 
     def _tell(self, facts: RunFacts, folder: Path) -> None:
         """Tell the tracker everything, in order."""

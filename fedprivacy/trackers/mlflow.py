@@ -15,7 +15,7 @@ from posixpath import normpath
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
-from fedprivacy.trackers.public import PROJECT, guarantee, scalars, settings
+from fedprivacy.trackers.protocol import PROJECT, guarantee, scalars, settings
 from fedprivacy.values.series import RoundPoint, RunFacts
 
 if TYPE_CHECKING:
@@ -23,8 +23,6 @@ if TYPE_CHECKING:
 
 DATABASE = "mlflow.db"
 """The database in the run's folder. MLflow no longer develops its store of plain files."""
-
-_ARTIFACTS = "mlflow-artifacts"
 
 _STATUS = {"finished": "FINISHED", "stopped": "KILLED", "failed": "FAILED"}
 
@@ -65,7 +63,7 @@ class MlflowTracker:
         store = remote or f"sqlite:///{folder.absolute() / DATABASE}"
         _make_tables(store)
         self._client = self._connect(tracking_uri=store)
-        artifacts = None if remote else (folder.absolute() / _ARTIFACTS).as_uri()
+        artifacts = None if remote else (folder.absolute() / "mlflow-artifacts").as_uri()
         self._run_id = self._run(_experiment(self._client, artifacts), facts)
 
     def record(self, point: RoundPoint) -> None:
@@ -73,7 +71,9 @@ class MlflowTracker:
         from mlflow.entities import Metric
 
         now = time.time_ns() // 1_000_000
-        metrics = [Metric(_fit(name), value, now, point.round) for name, value in scalars(point).items()]
+        metrics = [
+            Metric(normpath(_UNFIT.sub("_", name)), value, now, point.round) for name, value in scalars(point).items()
+        ]
         self._client.log_batch(self._run_id, metrics=metrics, synchronous=True)
 
     def end(self, status: str) -> None:
@@ -124,7 +124,3 @@ def _experiment(client: MlflowClient, artifacts: str | None) -> str:
         if (found := client.get_experiment_by_name(PROJECT)) is None:
             raise
         return str(found.experiment_id)
-
-
-def _fit(name: str) -> str:
-    return normpath(_UNFIT.sub("_", name))

@@ -1,11 +1,17 @@
-"""What a tracker is."""
+"""What a tracker is, and what each is told under the same names: public numbers, and no place of a file or database."""
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Protocol
 
 from fedprivacy.values.series import RoundPoint, RunFacts
+
+PROJECT = "fedprivacy"
+"""What collects the runs: an experiment of MLflow, a project of W&B."""
+
+_CHOICES = ("clipping", "device", "filter", "optimizer")
 
 
 class Tracker(Protocol):
@@ -13,12 +19,39 @@ class Tracker(Protocol):
 
     def begin(self, facts: RunFacts, folder: Path) -> None:
         """A run begins, or goes on, whose files are in `folder`."""
-        ...
 
     def record(self, point: RoundPoint) -> None:
         """A round is finished."""
-        ...
 
     def end(self, status: str) -> None:
         """The run is over: "finished", "stopped" before its last round, or "failed" with an error."""
-        ...
+
+
+def scalars(point: RoundPoint) -> dict[str, float]:
+    """A round's numbers; not all are finite."""
+    return {
+        **{f"metrics/{name}": float(value) for name, value in point.metrics.items()},
+        **{f"epsilon/{name}": value for name, value in asdict(point.epsilons).items()},
+        "clients/enrolled": point.clients,
+        "clients/participants": point.participants,
+        "clients/failed": point.failed,
+        "clients/exhausted": point.exhausted,
+        "clients/unreconciled": point.unreconciled,
+    }
+
+
+def settings(facts: RunFacts) -> dict[str, float | str]:
+    """The settings that are numbers or name a choice, the noise multiplier as it was used.
+
+    Other texts stay here. They are paths and addresses, and the address of a ledger may hold a password. Of what a user
+    names by a file, the file stays here.
+    """
+    numbers = {key: value for key, value in facts.settings.items() if isinstance(value, int | float)}
+    choices = {key: facts.settings[key] for key in _CHOICES if facts.settings.get(key)}
+    names = {"task": facts.task, "strategy": facts.strategy}
+    return numbers | choices | names | {"epsilon": facts.budget, "noise-multiplier": facts.noise_multiplier}
+
+
+def guarantee(facts: RunFacts) -> dict[str, float | str]:
+    """What the epsilons mean: against whom, by which accountant, for which neighbours, at which delta."""
+    return {"view": "server", "accountant": "PLD", "relation": facts.relation, "delta": facts.delta}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedprivacy.trackers.public import guarantee, scalars, settings
+from fedprivacy.trackers.protocol import guarantee, scalars, settings
 from fedprivacy.values.series import RoundPoint, RunFacts
 
 if TYPE_CHECKING:
@@ -34,7 +34,8 @@ class TensorBoardTracker:
     def begin(self, facts: RunFacts, folder: Path) -> None:
         """Remember the run; its first round opens the file."""
         self._folder = folder / FOLDER
-        self._settings = _table(settings(facts) | guarantee(facts))
+        rows = [f"| {key} | {value} |" for key, value in (settings(facts) | guarantee(facts)).items()]
+        self._settings = "\n".join(["| setting | value |", "|---|---|", *rows])  # Markdown, which TensorBoard shows
 
     def record(self, point: RoundPoint) -> None:
         """Write a round. The first of a run that goes on replaces this and later rounds of the earlier file."""
@@ -49,8 +50,3 @@ class TensorBoardTracker:
         if self._writer is not None:
             self._writer.add_text("status", status)
             self._writer.close()
-
-
-def _table(values: dict[str, float | str]) -> str:
-    """In Markdown, which TensorBoard shows."""
-    return "\n".join(["| setting | value |", "|---|---|", *(f"| {key} | {value} |" for key, value in values.items())])

@@ -5,10 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-from fedprivacy.trackers.public import PROJECT, guarantee, scalars, settings
+from fedprivacy.trackers.protocol import PROJECT, guarantee, scalars, settings
 from fedprivacy.values.series import RoundPoint, RunFacts
-
-_ERROR = 1
 
 
 class WandbTracker:
@@ -59,4 +57,4 @@ class WandbTracker:
     def end(self, status: str) -> None:
         """Write the status and close the file."""
         self._run.summary["status"] = status
-        self._run.finish(exit_code=_ERROR if status == "failed" else 0)
+        self._run.finish(exit_code=1 if status == "failed" else 0)

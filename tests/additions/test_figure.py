@@ -9,8 +9,7 @@ from __future__ import annotations
 import altair as alt
 
 from fedprivacy.figures.axes import Frame, Scale, rounds_axis
-from fedprivacy.figures.colours import EXHAUSTED, SPENDING
-from fedprivacy.figures.style import WIDTH, chart_of, layered, styled, titled
+from fedprivacy.figures.style import EXHAUSTED, SPENDING, WIDTH, chart_of, layered, styled, titled
 from fedprivacy.figures.tables import turnout_rows
 from fedprivacy.values.series import RunSeries
 from fedprivacy.values.wording import count_text
@@ -48,7 +47,7 @@ ROWS = '''def turnout_rows(series: RunSeries) -> Rows:
 METHOD = '''
     def turnout(self) -> Figure:
         """How many updates each round averaged."""
-        return Figure(turnout_figure(self._series(()), self._width))
+        return Figure(turnout_figure(self._series(())))
 '''
 
 CARD = """      turnout: new FigureCard({
@@ -58,18 +57,20 @@ CARD = """      turnout: new FigureCard({
       }),
 """
 
-IMPORT = "from fedprivacy.figures.tradeoff import tradeoff_figure\n"
-IMPORTED = after(IMPORT, "from fedprivacy.figures.turnout import turnout_figure\n")
+IMPORT = "from fedprivacy.figures.turnout import turnout_figure\n"
 DRAWN = "    Figure.FORECAST: _forecast_figure,\n"
-TABLED = "    Figure.FORECAST: _forecast_rows,\n"
+TABLED = "    Figure.FORECAST: lambda run, wish: tables.forecast_rows(*rounds_by_noise(run, wish.client_id)),\n"
 
 FIGURE = Addition(
     edits={
         "fedprivacy/figures/tables.py": [("def cost_rows(", f"{ROWS}def cost_rows(")],
-        "fedprivacy/figures/__init__.py": [IMPORTED, after('    "tradeoff_figure",\n', '    "turnout_figure",\n')],
+        "fedprivacy/figures/__init__.py": [
+            after("from fedprivacy.figures.style import DARK, dark, save_png, spec_of, to_svg\n", IMPORT),
+            after('    "tradeoff_figure",\n', '    "turnout_figure",\n'),
+        ],
         "fedprivacy/figures/notebook.py": [
-            IMPORTED,
-            after("        return Figure(tradeoff_figure(self._series(()), self._width))\n", METHOD),
+            after("from fedprivacy.figures.style import to_svg\n", IMPORT),
+            after("        return Figure(tradeoff_figure(self._series(())))\n", METHOD),
         ],
         "fedprivacy/server/dashboard/drawings.py": [
             after('    FORECAST = "forecast"\n', '    TURNOUT = "turnout"\n'),

@@ -5,7 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from fedprivacy.figures import EXHAUSTED, SPENDING, audit_figure
+from fedprivacy.figures import audit_figure
+from fedprivacy.figures.style import EXHAUSTED, SPENDING
 from fedprivacy.values.runs import AuditResult, Verdict
 from tests.figures.reading import coloured, drawn, height, marks, place, text_called, texts, written
 from tests.runs.histories import alike

@@ -5,22 +5,8 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
-from fedprivacy.figures import (
-    DARK,
-    EXHAUSTED,
-    GRID,
-    INK,
-    MUTED,
-    PAPER,
-    SPENDING,
-    cost_figure,
-    dark,
-    epsilon_figure,
-    layered,
-    spec_of,
-)
-from fedprivacy.figures.colours import COSTS, RUNS
-from fedprivacy.figures.style import titled
+from fedprivacy.figures import cost_figure, dark, epsilon_figure, spec_of
+from fedprivacy.figures.style import COSTS, DARK, EXHAUSTED, GRID, INK, MUTED, PAPER, RUNS, SPENDING, layered, titled
 from tests.runs.histories import alike, run_history
 
 TO_XYZ = np.array([[0.4124, 0.3576, 0.1805], [0.2126, 0.7152, 0.0722], [0.0193, 0.1192, 0.9505]])

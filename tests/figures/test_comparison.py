@@ -5,14 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from fedprivacy.figures import (
-    DARK,
-    compared_epsilon_figure,
-    compared_metric_figure,
-    compared_tradeoff_figure,
-    to_svg,
-)
-from fedprivacy.figures.colours import RUNS
+from fedprivacy.figures import compared_epsilon_figure, compared_metric_figure, compared_tradeoff_figure, to_svg
+from fedprivacy.figures.style import DARK, RUNS
 from tests.figures.reading import coloured, dashed, drawn, labels, marks, texts, written
 from tests.runs.histories import alike, unlike
 

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedprivacy.figures import GRID, cost_figure
-from fedprivacy.figures.colours import COSTS
+from fedprivacy.figures import cost_figure
 from fedprivacy.figures.cost import bounds_below
+from fedprivacy.figures.style import COSTS, GRID
 from fedprivacy.values.series import CostMap
 from tests.figures.reading import coloured, drawn, height, marks, rows, text_called, texts, width, written
 from tests.runs.histories import alike

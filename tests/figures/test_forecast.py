@@ -2,7 +2,8 @@
 
 import pytest
 
-from fedprivacy.figures import INK, SPENDING, forecast_figure
+from fedprivacy.figures import forecast_figure
+from fedprivacy.figures.style import INK, SPENDING
 from tests.figures.reading import coloured, dashed, drawn, marks, place, text_called, texts, written
 from tests.runs.histories import alike
 

@@ -33,21 +33,17 @@ def test_clients_are_chosen_by_their_names():
 
 def test_a_figure_shows_what_is_known_when_it_is_asked_for():
     rounds = [1]
-    figures = RunFigures(lambda chosen: alike(rounds=rounds[-1]).series(chosen))
+    figures = RunFigures(lambda chosen: alike(rounds=rounds[-1]).series(chosen), HISTORY.costs)
     before = figures.metric().chart.to_dict()
     rounds.append(2)
     assert figures.metric().chart.to_dict() != before
 
 
-def test_costs_that_nobody_knows_are_refused():
-    with pytest.raises(ValueError, match="not known"):
-        RunFigures(HISTORY.series).cost()
-
-
 def test_figures_are_as_wide_as_is_asked():
-    narrow = RunFigures(HISTORY.series, HISTORY.costs, width=335)
-    charts = [narrow.metric(), narrow.epsilon(), narrow.tradeoff(), narrow.cost()]
-    assert [figure.chart.to_dict()["width"] for figure in charts] == [335] * 4
+    series = HISTORY.series()
+    charts = [draw(series, width=335) for draw in (metric_figure, epsilon_figure, tradeoff_figure)]
+    charts.append(cost_figure(HISTORY.costs(), series.facts, width=335))
+    assert [chart.to_dict()["width"] for chart in charts] == [335] * 4
 
 
 def test_figures_load_neither_torch_nor_flower():

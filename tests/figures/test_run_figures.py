@@ -8,17 +8,8 @@ from itertools import pairwise
 
 import pytest
 
-from fedprivacy.figures import (
-    DARK,
-    EXHAUSTED,
-    INK,
-    SPENDING,
-    epsilon_figure,
-    metric_figure,
-    run_figure,
-    save_png,
-    to_svg,
-)
+from fedprivacy.figures import epsilon_figure, metric_figure, run_figure, save_png, to_svg
+from fedprivacy.figures.style import DARK, EXHAUSTED, INK, SPENDING
 from fedprivacy.values.wording import epsilon_text
 from tests.figures.reading import (
     SVG,

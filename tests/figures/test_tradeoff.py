@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from fedprivacy.figures import SPENDING, tradeoff_figure
+from fedprivacy.figures import tradeoff_figure
+from fedprivacy.figures.style import SPENDING
 from tests.figures.reading import coloured, dashed, drawn, marks, place, text_called, texts, written
 from tests.runs.histories import alike
 

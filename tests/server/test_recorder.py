@@ -19,8 +19,7 @@ from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.store import ClientQuery, RunStore
 from fedprivacy.runs.store import writer as run_store_writing
 from fedprivacy.server.app import server_app
-from fedprivacy.server.recorder import Recorder, store_feed
-from fedprivacy.server.recorder.store_feed import StoreFeed
+from fedprivacy.server.recorder import Recorder, StoreFeed
 from fedprivacy.trackers import Tracker
 from fedprivacy.values.rounds import Phase, Stage
 from fedprivacy.values.runs import RunStatus
@@ -135,7 +134,7 @@ def wait_for(condition):
 
 
 def test_what_an_outage_kept_back_is_written_when_it_is_over(url, monkeypatch):
-    monkeypatch.setattr(store_feed, "INTERVAL", 0.01)
+    monkeypatch.setattr("fedprivacy.server.recorder.INTERVAL", 0.01)
     failing = True
     flush = run_store_writing.RunRecording.flush
 
@@ -160,13 +159,13 @@ def test_what_an_outage_kept_back_is_written_when_it_is_over(url, monkeypatch):
 
 
 def test_a_run_gives_signs_of_life_while_nothing_happens(url, monkeypatch):
-    monkeypatch.setattr(store_feed, "INTERVAL", 0.01)
-    monkeypatch.setattr(store_feed, "HEARTBEAT", 0.05)
+    monkeypatch.setattr("fedprivacy.server.recorder.INTERVAL", 0.01)
+    monkeypatch.setattr("fedprivacy.server.recorder.HEARTBEAT", 0.05)
     feed, store = StoreFeed(url, facts()), RunStore(url)
     wait_for(store.runs)
     first = store.runs()[0].updated
     wait_for(lambda: store.runs()[0].updated > first)
-    feed.enter(Phase(Stage.TRAINING, 1, 3))
+    feed.add(Phase(Stage.TRAINING, 1, 3))
     wait_for(lambda: store.runs()[0].phase == Phase(Stage.TRAINING, 1, 3))
     feed.end(RunStatus.FINISHED)
     assert store.runs()[0].phase is None
@@ -221,8 +220,8 @@ def test_a_round_is_put_into_few_numbers_once_and_not_by_the_training_unless_it_
 
 def test_phases_are_told_in_the_order_of_a_round(tmp_path, monkeypatch):
     told = []
-    enter = StoreFeed.enter
-    monkeypatch.setattr(StoreFeed, "enter", lambda feed, phase: (told.append(phase), enter(feed, phase)))
+    tell = Recorder.on_phase
+    monkeypatch.setattr(Recorder, "on_phase", lambda recorder, phase: (told.append(phase), tell(recorder, phase)))
     run(tmp_path / "run", rounds=2)
     stages = [(phase.round, str(phase.stage), phase.clients) for phase in told]
     of_a_round = ("training", "averaging", "evaluating")

@@ -18,7 +18,7 @@ import pytest
 
 from fedprivacy.runs.configuration import ConfigError, resolve
 from fedprivacy.trackers import TRACKERS, Feed, build_trackers
-from fedprivacy.trackers.public import scalars, settings
+from fedprivacy.trackers.protocol import scalars, settings
 from fedprivacy.values.runs import RunStatus
 from tests.trackers.tracked_run import FACTS, POINTS, point
 

@@ -16,9 +16,9 @@ from typing import Any
 import altair as alt
 import numpy as np
 
-from fedprivacy import figures
 from fedprivacy.commands.calculator.answers import ACCOUNTANTS, Accountant, Worth, cost
 from fedprivacy.commands.calculator.trainings import AskingError, Training, composed, described, steps_text
+from fedprivacy.figures import axes, style
 from fedprivacy.values.wording import delta_text, epsilon_text
 
 FORMATS = (".svg", ".png", ".html", ".json")
@@ -73,16 +73,16 @@ def figure(trainings: Sequence[Training], delta: float) -> alt.LayerChart:
         for curve in sorted(curves, key=lambda curve: _LAYERS[curve.accountant.worth])
     ]
     title = _title(trainings, curves, steps, delta)
-    return figures.styled(figures.layered([*lines, *_labels(curves, bottom, top)], title, figures.WIDTH))
+    return style.styled(style.layered([*lines, *_labels(curves, bottom, top)], title, style.WIDTH))
 
 
 _LAYERS = {Worth.BOUND: 0, Worth.GUARANTEE: 1, Worth.APPROXIMATION: 2}
 """What is drawn over what: lines may lie on one another, and dashes let see what is below."""
 
 _STROKES: dict[Worth, dict[str, Any]] = {
-    Worth.GUARANTEE: {"color": figures.SPENDING, "strokeWidth": 4},
-    Worth.BOUND: {"color": figures.MUTED, "strokeWidth": 2},
-    Worth.APPROXIMATION: {"color": figures.INK, "strokeWidth": 1.5, "strokeDash": [4, 6]},
+    Worth.GUARANTEE: {"color": style.SPENDING, "strokeWidth": 4},
+    Worth.BOUND: {"color": style.MUTED, "strokeWidth": 2},
+    Worth.APPROXIMATION: {"color": style.INK, "strokeWidth": 1.5, "strokeDash": [4, 6]},
 }
 _COLOUR = alt.Color("worth:N", legend=None).scale(
     domain=[worth.value for worth in _STROKES], range=[stroke["color"] for stroke in _STROKES.values()]
@@ -108,7 +108,7 @@ class _Curve:
 
     @property
     def drawn(self) -> alt.Chart:
-        return figures.chart_of([{"steps": steps, "epsilon": epsilon} for steps, epsilon in self.points])
+        return style.chart_of([{"steps": steps, "epsilon": epsilon} for steps, epsilon in self.points])
 
     @property
     def last(self) -> float:
@@ -146,8 +146,8 @@ def _y(field: str, bottom: float, top: float) -> alt.Y:
 def _labels(curves: Sequence[_Curve], bottom: float, top: float) -> list[alt.Chart]:
     """Names on the right, moved apart so that all can be read, each led to its epsilon by a thin line."""
     low, high = math.log10(bottom), math.log10(top)
-    gap = (high - low) * figures.LABEL_GAP / figures.HEIGHT
-    places = figures.spread_apart([math.log10(curve.last) for curve in curves], gap, low + gap / 2, high - gap / 2)
+    gap = (high - low) * axes.LABEL_GAP / style.HEIGHT
+    places = axes.spread_apart([math.log10(curve.last) for curve in curves], gap, low + gap / 2, high - gap / 2)
     rows = [
         {
             "epsilon": curve.last,
@@ -157,12 +157,12 @@ def _labels(curves: Sequence[_Curve], bottom: float, top: float) -> list[alt.Cha
         }
         for curve, place in zip(curves, places, strict=True)
     ]
-    leaders = figures.chart_of(rows).mark_rule(color=figures.MUTED, strokeWidth=0.75)
-    texts = figures.chart_of(rows).mark_text()
+    leaders = style.chart_of(rows).mark_rule(color=style.MUTED, strokeWidth=0.75)
+    texts = style.chart_of(rows).mark_text()
     y = _y("epsilon", bottom, top)
     return [
-        leaders.encode(y, x=alt.value(figures.WIDTH + 7), x2=alt.value(figures.WIDTH + 20), y2="place"),
-        texts.encode(_y("place", bottom, top), _COLOUR, x=alt.value(figures.WIDTH + 24), text="text:N"),
+        leaders.encode(y, x=alt.value(style.WIDTH + 7), x2=alt.value(style.WIDTH + 20), y2="place"),
+        texts.encode(_y("place", bottom, top), _COLOUR, x=alt.value(style.WIDTH + 24), text="text:N"),
     ]
 
 
@@ -181,19 +181,19 @@ def _title(trainings: Sequence[Training], curves: Sequence[_Curve], steps: int, 
 
 def _save(chart: alt.LayerChart, path: Path) -> None:
     if path.suffix == ".svg":
-        path.write_text(_for_both_themes(figures.to_svg(chart)), encoding="utf-8")
+        path.write_text(_for_both_themes(style.to_svg(chart)), encoding="utf-8")
     elif path.suffix == ".png":
-        figures.save_png(chart, path)
+        style.save_png(chart, path)
     elif path.suffix == ".html":
         path.write_text(chart.to_html(inline=True), encoding="utf-8")
     else:
-        path.write_text(json.dumps(figures.spec_of(chart), indent=2) + "\n", encoding="utf-8")
+        path.write_text(json.dumps(style.spec_of(chart), indent=2) + "\n", encoding="utf-8")
 
 
 def _for_both_themes(svg: str) -> str:
     """The drawing with the colours of a dark page, for readers who prefer one."""
     rules = "".join(
-        f'[{paint}="{light}"]{{{paint}:{dark}}}' for light, dark in figures.DARK.items() for paint in ("fill", "stroke")
+        f'[{paint}="{light}"]{{{paint}:{dark}}}' for light, dark in style.DARK.items() for paint in ("fill", "stroke")
     )
-    style = f"<style>@media (prefers-color-scheme:dark){{{rules}}}</style>"
-    return svg.replace(">", f">{style}", 1)
+    sheet = f"<style>@media (prefers-color-scheme:dark){{{rules}}}</style>"
+    return svg.replace(">", f">{sheet}", 1)

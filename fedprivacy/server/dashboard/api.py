@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from fastapi import APIRouter, Path, Query
 
 from fedprivacy.ledger import ChargeState
 from fedprivacy.runs.store import ClientQuery
 from fedprivacy.server.dashboard import models, presentation
+from fedprivacy.server.dashboard.catalogue import NOT_FOUND, NOTHING_YET, ClientName, Runs, TheRun, Words, client_of
 from fedprivacy.server.dashboard.forecasts import forecast
-from fedprivacy.server.dashboard.lookup import Runs, TheRun, client_of
 from fedprivacy.values.nulls import finite_or_none
 from fedprivacy.values.runs import RunStatus
 from fedprivacy.values.series import thinned
@@ -18,15 +18,11 @@ from fedprivacy.values.spent import ClientState
 
 ROOT = "/api/v1"
 
-NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": models.Problem}}
-
 api = APIRouter(tags=["runs"])
 
 Limit = Annotated[int, Query(ge=1, le=500)]
 Offset = Annotated[int, Query(ge=0, le=10_000_000)]
 Number = Annotated[int, Query(ge=0, le=1_000_000_000)]
-Words = Annotated[str, Query(max_length=200)]
-ClientId = Annotated[str, Path(max_length=500)]
 Noise = Annotated[float, Query(ge=0.05, le=1e4, description="sigma of every local step")]
 SortBy = Literal[
     "client_id", "rounds", "averaged", "failed", "steps", "sampling_rate", "epsilon", "budget", "share", "rounds_left",
@@ -90,7 +86,7 @@ def clients(
 
 
 @api.get("/runs/{run_id}/clients/{client_id:path}/rounds", responses=NOT_FOUND)
-def client_rounds(found: TheRun, client_id: ClientId) -> models.ClientRounds:
+def client_rounds(found: TheRun, client_id: Annotated[str, Path(max_length=500)]) -> models.ClientRounds:
     """A client, and its epsilon round by round; of many rounds every so many."""
     client = client_of(found, client_id)
     after = [
@@ -105,7 +101,7 @@ def client_rounds(found: TheRun, client_id: ClientId) -> models.ClientRounds:
 def charges(
     found: TheRun,
     *,
-    client_id: Annotated[str, Query(max_length=500)] = "",
+    client_id: ClientName = "",
     round: Number | None = None,
     state: ChargeState | None = None,
     limit: Limit = 50,
@@ -128,9 +124,7 @@ def audits(found: TheRun) -> models.Audits:
     return models.Audits(audits=[presentation.audit(one) for one in found.audits()])
 
 
-@api.get("/runs/{run_id}/forecast", responses=NOT_FOUND | {409: {"model": models.Problem}})
-def what_if(
-    found: TheRun, noise_multiplier: Noise, client_id: Annotated[str, Query(max_length=500)] = ""
-) -> models.Forecast:
+@api.get("/runs/{run_id}/forecast", responses=NOTHING_YET)
+def what_if(found: TheRun, noise_multiplier: Noise, client_id: ClientName = "") -> models.Forecast:
     """How many rounds a client's budget still allows at another noise multiplier; by default of who runs out next."""
     return forecast(found, client_id, noise_multiplier)

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import hashlib
+import subprocess
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from importlib.metadata import version
@@ -9,23 +13,23 @@ from pathlib import Path
 from urllib.parse import parse_qs
 
 from anyio import to_thread
-from fastapi import FastAPI, Request
+from fastapi import FastAPI, HTTPException, Request
 from fastapi.responses import FileResponse, JSONResponse, RedirectResponse, Response
 from fastapi.staticfiles import StaticFiles
 from starlette.middleware.gzip import GZipMiddleware
 
 from fedprivacy.ledger import LedgerError
-from fedprivacy.server.dashboard import vega
 from fedprivacy.server.dashboard.api import ROOT, api
-from fedprivacy.server.dashboard.catalogue import Catalogue
+from fedprivacy.server.dashboard.catalogue import Catalogue, Runs
 from fedprivacy.server.dashboard.drawings import drawings
 from fedprivacy.server.dashboard.live import Listeners, live
-from fedprivacy.server.dashboard.prometheus import metrics
 from fedprivacy.server.dashboard.security import Door, Gate
 
 _LONGEST_FORM = 4096
 
 PAGE = Path(__file__).parent / "page"
+
+_PRINT_VEGA = "import sys, vl_convert; sys.stdout.write(vl_convert.javascript_bundle())"
 
 _DESCRIPTION = """Read-only: nothing that is asked for here changes a run, a ledger or a budget.
 Every epsilon is the server's view, by the PLD accountant, at the delta beside it."""
@@ -51,7 +55,6 @@ def dashboard_app(catalogue: Catalogue, door: Door) -> FastAPI:
     app.state.listeners = Listeners()
     for router in (api, drawings, live):
         app.include_router(router, prefix=ROOT)
-    app.include_router(metrics)
     app.add_exception_handler(LedgerError, _store_is_away)
     _add_page(app, door)
     app.add_middleware(GZipMiddleware, minimum_size=1000)
@@ -61,9 +64,22 @@ def dashboard_app(catalogue: Catalogue, door: Door) -> FastAPI:
 
 @asynccontextmanager
 async def _lifespan(app: FastAPI) -> AsyncIterator[None]:
-    app.state.vega = await to_thread.run_sync(vega.bundled)
+    app.state.vega = await to_thread.run_sync(bundled_vega)
     yield
     app.state.catalogue.close()
+
+
+def bundled_vega() -> tuple[bytes, str]:
+    """Vega, Vega-Lite and vega-embed as one script, from the installed vl-convert: nothing is loaded from elsewhere.
+
+    Takes a second, in a process of its own: the bundler needs more memory than all of the dashboard. The script is
+    compressed by gzip; its ETag names its contents.
+
+    Raises:
+        subprocess.CalledProcessError: vl-convert could not make it.
+    """
+    made = subprocess.run([sys.executable, "-c", _PRINT_VEGA], check=True, capture_output=True)
+    return gzip.compress(made.stdout, mtime=0), f'"{hashlib.sha256(made.stdout).hexdigest()[:16]}"'
 
 
 async def _store_is_away(request: Request, error: Exception) -> Response:
@@ -81,7 +97,7 @@ async def _given_token(request: Request) -> str:
 
 
 def _add_page(app: FastAPI, door: Door) -> None:
-    """The page itself, and the way in."""
+    """The page itself, the way in, and the newest state of the runs for Prometheus, behind the same door."""
 
     @app.get("/", include_in_schema=False)
     def page() -> FileResponse:
@@ -101,11 +117,24 @@ def _add_page(app: FastAPI, door: Door) -> None:
 
     @app.get("/static/vega.js", include_in_schema=False)
     def vega_script(request: Request) -> Response:
-        script: vega.Script = request.app.state.vega
-        headers = {"ETag": script.etag, "Cache-Control": "no-cache"}
-        if request.headers.get("if-none-match") == script.etag:
+        compressed, etag = request.app.state.vega
+        headers = {"ETag": etag, "Cache-Control": "no-cache"}
+        if request.headers.get("if-none-match") == etag:
             return Response(status_code=304, headers=headers)
-        headers["Content-Encoding"] = "gzip"
-        return Response(script.compressed, media_type="text/javascript", headers=headers)
+        return Response(compressed, media_type="text/javascript", headers=headers | {"Content-Encoding": "gzip"})
+
+    @app.get("/metrics", include_in_schema=False)
+    def metrics(request: Request, catalogue: Runs) -> Response:
+        state = request.app.state
+        if not hasattr(state, "collector"):
+            try:
+                from fedprivacy.server.dashboard.collector import RunCollector
+            except ModuleNotFoundError as error:
+                raise HTTPException(
+                    501, "/metrics needs prometheus-client; install 'fedprivacy[prometheus]'."
+                ) from error
+            state.collector = RunCollector(catalogue)
+        answer: Response = state.collector.exposition(request.headers.get("accept", ""))
+        return answer
 
     app.mount("/static", StaticFiles(directory=PAGE))

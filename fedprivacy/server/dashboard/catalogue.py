@@ -1,19 +1,25 @@
-"""Which runs there are: those of every database that the dashboard was given, or finds in a folder."""
+"""Which runs there are, in every database that the dashboard was given or finds, and which one a request is about."""
 
 from __future__ import annotations
 
 import logging
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Annotated, Any
+
+import fastapi
+from fastapi import Depends, HTTPException, Query, Request
 
 from fedprivacy.ledger import LedgerError, default_url
 from fedprivacy.ledger.database import database_file, shown
 from fedprivacy.runs.configuration import LEDGER
-from fedprivacy.runs.store import RunStore
+from fedprivacy.runs.store import RunStore, StoredRun
+from fedprivacy.server.dashboard import models
 from fedprivacy.values.runs import RunStanding
+from fedprivacy.values.spent import ClientStanding
 
 log = logging.getLogger("fedprivacy.dashboard")
 
@@ -22,6 +28,12 @@ RUNS = "runs"
 
 _FRESH = 0.5
 """Seconds for which a listing is not made again."""
+
+NOT_FOUND: dict[int | str, dict[str, Any]] = {404: {"model": models.Problem}}
+NOTHING_YET = NOT_FOUND | {409: {"model": models.Problem}}
+
+Words = Annotated[str, Query(max_length=200)]
+ClientName = Annotated[str, Query(max_length=500)]
 
 _State = tuple[tuple[int, int], ...]
 
@@ -85,9 +97,10 @@ class Catalogue:
 
     def _list(self) -> Listing:
         for folder in self._folders:
-            for file in _ledgers(folder):
-                url = url_of(str(file))
-                self._places.setdefault(url, _Place(url))
+            for file in (folder / LEDGER, *sorted(folder.glob(f"*/{LEDGER}"))):
+                if file.is_file():
+                    url = url_of(str(file))
+                    self._places.setdefault(url, _Place(url))
         listing = Listing()
         for place in self._places.values():
             _look(place)
@@ -121,10 +134,6 @@ def url_of(source: str) -> str:
     return url
 
 
-def _ledgers(folder: Path) -> Iterator[Path]:
-    yield from (file for file in (folder / LEDGER, *sorted(folder.glob(f"*/{LEDGER}"))) if file.is_file())
-
-
 def _look(place: _Place) -> None:
     """Read what a database holds, unless its files are as they were."""
     state = _state(place.url)
@@ -149,3 +158,39 @@ def _state(url: str) -> _State | None:
         return None
     files = [file, file.with_name(f"{file.name}-wal")]
     return tuple((stat.st_mtime_ns, stat.st_size) for stat in (f.stat() for f in files if f.exists()))
+
+
+def _catalogue(request: Request) -> Catalogue:
+    """All runs."""
+    found: Catalogue = request.app.state.catalogue
+    return found
+
+
+Runs = Annotated[Catalogue, Depends(_catalogue)]
+
+
+def find(runs: Runs, run_id: Annotated[str, fastapi.Path(max_length=200)]) -> StoredRun:
+    """A run by its name.
+
+    Raises:
+        HTTPException: 404, there is none.
+    """
+    store = runs.store_of(run_id)
+    run = store.run(run_id) if store else None
+    if run is None:
+        raise HTTPException(404, "There is no run of this name.")
+    return run
+
+
+TheRun = Annotated[StoredRun, Depends(find)]
+
+
+def client_of(run: StoredRun, client_id: str) -> ClientStanding:
+    """One of a run's clients.
+
+    Raises:
+        HTTPException: 404, it has none of this name.
+    """
+    for client in run.named([client_id]):
+        return client
+    raise HTTPException(404, "This run has no client of this name.")

@@ -7,19 +7,17 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import astuple, dataclass
 
-from prometheus_client.metrics_core import (
-    CounterMetricFamily,
-    GaugeMetricFamily,
-    InfoMetricFamily,
-    Metric,
-    SummaryMetricFamily,
-)
+from fastapi import Response
+from prometheus_client import metrics_core
+from prometheus_client.exposition import choose_encoder
+from prometheus_client.metrics_core import GaugeMetricFamily, Metric
 
 from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.store import StoredRun
 from fedprivacy.server.dashboard.catalogue import Catalogue
 from fedprivacy.server.dashboard.presentation import rounds_left
 from fedprivacy.values.runs import RunStanding, Tally
+from fedprivacy.values.series import RoundPoint, RunFacts
 from fedprivacy.values.spent import REASONS, ClientStanding, ClientState
 from fedprivacy.values.wording import delta_text
 
@@ -46,29 +44,28 @@ class _Clients:
 
 
 class RunCollector:
-    """Collects the metrics of a catalogue's runs; a run that has not changed is not read again. For concurrent use.
-
-    Args:
-        catalogue: whose runs.
-    """
+    """Collects the metrics of a catalogue's runs; a run that has not changed is not read again. For concurrent use."""
 
     def __init__(self, catalogue: Catalogue) -> None:
         self._catalogue = catalogue
-        self._known: dict[str, _Clients] = {}
+        self._known: dict[str, _Clients | None] = {}
 
     def collect(self) -> Iterable[Metric]:
         """Every metric of every run that is told of."""
         listing = self._catalogue.listing()
-        page = _Page(len(listing.problems))
-        known = {}
-        for run in told_of(listing.runs):
-            page.add(run)
-            clients = self._clients(run)
-            if clients:
-                known[run.facts.run_id] = clients
-                page.add_clients(run, clients)
-        self._known = known
-        return page.families()
+        page, told = _Page(len(listing.problems)), list(told_of(listing.runs))
+        self._known = known = {run.facts.run_id: self._clients(run) for run in told}
+        for run in told:
+            page.add(run, known[run.facts.run_id])
+        return list(vars(page).values())
+
+    def exposition(self, accept: str) -> Response:
+        """What Prometheus scrapes, in the format that it asks for."""
+        try:
+            encode, content_type = choose_encoder(accept)
+        except TypeError:  # the header names a version that is no number
+            encode, content_type = choose_encoder("")
+        return Response(encode(self), media_type=content_type)
 
     def _clients(self, run: RunStanding) -> _Clients | None:
         """How a run's clients stand; None: its store cannot be read now."""
@@ -120,14 +117,10 @@ def _gauge(name: str, help: str, *labels: str) -> GaugeMetricFamily:
 
 
 class _Page:
-    """All metrics of one scrape.
-
-    Args:
-        unreadable: how many databases could not be read.
-    """
+    """All metrics of one scrape."""
 
     def __init__(self, unreadable: int) -> None:
-        self.info = InfoMetricFamily(
+        self.info = metrics_core.InfoMetricFamily(
             "fedprivacy_run",
             "A run: its status, and what its epsilon means (view, accountant, delta, neighbouring relation); "
             "seeded: whoever knows the seed can take the noise away.",
@@ -149,13 +142,13 @@ class _Page:
             "run_metric", "Of the global model after the last round, on the server's public records.", "metric"
         )
         self.averaged = _gauge("updates_averaged", "Updates that the last round's average holds.")
-        self.failed = CounterMetricFamily(
+        self.failed = metrics_core.CounterMetricFamily(
             "fedprivacy_updates_failed",
             "Updates that were asked for and not used, over all rounds of the run.",
             labels=(*_OF_RUN, "reason"),
         )
         self.clients = _gauge("clients", "Enrolled clients in each state.", "state")
-        self.epsilon = SummaryMetricFamily(
+        self.epsilon = metrics_core.SummaryMetricFamily(
             "fedprivacy_epsilon",
             f"Quantiles over the run's clients of their privacy loss {_EPSILON} see fedprivacy_run_info.",
         )
@@ -176,13 +169,10 @@ class _Page:
             "client_id",
         )
 
-    def families(self) -> list[Metric]:
-        """Each metric with its samples."""
-        return list(vars(self).values())
-
-    def add(self, run: RunStanding) -> None:
-        """What a run says of itself, and its last round."""
-        facts, who = run.facts, _who(run)
+    def add(self, run: RunStanding, clients: _Clients | None) -> None:
+        """What a run says of itself, its last round, and how its clients stand."""
+        facts = run.facts
+        who = [facts.run_id, facts.name, facts.task]
         about = {
             "status": str(run.status),
             "relation": facts.relation,
@@ -197,9 +187,12 @@ class _Page:
         self.rounds_planned.add_metric(who, facts.rounds)
         self.noise_multiplier.add_metric(who, facts.noise_multiplier)
         self.sign_of_life.add_metric(who, run.updated)
-        if run.last is None:
-            return
-        point = run.last
+        if run.last:
+            self._add_round(who, run.last)
+        if clients:
+            self._add_clients(who, clients, facts)
+
+    def _add_round(self, who: list[str], point: RoundPoint) -> None:
         self.averaged.add_metric(who, point.participants)
         for name, value in sorted(point.metrics.items()):
             self.metric.add_metric([*who, name], value)
@@ -207,9 +200,8 @@ class _Page:
             labels = dict(zip((*_OF_RUN, "quantile"), (*who, quantile), strict=True))
             self.epsilon.add_sample(self.epsilon.name, labels, epsilon)
 
-    def add_clients(self, run: RunStanding, clients: _Clients) -> None:
-        """How a run's clients stand."""
-        who, tally = _who(run), clients.tally
+    def _add_clients(self, who: list[str], clients: _Clients, facts: RunFacts) -> None:
+        tally = clients.tally
         for state in ClientState:
             self.clients.add_metric([*who, state], tally.states.get(state, 0))
         failures = Counter(dict.fromkeys(REASONS, 0))  # from 0 on: else the first of a kind would be no increase
@@ -225,8 +217,4 @@ class _Page:
             spent = client.spent
             self.client_epsilon.add_metric([*who, spent.client_id, delta_text(spent.delta)], spent.epsilon)
             if spent.limited:
-                self.client_rounds_left.add_metric([*who, spent.client_id], rounds_left(spent.steps_left, run.facts))
-
-
-def _who(run: RunStanding) -> list[str]:
-    return [run.facts.run_id, run.facts.name, run.facts.task]
+                self.client_rounds_left.add_metric([*who, spent.client_id], rounds_left(spent.steps_left, facts))

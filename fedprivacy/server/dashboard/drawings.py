@@ -6,9 +6,10 @@ import csv
 import enum
 import io
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Any, ParamSpec, TypeVar
+from typing import Annotated, Any
 
 import altair as alt
 from fastapi import APIRouter, Depends, HTTPException, Query, Response
@@ -19,14 +20,9 @@ from fedprivacy.figures.style import Rows
 from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.history import costs_of, series_of
 from fedprivacy.runs.store import StoredRun
-from fedprivacy.server.dashboard import models
-from fedprivacy.server.dashboard.catalogue import Catalogue
+from fedprivacy.server.dashboard.catalogue import NOTHING_YET, Catalogue, ClientName, Runs, TheRun, Words, find
 from fedprivacy.server.dashboard.forecasts import rounds_by_noise
-from fedprivacy.server.dashboard.lookup import Runs, TheRun, find
 from fedprivacy.values.series import MOST_CHOSEN, CostMap, RunSeries
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 _ONE_AT_A_TIME = threading.Lock()
 """Altair's channels share state while they are set up, so that two threads would mix their figures."""
@@ -66,55 +62,43 @@ class Theme(enum.StrEnum):
 
 
 Width = Annotated[int, Query(ge=200, le=2000, description="of the plot between its axes, in px")]
-RunIds = Annotated[list[Annotated[str, Query(max_length=200)]], Query(min_length=2, max_length=8)]
-NOTHING_YET: dict[int | str, dict[str, Any]] = {404: {"model": models.Problem}, 409: {"model": models.Problem}}
+RunIds = Annotated[list[Words], Query(min_length=2, max_length=8)]
 AS_CSV: dict[int | str, dict[str, Any]] = {200: {"content": {"text/csv": {"schema": {"type": "string"}}}}}
 
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """What of a run is to be drawn.
+    """What of a run is to be drawn: clients on top of all, or as rows; its first metric, or another; whose forecast."""
 
-    Attributes:
-        metric: whose figure; empty: the run's first.
-        clients: drawn on top of all, or the rows of the heat map.
-        client_id: whose budget a forecast is about; empty: of the one that runs out next.
-    """
-
-    metric: str
-    clients: list[str]
-    client_id: str
+    clients: Annotated[list[ClientName], Query(default_factory=list, max_length=MOST_CHOSEN)]
+    metric: Words = ""
+    client_id: ClientName = ""
 
 
-def _wish(
-    clients: Annotated[
-        list[Annotated[str, Query(max_length=500)]], Query(default_factory=list, max_length=MOST_CHOSEN)
-    ],
-    metric: Annotated[str, Query(max_length=200)] = "",
-    client_id: Annotated[str, Query(max_length=500)] = "",
-) -> Wish:
-    return Wish(metric, clients, client_id)
-
-
-Wanted = Annotated[Wish, Depends(_wish)]
+Wanted = Annotated[Wish, Depends(Wish)]
 
 
 @drawings.get("/runs/{run_id}/figures/{name}.csv", responses=NOTHING_YET | AS_CSV, response_class=Response)
 def numbers(found: TheRun, name: Figure, wish: Wanted) -> Response:
     """The numbers behind a figure."""
-    return _csv(_drawable(_ROWS[name], found, wish), f"{found.facts.name}-{name}")
+    with _drawing():
+        return _csv(_ROWS[name](found, wish), f"{found.facts.name}-{name}")
 
 
 @drawings.get("/runs/{run_id}/figures/{name}", responses=NOTHING_YET)
 def figure(found: TheRun, name: Figure, wish: Wanted, width: Width = 440, theme: Theme = Theme.LIGHT) -> dict[str, Any]:
     """A figure as Vega-Lite, its data inside."""
-    return _spec(_drawable(_FIGURES[name], found, wish, width), theme)
+    with _drawing():
+        chart = _FIGURES[name](found, wish, width)
+    return _spec(chart, theme)
 
 
 @drawings.get("/compare/figures/{name}.csv", responses=NOTHING_YET | AS_CSV, response_class=Response)
 def compared_numbers(catalogue: Runs, name: Comparison, runs: RunIds) -> Response:
     """The numbers behind a comparison."""
-    return _csv(_drawable(_COMPARED_ROWS[name], _several(catalogue, runs)), f"compared-{name}")
+    (_, rows), several = _COMPARED[name], _several(catalogue, runs)
+    with _drawing():
+        return _csv(rows(several), f"compared-{name}")
 
 
 @drawings.get("/compare/figures/{name}", responses=NOTHING_YET)
@@ -122,7 +106,10 @@ def comparison(
     catalogue: Runs, name: Comparison, runs: RunIds, width: Width = 440, theme: Theme = Theme.LIGHT
 ) -> dict[str, Any]:
     """Runs in one figure."""
-    return _spec(_drawable(_COMPARED[name], _several(catalogue, runs), width), theme)
+    (draw, _), several = _COMPARED[name], _several(catalogue, runs)
+    with _drawing():
+        chart = draw(several, width)
+    return _spec(chart, theme)
 
 
 def _series(run: StoredRun, wish: Wish) -> RunSeries:
@@ -133,14 +120,9 @@ def _cost(run: StoredRun, wish: Wish) -> CostMap:
     return costs_of(run, chosen=wish.clients)
 
 
-def _forecast_rows(run: StoredRun, wish: Wish) -> Rows:
-    client, rows = rounds_by_noise(run, wish.client_id)
-    return tables.forecast_rows(rows, client.client_id)
-
-
 def _forecast_figure(run: StoredRun, wish: Wish, width: int) -> alt.LayerChart:
-    client, rows = rounds_by_noise(run, wish.client_id)
-    return figures.forecast_figure(rows, run.facts, client.client_id, width)
+    forecast, client_id = rounds_by_noise(run, wish.client_id)
+    return figures.forecast_figure(forecast, run.facts, client_id, width)
 
 
 _FIGURES: dict[Figure, Callable[[StoredRun, Wish, int], alt.LayerChart]] = {
@@ -158,19 +140,13 @@ _ROWS: dict[Figure, Callable[[StoredRun, Wish], Rows]] = {
     Figure.TRADEOFF: lambda run, wish: tables.tradeoff_rows(_series(run, wish)),
     Figure.COST: lambda run, wish: tables.cost_rows(_cost(run, wish)),
     Figure.AUDIT: lambda run, _: tables.audit_rows(run.audits()),
-    Figure.FORECAST: _forecast_rows,
+    Figure.FORECAST: lambda run, wish: tables.forecast_rows(*rounds_by_noise(run, wish.client_id)),
 }
 
-_COMPARED: dict[Comparison, Callable[[Sequence[RunSeries], int], alt.LayerChart]] = {
-    Comparison.METRIC: figures.compared_metric_figure,
-    Comparison.EPSILON: figures.compared_epsilon_figure,
-    Comparison.TRADEOFF: figures.compared_tradeoff_figure,
-}
-
-_COMPARED_ROWS: dict[Comparison, Callable[[Sequence[RunSeries]], Rows]] = {
-    Comparison.METRIC: tables.compared_metric_rows,
-    Comparison.EPSILON: tables.compared_epsilon_rows,
-    Comparison.TRADEOFF: tables.compared_tradeoff_rows,
+_COMPARED = {
+    Comparison.METRIC: (figures.compared_metric_figure, tables.compared_metric_rows),
+    Comparison.EPSILON: (figures.compared_epsilon_figure, tables.compared_epsilon_rows),
+    Comparison.TRADEOFF: (figures.compared_tradeoff_figure, tables.compared_tradeoff_rows),
 }
 
 
@@ -186,15 +162,12 @@ def _several(catalogue: Catalogue, run_ids: Sequence[str]) -> list[RunSeries]:
     return [series_of(run) for run in found]
 
 
-def _drawable(draw: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """What is drawn, unless there is nothing to draw yet.
-
-    Raises:
-        HTTPException: 409, there is not; it says what is missing.
-    """
+@contextmanager
+def _drawing() -> Iterator[None]:
+    """One figure at a time; if there is nothing to draw yet, what is missing, by an HTTPException 409."""
     try:
         with _ONE_AT_A_TIME:
-            return draw(*args, **kwargs)
+            yield
     except LedgerError:
         raise
     except ValueError as nothing:

@@ -12,11 +12,12 @@ from fedprivacy.accounting.calibration import LEAST_NOISE, MOST_NOISE
 from fedprivacy.ledger import Allowance
 from fedprivacy.runs.store import ClientQuery, StoredRun
 from fedprivacy.server.dashboard import models
-from fedprivacy.server.dashboard.lookup import client_of
+from fedprivacy.server.dashboard.catalogue import client_of
 from fedprivacy.server.dashboard.presentation import rounds_left
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.nulls import finite_or_none
+from fedprivacy.values.series import RunFacts
 from fedprivacy.values.spent import ClientStanding, ClientState
 from fedprivacy.values.wording import budget_text, count_text, epsilon_text
 
@@ -27,43 +28,30 @@ _Past = frozenset[tuple[Event, int]]
 
 
 def forecast(run: StoredRun, client_id: str, noise_multiplier: float) -> models.Forecast:
-    """What the budget still allows.
-
-    Args:
-        run: the run.
-        client_id: whose budget; empty: see `whose`.
-        noise_multiplier: sigma of every further local step.
-
-    Raises:
-        HTTPException: 404, no such client; 409, no client yet.
-    """
-    client = whose(run, client_id)
-    past, allowance = _account(run, client)
-    budget = allowance.budget
-    limited = budget.enforced
-    own = _asked(run, past, allowance, _event(run, client, run.facts.noise_multiplier))
+    """What the budget of a client still allows, with sigma of every further local step; see `_account`."""
+    client, past, allowance = _account(run, client_id)
+    budget, epsilon, own = allowance.budget, client.spent.epsilon, run.facts.noise_multiplier
     return models.Forecast(
         client_id=client.client_id,
-        epsilon=finite_or_none(client.spent.epsilon),
-        epsilon_text=epsilon_text(client.spent.epsilon, budget.epsilon),
-        budget=budget.epsilon if limited else None,
-        budget_text=budget_text(budget.epsilon) if limited else "none",
+        epsilon=finite_or_none(epsilon),
+        epsilon_text=epsilon_text(epsilon, budget.epsilon),
+        budget=finite_or_none(budget.epsilon),
+        budget_text=budget_text(budget.epsilon) if budget.enforced else "none",
         filter=allowance.filter,
         delta=budget.delta,
-        noise_multiplier=run.facts.noise_multiplier,
-        rounds_left=own.rounds_left,
-        asked=_asked(run, past, allowance, _event(run, client, noise_multiplier)),
+        noise_multiplier=own,
+        rounds_left=_asked(run.facts, past, allowance, _event(run, client, own)).rounds_left,
+        asked=_asked(run.facts, past, allowance, _event(run, client, noise_multiplier)),
     )
 
 
-def rounds_by_noise(run: StoredRun, client_id: str) -> tuple[ClientStanding, list[tuple[float, int]]]:
-    """Rounds left at noise multipliers around the run's own, which is the middle one.
+def rounds_by_noise(run: StoredRun, client_id: str) -> tuple[list[tuple[float, int]], str]:
+    """Rounds left at noise multipliers around the run's own, which is the middle one, and the client whose they are.
 
     Raises:
         HTTPException: 404, no such client; 409, no client yet, or one without a budget.
     """
-    client = whose(run, client_id)
-    past, allowance = _account(run, client)
+    client, past, allowance = _account(run, client_id)
     if not allowance.budget.enforced:
         raise HTTPException(409, "This client has no budget, so nothing limits its rounds.")
     own = run.facts.noise_multiplier
@@ -71,29 +59,30 @@ def rounds_by_noise(run: StoredRun, client_id: str) -> tuple[ClientStanding, lis
     sigmas[POINTS // 2] = own  # not nearly: it would be another mechanism
     events = [_event(run, client, sigma) for sigma in sigmas]
     steps = [_steps_left(past, event, allowance.filter, allowance.budget)[0] for event in events]
-    return client, [(sigma, rounds_left(left, run.facts)) for sigma, left in zip(sigmas, steps, strict=True)]
+    return [(sigma, rounds_left(left, run.facts)) for sigma, left in zip(sigmas, steps, strict=True)], client.client_id
 
 
-def whose(run: StoredRun, client_id: str) -> ClientStanding:
-    """A client by name; if nobody is named, the one that runs out next, or once none is active that spent most.
+def _account(run: StoredRun, client_id: str) -> tuple[ClientStanding, _Past, Allowance]:
+    """A client, what its dataset was charged, and what it allows.
+
+    If none is named, it is the client that runs out next, or once none is active the one that spent most.
 
     Raises:
-        HTTPException: 404, no such client; 409, no client yet.
+        HTTPException: 404, no such client; 409, no client yet, or one without an allowance.
     """
-    if client_id:
-        return client_of(run, client_id)
-    next_out = ClientQuery(sort="steps_left", descending=False, state=ClientState.ACTIVE, limit=1)
-    for query in (next_out, ClientQuery(limit=1)):
-        for client in run.clients(query)[1]:
-            return client
-    raise HTTPException(409, "No client has an account in this run yet.")
-
-
-def _account(run: StoredRun, client: ClientStanding) -> tuple[_Past, Allowance]:
+    client = client_of(run, client_id) if client_id else _next_out(run)
     history, allowance = run.account(client.client_id)
     if allowance is None:
         raise HTTPException(409, "The ledger holds no budget of this client.")
-    return frozenset(history.items()), allowance
+    return client, frozenset(history.items()), allowance
+
+
+def _next_out(run: StoredRun) -> ClientStanding:
+    soonest = ClientQuery(sort="steps_left", descending=False, state=ClientState.ACTIVE, limit=1)
+    for query in (soonest, ClientQuery(limit=1)):
+        for client in run.clients(query)[1]:
+            return client
+    raise HTTPException(409, "No client has an account in this run yet.")
 
 
 def _event(run: StoredRun, client: ClientStanding, noise_multiplier: float) -> PoissonSampledGaussian:
@@ -101,30 +90,23 @@ def _event(run: StoredRun, client: ClientStanding, noise_multiplier: float) -> P
     return PoissonSampledGaussian(client.spent.sampling_rate, noise_multiplier, relation)
 
 
-def _asked(run: StoredRun, past: _Past, allowance: Allowance, event: PoissonSampledGaussian) -> models.Asked:
-    budget, sigma = allowance.budget, event.noise_multiplier
-    if not budget.enforced:
+def _asked(facts: RunFacts, past: _Past, allowance: Allowance, event: PoissonSampledGaussian) -> models.Asked:
+    steps, rounds, allowed = None, None, True
+    if not allowance.budget.enforced:
         words = "No budget is set, so nothing limits the rounds."
-        return models.Asked(noise_multiplier=sigma, steps_left=None, rounds_left=None, allowed=True, words=words)
-    if allowance.expired:
-        words = "The budget has expired: nothing is granted any more."
-        return models.Asked(noise_multiplier=sigma, steps_left=0, rounds_left=0, allowed=True, words=words)
-    steps, allowed = _steps_left(past, event, allowance.filter, budget)
-    rounds = rounds_left(steps, run.facts)
-    return models.Asked(
-        noise_multiplier=sigma,
-        steps_left=steps,
-        rounds_left=rounds,
-        allowed=allowed,
-        words=_allowed_words(rounds) if allowed else _refused_words(rounds),
-    )
+    elif allowance.expired:
+        steps, rounds, words = 0, 0, "The budget has expired: nothing is granted any more."
+    else:
+        steps, allowed = _steps_left(past, event, allowance.filter, allowance.budget)
+        rounds = rounds_left(steps, facts)
+        words = _words(rounds, allowed=allowed)
+    sigma = event.noise_multiplier
+    return models.Asked(noise_multiplier=sigma, steps_left=steps, rounds_left=rounds, allowed=allowed, words=words)
 
 
-def _allowed_words(rounds: int) -> str:
-    return f"The budget still allows {count_text(rounds, 'round')} at this noise multiplier."
-
-
-def _refused_words(rounds: int) -> str:
+def _words(rounds: int, *, allowed: bool) -> str:
+    if allowed:
+        return f"The budget still allows {count_text(rounds, 'round')} at this noise multiplier."
     if rounds == 0:
         return "Not one more round would stay within the budget, at this noise multiplier either."
     return (

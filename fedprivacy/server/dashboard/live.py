@@ -16,9 +16,7 @@ from fastapi.responses import StreamingResponse
 from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.store import RunStore, StoredRun
 from fedprivacy.server.dashboard import presentation
-from fedprivacy.server.dashboard.api import NOT_FOUND
-from fedprivacy.server.dashboard.catalogue import Catalogue
-from fedprivacy.server.dashboard.lookup import Runs, TheRun, find
+from fedprivacy.server.dashboard.catalogue import NOT_FOUND, Catalogue, Runs, TheRun, find
 from fedprivacy.values.runs import RunStatus
 
 INTERVAL = 0.1
@@ -44,11 +42,7 @@ _STREAM: dict[int | str, dict[str, Any]] = {
 
 
 class Pulse:
-    """How often each run of a store has changed: one look serves all who listen.
-
-    Args:
-        store: whose runs.
-    """
+    """How often each run of a store has changed: one look serves all who listen."""
 
     def __init__(self, store: RunStore) -> None:
         self._store = store
@@ -70,7 +64,7 @@ class Listeners:
 
     def __init__(self) -> None:
         self.count = 0
-        self._pulses: dict[RunStore, Pulse] = {}
+        self.pulses: dict[RunStore, Pulse] = {}
         self._stopped = asyncio.Event()
 
     def stop(self) -> None:
@@ -82,10 +76,6 @@ class Listeners:
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._stopped.wait(), seconds)
         return not self._stopped.is_set()
-
-    def pulse(self, store: RunStore) -> Pulse:
-        """The pulse of a store."""
-        return self._pulses.setdefault(store, Pulse(store))
 
     def stream(self, look: Look, interval: float) -> StreamingResponse:
         """An answer that tells what is found by a look every so many seconds, until its reader goes.
@@ -123,7 +113,8 @@ async def run_events(
     """A run's finished rounds and changes of phase, as they happen; first of all how it stands."""
     listeners: Listeners = request.app.state.listeners
     seen = int(last_event_id) if last_event_id.isdecimal() else -1
-    return listeners.stream(_of_run(listeners.pulse(found.store), runs, found.facts.run_id, seen), INTERVAL)
+    pulse = listeners.pulses.setdefault(found.store, Pulse(found.store))
+    return listeners.stream(_of_run(pulse, runs, found.facts.run_id, seen), INTERVAL)
 
 
 @live.get("/events", responses=_STREAM, response_class=StreamingResponse)

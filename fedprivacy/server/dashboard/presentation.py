@@ -6,6 +6,7 @@ import datetime
 import math
 import statistics
 import time
+from dataclasses import astuple
 from itertools import pairwise
 from typing import Any
 
@@ -44,14 +45,13 @@ def detail(run: StoredRun) -> models.Run:
 
 def finished_round(facts: RunFacts, point: RoundPoint) -> models.Round:
     """A round."""
-    told = plain(point)
     said = {
-        "at": instant(point.at),
+        "at": _instant(point.at),
         "metric_texts": {name: metric_text(name, value) for name, value in point.metrics.items()},
-        "epsilon": told["epsilons"],
+        "epsilon": plain(point.epsilons),
         "epsilon_text": epsilon_text(point.epsilons.most, facts.budget),
     }
-    return models.Round(**told | said)
+    return models.Round(**plain(point) | said)
 
 
 def client(facts: RunFacts, standing: ClientStanding) -> models.Client:
@@ -81,23 +81,13 @@ def failure(found: Failures) -> models.Failure:
 
 def audit(result: AuditResult) -> models.Audit:
     """An audit."""
-    said = {
-        "at": instant(result.at),
-        "lower_text": proved_text(result.lower),
-        "upper_text": epsilon_text(result.upper),
-        "verdict": result.verdict,
-    }
-    return models.Audit(**plain(result) | said)
+    texts = {"lower_text": proved_text(result.lower), "upper_text": epsilon_text(result.upper)}
+    return models.Audit(**plain(result) | texts | {"at": _instant(result.at), "verdict": result.verdict})
 
 
 def rounds_left(steps_left: int, facts: RunFacts) -> int:
     """Rounds that so many steps last, the last of them perhaps with fewer."""
     return math.ceil(steps_left / facts.local_steps)
-
-
-def instant(seconds: float) -> str:
-    """ISO 8601, UTC."""
-    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="milliseconds")
 
 
 def _summary(run: RunStanding) -> dict[str, Any]:
@@ -109,8 +99,8 @@ def _summary(run: RunStanding) -> dict[str, Any]:
         "status": run.status,
         "silent": run.running and time.time() - run.updated > SILENCE,
         "phase": _phase(run),
-        "started": instant(run.started),
-        "updated": instant(run.updated),
+        "started": _instant(run.started),
+        "updated": _instant(run.updated),
         "rounds": run.finished,
         "rounds_planned": facts.rounds,
         "clients": last.clients if last else 0,
@@ -120,6 +110,11 @@ def _summary(run: RunStanding) -> dict[str, Any]:
         "delta_text": delta_text(facts.delta),
         "last": finished_round(facts, last) if last else None,
     }
+
+
+def _instant(seconds: float) -> str:
+    """ISO 8601, UTC."""
+    return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="milliseconds")
 
 
 def _account(spent: ClientSpent) -> dict[str, Any]:
@@ -134,9 +129,8 @@ def _account(spent: ClientSpent) -> dict[str, Any]:
 def _phase(run: RunStanding) -> models.Phase | None:
     if not run.running:
         return None
-    if run.phase is None:
-        return models.Phase(name="starting", round=0, clients=0)
-    return models.Phase(name=run.phase.stage, round=run.phase.round, clients=run.phase.clients)
+    stage, round, clients = astuple(run.phase) if run.phase else ("starting", 0, 0)
+    return models.Phase(name=stage, round=round, clients=clients)
 
 
 def _seconds_left(run: StoredRun) -> float | None:

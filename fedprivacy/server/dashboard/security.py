@@ -6,9 +6,9 @@ import hashlib
 import hmac
 import ipaddress
 import secrets
-from http.cookies import CookieError, SimpleCookie
 
 from starlette.datastructures import Headers, MutableHeaders
+from starlette.requests import cookie_parser
 from starlette.responses import JSONResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -98,7 +98,8 @@ class Door:
         scheme, _, bearer = headers.get("authorization", "").partition(" ")
         if scheme.lower() == "bearer" and self.opens(bearer.strip()):
             return True
-        return hmac.compare_digest(_cookie(headers).encode(), self._cookie.encode())
+        cookie = cookie_parser(headers.get("cookie", "")).get(COOKIE, "")
+        return hmac.compare_digest(cookie.encode(), self._cookie.encode())
 
     def remember(self, response: Response) -> None:
         """Let the browser come back without the token, until it is closed."""
@@ -110,10 +111,6 @@ class Gate:
 
     A page of another origin can make a browser ask any address by a name that it controls (DNS rebinding). Where no
     token is needed, a request must therefore name this machine.
-
-    Args:
-        app: what is guarded.
-        door: who may look.
     """
 
     def __init__(self, app: ASGIApp, door: Door) -> None:
@@ -154,11 +151,3 @@ def _host(headers: Headers) -> str:
     """The name that a request was made to, without its port."""
     host = headers.get("host", "")
     return host.partition("]")[0].removeprefix("[") if host.startswith("[") else host.partition(":")[0]
-
-
-def _cookie(headers: Headers) -> str:
-    try:
-        found = SimpleCookie(headers.get("cookie", "")).get(COOKIE)
-    except CookieError:
-        return ""
-    return found.value if found else ""

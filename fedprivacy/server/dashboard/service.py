@@ -1,16 +1,20 @@
-"""Runs the dashboard: where it listens, who may look, and what the user is told."""
+"""Runs the dashboard, on its own or beside a run: where it listens, who may look, and what the user is told."""
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import uvicorn
+from rich.console import Console
 
 from fedprivacy.server.dashboard.app import dashboard_app
 from fedprivacy.server.dashboard.catalogue import Catalogue
@@ -64,13 +68,9 @@ class Address:
 
 @dataclass(frozen=True, slots=True)
 class Opened:
-    """What people need to know of a dashboard that is open.
+    """What people need to know of a dashboard that is open: its page, the token if one was made, whether one is needed.
 
-    Attributes:
-        url: of the page.
-        token: that was made for it; None: none is needed, or the user chose it.
-        locked: whether a token is needed.
-        in_clear: whether a token travels where others can read it.
+    `in_clear`: whether the token travels where others can read it.
     """
 
     url: str
@@ -79,12 +79,7 @@ class Opened:
     in_clear: bool
 
     def words(self, program: str, sources: Sequence[str]) -> str:
-        """The same as rich text.
-
-        Args:
-            program: how the user calls this program.
-            sources: what is shown.
-        """
+        """The same as rich text, for a user who calls this program so and is shown these sources."""
         lines = [f"Dashboard: [bold]{self.url}[/]  (Ctrl-C ends it)"]
         if self.token:
             lines.append(f"Other machines can reach it, so it asks for a token: [bold]{self.token}[/]")
@@ -136,7 +131,8 @@ def serve(catalogue: Catalogue, address: Address, opened: Callable[[Opened], Non
             f"--host {address.host} and --port {address.port} cannot be listened to; choose another port, or a host of "
             "this machine."
         ) from refused
-    url = f"{address.scheme}://{_in_url(address.host)}:{socket.getsockname()[1]}/"
+    host = f"[{address.host}]" if ":" in address.host else address.host
+    url = f"{address.scheme}://{host}:{socket.getsockname()[1]}/"
     page = Opened(url, made, token is not None, address.public and not address.certificate)
     Server(config, app.state.listeners, lambda: opened(page)).run([socket])
 
@@ -151,14 +147,65 @@ def end_with_stdin() -> None:
     threading.Thread(target=wait, daemon=True).start()
 
 
-class Server(uvicorn.Server):
-    """A server that says when it answers, and ends its streams when it ends.
+@contextmanager
+def dashboard_beside(sources: Sequence[str], address: Address) -> Iterator[str]:
+    """Open a dashboard beside a run for as long as the block runs; it ends with this process, however that ends.
+
+    It is a process of its own: the page must not slow the training down.
 
     Args:
-        config: of the server.
-        listeners: who listens to streams.
-        on_start: called when it answers.
+        sources: see `Catalogue`.
+        address: where it listens; if its port is taken, at any other.
+
+    Yields:
+        The page's URL.
+
+    Raises:
+        ServingError: it did not open.
     """
+    opened = _started(sources, address) or _started(sources, Address(address.host, 0))
+    if opened is None:
+        raise ServingError("the dashboard did not open; 'fedprivacy dashboard' says why.")
+    process, url = opened
+    try:
+        yield url
+    finally:
+        assert process.stdin is not None
+        process.stdin.close()  # which ends it
+        process.wait()
+
+
+def wait_for_reader(console: Console) -> None:
+    """Leave the dashboard open until somebody in front of a terminal has seen enough."""
+    if not sys.stdin.isatty():
+        return
+    console.print("The dashboard stays open until you press Ctrl-C.")
+    with suppress(KeyboardInterrupt):
+        threading.Event().wait()
+
+
+def _started(sources: Sequence[str], address: Address) -> tuple[subprocess.Popen[str], str] | None:
+    """A dashboard and its URL; None: it ended instead of opening."""
+    stores = [part for source in sources for part in ("--store", source)]
+    where = ["--host", address.host, "--port", str(address.port), "--json", "--until-stdin-ends"]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedprivacy", "dashboard", *stores, *where],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        start_new_session=True,  # Ctrl-C is for the run, which then ends its dashboard
+    )
+    assert process.stdout is not None
+    line = process.stdout.readline()
+    if line:
+        return process, str(json.loads(line)["url"])
+    process.wait()
+    return None
+
+
+class Server(uvicorn.Server):
+    """A server that says by `on_start` when it answers, and ends its listeners' streams when it ends."""
 
     def __init__(self, config: uvicorn.Config, listeners: Listeners, on_start: Callable[[], None]) -> None:
         super().__init__(config)
@@ -175,7 +222,3 @@ class Server(uvicorn.Server):
         """Stop to listen."""
         self._listeners.stop()
         await super().shutdown(sockets)  # type: ignore[arg-type]
-
-
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host

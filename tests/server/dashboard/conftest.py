@@ -4,7 +4,7 @@ import functools
 
 import pytest
 
-from fedprivacy.server.dashboard import vega
+from fedprivacy.server.dashboard import app
 from tests.conftest import lacking
 from tests.server.dashboard.browser import chromium, find_chromium
 from tests.server.dashboard.shown import asking, some_runs
@@ -35,5 +35,5 @@ def browser():
 def bundled_once():
     """Vega is bundled once for all dashboards of this process: it takes two seconds of a core."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(vega, "bundled", functools.cache(vega.bundled))
+        patch.setattr(app, "bundled_vega", functools.cache(app.bundled_vega))
         yield

@@ -19,9 +19,8 @@ from cryptography.x509.oid import NameOID
 from typer.testing import CliRunner
 
 from fedprivacy.commands.app import app
-from fedprivacy.server.dashboard.beside import dashboard_beside
 from fedprivacy.server.dashboard.service import TOKEN as VARIABLE
-from fedprivacy.server.dashboard.service import Address, Opened
+from fedprivacy.server.dashboard.service import Address, Opened, dashboard_beside
 from tests.server.dashboard.shown import TOKEN
 
 
@@ -146,8 +145,7 @@ def test_a_dashboard_beside_a_run_takes_another_port_and_ends_with_it(runs, take
 
 @pytest.mark.slow
 def test_a_dashboard_does_not_outlive_a_run_that_is_killed(runs):
-    code = "import sys, time; from fedprivacy.server.dashboard.beside import *\n"
-    code += "from fedprivacy.server.dashboard.service import Address\n"
+    code = "import sys, time; from fedprivacy.server.dashboard.service import Address, dashboard_beside\n"
     code += f"with dashboard_beside([{str(runs)!r}], Address(port=0)) as page: print(page, flush=True); time.sleep(60)"
     run = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE, text=True)
     page = run.stdout.readline().strip()

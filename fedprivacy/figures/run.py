@@ -1,0 +1,308 @@
+"""The figures of one run: its metric, its clients' privacy loss, one against the other, and what rounds are left."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict
+from itertools import chain
+
+import altair as alt
+
+from fedprivacy.figures import tables
+from fedprivacy.figures.axes import (
+    AXIS_ROOM,
+    BESIDE_LABEL,
+    DASHES,
+    HEADROOM,
+    LABEL_ROOM,
+    Frame,
+    Label,
+    Scale,
+    leaders,
+    loss_scale,
+    metric_scale,
+    names_across,
+    names_upright,
+    placed,
+    rounds_axis,
+    rules_across,
+    rules_upright,
+    shortened,
+)
+from fedprivacy.figures.style import (
+    COMPOSED,
+    EXHAUSTED,
+    INK,
+    SPENDING,
+    WIDTH,
+    Rows,
+    chart_of,
+    layered,
+    outlined,
+    seen,
+    styled,
+    titled,
+)
+from fedprivacy.values.series import Curve, RunFacts, RunSeries
+from fedprivacy.values.wording import budget_text, count_text, epsilon_text, metric_name, metric_text
+
+MOST_DOTS = 100
+"""More rounds than this are a line without dots, in a trade-off."""
+
+LOSS_TITLE = "largest ε of a client"
+
+_COLOURS = {"spending": SPENDING, "exhausted": EXHAUSTED, "chosen": INK}
+"""Of lines and labels: of clients that can go on, of those that cannot, of those that can and that somebody chose."""
+
+_FAN = ("bands: all clients and their middle half", "diamonds: exhausted")
+
+
+def metric_figure(series: RunSeries, metric: str | None = None, width: int = WIDTH) -> alt.LayerChart:
+    """A metric of the global model after every round; in percent if it is an accuracy.
+
+    Args:
+        series: the run.
+        metric: its key; None: the one that the task shows first.
+        width: of the plot between its axes, in px.
+
+    Raises:
+        ValueError: the run has no finished round.
+    """
+    return styled(_metric_panel(series, metric, width))
+
+
+def epsilon_figure(series: RunSeries, width: int = WIDTH) -> alt.LayerChart:
+    """Every client's epsilon after every round, against its budget.
+
+    Clients with the same curve share a line that says how many they are. A fan stands for more different curves than
+    `MOST_CURVES`: the range of all clients, their middle half, and the lines of those that spent most, least and the
+    median. Clients that somebody chose lie on top, in black. It takes and raises what `metric_figure` does.
+    """
+    return styled(_epsilon_panel(series, width))
+
+
+def run_figure(series: RunSeries) -> alt.HConcatChart:
+    """The run at a glance, about 1200 px wide: `metric_figure` and `epsilon_figure` side by side."""
+    panels = [_metric_panel(series, None, WIDTH), _epsilon_panel(series, WIDTH)]
+    lines = max(len(panel.title.subtitle) for panel in panels)
+    for panel in panels:  # both titles begin at the same height
+        panel.title.subtitle += [""] * (lines - len(panel.title.subtitle))
+    return styled(alt.hconcat(*panels, spacing=40))
+
+
+def tradeoff_figure(series: RunSeries, width: int = WIDTH) -> alt.LayerChart:
+    """The task's metric against the largest epsilon of a client: a dot for each round, joined in their order.
+
+    It takes and raises what `metric_figure` does.
+    """
+    title = _tradeoff_title(series, width)
+    rows = [row for row in tables.tradeoff_rows(series) if None not in row.values()]
+    losses = loss_scale([*(row["epsilon"] for row in rows), *series.budgets])
+    values = metric_scale(series.facts.metric, [row["value"] for row in rows])
+    x, y, budget_x = losses.x("epsilon").title(LOSS_TITLE), values.y("value"), losses.x("budget")
+    low_end = bool(rows) and rows[-1]["value"] < (values.low + values.high) / 2
+    layers = [
+        rules_upright(series.budgets, budget_x),
+        chart_of(rows).mark_line(color=SPENDING).encode(x, y, order="round:Q"),
+        _dots(rows).encode(x, y),
+        *names_upright(series.budgets, budget_x, at_top=low_end),
+        *_last(rows, x, y),
+    ]
+    return styled(layered(layers, title, width))
+
+
+def forecast_figure(
+    forecast: Sequence[tuple[float, int]], facts: RunFacts, client_id: str, width: int = WIDTH
+) -> alt.LayerChart:
+    """Rounds that a client's budget still allows, by noise multiplier; that of the run is marked.
+
+    Args:
+        forecast: (noise multiplier, rounds left), by ascending noise multiplier.
+        facts: of the run.
+        client_id: the client.
+        width: of the plot between its axes, in px.
+
+    Raises:
+        ValueError: the forecast is empty.
+    """
+    if not forecast:
+        raise ValueError("the forecast is empty; ask for at least one noise multiplier.")
+    sigma, rows = facts.noise_multiplier, tables.forecast_rows(forecast, client_id)
+    own = [row for row in rows if math.isclose(row["noise_multiplier"], sigma)]
+    noises = [sigma, *(noise for noise, _ in forecast)]
+    margin = HEADROOM * (max(noises) - min(noises)) or HEADROOM * max(noises)
+    noise = Scale(max(0.0, min(noises) - margin), max(noises) + margin)
+    x = noise.x("noise_multiplier").title("noise multiplier")
+    y = loss_scale(float(rounds) for _, rounds in forecast).y("rounds_left")
+    line = chart_of(rows).encode(x, y, tooltip=["noise_multiplier:Q", "rounds_left:Q"])
+    ours = chart_of([{"noise_multiplier": sigma, "text": f"this run: {sigma:.4g}"}]).encode(x)
+    left = sigma > (noise.low + noise.high) / 2  # of its line, where there is more room
+    layers = [
+        ours.mark_rule(color=INK, strokeDash=DASHES),
+        line.mark_line(color=SPENDING),
+        line.mark_point(color=SPENDING, size=30),
+        chart_of(own).mark_point(color=INK, size=80).encode(x, y),
+        *outlined(ours.encode(y=alt.value(6), text="text:N"), align="right" if left else "left", dx=-6 if left else 6),
+    ]
+    return styled(layered(layers, _forecast_title(own, facts, client_id, width), width))
+
+
+def _metric_panel(series: RunSeries, metric: str | None, width: int) -> alt.LayerChart:
+    metric, last = metric or series.facts.metric, series.last
+    rows = tables.metric_rows(series, metric)
+    measured = [row for row in rows if row["value"] is not None]
+    frame = Frame(rounds_axis(last.round), metric_scale(metric, [row["value"] for row in measured]), width)
+    line = chart_of(rows).mark_line(color=SPENDING).encode(frame.x, frame.y("value"))
+    end = chart_of([row | {"text": metric_text(metric, row["value"])} for row in measured[-1:]])
+    end = end.encode(frame.x, frame.y("value"))
+    label = end.mark_text(dx=10, fontWeight="bold").encode(text="text:N")
+    value = metric_text(metric, last.metrics.get(metric))
+    title = titled(
+        f"After {count_text(last.round, 'round')}: {metric_name(metric)} {value}",
+        [[f"task {series.facts.task}", "global model on the server's public records", "after each round"]],
+        width + AXIS_ROOM,
+    )
+    return layered([line, end.mark_point(color=SPENDING), label], title, width)
+
+
+def _epsilon_panel(series: RunSeries, width: int) -> alt.LayerChart:
+    drawn = tables.drawn(series)
+    lines = chain.from_iterable(curve.epsilons for curve in (*drawn, *series.chosen))
+    spreads = chain.from_iterable(asdict(point.epsilons).values() for point in series.points)
+    frame = Frame(rounds_axis(series.last.round), loss_scale([*lines, *spreads, *series.budgets]), width)
+    named = _edges(series) if series.curves is None else [_label(curve, series) for curve in series.curves]
+    layers = [
+        rules_across(series.budgets, frame),
+        *(_fan(series, frame) if series.curves is None else []),
+        _strokes(drawn, 2.5 if len(drawn) <= 6 else 1.75, frame),
+        _strokes(series.chosen, 3.5, frame, chosen=True),
+        *_ends(drawn, SPENDING, frame),
+        *_ends(series.chosen, INK, frame),
+        *names_across(series.budgets, frame),
+        *_texts(placed([*named, *(_label(curve, series) for curve in tables.added(series))], frame), frame),
+    ]
+    what = [*seen("ε of each client", series.facts.delta), *COMPOSED]
+    subtitle = [what] if series.curves is not None else [what, _FAN]
+    return layered(layers, titled(_epsilon_title(series), subtitle, width + LABEL_ROOM), width)
+
+
+def _epsilon_title(series: RunSeries) -> str:
+    (epsilon, budget), last = series.worst, series.last
+    limit = f" of budget {budget_text(budget)}" if math.isfinite(budget) else ", no budget set"
+    share = f"all {last.clients}" if last.exhausted == last.clients > 1 else f"{last.exhausted} of {last.clients}"
+    noun = "client" if last.clients == 1 else "clients"
+    state = f"; {share} {noun} exhausted" if last.exhausted else ""
+    return f"Largest privacy loss: ε {epsilon_text(epsilon, budget)}{limit}{state}"
+
+
+def _fan(series: RunSeries, frame: Frame) -> list[alt.Chart]:
+    """Bands for all clients and for their middle half, the median, and where clients were exhausted."""
+    bands = chart_of([{"round": point.round, **asdict(point.epsilons)} for point in series.points]).encode(frame.x)
+    return [
+        bands.mark_area(color=SPENDING, opacity=0.15).encode(frame.y("least"), y2="most"),
+        bands.mark_area(color=SPENDING, opacity=0.25).encode(frame.y("quarter"), y2="three_quarters"),
+        bands.mark_line(color=SPENDING, strokeWidth=3).encode(frame.y("median")),
+        _diamonds(series.turns, frame),
+    ]
+
+
+def _strokes(lines: Sequence[Curve], thickness: float, frame: Frame, *, chosen: bool = False) -> alt.Chart:
+    """Lines, each of a part that grows and, from exhaustion on, a flat part; they share the point between them."""
+    rows = []
+    for curve in lines:
+        points = tables.points(curve)
+        if curve.turn is not None:
+            number, epsilon = curve.turn
+            points.insert(curve.rounds.index(number), {"round": number, "epsilon": epsilon, "state": "spending"})
+        for point in points:
+            part = f"{point['state']} {curve.client_ids[0]}"
+            rows.append(point | {"state": _kind(point["state"], chosen=chosen), "part": part})
+    strokes: alt.Chart = chart_of(rows).mark_line(strokeWidth=thickness)
+    return strokes.encode(frame.x, frame.y("epsilon"), _colour("state"), detail="part:N")
+
+
+def _ends(lines: Sequence[Curve], colour: str, frame: Frame) -> list[alt.Chart]:
+    """A dot where a client could go on and a diamond where its budget was exhausted."""
+    going_on = [tables.points(curve)[-1] for curve in lines if curve.exhausted_in is None]
+    dots = chart_of(going_on).mark_point(color=colour).encode(frame.x, frame.y("epsilon"))
+    return [dots, _diamonds([curve.turn for curve in lines if curve.turn], frame)]
+
+
+def _diamonds(turns: Iterable[tuple[int, float]], frame: Frame) -> alt.Chart:
+    base = chart_of([{"round": number, "epsilon": epsilon} for number, epsilon in turns])
+    diamonds: alt.Chart = base.mark_point(shape="diamond", size=90, color=EXHAUSTED)
+    return diamonds.encode(frame.x, frame.y("epsilon"))
+
+
+def _edges(series: RunSeries) -> list[Label]:
+    """What is named beside a fan: how many are exhausted, the client that spent most, the median, the least."""
+    last, words = series.last, ("most: ", "least: ")
+    outer = [_label(curve, series, word) for curve, word in zip(series.outer, words, strict=False)]
+    median = Label(f"{epsilon_text(last.epsilons.median)}\N{EN SPACE}median", last.epsilons.median, "spending")
+    exhausted = Label(f"{count_text(last.exhausted, 'client')} exhausted", last.epsilons.most, "exhausted")
+    return [*([exhausted] if last.exhausted else []), *outer[:1], median, *outer[1:]]
+
+
+def _label(curve: Curve, series: RunSeries, what: str = "") -> Label:
+    """What the curve spent, in a column with the other labels, and whose it is: a client's, or how many share it."""
+    names, epsilon = curve.client_ids, curve.epsilons[-1]
+    state, ending = ("spending", "") if curve.exhausted_in is None else ("exhausted", " exhausted")
+    chosen = any(names == other.client_ids for other in series.chosen)
+    whose = names[0] if len(names) == 1 else count_text(len(names), "client")
+    text = f"{epsilon_text(epsilon, curve.budget)}\N{EN SPACE}{what}{shortened(whose)}{ending}"
+    return Label(text, epsilon, _kind(state, chosen=chosen), chosen)
+
+
+def _texts(rows: Rows, frame: Frame) -> list[alt.Chart]:
+    """Labels, in bold for what somebody chose."""
+    return [leaders(rows, frame)] + [
+        chart_of([row for row in rows if row["emphasised"] == bold])
+        .mark_text(fontWeight="bold" if bold else "normal")
+        .encode(frame.y("place"), _colour("kind"), x=alt.value(frame.width + BESIDE_LABEL), text="text:N")
+        for bold in (False, True)
+    ]
+
+
+def _kind(state: str, *, chosen: bool) -> str:
+    return "chosen" if chosen and state == "spending" else state
+
+
+def _colour(field: str) -> alt.Color:
+    return alt.Color(f"{field}:N", legend=None).scale(domain=list(_COLOURS), range=list(_COLOURS.values()))
+
+
+def _tradeoff_title(series: RunSeries, width: int) -> alt.TitleParams:
+    last, metric = series.last, series.facts.metric
+    name, value = metric_name(metric), metric_text(metric, last.metrics.get(metric))
+    against = seen("against the largest ε of a client", series.facts.delta)
+    title = f"After {count_text(last.round, 'round')}: {name} {value} for ε {epsilon_text(*series.worst)}"
+    what = f"{name} on the server's public records after each round"
+    return titled(title, [[what, *against, *COMPOSED]], width + AXIS_ROOM)
+
+
+def _dots(rows: Rows) -> alt.Chart:
+    """One a round while there is room, and always the last."""
+    shown = [
+        row | {"loss": epsilon_text(row["epsilon"]), "reached": metric_text(row["metric"], row["value"])}
+        for row in (rows if len(rows) <= MOST_DOTS else rows[-1:])
+    ]
+    named = {"round:Q": "round", "loss:N": LOSS_TITLE, "reached:N": "then reached"}
+    dots: alt.Chart = chart_of(shown).mark_point(color=SPENDING, size=30)
+    return dots.encode(tooltip=[alt.Tooltip(field, title=name) for field, name in named.items()])
+
+
+def _last(rows: Rows, x: alt.X, y: alt.Y) -> list[alt.Chart]:
+    """The name of the last round, above it: on the left of a line that rises, on the right of one that falls."""
+    last = chart_of([row | {"text": f"round {row['round']}"} for row in rows[-1:]]).encode(x, y, text="text:N")
+    falls = bool(rows) and rows[-1]["value"] < rows[0]["value"]
+    return outlined(last, align="left" if falls else "right", dx=8 if falls else -8, dy=-10)
+
+
+def _forecast_title(own: Rows, facts: RunFacts, client_id: str, width: int) -> alt.TitleParams:
+    left = "rounds left by noise multiplier"
+    for row in own:
+        left = f"{count_text(row['rounds_left'], 'round')} left at noise multiplier {facts.noise_multiplier:.4g}"
+    steps = count_text(facts.local_steps, "local step")
+    what = [f"rounds of {steps} that its budget still allows if the run goes on with another noise multiplier"]
+    return titled(f"{shortened(client_id)}: {left}", [what, seen("ε", facts.delta)], width + AXIS_ROOM)

@@ -1,0 +1,202 @@
+"""Turns a run into what people look at: files, the run store that pages read, trackers."""
+
+from __future__ import annotations
+
+import logging
+import shlex
+import threading
+import time
+from collections import deque
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+from flwr.app import ArrayRecord
+from safetensors.numpy import save_file
+
+from fedprivacy.figures import run_figure, save_png
+from fedprivacy.flower import RoundFailedError, TooFewClientsError
+from fedprivacy.flower.server.checkpoint import CHECKPOINT
+from fedprivacy.flower.server.strategy import PrivateResult
+from fedprivacy.ledger import LedgerError
+from fedprivacy.runs.folder import FIGURE, MODEL, REPORT, START, RunWriter, read_history
+from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.report import write_report
+from fedprivacy.runs.store import RunRecording
+from fedprivacy.trackers import Feed, Tracker
+from fedprivacy.values.rounds import Phase, RoundResult
+from fedprivacy.values.runs import RunStatus
+from fedprivacy.values.series import RunFacts
+
+log = logging.getLogger("fedprivacy.server")
+flower_log = logging.getLogger("flwr")
+
+INTERVAL = 0.5
+"""Seconds between two writes: rounds that come faster are written together, and the ledger is free in between."""
+
+SHARE = 0.02
+"""Of a core, the most that writing may take: the rounds of very many clients are written together, too."""
+
+HEARTBEAT = 10.0
+"""Seconds after which a run that has nothing to say gives a sign of life."""
+
+PATIENCE = 30.0
+"""Seconds for which a run that has ended waits for what is not written yet."""
+
+
+class Recorder:
+    """Records one run. The folder is written at once and for good; the others are told, and may fail without harm.
+
+    Args:
+        folder: where the files go.
+        plan: the run's public numbers.
+        run_id: unique in the ledger.
+        trackers: who else is told, by name.
+        resume_from: the last finished round of a run that goes on; None: a new run.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        plan: RunPlan,
+        run_id: str,
+        *,
+        trackers: Mapping[str, Tracker] | None = None,
+        resume_from: int | None = None,
+    ) -> None:
+        self.folder = folder
+        self._write = RunWriter(folder, plan, resume_from)
+        self._facts = RunFacts(
+            run_id=run_id,
+            name=folder.absolute().name,
+            settings=plan.config.public(),
+            noise_multiplier=plan.noise_multiplier,
+            relation=plan.relation,
+            metric=plan.task.metric,
+        )
+        self._resumed = resume_from is not None
+        self._store: StoreFeed | None = None
+        self._trackers = Feed(trackers or {})
+        self._trackers.begin(self._facts, folder)
+
+    def __call__(self, record: RoundResult) -> None:
+        """Write a finished round, and tell everybody."""
+        self._write(record)
+        if not self._trackers.empty:  # else the store's thread finds the point, and training does not wait for it
+            self._trackers.record(record.point)
+        if self._store:
+            self._store.add(record)
+
+    def on_open(self, ledger_url: str) -> None:
+        """Begin to write the run store, which is beside the ledger; of a run that goes on, with the rounds before."""
+        history = read_history(self.folder) if self._resumed else None
+        earlier = (history.start, *history.rounds) if history else ()
+        self._store = StoreFeed(ledger_url, self._facts, earlier)
+
+    def on_phase(self, phase: Phase) -> None:
+        """Tell what the run is about to do."""
+        if self._store:
+            self._store.add(phase)
+
+    @contextmanager
+    def recording(self, result: PrivateResult) -> Iterator[None]:
+        """Record the run that this surrounds to its end, and say how it ended and where the results are.
+
+        What there is of a run that fails is kept, too; once a round is finished, its error says how to go on.
+        """
+        status = RunStatus.FAILED
+        try:
+            yield
+            status = RunStatus.STOPPED if result.stopped_because else RunStatus.FINISHED
+        except (LedgerError, RoundFailedError, TooFewClientsError) as error:
+            if (self.folder / CHECKPOINT).exists():
+                where = shlex.quote(str(self.folder))
+                error.add_note(
+                    f"To go on after the last finished round: fedprivacy simulate --resume {where}\n"
+                    f"In a deployment: start the run again with its own settings and resume = '{self.folder}'."
+                )
+            raise
+        finally:
+            self.finish(result.arrays, status)
+        if result.stopped_because:
+            log.warning("The run ended early: %s.", result.stopped_because)
+        flower_log.info("Results are in %s.", self.folder.absolute())
+
+    def finish(self, arrays: ArrayRecord | None, status: RunStatus) -> None:
+        """Write the model, draw what there is, and let everybody finish."""
+        try:
+            if arrays is not None:
+                save_file({name: array.numpy() for name, array in arrays.items()}, self.folder / MODEL)
+            history = read_history(self.folder) if (self.folder / START).exists() else None
+            if history and history.rounds:
+                save_png(run_figure(history.series()), self.folder / FIGURE)
+                write_report(history, self.folder / REPORT)
+        finally:
+            self._write.close()
+            self._trackers.end(status)
+            if self._store:
+                self._store.end(status)
+
+
+class StoreFeed:
+    """Writes a run into the store from a thread of its own, so that training does not wait for a database.
+
+    What cannot be written is tried again, and never stops a run. One that goes on has earlier rounds, with round 0.
+    """
+
+    def __init__(self, url: str, facts: RunFacts, earlier: Iterable[RoundResult] = ()) -> None:
+        self._url = url
+        self._facts = facts
+        self._news: deque[tuple[RoundResult | Phase, float]] = deque((record, time.time()) for record in earlier)
+        self._status: RunStatus | None = None
+        self._ended, self._something = threading.Event(), threading.Event()
+        self._failing = False
+        self._thread = threading.Thread(target=self._work, name="run store", daemon=True)
+        self._something.set()
+        self._thread.start()
+
+    def add(self, news: RoundResult | Phase) -> None:
+        """Take a finished round, or what the run is about to do. Returns at once."""
+        self._news.append((news, time.time()))
+        self._something.set()
+
+    def end(self, status: RunStatus) -> None:
+        """Take how the run ended, and wait until it is written."""
+        self._status = status
+        self._ended.set()
+        self._something.set()
+        self._thread.join(PATIENCE)
+        if self._thread.is_alive() or self._failing:
+            log.warning("The run store lacks the end of this run; the run's folder has all of it.")
+
+    def _work(self) -> None:
+        recording: RunRecording | None = None
+        while True:
+            self._something.wait(HEARTBEAT)
+            self._something.clear()
+            ending, began = self._status, time.thread_time()
+            try:
+                if recording is None:
+                    recording, began = RunRecording(self._url, self._facts), time.thread_time()
+                self._write(recording, ending)
+                self._failing = False
+            except Exception as error:  # whatever it is: a run does not end because nobody can watch it
+                if not self._failing:
+                    log.warning("The run store cannot be written, and is tried again; the run goes on. %s", error)
+                self._failing = True
+            if ending is not None:
+                break
+            self._ended.wait(min(max(INTERVAL, (time.thread_time() - began) / SHARE), HEARTBEAT))
+        if recording:
+            recording.close()
+
+    def _write(self, recording: RunRecording, ending: RunStatus | None) -> None:
+        while self._news:
+            news, at = self._news.popleft()
+            if isinstance(news, Phase):
+                recording.enter(news)
+            else:
+                recording.add(news, at)
+        if ending is not None:
+            recording.end(ending)
+        recording.flush()
