@@ -34,14 +34,7 @@ class Sums:
     """
 
     def __init__(self, shapes: list[torch.Size], dtype: torch.dtype, device: torch.device, largest: int) -> None:
-        """Start at zero.
-
-        Args:
-            shapes: of the parameters.
-            dtype: of a block's sum.
-            device: where the records are.
-            largest: rows of the largest part of a batch.
-        """
+        """Start at zero: `dtype` is that of a block's sum, `largest` the rows of a batch's largest part."""
         large = {place: shape for place, shape in enumerate(shapes) if shape.numel() > _SMALL}
         self._blocks = {place: torch.empty(shape, dtype=dtype, device=device) for place, shape in large.items()}
         self._block_rows = min(BLOCK, STRETCH * largest)

@@ -15,10 +15,9 @@ from rich.text import Text
 from torch import nn
 
 from fedprivacy.commands.doctor.subjects import ModelError, Patient
-from fedprivacy.gradients.checks.doctor import Diagnosis, diagnose
+from fedprivacy.gradients.checks.doctor import Diagnosis, diagnose, frozen_problems
 from fedprivacy.gradients.checks.problems import Problem, grouped
-from fedprivacy.gradients.checks.repair import made_private
-from fedprivacy.gradients.checks.supported import frozen_problems
+from fedprivacy.gradients.checks.structure import made_private
 from fedprivacy.values.wording import count_text
 
 IMPORT = "from fedprivacy.gradients import made_private"

@@ -15,13 +15,10 @@ import torch
 from torch import Tensor, nn
 
 from fedprivacy.gradients.checks.mixing import MIXES, differ, each_alone, mixing_problems
-from fedprivacy.gradients.checks.probe import failing_layer, first_to_change, overwritten
+from fedprivacy.gradients.checks.probe import changed_layers, failing_layer, first_to_change, overwritten, state_of
 from fedprivacy.gradients.checks.problems import Kind, Problem
-from fedprivacy.gradients.checks.state import changed_layers, state_of
 from fedprivacy.gradients.losses import Loss
-from fedprivacy.gradients.methods.fallbacks import Loop
 from fedprivacy.gradients.selfcheck import PROBES, made_up_records
-from fedprivacy.gradients.tape import Sized
 
 _RANDOM = ("draws random numbers", "leave out dropout, noise and augmentation")
 _NEW = "write x = x + y instead of x += y, and inplace=False"
@@ -49,18 +46,16 @@ _AXIS = "let the first axis count the records, also of a batch of one: squeeze(-
 def behavioural_problems(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> list[Problem]:
     """What running them tells about whether a model and a loss have a sound private gradient.
 
-    Args:
-        model: free of structural problems; left as it is.
-        loss: one loss for each record.
-        inputs: shape [any, ...]; no value is read.
-        targets: shape [any, ...]; likewise.
+    The model is free of structural problems, and left as it is. No value of inputs and targets [any, ...] is read.
 
     Raises:
         Exception: what the model or the loss raises on a record of zeros; `failure` says where.
     """
     with _randomness_kept(inputs.device), torch.enable_grad():
         before = state_of(model)
-        records, made_up_targets = made_up_records(inputs, targets, _Accepting(model, loss))
+        records, made_up_targets = made_up_records(
+            inputs, targets, lambda batch, _: [model(x) for x in each_alone(batch)]
+        )
         problems = _side_effects(model, records) + _malformed(model, records)
         if not problems:
             outputs = model(records.clone())
@@ -183,16 +178,6 @@ def _of_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> list[Problem]:
     if differ(together, torch.cat(alone)):
         return [Problem(None, Kind.MIXES_RECORDS, MIXES, "let it depend on one record's output and target")]
     return []
-
-
-class _Accepting(Loop):
-    """Runs the model alone: whether it takes some numbers for records, whatever the loss makes of its outputs."""
-
-    def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
-        """None."""
-        for record in each_alone(inputs):
-            self._model(record)
-        return []
 
 
 def _random_state(device: torch.device) -> tuple[object, ...]:

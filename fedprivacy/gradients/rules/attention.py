@@ -11,7 +11,7 @@ from torch.nn import functional
 
 from fedprivacy.gradients import products
 from fedprivacy.gradients.rules.linear import watch_linear
-from fedprivacy.gradients.tape import NoRecordAxisError, Part, Tape
+from fedprivacy.gradients.tape import NoRecordAxisError, Tape
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,19 +28,8 @@ class _Call:
     is_causal: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _Rows:
-    """Some rows of a parameter, or all of them."""
-
-    parameter: Tensor | None
-    start: int = 0
-    stop: int | None = None
-
-    def values(self) -> Any:
-        return None if self.parameter is None else self.parameter[self.start : self.stop]
-
-    def part(self, tape: Tape) -> Part | None:
-        return tape.part(self.parameter, self.start, self.stop)
+_Rows = tuple[Tensor | None, int, int | None]
+"""A parameter, the first of some of its rows, and the one after the last; None: all."""
 
 
 def attention(
@@ -53,7 +42,12 @@ def attention(
         NoRecordAxisError: the axis that should count the records, by `batch_first`, does not.
     """
     call = _Call(*arguments, **options)
-    _check_supported(layer, call)
+    if layer.dropout > 0 and layer.training:
+        raise NotImplementedError("attention with dropout")
+    if layer.bias_k is not None or layer.add_zero_attn:
+        raise NotImplementedError("attention with keys of its own")
+    if call.query.dim() != 3:
+        raise NotImplementedError("attention without a batch axis")
     projected = _in_projections(tape, name, layer, call)
     if any(len(t) != tape.records for t in projected):
         raise NoRecordAxisError(
@@ -62,17 +56,8 @@ def attention(
     query, key, value = (t.view(*t.shape[:2], layer.num_heads, -1).transpose(1, 2) for t in projected)
     heads, weights = _attended(layer, call, query, key, value)
     joined, out = heads.transpose(1, 2).flatten(2), layer.out_proj
-    output = _project(tape, f"{name}.out_proj", joined, _Rows(out.weight), _Rows(out.bias))
+    output = _project(tape, f"{name}.out_proj", joined, (out.weight, 0, None), (out.bias, 0, None))
     return output if layer.batch_first else output.transpose(0, 1), weights
-
-
-def _check_supported(layer: nn.MultiheadAttention, call: _Call) -> None:
-    if layer.dropout > 0 and layer.training:
-        raise NotImplementedError("attention with dropout")
-    if layer.bias_k is not None or layer.add_zero_attn:
-        raise NotImplementedError("attention with keys of its own")
-    if call.query.dim() != 3:
-        raise NotImplementedError("attention without a batch axis")
 
 
 def _in_projections(tape: Tape, name: str, layer: nn.MultiheadAttention, call: _Call) -> tuple[Tensor, ...]:
@@ -80,21 +65,22 @@ def _in_projections(tape: Tape, name: str, layer: nn.MultiheadAttention, call: _
     sources = [t if layer.batch_first else t.transpose(0, 1) for t in (call.query, call.key, call.value)]
     joint, bias, width = layer.in_proj_weight, layer.in_proj_bias, layer.embed_dim
     if call.query is call.key and call.key is call.value and joint is not None:
-        return _project(tape, name, sources[0], _Rows(joint), _Rows(bias)).chunk(3, 2)
+        return _project(tape, name, sources[0], (joint, 0, None), (bias, 0, None)).chunk(3, 2)
     ranges = [(start, start + width) for start in (0, width, 2 * width)]
     if joint is not None:
-        weights = [_Rows(joint, *rows) for rows in ranges]
+        weights: list[_Rows] = [(joint, *rows) for rows in ranges]
     else:
-        weights = [_Rows(weight) for weight in (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)]
+        weights = [(weight, 0, None) for weight in (layer.q_proj_weight, layer.k_proj_weight, layer.v_proj_weight)]
     return tuple(
-        _project(tape, name, source, weight, _Rows(bias, *rows))
+        _project(tape, name, source, weight, (bias, *rows))
         for source, weight, rows in zip(sources, weights, ranges, strict=True)
     )
 
 
 def _project(tape: Tape, name: str, source: Tensor, weight: _Rows, bias: _Rows) -> Tensor:
-    output = products.linear(source, weight.values(), bias.values())
-    watch_linear(tape, name, source, output, (weight.part(tape), bias.part(tape)))
+    chosen: list[Any] = [None if whole is None else whole[start:stop] for whole, start, stop in (weight, bias)]
+    output = products.linear(source, *chosen)
+    watch_linear(tape, name, source, output, (tape.part(*weight), tape.part(*bias)))
     return output
 
 
@@ -102,12 +88,11 @@ def _attended(
     layer: nn.MultiheadAttention, call: _Call, query: Tensor, key: Tensor, value: Tensor
 ) -> tuple[Tensor, Tensor | None]:
     """The heads' outputs [batch, heads, positions, size] and, if asked for, the weights."""
+    causal = not call.need_weights and call.is_causal and call.key_padding_mask is None
+    mask = None if causal else _mask(layer, call)
     if not call.need_weights:
-        causal = call.is_causal and call.key_padding_mask is None
-        mask = None if causal else _mask(layer, call)
         return functional.scaled_dot_product_attention(query, key, value, mask, is_causal=causal), None
     scores = query @ key.transpose(2, 3) / query.shape[3] ** 0.5
-    mask = _mask(layer, call)
     weights = (scores if mask is None else scores + mask).softmax(3)
     return weights @ value, weights.mean(1) if call.average_attn_weights else weights
 

@@ -53,14 +53,7 @@ def convolution(tape: Tape, name: str, layer: Convolution, inputs: Tensor) -> Te
 
 
 def convolution_weight(layer: Padded, inputs: Tensor, gradient: Tensor, kept_bytes: int) -> Piece:
-    """The piece of a weight.
-
-    Args:
-        layer: the convolution, and the zeros that it adds to its inputs itself.
-        inputs: what it read, shape [batch, channels, ...].
-        gradient: of its output, shape [batch, out_channels, ...].
-        kept_bytes: how many bytes of written gradients may be kept.
-    """
+    """The piece of a weight, from what the layer read [batch, channels, ...] and its output's gradient."""
     write_out = _by_patches if _as_matrix(layer[0], gradient) else _by_groups
 
     def write(start: int, stop: int) -> Written:

@@ -34,13 +34,7 @@ def watch_linear(tape: Tape, name: str, inputs: Tensor, output: Tensor, parts: t
 
 
 def linear_weight(inputs: Tensor, gradient: Tensor, kept_bytes: int) -> Piece:
-    """The piece of a weight.
-
-    Args:
-        inputs: what the layer read, shape [batch, ..., d].
-        gradient: of its output, shape [batch, ..., p].
-        kept_bytes: how many bytes of written gradients may be kept.
-    """
+    """The piece of a weight, from what the layer read [batch, ..., d] and its output's gradient [batch, ..., p]."""
     if gradient.dim() == 2:
         return Outer(inputs, gradient)
     return over_positions(inputs.flatten(1, -2), gradient.flatten(1, -2), kept_bytes)
