@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -47,16 +47,9 @@ class Operation(ABC):
     def backward(self, kept: Any, gradient: Tensor) -> Tensor:
         """The gradient of the inputs, from what `forward` kept and the gradient of the output."""
 
-    def pieces(self, kept: Any, gradient: Tensor, trained: Collection[str], kept_bytes: int) -> dict[str, Piece]:
-        """The pieces of the layer's own parameters, by their names in the layer.
-
-        Args:
-            kept: by `forward`.
-            gradient: of the output.
-            trained: names of the parameters that want one.
-            kept_bytes: how many bytes of written gradients each parameter may keep.
-        """
-        return {}
+    def piece(self, parameter: str, kept: Any, gradient: Tensor, kept_bytes: int) -> Piece:
+        """The piece of the layer's weight or bias, which may keep so many bytes; likewise."""
+        raise NotImplementedError
 
 
 class Linear(Operation):
@@ -71,13 +64,8 @@ class Linear(Operation):
     def backward(self, kept: Tensor, gradient: Tensor) -> Tensor:
         return times(gradient, self._layer.weight)
 
-    def pieces(self, kept: Tensor, gradient: Tensor, trained: Collection[str], kept_bytes: int) -> dict[str, Piece]:
-        pieces = {}
-        if "weight" in trained:
-            pieces["weight"] = linear_weight(kept, gradient, kept_bytes)
-        if "bias" in trained:
-            pieces["bias"] = linear_bias(gradient)
-        return pieces
+    def piece(self, parameter: str, kept: Tensor, gradient: Tensor, kept_bytes: int) -> Piece:
+        return linear_bias(gradient) if parameter == "bias" else linear_weight(kept, gradient, kept_bytes)
 
 
 class Convolve(Operation):
@@ -102,13 +90,10 @@ class Convolve(Operation):
         result: Tensor = _aten.convolution_backward(*arguments)[0]
         return result
 
-    def pieces(self, kept: Tensor, gradient: Tensor, trained: Collection[str], kept_bytes: int) -> dict[str, Piece]:
-        pieces = {}
-        if "weight" in trained:
-            pieces["weight"] = convolution_weight((self._layer, self._padding), kept, gradient, kept_bytes)
-        if "bias" in trained:
-            pieces["bias"] = convolution_bias(gradient)
-        return pieces
+    def piece(self, parameter: str, kept: Tensor, gradient: Tensor, kept_bytes: int) -> Piece:
+        if parameter == "bias":
+            return convolution_bias(gradient)
+        return convolution_weight((self._layer, self._padding), kept, gradient, kept_bytes)
 
 
 class Activation(Operation):
@@ -204,16 +189,10 @@ class LayerNorm(Operation):
         result: Tensor = _aten.native_layer_norm_backward(*arguments)[0]
         return result
 
-    def pieces(
-        self, kept: tuple[Tensor, ...], gradient: Tensor, trained: Collection[str], kept_bytes: int
-    ) -> dict[str, Piece]:
+    def piece(self, parameter: str, kept: tuple[Tensor, ...], gradient: Tensor, kept_bytes: int) -> Piece:
         inputs, mean, rstd = kept
-        pieces: dict[str, Piece] = {}
-        if "weight" in trained:
-            pieces["weight"] = over_trailing(((inputs - mean) * rstd).mul_(gradient), len(self._shape))
-        if "bias" in trained:
-            pieces["bias"] = over_trailing(gradient, len(self._shape))
-        return pieces
+        by_each = gradient if parameter == "bias" else ((inputs - mean) * rstd).mul_(gradient)
+        return over_trailing(by_each, len(self._shape))
 
 
 class ByAutograd(Operation):

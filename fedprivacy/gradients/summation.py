@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedprivacy.gradients.parameters import split_flat
 from fedprivacy.gradients.pieces import STRETCH
 from fedprivacy.gradients.tape import Sized
 
@@ -40,7 +39,8 @@ class Sums:
         self._block_rows = min(BLOCK, STRETCH * largest)
         self._held = 0
         self._total = torch.zeros(sum(shape.numel() for shape in shapes), dtype=torch.float64, device=device)
-        self._totals = split_flat(self._total, shapes)
+        parts = self._total.split([shape.numel() for shape in shapes])
+        self._totals = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def add(self, pieces: Sequence[Sized], scales: Sequence[Tensor]) -> None:
         """Add a part of a batch.

@@ -111,8 +111,7 @@ class AdamW:
     Attributes:
         learning_rate: step size.
         weight_decay: what each step takes from the parameters, as a share of them, for a learning rate of 1.
-        betas: as in `Adam`.
-        eps: as in `Adam`.
+        betas: as in `Adam`, and so is `eps`.
     """
 
     learning_rate: float

@@ -8,7 +8,7 @@ Only then is it trusted with records.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
@@ -76,9 +76,12 @@ def admitted(
         UnsupportedModelError: not even the loop agrees with itself.
     """
     loop = Loop(model, loss)
-    for build in _candidates(model, loss, autocast):
+    candidates: list[Callable[[nn.Module, Loss], Means]] = [partial(BookKeeping, autocast=autocast), Vectorised, Loop]
+    if autocast is None:
+        candidates.insert(0, Program)
+    for build in candidates:  # the fastest first
         try:
-            means = build()
+            means = build(model, loss)
             check_against_loop(means, loop, probe, lax=autocast is not None)
             exact = means
             if autocast and isinstance(means, BookKeeping):
@@ -113,7 +116,10 @@ def _in_portions(
     largest = _fastest(each, max_memory, on_gpu=probe[0].is_cuda)
     if isinstance(means, Loop):  # a record alone has no company that could show
         return Admitted(means, (min(largest, WHOLE),), kept_bytes)
-    for rows in _worth_trying(largest, each, max_memory):
+    tried = [largest]
+    while tried[-1] < WHOLE and (max_memory is None or 2 * tried[-1] * each <= max_memory):
+        tried.append(2 * tried[-1])  # so few records leave elements over
+    for rows in tried:
         sizes = [size * views for size in sizes_up_to(rows, least)]
         try:
             agreeing = sizes_that_agree(means, model, probe, sizes, kept_bytes)
@@ -125,15 +131,6 @@ def _in_portions(
     return Admitted(means, (1,), kept_bytes)  # too large for parts that are alike: one after the other
 
 
-def _worth_trying(largest: int, each: int, max_memory: int | None) -> Iterator[int]:
-    """How many records to take at a time: the fastest, and more where so few leave elements over, as memory allows."""
-    rows = largest
-    yield rows
-    while rows < WHOLE and (max_memory is None or 2 * rows * each <= max_memory):
-        rows *= 2
-        yield rows
-
-
 def _fastest(each: int, max_memory: int | None, *, on_gpu: bool) -> int:
     """How many records of `each` bytes to take at a time: a power of two, which most batches fill."""
     if on_gpu:
@@ -143,12 +140,3 @@ def _fastest(each: int, max_memory: int | None, *, on_gpu: bool) -> int:
     allowed = fastest if max_memory is None else max_memory // each
     most = max(1, min(fastest, allowed, _MOST_ROWS))
     return 1 << (most.bit_length() - 1)
-
-
-def _candidates(model: nn.Module, loss: Loss, autocast: torch.dtype | None) -> Iterator[Callable[[], Means]]:
-    """Means from the fastest to the one that always applies."""
-    if autocast is None:
-        yield partial(Program, model, loss)
-    yield partial(BookKeeping, model, loss, autocast)
-    yield partial(Vectorised, model, loss)
-    yield partial(Loop, model, loss)

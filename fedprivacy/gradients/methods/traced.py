@@ -73,8 +73,8 @@ class Program:
         gathered = Gathered(kept_bytes, self._uses)
         for step in reversed(self._steps):
             needed = kept.pop()
-            for name, piece in step.operation.pieces(needed, gradient, step.parts, kept_bytes).items():
-                gathered.add(step.parts[name], piece)
+            for name, part in step.parts.items():
+                gathered.add(part, step.operation.piece(name, needed, gradient, kept_bytes))
             if not step.goes_on:
                 break
             gradient = step.operation.backward(needed, gradient)
