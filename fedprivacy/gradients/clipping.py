@@ -66,8 +66,7 @@ class PerLayerClipping:
 
     def scales(self, squared_norms: Tensor, clipping_norm: float | Tensor) -> Tensor:
         share = clipping_norm * _ROUNDING_MARGIN / len(squared_norms) ** 0.5
-        scales: Tensor = squared_norms.rsqrt().mul_(share).clamp_(max=1.0)
-        return scales
+        return squared_norms.rsqrt().mul_(share).clamp_(max=1.0)
 
 
 @dataclass(frozen=True, slots=True)

@@ -99,7 +99,8 @@ class Convolve(Operation):
 class Activation(Operation):
     """An activation whose gradient follows from its output.
 
-    It writes over what it reads where nobody else will read that: fresh memory is slower than the arithmetic.
+    It writes over the inputs, and over the gradient of the output, where nobody else will read them: fresh memory is
+    slower than the arithmetic.
     """
 
     fresh = False
@@ -107,20 +108,14 @@ class Activation(Operation):
     def __init__(self, function: Callable[..., Tensor], gradient: Callable[..., Tensor]) -> None:
         """Take torch's (inputs, out=) for the function, and (gradient, output, grad_input=) for its gradient."""
         self._function, self._gradient = function, gradient
-        self._over_inputs = self._over_gradient = False
-
-    def reuse(self, *, inputs: bool, gradient: bool) -> None:
-        """Say whether the inputs, and the gradient of the output, may be written over."""
-        self._over_inputs, self._over_gradient = inputs, gradient
+        self.over_inputs = self.over_gradient = False
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        output = self._function(inputs, out=inputs if self._over_inputs else torch.empty_like(inputs))
+        output = self._function(inputs, out=inputs if self.over_inputs else torch.empty_like(inputs))
         return output, output
 
     def backward(self, kept: Tensor, gradient: Tensor) -> Tensor:
-        return self._gradient(
-            gradient, kept, grad_input=gradient if self._over_gradient else torch.empty_like(gradient)
-        )
+        return self._gradient(gradient, kept, grad_input=gradient if self.over_gradient else torch.empty_like(gradient))
 
 
 def _tanh(inputs: Tensor, *, out: Tensor) -> Tensor:

@@ -105,9 +105,7 @@ def unwise(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> lis
         return infinite
     unused = dict.fromkeys(name.rpartition(".")[0] for name, gradient in gradients.items() if gradient is None)
     finite = all(bool(gradient.isfinite().all()) for gradient in gradients.values() if gradient is not None)
-    problems = [
-        Problem(layer, Kind.UNUSED, _UNUSED, "leave them out, or freeze them", warning=True) for layer in unused
-    ]
+    problems = [Problem(layer, Kind.UNUSED, *_UNUSED, warning=True) for layer in unused]
     return problems if finite else problems + infinite
 
 

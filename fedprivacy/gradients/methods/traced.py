@@ -94,7 +94,8 @@ def _steps(layers: Sequence[nn.Module], indices: Mapping[nn.Parameter, Part]) ->
         reached = reached or bool(parts)
     for before, step, after in zip(steps, steps[1:], steps[2:], strict=False):
         if isinstance(step.operation, Activation):
-            step.operation.reuse(inputs=before.operation.fresh, gradient=after.operation.fresh)
+            step.operation.over_inputs = before.operation.fresh
+            step.operation.over_gradient = after.operation.fresh
     return steps
 
 
@@ -129,21 +130,14 @@ def _layer(model: nn.Module, node: fx.Node) -> nn.Module:
 
 
 _FUNCTIONS: dict[Any, Callable[..., nn.Module]] = {
-    torch.relu: nn.ReLU,
-    functional.relu: nn.ReLU,
-    "relu": nn.ReLU,
-    torch.tanh: nn.Tanh,
-    functional.tanh: nn.Tanh,
-    "tanh": nn.Tanh,
-    torch.sigmoid: nn.Sigmoid,
-    functional.sigmoid: nn.Sigmoid,
-    "sigmoid": nn.Sigmoid,
+    **dict.fromkeys((torch.relu, functional.relu, "relu"), nn.ReLU),
+    **dict.fromkeys((torch.tanh, functional.tanh, "tanh"), nn.Tanh),
+    **dict.fromkeys((torch.sigmoid, functional.sigmoid, "sigmoid"), nn.Sigmoid),
+    **dict.fromkeys((torch.flatten, "flatten"), nn.Flatten),
     functional.gelu: nn.GELU,
     functional.silu: nn.SiLU,
     functional.max_pool2d: nn.MaxPool2d,
     functional.avg_pool2d: nn.AvgPool2d,
     functional.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
-    torch.flatten: nn.Flatten,
-    "flatten": nn.Flatten,
 }
 """Functions and methods of tensors, and the layer that computes the same from the same settings."""

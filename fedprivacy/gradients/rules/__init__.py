@@ -26,24 +26,15 @@ Rule = Callable[..., Any]
 
 _RULES: dict[type[nn.Module], Rule] = {
     nn.Linear: linear,
-    nn.Conv1d: convolution,
-    nn.Conv2d: convolution,
-    nn.Conv3d: convolution,
+    nn.MultiheadAttention: attention,
     nn.Embedding: embedding,
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), convolution),
+    nn.MaxPool2d: max_pool,
     nn.LayerNorm: layer_norm,
     nn.RMSNorm: rms_norm,
-    nn.GroupNorm: group_norm,
-    nn.MaxPool2d: max_pool,
-    nn.InstanceNorm1d: group_norm,
-    nn.InstanceNorm2d: group_norm,
-    nn.InstanceNorm3d: group_norm,
-    nn.MultiheadAttention: attention,
-    nn.RNN: recurrent,
-    nn.LSTM: recurrent,
-    nn.GRU: recurrent,
-    nn.RNNCell: recurrent_cell,
-    nn.LSTMCell: recurrent_cell,
-    nn.GRUCell: recurrent_cell,
+    **dict.fromkeys((nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), group_norm),
+    **dict.fromkeys((nn.RNN, nn.LSTM, nn.GRU), recurrent),
+    **dict.fromkeys((nn.RNNCell, nn.LSTMCell, nn.GRUCell), recurrent_cell),
 }
 
 PerRecordGradients = Callable[[nn.Module, Tensor, Tensor], dict[str, Tensor]]

@@ -42,9 +42,8 @@ def convolution(tape: Tape, name: str, layer: Convolution, inputs: Tensor) -> Te
     weight, bias = tape.part(layer.weight), tape.part(layer.bias)
 
     def pieces_of(gradient: Tensor) -> Sequence[Piece | None]:
-        if weight is None:
-            return None, convolution_bias(gradient)
-        written = convolution_weight((layer, padding), padded.detach(), gradient, tape.kept_bytes)
+        read, kept_bytes = padded.detach(), tape.kept_bytes
+        written = None if weight is None else convolution_weight((layer, padding), read, gradient, kept_bytes)
         return written, convolution_bias(gradient)
 
     tape.record_axis(name, inputs)
