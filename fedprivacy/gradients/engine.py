@@ -128,12 +128,7 @@ class GradientEngine:
                 p.data.copy_(values)
             probe = made_up_records(inputs, targets, partial(Loop(self.model, loss).pieces, kept_bytes=0))
             self._admitted = admitted(
-                self.model,
-                loss,
-                probe,
-                autocast=self._autocast,
-                views=self._views,
-                max_memory=self._max_memory,
+                self.model, loss, probe, autocast=self._autocast, views=self._views, max_memory=self._max_memory
             )
         self._prepared = kind
 

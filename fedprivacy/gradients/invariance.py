@@ -39,12 +39,8 @@ def sizes_that_agree(
 ) -> tuple[int, ...]:
     """The sizes of a part in which a record's gradient has the same bits, in any place and any company.
 
-    Args:
-        means: what computes gradients.
-        model: whose gradients they are; its trained parameters are others in the meantime.
-        probe: made-up records that the model accepts, of the shape and type of the true ones.
-        sizes: rows of the parts that are wanted, the largest first; it, and those that agree with it, are returned.
-        kept_bytes: as the parts will be computed.
+    The sizes that are wanted come with the largest first: it is returned, and those that agree with it. The probe has
+    the shape and type of the true records; the model's trained parameters are others in the meantime.
 
     Raises:
         DisagreementError: in the largest, a record's place or company shows.

@@ -66,11 +66,7 @@ class AlikeProducts(TorchFunctionMode):
     """For the length of a computation, its `linear` is ours: also inside modules, and under `torch.func`."""
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Run one of torch's functions."""
         if func is functional.linear:

@@ -48,13 +48,7 @@ class Means(Protocol):
     held_bytes: int
 
     def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
-        """Every trained parameter's piece for one batch.
-
-        Args:
-            inputs: shape [batch, ...], not empty.
-            targets: shape [batch, ...].
-            kept_bytes: how many bytes of written gradients each parameter may keep.
-        """
+        """Every trained parameter's piece, which may keep so many bytes, for a batch [batch, ...] of one or more."""
         ...
 
 
@@ -77,7 +71,6 @@ class Vectorised(_Fallback):
     name = "vmap"
 
     def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
-
         def record_loss(parameters: dict[str, Tensor], record: Tensor, target: Tensor) -> Tensor:
             outputs = functional_call(self.model, parameters, (record.unsqueeze(0),))
             return checked_losses(self._loss(outputs, target.unsqueeze(0)), 1)[0]

@@ -43,12 +43,7 @@ class Sums:
         self._totals = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def add(self, pieces: Sequence[Sized], scales: Sequence[Tensor]) -> None:
-        """Add a part of a batch.
-
-        Args:
-            pieces: of its records' gradients.
-            scales: for each piece, the factor of each record [rows], float64; 0 for a row that is no record.
-        """
+        """Add a part of a batch: for each piece the records' factors [rows], float64, 0 for a row that is no record."""
         large = []
         for sized, scale in zip(pieces, scales, strict=True):
             block = self._blocks.get(sized.part.place)

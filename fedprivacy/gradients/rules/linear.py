@@ -18,24 +18,6 @@ from fedprivacy.gradients.pieces import Outer, Piece, Written, over_positions
 from fedprivacy.gradients.tape import NoRecordAxisError, Part, Tape
 
 
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """The arguments of `nn.MultiheadAttention.forward`."""
-
-    query: Tensor
-    key: Tensor
-    value: Tensor
-    key_padding_mask: Tensor | None = None
-    need_weights: bool = True
-    attn_mask: Tensor | None = None
-    average_attn_weights: bool = True
-    is_causal: bool = False
-
-
-_Rows = tuple[Tensor | None, int, int | None]
-"""A parameter, the first of some of its rows, and the one after the last; None: all."""
-
-
 def linear(tape: Tape, name: str, layer: nn.Linear, inputs: Tensor) -> Tensor:
     """`nn.Linear` on inputs [batch, ..., d] or [positions, batch, ..., d]."""
     output = products.linear(inputs, layer.weight, layer.bias)
@@ -51,7 +33,7 @@ def watch_linear(tape: Tape, name: str, inputs: Tensor, output: Tensor, parts: t
     axis = tape.record_axis(name, inputs)
 
     def pieces_of(gradient: Tensor) -> Sequence[Piece | None]:
-        rows, gradients = (_records_first(t, axis) for t in (inputs.detach(), gradient))
+        rows, gradients = (t.movedim(axis, 0) if axis else t for t in (inputs.detach(), gradient))
         written = None if weight is None else linear_weight(rows, gradients, tape.kept_bytes)
         return written, linear_bias(gradients)
 
@@ -68,6 +50,24 @@ def linear_weight(inputs: Tensor, gradient: Tensor, kept_bytes: int) -> Piece:
 def linear_bias(gradient: Tensor) -> Piece:
     """The piece of a bias, from the gradient [batch, ..., p] of the layer's output."""
     return Written(gradient if gradient.dim() == 2 else gradient.flatten(1, -2).sum(1))
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """The arguments of `nn.MultiheadAttention.forward`."""
+
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    key_padding_mask: Tensor | None = None
+    need_weights: bool = True
+    attn_mask: Tensor | None = None
+    average_attn_weights: bool = True
+    is_causal: bool = False
+
+
+_Rows = tuple[Tensor | None, int, int | None]
+"""A parameter, the first of some of its rows, and the one after the last; None: all."""
 
 
 def attention(
@@ -151,7 +151,3 @@ def _as_addend(mask: Tensor, dtype: torch.dtype) -> Tensor:
     if mask.dtype != torch.bool:
         return mask
     return torch.zeros(mask.shape, dtype=dtype, device=mask.device).masked_fill_(mask, -torch.inf)
-
-
-def _records_first(tensor: Tensor, axis: int) -> Tensor:
-    return tensor.movedim(axis, 0) if axis else tensor

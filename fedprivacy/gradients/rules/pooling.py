@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from itertools import accumulate
 from typing import Any
 
@@ -55,9 +56,7 @@ class _ShiftedMax(torch.autograd.Function):
 def shifted_max(inputs: Tensor, axis: int, kernel: int, stride: int) -> Tensor:
     """Maximum over windows along one axis, without padding."""
     first, *others = _shifted(inputs, axis, kernel, stride)
-    for other in others:
-        first = torch.maximum(first, other)
-    return first if others else first.clone()
+    return reduce(torch.maximum, others, first) if others else first.clone()
 
 
 def shifted_max_gradient(inputs: Tensor, gradient: Tensor, axis: int, kernel: int, stride: int) -> Tensor:
