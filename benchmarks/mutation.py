@@ -29,16 +29,10 @@ ENOUGH = 20.0  # seconds of tests for one mutant: of a hundred that run a line, 
 LIMIT = 30.0  # seconds that they may take beyond twice what they take without it
 
 MODULES: dict[str, tuple[str, ...]] = {
-    "fedprivacy/training/sampling.py": (
-        "tests/training/test_sampling.py",
-        "tests/training/test_dpsgd.py",
-        "tests/training/test_keystream.py",
-        "tests/training/test_noise.py",
-        "tests/privacy/test_sampled.py",
-        "tests/privacy/test_noise_added.py",
-    ),
     "fedprivacy/training/mechanisms.py": (
+        "tests/training/test_sampling.py",
         "tests/training/test_mechanisms.py",
+        "tests/training/test_keystream.py",
         "tests/training/test_dpsgd.py",
         "tests/training/test_noise.py",
         "tests/training/test_adaptive.py",

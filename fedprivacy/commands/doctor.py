@@ -26,10 +26,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedprivacy._support.sources import SourceError, is_source, load
-from fedprivacy.gradients.checks.doctor import Diagnosis, Example, diagnose
+from fedprivacy.gradients.checks.doctor import Diagnosis, Example, diagnose, frozen_problems
 from fedprivacy.gradients.checks.problems import Problem, grouped
-from fedprivacy.gradients.checks.repair import made_private
-from fedprivacy.gradients.checks.supported import frozen_problems
+from fedprivacy.gradients.checks.structure import made_private
 from fedprivacy.runs.configuration import FIELDS
 from fedprivacy.tasks import ShardSource, Task
 from fedprivacy.tasks.built_in import BUILT_IN

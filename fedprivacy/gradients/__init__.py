@@ -5,17 +5,16 @@ from typing import TYPE_CHECKING
 from fedprivacy._support.lazy import when_asked
 
 if TYPE_CHECKING:
-    from fedprivacy.gradients.checks.repair import made_private
-    from fedprivacy.gradients.checks.supported import check_frozen, check_model, check_on_blank
+    from fedprivacy.gradients.checks.doctor import check_frozen, check_model, check_on_blank
+    from fedprivacy.gradients.checks.structure import made_private
     from fedprivacy.gradients.clipping import AutomaticClipping, Clipping, FlatClipping, PerLayerClipping
-    from fedprivacy.gradients.engine import Clipped, GradientEngine, clipped_gradient_sum
-    from fedprivacy.gradients.errors import InPlaceError, LossShapeError, UnsupportedModelError
-    from fedprivacy.gradients.losses import Loss
+    from fedprivacy.gradients.engine import Clipped, GradientEngine
+    from fedprivacy.gradients.losses import InPlaceError, Loss, LossShapeError, UnsupportedModelError
     from fedprivacy.gradients.parameters import flat_parameters, trainable_parameters
     from fedprivacy.gradients.rules import register_rule
 else:  # the names of the clippings are asked for by every `--help`, and need no torch
     __getattr__ = when_asked(
-        __name__, "clipping", "errors", "losses", "parameters", "engine", "rules", "checks.supported", "checks.repair"
+        __name__, "clipping", "losses", "parameters", "engine", "rules", "checks.structure", "checks.doctor"
     )
 
 __all__ = [
@@ -32,7 +31,6 @@ __all__ = [
     "check_frozen",
     "check_model",
     "check_on_blank",
-    "clipped_gradient_sum",
     "flat_parameters",
     "made_private",
     "register_rule",

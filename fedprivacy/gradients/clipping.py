@@ -52,7 +52,6 @@ class FlatClipping:
         return [0] * len(names)
 
     def scales(self, squared_norms: Tensor, clipping_norm: float | Tensor) -> Tensor:
-        """See `Clipping`."""
         return squared_norms.rsqrt().mul_(clipping_norm * _ROUNDING_MARGIN).clamp_(max=1.0)
 
 
@@ -66,10 +65,8 @@ class PerLayerClipping:
         return [layers.index(name.rpartition(".")[0]) for name in names]
 
     def scales(self, squared_norms: Tensor, clipping_norm: float | Tensor) -> Tensor:
-        """See `Clipping`."""
         share = clipping_norm * _ROUNDING_MARGIN / len(squared_norms) ** 0.5
-        scales: Tensor = squared_norms.rsqrt().mul_(share).clamp_(max=1.0)
-        return scales
+        return squared_norms.rsqrt().mul_(share).clamp_(max=1.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +90,6 @@ class AutomaticClipping:
         return [0] * len(names)
 
     def scales(self, squared_norms: Tensor, clipping_norm: float | Tensor) -> Tensor:
-        """See `Clipping`."""
         scales: Tensor = clipping_norm * _ROUNDING_MARGIN / (squared_norms.sqrt() + self.stability)
         return scales
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
 import torch
 from torch import Tensor, nn
@@ -11,11 +11,10 @@ from torch import Tensor, nn
 from fedprivacy.gradients.clipping import Clipping, FlatClipping
 from fedprivacy.gradients.losses import Loss, tried_on_cpu
 from fedprivacy.gradients.methods.admission import Admitted, admitted
-from fedprivacy.gradients.methods.fallbacks import Loop
 from fedprivacy.gradients.parameters import restored, trainable_parameters
 from fedprivacy.gradients.parts import cut, filled, plain
-from fedprivacy.gradients.precision import full_precision
-from fedprivacy.gradients.selfcheck import made_up_records
+from fedprivacy.gradients.products import full_precision
+from fedprivacy.gradients.selfcheck import Loop, made_up_records
 from fedprivacy.gradients.summation import Sums
 from fedprivacy.gradients.tape import Sized
 
@@ -48,17 +47,11 @@ class Clipped:
 
 @dataclass(frozen=True, slots=True)
 class _Measured:
-    """A part of a batch, before it is clipped.
-
-    Attributes:
-        pieces: of the rows' gradients.
-        squared_norms: of the rows within each group, shape [groups, rows], float64, finite.
-        usable: which rows are records with a finite gradient, shape [rows], bool; None: all.
-    """
+    """A part of a batch, before it is clipped."""
 
     pieces: list[Sized]
-    squared_norms: Tensor
-    usable: Tensor | None
+    squared_norms: Tensor  # of the rows within each group, [groups, rows], float64, finite
+    usable: Tensor | None  # which rows are records with a finite gradient, bool; None: all
 
     def counted(self) -> Tensor:
         """The squared norms of the records' whole gradients."""
@@ -86,7 +79,7 @@ class GradientEngine:
         """Prepare nothing yet: the shape of the first batch decides.
 
         Args:
-            model: as `checks.supported.check_model` accepts it.
+            model: as `check_model` accepts it.
             loss: one loss for each record.
             clipping: how one record's contribution is bounded; None: `FlatClipping`.
             views: augmentation multiplicity (De et al. 2022): each record comes as this many views of itself, whose
@@ -118,9 +111,7 @@ class GradientEngine:
         The model has the parameters with which the engine was made for this long: others may be a server's, which could
         hide from the choice what it does to records.
 
-        Args:
-            inputs: shape [any, ...], a view of a record in each row; no value is read.
-            targets: shape [any, ...]; likewise.
+        Of inputs [any, ...], a view of a record in each row, and targets [any, ...] no value is read.
 
         Raises:
             LossShapeError: the loss is not one value for each record.
@@ -135,14 +126,9 @@ class GradientEngine:
         with full_precision, restored(self.model) as parameters:
             for p, values in zip(parameters, self._public, strict=True):
                 p.data.copy_(values)
-            probe = made_up_records(inputs, targets, Loop(self.model, loss))
+            probe = made_up_records(inputs, targets, partial(Loop(self.model, loss).pieces, kept_bytes=0))
             self._admitted = admitted(
-                self.model,
-                loss,
-                probe,
-                autocast=self._autocast,
-                views=self._views,
-                max_memory=self._max_memory,
+                self.model, loss, probe, autocast=self._autocast, views=self._views, max_memory=self._max_memory
             )
         self._prepared = kind
 
@@ -153,8 +139,8 @@ class GradientEngine:
         changes by a vector of norm at most C (1 + `SUM_ALLOWANCE`), see `fedprivacy.training.mechanisms`. A record's
         scaled gradient is a function of the record, the parameters and public numbers alone, bit for bit, as far as
         `fedprivacy.gradients.invariance` can tell; what the batch adds to it is the rounding of its own block of the
-        sum. It holds for models that `supported` accepts. A record whose gradient is not finite, or cannot be computed,
-        contributes zero: whether a batch fails must not depend on one record.
+        sum. It holds for models that `check_model` accepts. A record without a finite gradient, or whose gradient
+        cannot be computed, contributes zero: whether a batch fails must not depend on one record.
 
         Args:
             inputs: the batch, shape [batch, ...]; may be empty.
@@ -186,15 +172,11 @@ class GradientEngine:
                 if part is None:
                     sums.skip(size)
                 else:
-                    self._add(part, clipping_norm, sums)
+                    scales = self._clipping.scales(part.squared_norms, clipping_norm)
+                    by_group = (scales if part.usable is None else scales.where(part.usable, 0.0)).unbind()
+                    sums.add(part.pieces, [by_group[self._groups[sized.part.place]] for sized in part.pieces])
                     squared.append(part.counted())
         return Clipped(sums.total(), squared)
-
-    def _add(self, part: _Measured, clipping_norm: float, sums: Sums) -> None:
-        """Add the clipped gradients of a part of the batch."""
-        scales = self._clipping.scales(part.squared_norms, clipping_norm)
-        by_group = (scales if part.usable is None else scales.where(part.usable, 0.0)).unbind()
-        sums.add(part.pieces, [by_group[self._groups[sized.part.place]] for sized in part.pieces])
 
     def _measured(self, inputs: Tensor, targets: Tensor, records: int) -> _Measured | None:
         """The pieces and norms of a part whose first rows are records; None if none of them counts.
@@ -271,10 +253,3 @@ def _filled_up(inputs: Tensor, targets: Tensor, usable: Tensor) -> tuple[Tensor,
     """The rows, with copies of the first usable one in the places of those that are not."""
     places = torch.where(usable, torch.arange(len(usable), device=usable.device), usable.int().argmax())
     return plain(inputs[places]), plain(targets[places])
-
-
-def clipped_gradient_sum(
-    model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor, clipping_norm: float, *, mask: Tensor | None = None
-) -> Tensor:
-    """`GradientEngine.clipped_sum` for one batch. To take many steps, keep the engine."""
-    return GradientEngine(model, loss).clipped_sum(inputs, targets, clipping_norm, mask)

@@ -14,30 +14,22 @@ it computes of the others tells nothing, for a wrong gradient is clipped by its 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from fedprivacy.gradients.parameters import restored
-from fedprivacy.gradients.parts import WHOLE, plain
+from fedprivacy.gradients.parts import plain
 from fedprivacy.gradients.selfcheck import DisagreementError, Means
 from fedprivacy.gradients.tape import Sized
-from fedprivacy.gradients.watch import Watch
+from fedprivacy.gradients.watch import NothingLeftOver
 
 _EXTREMES = (math.nan, math.inf, -1e30, 1e-40, 0.0)
 """What stands in the rows around a record: each would show if it touched the record's own."""
 
 _WIDEST = 20
 """Records differ by up to 2 to this power in size, parameters by a third of it, up and down."""
-
-_SHARE = 32768
-"""Elements at least that a thread of torch takes."""
-
-_OTHERWISE = ("stack", "cat", "mm", "bmm", "addmm", "baddbmm")
-"""Besides views, what does not go element by element: it computes nothing, or by rows and columns."""
 
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
@@ -47,15 +39,8 @@ def sizes_that_agree(
 ) -> tuple[int, ...]:
     """The sizes of a part in which a record's gradient has the same bits, in any place and any company.
 
-    Args:
-        means: what computes gradients.
-        model: whose gradients they are; its trained parameters are others in the meantime.
-        probe: made-up records that the model accepts, of the shape and type of the true ones.
-        sizes: rows of the parts that are wanted, the largest first.
-        kept_bytes: as the parts will be computed.
-
-    Returns:
-        The largest of `sizes`, and those that agree with it.
+    The sizes that are wanted come with the largest first: it is returned, and those that agree with it. The probe has
+    the shape and type of the true records; the model's trained parameters are others in the meantime.
 
     Raises:
         DisagreementError: in the largest, a record's place or company shows.
@@ -66,8 +51,9 @@ def sizes_that_agree(
         generator = torch.Generator().manual_seed(seed)
         with restored(model) as trained:
             _make_hostile(trained, generator, wide=wide)
-            records = _hostile_records(*probe, sizes[0], generator, wide=wide)
-            with _NothingLeftOver(sizes[0]):
+            inputs = _hostile_rows(probe[0], sizes[0], generator, wide=wide)
+            records = inputs, _hostile_rows(probe[1], sizes[0], generator, wide=False)
+            with NothingLeftOver(sizes[0]):
                 whole = means.pieces(*records, kept_bytes)
             for rows, company in _arrangements(sizes[0], generator):
                 moved = means.pieces(*_arranged(*records, rows, company), kept_bytes)
@@ -88,7 +74,7 @@ def _agrees(means: Means, records: tuple[Tensor, Tensor], whole: list[Sized], si
         rows = torch.arange(start, start + size)
         inputs, targets = (plain(tensor[rows]) for tensor in records)
         try:
-            with _NothingLeftOver(size):
+            with NothingLeftOver(size):
                 fewer = means.pieces(inputs, targets, kept_bytes)
         except Exception:  # a size that cannot be computed is none
             return False
@@ -118,37 +104,6 @@ def _equal(ones: Tensor, others: Tensor) -> bool:
     return bool((same | (ones.isnan() & others.isnan())).all())
 
 
-class _NothingLeftOver(Watch):
-    """For the length of a computation, refuses tensors of rows at whose end, or at the end of a thread's share of them,
-    elements are left over for another code: in a part that is too small to rule that out, or among threads."""
-
-    def __init__(self, rows: int) -> None:
-        super().__init__()
-        self._rows, self._threads = rows, torch.get_num_threads()
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Run one operation.
-
-        Raises:
-            DisagreementError: its result would leave elements over.
-        """
-        result = func(*args, **(kwargs or {}))
-        if func.is_view or func.overloadpacket.__name__ in _OTHERWISE:
-            return result
-        for tensor in tree_leaves(result):
-            if isinstance(tensor, Tensor) and tensor.is_floating_point() and not self._fits(tensor.numel()):
-                raise DisagreementError(f"{func} leaves elements over in a part of {self._rows} rows")
-        return result
-
-    def _fits(self, elements: int) -> bool:
-        if elements < WHOLE or elements % self._rows:  # as short as that, all are left over; and others are of no rows
-            return True
-        shares = min(self._threads, -(-elements // _SHARE))
-        return elements % WHOLE == 0 and -(-elements // shares) % WHOLE == 0
-
-
 def _alive(whole: list[Sized]) -> bool:
     """Whether at least half of the records have a gradient that is finite and not zero."""
     squared = torch.stack([one.norms.double().square() for one in whole]).sum(0)
@@ -167,34 +122,27 @@ def _arranged(inputs: Tensor, targets: Tensor, rows: Tensor, company: Tensor) ->
     inputs, targets = inputs[rows].clone(), targets[rows].clone()
     for tensor in (inputs, targets):
         if tensor.is_floating_point():
+            places = company.nonzero().squeeze(1).to(tensor.device)
             extremes = torch.tensor(_EXTREMES, dtype=tensor.dtype, device=tensor.device)
-            places = company.nonzero().squeeze(1)
-            chosen = extremes[places.to(tensor.device) % len(extremes)]
-            tensor[places] = chosen.view(-1, *[1] * (tensor.dim() - 1)).expand(-1, *tensor.shape[1:])
+            tensor[places] = extremes[places % len(extremes)].view(-1, *[1] * (tensor.dim() - 1))
         else:
             tensor[company] = tensor[0].clone()
     return plain(inputs), plain(targets)
 
 
-def _hostile_records(
-    inputs: Tensor, targets: Tensor, count: int, generator: torch.Generator, *, wide: bool
-) -> tuple[Tensor, Tensor]:
-    """Records of the made-up ones' shape and type: of both signs and, if `wide`, of very different sizes."""
-    rows = _hostile_rows(inputs, count, generator, wide=wide), _hostile_rows(targets, count, generator, wide=False)
-    return plain(rows[0]), plain(rows[1])
-
-
 def _hostile_rows(probe: Tensor, count: int, generator: torch.Generator, *, wide: bool) -> Tensor:
-    """Numbers of both signs, or the probes' own whole numbers in any mixture: others the model may not accept."""
+    """Records or targets of the made-up ones' shape and type: of both signs and, if `wide`, of very different sizes.
+
+    Whole numbers are the made-up ones' own in any mixture: others the model may not accept.
+    """
     shape = (count, *probe.shape[1:])
     if not probe.is_floating_point():
         choice = torch.randint(len(probe), shape, generator=generator).to(probe.device)
-        return probe.gather(0, choice)
+        return plain(probe.gather(0, choice))
     rows = torch.randn(shape, generator=generator)
     if wide:
-        exponents = torch.randint(-_WIDEST, _WIDEST, (count, *[1] * (probe.dim() - 1)), generator=generator)
-        rows *= torch.exp2(exponents.float())
-    return rows.to(probe)
+        rows *= _powers_of_two(-_WIDEST, _WIDEST, (count, *[1] * (probe.dim() - 1)), generator)
+    return plain(rows.to(probe))
 
 
 def _make_hostile(trained: list[nn.Parameter], generator: torch.Generator, *, wide: bool) -> None:
@@ -206,13 +154,11 @@ def _make_hostile(trained: list[nn.Parameter], generator: torch.Generator, *, wi
     if wide:
         nn.utils.vector_to_parameters(torch.cat([p.data.flatten() for p in trained]), trained)
     for p in trained:
-        p.data.copy_(_hostile_values(p, generator, wide=wide))
+        values = torch.randn(p.shape, generator=generator) / (p[0].numel() if p.dim() > 1 else 1) ** 0.5
+        if wide:
+            values *= _powers_of_two(-_WIDEST // 3, _WIDEST // 3, p.shape, generator)
+        p.data.copy_(values)
 
 
-def _hostile_values(parameter: Tensor, generator: torch.Generator, *, wide: bool) -> Tensor:
-    inner = parameter[0].numel() if parameter.dim() > 1 else 1
-    values: Tensor = torch.randn(parameter.shape, generator=generator) / inner**0.5
-    if wide:
-        exponents = torch.randint(-_WIDEST // 3, _WIDEST // 3, values.shape, generator=generator)
-        values *= torch.exp2(exponents.float())
-    return values
+def _powers_of_two(least: int, end: int, shape: Sequence[int], generator: torch.Generator) -> Tensor:
+    return torch.exp2(torch.randint(least, end, shape, generator=generator).float())

@@ -1,4 +1,4 @@
-"""Losses that keep the records of a batch apart."""
+"""Losses that keep the records of a batch apart; and what is said of a model or a loss that does not."""
 
 from __future__ import annotations
 
@@ -8,18 +8,24 @@ import torch
 from torch import Tensor, fx
 from torch.nn import functional
 
-from fedprivacy.gradients.errors import LossShapeError
-
 Loss = Callable[[Tensor, Tensor], Tensor]
 """(outputs [batch, ...], targets [batch, ...]) -> one loss for each record, shape [batch]."""
 
 
-def checked_losses(losses: Tensor, records: int) -> Tensor:
-    """The losses, if they are one for each record.
+class UnsupportedModelError(ValueError):
+    """A model that DP-SGD cannot train soundly, with the layer's name and the remedy."""
 
-    Raises:
-        LossShapeError: they are not.
-    """
+
+class InPlaceError(UnsupportedModelError):
+    """A layer's input was changed in place after the layer had read it, so the layer's gradient cannot be known."""
+
+
+class LossShapeError(ValueError):
+    """A loss that does not return one value for each record."""
+
+
+def checked_losses(losses: Tensor, records: int) -> Tensor:
+    """The losses; a `LossShapeError` if they are not one for each record."""
     if losses.shape != (records,):
         raise LossShapeError(
             f"The task's loss returned shape {list(losses.shape)} for a batch of {records}; "

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -12,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedprivacy.gradients.pieces import Piece, Written
+from fedprivacy.gradients.pieces import Piece
 from fedprivacy.gradients.products import linear, times
 from fedprivacy.gradients.rules.convolution import (
     Convolution,
@@ -22,29 +21,13 @@ from fedprivacy.gradients.rules.convolution import (
     faster_with_channels_last,
 )
 from fedprivacy.gradients.rules.linear import linear_bias, linear_weight
-from fedprivacy.gradients.rules.pooling import shifted_max, shifted_max_gradient, shifts
+from fedprivacy.gradients.rules.normalization import over_trailing
+from fedprivacy.gradients.rules.pooling import Window, shifted_max, shifted_max_gradient, shifts
 
 _aten = torch.ops.aten
 
 _NUMPY_IS_FASTER = 4
 """With so many threads or fewer."""
-
-
-@dataclass(frozen=True, slots=True)
-class Wanted:
-    """What a backward step is to compute.
-
-    Attributes:
-        inputs: whether the gradient of the inputs.
-        trained: names of the layer's own parameters that are trained.
-    """
-
-    inputs: bool
-    trained: frozenset[str]
-
-
-Backward = tuple[Tensor | None, dict[str, Piece]]
-"""Gradient of the inputs if it is wanted, and the piece of every trained parameter by its name in the layer."""
 
 
 class Operation(ABC):
@@ -58,18 +41,15 @@ class Operation(ABC):
 
     @abstractmethod
     def forward(self, inputs: Tensor) -> tuple[Tensor, Any]:
-        """The output, and what `backward` needs to know."""
+        """The output, and what is to be kept for the gradients."""
 
     @abstractmethod
-    def backward(self, kept: Any, gradient: Tensor, wanted: Wanted, kept_bytes: int) -> Backward:
-        """The gradients, from that of the output.
+    def backward(self, kept: Any, gradient: Tensor) -> Tensor:
+        """The gradient of the inputs, from what `forward` kept and the gradient of the output."""
 
-        Args:
-            kept: what `forward` said.
-            gradient: of the output.
-            wanted: what is to be computed.
-            kept_bytes: how many bytes of written gradients each parameter may keep.
-        """
+    def piece(self, parameter: str, kept: Any, gradient: Tensor, kept_bytes: int) -> Piece:
+        """The piece of the layer's weight or bias, which may keep so many bytes; likewise."""
+        raise NotImplementedError
 
 
 class Linear(Operation):
@@ -79,17 +59,13 @@ class Linear(Operation):
         self._layer = layer
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Operation`."""
         return linear(inputs, self._layer.weight, self._layer.bias), inputs
 
-    def backward(self, kept: Tensor, gradient: Tensor, wanted: Wanted, kept_bytes: int) -> Backward:
-        """See `Operation`."""
-        pieces = {}
-        if "weight" in wanted.trained:
-            pieces["weight"] = linear_weight(kept, gradient, kept_bytes)
-        if "bias" in wanted.trained:
-            pieces["bias"] = linear_bias(gradient)
-        return (times(gradient, self._layer.weight) if wanted.inputs else None), pieces
+    def backward(self, kept: Tensor, gradient: Tensor) -> Tensor:
+        return times(gradient, self._layer.weight)
+
+    def piece(self, parameter: str, kept: Tensor, gradient: Tensor, kept_bytes: int) -> Piece:
+        return linear_bias(gradient) if parameter == "bias" else linear_weight(kept, gradient, kept_bytes)
 
 
 class Convolve(Operation):
@@ -102,33 +78,29 @@ class Convolve(Operation):
         self._channels_last = faster_with_channels_last(layer)
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Operation`."""
         if self._channels_last:
             inputs = channels_last(inputs)
         output: Tensor = self._layer(inputs)
         return output, inputs
 
-    def backward(self, kept: Tensor, gradient: Tensor, wanted: Wanted, kept_bytes: int) -> Backward:
-        """See `Operation`."""
-        layer, pieces = (self._layer, self._padding), {}
-        if "weight" in wanted.trained:
-            pieces["weight"] = convolution_weight(layer, kept, gradient, kept_bytes)
-        if "bias" in wanted.trained:
-            pieces["bias"] = convolution_bias(gradient)
-        return (self._inputs_gradient(kept, gradient) if wanted.inputs else None), pieces
-
-    def _inputs_gradient(self, inputs: Tensor, gradient: Tensor) -> Tensor:
+    def backward(self, kept: Tensor, gradient: Tensor) -> Tensor:
         layer = self._layer
         numbers = (layer.stride, self._padding, layer.dilation, False, [0] * len(layer.stride), layer.groups)
-        arguments = (gradient, inputs, layer.weight, None, *numbers, [True, False, False])
+        arguments = (gradient, kept, layer.weight, None, *numbers, [True, False, False])
         result: Tensor = _aten.convolution_backward(*arguments)[0]
         return result
+
+    def piece(self, parameter: str, kept: Tensor, gradient: Tensor, kept_bytes: int) -> Piece:
+        if parameter == "bias":
+            return convolution_bias(gradient)
+        return convolution_weight((self._layer, self._padding), kept, gradient, kept_bytes)
 
 
 class Activation(Operation):
     """An activation whose gradient follows from its output.
 
-    It writes over what it reads where nobody else will read that: fresh memory is slower than the arithmetic.
+    It writes over the inputs, and over the gradient of the output, where nobody else will read them: fresh memory is
+    slower than the arithmetic.
     """
 
     fresh = False
@@ -136,34 +108,25 @@ class Activation(Operation):
     def __init__(self, function: Callable[..., Tensor], gradient: Callable[..., Tensor]) -> None:
         """Take torch's (inputs, out=) for the function, and (gradient, output, grad_input=) for its gradient."""
         self._function, self._gradient = function, gradient
-        self._over_inputs = self._over_gradient = False
-
-    def reuse(self, *, inputs: bool, gradient: bool) -> None:
-        """Say whether the inputs, and the gradient of the output, may be written over."""
-        self._over_inputs, self._over_gradient = inputs, gradient
+        self.over_inputs = self.over_gradient = False
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Operation`."""
-        output = self._function(inputs, out=inputs if self._over_inputs else torch.empty_like(inputs))
+        output = self._function(inputs, out=inputs if self.over_inputs else torch.empty_like(inputs))
         return output, output
 
-    def backward(self, kept: Tensor, gradient: Tensor, wanted: Wanted, kept_bytes: int) -> Backward:
-        """See `Operation`."""
-        result = gradient if self._over_gradient else torch.empty_like(gradient)
-        return self._gradient(gradient, kept, grad_input=result), {}
+    def backward(self, kept: Tensor, gradient: Tensor) -> Tensor:
+        return self._gradient(gradient, kept, grad_input=gradient if self.over_gradient else torch.empty_like(gradient))
 
 
 def _tanh(inputs: Tensor, *, out: Tensor) -> Tensor:
-    """The hyperbolic tangent: on a CPU by numpy's kernel, eight times as fast as torch's and right to 2e-7."""
-    if inputs.is_cuda or inputs.dtype != torch.float32 or _many_threads():
+    """The hyperbolic tangent: on a CPU by numpy's kernel, eight times as fast as torch's and right to 2e-7.
+
+    Numpy's has one thread: torch's kernel overtakes it with many.
+    """
+    if inputs.is_cuda or inputs.dtype != torch.float32 or torch.get_num_threads() > _NUMPY_IS_FASTER:
         return torch.tanh(inputs, out=out)
     np.tanh(inputs.detach().numpy(), out=out.numpy())
     return out
-
-
-def _many_threads() -> bool:
-    """Whether torch's kernel has so many threads that it overtakes numpy's, which has one."""
-    return torch.get_num_threads() > _NUMPY_IS_FASTER
 
 
 class MaxPool(Operation):
@@ -172,8 +135,7 @@ class MaxPool(Operation):
     def __init__(self, layer: nn.MaxPool2d) -> None:
         self._layer = layer
 
-    def forward(self, inputs: Tensor) -> tuple[Tensor, list[tuple[Tensor, tuple[int, int, int]]]]:
-        """See `Operation`."""
+    def forward(self, inputs: Tensor) -> tuple[Tensor, list[tuple[Tensor, Window]]]:
         windows, kept = shifts(self._layer, inputs), []
         if windows is None:
             raise ValueError("max-pooling that shifted maxima do not cover")
@@ -182,13 +144,10 @@ class MaxPool(Operation):
             inputs = shifted_max(inputs, *window)
         return inputs, kept
 
-    def backward(
-        self, kept: list[tuple[Tensor, tuple[int, int, int]]], gradient: Tensor, wanted: Wanted, kept_bytes: int
-    ) -> Backward:
-        """See `Operation`."""
+    def backward(self, kept: list[tuple[Tensor, Window]], gradient: Tensor) -> Tensor:
         for inputs, window in reversed(kept):
             gradient = shifted_max_gradient(inputs, gradient, *window)
-        return gradient, {}
+        return gradient
 
 
 class Flatten(Operation):
@@ -200,47 +159,35 @@ class Flatten(Operation):
         self._axes = (start, stop)
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        """See `Operation`."""
         return inputs.flatten(*self._axes), inputs
 
-    def backward(self, kept: Tensor, gradient: Tensor, wanted: Wanted, kept_bytes: int) -> Backward:
-        """See `Operation`."""
+    def backward(self, kept: Tensor, gradient: Tensor) -> Tensor:
         gradient = gradient.view(kept.shape)
-        return gradient if kept.is_contiguous() else torch.empty_like(kept).copy_(gradient), {}
+        return gradient if kept.is_contiguous() else torch.empty_like(kept).copy_(gradient)
 
 
 class LayerNorm(Operation):
     """`nn.LayerNorm`."""
 
     def __init__(self, layer: nn.LayerNorm) -> None:
-        self._layer = layer
+        self._layer, self._shape = layer, list(layer.normalized_shape)
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, ...]]:
-        """See `Operation`."""
         layer = self._layer
-        output, mean, rstd = torch.native_layer_norm(
-            inputs, list(layer.normalized_shape), layer.weight, layer.bias, layer.eps
-        )
+        output, mean, rstd = torch.native_layer_norm(inputs, self._shape, layer.weight, layer.bias, layer.eps)
         return output, (inputs, mean, rstd)
 
-    def backward(self, kept: tuple[Tensor, ...], gradient: Tensor, wanted: Wanted, kept_bytes: int) -> Backward:
-        """See `Operation`."""
+    def backward(self, kept: tuple[Tensor, ...], gradient: Tensor) -> Tensor:
         inputs, mean, rstd = kept
-        layer = self._layer
-        pieces: dict[str, Piece] = {}
-        if "weight" in wanted.trained:
-            pieces["weight"] = Written(self._per_record(((inputs - mean) * rstd).mul_(gradient)))
-        if "bias" in wanted.trained:
-            pieces["bias"] = Written(self._per_record(gradient))
-        if not wanted.inputs:
-            return None, pieces
-        shape, weight = list(layer.normalized_shape), layer.weight
-        arguments = (gradient, inputs, shape, mean, rstd, weight, layer.bias, [True, False, False])
-        return _aten.native_layer_norm_backward(*arguments)[0], pieces
+        parameters = self._layer.weight, self._layer.bias
+        arguments = (gradient, inputs, self._shape, mean, rstd, *parameters, [True, False, False])
+        result: Tensor = _aten.native_layer_norm_backward(*arguments)[0]
+        return result
 
-    def _per_record(self, gradient: Tensor) -> Tensor:
-        trailing = len(self._layer.normalized_shape)
-        return gradient.flatten(1, -trailing - 1).sum(1) if gradient.dim() > trailing + 1 else gradient
+    def piece(self, parameter: str, kept: tuple[Tensor, ...], gradient: Tensor, kept_bytes: int) -> Piece:
+        inputs, mean, rstd = kept
+        by_each = gradient if parameter == "bias" else ((inputs - mean) * rstd).mul_(gradient)
+        return over_trailing(by_each, len(self._shape))
 
 
 class ByAutograd(Operation):
@@ -252,18 +199,16 @@ class ByAutograd(Operation):
         self._layer = layer
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, tuple[Tensor, Tensor]]:
-        """See `Operation`."""
         with torch.enable_grad():
             leaf = inputs.detach().requires_grad_()
             output = self._layer(leaf)
         return output.detach(), (leaf, output)
 
-    def backward(self, kept: tuple[Tensor, Tensor], gradient: Tensor, wanted: Wanted, kept_bytes: int) -> Backward:
-        """See `Operation`."""
+    def backward(self, kept: tuple[Tensor, Tensor], gradient: Tensor) -> Tensor:
         leaf, output = kept
         with torch.enable_grad():  # a scalar: autograd's checks of other outputs import sympy, for half a second
             inner = (output * gradient).sum()
-        return torch.autograd.grad(inner, leaf)[0], {}
+        return torch.autograd.grad(inner, leaf)[0]
 
 
 def operation_for(layer: nn.Module) -> Operation | None:

@@ -19,12 +19,6 @@ def flat_parameters(model: nn.Module) -> Tensor:
     return torch.cat([p.flatten() for p in trainable_parameters(model).values()])
 
 
-def split_flat(flat: Tensor, shapes: list[torch.Size]) -> list[Tensor]:
-    """Views of a flat vector of shape [d], one for each parameter's shape, in order."""
-    parts = torch.split_with_sizes(flat, [shape.numel() for shape in shapes])
-    return [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
-
-
 @contextmanager
 def restored(model: nn.Module) -> Iterator[list[nn.Parameter]]:
     """The trained parameters, to be changed for a while: afterwards they are what they were, where they were."""

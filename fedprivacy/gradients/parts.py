@@ -25,13 +25,7 @@ _ALIGNMENT = 64
 
 
 class BatchPart(NamedTuple):
-    """Some records of a batch, and how many rows they are computed in.
-
-    Attributes:
-        start: first record.
-        stop: after the last one.
-        size: rows.
-    """
+    """The records from `start` to before `stop`, computed in `size` rows."""
 
     start: int
     stop: int
@@ -47,12 +41,7 @@ def sizes_up_to(largest: int, least: int = WHOLE) -> tuple[int, ...]:
 
 
 def cut(records: int, sizes: Sequence[int]) -> Iterator[BatchPart]:
-    """The batch in parts: the largest as often as they are filled, then those that waste little or save a turn.
-
-    Args:
-        records: in the batch.
-        sizes: that parts may have, the largest first.
-    """
+    """The batch in parts: the largest size as often as it is filled, then those that waste little or save a turn."""
     start = 0
     while start < records:
         left = records - start

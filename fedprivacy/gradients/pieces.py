@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
+from functools import reduce
 
 import torch
 from torch import Tensor
@@ -41,12 +42,15 @@ _LONGEST_FACTOR = 2.0**64
 
 
 class Piece(ABC):
-    """The gradients of one parameter (or of some of its rows) for every record of a batch."""
+    """The gradients of one parameter (or of some of its rows) for every record of a batch.
 
-    @property
-    def kept_bytes(self) -> int:
-        """Memory that the piece takes beyond the layer's inputs and output gradients."""
-        return 0
+    Attributes:
+        sources: what the gradients are computed of: row i, and nothing else in them, makes record i's gradient.
+        kept_bytes: memory that the piece takes beyond the layer's inputs and output gradients.
+    """
+
+    sources: tuple[Tensor, ...]
+    kept_bytes: int = 0
 
     @abstractmethod
     def norms(self) -> Tensor:
@@ -62,56 +66,31 @@ class Piece(ABC):
 
         Args:
             weights: of these records, shape [n], of the dtype of `out`, in which the sum is computed.
-            out: shape [*parameter]; changed in place.
+            out: shape [*parameter]; changed in place, and rounded once, as by one product.
             start: the first of them.
         """
-
-    @property
-    @abstractmethod
-    def sources(self) -> tuple[Tensor, ...]:
-        """What the gradients are computed of: row i, and nothing else in them, makes record i's gradient."""
 
     @abstractmethod
     def gradients(self) -> Tensor:
         """Every record's gradient written out, shape [batch, *parameter]."""
 
     def averaged(self, views: int, kept_bytes: int) -> Piece:
-        """The gradients of records that have `views` rows each, one after another: the mean of the rows.
-
-        Args:
-            views: rows of each record.
-            kept_bytes: how many bytes of written gradients may be kept.
-        """
-        return Written(self.gradients().unflatten(0, (-1, views)).mean(1))
+        """The gradients of records that have `views` rows each, one after another: the mean of the rows."""
+        return Written(_mean_of_views(self.gradients(), views))
 
 
 class Written(Piece):
-    """Gradients written out and kept.
-
-    Attributes:
-        kept: shape [batch, ...], the parameter's axes in the order that was cheapest to write.
-        axes: for each axis of the parameter, the axis of a record's written gradient; None: as they stand.
-    """
+    """Gradients written out and kept. What vanishes of their norms in float32 is far below any clipping norm."""
 
     def __init__(self, kept: Tensor, axes: tuple[int, ...] | None = None) -> None:
+        """Take gradients [batch, ...], and for each axis of the parameter the axis of a record's one; None: as is."""
+        self.sources, self.kept_bytes = (kept,), kept.nbytes
         self._kept, self._axes = kept, axes
 
-    @property
-    def kept_bytes(self) -> int:
-        """See `Piece`."""
-        return self._kept.nbytes
-
     def norms(self) -> Tensor:
-        """See `Piece`. What vanishes in float32 here is far below any clipping norm."""
         return row_norms(self._kept)
 
-    @property
-    def sources(self) -> tuple[Tensor, ...]:
-        """See `Piece`."""
-        return (self._kept,)
-
     def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
-        """See `Piece`."""
         rows = _in(out.dtype, _some(self._kept, weights, start).flatten(1).t())
         if self._axes is None:
             out.view(-1).addmv_(rows, weights)
@@ -119,7 +98,6 @@ class Written(Piece):
             out.add_(torch.mv(rows, weights).view(self._kept.shape[1:]).permute(self._axes))
 
     def gradients(self) -> Tensor:
-        """See `Piece`."""
         return self._kept if self._axes is None else self._kept.permute(0, *(axis + 1 for axis in self._axes))
 
 
@@ -131,36 +109,25 @@ class Rewritten(Piece):
 
     def __init__(self, write: Writer, sources: tuple[Tensor, ...], chunk: int) -> None:
         """Take what writes, what it writes from, and how many records it writes at a time, a power of two."""
-        self._write, self._sources, self._chunk = write, sources, chunk
-
-    @property
-    def sources(self) -> tuple[Tensor, ...]:
-        """See `Piece`."""
-        return self._sources
+        self._write, self.sources, self._chunk = write, sources, chunk
 
     def norms(self) -> Tensor:
-        """See `Piece`."""
-        return torch.cat([self._write(*chunk).norms() for chunk in self._chunks(0, len(self._sources[0]))])
+        return torch.cat([self._write(*chunk).norms() for chunk in self._chunks(0, len(self.sources[0]))])
 
     def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
-        """See `Piece`. Summed up apart: `out` is to be rounded once, as by one product."""
         some = torch.zeros_like(out)
         for first, last in self._chunks(start, start + len(weights)):
             self._write(first, last).add_weighted_sum(weights[first - start : last - start], some)
         out.add_(some)
 
     def gradients(self) -> Tensor:
-        """See `Piece`."""
-        return self._write(0, len(self._sources[0])).gradients()
+        return self._write(0, len(self.sources[0])).gradients()
 
     def averaged(self, views: int, kept_bytes: int) -> Piece:
-        """See `Piece`."""
-
         def write(start: int, stop: int) -> Written:
-            rows = self._write(start * views, stop * views).gradients()
-            return Written(rows.unflatten(0, (-1, views)).mean(1))
+            return Written(_mean_of_views(self._write(start * views, stop * views).gradients(), views))
 
-        by_record = tuple(source.unflatten(0, (-1, views)) for source in self._sources)
+        by_record = tuple(source.unflatten(0, (-1, views)) for source in self.sources)
         return Rewritten(write, by_record, _power_of_two(self._chunk // views))
 
     def _chunks(self, start: int, stop: int) -> Iterator[tuple[int, int]]:
@@ -169,38 +136,27 @@ class Rewritten(Piece):
 
 
 class Outer(Piece):
-    """One outer product for each record: output gradients [batch, p] times inputs [batch, d]."""
+    """One outer product for each record, whose norm is the product of two norms, however small one of them is."""
 
     def __init__(self, inputs: Tensor, output_gradients: Tensor) -> None:
-        self._inputs, self._output_gradients = inputs, output_gradients
-
-    def averaged(self, views: int, kept_bytes: int) -> Piece:
-        """See `Piece`."""
-        inputs, gradients = (factor.unflatten(0, (-1, views)) for factor in self.factors)
-        return over_positions(inputs, gradients / views, kept_bytes)
-
-    @property
-    def factors(self) -> tuple[Tensor, Tensor]:
-        """Inputs and output gradients."""
-        return self._inputs, self._output_gradients
-
-    @property
-    def sources(self) -> tuple[Tensor, ...]:
-        """See `Piece`."""
-        return self.factors
+        """Take inputs [batch, d] and output gradients [batch, p]."""
+        self.sources = inputs, output_gradients
 
     def norms(self) -> Tensor:
-        """See `Piece`. The norm of an outer product is the product of the norms, however small one of them is."""
-        return _factor_norms(self._inputs) * _factor_norms(self._output_gradients)
+        inputs, gradients = self.sources
+        return _factor_norms(inputs) * _factor_norms(gradients)
 
     def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
-        """See `Piece`."""
-        scaled = _some(self._output_gradients, weights, start) * weights.unsqueeze(1)
-        out.addmm_(_in(out.dtype, scaled.t()), _in(out.dtype, _some(self._inputs, weights, start)))
+        inputs, gradients = (_some(factor, weights, start) for factor in self.sources)
+        out.addmm_(_in(out.dtype, (gradients * weights.unsqueeze(1)).t()), _in(out.dtype, inputs))
 
     def gradients(self) -> Tensor:
-        """See `Piece`."""
-        return self._output_gradients.unsqueeze(2) * self._inputs.unsqueeze(1)
+        inputs, gradients = self.sources
+        return gradients.unsqueeze(2) * inputs.unsqueeze(1)
+
+    def averaged(self, views: int, kept_bytes: int) -> Piece:
+        inputs, gradients = (factor.unflatten(0, (-1, views)) for factor in self.sources)
+        return over_positions(inputs, gradients / views, kept_bytes)
 
 
 class Gram(Piece):
@@ -214,15 +170,10 @@ class Gram(Piece):
     """
 
     def __init__(self, inputs: Tensor, output_gradients: Tensor) -> None:
-        self._inputs, self._output_gradients = inputs.double(), output_gradients.double()
-
-    @property
-    def sources(self) -> tuple[Tensor, ...]:
-        """See `Piece`."""
-        return self._inputs, self._output_gradients
+        """Take inputs [batch, positions, d] and output gradients [batch, positions, p]."""
+        self.sources = inputs.double(), output_gradients.double()
 
     def norms(self) -> Tensor:
-        """See `Piece`."""
         inputs, grads = self.sources
         gram = torch.bmm(inputs, inputs.transpose(1, 2)).mul_(torch.bmm(grads, grads.transpose(1, 2)))
         squared = gram.sum((1, 2)).clamp_(min=0.0)
@@ -233,17 +184,15 @@ class Gram(Piece):
         return squared.masked_fill_(torch.maximum(one, other) > _LONGEST_FACTOR**2, torch.inf).sqrt_()
 
     def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
-        """See `Piece`."""
-        scaled = (_some(self._output_gradients, weights, start) * weights.view(-1, 1, 1)).flatten(0, 1)
-        out.add_(torch.mm(scaled.t(), _some(self._inputs, weights, start).flatten(0, 1)))
+        inputs, gradients = (_some(factor, weights, start) for factor in self.sources)
+        out.add_(torch.mm((gradients * weights.view(-1, 1, 1)).flatten(0, 1).t(), inputs.flatten(0, 1)))
 
     def gradients(self) -> Tensor:
-        """See `Piece`."""
-        return torch.bmm(self._output_gradients.transpose(1, 2), self._inputs)
+        inputs, gradients = self.sources
+        return torch.bmm(gradients.transpose(1, 2), inputs)
 
     def averaged(self, views: int, kept_bytes: int) -> Piece:
-        """See `Piece`."""
-        inputs, gradients = (f.unflatten(0, (-1, views)).flatten(1, 2) for f in self.sources)
+        inputs, gradients = (factor.unflatten(0, (-1, views)).flatten(1, 2) for factor in self.sources)
         return over_positions(inputs, gradients / views, kept_bytes)
 
 
@@ -255,30 +204,19 @@ class Rows(Piece):
 
     def __init__(self, ids: Tensor, gradients: Tensor, table: torch.Size) -> None:
         """Take ids [batch, positions], the gradients of their rows [batch, positions, d] and the table's shape."""
-        self._ids, self._gradients, self._table = ids, gradients, table
+        self._table = table
         keys = ids + torch.arange(len(ids), device=ids.device).unsqueeze(1) * table[0]
         touched, place = torch.unique(keys, return_inverse=True)
         rows = gradients.new_zeros(len(touched), table[1]).float()
         self._rows = rows.index_add_(0, place.flatten(), gradients.flatten(0, 1).to(rows.dtype))
         self._record, self._id = touched // table[0], touched % table[0]
-
-    @property
-    def kept_bytes(self) -> int:
-        """See `Piece`."""
-        return self._rows.nbytes
-
-    @property
-    def sources(self) -> tuple[Tensor, ...]:
-        """See `Piece`."""
-        return self._ids, self._gradients
+        self.sources, self.kept_bytes = (ids, gradients), self._rows.nbytes
 
     def norms(self) -> Tensor:
-        """See `Piece`."""
-        squared = torch.zeros(len(self._ids), dtype=torch.float64, device=self._rows.device)
+        squared = torch.zeros(len(self.sources[0]), dtype=torch.float64, device=self._rows.device)
         return squared.index_add_(0, self._record, row_norms(self._rows).double().square_()).sqrt_()
 
     def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
-        """See `Piece`. Each row of the table is summed up apart: `out` is to be rounded once, as by one product."""
         bounds = torch.tensor([start, start + len(weights)], device=self._record.device)
         some = slice(*torch.searchsorted(self._record, bounds).tolist())
         scaled = self._rows[some].to(out.dtype) * weights[self._record[some] - start].unsqueeze(1)
@@ -286,19 +224,12 @@ class Rows(Piece):
         out.index_add_(0, touched, out.new_zeros(len(touched), self._table[1]).index_add_(0, place, scaled))
 
     def gradients(self) -> Tensor:
-        """See `Piece`."""
-        written = self._rows.new_zeros(len(self._ids), *self._table)
+        written = self._rows.new_zeros(len(self.sources[0]), *self._table)
         return written.index_put_((self._record, self._id), self._rows)
 
 
 def over_positions(inputs: Tensor, output_gradients: Tensor, kept_bytes: int) -> Piece:
-    """The piece of a linear map that one record applies at several positions.
-
-    Args:
-        inputs: shape [batch, positions, d].
-        output_gradients: shape [batch, positions, p].
-        kept_bytes: how many bytes of written gradients may be kept for this parameter.
-    """
+    """The piece of a linear map, [batch, positions, d] to [batch, positions, p], that may keep so many bytes."""
     positions, d = inputs.shape[1:]
     p = output_gradients.shape[2]
     if positions == 1:
@@ -319,14 +250,7 @@ measured on one core for d = p = 768, see benchmarks."""
 
 
 def written_or_not(write: Writer, sources: tuple[Tensor, ...], bytes_each: int, kept_bytes: int) -> Piece:
-    """Gradients written once and kept, if they fit into `kept_bytes`, else written twice in chunks.
-
-    Args:
-        write: writes some of them.
-        sources: what it writes from, each [batch, ...].
-        bytes_each: of one record's gradient.
-        kept_bytes: how many bytes of written gradients may be kept.
-    """
+    """Gradients of `bytes_each` written once and kept, if they fit into `kept_bytes`, else written twice in chunks."""
     records = len(sources[0])
     if records * bytes_each <= kept_bytes:
         return write(0, records)
@@ -339,22 +263,18 @@ def _power_of_two(most: int) -> int:
 
 
 def added(pieces: Sequence[Piece], kept_bytes: int) -> Piece:
-    """One piece for all uses of a parameter, which must be added before the norm is taken.
-
-    Args:
-        pieces: one for each use, of the same parameter and batch.
-        kept_bytes: how many bytes of written gradients may be kept for this parameter.
-    """
+    """One piece for all uses of a parameter in a batch, which must be added before the norm is taken."""
     if len(pieces) == 1:
         return pieces[0]
-    products = [piece for piece in pieces if isinstance(piece, Outer)]
-    if len(products) == len(pieces):
-        inputs, gradients = zip(*(piece.factors for piece in products), strict=True)
+    if all(isinstance(piece, Outer) for piece in pieces):
+        inputs, gradients = zip(*(piece.sources for piece in pieces), strict=True)
         return over_positions(torch.stack(inputs, 1), torch.stack(gradients, 1), kept_bytes)
-    total = pieces[0].gradients()
-    for piece in pieces[1:]:
-        total = total + piece.gradients()
-    return Written(total)
+    return Written(reduce(torch.add, (piece.gradients() for piece in pieces)))
+
+
+def _mean_of_views(rows: Tensor, views: int) -> Tensor:
+    mean: Tensor = rows.unflatten(0, (-1, views)).mean(1)
+    return mean
 
 
 def _factor_norms(rows: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""Matrix products that treat all rows alike.
+"""Matrix products that treat all rows alike, in full float32 precision whatever the process has chosen for the rest.
 
 A product with a matrix of weights sums over an inner axis. Where that is no multiple of a processor's vectors, kernels
 finish rows in different ways, by their places. Zeros up to the next multiple change no sum and leave nothing to finish.
@@ -7,6 +7,8 @@ finish rows in different ways, by their places. Zeros up to the next multiple ch
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from threading import Lock
 from typing import Any
 
 import torch
@@ -19,16 +21,7 @@ LANES = 16
 
 
 def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`torch.nn.functional.linear`, also backwards through autograd.
-
-    Args:
-        inputs: shape [..., d].
-        weight: shape [p, d].
-        bias: shape [p].
-
-    Returns:
-        Shape [..., p].
-    """
+    """`torch.nn.functional.linear`, [..., d] to [..., p], also backwards through autograd."""
     outputs = weight.shape[0]
     backwards = -outputs % LANES if torch.is_grad_enabled() and inputs.requires_grad else 0
     return _padded_linear(inputs, weight, bias, backwards)
@@ -73,11 +66,7 @@ class AlikeProducts(TorchFunctionMode):
     """For the length of a computation, its `linear` is ours: also inside modules, and under `torch.func`."""
 
     def __torch_function__(
-        self,
-        func: Callable[..., Any],
-        types: Sequence[type],
-        args: Sequence[Any] = (),
-        kwargs: Mapping[str, Any] | None = None,
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
         """Run one of torch's functions."""
         if func is functional.linear:
@@ -99,3 +88,36 @@ def _padded_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None, backward
         return functional.linear(padded(inputs), weight, bias)
     outputs = functional.linear(padded(inputs), weight).narrow(-1, 0, weight.shape[0] - backwards)
     return outputs.contiguous() if bias is None else outputs + bias
+
+
+class FullPrecision:
+    """Matrix products in float32 proper while any thread is inside.
+
+    TF32 and bfloat16 products round a sum of clipped gradients by up to 2^-8 of itself, far beyond the mechanism's
+    allowance for rounding, and the norms that scaled them are not rounded with it.
+
+    A process that has set the precision by backend (`torch.backends.*.fp32_precision`) keeps full precision
+    afterwards: what it had chosen cannot be read back.
+    """
+
+    def __init__(self) -> None:
+        self._lock, self._inside = Lock(), 0
+
+    def __enter__(self) -> None:
+        with self._lock:
+            if self._inside == 0:
+                self._chosen = "highest"
+                with suppress(RuntimeError):  # set by backend
+                    self._chosen = torch.get_float32_matmul_precision()
+                torch.set_float32_matmul_precision("highest")
+            self._inside += 1
+
+    def __exit__(self, *raised: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                torch.set_float32_matmul_precision(self._chosen)
+
+
+full_precision = FullPrecision()
+"""The one of this process: the precision is a setting of the process."""

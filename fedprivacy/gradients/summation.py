@@ -12,7 +12,6 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from fedprivacy.gradients.parameters import split_flat
 from fedprivacy.gradients.pieces import STRETCH
 from fedprivacy.gradients.tape import Sized
 
@@ -34,28 +33,17 @@ class Sums:
     """
 
     def __init__(self, shapes: list[torch.Size], dtype: torch.dtype, device: torch.device, largest: int) -> None:
-        """Start at zero.
-
-        Args:
-            shapes: of the parameters.
-            dtype: of a block's sum.
-            device: where the records are.
-            largest: rows of the largest part of a batch.
-        """
+        """Start at zero: `dtype` is that of a block's sum, `largest` the rows of a batch's largest part."""
         large = {place: shape for place, shape in enumerate(shapes) if shape.numel() > _SMALL}
         self._blocks = {place: torch.empty(shape, dtype=dtype, device=device) for place, shape in large.items()}
         self._block_rows = min(BLOCK, STRETCH * largest)
         self._held = 0
         self._total = torch.zeros(sum(shape.numel() for shape in shapes), dtype=torch.float64, device=device)
-        self._totals = split_flat(self._total, shapes)
+        parts = self._total.split([shape.numel() for shape in shapes])
+        self._totals = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 
     def add(self, pieces: Sequence[Sized], scales: Sequence[Tensor]) -> None:
-        """Add a part of a batch.
-
-        Args:
-            pieces: of its records' gradients.
-            scales: for each piece, the factor of each record [rows], float64; 0 for a row that is no record.
-        """
+        """Add a part of a batch: for each piece the records' factors [rows], float64, 0 for a row that is no record."""
         large = []
         for sized, scale in zip(pieces, scales, strict=True):
             block = self._blocks.get(sized.part.place)

@@ -16,7 +16,7 @@ from torch import Tensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.nn import Parameter
 
-from fedprivacy.gradients.errors import InPlaceError
+from fedprivacy.gradients.losses import InPlaceError
 from fedprivacy.gradients.pieces import Piece, Written, added
 
 _SHARED = -1
@@ -32,12 +32,9 @@ class OverlapError(ValueError):
 
 
 class Part(NamedTuple):
-    """A parameter, or a range of its rows (the query, key and value rows of an attention's one weight).
+    """A parameter by its place among the trained ones, or some of its rows: an attention's one weight has three parts.
 
-    Attributes:
-        place: of the parameter among the trainable ones.
-        start: first row.
-        stop: after the last row; None: the whole parameter.
+    Rows are from `start` to before `stop`; None: all.
     """
 
     place: int
@@ -74,11 +71,7 @@ class Gathered:
         self._parts: dict[int, set[Part]] = {}
 
     def expect(self, part: Part) -> None:
-        """Announce one use of a part.
-
-        Raises:
-            OverlapError: another part has some of the same rows.
-        """
+        """Announce one use of a part; an `OverlapError` if another part has some of the same rows."""
         parts = self._parts.setdefault(part.place, {part})
         if part not in parts:
             if any(part.overlaps(other) for other in parts):
@@ -88,9 +81,6 @@ class Gathered:
 
     def add(self, part: Part, piece: Piece) -> None:
         """Take the piece of one use."""
-        if self._expected[part] == 1:
-            self._sized.append(Sized(part, piece, piece.norms()))
-            return
         uses = self._uses.setdefault(part, [])
         uses.append(piece)
         if len(uses) == self._expected[part]:
@@ -115,20 +105,12 @@ class Tape:
     """One batch's uses of parameters, and the pieces that the backward pass makes of them.
 
     Attributes:
-        records: number of records in the batch.
-        kept_bytes: how many bytes of written gradients each parameter may keep.
         roots: where the backward pass must arrive.
         held_bytes: about how much memory the batch's activations take.
     """
 
     def __init__(
-        self,
-        indices: Mapping[Parameter, int],
-        axes: dict[str, int],
-        records: int,
-        kept_bytes: int,
-        *,
-        learning: bool = True,
+        self, indices: Mapping[Parameter, int], axes: dict[str, int], records: int, kept_bytes: int, *, learning: bool
     ) -> None:
         """Start an empty tape.
 
@@ -168,11 +150,7 @@ class Tape:
         return axis
 
     def require_records_first(self, layer: str, source: Tensor) -> None:
-        """Refuse a layer's input whose first axis does not count the records.
-
-        Raises:
-            NoRecordAxisError: it does not.
-        """
+        """Raise a `NoRecordAxisError` if the first axis of a layer's input does not count the records."""
         if self.record_axis(layer, source) != 0:
             raise NoRecordAxisError(f"layer '{layer}': the first axis of its input does not count the records")
 
@@ -200,10 +178,10 @@ class Tape:
         Raises:
             InPlaceError: in the backward pass, if `source` was changed in place.
         """
-        trained = [(place, part) for place, part in enumerate(parts) if part is not None]
+        trained = [part for part in parts if part is not None]
         if not trained:
             return
-        for _, part in trained:
+        for part in trained:
             self._pieces.expect(part)
         if not source.requires_grad:
             self.roots.append(get_gradient_edge(output))
@@ -217,10 +195,8 @@ class Tape:
                     "write x = x + y instead of x += y, and inplace=False."
                 )
             with torch.no_grad():
-                pieces = pieces_of(gradient)
-                for place, part in trained:
-                    piece = pieces[place]
-                    if piece is not None:
+                for part, piece in zip(parts, pieces_of(gradient), strict=True):
+                    if part is not None and piece is not None:
                         self._pieces.add(part, piece)
 
         output.register_hook(arrive)

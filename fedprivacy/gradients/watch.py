@@ -1,11 +1,35 @@
-"""What sees every operation of a computation, to refuse some of them."""
+"""Watches over a computation: each sees every operation of it, and refuses some."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+from fedprivacy.gradients.parts import WHOLE
+from fedprivacy.gradients.selfcheck import DisagreementError
+
+_aten = torch.ops.aten
+_INDEX = (_aten.index.Tensor, _aten._unsafe_index.Tensor)
+_ALONG_ONE_AXIS = (_aten.index_select.default, _aten.gather.default)
+_BY_VALUE = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
+
+_SHARE = 32768
+"""Elements at least that a thread of torch takes."""
+
+_OTHERWISE = ("stack", "cat", "mm", "bmm", "addmm", "baddbmm")
+"""Besides views, what does not go element by element: it computes nothing, or by rows and columns."""
 
 
-class Watch(TorchDispatchMode):
+class ValueDependentError(ValueError):
+    """The path of a batch through the model depends on its values."""
+
+
+class _Watch(TorchDispatchMode):
     """A dispatch mode that does without torch's compiler.
 
     Torch imports its compiler to keep it out of a dispatch mode, unless the mode says that it need not: a second and a
@@ -18,3 +42,88 @@ class Watch(TorchDispatchMode):
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         return False
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        return self._run(func, args, kwargs or {})
+
+    def _run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        raise NotImplementedError
+
+
+class OnePath(_Watch):
+    """For the length of a forward pass, refuses whatever branches on, selects or reorders records by their values.
+
+    Book-keeping computes a batch at once and takes row i of what every layer reads for record i. A model may sort its
+    batch by length for a layer, or send some records to one layer and some to another: its outputs are sound, but the
+    rows are others'. On made-up records it may sort and send nothing, so the self-check alone cannot tell.
+
+    Raises:
+        ValueDependentError: an operation does any of that.
+    """
+
+    def __init__(self, batch: Tensor) -> None:
+        super().__init__()
+        self._records = len(batch)
+        self._kept = {_memory(batch): batch}  # what is computed from the batch; kept, or addresses would be used again
+
+    def _run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if not any(self._depends(t) for t in tree_leaves((args, kwargs))):
+            return func(*args, **kwargs)
+        if self._reorders(func, *args) or (func not in _INDEX and any(tag in func.tags for tag in _BY_VALUE)):
+            raise ValueDependentError(f"{func} makes records' paths through the model depend on their values")
+        result = func(*args, **kwargs)
+        self._kept |= {_memory(t): t for t in tree_leaves(result) if isinstance(t, Tensor)}
+        return result
+
+    def _reorders(self, func: Any, *args: Any) -> bool:
+        """Whether rows of a batch are looked up at places that depend on the batch, or by a mask."""
+        if func in _INDEX:
+            source, places = args[0], dict(enumerate(args[1]))
+        elif func in _ALONG_ONE_AXIS:
+            source, places = args[0], {args[1] % max(args[0].dim(), 1): args[2]}
+        else:
+            return False
+        if any(t is not None and t.dtype in (torch.bool, torch.uint8) for t in places.values()):
+            return True
+        return self._depends(source) and any(
+            self._depends(index) and source.shape[axis] == self._records for axis, index in places.items()
+        )
+
+    def _depends(self, value: object) -> bool:
+        return isinstance(value, Tensor) and _memory(value) in self._kept
+
+
+class NothingLeftOver(_Watch):
+    """For the length of a computation, refuses tensors of rows at whose end, or at the end of a thread's share of them,
+    elements are left over for another code: in a part that is too small to rule that out, or among threads.
+
+    Raises:
+        DisagreementError: the result of an operation would leave elements over.
+    """
+
+    def __init__(self, rows: int) -> None:
+        super().__init__()
+        self._rows, self._threads = rows, torch.get_num_threads()
+
+    def _run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        result = func(*args, **kwargs)
+        if func.is_view or func.overloadpacket.__name__ in _OTHERWISE:
+            return result
+        for tensor in tree_leaves(result):
+            if isinstance(tensor, Tensor) and tensor.is_floating_point() and not self._fits(tensor.numel()):
+                raise DisagreementError(f"{func} leaves elements over in a part of {self._rows} rows")
+        return result
+
+    def _fits(self, elements: int) -> bool:
+        if elements < WHOLE or elements % self._rows:  # as short as that, all are left over; and others are of no rows
+            return True
+        shares = min(self._threads, -(-elements // _SHARE))
+        return elements % WHOLE == 0 and -(-elements // shares) % WHOLE == 0
+
+
+def _memory(tensor: Tensor) -> int:
+    """What views share."""
+    address: int = tensor.untyped_storage()._cdata
+    return address

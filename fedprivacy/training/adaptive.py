@@ -64,13 +64,7 @@ class QuantileClipping:
         return torch.cat([clipped.total, count])
 
     def next_norm(self, noisy_count: float, clipping_norm: float, expected_batch_size: float) -> float:
-        """The clipping norm of the next step, within `CLIPPING_NORMS`.
-
-        Args:
-            noisy_count: the last coordinate of the released vector.
-            clipping_norm: C of this step.
-            expected_batch_size: public.
-        """
+        """The clipping norm of the next step, within `CLIPPING_NORMS`; the count is the last coordinate released."""
         within = 0.5 + noisy_count / (self._weight(clipping_norm) * expected_batch_size)
         moved = clipping_norm * math.exp(-self.learning_rate * (min(max(within, 0.0), 1.0) - self.quantile))
         # The mechanism's own norm, `sensitivity`, must stay in range too.

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor, nn
+from torch import Tensor
 
 from fedprivacy.gradients import GradientEngine, flat_parameters, trainable_parameters
 from fedprivacy.tasks.shard import Shard
@@ -71,7 +71,8 @@ class DPSGD:
         """
         start = flat_parameters(engine.model)
         position, norm = start.clone(), self.mechanism.clipping_norm
-        _follow(engine.model, position)
+        trained = [p for p in engine.model.parameters() if p.requires_grad]
+        torch.nn.utils.vector_to_parameters(position, trained)  # views: what moves it moves them
         move = self.optimizer.start(position)
         for step in range(1, steps + 1):
             noisy_sum, norm = self._release(engine, shard, norm, keystream, Position(round, step))
@@ -98,8 +99,3 @@ class DPSGD:
         mechanism = replace(self.mechanism, clipping_norm=adaptive.sensitivity(norm))
         released = mechanism.release(clipped_sum, len(shard), keystream, position)
         return released[:-1], adaptive.next_norm(float(released[-1]), norm, self.expected_batch_size)
-
-
-def _follow(model: nn.Module, position: Tensor) -> None:
-    """Make the trainable parameters views of `position`: what moves it moves them."""
-    torch.nn.utils.vector_to_parameters(position, [p for p in model.parameters() if p.requires_grad])

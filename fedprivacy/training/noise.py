@@ -41,11 +41,7 @@ def lattice_step(clipping_norm: float, dimension: int) -> float:
     """The largest power of two whose lattice adds at most `LATTICE_ALLOWANCE` to the sensitivity, relative.
 
     Rounding changes the difference of two sums by at most one step in each coordinate: sqrt(dimension) steps in
-    Euclidean norm. A power of two makes going to steps and back exact.
-
-    Args:
-        clipping_norm: C.
-        dimension: d, number of coordinates; public.
+    Euclidean norm. A power of two makes going to steps and back exact. The dimension is public.
     """
     widest = LATTICE_ALLOWANCE * clipping_norm / math.sqrt(max(dimension, 1))
     return math.ldexp(0.5, math.frexp(widest)[1])

@@ -61,7 +61,6 @@ class SGD:
     weight_decay: float = 0.0
 
     def start(self, position: Tensor) -> Step:
-        """Steps that move `position`, shape [d], in place."""
         import torch
 
         velocity = torch.zeros_like(position) if self.momentum else None
@@ -90,7 +89,6 @@ class Adam:
     eps: float = 1e-8
 
     def start(self, position: Tensor) -> Step:
-        """Steps that move `position`, shape [d], in place."""
         import torch
 
         mean, square = torch.zeros_like(position), torch.zeros_like(position)
@@ -113,8 +111,7 @@ class AdamW:
     Attributes:
         learning_rate: step size.
         weight_decay: what each step takes from the parameters, as a share of them, for a learning rate of 1.
-        betas: as in `Adam`.
-        eps: as in `Adam`.
+        betas: as in `Adam`, and so is `eps`.
     """
 
     learning_rate: float
@@ -123,7 +120,6 @@ class AdamW:
     eps: float = 1e-8
 
     def start(self, position: Tensor) -> Step:
-        """Steps that move `position`, shape [d], in place."""
         adam = Adam(self.learning_rate, self.betas, self.eps).start(position)
         kept = 1.0 - self.learning_rate * self.weight_decay
 

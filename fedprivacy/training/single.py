@@ -112,7 +112,9 @@ def train(
     check_model(model)
     shard = _shard(data).to(next(model.parameters()).device)
     check_on_blank(model, loss, shard.inputs[:0], shard.targets[:0])
-    _check_positive(learning_rate=learning_rate, batch_size=1.0 if batch_size is None else batch_size)
+    for name, value in (("learning_rate", learning_rate), ("batch_size", 1.0 if batch_size is None else batch_size)):
+        if not 0.0 < value < math.inf:
+            raise ValueError(f"{name} is {value}; choose a positive number.")
     budget = PrivacyBudget(epsilon, delta)
     noise = noise_multiplier(budget, sampling_rate, steps, relation)
     event = PoissonSampledGaussian(sampling_rate, noise, relation)
@@ -125,12 +127,6 @@ def train(
     update = dpsgd.train(GradientEngine(model, loss), shard, steps=steps, round=1, keystream=keystream)
     spent = pld.epsilon({update.event: update.steps}, delta)
     return Trained(model.eval(), spent, delta, update.event, update.steps)
-
-
-def _check_positive(**arguments: float) -> None:
-    for name, value in arguments.items():
-        if not 0.0 < value < math.inf:
-            raise ValueError(f"{name} is {value}; choose a positive number.")
 
 
 def _divisor(batch_size: float | None, public: float | None) -> float:

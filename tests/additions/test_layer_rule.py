@@ -33,7 +33,7 @@ PRELU = Addition(
                 "from fedprivacy.gradients.pieces import Piece, Written\n",
                 "from fedprivacy.gradients.rules.activation import prelu\n",
             ),
-            after("    nn.GRUCell: recurrent_cell,\n", "    nn.PReLU: prelu,\n"),
+            after("    nn.Embedding: embedding,\n", "    nn.PReLU: prelu,\n"),
         ],
     },
     files={("fedprivacy/gradients/rules", "activation.py"): ACTIVATIONS},

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional
 
 from fedprivacy.gradients import AutomaticClipping, FlatClipping, GradientEngine, check_on_blank
-from fedprivacy.gradients.precision import full_precision
+from fedprivacy.gradients.products import full_precision
 from tests.gradients.oracle import cross_entropy, expected_sum, no_program, records_gradients
 
 

@@ -7,11 +7,15 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn import functional
 
-from fedprivacy.gradients import clipped_gradient_sum, trainable_parameters
+from fedprivacy.gradients import GradientEngine, trainable_parameters
 
 
 def cross_entropy(outputs, targets):
     return functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def clipped_gradient_sum(model, loss, inputs, targets, clipping_norm):
+    return GradientEngine(model, loss).clipped_sum(inputs, targets, clipping_norm)
 
 
 def mlp():

@@ -335,14 +335,14 @@ MUTANTS: tuple[Mutant, ...] = (
     # The mechanism.
     Mutant(
         "records join half as often again as q says",
-        "fedprivacy/training/sampling.py",
+        "fedprivacy/training/mechanisms.py",
         "math.floor(sampling_rate * 2.0**64)",
         "math.floor(min(1.5 * sampling_rate, 0.99) * 2.0**64)",
         ("tests/training/test_keystream.py::test_poisson_sampling_is_binomial_and_independent_between_records",),
     ),
     Mutant(
         "a batch comes in the order of the shard, so that one record less rounds all blocks of the sum anew",
-        "fedprivacy/training/sampling.py",
+        "fedprivacy/training/mechanisms.py",
         'return joined[np.argsort(words[joined], kind="stable")]',
         "return joined",
         ("tests/training/test_sampling.py::test_every_order_of_a_batch_is_equally_likely[0.6]",),
@@ -384,7 +384,7 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a rate of .9 or more takes everybody",
-        "fedprivacy/training/sampling.py",
+        "fedprivacy/training/mechanisms.py",
         "if sampling_rate >= 1.0:",
         "if sampling_rate >= 0.9:",
         ("tests/privacy/test_sampled.py::test_as_many_records_join_as_the_rate_on_the_receipt_says",),

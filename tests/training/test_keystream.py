@@ -8,7 +8,7 @@ from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
 from fedprivacy.training.keystream import Keystream, Position, Purpose
-from fedprivacy.training.sampling import poisson_sample
+from fedprivacy.training.mechanisms import poisson_sample
 
 KEY = Keystream.from_seed(1, "client-0")
 HERE = Position(round=3, step=2)

@@ -5,32 +5,29 @@ Made-up records are public, so what is found is, too: no check reads a value of 
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.func import functional_call
 
-from fedprivacy.gradients.checks.mixing import MIXES, differ, each_alone, mixing_problems
-from fedprivacy.gradients.checks.probe import failing_layer, first_to_change, overwritten
+from fedprivacy.gradients.checks import probe
 from fedprivacy.gradients.checks.problems import Kind, Problem
-from fedprivacy.gradients.checks.state import changed_layers, state_of
 from fedprivacy.gradients.losses import Loss
-from fedprivacy.gradients.methods.fallbacks import Loop
-from fedprivacy.gradients.selfcheck import PROBES, made_up_records
-from fedprivacy.gradients.tape import Sized
+from fedprivacy.gradients.parameters import trainable_parameters
+from fedprivacy.gradients.selfcheck import PROBES, made_up_records, nudge
 
 _RANDOM = ("draws random numbers", "leave out dropout, noise and augmentation")
 _NEW = "write x = x + y instead of x += y, and inplace=False"
 _EDITS = ("changes the batch that it is given", _NEW)
 _OVERWRITTEN = ("has its input changed in place after it has read it", _NEW)
-_REMEMBERS = (
-    "keeps something of a batch for the next, which carries records past the clipping",
-    "compute it anew in every forward pass",
-)
+_REMEMBERS = "keeps something of a batch for the next, which carries records past the clipping"
 _CHANGES = (
     "computes something else each time: it draws random numbers, or keeps something of a batch for the next",
     "compute everything from the record and the parameters",
@@ -39,39 +36,44 @@ _UNUSED = (
     "has parameters without influence on the loss, which noise moves all the same",
     "leave them out, or freeze them",
 )
-_INFINITE = (
-    "has no finite gradient for a record of zeros: records like it are left out",
-    "keep logarithms, roots and divisions away from zero",
-)
+_INFINITE = "has no finite gradient for a record of zeros: records like it are left out"
 _AXIS = "let the first axis count the records, also of a batch of one: squeeze(-1) instead of squeeze()"
+_TOLERANCE = 1e-4
+"""Relative to the largest value. Float32 kernels differ by 1e-6 for batches of different sizes; what mixes records
+differs by its own size."""
+
+_MIXES = "mixes the records of a batch"
+_OWN_AXES = "compute over a record's own axes, never over the first one"
+
+_Run = Callable[[Tensor], Any]
+"""A model, or the same model with other parameters: inputs [batch, ...] -> outputs [batch, ...]."""
 
 
 def behavioural_problems(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> list[Problem]:
     """What running them tells about whether a model and a loss have a sound private gradient.
 
-    Args:
-        model: free of structural problems; left as it is.
-        loss: one loss for each record.
-        inputs: shape [any, ...]; no value is read.
-        targets: shape [any, ...]; likewise.
+    The model is free of structural problems, and left as it is. No value of inputs and targets [any, ...] is read.
 
     Raises:
         Exception: what the model or the loss raises on a record of zeros; `failure` says where.
     """
     with _randomness_kept(inputs.device), torch.enable_grad():
-        before = state_of(model)
-        records, made_up_targets = made_up_records(inputs, targets, _Accepting(model, loss))
+        before = probe.state_of(model)
+        records, made_up_targets = made_up_records(
+            inputs, targets, lambda batch, _: [model(x) for x in _each_alone(batch)]
+        )
         problems = _side_effects(model, records) + _malformed(model, records)
         if not problems:
             outputs = model(records.clone())
-            if not differ(outputs, model(records.clone())):
+            if not _differ(outputs, model(records.clone())):
                 made_up_targets = _accepted(loss, outputs.detach(), made_up_targets)
-                problems = mixing_problems(model, records) + _of_loss(loss, outputs.detach(), made_up_targets)
-            elif not changed_layers(before, state_of(model)):
+                problems = _mixing(model, records) + _of_loss(loss, outputs.detach(), made_up_targets)
+            elif not probe.changed_layers(before, probe.state_of(model)):
                 problems.append(Problem("", Kind.CHANGES, *_CHANGES))
         if not problems:
             _gradients(model, loss, records[:1].clone(), made_up_targets[:1].clone())
-        return problems + [Problem(x, Kind.STATE, *_REMEMBERS) for x in changed_layers(before, state_of(model))]
+        changed, remedy = probe.changed_layers(before, probe.state_of(model)), "compute it anew in every forward pass"
+        return problems + [Problem(layer, Kind.STATE, _REMEMBERS, remedy) for layer in changed]
 
 
 def failure(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor, error: Exception) -> Problem:
@@ -82,7 +84,7 @@ def failure(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor, error
     remedy = "let it accept such records, or name the shape that it accepts"
     with _randomness_kept(inputs.device):
         for zeros in (inputs.new_zeros(1, *shape), inputs.new_zeros(PROBES, *shape)):
-            layer = failing_layer(model, partial(model, zeros))
+            layer = probe.failing_layer(model, partial(model, zeros))
             if layer is not None:
                 return Problem(layer, Kind.FAILS, what, remedy)
         try:
@@ -94,16 +96,17 @@ def failure(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor, error
 
 def unwise(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> list[Problem]:
     """What costs accuracy and no privacy: layers without influence, and records of zeros without a gradient."""
+    remedy = "keep logarithms, roots and divisions away from zero"
+    infinite = [Problem("", Kind.NO_GRADIENT, _INFINITE, remedy, warning=True)]
     try:
         zeros = (rows.new_zeros(1, *rows.shape[1:]) for rows in (inputs, targets))
         gradients = _gradients(model, loss, *zeros)
     except Exception:  # accepted were other made-up records
-        return [Problem("", Kind.NO_GRADIENT, *_INFINITE, warning=True)]
+        return infinite
     unused = dict.fromkeys(name.rpartition(".")[0] for name, gradient in gradients.items() if gradient is None)
+    finite = all(bool(gradient.isfinite().all()) for gradient in gradients.values() if gradient is not None)
     problems = [Problem(layer, Kind.UNUSED, *_UNUSED, warning=True) for layer in unused]
-    if not all(bool(gradient.isfinite().all()) for gradient in gradients.values() if gradient is not None):
-        problems.append(Problem("", Kind.NO_GRADIENT, *_INFINITE, warning=True))
-    return problems
+    return problems if finite else problems + infinite
 
 
 def _gradients(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor) -> dict[str, Tensor | None]:
@@ -124,10 +127,8 @@ def _side_effects(model: nn.Module, records: Tensor) -> list[Problem]:
         (Kind.EDITS_BATCH, _EDITS, _first(model, records, edited)),
     )
     problems = [Problem(layer, kind, *words) for kind, words, layer in found if layer is not None]
-    trained = {
-        name for name, layer in model.named_modules() if any(p.requires_grad for p in layer.parameters(recurse=False))
-    }
-    late = [layer for layer in overwritten(model, partial(model, records.clone())) if layer in trained]
+    trained = {name.rpartition(".")[0] for name, p in model.named_parameters(remove_duplicate=False) if p.requires_grad}
+    late = [layer for layer in probe.overwritten(model, partial(model, records.clone())) if layer in trained]
     return problems + [Problem(layer, Kind.IN_PLACE, *_OVERWRITTEN) for layer in late]
 
 
@@ -138,7 +139,7 @@ def _first(model: nn.Module, records: Tensor, observed: Callable[[Tensor], objec
     model(batch)
     if observed(batch) == before:
         return None
-    return first_to_change(model, partial(model, again), partial(observed, again))
+    return probe.first_to_change(model, partial(model, again), partial(observed, again))
 
 
 def _malformed(model: nn.Module, records: Tensor) -> list[Problem]:
@@ -167,7 +168,7 @@ def _of_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> list[Problem]:
     """What is wrong with a loss, given the model's outputs [batch, ...] and made-up targets [batch, ...]."""
     batch, random_before = targets.clone(), _random_state(outputs.device)
     together = loss(outputs, batch)
-    alone = [loss(*record) for record in zip(each_alone(outputs), each_alone(targets), strict=True)]
+    alone = [loss(*record) for record in zip(_each_alone(outputs), _each_alone(targets), strict=True)]
     for losses, count in ((together, PROBES), (alone[0], 1)):
         shape = list(losses.shape) if isinstance(losses, Tensor) else type(losses).__name__
         if shape != [count]:
@@ -178,21 +179,11 @@ def _of_loss(loss: Loss, outputs: Tensor, targets: Tensor) -> list[Problem]:
         return [Problem(None, Kind.RANDOM, *_RANDOM)]
     if not torch.equal(batch, targets):
         return [Problem(None, Kind.EDITS_BATCH, *_EDITS)]
-    if differ(together, loss(outputs, batch)):
+    if _differ(together, loss(outputs, batch)):
         return [Problem(None, Kind.CHANGES, *_CHANGES)]
-    if differ(together, torch.cat(alone)):
-        return [Problem(None, Kind.MIXES_RECORDS, MIXES, "let it depend on one record's output and target")]
+    if _differ(together, torch.cat(alone)):
+        return [Problem(None, Kind.MIXES_RECORDS, _MIXES, "let it depend on one record's output and target")]
     return []
-
-
-class _Accepting(Loop):
-    """Runs the model alone: whether it takes some numbers for records, whatever the loss makes of its outputs."""
-
-    def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
-        """None."""
-        for record in each_alone(inputs):
-            self._model(record)
-        return []
 
 
 def _random_state(device: torch.device) -> tuple[object, ...]:
@@ -212,3 +203,94 @@ def _randomness_kept(device: torch.device) -> Iterator[None]:
     finally:
         random.setstate(python)
         np.random.set_state(numpy)
+
+
+def _mixing(model: nn.Module, records: Tensor) -> list[Problem]:
+    """The first layer whose output for one of `records` is another among the others than alone, if there is one.
+
+    What differs in float32 is looked at again in float64: some devices round the factors of a product to ten bits.
+    """
+    if not any(_mixes(run, records) for run in _runs(model)):
+        return []
+    try:
+        precise = copy.deepcopy(model).double()
+        exact = records.double() if records.is_floating_point() else records
+        precise(exact)
+    except Exception:  # it insists on float32
+        precise, exact = model, records
+    run = next((run for run in _runs(precise) if _mixes(run, exact)), None)
+    return [] if run is None else [_fault(precise, run, exact)]
+
+
+def _differ(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors differ by more than rounding."""
+    if one.shape != other.shape:
+        return True
+    if not (one.is_floating_point() or one.is_complex()):
+        return not torch.equal(one, other)
+    finite = one.detach()[one.isfinite()].abs()
+    size = float(finite.max()) if finite.numel() else 0.0
+    return not torch.allclose(one, other, rtol=0.0, atol=_TOLERANCE * size, equal_nan=True)
+
+
+def _each_alone(records: Tensor) -> list[Tensor]:
+    """A batch of one for each record, which may be changed in place."""
+    return [records[i : i + 1].clone() for i in range(len(records))]
+
+
+def _mixes(run: _Run, records: Tensor) -> bool:
+    return _differ(run(records.clone()), torch.cat([run(record) for record in _each_alone(records)]))
+
+
+def _runs(model: nn.Module) -> Iterator[_Run]:
+    """The model with its own parameters, and with others nearby."""
+    yield model
+    nudged = {name: p + nudge(p) for name, p in trainable_parameters(model).items()}
+    yield lambda records: functional_call(model, nudged, (records,))
+
+
+def _fault(model: nn.Module, run: _Run, records: Tensor) -> Problem:
+    together = probe.calls(model, partial(run, records.clone()))
+    alone = [probe.calls(model, partial(run, record)) for record in _each_alone(records)]
+    if any([call.layer for call in one] != [call.layer for call in together] for one in alone):
+        return Problem("", Kind.MIXES_RECORDS, _MIXES, _OWN_AXES)
+    compared = [
+        (call, _same(call.inputs, [one.inputs for one in ones]), _same(call.outputs, [one.outputs for one in ones]))
+        for call, *ones in zip(together, *alone, strict=True)
+    ]
+    faults = [call for call, given, computed in compared if given is True and computed is False]
+    spoilt = [call for call, given, _ in compared if given is False]
+    return _named(model, faults[0] if faults else together[-1], spoilt)
+
+
+def _named(model: nn.Module, fault: probe.Call, spoilt: list[probe.Call]) -> Problem:
+    halves = {str(t.dtype) for t in fault.outputs} & {"torch.float16", "torch.bfloat16"}
+    if halves:
+        what = f"computes in {halves.pop()}, where clipping is not exact"
+        return Problem(fault.layer, Kind.PRECISION, what, "compute in float32, without autocast")
+    within = f"{fault.layer}." if fault.layer else ""
+    inner = [call for call in spoilt if call.order > fault.order and call.layer.startswith(within)]
+    before = f", before it calls '{min(inner, key=lambda call: call.order).layer}'" if inner else ""
+    time_first = getattr(model.get_submodule(fault.layer), "batch_first", True) is False
+    remedy = "set batch_first=True, for the first axis counts the records" if time_first else _OWN_AXES
+    return Problem(fault.layer, Kind.MIXES_RECORDS, _MIXES + before, remedy)
+
+
+def _same(together: list[Tensor], alone: list[list[Tensor]]) -> bool | None:
+    """Whether each record has the same part in the tensors together as alone; None: that cannot be told."""
+    if any(len(tensors) != len(together) for tensors in alone):
+        return None
+    answers = [_consists_of(whole, parts) for whole, *parts in zip(together, *alone, strict=True)]
+    return False if False in answers else None if None in answers else True
+
+
+def _consists_of(whole: Tensor, parts: list[Tensor]) -> bool | None:
+    """Whether `whole` is made of `parts` along the one axis that counts the records, or equals each if none does."""
+    if any(part.dim() != whole.dim() or part.shape != parts[0].shape for part in parts):
+        return None
+    axes = [axis for axis in range(whole.dim()) if whole.shape[axis] != parts[0].shape[axis]]
+    if not axes:
+        return not any(_differ(whole, part) for part in parts)
+    if len(axes) > 1 or whole.shape[axes[0]] != len(parts) or parts[0].shape[axes[0]] != 1:
+        return None
+    return not _differ(whole, torch.cat(parts, axes[0]))

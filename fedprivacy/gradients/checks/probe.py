@@ -1,28 +1,29 @@
 """A look into a model while it runs: which layer fails, which one changes something, what each reads and computes.
 
-For the length of a forward pass every layer has hooks; afterwards the model is as it was.
+For the length of a forward pass every layer has hooks; afterwards the model is as it was. What it holds beside its
+parameters is compared before and after.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Protocol
+from itertools import count
+from typing import Any
 
 from torch import Tensor, nn
+
+State = dict[tuple[str, str], list[tuple[object, int]]]
+"""By layer and attribute: the objects found there, themselves and their versions."""
+
+_TORCH_S_OWN = frozenset(vars(nn.Module()))
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One layer's part in a forward pass.
-
-    Attributes:
-        layer: the layer's name.
-        order: how many layers had been called before.
-        inputs: copies of the tensors that it was given.
-        outputs: copies of the tensors that it returned.
-    """
+    """A layer's part in a forward pass: how many were called before it, and copies of what it read and computed."""
 
     layer: str
     order: int
@@ -32,126 +33,126 @@ class Call:
 
 def calls(model: nn.Module, run: Callable[[], object]) -> list[Call]:
     """Every call of a layer during `run`, in the order in which they return: inner layers before outer ones."""
-    watcher = _Calls()
-    with _watched(model, watcher):
+    returned, order = [], count()
+
+    def leave(layer: str, entered: tuple[int, list[Tensor]], outputs: object) -> None:
+        returned.append(Call(layer, *entered, _copies(outputs)))
+
+    with _watched(model, lambda inputs: (next(order), _copies(inputs)), leave):
         run()
-    return watcher.returned
+    return returned
 
 
 def first_to_change(model: nn.Module, run: Callable[[], object], observed: Callable[[], object]) -> str:
     """The innermost layer during whose forward pass in `run` what is `observed` first changes; "" if none does."""
-    watcher = _Changes(observed)
-    with _watched(model, watcher):
+    changed = []
+
+    def leave(layer: str, before: object, _: object) -> None:
+        if observed() != before:
+            changed.append(layer)
+
+    with _watched(model, lambda _: observed(), leave):
         run()
-    return watcher.changed[0] if watcher.changed else ""
+    return changed[0] if changed else ""
 
 
 def overwritten(model: nn.Module, run: Callable[[], object]) -> list[str]:
     """The layers whose input is changed in place, in `run`, after they have returned."""
-    watcher = _Read()
-    with _watched(model, watcher):
+    read: list[tuple[str, Tensor, int]] = []
+
+    def leave(layer: str, inputs: object, _: object) -> None:
+        read.extend((layer, tensor, tensor._version) for tensor in _tensors_in(inputs))
+
+    with _watched(model, lambda inputs: inputs, leave):
         run()
-    changed = [layer for layer, tensor, version in watcher.read if tensor._version != version]
-    return list(dict.fromkeys(changed))
+    return list(dict.fromkeys(layer for layer, tensor, version in read if tensor._version != version))
 
 
 def failing_layer(model: nn.Module, run: Callable[[], object]) -> str | None:
     """The innermost layer that raises in `run`, or None if nothing does."""
-    watcher = _Within()
-    with _watched(model, watcher):
+    with _watched(model) as within:
         try:
             run()
         except Exception:
-            return watcher.names[-1] if watcher.names else ""
+            return within[-1][0] if within else ""
     return None
 
 
-class _Watcher(Protocol):
-    def enter(self, layer: str, given: object) -> None: ...
+def state_of(model: nn.Module) -> State:
+    """Everything that the layers hold: attributes, buffers, parameters, and what is in lists of them."""
+    return {
+        (name, key): [(held, held._version if isinstance(held, Tensor) else 0) for held in everything_in(value)]
+        for name, layer in model.named_modules()
+        for key, value in (_attributes(layer) | layer._buffers | layer._parameters).items()
+    }
 
-    def leave(self, layer: str, returned: object) -> None: ...
+
+def changed_layers(before: State, after: State) -> list[str]:
+    """The layers that hold something else than before."""
+    return sorted(
+        {layer for (layer, key), held in after.items() if not _same(before.get((layer, key)), held)}
+        | {layer for layer, key in before.keys() - after.keys()}
+    )
 
 
 @contextmanager
-def _watched(model: nn.Module, watcher: _Watcher) -> Iterator[None]:
+def _watched(
+    model: nn.Module,
+    enter: Callable[[object], Any] = lambda inputs: None,
+    leave: Callable[[str, Any, object], None] = lambda layer, entered, outputs: None,
+) -> Iterator[list[tuple[str, Any]]]:
+    """Have `leave` called with a layer's name, what `enter` made of its inputs, and its outputs.
+
+    Yields the layers that are being computed, the innermost last, with what `enter` made of their inputs.
+    """
+    within: list[tuple[str, Any]] = []
+
     def watch(name: str, layer: nn.Module) -> tuple[Any, Any]:
-        def enter(_: nn.Module, args: object, kwargs: object) -> None:
-            watcher.enter(name, (args, kwargs))
+        def before(_: nn.Module, args: object, kwargs: object) -> None:
+            within.append((name, enter((args, kwargs))))
 
-        def leave(_: nn.Module, args: object, returned: object) -> None:
-            watcher.leave(name, returned)
+        def after(_: nn.Module, args: object, outputs: object) -> None:
+            leave(*within.pop(), outputs)
 
-        return layer.register_forward_pre_hook(enter, with_kwargs=True), layer.register_forward_hook(leave)
+        return layer.register_forward_pre_hook(before, with_kwargs=True), layer.register_forward_hook(after)
 
     handles = [handle for name, layer in model.named_modules() for handle in watch(name, layer)]
     try:
-        yield
+        yield within
     finally:
         for handle in handles:
             handle.remove()
 
 
-class _Calls:
-    def __init__(self) -> None:
-        self.returned: list[Call] = []
-        self._open: list[tuple[int, list[Tensor]]] = []
-        self._entered = 0
-
-    def enter(self, layer: str, given: object) -> None:
-        self._open.append((self._entered, _copies(given)))
-        self._entered += 1
-
-    def leave(self, layer: str, returned: object) -> None:
-        order, inputs = self._open.pop()
-        self.returned.append(Call(layer, order, inputs, _copies(returned)))
-
-
-class _Changes:
-    def __init__(self, observed: Callable[[], object]) -> None:
-        self.changed: list[str] = []
-        self._observed = observed
-        self._before: list[object] = []
-
-    def enter(self, layer: str, given: object) -> None:
-        self._before.append(self._observed())
-
-    def leave(self, layer: str, returned: object) -> None:
-        if self._observed() != self._before.pop():
-            self.changed.append(layer)
-
-
-class _Read:
-    def __init__(self) -> None:
-        self.read: list[tuple[str, Tensor, int]] = []
-        self._given: list[object] = []
-
-    def enter(self, layer: str, given: object) -> None:
-        self._given.append(given)
-
-    def leave(self, layer: str, returned: object) -> None:
-        self.read += [(layer, tensor, tensor._version) for tensor in _tensors_in(self._given.pop())]
-
-
-class _Within:
-    def __init__(self) -> None:
-        self.names: list[str] = []
-
-    def enter(self, layer: str, given: object) -> None:
-        self.names.append(layer)
-
-    def leave(self, layer: str, returned: object) -> None:
-        self.names.pop()
+def everything_in(value: object) -> Iterator[object]:
+    """The value and, if it is a collection, what is in it."""
+    yield value
+    if isinstance(value, list | tuple | set | deque | dict):
+        members: Iterable[object] = value.values() if isinstance(value, dict) else value
+        for member in members:
+            yield from everything_in(member)
 
 
 def _tensors_in(value: object) -> Iterator[Tensor]:
-    """Every tensor in nested tuples, lists and dictionaries."""
-    if isinstance(value, Tensor):
-        yield value
-    elif isinstance(value, dict | list | tuple):
-        for member in value.values() if isinstance(value, dict) else value:
-            yield from _tensors_in(member)
+    return (member for member in everything_in(value) if isinstance(member, Tensor))
 
 
 def _copies(value: object) -> list[Tensor]:
     """What is changed in place later does not change them."""
     return [tensor.detach().clone() for tensor in _tensors_in(value)]
+
+
+def _attributes(layer: nn.Module) -> dict[str, object]:
+    """A layer's attributes; of torch's own layers only the public ones, for some rearrange the others."""
+    own = not type(layer).__module__.startswith("torch.")
+    return {k: v for k, v in vars(layer).items() if k not in _TORCH_S_OWN and (own or not k.startswith("_"))}
+
+
+def _same(before: list[tuple[object, int]] | None, after: list[tuple[object, int]]) -> bool:
+    if before is None or len(before) != len(after):
+        return False
+    return all(
+        version == version_before
+        and (value is value_before or (isinstance(value, int | float | str | bytes) and value == value_before))
+        for (value_before, version_before), (value, version) in zip(before, after, strict=True)
+    )

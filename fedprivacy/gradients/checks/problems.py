@@ -69,12 +69,6 @@ def in_words(problems: Iterable[Problem]) -> str:
 
 
 def _where(layers: list[str | None]) -> str:
-    *others, last = [place(layer) for layer in layers]
+    names = {None: "the loss", "": "the model"}
+    *others, last = [names.get(layer, f"layer '{layer}'") for layer in layers]
     return f"each of {', '.join(others)} and {last}" if others else last
-
-
-def place(layer: str | None) -> str:
-    """A problem's place, for people."""
-    if layer is None:
-        return "the loss"
-    return f"layer '{layer}'" if layer else "the model"

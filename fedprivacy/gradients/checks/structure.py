@@ -1,24 +1,28 @@
-"""Problems that a model's layers show without being run."""
+"""Problems that a model's layers show without being run, and a model in which they are mended."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from typing import Any
+import copy
+from collections.abc import Iterator
+from functools import partial
 
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _BatchNorm
 from torch.nn.modules.dropout import _DropoutNd
+from torch.nn.modules.instancenorm import _InstanceNorm
 from torch.nn.parameter import is_lazy
 from torch.nn.utils.parametrizations import _SpectralNorm
 from torch.nn.utils.prune import BasePruningMethod
 from torch.nn.utils.spectral_norm import SpectralNorm
 from torch.nn.utils.weight_norm import WeightNorm
 
+from fedprivacy.gradients.checks.probe import everything_in
 from fedprivacy.gradients.checks.problems import Kind, Problem
-from fedprivacy.gradients.checks.repair import has_replacement
 
-_MASKS = "whose masks follow a record's place in the batch"
+_GROUPS = (32, 16, 8, 4, 2)
+_LEAST_CHANNELS = 4
+"""Channels in a group. With a group of two, a map of one pixel keeps nothing but the sign of a difference."""
 
 
 def structural_problems(model: nn.Module) -> list[Problem]:
@@ -26,36 +30,32 @@ def structural_problems(model: nn.Module) -> list[Problem]:
     problems = [problem for name, layer in model.named_modules() for check in _CHECKS for problem in check(name, layer)]
     problems += _unregistered(model)
     if not any(p.requires_grad for p in model.parameters()):
-        problems.append(
-            Problem("", Kind.NOTHING_TO_TRAIN, "has no trainable parameter: there is nothing to train", "unfreeze some")
-        )
+        what = "has no trainable parameter: there is nothing to train"
+        problems.append(Problem("", Kind.NOTHING_TO_TRAIN, what, "unfreeze some"))
     return problems
 
 
 def _statistics(name: str, layer: nn.Module) -> Iterator[Problem]:
     if isinstance(layer, _BatchNorm):
-        fixable = has_replacement(layer)
         alone = isinstance(layer, nn.BatchNorm1d) and layer.num_features == 1
         remedy = "leave it out: a single value has no spread" if alone else "use GroupNorm"
         what = f"is {_a(layer)}, whose statistics mix the records of a batch"
-        yield Problem(name, Kind.BATCH_STATISTICS, what, remedy, fixable)
+        yield Problem(name, Kind.BATCH_STATISTICS, what, remedy, has_replacement(layer))
     elif getattr(layer, "track_running_stats", False):
-        what = f"is {_a(layer)} that keeps running statistics of the records"
-        own = isinstance(layer, nn.InstanceNorm1d | nn.InstanceNorm2d | nn.InstanceNorm3d)
-        yield Problem(name, Kind.RUNNING_STATISTICS, what, "set track_running_stats=False", own)
+        what, remedy = f"is {_a(layer)} that keeps running statistics of the records", "set track_running_stats=False"
+        yield Problem(name, Kind.RUNNING_STATISTICS, what, remedy, isinstance(layer, _InstanceNorm))
 
 
 def _randomness(name: str, layer: nn.Module) -> Iterator[Problem]:
+    problem, masks = partial(Problem, name, Kind.RANDOM), "whose masks follow a record's place in the batch"
     if isinstance(layer, _DropoutNd) and layer.p > 0:
-        what = f"is {_a(layer)}, {_MASKS}"
-        yield Problem(name, Kind.RANDOM, what, "leave it out, or set p=0", fixable=True)
+        yield problem(f"is {_a(layer)}, {masks}", "leave it out, or set p=0", fixable=True)
     elif isinstance(layer, nn.MultiheadAttention | nn.RNNBase) and layer.dropout > 0 and _drops(layer):
-        yield Problem(name, Kind.RANDOM, f"has dropout={layer.dropout}, {_MASKS}", "set dropout=0", fixable=True)
+        yield problem(f"has dropout={layer.dropout}, {masks}", "set dropout=0", fixable=True)
     elif isinstance(layer, nn.RReLU) and layer.lower != layer.upper:
-        yield Problem(name, Kind.RANDOM, "is an RReLU, which draws its slopes", "use LeakyReLU", fixable=True)
+        yield problem("is an RReLU, which draws its slopes", "use LeakyReLU", fixable=True)
     elif isinstance(layer, nn.FractionalMaxPool2d | nn.FractionalMaxPool3d) and layer._random_samples is None:
-        what = f"is {_a(layer)}, which draws its regions"
-        yield Problem(name, Kind.RANDOM, what, "use MaxPool2d or MaxPool3d")
+        yield problem(f"is {_a(layer)}, which draws its regions", "use MaxPool2d or MaxPool3d")
 
 
 def _drops(layer: nn.MultiheadAttention | nn.RNNBase) -> bool:
@@ -66,31 +66,34 @@ def _drops(layer: nn.MultiheadAttention | nn.RNNBase) -> bool:
 def _embeddings(name: str, layer: nn.Module) -> Iterator[Problem]:
     if not isinstance(layer, nn.Embedding | nn.EmbeddingBag):
         return
+    problem = partial(Problem, name, Kind.EMBEDDING, fixable=True)
     if layer.max_norm is not None:
         what = f"has max_norm={layer.max_norm:g}, which rewrites the rows that a batch reads"
-        yield Problem(name, Kind.EMBEDDING, what, "leave max_norm out", fixable=True)
+        yield problem(what, "leave max_norm out")
     if layer.scale_grad_by_freq:
         what = "has scale_grad_by_freq=True, which counts the ids of the whole batch"
-        yield Problem(name, Kind.EMBEDDING, what, "leave scale_grad_by_freq out", fixable=True)
+        yield problem(what, "leave scale_grad_by_freq out")
     if layer.sparse:
         what = "has sparse=True, but the noise reaches every row: its gradients are never sparse"
-        yield Problem(name, Kind.EMBEDDING, what, "leave sparse out", fixable=True)
+        yield problem(what, "leave sparse out")
+
+
+_REWRITING: dict[type, tuple[str, str]] = {
+    _SpectralNorm: ("spectral_norm", "remove it: clipping bounds steps"),
+    SpectralNorm: ("spectral_norm", "remove it: clipping bounds steps"),
+    WeightNorm: ("weight_norm", "use torch.nn.utils.parametrizations.weight_norm"),
+    BasePruningMethod: ("pruning", "make it permanent with torch.nn.utils.prune.remove"),
+}
+"""Parametrizations, which are layers, and hooks: what they are called, and what to do."""
 
 
 def _rewritten(name: str, layer: nn.Module) -> Iterator[Problem]:
-    if isinstance(layer, _SpectralNorm):
-        yield _rewrites(name.rpartition(".parametrizations.")[0], "spectral_norm", "remove it: clipping bounds steps")
-    for hook in layer._forward_pre_hooks.values():
-        if isinstance(hook, SpectralNorm):
-            yield _rewrites(name, "spectral_norm", "remove it: clipping bounds steps")
-        elif isinstance(hook, WeightNorm):
-            yield _rewrites(name, "weight_norm", "use torch.nn.utils.parametrizations.weight_norm")
-        elif isinstance(hook, BasePruningMethod):
-            yield _rewrites(name, "pruning", "make it permanent with torch.nn.utils.prune.remove")
-
-
-def _rewrites(name: str, what: str, remedy: str) -> Problem:
-    return Problem(name, Kind.REWRITTEN, f"is under {what}, which rewrites the layer in every forward pass", remedy)
+    for found in (layer, *layer._forward_pre_hooks.values()):
+        for kind, (called, remedy) in _REWRITING.items():
+            if isinstance(found, kind):
+                where = name.rpartition(".parametrizations.")[0] if found is layer else name
+                what = f"is under {called}, which rewrites the layer in every forward pass"
+                yield Problem(where, Kind.REWRITTEN, what, remedy)
 
 
 def _numbers(name: str, layer: nn.Module) -> Iterator[Problem]:
@@ -99,22 +102,22 @@ def _numbers(name: str, layer: nn.Module) -> Iterator[Problem]:
         remedy = "give its sizes, or have model() run it once on zeros"
         yield Problem(name, Kind.UNINITIALISED, "has no parameters yet: they take their shape from a batch", remedy)
     for dtype in sorted({p.dtype for p in own if p.requires_grad} - {torch.float32, torch.float64}, key=str):
+        what = f"has parameters in {dtype}"
         if dtype.is_complex:
-            what, remedy = f"has parameters in {dtype}", "keep real and imaginary parts as two real parameters"
-            yield Problem(name, Kind.COMPLEX, what, remedy)
+            yield Problem(name, Kind.COMPLEX, what, "keep real and imaginary parts as two real parameters")
         else:
-            what = f"has parameters in {dtype}, where clipping is not exact"
-            yield Problem(name, Kind.PRECISION, what, "train in float32", fixable=True)
+            yield Problem(
+                name, Kind.PRECISION, f"{what}, where clipping is not exact", "train in float32", fixable=True
+            )
 
 
 def _wrappers(name: str, layer: nn.Module) -> Iterator[Problem]:
+    problem = partial(Problem, name, Kind.WRAPPED)
     if isinstance(layer, nn.DataParallel | nn.parallel.DistributedDataParallel):
         what = f"is {_a(layer)}, which computes batches behind the engine's back"
-        yield Problem(name, Kind.WRAPPED, what, "leave the wrapper out: use its .module")
+        yield problem(what, "leave the wrapper out: use its .module")
     elif isinstance(layer, torch.jit.ScriptModule) or "_orig_mod" in layer._modules:
-        yield Problem(
-            name, Kind.WRAPPED, "is compiled, which hides its layers", "leave torch.compile and torch.jit out"
-        )
+        yield problem("is compiled, which hides its layers", "leave torch.compile and torch.jit out")
 
 
 _CHECKS = (_statistics, _randomness, _embeddings, _rewritten, _numbers, _wrappers)
@@ -130,17 +133,78 @@ def _unregistered(model: nn.Module) -> Iterator[Problem]:
                 yield Problem(name, Kind.UNREGISTERED, what, "use nn.ModuleList, nn.ModuleDict or nn.Parameter")
 
 
-def _parameters_in(value: Any) -> Iterator[Tensor]:
-    if isinstance(value, Tensor):
-        yield from [value] if value.requires_grad and value.is_leaf else []
-    elif isinstance(value, nn.Module):
-        yield from (p for p in value.parameters() if p.requires_grad)
-    elif isinstance(value, list | tuple | dict):
-        members: Iterable[Any] = value.values() if isinstance(value, dict) else value
-        for member in members:
-            yield from _parameters_in(member)
+def _parameters_in(value: object) -> Iterator[Tensor]:
+    for held in everything_in(value):
+        for p in held.parameters() if isinstance(held, nn.Module) else [held]:
+            if isinstance(p, Tensor) and p.requires_grad and p.is_leaf:
+                yield p
 
 
 def _a(layer: nn.Module) -> str:
     kind = type(layer).__name__
     return f"an {kind}" if kind[0] in "AEIOU" else f"a {kind}"
+
+
+def made_private(model: nn.Module) -> nn.Module:
+    """A copy of `model` in which what mixes the records of a batch, or draws random numbers, is replaced.
+
+    BatchNorm becomes GroupNorm with the same scale and shift, dropout is set to 0, running statistics are left out,
+    RReLU becomes LeakyReLU, `nn.Embedding` loses `max_norm`, `scale_grad_by_freq` and `sparse`, half precision becomes
+    float32. Layers and parameters keep their names. What BatchNorm has learned of its data is gone: a pretrained model
+    needs training anew.
+
+    `fedprivacy doctor` names what is left to do.
+
+    >>> model = nn.Sequential(nn.Conv2d(1, 16, 3), nn.BatchNorm2d(16))
+    >>> made_private(model)[1].num_groups
+    4
+    """
+    fixed = copy.deepcopy(model)
+    if any(p.dtype in (torch.float16, torch.bfloat16) for p in fixed.parameters()):
+        fixed.float()
+    for layer in fixed.modules():
+        _set_right(layer)
+    replaced = {layer: _replacement(layer) for layer in fixed.modules() if has_replacement(layer)}
+    for parent in list(fixed.modules()):
+        for name, child in parent._modules.items():
+            if child in replaced:
+                parent.register_module(name, replaced[child])
+    return replaced.get(fixed, fixed)
+
+
+def has_replacement(layer: nn.Module) -> bool:
+    """Whether another layer does what this one does, for each record alone."""
+    if type(layer) is nn.BatchNorm1d:
+        return layer.num_features > 1
+    return type(layer) in {nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm, nn.RReLU}
+
+
+def _replacement(layer: nn.Module) -> nn.Module:
+    if isinstance(layer, nn.RReLU):
+        return nn.LeakyReLU((layer.lower + layer.upper) / 2, layer.inplace)
+    assert isinstance(layer, _BatchNorm)  # the other types of `has_replacement`
+    groups = 1 if isinstance(layer, nn.BatchNorm1d) else _groups(layer.num_features)
+    norm = nn.GroupNorm(groups, layer.num_features, layer.eps, affine=False)
+    norm.affine, norm.weight, norm.bias = layer.affine, layer.weight, layer.bias
+    return norm.train(layer.training)
+
+
+def _groups(channels: int) -> int:
+    """As many groups as Wu and He (2018) use, 32, or the next power of two that leaves each enough channels.
+
+    Features without a map (BatchNorm1d) make one group instead, as in LayerNorm: neighbours among them mean nothing.
+    """
+    return next((g for g in _GROUPS if channels % g == 0 and channels // g >= _LEAST_CHANNELS), 1)
+
+
+def _set_right(layer: nn.Module) -> None:
+    """Change settings in place."""
+    if isinstance(layer, _DropoutNd):
+        layer.p = 0.0
+    elif isinstance(layer, nn.MultiheadAttention | nn.RNNBase):
+        layer.dropout = 0.0
+    elif isinstance(layer, _InstanceNorm):
+        layer.track_running_stats = False
+        layer.running_mean = layer.running_var = layer.num_batches_tracked = None
+    elif isinstance(layer, nn.Embedding | nn.EmbeddingBag):
+        layer.max_norm, layer.scale_grad_by_freq, layer.sparse = None, False, False

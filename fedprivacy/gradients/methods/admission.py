@@ -8,22 +8,27 @@ Only then is it trusted with records.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from fedprivacy.gradients.errors import InPlaceError, LossShapeError, UnsupportedModelError
 from fedprivacy.gradients.invariance import sizes_that_agree
-from fedprivacy.gradients.losses import Loss
+from fedprivacy.gradients.losses import InPlaceError, Loss, LossShapeError, UnsupportedModelError
 from fedprivacy.gradients.methods.bookkeeping import BookKeeping
-from fedprivacy.gradients.methods.fallbacks import Loop, Vectorised
 from fedprivacy.gradients.methods.traced import Program
-from fedprivacy.gradients.parameters import trainable_parameters
 from fedprivacy.gradients.parts import WHOLE, sizes_up_to
-from fedprivacy.gradients.selfcheck import PROBES, DisagreementError, Means, check_against_loop, check_nearby
+from fedprivacy.gradients.selfcheck import (
+    PROBES,
+    DisagreementError,
+    Loop,
+    Means,
+    Vectorised,
+    check_against_loop,
+    check_nearby,
+)
 
 log = logging.getLogger(__name__)
 
@@ -45,17 +50,11 @@ _ON_GPU = 2**32
 
 @dataclass(frozen=True, slots=True)
 class Admitted:
-    """What computes gradients, and in which portions.
-
-    Attributes:
-        means: what computes them.
-        sizes: how many records are computed at a time, the largest first.
-        kept_bytes: how many bytes of written gradients each parameter may keep.
-    """
+    """What computes gradients, and in which portions."""
 
     means: Means
-    sizes: tuple[int, ...]
-    kept_bytes: int
+    sizes: tuple[int, ...]  # records that are computed at a time, the largest first
+    kept_bytes: int  # of written gradients, for each parameter
 
 
 def admitted(
@@ -63,19 +62,13 @@ def admitted(
     loss: Loss,
     probe: tuple[Tensor, Tensor],
     *,
-    autocast: torch.dtype | None = None,
-    views: int = 1,
-    max_memory: int | None = None,
+    autocast: torch.dtype | None,
+    views: int,
+    max_memory: int | None,
 ) -> Admitted:
-    """The first means that agrees with the loop, and keeps records apart.
+    """The first means that agrees with the loop on made-up records, `probe`, and keeps records apart.
 
-    Args:
-        model: the model.
-        loss: one loss for each record.
-        probe: made-up records.
-        autocast: half precision for activations; None: float32.
-        views: rows of each record.
-        max_memory: bytes that activations and written gradients may take; None: as is fastest.
+    Its other arguments are those of the engine.
 
     Raises:
         InPlaceError: a layer's input is changed in place.
@@ -83,18 +76,21 @@ def admitted(
         UnsupportedModelError: not even the loop agrees with itself.
     """
     loop = Loop(model, loss)
-    shapes = [p.shape for p in trainable_parameters(model).values()]
-    for build in _candidates(model, loss, autocast):
+    candidates: list[Callable[[nn.Module, Loss], Means]] = [partial(BookKeeping, autocast=autocast), Vectorised, Loop]
+    if autocast is None:
+        candidates.insert(0, Program)
+    for build in candidates:  # the fastest first
         try:
-            means = build()
-            check_against_loop(means, loop, shapes, probe, lax=autocast is not None)
+            means = build(model, loss)
+            check_against_loop(means, loop, probe, lax=autocast is not None)
             exact = means
             if autocast and isinstance(means, BookKeeping):
                 # Half precision would hide what a small nudge shows; the layers and their axes are the same without.
                 exact = BookKeeping(model, loss)
-                check_against_loop(exact, loop, shapes, probe)
-            check_nearby(exact, loop, model, shapes, probe)
-            return _in_portions(means, model, probe, views=views, max_memory=max_memory, autocast=autocast)
+                check_against_loop(exact, loop, probe)
+            check_nearby(exact, loop, probe)
+            least = WHOLE if autocast is None else 2 * WHOLE
+            return _in_portions(means, model, probe, views, max_memory, least=least)
         except (InPlaceError, LossShapeError):
             raise
         except Exception as reason:
@@ -106,15 +102,9 @@ def admitted(
 
 
 def _in_portions(
-    means: Means,
-    model: nn.Module,
-    probe: tuple[Tensor, Tensor],
-    *,
-    views: int,
-    max_memory: int | None,
-    autocast: torch.dtype | None,
+    means: Means, model: nn.Module, probe: tuple[Tensor, Tensor], views: int, max_memory: int | None, *, least: int
 ) -> Admitted:
-    """The means with the sizes of parts in which it keeps records apart.
+    """The means with the sizes of parts, down to `least`, in which it keeps records apart.
 
     Raises:
         DisagreementError: there is none.
@@ -122,31 +112,23 @@ def _in_portions(
     kept_bytes = (max_memory or _MODERATE) // 2
     pieces = means.pieces(*probe, PROBES * kept_bytes // _LEAST_PART)
     held = probe[0].nbytes + means.held_bytes + sum(sized.piece.kept_bytes for sized in pieces)
-    each = held // PROBES + 1
-    largest = _fastest(each * views, max_memory, on_gpu=probe[0].is_cuda)
+    each = (held // PROBES + 1) * views
+    largest = _fastest(each, max_memory, on_gpu=probe[0].is_cuda)
     if isinstance(means, Loop):  # a record alone has no company that could show
         return Admitted(means, (min(largest, WHOLE),), kept_bytes)
-    least = WHOLE if autocast is None else 2 * WHOLE
-    for rows in _worth_trying(largest, each * views, max_memory):
+    tried = [largest]
+    while tried[-1] < WHOLE and (max_memory is None or 2 * tried[-1] * each <= max_memory):
+        tried.append(2 * tried[-1])  # so few records leave elements over
+    for rows in tried:
         sizes = [size * views for size in sizes_up_to(rows, least)]
         try:
             agreeing = sizes_that_agree(means, model, probe, sizes, kept_bytes)
+            return Admitted(means, tuple(size // views for size in agreeing), kept_bytes)
         except DisagreementError as reason:
             disagreement = reason
-        else:
-            return Admitted(means, tuple(size // views for size in agreeing), kept_bytes)
     if largest >= WHOLE or views > 1:
         raise disagreement
     return Admitted(means, (1,), kept_bytes)  # too large for parts that are alike: one after the other
-
-
-def _worth_trying(largest: int, each: int, max_memory: int | None) -> Iterator[int]:
-    """How many records to take at a time: the fastest, and more where so few leave elements over, as memory allows."""
-    rows = largest
-    yield rows
-    while rows < WHOLE and (max_memory is None or 2 * rows * each <= max_memory):
-        rows *= 2
-        yield rows
 
 
 def _fastest(each: int, max_memory: int | None, *, on_gpu: bool) -> int:
@@ -158,12 +140,3 @@ def _fastest(each: int, max_memory: int | None, *, on_gpu: bool) -> int:
     allowed = fastest if max_memory is None else max_memory // each
     most = max(1, min(fastest, allowed, _MOST_ROWS))
     return 1 << (most.bit_length() - 1)
-
-
-def _candidates(model: nn.Module, loss: Loss, autocast: torch.dtype | None) -> Iterator[Callable[[], Means]]:
-    """Means from the fastest to the one that always applies."""
-    if autocast is None:
-        yield partial(Program, model, loss)
-    yield partial(BookKeeping, model, loss, autocast)
-    yield partial(Vectorised, model, loss)
-    yield partial(Loop, model, loss)

@@ -19,10 +19,9 @@ from torch.func import functional_call
 from torch.nn import Parameter
 
 from fedprivacy.gradients.losses import Loss, checked_losses
-from fedprivacy.gradients.methods.choice import OnePath
-from fedprivacy.gradients.rules import Rule, rule_for
-from fedprivacy.gradients.rules.opaque import opaque
+from fedprivacy.gradients.rules import Rule, opaque, rule_for
 from fedprivacy.gradients.tape import Sized, Tape
+from fedprivacy.gradients.watch import OnePath
 
 _ONE_AT_A_TIME = RLock()
 """Two batches in one model's layers would be taken for each other's."""
@@ -33,22 +32,12 @@ class UncoveredError(ValueError):
 
 
 class BookKeeping:
-    """Per-record gradients of a model by rules.
-
-    Attributes:
-        name: for people.
-        held_bytes: about how much memory the activations of the last batch took.
-    """
+    """Per-record gradients of a model by rules."""
 
     name = "book-keeping"
 
     def __init__(self, model: nn.Module, loss: Loss, autocast: torch.dtype | None = None) -> None:
-        """Choose a rule for every layer.
-
-        Args:
-            model: its parameters are float32.
-            loss: one loss for each record.
-            autocast: compute activations and their gradients in this type where that is safe; None: in float32.
+        """Choose a rule for every layer, whose activations `autocast` computes in half precision where that is safe.
 
         Raises:
             UncoveredError: the outermost module owns a parameter that cannot be expanded, or a layer's `forward` is
@@ -64,12 +53,7 @@ class BookKeeping:
         self._choose("", model)
 
     def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
-        """Every trained parameter's piece for one batch.
-
-        Args:
-            inputs: shape [batch, ...], not empty.
-            targets: shape [batch, ...].
-            kept_bytes: how many bytes of written gradients each parameter may keep.
+        """See `Means`.
 
         Raises:
             ValueDependentError: on the first batch, which is made up, if the records' paths depend on their values.

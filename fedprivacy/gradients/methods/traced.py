@@ -16,7 +16,7 @@ from torch import Tensor, fx, nn
 from torch.nn import functional
 
 from fedprivacy.gradients.losses import Loss, gradient_of
-from fedprivacy.gradients.operations import Activation, Operation, Wanted, operation_for
+from fedprivacy.gradients.operations import Activation, Operation, operation_for
 from fedprivacy.gradients.tape import Gathered, Part, Sized
 
 
@@ -26,18 +26,15 @@ class NotAChainError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class _Step:
+    """A layer, its trained parameters by their names, and whether a gradient goes on to the layers before it."""
+
     operation: Operation
     parts: dict[str, Part]
-    wanted: Wanted
+    goes_on: bool
 
 
 class Program:
-    """Per-record gradients of a feed-forward net.
-
-    Attributes:
-        name: for people.
-        held_bytes: about how much memory the activations of the last batch took.
-    """
+    """Per-record gradients of a feed-forward net."""
 
     name = "program"
 
@@ -57,11 +54,9 @@ class Program:
             raise NotAChainError("a parameter belongs to no layer of the chain")
 
     def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
-        """Every trained parameter's piece for one batch; see `BookKeeping.pieces`."""
         with torch.no_grad():
             outputs, kept = self._forward(inputs)
-            gradient = self._gradient_of(outputs, targets)
-            return self._backward(kept, gradient, kept_bytes)
+            return self._backward(kept, self._gradient_of(outputs, targets), kept_bytes)
 
     def _forward(self, inputs: Tensor) -> tuple[Tensor, list[object]]:
         values, kept, records, held = inputs, [], inputs.shape[0], 0
@@ -77,12 +72,12 @@ class Program:
     def _backward(self, kept: list[object], gradient: Tensor, kept_bytes: int) -> list[Sized]:
         gathered = Gathered(kept_bytes, self._uses)
         for step in reversed(self._steps):
-            result, pieces = step.operation.backward(kept.pop(), gradient, step.wanted, kept_bytes)
-            for name, piece in pieces.items():
-                gathered.add(step.parts[name], piece)
-            if result is None:
+            needed = kept.pop()
+            for name, part in step.parts.items():
+                gathered.add(part, step.operation.piece(name, needed, gradient, kept_bytes))
+            if not step.goes_on:
                 break
-            gradient = result
+            gradient = step.operation.backward(needed, gradient)
         return gathered.finish()
 
 
@@ -95,11 +90,12 @@ def _steps(layers: Sequence[nn.Module], indices: Mapping[nn.Parameter, Part]) ->
         if operation is None:
             raise NotAChainError(f"{type(layer).__name__} has no operation")
         parts = {name: indices[p] for name, p in layer.named_parameters() if p.requires_grad}
-        steps.append(_Step(operation, parts, Wanted(inputs=reached, trained=frozenset(parts))))
+        steps.append(_Step(operation, parts, reached))
         reached = reached or bool(parts)
     for before, step, after in zip(steps, steps[1:], steps[2:], strict=False):
         if isinstance(step.operation, Activation):
-            step.operation.reuse(inputs=before.operation.fresh, gradient=after.operation.fresh)
+            step.operation.over_inputs = before.operation.fresh
+            step.operation.over_gradient = after.operation.fresh
     return steps
 
 
@@ -134,21 +130,14 @@ def _layer(model: nn.Module, node: fx.Node) -> nn.Module:
 
 
 _FUNCTIONS: dict[Any, Callable[..., nn.Module]] = {
-    torch.relu: nn.ReLU,
-    functional.relu: nn.ReLU,
-    "relu": nn.ReLU,
-    torch.tanh: nn.Tanh,
-    functional.tanh: nn.Tanh,
-    "tanh": nn.Tanh,
-    torch.sigmoid: nn.Sigmoid,
-    functional.sigmoid: nn.Sigmoid,
-    "sigmoid": nn.Sigmoid,
+    **dict.fromkeys((torch.relu, functional.relu, "relu"), nn.ReLU),
+    **dict.fromkeys((torch.tanh, functional.tanh, "tanh"), nn.Tanh),
+    **dict.fromkeys((torch.sigmoid, functional.sigmoid, "sigmoid"), nn.Sigmoid),
+    **dict.fromkeys((torch.flatten, "flatten"), nn.Flatten),
     functional.gelu: nn.GELU,
     functional.silu: nn.SiLU,
     functional.max_pool2d: nn.MaxPool2d,
     functional.avg_pool2d: nn.AvgPool2d,
     functional.adaptive_avg_pool2d: nn.AdaptiveAvgPool2d,
-    torch.flatten: nn.Flatten,
-    "flatten": nn.Flatten,
 }
 """Functions and methods of tensors, and the layer that computes the same from the same settings."""

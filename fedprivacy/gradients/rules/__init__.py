@@ -6,16 +6,17 @@ A rule is chosen by the layer's exact type: a subclass may compute something els
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from torch import Tensor, nn
+from torch.func import functional_call, vjp, vmap
 
 from fedprivacy.gradients.pieces import Piece, Written
-from fedprivacy.gradients.rules.attention import attention
 from fedprivacy.gradients.rules.convolution import convolution
 from fedprivacy.gradients.rules.embedding import embedding
-from fedprivacy.gradients.rules.linear import linear
-from fedprivacy.gradients.rules.normalization import group_norm, instance_norm, layer_norm, rms_norm
+from fedprivacy.gradients.rules.linear import attention, linear
+from fedprivacy.gradients.rules.normalization import group_norm, layer_norm, rms_norm
 from fedprivacy.gradients.rules.pooling import max_pool
 from fedprivacy.gradients.rules.recurrent import recurrent, recurrent_cell
 from fedprivacy.gradients.tape import Tape
@@ -25,24 +26,15 @@ Rule = Callable[..., Any]
 
 _RULES: dict[type[nn.Module], Rule] = {
     nn.Linear: linear,
-    nn.Conv1d: convolution,
-    nn.Conv2d: convolution,
-    nn.Conv3d: convolution,
+    nn.MultiheadAttention: attention,
     nn.Embedding: embedding,
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), convolution),
+    nn.MaxPool2d: max_pool,
     nn.LayerNorm: layer_norm,
     nn.RMSNorm: rms_norm,
-    nn.GroupNorm: group_norm,
-    nn.MaxPool2d: max_pool,
-    nn.InstanceNorm1d: instance_norm,
-    nn.InstanceNorm2d: instance_norm,
-    nn.InstanceNorm3d: instance_norm,
-    nn.MultiheadAttention: attention,
-    nn.RNN: recurrent,
-    nn.LSTM: recurrent,
-    nn.GRU: recurrent,
-    nn.RNNCell: recurrent_cell,
-    nn.LSTMCell: recurrent_cell,
-    nn.GRUCell: recurrent_cell,
+    **dict.fromkeys((nn.GroupNorm, nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), group_norm),
+    **dict.fromkeys((nn.RNN, nn.LSTM, nn.GRU), recurrent),
+    **dict.fromkeys((nn.RNNCell, nn.LSTMCell, nn.GRUCell), recurrent_cell),
 }
 
 PerRecordGradients = Callable[[nn.Module, Tensor, Tensor], dict[str, Tensor]]
@@ -66,15 +58,46 @@ def register_rule(kind: type[nn.Module], gradients: PerRecordGradients) -> None:
     """
 
     def rule(tape: Tape, name: str, layer: nn.Module, inputs: Tensor) -> Tensor:
-        output: Tensor = kind.forward(layer, inputs)
-        parameters = dict(layer.named_parameters(recurse=False))
-        tape.require_records_first(name, inputs)
-
-        def pieces_of(gradient: Tensor) -> list[Piece]:
-            written = gradients(layer, inputs.detach(), gradient)
-            return [Written(written[own]) for own in parameters]
-
-        tape.watch(name, inputs, output, [tape.part(p) for p in parameters.values()], pieces_of)
-        return output
+        own = dict(layer.named_parameters(recurse=False))
+        return _by_gradients(tape, name, layer, inputs, parameters=own, gradients=partial(gradients, layer))
 
     _RULES[kind] = rule
+
+
+def opaque(tape: Tape, name: str, module: nn.Module, inputs: Tensor) -> Tensor:
+    """A module without a rule that takes and returns one tensor: recomputed record by record, vectorised."""
+    trained = {own: p for own, p in module.named_parameters() if tape.part(p) is not None}
+
+    def gradients_of(record: Tensor, gradient: Tensor) -> dict[str, Tensor]:
+        def compute(parameters: dict[str, Tensor]) -> Tensor:
+            computed: Tensor = functional_call(module, parameters, (record.unsqueeze(0),))
+            return computed
+
+        pull_back = vjp(compute, {own: p.detach() for own, p in trained.items()})[1]
+        (written,) = pull_back(gradient.unsqueeze(0))
+        return dict(written)
+
+    return _by_gradients(
+        tape, name, module, inputs, parameters=trained, gradients=vmap(gradients_of, randomness="error")
+    )
+
+
+def _by_gradients(
+    tape: Tape,
+    name: str,
+    layer: nn.Module,
+    inputs: Tensor,
+    *,
+    parameters: dict[str, nn.Parameter],
+    gradients: Callable[[Tensor, Tensor], dict[str, Tensor]],
+) -> Tensor:
+    """A layer whose parameters' gradients are written out from its inputs and the gradients of its outputs."""
+    output: Tensor = type(layer).forward(layer, inputs)
+    tape.require_records_first(name, inputs)
+
+    def pieces_of(gradient: Tensor) -> list[Piece]:
+        written = gradients(inputs.detach(), gradient)
+        return [Written(written[own]) for own in parameters]
+
+    tape.watch(name, inputs, output, [tape.part(p) for p in parameters.values()], pieces_of)
+    return output

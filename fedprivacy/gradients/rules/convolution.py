@@ -42,9 +42,8 @@ def convolution(tape: Tape, name: str, layer: Convolution, inputs: Tensor) -> Te
     weight, bias = tape.part(layer.weight), tape.part(layer.bias)
 
     def pieces_of(gradient: Tensor) -> Sequence[Piece | None]:
-        if weight is None:
-            return None, convolution_bias(gradient)
-        written = convolution_weight((layer, padding), padded.detach(), gradient, tape.kept_bytes)
+        read, kept_bytes = padded.detach(), tape.kept_bytes
+        written = None if weight is None else convolution_weight((layer, padding), read, gradient, kept_bytes)
         return written, convolution_bias(gradient)
 
     tape.record_axis(name, inputs)
@@ -53,14 +52,7 @@ def convolution(tape: Tape, name: str, layer: Convolution, inputs: Tensor) -> Te
 
 
 def convolution_weight(layer: Padded, inputs: Tensor, gradient: Tensor, kept_bytes: int) -> Piece:
-    """The piece of a weight.
-
-    Args:
-        layer: the convolution, and the zeros that it adds to its inputs itself.
-        inputs: what it read, shape [batch, channels, ...].
-        gradient: of its output, shape [batch, out_channels, ...].
-        kept_bytes: how many bytes of written gradients may be kept.
-    """
+    """The piece of a weight, from what the layer read [batch, channels, ...] and its output's gradient."""
     write_out = _by_patches if _as_matrix(layer[0], gradient) else _by_groups
 
     def write(start: int, stop: int) -> Written:

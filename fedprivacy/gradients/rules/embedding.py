@@ -41,10 +41,6 @@ def embedding(tape: Tape, name: str, layer: nn.Embedding, ids: Tensor) -> Tensor
 
 
 def check_range(ids: Tensor, rows: int) -> None:
-    """Refuse ids that a table does not have, before a GPU's kernel stops at them for good; a CPU's raises by itself.
-
-    Raises:
-        IndexError: an id is out of range.
-    """
+    """An `IndexError` for ids that a table does not have, as a CPU raises it: a GPU's kernel would stop for good."""
     if bool(((ids < 0) | (ids >= rows)).any()):
         raise IndexError("an id is out of range")

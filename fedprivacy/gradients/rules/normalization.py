@@ -38,23 +38,22 @@ def rms_norm(tape: Tape, name: str, layer: nn.RMSNorm, inputs: Tensor) -> Tensor
     return output
 
 
-def group_norm(tape: Tape, name: str, layer: nn.GroupNorm, inputs: Tensor) -> Tensor:
-    """`nn.GroupNorm` on inputs [batch, channels, ...]."""
-    return _by_groups(tape, name, layer, inputs, layer.num_groups)
+def group_norm(tape: Tape, name: str, layer: nn.GroupNorm | InstanceNorm, inputs: Tensor) -> Tensor:
+    """`nn.GroupNorm` on inputs [batch, channels, ...]; `nn.InstanceNorm1d`, `2d`, `3d`: a group for each channel.
 
-
-def instance_norm(tape: Tape, name: str, layer: InstanceNorm, inputs: Tensor) -> Tensor:
-    """`nn.InstanceNorm1d`, `2d` or `3d` without running statistics: a group for each channel."""
-    return _by_groups(tape, name, layer, inputs, layer.num_features)
-
-
-def _by_groups(tape: Tape, name: str, layer: nn.GroupNorm | InstanceNorm, inputs: Tensor, groups: int) -> Tensor:
-    """The batch as one record with `batch * groups` groups: torch's own kernel then sums for each record apart."""
+    The batch is one record with `batch * groups` groups: torch's own kernel then sums for each record apart.
+    """
     records, channels = inputs.shape[:2]
+    groups = layer.num_groups if isinstance(layer, nn.GroupNorm) else channels
     tape.record_axis(name, inputs)
     weight, bias = (None if p is None else tape.expanded(p).reshape(-1) for p in (layer.weight, layer.bias))
     joined = inputs.reshape(1, records * channels, *inputs.shape[2:])
     return functional.group_norm(joined, records * groups, weight, bias, layer.eps).view_as(inputs)
+
+
+def over_trailing(gradient: Tensor, trailing: int) -> Piece:
+    """The piece of a parameter that acts on the last so many axes, from its gradient at every position before them."""
+    return Written(gradient.flatten(1, -trailing - 1).sum(1) if gradient.dim() > trailing + 1 else gradient)
 
 
 def _watch_trailing(
@@ -64,18 +63,14 @@ def _watch_trailing(
     passed: tuple[Tensor, Tensor],
     normalised: Callable[[], Tensor],
 ) -> None:
-    """Record a scale and shift of the last axes, which are added up over the positions between them and the batch."""
+    """Record a scale and shift of the last axes, for what `passed` in and out."""
     inputs, output = passed
-    bias = getattr(layer, "bias", None)
     if layer.weight is None:
         return
     axis, trailing = tape.record_axis(name, inputs), len(layer.normalized_shape)
 
-    def per_record(gradient: Tensor) -> Tensor:
-        gradient = gradient.movedim(axis, 0)
-        return gradient.flatten(1, -trailing - 1).sum(1) if gradient.dim() > trailing + 1 else gradient
-
     def pieces_of(gradient: Tensor) -> Sequence[Piece]:
-        return Written(per_record(normalised().mul_(gradient))), Written(per_record(gradient))
+        scale = normalised().mul_(gradient)
+        return tuple(over_trailing(each.movedim(axis, 0), trailing) for each in (scale, gradient))
 
-    tape.watch(name, inputs, output, (tape.part(layer.weight), tape.part(bias)), pieces_of)
+    tape.watch(name, inputs, output, (tape.part(layer.weight), tape.part(getattr(layer, "bias", None))), pieces_of)

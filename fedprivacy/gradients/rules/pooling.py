@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import reduce
 from itertools import accumulate
 from typing import Any
 
@@ -55,19 +56,19 @@ class _ShiftedMax(torch.autograd.Function):
 def shifted_max(inputs: Tensor, axis: int, kernel: int, stride: int) -> Tensor:
     """Maximum over windows along one axis, without padding."""
     first, *others = _shifted(inputs, axis, kernel, stride)
-    for other in others:
-        first = torch.maximum(first, other)
-    return first if others else first.clone()
+    return reduce(torch.maximum, others, first) if others else first.clone()
 
 
 def shifted_max_gradient(inputs: Tensor, gradient: Tensor, axis: int, kernel: int, stride: int) -> Tensor:
     """The gradient of `shifted_max`'s inputs; of equal values the first is the maximum."""
+    below_zero = -torch.finfo(inputs.dtype).smallest_normal
     shifted = _shifted(inputs, axis, kernel, stride)
     best = list(accumulate(shifted[:-1], torch.maximum))
     result = torch.zeros_like(inputs)
     places = _shifted(result, axis, kernel, stride)
     for place, before, other in zip(places[:0:-1], best[::-1], shifted[:0:-1], strict=True):
-        kept = _where_not_negative(gradient, before - other)
+        lead = before - other  # where it is zero or more the gradient stays: one vectorised kernel, over the lead
+        kept = torch.ops.aten.threshold_backward.grad_input(gradient, lead, below_zero, grad_input=lead)
         place.add_(gradient).sub_(kept)
         gradient = kept
     places[0].add_(gradient)
@@ -83,14 +84,6 @@ def _shifted(tensor: Tensor, axis: int, kernel: int, stride: int) -> list[Tensor
         index[axis] = slice(start, start + stride * (windows - 1) + 1, stride)
         views.append(tensor[tuple(index)])
     return views
-
-
-def _where_not_negative(gradient: Tensor, difference: Tensor) -> Tensor:
-    """The gradient where the difference is zero or more, else zero, in one vectorised kernel; over the difference."""
-    kept: Tensor = torch.ops.aten.threshold_backward.grad_input(
-        gradient, difference, -torch.finfo(difference.dtype).smallest_normal, grad_input=difference
-    )
-    return kept
 
 
 def _pair(value: int | tuple[int, int]) -> tuple[int, int]:

@@ -77,27 +77,18 @@ def recurrent_cell(
 
 @dataclass(frozen=True, slots=True)
 class _Cell:
-    """One direction of one layer.
-
-    Attributes:
-        mode: "RNN_TANH", "RNN_RELU", "LSTM" or "GRU".
-        weight_ih: shape [gates, d].
-        weight_hh: shape [gates, hidden].
-        bias_ih: shape [gates].
-        bias_hh: shape [gates].
-        weight_hr: what shortens the hidden part of an LSTM's state, shape [hidden, cell].
-    """
+    """One direction of one layer: its mode, "RNN_TANH", "RNN_RELU", "LSTM" or "GRU", and its parameters."""
 
     mode: str
-    weight_ih: Tensor
-    weight_hh: Tensor
+    weight_ih: Tensor  # [gates, d]
+    weight_hh: Tensor  # [gates, hidden]
     bias_ih: Tensor | None
     bias_hh: Tensor | None
-    weight_hr: Tensor | None
+    weight_hr: Tensor | None  # [hidden, cell]: shortens the hidden part of an LSTM's state
 
     @classmethod
     def of(cls, layer: nn.Module, mode: str, suffix: str) -> _Cell:
-        """The weights of `layer` whose names end in `suffix`."""
+        """The parameters of `layer` whose names end in `suffix`."""
         names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh", "weight_hr")
         weights: list[Any] = [getattr(layer, name + suffix, None) for name in names]
         return cls(mode, *weights)
@@ -169,12 +160,8 @@ def _apart(by_input: Tensor) -> Tensor:
     return torch.cat((reset, update, torch.zeros_like(new), new), -1)
 
 
-def _tanh_step(projection: Tensor, state: State, weight: Tensor) -> State:
-    return (products.plus_product(projection, state[0], weight).tanh(),)
-
-
-def _relu_step(projection: Tensor, state: State, weight: Tensor) -> State:
-    return (products.plus_product(projection, state[0], weight).relu(),)
+def _plain_step(squash: Callable[[Tensor], Tensor]) -> Step:
+    return lambda projection, state, weight: (squash(products.plus_product(projection, state[0], weight)),)
 
 
 def _lstm_step(projection: Tensor, state: State, weight: Tensor) -> State:
@@ -192,7 +179,12 @@ def _gru_step(projection: Tensor, state: State, weight: Tensor) -> State:
     return (torch.lerp(new, hidden, update.sigmoid()),)
 
 
-_STEPS: dict[str, Step] = {"RNN_TANH": _tanh_step, "RNN_RELU": _relu_step, "LSTM": _lstm_step, "GRU": _gru_step}
+_STEPS: dict[str, Step] = {
+    "RNN_TANH": _plain_step(torch.tanh),
+    "RNN_RELU": _plain_step(torch.relu),
+    "LSTM": _lstm_step,
+    "GRU": _gru_step,
+}
 
 
 class _LstmSteps(torch.autograd.Function):
