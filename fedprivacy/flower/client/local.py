@@ -29,7 +29,7 @@ from fedprivacy.runs.configuration import ConfigError, RunConfig
 from fedprivacy.runs.device import choose_device
 from fedprivacy.tasks import ShardSource, Task, relation_of
 from fedprivacy.tasks.identity import dataset_id, simulated_client_id
-from fedprivacy.tasks.shard import Shard
+from fedprivacy.tasks.protocol import Shard
 from fedprivacy.training.adaptive import CLIPPINGS
 from fedprivacy.training.keystream import Keystream
 from fedprivacy.values.events import PoissonSampledGaussian

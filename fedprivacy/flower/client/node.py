@@ -9,7 +9,7 @@ server whose word counts; the least noise; the device. What a server sends is he
 | `epsilon`, `delta` | the client's own budget, over all runs | refused |
 | `key` | file of the SuperNode's private key, which signs receipts | refused |
 | `server-key` | public key of the only server that is heeded | refused |
-| `task`, `tasks` | one or more, with commas; see `fedprivacy.tasks.allowed` | refused, unless the app brings one |
+| `task`, `tasks` | one or more, with commas; see `fedprivacy.tasks.loader` | refused, unless the app brings one |
 | `disclose-shard-size` | false: a task whose shard sizes are public is refused | the task's own declaration holds |
 | `least-noise-multiplier` | smallest sigma of a local step | `LEAST_NOISE_MULTIPLIER` |
 | `most-steps` | local steps that one grant may ask for | `MOST_STEPS` |
@@ -38,8 +38,8 @@ from fedprivacy.flower.wire.crossing import MessageError
 from fedprivacy.flower.wire.messages import EnrolmentRequest, Grant, RefusalCode
 from fedprivacy.runs.device import is_device
 from fedprivacy.tasks import Task, TaskError
-from fedprivacy.tasks.allowed import AllowedTask, allowed_tasks, public_name
 from fedprivacy.tasks.identity import key_hash
+from fedprivacy.tasks.loader import AllowedTask, allowed_tasks, public_name
 from fedprivacy.values.budget import PrivacyBudget
 
 GUARD = "guard.log"
