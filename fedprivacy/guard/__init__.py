@@ -1,7 +1,7 @@
 """The client's own account of what its shard has spent, in one file that no crash makes forget.
 
-`Guard` is what a client uses. Beneath it lie `log` (durable bytes), `entries` (what they mean), `tally` (what they
-add up to) and `seals` (updates kept to be sent again).
+`Guard` is what a client uses. Beneath it lie `log` (durable bytes), `tally` (what they mean and add up to) and `seals`
+(updates kept to be sent again).
 """
 
 from typing import TYPE_CHECKING
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from fedprivacy._support.lazy import when_asked
 
 if TYPE_CHECKING:
-    from fedprivacy.guard.entries import ChargeEntry, CorrectionEntry
     from fedprivacy.guard.errors import (
         AlreadyChargedError,
         BudgetExhaustedError,
@@ -23,17 +22,14 @@ if TYPE_CHECKING:
         OldGuardError,
         SealError,
     )
-    from fedprivacy.guard.guard import KEPT_UPDATES, LONGEST_RUN_ID, Guard, names_a_run
+    from fedprivacy.guard.guard import KEPT_UPDATES, Guard, names_a_run
 else:  # the command line imports this package, and most commands need no accounting
-    __getattr__ = when_asked(__name__, "errors", "guard", "entries")
+    __getattr__ = when_asked(__name__, "errors", "guard")
 
 __all__ = [
     "KEPT_UPDATES",
-    "LONGEST_RUN_ID",
     "AlreadyChargedError",
     "BudgetExhaustedError",
-    "ChargeEntry",
-    "CorrectionEntry",
     "ForeignGrantError",
     "Guard",
     "GuardError",

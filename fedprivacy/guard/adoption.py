@@ -10,8 +10,7 @@ from pathlib import Path
 
 from fedprivacy._support.durable import name_durably
 from fedprivacy.guard import log
-from fedprivacy.guard.entries import ChargeEntry, fingerprint, now
-from fedprivacy.guard.tally import TallyFile
+from fedprivacy.guard.tally import ChargeEntry, TallyFile, fingerprint, now
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.event_codec import from_row

@@ -1,4 +1,4 @@
-"""What the built-in tasks share: records that scikit-learn brings, a fifth of them public, the rest split over clients."""
+"""What the built-in tasks share: scikit-learn's records, a fifth of them public, the rest split over the clients."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ from fedprivacy.deploy.data import HOSPITALS, Digits
 from fedprivacy.deploy.environment import HOST, flower_environment, free_ports, program
 from fedprivacy.deploy.processes import SupervisedProcess
 from fedprivacy.flower.client.node import GUARD
-from fedprivacy.flower.server.witness import WITNESS
+from fedprivacy.flower.server.accounts import WITNESS
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import ChargeState, Ledger
 from fedprivacy.ledger.verify import read_witness, verify_ledger

@@ -11,7 +11,7 @@ from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy.deploy import LoopbackFederation, ProcessError, Supervisor
 from fedprivacy.deploy.data import HOSPITALS, Digits
 from fedprivacy.flower.client.node import GUARD
-from fedprivacy.flower.server.witness import WITNESS
+from fedprivacy.flower.server.accounts import WITNESS
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import Verified, read_witness, verify_ledger

@@ -34,8 +34,7 @@ from flwr.app.user_config import UserConfig
 from fedprivacy._support import signing
 from fedprivacy._support.settings import names_in
 from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
-from fedprivacy.flower.wire.crossing import MessageError
-from fedprivacy.flower.wire.messages import EnrolmentRequest, Grant, RefusalCode
+from fedprivacy.flower.wire.messages import EnrolmentRequest, Grant, MessageError, RefusalCode
 from fedprivacy.runs.device import is_device
 from fedprivacy.tasks import Task, TaskError
 from fedprivacy.tasks.identity import key_hash
@@ -92,17 +91,29 @@ class NodeSettings:
         if unknown:
             raise _invalid(f"names {', '.join(unknown)}; the keys are {', '.join(_KINDS)}")
         for name, value in node.items():
-            _check_kind(name, value)
+            kind = _KINDS.get(name)
+            if kind is not None and type(value) is not kind and not (kind is float and type(value) is int):
+                raise _invalid(f"gives {name} as a {type(value).__name__}; give a {kind.__name__}")
+        try:
+            budget = PrivacyBudget(float(node["epsilon"]), float(node["delta"]))
+            key = signing.client_key(Path(str(node["key"])))
+            tasks = allowed_tasks(names_in(f"{node.get('task', '')},{node.get('tasks', '')}"))
+        except signing.SigningKeyError as error:
+            raise Refused(RefusalCode.NO_KEY, str(error)) from error
+        except TaskError as error:
+            raise _invalid(f"names no task: {error}") from error
+        except ValueError as error:
+            raise _invalid(f"has no budget: {error}") from error
         folder = Path(str(node["folder"]))
         settings = cls(
             folder=folder,
             client_id=str(node.get("client-id", folder.name)),
-            budget=_budget(float(node["epsilon"]), float(node["delta"])),
+            budget=budget,
             filter=str(node.get("filter", DEFAULT_FILTER)),
             guard=Path(str(node.get("guard", folder / GUARD))),
-            key=_private_key(Path(str(node["key"]))),
+            key=key,
             server_key=str(node["server-key"]).lower(),
-            tasks=_tasks(names_in(f"{node.get('task', '')},{node.get('tasks', '')}")),
+            tasks=tasks,
             disclose_shard_size=bool(node.get("disclose-shard-size", True)),
             least_noise_multiplier=float(node.get("least-noise-multiplier", LEAST_NOISE_MULTIPLIER)),
             most_steps=int(node.get("most-steps", MOST_STEPS)),
@@ -117,7 +128,7 @@ class NodeSettings:
         Raises:
             MessageError: it is not signed by the server that this client trusts, or is for another client or run.
         """
-        if not self._signed(signing.ENROLMENT, request.signed_bytes(), request.signature):
+        if not self._signed(request):
             raise MessageError("The request is not signed by the server that this client trusts (server-key).")
         if request.client_key != key_hash(signing.client_public_key(self.key)) or request.run_id != str(run_id):
             raise MessageError("The request is signed for another client, or for another run.")
@@ -129,9 +140,7 @@ class NodeSettings:
             MessageError: it is not signed by the server that this client trusts, or asks for too many steps or for too
                 little noise.
         """
-        if grant.server_key != self.server_key or not self._signed(
-            signing.GRANT, grant.signed_bytes(), grant.signature
-        ):
+        if grant.server_key != self.server_key or not self._signed(grant):
             raise MessageError("The grant is not signed by the server that this client trusts (server-key).")
         if grant.steps > self.most_steps:
             raise MessageError(
@@ -171,8 +180,8 @@ class NodeSettings:
         except TaskError as error:
             raise _not_allowed(str(error)) from error
 
-    def _signed(self, purpose: str, message: bytes, signature: str) -> bool:
-        return signing.signed_by_server(self.server_key, purpose, message, signature)
+    def _signed(self, message: EnrolmentRequest | Grant) -> bool:
+        return signing.signed_by_server(self.server_key, message.purpose, message.signed_bytes(), message.signature)
 
     def _check_values(self) -> None:
         wrong = {
@@ -187,20 +196,10 @@ class NodeSettings:
 
 
 _KINDS: dict[str, type] = {
-    "folder": str,
-    "epsilon": float,
-    "delta": float,
-    "key": str,
-    "server-key": str,
-    "task": str,
-    "tasks": str,
+    **dict.fromkeys(("folder", "key", "server-key", "task", "tasks", "device", "client-id", "guard", "filter"), str),
+    **dict.fromkeys(("epsilon", "delta", "least-noise-multiplier"), float),
     "disclose-shard-size": bool,
-    "least-noise-multiplier": float,
     "most-steps": int,
-    "device": str,
-    "client-id": str,
-    "guard": str,
-    "filter": str,
 }
 _FLOWER_S_OWN = {"partition-id", "num-partitions"}
 
@@ -209,33 +208,6 @@ def _require(node: UserConfig, names: tuple[str, ...], code: RefusalCode, what: 
     missing = [name for name in names if name not in node]
     if missing:
         raise Refused(code, f"--node-config lacks {', '.join(missing)}; name {what}.")
-
-
-def _check_kind(name: str, value: object) -> None:
-    kind = _KINDS.get(name)
-    if kind is not None and type(value) is not kind and not (kind is float and type(value) is int):
-        raise _invalid(f"gives {name} as a {type(value).__name__}; give a {kind.__name__}")
-
-
-def _budget(epsilon: float, delta: float) -> PrivacyBudget:
-    try:
-        return PrivacyBudget(epsilon, delta)
-    except ValueError as error:
-        raise _invalid(f"has no budget: {error}") from error
-
-
-def _private_key(file: Path) -> EllipticCurvePrivateKey:
-    try:
-        return signing.client_key(file)
-    except signing.SigningKeyError as error:
-        raise Refused(RefusalCode.NO_KEY, str(error)) from error
-
-
-def _tasks(entries: list[str]) -> dict[str, AllowedTask]:
-    try:
-        return allowed_tasks(entries)
-    except TaskError as error:
-        raise _invalid(f"names no task: {error}") from error
 
 
 def _invalid(what: str) -> Refused:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -27,7 +27,6 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 from safetensors import numpy as safetensors
 
-from fedprivacy._support import signing
 from fedprivacy.flower.wire.messages import ENROLMENT, RECEIPT, REFUSAL, Enrolment, Grant, Receipt, Refusal, RefusalCode
 from fedprivacy.training.dpsgd import PrivateUpdate
 
@@ -36,12 +35,7 @@ ARRAYS = "arrays"
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What answers a grant.
-
-    Attributes:
-        arrays: the trained parameters, by name.
-        receipt: for the events that the mechanism executed.
-    """
+    """What answers a grant: the trained parameters by name, and a receipt for what the mechanism executed."""
 
     arrays: Mapping[str, NDArray[Any]]
     receipt: Receipt
@@ -51,20 +45,16 @@ class Released:
         """What DP-SGD released, with a receipt; with the client's key in a deployment, the receipt signs for both."""
         arrays = {name: parameter.cpu().numpy() for name, parameter in update.parameters.items()}
         receipt = Receipt(
-            run_id=grant.run_id,
+            **grant.charged_as._asdict(),
             client_id=grant.client_id,
-            round=grant.round,
-            attempt=grant.attempt,
             steps=update.steps,
             sampling_rate=update.event.sampling_rate,
             noise_multiplier=update.event.noise_multiplier,
             relation=update.event.relation,
             clipping_norm=update.clipping_norm,
             update=digest(arrays) if key else "",
-            signature="",
         )
-        signature = signing.sign(key, signing.RECEIPT, receipt.signed_bytes()) if key else ""
-        return cls(arrays, replace(receipt, signature=signature))
+        return cls(arrays, receipt.signed(key) if key else receipt)
 
     @classmethod
     def unsealed(cls, content: bytes) -> Released:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
 from pathlib import Path
 
-from flwr.app import ConfigRecord, Message
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from flwr.app import Message
 
 from fedprivacy._support import signing
+from fedprivacy._support.durable import write_durably
 from fedprivacy._support.failpoints import reach
 from fedprivacy.flower.server.checkpoint import Checkpoint
 from fedprivacy.flower.server.registry import EnrolledClient
 from fedprivacy.flower.server.replies import RoundOutcome, Unusable, checked_receipt, evidence
-from fedprivacy.flower.server.witness import LedgerWitness
 from fedprivacy.flower.wire.histories import history_text
-from fedprivacy.flower.wire.messages import GRANT, Grant
+from fedprivacy.flower.wire.messages import GRANT, Grant, record_in
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.ledger.errors import AccountError
+from fedprivacy.ledger.heads import SignedHead, check_ancestor, sign_head
+from fedprivacy.ledger.verify import read_witness
 from fedprivacy.runs.accountant import CentralAccountant
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks.identity import dataset_id
@@ -26,6 +29,9 @@ from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.spent import ClientSpent
 
 log = logging.getLogger("fedprivacy.server")
+
+WITNESS = "ledger-checkpoint.json"
+"""The newest signed head of the ledger, in the run's folder: away from the ledger, it bears witness to it."""
 
 
 class RunAccounts:
@@ -71,7 +77,8 @@ class RunAccounts:
         self._keys: dict[str, str] = {}
         self._deployed = any(client.public_key for client in clients)
         signs = self._deployed or config.signing_key
-        self._signing_key = signing.server_key(config.signing_key_file) if signs else None
+        key = signing.server_key(config.signing_key_file) if signs else None
+        self._grant_key = key if self._deployed else None
         self.ledger_url = config.ledger_url(deployed=self._deployed)
         self._ledger = Ledger(self.ledger_url)
         if resume:
@@ -79,7 +86,7 @@ class RunAccounts:
             self.earlier_runs = resume.earlier_runs
         else:
             self.earlier_runs = self._ledger.open_run(run_id, plan.task.dataset, self._partition(clients))
-        self._witness = LedgerWitness(self._ledger, self._signing_key, folder, goes_on=resume is not None)
+        self._witness = LedgerWitness(self._ledger, key, folder, goes_on=resume is not None)
         reach("server.run-opened")
         self._accountant = CentralAccountant(self._ledger, plan.relation, config.budget, config.filter)
         if not self._deployed:
@@ -137,7 +144,7 @@ class RunAccounts:
         charged = self._accountant.histories(granted) if self._deployed else {}
         texts = {client_id: history_text(history) for client_id, history in charged.items()}
         return {
-            node_id: self._signed(self._grant(c, attempt, granted[c.client_id], texts.get(c.client_id, "")))
+            node_id: self._grant(c, attempt, granted[c.client_id], texts.get(c.client_id, ""))
             for node_id, c in clients.items()
             if c.client_id in granted
         }
@@ -161,10 +168,9 @@ class RunAccounts:
             reply: the answer.
             key: of the client, in PEM; empty in a simulation.
         """
-        record = asked.content.get(GRANT)
-        if reply.has_error() or not isinstance(record, ConfigRecord):
+        if reply.has_error():
             return
-        grant = Grant.from_record(record)
+        grant = Grant.from_record(record_in(asked, GRANT))
         try:
             receipt = checked_receipt(reply, grant, key)
         except Unusable as problem:
@@ -227,16 +233,13 @@ class RunAccounts:
             {client.client_id: self._plan.event(client.shard_size) for client in clients},
             {client.client_id: client.claims for client in clients if client.claims},
         )
+        more = "Client %s says that it spent %d steps more than the ledger held; they are charged now."
         for client_id, steps in added.items():
-            log.warning(
-                "Client %s says that it spent %d steps more than the ledger held; they are charged now.",
-                client_id,
-                steps,
-            )
+            log.warning(more, client_id, steps)
 
     def _grant(self, client: EnrolledClient, attempt: Attempt, steps: int, charged: str) -> Grant:
         event, config = self._accountant.event(client.client_id), self._plan.config
-        return Grant(
+        grant = Grant(
             **attempt._asdict(),
             client_id=client.client_id,
             steps=steps,
@@ -252,11 +255,41 @@ class RunAccounts:
             weight_decay=config.weight_decay,
             earlier_runs=self.earlier_runs,
             charged=charged,
-            server_key=signing.server_public_key(self._signing_key) if self._signing_key and self._deployed else "",
-            signature="",
+            server_key=signing.server_public_key(self._grant_key) if self._grant_key else "",
         )
+        return grant.signed(self._grant_key) if self._grant_key else grant
 
-    def _signed(self, grant: Grant) -> Grant:
-        if self._signing_key is None or not self._deployed:
-            return grant
-        return replace(grant, signature=signing.sign(self._signing_key, signing.GRANT, grant.signed_bytes()))
+
+class LedgerWitness:
+    """Signs where the ledger's journal ends, after every round, and remembers what it signed.
+
+    Args:
+        ledger: that the run charges.
+        key: of the run; None: nothing is signed.
+        folder: of the run; None: what is signed is kept in the ledger alone.
+        goes_on: whether the run was begun before. It goes on on the ledger that it knew.
+
+    Raises:
+        LedgerError: the ledger of a run that goes on no longer holds what was signed.
+    """
+
+    def __init__(self, ledger: Ledger, key: Ed25519PrivateKey | None, folder: Path | None, *, goes_on: bool) -> None:
+        self._ledger = ledger
+        self._key = key
+        self._file = folder / WITNESS if folder else None
+        self._newest: SignedHead | None = None
+        if goes_on and self._file is not None and self._file.exists():
+            known = self._newest = read_witness(self._file)
+            ledger.database.read(lambda connection: check_ancestor(connection, ledger.name, known))
+
+    def sign(self) -> None:
+        """Sign where the journal ends, and leave a copy in the run's folder.
+
+        Raises:
+            LedgerError: the ledger no longer holds what was signed after the last round.
+        """
+        if self._key is None:
+            return
+        self._newest = sign_head(self._ledger, self._key, self._newest)
+        if self._newest is not None and self._file is not None:
+            write_durably(self._file, (json.dumps(self._newest._asdict()) + "\n").encode())

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
 from fedprivacy._support import signing
 from fedprivacy.flower.server.exchange import Correspondence
-from fedprivacy.flower.wire.crossing import MessageError
 from fedprivacy.flower.wire.histories import claims_of
 from fedprivacy.flower.wire.messages import (
     ENROL,
@@ -27,7 +26,9 @@ from fedprivacy.flower.wire.messages import (
     REFUSAL,
     Enrolment,
     EnrolmentRequest,
+    MessageError,
     Refusal,
+    record_in,
 )
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.events import Claims
@@ -142,9 +143,8 @@ class ClientRegistry:
         """What a client is asked with; nothing for a simulated one."""
         if not public_key:
             return RecordDict()
-        request = EnrolmentRequest(run_id=str(grid.run.run_id), client_key=key_hash(public_key), signature="")
-        signature = signing.sign(signing.server_key(self._signing_key), signing.ENROLMENT, request.signed_bytes())
-        return RecordDict({ENROLMENT_REQUEST: replace(request, signature=signature).to_record()})
+        request = EnrolmentRequest(run_id=str(grid.run.run_id), client_key=key_hash(public_key))
+        return RecordDict({ENROLMENT_REQUEST: request.signed(signing.server_key(self._signing_key)).to_record()})
 
     def _enrol(self, node: NodeInfo, registered_key: bytes, reply: Message, taken: set[str]) -> None:
         try:
@@ -196,11 +196,9 @@ def _authenticated_key(node: NodeInfo) -> bytes:
 def _parse(reply: Message) -> Enrolment:
     if reply.has_error():
         raise MessageError(f"its ClientApp failed with Flower's code {reply.error.code}; its own log says why")
-    for name, kind in ((REFUSAL, Refusal), (ENROLMENT, Enrolment)):
-        record = reply.content.get(name)
-        if isinstance(record, ConfigRecord):
-            parsed = kind.from_record(record)
-            if isinstance(parsed, Refusal):
-                raise MessageError(f"it refused ({parsed.code}); its own log says why")
-            return parsed
-    raise MessageError("its answer holds no enrolment")
+    if REFUSAL in reply.content:
+        refusal = Refusal.from_record(record_in(reply, REFUSAL))
+        raise MessageError(f"it refused ({refusal.code}); its own log says why")
+    if ENROLMENT not in reply.content:
+        raise MessageError("its answer holds no enrolment")
+    return Enrolment.from_record(record_in(reply, ENROLMENT))

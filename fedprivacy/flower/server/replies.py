@@ -6,15 +6,23 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from fedprivacy._support import signing
 from fedprivacy.flower.client.release import ARRAYS, digest
 from fedprivacy.flower.server.exchange import Answers
 from fedprivacy.flower.server.registry import EnrolledClient
 from fedprivacy.flower.wire.arrays import ArraysError, Form, checked_arrays
-from fedprivacy.flower.wire.crossing import MessageError
-from fedprivacy.flower.wire.messages import RECEIPT, REFUSAL, Grant, Receipt, Refusal, RefusalCode
+from fedprivacy.flower.wire.messages import (
+    RECEIPT,
+    REFUSAL,
+    Grant,
+    MessageError,
+    Receipt,
+    Refusal,
+    RefusalCode,
+    record_in,
+)
 from fedprivacy.ledger.replay import Evidence
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.wording import count_text
@@ -161,7 +169,7 @@ def _refusal(reply: Message) -> RefusalCode | None:
     if reply.has_error():
         raise Unusable(f"client-error-{reply.error.code}")
     try:
-        return Refusal.from_record(_record(reply, REFUSAL)).code if REFUSAL in reply.content else None
+        return Refusal.from_record(record_in(reply, REFUSAL)).code if REFUSAL in reply.content else None
     except MessageError as error:
         raise Unusable("malformed-refusal") from error
 
@@ -178,13 +186,13 @@ def checked_receipt(reply: Message, grant: Grant, public_key: bytes) -> Receipt:
         Unusable: there is none, it is for something else, or somebody else signed it.
     """
     try:
-        receipt = Receipt.from_record(_record(reply, RECEIPT))
+        receipt = Receipt.from_record(record_in(reply, RECEIPT))
     except MessageError as error:
         raise Unusable("malformed-receipt") from error
     if not receipt.matches(grant):
         raise Unusable("receipt-does-not-match-grant")
     signed = receipt.signed_bytes()
-    if public_key and not signing.signed_by_client(public_key, signing.RECEIPT, signed, receipt.signature):
+    if public_key and not signing.signed_by_client(public_key, receipt.purpose, signed, receipt.signature):
         raise Unusable("forged-receipt")
     return receipt
 
@@ -204,10 +212,3 @@ def _decoded(arrays: object, global_arrays: ArrayRecord) -> ArrayRecord:
         return ArrayRecord({name: Array(values) for name, values in checked_arrays(arrays, forms).items()})
     except ArraysError as error:
         raise Unusable(str(error)) from error
-
-
-def _record(reply: Message, name: str) -> ConfigRecord:
-    record = reply.content.get(name)
-    if not isinstance(record, ConfigRecord):
-        raise MessageError(f"reply lacks {name}")
-    return record

@@ -16,13 +16,19 @@ from flwr.serverapp.strategy import Result, Strategy
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.random_state import RandomState
 from fedprivacy.flower.server.accounts import RunAccounts
-from fedprivacy.flower.server.checkpoint import Checkpoint, save_checkpoint
+from fedprivacy.flower.server.checkpoint import (
+    Checkpoint,
+    GlobalModel,
+    as_arrays,
+    forgotten,
+    read_state,
+    save_checkpoint,
+    write_state,
+)
 from fedprivacy.flower.server.exchange import Answers, Correspondence
-from fedprivacy.flower.server.model import GlobalModel, as_arrays
 from fedprivacy.flower.server.registry import ClientRegistry
 from fedprivacy.flower.server.replies import OpenRound, RoundOutcome
 from fedprivacy.flower.server.rounds import RoundFailedError, Rounds
-from fedprivacy.flower.server.strategy_state import forgotten, read_state, write_state
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.plan import RunPlan
