@@ -16,6 +16,7 @@ from typing import Any, cast
 from flwr.app import Context, Error, Message, RecordDict
 from flwr.app.user_config import UserConfig
 from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
@@ -30,7 +31,6 @@ log = logging.getLogger("fedprivacy.engine")
 
 _SERVER_NODE_ID = 1
 _FIRST_CLIENT_NODE_ID = 1000
-_CLIENT_FAILED = 2  # Flower's code for an exception in a ClientApp
 
 
 def simulate(
@@ -204,4 +204,4 @@ class InProcessGrid(Grid):
             return self._client_app(message, self._contexts[message.metadata.dst_node_id])
         except Exception:
             log.exception("The ClientApp of node %s failed.", message.metadata.dst_node_id)
-            return Message(Error(_CLIENT_FAILED, "ClientApp failed"), reply_to=message)
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "ClientApp failed"), reply_to=message)

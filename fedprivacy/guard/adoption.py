@@ -27,12 +27,8 @@ def adopt(old: Path, file: Path) -> int:
     Whatever interrupts it, it can be done again: the old guard keeps its name until all of it is in the log, and
     nothing may be charged until then.
 
-    Args:
-        old: the SQLite file.
-        file: the log; made if it is not there.
-
     Returns:
-        How many charges were brought over.
+        How many charges were brought over. The log is made if it is not there.
 
     Raises:
         LogError: the log is busy, damaged or not writable.

@@ -195,20 +195,12 @@ class Guard:
         return None if entry is None else seals.read(self._kept.folder / entry.name, entry.sha256)
 
     def history(self) -> dict[Event, int]:
-        """How many steps of each event count, over all runs, corrections included.
-
-        Raises:
-            LogError: the file is busy, damaged or not writable.
-        """
+        """How many steps of each event count, over all runs, corrections included. Raises LogError as `sealed` does."""
         with self._kept.transaction():
             return dict(self._kept.tally.history)
 
     def by_run(self) -> dict[str, dict[Event, int]]:
-        """How many steps of each event were charged, by run, without corrections.
-
-        Raises:
-            LogError: the file is busy, damaged or not writable.
-        """
+        """How many steps of each event were charged, by run, without corrections. Raises LogError as `sealed` does."""
         runs: dict[str, dict[Event, int]] = {}
         for charge in self.charges():
             run = runs.setdefault(charge.attempt.run_id, {})
@@ -216,11 +208,7 @@ class Guard:
         return runs
 
     def charges(self) -> list[ChargeEntry]:
-        """Every charge, in order, without corrections.
-
-        Raises:
-            LogError: the file is busy, damaged or not writable.
-        """
+        """Every charge, in order, without corrections. Raises LogError as `sealed` does."""
         with self._kept.transaction():
             return list(self._kept.tally.charges.values())
 

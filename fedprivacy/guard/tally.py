@@ -40,13 +40,7 @@ class ChargeEntry:
 class CorrectionEntry:
     """Steps that the server's ledger counts and this log did not: since then, they count here too.
 
-    Attributes:
-        attempt: what the grant that brought the figure was for.
-        event: the mechanism that the figures are about.
-        client_steps: what this log counted, the grant not included.
-        server_steps: what the server's ledger counted, the grant not included; the larger figure.
-        allowance: in force at the time.
-        time: UTC, for people.
+    Both figures are without the grant that brought them, which `attempt` names; the server's is the larger one.
     """
 
     attempt: Attempt
@@ -158,12 +152,7 @@ class Tally:
         return self.entries[-1].allowance if self.entries else None
 
     def add(self, entry: Entry, payload: bytes) -> None:
-        """Take one more entry into account.
-
-        Args:
-            entry: what it says.
-            payload: its bytes in the log.
-        """
+        """Take one more entry into account, with its bytes in the log."""
         self._told = sha256(self._told.encode() + payload).hexdigest()
         if isinstance(entry, SealedEntry):
             self.sealed[entry.attempt] = entry
@@ -179,14 +168,10 @@ class Tally:
 
 
 class TallyFile:
-    """A tally and the file that it is kept in.
+    """What a log says, up to the last transaction, and the folder of the updates that it sealed.
 
     Args:
         file: a log that `fedprivacy.guard.log.create` made.
-
-    Attributes:
-        tally: what it says, up to the last transaction.
-        folder: of the sealed updates.
     """
 
     def __init__(self, file: Path) -> None:

@@ -40,11 +40,7 @@ class DirichletSplit:
     seed: int
 
     def rows(self, labels: NDArray[np.int64], num_partitions: int) -> list[NDArray[np.int64]]:
-        """Row numbers of every client's records, one array for each of `num_partitions` clients.
-
-        Args:
-            labels: each record's class, shape [records].
-            num_partitions: number of clients.
+        """Row numbers of every client's records, one array for each of `num_partitions` clients, by their classes.
 
         Raises:
             ValueError: the records cannot be split into that many parts.

@@ -98,14 +98,7 @@ def lacking(task: object) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class AllowedTask:
-    """One task that a client may work on.
-
-    Attributes:
-        name: what a server must call it. A file goes by its own name, without the folders that it lies in: they differ
-            from host to host.
-        source: what is loaded: a built-in task's name, `package.module:name` or `path/to/file.py:name`.
-        sha256: of the file, in hexadecimal; None: it is not checked.
-    """
+    """One task that a client may work on: what a server must call it, and the source and SHA-256 of what is loaded."""
 
     name: str
     source: str
@@ -128,11 +121,7 @@ class AllowedTask:
         return cls(public_name(source), source, sha256.removeprefix("sha256:").lower() if at else None)
 
     def load(self) -> Task:
-        """The task.
-
-        Raises:
-            TaskError: it cannot be found, is none, or its file is another one.
-        """
+        """The task. Raises what `load_task` does, for example because the file is another one."""
         return load_task(self.source, self.sha256)
 
 
@@ -151,6 +140,6 @@ def allowed_tasks(entries: Iterable[str]) -> dict[str, AllowedTask]:
 
 
 def public_name(source: str) -> str:
-    """What a task is called between hosts: `path/to/file.py:name` without its folders, any other as it is."""
+    """What a task is called between hosts: a file goes by its own name, without its folders; any other as it is."""
     file, colon, attribute = source.rpartition(":")
     return f"{PurePath(file).name}{colon}{attribute}" if sources.names_file(source) else source

@@ -172,7 +172,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a charge stands on the disk once, so that one fault makes it disappear",
         "fedprivacy/guard/log.py",
-        "            write_at(fd, slot_block(frame), SLOT_AT)\n            reach",
+        "            write_at(fd, frames.slot_block(frame), SLOT_AT)\n            reach",
         "            reach",
         (f"{LOG}::test_each_copy_of_an_entry_is_on_the_disk_before_the_next_write_begins",),
     ),

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import wraps
 
 import torch
-from flwr.app import Context, Message, MessageType
+from flwr.app import ConfigRecord, Context, Message, MessageType
 from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
@@ -19,7 +19,7 @@ from fedprivacy.flower.client.local import LocalClient, client_for, client_to_en
 from fedprivacy.flower.client.node import Refused
 from fedprivacy.flower.client.release import ARRAYS, Released
 from fedprivacy.flower.wire.arrays import ArraysError, Form, checked_arrays
-from fedprivacy.flower.wire.messages import ENROL, GRANT, Grant, MessageError, RefusalCode, record_in
+from fedprivacy.flower.wire.messages import ENROL, Grant, MessageError, RefusalCode
 from fedprivacy.gradients import GradientEngine, trainable_parameters
 from fedprivacy.guard import AlreadyChargedError, BudgetExhaustedError, ForeignGrantError, InvalidGrantError, LogError
 from fedprivacy.runs.configuration import RunConfig
@@ -73,7 +73,7 @@ def private_client(task: Task | None = None, config: RunConfig | None = None) ->
 
 def grant_in(message: Message) -> Grant:
     """The grant that a message brings; `MessageError` if it brings none."""
-    grant = Grant.from_record(record_in(message, GRANT))
+    grant = Grant.of(message)
     reach("client.asked")
     return grant
 
@@ -139,7 +139,8 @@ def _proximal_mu(message: Message) -> float:
     Raises:
         MessageError: it is no number, or none that can be multiplied with.
     """
-    value = record_in(message, "config").get("proximal-mu", 0.0)
+    settings = message.content.get("config")
+    value = settings.get("proximal-mu", 0.0) if isinstance(settings, ConfigRecord) else 0.0
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= LARGEST_LEARNING_RATE:
         raise MessageError(f"proximal-mu must be a number from 0 to {LARGEST_LEARNING_RATE:g}.")
     return float(value)

@@ -18,21 +18,12 @@ from pathlib import Path
 import torch
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from flwr.app import Context, Message
-from flwr.app.user_config import UserConfig
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy.flower.client.node import NodeSettings, Refused
 from fedprivacy.flower.client.release import Released
 from fedprivacy.flower.wire.histories import claims_text, history_of
-from fedprivacy.flower.wire.messages import (
-    ENROLMENT_REQUEST,
-    Enrolment,
-    EnrolmentRequest,
-    Grant,
-    MessageError,
-    RefusalCode,
-    record_in,
-)
+from fedprivacy.flower.wire.messages import Enrolment, EnrolmentRequest, Grant, MessageError, RefusalCode
 from fedprivacy.gradients import GradientEngine, check_on_blank
 from fedprivacy.guard import Guard, LogError
 from fedprivacy.runs.configuration import ConfigError, RunConfig, Value, resolve
@@ -53,9 +44,6 @@ class LocalClient:
     """One client, as its own process sees it.
 
     Attributes:
-        client_id: the name that it enrols with.
-        task: model, loss and data.
-        shard: its records, on its device.
         guard: its own book, which charges before a record is read and knows what was sealed; None in a simulation,
             where the ledger of the run is the only book.
         key: signs receipts; the one with which the SuperNode authenticates. None in a simulation.
@@ -72,11 +60,7 @@ class LocalClient:
     num_partitions: int
 
     def check_relation(self, grant: Grant) -> None:
-        """Refuse a grant whose guarantee is for other neighbours than what this client discloses allows.
-
-        Raises:
-            MessageError: sizes are public and the grant's relation hides them, or the other way round.
-        """
+        """Refuse, by a `MessageError`, a grant for other neighbours than what this client makes public allows."""
         relation = relation_of(self.task)
         if grant.relation is not relation:
             raise MessageError(f"The grant is for {grant.relation}; with what this task makes public it is {relation}.")
@@ -142,8 +126,7 @@ def client_to_enrol(
     owner = _owner(context)
     if owner is not None:
         try:
-            request = EnrolmentRequest.from_record(record_in(message, ENROLMENT_REQUEST))
-            owner.check_enrolment(request, context.run_id)
+            owner.check_enrolment(EnrolmentRequest.of(message), context.run_id)
         except MessageError as error:
             raise Refused(RefusalCode.ENROLMENT_INVALID, str(error)) from error
     return _opened(owner, context, task, config)
@@ -173,7 +156,10 @@ def _owner(context: Context) -> NodeSettings | None:
 def _opened(owner: NodeSettings | None, context: Context, task: Task | None, config: RunConfig | None) -> LocalClient:
     if owner is None:
         settings = config or _resolve_once(tuple(context.run_config.items()), task)
-        return _simulated(task or load_task(settings.task), settings, context.node_config)
+        task = task or load_task(settings.task)
+        part, parts = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
+        shard = _simulated_shard(task, part, parts, settings.device)
+        return LocalClient(simulated_client_id(part, parts), task, shard, None, None, settings.seed, parts)
     named = config.public() if config else context.run_config
     if named.get("seed") not in (None, ""):
         raise Refused(RefusalCode.SEED_IN_DEPLOYMENT, "seed is set: whoever knows it can subtract the noise.")
@@ -183,13 +169,6 @@ def _opened(owner: NodeSettings | None, context: Context, task: Task | None, con
 @lru_cache(maxsize=16)
 def _resolve_once(run_config: tuple[tuple[str, Value], ...], task: Task | None) -> RunConfig:
     return resolve(dict(run_config), task)
-
-
-def _simulated(task: Task, config: RunConfig, node: UserConfig) -> LocalClient:
-    partition_id, num_partitions = int(node["partition-id"]), int(node["num-partitions"])
-    client_id = simulated_client_id(partition_id, num_partitions)
-    shard = _simulated_shard(task, partition_id, num_partitions, config.device)
-    return LocalClient(client_id, task, shard, None, None, config.seed, num_partitions)
 
 
 def _deployed(task: Task, settings: NodeSettings) -> LocalClient:

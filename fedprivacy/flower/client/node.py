@@ -77,6 +77,17 @@ class NodeSettings:
     most_steps: int
     device: str
 
+    def __post_init__(self) -> None:
+        wrong = {
+            "server-key": not re.fullmatch(r"[0-9a-f]{64}", self.server_key),
+            "filter": self.filter not in FILTERS,
+            "least-noise-multiplier": not self.least_noise_multiplier > 0.0,
+            "most-steps": self.most_steps < 1,
+            "device": not is_device(self.device),
+        }
+        if any(wrong.values()):
+            raise _invalid(f"has an impossible {', '.join(name for name, is_wrong in wrong.items() if is_wrong)}")
+
     @classmethod
     def of(cls, node: UserConfig) -> NodeSettings:
         """Check a node configuration.
@@ -105,7 +116,7 @@ class NodeSettings:
         except ValueError as error:
             raise _invalid(f"has no budget: {error}") from error
         folder = Path(str(node["folder"]))
-        settings = cls(
+        return cls(
             folder=folder,
             client_id=str(node.get("client-id", folder.name)),
             budget=budget,
@@ -119,8 +130,6 @@ class NodeSettings:
             most_steps=int(node.get("most-steps", MOST_STEPS)),
             device=str(node.get("device", "auto")),
         )
-        settings._check_values()
-        return settings
 
     def check_enrolment(self, request: EnrolmentRequest, run_id: int) -> None:
         """Refuse to say a word to anybody but the server, asking this client, in this run of Flower's.
@@ -155,10 +164,8 @@ class NodeSettings:
     def task(self, word: object, own: Task | None) -> Task:
         """The task that this client works on.
 
-        Args:
-            word: what the server calls it. It is compared with the names that are allowed, and nothing else is done
-                with it.
-            own: what the data owner's own app brings; then the server's word does not count.
+        The server's word is compared with the names that are allowed, and nothing else is done with it; where the data
+        owner's own app brings a task, it does not count.
 
         Raises:
             Refused: the task is not allowed, discloses what must stay here, or cannot be loaded.
@@ -182,17 +189,6 @@ class NodeSettings:
 
     def _signed(self, message: EnrolmentRequest | Grant) -> bool:
         return signing.signed_by_server(self.server_key, message.purpose, message.signed_bytes(), message.signature)
-
-    def _check_values(self) -> None:
-        wrong = {
-            "server-key": not re.fullmatch(r"[0-9a-f]{64}", self.server_key),
-            "filter": self.filter not in FILTERS,
-            "least-noise-multiplier": not self.least_noise_multiplier > 0.0,
-            "most-steps": self.most_steps < 1,
-            "device": not is_device(self.device),
-        }
-        if any(wrong.values()):
-            raise _invalid(f"has an impossible {', '.join(name for name, is_wrong in wrong.items() if is_wrong)}")
 
 
 _KINDS: dict[str, type] = {

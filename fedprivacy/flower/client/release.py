@@ -27,7 +27,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 from safetensors import numpy as safetensors
 
-from fedprivacy.flower.wire.messages import ENROLMENT, RECEIPT, REFUSAL, Enrolment, Grant, Receipt, Refusal, RefusalCode
+from fedprivacy.flower.wire.messages import Enrolment, Grant, Receipt, Refusal, RefusalCode
 from fedprivacy.training.dpsgd import PrivateUpdate
 
 ARRAYS = "arrays"
@@ -83,14 +83,14 @@ def digest(arrays: Mapping[str, NDArray[Any]]) -> str:
 def update(message: Message, released: Released) -> Message:
     """Reply with what was released, for the first time or again."""
     arrays = ArrayRecord({name: Array(values) for name, values in released.arrays.items()})
-    return Message(RecordDict({ARRAYS: arrays, RECEIPT: released.receipt.to_record()}), reply_to=message)
+    return Message(RecordDict({ARRAYS: arrays, Receipt.name: released.receipt.to_record()}), reply_to=message)
 
 
 def enrolment(message: Message, facts: Enrolment) -> Message:
     """Reply with who the client is."""
-    return Message(RecordDict({ENROLMENT: facts.to_record()}), reply_to=message)
+    return Message(RecordDict({facts.name: facts.to_record()}), reply_to=message)
 
 
 def refusal(message: Message, code: RefusalCode) -> Message:
     """Reply that there is no update: a normal reply, with a constant code."""
-    return Message(RecordDict({REFUSAL: Refusal(code).to_record()}), reply_to=message)
+    return Message(RecordDict({Refusal.name: Refusal(code).to_record()}), reply_to=message)

@@ -13,8 +13,9 @@ and take a dictionary of the same kinds.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, Self
 
@@ -58,12 +59,10 @@ class Checkpoint:
         round: the last finished round; 0: none yet.
         earlier_runs: runs that the ledger held before this one.
         arrays: the global model that the next round sends.
-        average: of the global models, by parameter name.
-        iterates: how many models the average has seen.
+        average, iterates: of the global models, and how many it has seen.
         clipping_norms: where adaptive clipping has arrived, by client_id.
         left_out: clients that are not asked any more.
-        strategy: what the wrapped strategy remembers.
-        random: the states of the global random generators.
+        strategy, random: what the wrapped strategy and the global random generators remember.
     """
 
     run_id: str
@@ -121,19 +120,15 @@ def load_checkpoint(folder: Path) -> Checkpoint:
             "Start anew in a new folder; what a stopped run has reserved stays in its ledger."
         )
     try:
-        facts, arrays = _read(file)
+        with safe_open(file, framework="np") as opened:
+            facts = json.loads((opened.metadata() or {})[_FACTS])
+            arrays = {name: np.array(opened.get_tensor(name)) for name in opened.keys()}  # noqa: SIM118 - no mapping
         return _checkpoint(facts, arrays)
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(
             f"'{file}' is not a checkpoint of this version of fedprivacy, or it is damaged ({error}). Put back an "
             "undamaged copy, or start anew in a new folder; what the run has spent stays in its ledger."
         ) from error
-
-
-def _read(file: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    with safe_open(file, framework="np") as opened:
-        facts = json.loads((opened.metadata() or {})[_FACTS])
-        return facts, {name: np.array(opened.get_tensor(name)) for name in opened.keys()}  # noqa: SIM118 - no mapping
 
 
 def _checkpoint(facts: Mapping[str, Any], arrays: Arrays) -> Checkpoint:
@@ -187,17 +182,11 @@ def unpack(layout: Layout, arrays: Mapping[str, NDArray[Any]]) -> StrategyState:
     Raises:
         KeyError: the layout names a kind or an array that there is not.
     """
-
-    def members(number: int) -> Iterator[NDArray[Any]]:
-        index = 0
-        while (name := f"{number}.{index}") in arrays:
-            yield arrays[name]
-            index += 1
-
-    return {
-        name: _put_together(kind, held, list(members(number)))
-        for number, (name, (kind, held)) in enumerate(layout.items())
-    }
+    state: dict[str, StrategyValue] = {}
+    for number, (name, (kind, held)) in enumerate(layout.items()):
+        members = takewhile(arrays.__contains__, (f"{number}.{index}" for index in count()))
+        state[name] = _put_together(kind, held, [arrays[member] for member in members])
+    return state
 
 
 def forgotten(strategy: Strategy) -> list[str]:
@@ -274,9 +263,8 @@ class GlobalModel:
     @classmethod
     def restored(cls, checkpoint: Checkpoint, decay: float) -> Self:
         """The model of a run that goes on, as it was when the checkpoint was taken."""
-        average = MovingAverage(decay)
-        average.begin({name: torch.from_numpy(value) for name, value in checkpoint.average.items()})
-        average.iterates = checkpoint.iterates
+        kept = {name: torch.tensor(value) for name, value in checkpoint.average.items()}
+        average = MovingAverage(decay, kept, checkpoint.iterates)
         return cls(ArrayRecord({name: Array(value) for name, value in checkpoint.arrays.items()}), average)
 
     @property

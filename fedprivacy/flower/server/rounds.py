@@ -16,10 +16,10 @@ from flwr.serverapp.strategy import Strategy
 from fedprivacy._support.failpoints import reach
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.server.accounts import RunAccounts
-from fedprivacy.flower.server.exchange import Answers, Correspondence
+from fedprivacy.flower.server.exchange import Answers, Correspondence, with_content
 from fedprivacy.flower.server.registry import ClientRegistry, TooFewClientsError
 from fedprivacy.flower.server.replies import OpenRound, RoundOutcome, sort_replies
-from fedprivacy.flower.wire.messages import GRANT, Grant
+from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.rounds import Phase, PhaseObserver, Stage
@@ -34,25 +34,15 @@ class RoundFailedError(RuntimeError):
 
 @dataclass(frozen=True)
 class Rounds:
-    """The rounds of one run, once its clients are there: each step takes what the step before it gave.
+    """The rounds of one run, once its clients are there: each step takes what the step before it gave."""
 
-    Attributes:
-        strategy: samples and averages.
-        plan: the run's public numbers.
-        registry: who is behind a node.
-        accounts: grants and settles.
-        correspondence: carries messages.
-        timeout: seconds to wait for answers.
-        tell: is told what the run is about to do.
-    """
-
-    strategy: Strategy
+    strategy: Strategy  # samples and averages
     plan: RunPlan
-    registry: ClientRegistry
-    accounts: RunAccounts
+    registry: ClientRegistry  # knows who is behind a node
+    accounts: RunAccounts  # grant and settle
     correspondence: Correspondence
-    timeout: float
-    tell: PhaseObserver
+    timeout: float  # seconds to wait for answers
+    tell: PhaseObserver  # what the run is about to do
 
     def open(self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, *, again: bool) -> OpenRound:
         """Let the wrapped strategy choose among clients with budget left, and reserve what each may spend.
@@ -140,11 +130,8 @@ class EligibleGrid:
 
     Flower's strategies sample with `sample_nodes`, which polls `get_node_ids` until enough nodes are connected. When
     some have exhausted their budgets that may never be. All else is the real grid's.
-
-    Args:
-        grid: the real grid.
-        eligible: the node ids that may be asked now; called at every look.
-        timeout: seconds after which a strategy that still looks for nodes is stopped.
+    `eligible` tells at every look which nodes may be asked; a strategy that still looks after `timeout` seconds is
+    stopped.
     """
 
     def __init__(self, grid: Grid, eligible: Callable[[], list[int]], timeout: float) -> None:
@@ -187,8 +174,8 @@ def _with_grant(message: Message, grant: Grant) -> Message:
             f"The wrapped strategy sends {len(models)} array records to a client; wrap one that sends one."
         )
     settings = next(iter(message.content.config_records.values()), ConfigRecord())
-    content = RecordDict({ARRAYS: models[0], "config": settings, GRANT: grant.to_record()})
-    return Message(content, message.metadata.dst_node_id, message.metadata.message_type)
+    content = RecordDict({ARRAYS: models[0], "config": settings, grant.name: grant.to_record()})
+    return with_content(message, content)
 
 
 def _like(aggregated: ArrayRecord, model: ArrayRecord) -> ArrayRecord:

@@ -42,13 +42,10 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 @dataclass
 class PrivateResult(Result):
-    """Flower's result of a run, as far as the run has come: the model is kept whatever happens.
-
-    Attributes:
-        stopped_because: why the run ended before its last round; empty if it did not.
-    """
+    """Flower's result of a run, as far as the run has come: the model is kept whatever happens."""
 
     stopped_because: str = ""
+    """Why the run ended before its last round; empty if it did not."""
 
 
 class PrivateStrategy(Strategy):
@@ -196,7 +193,12 @@ class PrivateStrategy(Strategy):
         if self._checkpoints:
             save_checkpoint(self._checkpoints, self._checkpoint(number, model, rounds.accounts))
         reach("server.checkpointed")
-        _check_usable(outcome)
+        if not outcome.updates and outcome.failures.keys() != outcome.exhausted:
+            reasons = "; ".join(f"{client_id}: {reason}" for client_id, reason in outcome.failures.items())
+            raise RoundFailedError(
+                f"Round {number} brought no usable update ({reasons}). The run stops, so that no privacy is spent for "
+                "nothing; the clients' own logs say what happened."
+            )
         return finished
 
     def configure_train(
@@ -290,13 +292,3 @@ class PrivateStrategy(Strategy):
                 ", ".join(names),
                 type(self.strategy).__name__,
             )
-
-
-def _check_usable(outcome: RoundOutcome) -> None:
-    """Stop when a round gave nothing and not because budgets are spent."""
-    if not outcome.updates and outcome.failures.keys() != outcome.exhausted:
-        reasons = "; ".join(f"{client_id}: {reason}" for client_id, reason in outcome.failures.items())
-        raise RoundFailedError(
-            f"Round {outcome.opened.attempt.round} brought no usable update ({reasons}). The run stops, so that no "
-            "privacy is spent for nothing; the clients' own logs say what happened."
-        )

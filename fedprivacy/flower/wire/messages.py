@@ -78,12 +78,20 @@ class MessageError(ValueError):
 class WireMessage:
     """A flat dataclass of scalars that travels as a ConfigRecord."""
 
+    name = ""  # of the record in a message
+
     def to_record(self) -> ConfigRecord:
         """The record to put in a message."""
         record = ConfigRecord({"version": VERSION})
         for name, value in dataclasses.asdict(self).items():
             record[name] = str(value) if isinstance(value, enum.Enum) else value
         return record
+
+    @classmethod
+    def of(cls, message: Message) -> Self:
+        """Parse strictly what a message brings; a `MessageError` if it brings none."""
+        record = message.content.get(cls.name) if message.has_content() else None
+        return cls.from_record(record if isinstance(record, ConfigRecord) else ConfigRecord())
 
     @classmethod
     def from_record(cls, record: ConfigRecord) -> Self:
@@ -122,12 +130,6 @@ class SignedMessage(WireMessage):
         return dataclasses.replace(self, **{"signature": signing.sign(key, self.purpose, self.signed_bytes())})
 
 
-def record_in(message: Message, name: str) -> ConfigRecord:
-    """What a message holds under a name; an empty record, which no message parses as, where it holds none."""
-    record = message.content.get(name) if message.has_content() else None
-    return record if isinstance(record, ConfigRecord) else ConfigRecord()
-
-
 @cache
 def _kinds(record: type) -> dict[str, type]:
     """The type of every field of a wire record's class."""
@@ -152,7 +154,7 @@ class EnrolmentRequest(SignedMessage):
         signature: with the server's key.
     """
 
-    purpose = signing.ENROLMENT
+    name, purpose = ENROLMENT_REQUEST, signing.ENROLMENT
     run_id: str
     client_key: str
     signature: str = ""
@@ -205,10 +207,7 @@ class Grant(SpendingMessage):
     Attributes:
         clipping: how a record's gradient is bounded by C, one of `CLIPPINGS`.
         expected_batch_size: public divisor of the noisy sum.
-        optimizer: sgd, adam or adamw.
-        learning_rate: step size.
-        momentum: in [0, 1); of sgd.
-        weight_decay: of sgd and adamw.
+        optimizer, learning_rate, momentum, weight_decay: what moves the parameters; see `local_optimizer`.
         earlier_runs: runs that the ledger held before this one. A seeded client draws other noise in each.
         charged: what the ledger holds against the client, over all runs, this grant included: see `history_text`. Empty
             in a simulation.
@@ -216,7 +215,7 @@ class Grant(SpendingMessage):
         signature: with that key.
     """
 
-    purpose = signing.GRANT
+    name, purpose = GRANT, signing.GRANT
     clipping: str
     expected_batch_size: float
     optimizer: str
@@ -277,7 +276,7 @@ class Receipt(SpendingMessage):
         signature: with the key under which the client is registered.
     """
 
-    purpose = signing.RECEIPT
+    name, purpose = RECEIPT, signing.RECEIPT
     update: str
     signature: str = ""
 
@@ -303,6 +302,7 @@ class Enrolment(WireMessage):
         spent: what its own guard holds, by run: see `claims_text`. Empty in a simulation.
     """
 
+    name = ENROLMENT
     client_id: str
     shard_size: int
     num_partitions: int
@@ -319,4 +319,5 @@ class Enrolment(WireMessage):
 class Refusal(WireMessage):
     """A client's no: a constant code."""
 
+    name = REFUSAL
     code: RefusalCode
