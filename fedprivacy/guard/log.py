@@ -50,11 +50,9 @@ def create(file: Path) -> None:
 
 
 class EntryLog:
-    """One log, as one process sees it. Threads may share it: a lock excludes them like processes.
+    """One log that `create` made, as one process sees it; another's transaction is waited for, `patience` seconds.
 
-    Args:
-        file: a log that `create` made.
-        patience: seconds to wait for another process's transaction.
+    Threads may share it: a lock excludes them like processes.
     """
 
     def __init__(self, file: Path, patience: float = PATIENCE) -> None:

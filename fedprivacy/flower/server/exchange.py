@@ -23,12 +23,10 @@ class NotSentError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What came back for messages.
+    """The first reply to each message, by the node that was asked: an error may come from another one.
 
-    Attributes:
-        replies: the first to each message, by the node that was asked: an error may come from another one.
-        asked_twice: nodes that got their message a second time: what they answer says nothing of the first.
-        late: earlier messages that have been answered since, each with its reply.
+    Nodes that were asked twice got their message again: what they answer says nothing of the first. Late are earlier
+    messages that have been answered since, each with its reply.
     """
 
     replies: Mapping[int, Message]

@@ -165,9 +165,7 @@ class SpendingMessage(SignedMessage):
     """What a grant allows and its receipt confirms.
 
     Attributes:
-        run_id: the run.
         client_id: who may spend.
-        round: the round.
         attempt: at this round, counted from 1: a client trains once for each, and can send what it sealed again.
         steps: local steps, >= 1.
         sampling_rate: q of each step.
