@@ -8,9 +8,8 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedprivacy.flower.client import release
-from fedprivacy.flower.client.app import ENROL_ACTION, answer, refusing
-from fedprivacy.flower.client.place import client_for, client_to_enrol
-from fedprivacy.flower.client.received import grant_in
+from fedprivacy.flower.client.app import ENROL_ACTION, answer, grant_in, refusing
+from fedprivacy.flower.client.local import client_for, client_to_enrol
 
 app = ClientApp()
 

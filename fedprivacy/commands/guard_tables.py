@@ -10,8 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from fedprivacy.accounting.views import Epsilon, reading
-from fedprivacy.guard.entries import ChargeEntry, CorrectionEntry
-from fedprivacy.guard.tally import Tally
+from fedprivacy.guard.tally import ChargeEntry, CorrectionEntry, Tally
 from fedprivacy.values.budget import Allowance
 from fedprivacy.values.event_codec import as_fields
 from fedprivacy.values.nulls import plain

@@ -7,21 +7,30 @@ import os
 import pickle
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, cast
 
-from flwr.app import Context, Message, RecordDict
+from flwr.app import Context, Error, Message, RecordDict
+from flwr.app.user_config import UserConfig
 from flwr.clientapp import ClientApp
-from flwr.serverapp import ServerApp
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid, ServerApp
+from flwr.supercore.run import Run
+from flwr.supercore.task_identity import TaskIdentity
 
-from fedprivacy.flower.grid import InProcessGrid
+from fedprivacy.flower.client.local import IN_PROCESS
 from fedprivacy.runs.configuration import ConfigError, Engine, RunConfig
 from fedprivacy.runs.device import choose_device
 from fedprivacy.runs.folder import check_unused, read_history
 from fedprivacy.runs.history import RunHistory
+
+log = logging.getLogger("fedprivacy.engine")
+
+_SERVER_NODE_ID = 1
+_FIRST_CLIENT_NODE_ID = 1000
 
 
 def simulate(
@@ -114,3 +123,85 @@ def _ray_backend(config: RunConfig, folder: str) -> dict[str, Any]:
         "init_args": cluster | {"logging_level": "ERROR", "log_to_driver": False},
         "client_resources": {"num_cpus": 1, "num_gpus": min(1.0, gpus / config.clients) if gpus else 0.0},
     }
+
+
+class InProcessGrid(Grid):
+    """The in-process engine: delivers every message to a ClientApp at once, one client after another, in this thread.
+
+    It leans on two things that Flower does not publish: the task identity that `Message` reads, and the place where a
+    grid writes a message's id.
+
+    Args:
+        client_app: what every client runs.
+        clients: number of simulated clients.
+        run_config: what the clients find in their context.
+        run_id: Flower's number of the run.
+    """
+
+    def __init__(self, client_app: ClientApp, clients: int, run_config: UserConfig, run_id: int = 1) -> None:
+        TaskIdentity.task_id = TaskIdentity.run_id = run_id
+        TaskIdentity.node_id = _SERVER_NODE_ID
+        self._client_app = client_app
+        self._run = Run.create_empty(run_id)
+        self._messages = 0
+        self._replies: dict[str, Message] = {}
+        self._contexts = {
+            _FIRST_CLIENT_NODE_ID + i: Context(
+                run_id=run_id,
+                node_id=_FIRST_CLIENT_NODE_ID + i,
+                node_config={"partition-id": i, "num-partitions": clients, IN_PROCESS: True},
+                state=RecordDict(),
+                run_config=run_config,
+            )
+            for i in range(clients)
+        }
+
+    def set_run(self, run: Run) -> None:
+        """Set the run that messages belong to."""
+        self._run = run
+
+    @property
+    def run(self) -> Run:
+        """The run that messages belong to."""
+        return self._run
+
+    def create_message(
+        self, content: RecordDict, message_type: str, dst_node_id: int, group_id: str, ttl: float | None = None
+    ) -> Message:
+        """Create a message from the server."""
+        return Message(content, dst_node_id, message_type, ttl=ttl, group_id=group_id)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Every client's node id."""
+        return list(self._contexts)
+
+    def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
+        """Run every message's client at once and keep the replies."""
+        message_ids = []
+        for message in messages:
+            message_id = self._number(message)
+            reply = self._deliver(message)
+            self._number(reply)
+            self._replies[message_id] = reply
+            message_ids.append(message_id)
+        return message_ids
+
+    def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
+        """Hand over the replies to these messages, each once."""
+        return [self._replies.pop(message_id) for message_id in list(message_ids) if message_id in self._replies]
+
+    def send_and_receive(self, messages: Iterable[Message], *, timeout: float | None = None) -> Iterable[Message]:
+        """Run the messages' clients and return their replies."""
+        return self.pull_messages(self.push_messages(messages))
+
+    def _number(self, message: Message) -> str:
+        self._messages += 1
+        message.metadata.__dict__["_message_id"] = str(self._messages)
+        return str(self._messages)
+
+    def _deliver(self, message: Message) -> Message:
+        try:
+            return self._client_app(message, self._contexts[message.metadata.dst_node_id])
+        except Exception:
+            log.exception("The ClientApp of node %s failed.", message.metadata.dst_node_id)
+            return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "ClientApp failed"), reply_to=message)

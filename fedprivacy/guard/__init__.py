@@ -1,48 +1,27 @@
 """The client's own account of what its shard has spent, in one file that no crash makes forget.
 
-`Guard` is what a client uses. Beneath it lie `log` (durable bytes), `entries` (what they mean), `tally` (what they
-add up to) and `seals` (updates kept to be sent again).
+`Guard` is what a client uses. Beneath it lie `log` (durable bytes), `tally` (what they mean and add up to) and `seals`
+(updates kept to be sent again).
 """
 
 from typing import TYPE_CHECKING
 
-from fedprivacy._support.lazy import when_asked
+from fedprivacy._support.lazy import from_homes
+from fedprivacy.guard.errors import AlreadyChargedError as AlreadyChargedError
+from fedprivacy.guard.errors import BudgetExhaustedError as BudgetExhaustedError
+from fedprivacy.guard.errors import ForeignGrantError as ForeignGrantError
+from fedprivacy.guard.errors import GuardError as GuardError
+from fedprivacy.guard.errors import InvalidGrantError as InvalidGrantError
+from fedprivacy.guard.errors import LogBusyError as LogBusyError
+from fedprivacy.guard.errors import LogDamagedError as LogDamagedError
+from fedprivacy.guard.errors import LogError as LogError
+from fedprivacy.guard.errors import LogWriteError as LogWriteError
+from fedprivacy.guard.errors import OldGuardError as OldGuardError
+from fedprivacy.guard.errors import SealError as SealError
 
 if TYPE_CHECKING:
-    from fedprivacy.guard.entries import ChargeEntry, CorrectionEntry
-    from fedprivacy.guard.errors import (
-        AlreadyChargedError,
-        BudgetExhaustedError,
-        ForeignGrantError,
-        GuardError,
-        InvalidGrantError,
-        LogBusyError,
-        LogDamagedError,
-        LogError,
-        LogWriteError,
-        OldGuardError,
-        SealError,
-    )
-    from fedprivacy.guard.guard import KEPT_UPDATES, LONGEST_RUN_ID, Guard, names_a_run
+    from fedprivacy.guard.guard import KEPT_UPDATES as KEPT_UPDATES
+    from fedprivacy.guard.guard import Guard as Guard
+    from fedprivacy.guard.guard import names_a_run as names_a_run
 else:  # the command line imports this package, and most commands need no accounting
-    __getattr__ = when_asked(__name__, "errors", "guard", "entries")
-
-__all__ = [
-    "KEPT_UPDATES",
-    "LONGEST_RUN_ID",
-    "AlreadyChargedError",
-    "BudgetExhaustedError",
-    "ChargeEntry",
-    "CorrectionEntry",
-    "ForeignGrantError",
-    "Guard",
-    "GuardError",
-    "InvalidGrantError",
-    "LogBusyError",
-    "LogDamagedError",
-    "LogError",
-    "LogWriteError",
-    "OldGuardError",
-    "SealError",
-    "names_a_run",
-]
+    __getattr__ = from_homes(__name__, dict.fromkeys(("KEPT_UPDATES", "Guard", "names_a_run"), "guard"))

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from fedprivacy._support.durable import name_durably
 from fedprivacy.guard import log
-from fedprivacy.guard.entries import ChargeEntry, fingerprint, now
-from fedprivacy.guard.tally import TallyFile
+from fedprivacy.guard.tally import ChargeEntry, TallyFile, fingerprint, now
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.event_codec import from_row
@@ -28,12 +27,8 @@ def adopt(old: Path, file: Path) -> int:
     Whatever interrupts it, it can be done again: the old guard keeps its name until all of it is in the log, and
     nothing may be charged until then.
 
-    Args:
-        old: the SQLite file.
-        file: the log; made if it is not there.
-
     Returns:
-        How many charges were brought over.
+        How many charges were brought over. The log is made if it is not there.
 
     Raises:
         LogError: the log is busy, damaged or not writable.

@@ -44,11 +44,7 @@ class LogBusyError(LogError):
 
 
 class LogWriteError(LogError):
-    """The file cannot be opened or written.
-
-    Attributes:
-        undone: whether it is certain that nothing was recorded; otherwise the entry may count all the same.
-    """
+    """The file cannot be opened or written; unless `undone`, the entry may count all the same."""
 
     def __init__(self, file: Path, reason: OSError, *, undone: bool) -> None:
         self.undone = undone

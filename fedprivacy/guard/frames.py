@@ -61,12 +61,10 @@ class Repair(enum.Enum):
 
 
 class Believed(NamedTuple):
-    """What a log says for certain.
+    """What a log says for certain: the entries that count, in order, and what must be done before the next one.
 
-    Attributes:
-        frames: the entries that count, in order; with `Repair.APPEND_SLOT`, the last one stands in the slot alone.
-        end: offset behind the last entry that stands whole among the others, in bytes.
-        repair: what must be done before the next entry.
+    `end` is the offset behind the last entry that stands whole among the others, in bytes. With `Repair.APPEND_SLOT`,
+    the last of `frames` stands in the slot alone.
     """
 
     frames: list[Frame]
@@ -102,11 +100,7 @@ def empty_log() -> bytes:
 
 
 def believed(file: Path, data: bytes) -> Believed:
-    """What a log's bytes say for certain.
-
-    Args:
-        file: where they come from, for the error.
-        data: the whole file.
+    """What a log's bytes say for certain; `file` is where they come from, for the error.
 
     Raises:
         LogDamagedError: entries may be missing, or the file is no log that this program knows.

@@ -10,7 +10,7 @@ is one account for one file, whatever a server calls its task or the client, and
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from hashlib import sha256
 from pathlib import Path
@@ -19,7 +19,6 @@ from types import MappingProxyType
 from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
 from fedprivacy.accounting.histories import checked
 from fedprivacy.guard import log, seals
-from fedprivacy.guard.entries import ChargeEntry, CorrectionEntry, SealedEntry, fingerprint, now
 from fedprivacy.guard.errors import (
     AlreadyChargedError,
     BudgetExhaustedError,
@@ -30,7 +29,7 @@ from fedprivacy.guard.errors import (
     OldGuardError,
     SealError,
 )
-from fedprivacy.guard.tally import Tally, TallyFile
+from fedprivacy.guard.tally import ChargeEntry, CorrectionEntry, SealedEntry, Tally, TallyFile, fingerprint, now
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.events import Event, History, PoissonSampledGaussian
@@ -134,10 +133,17 @@ class Guard:
                     "grant a new attempt."
                 )
             corrections = list(self._corrections(attempt, event, steps, elsewhere))
-            left = self._filter.quota(_corrected(tally.history, corrections), event)
+            corrected = {correction.event: correction.server_steps for correction in corrections}
+            left = self._filter.quota(tally.history | corrected, event)
             for correction in corrections:  # what no filter can compose was refused before it could be written
                 write(correction)
-            self._check_left(left, event, steps)
+            if left < steps:
+                budget = self._allowance.budget
+                raise BudgetExhaustedError(
+                    f"This client's own budget, epsilon {budget.epsilon} at delta {budget.delta} in {self._file}, "
+                    f"allows {left} more steps of {event}, and the grant asks for {steps}. Grant fewer; a larger "
+                    "budget is the data owner's decision alone, and weakens what was promised."
+                )
             write(ChargeEntry(attempt, event, steps, signer, self._allowance, now()))
 
     def seal(self, attempt: Attempt, update: bytes) -> None:
@@ -154,8 +160,12 @@ class Guard:
         digest = sha256(update).hexdigest()
         with self._kept.transaction() as write:
             tally = self._kept.tally
-            _check_seal(tally, attempt, digest)
-            if attempt in tally.sealed:
+            if attempt not in tally.charges:
+                raise SealError(f"{attempt} was not charged; charge it before training.")
+            before = tally.sealed.get(attempt)
+            if before is not None and before.sha256 != digest:
+                raise SealError(f"{attempt} has another sealed update; send that one, or charge a new attempt.")
+            if before is not None:
                 return
             name = tally.names[attempt]
             file = self._kept.folder / name
@@ -185,20 +195,12 @@ class Guard:
         return None if entry is None else seals.read(self._kept.folder / entry.name, entry.sha256)
 
     def history(self) -> dict[Event, int]:
-        """How many steps of each event count, over all runs, corrections included.
-
-        Raises:
-            LogError: the file is busy, damaged or not writable.
-        """
+        """How many steps of each event count, over all runs, corrections included. Raises LogError as `sealed` does."""
         with self._kept.transaction():
             return dict(self._kept.tally.history)
 
     def by_run(self) -> dict[str, dict[Event, int]]:
-        """How many steps of each event were charged, by run, without corrections.
-
-        Raises:
-            LogError: the file is busy, damaged or not writable.
-        """
+        """How many steps of each event were charged, by run, without corrections. Raises LogError as `sealed` does."""
         runs: dict[str, dict[Event, int]] = {}
         for charge in self.charges():
             run = runs.setdefault(charge.attempt.run_id, {})
@@ -206,11 +208,7 @@ class Guard:
         return runs
 
     def charges(self) -> list[ChargeEntry]:
-        """Every charge, in order, without corrections.
-
-        Raises:
-            LogError: the file is busy, damaged or not writable.
-        """
+        """Every charge, in order, without corrections. Raises LogError as `sealed` does."""
         with self._kept.transaction():
             return list(self._kept.tally.charges.values())
 
@@ -223,20 +221,6 @@ class Guard:
             server_steps = with_grant - (steps if charged == event else 0)
             if server_steps > client_steps:
                 yield CorrectionEntry(attempt, charged, client_steps, server_steps, self._allowance, now())
-
-    def _check_left(self, left: int, event: PoissonSampledGaussian, steps: int) -> None:
-        if left < steps:
-            budget = self._allowance.budget
-            raise BudgetExhaustedError(
-                f"This client's own budget, epsilon {budget.epsilon} at delta {budget.delta} in {self._file}, allows "
-                f"{left} more steps of {event}, and the grant asks for {steps}. Grant fewer; a larger budget is the "
-                "data owner's decision alone, and weakens what was promised."
-            )
-
-
-def _corrected(history: Mapping[Event, int], corrections: Iterable[CorrectionEntry]) -> dict[Event, int]:
-    """What counts once the corrections do."""
-    return {**history, **{correction.event: correction.server_steps for correction in corrections}}
 
 
 def names_a_run(run_id: str) -> bool:
@@ -272,14 +256,6 @@ def _check_run_key(tally: Tally, attempt: Attempt, signer: str) -> None:
             f"run '{attempt.run_id}' was opened under the key {opened[:16]}, and this grant comes with {signer[:16]} "
             "(SHA-256). Ask the server's operator: a run keeps its key, and another server's run another name."
         )
-
-
-def _check_seal(tally: Tally, attempt: Attempt, digest: str) -> None:
-    if attempt not in tally.charges:
-        raise SealError(f"{attempt} was not charged; charge it before training.")
-    before = tally.sealed.get(attempt)
-    if before is not None and before.sha256 != digest:
-        raise SealError(f"{attempt} has another sealed update; send that one, or charge a new attempt.")
 
 
 def _refuse_to_forget(file: Path) -> None:

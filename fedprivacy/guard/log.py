@@ -22,21 +22,9 @@ from pathlib import Path
 
 from fedprivacy._support.durable import PRIVATE, sync_folder, write_at, write_unnamed
 from fedprivacy._support.failpoints import reach
+from fedprivacy.guard import frames
 from fedprivacy.guard.errors import LogBusyError, LogDamagedError, LogWriteError
-from fedprivacy.guard.frames import (
-    ENTRIES_AT,
-    FRAMING,
-    MOST_PAYLOAD,
-    NO_ENTRY,
-    SLOT_AT,
-    Believed,
-    Frame,
-    Repair,
-    believed,
-    empty_log,
-    encoded,
-    slot_block,
-)
+from fedprivacy.guard.frames import ENTRIES_AT, FRAMING, MOST_PAYLOAD, SLOT_AT, Believed, Frame, Repair
 
 PATIENCE = 30.0
 """Seconds that a process waits for another to finish its transaction; one takes milliseconds, or as long as a seal."""
@@ -55,18 +43,16 @@ def create(file: Path) -> None:
     """
     try:
         if not file.exists():
-            _link(write_unnamed(file, empty_log(), PRIVATE), file)
+            _link(write_unnamed(file, frames.empty_log(), PRIVATE), file)
         sync_folder(file.parent)  # whoever made the file may have died before its name was on the disk
     except OSError as error:
         raise LogWriteError(file, error, undone=True) from error
 
 
 class EntryLog:
-    """One log, as one process sees it. Threads may share it: a lock excludes them like processes.
+    """One log that `create` made, as one process sees it; another's transaction is waited for, `patience` seconds.
 
-    Args:
-        file: a log that `create` made.
-        patience: seconds to wait for another process's transaction.
+    Threads may share it: a lock excludes them like processes.
     """
 
     def __init__(self, file: Path, patience: float = PATIENCE) -> None:
@@ -139,7 +125,7 @@ class EntryLog:
             raise LogDamagedError(self.file, 0, "it is no regular file")
         if not os.path.samestat(opened, self.file.stat()):
             raise LogDamagedError(self.file, 0, "another file was put in its place while this process waited for it")
-        found = believed(self.file, _all_bytes(fd))
+        found = frames.believed(self.file, _all_bytes(fd))
         if found.frames[: len(self._frames)] != self._frames:
             raise LogDamagedError(
                 self.file, found.end, f"it no longer holds the {len(self._frames)} entries that it held a while ago"
@@ -153,9 +139,9 @@ class EntryLog:
         frame = Frame(len(self._frames) + 1, payload)
         try:
             reach("guard.before-slot")
-            write_at(fd, slot_block(frame), SLOT_AT)
+            write_at(fd, frames.slot_block(frame), SLOT_AT)
             reach("guard.slot-written")
-            write_at(fd, encoded(frame), self._end)
+            write_at(fd, frames.encoded(frame), self._end)
         except OSError as error:
             undone = self._undo(fd) and error.errno in _NO_ROOM
             raise LogWriteError(self.file, error, undone=undone) from error
@@ -171,14 +157,14 @@ class EntryLog:
         try:
             os.ftruncate(fd, self._end)
             os.fsync(fd)
-            write_at(fd, slot_block(_last(self._frames)), SLOT_AT)
+            write_at(fd, frames.slot_block(_last(self._frames)), SLOT_AT)
         except OSError:
             return False
         return True
 
 
-def _last(frames: list[Frame]) -> Frame:
-    return frames[-1] if frames else NO_ENTRY
+def _last(entries: list[Frame]) -> Frame:
+    return entries[-1] if entries else frames.NO_ENTRY
 
 
 def _link(unnamed: Path, file: Path) -> None:
@@ -206,15 +192,14 @@ def _repaired(fd: int, found: Believed) -> int:
     last = _last(found.frames)
     match found.repair:
         case Repair.NOTHING:
-            return found.end
+            pass
         case Repair.RENEW_SLOT:
-            write_at(fd, slot_block(last), SLOT_AT)
-            return found.end
+            write_at(fd, frames.slot_block(last), SLOT_AT)
         case Repair.CUT_TAIL:
             os.ftruncate(fd, found.end)
             os.fsync(fd)
-            return found.end
         case Repair.APPEND_SLOT:
             os.ftruncate(fd, found.end)
-            write_at(fd, encoded(last), found.end)
+            write_at(fd, frames.encoded(last), found.end)
             return found.end + FRAMING + len(last.payload)
+    return found.end

@@ -49,11 +49,7 @@ def names_in(folder: Path) -> set[str]:
 
 
 def name_of(log: str) -> str:
-    """The file name of an update.
-
-    Args:
-        log: hash of the log's entries up to the charge, in hexadecimal: a server chooses no part of a name.
-    """
+    """The file name of an update: the hash of the log up to its charge, so that a server chooses no part of it."""
     return log + _SUFFIX
 
 
@@ -72,12 +68,7 @@ def write(file: Path, update: bytes) -> None:
 
 
 def read(file: Path, digest: str) -> bytes | None:
-    """The update, if it is there and is the one that was sealed; else None.
-
-    Args:
-        file: where it lies.
-        digest: its SHA-256, in hexadecimal.
-    """
+    """The update, if it is there and is the one that was sealed, by its SHA-256 in hexadecimal; else None."""
     try:
         update = file.read_bytes()
     except OSError:
@@ -86,12 +77,9 @@ def read(file: Path, digest: str) -> bytes | None:
 
 
 def keep_only(folder: Path, wanted: Collection[str], places: Mapping[str, int]) -> None:
-    """Delete other updates, but for the one that was charged last, and what a crash left without a name.
+    """Delete updates that are not wanted, but for the one that was charged last, and what a crash left without a name.
 
-    Args:
-        folder: of the updates.
-        wanted: names of updates that may be asked for again.
-        places: for the names of all that lie here, the place of their charges in the log.
+    `places` has the place of their charges in the log, for the names of all that lie here.
 
     Raises:
         OSError: the folder cannot be read or written.

@@ -1,29 +1,126 @@
-"""What the entries of a log add up to, and the log file that holds them beside the updates that it paid for."""
+"""What stands in a guard's log, what it adds up to, and the file that holds it beside the updates that it paid for.
+
+Times are for people. Nothing is decided by them, because a host's clock may jump.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import json
+import math
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from hashlib import sha256
 from pathlib import Path
+from typing import Any
 
 from fedprivacy.guard import seals
-from fedprivacy.guard.entries import (
-    ChargeEntry,
-    CorrectionEntry,
-    Entry,
-    SealedEntry,
-    decoded,
-    encoded,
-)
 from fedprivacy.guard.errors import LogWriteError
 from fedprivacy.guard.log import EntryLog
 from fedprivacy.values.attempt import Attempt
-from fedprivacy.values.budget import Allowance
+from fedprivacy.values.budget import Allowance, PrivacyBudget
+from fedprivacy.values.event_codec import as_fields, from_fields
 from fedprivacy.values.events import Event
 
+
+@dataclass(frozen=True, slots=True)
+class ChargeEntry:
+    """Steps of an event that may be executed, because they count already; `run_key` is the server key's fingerprint."""
+
+    attempt: Attempt
+    event: Event
+    steps: int
+    run_key: str
+    allowance: Allowance
+    time: str
+
+
+@dataclass(frozen=True, slots=True)
+class CorrectionEntry:
+    """Steps that the server's ledger counts and this log did not: since then, they count here too.
+
+    Both figures are without the grant that brought them, which `attempt` names; the server's is the larger one.
+    """
+
+    attempt: Attempt
+    event: Event
+    client_steps: int
+    server_steps: int
+    allowance: Allowance
+    time: str
+
+    @property
+    def steps(self) -> int:
+        """How many steps more count from now on."""
+        return self.server_steps - self.client_steps
+
+
+@dataclass(frozen=True, slots=True)
+class SealedEntry:
+    """An update, by its file's name and SHA-256, that may be sent again and again: it cost what its charge says."""
+
+    attempt: Attempt
+    name: str
+    sha256: str
+    time: str
+
+
+Entry = ChargeEntry | CorrectionEntry | SealedEntry
 Write = Callable[[Entry], None]
+
+
+def now() -> str:
+    """The time that entries carry: UTC, in ISO 8601."""
+    return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def fingerprint(run_key: str) -> str:
+    """What a log keeps of a server's key: its SHA-256 in hexadecimal, which is short whatever the key is."""
+    return sha256(run_key.encode(errors="surrogatepass")).hexdigest()
+
+
+def encoded(entry: Entry) -> bytes:
+    """An entry as it stands in the log."""
+    fields = {**entry.attempt._asdict(), "time": entry.time}
+    match entry:
+        case ChargeEntry():
+            fields |= {"kind": "charge", "steps": entry.steps, "run_key": entry.run_key}
+        case CorrectionEntry():
+            fields |= {"kind": "correction", "client_steps": entry.client_steps, "server_steps": entry.server_steps}
+        case SealedEntry():
+            fields |= {"kind": "sealed", "name": entry.name, "sha256": entry.sha256}
+    if not isinstance(entry, SealedEntry):
+        budget, filter = entry.allowance.budget, entry.allowance.filter
+        epsilon = budget.epsilon if budget.enforced else None
+        fields |= {"event": as_fields(entry.event), "epsilon": epsilon, "delta": budget.delta, "filter": filter}
+    return json.dumps(fields, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def decoded(payload: bytes) -> Entry:
+    """The entry that `encoded` wrote.
+
+    Raises:
+        ValueError: it is none.
+    """
+    try:
+        return _entry(json.loads(payload))
+    except (KeyError, TypeError, ValueError) as error:
+        raise ValueError(f"this is no entry of version 1 of a guard ({error!r})") from error
+
+
+def _entry(fields: Mapping[str, Any]) -> Entry:
+    attempt, kind, time = Attempt.named_in(fields), fields["kind"], fields["time"]
+    if kind == "sealed":
+        return SealedEntry(attempt, fields["name"], fields["sha256"], time)
+    epsilon = math.inf if fields["epsilon"] is None else fields["epsilon"]
+    allowance = Allowance(PrivacyBudget(epsilon, fields["delta"]), fields["filter"])
+    event = from_fields(fields["event"])
+    if kind == "charge":
+        return ChargeEntry(attempt, event, fields["steps"], fields["run_key"], allowance, time)
+    if kind == "correction":
+        return CorrectionEntry(attempt, event, fields["client_steps"], fields["server_steps"], allowance, time)
+    raise KeyError(kind)
 
 
 @dataclass(slots=True)
@@ -55,12 +152,7 @@ class Tally:
         return self.entries[-1].allowance if self.entries else None
 
     def add(self, entry: Entry, payload: bytes) -> None:
-        """Take one more entry into account.
-
-        Args:
-            entry: what it says.
-            payload: its bytes in the log.
-        """
+        """Take one more entry into account, with its bytes in the log."""
         self._told = sha256(self._told.encode() + payload).hexdigest()
         if isinstance(entry, SealedEntry):
             self.sealed[entry.attempt] = entry
@@ -76,14 +168,10 @@ class Tally:
 
 
 class TallyFile:
-    """A tally and the file that it is kept in.
+    """What a log says, up to the last transaction, and the folder of the updates that it sealed.
 
     Args:
         file: a log that `fedprivacy.guard.log.create` made.
-
-    Attributes:
-        tally: what it says, up to the last transaction.
-        folder: of the sealed updates.
     """
 
     def __init__(self, file: Path) -> None:

@@ -1,10 +1,13 @@
-"""From what a user names, a built-in task or `path/to/file.py:name`, to a task; and what a task is called."""
+"""From a name, a built-in task's or `path/to/file.py:name`, to a task; what a task is called, and which are allowed."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Hashable
+import re
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import dataclass
 from functools import cache
+from pathlib import PurePath
 
 from fedprivacy._support import sources
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
@@ -26,8 +29,8 @@ def load_task(name: str, sha256: str | None = None) -> Task:
     """Load a built-in task by name, or one from `path/to/file.py:name` or `package.module:name`; once in a process.
 
     `name` after the colon is a task or a callable without arguments that returns one, for example a class. Whoever
-    chooses the name chooses what is imported and called: a client takes it from its own configuration alone
-    (`fedprivacy.tasks.allowed`).
+    chooses the name chooses what is imported and called: a client takes it from its own configuration alone, and only
+    compares a server's word with it (`allowed_tasks`).
 
     Args:
         name: of the task.
@@ -107,3 +110,52 @@ def lacking(task: object) -> list[str]:
     members = {*Task.__annotations__, *(member for member in vars(Task) if not member.startswith("_"))}
     missing = sorted(member for member in members if not hasattr(task, member))
     return missing if isinstance(task, Hashable) else [*missing, "__hash__"]
+
+
+@dataclass(frozen=True, slots=True)
+class AllowedTask:
+    """One task that a client may work on: what a server must call it, and the source and SHA-256 of what is loaded."""
+
+    name: str
+    source: str
+    sha256: str | None
+
+    @classmethod
+    def of(cls, entry: str) -> AllowedTask:
+        """The task that an entry of the configuration names: a source, for a file optionally with `@sha256:HEX`.
+
+        Raises:
+            TaskError: the entry names none.
+        """
+        source, at, sha256 = entry.partition("@")
+        if at and not (sources.names_file(source) and re.fullmatch("sha256:[0-9a-fA-F]{64}", sha256)):
+            raise TaskError(
+                f"task is '{entry}'; after a file, and only there, write @sha256: and 64 hexadecimal digits."
+            )
+        if source not in BUILT_IN and not sources.is_source(source):
+            raise TaskError(f"task is '{entry}'; choose one of {', '.join(BUILT_IN)}, or write path/to/file.py:name.")
+        return cls(public_name(source), source, sha256.removeprefix("sha256:").lower() if at else None)
+
+    def load(self) -> Task:
+        """The task. Raises what `load_task` does, for example because the file is another one."""
+        return load_task(self.source, self.sha256)
+
+
+def allowed_tasks(entries: Iterable[str]) -> dict[str, AllowedTask]:
+    """The tasks that entries of the configuration name, by what a server must call them.
+
+    Raises:
+        TaskError: an entry names none, or two go by one name.
+    """
+    allowed: dict[str, AllowedTask] = {}
+    for task in map(AllowedTask.of, entries):
+        if task.name in allowed:
+            raise TaskError(f"two tasks go by the name '{task.name}'; give one of the files another name.")
+        allowed[task.name] = task
+    return allowed
+
+
+def public_name(source: str) -> str:
+    """What a task is called between hosts: a file goes by its own name, without its folders; any other as it is."""
+    file, colon, attribute = source.rpartition(":")
+    return f"{PurePath(file).name}{colon}{attribute}" if sources.names_file(source) else source

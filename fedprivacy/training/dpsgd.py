@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedprivacy.gradients import GradientEngine, flat_parameters, trainable_parameters
-from fedprivacy.tasks.shard import Shard
+from fedprivacy.tasks.protocol import Shard
 from fedprivacy.training.adaptive import QuantileClipping
 from fedprivacy.training.keystream import Keystream, Position
 from fedprivacy.training.mechanisms import SampledGaussianSum

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from fedprivacy.accounting import noise_multiplier, pld
 from fedprivacy.gradients import GradientEngine, Loss, check_model, check_on_blank
-from fedprivacy.tasks.shard import Shard
+from fedprivacy.tasks.protocol import Shard
 from fedprivacy.training.dpsgd import DPSGD
 from fedprivacy.training.keystream import Keystream
 from fedprivacy.training.mechanisms import SampledGaussianSum

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from torch import nn
 
-from fedprivacy.tasks.bundled import BundledClassification, Records
-from fedprivacy.tasks.partition import DirichletSplit
+from fedprivacy.tasks.bundled import BundledClassification, DirichletSplit, Records
 from fedprivacy.tasks.protocol import Recipe
 
 

@@ -20,7 +20,7 @@ from fedprivacy.deploy.federation import (
 from fedprivacy.deploy.keys import write_client_key, write_keys
 from fedprivacy.deploy.processes import ProcessError, SupervisedProcess, Supervisor
 from fedprivacy.flower.client.node import GUARD
-from fedprivacy.flower.server.witness import WITNESS
+from fedprivacy.flower.server.accounts import WITNESS
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import ChargeState, Ledger
 from fedprivacy.ledger.verify import read_witness, verify_ledger

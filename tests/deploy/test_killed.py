@@ -12,7 +12,7 @@ from fedprivacy.deploy.demo import HOSPITALS, Digits
 from fedprivacy.deploy.federation import LoopbackFederation
 from fedprivacy.deploy.processes import ProcessError, Supervisor
 from fedprivacy.flower.client.node import GUARD
-from fedprivacy.flower.server.witness import WITNESS
+from fedprivacy.flower.server.accounts import WITNESS
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import Verified, read_witness, verify_ledger

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedprivacy._support.failpoints import SERVER_POINTS
-from fedprivacy.flower.server.witness import WITNESS
+from fedprivacy.flower.server.accounts import WITNESS
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import read_witness, verify_ledger
 from tests.faults import life

@@ -17,8 +17,14 @@ from safetensors.numpy import save_file
 from fedprivacy._support import failpoints
 from fedprivacy._support.random_state import RandomState
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
-from fedprivacy.flower.server.checkpoint import CHECKPOINT, Checkpoint, load_checkpoint, save_checkpoint
-from fedprivacy.flower.server.strategy_state import read_state, write_state
+from fedprivacy.flower.server.checkpoint import (
+    CHECKPOINT,
+    Checkpoint,
+    load_checkpoint,
+    read_state,
+    save_checkpoint,
+    write_state,
+)
 from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.folder import ROUNDS, START, RunFolderError, RunWriter

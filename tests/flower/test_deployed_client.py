@@ -15,9 +15,8 @@ from fedprivacy._support.signing import server_public_key, signed_by_client
 from fedprivacy.commands.guard import guard_app
 from fedprivacy.flower.client.node import Refused
 from fedprivacy.flower.client.release import digest
-from fedprivacy.flower.wire.crossing import MessageError
 from fedprivacy.flower.wire.histories import claims_of, history_text
-from fedprivacy.flower.wire.messages import ENROLMENT, RECEIPT, REFUSAL, Enrolment, Receipt, RefusalCode
+from fedprivacy.flower.wire.messages import ENROLMENT, RECEIPT, REFUSAL, Enrolment, MessageError, Receipt, RefusalCode
 from fedprivacy.gradients import GradientEngine
 from fedprivacy.guard import AlreadyChargedError, Guard
 from fedprivacy.tasks import Shard

@@ -16,9 +16,9 @@ from fedprivacy._support import signing
 from fedprivacy._support.signing import client_key, sign
 from fedprivacy.commands.ledger_tables import charges
 from fedprivacy.flower import PrivateStrategy, RoundFailedError, private_client
+from fedprivacy.flower.server.accounts import WITNESS
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.flower.server.registry import ClientRegistry
-from fedprivacy.flower.server.witness import WITNESS
 from fedprivacy.flower.wire.messages import GRANT, RECEIPT, Receipt
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError, verify

@@ -7,9 +7,8 @@ import math
 import pytest
 from flwr.app import ConfigRecord
 
-from fedprivacy.flower.wire.crossing import VERSION, MessageError
 from fedprivacy.flower.wire.histories import claims_of, claims_text, history_of, history_text
-from fedprivacy.flower.wire.messages import Enrolment, Grant, Receipt, Refusal, RefusalCode
+from fedprivacy.flower.wire.messages import VERSION, Enrolment, Grant, MessageError, Receipt, Refusal, RefusalCode
 from tests.flower.blobs import A_GRANT, A_RECEIPT
 
 

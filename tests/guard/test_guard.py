@@ -29,33 +29,18 @@ from fedprivacy.guard import (
     LogWriteError,
     SealError,
 )
-from fedprivacy.guard import entries as entries_module
-from fedprivacy.guard.entries import encoded
+from fedprivacy.guard import tally as tally_module
 from fedprivacy.guard.frames import ENTRIES_AT, MOST_PAYLOAD, SLOT_AT
 from fedprivacy.guard.log import EntryLog
+from fedprivacy.guard.tally import encoded
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from tests.guard.account import BUDGET, EVENT, key
 from tests.guard.processes import KILLED, at_once, in_child
 
-EVENT = PoissonSampledGaussian(0.05, 1.2, NeighbouringRelation.ZERO_OUT)
 OTHER = PoissonSampledGaussian(0.1, 2.0, NeighbouringRelation.ZERO_OUT)
-BUDGET = PrivacyBudget(3.0, 1e-5)
 QUOTA = FILTERS["fixed-mechanism"](BUDGET).quota({}, EVENT)
-
-
-@pytest.fixture
-def file(tmp_path):
-    return tmp_path / "guard.log"
-
-
-@pytest.fixture
-def guard(file):
-    return Guard(file, BUDGET)
-
-
-def key(round=1, attempt=0, run_id="run"):
-    return Attempt(run_id, round, attempt)
 
 
 def payloads(file):
@@ -272,7 +257,7 @@ def test_a_clock_that_jumps_backwards_changes_nothing(file, monkeypatch):
             cls.looks += 1
             return datetime(2001, 1, 1, tzinfo=UTC) - timedelta(hours=cls.looks)
 
-    monkeypatch.setattr(entries_module, "datetime", Clock)
+    monkeypatch.setattr(tally_module, "datetime", Clock)
     for round in (1, 2, 3):
         Guard(file, BUDGET).charge(key(round), EVENT, 1)
         Guard(file, BUDGET).seal(key(round), b"%d" % round)
@@ -580,8 +565,8 @@ class GuardMachine(RuleBasedStateMachine):
         reader = Guard(self.file, self.budget, "adaptive")
         assert reader.history() == +self.counted
         assert {c.attempt: (c.event, c.steps) for c in reader.charges()} == self.charged
-        for key in list(self.sealed)[-KEPT_UPDATES:]:
-            assert reader.sealed(key, run_key=self.signed[key.run_id]) == self.sealed[key]
+        for attempt in list(self.sealed)[-KEPT_UPDATES:]:
+            assert reader.sealed(attempt, run_key=self.signed[attempt.run_id]) == self.sealed[attempt]
 
     def teardown(self):
         if hasattr(self, "folder"):

@@ -33,11 +33,6 @@ ENTRIES = [b"one", b"", b"three, which is longer than the others", b"four"]
 
 
 @pytest.fixture
-def file(tmp_path):
-    return tmp_path / "guard.log"
-
-
-@pytest.fixture
 def whole(file):
     """The bytes of a log of four entries."""
     create(file)

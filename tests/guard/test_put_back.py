@@ -20,22 +20,12 @@ from fedprivacy.guard import (
 from fedprivacy.guard.adoption import adopt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from tests.guard.account import BUDGET, EVENT, key
 from tests.guard.processes import KILLED, in_child
-from tests.guard.test_guard import BUDGET, EVENT, key
 
 COSTLY = PoissonSampledGaussian(1.0, 5.0, NeighbouringRelation.ZERO_OUT)
 SMALL = PrivacyBudget(2.0, 1e-5)
 QUOTA = FILTERS["fixed-mechanism"](SMALL).quota({}, COSTLY)
-
-
-@pytest.fixture
-def file(tmp_path):
-    return tmp_path / "guard.log"
-
-
-@pytest.fixture
-def guard(file):
-    return Guard(file, BUDGET)
 
 
 def copy_of(file):

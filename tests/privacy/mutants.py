@@ -172,7 +172,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a charge stands on the disk once, so that one fault makes it disappear",
         "fedprivacy/guard/log.py",
-        "            write_at(fd, slot_block(frame), SLOT_AT)\n            reach",
+        "            write_at(fd, frames.slot_block(frame), SLOT_AT)\n            reach",
         "            reach",
         (f"{LOG}::test_each_copy_of_an_entry_is_on_the_disk_before_the_next_write_begins",),
     ),
@@ -208,13 +208,13 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a grant that nobody signed counts",
         "fedprivacy/flower/client/node.py",
-        "return signing.signed_by_server(self.server_key, purpose, message, signature)",
+        "return signing.signed_by_server(self.server_key, message.purpose, message.signed_bytes(), message.signature)",
         "return True",
         (f"{CLIENT}::test_a_grant_that_its_server_did_not_sign_is_refused_before_anything_is_charged",),
     ),
     Mutant(
         "a deployed client answers a grant whoever sent it",
-        "fedprivacy/flower/client/place.py",
+        "fedprivacy/flower/client/local.py",
         "        owner.check_grant(grant)\n",
         "        pass\n",
         ("tests/flower/test_apps.py::test_the_deployed_client_tells_another_server_nothing",),
@@ -223,9 +223,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "the server that the data owner named is not the only one",
         "fedprivacy/flower/client/node.py",
         """\
-        if grant.server_key != self.server_key or not self._signed(
-            signing.GRANT, grant.signed_bytes(), grant.signature
-        ):
+        if grant.server_key != self.server_key or not self._signed(grant):
 """,
         """\
         if not signing.signed_by_server(grant.server_key, signing.GRANT, grant.signed_bytes(), grant.signature):
@@ -242,7 +240,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the number of records leaves though it is private",
         "fedprivacy/flower/client/local.py",
-        "len(self.shard) if self.task.shard_sizes_public else None",
+        "len(self.shard) if self.task.shard_sizes_public else 0",
         "len(self.shard)",
         (f"{ROUNDS}::test_private_shard_sizes_never_leave",),
     ),

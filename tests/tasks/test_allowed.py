@@ -8,8 +8,8 @@ from hashlib import sha256
 import pytest
 
 from fedprivacy.tasks import TaskError
-from fedprivacy.tasks.allowed import allowed_tasks, public_name
 from fedprivacy.tasks.digits import Digits
+from fedprivacy.tasks.loader import allowed_tasks, public_name
 
 TASK = "from tests.flower.blobs import Blobs\nclass Mine(Blobs):\n    name = 'mine'\n"
 

@@ -9,7 +9,7 @@ from scipy import stats
 from torch import nn
 
 from fedprivacy.gradients import GradientEngine, flat_parameters
-from fedprivacy.tasks.shard import Shard
+from fedprivacy.tasks.protocol import Shard
 from fedprivacy.training.dpsgd import DPSGD
 from fedprivacy.training.keystream import Keystream, Position
 from fedprivacy.training.mechanisms import SampledGaussianSum

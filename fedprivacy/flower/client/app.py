@@ -1,4 +1,4 @@
-"""The ClientApp, and a client's way: grant, guard, training, release."""
+"""The ClientApp, and a client's way: what was asked, read and checked; guard, training, release."""
 
 from __future__ import annotations
 
@@ -6,23 +6,27 @@ import logging
 from collections.abc import Callable
 from functools import wraps
 
-from flwr.app import Context, Message, MessageType
+import torch
+from flwr.app import ConfigRecord, Context, Message, MessageType
 from flwr.clientapp import ClientApp
+from torch import Tensor, nn
 
+from fedprivacy._support.allocator import keep_freed_memory
 from fedprivacy._support.failpoints import reach
 from fedprivacy.accounting import MechanismChanged
 from fedprivacy.flower.client import release
-from fedprivacy.flower.client.local import LocalClient
+from fedprivacy.flower.client.local import LocalClient, client_for, client_to_enrol
 from fedprivacy.flower.client.node import Refused
-from fedprivacy.flower.client.place import client_for, client_to_enrol
-from fedprivacy.flower.client.received import grant_in, prepared
-from fedprivacy.flower.client.release import Released
-from fedprivacy.flower.wire.crossing import MessageError
-from fedprivacy.flower.wire.messages import ENROL, Grant, RefusalCode
+from fedprivacy.flower.client.release import ARRAYS, Released
+from fedprivacy.flower.wire.arrays import ArraysError, Form, checked_arrays
+from fedprivacy.flower.wire.messages import ENROL, Grant, MessageError, RefusalCode
+from fedprivacy.gradients import GradientEngine, trainable_parameters
 from fedprivacy.guard import AlreadyChargedError, BudgetExhaustedError, ForeignGrantError, InvalidGrantError, LogError
 from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.tasks import Task
 from fedprivacy.tasks.loader import agreed
+from fedprivacy.training.dpsgd import DPSGD
+from fedprivacy.training.optimizers import LARGEST_LEARNING_RATE
 
 log = logging.getLogger("fedprivacy.client")
 
@@ -67,6 +71,13 @@ def private_client(task: Task | None = None, config: RunConfig | None = None) ->
     return app
 
 
+def grant_in(message: Message) -> Grant:
+    """The grant that a message brings; `MessageError` if it brings none."""
+    grant = Grant.of(message)
+    reach("client.asked")
+    return grant
+
+
 def answer(client: LocalClient, grant: Grant, message: Message) -> Released:
     """What was sealed for this grant before, or what it lets this client train.
 
@@ -85,6 +96,54 @@ def answer(client: LocalClient, grant: Grant, message: Message) -> Released:
         client.seal(grant, released)
     reach("client.replying")
     return released
+
+
+def prepared(client: LocalClient, grant: Grant, message: Message) -> tuple[DPSGD, GradientEngine]:
+    """The training that a grant allows, and what computes its gradients, at the model that the server sends.
+
+    Raises:
+        MessageError: the message asks for what cannot be done.
+    """
+    training = DPSGD(
+        mechanism=grant.mechanism,
+        expected_batch_size=grant.expected_batch_size,
+        optimizer=grant.local_optimizer,
+        proximal_mu=_proximal_mu(message),
+        adaptive=grant.adaptive,
+    )
+    keep_freed_memory()
+    engine = client.engine(grant.clipping)
+    engine.model.load_state_dict(_global_parameters(message, engine.model), strict=False)
+    engine.prepare(client.shard.inputs[:0], client.shard.targets[:0])
+    return training, engine
+
+
+def _global_parameters(message: Message, model: nn.Module) -> dict[str, Tensor]:
+    """The model that the server sends: the task's own parameters, each of its own type and shape, finite.
+
+    Raises:
+        MessageError: it is something else.
+    """
+    own = trainable_parameters(model)
+    forms = {name: Form(tuple(p.shape), torch.empty(0, dtype=p.dtype).numpy().dtype) for name, p in own.items()}
+    try:
+        received = checked_arrays(message.content.get(ARRAYS), forms)
+    except ArraysError as error:
+        raise MessageError(f"The global model is not this task's ({error}); use one task on both sides.") from error
+    return {name: torch.from_numpy(values) for name, values in received.items()}
+
+
+def _proximal_mu(message: Message) -> float:
+    """What Flower's FedProx puts into its messages; 0 from every other strategy.
+
+    Raises:
+        MessageError: it is no number, or none that can be multiplied with.
+    """
+    settings = message.content.get("config")
+    value = settings.get("proximal-mu", 0.0) if isinstance(settings, ConfigRecord) else 0.0
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0.0 <= value <= LARGEST_LEARNING_RATE:
+        raise MessageError(f"proximal-mu must be a number from 0 to {LARGEST_LEARNING_RATE:g}.")
+    return float(value)
 
 
 def refusing(handler: Handler) -> Handler:

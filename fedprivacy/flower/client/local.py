@@ -1,35 +1,36 @@
-"""What a client owns: its name, its shard, its device, its guard and its randomness.
+"""The client that a process is: its name, its shard, its device, its guard and its randomness, and who is heeded.
 
-In a simulation it holds a part of the task's own split, and a seed makes it repeatable. In a deployment it reads its
-own folder, answers to its own guard, and its randomness is never seeded: a server that could choose the noise could
-subtract it. Which of the two it is, `fedprivacy.flower.client.place` says.
+Two kinds of places run a client. In a *simulation* (our in-process engine, or a Ray worker of Flower's) it holds a part
+of the task's own split, answers everybody, and a seed makes it repeatable. In a *deployment* (a SuperNode on a data
+owner's host) the data owner's node configuration decides (`fedprivacy.flower.client.node`): whose word counts, the
+task, the budget. It reads its own folder and answers to its own guard, and its randomness is never seeded: a server
+that could choose the noise could subtract it. Which of the two it is, the client finds out from its own process and
+node configuration, never from the server.
 """
 
 from __future__ import annotations
 
+import sys
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-from flwr.app.user_config import UserConfig
-from torch import Tensor
+from flwr.app import Context, Message
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy.flower.client.node import NodeSettings, Refused
 from fedprivacy.flower.client.release import Released
-from fedprivacy.flower.wire.crossing import MessageError
 from fedprivacy.flower.wire.histories import claims_text, history_of
-from fedprivacy.flower.wire.messages import Enrolment, Grant, RefusalCode
+from fedprivacy.flower.wire.messages import Enrolment, EnrolmentRequest, Grant, MessageError, RefusalCode
 from fedprivacy.gradients import GradientEngine, check_on_blank
 from fedprivacy.guard import Guard, LogError
-from fedprivacy.runs.configuration import ConfigError, RunConfig
+from fedprivacy.runs.configuration import ConfigError, RunConfig, Value, resolve
 from fedprivacy.runs.device import choose_device
-from fedprivacy.tasks import ShardSource, Task, relation_of
+from fedprivacy.tasks import Shard, ShardSource, Task, load_task, relation_of
+from fedprivacy.tasks.built_in import DEFAULT_TASK
 from fedprivacy.tasks.identity import dataset_id, simulated_client_id
-from fedprivacy.tasks.shard import Shard
 from fedprivacy.training.adaptive import CLIPPINGS
 from fedprivacy.training.keystream import Keystream
 from fedprivacy.values.events import PoissonSampledGaussian
@@ -43,9 +44,6 @@ class LocalClient:
     """One client, as its own process sees it.
 
     Attributes:
-        client_id: the name that it enrols with.
-        task: model, loss and data.
-        shard: its records, on its device.
         guard: its own book, which charges before a record is read and knows what was sealed; None in a simulation,
             where the ledger of the run is the only book.
         key: signs receipts; the one with which the SuperNode authenticates. None in a simulation.
@@ -62,11 +60,7 @@ class LocalClient:
     num_partitions: int
 
     def check_relation(self, grant: Grant) -> None:
-        """Refuse a grant whose guarantee is for other neighbours than what this client discloses allows.
-
-        Raises:
-            MessageError: sizes are public and the grant's relation hides them, or the other way round.
-        """
+        """Refuse, by a `MessageError`, a grant for other neighbours than what this client makes public allows."""
         relation = relation_of(self.task)
         if grant.relation is not relation:
             raise MessageError(f"The grant is for {grant.relation}; with what this task makes public it is {relation}.")
@@ -76,8 +70,8 @@ class LocalClient:
         runs = self.guard.by_run() if self.guard is not None else {}
         charged = ((run, event, steps) for run, events in runs.items() for event, steps in events.items())
         claims = {(run, event): steps for run, event, steps in charged if isinstance(event, PoissonSampledGaussian)}
-        spent = claims_text(claims) if claims else ""
-        return Enrolment(self.client_id, self.public_shard_size or 0, self.num_partitions, spent)
+        shard_size = len(self.shard) if self.task.shard_sizes_public else 0
+        return Enrolment(self.client_id, shard_size, self.num_partitions, claims_text(claims) if claims else "")
 
     def released_before(self, grant: Grant) -> Released | None:
         """What was sealed for a grant: it is paid for, and sent again for free. Raises what `Guard.sealed` does."""
@@ -110,34 +104,74 @@ class LocalClient:
 
     def engine(self, clipping: str) -> GradientEngine:
         """Computes the clipped sums of its gradients. Clients of one process share it: load parameters before use."""
-        return _engine(self.task, self.device, clipping)
-
-    @property
-    def device(self) -> torch.device:
-        """Where the shard lies."""
-        return self.shard.inputs.device
-
-    @property
-    def public_shard_size(self) -> int | None:
-        """Number of records if the task declares it public."""
-        return len(self.shard) if self.task.shard_sizes_public else None
+        return _engine(self.task, self.shard.inputs.device, clipping)
 
 
-def open_simulated(task: Task, config: RunConfig, node: UserConfig) -> LocalClient:
-    """The client that a simulation's node is."""
-    partition_id, num_partitions = int(node["partition-id"]), int(node["num-partitions"])
-    client_id = simulated_client_id(partition_id, num_partitions)
-    shard = _simulated_shard(task, partition_id, num_partitions, config.device)
-    return LocalClient(client_id, task, shard, None, None, config.seed, num_partitions)
+def client_to_enrol(
+    message: Message, context: Context, task: Task | None = None, config: RunConfig | None = None
+) -> LocalClient:
+    """The client that a server asks who it is; in a deployment it says not a word to any but the data owner's server.
 
-
-def open_deployed(task: Task, settings: NodeSettings) -> LocalClient:
-    """The client on a data owner's host.
+    Args:
+        message: the request, signed in a deployment.
+        context: Flower's.
+        task: that the app brings; None: the one that the run names, if the data owner allows it.
+        config: of the run; None: the run-config in the context.
 
     Raises:
-        Refused: the device is not there, or the shard cannot be read.
+        Refused: the server is another one, or the node configuration does not allow what the run names; the device is
+            not there, or the shard cannot be read.
         LogError: the guard cannot be used.
     """
+    owner = _owner(context)
+    if owner is not None:
+        try:
+            owner.check_enrolment(EnrolmentRequest.of(message), context.run_id)
+        except MessageError as error:
+            raise Refused(RefusalCode.ENROLMENT_INVALID, str(error)) from error
+    return _opened(owner, context, task, config)
+
+
+def client_for(
+    grant: Grant, context: Context, task: Task | None = None, config: RunConfig | None = None
+) -> LocalClient:
+    """The client that a grant is for, once the grant is held against what the data owner decided; else as above.
+
+    Raises:
+        MessageError: the data owner does not accept the grant. No record has been read.
+    """
+    owner = _owner(context)
+    if owner is not None:
+        owner.check_grant(grant)
+    return _opened(owner, context, task, config)
+
+
+def _owner(context: Context) -> NodeSettings | None:
+    """What the data owner decided; None in a simulation: in our in-process engine, or in a worker of Ray."""
+    node, ray = context.node_config, sys.modules.get("ray")
+    simulated = "partition-id" in node and (IN_PROCESS in node or (ray is not None and ray.is_initialized()))
+    return None if simulated else NodeSettings.of(node)
+
+
+def _opened(owner: NodeSettings | None, context: Context, task: Task | None, config: RunConfig | None) -> LocalClient:
+    if owner is None:
+        settings = config or _resolve_once(tuple(context.run_config.items()), task)
+        task = task or load_task(settings.task)
+        part, parts = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
+        shard = _simulated_shard(task, part, parts, settings.device)
+        return LocalClient(simulated_client_id(part, parts), task, shard, None, None, settings.seed, parts)
+    named = config.public() if config else context.run_config
+    if named.get("seed") not in (None, ""):
+        raise Refused(RefusalCode.SEED_IN_DEPLOYMENT, "seed is set: whoever knows it can subtract the noise.")
+    return _deployed(owner.task(named.get("task") or DEFAULT_TASK, task), owner)
+
+
+@lru_cache(maxsize=16)
+def _resolve_once(run_config: tuple[tuple[str, Value], ...], task: Task | None) -> RunConfig:
+    return resolve(dict(run_config), task)
+
+
+def _deployed(task: Task, settings: NodeSettings) -> LocalClient:
     try:
         device = choose_device(settings.device)
     except ConfigError as error:
@@ -159,13 +193,6 @@ def _own_shard(task: Task, folder: Path, device: torch.device) -> Shard:
     return _checked(task, ShardSource(folder=folder), device)
 
 
-@cache
-def _engine(task: Task, device: torch.device, clipping: str) -> GradientEngine:
-    """Kept for the life of the process: to choose and check how gradients are computed takes longer than a step."""
-    model = task.model().to(device).train()
-    return GradientEngine(model, task.loss, CLIPPINGS[clipping]())
-
-
 def _checked(task: Task, source: ShardSource, device: torch.device) -> Shard:
     """The shard, once the task has worked on made-up records: what fails later is one record's fault.
 
@@ -176,25 +203,19 @@ def _checked(task: Task, source: ShardSource, device: torch.device) -> Shard:
         shard = task.shard(source).to(device)
     except Exception as error:
         raise Refused(RefusalCode.CLIENT_FAILED, "The task could not read this client's shard.") from error
-    _check_once(task, device, _Kind.of(shard.inputs), _Kind.of(shard.targets))
+    _check_once(task, device, *((rows.shape[1:], rows.dtype) for rows in (shard.inputs, shard.targets)))
     return shard
 
 
-class _Kind(NamedTuple):
-    """What of a shard's rows is public."""
-
-    shape: torch.Size
-    dtype: torch.dtype
-
-    @classmethod
-    def of(cls, rows: Tensor) -> _Kind:
-        return cls(rows.shape[1:], rows.dtype)
-
-    def none(self, device: torch.device) -> Tensor:
-        """No rows of this kind."""
-        return torch.empty(0, *self.shape, dtype=self.dtype, device=device)
+@cache
+def _check_once(task: Task, device: torch.device, *kinds: tuple[torch.Size, torch.dtype]) -> None:
+    """Check on no rows of the kinds that inputs and targets are: their shape and type are public."""
+    inputs, targets = (torch.empty(0, *shape, dtype=dtype, device=device) for shape, dtype in kinds)
+    check_on_blank(task.model().to(device).train(), task.loss, inputs, targets)
 
 
 @cache
-def _check_once(task: Task, device: torch.device, inputs: _Kind, targets: _Kind) -> None:
-    check_on_blank(task.model().to(device).train(), task.loss, inputs.none(device), targets.none(device))
+def _engine(task: Task, device: torch.device, clipping: str) -> GradientEngine:
+    """Kept for the life of the process: to choose and check how gradients are computed takes longer than a step."""
+    model = task.model().to(device).train()
+    return GradientEngine(model, task.loss, CLIPPINGS[clipping]())

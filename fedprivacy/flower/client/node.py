@@ -9,7 +9,7 @@ server whose word counts; the least noise; the device. What a server sends is he
 | `epsilon`, `delta` | the client's own budget, over all runs | refused |
 | `key` | file of the SuperNode's private key, which signs receipts | refused |
 | `server-key` | public key of the only server that is heeded | refused |
-| `task`, `tasks` | one or more, with commas; see `fedprivacy.tasks.allowed` | refused, unless the app brings one |
+| `task`, `tasks` | one or more, with commas; see `fedprivacy.tasks.loader` | refused, unless the app brings one |
 | `disclose-shard-size` | false: a task whose shard sizes are public is refused | the task's own declaration holds |
 | `least-noise-multiplier` | smallest sigma of a local step | `LEAST_NOISE_MULTIPLIER` |
 | `most-steps` | local steps that one grant may ask for | `MOST_STEPS` |
@@ -34,12 +34,11 @@ from flwr.app.user_config import UserConfig
 from fedprivacy._support import signing
 from fedprivacy._support.settings import names_in
 from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
-from fedprivacy.flower.wire.crossing import MessageError
-from fedprivacy.flower.wire.messages import EnrolmentRequest, Grant, RefusalCode
+from fedprivacy.flower.wire.messages import EnrolmentRequest, Grant, MessageError, RefusalCode
 from fedprivacy.runs.device import is_device
 from fedprivacy.tasks import Task, TaskError
-from fedprivacy.tasks.allowed import AllowedTask, allowed_tasks, public_name
 from fedprivacy.tasks.identity import key_hash
+from fedprivacy.tasks.loader import AllowedTask, allowed_tasks, public_name
 from fedprivacy.values.budget import PrivacyBudget
 
 GUARD = "guard.log"
@@ -78,6 +77,17 @@ class NodeSettings:
     most_steps: int
     device: str
 
+    def __post_init__(self) -> None:
+        wrong = {
+            "server-key": not re.fullmatch(r"[0-9a-f]{64}", self.server_key),
+            "filter": self.filter not in FILTERS,
+            "least-noise-multiplier": not self.least_noise_multiplier > 0.0,
+            "most-steps": self.most_steps < 1,
+            "device": not is_device(self.device),
+        }
+        if any(wrong.values()):
+            raise _invalid(f"has an impossible {', '.join(name for name, is_wrong in wrong.items() if is_wrong)}")
+
     @classmethod
     def of(cls, node: UserConfig) -> NodeSettings:
         """Check a node configuration.
@@ -92,24 +102,34 @@ class NodeSettings:
         if unknown:
             raise _invalid(f"names {', '.join(unknown)}; the keys are {', '.join(_KINDS)}")
         for name, value in node.items():
-            _check_kind(name, value)
+            kind = _KINDS.get(name)
+            if kind is not None and type(value) is not kind and not (kind is float and type(value) is int):
+                raise _invalid(f"gives {name} as a {type(value).__name__}; give a {kind.__name__}")
+        try:
+            budget = PrivacyBudget(float(node["epsilon"]), float(node["delta"]))
+            key = signing.client_key(Path(str(node["key"])))
+            tasks = allowed_tasks(names_in(f"{node.get('task', '')},{node.get('tasks', '')}"))
+        except signing.SigningKeyError as error:
+            raise Refused(RefusalCode.NO_KEY, str(error)) from error
+        except TaskError as error:
+            raise _invalid(f"names no task: {error}") from error
+        except ValueError as error:
+            raise _invalid(f"has no budget: {error}") from error
         folder = Path(str(node["folder"]))
-        settings = cls(
+        return cls(
             folder=folder,
             client_id=str(node.get("client-id", folder.name)),
-            budget=_budget(float(node["epsilon"]), float(node["delta"])),
+            budget=budget,
             filter=str(node.get("filter", DEFAULT_FILTER)),
             guard=Path(str(node.get("guard", folder / GUARD))),
-            key=_private_key(Path(str(node["key"]))),
+            key=key,
             server_key=str(node["server-key"]).lower(),
-            tasks=_tasks(names_in(f"{node.get('task', '')},{node.get('tasks', '')}")),
+            tasks=tasks,
             disclose_shard_size=bool(node.get("disclose-shard-size", True)),
             least_noise_multiplier=float(node.get("least-noise-multiplier", LEAST_NOISE_MULTIPLIER)),
             most_steps=int(node.get("most-steps", MOST_STEPS)),
             device=str(node.get("device", "auto")),
         )
-        settings._check_values()
-        return settings
 
     def check_enrolment(self, request: EnrolmentRequest, run_id: int) -> None:
         """Refuse to say a word to anybody but the server, asking this client, in this run of Flower's.
@@ -117,7 +137,7 @@ class NodeSettings:
         Raises:
             MessageError: it is not signed by the server that this client trusts, or is for another client or run.
         """
-        if not self._signed(signing.ENROLMENT, request.signed_bytes(), request.signature):
+        if not self._signed(request):
             raise MessageError("The request is not signed by the server that this client trusts (server-key).")
         if request.client_key != key_hash(signing.client_public_key(self.key)) or request.run_id != str(run_id):
             raise MessageError("The request is signed for another client, or for another run.")
@@ -129,9 +149,7 @@ class NodeSettings:
             MessageError: it is not signed by the server that this client trusts, or asks for too many steps or for too
                 little noise.
         """
-        if grant.server_key != self.server_key or not self._signed(
-            signing.GRANT, grant.signed_bytes(), grant.signature
-        ):
+        if grant.server_key != self.server_key or not self._signed(grant):
             raise MessageError("The grant is not signed by the server that this client trusts (server-key).")
         if grant.steps > self.most_steps:
             raise MessageError(
@@ -146,10 +164,8 @@ class NodeSettings:
     def task(self, word: object, own: Task | None) -> Task:
         """The task that this client works on.
 
-        Args:
-            word: what the server calls it. It is compared with the names that are allowed, and nothing else is done
-                with it.
-            own: what the data owner's own app brings; then the server's word does not count.
+        The server's word is compared with the names that are allowed, and nothing else is done with it; where the data
+        owner's own app brings a task, it does not count.
 
         Raises:
             Refused: the task is not allowed, discloses what must stay here, or cannot be loaded.
@@ -171,36 +187,15 @@ class NodeSettings:
         except TaskError as error:
             raise _not_allowed(str(error)) from error
 
-    def _signed(self, purpose: str, message: bytes, signature: str) -> bool:
-        return signing.signed_by_server(self.server_key, purpose, message, signature)
-
-    def _check_values(self) -> None:
-        wrong = {
-            "server-key": not re.fullmatch(r"[0-9a-f]{64}", self.server_key),
-            "filter": self.filter not in FILTERS,
-            "least-noise-multiplier": not self.least_noise_multiplier > 0.0,
-            "most-steps": self.most_steps < 1,
-            "device": not is_device(self.device),
-        }
-        if any(wrong.values()):
-            raise _invalid(f"has an impossible {', '.join(name for name, is_wrong in wrong.items() if is_wrong)}")
+    def _signed(self, message: EnrolmentRequest | Grant) -> bool:
+        return signing.signed_by_server(self.server_key, message.purpose, message.signed_bytes(), message.signature)
 
 
 _KINDS: dict[str, type] = {
-    "folder": str,
-    "epsilon": float,
-    "delta": float,
-    "key": str,
-    "server-key": str,
-    "task": str,
-    "tasks": str,
+    **dict.fromkeys(("folder", "key", "server-key", "task", "tasks", "device", "client-id", "guard", "filter"), str),
+    **dict.fromkeys(("epsilon", "delta", "least-noise-multiplier"), float),
     "disclose-shard-size": bool,
-    "least-noise-multiplier": float,
     "most-steps": int,
-    "device": str,
-    "client-id": str,
-    "guard": str,
-    "filter": str,
 }
 _FLOWER_S_OWN = {"partition-id", "num-partitions"}
 
@@ -209,33 +204,6 @@ def _require(node: UserConfig, names: tuple[str, ...], code: RefusalCode, what: 
     missing = [name for name in names if name not in node]
     if missing:
         raise Refused(code, f"--node-config lacks {', '.join(missing)}; name {what}.")
-
-
-def _check_kind(name: str, value: object) -> None:
-    kind = _KINDS.get(name)
-    if kind is not None and type(value) is not kind and not (kind is float and type(value) is int):
-        raise _invalid(f"gives {name} as a {type(value).__name__}; give a {kind.__name__}")
-
-
-def _budget(epsilon: float, delta: float) -> PrivacyBudget:
-    try:
-        return PrivacyBudget(epsilon, delta)
-    except ValueError as error:
-        raise _invalid(f"has no budget: {error}") from error
-
-
-def _private_key(file: Path) -> EllipticCurvePrivateKey:
-    try:
-        return signing.client_key(file)
-    except signing.SigningKeyError as error:
-        raise Refused(RefusalCode.NO_KEY, str(error)) from error
-
-
-def _tasks(entries: list[str]) -> dict[str, AllowedTask]:
-    try:
-        return allowed_tasks(entries)
-    except TaskError as error:
-        raise _invalid(f"names no task: {error}") from error
 
 
 def _invalid(what: str) -> Refused:

@@ -19,7 +19,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -27,8 +27,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 from safetensors import numpy as safetensors
 
-from fedprivacy._support import signing
-from fedprivacy.flower.wire.messages import ENROLMENT, RECEIPT, REFUSAL, Enrolment, Grant, Receipt, Refusal, RefusalCode
+from fedprivacy.flower.wire.messages import Enrolment, Grant, Receipt, Refusal, RefusalCode
 from fedprivacy.training.dpsgd import PrivateUpdate
 
 ARRAYS = "arrays"
@@ -36,12 +35,7 @@ ARRAYS = "arrays"
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What answers a grant.
-
-    Attributes:
-        arrays: the trained parameters, by name.
-        receipt: for the events that the mechanism executed.
-    """
+    """What answers a grant: the trained parameters by name, and a receipt for what the mechanism executed."""
 
     arrays: Mapping[str, NDArray[Any]]
     receipt: Receipt
@@ -51,20 +45,16 @@ class Released:
         """What DP-SGD released, with a receipt; with the client's key in a deployment, the receipt signs for both."""
         arrays = {name: parameter.cpu().numpy() for name, parameter in update.parameters.items()}
         receipt = Receipt(
-            run_id=grant.run_id,
+            **grant.charged_as._asdict(),
             client_id=grant.client_id,
-            round=grant.round,
-            attempt=grant.attempt,
             steps=update.steps,
             sampling_rate=update.event.sampling_rate,
             noise_multiplier=update.event.noise_multiplier,
             relation=update.event.relation,
             clipping_norm=update.clipping_norm,
             update=digest(arrays) if key else "",
-            signature="",
         )
-        signature = signing.sign(key, signing.RECEIPT, receipt.signed_bytes()) if key else ""
-        return cls(arrays, replace(receipt, signature=signature))
+        return cls(arrays, receipt.signed(key) if key else receipt)
 
     @classmethod
     def unsealed(cls, content: bytes) -> Released:
@@ -93,14 +83,14 @@ def digest(arrays: Mapping[str, NDArray[Any]]) -> str:
 def update(message: Message, released: Released) -> Message:
     """Reply with what was released, for the first time or again."""
     arrays = ArrayRecord({name: Array(values) for name, values in released.arrays.items()})
-    return Message(RecordDict({ARRAYS: arrays, RECEIPT: released.receipt.to_record()}), reply_to=message)
+    return Message(RecordDict({ARRAYS: arrays, Receipt.name: released.receipt.to_record()}), reply_to=message)
 
 
 def enrolment(message: Message, facts: Enrolment) -> Message:
     """Reply with who the client is."""
-    return Message(RecordDict({ENROLMENT: facts.to_record()}), reply_to=message)
+    return Message(RecordDict({facts.name: facts.to_record()}), reply_to=message)
 
 
 def refusal(message: Message, code: RefusalCode) -> Message:
     """Reply that there is no update: a normal reply, with a constant code."""
-    return Message(RecordDict({REFUSAL: Refusal(code).to_record()}), reply_to=message)
+    return Message(RecordDict({Refusal.name: Refusal(code).to_record()}), reply_to=message)

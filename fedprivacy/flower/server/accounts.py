@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
-from flwr.app import ConfigRecord, Message
+from flwr.app import Message
 
 from fedprivacy._support import signing
+from fedprivacy._support.durable import write_durably
 from fedprivacy._support.failpoints import reach
 from fedprivacy.flower.server.checkpoint import Checkpoint
 from fedprivacy.flower.server.registry import EnrolledClient
 from fedprivacy.flower.server.replies import RoundOutcome, Unusable, checked_receipt, evidence
-from fedprivacy.flower.server.witness import LedgerWitness
 from fedprivacy.flower.wire.histories import history_text
-from fedprivacy.flower.wire.messages import GRANT, Grant
+from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.ledger.errors import AccountError
+from fedprivacy.ledger.journal import check_ancestor, sign_head
+from fedprivacy.ledger.verify import read_witness
 from fedprivacy.runs.accountant import CentralAccountant
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks.identity import dataset_id
@@ -26,6 +28,9 @@ from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.spent import ClientSpent
 
 log = logging.getLogger("fedprivacy.server")
+
+WITNESS = "ledger-checkpoint.json"
+"""The newest signed head of the ledger, in the run's folder: away from the ledger, it bears witness to it."""
 
 
 class RunAccounts:
@@ -41,14 +46,8 @@ class RunAccounts:
         resume: where a run stood that goes on; None: a new run.
         folder: of the run, for the newest signed head of the ledger; None: it is kept nowhere else.
 
-    Attributes:
-        left_out: clients that are not asked any more.
-        clipping_norms: where adaptive clipping has arrived, by client_id.
-        earlier_runs: runs that the ledger held before this one.
-        ledger_url: where charges are written.
-
     Raises:
-        LedgerError: the ledger contradicts this run, or cannot be used.
+        LedgerError: the ledger contradicts this run, no longer holds what was signed of it, or cannot be used.
         MechanismChanged: every client, or a simulated one, was charged for another mechanism than its filter takes.
         SigningKeyError: the signing key cannot be used.
     """
@@ -63,8 +62,8 @@ class RunAccounts:
         folder: Path | None = None,
     ) -> None:
         clients, config = list(clients), plan.config
-        self.left_out = set(resume.left_out) if resume else set()
-        self.clipping_norms = dict(resume.clipping_norms) if resume else {}
+        self.left_out = set(resume.left_out) if resume else set()  # clients that are not asked any more
+        self.clipping_norms = dict(resume.clipping_norms) if resume else {}  # where adaptive clipping has arrived
         self._plan = plan
         self._run_id = run_id
         self._goes_on_with = resume.round + 1 if resume else None
@@ -79,7 +78,9 @@ class RunAccounts:
             self.earlier_runs = resume.earlier_runs
         else:
             self.earlier_runs = self._ledger.open_run(run_id, plan.task.dataset, self._partition(clients))
-        self._witness = LedgerWitness(self._ledger, self._signing_key, folder, goes_on=resume is not None)
+        self._witness = folder / WITNESS if folder else None
+        self._head = read_witness(self._witness) if resume and self._witness and self._witness.exists() else None
+        self._ledger.database.read(lambda connection: check_ancestor(connection, self._ledger.name, self._head))
         reach("server.run-opened")
         self._accountant = CentralAccountant(self._ledger, plan.relation, config.budget, config.filter)
         if not self._deployed:
@@ -124,11 +125,8 @@ class RunAccounts:
 
         Args:
             attempt: what is charged.
-            clients: whom the strategy wants to ask, by node id.
+            clients: whom the strategy wants to ask, by node id. Exhausted ones get no grant.
             again: whether it may have been charged before.
-
-        Returns:
-            What each may spend, by node id. Exhausted clients are missing.
         """
         wanted = dict.fromkeys((client.client_id for client in clients.values()), self._plan.config.local_steps)
         granted = self._accountant.grant(attempt, wanted, resumed=again)
@@ -137,34 +135,29 @@ class RunAccounts:
         charged = self._accountant.histories(granted) if self._deployed else {}
         texts = {client_id: history_text(history) for client_id, history in charged.items()}
         return {
-            node_id: self._signed(self._grant(c, attempt, granted[c.client_id], texts.get(c.client_id, "")))
+            node_id: self._grant(c, attempt, granted[c.client_id], texts.get(c.client_id, ""))
             for node_id, c in clients.items()
             if c.client_id in granted
         }
 
     def settle(self, outcome: RoundOutcome) -> None:
         """Commit what receipts confirm, return what was refused untouched."""
-        attempt, receipts = outcome.opened.attempt, outcome.receipts
-        self._accountant.commit(attempt, outcome.spent)
-        self._accountant.void(attempt, outcome.untouched)
-        self._close_charges(attempt, {*receipts, *outcome.untouched})
+        attempt, verdicts = outcome.opened.attempt, outcome.verdicts
+        receipts = {client_id: verdict.receipt for client_id, verdict in verdicts.items() if verdict.receipt}
+        untouched = [client_id for client_id, verdict in verdicts.items() if verdict.untouched]
+        self._accountant.commit(attempt, {client_id: verdicts[client_id].evidence for client_id in receipts})
+        self._accountant.void(attempt, untouched)
+        self._close_charges(attempt, {*receipts, *untouched})
         self.left_out.update(outcome.exhausted)
         if self._plan.config.clipping == "adaptive":
             self.clipping_norms |= {client_id: receipt.clipping_norm for client_id, receipt in receipts.items()}
         reach("server.settled")
 
     def settle_late(self, asked: Message, reply: Message, key: bytes) -> None:
-        """Commit a charge whose receipt comes after its round; the update is too old to be averaged.
-
-        Args:
-            asked: what is answered.
-            reply: the answer.
-            key: of the client, in PEM; empty in a simulation.
-        """
-        record = asked.content.get(GRANT)
-        if reply.has_error() or not isinstance(record, ConfigRecord):
+        """Commit a charge whose receipt, signed with `key`, comes after its round: the update is too old to average."""
+        if reply.has_error():
             return
-        grant = Grant.from_record(record)
+        grant = Grant.of(asked)
         try:
             receipt = checked_receipt(reply, grant, key)
         except Unusable as problem:
@@ -185,13 +178,17 @@ class RunAccounts:
         Raises:
             LedgerError: the ledger no longer holds what was signed after the last round.
         """
-        self._witness.sign()
+        if self._signing_key is None:
+            return
+        self._head = sign_head(self._ledger.database, self._signing_key, self._head)
+        if self._head is not None and self._witness is not None:
+            write_durably(self._witness, (json.dumps(self._head._asdict()) + "\n").encode())
 
     def _partition(self, clients: Iterable[EnrolledClient]) -> str:
         """The name of the split that the clients hold: every run on one ledger must have the same."""
         splits = {client.num_partitions for client in clients}
-        named: Callable[[int], str] = self._plan.task.partition
-        names = [f"{parts} clients: {named(parts)}" if parts else "own folders" for parts in sorted(splits)]
+        partition = self._plan.task.partition
+        names = [f"{parts} clients: {partition(parts)}" if parts else "own folders" for parts in sorted(splits)]
         if len(names) != 1:
             raise LedgerError(f"the clients hold parts of different splits ({'; '.join(names)}); start them alike.")
         return names[0]
@@ -227,16 +224,14 @@ class RunAccounts:
             {client.client_id: self._plan.event(client.shard_size) for client in clients},
             {client.client_id: client.claims for client in clients if client.claims},
         )
+        more = "Client %s says that it spent %d steps more than the ledger held; they are charged now."
         for client_id, steps in added.items():
-            log.warning(
-                "Client %s says that it spent %d steps more than the ledger held; they are charged now.",
-                client_id,
-                steps,
-            )
+            log.warning(more, client_id, steps)
 
     def _grant(self, client: EnrolledClient, attempt: Attempt, steps: int, charged: str) -> Grant:
         event, config = self._accountant.event(client.client_id), self._plan.config
-        return Grant(
+        key = self._signing_key if self._deployed else None
+        grant = Grant(
             **attempt._asdict(),
             client_id=client.client_id,
             steps=steps,
@@ -252,11 +247,6 @@ class RunAccounts:
             weight_decay=config.weight_decay,
             earlier_runs=self.earlier_runs,
             charged=charged,
-            server_key=signing.server_public_key(self._signing_key) if self._signing_key and self._deployed else "",
-            signature="",
+            server_key=signing.server_public_key(key) if key else "",
         )
-
-    def _signed(self, grant: Grant) -> Grant:
-        if self._signing_key is None or not self._deployed:
-            return grant
-        return replace(grant, signature=signing.sign(self._signing_key, signing.GRANT, grant.signed_bytes()))
+        return grant.signed(key) if key else grant

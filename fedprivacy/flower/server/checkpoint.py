@@ -3,6 +3,11 @@
 The file is written whole or not at all, so a run that is killed at any moment finds the last finished round. It holds
 what the server knows anyway: updates that went through a mechanism, and public facts. No pickle: safetensors with JSON
 in its header.
+
+Flower's strategies have no interface for what they remember from round to round: they keep momentum and moments in
+plain attributes. So the attributes of the kinds of `StrategyValue` are the state, and callables and everything else are
+left alone. A strategy that keeps its state in another way defines `state_dict()` and `load_state_dict()`, which give
+and take a dictionary of the same kinds.
 """
 
 from __future__ import annotations
@@ -10,10 +15,14 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import count, takewhile
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord
+from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
@@ -21,8 +30,8 @@ from safetensors.numpy import save
 from fedprivacy._support.durable import name_durably, write_unnamed
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.random_state import RandomState
-from fedprivacy.flower.server.strategy_state import StrategyState, pack, unpack
 from fedprivacy.runs.folder import RunFolderError
+from fedprivacy.training.optimizers import MovingAverage
 
 CHECKPOINT = "checkpoint.safetensors"
 
@@ -30,6 +39,15 @@ _VERSION = 1
 _FACTS = "fedprivacy-checkpoint"
 
 Arrays = Mapping[str, NDArray[Any]]
+
+StrategyValue = (
+    bool | int | float | str | np.generic | NDArray[Any] | list[NDArray[Any]] | dict[str, NDArray[Any]] | ArrayRecord
+) | None
+StrategyState = Mapping[str, StrategyValue]
+"""By name of the attribute."""
+
+Layout = dict[str, tuple[str, Any]]
+"""Of a state, without its arrays: the kind of each value, and what JSON can hold of it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,12 +59,10 @@ class Checkpoint:
         round: the last finished round; 0: none yet.
         earlier_runs: runs that the ledger held before this one.
         arrays: the global model that the next round sends.
-        average: of the global models, by parameter name.
-        iterates: how many models the average has seen.
+        average, iterates: of the global models, and how many it has seen.
         clipping_norms: where adaptive clipping has arrived, by client_id.
         left_out: clients that are not asked any more.
-        strategy: what the wrapped strategy remembers.
-        random: the states of the global random generators.
+        strategy, random: what the wrapped strategy and the global random generators remember.
     """
 
     run_id: str
@@ -104,19 +120,15 @@ def load_checkpoint(folder: Path) -> Checkpoint:
             "Start anew in a new folder; what a stopped run has reserved stays in its ledger."
         )
     try:
-        facts, arrays = _read(file)
+        with safe_open(file, framework="np") as opened:
+            facts = json.loads((opened.metadata() or {})[_FACTS])
+            arrays = {name: np.array(opened.get_tensor(name)) for name in opened.keys()}  # noqa: SIM118 - no mapping
         return _checkpoint(facts, arrays)
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(
             f"'{file}' is not a checkpoint of this version of fedprivacy, or it is damaged ({error}). Put back an "
             "undamaged copy, or start anew in a new folder; what the run has spent stays in its ledger."
         ) from error
-
-
-def _read(file: Path) -> tuple[dict[str, Any], dict[str, NDArray[Any]]]:
-    with safe_open(file, framework="np") as opened:
-        facts = json.loads((opened.metadata() or {})[_FACTS])
-        return facts, {name: np.array(opened.get_tensor(name)) for name in opened.keys()}  # noqa: SIM118 - no mapping
 
 
 def _checkpoint(facts: Mapping[str, Any], arrays: Arrays) -> Checkpoint:
@@ -135,3 +147,137 @@ def _checkpoint(facts: Mapping[str, Any], arrays: Arrays) -> Checkpoint:
         strategy=unpack(facts["strategy"], kept),
         random=RandomState(**facts["random"]),
     )
+
+
+def read_state(strategy: Strategy) -> StrategyState:
+    """What the strategy remembers now."""
+    if _speaks_for_itself(strategy):
+        return dict(strategy.state_dict())  # type: ignore[attr-defined]
+    return {name: value for name, value in vars(strategy).items() if _kept(value)}
+
+
+def write_state(strategy: Strategy, state: StrategyState) -> None:
+    """Let the strategy remember `state`."""
+    if _speaks_for_itself(strategy):
+        strategy.load_state_dict(dict(state))  # type: ignore[attr-defined]
+        return
+    for name, value in state.items():
+        setattr(strategy, name, value)
+
+
+def pack(state: StrategyState) -> tuple[Layout, dict[str, NDArray[Any]]]:
+    """Separate a state into what JSON can hold, and its arrays."""
+    layout: Layout = {}
+    arrays: dict[str, NDArray[Any]] = {}
+    for number, (name, value) in enumerate(state.items()):
+        kind, held, members = _taken_apart(value)
+        layout[name] = (kind, held)
+        arrays |= {f"{number}.{index}": member for index, member in enumerate(members)}
+    return layout, arrays
+
+
+def unpack(layout: Layout, arrays: Mapping[str, NDArray[Any]]) -> StrategyState:
+    """Put together what `pack` has separated.
+
+    Raises:
+        KeyError: the layout names a kind or an array that there is not.
+    """
+    state: dict[str, StrategyValue] = {}
+    for number, (name, (kind, held)) in enumerate(layout.items()):
+        members = takewhile(arrays.__contains__, (f"{number}.{index}" for index in count()))
+        state[name] = _put_together(kind, held, [arrays[member] for member in members])
+    return state
+
+
+def forgotten(strategy: Strategy) -> list[str]:
+    """Attributes that no checkpoint keeps, though they may be state: what is neither data nor something to call."""
+    if _speaks_for_itself(strategy):
+        return []
+    return sorted(name for name, value in vars(strategy).items() if not _kept(value) and not callable(value))
+
+
+def _speaks_for_itself(strategy: Strategy) -> bool:
+    return hasattr(strategy, "state_dict") and hasattr(strategy, "load_state_dict")
+
+
+def _kept(value: object) -> bool:
+    match value:
+        case None | bool() | int() | float() | str() | ArrayRecord():
+            return True
+        case np.generic() | np.ndarray():
+            return value.dtype.kind in "biuf"
+        case list():
+            return all(isinstance(member, np.ndarray) and _kept(member) for member in value)
+        case dict():
+            return all(isinstance(name, str) and isinstance(v, np.ndarray) and _kept(v) for name, v in value.items())
+    return False
+
+
+def _taken_apart(value: StrategyValue) -> tuple[str, Any, list[NDArray[Any]]]:
+    """The kind of a value, what JSON can hold of it, and its arrays in order."""
+    match value:
+        case np.generic():  # before float: numpy's float64 is one, and counts with other types in its own way
+            return "scalar", None, [np.asarray(value)]
+        case np.ndarray():
+            return "array", None, [value]
+        case list():
+            return "list", None, value
+        case ArrayRecord():
+            return "record", list(value), value.to_numpy_ndarrays()
+        case dict():
+            return "dict", list(value), list(value.values())
+    return "plain", value, []
+
+
+def _put_together(kind: str, held: Any, members: list[NDArray[Any]]) -> StrategyValue:
+    match kind:
+        case "plain":
+            return held  # type: ignore[no-any-return]
+        case "scalar":
+            return members[0][()]
+        case "array":
+            return members[0]
+        case "list":
+            return members
+        case "record":
+            return ArrayRecord({name: Array(member) for name, member in zip(held, members, strict=True)})
+        case "dict":
+            return dict(zip(held, members, strict=True))
+    raise KeyError(kind)
+
+
+@dataclass
+class GlobalModel:
+    """What the next round sends, and the average of what rounds sent, which is evaluated and kept."""
+
+    arrays: ArrayRecord
+    average: MovingAverage
+
+    @classmethod
+    def new(cls, arrays: ArrayRecord, decay: float) -> Self:
+        """The model of a run that begins, at these arrays."""
+        average = MovingAverage(decay)
+        average.begin(arrays.to_torch_state_dict())
+        return cls(arrays, average)
+
+    @classmethod
+    def restored(cls, checkpoint: Checkpoint, decay: float) -> Self:
+        """The model of a run that goes on, as it was when the checkpoint was taken."""
+        kept = {name: torch.tensor(value) for name, value in checkpoint.average.items()}
+        average = MovingAverage(decay, kept, checkpoint.iterates)
+        return cls(ArrayRecord({name: Array(value) for name, value in checkpoint.arrays.items()}), average)
+
+    @property
+    def kept(self) -> ArrayRecord:
+        """The average as it is now."""
+        return as_arrays(self.average.average)
+
+    def advance(self, arrays: ArrayRecord) -> None:
+        """Go on from the next iterate."""
+        self.arrays = arrays
+        self.average.add(arrays.to_torch_state_dict())
+
+
+def as_arrays(parameters: Mapping[str, torch.Tensor]) -> ArrayRecord:
+    """Parameters as they cross."""
+    return ArrayRecord({name: Array(parameter.numpy()) for name, parameter in parameters.items()})

@@ -23,12 +23,10 @@ class NotSentError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class Answers:
-    """What came back for messages.
+    """The first reply to each message, by the node that was asked: an error may come from another one.
 
-    Attributes:
-        replies: the first to each message, by the node that was asked: an error may come from another one.
-        asked_twice: nodes that got their message a second time: what they answer says nothing of the first.
-        late: earlier messages that have been answered since, each with its reply.
+    Nodes that were asked twice got their message again: what they answer says nothing of the first. Late are earlier
+    messages that have been answered since, each with its reply.
     """
 
     replies: Mapping[int, Message]
@@ -37,14 +35,7 @@ class Answers:
 
 
 class Correspondence:
-    """Messages that were sent and what came back, over the rounds of a run: an answer may come rounds too late.
-
-    Args:
-        grid: carries the messages.
-
-    Attributes:
-        grid: the same.
-    """
+    """Messages that a grid carried and what came back, over the rounds of a run: an answer may come rounds too late."""
 
     def __init__(self, grid: Grid) -> None:
         self.grid = grid
@@ -58,8 +49,9 @@ class Correspondence:
         """
         deadline = time.monotonic() + timeout
         replies = self._exchange(messages, deadline)
-        back = {node_id for node_id, reply in replies.items() if _unreached(reply)} & set(self.grid.get_node_ids())
-        again = [_copy(message) for message in messages if message.metadata.dst_node_id in back]
+        unreached = {n for n, reply in replies.items() if reply.has_error() and reply.error.code in _UNREACHED}
+        back = unreached & set(self.grid.get_node_ids())
+        again = [with_content(m, m.content) for m in messages if m.metadata.dst_node_id in back]
         if again:
             replies |= self._exchange(again, deadline)
         return Answers(replies, frozenset(message.metadata.dst_node_id for message in again))
@@ -85,7 +77,10 @@ class Correspondence:
                 break
             if not arrived:
                 time.sleep(_POLL_SECONDS)
-        self._unanswered |= {i: _without_model(sent[i]) for i in sent.keys() & self._unanswered.keys()}
+        for message_id in sent.keys() & self._unanswered.keys():
+            # Enough to match a late answer with: were models kept, a silent client would cost one in each round.
+            without_model = RecordDict(dict(sent[message_id].content.config_records))
+            self._unanswered[message_id] = with_content(sent[message_id], without_model)
         return answers
 
     def _collect(self, message_ids: Iterable[str]) -> list[tuple[Message, Message]]:
@@ -99,16 +94,6 @@ class Correspondence:
         return pairs
 
 
-def _without_model(message: Message) -> Message:
-    """What a late answer is matched with: were whole messages kept, a silent client would cost a model each round."""
-    content = RecordDict(dict(message.content.config_records))
+def with_content(message: Message, content: RecordDict) -> Message:
+    """A new message of the same kind to the same node."""
     return Message(content, message.metadata.dst_node_id, message.metadata.message_type)
-
-
-def _unreached(reply: Message) -> bool:
-    return bool(reply.has_error() and reply.error.code in _UNREACHED)
-
-
-def _copy(message: Message) -> Message:
-    """The same message, to be sent once more."""
-    return Message(message.content, message.metadata.dst_node_id, message.metadata.message_type)

@@ -9,26 +9,17 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from pathlib import Path
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
 from fedprivacy._support import signing
 from fedprivacy.flower.server.exchange import Correspondence
-from fedprivacy.flower.wire.crossing import MessageError
 from fedprivacy.flower.wire.histories import claims_of
-from fedprivacy.flower.wire.messages import (
-    ENROL,
-    ENROLMENT,
-    ENROLMENT_REQUEST,
-    REFUSAL,
-    Enrolment,
-    EnrolmentRequest,
-    Refusal,
-)
+from fedprivacy.flower.wire.messages import ENROL, Enrolment, EnrolmentRequest, MessageError, Refusal
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.events import Claims
 
@@ -43,21 +34,13 @@ class TooFewClientsError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class EnrolledClient:
-    """A client that the server can ask.
-
-    Attributes:
-        client_id: stable over rounds and runs, independent of the node id.
-        shard_size: what it disclosed; 0 if shard sizes are private.
-        num_partitions: into how many parts it says the records are split; 0 in a deployment.
-        public_key: the one that Flower authenticated, in PEM; empty in a simulation.
-        claims: what it says that it spent, by run and event; empty in a simulation.
-    """
+    """A client that the server can ask: what its `Enrolment` says, and the key that Flower authenticated, in PEM."""
 
     client_id: str
     shard_size: int
     num_partitions: int
-    public_key: bytes
-    claims: Claims = field(default_factory=dict)
+    public_key: bytes  # empty in a simulation
+    claims: Claims
 
     @property
     def key_hash(self) -> str:
@@ -117,7 +100,12 @@ class ClientRegistry:
         self._ask(grid, [node for node in grid.get_nodes() if node.node_id not in asked])
 
     def _ask(self, grid: Grid, nodes: list[NodeInfo]) -> None:
-        keys = self._registered_keys(nodes)
+        keys: dict[int, bytes] = {}
+        for node in nodes:
+            try:
+                keys[node.node_id] = _authenticated_key(node)
+            except MessageError as error:
+                self._refuse(node, error)
         if not keys:
             return
         messages = [Message(self._request(key, grid), node_id, ENROL) for node_id, key in keys.items()]
@@ -128,23 +116,12 @@ class ClientRegistry:
             if node.node_id in replies:
                 self._enrol(node, keys[node.node_id], replies[node.node_id], taken)
 
-    def _registered_keys(self, nodes: list[NodeInfo]) -> dict[int, bytes]:
-        """The keys of the nodes that may be asked, by node id."""
-        keys: dict[int, bytes] = {}
-        for node in nodes:
-            try:
-                keys[node.node_id] = _authenticated_key(node)
-            except MessageError as error:
-                self._refuse(node, error)
-        return keys
-
     def _request(self, public_key: bytes, grid: Grid) -> RecordDict:
         """What a client is asked with; nothing for a simulated one."""
         if not public_key:
             return RecordDict()
-        request = EnrolmentRequest(run_id=str(grid.run.run_id), client_key=key_hash(public_key), signature="")
-        signature = signing.sign(signing.server_key(self._signing_key), signing.ENROLMENT, request.signed_bytes())
-        return RecordDict({ENROLMENT_REQUEST: replace(request, signature=signature).to_record()})
+        request = EnrolmentRequest(run_id=str(grid.run.run_id), client_key=key_hash(public_key))
+        return RecordDict({request.name: request.signed(signing.server_key(self._signing_key)).to_record()})
 
     def _enrol(self, node: NodeInfo, registered_key: bytes, reply: Message, taken: set[str]) -> None:
         try:
@@ -196,11 +173,8 @@ def _authenticated_key(node: NodeInfo) -> bytes:
 def _parse(reply: Message) -> Enrolment:
     if reply.has_error():
         raise MessageError(f"its ClientApp failed with Flower's code {reply.error.code}; its own log says why")
-    for name, kind in ((REFUSAL, Refusal), (ENROLMENT, Enrolment)):
-        record = reply.content.get(name)
-        if isinstance(record, ConfigRecord):
-            parsed = kind.from_record(record)
-            if isinstance(parsed, Refusal):
-                raise MessageError(f"it refused ({parsed.code}); its own log says why")
-            return parsed
-    raise MessageError("its answer holds no enrolment")
+    if Refusal.name in reply.content:
+        raise MessageError(f"it refused ({Refusal.of(reply).code}); its own log says why")
+    if Enrolment.name not in reply.content:
+        raise MessageError("its answer holds no enrolment")
+    return Enrolment.of(reply)

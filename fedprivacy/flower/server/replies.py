@@ -6,15 +6,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from fedprivacy._support import signing
 from fedprivacy.flower.client.release import ARRAYS, digest
 from fedprivacy.flower.server.exchange import Answers
 from fedprivacy.flower.server.registry import EnrolledClient
 from fedprivacy.flower.wire.arrays import ArraysError, Form, checked_arrays
-from fedprivacy.flower.wire.crossing import MessageError
-from fedprivacy.flower.wire.messages import RECEIPT, REFUSAL, Grant, Receipt, Refusal, RefusalCode
+from fedprivacy.flower.wire.messages import Grant, MessageError, Receipt, Refusal, RefusalCode
 from fedprivacy.ledger.replay import Evidence
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.wording import count_text
@@ -31,8 +30,7 @@ class OpenRound:
         arrays: the global model that is sent.
         eligible: how many clients had budget left.
         messages: one for each grant.
-        grants: by node id.
-        clients: who is behind the nodes that the strategy chose, by node id.
+        grants, clients: by node id, for the nodes that the strategy chose.
         asked_before: nodes that may have had their grants before: a refusal says nothing of what they did then.
     """
 
@@ -54,14 +52,11 @@ class OpenRound:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What became of one grant.
+    """What became of one grant: an update that may be averaged, or in constant words why there is none.
 
     Attributes:
-        update: the reply, if it may be averaged.
-        failure: why it may not, in constant words; empty if it may.
         receipt: that matches the grant, whether or not the update is used.
         evidence: the same, as the ledger keeps it; None in a simulation, where none is signed.
-        refusal: the client's no.
         untouched: whether it refused before it read a record, when it was asked for the first time.
     """
 
@@ -75,12 +70,7 @@ class Verdict:
 
 @dataclass(frozen=True)
 class RoundOutcome:
-    """What became of a round's grants.
-
-    Attributes:
-        opened: the round.
-        verdicts: by client_id.
-    """
+    """What became of a round's grants, by client_id."""
 
     opened: OpenRound
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
@@ -94,21 +84,6 @@ class RoundOutcome:
     def failures(self) -> dict[str, str]:
         """Clients without a usable update, with a short constant reason, sorted."""
         return {c: verdict.failure for c, verdict in sorted(self.verdicts.items()) if verdict.failure}
-
-    @property
-    def receipts(self) -> dict[str, Receipt]:
-        """Receipts that match their grants, by client_id."""
-        return {c: verdict.receipt for c, verdict in self.verdicts.items() if verdict.receipt is not None}
-
-    @property
-    def spent(self) -> dict[str, Evidence | None]:
-        """What the ledger keeps of the receipts, by client_id."""
-        return {client_id: self.verdicts[client_id].evidence for client_id in self.receipts}
-
-    @property
-    def untouched(self) -> list[str]:
-        """Clients whose charge is returned."""
-        return [client_id for client_id, verdict in self.verdicts.items() if verdict.untouched]
 
     @property
     def exhausted(self) -> set[str]:
@@ -161,30 +136,25 @@ def _refusal(reply: Message) -> RefusalCode | None:
     if reply.has_error():
         raise Unusable(f"client-error-{reply.error.code}")
     try:
-        return Refusal.from_record(_record(reply, REFUSAL)).code if REFUSAL in reply.content else None
+        return Refusal.of(reply).code if Refusal.name in reply.content else None
     except MessageError as error:
         raise Unusable("malformed-refusal") from error
 
 
 def checked_receipt(reply: Message, grant: Grant, public_key: bytes) -> Receipt:
-    """The reply's receipt for a grant.
-
-    Args:
-        reply: with a receipt.
-        grant: what it must be for.
-        public_key: of the client that must have signed it, in PEM; empty in a simulation.
+    """The reply's receipt for a grant, signed by the client with this key in PEM; with none in a simulation.
 
     Raises:
         Unusable: there is none, it is for something else, or somebody else signed it.
     """
     try:
-        receipt = Receipt.from_record(_record(reply, RECEIPT))
+        receipt = Receipt.of(reply)
     except MessageError as error:
         raise Unusable("malformed-receipt") from error
     if not receipt.matches(grant):
         raise Unusable("receipt-does-not-match-grant")
     signed = receipt.signed_bytes()
-    if public_key and not signing.signed_by_client(public_key, signing.RECEIPT, signed, receipt.signature):
+    if public_key and not signing.signed_by_client(public_key, receipt.purpose, signed, receipt.signature):
         raise Unusable("forged-receipt")
     return receipt
 
@@ -204,10 +174,3 @@ def _decoded(arrays: object, global_arrays: ArrayRecord) -> ArrayRecord:
         return ArrayRecord({name: Array(values) for name, values in checked_arrays(arrays, forms).items()})
     except ArraysError as error:
         raise Unusable(str(error)) from error
-
-
-def _record(reply: Message, name: str) -> ConfigRecord:
-    record = reply.content.get(name)
-    if not isinstance(record, ConfigRecord):
-        raise MessageError(f"reply lacks {name}")
-    return record

@@ -2,23 +2,30 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
+from typing import Any, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.proto.node_pb2 import NodeInfo
+from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.server.accounts import RunAccounts
-from fedprivacy.flower.server.eligible import EligibleGrid
-from fedprivacy.flower.server.exchange import Answers, Correspondence
+from fedprivacy.flower.server.exchange import Answers, Correspondence, with_content
 from fedprivacy.flower.server.registry import ClientRegistry, TooFewClientsError
 from fedprivacy.flower.server.replies import OpenRound, RoundOutcome, sort_replies
-from fedprivacy.flower.wire.messages import GRANT, Grant
+from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.rounds import Phase, PhaseObserver, Stage
+
+_BETWEEN_LOOKS = 0.9
+"""`sample_nodes` sleeps 1 s between looks: a strategy that looks again later than this is waiting for nodes."""
 
 
 class RoundFailedError(RuntimeError):
@@ -27,25 +34,15 @@ class RoundFailedError(RuntimeError):
 
 @dataclass(frozen=True)
 class Rounds:
-    """The rounds of one run, once its clients are there: each step takes what the step before it gave.
+    """The rounds of one run, once its clients are there: each step takes what the step before it gave."""
 
-    Attributes:
-        strategy: samples and averages.
-        plan: the run's public numbers.
-        registry: who is behind a node.
-        accounts: grants and settles.
-        correspondence: carries messages.
-        timeout: seconds to wait for answers.
-        tell: is told what the run is about to do.
-    """
-
-    strategy: Strategy
+    strategy: Strategy  # samples and averages
     plan: RunPlan
-    registry: ClientRegistry
-    accounts: RunAccounts
+    registry: ClientRegistry  # knows who is behind a node
+    accounts: RunAccounts  # grant and settle
     correspondence: Correspondence
-    timeout: float
-    tell: PhaseObserver
+    timeout: float  # seconds to wait for answers
+    tell: PhaseObserver  # what the run is about to do
 
     def open(self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, *, again: bool) -> OpenRound:
         """Let the wrapped strategy choose among clients with budget left, and reserve what each may spend.
@@ -116,7 +113,7 @@ class Rounds:
         complete = len(self.registry.online(grid)) >= self.plan.config.clients
         view = EligibleGrid(grid, eligible, timeout=0.0 if complete else self.plan.config.node_timeout)
         try:
-            messages = list(self.strategy.configure_train(number, arrays, config, view))
+            messages = list(self.strategy.configure_train(number, arrays, config, cast(Grid, view)))
         except TooFewClientsError:
             if allowed >= {client.client_id for client in self.registry.online(grid).values()}:
                 raise  # nobody is left out, and still there are too few
@@ -125,6 +122,44 @@ class Rounds:
         if len(set(asked)) < len(asked):
             raise ValueError("The wrapped strategy asks a client twice in a round: a release that nobody would charge.")
         return messages
+
+
+@Grid.register
+class EligibleGrid:
+    """A grid as a wrapped strategy may see it: hides nodes that must not be asked, and never waits for ever.
+
+    Flower's strategies sample with `sample_nodes`, which polls `get_node_ids` until enough nodes are connected. When
+    some have exhausted their budgets that may never be. All else is the real grid's.
+    `eligible` tells at every look which nodes may be asked; a strategy that still looks after `timeout` seconds is
+    stopped.
+    """
+
+    def __init__(self, grid: Grid, eligible: Callable[[], list[int]], timeout: float) -> None:
+        self._grid = grid
+        self._eligible = eligible
+        self._timeout = max(timeout, _BETWEEN_LOOKS)
+        self._deadline: float | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._grid, name)
+
+    def get_node_ids(self) -> Iterable[int]:
+        """Nodes that are connected and may be asked."""
+        node_ids = self._eligible()
+        now = time.monotonic()
+        if self._deadline is None:
+            self._deadline = now + self._timeout
+        elif now >= self._deadline:
+            raise TooFewClientsError(
+                f"The strategy wants more clients than the {len(node_ids)} that are connected and have budget left. "
+                "Lower its min_train_nodes and min_available_nodes, or give clients a larger budget."
+            )
+        return node_ids
+
+    def get_nodes(self) -> Iterable[NodeInfo]:
+        """Nodes that are connected and may be asked."""
+        eligible = set(self.get_node_ids())
+        return [node for node in self._grid.get_nodes() if node.node_id in eligible]
 
 
 def _with_grant(message: Message, grant: Grant) -> Message:
@@ -139,8 +174,8 @@ def _with_grant(message: Message, grant: Grant) -> Message:
             f"The wrapped strategy sends {len(models)} array records to a client; wrap one that sends one."
         )
     settings = next(iter(message.content.config_records.values()), ConfigRecord())
-    content = RecordDict({ARRAYS: models[0], "config": settings, GRANT: grant.to_record()})
-    return Message(content, message.metadata.dst_node_id, message.metadata.message_type)
+    content = RecordDict({ARRAYS: models[0], "config": settings, grant.name: grant.to_record()})
+    return with_content(message, content)
 
 
 def _like(aggregated: ArrayRecord, model: ArrayRecord) -> ArrayRecord:

@@ -16,13 +16,19 @@ from flwr.serverapp.strategy import Result, Strategy
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.random_state import RandomState
 from fedprivacy.flower.server.accounts import RunAccounts
-from fedprivacy.flower.server.checkpoint import Checkpoint, save_checkpoint
+from fedprivacy.flower.server.checkpoint import (
+    Checkpoint,
+    GlobalModel,
+    as_arrays,
+    forgotten,
+    read_state,
+    save_checkpoint,
+    write_state,
+)
 from fedprivacy.flower.server.exchange import Answers, Correspondence
-from fedprivacy.flower.server.model import GlobalModel, as_arrays
 from fedprivacy.flower.server.registry import ClientRegistry
 from fedprivacy.flower.server.replies import OpenRound, RoundOutcome
 from fedprivacy.flower.server.rounds import RoundFailedError, Rounds
-from fedprivacy.flower.server.strategy_state import forgotten, read_state, write_state
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.plan import RunPlan
@@ -36,13 +42,10 @@ EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 @dataclass
 class PrivateResult(Result):
-    """Flower's result of a run, as far as the run has come: the model is kept whatever happens.
-
-    Attributes:
-        stopped_because: why the run ended before its last round; empty if it did not.
-    """
+    """Flower's result of a run, as far as the run has come: the model is kept whatever happens."""
 
     stopped_because: str = ""
+    """Why the run ended before its last round; empty if it did not."""
 
 
 class PrivateStrategy(Strategy):
@@ -190,7 +193,12 @@ class PrivateStrategy(Strategy):
         if self._checkpoints:
             save_checkpoint(self._checkpoints, self._checkpoint(number, model, rounds.accounts))
         reach("server.checkpointed")
-        _check_usable(outcome)
+        if not outcome.updates and outcome.failures.keys() != outcome.exhausted:
+            reasons = "; ".join(f"{client_id}: {reason}" for client_id, reason in outcome.failures.items())
+            raise RoundFailedError(
+                f"Round {number} brought no usable update ({reasons}). The run stops, so that no privacy is spent for "
+                "nothing; the clients' own logs say what happened."
+            )
         return finished
 
     def configure_train(
@@ -284,13 +292,3 @@ class PrivateStrategy(Strategy):
                 ", ".join(names),
                 type(self.strategy).__name__,
             )
-
-
-def _check_usable(outcome: RoundOutcome) -> None:
-    """Stop when a round gave nothing and not because budgets are spent."""
-    if not outcome.updates and outcome.failures.keys() != outcome.exhausted:
-        reasons = "; ".join(f"{client_id}: {reason}" for client_id, reason in outcome.failures.items())
-        raise RoundFailedError(
-            f"Round {outcome.opened.attempt.round} brought no usable update ({reasons}). The run stops, so that no "
-            "privacy is spent for nothing; the clients' own logs say what happened."
-        )

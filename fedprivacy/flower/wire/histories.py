@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from fedprivacy.flower.wire.crossing import MessageError
+from fedprivacy.flower.wire.messages import MessageError
 from fedprivacy.guard import names_a_run
 from fedprivacy.values.event_codec import as_row, from_row
 from fedprivacy.values.events import Claims, History, PoissonSampledGaussian

@@ -1,12 +1,22 @@
-"""What crosses between server and client: enrolment and the request for it, grant, receipt, refusal."""
+"""What crosses between server and client: enrolment and the request for it, grant, receipt, refusal.
+
+Each travels as one Flower `ConfigRecord`: flat, typed, versioned, strictly parsed. A record with a missing, unknown or
+ill-typed field, or another version, is refused as a whole.
+"""
 
 from __future__ import annotations
 
+import dataclasses
 import enum
+import json
 from dataclasses import dataclass
+from functools import cache
+from typing import Self, cast, get_type_hints
 
+from flwr.app import ConfigRecord, Message
+
+from fedprivacy._support import signing
 from fedprivacy.accounting.calibration import MOST_NOISE
-from fedprivacy.flower.wire.crossing import SignedMessage, WireMessage
 from fedprivacy.guard import names_a_run
 from fedprivacy.training.adaptive import ADAPTIVE, CLIPPINGS, QuantileClipping
 from fedprivacy.training.mechanisms import SampledGaussianSum
@@ -18,7 +28,6 @@ from fedprivacy.training.optimizers import (
     build_optimizer,
 )
 from fedprivacy.values.attempt import Attempt
-from fedprivacy.values.event_codec import ROW
 from fedprivacy.values.events import CLIPPING_NORMS, NeighbouringRelation, PoissonSampledGaussian
 
 GRANT = "fedprivacy.grant"
@@ -28,6 +37,9 @@ ENROLMENT = "fedprivacy.enrolment"
 REFUSAL = "fedprivacy.refusal"
 ENROL = "query.enrol"
 """Names of the records in a message, and the message type that asks a client who it is."""
+
+VERSION = 4
+"""Of every record: server and clients must speak the same."""
 
 
 class RefusalCode(enum.StrEnum):
@@ -58,6 +70,80 @@ LONGEST_CLIENT_ID = 1024
 """Characters of a client's name."""
 
 
+class MessageError(ValueError):
+    """A record on the wire that is not what it should be."""
+
+
+@dataclass(frozen=True, slots=True)
+class WireMessage:
+    """A flat dataclass of scalars that travels as a ConfigRecord."""
+
+    name = ""  # of the record in a message
+
+    def to_record(self) -> ConfigRecord:
+        """The record to put in a message."""
+        record = ConfigRecord({"version": VERSION})
+        for name, value in dataclasses.asdict(self).items():
+            record[name] = str(value) if isinstance(value, enum.Enum) else value
+        return record
+
+    @classmethod
+    def of(cls, message: Message) -> Self:
+        """Parse strictly what a message brings; a `MessageError` if it brings none."""
+        record = message.content.get(cls.name) if message.has_content() else None
+        return cls.from_record(record if isinstance(record, ConfigRecord) else ConfigRecord())
+
+    @classmethod
+    def from_record(cls, record: ConfigRecord) -> Self:
+        """Parse strictly.
+
+        Raises:
+            MessageError: another version, a missing or unknown field, a wrong type or an impossible value.
+        """
+        fields = _kinds(cast(type, cls))
+        values = dict(record)
+        if values.pop("version", None) != VERSION:
+            raise MessageError(f"{cls.__name__} is not of version {VERSION}; update server and clients together.")
+        if values.keys() != fields.keys():
+            lacking, more = sorted(fields.keys() - values.keys()), len(values.keys() - fields.keys())
+            raise MessageError(f"{cls.__name__} lacks {', '.join(lacking) or 'nothing'} and has {more} unknown fields.")
+        try:
+            return cls(**{name: _parsed(values[name], kind) for name, kind in fields.items()})
+        except ValueError as error:
+            raise MessageError(f"{cls.__name__}: {error}") from error
+
+
+@dataclass(frozen=True, slots=True)
+class SignedMessage(WireMessage):
+    """A wire record with a field `signature`, in hexadecimal; empty in a simulation."""
+
+    purpose = ""  # of the signature, in the words of `signing`
+
+    def signed_bytes(self) -> bytes:
+        """What the signature covers: every other field, by name."""
+        fields = dict(self.to_record())
+        del fields["signature"]
+        return json.dumps(fields, sort_keys=True).encode()
+
+    def signed(self, key: signing.PrivateKey) -> Self:
+        """The same, with the signature of this key's holder."""
+        return dataclasses.replace(self, **{"signature": signing.sign(key, self.purpose, self.signed_bytes())})
+
+
+@cache
+def _kinds(record: type) -> dict[str, type]:
+    """The type of every field of a wire record's class."""
+    return get_type_hints(record)
+
+
+def _parsed(value: object, kind: type) -> object:
+    """The value as a field of type `kind`; nothing is converted but a string into its enum."""
+    crosses = str if issubclass(kind, enum.Enum) else kind
+    if type(value) is not crosses:
+        raise ValueError(f"a value is a {type(value).__name__}; expected {crosses.__name__}.")
+    return value if crosses is kind else kind(value)
+
+
 @dataclass(frozen=True, slots=True)
 class EnrolmentRequest(SignedMessage):
     """The server asks a deployed client who it is. In a simulation nobody signs, and the record is missing.
@@ -68,38 +154,25 @@ class EnrolmentRequest(SignedMessage):
         signature: with the server's key.
     """
 
+    name, purpose = ENROLMENT_REQUEST, signing.ENROLMENT
     run_id: str
     client_key: str
-    signature: str
+    signature: str = ""
 
 
 @dataclass(frozen=True, slots=True)
-class Grant(SignedMessage):
-    """What the server allows a client to spend in a round, with everything that local training needs to know.
-
-    What a client does with each field is in `docs/explanation/server-fields.md`.
+class SpendingMessage(SignedMessage):
+    """What a grant allows and its receipt confirms.
 
     Attributes:
-        run_id: the run.
-        client_id: who the grant is for.
-        round: the round.
+        client_id: who may spend.
         attempt: at this round, counted from 1: a client trains once for each, and can send what it sealed again.
         steps: local steps, >= 1.
         sampling_rate: q of each step.
         noise_multiplier: sigma of each step.
         relation: neighbouring relation of the guarantee.
-        clipping_norm: C.
-        clipping: how a record's gradient is bounded by C, one of `CLIPPINGS`.
-        expected_batch_size: public divisor of the noisy sum.
-        optimizer: sgd, adam or adamw.
-        learning_rate: step size.
-        momentum: in [0, 1); of sgd.
-        weight_decay: of sgd and adamw.
-        earlier_runs: runs that the ledger held before this one. A seeded client draws other noise in each.
-        charged: what the ledger holds against the client, over all runs, this grant included: see `history_text`. Empty
-            in a simulation.
-        server_key: public key of the server that grants, Ed25519 in hexadecimal; empty in a simulation.
-        signature: with that key.
+        clipping_norm: C. In a receipt, the one that the next step would have: another than the grant's only with
+            adaptive clipping, and then it came out of the mechanism, too.
     """
 
     run_id: str
@@ -111,6 +184,36 @@ class Grant(SignedMessage):
     noise_multiplier: float
     relation: NeighbouringRelation
     clipping_norm: float
+
+    @property
+    def charged_as(self) -> Attempt:
+        """What its steps are charged for."""
+        return Attempt(self.run_id, self.round, self.attempt)
+
+    @property
+    def event(self) -> PoissonSampledGaussian:
+        """What each step costs."""
+        return PoissonSampledGaussian(self.sampling_rate, self.noise_multiplier, self.relation)
+
+
+@dataclass(frozen=True, slots=True)
+class Grant(SpendingMessage):
+    """What the server allows a client to spend in a round, with everything that local training needs to know.
+
+    What a client does with each field is in `docs/explanation/server-fields.md`.
+
+    Attributes:
+        clipping: how a record's gradient is bounded by C, one of `CLIPPINGS`.
+        expected_batch_size: public divisor of the noisy sum.
+        optimizer, learning_rate, momentum, weight_decay: what moves the parameters; see `local_optimizer`.
+        earlier_runs: runs that the ledger held before this one. A seeded client draws other noise in each.
+        charged: what the ledger holds against the client, over all runs, this grant included: see `history_text`. Empty
+            in a simulation.
+        server_key: public key of the server that grants, Ed25519 in hexadecimal; empty in a simulation.
+        signature: with that key.
+    """
+
+    name, purpose = GRANT, signing.GRANT
     clipping: str
     expected_batch_size: float
     optimizer: str
@@ -120,7 +223,7 @@ class Grant(SignedMessage):
     earlier_runs: int
     charged: str
     server_key: str
-    signature: str
+    signature: str = ""
 
     def __post_init__(self) -> None:
         if min(self.steps, self.round, self.attempt) < 1 or self.earlier_runs < 0:
@@ -145,16 +248,6 @@ class Grant(SignedMessage):
             _ = SampledGaussianSum(self.event, self.adaptive.sensitivity(self.clipping_norm))
 
     @property
-    def charged_as(self) -> Attempt:
-        """What its steps are charged for."""
-        return Attempt(self.run_id, self.round, self.attempt)
-
-    @property
-    def event(self) -> PoissonSampledGaussian:
-        """What each step costs."""
-        return PoissonSampledGaussian(self.sampling_rate, self.noise_multiplier, self.relation)
-
-    @property
     def mechanism(self) -> SampledGaussianSum:
         """What each step runs."""
         return SampledGaussianSum(self.event, self.clipping_norm)
@@ -173,35 +266,17 @@ class Grant(SignedMessage):
 
 
 @dataclass(frozen=True, slots=True)
-class Receipt(SignedMessage):
+class Receipt(SpendingMessage):
     """What a client says that it spent: the steps and events that its mechanism executed.
 
     Attributes:
-        run_id: the run.
-        client_id: who spent, as the grant calls it.
-        round: the round.
-        attempt: at this round.
-        steps: local steps that were executed.
-        sampling_rate: q of each.
-        noise_multiplier: sigma of each.
-        relation: neighbouring relation of the guarantee.
-        clipping_norm: that the next step would have: another one than the grant's only with adaptive clipping. It came
-            out of the mechanism, too.
         update: digest of the update beside this receipt, see `release.digest`; empty in a simulation.
         signature: with the key under which the client is registered.
     """
 
-    run_id: str
-    client_id: str
-    round: int
-    attempt: int
-    steps: int
-    sampling_rate: float
-    noise_multiplier: float
-    relation: NeighbouringRelation
-    clipping_norm: float
+    name, purpose = RECEIPT, signing.RECEIPT
     update: str
-    signature: str
+    signature: str = ""
 
     def __post_init__(self) -> None:
         low, high = CLIPPING_NORMS
@@ -209,11 +284,9 @@ class Receipt(SignedMessage):
             raise ValueError(f"clipping_norm is {self.clipping_norm}; it must be from {low:g} to {high:g}.")
 
     def matches(self, grant: Grant) -> bool:
-        """Whether it states what was granted, field by field of those that both have."""
-        return all(getattr(self, name) == getattr(grant, name) for name in _GRANTED)
-
-
-_GRANTED = (*Attempt._fields, "client_id", "steps", *ROW)
+        """Whether it states what was granted: in all that both have but the clipping norm, which may have moved."""
+        granted = (field.name for field in dataclasses.fields(SpendingMessage) if field.name != "clipping_norm")
+        return all(getattr(self, name) == getattr(grant, name) for name in granted)
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,6 +300,7 @@ class Enrolment(WireMessage):
         spent: what its own guard holds, by run: see `claims_text`. Empty in a simulation.
     """
 
+    name = ENROLMENT
     client_id: str
     shard_size: int
     num_partitions: int
@@ -243,4 +317,5 @@ class Enrolment(WireMessage):
 class Refusal(WireMessage):
     """A client's no: a constant code."""
 
+    name = REFUSAL
     code: RefusalCode
