@@ -1,4 +1,4 @@
-"""`fedprivacy deploy`: make the keys of a deployment, rehearse one on this host."""
+"""`fedprivacy deploy`: make what each party of a deployment needs, check a host, start runs, rehearse it all here."""
 
 from __future__ import annotations
 
@@ -12,7 +12,44 @@ import typer
 from fedprivacy.commands.terminal import OUT, PLAIN, as_typed, plain_errors
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 
-deploy_app = typer.Typer(no_args_is_help=True, help="Deploy on real hosts: make keys, rehearse on this one.")
+deploy_app = typer.Typer(no_args_is_help=True, help="Deploy on real hosts: write what each needs, check it, run.")
+
+
+@deploy_app.command()
+def init(
+    description: Annotated[
+        Path | None, typer.Argument(metavar="DESCRIPTION", help="Of the deployment, in TOML.", show_default=False)
+    ] = None,
+    *,
+    out: Annotated[Path, typer.Option(help="Folder for the parties' folders.")] = Path("deployment"),
+    example: Annotated[bool, typer.Option("--example", help="Print a description to start from, and stop.")] = False,
+) -> None:
+    """Write everything that a deployment needs, in a folder for each party; later, for the clients that are new.
+
+    Nothing that is there is overwritten. Each folder has a README.md that says where it goes and what to type there.
+    """
+    from fedprivacy.deploy.description import EXAMPLE
+    from fedprivacy.deploy.handouts import write_handouts
+
+    if example:
+        PLAIN.print(EXAMPLE, end="")
+        return
+    if description is None:
+        raise typer.BadParameter("name a description; --example prints one to start from.")
+    with _checked():
+        made = write_handouts(description, out)
+    if made.new:
+        PLAIN.print(f"{made.folder / 'server'} is for the server's host, each of these for one client alone:")
+    elif made.clients:
+        PLAIN.print("Added, each for one client alone:")
+    else:
+        PLAIN.print(f"Nothing is missing in {made.folder}.")
+    for name in made.clients:
+        PLAIN.print(f"  {made.folder / 'clients' / name}")
+    if made.new:
+        PLAIN.print(f"Take {made.folder / 'ca'} off this machine and keep it offline.")
+    if made.clients:
+        PLAIN.print(f"Next: {made.folder / 'README.md'} says what goes to whom, in order.")
 
 
 @deploy_app.command()
@@ -94,15 +131,21 @@ def demo(
 ) -> None:
     """Rehearse a deployment: hospitals on this host, TLS, authenticated SuperNodes, a few rounds."""
     from fedprivacy.commands.run_tables import client_table
-    from fedprivacy.deploy.app import task_of, write_app
+    from fedprivacy.deploy.app import checked_plan, task_of, write_app
     from fedprivacy.deploy.demo import Digits, OwnFolders, run_demo
-    from fedprivacy.runs.folder import REPORT, new_run_folder, read_history
+    from fedprivacy.runs.folder import REPORT, make_folder, new_run_folder, plan_of, read_history
 
     directory = out or Path(new_run_folder("deploy-demo"))
     with _checked():
         records = OwnFolders(data) if data else Digits()
-        folder = app or write_app(directory / "app", DEFAULT_TASK).folder
         budget = {"epsilon": epsilon, "delta": delta}
+        settings = {"rounds": rounds, "clients": len(records.clients), **budget}
+        if app:
+            checked_plan(app, settings)
+        else:
+            plan_of({"task": DEFAULT_TASK, **settings})
+        make_folder(directory)
+        folder = app or write_app(directory / "app", DEFAULT_TASK).folder
         results = run_demo(
             directory,
             folder,
@@ -120,16 +163,18 @@ def demo(
 
 @contextmanager
 def _checked() -> Iterator[None]:
-    """Show a failure as plain text with exit code 1."""
+    """Show a user's mistake as plain text with exit code 2, and a failure of the deployment itself with 1."""
     from fedprivacy._support.signing import SigningKeyError
     from fedprivacy.deploy.app import AppFolderError
     from fedprivacy.deploy.demo import DataError
     from fedprivacy.deploy.federation import DeploymentError
     from fedprivacy.deploy.keys import KeyFileError
+    from fedprivacy.deploy.party import PartyError
     from fedprivacy.deploy.processes import ProcessError
     from fedprivacy.runs.configuration import ConfigError
+    from fedprivacy.runs.folder import RunFolderError
     from fedprivacy.tasks import TaskError
 
-    mistakes = (AppFolderError, ConfigError, DataError, TaskError)
-    with plain_errors(*mistakes, DeploymentError, KeyFileError, ProcessError, SigningKeyError, code=1):
+    mistakes = (AppFolderError, ConfigError, DataError, KeyFileError, PartyError, RunFolderError, SigningKeyError)
+    with plain_errors(DeploymentError, ProcessError, code=1), plain_errors(*mistakes, TaskError, code=2):
         yield

@@ -234,8 +234,8 @@ def flower_environment(home: Path) -> dict[str, str]:
     }
 
 
-def write_toml(path: Path, tables: Mapping[str, Mapping[str, Scalar]]) -> None:
-    """Write tables of scalars as TOML; the table named "" is the top level and comes first."""
+def write_toml(path: Path, tables: Mapping[str, Mapping[str, Scalar | list[str]]]) -> None:
+    """Write tables of scalars and lists of texts as TOML; the table named "" is the top level and comes first."""
     lines = []
     for name, table in tables.items():
         lines += [f"[{name}]"] if name else []
@@ -243,7 +243,7 @@ def write_toml(path: Path, tables: Mapping[str, Mapping[str, Scalar]]) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-def _toml(value: Scalar) -> str:
+def _toml(value: Scalar | list[str]) -> str:
     """A value as TOML has it: as JSON has it, except for the infinities, which JSON cannot write."""
     return str(value) if value in (math.inf, -math.inf) else json.dumps(value)
 

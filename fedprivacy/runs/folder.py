@@ -93,7 +93,7 @@ class RunWriter:
 
     def _begin(self, plan: RunPlan) -> None:
         check_unused(self.folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         config = {
             "settings": plan.config.public(),
             "noise_multiplier": plan.noise_multiplier,
@@ -103,6 +103,18 @@ class RunWriter:
         }
         write_durably(self.folder / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
         (self.folder / ROUNDS).touch()
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for a run's results, or for more.
+
+    Raises:
+        RunFolderError: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunFolderError(f"out is '{folder}', which cannot be made ({error.strerror}); name another.") from error
 
 
 def check_unused(folder: Path) -> None:

@@ -96,14 +96,14 @@ def test_the_command_says_what_comes_next(tmp_path):
     assert done.exit_code == 0
     assert f"deploy demo --app {tmp_path / 'sides'} --data FOLDER" in done.output
     again = CliRunner().invoke(deploy_app, ["app", str(tmp_path / "sides")])
-    assert again.exit_code == 1
+    assert again.exit_code == 2
     assert "not empty" in again.output
 
 
 def test_a_rehearsal_without_an_app_or_without_records_says_so(tmp_path):
     for options, words in ((["--app", str(tmp_path)], "holds no Flower app"), (["--data", str(tmp_path)], "no folder")):
         done = CliRunner().invoke(deploy_app, ["demo", "--out", str(tmp_path / "out"), *options])
-        assert done.exit_code == 1
+        assert done.exit_code == 2
         assert words in done.output
     with pytest.raises(DataError):
         OwnFolders(tmp_path)
