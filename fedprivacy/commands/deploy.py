@@ -4,13 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
-from fedprivacy.commands.terminal import OUT, PLAIN, as_typed, plain_errors
+from fedprivacy.commands.terminal import OUT, PLAIN, Json, as_typed, plain_errors, print_json
 from fedprivacy.tasks.built_in import DEFAULT_TASK
+
+if TYPE_CHECKING:
+    from fedprivacy.deploy.inspection import Finding
 
 deploy_app = typer.Typer(no_args_is_help=True, help="Deploy on real hosts: write what each needs, check it, run.")
 
@@ -50,6 +56,59 @@ def init(
         PLAIN.print(f"Take {made.folder / 'ca'} off this machine and keep it offline.")
     if made.clients:
         PLAIN.print(f"Next: {made.folder / 'README.md'} says what goes to whom, in order.")
+
+
+@deploy_app.command()
+def check(
+    folder: Annotated[Path, typer.Argument(help="This host's folder, as deploy init made it.", show_default=False)],
+    *,
+    as_json: Json = False,
+) -> None:
+    """Test this host, the server's or a client's, before a run does. Changes nothing, and shows nothing of any record.
+
+    Exit code 1: a check failed.
+    """
+    from fedprivacy.deploy.client_inspection import inspect_client
+    from fedprivacy.deploy.inspection import Verdict
+    from fedprivacy.deploy.party import Party
+    from fedprivacy.deploy.server_inspection import inspect_server
+
+    with _checked():
+        party = Party.read(folder)
+    inspected = (inspect_server if party.is_server else inspect_client)(party, folder)
+    found = []
+    for finding in inspected:
+        found.append(finding)
+        if not as_json:
+            OUT.print(_finding_line(finding))
+    failed = any(finding.verdict is Verdict.FAILED for finding in found)
+    if as_json:
+        print_json({"party": party.party, "ok": not failed, "checks": [asdict(finding) for finding in found]})
+    raise typer.Exit(1 if failed else 0)
+
+
+@deploy_app.command()
+def run(
+    app: Annotated[Path, typer.Argument(help="Folder of the Flower app.", show_default=False)],
+    *,
+    run_config: Annotated[Path, typer.Option(help="The run's settings, in TOML.")] = Path("run.toml"),
+    connection: Annotated[str, typer.Option(help="Of ~/.flwr/config.toml, to the SuperLink.")] = "deployment",
+) -> None:
+    """Run an app on the deployment, on the server's host, and follow it to its end.
+
+    Exit code 0: the run completed; 1: it did not; 2: its settings are wrong, and nothing was started.
+    """
+    from fedprivacy.deploy.submission import Operator, Submission
+    from fedprivacy.runs.folder import read_history
+    from fedprivacy.values.wording import count_text, epsilon_text, metric_name, metric_text
+
+    with _checked():
+        submission = Submission.of(app, run_config)
+        Operator(connection).run(submission, PLAIN.print)
+        history = read_history(submission.out)
+    value = metric_text(history.metric, history.last.metrics.get(history.metric))
+    result = f"{metric_name(history.metric)} {value}, largest epsilon {epsilon_text(history.last.max_epsilon)}"
+    PLAIN.print(f"Completed: {count_text(len(history.rounds), 'round')}, {result}; results in {submission.out}")
 
 
 @deploy_app.command()
@@ -159,6 +218,18 @@ def demo(
     PLAIN.print(f"Report: {results / REPORT}\nLogs: {directory.resolve() / 'logs'}")
     PLAIN.print(f"In a browser: {as_typed()} dashboard --store {results}")
     PLAIN.print("Next: docs/how-to/deploy.md does the same on real hosts, step by step.")
+
+
+def _finding_line(finding: Finding) -> Table:
+    """A finding on a line: how it ended, what was checked, what was found; its remedy below."""
+    line = Table.grid(padding=(0, 2))
+    for width in (7, 12, None):
+        line.add_column(width=width, overflow="fold")
+    colour = {"ok": "green", "warning": "yellow", "failed": "bold red"}[finding.verdict]
+    line.add_row(Text(finding.verdict, colour), finding.check, Text(finding.words))
+    if finding.remedy:
+        line.add_row("", "", Text(f"→ {finding.remedy}"))
+    return line
 
 
 @contextmanager

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from fedprivacy._support.settings import ConfigError, fields_of, not_allowed, parse, setting
-from fedprivacy.deploy.keys import MAX_DAYS, KeyFileError, check_client_names, check_host
+from fedprivacy.deploy.keys import MAX_DAYS, KeyFileError, check_client_names, subject_name
 from fedprivacy.deploy.party import SERVER
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 
@@ -91,7 +91,7 @@ class Description:
         problems += [f"{key} is missing; say it." for key in ("host", "epsilon", "delta") if key not in given]
         problems += _paths(settings)
         if "host" in settings:
-            problems += _told(lambda: check_host(str(settings["host"])))
+            problems += _told(lambda: subject_name(str(settings["host"])))
         if "task" in settings and "app" in settings:
             problems.append("task and app are both given; leave out one of them.")
         if problems:

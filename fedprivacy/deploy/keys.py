@@ -110,7 +110,7 @@ def write_keys(
     if not 1 <= days <= MAX_DAYS:
         raise KeyFileError(f"days is {days}; choose a whole number from 1 to {MAX_DAYS}.")
     hosts = tuple(dict.fromkeys([*hosts, *LOOPBACK]))
-    subject_names = x509.SubjectAlternativeName([_subject_name(host) for host in hosts])
+    subject_names = x509.SubjectAlternativeName([subject_name(host) for host in hosts])
     check_client_names(clients)
 
     now = datetime.now(UTC).replace(microsecond=0)
@@ -187,11 +187,6 @@ def check_client_names(names: Sequence[str]) -> None:
         raise KeyFileError(f"clients are {', '.join(names)}: a name appears twice; give each client its own.")
 
 
-def check_host(host: str) -> None:
-    """Refuse what no certificate could name, by a KeyFileError."""
-    _subject_name(host)
-
-
 def _check_client_name(name: str) -> None:
     if not _CLIENT_NAME.fullmatch(name):
         raise KeyFileError(
@@ -200,7 +195,8 @@ def _check_client_name(name: str) -> None:
         )
 
 
-def _subject_name(host: str) -> x509.GeneralName:
+def subject_name(host: str) -> x509.GeneralName:
+    """A host as a certificate names it; a KeyFileError if none could."""
     try:
         return x509.IPAddress(ip_address(host))
     except ValueError:

@@ -29,6 +29,9 @@ from fedprivacy.values.nulls import finite_or_none, measured, plain, unbounded
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.spent import ClientSpent
 
+RUNS = "runs"
+"""Where runs get a folder that name none."""
+
 CONFIG = "config.json"
 START = "start.json"
 ROUNDS = "rounds.jsonl"
@@ -37,9 +40,9 @@ FIGURE = "figure.png"
 REPORT = "report.html"
 
 
-def new_run_folder(name: str) -> str:
+def new_run_folder(name: str, runs: Path = Path(RUNS)) -> str:
     """The first of runs/NAME-1, runs/NAME-2, ... that does not exist."""
-    return next(folder for n in itertools.count(1) if not Path(folder := f"runs/{name}-{n}").exists())
+    return str(next(folder for n in itertools.count(1) if not (folder := runs / f"{name}-{n}").exists()))
 
 
 class RunFolderError(ValueError):

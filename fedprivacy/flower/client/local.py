@@ -176,7 +176,7 @@ def _deployed(task: Task, settings: NodeSettings) -> LocalClient:
         device = choose_device(settings.device)
     except ConfigError as error:
         raise Refused(RefusalCode.NODE_CONFIG_INVALID, f"--node-config: {error}") from error
-    shard = _own_shard(task, settings.folder, device)
+    shard = own_shard(task, settings.folder, device)
     guard = Guard(settings.guard, settings.budget, settings.filter)
     return LocalClient(settings.client_id, task, shard, guard, settings.key, None, 0)
 
@@ -189,7 +189,8 @@ def _simulated_shard(task: Task, partition_id: int, num_partitions: int, device:
 
 
 @lru_cache(maxsize=1)
-def _own_shard(task: Task, folder: Path, device: torch.device) -> Shard:
+def own_shard(task: Task, folder: Path, device: torch.device) -> Shard:
+    """A deployed client's shard, kept for the life of the process. Raises what `_checked` does."""
     return _checked(task, ShardSource(folder=folder), device)
 
 
