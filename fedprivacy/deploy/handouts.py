@@ -157,7 +157,7 @@ def _add_clients(wanted: Description, folder: Path) -> Handouts:
     lacking = [path for path in (server / "ca.crt", *([file] if task.file else [])) if not path.exists()]
     if lacking:
         raise PartyError(f"'{lacking[0]}' is not there; copy it back from the server's host.")
-    added = tuple(name for name in wanted.clients if not (folder / "clients" / name).exists())
+    added = tuple(name for name in wanted.clients if name not in recorded.clients)  # a folder may have gone for good
     for name in added:
         _write_client(wanted, me, task, folder, name)
     everybody = tuple(dict.fromkeys((*recorded.clients, *wanted.clients)))
@@ -166,7 +166,11 @@ def _add_clients(wanted: Description, folder: Path) -> Handouts:
 
 
 def _write_client(wanted: Description, server: Party, task: _HostTask, folder: Path, name: str) -> None:
-    own = folder / "clients" / name
+    own, public_key = folder / "clients" / name, folder / party.SERVER / CLIENT_KEYS / f"{name}.pub"
+    if public_key.exists():
+        raise PartyError(
+            f"'{public_key}' is there already, and a name belongs to one key for ever; choose another name."
+        )
     own.mkdir(parents=True, mode=0o700)
     place = wanted.client_path(wanted.client_folder, name)
     facts = _facts(wanted, server, task, place) | {
@@ -185,8 +189,7 @@ def _write_client(wanted: Description, server: Party, task: _HostTask, folder: P
     if task.file:
         shutil.copyfile(task.file, own / task.file.name)
     if wanted.client_keys == OPERATOR:
-        keys = write_client_key(own, name)
-        shutil.copyfile(keys.public_key, folder / party.SERVER / CLIENT_KEYS / keys.public_key.name)
+        shutil.copyfile(write_client_key(own, name).public_key, public_key)
 
 
 def _facts(wanted: Description, server: Party, task: _HostTask, folder: str) -> dict[str, Any]:

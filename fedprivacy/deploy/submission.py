@@ -52,10 +52,10 @@ class Submission(NamedTuple):
                 [f"run-config is '{run_config}', which cannot be read ({error}); name a file."]
             ) from error
         base = run_config.resolve().parent  # the server works elsewhere: a relative path would be another one there
-        resumed = settings.get("resume")
-        named = resumed or settings.get("out") or new_run_folder(app.resolve().name, base / RUNS)
-        out = base / str(named)
-        settings["resume" if resumed else "out"] = str(out)
+        named = {key: str(base / str(settings[key])) for key in ("out", "resume") if settings.get(key)}
+        settings |= named or {"out": new_run_folder(app.resolve().name, base / RUNS)}
+        resumed = named.get("resume")
+        out = Path(resumed or str(settings["out"]))
         checked_plan(app, settings)
         if not resumed:
             check_unused(out)
@@ -82,8 +82,7 @@ class Operator:
         reason = self._follow(run_id, show)
         status, details = self._ended(run_id)
         if status != COMPLETED:
-            told = details if details not in ("", "N/A") else reason or "its log, above, says why"
-            raise DeploymentError(f"Run {run_id} ended as {status}: {told}")
+            raise DeploymentError(f"Run {run_id} ended as {status}: {reason or details}")
 
     def _follow(self, run_id: str, show: Callable[[str], None]) -> str:
         """Show a run's log, and return the last error in it."""

@@ -126,6 +126,15 @@ def test_a_client_that_comes_later_changes_nothing_of_the_others(own):
     assert tomllib.loads(after["deployment.toml"].decode())["clients"] == ["hospital-0", "hospital-1", "late"]
 
 
+def test_a_folder_that_was_sent_and_deleted_is_not_made_again_with_another_key(tmp_path):
+    out = here(tmp_path, client_keys="operator")
+    key = (out / "server" / "clients" / "hospital-0.pub").read_bytes()
+    shutil.rmtree(out / "clients" / "hospital-0")
+    again = init(tmp_path / "deployment.toml", "--out", out)
+    assert again.exit_code == 0 and "Nothing is missing" in again.output
+    assert (out / "server" / "clients" / "hospital-0.pub").read_bytes() == key
+
+
 def test_a_description_that_says_something_else_is_refused(own):
     before = files_under(own)
     described = tomllib.loads((own / "deployment.toml").read_text())

@@ -167,8 +167,8 @@ def test_what_init_writes_is_checked_and_runs(fedprivacy, hosts):
     assert re.fullmatch(rf"Completed: 1 round, accuracy .*, largest epsilon [0-3]\.\d+; results in {results}", last)
     assert read_history(results).last.participants == HOSPITALS
 
-    settings = (hosts.server / "run.toml").read_text().replace("clients = 3", "clients = 4\nnode-timeout = 1.0")
-    (hosts.server / "many.toml").write_text(settings)
-    failed = run("--run-config", "many.toml")  # flwr's own command ends with 0 here
+    settings = (hosts.server / "run.toml").read_text().replace("clients = 3", "clients = 3\nseed = 1")
+    (hosts.server / "seeded.toml").write_text(settings)
+    failed = run("--run-config", "seeded.toml")  # flwr's own command ends with 0 here
     assert failed.returncode == 1
-    assert "finished:failed" in failed.stderr and "3 of 4 clients came" in failed.stderr
+    assert "finished:failed" in failed.stderr and "hospital-2: it refused" in failed.stderr
