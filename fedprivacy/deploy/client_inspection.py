@@ -149,7 +149,7 @@ def _kind_and_place(error: BaseException) -> str:
 
 
 def _guard(settings: NodeSettings) -> str:
-    """Opens the guard that is there, which finishes what a crash interrupted in it. None is made: not by any account."""
+    """Opens the guard that is there, which finishes what a crash interrupted in it. None is made by a check."""
     file = settings.guard
     try:
         sealed_beside(file)
