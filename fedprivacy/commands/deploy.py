@@ -64,7 +64,7 @@ def check(
     *,
     as_json: Json = False,
 ) -> None:
-    """Test this host, the server's or a client's, before a run does. Changes nothing, and shows nothing of any record.
+    """Test this host, the server's or a client's, before a run does. Charges nothing, and shows nothing of any record.
 
     Exit code 1: a check failed.
     """

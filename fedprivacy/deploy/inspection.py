@@ -1,6 +1,6 @@
 """The inspection of a host: what its party's folder, its environment and the server's door look like, line by line.
 
-Nothing is changed, charged or sent, and nothing is said of any record. What the two kinds of hosts have of their own is
+Nothing is charged, and nothing is said of any record. What the two kinds of hosts have of their own is
 in `fedprivacy.deploy.client_inspection` and `fedprivacy.deploy.server_inspection`.
 """
 
