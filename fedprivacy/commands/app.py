@@ -37,16 +37,24 @@ _BESIDE = Annotated[bool, typer.Option("--dashboard", help="Open the dashboard b
 _ENGINE = Annotated[Engine, typer.Option(help="Where simulated clients run.")]
 
 
+_TRACEBACK = inspect.Parameter(
+    "traceback",
+    inspect.Parameter.KEYWORD_ONLY,
+    default=False,
+    annotation=Annotated[bool, typer.Option("--traceback", help="Show where in the code an error came from.")],
+)
+
+
 def with_settings(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command one option for every setting of a run, and pass those that were given as `settings`."""
 
     def wrapper(**options: Any) -> None:
         settings = {key: options.pop(field.name) for key, field in FIELDS.items()}
-        with _checked():
+        with _checked(traceback=options.pop("traceback")):
             command({key: value for key, value in settings.items() if value is not None}, **options)
 
     own = [p for name, p in inspect.signature(command, eval_str=True).parameters.items() if name != "settings"]
-    parameters = [_option(key) for key in FIELDS] + own
+    parameters = [*map(_option, FIELDS), *own, _TRACEBACK]
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
@@ -216,20 +224,22 @@ def _what_next(history: RunHistory, config: RunConfig) -> str:
 
 
 @contextmanager
-def _checked() -> Iterator[None]:
+def _checked(*, traceback: bool) -> Iterator[None]:
     """Show warnings on stderr, and a user's mistake as plain text with exit code 2."""
     from rich.logging import RichHandler
 
     from fedprivacy._support.signing import SigningKeyError
     from fedprivacy.accounting import MechanismChanged
-    from fedprivacy.flower import RoundFailedError, TooFewClientsError
+    from fedprivacy.flower import BudgetSpentError, RoundFailedError, TooFewClientsError
     from fedprivacy.ledger import LedgerError
     from fedprivacy.ledger.replay import BrokenJournalError
     from fedprivacy.runs.configuration import ConfigError
     from fedprivacy.runs.folder import RunFolderError
+    from fedprivacy.tasks import TaskError
 
     warnings = RichHandler(console=Console(stderr=True), show_path=False)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[warnings])
     mistakes = (ConfigError, SigningKeyError, LedgerError, BrokenJournalError, MechanismChanged, RunFolderError)
-    with plain_errors(*mistakes, RoundFailedError, TooFewClientsError, code=2):
+    failures = (BudgetSpentError, RoundFailedError, TaskError, TooFewClientsError)
+    with plain_errors(*mistakes, *failures, code=2, traceback=traceback):
         yield

@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 from rich.markup import escape
+from rich.traceback import Traceback
 
 OUT = Console()
 PLAIN = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
@@ -36,14 +37,17 @@ def as_typed() -> str:
 
 
 @contextmanager
-def plain_errors(*kinds: type[Exception], code: int) -> Iterator[None]:
+def plain_errors(*kinds: type[Exception], code: int, traceback: bool = False) -> Iterator[None]:
     """Turn errors of these kinds into text on stderr and end the command with `code`: one clear text, no traceback.
 
-    An error with several `problems` shows each as one of its own; its notes follow.
+    An error with several `problems` shows each as one of its own; its notes follow. With `traceback`, where it came
+    from is shown before.
     """
     try:
         yield
     except kinds as error:
+        if traceback:
+            ERR.print(Traceback.from_exception(type(error), error, error.__traceback__))
         for problem in getattr(error, "problems", [str(error)]):
             ERR.print(f"[red]error:[/] {escape(problem)}")
         for note in getattr(error, "__notes__", []):

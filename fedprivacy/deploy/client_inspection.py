@@ -26,7 +26,7 @@ from fedprivacy.deploy.inspection import (
     warning,
 )
 from fedprivacy.deploy.party import Party
-from fedprivacy.flower.client.local import own_shard
+from fedprivacy.flower.client.local import own_shard, works_on
 from fedprivacy.flower.client.node import NodeSettings, Refused
 from fedprivacy.guard import Guard
 from fedprivacy.guard.errors import GuardError
@@ -126,7 +126,7 @@ def _records(settings: NodeSettings, party: Party) -> str:
     try:
         device = choose_device(settings.device)
         with _silence():
-            own_shard(task, settings.folder, device)
+            works_on(task, own_shard(task, settings.folder, device))
     except ConfigError as error:
         raise Objection(str(error)) from error
     except Refused as refused:

@@ -25,11 +25,14 @@ Settings = Mapping[str, Value]
 def with_task(task: Task) -> list[str]:
     """What about a task itself keeps it from being trained."""
     from fedprivacy.gradients import UnsupportedModelError, check_frozen, check_model
+    from fedprivacy.tasks.loader import TaskError, model_of
 
     problems = []
     try:
-        check_model(model := task.model())
-        check_frozen(model, task.model())
+        check_model(model := model_of(task))
+        check_frozen(model, model_of(task))
+    except TaskError as error:
+        problems.append(str(error))
     except UnsupportedModelError as error:
         problems.append(f"task {task.name}: {error}")
     if not task.shard_sizes_public and not task.nominal_shard_size:
@@ -101,7 +104,8 @@ def _strategy_problems(settings: Settings) -> list[str]:
         for setting in SERVER_SETTINGS
         if setting in settings and setting not in known.defaults
     ]
-    asked = max(int(float(settings["clients"]) * float(settings["fraction_train"])), 1)
+    clients = float(settings.get("clients", known.fewest_clients))  # of a task that cannot be loaded
+    asked = max(int(clients * float(settings["fraction_train"])), 1)
     if asked < known.fewest_clients:
         problems.append(
             f"strategy is '{name}', which needs {known.fewest_clients} clients in each round, and clients times "

@@ -60,7 +60,7 @@ class RunConfig:
     """A complete configuration. Each field says what it means; it is the help text of the command line, too."""
 
     task: str = setting(f"A built-in task ({', '.join(BUILT_IN)}) or path/to/file.py:name.", DEFAULT_TASK)
-    clients: int = setting("How many clients to simulate, or to wait for in a deployment.", 10, bounds=_WHOLE)
+    clients: int = setting("How many clients to simulate, or to wait for in a deployment.", bounds=_WHOLE)
     rounds: int = setting("Number of rounds.", bounds=_WHOLE)
     local_steps: int = setting("Local steps of DP-SGD in each round.", bounds=_WHOLE)
     epsilon: float = setting(

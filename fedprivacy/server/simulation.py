@@ -14,14 +14,15 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedprivacy.flower import private_client, simulation
+from fedprivacy.flower.client.trial import try_task
 from fedprivacy.flower.server.checkpoint import load_checkpoint
-from fedprivacy.runs.configuration import Engine, Value
+from fedprivacy.runs.configuration import ConfigError, Engine, Value
 from fedprivacy.runs.folder import new_run_folder, plan_of
 from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.run import Run
 from fedprivacy.server.app import going_on, server_app
-from fedprivacy.tasks import Task
+from fedprivacy.tasks import Task, TaskError
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.tasks.loader import OBJECT
 from fedprivacy.values.rounds import RoundResult
@@ -61,7 +62,8 @@ def simulate(
         not exist.
 
     Raises:
-        ConfigError: lists everything that is wrong with the settings; nothing has been spent.
+        ConfigError: lists everything that is wrong with the settings, or says which method of the task fails, and for
+            which client; nothing has been spent.
         RunFolderError: `out` holds a run already, or `resume` names a folder that holds none.
         RoundFailedError: a round without one usable update.
         LedgerError: the ledger contradicts the run, or cannot be written.
@@ -94,6 +96,7 @@ def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> Run
 def run(plan: RunPlan, engine: Engine, console: Console) -> Run:
     """Run a simulation, and show its progress on a console. Once it is planned, it raises what `simulate` does."""
     config = plan.config
+    _try_task(plan, engine)
     finished = load_checkpoint(Path(config.resume)).round if config.resume else 0
     if config.resume:
         console.print(going_on(finished, config.rounds))
@@ -102,6 +105,18 @@ def run(plan: RunPlan, engine: Engine, console: Console) -> Run:
         server, client = server_app(progress, config=config, task=own), private_client(own, config)
         history = simulation.simulate(server, client, config, engine)
     return Run(Path(config.out), history, plan.task)
+
+
+def _try_task(plan: RunPlan, engine: Engine) -> None:
+    """In this process every client's shard is opened, and stays open; for Ray's workers the first and the last."""
+    every = range(plan.config.clients)
+    try:
+        try_task(plan.task, plan.config, every if engine is Engine.IN_PROCESS else sorted({every[0], every[-1]}))
+    except TaskError as error:
+        problem = ConfigError([str(error)])
+        for note in getattr(error, "__notes__", []):
+            problem.add_note(note)
+        raise problem from error
 
 
 def console_of(*, shown: bool) -> Console:
