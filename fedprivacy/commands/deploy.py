@@ -217,7 +217,7 @@ def demo(
     OUT.print(client_table(read_history(results)))
     PLAIN.print(f"Report: {results / REPORT}\nLogs: {directory.resolve() / 'logs'}")
     PLAIN.print(f"In a browser: {as_typed()} dashboard --store {results}")
-    PLAIN.print("Next: docs/how-to/deploy.md does the same on real hosts, step by step.")
+    PLAIN.print(f"Next: {as_typed()} deploy init --example prints what a deployment on real hosts begins with.")
 
 
 def _finding_line(finding: Finding) -> Table:

@@ -213,8 +213,7 @@ class _Door:
             shown = connection.sock.getpeercert(binary_form=True)
             assert shown is not None  # TLS does not go on without it
             response = connection.getresponse()
-            date = response.getheader("Date")
-            time = parsedate_to_datetime(date) if date else None
+            time = _time_in(response.getheader("Date"))
             return _Answer(response.status, time, x509.load_der_x509_certificate(shown))
         except ssl.SSLCertVerificationError as error:
             raise Objection(
@@ -227,11 +226,20 @@ class _Door:
             raise Objection(f"nobody here knows the name {self.host}", "see DNS, or write it in /etc/hosts") from error
         except (OSError, http.client.HTTPException) as error:
             raise Objection(
-                f"{where} does not answer ({error or type(error).__name__})",
+                f"{where} does not answer ({str(error) or type(error).__name__})",
                 "see that the proxy is running, and that no firewall is in between",
             ) from error
         finally:
             connection.close()
+
+
+def _time_in(date: str | None) -> datetime | None:
+    """The time that a header tells; None if it tells none."""
+    try:
+        told = parsedate_to_datetime(date or "")
+    except ValueError:
+        return None
+    return told if told.tzinfo else told.replace(tzinfo=UTC)
 
 
 def _reachable(door: _Door) -> str:

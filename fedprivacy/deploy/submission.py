@@ -79,7 +79,12 @@ class Operator:
             write_toml(config, {"": submission.settings})
             started = self._asked("run", submission.app, self.connection, "--run-config", config)
         run_id = str(started["run-id"])
-        reason = self._follow(run_id, show)
+        try:
+            reason = self._follow(run_id, show)
+        except KeyboardInterrupt:
+            raise DeploymentError(
+                f"Run {run_id} goes on, and is not watched any more; {self._remedies(run_id)}."
+            ) from None
         status, details = self._ended(run_id)
         if status != COMPLETED:
             raise DeploymentError(f"Run {run_id} ended as {status}: {reason or details}")
@@ -107,10 +112,12 @@ class Operator:
                 return run["status"], run["status-details"]
             if time.monotonic() > deadline:
                 raise DeploymentError(
-                    f"The log of run {run_id} ended, and the run is {run['status']}; 'flwr ls {self.connection}' shows "
-                    f"it, 'flwr stop {run_id} {self.connection}' ends it."
+                    f"The log of run {run_id} ended, and the run is {run['status']}; {self._remedies(run_id)}."
                 )
             time.sleep(_POLL)
+
+    def _remedies(self, run_id: str) -> str:
+        return f"'flwr ls {self.connection}' shows it, 'flwr stop {run_id} {self.connection}' ends it"
 
     def _asked(self, *arguments: str | Path) -> Any:
         """What a `flwr` command answers, as JSON."""

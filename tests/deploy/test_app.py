@@ -125,3 +125,31 @@ def test_a_rehearsal_makes_its_app_where_nobody_names_one(tmp_path, monkeypatch)
     assert asked["run_config"]["task"] == task_of(asked["app"]) == "digits"
     assert asked["app"].is_relative_to(asked["directory"])
     assert (tmp_path / "records.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["keys", "--out", "taken"], "'taken/ca/ca.key' cannot be written"),
+        (["keys", "--out", "new", "--host", "a:8443"], "host is 'a:8443'"),
+        (["client-key", "h", "--out", "taken/folder"], "cannot be written"),
+        (["client-key", "../h"], "client is '../h'"),
+        (["signing-key", "taken/key"], "no key can be made"),
+        (["signing-key", "taken"], "holds no readable private key"),
+        (["app", "taken"], "'taken' cannot be made"),
+        (["demo", "--out", "taken"], "out is 'taken', which cannot be made"),
+        (["demo", "--epsilon", "-1"], "epsilon is -1"),
+        (["demo", "--delta", "2"], "delta is 2"),
+        (["demo", "--app", "gone"], "holds no Flower app"),
+        (["run", "gone"], "run-config is 'run.toml'"),
+        (["check", "taken"], "holds no part of a deployment"),
+    ],
+)
+def test_a_mistake_is_said_in_a_line_and_starts_nothing(tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").write_text("mine")
+    done = CliRunner().invoke(deploy_app, arguments)
+    assert done.exit_code == 2, done.output
+    assert words in done.output
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+    assert (tmp_path / "taken").read_text() == "mine"

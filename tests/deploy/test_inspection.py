@@ -4,7 +4,6 @@ import json
 import shutil
 import ssl
 import threading
-import time
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
@@ -258,8 +257,8 @@ def test_a_certificate_that_ends_soon_is_warned_of(server, monkeypatch):
 
 
 @contextmanager
-def answering(client, keys, *, forbidden=404, fleet=401, hours=0.0):
-    """A server of these keys at the client's server's place, which answers so and whose clock is so many hours fast."""
+def answering(client, keys, *, forbidden=404, fleet=401, date=None):
+    """A server of these keys at the client's server's place, which answers so, and tells this date."""
 
     class Answers(BaseHTTPRequestHandler):
         def do_POST(self):
@@ -269,7 +268,7 @@ def answering(client, keys, *, forbidden=404, fleet=401, hours=0.0):
         do_GET = do_POST  # noqa: N815 - the base class calls it so
 
         def date_time_string(self, timestamp=None):
-            return super().date_time_string(time.time() + 3600 * hours)
+            return date or super().date_time_string(timestamp)
 
         def log_message(self, *_):
             pass
@@ -290,7 +289,8 @@ def answering(client, keys, *, forbidden=404, fleet=401, hours=0.0):
         ({}, {}, ""),
         ({"forbidden": 200}, {"interfaces": "failed"}, "/v1/control/list-nodes can be reached without a login"),
         ({"fleet": 502}, {"server": "failed"}, "the SuperLink is running"),
-        ({"hours": 1.0}, {"clock": "failed"}, "from the server's"),
+        ({"date": "Sun, 22 Nov 2020 18:00:00 GMT"}, {"clock": "failed"}, "from the server's"),
+        ({"date": "whenever"}, {"clock": "warning"}, "does not tell its time"),
     ],
 )
 def test_the_server_is_looked_at_from_outside(client, answers, found, words):

@@ -117,6 +117,15 @@ def test_a_run_that_did_not_says_why(given, tmp_path, monkeypatch, started, stat
         Operator("deployment").run(given, lambda _: None)
 
 
+def test_whoever_stops_watching_is_told_that_the_run_goes_on(given, tmp_path, monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    flwr_that_answers(tmp_path, monkeypatch, STARTED, "running")
+    with pytest.raises(DeploymentError, match="Run 7 goes on.*'flwr stop 7 deployment' ends it"):
+        Operator("deployment").run(given, interrupted)
+
+
 def test_what_is_no_answer_is_shown(given, tmp_path, monkeypatch):
     flwr_that_answers(tmp_path, monkeypatch, STARTED, "")
     (tmp_path / "run.answer").write_text("Segmentation fault\n")
