@@ -122,7 +122,7 @@ def test_whoever_stops_watching_is_told_that_the_run_goes_on(given, tmp_path, mo
         raise KeyboardInterrupt
 
     flwr_that_answers(tmp_path, monkeypatch, STARTED, "running")
-    with pytest.raises(DeploymentError, match="Run 7 goes on.*'flwr stop 7 deployment' ends it"):
+    with pytest.raises(DeploymentError, match=r"Run 7 goes on.*'flwr stop 7 deployment' ends it"):
         Operator("deployment").run(given, interrupted)
 
 
