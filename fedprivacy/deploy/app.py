@@ -132,9 +132,13 @@ def task_from_here(folder: Path) -> str:
     """How this process, outside the app, loads the task that its settings name: a module of the app by its file.
 
     Raises:
-        AppFolderError: the folder holds no Flower app.
+        AppFolderError: the folder holds no Flower app, or one whose settings name no task.
     """
-    task = task_of(folder)
+    task = str(_settings_in(folder).get("task") or "")
+    if not task:
+        raise AppFolderError(
+            f"'{folder}' has no task in its [tool.flwr.app.config]; name it there: clients must allow it."
+        )
     module, _, name = task.rpartition(":")
     file = folder.joinpath(*module.split(".")).with_suffix(".py") if module else folder
     return f"{file}:{name}" if file.is_file() else task

@@ -46,7 +46,7 @@ _SERVICES = ("superlink", "proxy", "dashboard")
 
 
 class Handouts(NamedTuple):
-    """What was written: the deployment's folder, the clients that are new in it, and what changed their server."""
+    """What was written: the deployment's folder, the clients that are new in it, and whether it is new itself."""
 
     folder: Path
     clients: tuple[str, ...]
@@ -104,46 +104,53 @@ def write_handouts(description: Path, folder: Path) -> Handouts:
 def _write_new(wanted: Description, base: Path, folder: Path) -> Handouts:
     if folder.exists() and any(folder.iterdir()):
         raise PartyError(f"'{folder}' is not empty and holds no deployment; name a new folder.")
-    task = _HostTask(str(base / wanted.task) if names_file(wanted.task) else wanted.task)
-    if wanted.app:
-        task = _HostTask(task_from_here(base / wanted.app))
+    own_app = base / wanted.app if wanted.app else None
+    if own_app:
+        task = _HostTask(task_from_here(own_app))
+    else:
+        task = _HostTask(str(base / wanted.task) if names_file(wanted.task) else wanted.task)
     run = {"clients": len(wanted.clients), "rounds": wanted.rounds, "epsilon": wanted.epsilon, "delta": wanted.delta}
     resolve({"task": task.source, **run})
-    server = folder / party.SERVER
+    server = _write_server(wanted, task, own_app, folder)
+    for name in wanted.clients:
+        _write_client(wanted, server, task, folder, name)
+    _write_record(wanted, folder)
+    return Handouts(folder, wanted.clients, new=True)
+
+
+def _write_server(wanted: Description, task: _HostTask, own_app: Path | None, folder: Path) -> Party:
+    """The folders of server and authority, and the operator's page."""
+    own = folder / party.SERVER
     keys = write_keys(folder, [wanted.host], days=wanted.days)
-    own = Path(wanted.app or f"{(task.file or Path(task.source)).stem}-app").name
-    if wanted.app:
-        shutil.copytree(base / wanted.app, server / own, ignore=shutil.ignore_patterns("__pycache__"))
+    (own / CLIENT_KEYS).mkdir()
+    app = own_app.resolve().name if own_app else f"{(task.file or Path(task.source)).stem}-app"
+    if own_app:
+        shutil.copytree(own_app, own / app, ignore=shutil.ignore_patterns("__pycache__"))
     else:
-        write_app(server / own, task.source, clients=len(wanted.clients), bring=False)
-    public = server_public_key(server_key(server / SIGNING_KEY))
-    me = Party(
+        write_app(own / app, task.source, clients=len(wanted.clients), bring=False)
+    if task.file:
+        shutil.copyfile(task.file, own / task.file.name)
+    server = Party(
         party=party.SERVER,
         host=wanted.host,
         port=wanted.port,
         superlink_port=wanted.superlink_port,
         runtime_port=wanted.superlink_port,
         task=task.name,
-        server_key=public,
+        server_key=server_public_key(server_key(own / SIGNING_KEY)),
     )
-    write_toml(server / party.FILE, {"": me.facts()})
-    (server / CLIENT_KEYS).mkdir()
-    if task.file:
-        shutil.copyfile(task.file, server / task.file.name)
-    facts = _facts(wanted, me, task, wanted.server_folder) | {
-        "app": own,
+    write_toml(own / party.FILE, {"": server.facts()})
+    facts = _facts(wanted, server, task, wanted.server_folder) | {
+        "app": app,
         "expires": f"{keys.expires:%Y-%m-%d}",
         "client_folder": wanted.client_folder,
         "fingerprint": _fingerprint(keys.ca_certificate),
     }
     texts = {f"systemd/{_unit(name)}": _unit(name) for name in _SERVICES}
     texts |= {name: name for name in ("nginx.conf", "flower-config.toml", "run.toml")} | {"README.md": "server.md"}
-    _write_texts(server, texts, facts)
-    for name in wanted.clients:
-        _write_client(wanted, me, task, folder, name)
+    _write_texts(own, texts, facts)
     _write_texts(folder, {"README.md": "operator.md"}, facts)
-    _write_record(wanted, folder)
-    return Handouts(folder, wanted.clients, new=True)
+    return server
 
 
 def _add_clients(wanted: Description, folder: Path) -> Handouts:
@@ -151,15 +158,14 @@ def _add_clients(wanted: Description, folder: Path) -> Handouts:
     if changes := recorded.changes(wanted):
         raise ConfigError([f"{change}: '{folder}' is not changed; name a new folder." for change in changes])
     server = folder / party.SERVER
-    me = Party.read(server)
-    file = server / me.task.rpartition(":")[0]
-    task = _HostTask(str(server / me.task) if names_file(me.task) else me.task)
-    lacking = [path for path in (server / "ca.crt", *([file] if task.file else [])) if not path.exists()]
+    known = Party.read(server)
+    task = _HostTask(str(server / known.task) if names_file(known.task) else known.task)
+    lacking = [path for path in (server / "ca.crt", task.file) if path and not path.exists()]
     if lacking:
         raise PartyError(f"'{lacking[0]}' is not there; copy it back from the server's host.")
     added = tuple(name for name in wanted.clients if name not in recorded.clients)  # a folder may have gone for good
     for name in added:
-        _write_client(wanted, me, task, folder, name)
+        _write_client(wanted, known, task, folder, name)
     everybody = tuple(dict.fromkeys((*recorded.clients, *wanted.clients)))
     _write_record(replace(recorded, clients=everybody), folder)
     return Handouts(folder, added, new=False)

@@ -108,6 +108,15 @@ def test_an_app_that_was_changed_is_taken_as_it_is(tmp_path):
     assert Path(out / "clients" / "hospital-0" / "blobs_task.py").read_bytes() == OWN.read_bytes()
 
 
+def test_an_app_that_keeps_its_task_to_itself_cannot_be_allowed(tmp_path):
+    app = write_app(tmp_path / "sides", f"{OWN}:Sides").folder
+    settings = app / "pyproject.toml"
+    settings.write_text(settings.read_text().replace('task = "sides_app.blobs_task:Sides"', 'task = ""'))
+    done = init(written(tmp_path, app="sides"), "--out", tmp_path / "out")
+    assert done.exit_code == 2 and "has no task" in done.output
+    assert not (tmp_path / "out").exists()
+
+
 def test_a_client_that_comes_later_changes_nothing_of_the_others(own):
     before = files_under(own)
     again = init(written(own.parent, **(tomllib.loads((own / "deployment.toml").read_text()))), "--out", own)
