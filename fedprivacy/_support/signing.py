@@ -89,6 +89,11 @@ def server_key(file: Path) -> Ed25519PrivateKey:
     try:
         if not file.exists():
             _write_new(file)
+    except OSError as error:
+        raise SigningKeyError(
+            f"signing-key is '{file}', where no key can be made ({error.strerror}); name a folder that can be written."
+        ) from error
+    try:
         key = load_pem_private_key(file.read_bytes(), password=None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
         raise SigningKeyError(f"signing-key is '{file}', which holds no readable private key ({error}).") from error

@@ -29,6 +29,9 @@ from fedprivacy.values.nulls import finite_or_none, measured, plain, unbounded
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.spent import ClientSpent
 
+RUNS = "runs"
+"""Where runs get a folder that name none."""
+
 CONFIG = "config.json"
 START = "start.json"
 ROUNDS = "rounds.jsonl"
@@ -37,9 +40,9 @@ FIGURE = "figure.png"
 REPORT = "report.html"
 
 
-def new_run_folder(name: str) -> str:
+def new_run_folder(name: str, runs: Path = Path(RUNS)) -> str:
     """The first of runs/NAME-1, runs/NAME-2, ... that does not exist."""
-    return next(folder for n in itertools.count(1) if not Path(folder := f"runs/{name}-{n}").exists())
+    return str(next(folder for n in itertools.count(1) if not (folder := runs / f"{name}-{n}").exists()))
 
 
 class RunFolderError(ValueError):
@@ -93,7 +96,7 @@ class RunWriter:
 
     def _begin(self, plan: RunPlan) -> None:
         check_unused(self.folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         config = {
             "settings": plan.config.public(),
             "noise_multiplier": plan.noise_multiplier,
@@ -103,6 +106,18 @@ class RunWriter:
         }
         write_durably(self.folder / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
         (self.folder / ROUNDS).touch()
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder for a run's results, or for more.
+
+    Raises:
+        RunFolderError: it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise RunFolderError(f"out is '{folder}', which cannot be made ({error.strerror}); name another.") from error
 
 
 def check_unused(folder: Path) -> None:

@@ -14,7 +14,10 @@ import httpx
 import numpy as np
 import pytest
 
+from fedprivacy.deploy.federation import free_ports, write_toml
+from fedprivacy.deploy.processes import Supervisor
 from fedprivacy.runs.folder import read_history
+from tests.deploy.written_hosts import NGINX, WrittenHosts
 
 pytestmark = pytest.mark.slow
 
@@ -104,3 +107,68 @@ def test_an_own_task_is_deployed(fedprivacy, folder):
     assert all(client in table for client in CLIENTS)
     last = read_history(folder / "rehearsal" / "results").last
     assert last.participants == CLIENTS
+
+
+HOSPITALS = ("hospital-1", "hospital-2", "hospital-3")
+NOT_PROXIED = set() if NGINX else {"interfaces"}
+"""What fails on a machine without nginx, where the clients reach the SuperLink itself: and so it must."""
+
+
+@pytest.fixture
+def hosts(fedprivacy, folder):
+    """Three hospitals and a server, as `deploy init` wrote them for the user's own task, all on this machine."""
+    port, superlink_port, runtime_port, *ports = free_ports(3 + len(HOSPITALS))
+    settings = {
+        "host": "localhost",
+        "port": port if NGINX else superlink_port,
+        "clients": list(HOSPITALS),
+        "task": "mine.py:Sides",
+        **{"epsilon": 3.0, "delta": 1e-3, "rounds": 1, "client-keys": "operator"},
+        **{"superlink-port": superlink_port, "supernode-port": runtime_port},
+        "server-folder": f"{folder}/deployment/server",
+        "client-folder": f"{folder}/deployment/clients/{{client}}",
+        "records": f"{folder}/records/{CLIENTS[0]}",
+        "environment": str(fedprivacy.parents[1]),
+    }
+    write_toml(folder / "deployment.toml", {"": settings})
+    ran(fedprivacy, "deploy", "init", "deployment.toml")
+    with Supervisor(folder / "logs") as supervisor:
+        written = WrittenHosts(supervisor, folder / "deployment")
+        written.start_server()
+        written.register(fedprivacy.with_name("flwr"))
+        written.start_clients(ports)
+        yield written
+
+
+def test_what_init_writes_is_checked_and_runs(fedprivacy, hosts):
+    parties = [hosts.server, *hosts.clients]
+    checks = [
+        subprocess.Popen(
+            [fedprivacy, "deploy", "check", party, "--json"], env=hosts.environment, stdout=subprocess.PIPE, text=True
+        )
+        for party in parties
+    ]
+    for party, check in zip(parties, checks, strict=True):
+        told = json.loads(check.communicate(timeout=120)[0])
+        assert told["party"] == party.name
+        assert {line["check"] for line in told["checks"] if line["verdict"] != "ok"} == NOT_PROXIED, told
+        assert check.returncode == bool(NOT_PROXIED)
+
+    def run(*options):
+        command = [fedprivacy, "deploy", "run", "mine-app", *options]
+        return subprocess.run(
+            command, env=hosts.environment, cwd=hosts.server, check=False, capture_output=True, text=True, timeout=300
+        )
+
+    done = run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = hosts.server / "runs" / "mine-app-1"
+    last = done.stdout.splitlines()[-1]
+    assert re.fullmatch(rf"Completed: 1 round, accuracy .*, largest epsilon [0-3]\.\d+; results in {results}", last)
+    assert read_history(results).last.participants == HOSPITALS
+
+    settings = (hosts.server / "run.toml").read_text().replace("clients = 3", "clients = 3\nseed = 1")
+    (hosts.server / "seeded.toml").write_text(settings)
+    failed = run("--run-config", "seeded.toml")  # flwr's own command ends with 0 here
+    assert failed.returncode == 1
+    assert "finished:failed" in failed.stderr and "hospital-2: it refused" in failed.stderr

@@ -176,7 +176,7 @@ def _deployed(task: Task, settings: NodeSettings) -> LocalClient:
         device = choose_device(settings.device)
     except ConfigError as error:
         raise Refused(RefusalCode.NODE_CONFIG_INVALID, f"--node-config: {error}") from error
-    shard = works_on(task, _own_shard(task, settings.folder, device))
+    shard = works_on(task, own_shard(task, settings.folder, device))
     guard = Guard(settings.guard, settings.budget, settings.filter)
     return LocalClient(settings.client_id, task, shard, guard, settings.key, None, 0)
 
@@ -193,7 +193,8 @@ def simulated_shard(task: Task, partition_id: int, num_partitions: int, device: 
 
 
 @lru_cache(maxsize=1)
-def _own_shard(task: Task, folder: Path, device: torch.device) -> Shard:
+def own_shard(task: Task, folder: Path, device: torch.device) -> Shard:
+    """A data owner's own, kept for the life of the process. Raises as `simulated_shard` does."""
     return _read(task, ShardSource(folder=folder), device)
 
 
