@@ -140,7 +140,7 @@ class RunConfig:
         "Folder of a run that was stopped: go on after its last finished round, with its own settings.", ""
     )
     node_timeout: float = setting("Seconds to wait for enough clients.", 120.0, bounds=(0.0, 1e9))
-    round_timeout: float = setting("Seconds to wait for a round's replies.", 3600.0, bounds=(_LEAST, 1.7e308))
+    round_timeout: float = setting("Seconds to wait for a round's replies.", 3600.0, bounds=(_LEAST, 1e9))
 
     @property
     def budget(self) -> PrivacyBudget:
@@ -184,8 +184,8 @@ class RunConfig:
         Raises:
             ConfigError: lists each that is no setting, of a wrong type, or another than this run's.
         """
-        settings, problems = parse(FIELDS, given)
-        problems += [
+        settings, wrong = parse(FIELDS, given)
+        problems = [*wrong.values()] + [
             f"{key_of(name)} is {value}, but the run goes on with its own, {_or_open(getattr(self, name))}; leave "
             f"{key_of(name)} open, or start a new run."
             for name, value in settings.items()
@@ -219,18 +219,19 @@ def resolve(given: Mapping[str, Value | None], task: Task | None = None) -> RunC
     """
     from fedprivacy.tasks.loader import TaskError, agreed, word_of  # torch: seconds that `--help` need not wait for
 
-    settings, problems = parse(FIELDS, given)
-    problems += combinations.with_batch_size(settings)
+    settings, wrong = parse(FIELDS, given)
+    together = combinations.with_batch_size(settings, wrong)
     try:
         task = agreed(cast(str | None, settings.get("task")), task)
     except TaskError as error:
-        problems.append(str(error))
+        together.append(str(error))
     else:
-        problems += combinations.with_task(task) + combinations.with_recipe(task.recipe, settings)
+        together += combinations.with_task(task) + combinations.with_recipe(task.recipe, settings, wrong)
         settings = _of_recipe(task, settings) | {"task": word_of(task)} | settings
     strategy = STRATEGIES.get(str(settings.get("strategy", DEFAULT_STRATEGY)))  # None: one of the user's own
     settings = _DEFAULTS | (dict(strategy.defaults) if strategy else {}) | settings
-    problems += not_allowed(FIELDS, settings) + combinations.with_one_another(settings)
+    wrong |= not_allowed(FIELDS, settings)
+    problems = [*wrong.values(), *together, *combinations.with_one_another(settings, wrong)]
     if problems:
         raise ConfigError(problems)
     return RunConfig(**settings)  # type: ignore[arg-type]
