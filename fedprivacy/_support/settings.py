@@ -9,6 +9,7 @@ import dataclasses
 import math
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from fedprivacy._support.sources import is_source
@@ -119,6 +120,13 @@ def not_allowed(fields: Fields, settings: Mapping[str, Value]) -> dict[str, str]
             if not (or_source and is_source(value)):
                 problems[field.name] = f"{key} is '{value}'; choose one of {', '.join(choices)}{or_source}."
     return problems
+
+
+def without_folder(setting: str, file: Path) -> str:
+    """What is wrong with the name of a file that may be made, if its folder is not there."""
+    if file.parent.is_dir():
+        return ""
+    return f"{setting} is '{file}', and there is no folder '{file.parent}'; make it, or name a file elsewhere."
 
 
 def range_words(low: float, high: float, value: float) -> str:

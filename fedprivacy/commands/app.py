@@ -21,16 +21,34 @@ from fedprivacy.commands.calculator.cli import epsilon, sigma
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.commands.guard import guard_app
 from fedprivacy.commands.ledger import ledger_app
-from fedprivacy.commands.terminal import OUT, Json, as_typed, plain_errors, print_json
+from fedprivacy.commands.terminal import OUT, PLAIN, Json, as_typed, plain_errors, print_json
 from fedprivacy.runs.configuration import FIELDS, Engine, RunConfig, words_of
 
 if TYPE_CHECKING:
     from fedprivacy.runs.history import RunHistory
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(deploy_app, name="deploy")
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(guard_app, name="guard")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from fedprivacy import __version__
+
+        PLAIN.print(f"fedprivacy {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Federated learning with differential privacy: every client's privacy loss, composed, enforced and shown."""
 
 
 _BESIDE = Annotated[bool, typer.Option("--dashboard", help="Open the dashboard beside the run, on port 8050.")]

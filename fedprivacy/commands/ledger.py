@@ -123,11 +123,14 @@ def sign(
     ledger: _LEDGER = "",
 ) -> None:
     """Sign where a ledger's journal ends: what it covers can no longer be rewritten unseen."""
+    from fedprivacy._support.settings import without_folder
     from fedprivacy._support.signing import SigningKeyError, server_key
     from fedprivacy.ledger import LedgerError
     from fedprivacy.ledger.journal import sign_head
 
     with _opened(ledger) as opened, plain_errors(SigningKeyError, OSError, code=2):
+        if problem := without_folder("key", key):
+            raise SigningKeyError(problem)
         signed = sign_head(opened.database, server_key(key))
         if signed is None:
             raise LedgerError(f"ledger {opened.name} has no entry yet; nothing was signed.")
@@ -209,11 +212,10 @@ def upgrade(*, ledger: _LEDGER = "") -> None:
 @contextmanager
 def _opened(ledger: str, *, new: bool = False, upgrade: bool = False) -> Iterator[Ledger]:
     """The ledger of a URL or a file; an error about it ends the command. To look at a ledger must not change it."""
-    from fedprivacy.ledger import Ledger, LedgerError, default_url
+    from fedprivacy.ledger import Ledger, LedgerError, default_url, ledger_url
 
-    url = ledger or default_url()
-    url = url if "://" in url else f"sqlite:///{Path(url).absolute()}"
     with plain_errors(LedgerError, code=2):
+        url = ledger_url(ledger) if ledger else default_url()
         if not new and not Ledger.exists(url):
             raise LedgerError(f"ledger is '{url}', where there is none; name the one that a run wrote (--ledger).")
         opened = Ledger(url, upgrade=new or upgrade)

@@ -9,9 +9,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedprivacy._support.settings import Value, key_of, names_in
+from fedprivacy._support.settings import Value, key_of, names_in, without_folder
 from fedprivacy.runs.device import is_device
 from fedprivacy.runs.strategies import SERVER_SETTINGS, STRATEGIES
 from fedprivacy.trackers import TRACKERS
@@ -94,9 +95,14 @@ def _device_problems(settings: Settings) -> list[str]:
 
 
 def _ledger_problems(settings: Settings) -> list[str]:
-    from fedprivacy.ledger import database_file
+    from fedprivacy.ledger import ledger_url
 
-    return _refusal(partial(database_file, url)) if (url := str(settings.get("ledger", ""))) else []
+    return _refusal(partial(ledger_url, named)) if (named := str(settings.get("ledger", ""))) else []
+
+
+def _signing_key_problems(settings: Settings) -> list[str]:
+    problem = without_folder("signing-key", Path(str(settings["signing_key"]))) if "signing_key" in settings else ""
+    return [problem] * bool(problem)
 
 
 def _tracker_problems(settings: Settings) -> list[str]:
@@ -157,6 +163,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Settings], list[str]]], ...] = (
     (("epsilon", "noise_multiplier"), _noise_problems),
     (("device",), _device_problems),
     (("ledger",), _ledger_problems),
+    (("signing_key",), _signing_key_problems),
     (("trackers",), _tracker_problems),
 )
 """What is looked at together, by the fields that it is about."""

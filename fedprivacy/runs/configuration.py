@@ -32,10 +32,13 @@ from fedprivacy.values.events import CLIPPING_NORMS
 if TYPE_CHECKING:
     from fedprivacy.tasks import Task
 
-__all__ = ["FIELDS", "LEDGER", "ConfigError", "Engine", "RunConfig", "Value", "resolve", "words_of"]
+__all__ = ["CONFIG", "FIELDS", "LEDGER", "ConfigError", "Engine", "RunConfig", "Value", "resolve", "words_of"]
 
 LEDGER = "ledger.db"
 """What a simulation names its own ledger, in its folder."""
+
+CONFIG = "config.json"
+"""What a run names its configuration, in its folder: every setting, and the noise that was used."""
 
 _WHOLE = (1, 10**9)
 _LEAST = 5e-324
@@ -122,7 +125,7 @@ class RunConfig:
     device: str = setting("auto (shards spread over the GPUs that are there), cpu, cuda or cuda:N.", "auto")
     out: str = setting("Folder for the results.", "")
     ledger: str = setting(
-        "Ledger to share over runs, sqlite:///path or postgresql+psycopg://user@host/name; left open: a simulation "
+        "Ledger to share over runs: an SQLite file, or postgresql+psycopg://user@host/name; left open: a simulation "
         "keeps its own in out.",
         "",
     )
@@ -189,7 +192,7 @@ class RunConfig:
             f"{key_of(name)} is {value}, but the run goes on with its own, {_or_open(getattr(self, name))}; leave "
             f"{key_of(name)} open, or start a new run."
             for name, value in settings.items()
-            if value != getattr(self, name)
+            if _named(name, value) != _named(name, getattr(self, name))
         ]
         if problems:
             raise ConfigError(problems)
@@ -234,7 +237,16 @@ def resolve(given: Mapping[str, Value | None], task: Task | None = None) -> RunC
     problems = [*wrong.values(), *together, *combinations.with_one_another(settings, wrong)]
     if problems:
         raise ConfigError(problems)
-    return RunConfig(**settings)  # type: ignore[arg-type]
+    return RunConfig(**{name: _named(name, value) for name, value in settings.items()})  # type: ignore[arg-type]
+
+
+def _named(name: str, value: Value) -> Value:
+    """A setting's value; a ledger's, which may be named by its file, as its URL."""
+    if name != "ledger" or not value:
+        return value
+    from fedprivacy.ledger import ledger_url
+
+    return ledger_url(str(value))
 
 
 def _or_open(value: Value | None) -> str:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fedprivacy._support.durable import append_durably, write_durably
-from fedprivacy.runs.configuration import ConfigError, RunConfig, Value
+from fedprivacy.runs.configuration import CONFIG, ConfigError, RunConfig, Value
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks import Task, TaskError
@@ -29,7 +29,6 @@ from fedprivacy.values.nulls import finite_or_none, measured, plain, unbounded
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.spent import ClientSpent
 
-CONFIG = "config.json"
 START = "start.json"
 ROUNDS = "rounds.jsonl"
 MODEL = "model.safetensors"

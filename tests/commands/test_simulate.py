@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+import fedprivacy as fp
 from fedprivacy.accounting import pld
 from fedprivacy.runs.folder import RunFolderError, read_history
 from fedprivacy.runs.run import open_run
@@ -88,12 +89,51 @@ def test_the_same_seed_writes_the_same_bytes_and_another_seed_does_not(tmp_path)
 
 
 def test_two_runs_of_one_round_on_one_ledger_report_the_epsilon_of_two(tmp_path):
-    options = ("--rounds", "1", "--noise-multiplier", "2", "--ledger", "sqlite:///shared.db")
+    options = ("--rounds", "1", "--noise-multiplier", "2", "--ledger", "shared.db")
     first = summary(*options, cwd=tmp_path)
     second = summary(*options, cwd=tmp_path)
     together = summary("--rounds", "2", "--noise-multiplier", "2", cwd=tmp_path)
     assert first["max_epsilon"] < second["max_epsilon"] == together["max_epsilon"]
     assert second["clients"][0]["steps"] == 2
+
+
+def test_a_ledger_is_its_file_wherever_one_is_named(tmp_path, monkeypatch):
+    settings = {"rounds": 1, "noise_multiplier": 2.0, "progress": False}
+    options = ("--task", "cancer", "--rounds", "1", "--noise-multiplier", "2")
+    summary(*options, "--ledger", "shared.db", "--out", "first", cwd=tmp_path)
+    ledger = json.loads((tmp_path / "first" / "config.json").read_text())["settings"]["ledger"]
+    assert ledger == f"sqlite:///{tmp_path / 'shared.db'}"
+    monkeypatch.chdir(tmp_path)
+    assert fp.simulate("cancer", **settings, ledger="shared.db").clients[0]["rounds"] == 2
+    assert fp.simulate("cancer", **settings, ledger=tmp_path / "shared.db").clients[0]["rounds"] == 3
+    assert fp.simulate("cancer", **settings, ledger="sqlite:///shared.db").clients[0]["rounds"] == 4
+    shown = json.loads(fedprivacy("ledger", "show", "--ledger", "shared.db", "--json", cwd=tmp_path).stdout)
+    assert shown["datasets"][0]["charges"] == 4
+    planned = json.loads(fedprivacy("plan", "--json", *options, "--ledger", "shared.db", cwd=tmp_path).stdout)
+    fresh = json.loads(fedprivacy("plan", "--json", *options, cwd=tmp_path).stdout)
+    assert planned["clients"][0]["epsilon_by_round"] > fresh["clients"][0]["epsilon_by_round"]
+    again = fedprivacy("simulate", "--resume", "first", "--ledger", "other.db", cwd=tmp_path, code=2)
+    assert "ledger is other.db, but the run goes on with its own" in again.stderr
+    fedprivacy("simulate", "--resume", "first", "--ledger", "shared.db", cwd=tmp_path)
+
+
+@pytest.mark.parametrize("command", [("simulate",), ("plan",), ("ledger", "show"), ("ledger", "import", __file__)])
+@pytest.mark.parametrize("written", ["{}/nowhere/x.db", "sqlite:///{}/nowhere/x.db"])
+def test_a_ledger_in_a_folder_that_is_not_there_is_a_mistake_and_makes_none(command, written, tmp_path):
+    refused = fedprivacy(*command, "--ledger", written.format(tmp_path), cwd=tmp_path, code=2)
+    folder = tmp_path / "nowhere"
+    assert refused.stderr.startswith(f"error: ledger is '{folder / 'x.db'}', and there is no folder '{folder}'; make")
+    assert refused.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [("simulate", "--signing-key"), ("ledger", "sign", "--ledger", "x.db")])
+def test_a_signing_key_in_a_folder_that_is_not_there_is_a_mistake_and_makes_none(command, tmp_path):
+    summary("--task", "cancer", "--rounds", "1", "--ledger", "x.db", cwd=tmp_path)
+    refused = fedprivacy(*command, str(tmp_path / "nowhere" / "key.pem"), cwd=tmp_path, code=2)
+    assert f"there is no folder '{tmp_path / 'nowhere'}'" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+    assert not (tmp_path / "nowhere").exists()
 
 
 def test_a_run_of_exhausted_clients_ends_well_and_reports_what_they_had_spent(tmp_path):

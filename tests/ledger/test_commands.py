@@ -122,7 +122,7 @@ def test_verify_ends_with_1_where_a_stranger_signed(ledger, filled, tmp_path):
 
 
 def test_a_signed_head_that_was_kept_elsewhere_finds_a_cut_off_end(ledger, filled, url, tmp_path):
-    key, witness = tmp_path / "keys" / "server.pem", tmp_path / "witness.json"
+    key, witness = tmp_path / "server.pem", tmp_path / "witness.json"
     assert ledger("sign", key, "--out", witness)[0] == 0
     signer = server_public_key(server_key(key))
     assert ledger("verify", "--witness", witness)[0] == 0

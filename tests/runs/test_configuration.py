@@ -110,8 +110,13 @@ def test_a_task_that_is_not_there_is_named(task, words):
     assert words in problems(task=task)[0]
 
 
-def test_a_ledger_that_is_no_sqlite_url_is_refused_before_anything_starts():
-    assert "sqlite:///path/to/ledger.db" in problems(ledger="ledger.db")[0]
+@pytest.mark.parametrize("ledger", ["mysql://host/name", "sqlite:ledger.db", ":memory:", "sqlite:///:memory:"])
+def test_a_ledger_that_cannot_be_one_is_refused_before_anything_starts(ledger):
+    assert "sqlite:///path/to/ledger.db" in problems(ledger=ledger)[0]
+
+
+def test_a_ledger_is_no_folder(tmp_path):
+    assert problems(ledger=str(tmp_path))[0].endswith(f"a folder; name a file, such as {tmp_path / 'ledger.db'}.")
 
 
 def test_a_model_with_batch_norm_is_refused_with_the_layer_and_the_remedy():
