@@ -69,13 +69,15 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Prove that nothing in a ledger was changed, left out, added or reordered. Exit code 1: something was."""
-    from fedprivacy.ledger.export import verify_export
+    from fedprivacy.ledger import LedgerError
+    from fedprivacy.ledger.export import check_export, verify_export
     from fedprivacy.ledger.replay import BrokenJournalError
     from fedprivacy.ledger.verify import read_witness, verify_ledger
 
-    with plain_errors(BrokenJournalError, code=1), plain_errors(OSError, code=2):
+    with plain_errors(BrokenJournalError, code=1), plain_errors(LedgerError, OSError, code=2):
         kept = [read_witness(file) for file in witnesses or ()]
         if export is not None:
+            check_export(export)
             verified = verify_export(export, signers=signers or (), witnesses=kept)
         else:
             with _opened(ledger) as opened:
@@ -107,9 +109,12 @@ def export(
 @ledger_app.command(name="import")
 def import_(export: Annotated[Path, typer.Argument(help="An exported ledger.")], *, ledger: _LEDGER = "") -> None:
     """Bring an exported ledger, once it is verified, into an empty one: another database, or tables made anew."""
-    from fedprivacy.ledger.export import import_ledger
+    from fedprivacy.ledger import LedgerError
+    from fedprivacy.ledger.export import check_export, import_ledger
     from fedprivacy.ledger.replay import BrokenJournalError
 
+    with plain_errors(LedgerError, OSError, code=2):
+        check_export(export)  # before there is a ledger
     with _opened(ledger, new=True) as opened, plain_errors(BrokenJournalError, code=1), plain_errors(OSError, code=2):
         verified = import_ledger(export, opened)
     ERR.print(f"{verified.head.number} entries are in {opened.name}.")

@@ -32,7 +32,10 @@ from fedprivacy.values.events import CLIPPING_NORMS
 if TYPE_CHECKING:
     from fedprivacy.tasks import Task
 
-__all__ = ["CONFIG", "FIELDS", "LEDGER", "ConfigError", "Engine", "RunConfig", "Value", "resolve", "words_of"]
+__all__ = ["CONFIG", "FIELDS", "LEDGER", "RUNS", "ConfigError", "Engine", "RunConfig", "Value", "resolve", "words_of"]
+
+RUNS = "runs"
+"""Where simulations leave their folders."""
 
 LEDGER = "ledger.db"
 """What a simulation names its own ledger, in its folder."""

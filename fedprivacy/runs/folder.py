@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fedprivacy._support.durable import append_durably, write_durably
-from fedprivacy.runs.configuration import CONFIG, ConfigError, RunConfig, Value
+from fedprivacy.runs.configuration import CONFIG, RUNS, ConfigError, RunConfig, Value
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks import Task, TaskError
@@ -38,7 +38,7 @@ REPORT = "report.html"
 
 def new_run_folder(name: str) -> str:
     """The first of runs/NAME-1, runs/NAME-2, ... that does not exist."""
-    return next(folder for n in itertools.count(1) if not Path(folder := f"runs/{name}-{n}").exists())
+    return next(folder for n in itertools.count(1) if not Path(folder := f"{RUNS}/{name}-{n}").exists())
 
 
 class RunFolderError(ValueError):

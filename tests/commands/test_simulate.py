@@ -1,6 +1,8 @@
 """`fedprivacy simulate` and `plan`, from the command line, as a user types them."""
 
 import json
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from fedprivacy.runs.folder import RunFolderError, read_history
 from fedprivacy.runs.run import open_run
 from fedprivacy.tasks import load_task
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
-from tests.commands.running import fedprivacy, started, summary
+from tests.commands.running import ENVIRONMENT, fedprivacy, started, summary
 
 
 @pytest.fixture(scope="module")
@@ -48,7 +50,7 @@ def test_it_ends_with_a_table_the_report_and_the_next_command(main_job):
         "left",
         "budget epsilon 3, delta 0.0001",
         "report.html",
-        "Next: ",
+        "Next, ",
         " simulate --",
     ):
         assert words in printed
@@ -134,6 +136,72 @@ def test_a_signing_key_in_a_folder_that_is_not_there_is_a_mistake_and_makes_none
     assert f"there is no folder '{tmp_path / 'nowhere'}'" in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
     assert not (tmp_path / "nowhere").exists()
+
+
+def proposed(printed):
+    """The commands under "Next", each as a line to paste."""
+    return [line.strip() for line in printed.stdout.partition("\nNext")[2].splitlines()[1:]]
+
+
+def typed(line):
+    return shlex.split(line)[shlex.split(line).index("fedprivacy") + 1 :]
+
+
+OTHERS = ("--clients", "3", "--rounds", "2", "--seed", "4")
+
+
+@pytest.fixture(scope="module")
+def few_rounds(tmp_path_factory):
+    """A run with a task and names that a shell would take apart: (folder, what it printed)."""
+    folder = tmp_path_factory.mktemp("a run")
+    (folder / "my task.py").write_text("from fedprivacy.tasks.cancer import Cancer\nclass Mine(Cancer): pass\n")
+    options = ("--task", "my task.py:Mine", *OTHERS, "--epsilon", "0.5", "--out", "first [a] run")
+    return folder, fedprivacy("simulate", *options, cwd=folder)
+
+
+def test_what_is_proposed_next_is_the_same_run_with_a_tighter_budget(few_rounds):
+    folder, printed = few_rounds
+    plan, simulate = proposed(printed)
+    assert typed(plan)[1:] == typed(simulate)[1:] == ["--epsilon", "0.2", "--task", "my task.py:Mine", *OTHERS]
+    shown = subprocess.run(plan, shell=True, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    assert "budget epsilon 0.2" in shown.stdout and "3 clients" in shown.stdout
+    ran = fedprivacy(*typed(simulate), cwd=folder)
+    (tighter,) = (folder / "runs").iterdir()
+    first, second = read_history(folder / "first [a] run"), read_history(tighter)
+    unlike = {key for key, value in first.settings.items() if second.settings[key] != value}
+    assert unlike == {"epsilon", "out"}
+    assert second.last.max_epsilon <= 0.2 < first.last.max_epsilon
+    assert typed(proposed(ran)[0])[2] == "0.1"
+
+
+def test_a_run_that_went_on_proposes_the_same_as_if_it_had_not_been_stopped(few_rounds):
+    folder, printed = few_rounds
+    again = fedprivacy("simulate", "--resume", "first [a] run", cwd=folder)
+    first, second = (typed(proposed(run)[1])[1:] for run in (printed, again))
+    assert set(zip(first[::2], first[1::2], strict=True)) == set(zip(second[::2], second[1::2], strict=True))
+
+
+def test_a_run_outside_of_runs_says_how_a_browser_shows_it(few_rounds):
+    _, printed = few_rounds
+    (line,) = [line for line in printed.stdout.splitlines() if line.startswith("In a browser")]
+    assert typed(line.partition(": ")[2]) == ["dashboard", "--store", "first [a] run"]
+
+
+def test_after_noise_without_a_budget_one_is_proposed_that_is_tighter(tmp_path):
+    options = ("--task", "cancer", "--rounds", "1", "--noise-multiplier", "2")
+    printed = fedprivacy("simulate", *options, "--out", "a", cwd=tmp_path)
+    command, _, epsilon, *others = typed(proposed(printed)[1])
+    assert (command, others) == ("simulate", ["--task", "cancer", "--rounds", "1"])
+    assert 0.0 < float(epsilon) < read_history(tmp_path / "a").last.max_epsilon
+    printed = fedprivacy("simulate", *options, "--batch-size", "32", cwd=tmp_path)
+    assert typed(proposed(printed)[1])[-4:] == ["--noise-multiplier", "2.0", "--batch-size", "32.0"]
+
+
+def test_on_a_shared_ledger_what_is_left_is_proposed_not_a_budget_that_is_spent_already(tmp_path):
+    options = ("--task", "cancer", "--rounds", "1", "--ledger", "all runs.db")
+    (line,) = proposed(fedprivacy("simulate", *options, cwd=tmp_path))
+    assert typed(line) == ["ledger", "show", "--ledger", "all runs.db"]
+    assert "client-0" in fedprivacy(*typed(line), cwd=tmp_path).stdout
 
 
 def test_a_run_of_exhausted_clients_ends_well_and_reports_what_they_had_spent(tmp_path):

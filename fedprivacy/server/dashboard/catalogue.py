@@ -16,16 +16,13 @@ from fastapi import Depends, HTTPException, Query, Request
 
 from fedprivacy.ledger import LedgerError, default_url
 from fedprivacy.ledger.database import database_file, ledger_url, shown
-from fedprivacy.runs.configuration import CONFIG, LEDGER
+from fedprivacy.runs.configuration import CONFIG, LEDGER, RUNS
 from fedprivacy.runs.store import RunStore, StoredRun
 from fedprivacy.server.dashboard import models
 from fedprivacy.values.runs import RunStanding
 from fedprivacy.values.spent import ClientStanding
 
 log = logging.getLogger("fedprivacy.dashboard")
-
-RUNS = "runs"
-"""Where simulations leave their folders."""
 
 _FRESH = 0.5
 """Seconds for which a listing is not made again."""
