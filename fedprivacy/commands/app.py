@@ -96,7 +96,7 @@ def simulate(
         OUT.print(client_table(history))
         for line in failures(history):
             OUT.print(f"[yellow]{escape(line)}")
-        OUT.print(outcome_text(history, config, settings, engine), soft_wrap=True)
+        OUT.print(outcome_text(history, config, settings, engine), highlight=False, soft_wrap=True)
         if dashboard:
             from fedprivacy.server.dashboard.service import wait_for_reader
 

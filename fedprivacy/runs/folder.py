@@ -92,7 +92,10 @@ class RunWriter:
 
     def _begin(self, plan: RunPlan) -> None:
         check_unused(self.folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _no_folder(self.folder, str(error.strerror)) from error
         config = {
             "settings": plan.config.public(),
             "noise_multiplier": plan.noise_multiplier,
@@ -105,14 +108,21 @@ class RunWriter:
 
 
 def check_unused(folder: Path) -> None:
-    """Refuse a folder for a new run that holds the rounds of another.
+    """Refuse a folder for a new run that holds the rounds of another, or is none.
 
     Raises:
-        RunFolderError: it does.
+        RunFolderError: it does, or cannot be made or written to.
     """
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK)):
+        raise _no_folder(folder, f"'{there}' is no folder that may be written to")
     rounds = folder / ROUNDS
     if rounds.exists() and rounds.stat().st_size > 0:
         raise RunFolderError(f"out is '{folder}', which already holds a run; name a new folder.")
+
+
+def _no_folder(folder: Path, why: str) -> RunFolderError:
+    return RunFolderError(f"out is '{folder}', which cannot be made ({why}); name another folder.")
 
 
 def _hold(config: Path) -> int:

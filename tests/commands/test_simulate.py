@@ -119,7 +119,7 @@ def test_a_ledger_is_its_file_wherever_one_is_named(tmp_path, monkeypatch):
     fedprivacy("simulate", "--resume", "first", "--ledger", "shared.db", cwd=tmp_path)
 
 
-@pytest.mark.parametrize("command", [("simulate",), ("plan",), ("ledger", "show"), ("ledger", "import", __file__)])
+@pytest.mark.parametrize("command", [("simulate",), ("plan",), ("ledger", "show")])
 @pytest.mark.parametrize("written", ["{}/nowhere/x.db", "sqlite:///{}/nowhere/x.db"])
 def test_a_ledger_in_a_folder_that_is_not_there_is_a_mistake_and_makes_none(command, written, tmp_path):
     refused = fedprivacy(*command, "--ledger", written.format(tmp_path), cwd=tmp_path, code=2)
@@ -253,6 +253,31 @@ def test_what_this_machine_or_any_noise_cannot_do_is_one_line(options, words, tm
     refused = fedprivacy("simulate", *options, cwd=tmp_path, code=2)
     assert words in refused.stderr and refused.stderr.splitlines()[-1].startswith("error:")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--strategy", "broken.py:T"), "'broken.py', which cannot be run: SyntaxError"),
+        (("--strategy", "three.py:T"), "'three.py:T', which makes a value of type int; let it make"),
+        (("--device", "cuda:7"), "GPUs; use auto or cpu"),
+        (("--out", "three.py"), "out is 'three.py', which cannot be made ('three.py' is no folder"),
+        (("--out", "three.py/x"), "/three.py' is no folder that may be written to); name another folder"),
+        (("--out", "/proc/x"), "out is '/proc/x', which cannot be made (No such file or directory); name another"),
+        (("--ledger", "three.py"), "file is not a database"),
+        (("--signing-key", "three.py"), "'three.py', which holds no readable private key"),
+        (("--resume", "three.py"), "'three.py' holds no run that could go on"),
+    ],
+)
+def test_what_a_run_would_stumble_over_is_said_before_it_seems_to_begin(options, words, tmp_path):
+    (tmp_path / "broken.py").write_text("T = (")
+    (tmp_path / "three.py").write_text("def T(): return 3")
+    task = () if "--resume" in options else ("--task", "cancer")
+    refused = fedprivacy("simulate", *task, *options, cwd=tmp_path, code=2)
+    last = refused.stderr.splitlines()[-1]
+    assert words in last and last.startswith("error: ")
+    assert "waiting for clients" not in refused.stderr or "/proc/x" in options
+    assert {path.name for path in tmp_path.iterdir()} == {"broken.py", "three.py"}
 
 
 def test_the_plan_says_what_the_run_then_spends(tmp_path):

@@ -147,6 +147,7 @@ def test_a_ledger_moves_by_export_verify_and_import(ledger, run, filled, tmp_pat
     assert (code, out) == (0, "")
     assert f"12 entries in {file}. Next: fedprivacy ledger verify" in err
     assert "12 entries" in succeeded(run("ledger", "verify", file))
+    refused(run("ledger", "import", file, "--ledger", tmp_path / "nowhere" / "other.db"), 2, "there is no folder")
     assert "12 entries are in" in run("ledger", "import", file, "--ledger", other)[2]
     assert run("ledger", "export", again, "--ledger", other)[0] == 0
     assert again.read_bytes() == file.read_bytes()
