@@ -71,7 +71,7 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 def _option(key: str) -> inspect.Parameter:
     field = FIELDS[key]
     kind: type = {"int": int, "float": float, "str": str}[kind_of(field)]
-    option = typer.Option(f"--{key}", help=words_of(field), show_default=False)
+    option = typer.Option(f"--{key}", help=escape(words_of(field)), show_default=False)
     annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 

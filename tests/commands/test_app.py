@@ -1,10 +1,17 @@
 """The command line as a whole: its version, its completion, its help."""
 
 import os
+import re
 import subprocess
 import sys
 
+import pytest
+import typer
+from typer.testing import CliRunner
+
 import fedprivacy as fp
+from fedprivacy.commands.app import app
+from fedprivacy.runs.configuration import FIELDS, words_of
 from tests.commands.running import ENVIRONMENT, fedprivacy
 
 
@@ -30,3 +37,44 @@ def test_completion_is_installed_for_the_shell_of_the_user(tmp_path):
     run = subprocess.run(command, env=os.environ | home, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert "completion" in (tmp_path / ".bashrc").read_text()
+
+
+def commands(command, *names):
+    """Every command, with the words that call it."""
+    yield names, command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands(below, *names, name)
+
+
+COMMANDS = dict(commands(typer.main.get_command(app)))
+
+
+def helped(*names):
+    """What a command's --help shows, without spaces and boxes, which depend on the terminal."""
+    wide = ENVIRONMENT | {"COLUMNS": "1000"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "1000")
+        shown = CliRunner().invoke(app, [*names, "--help"], env=wide)
+    assert shown.exit_code == 0, shown.output
+    return bare(shown.output)
+
+
+def bare(text):
+    return re.sub(r"[\s│╭╮╰╯─]", "", text)
+
+
+@pytest.mark.parametrize("names", COMMANDS, ids=" ".join)
+def test_help_shows_every_word_of_every_option_brackets_too(names):
+    page = helped(*names)
+    for parameter in COMMANDS[names].params:
+        words = getattr(parameter, "help", None) or ""
+        if not getattr(parameter, "hidden", False):
+            assert bare(words.replace("\\[", "[")) in page
+
+
+@pytest.mark.parametrize("command", ["simulate", "plan"])
+def test_help_shows_what_every_setting_means_as_it_is_written(command):
+    page = helped(command)
+    assert "pipinstall'fedprivacy[tensorboard]'" in page
+    for field in FIELDS.values():
+        assert bare(words_of(field)) in page
