@@ -21,6 +21,7 @@ from fedprivacy.commands.calculator.cli import epsilon, sigma
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.commands.guard import guard_app
 from fedprivacy.commands.ledger import ledger_app
+from fedprivacy.commands.mistyped import ForgivingCommand
 from fedprivacy.commands.terminal import OUT, PLAIN, Json, as_typed, plain_errors, print_json
 from fedprivacy.runs.configuration import FIELDS, RUNS, Engine, RunConfig, words_of
 
@@ -76,7 +77,7 @@ def _option(key: str) -> inspect.Parameter:
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-@app.command()
+@app.command(cls=ForgivingCommand)
 @with_settings
 def simulate(
     settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, dashboard: _BESIDE = False, as_json: Json = False
@@ -145,7 +146,7 @@ def dashboard(
         serve(catalogue, Address(host, port, tls_certificate, tls_key), opened)
 
 
-@app.command()
+@app.command(cls=ForgivingCommand)
 @with_settings
 def plan(settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, as_json: Json = False) -> None:
     """Show what each client would spend after each round, and the noise that the budget needs. Runs nothing.
@@ -190,8 +191,8 @@ def doctor(
     raise typer.Exit(0 if seen.diagnosis.sound else 1)
 
 
-app.command()(epsilon)
-app.command()(sigma)
+app.command(cls=ForgivingCommand)(epsilon)
+app.command(cls=ForgivingCommand)(sigma)
 
 
 @contextmanager

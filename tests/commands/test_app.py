@@ -78,3 +78,38 @@ def test_help_shows_what_every_setting_means_as_it_is_written(command):
     assert "pipinstall'fedprivacy[tensorboard]'" in page
     for field in FIELDS.values():
         assert bare(words_of(field)) in page
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (("--lr", "0.1"), "--learning-rate"),
+        (("--eps", "1"), "--epsilon"),
+        (("--budget", "1"), "--epsilon"),
+        (("--sigma", "1"), "--noise-multiplier"),
+        (("--noise", "1"), "--noise-multiplier"),
+        (("--q", "0.1"), "--sampling-rate"),
+        (("--C", "1"), "--clipping-norm"),
+        (("--max-grad-norm", "1"), "--clipping-norm"),
+        (("--num-clients", "3"), "--clients"),
+        (("--local-epochs", "3"), "--local-steps"),
+        (("--gpu",), "--device"),
+        (("--output", "x"), "--out"),
+        (("--batchsize", "3"), "--batch-size"),
+    ],
+)
+def test_an_option_that_there_is_not_names_the_one_that_was_meant(typed, meant, tmp_path):
+    refused = fedprivacy("simulate", *typed, cwd=tmp_path, code=2)
+    assert re.search(rf"Did you mean.*'{meant}'", " ".join(refused.stderr.split()))
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (("simulate", "--epsilon", "abc"), "'--epsilon': 'abc' is not a valid float; give a number."),
+        (("sigma", "--steps", "2.5"), "'--steps': '2.5' is not a valid integer; give a whole number."),
+        (("simulate", "--engine", "gpu"), "'--engine': 'gpu' is not one of 'in-process', 'ray'."),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_the_remedy(typed, words, tmp_path):
+    assert words in " ".join(fedprivacy(*typed, cwd=tmp_path, code=2).stderr.split())
