@@ -29,14 +29,16 @@ class ForgivingCommand(TyperCommand):
                 for name in option.opts
                 if name.startswith("--")
             }
-            meant = [f"--{name}" for name in nearest(error.option_name.lstrip("-"), words)]
-            error.possibilities = meant or error.possibilities
-            raise
+            if not (meant := nearest(error.option_name.lstrip("-"), words)):
+                raise
+            message = f"{error.message} Did you mean {' or '.join(f'--{name}' for name in meant)}?"
+            raise click.NoSuchOption(error.option_name, message, ctx=error.ctx) from None
         except click.BadParameter as error:
-            remedy = _REMEDIES.get(error.param.type.name if error.param else "")
-            if remedy:
-                error.message = f"{error.message.removesuffix('.')}; {remedy}."
-            raise
+            if not (error.param and (remedy := _REMEDIES.get(error.param.type.name))):
+                raise
+            raise click.BadParameter(
+                f"{error.message.removesuffix('.')}; {remedy}.", ctx=error.ctx, param=error.param
+            ) from None
 
 
 def nearest(typed: str, options: Mapping[str, str]) -> list[str]:
