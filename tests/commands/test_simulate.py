@@ -12,6 +12,7 @@ import fedprivacy as fp
 from fedprivacy.accounting import pld
 from fedprivacy.runs.folder import RunFolderError, read_history
 from fedprivacy.runs.run import open_run
+from fedprivacy.server.dashboard.catalogue import Catalogue
 from fedprivacy.tasks import load_task
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from tests.commands.running import ENVIRONMENT, fedprivacy, started, summary
@@ -198,10 +199,13 @@ def test_after_noise_without_a_budget_one_is_proposed_that_is_tighter(tmp_path):
 
 
 def test_on_a_shared_ledger_what_is_left_is_proposed_not_a_budget_that_is_spent_already(tmp_path):
-    options = ("--task", "cancer", "--rounds", "1", "--ledger", "all runs.db")
-    (line,) = proposed(fedprivacy("simulate", *options, cwd=tmp_path))
-    assert typed(line) == ["ledger", "show", "--ledger", "all runs.db"]
-    assert "client-0" in fedprivacy(*typed(line), cwd=tmp_path).stdout
+    (folder := tmp_path / "work").mkdir()
+    options = ("--task", "cancer", "--rounds", "1", "--ledger", "../all runs.db")
+    (line,) = proposed(fedprivacy("simulate", *options, cwd=folder))
+    assert typed(line) == ["ledger", "show", "--ledger", "../all runs.db"]
+    assert "client-0" in fedprivacy(*typed(line), cwd=folder).stdout
+    found = Catalogue([str(folder / "runs")]).listing()  # what `fedprivacy dashboard` shows
+    assert [run.facts.name for run in found.runs] == ["cancer-1"] and not found.problems
 
 
 def test_a_run_of_exhausted_clients_ends_well_and_reports_what_they_had_spent(tmp_path):
