@@ -92,7 +92,7 @@ FILES = {
     "simulate --strategy broken.py:Mine": ("strategy", "broken.py", "SyntaxError", "line 1"),
     "simulate --out broken.py": ("broken.py",),
     "simulate --out /proc/nowhere": ("/proc/nowhere",),
-    "simulate --out kept": ("kept", "resume"),
+    "simulate --out kept": ("out is 'kept'", "already holds a run", "name a new folder"),
     "simulate --resume nowhere": ("'nowhere' holds no run", "name a folder"),
     "simulate --resume kept --epsilon 5": ("epsilon is 5", "leave epsilon open"),
     "simulate --ledger mysql://x/y": ("ledger is 'mysql://x/y'", "sqlite:///"),
