@@ -21,7 +21,7 @@ from fedprivacy.commands.calculator.cli import epsilon, sigma
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.commands.guard import guard_app
 from fedprivacy.commands.ledger import ledger_app
-from fedprivacy.commands.terminal import OUT, Json, as_typed, plain_errors, print_json
+from fedprivacy.commands.terminal import OUT, Json, as_typed, ends_in_order, plain_errors, print_json
 from fedprivacy.runs.configuration import FIELDS, Engine, RunConfig, words_of
 
 if TYPE_CHECKING:
@@ -68,6 +68,7 @@ def simulate(
 ) -> None:
     """Train a task on simulated clients, each within its privacy budget; or go on with a run that was stopped."""
     from fedprivacy.commands.run_tables import client_table, failures
+    from fedprivacy.runs.folder import REPORT
     from fedprivacy.server.simulation import console_of, prepared, run
 
     plan = prepared(settings)
@@ -76,15 +77,17 @@ def simulate(
         history = run(plan, engine, console).history
         if as_json:
             print_json(history.summary() | {"out": config.out})
-            return
-        OUT.print(client_table(history))
-        for line in failures(history):
-            OUT.print(f"[yellow]{escape(line)}")
-        OUT.print(_what_next(history, config))
-        if dashboard:
-            from fedprivacy.server.dashboard.service import wait_for_reader
+        else:
+            OUT.print(client_table(history))
+            for line in failures(history):
+                OUT.print(f"[yellow]{escape(line)}")
+            OUT.print(_what_next(history, config))
+            if dashboard:
+                from fedprivacy.server.dashboard.service import wait_for_reader
 
-            wait_for_reader(console)
+                wait_for_reader(console)
+    if history.rounds and not (Path(config.out) / REPORT).exists():
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -148,6 +151,23 @@ def plan(settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, as_js
 
 
 @app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="That a run wrote to (out).")],
+    *,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for report and figure. Default: the run's own.", show_default=False)
+    ] = None,
+) -> None:
+    """Draw the report of a run anew, from the rounds in its folder: of one that was stopped, or goes on, too."""
+    from fedprivacy.runs.folder import REPORT, RunFolderError, read_history
+    from fedprivacy.runs.report import draw
+
+    with plain_errors(RunFolderError, code=2):
+        draw(read_history(folder), out or folder)
+    OUT.print(f"Report: {(out or folder) / REPORT}", highlight=False, soft_wrap=True)
+
+
+@app.command()
 def doctor(
     model: Annotated[str, typer.Argument()],
     *,
@@ -199,7 +219,7 @@ def _what_next(history: RunHistory, config: RunConfig) -> str:
     from fedprivacy.runs.folder import REPORT
     from fedprivacy.values.wording import count_text, epsilon_text, metric_name, metric_text
 
-    command, last = as_typed(), history.last
+    command, last, report = as_typed(), history.last, Path(config.out) / REPORT
     about_seed = "The noise came from a secret that is gone: this run cannot be repeated."
     if config.seed is not None:
         about_seed = f"Seeded with {config.seed}: repeatable, and no protection from whoever knows the seed."
@@ -208,7 +228,7 @@ def _what_next(history: RunHistory, config: RunConfig) -> str:
         f"\n[bold]{result}[/] after {count_text(len(history.rounds), 'round')}; "
         f"no client above epsilon {epsilon_text(last.max_epsilon, config.epsilon)}.\n"
         f"{about_seed}\n"
-        f"Report: {Path(config.out) / REPORT}\n"
+        f"Report: {report if report.exists() else 'none'}\n"
         f"In a browser, with all runs: [bold]{command} dashboard[/]\n"
         f"Next: [bold]{command} plan --epsilon 1[/] shows what a tighter budget costs, "
         f"[bold]{command} simulate --epsilon 1[/] runs it."
@@ -231,5 +251,5 @@ def _checked() -> Iterator[None]:
     warnings = RichHandler(console=Console(stderr=True), show_path=False)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[warnings])
     mistakes = (ConfigError, SigningKeyError, LedgerError, BrokenJournalError, MechanismChanged, RunFolderError)
-    with plain_errors(*mistakes, RoundFailedError, TooFewClientsError, code=2):
+    with ends_in_order(), plain_errors(*mistakes, RoundFailedError, TooFewClientsError, code=2):
         yield

@@ -9,7 +9,7 @@ from typing import Annotated
 
 import typer
 
-from fedprivacy.commands.terminal import OUT, PLAIN, as_typed, plain_errors
+from fedprivacy.commands.terminal import OUT, PLAIN, as_typed, ends_in_order, plain_errors
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 
 deploy_app = typer.Typer(no_args_is_help=True, help="Deploy on real hosts: make keys, rehearse on this one.")
@@ -131,5 +131,5 @@ def _checked() -> Iterator[None]:
     from fedprivacy.tasks import TaskError
 
     mistakes = (AppFolderError, ConfigError, DataError, TaskError)
-    with plain_errors(*mistakes, DeploymentError, KeyFileError, ProcessError, SigningKeyError, code=1):
+    with ends_in_order(), plain_errors(*mistakes, DeploymentError, KeyFileError, ProcessError, SigningKeyError, code=1):
         yield

@@ -14,13 +14,14 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from fedprivacy.flower import private_client, simulation
-from fedprivacy.flower.server.checkpoint import load_checkpoint
+from fedprivacy.flower.server.checkpoint import checkpoint_to_go_on
 from fedprivacy.runs.configuration import Engine, Value
-from fedprivacy.runs.folder import new_run_folder, plan_of
+from fedprivacy.runs.folder import CONFIG, new_run_folder, plan_of
 from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.run import Run
 from fedprivacy.server.app import going_on, server_app
+from fedprivacy.server.recorder import how_to_go_on
 from fedprivacy.tasks import Task
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.tasks.loader import OBJECT
@@ -62,9 +63,10 @@ def simulate(
 
     Raises:
         ConfigError: lists everything that is wrong with the settings; nothing has been spent.
-        RunFolderError: `out` holds a run already, or `resume` names a folder that holds none.
+        RunFolderError: `out` holds a run already, or cannot be written, or `resume` names a folder that holds none.
         RoundFailedError: a round without one usable update.
         LedgerError: the ledger contradicts the run, or cannot be written.
+        KeyboardInterrupt: somebody ended the run; its note says how to go on after its last finished round.
     """
     engines = ", ".join(Engine)
     with spelt_as_keywords(*[f"engine is '{engine}'; choose one of {engines}."] * (engine not in tuple(Engine))):
@@ -94,13 +96,19 @@ def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> Run
 def run(plan: RunPlan, engine: Engine, console: Console) -> Run:
     """Run a simulation, and show its progress on a console. Once it is planned, it raises what `simulate` does."""
     config = plan.config
-    finished = load_checkpoint(Path(config.resume)).round if config.resume else 0
+    checkpoint = checkpoint_to_go_on(Path(config.resume)) if config.resume else None
+    finished = checkpoint.round if checkpoint else 0
     if config.resume:
         console.print(going_on(finished, config.rounds))
     own = plan.task if config.task.startswith(OBJECT) else None  # what has a name, a worker of Ray loads for itself
     with RoundProgress(console, plan, finished) as progress:
         server, client = server_app(progress, config=config, task=own), private_client(own, config)
-        history = simulation.simulate(server, client, config, engine)
+        try:
+            history = simulation.simulate(server, client, config, engine)
+        except KeyboardInterrupt as stopped:
+            if (Path(config.out) / CONFIG).exists():
+                stopped.add_note(how_to_go_on(config, engine))
+            raise
     return Run(Path(config.out), history, plan.task)
 
 
