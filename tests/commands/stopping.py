@@ -1,8 +1,9 @@
-"""A task and a strategy that end their run at one moment, or stand still there until somebody does."""
+"""A task and a strategy that end their run at one moment, stand still there until somebody does, or fill its disk."""
 
 import os
 import signal
 import time
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -15,6 +16,9 @@ MOMENT = "STOPPED_AT"
 
 HERE = "STANDING_STILL"
 """In the environment: the file that says that it has come; it also counts. Without `still` the process ends itself."""
+
+FILL = "FILL"
+"""In the environment: `folder:bytes`, a disk to fill, and what is left free of it."""
 
 STILL = "STAND_STILL"
 STANDSTILL = 60.0
@@ -31,10 +35,20 @@ def reach(moment):
         come = count.tell()
     if come == int(times):
         here.touch()
-        if os.environ.get(STILL):
+        if FILL in os.environ:
+            fill(*os.environ[FILL].split(":"))
+        elif os.environ.get(STILL):
             time.sleep(STANDSTILL)
         else:
             os.kill(os.getpid(), signal.SIGINT)
+
+
+def fill(folder, free):
+    with Path(folder, "filler").open("wb", buffering=0) as filler:
+        with suppress(OSError):
+            while True:
+                filler.write(bytes(4096))
+        filler.truncate(filler.tell() - int(free))
 
 
 class Coins(fp.Task):

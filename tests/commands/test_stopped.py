@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM at every moment of a simulation: it ends soon, says how to go on, and the rest has the same bytes."""
+"""Ctrl-C and SIGTERM at every moment of a simulation: it ends soon, says how to go on, and then has the same bytes."""
 
 import os
 import signal
