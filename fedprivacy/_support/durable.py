@@ -45,7 +45,7 @@ def write_unnamed(file: Path, data: bytes, mode: int = _USUAL) -> Path:
     fd = os.open(unnamed, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
     try:
         write_at(fd, data, 0)
-    except OSError:
+    except BaseException:  # Ctrl-C, too
         unnamed.unlink()
         raise
     finally:
@@ -65,11 +65,21 @@ def write_durably(file: Path, data: bytes) -> None:
 
 
 def append_durably(file: Path, data: bytes) -> None:
-    """Append to a file and wait until the disk has it."""
-    with file.open("ab") as stream:
-        stream.write(data)
-        stream.flush()
-        os.fsync(stream.fileno())
+    """Append to a file and wait until the disk has it.
+
+    Raises:
+        OSError: it cannot be written; the file is as long as before.
+    """
+    fd = os.open(file, os.O_CREAT | os.O_WRONLY, _USUAL)
+    try:
+        end = os.fstat(fd).st_size
+        try:
+            write_at(fd, data, end)
+        except OSError:
+            os.ftruncate(fd, end)
+            raise
+    finally:
+        os.close(fd)
 
 
 def sync_folder(folder: Path) -> None:

@@ -22,7 +22,7 @@ from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.commands.guard import guard_app
 from fedprivacy.commands.ledger import ledger_app
 from fedprivacy.commands.mistyped import ForgivingCommand
-from fedprivacy.commands.terminal import OUT, PLAIN, Json, as_typed, plain_errors, print_json
+from fedprivacy.commands.terminal import OUT, PLAIN, Json, as_typed, ends_in_order, plain_errors, print_json
 from fedprivacy.runs.configuration import FIELDS, RUNS, Engine, RunConfig, words_of
 
 app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
@@ -93,6 +93,7 @@ def simulate(
     """Train a task on simulated clients, each within its privacy budget; or go on with a run that was stopped."""
     from fedprivacy.commands.outcome import outcome_text
     from fedprivacy.commands.run_tables import client_table, failures
+    from fedprivacy.runs.folder import REPORT
     from fedprivacy.server.simulation import console_of, prepared, run
 
     plan = prepared(settings)
@@ -101,15 +102,17 @@ def simulate(
         history = run(plan, engine, console).history
         if as_json:
             print_json(history.summary() | {"out": config.out})
-            return
-        OUT.print(client_table(history))
-        for line in failures(history):
-            OUT.print(f"[yellow]{escape(line)}")
-        OUT.print(outcome_text(history, config, settings, engine), highlight=False, soft_wrap=True)
-        if dashboard:
-            from fedprivacy.server.dashboard.service import wait_for_reader
+        else:
+            OUT.print(client_table(history))
+            for line in failures(history):
+                OUT.print(f"[yellow]{escape(line)}")
+            OUT.print(outcome_text(history, config, settings, engine), highlight=False, soft_wrap=True)
+            if dashboard:
+                from fedprivacy.server.dashboard.service import wait_for_reader
 
-            wait_for_reader(console)
+                wait_for_reader(console)
+    if history.rounds and not (Path(config.out) / REPORT).exists():
+        raise typer.Exit(1)
 
 
 @app.command()
@@ -170,6 +173,23 @@ def plan(settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, as_js
         print_json(dataclasses.asdict(Prospect.of(run)))
     else:
         OUT.print(plan_table(run, spending(run)))
+
+
+@app.command()
+def report(
+    folder: Annotated[Path, typer.Argument(help="That a run wrote to (out).")],
+    *,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for report and figure. Default: the run's own.", show_default=False)
+    ] = None,
+) -> None:
+    """Draw the report of a run anew, from the rounds in its folder: of one that was stopped, or goes on, too."""
+    from fedprivacy.runs.folder import REPORT, RunFolderError, read_history
+    from fedprivacy.runs.report import draw
+
+    with plain_errors(RunFolderError, code=2):
+        draw(read_history(folder), out or folder)
+    OUT.print(f"Report: {(out or folder) / REPORT}", highlight=False, soft_wrap=True)
 
 
 @app.command()
@@ -238,5 +258,5 @@ def _checked(*, traceback: bool) -> Iterator[None]:
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[warnings])
     mistakes = (ConfigError, SigningKeyError, LedgerError, BrokenJournalError, MechanismChanged, RunFolderError)
     failures = (BudgetSpentError, RoundFailedError, TaskError, TooFewClientsError)
-    with plain_errors(*mistakes, *failures, code=2, traceback=traceback):
+    with ends_in_order(), plain_errors(*mistakes, *failures, code=2, traceback=traceback):
         yield

@@ -12,7 +12,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from fedprivacy.commands.terminal import OUT, PLAIN, Json, as_typed, plain_errors, print_json
+from fedprivacy.commands.terminal import OUT, PLAIN, Json, as_typed, ends_in_order, plain_errors, print_json
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 
 if TYPE_CHECKING:
@@ -192,7 +192,7 @@ def demo(
     from fedprivacy.commands.run_tables import client_table
     from fedprivacy.deploy.app import checked_plan, task_of, write_app
     from fedprivacy.deploy.demo import Digits, OwnFolders, run_demo
-    from fedprivacy.runs.folder import REPORT, make_folder, new_run_folder, plan_of, read_history
+    from fedprivacy.runs.folder import REPORT, check_usable, new_run_folder, plan_of, read_history
 
     directory = out or Path(new_run_folder("deploy-demo"))
     with _checked():
@@ -203,7 +203,7 @@ def demo(
             checked_plan(app, settings)
         else:
             plan_of({"task": DEFAULT_TASK, **settings})
-        make_folder(directory)
+        check_usable(directory)
         folder = app or write_app(directory / "app", DEFAULT_TASK).folder
         results = run_demo(
             directory,
@@ -247,5 +247,6 @@ def _checked() -> Iterator[None]:
     from fedprivacy.tasks import TaskError
 
     mistakes = (AppFolderError, ConfigError, DataError, KeyFileError, PartyError, RunFolderError, SigningKeyError)
-    with plain_errors(DeploymentError, ProcessError, code=1), plain_errors(*mistakes, TaskError, code=2):
+    failures = (DeploymentError, ProcessError)
+    with ends_in_order(), plain_errors(*failures, code=1), plain_errors(*mistakes, TaskError, code=2):
         yield

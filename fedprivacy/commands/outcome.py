@@ -34,13 +34,13 @@ def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Val
     if config.seed is not None:
         about_seed = f"Seeded with {config.seed}: repeatable, and no protection from whoever knows the seed."
     result = f"{metric_name(history.metric)} {metric_text(history.metric, last.metrics.get(history.metric))}"
-    out = Path(config.out)
+    out, report = Path(config.out), Path(config.out) / REPORT
     store = () if out.parent == Path(RUNS) else ("--store", config.out)
     return (
         f"\n[bold]{escape(result)}[/] after {count_text(len(history.rounds), 'round')}; "
         f"no client above epsilon {epsilon_text(last.max_epsilon, config.epsilon)}.\n"
         f"{about_seed}\n"
-        f"Report: {escape(str(out / REPORT))}\n"
+        f"Report: {escape(str(report)) if report.exists() else 'none'}\n"
         f"In a browser{'' if store else ', with all runs'}: {_bold('dashboard', *store)}\n"
         f"{_next(last.max_epsilon, config, given, engine)}"
     )

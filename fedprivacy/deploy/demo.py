@@ -5,7 +5,8 @@ from __future__ import annotations
 import json
 import shutil
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -94,7 +95,7 @@ def run_demo(
         if console:
             console.print(f"[dim]{time.monotonic() - started:6.1f} s[/]  {line}", highlight=False)
 
-    with Supervisor(directory / "logs") as supervisor:
+    with _told_where(directory), Supervisor(directory / "logs") as supervisor:
         federation = LoopbackFederation(supervisor, directory, clients)
         keys = federation.keys.clients
         say(f"keys: a certificate authority, a server certificate, {len(clients)} client keys")
@@ -125,6 +126,16 @@ def run_demo(
         say(f"run {status}")
     say("every process stopped")
     return out
+
+
+@contextmanager
+def _told_where(directory: Path) -> Iterator[None]:
+    """Say of a rehearsal that somebody ends what is left of it."""
+    try:
+        yield
+    except KeyboardInterrupt as stopped:
+        stopped.add_note(f"Every process stopped. What they wrote is in {directory}; it can be deleted.")
+        raise
 
 
 def _follow(run: SupervisedProcess, rounds: Path, say: Callable[[str], None]) -> None:

@@ -11,12 +11,13 @@ import json
 import math
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
-from io import StringIO
+from io import BytesIO, StringIO
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
 import altair as alt
 
+from fedprivacy._support.durable import write_durably
 from fedprivacy.figures.extent import with_room_for_any_font
 from fedprivacy.values.wording import delta_text
 
@@ -149,8 +150,10 @@ def spec_of(chart: alt.TopLevelMixin) -> dict[str, Any]:
 
 
 def save_png(chart: alt.TopLevelMixin, path: Path, scale: float = 2.0) -> None:
-    """Draw the chart into a PNG file, with `scale` pixels for each px of the figure."""
-    chart.save(str(path), format="png", scale_factor=scale)
+    """Draw the chart into a PNG file, whole or not at all, with `scale` pixels for each px of the figure."""
+    drawing = BytesIO()
+    chart.save(drawing, format="png", scale_factor=scale)
+    write_durably(path, drawing.getvalue())
 
 
 def to_svg(chart: alt.TopLevelMixin) -> str:

@@ -5,12 +5,17 @@ from __future__ import annotations
 import logging
 import os
 import pickle
+import signal
 import tempfile
+import threading
+import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
+from queue import SimpleQueue
 from typing import Any, cast
 
 from flwr.app import Context, Error, Message, RecordDict
@@ -24,10 +29,19 @@ from flwr.supercore.task_identity import TaskIdentity
 from fedprivacy.flower.client.local import IN_PROCESS
 from fedprivacy.runs.configuration import ConfigError, Engine, RunConfig
 from fedprivacy.runs.device import choose_device
-from fedprivacy.runs.folder import check_unused, read_history
+from fedprivacy.runs.folder import check_usable, read_history
 from fedprivacy.runs.history import RunHistory
 
 log = logging.getLogger("fedprivacy.engine")
+
+_ENDED = "ended"
+"""File in Ray's folder from which its workers learn that nobody waits for their clients any more."""
+
+_GIVE_UP = signal.SIGUSR1
+"""What a worker tells itself then."""
+
+_LOOK_SECONDS = 0.2
+"""Between two looks for it."""
 
 _SERVER_NODE_ID = 1
 _FIRST_CLIENT_NODE_ID = 1000
@@ -46,13 +60,14 @@ def simulate(
 
     Raises:
         ConfigError: `out` is empty, or this machine lacks the configured device.
-        RunFolderError: `out` holds a run already; said before an engine is started, which takes a while.
+        RunFolderError: `out` holds a run already, or cannot be written; said before an engine is started, which takes
+            a while.
     """
     if not config.out:
         raise ConfigError(["out is empty; name the folder that receives the results."])
     choose_device(config.device)
     if not config.resume:
-        check_unused(Path(config.out))
+        check_usable(Path(config.out))
     run = _on_ray if engine is Engine.RAY else _in_process
     with _quiet_flower():
         run(server_app, client_app, config)
@@ -77,40 +92,77 @@ def _in_process(server_app: ServerApp, client_app: ClientApp, config: RunConfig)
 
 
 def _on_ray(server_app: ServerApp, client_app: ClientApp, config: RunConfig) -> None:
-    """Flower's own simulation of Python objects: deprecated, and the only one that takes fractions of a GPU."""
+    """Flower's own simulation of Python objects: deprecated, and the only one that takes fractions of a GPU.
+
+    The server runs in this thread, as it does without Ray, and Flower's engine in one of its own: so Ctrl-C and errors
+    end the server where it is, and neither waits for the other for ever.
+    """
     from flwr.simulation import run_simulation
 
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
+    handed: SimpleQueue[tuple[Grid, Context] | None] = SimpleQueue()
+    done = threading.Event()
+
+    def hand_over(grid: Grid, context: Context) -> None:
+        handed.put((grid, context))
+        done.wait()
+
     # Ray joins whatever cluster its temporary folder names, even a dead one: give it a folder of its own.
-    with tempfile.TemporaryDirectory(prefix="ray-") as folder, warnings.catch_warnings():
+    with (
+        tempfile.TemporaryDirectory(prefix="ray-") as folder,
+        warnings.catch_warnings(),
+        ThreadPoolExecutor(1) as thread,
+    ):
         warnings.simplefilter("ignore")
-        client = cast(ClientApp, _Travelling(client_app))
-        run_simulation(server_app, client, config.clients, backend_config=_ray_backend(config, folder))
+        client = cast(ClientApp, _Travelling(client_app, Path(folder, _ENDED)))
+        server, backend = cast(ServerApp, hand_over), _ray_backend(config, folder)
+        engine = thread.submit(run_simulation, server, client, config.clients, backend_config=backend)
+        engine.add_done_callback(lambda _: handed.put(None))
+        try:
+            if given := handed.get():
+                server_app(*given)
+        except BaseException:
+            logging.getLogger("flwr").setLevel(logging.CRITICAL)  # clients that fail now are no news
+            done.set()
+            Path(folder, _ENDED).touch()
+            raise
+        done.set()
+        engine.result()
 
 
 class _Travelling:
     """A ClientApp that goes to Ray's workers with every message, and is unpickled once in each.
 
     What a client keeps for the life of a process (shards, engines) it keeps for its task, which must stay one object.
+    A worker gives up what its client does when the file `ended` appears.
     """
 
-    def __init__(self, app: ClientApp) -> None:
+    def __init__(self, app: ClientApp, ended: Path) -> None:
         from ray import cloudpickle
 
         self._app = app
+        self._ended = ended
         pickled: Callable[[object], bytes] = cloudpickle.dumps
         self._pickled = pickled(app)
 
     def __call__(self, message: Message, context: Context) -> Message:
         return self._app(message, context)
 
-    def __reduce__(self) -> tuple[Callable[[bytes], ClientApp], tuple[bytes]]:
-        return _unpickled, (self._pickled,)
+    def __reduce__(self) -> tuple[Callable[[bytes, Path], ClientApp], tuple[bytes, Path]]:
+        return _unpickled, (self._pickled, self._ended)
 
 
 @lru_cache(maxsize=1)
-def _unpickled(app: bytes) -> ClientApp:
+def _unpickled(app: bytes, ended: Path) -> ClientApp:
+    signal.signal(_GIVE_UP, signal.default_int_handler)  # Ray keeps SIGINT itself from its workers
+    threading.Thread(target=_give_up_with, args=(ended,), daemon=True).start()
     return cast(ClientApp, pickle.loads(app))
+
+
+def _give_up_with(ended: Path) -> None:
+    while not ended.exists():
+        time.sleep(_LOOK_SECONDS)
+    signal.pthread_kill(threading.main_thread().ident or 0, _GIVE_UP)
 
 
 def _ray_backend(config: RunConfig, folder: str) -> dict[str, Any]:

@@ -1,9 +1,9 @@
 """A run on disk: written round by round, read back by reports and scripts.
 
-A folder holds `config.json` (every setting and the noise that was used), `start.json` (the state before the first
-round), `rounds.jsonl` (one line a round) and, when the run has ended, `model.safetensors`, `figure.png` and
-`report.html`; beside them lies the checkpoint from which a stopped run goes on. Nothing in the history depends on the
-clock, so the same seed writes the same bytes.
+A folder holds `config.json` (every setting, the noise that was used, the run's name in its ledger), `start.json` (the
+state before the first round), `rounds.jsonl` (one line a round) and, when the run has ended, `model.safetensors`,
+`figure.png` and `report.html`; beside them lies the checkpoint from which a stopped run goes on. Nothing in the history
+depends on the clock, so the same seed writes the same bytes.
 """
 
 from __future__ import annotations
@@ -12,8 +12,10 @@ import fcntl
 import itertools
 import json
 import os
+import tempfile
 import weakref
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -53,19 +55,21 @@ class RunWriter:
         plan: the run's public numbers.
         resume_from: the last finished round of a run that goes on. Its first files stay as they are, and lines of later
             rounds, which are run again, are cut off. None: a new run.
+        run_id: the run's name in its ledger.
 
     Raises:
-        RunFolderError: the folder already holds a run, or lacks a round of the one that goes on. Nothing is
-            overwritten: its ledger says what was spent.
+        RunFolderError: the folder already holds a run, lacks a round of the one that goes on, or cannot be written.
+            Nothing is overwritten: its ledger says what was spent.
     """
 
-    def __init__(self, folder: Path, plan: RunPlan, resume_from: int | None = None) -> None:
+    def __init__(self, folder: Path, plan: RunPlan, resume_from: int | None = None, run_id: str = "") -> None:
         self.folder = folder
         if resume_from is None:
-            self._begin(plan)
-        self._let_go = weakref.finalize(self, os.close, _hold(folder / CONFIG))
-        if resume_from is not None:
-            _cut_rounds(folder / ROUNDS, resume_from)
+            self._begin(plan, run_id)
+        with writing(folder):
+            self._let_go = weakref.finalize(self, os.close, _hold(folder / CONFIG))
+            if resume_from is not None:
+                _cut_rounds(folder / ROUNDS, resume_from)
 
     def __call__(self, result: RoundResult) -> None:
         """Append a finished round; round 0 has a file of its own."""
@@ -81,57 +85,91 @@ class RunWriter:
             "max_epsilon": finite_or_none(result.max_epsilon),
         }
         line = json.dumps(told) + "\n"
-        if result.round == 0:
-            write_durably(self.folder / START, line.encode())
-        else:
-            append_durably(self.folder / ROUNDS, line.encode())
+        with writing(self.folder):
+            if result.round == 0:
+                write_durably(self.folder / START, line.encode())
+            else:
+                append_durably(self.folder / ROUNDS, line.encode())
 
     def close(self) -> None:
         """Let the run go: another process, or this one, may go on with it."""
         self._let_go()
 
-    def _begin(self, plan: RunPlan) -> None:
+    def _begin(self, plan: RunPlan, run_id: str) -> None:
         check_unused(self.folder)
-        make_folder(self.folder)
         config = {
+            "run_id": run_id,
             "settings": plan.config.public(),
             "noise_multiplier": plan.noise_multiplier,
             "relation": plan.relation,
             "metric": plan.task.metric,
             "task": plan.task.name,
         }
-        write_durably(self.folder / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
-        (self.folder / ROUNDS).touch()
+        with writing(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            write_durably(self.folder / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
+            (self.folder / ROUNDS).touch()
 
 
-def make_folder(folder: Path) -> None:
-    """Make a folder for a run's results, or for more.
+@contextmanager
+def writing(folder: Path) -> Iterator[None]:
+    """Say of what cannot be written in the block which folder it is about, and what to do.
 
     Raises:
-        RunFolderError: it cannot be made.
+        RunFolderError: instead of an `OSError`.
     """
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        yield
     except OSError as error:
-        raise _no_folder(folder, str(error.strerror)) from error
+        raise RunFolderError(
+            f"'{folder}' cannot be written: {error.strerror or error}. Free space on its disk or mend its permissions; "
+            "what was written before is whole."
+        ) from error
+
+
+def check_usable(folder: Path) -> None:
+    """Refuse a folder for a new run that holds the rounds of another, or that cannot be made or written.
+
+    Raises:
+        RunFolderError: says which. Nothing is left on the disk.
+    """
+    made: list[Path] = []
+    try:
+        check_unused(folder)
+        made += [each for each in (folder, *folder.parents) if not each.exists()]
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=folder) as file:
+            file.write(b"1")
+    except FileExistsError:
+        raise RunFolderError(f"out is '{folder}', which is a file; name a folder.") from None
+    except OSError as error:
+        raise RunFolderError(
+            f"out is '{folder}', which cannot be written: {error.strerror}; name another folder, or mend this one."
+        ) from error
+    finally:
+        for each in made:
+            with suppress(OSError):
+                each.rmdir()
 
 
 def check_unused(folder: Path) -> None:
-    """Refuse a folder for a new run that holds the rounds of another, or is none.
+    """Refuse a folder for a new run that holds the rounds of another.
 
     Raises:
-        RunFolderError: it does, or cannot be made or written to.
+        RunFolderError: it does.
     """
-    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
-    if not (there.is_dir() and os.access(there, os.W_OK)):
-        raise _no_folder(folder, f"'{there}' is no folder that may be written to")
-    rounds = folder / ROUNDS
-    if rounds.exists() and rounds.stat().st_size > 0:
+    if _holds_rounds(folder):
         raise RunFolderError(f"out is '{folder}', which already holds a run; name a new folder.")
 
 
-def _no_folder(folder: Path, why: str) -> RunFolderError:
-    return RunFolderError(f"out is '{folder}', which cannot be made ({why}); name another folder.")
+def begun_only(folder: Path) -> bool:
+    """Whether a run was stopped there before its first round was finished."""
+    return (folder / CONFIG).is_file() and not _holds_rounds(folder)
+
+
+def _holds_rounds(folder: Path) -> bool:
+    rounds = folder / ROUNDS
+    return rounds.is_file() and rounds.stat().st_size > 0
 
 
 def _hold(config: Path) -> int:
@@ -204,6 +242,11 @@ def read_config(folder: Path) -> RunConfig:
     return replace(RunConfig.of_public(settings), noise_multiplier=noise_multiplier)
 
 
+def read_run_id(folder: Path) -> str:
+    """The name that a run has in its ledger; empty where another version of fedprivacy wrote the folder."""
+    return str(json.loads((folder / CONFIG).read_text()).get("run_id", ""))
+
+
 def read_history(folder: Path) -> RunHistory:
     """Read a run back.
 
@@ -219,8 +262,13 @@ def read_history(folder: Path) -> RunHistory:
         relation=NeighbouringRelation(config["relation"]),
         metric=config["metric"],
         start=_round_from_json(json.loads((folder / START).read_text())),
-        rounds=tuple(_round_from_json(json.loads(line)) for line in (folder / ROUNDS).read_text().splitlines()),
+        rounds=tuple(_round_from_json(json.loads(line)) for line in _whole_lines(folder / ROUNDS)),
     )
+
+
+def _whole_lines(rounds: Path) -> list[str]:
+    """Lines of finished rounds; what a crash, or a writer at this moment, has left half behind the last is none."""
+    return rounds.read_text().split("\n")[:-1]
 
 
 def _round_from_json(line: Mapping[str, Any]) -> RoundResult:

@@ -18,6 +18,8 @@ from pathlib import Path
 import jinja2
 
 from fedprivacy import figures
+from fedprivacy._support.durable import write_durably
+from fedprivacy.runs.folder import FIGURE, REPORT, RunFolderError, writing
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.values import wording
 from fedprivacy.values.runs import Failures
@@ -29,13 +31,28 @@ FIGURE_WIDTH = 335
 """Of each plot in px: two of them with their labels are as wide as the page."""
 
 
+def draw(history: RunHistory, folder: Path) -> None:
+    """Draw a run's figure and write its report into a folder, in place of those that are there.
+
+    Raises:
+        RunFolderError: the history has no finished round, or the folder cannot be written; each of the two is there
+            whole or not at all.
+    """
+    if not history.rounds:
+        raise RunFolderError("the run has no finished round yet, so there is nothing to draw.")
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        figures.save_png(figures.run_figure(history.series()), folder / FIGURE)
+        write_report(history, folder / REPORT)
+
+
 def write_report(history: RunHistory, path: Path) -> None:
     """Write the report of a run into an HTML file, which is replaced if it exists.
 
     Raises:
         ValueError: the history has no finished round.
     """
-    path.write_text(report_html(history), encoding="utf-8")
+    write_durably(path, report_html(history).encode())
 
 
 def report_html(history: RunHistory) -> str:

@@ -14,9 +14,9 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedprivacy.flower import PrivateStrategy
-from fedprivacy.flower.server.checkpoint import Checkpoint, load_checkpoint
+from fedprivacy.flower.server.checkpoint import Checkpoint, checkpoint_to_go_on
 from fedprivacy.runs.configuration import RunConfig
-from fedprivacy.runs.folder import plan_of
+from fedprivacy.runs.folder import plan_of, read_run_id
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.server.recorder import Recorder
 from fedprivacy.server.strategies import build_strategy
@@ -79,11 +79,12 @@ class RunStart:
         Raises:
             RunFolderError: the folder to go on in holds no checkpoint.
         """
-        checkpoint = load_checkpoint(Path(config.resume)) if config.resume else None
+        checkpoint = checkpoint_to_go_on(Path(config.resume)) if config.resume else None
         if checkpoint:
             flower_log.info("%s", going_on(checkpoint.round, config.rounds))
-        run_id = checkpoint.run_id if checkpoint else uuid.uuid4().hex
-        config = replace(config, out=config.out or f"runs/{run_id}")
+        begun = checkpoint.run_id if checkpoint else read_run_id(Path(config.resume)) if config.resume else ""
+        run_id = begun or uuid.uuid4().hex
+        config = replace(config, out=config.out or f"runs/{run_id}", resume=config.resume if checkpoint else "")
         if config.seed is not None:  # Flower's strategies draw clients from `random`, a model its weights from torch
             random.seed(config.seed)
             torch.manual_seed(config.seed)

@@ -8,21 +8,23 @@ import threading
 import time
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from flwr.app import ArrayRecord
-from safetensors.numpy import save_file
+from safetensors.numpy import save
 
-from fedprivacy.figures import run_figure, save_png
+from fedprivacy._support.durable import write_durably
 from fedprivacy.flower import RoundFailedError, TooFewClientsError
-from fedprivacy.flower.server.checkpoint import CHECKPOINT
 from fedprivacy.flower.server.strategy import PrivateResult
 from fedprivacy.ledger import LedgerError
-from fedprivacy.runs.folder import FIGURE, MODEL, REPORT, START, RunWriter, read_history
+from fedprivacy.runs.configuration import Engine, RunConfig
+from fedprivacy.runs.folder import MODEL, REPORT, START, RunFolderError, RunWriter, read_history, writing
 from fedprivacy.runs.plan import RunPlan
-from fedprivacy.runs.report import write_report
+from fedprivacy.runs.report import draw
 from fedprivacy.runs.store import RunRecording
+from fedprivacy.tasks import TaskError
+from fedprivacy.tasks.loader import OBJECT
 from fedprivacy.trackers import Feed, Tracker
 from fedprivacy.values.rounds import Phase, RoundResult
 from fedprivacy.values.runs import RunStatus
@@ -65,7 +67,8 @@ class Recorder:
         resume_from: int | None = None,
     ) -> None:
         self.folder = folder
-        self._write = RunWriter(folder, plan, resume_from)
+        self._config = plan.config
+        self._write = RunWriter(folder, plan, resume_from, run_id)
         self._facts = RunFacts(
             run_id=run_id,
             name=folder.absolute().name,
@@ -102,38 +105,75 @@ class Recorder:
     def recording(self, result: PrivateResult) -> Iterator[None]:
         """Record the run that this surrounds to its end, and say how it ended and where the results are.
 
-        What there is of a run that fails is kept, too; once a round is finished, its error says how to go on.
+        What there is of a run that fails is kept, too, and its error says how to go on. Of one that Ctrl-C ends nothing
+        is drawn: whoever presses it does not want to wait.
         """
-        status = RunStatus.FAILED
+        status, drawn = RunStatus.FAILED, True
         try:
-            yield
-            status = RunStatus.STOPPED if result.stopped_because else RunStatus.FINISHED
-        except (LedgerError, RoundFailedError, TooFewClientsError) as error:
-            if (self.folder / CHECKPOINT).exists():
-                where = shlex.quote(str(self.folder))
-                error.add_note(
-                    f"To go on after the last finished round: fedprivacy simulate --resume {where}\n"
-                    f"In a deployment: start the run again with its own settings and resume = '{self.folder}'."
-                )
+            try:
+                yield
+                status = RunStatus.STOPPED if result.stopped_because else RunStatus.FINISHED
+            except KeyboardInterrupt:
+                status, drawn = RunStatus.STOPPED, False
+                raise
+            finally:
+                self.finish(result.arrays, status, drawn=drawn)
+        except (LedgerError, RoundFailedError, TaskError, TooFewClientsError, RunFolderError) as error:
+            error.add_note(
+                f"{how_to_go_on(self._config)}\n"
+                f"In a deployment: start the run again with its own settings and resume = '{self.folder}'."
+            )
             raise
-        finally:
-            self.finish(result.arrays, status)
         flower_log.info("Results are in %s.", self.folder.absolute())
 
-    def finish(self, arrays: ArrayRecord | None, status: RunStatus) -> None:
-        """Write the model, draw what there is, and let everybody finish."""
+    def finish(self, arrays: ArrayRecord | None, status: RunStatus, *, drawn: bool = True) -> None:
+        """Write the model, draw what there is if it shall be `drawn`, and let everybody finish.
+
+        Raises:
+            RunFolderError: the model cannot be written, of a run that did not fail already.
+        """
         try:
             if arrays is not None:
-                save_file({name: array.numpy() for name, array in arrays.items()}, self.folder / MODEL)
-            history = read_history(self.folder) if (self.folder / START).exists() else None
-            if history and history.rounds:
-                save_png(run_figure(history.series()), self.folder / FIGURE)
-                write_report(history, self.folder / REPORT)
+                self._keep(arrays, failed=status is RunStatus.FAILED)
+            if drawn:
+                self._draw()
         finally:
             self._write.close()
             self._trackers.end(status)
             if self._store:
                 self._store.end(status)
+
+    def _keep(self, arrays: ArrayRecord, *, failed: bool) -> None:
+        try:
+            with writing(self.folder):
+                write_durably(self.folder / MODEL, save({name: array.numpy() for name, array in arrays.items()}))
+        except RunFolderError as error:
+            if not failed:
+                raise
+            log.warning("The model is not saved: %s", error)  # the first error says why the run failed
+
+    def _draw(self) -> None:
+        """Figure and report; a run whose rounds are kept does not fail because it cannot be drawn."""
+        history = read_history(self.folder) if (self.folder / START).exists() else None
+        if not (history and history.rounds):
+            return
+        try:
+            draw(history, self.folder)
+        except RunFolderError as error:
+            with suppress(OSError):
+                (self.folder / REPORT).unlink()  # that of fewer rounds, from before the run went on
+            where = shlex.quote(str(self.folder))
+            log.warning("The report is not drawn: %s Later: fedprivacy report %s", error, where)
+
+
+def how_to_go_on(config: RunConfig, engine: Engine = Engine.IN_PROCESS) -> str:
+    """What to type when a run has ended before its last round: a task that is an object must be given again."""
+    ray = engine is Engine.RAY
+    again = f"fedprivacy simulate --resume {shlex.quote(config.out)}" + " --engine ray" * ray
+    if config.task.startswith(OBJECT):
+        task = config.task.removeprefix(OBJECT)
+        again = f"fp.simulate({task}(), resume={config.out!r}" + ", engine='ray'" * ray + ")"
+    return f"To go on after the last finished round: {again}"
 
 
 class StoreFeed:

@@ -16,15 +16,16 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fedprivacy._support.signing import server_key
 from fedprivacy.flower import private_client, simulation
 from fedprivacy.flower.client.trial import try_task
-from fedprivacy.flower.server.checkpoint import load_checkpoint
+from fedprivacy.flower.server.checkpoint import checkpoint_to_go_on
 from fedprivacy.ledger import Ledger
-from fedprivacy.runs.configuration import ConfigError, Engine, RunConfig, Value
+from fedprivacy.runs.configuration import CONFIG, ConfigError, Engine, RunConfig, Value
 from fedprivacy.runs.device import choose_device
-from fedprivacy.runs.folder import check_unused, new_run_folder, plan_of
+from fedprivacy.runs.folder import check_usable, new_run_folder, plan_of
 from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.run import Run
 from fedprivacy.server.app import going_on, server_app
+from fedprivacy.server.recorder import how_to_go_on
 from fedprivacy.server.strategies import build_strategy
 from fedprivacy.tasks import Task, TaskError
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
@@ -69,10 +70,12 @@ def simulate(
     Raises:
         ConfigError: lists everything that is wrong with the settings, or says which method of the task fails, and for
             which client; nothing has been spent.
-        RunFolderError: `out` holds a run already, or `resume` names a folder that holds none.
+        RunFolderError: `out` holds a run already, or cannot be written, or `resume` names a folder that holds none.
+        BudgetSpentError: no client's budget allows one step.
         RoundFailedError: a round without one usable update.
         LedgerError: the ledger contradicts the run, or cannot be written.
         SigningKeyError: the key that is named cannot be read or made.
+        KeyboardInterrupt: somebody ended the run; its note says how to go on after its last finished round.
     """
     engines = ", ".join(Engine)
     with spelt_as_keywords(*[f"engine is '{engine}'; choose one of {engines}."] * (engine not in tuple(Engine))):
@@ -104,13 +107,19 @@ def run(plan: RunPlan, engine: Engine, console: Console) -> Run:
     config = plan.config
     _check(config)
     _try_task(plan, engine)
-    finished = load_checkpoint(Path(config.resume)).round if config.resume else 0
+    checkpoint = checkpoint_to_go_on(Path(config.resume)) if config.resume else None
+    finished = checkpoint.round if checkpoint else 0
     if config.resume:
         console.print(going_on(finished, config.rounds))
     own = plan.task if config.task.startswith(OBJECT) else None  # what has a name, a worker of Ray loads for itself
     with RoundProgress(console, plan, finished) as progress:
         server, client = server_app(progress, config=config, task=own), private_client(own, config)
-        history = simulation.simulate(server, client, config, engine)
+        try:
+            history = simulation.simulate(server, client, config, engine)
+        except KeyboardInterrupt as stopped:
+            if (Path(config.out) / CONFIG).exists():
+                stopped.add_note(how_to_go_on(config, engine))
+            raise
     return Run(Path(config.out), history, plan.task)
 
 
@@ -130,7 +139,7 @@ def _check(config: RunConfig) -> None:
     """Raise what this machine, or a file that is named, would stop the run with, before it seems to have begun."""
     choose_device(config.device)
     if not config.resume:
-        check_unused(Path(config.out))
+        check_usable(Path(config.out))
     build_strategy(config)
     build_trackers(config.trackers)
     if config.ledger:

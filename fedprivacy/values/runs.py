@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class RunStatus(enum.StrEnum):
-    """How a run stands. `STOPPED`: it ended before its last round, because nobody had budget left."""
+    """How a run stands. `STOPPED`: before its last round, because nobody had budget left, or somebody ended it."""
 
     RUNNING = "running"
     FINISHED = "finished"

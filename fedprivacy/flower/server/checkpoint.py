@@ -30,7 +30,7 @@ from safetensors.numpy import save
 from fedprivacy._support.durable import name_durably, write_unnamed
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.random_state import RandomState
-from fedprivacy.runs.folder import RunFolderError
+from fedprivacy.runs.folder import RunFolderError, begun_only, writing
 from fedprivacy.training.optimizers import MovingAverage
 
 CHECKPOINT = "checkpoint.safetensors"
@@ -78,7 +78,11 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
-    """Replace the folder's checkpoint, whole or not at all; on the disk when this returns."""
+    """Replace the folder's checkpoint, whole or not at all; on the disk when this returns.
+
+    Raises:
+        RunFolderError: it cannot be written; the one before is still there.
+    """
     layout, kept = pack(checkpoint.strategy)
     facts = {
         "version": _VERSION,
@@ -102,9 +106,18 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         },
         {_FACTS: json.dumps(facts)},
     )
-    written = write_unnamed(folder / CHECKPOINT, content)
-    reach("server.checkpoint-written")
-    name_durably(written, folder / CHECKPOINT)
+    with writing(folder):
+        written = write_unnamed(folder / CHECKPOINT, content)
+        reach("server.checkpoint-written")
+        name_durably(written, folder / CHECKPOINT)
+
+
+def checkpoint_to_go_on(folder: Path) -> Checkpoint | None:
+    """The folder's checkpoint; None where the run was stopped before it had one, or a grant: it begins again.
+
+    Raises what `load_checkpoint` does.
+    """
+    return None if begun_only(folder) and not (folder / CHECKPOINT).exists() else load_checkpoint(folder)
 
 
 def load_checkpoint(folder: Path) -> Checkpoint:

@@ -178,9 +178,9 @@ class PrivateStrategy(Strategy):
             self.result.train_metrics_clientapp[number] = train_metrics
         if aggregated is not None:
             model.advance(aggregated)
-            self.result.arrays = model.kept
+        kept = model.kept
         self._on_phase(Phase(Stage.EVALUATING, number, len(outcome.opened.grants)))
-        metrics = evaluate(number, self.result.arrays)
+        metrics = evaluate(number, kept)
         if metrics is not None:
             self.result.evaluate_metrics_serverapp[number] = metrics
         finished = RoundResult(
@@ -193,6 +193,7 @@ class PrivateStrategy(Strategy):
         )
         for observe in (_log_round, *self._observers):
             observe(finished)
+        self.result.arrays = kept  # now, so that a run that is stopped leaves the model of its last recorded round
         rounds.accounts.sign()
         reach("server.round-recorded")
         if self._checkpoints:

@@ -1,0 +1,133 @@
+"""A disk that is full, or a folder that nobody may write to, before, in and after the rounds of a simulation."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from fedprivacy._support.durable import append_durably
+from fedprivacy.runs.folder import read_history
+from fedprivacy.runs.run import open_run
+from tests.commands import stopping
+from tests.commands.running import fedprivacy
+
+KB = 1024
+
+
+@pytest.fixture
+def disk(tmp_path):
+    """A real file system of 1 MB."""
+    mounted = tmp_path / "disk"
+    mounted.mkdir()
+    done = subprocess.run(["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", mounted], capture_output=True, check=False)
+    if done.returncode:
+        pytest.skip("only root mounts a file system")
+    yield mounted
+    subprocess.run(["umount", "-l", mounted], check=True)
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """What a run leaves whose disk has room."""
+    folder = tmp_path_factory.mktemp("whole")
+    (folder / "stopping.py").write_text(Path(stopping.__file__).read_text())
+    fedprivacy("simulate", *options(folder, "--out", "run"), cwd=folder)
+    return {name: (folder / "run" / name).read_bytes() for name in ("rounds.jsonl", "model.safetensors")}
+
+
+@pytest.fixture
+def place(tmp_path):
+    (tmp_path / "stopping.py").write_text(Path(stopping.__file__).read_text())
+    return tmp_path
+
+
+def options(place, *more):
+    file = place / "stopping.py"
+    return ("--task", f"{file}:Coins", "--strategy", f"{file}:Slow", "--clients", "3", "--seed", "1", *more)
+
+
+def full(monkeypatch, place, moment, free):
+    monkeypatch.setenv(stopping.MOMENT, moment)
+    monkeypatch.setenv(stopping.HERE, str(place / "here"))
+    monkeypatch.setenv(stopping.FILL, f"{place / 'disk'}:{free}")
+
+
+ELSEWHERE = ("--ledger", "sqlite:///ledger.db", "--out", "disk/run")
+
+
+@pytest.mark.parametrize(
+    ("moment", "rounds", "going_on"),
+    [("recording:1", 0, 0), ("recording:3", 2, 1)],  # before start.json; and a checkpoint, after a line that fits
+)
+def test_a_disk_that_fills_up_between_rounds_stops_the_run_and_it_goes_on_with_room(
+    moment, rounds, going_on, disk, place, whole, monkeypatch
+):
+    with monkeypatch.context() as filling:
+        full(filling, place, moment, free=0)
+        failed = fedprivacy("simulate", *options(place, *ELSEWHERE), cwd=place, code=2)
+    assert "error: 'disk/run' cannot be written: No space left on device. Free space on its disk" in failed.stderr
+    assert "fedprivacy simulate --resume disk/run" in failed.stderr and "Traceback" not in failed.output
+    assert rounds == 0 or len(read_history(disk / "run").rounds) == rounds
+    (disk / "filler").unlink()
+    gone_on = fedprivacy("simulate", "--resume", "disk/run", cwd=place)
+    assert f"Going on after round {going_on} of 4." in gone_on.stderr
+    assert {name: (disk / "run" / name).read_bytes() for name in whole} == whole
+    assert not list((disk / "run").glob(".*"))
+
+
+def test_a_line_that_does_not_fit_leaves_the_file_as_it_was(disk):
+    append_durably(disk / "lines", b"whole\n")
+    stopping.fill(disk, 0)
+    with pytest.raises(OSError, match="No space left"):
+        append_durably(disk / "lines", bytes(10 * KB))
+    assert (disk / "lines").read_bytes() == b"whole\n"
+
+
+def test_a_run_that_cannot_be_drawn_is_kept_and_drawn_later(disk, place, monkeypatch):
+    with monkeypatch.context() as filling:
+        full(filling, place, "recording:5", free=48 * KB)
+        ran = fedprivacy("simulate", "--json", *options(place, *ELSEWHERE), cwd=place, code=1)
+    assert json.loads(ran.stdout)["rounds"] == 4
+    assert not (disk / "run" / "figure.png").exists() and not (disk / "run" / "report.html").exists()
+    assert open_run(disk / "run").model().weight.isfinite().all()
+    refused = fedprivacy("report", "disk/run", cwd=place, code=2)
+    assert "error: 'disk/run' cannot be written: No space left on device." in refused.stderr
+    drawn = fedprivacy("report", "disk/run", "--out", "elsewhere", cwd=place)
+    assert "Report: elsewhere/report.html" in drawn.stdout
+    assert (place / "elsewhere" / "figure.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_out_that_cannot_be_a_folder_is_refused_and_leaves_nothing(tmp_path):
+    (tmp_path / "ok.py").touch()
+    for out, why in (
+        ("ok.py", "out is 'ok.py', which is a file; name a folder."),
+        ("ok.py/run", "out is 'ok.py/run', which cannot be written: Not a directory"),
+        ("/proc/nowhere", "out is '/proc/nowhere', which cannot be written: No such file or directory"),
+    ):
+        refused = fedprivacy("simulate", "--rounds", "1", "--out", out, cwd=tmp_path, code=2)
+        assert why in refused.stderr and "Traceback" not in refused.output
+    assert [path.name for path in tmp_path.iterdir()] == ["ok.py"]
+
+
+@pytest.fixture
+def locked(tmp_path):
+    """A folder that this process may not write to: it gives up the rights of root, which may write anywhere."""
+    folder, before = tmp_path / "locked", os.geteuid()
+    folder.mkdir()
+    for each in (folder, tmp_path, tmp_path.parent):
+        each.chmod(0o555 if each == folder else 0o755)
+    if before == 0:
+        os.seteuid(65534)
+    yield folder
+    os.seteuid(before)
+
+
+def test_a_folder_without_permission_is_refused(locked):
+    refused = fedprivacy("simulate", "--rounds", "1", "--out", str(locked / "run"), cwd="/", code=2)
+    assert "which cannot be written: Permission denied; name another folder" in refused.stderr
+
+
+def test_a_folder_that_holds_no_finished_round_has_no_report(tmp_path):
+    assert "holds no run" in fedprivacy("report", str(tmp_path), cwd=tmp_path, code=2).stderr
