@@ -12,8 +12,10 @@ from fedprivacy.accounting.filters import (
     AdaptiveFilter,
     Filter,
     FixedMechanismFilter,
+    FixedThenAdaptiveFilter,
     MechanismChanged,
 )
+from fedprivacy.accounting.spend import RunLimit, shared_noise
 
 __all__ = [
     "DEFAULT_FILTER",
@@ -22,10 +24,13 @@ __all__ = [
     "AdaptiveFilter",
     "Filter",
     "FixedMechanismFilter",
+    "FixedThenAdaptiveFilter",
     "MechanismChanged",
+    "RunLimit",
     "noise_multiplier",
     "pld",
     "rdp",
     "sampling_rate",
+    "shared_noise",
     "step_quota",
 ]

@@ -74,8 +74,13 @@ def with_one_another(settings: Settings) -> list[str]:
     if settings.get("optimizer") in OPTIMIZERS:
         kept = {name: float(settings.get(name, 0.0)) for name in ("momentum", "weight_decay")}
         problems += _refusal(partial(build_optimizer, str(settings["optimizer"]), 1.0, **kept))
-    if settings.get("epsilon") == math.inf and "noise_multiplier" not in settings:
+    if settings.get("epsilon") == math.inf and not {"noise_multiplier", "spend"} & settings.keys():
         problems.append("epsilon is inf, which asks for no noise at all; give a noise-multiplier, or a finite epsilon.")
+    if "spend" in settings and float(settings["spend"]) > float(settings.get("epsilon", math.inf)):
+        problems.append(
+            f"spend is {settings['spend']}, and epsilon, the budget of all runs, is {settings['epsilon']}; give a "
+            "spend of at most epsilon."
+        )
     if not is_device(str(settings["device"])):
         problems.append(f"device is '{settings['device']}'; choose auto, cpu, cuda or cuda:N.")
     if url := str(settings.get("ledger", "")):

@@ -65,4 +65,7 @@ def plan(task: GivenTask = None, **settings: Given) -> Prospect:
 
 def spending(plan: RunPlan) -> list[tuple[ClientGroup, list[float]]]:
     """What each group of clients that spend alike would have spent after each round."""
-    return [(group, plan.epsilon_by_round(group.event, group.past).tolist()) for group in client_groups(plan)]
+    return [
+        (group, plan.epsilon_by_round(group.event, group.past, group.allowance).tolist())
+        for group in client_groups(plan)
+    ]

@@ -82,7 +82,15 @@ class RunAccounts:
         self._head = read_witness(self._witness) if resume and self._witness and self._witness.exists() else None
         self._ledger.database.read(lambda connection: check_ancestor(connection, self._ledger.name, self._head))
         reach("server.run-opened")
-        self._accountant = CentralAccountant(self._ledger, plan.relation, config.budget, config.filter)
+        self._accountant = CentralAccountant(
+            self._ledger,
+            plan.relation,
+            config.budget,
+            config.allowance().filter,
+            keep_filter=not config.filter,
+            run_id=run_id,
+            spend=config.most_spent,
+        )
         if not self._deployed:
             self._open_accounts(clients)
         elif (problems := self.admit(clients)) and self.left_out >= self._keys.keys():
