@@ -15,7 +15,7 @@ from fedprivacy.accounting.filters import (
     FixedThenAdaptiveFilter,
     MechanismChanged,
 )
-from fedprivacy.accounting.spend import RunLimit, shared_noise
+from fedprivacy.accounting.spend import RunLimit, runs_left, shared_noise
 
 __all__ = [
     "DEFAULT_FILTER",
@@ -30,6 +30,7 @@ __all__ = [
     "noise_multiplier",
     "pld",
     "rdp",
+    "runs_left",
     "sampling_rate",
     "shared_noise",
     "step_quota",

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 from fedprivacy.accounting import pld
 from fedprivacy.accounting.calibration import LEAST_NOISE, UNLIMITED, noise_multiplier, step_quota
 from fedprivacy.accounting.filters import Filter
-from fedprivacy.accounting.histories import checked
+from fedprivacy.accounting.histories import checked, extended
 from fedprivacy.values.budget import PrivacyBudget
-from fedprivacy.values.events import Event, History, NeighbouringRelation
+from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
+
+MOST_RUNS = 20
+"""That are counted ahead: beyond, a plan is a guess."""
 
 _Executed = frozenset[tuple[Event, int]]
 
@@ -139,6 +142,33 @@ def shared_noise(limits: Sequence[RunLimit], sampling_rate: float, steps: int, r
         raise problems[0]
     whole = [noise for limit, noise in solved if limit.whole]
     return max(whole) if whole else min(noise for _, noise in solved)
+
+
+def runs_left(limit: RunLimit, event: PoissonSampledGaussian, steps: int, *, solved_anew: bool = False) -> int:
+    """How many more runs like one the budget allows after it, each of the same steps.
+
+    Args:
+        limit: of the one run.
+        event: one step of it.
+        steps: of a client that joins every round, at least 1.
+        solved_anew: whether each is to take the whole spend, with noise of its own; else all have the noise of `event`.
+
+    Returns:
+        0 to `MOST_RUNS`, if the budget is enforced or the spend finite; `MOST_RUNS` stands for more, too.
+    """
+    past = extended(limit.before, event, min(steps, limit.quota(limit.before, event)))
+    if not solved_anew:
+        return min(limit.kept.quota(past, event) // steps, MOST_RUNS)
+    for further in range(MOST_RUNS):
+        limit = replace(limit, before=past)
+        if not limit.whole:
+            return further
+        try:
+            noise = limit.noise_multiplier(event.sampling_rate, steps, event.relation)
+        except ValueError:
+            return further
+        past = extended(past, replace(event, noise_multiplier=noise), steps)
+    return MOST_RUNS
 
 
 @lru_cache(maxsize=4096)
