@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
 from fedprivacy.accounting import runs_left
+from fedprivacy.runs.advice import about_delta, simulated_sizes
 from fedprivacy.runs.folder import plan_of
 from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.runs.plan import ClientGroup, RunPlan, client_groups
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.nulls import finite_or_none
 from fedprivacy.values.runs import Rows
+
+log = logging.getLogger("fedprivacy.runs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,7 +90,9 @@ class Outlook:
 
 
 def spending(plan: RunPlan) -> list[Outlook]:
-    """What each group of clients that spend alike would have spent after each round."""
+    """What each group of clients that spend alike would have spent after each round; warns of too large a delta."""
+    if advice := about_delta(plan, simulated_sizes(plan)):
+        log.warning("%s", advice)
     return [_outlook(plan, group) for group in client_groups(plan)]
 
 

@@ -22,6 +22,7 @@ from fedprivacy.ledger.errors import AccountError
 from fedprivacy.ledger.journal import check_ancestor, sign_head
 from fedprivacy.ledger.verify import read_witness
 from fedprivacy.runs.accountant import CentralAccountant
+from fedprivacy.runs.advice import about_delta
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks.identity import dataset_id
 from fedprivacy.values.attempt import Attempt
@@ -96,6 +97,8 @@ class RunAccounts:
         elif (problems := self.admit(clients)) and self.left_out >= self._keys.keys():
             raise problems[0]
         self._open_charges = self._accountant.unreconciled(run_id) if resume else {}
+        if advice := about_delta(plan, {client.client_id: plan.shard_size(client.shard_size) for client in clients}):
+            log.warning("%s", advice)
 
     def spent(self) -> dict[str, ClientSpent]:
         """Every enrolled client's privacy loss, by client_id."""
