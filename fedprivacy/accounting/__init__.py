@@ -15,7 +15,7 @@ from fedprivacy.accounting.filters import (
     FixedThenAdaptiveFilter,
     MechanismChanged,
 )
-from fedprivacy.accounting.spend import RunLimit, runs_left, shared_noise
+from fedprivacy.accounting.spend import RunLimit, more_runs, runs_left, shared_noise
 
 __all__ = [
     "DEFAULT_FILTER",
@@ -27,6 +27,7 @@ __all__ = [
     "FixedThenAdaptiveFilter",
     "MechanismChanged",
     "RunLimit",
+    "more_runs",
     "noise_multiplier",
     "pld",
     "rdp",

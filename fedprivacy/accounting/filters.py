@@ -26,7 +26,7 @@ import numpy as np
 from fedprivacy.accounting import rdp
 from fedprivacy.accounting.calibration import LEAST_NOISE, MOST_NOISE, UNLIMITED, noise_multiplier, step_quota
 from fedprivacy.accounting.histories import checked, extended
-from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 
 # Measured over epsilon 0.25 to 16 and delta 1e-8 to 1e-4: a pure Gaussian keeps 90 to 100 % of the steps that its best
@@ -315,6 +315,12 @@ FILTERS: dict[str, Callable[[PrivacyBudget], Filter]] = {
     "fixed-then-adaptive": FixedThenAdaptiveFilter,
 }
 """Filters by the name that configurations and ledgers use."""
+
+
+def filter_of(allowance: Allowance) -> Filter:
+    """What keeps a data owner's budget."""
+    return FILTERS[allowance.filter](allowance.budget)
+
 
 DEFAULT_FILTER = "fixed-then-adaptive"
 """The filter of whoever names none, where nothing was charged yet under another."""

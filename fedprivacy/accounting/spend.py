@@ -144,6 +144,14 @@ def shared_noise(limits: Sequence[RunLimit], sampling_rate: float, steps: int, r
     return max(whole) if whole else min(noise for _, noise in solved)
 
 
+def more_runs(kept: Filter, past: History, event: Event, steps: int) -> int:
+    """How many runs of so many steps of one event a budget allows after a past, each with this very noise."""
+    try:
+        return kept.quota(past, event) // steps
+    except ValueError:  # no filter composes them
+        return 0
+
+
 def runs_left(limit: RunLimit, event: PoissonSampledGaussian, steps: int, *, solved_anew: bool = False) -> int:
     """How many more runs like one the budget allows after it, each of the same steps.
 
@@ -158,7 +166,7 @@ def runs_left(limit: RunLimit, event: PoissonSampledGaussian, steps: int, *, sol
     """
     past = extended(limit.before, event, min(steps, limit.quota(limit.before, event)))
     if not solved_anew:
-        return min(limit.kept.quota(past, event) // steps, MOST_RUNS)
+        return min(more_runs(limit.kept, past, event, steps), MOST_RUNS)
     for further in range(MOST_RUNS):
         limit = replace(limit, before=past)
         if not limit.whole:

@@ -13,6 +13,7 @@ from fedprivacy.accounting.spend import MOST_RUNS
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.prospect import Outlook
+from fedprivacy.values.spent import ClientSpent
 from fedprivacy.values.wording import budget_text, count_text, epsilon_text, proved_text, reading_text
 
 _MOST_GROUPS = 6
@@ -28,9 +29,9 @@ def client_table(history: RunHistory) -> Table:
         caption=f"{_limit(clients[0].budget_epsilon)}, delta {clients[0].delta:g}; accountant PLD; "
         f"{history.relation} relation. {reading_text(clients[0].budget_epsilon)}",
     )
-    table.add_column("client")
+    table.add_column("client", overflow="fold")
     for column in ("rounds", "steps", "q", "sigma", "epsilon", "left"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     table.add_column("state")
     for client in clients:
         table.add_row(
@@ -41,9 +42,18 @@ def client_table(history: RunHistory) -> Table:
             f"{history.noise_multiplier:.3f}",
             epsilon_text(client.epsilon, client.budget_epsilon),
             f"{client.steps_left} steps" if client.limited else "unlimited",  # epsilons cannot be subtracted
-            "[yellow]exhausted" if client.exhausted else "[green]active",
+            _state(history, client),
         )
     return table
+
+
+def _state(history: RunHistory, client: ClientSpent) -> str:
+    """Whether a client could go on; if not, whether it was to: who has nothing left after the last round was not."""
+    if not client.exhausted:
+        return "[green]active"
+    ended = bool(history.rounds) and history.last.round == history.settings["rounds"]
+    before = (history.start, *history.rounds)[-2].spent.get(client.client_id) if ended else None
+    return "[green]spent as planned" if before and not before.exhausted else "[yellow]exhausted"
 
 
 def failures(history: RunHistory) -> list[str]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
+from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.histories import checked
 from fedprivacy.guard import log, seals
 from fedprivacy.guard.errors import (
@@ -137,7 +138,7 @@ class Guard:
             allowance = self._allowance(tally)
             corrections = list(self._corrections(attempt, event, steps, elsewhere, allowance))
             corrected = {correction.event: correction.server_steps for correction in corrections}
-            left = FILTERS[allowance.filter](allowance.budget).quota(tally.history | corrected, event)
+            left = filter_of(allowance).quota(tally.history | corrected, event)
             for correction in corrections:  # what no filter can compose was refused before it could be written
                 write(correction)
             if left < steps:

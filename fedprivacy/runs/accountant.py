@@ -16,7 +16,8 @@ from functools import lru_cache
 
 import numpy as np
 
-from fedprivacy.accounting import FILTERS, Filter, RunLimit
+from fedprivacy.accounting import RunLimit
+from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.histories import checked
 from fedprivacy.accounting.population import PopulationAccountant
 from fedprivacy.ledger import NOTHING_SPENT, Account, Allowance, ChargeState, Ledger
@@ -207,7 +208,4 @@ def _without(history: History, own: History) -> History:
     return {event: left for event, steps in history.items() if (left := steps - of_run.get(event, 0)) > 0}
 
 
-@lru_cache(maxsize=1024)
-def _filter(allowance: Allowance) -> Filter:
-    """What enforces a budget."""
-    return FILTERS[allowance.filter](allowance.budget)
+_filter = lru_cache(maxsize=1024)(filter_of)

@@ -9,7 +9,8 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprivacy.accounting import FILTERS, RunLimit, pld, shared_noise
+from fedprivacy.accounting import RunLimit, pld, shared_noise
+from fedprivacy.accounting.filters import filter_of
 from fedprivacy.ledger import NOTHING_SPENT, Allowance, Ledger
 from fedprivacy.runs.configuration import ConfigError, RunConfig, Value, resolve
 from fedprivacy.tasks import ShardSource, Task, TaskError, load_task, relation_of
@@ -65,7 +66,7 @@ class RunPlan:
     def limit(self, past: History, allowance: Allowance | None = None) -> RunLimit:
         """How far the run may go on a dataset with this past and allowance; None: what the run itself asks for."""
         allowance = allowance or self.config.allowance()
-        return RunLimit(FILTERS[allowance.filter](allowance.budget), past, self.config.most_spent)
+        return RunLimit(filter_of(allowance), past, self.config.most_spent)
 
     def event(self, disclosed: int = 0) -> PoissonSampledGaussian:
         """What one local step costs a client; how many records it disclosed counts with a `batch_size` only."""
