@@ -122,8 +122,10 @@ class FixedMechanismFilter:
         return max(noise_multiplier(self.budget, sampling_rate, steps, relation), least)
 
 
-# The quota of an empty past: asked for every client in every round, and each may have a rate of its own.
-_whole_quota = lru_cache(maxsize=2**20)(step_quota)
+@lru_cache(maxsize=2**20)
+def _whole_quota(event: Event, budget: PrivacyBudget) -> int:
+    """Of an empty past: asked for every client in every round, and each may have a rate of its own."""
+    return step_quota(event, budget)
 
 
 @dataclass(frozen=True, slots=True)
