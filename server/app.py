@@ -6,7 +6,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedprivacy.flower import PrivateStrategy
 from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.runs.folder import plan_of
-from fedprivacy.server.app import RunStart, log_round
+from fedprivacy.server.app import RunStart
 from fedprivacy.server.recorder import Recorder
 from fedprivacy.server.strategies import build_strategy
 from fedprivacy.trackers import build_trackers
@@ -32,7 +32,7 @@ def main(grid: Grid, context: Context) -> None:
         start.plan,
         run_id=start.run_id,
         accounts=RunAccounts,  # ledger and central accountant: charge every client before its grant leaves
-        observers=[recorder, log_round],
+        observers=[recorder],
         on_open=recorder.on_open,
         on_phase=recorder.on_phase,
         resume=start.checkpoint,

@@ -52,13 +52,13 @@ def told(error: BaseException, file: str | None = None) -> str:
 
     Args:
         error: with its traceback.
-        file: the line is the innermost one of this file; None, or where it has none: the innermost of all.
+        file: the line is the innermost one of this file, if there is one; None: the innermost of all.
     """
     words = f"{type(error).__name__}: {error}".rstrip(": ").rstrip(".")
     if isinstance(error, SyntaxError):  # its text ends with file and line
         return words
     frames = [f for f in traceback.extract_tb(error.__traceback__) if not f.filename.startswith("<frozen")]
-    own = [frame for frame in frames if frame.filename == file] or frames
+    own = [frame for frame in frames if file is None or Path(frame.filename).resolve() == Path(file).resolve()]
     return f"{words} ({Path(own[-1].filename).name}, line {own[-1].lineno})" if own else words
 
 

@@ -165,10 +165,8 @@ class BatchComposer:
 
     def _history(self, counts: csr_array, row: int) -> dict[Event, int]:
         entries = slice(counts.indptr[row], counts.indptr[row + 1])
-        return {
-            self.events[column]: int(count)
-            for column, count in zip(counts.indices[entries], counts.data[entries], strict=True)
-        }
+        executed = zip(counts.indices[entries], counts.data[entries], strict=True)
+        return {self.events[column]: int(count) for column, count in executed}
 
 
 def _compact(counts: csr_array) -> tuple[IntArray, csr_array]:

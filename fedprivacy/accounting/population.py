@@ -189,12 +189,9 @@ class PopulationAccountant:
     def history(self, row: int) -> History:
         """How often each event was executed on a dataset."""
         start, stop = np.searchsorted(self._keys, [row << _MECHANISM_BITS, (row + 1) << _MECHANISM_BITS])
-        numbers = self._keys[start:stop] & _MECHANISM
-        return {
-            self._composer.events[number]: count
-            for number, count in zip(numbers.tolist(), self._steps[start:stop].tolist(), strict=True)
-            if count
-        }
+        numbers, steps = self._keys[start:stop] & _MECHANISM, self._steps[start:stop]
+        executed = zip(numbers.tolist(), steps.tolist(), strict=True)
+        return {self._composer.events[number]: count for number, count in executed if count}
 
     def epsilons(self, rows: IntArray | None = None) -> FloatArray:
         """Each dataset's privacy loss at its delta, in nats.

@@ -1,18 +1,114 @@
-"""`fedprivacy deploy`: make the keys of a deployment, rehearse one on this host."""
+"""`fedprivacy deploy`: make what each party of a deployment needs, check a host, start runs, rehearse it all here."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.table import Table
+from rich.text import Text
 
-from fedprivacy.commands.terminal import OUT, PLAIN, as_typed, plain_errors
+from fedprivacy.commands.terminal import OUT, PLAIN, Json, as_typed, plain_errors, print_json
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 
-deploy_app = typer.Typer(no_args_is_help=True, help="Deploy on real hosts: make keys, rehearse on this one.")
+if TYPE_CHECKING:
+    from fedprivacy.deploy.inspection import Finding
+
+deploy_app = typer.Typer(no_args_is_help=True, help="Deploy on real hosts: write what each needs, check it, run.")
+
+
+@deploy_app.command()
+def init(
+    description: Annotated[
+        Path | None, typer.Argument(metavar="DESCRIPTION", help="Of the deployment, in TOML.", show_default=False)
+    ] = None,
+    *,
+    out: Annotated[Path, typer.Option(help="Folder for the parties' folders.")] = Path("deployment"),
+    example: Annotated[bool, typer.Option("--example", help="Print a description to start from, and stop.")] = False,
+) -> None:
+    """Write everything that a deployment needs, in a folder for each party; later, for the clients that are new.
+
+    Nothing that is there is overwritten. Each folder has a README.md that says where it goes and what to type there.
+    """
+    from fedprivacy.deploy.description import EXAMPLE
+    from fedprivacy.deploy.handouts import write_handouts
+
+    if example:
+        PLAIN.print(EXAMPLE, end="")
+        return
+    if description is None:
+        raise typer.BadParameter("name a description; --example prints one to start from.")
+    with _checked():
+        made = write_handouts(description, out)
+    if made.new:
+        PLAIN.print(f"{made.folder / 'server'} is for the server's host, each of these for one client alone:")
+    elif made.clients:
+        PLAIN.print("Added, each for one client alone:")
+    else:
+        PLAIN.print(f"Nothing is missing in {made.folder}.")
+    for name in made.clients:
+        PLAIN.print(f"  {made.folder / 'clients' / name}")
+    if made.new:
+        PLAIN.print(f"Take {made.folder / 'ca'} off this machine and keep it offline.")
+    if made.clients:
+        PLAIN.print(f"Next: {made.folder / 'README.md'} says what goes to whom, in order.")
+
+
+@deploy_app.command()
+def check(
+    folder: Annotated[Path, typer.Argument(help="This host's folder, as deploy init made it.", show_default=False)],
+    *,
+    as_json: Json = False,
+) -> None:
+    """Test this host, the server's or a client's, before a run does. Charges nothing, and shows nothing of any record.
+
+    Exit code 1: a check failed.
+    """
+    from fedprivacy.deploy.client_inspection import inspect_client
+    from fedprivacy.deploy.inspection import Verdict
+    from fedprivacy.deploy.party import Party
+    from fedprivacy.deploy.server_inspection import inspect_server
+
+    with _checked():
+        party = Party.read(folder)
+    inspected = (inspect_server if party.is_server else inspect_client)(party, folder)
+    found = []
+    for finding in inspected:
+        found.append(finding)
+        if not as_json:
+            OUT.print(_finding_line(finding))
+    failed = any(finding.verdict is Verdict.FAILED for finding in found)
+    if as_json:
+        print_json({"party": party.party, "ok": not failed, "checks": [asdict(finding) for finding in found]})
+    raise typer.Exit(1 if failed else 0)
+
+
+@deploy_app.command()
+def run(
+    app: Annotated[Path, typer.Argument(help="Folder of the Flower app.", show_default=False)],
+    *,
+    run_config: Annotated[Path, typer.Option(help="The run's settings, in TOML.")] = Path("run.toml"),
+    connection: Annotated[str, typer.Option(help="Of ~/.flwr/config.toml, to the SuperLink.")] = "deployment",
+) -> None:
+    """Run an app on the deployment, on the server's host, and follow it to its end.
+
+    Exit code 0: the run completed; 1: it did not; 2: its settings are wrong, and nothing was started.
+    """
+    from fedprivacy.deploy.submission import Operator, Submission
+    from fedprivacy.runs.folder import read_history
+    from fedprivacy.values.wording import count_text, epsilon_text, metric_name, metric_text
+
+    with _checked():
+        submission = Submission.of(app, run_config)
+        Operator(connection).run(submission, PLAIN.print)
+        history = read_history(submission.out)
+    value = metric_text(history.metric, history.last.metrics.get(history.metric))
+    result = f"{metric_name(history.metric)} {value}, largest epsilon {epsilon_text(history.last.max_epsilon)}"
+    PLAIN.print(f"Completed: {count_text(len(history.rounds), 'round')}, {result}; results in {submission.out}")
 
 
 @deploy_app.command()
@@ -94,15 +190,21 @@ def demo(
 ) -> None:
     """Rehearse a deployment: hospitals on this host, TLS, authenticated SuperNodes, a few rounds."""
     from fedprivacy.commands.run_tables import client_table
-    from fedprivacy.deploy.app import task_of, write_app
+    from fedprivacy.deploy.app import checked_plan, task_of, write_app
     from fedprivacy.deploy.demo import Digits, OwnFolders, run_demo
-    from fedprivacy.runs.folder import REPORT, new_run_folder, read_history
+    from fedprivacy.runs.folder import REPORT, make_folder, new_run_folder, plan_of, read_history
 
     directory = out or Path(new_run_folder("deploy-demo"))
     with _checked():
         records = OwnFolders(data) if data else Digits()
-        folder = app or write_app(directory / "app", DEFAULT_TASK).folder
         budget = {"epsilon": epsilon, "delta": delta}
+        settings = {"rounds": rounds, "clients": len(records.clients), **budget}
+        if app:
+            checked_plan(app, settings)
+        else:
+            plan_of({"task": DEFAULT_TASK, **settings})
+        make_folder(directory)
+        folder = app or write_app(directory / "app", DEFAULT_TASK).folder
         results = run_demo(
             directory,
             folder,
@@ -115,21 +217,35 @@ def demo(
     OUT.print(client_table(read_history(results)))
     PLAIN.print(f"Report: {results / REPORT}\nLogs: {directory.resolve() / 'logs'}")
     PLAIN.print(f"In a browser: {as_typed()} dashboard --store {results}")
-    PLAIN.print("Next: docs/how-to/deploy.md does the same on real hosts, step by step.")
+    PLAIN.print(f"Next: {as_typed()} deploy init --example prints what a deployment on real hosts begins with.")
+
+
+def _finding_line(finding: Finding) -> Table:
+    """A finding on a line: how it ended, what was checked, what was found; its remedy below."""
+    line = Table.grid(padding=(0, 2))
+    for width in (7, 12, None):
+        line.add_column(width=width, overflow="fold")
+    colour = {"ok": "green", "warning": "yellow", "failed": "bold red"}[finding.verdict]
+    line.add_row(Text(finding.verdict, colour), finding.check, Text(finding.words))
+    if finding.remedy:
+        line.add_row("", "", Text(f"→ {finding.remedy}"))
+    return line
 
 
 @contextmanager
 def _checked() -> Iterator[None]:
-    """Show a failure as plain text with exit code 1."""
+    """Show a user's mistake as plain text with exit code 2, and a failure of the deployment itself with 1."""
     from fedprivacy._support.signing import SigningKeyError
     from fedprivacy.deploy.app import AppFolderError
     from fedprivacy.deploy.demo import DataError
     from fedprivacy.deploy.federation import DeploymentError
     from fedprivacy.deploy.keys import KeyFileError
+    from fedprivacy.deploy.party import PartyError
     from fedprivacy.deploy.processes import ProcessError
     from fedprivacy.runs.configuration import ConfigError
+    from fedprivacy.runs.folder import RunFolderError
     from fedprivacy.tasks import TaskError
 
-    mistakes = (AppFolderError, ConfigError, DataError, TaskError)
-    with plain_errors(*mistakes, DeploymentError, KeyFileError, ProcessError, SigningKeyError, code=1):
+    mistakes = (AppFolderError, ConfigError, DataError, KeyFileError, PartyError, RunFolderError, SigningKeyError)
+    with plain_errors(DeploymentError, ProcessError, code=1), plain_errors(*mistakes, TaskError, code=2):
         yield

@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
-import importlib.resources
 import json
 import re
+import sys
 import tomllib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
 from typing import NamedTuple
 
-import jinja2
-
 from fedprivacy._support.sources import names_file
-from fedprivacy.runs.configuration import FIELDS, resolve
+from fedprivacy.deploy.templates import rendered
+from fedprivacy.runs.configuration import FIELDS, Value, resolve
+from fedprivacy.runs.folder import plan_of
+from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks import TaskError, load_task
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
+from fedprivacy.tasks.loader import public_name
 
 _TEMPLATES = ("pyproject.toml", "README.md", "PACKAGE/__init__.py", "PACKAGE/server.py", "PACKAGE/client.py")
 
@@ -32,16 +36,15 @@ class WrittenApp(NamedTuple):
     task: str
 
 
-def write_app(folder: Path, task: str, *, clients: int = 3) -> WrittenApp:
+def write_app(folder: Path, task: str, *, clients: int = 3, bring: bool = True) -> WrittenApp:
     """Write a Flower app that trains a task privately.
-
-    A task's file becomes a module of the app's package, so that the app is whole: nothing else is looked for on the
-    server. A client takes it only if its own node configuration names it.
 
     Args:
         folder: new, or empty.
         task: a built-in task, or `path/to/file.py:name`.
         clients: how many clients a run waits for.
+        bring: whether a task's file becomes a module of the app's package, so that nothing else is looked for on the
+            server, and a client takes it only if its own node configuration names it; else every host has the file.
 
     Raises:
         TaskError: what is named is neither.
@@ -52,10 +55,11 @@ def write_app(folder: Path, task: str, *, clients: int = 3) -> WrittenApp:
     if task not in BUILT_IN and not names_file(task):
         raise TaskError(f"task is '{task}'; choose one of {', '.join(BUILT_IN)}, or write path/to/file.py:name.")
     resolve({"task": task, "clients": clients})
-    if folder.exists() and any(folder.iterdir()):
+    if folder.is_dir() and any(folder.iterdir()):
         raise AppFolderError(f"'{folder}' is not empty; name a new folder.")
     package = _package(folder)
-    named = task if task in BUILT_IN else f"{package}.{Path(source).stem}:{name}"
+    brought = bring and task not in BUILT_IN
+    named = f"{package}.{Path(source).stem}:{name}" if brought else public_name(task)
     settings = {**dict.fromkeys(FIELDS, ""), "task": named, "clients": clients}
     facts = {
         "package": package,
@@ -64,11 +68,16 @@ def write_app(folder: Path, task: str, *, clients: int = 3) -> WrittenApp:
         "settings": {key: json.dumps(value) for key, value in settings.items()},
         "task": named,
         "built_in": task in BUILT_IN,
+        "brought": brought,
     }
-    (folder / package).mkdir(parents=True)
+    try:
+        (folder / package).mkdir(parents=True)
+    except OSError as error:
+        raise AppFolderError(f"'{folder}' cannot be made ({error.strerror}); name another folder.") from error
     for template in _TEMPLATES:
-        (folder / template.replace("PACKAGE", package)).write_text(_render(template, facts))
-    if task not in BUILT_IN:
+        text = rendered("template", Path(template).name, facts)
+        (folder / template.replace("PACKAGE", package)).write_text(text)
+    if brought:
         (folder / package / Path(source).name).write_bytes(Path(source).read_bytes())
     return WrittenApp(folder, package, named)
 
@@ -79,13 +88,60 @@ def task_of(folder: Path) -> str:
     Raises:
         AppFolderError: the folder holds no Flower app.
     """
+    return str(_settings_in(folder).get("task") or DEFAULT_TASK)
+
+
+def checked_plan(folder: Path, run_config: Mapping[str, Value]) -> RunPlan | None:
+    """The plan of a run of an app, made before anything starts: its own settings, and those that the run is given.
+
+    None if no settings name a task: the app brings one, which its own parts know.
+
+    Raises:
+        AppFolderError: the folder holds no Flower app.
+        ConfigError, RunFolderError: the run could not start; lists everything that is wrong with its settings.
+    """
+    settings = {**_settings_in(folder), **run_config}
+    if not (settings.get("task") or settings.get("resume")):
+        return None
+    with _importable(folder):
+        return plan_of(settings)
+
+
+def _settings_in(folder: Path) -> dict[str, Value]:
     try:
         app = tomllib.loads((folder / "pyproject.toml").read_text())["tool"]["flwr"]["app"]
-    except (OSError, KeyError, TypeError, tomllib.TOMLDecodeError) as error:
+    except (OSError, UnicodeDecodeError, KeyError, TypeError, tomllib.TOMLDecodeError) as error:
         raise AppFolderError(
             f"'{folder}' holds no Flower app ({error!r}); write one with 'fedprivacy deploy app'."
         ) from error
-    return str(app.get("config", {}).get("task") or DEFAULT_TASK)
+    return dict(app.get("config", {}))
+
+
+@contextmanager
+def _importable(folder: Path) -> Iterator[None]:
+    """The app's own modules can be imported, as Flower has it where the app runs."""
+    place = str(folder.resolve())
+    sys.path.insert(0, place)
+    try:
+        yield
+    finally:
+        sys.path.remove(place)
+
+
+def task_from_here(folder: Path) -> str:
+    """How this process, outside the app, loads the task that its settings name: a module of the app by its file.
+
+    Raises:
+        AppFolderError: the folder holds no Flower app, or one whose settings name no task.
+    """
+    task = str(_settings_in(folder).get("task") or "")
+    if not task:
+        raise AppFolderError(
+            f"'{folder}' has no task in its [tool.flwr.app.config]; name it there: clients must allow it."
+        )
+    module, _, name = task.rpartition(":")
+    file = folder.joinpath(*module.split(".")).with_suffix(".py") if module else folder
+    return f"{file}:{name}" if file.is_file() else task
 
 
 def _package(folder: Path) -> str:
@@ -97,9 +153,3 @@ def _package(folder: Path) -> str:
             f"'{folder.name}' gives no name for a Python package; begin the folder's name with a letter."
         )
     return package
-
-
-def _render(template: str, facts: dict[str, object]) -> str:
-    environment = jinja2.Environment(undefined=jinja2.StrictUndefined, keep_trailing_newline=True, trim_blocks=True)
-    text = importlib.resources.files("fedprivacy.deploy").joinpath("template", f"{Path(template).name}.jinja")
-    return environment.from_string(text.read_text("utf-8")).render(facts)

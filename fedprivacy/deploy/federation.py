@@ -110,7 +110,7 @@ class LoopbackFederation:
             ProcessError: it ended, or does not answer in time.
         """
         trust = ssl.create_default_context(cafile=str(self.keys.ca_certificate))
-        self._supervisor.wait_until_ready(self._superlink, lambda: _healthy(self.address, trust), SUPERLINK_TIMEOUT)
+        self._supervisor.wait_until_ready(self._superlink, lambda: healthy(self.address, trust), SUPERLINK_TIMEOUT)
         deployment = {"address": self.address, "root-certificates": str(self.keys.ca_certificate)}
         write_toml(
             self._home("operator") / "config.toml",
@@ -196,8 +196,8 @@ class LoopbackFederation:
         code = self._supervisor.wait(command, COMMAND_TIMEOUT)
         printed = command.output()
         try:
-            reply, _ = json.JSONDecoder().raw_decode(printed, printed.find("{"))
-        except json.JSONDecodeError as error:
+            reply = json_in(printed)
+        except ValueError as error:
             raise command.failure(f"ended with exit code {code} and printed no JSON") from error
         if not reply.get("success"):
             raise DeploymentError(f"{command.name}: {reply.get('error-message', printed)}")
@@ -213,7 +213,14 @@ class LoopbackFederation:
         return folder
 
 
-def _healthy(address: str, trust: ssl.SSLContext) -> bool:
+def json_in(printed: str) -> Any:
+    """The JSON object in what a `flwr` command printed, warnings around it; a ValueError if there is none."""
+    reply, _ = json.JSONDecoder().raw_decode(printed, max(printed.find("{"), 0))
+    return reply
+
+
+def healthy(address: str, trust: ssl.SSLContext) -> bool:
+    """Whether a SuperLink answers at HOST:PORT, over TLS with a certificate that is trusted."""
     try:
         with urllib.request.urlopen(f"https://{address}/health", timeout=2.0, context=trust) as response:
             return bool(response.status == 200)
@@ -224,18 +231,25 @@ def _healthy(address: str, trust: ssl.SSLContext) -> bool:
 def flower_environment(home: Path) -> dict[str, str]:
     """Environment of a Flower process: its own state, this Python's programs, nothing sent out, nothing installed."""
     return {
+        **quiet_environment(),
         "FLWR_HOME": str(home),
-        "PATH": _search_path(),  # Flower starts its own programs by bare name
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.25",
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),  # several clients share this host
     }
 
 
-def write_toml(path: Path, tables: Mapping[str, Mapping[str, Scalar]]) -> None:
-    """Write tables of scalars as TOML; the table named "" is the top level and comes first."""
+def quiet_environment() -> dict[str, str]:
+    """What every program of Flower's is started with: this Python's programs, nothing sent out."""
+    return {
+        "PATH": _search_path(),  # Flower starts its own programs by bare name
+        "FLWR_TELEMETRY_ENABLED": "0",
+        "FLWR_DISABLE_UPDATE_CHECK": "1",
+    }
+
+
+def write_toml(path: Path, tables: Mapping[str, Mapping[str, Scalar | list[str]]]) -> None:
+    """Write tables of scalars and lists of texts as TOML; the table named "" is the top level and comes first."""
     lines = []
     for name, table in tables.items():
         lines += [f"[{name}]"] if name else []
@@ -243,7 +257,7 @@ def write_toml(path: Path, tables: Mapping[str, Mapping[str, Scalar]]) -> None:
     path.write_text("\n".join(lines) + "\n")
 
 
-def _toml(value: Scalar) -> str:
+def _toml(value: Scalar | list[str]) -> str:
     """A value as TOML has it: as JSON has it, except for the infinities, which JSON cannot write."""
     return str(value) if value in (math.inf, -math.inf) else json.dumps(value)
 

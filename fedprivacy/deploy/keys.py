@@ -110,11 +110,8 @@ def write_keys(
     if not 1 <= days <= MAX_DAYS:
         raise KeyFileError(f"days is {days}; choose a whole number from 1 to {MAX_DAYS}.")
     hosts = tuple(dict.fromkeys([*hosts, *LOOPBACK]))
-    subject_names = x509.SubjectAlternativeName([_subject_name(host) for host in hosts])
-    for name in clients:
-        _check_client_name(name)
-    if len({name.lower() for name in clients}) < len(clients):  # some file systems do not tell A from a
-        raise KeyFileError(f"clients are {', '.join(clients)}: a name appears twice; give each client its own.")
+    subject_names = x509.SubjectAlternativeName([subject_name(host) for host in hosts])
+    check_client_names(clients)
 
     now = datetime.now(UTC).replace(microsecond=0)
     start, end = now - CLOCK_SKEW, now + timedelta(days=days)
@@ -178,6 +175,18 @@ def write_client_key(directory: Path, name: str) -> ClientKeys:
     return client
 
 
+def check_client_names(names: Sequence[str]) -> None:
+    """Refuse names that cannot be files' names, or are not each a client's own.
+
+    Raises:
+        KeyFileError: says which.
+    """
+    for name in names:
+        _check_client_name(name)
+    if len({name.lower() for name in names}) < len(names):  # some file systems do not tell A from a
+        raise KeyFileError(f"clients are {', '.join(names)}: a name appears twice; give each client its own.")
+
+
 def _check_client_name(name: str) -> None:
     if not _CLIENT_NAME.fullmatch(name):
         raise KeyFileError(
@@ -186,7 +195,8 @@ def _check_client_name(name: str) -> None:
         )
 
 
-def _subject_name(host: str) -> x509.GeneralName:
+def subject_name(host: str) -> x509.GeneralName:
+    """A host as a certificate names it; a KeyFileError if none could."""
     try:
         return x509.IPAddress(ip_address(host))
     except ValueError:
@@ -266,10 +276,13 @@ def _write_new(files: Mapping[Path, bytes]) -> None:
             f"{', '.join(existing)} exists already and is not overwritten: a key in use would be lost. "
             "Choose another folder, or move the old keys away."
         )
-    for path, content in files.items():
-        secret = path.suffix == ".key"
-        path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        # O_EXCL: what appeared since the check above is not overwritten either. The mode is set before the content.
-        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(content)
+    try:
+        for path, content in files.items():
+            secret = path.suffix == ".key"
+            path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+            # O_EXCL: what appeared since the check above is not overwritten either. The mode is set before the content.
+            descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600 if secret else 0o644)
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+    except OSError as error:
+        raise KeyFileError(f"'{path}' cannot be written ({error.strerror}); name a folder that can be made.") from error

@@ -208,10 +208,10 @@ class Supervisor:
 
     def _living(self) -> set[int]:
         """Ids of the processes that are left of ours; where there is no /proc, of their process groups."""
-        for process in self._processes:
-            process.running  # noqa: B018  # reaps it: a process that ended stays a zombie until its parent asks
+        # Asking reaps: a process that ended stays a zombie until its parent asks.
+        started = {process.pid for process in self._processes if process.running}
         if _PROC.exists():
-            return set(_marked_processes(self._mark))
+            return started.union(_marked_processes(self._mark))  # nginx, for one, overwrites its environment
         return {process.pid for process in self._processes if _group_exists(process.pid)}
 
 

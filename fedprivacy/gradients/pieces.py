@@ -46,11 +46,14 @@ class Piece(ABC):
 
     Attributes:
         sources: what the gradients are computed of: row i, and nothing else in them, makes record i's gradient.
-        kept_bytes: memory that the piece takes beyond the layer's inputs and output gradients.
     """
 
     sources: tuple[Tensor, ...]
-    kept_bytes: int = 0
+
+    @property
+    def kept_bytes(self) -> int:
+        """Memory that the piece takes beyond the layer's inputs and output gradients."""
+        return 0
 
     @abstractmethod
     def norms(self) -> Tensor:
@@ -84,8 +87,11 @@ class Written(Piece):
 
     def __init__(self, kept: Tensor, axes: tuple[int, ...] | None = None) -> None:
         """Take gradients [batch, ...], and for each axis of the parameter the axis of a record's one; None: as is."""
-        self.sources, self.kept_bytes = (kept,), kept.nbytes
-        self._kept, self._axes = kept, axes
+        self.sources, self._kept, self._axes = (kept,), kept, axes
+
+    @property
+    def kept_bytes(self) -> int:
+        return self._kept.nbytes
 
     def norms(self) -> Tensor:
         return row_norms(self._kept)
@@ -147,8 +153,9 @@ class Outer(Piece):
         return _factor_norms(inputs) * _factor_norms(gradients)
 
     def add_weighted_sum(self, weights: Tensor, out: Tensor, start: int = 0) -> None:
-        inputs, gradients = (_some(factor, weights, start) for factor in self.sources)
-        out.addmm_(_in(out.dtype, (gradients * weights.unsqueeze(1)).t()), _in(out.dtype, inputs))
+        inputs, gradients = self.sources
+        scaled = _some(gradients, weights, start) * weights.unsqueeze(1)
+        out.addmm_(_in(out.dtype, scaled.t()), _in(out.dtype, _some(inputs, weights, start)))
 
     def gradients(self) -> Tensor:
         inputs, gradients = self.sources
@@ -210,7 +217,11 @@ class Rows(Piece):
         rows = gradients.new_zeros(len(touched), table[1]).float()
         self._rows = rows.index_add_(0, place.flatten(), gradients.flatten(0, 1).to(rows.dtype))
         self._record, self._id = touched // table[0], touched % table[0]
-        self.sources, self.kept_bytes = (ids, gradients), self._rows.nbytes
+        self.sources = ids, gradients
+
+    @property
+    def kept_bytes(self) -> int:
+        return self._rows.nbytes
 
     def norms(self) -> Tensor:
         squared = torch.zeros(len(self.sources[0]), dtype=torch.float64, device=self._rows.device)

@@ -81,6 +81,9 @@ class Gathered:
 
     def add(self, part: Part, piece: Piece) -> None:
         """Take the piece of one use."""
+        if self._expected[part] == 1:
+            self._sized.append(Sized(part, piece, piece.norms()))
+            return
         uses = self._uses.setdefault(part, [])
         uses.append(piece)
         if len(uses) == self._expected[part]:

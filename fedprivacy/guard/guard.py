@@ -81,14 +81,7 @@ class Guard:
         self._named_filter = filter
         self._budget = budget
         FILTERS[filter or DEFAULT_FILTER](budget)  # refuses a budget that it cannot keep
-        _refuse_to_forget(file)
-        folder = seals.folder_of(file)
-        try:
-            sealed = seals.names_in(folder)
-        except OSError as error:
-            raise LogWriteError(folder, error, undone=True) from error
-        if sealed and not file.exists():
-            raise LogDamagedError(file, 0, f"it is gone, but {folder} holds updates that it sealed")
+        sealed = sealed_beside(file)
         log.create(file)
         self._file = file
         self._kept = TallyFile(file)
@@ -230,6 +223,23 @@ class Guard:
             server_steps = with_grant - (steps if charged == event else 0)
             if server_steps > client_steps:
                 yield CorrectionEntry(attempt, charged, client_steps, server_steps, allowance, now())
+
+
+def sealed_beside(file: Path) -> set[str]:
+    """The names of the updates that a guard's file has sealed, where an account may go on, or begin, in this file.
+
+    Raises:
+        OldGuardError, LogDamagedError, LogWriteError: as `Guard` does.
+    """
+    _refuse_to_forget(file)
+    folder = seals.folder_of(file)
+    try:
+        sealed = seals.names_in(folder)
+    except OSError as error:
+        raise LogWriteError(folder, error, undone=True) from error
+    if sealed and not file.exists():
+        raise LogDamagedError(file, 0, f"it is gone, but {folder} holds updates that it sealed")
+    return sealed
 
 
 def names_a_run(run_id: str) -> bool:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fedprivacy._support.durable import append_durably, write_durably
-from fedprivacy.runs.configuration import ConfigError, RunConfig, Value
+from fedprivacy.runs.configuration import CONFIG, RUNS, ConfigError, RunConfig, Value
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks import Task, TaskError
@@ -29,7 +29,6 @@ from fedprivacy.values.nulls import finite_or_none, measured, plain, unbounded
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.spent import ClientSpent
 
-CONFIG = "config.json"
 START = "start.json"
 ROUNDS = "rounds.jsonl"
 MODEL = "model.safetensors"
@@ -37,9 +36,9 @@ FIGURE = "figure.png"
 REPORT = "report.html"
 
 
-def new_run_folder(name: str) -> str:
+def new_run_folder(name: str, runs: Path = Path(RUNS)) -> str:
     """The first of runs/NAME-1, runs/NAME-2, ... that does not exist."""
-    return next(folder for n in itertools.count(1) if not Path(folder := f"runs/{name}-{n}").exists())
+    return str(next(folder for n in itertools.count(1) if not (folder := runs / f"{name}-{n}").exists()))
 
 
 class RunFolderError(ValueError):
@@ -93,7 +92,7 @@ class RunWriter:
 
     def _begin(self, plan: RunPlan) -> None:
         check_unused(self.folder)
-        self.folder.mkdir(parents=True, exist_ok=True)
+        make_folder(self.folder)
         config = {
             "settings": plan.config.public(),
             "noise_multiplier": plan.noise_multiplier,
@@ -105,15 +104,34 @@ class RunWriter:
         (self.folder / ROUNDS).touch()
 
 
-def check_unused(folder: Path) -> None:
-    """Refuse a folder for a new run that holds the rounds of another.
+def make_folder(folder: Path) -> None:
+    """Make a folder for a run's results, or for more.
 
     Raises:
-        RunFolderError: it does.
+        RunFolderError: it cannot be made.
     """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise _no_folder(folder, str(error.strerror)) from error
+
+
+def check_unused(folder: Path) -> None:
+    """Refuse a folder for a new run that holds the rounds of another, or is none.
+
+    Raises:
+        RunFolderError: it does, or cannot be made or written to.
+    """
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK)):
+        raise _no_folder(folder, f"'{there}' is no folder that may be written to")
     rounds = folder / ROUNDS
     if rounds.exists() and rounds.stat().st_size > 0:
         raise RunFolderError(f"out is '{folder}', which already holds a run; name a new folder.")
+
+
+def _no_folder(folder: Path, why: str) -> RunFolderError:
+    return RunFolderError(f"out is '{folder}', which cannot be made ({why}); name another folder.")
 
 
 def _hold(config: Path) -> int:

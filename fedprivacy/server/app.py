@@ -22,8 +22,7 @@ from fedprivacy.server.recorder import Recorder
 from fedprivacy.server.strategies import build_strategy
 from fedprivacy.tasks import Task, load_task
 from fedprivacy.trackers import build_trackers
-from fedprivacy.values.rounds import Observer, RoundResult
-from fedprivacy.values.wording import epsilon_text
+from fedprivacy.values.rounds import Observer
 
 flower_log = logging.getLogger("flwr")
 
@@ -49,7 +48,7 @@ def server_app(*observers: Observer, config: RunConfig | None = None, task: Task
             averaging,
             start.plan,
             run_id=start.run_id,
-            observers=[recorder, log_round, *observers],
+            observers=[recorder, *observers],
             on_open=recorder.on_open,
             on_phase=recorder.on_phase,
             resume=start.checkpoint,
@@ -106,9 +105,3 @@ def going_on(finished: int, rounds: int) -> str:
     if finished >= rounds:
         return f"All {rounds} rounds are finished already: nothing is run again."
     return f"Going on after round {finished} of {rounds}."
-
-
-def log_round(result: RoundResult) -> None:
-    """One line a round in Flower's log, which is what `flwr run --stream` shows."""
-    metrics = ", ".join(f"{name} {value:.4g}" for name, value in result.metrics.items())
-    flower_log.info("Round %d: %s; largest epsilon %s", result.round, metrics, epsilon_text(result.max_epsilon))

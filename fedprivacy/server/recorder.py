@@ -118,8 +118,6 @@ class Recorder:
             raise
         finally:
             self.finish(result.arrays, status)
-        if result.stopped_because:
-            log.warning("The run ended early: %s.", result.stopped_because)
         flower_log.info("Results are in %s.", self.folder.absolute())
 
     def finish(self, arrays: ArrayRecord | None, status: RunStatus) -> None:

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import inspect
 import re
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from numbers import Real
 from pathlib import PurePath
+
+import torch
+from torch import nn
 
 from fedprivacy._support import sources
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
@@ -77,6 +82,56 @@ def agreed(word: str | None, task: Task | None) -> Task:
 def word_of(task: Task) -> str:
     """What a configuration calls a task: the name by which it was loaded, or one that says that it was not."""
     return _words(task)[0]
+
+
+@contextmanager
+def method_of(task: Task, call: str) -> Iterator[None]:
+    """Tell of whatever a task's method raises in one line, with the line of the task's file, as a `TaskError`.
+
+    Args:
+        task: the task.
+        call: the method, and for whom it is called: "shard() for client-0".
+    """
+    try:
+        yield
+    except Exception as error:
+        file = inspect.getsourcefile(type(task))
+        raise TaskError(f"task {task.name}: {call} fails: {sources.told(error, file)}.") from error
+
+
+def model_of(task: Task) -> nn.Module:
+    """A new model of the task.
+
+    Raises:
+        TaskError: it makes none.
+    """
+    with method_of(task, "model()"):
+        model = task.model()
+    if not isinstance(model, nn.Module):
+        raise TaskError(f"task {task.name}: model() returns a {type(model).__name__}; return a torch.nn.Module.")
+    return model
+
+
+def metrics_of(task: Task, model: nn.Module) -> dict[str, float]:
+    """What the task measures of a model on the server's public records; empty if it measures nothing.
+
+    Raises:
+        TaskError: it fails, or what it returns is not numbers by name with the task's metric among them.
+    """
+    with method_of(task, "evaluate()"), torch.no_grad():
+        found = task.evaluate(model.eval())
+    example = f"return numbers by name, for example {{'{task.metric}': 0.5}}"
+    if not isinstance(found, Mapping):
+        raise TaskError(f"task {task.name}: evaluate() returns a {type(found).__name__}; {example}.")
+    for name, value in found.items():
+        if not (isinstance(name, str) and isinstance(value, Real)):
+            raise TaskError(f"task {task.name}: evaluate() returns a {type(value).__name__} for {name!r}; {example}.")
+    if found and task.metric not in found:
+        raise TaskError(
+            f"task {task.name}: evaluate() returns {', '.join(found)} and not its metric, {task.metric}; return that "
+            f"too, or set the task's metric, for example metric = '{next(iter(found))}'."
+        )
+    return {name: float(value) for name, value in found.items()}
 
 
 def _made(maker: Callable[[], Task], name: str) -> Task:

@@ -27,6 +27,7 @@ class Recipe:
     0.5
 
     Attributes:
+        clients: how many a simulation has, such as the parts that the records are split into; or a deployment awaits.
         rounds: number of rounds.
         local_steps: local steps in each round.
         sampling_rate: q, probability with which a record joins a local step.
@@ -40,6 +41,7 @@ class Recipe:
         delta: delta of that budget.
     """
 
+    clients: int = 10
     rounds: int = 40
     local_steps: int = 1
     sampling_rate: float = 0.5
@@ -85,6 +87,7 @@ class Shard:
         targets: shape [records, ...].
 
     Raises:
+        TypeError: one of them is no tensor.
         ValueError: they are not equally many.
     """
 
@@ -92,6 +95,10 @@ class Shard:
     targets: Tensor
 
     def __post_init__(self) -> None:
+        for name, rows in (("inputs", self.inputs), ("targets", self.targets)):
+            if not isinstance(rows, Tensor):
+                kind = type(rows).__name__
+                raise TypeError(f"The shard's {name} are a {kind}; give a tensor, for example torch.as_tensor({name}).")
         if len(self.inputs) != len(self.targets):
             raise ValueError("The shard's inputs and targets differ in length; give one target for each record.")
 

@@ -96,14 +96,14 @@ def test_the_command_says_what_comes_next(tmp_path):
     assert done.exit_code == 0
     assert f"deploy demo --app {tmp_path / 'sides'} --data FOLDER" in done.output
     again = CliRunner().invoke(deploy_app, ["app", str(tmp_path / "sides")])
-    assert again.exit_code == 1
+    assert again.exit_code == 2
     assert "not empty" in again.output
 
 
 def test_a_rehearsal_without_an_app_or_without_records_says_so(tmp_path):
     for options, words in ((["--app", str(tmp_path)], "holds no Flower app"), (["--data", str(tmp_path)], "no folder")):
         done = CliRunner().invoke(deploy_app, ["demo", "--out", str(tmp_path / "out"), *options])
-        assert done.exit_code == 1
+        assert done.exit_code == 2
         assert words in done.output
     with pytest.raises(DataError):
         OwnFolders(tmp_path)
@@ -125,3 +125,31 @@ def test_a_rehearsal_makes_its_app_where_nobody_names_one(tmp_path, monkeypatch)
     assert asked["run_config"]["task"] == task_of(asked["app"]) == "digits"
     assert asked["app"].is_relative_to(asked["directory"])
     assert (tmp_path / "records.npz").exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["keys", "--out", "taken"], "'taken/ca/ca.key' cannot be written"),
+        (["keys", "--out", "new", "--host", "a:8443"], "host is 'a:8443'"),
+        (["client-key", "h", "--out", "taken/folder"], "cannot be written"),
+        (["client-key", "../h"], "client is '../h'"),
+        (["signing-key", "taken/key"], "no key can be made"),
+        (["signing-key", "taken"], "holds no readable private key"),
+        (["app", "taken"], "'taken' cannot be made"),
+        (["demo", "--out", "taken"], "out is 'taken', which cannot be made"),
+        (["demo", "--epsilon", "-1"], "epsilon is -1"),
+        (["demo", "--delta", "2"], "delta is 2"),
+        (["demo", "--app", "gone"], "holds no Flower app"),
+        (["run", "gone"], "run-config is 'run.toml'"),
+        (["check", "taken"], "holds no part of a deployment"),
+    ],
+)
+def test_a_mistake_is_said_in_a_line_and_starts_nothing(tmp_path, monkeypatch, arguments, words):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "taken").write_text("mine")
+    done = CliRunner().invoke(deploy_app, arguments)
+    assert done.exit_code == 2, done.output
+    assert words in done.output
+    assert [path.name for path in tmp_path.iterdir()] == ["taken"]
+    assert (tmp_path / "taken").read_text() == "mine"

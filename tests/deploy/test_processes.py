@@ -74,6 +74,13 @@ def test_orphans_are_stopped_too(tmp_path):
     assert not any(alive(pid) for pid in pids)
 
 
+def test_a_process_whose_environment_is_gone_is_stopped_too(tmp_path):
+    with Supervisor(tmp_path) as supervisor:
+        process = supervisor.start("bare", ["env", "-i", sys.executable, "-c", f"print('ready', flush=True); {SLEEP}"])
+        supervisor.wait_until_ready(process, lambda: "ready" in process.output(), timeout=20)
+    assert not process.running
+
+
 def test_a_process_that_ignores_sigterm_is_killed(tmp_path, monkeypatch):
     monkeypatch.setattr(processes, "GRACE", 0.5)
     stubborn = f"import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); {SLEEP}"

@@ -14,7 +14,10 @@ import httpx
 import numpy as np
 import pytest
 
+from fedprivacy.deploy.federation import free_ports, write_toml
+from fedprivacy.deploy.processes import Supervisor
 from fedprivacy.runs.folder import read_history
+from tests.deploy.written_hosts import NGINX, WrittenHosts
 
 pytestmark = pytest.mark.slow
 
@@ -28,10 +31,12 @@ def fedprivacy(tmp_path_factory):
     """The program of a fresh environment that has the wheel; what the wheel needs is this environment's."""
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    source = folder / "source"  # a build leaves files where it is made, and a later one would pack them
+    source = folder / "source"
     shutil.copytree(REPOSITORY / "fedprivacy", source / "fedprivacy", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, source / name)
+    (left := source / "build" / "lib" / "fedprivacy").mkdir(parents=True)  # by setuptools, which would pack it again
+    (left / "stale.py").touch()
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", folder, source], check=True)
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     (wheel,) = folder.glob("*.whl")
@@ -48,6 +53,15 @@ def fedprivacy(tmp_path_factory):
     for name in ("flwr", "flower-superlink", "flower-supernode"):
         _copy_script(name, python)
     return folder / "env" / "bin" / "fedprivacy"
+
+
+def test_the_wheel_holds_the_sources_and_nothing_that_an_earlier_build_left(fedprivacy):
+    (package,) = fedprivacy.parents[1].glob("lib/python*/site-packages/fedprivacy")
+    packed, written = (
+        {path.relative_to(folder) for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+        for folder in (package, REPOSITORY / "fedprivacy")
+    )
+    assert packed == written
 
 
 def _copy_script(name, python):
@@ -104,3 +118,68 @@ def test_an_own_task_is_deployed(fedprivacy, folder):
     assert all(client in table for client in CLIENTS)
     last = read_history(folder / "rehearsal" / "results").last
     assert last.participants == CLIENTS
+
+
+HOSPITALS = ("hospital-1", "hospital-2", "hospital-3")
+NOT_PROXIED = set() if NGINX else {"interfaces"}
+"""What fails on a machine without nginx, where the clients reach the SuperLink itself: and so it must."""
+
+
+@pytest.fixture
+def hosts(fedprivacy, folder):
+    """Three hospitals and a server, as `deploy init` wrote them for the user's own task, all on this machine."""
+    port, superlink_port, runtime_port, *ports = free_ports(3 + len(HOSPITALS))
+    settings = {
+        "host": "localhost",
+        "port": port if NGINX else superlink_port,
+        "clients": list(HOSPITALS),
+        "task": "mine.py:Sides",
+        **{"epsilon": 3.0, "delta": 1e-3, "rounds": 1, "client-keys": "operator"},
+        **{"superlink-port": superlink_port, "supernode-port": runtime_port},
+        "server-folder": f"{folder}/deployment/server",
+        "client-folder": f"{folder}/deployment/clients/{{client}}",
+        "records": f"{folder}/records/{CLIENTS[0]}",
+        "environment": str(fedprivacy.parents[1]),
+    }
+    write_toml(folder / "deployment.toml", {"": settings})
+    ran(fedprivacy, "deploy", "init", "deployment.toml")
+    with Supervisor(folder / "logs") as supervisor:
+        written = WrittenHosts(supervisor, folder / "deployment")
+        written.start_server()
+        written.register(fedprivacy.with_name("flwr"))
+        written.start_clients(ports)
+        yield written
+
+
+def test_what_init_writes_is_checked_and_runs(fedprivacy, hosts):
+    parties = [hosts.server, *hosts.clients]
+    checks = [
+        subprocess.Popen(
+            [fedprivacy, "deploy", "check", party, "--json"], env=hosts.environment, stdout=subprocess.PIPE, text=True
+        )
+        for party in parties
+    ]
+    for party, check in zip(parties, checks, strict=True):
+        told = json.loads(check.communicate(timeout=120)[0])
+        assert told["party"] == party.name
+        assert {line["check"] for line in told["checks"] if line["verdict"] != "ok"} == NOT_PROXIED, told
+        assert check.returncode == bool(NOT_PROXIED)
+
+    def run(*options):
+        command = [fedprivacy, "deploy", "run", "mine-app", *options]
+        return subprocess.run(
+            command, env=hosts.environment, cwd=hosts.server, check=False, capture_output=True, text=True, timeout=300
+        )
+
+    done = run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    results = hosts.server / "runs" / "mine-app-1"
+    last = done.stdout.splitlines()[-1]
+    assert re.fullmatch(rf"Completed: 1 round, accuracy .*, largest epsilon [0-3]\.\d+; results in {results}", last)
+    assert read_history(results).last.participants == HOSPITALS
+
+    settings = (hosts.server / "run.toml").read_text().replace("clients = 3", "clients = 3\nseed = 1")
+    (hosts.server / "seeded.toml").write_text(settings)
+    failed = run("--run-config", "seeded.toml")  # flwr's own command ends with 0 here
+    assert failed.returncode == 1
+    assert "finished:failed" in failed.stderr and "hospital-2: it refused" in failed.stderr

@@ -70,12 +70,12 @@ def test_a_simulated_node_is_who_it_says(key):
 
 
 def test_a_supernode_that_nobody_registered_by_name_is_refused_with_the_remedy(key):
-    with pytest.raises(TooFewClientsError, match=r"--enable-supernode-auth.*--name CLIENT"):
+    with pytest.raises(TooFewClientsError, match=r"Node \d+: .*--enable-supernode-auth.*--name CLIENT"):
         ClientRegistry(0.1, key).wait_for(grid_of(("", PEM)), 1)
 
 
 def test_two_nodes_cannot_be_one_client(key):
-    with pytest.raises(TooFewClientsError, match="another node is enrolled as 'hospital-0'"):
+    with pytest.raises(TooFewClientsError, match=r"s\. hospital-0: another node is enrolled"):
         ClientRegistry(0.1, key).wait_for(grid_of(("hospital-0", PEM), ("hospital-0", PEM)), 2)
 
 

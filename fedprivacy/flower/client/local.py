@@ -158,7 +158,7 @@ def _opened(owner: NodeSettings | None, context: Context, task: Task | None, con
         settings = config or _resolve_once(tuple(context.run_config.items()), task)
         task = task or load_task(settings.task)
         part, parts = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
-        shard = _simulated_shard(task, part, parts, settings.device)
+        shard = works_on(task, simulated_shard(task, part, parts, settings.device))
         return LocalClient(simulated_client_id(part, parts), task, shard, None, None, settings.seed, parts)
     named = config.public() if config else context.run_config
     if named.get("seed") not in (None, ""):
@@ -176,34 +176,48 @@ def _deployed(task: Task, settings: NodeSettings) -> LocalClient:
         device = choose_device(settings.device)
     except ConfigError as error:
         raise Refused(RefusalCode.NODE_CONFIG_INVALID, f"--node-config: {error}") from error
-    shard = _own_shard(task, settings.folder, device)
+    shard = works_on(task, own_shard(task, settings.folder, device))
     guard = Guard(settings.guard, settings.budget, settings.filter)
     return LocalClient(settings.client_id, task, shard, guard, settings.key, None, 0)
 
 
 @cache
-def _simulated_shard(task: Task, partition_id: int, num_partitions: int, device: str) -> Shard:
-    """Kept for the life of the process: data must not travel, or be split again, with every message."""
+def simulated_shard(task: Task, partition_id: int, num_partitions: int, device: str) -> Shard:
+    """A part of the task's split, kept for the life of the process: it must not be made again with every message.
+
+    Raises:
+        Refused: the task could not read it.
+    """
     source = ShardSource(partition_id=partition_id, num_partitions=num_partitions)
-    return _checked(task, source, choose_device(device, partition_id))
+    return _read(task, source, choose_device(device, partition_id))
 
 
 @lru_cache(maxsize=1)
-def _own_shard(task: Task, folder: Path, device: torch.device) -> Shard:
-    return _checked(task, ShardSource(folder=folder), device)
+def own_shard(task: Task, folder: Path, device: torch.device) -> Shard:
+    """A data owner's own, kept for the life of the process. Raises as `simulated_shard` does."""
+    return _read(task, ShardSource(folder=folder), device)
 
 
-def _checked(task: Task, source: ShardSource, device: torch.device) -> Shard:
-    """The shard, once the task has worked on made-up records: what fails later is one record's fault.
-
-    Raises:
-        Refused: the task could not read it. It says so in one way, whatever went wrong.
-    """
+def _read(task: Task, source: ShardSource, device: torch.device) -> Shard:
+    """The shard; that it could not be read is said in one way, whatever went wrong."""
     try:
-        shard = task.shard(source).to(device)
+        shard = task.shard(source)
+        if not isinstance(shard, Shard):
+            raise TypeError(f"it returns a {type(shard).__name__}; return fedprivacy.Shard(inputs, targets)")
+        return shard.to(device)
     except Exception as error:
         raise Refused(RefusalCode.CLIENT_FAILED, "The task could not read this client's shard.") from error
-    _check_once(task, device, *((rows.shape[1:], rows.dtype) for rows in (shard.inputs, shard.targets)))
+
+
+def works_on(task: Task, shard: Shard) -> Shard:
+    """The shard, once the task has worked on made-up records of its kind: what fails later is one record's fault.
+
+    Raises:
+        LossShapeError, UnsupportedModelError: it cannot be trained on such records.
+        Exception: what model or loss raise on them.
+    """
+    rows = (shard.inputs, shard.targets)
+    _check_once(task, shard.inputs.device, *((row.shape[1:], row.dtype) for row in rows))
     return shard
 
 

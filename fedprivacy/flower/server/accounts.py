@@ -27,11 +27,16 @@ from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks.identity import dataset_id
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.spent import ClientSpent
+from fedprivacy.values.wording import budget_text, count_text, delta_text, epsilon_text
 
 log = logging.getLogger("fedprivacy.server")
 
 WITNESS = "ledger-checkpoint.json"
 """The newest signed head of the ledger, in the run's folder: away from the ledger, it bears witness to it."""
+
+
+class BudgetSpentError(RuntimeError):
+    """No client's budget allows one step of the run that is about to begin."""
 
 
 class RunAccounts:
@@ -99,6 +104,24 @@ class RunAccounts:
         self._open_charges = self._accountant.unreconciled(run_id) if resume else {}
         if advice := about_delta(plan, {client.client_id: plan.shard_size(client.shard_size) for client in clients}):
             log.warning("%s", advice)
+
+    def check_left(self) -> None:
+        """Refuse a run in which nobody could be asked.
+
+        Raises:
+            BudgetSpentError: says what a client has spent, and of what.
+        """
+        spent = [client for client in self.spent().values() if client.client_id not in self.left_out]
+        if not spent or not all(client.exhausted for client in spent):
+            return
+        first = spent[0]
+        others = f", nor for {count_text(len(spent) - 1, 'other client')}" if len(spent) > 1 else ""
+        raise BudgetSpentError(
+            f"{first.client_id} has spent {epsilon_text(first.epsilon, first.budget_epsilon)} of "
+            f"{budget_text(first.budget_epsilon)} at delta {delta_text(first.delta)}, and not one step with noise "
+            f"multiplier {self._plan.noise_multiplier:.4g} fits{others}. No round was run, and nothing was charged. "
+            "Raise epsilon or noise-multiplier, or train on records that have budget left."
+        )
 
     def spent(self) -> dict[str, ClientSpent]:
         """Every enrolled client's privacy loss, by client_id."""

@@ -62,6 +62,7 @@ class ClientRegistry:
         self._signing_key = signing_key
         self._clients: dict[int, EnrolledClient] = {}
         self._refused: dict[int, str] = {}
+        self._names: dict[int, str] = {}
         self._silent: set[int] = set()
 
     def __getitem__(self, node_id: int) -> EnrolledClient:
@@ -102,6 +103,7 @@ class ClientRegistry:
     def _ask(self, grid: Grid, nodes: list[NodeInfo]) -> None:
         keys: dict[int, bytes] = {}
         for node in nodes:
+            self._names[node.node_id] = node.name or f"Node {node.node_id}"
             try:
                 keys[node.node_id] = _authenticated_key(node)
             except MessageError as error:
@@ -140,11 +142,11 @@ class ClientRegistry:
 
     def _refuse(self, node: NodeInfo, error: MessageError) -> None:
         self._refused[node.node_id] = str(error)
-        log.warning("Node %s is not enrolled: %s", node.node_id, error)
+        log.warning("%s is not enrolled: %s", self._names[node.node_id], error)
 
     def _shortage(self, online: int, count: int) -> str:
         problems = self._refused | dict.fromkeys(self._silent, "it did not answer")
-        reasons = "".join(f" Node {node_id}: {problem}." for node_id, problem in problems.items())
+        reasons = "".join(f" {self._names[node_id]}: {problem}." for node_id, problem in problems.items())
         return (
             f"{online} of {count} clients came within {self._timeout:g} s.{reasons} Start the missing clients, "
             "lower clients, or raise node-timeout."

@@ -8,7 +8,6 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import torch
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
@@ -32,10 +31,12 @@ from fedprivacy.flower.server.rounds import RoundFailedError, Rounds
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.plan import RunPlan
+from fedprivacy.tasks.loader import metrics_of
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.rounds import Observer, Phase, PhaseObserver, RoundResult, Stage
+from fedprivacy.values.wording import epsilon_text
 
-log = logging.getLogger("fedprivacy.server")
+log, flower_log = logging.getLogger("fedprivacy.server"), logging.getLogger("flwr")
 
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
@@ -127,7 +128,9 @@ class PrivateStrategy(Strategy):
 
         Raises:
             TooFewClientsError: the configured number of clients did not come in time.
+            BudgetSpentError: no client's budget allows one step.
             RoundFailedError: a round without one usable update, or with an average that is not finite.
+            TaskError: the task's `evaluate` fails.
             LedgerError: the ledger contradicts this run, or cannot be written.
         """
         evaluate, last = evaluate_fn or self._evaluate, num_rounds or self.plan.config.rounds
@@ -139,6 +142,7 @@ class PrivateStrategy(Strategy):
         if self._resume:
             self._resume.random.restore()
         else:
+            rounds.accounts.check_left()
             self._finish(rounds, RoundOutcome(OpenRound(Attempt(self.run_id, 0), model.arrays)), model, evaluate)
         self._warn_of_forgotten_state()
         for number in range(finished + 1, last + 1):
@@ -154,6 +158,7 @@ class PrivateStrategy(Strategy):
             opened = rounds.open(attempt, model.arrays, config, again=again)
             if not opened.messages:
                 self.result.stopped_because = opened.why_nobody
+                log.warning("The run ended before round %d: %s.", number, opened.why_nobody)
                 return None
             answers = rounds.send(opened)
             outcome = rounds.settle(opened, answers)
@@ -186,7 +191,7 @@ class PrivateStrategy(Strategy):
             failures=outcome.failures,
             unreconciled=rounds.accounts.unreconciled,
         )
-        for observe in self._observers:
+        for observe in (_log_round, *self._observers):
             observe(finished)
         rounds.accounts.sign()
         reach("server.round-recorded")
@@ -267,8 +272,7 @@ class PrivateStrategy(Strategy):
     def _evaluate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord:
         model = self.plan.task.model()
         model.load_state_dict(arrays.to_torch_state_dict(), strict=False)
-        with torch.no_grad():
-            return MetricRecord(dict(self.plan.task.evaluate(model.eval())))
+        return MetricRecord(dict(metrics_of(self.plan.task, model)))
 
     def _checkpoint(self, number: int, model: GlobalModel, accounts: RunAccounts) -> Checkpoint:
         return Checkpoint(
@@ -292,3 +296,9 @@ class PrivateStrategy(Strategy):
                 ", ".join(names),
                 type(self.strategy).__name__,
             )
+
+
+def _log_round(result: RoundResult) -> None:
+    """One line a round in Flower's log, which is what `flwr run --stream` shows."""
+    metrics = "".join(f"{name} {value:.4g}, " for name, value in result.metrics.items())
+    flower_log.info("Round %d: %slargest epsilon %s", result.round, metrics, epsilon_text(result.max_epsilon))

@@ -101,10 +101,7 @@ def _watched(
     enter: Callable[[object], Any] = lambda inputs: None,
     leave: Callable[[str, Any, object], None] = lambda layer, entered, outputs: None,
 ) -> Iterator[list[tuple[str, Any]]]:
-    """Have `leave` called with a layer's name, what `enter` made of its inputs, and its outputs.
-
-    Yields the layers that are being computed, the innermost last, with what `enter` made of their inputs.
-    """
+    """Have `leave` called with a layer's name, what `enter` made of its inputs, and its outputs; yield those within."""
     within: list[tuple[str, Any]] = []
 
     def watch(name: str, layer: nn.Module) -> tuple[Any, Any]:

@@ -104,11 +104,7 @@ def admitted(
 def _in_portions(
     means: Means, model: nn.Module, probe: tuple[Tensor, Tensor], views: int, max_memory: int | None, *, least: int
 ) -> Admitted:
-    """The means with the sizes of parts, down to `least`, in which it keeps records apart.
-
-    Raises:
-        DisagreementError: there is none.
-    """
+    """The means with the sizes of parts, down to `least`, in which it keeps records apart; raises if there is none."""
     kept_bytes = (max_memory or _MODERATE) // 2
     pieces = means.pieces(*probe, PROBES * kept_bytes // _LEAST_PART)
     held = probe[0].nbytes + means.held_bytes + sum(sized.piece.kept_bytes for sized in pieces)

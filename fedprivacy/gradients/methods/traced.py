@@ -100,11 +100,7 @@ def _steps(layers: Sequence[nn.Module], indices: Mapping[nn.Parameter, Part]) ->
 
 
 def _chain(model: nn.Module) -> list[nn.Module]:
-    """The layers of a model whose every layer reads the one before.
-
-    Raises:
-        NotAChainError: it branches, or calls a function that is not known as a layer.
-    """
+    """The layers of a model whose every layer reads the one before, or a `NotAChainError`."""
     if operation_for(model) is not None:  # a layer is a chain of one
         return [model]
     *nodes, output = fx.Tracer().trace(model).nodes

@@ -1,0 +1,173 @@
+"""The inspection of a client's host: would its SuperNode take part, and does it keep what it must keep?"""
+
+from __future__ import annotations
+
+import os
+import tomllib
+import traceback
+from collections.abc import Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
+from io import StringIO
+from pathlib import Path
+
+from flwr.app.user_config import UserConfig
+
+from fedprivacy.deploy.inspection import (
+    Check,
+    Finding,
+    Objection,
+    certificate_in,
+    common_checks,
+    door_findings,
+    findings,
+    free_port,
+    lasts,
+    readable_by_owner_alone,
+    warning,
+)
+from fedprivacy.deploy.party import Party
+from fedprivacy.flower.client.local import own_shard, works_on
+from fedprivacy.flower.client.node import NodeSettings, Refused
+from fedprivacy.guard import Guard
+from fedprivacy.guard.errors import GuardError
+from fedprivacy.guard.guard import sealed_beside
+from fedprivacy.runs.configuration import ConfigError
+from fedprivacy.runs.device import choose_device
+from fedprivacy.tasks import Task
+
+NODE_CONFIG = "node-config.toml"
+
+_LARGE_EPSILON = 10.0
+"""From here on a guarantee says little: e^10 is 22,000."""
+
+
+def inspect_client(party: Party, folder: Path) -> Iterator[Finding]:
+    """Everything that is checked on a client's host."""
+    ca = folder / "ca.crt"
+    yield from findings(common_checks(party, folder, "flower-supernode"))
+    file = folder / NODE_CONFIG
+    yield from findings([("node-config", lambda: _node_config(_settings(file, party)[0], party))])
+    with suppress(Objection):  # said by the line above
+        settings, key = _settings(file, party)
+        yield from findings(_own_checks(settings, key, party))
+    yield from findings(
+        [
+            ("port", lambda: free_port(party.runtime_port, "the SuperNode")),
+            ("authority", lambda: lasts(certificate_in(ca), "ca.crt")),
+        ]
+    )
+    yield from door_findings(party, party.host, ca)
+
+
+def _settings(file: Path, party: Party) -> tuple[NodeSettings, Path]:
+    """What the data owner decided, and the file of its key."""
+    try:
+        node: UserConfig = tomllib.loads(file.read_text())
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise Objection(f"{file} cannot be read ({error})", "take it from the folder that the operator sent") from error
+    key = Path(str(node.get("key", file)))
+    if not key.exists():
+        made = f"'fedprivacy deploy client-key {party.party}' makes it; send {party.party}.pub to the operator"
+        raise Objection(f"key is '{key}', which is not there", made)
+    try:
+        return NodeSettings.of(node), key
+    except Refused as refused:
+        raise Objection(str(refused)) from refused
+
+
+def _node_config(settings: NodeSettings, party: Party) -> str:
+    if settings.server_key != party.server_key:
+        raise Objection(
+            "server-key is not the one that this folder was made for", "compare with the operator by telephone"
+        )
+    return f"{party.party} heeds no server but the one with key {settings.server_key[:8]}..."
+
+
+def _own_checks(settings: NodeSettings, key: Path, party: Party) -> list[Check]:
+    return [
+        ("budget", lambda: _budget(settings)),
+        ("key", lambda: _key(key)),
+        ("task", lambda: f"{_task(settings, party).name}, which the runs name {party.task}"),
+        ("records", lambda: _records(settings, party)),
+        ("guard", lambda: _guard(settings)),
+    ]
+
+
+def _budget(settings: NodeSettings) -> str:
+    budget = settings.budget
+    words = f"epsilon {budget.epsilon:g} at delta {budget.delta:g}"
+    if not budget.enforced:
+        raise warning(f"{words}: nothing is ever refused", f"choose an epsilon in {NODE_CONFIG}")
+    if budget.epsilon > _LARGE_EPSILON:
+        raise warning(f"{words} promises little", f"choose an epsilon of a few in {NODE_CONFIG}")
+    return words
+
+
+def _key(file: Path) -> str:
+    readable_by_owner_alone(file)
+    return f"{file} is this account's alone"
+
+
+def _task(settings: NodeSettings, party: Party) -> Task:
+    try:
+        with _silence():
+            return settings.task(party.task, None)
+    except Refused as refused:
+        raise Objection(str(refused)) from refused
+
+
+def _records(settings: NodeSettings, party: Party) -> str:
+    """Opens the shard as a run would. Of what an error says nothing but its kind and place is shown: not a value."""
+    task = _task(settings, party)
+    if not settings.folder.is_dir():
+        raise Objection(
+            f"{settings.folder} is not there", f"put the records there, or say in {NODE_CONFIG} where they are"
+        )
+    try:
+        device = choose_device(settings.device)
+        with _silence():
+            works_on(task, own_shard(task, settings.folder, device))
+    except ConfigError as error:
+        raise Objection(str(error)) from error
+    except Refused as refused:
+        raise Objection(
+            f"the task cannot read {settings.folder}: {_kind_and_place(refused.__cause__ or refused)}",
+            "call the task's shard() yourself, on this host: what it says may hold values and is not shown",
+        ) from refused
+    except Exception as error:
+        raise Objection(
+            f"the task does not work on records of this shape: {_kind_and_place(error)}",
+            "'fedprivacy doctor TASK' names what keeps it from training",
+        ) from error
+    return f"the task reads {settings.folder}"
+
+
+def _kind_and_place(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f", {Path(frames[-1].filename).name} line {frames[-1].lineno}" if frames else ""
+    return f"{type(error).__name__}{place}"
+
+
+def _guard(settings: NodeSettings) -> str:
+    """Opens the guard that is there, which finishes what a crash interrupted in it. None is made by a check."""
+    file = settings.guard
+    try:
+        sealed_beside(file)
+        if file.exists():
+            readable_by_owner_alone(file)
+            Guard(file, settings.budget, settings.filter).history()
+            return f"{file} can be charged"
+    except (GuardError, ValueError) as error:
+        raise Objection(str(error)) from error
+    if not os.access(file.parent, os.W_OK | os.X_OK):
+        raise Objection(
+            f"no file can be made in {file.parent}", f"let this account write there, or change {NODE_CONFIG}"
+        )
+    return f"{file} will be made with the first charge"
+
+
+@contextmanager
+def _silence() -> Iterator[None]:
+    """What the task's code prints is not shown: it may tell of records."""
+    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
+        yield

@@ -1,0 +1,150 @@
+"""The description of a deployment: a short TOML file, from which everything that each party needs is written."""
+
+from __future__ import annotations
+
+import dataclasses
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from fedprivacy._support.settings import ConfigError, fields_of, not_allowed, parse, setting
+from fedprivacy.deploy.keys import MAX_DAYS, KeyFileError, check_client_names, subject_name
+from fedprivacy.deploy.party import SERVER
+from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
+
+CLIENT = "{client}"
+"""Stands for a client's name in a path on the clients' hosts."""
+
+OPERATOR = "operator"
+"""Who makes the clients' keys where the clients do not."""
+
+_PORTS = (1, 65535)
+
+EXAMPLE = f"""\
+# A deployment: `fedprivacy deploy init deployment.toml --out deployment` writes a folder for each party from it.
+
+host = "fl.example.org"     # the server, as the clients reach it: a DNS name or an IP address
+port = 8443                 # the only port that is open to anybody
+clients = ["hospital-0", "hospital-1", "hospital-2"]  # a name is for ever: what its records lose is counted under it
+
+task = "digits"             # {", ".join(BUILT_IN)}, or path/to/file.py:Name of your own
+# app = "patients-app"      # instead of a task: a Flower app that `fedprivacy deploy app` wrote, and you changed
+epsilon = 3.0               # of each client, over all runs; each may lower its own in its node-config.toml
+delta = 1e-5                # well below 1 / number of records
+# rounds = 20               # left open: the task's own
+
+# client-keys = "operator"  # you make them; left open: each client its own, and the private half never travels
+
+# Where things lie on the hosts, with what holds if it is left out. {CLIENT} stands for a client's name.
+# server-folder = "/srv/fedprivacy"
+# client-folder = "/srv/fedprivacy"
+# records = "/srv/fedprivacy/records"        # where the task finds a client's records
+# environment = "/srv/fedprivacy/.venv"      # the Python environment that has fedprivacy, on every host
+# account = "fedprivacy"                     # under which everything runs, on every host
+# superlink-port = 8000                      # these three answer their own host alone
+# supernode-port = 9094
+# dashboard-port = 8050
+# days = 365                                 # validity of the certificates
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Description:
+    """A deployment, checked; `EXAMPLE` says what each setting is for. Paths are those on the hosts."""
+
+    clients: tuple[str, ...]
+    host: str = setting("Under which clients reach the server.")
+    port: int = setting("Of the proxy.", 8443, bounds=_PORTS)
+    task: str = setting("A built-in task, or path/to/file.py:Name.", "")
+    app: str = setting("Folder of a Flower app, instead of a task.", "")
+    epsilon: float = setting("Of each client's budget.", bounds=(5e-324, 1e9))
+    delta: float = setting("Of each client's budget.", bounds=(1e-300, 0.999))
+    rounds: int | None = setting("Of the first run.", None, bounds=(1, 10**9))
+    client_keys: str = setting("Who makes the clients' keys.", "client", choices=("client", OPERATOR))
+    server_folder: str = setting("On the server's host.", "/srv/fedprivacy")
+    client_folder: str = setting("On a client's host.", "/srv/fedprivacy")
+    records: str = setting("On a client's host.", "/srv/fedprivacy/records")
+    environment: str = setting("On every host.", "/srv/fedprivacy/.venv")
+    account: str = setting("On every host.", "fedprivacy")
+    superlink_port: int = setting("On the server's host.", 8000, bounds=_PORTS)
+    supernode_port: int = setting("On a client's host.", 9094, bounds=_PORTS)
+    dashboard_port: int = setting("On the server's host.", 8050, bounds=_PORTS)
+    days: int = setting("Validity of the certificates.", 365, bounds=(1, MAX_DAYS))
+
+    @classmethod
+    def read(cls, file: Path) -> Self:
+        """Read and check a description.
+
+        Raises:
+            ConfigError: lists everything that is wrong with it.
+        """
+        try:
+            given = tomllib.loads(file.read_text())
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            example = "'fedprivacy deploy init --example' prints one to start from"
+            raise ConfigError([f"description '{file}' cannot be read ({error}); {example}."]) from error
+        clients, problems = _names(given.pop("clients", None))
+        settings, wrong = parse(FIELDS, given)
+        problems += (wrong | not_allowed(FIELDS, settings)).values()
+        problems += [f"{key} is missing; say it." for key in ("host", "epsilon", "delta") if key not in given]
+        problems += _paths(settings)
+        if "host" in settings:
+            problems += _told(lambda: subject_name(str(settings["host"])))
+        if "task" in settings and "app" in settings:
+            problems.append("task and app are both given; leave out one of them.")
+        if problems:
+            raise ConfigError(problems)
+        if not settings.get("app"):
+            settings.setdefault("task", DEFAULT_TASK)
+        return cls(clients=clients, **settings)  # type: ignore[arg-type]
+
+    def client_path(self, path: str, client: str) -> str:
+        """A path of this description on one client's host."""
+        return path.replace(CLIENT, client)
+
+    def changes(self, other: Description) -> list[str]:
+        """What is not as in another description, clients aside."""
+        pairs = zip(FIELDS, dataclasses.astuple(self)[1:], dataclasses.astuple(other)[1:], strict=True)
+        return [f"{key} is {theirs!r}, and was {own!r}" for key, own, theirs in pairs if own != theirs]
+
+    def settings(self) -> dict[str, Any]:
+        """Every setting that is not left open, by its key."""
+        values = {key: getattr(self, field.name) for key, field in FIELDS.items()}
+        return {"clients": list(self.clients)} | {k: value for k, value in values.items() if value not in (None, "")}
+
+
+FIELDS = {key: field for key, field in fields_of(Description).items() if key != "clients"}
+"""Every setting of a description but the list of clients, by its key."""
+
+
+def _names(given: object) -> tuple[tuple[str, ...], list[str]]:
+    if not isinstance(given, list) or not given or not all(isinstance(name, str) for name in given):
+        return (), [f'clients is {given!r}; give a list of names, for example ["hospital-0", "hospital-1"].']
+    taken = [f"a client is called '{SERVER}', as the other party is; give it another name."] if SERVER in given else []
+    return tuple(given), taken + _told(lambda: check_client_names(given))
+
+
+def _paths(settings: Mapping[str, object]) -> list[str]:
+    """What would not be a path on the hosts: services have no working directory that a path could begin in."""
+    hosts = [
+        key for key in ("server-folder", "client-folder", "records", "environment") if FIELDS[key].name in settings
+    ]
+    paths = {key: str(settings[FIELDS[key].name]) for key in hosts}
+    problems = [
+        f"{key} is '{path}'; give an absolute path without spaces, quotes or percent signs."
+        for key, path in paths.items()
+        if not path.startswith("/") or any(letter.isspace() or letter in "\"'%;\\$" for letter in path)
+    ]
+    if CLIENT in paths.get("server-folder", ""):
+        problems.append(f"server-folder holds {CLIENT}, and there is one server; leave it out.")
+    return problems
+
+
+def _told(check: Any) -> list[str]:
+    try:
+        check()
+    except KeyFileError as error:
+        return [str(error)]
+    return []

@@ -1,0 +1,236 @@
+"""The folders of a deployment, one for each party: keys, configuration, services, and a page of what to type.
+
+A folder is what travels::
+
+    deployment.toml   what all of this was made from
+    README.md         for the operator: what goes to whom
+    ca/               kept offline
+    server/           for the server's host
+    clients/NAME/     for client NAME
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from cryptography import x509
+from cryptography.hazmat.primitives.hashes import SHA256
+
+from fedprivacy._support.durable import UNNAMED, name_durably
+from fedprivacy._support.settings import ConfigError
+from fedprivacy._support.signing import server_key, server_public_key
+from fedprivacy._support.sources import names_file
+from fedprivacy.deploy import party
+from fedprivacy.deploy.app import task_from_here, write_app
+from fedprivacy.deploy.description import OPERATOR, Description
+from fedprivacy.deploy.federation import write_toml
+from fedprivacy.deploy.keys import write_client_key, write_keys
+from fedprivacy.deploy.party import Party, PartyError
+from fedprivacy.deploy.templates import rendered
+from fedprivacy.runs.configuration import resolve
+from fedprivacy.tasks.loader import public_name
+
+RECORD = "deployment.toml"
+"""What the folders were made from, kept beside them."""
+
+SIGNING_KEY = "signing.key"
+CLIENT_KEYS = "clients"
+"""Names in the server's folder."""
+
+_SERVICES = ("superlink", "proxy", "dashboard")
+
+
+class Handouts(NamedTuple):
+    """What was written: the deployment's folder, the clients that are new in it, and whether it is new itself."""
+
+    folder: Path
+    clients: tuple[str, ...]
+    new: bool
+
+
+@dataclass(frozen=True, slots=True)
+class _HostTask:
+    """A task on every host: a built-in one by its name, or a file that lies in each party's folder."""
+
+    source: str
+
+    @property
+    def file(self) -> Path | None:
+        return Path(self.source.rpartition(":")[0]) if names_file(self.source) else None
+
+    @property
+    def name(self) -> str:
+        """What a run calls it between hosts."""
+        return public_name(self.source)
+
+    def on_host(self, folder: str) -> str:
+        """As a configuration on that host names it."""
+        return f"{folder}/{self.name}" if self.file else self.source
+
+    def pinned(self, folder: str) -> str:
+        """As a client allows it: this file and no other."""
+        digest = f"@sha256:{sha256(self.file.read_bytes()).hexdigest()}" if self.file else ""
+        return self.on_host(folder) + digest
+
+
+def write_handouts(description: Path, folder: Path) -> Handouts:
+    """Write every party's folder; of a deployment that is there, those of the clients that it has not got yet.
+
+    Nothing that is there is changed, but for the record of what the folders were made from.
+
+    Args:
+        description: its file; a task's or an app's path in it begins at the file's own folder.
+        folder: new or empty, or what this function wrote before.
+
+    Raises:
+        ConfigError: lists everything that is wrong with the description, or is not as it was.
+        PartyError: the folder holds something else, or cannot be written.
+        KeyFileError, AppFolderError, TaskError: see `write_keys` and `write_app`.
+    """
+    wanted = Description.read(description)
+    try:
+        if not (folder / RECORD).exists():
+            return _write_new(wanted, description.parent, folder)
+        return _add_clients(wanted, folder)
+    except OSError as error:
+        raise PartyError(f"'{folder}' cannot be written ({error}); name a folder that can be made.") from error
+
+
+def _write_new(wanted: Description, base: Path, folder: Path) -> Handouts:
+    if folder.exists() and any(folder.iterdir()):
+        raise PartyError(f"'{folder}' is not empty and holds no deployment; name a new folder.")
+    own_app = base / wanted.app if wanted.app else None
+    if own_app:
+        task = _HostTask(task_from_here(own_app))
+    else:
+        task = _HostTask(str(base / wanted.task) if names_file(wanted.task) else wanted.task)
+    run = {"clients": len(wanted.clients), "rounds": wanted.rounds, "epsilon": wanted.epsilon, "delta": wanted.delta}
+    resolve({"task": task.source, **run})
+    server = _write_server(wanted, task, own_app, folder)
+    for name in wanted.clients:
+        _write_client(wanted, server, task, folder, name)
+    _write_record(wanted, folder)
+    return Handouts(folder, wanted.clients, new=True)
+
+
+def _write_server(wanted: Description, task: _HostTask, own_app: Path | None, folder: Path) -> Party:
+    """The folders of server and authority, and the operator's page."""
+    own = folder / party.SERVER
+    keys = write_keys(folder, [wanted.host], days=wanted.days)
+    (own / CLIENT_KEYS).mkdir()
+    app = own_app.resolve().name if own_app else f"{(task.file or Path(task.source)).stem}-app"
+    if own_app:
+        shutil.copytree(own_app, own / app, ignore=shutil.ignore_patterns("__pycache__"))
+    else:
+        write_app(own / app, task.source, clients=len(wanted.clients), bring=False)
+    if task.file:
+        shutil.copyfile(task.file, own / task.file.name)
+    server = Party(
+        party=party.SERVER,
+        host=wanted.host,
+        port=wanted.port,
+        superlink_port=wanted.superlink_port,
+        runtime_port=wanted.superlink_port,
+        task=task.name,
+        server_key=server_public_key(server_key(own / SIGNING_KEY)),
+    )
+    write_toml(own / party.FILE, {"": server.facts()})
+    facts = _facts(wanted, server, task, wanted.server_folder) | {
+        "app": app,
+        "expires": f"{keys.expires:%Y-%m-%d}",
+        "client_folder": wanted.client_folder,
+        "fingerprint": _fingerprint(keys.ca_certificate),
+    }
+    texts = {f"systemd/{_unit(name)}": _unit(name) for name in _SERVICES}
+    texts |= {name: name for name in ("nginx.conf", "flower-config.toml", "run.toml")} | {"README.md": "server.md"}
+    _write_texts(own, texts, facts)
+    _write_texts(folder, {"README.md": "operator.md"}, facts)
+    return server
+
+
+def _add_clients(wanted: Description, folder: Path) -> Handouts:
+    recorded = Description.read(folder / RECORD)
+    if changes := recorded.changes(wanted):
+        raise ConfigError([f"{change}: '{folder}' is not changed; name a new folder." for change in changes])
+    server = folder / party.SERVER
+    known = Party.read(server)
+    task = _HostTask(str(server / known.task) if names_file(known.task) else known.task)
+    lacking = [path for path in (server / "ca.crt", task.file) if path and not path.exists()]
+    if lacking:
+        raise PartyError(f"'{lacking[0]}' is not there; copy it back from the server's host.")
+    added = tuple(name for name in wanted.clients if name not in recorded.clients)  # a folder may have gone for good
+    for name in added:
+        _write_client(wanted, known, task, folder, name)
+    everybody = tuple(dict.fromkeys((*recorded.clients, *wanted.clients)))
+    _write_record(replace(recorded, clients=everybody), folder)
+    return Handouts(folder, added, new=False)
+
+
+def _write_client(wanted: Description, server: Party, task: _HostTask, folder: Path, name: str) -> None:
+    own, public_key = folder / "clients" / name, folder / party.SERVER / CLIENT_KEYS / f"{name}.pub"
+    if public_key.exists():
+        raise PartyError(
+            f"'{public_key}' is there already, and a name belongs to one key for ever; choose another name."
+        )
+    own.mkdir(parents=True, mode=0o700)
+    place = wanted.client_path(wanted.client_folder, name)
+    facts = _facts(wanted, server, task, place) | {
+        "client": name,
+        "records": wanted.client_path(wanted.records, name),
+        "pinned_task": task.pinned(place),
+    }
+    texts = {
+        "README.md": "client.md",
+        "node-config.toml": "node-config.toml",
+        f"systemd/{_unit('client')}": _unit("client"),
+    }
+    _write_texts(own, texts, facts)
+    write_toml(own / party.FILE, {"": replace(server, party=name, runtime_port=wanted.supernode_port).facts()})
+    shutil.copyfile(folder / party.SERVER / "ca.crt", own / "ca.crt")
+    if task.file:
+        shutil.copyfile(task.file, own / task.file.name)
+    if wanted.client_keys == OPERATOR:
+        shutil.copyfile(write_client_key(own, name).public_key, public_key)
+
+
+def _facts(wanted: Description, server: Party, task: _HostTask, folder: str) -> dict[str, Any]:
+    """What the templates of every party may ask for; `folder` is the party's on its host."""
+    return wanted.settings() | {
+        **{name: getattr(wanted, name) for name in ("rounds", "superlink_port", "supernode_port", "dashboard_port")},
+        "folder": folder,
+        "address": f"[{wanted.host}]:{wanted.port}" if ":" in wanted.host else f"{wanted.host}:{wanted.port}",
+        "party": server,
+        "server_key": server.server_key,
+        "task": task.name,
+        "task_file": task.file.name if task.file else "",
+        "host_task": task.on_host(folder),
+        "ledger": f"sqlite:///{wanted.server_folder}/ledger.db",
+        "operator_keys": wanted.client_keys == OPERATOR,
+    }
+
+
+def _write_texts(folder: Path, texts: Mapping[str, str], facts: Mapping[str, object]) -> None:
+    """Each file from its template."""
+    for name, template in texts.items():
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text(rendered("handout", template, facts))
+
+
+def _write_record(description: Description, folder: Path) -> None:
+    unnamed = folder / f".{RECORD}{UNNAMED}"
+    write_toml(unnamed, {"": description.settings()})
+    name_durably(unnamed, folder / RECORD)
+
+
+def _unit(name: str) -> str:
+    return f"fedprivacy-{name}.service"
+
+
+def _fingerprint(certificate: Path) -> str:
+    """As `openssl x509 -fingerprint -sha256` prints it."""
+    return x509.load_pem_x509_certificate(certificate.read_bytes()).fingerprint(SHA256()).hex(":").upper()

@@ -1,0 +1,170 @@
+"""The inspection of the server's host: would a run start, is only the proxy open, are ledger and keys usable?"""
+
+from __future__ import annotations
+
+import os
+import ssl
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.serialization import load_pem_private_key, load_ssh_public_key
+
+from fedprivacy._support.settings import ConfigError
+from fedprivacy._support.signing import SigningKeyError, server_key, server_public_key
+from fedprivacy.deploy.federation import CONNECTION, HOST, healthy
+from fedprivacy.deploy.handouts import CLIENT_KEYS
+from fedprivacy.deploy.inspection import (
+    Check,
+    Finding,
+    Objection,
+    certificate_in,
+    common_checks,
+    door_findings,
+    findings,
+    lasts,
+    readable_by_owner_alone,
+    warning,
+)
+from fedprivacy.deploy.keys import subject_name
+from fedprivacy.deploy.party import Party
+from fedprivacy.ledger import Ledger, LedgerError
+from fedprivacy.ledger.database import database_file
+from fedprivacy.runs.folder import RunFolderError, plan_of
+from fedprivacy.runs.plan import RunPlan
+from fedprivacy.tasks.loader import public_name
+
+RUN_CONFIG = "run.toml"
+
+
+def inspect_server(party: Party, folder: Path) -> Iterator[Finding]:
+    """Everything that is checked on the server's host."""
+    ca, certificate = folder / "ca.crt", folder / "server.crt"
+    checks: list[Check] = [
+        *common_checks(party, folder, "flower-superlink"),
+        ("certificate", lambda: _certificate(party, ca, certificate)),
+        ("server key", lambda: _server_key(folder / "server.key", certificate)),
+        ("run", lambda: _run(folder, party)),
+        ("signing key", lambda: _signing_key(_plan(folder), party)),
+        ("ledger", lambda: _ledger(_plan(folder))),
+        ("clients", lambda: _clients(folder / CLIENT_KEYS, _plan(folder))),
+        ("connection", lambda: _connection(party)),
+        ("superlink", lambda: _superlink(party, ca)),
+    ]
+    yield from findings(checks)
+    yield from door_findings(party, HOST, ca)
+
+
+def _certificate(party: Party, ca: Path, file: Path) -> str:
+    authority, certificate = certificate_in(ca), certificate_in(file)
+    try:
+        certificate.verify_directly_issued_by(authority)
+    except (ValueError, TypeError, InvalidSignature) as error:
+        raise Objection(f"{file.name} is not signed by {ca.name}", "take both from one 'deploy init'") from error
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    if subject_name(party.host) not in names:
+        raise Objection(
+            f"{file.name} does not hold the name {party.host}", "make one that does: 'fedprivacy deploy keys'"
+        )
+    lasts(authority, ca.name)
+    return f"{party.host}, {lasts(certificate, 'valid')}"
+
+
+def _server_key(file: Path, certificate: Path) -> str:
+    readable_by_owner_alone(file)
+    try:
+        public = load_pem_private_key(file.read_bytes(), None).public_key()
+    except (ValueError, TypeError) as error:
+        raise Objection(f"{file} holds no private key", "take it from the folder that 'deploy init' wrote") from error
+    if public != certificate_in(certificate).public_key():
+        raise Objection(f"{file.name} is not the key of {certificate.name}", "take both from one 'deploy init'")
+    return f"{file} is this account's alone"
+
+
+def _plan(folder: Path) -> RunPlan:
+    try:
+        return plan_of(tomllib.loads((folder / RUN_CONFIG).read_text()))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, RunFolderError) as error:
+        raise Objection(f"{folder / RUN_CONFIG} cannot be read ({error})") from error
+    except ConfigError as error:
+        raise Objection(f"{RUN_CONFIG}: {' '.join(error.problems)}") from error
+
+
+def _run(folder: Path, party: Party) -> str:
+    plan = _plan(folder)
+    named = public_name(plan.config.task)
+    if named != party.task:
+        raise Objection(f"{RUN_CONFIG} has the task {named}, and the clients allow {party.task}", "name theirs")
+    if plan.config.seed is not None:
+        raise Objection(f"{RUN_CONFIG} sets a seed, which every client refuses", "leave seed open")
+    budget = plan.config.budget
+    return f"task {named}, epsilon {budget.epsilon:g} at delta {budget.delta:g}, {plan.config.rounds} rounds"
+
+
+def _signing_key(plan: RunPlan, party: Party) -> str:
+    file = plan.config.signing_key_file
+    readable_by_owner_alone(file)
+    try:
+        public = server_public_key(server_key(file))
+    except SigningKeyError as error:
+        raise Objection(str(error)) from error
+    if public != party.server_key:
+        raise Objection(
+            f"{file} is not the key that the clients heed (server-key)", "put back the one of 'deploy init'"
+        )
+    return f"{file} is this account's alone; the clients heed it"
+
+
+def _ledger(plan: RunPlan) -> str:
+    url = plan.config.ledger_url(deployed=True)
+    try:
+        if Ledger.exists(url):
+            Ledger(url, patience=2.0, upgrade=False).close()
+            return f"{url} can be read"
+    except LedgerError as error:
+        raise Objection(str(error)) from error
+    file = database_file(url)
+    if file is not None and not os.access(file.parent, os.W_OK | os.X_OK):
+        raise Objection(
+            f"no ledger can be made in {file.parent}", f"let this account write there, or change {RUN_CONFIG}"
+        )
+    return f"{url} will be made by the first run"
+
+
+def _clients(folder: Path, plan: RunPlan) -> str:
+    names = []
+    for file in sorted(folder.glob("*.pub")):
+        try:
+            load_ssh_public_key(file.read_bytes())
+        except ValueError:
+            raise Objection(f"{file} holds no public key", f"let {file.stem} send it again") from None
+        names.append(file.stem)
+    if len(names) < plan.config.clients:
+        raise warning(
+            f"keys of {', '.join(names) or 'no client'} are here, and a run waits for {plan.config.clients} clients",
+            f"put each client's NAME.pub into {folder}, and register it",
+        )
+    return f"keys of {', '.join(names)}"
+
+
+def _connection(party: Party) -> str:
+    home = Path(os.environ.get("FLWR_HOME") or Path.home() / ".flwr")
+    file, address = home / "config.toml", f"{HOST}:{party.superlink_port}"
+    try:
+        found = tomllib.loads(file.read_text())["superlink"][CONNECTION]["address"]
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError, KeyError, TypeError):
+        found = None
+    if found != address:
+        raise warning(f"{file} has no connection {CONNECTION} to {address}", f"install -D flower-config.toml {file}")
+    return f"Flower's commands find the SuperLink as {CONNECTION}"
+
+
+def _superlink(party: Party, ca: Path) -> str:
+    address = f"{HOST}:{party.superlink_port}"
+    if not healthy(address, ssl.create_default_context(cafile=str(ca))):
+        raise Objection(
+            f"no SuperLink answers on {address}", "sudo systemctl start fedprivacy-superlink, and see its log"
+        )
+    return f"answers on {address}"

@@ -1,0 +1,137 @@
+"""A run that is submitted to a deployment and followed to its end: what it came to, and not only that its log ended.
+
+`flwr run --stream` ends with 0 after a run that failed. Here the SuperLink is asked how the run ended.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import tempfile
+import time
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from fedprivacy.deploy.app import checked_plan
+from fedprivacy.deploy.federation import COMPLETED, DeploymentError, json_in, program, quiet_environment, write_toml
+from fedprivacy.runs.configuration import RUNS, ConfigError, Value
+from fedprivacy.runs.folder import check_unused, new_run_folder
+
+_ERROR = re.compile(r"(?:\w+\.)*\w*(?:Error|Exception|Changed): .+")
+"""The last line of a traceback, or what a log says of an error."""
+
+_FINISHED = "finished:"
+_POLL = 1.0
+_PATIENCE = 60.0
+"""Seconds after the end of a run's log within which the run has ended, too."""
+
+
+class Submission(NamedTuple):
+    """A run, checked before anything starts: its app, its settings, and where its results will be."""
+
+    app: Path
+    settings: dict[str, Value]
+    out: Path
+
+    @classmethod
+    def of(cls, app: Path, run_config: Path) -> Submission:
+        """Check a run's settings, and give it a folder where they name none: runs/NAME-N beside their file.
+
+        Raises:
+            AppFolderError: there is no Flower app.
+            ConfigError, RunFolderError: lists everything that is wrong with the settings.
+        """
+        try:
+            settings: dict[str, Value] = tomllib.loads(run_config.read_text())
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+            raise ConfigError(
+                [f"run-config is '{run_config}', which cannot be read ({error}); name a file."]
+            ) from error
+        base = run_config.resolve().parent  # the server works elsewhere: a relative path would be another one there
+        named = {key: str(base / str(settings[key])) for key in ("out", "resume") if settings.get(key)}
+        settings |= named or {"out": new_run_folder(app.resolve().name, base / RUNS)}
+        resumed = named.get("resume")
+        out = Path(resumed or str(settings["out"]))
+        checked_plan(app, settings)
+        if not resumed:
+            check_unused(out)
+        return cls(app.resolve(), settings, out)
+
+
+@dataclass(frozen=True, slots=True)
+class Operator:
+    """The operator's `flwr`, with the connection of its configuration that leads to the SuperLink."""
+
+    connection: str
+
+    def run(self, submission: Submission, show: Callable[[str], None]) -> None:
+        """Submit a run, show its log line by line, and return when it has completed.
+
+        Raises:
+            DeploymentError: it was not accepted, or ended otherwise; says why, as far as the log does.
+        """
+        with tempfile.TemporaryDirectory() as folder:
+            config = Path(folder) / "run.toml"
+            write_toml(config, {"": submission.settings})
+            started = self._asked("run", submission.app, self.connection, "--run-config", config)
+        run_id = str(started["run-id"])
+        try:
+            reason = self._follow(run_id, show)
+        except KeyboardInterrupt:
+            raise DeploymentError(
+                f"Run {run_id} goes on, and is not watched any more; {self._remedies(run_id)}."
+            ) from None
+        status, details = self._ended(run_id)
+        if status != COMPLETED:
+            raise DeploymentError(f"Run {run_id} ended as {status}: {reason or details}")
+
+    def _follow(self, run_id: str, show: Callable[[str], None]) -> str:
+        """Show a run's log, and return the last error in it."""
+        reason = ""
+        command = [str(program("flwr")), "log", run_id, self.connection, "--stream"]
+        with subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, env=_environment()
+        ) as stream:
+            assert stream.stdout is not None  # it was asked for
+            for line in stream.stdout:
+                show(line.rstrip("\n"))
+                if found := _ERROR.search(line):
+                    reason = found.group()
+        return reason
+
+    def _ended(self, run_id: str) -> tuple[str, str]:
+        """Flower's word for how a run ended, and what it says besides."""
+        deadline = time.monotonic() + _PATIENCE
+        while True:
+            (run,) = self._asked("ls", self.connection, "--run-id", run_id)["runs"]
+            if run["status"].startswith(_FINISHED):
+                return run["status"], run["status-details"]
+            if time.monotonic() > deadline:
+                raise DeploymentError(
+                    f"The log of run {run_id} ended, and the run is {run['status']}; {self._remedies(run_id)}."
+                )
+            time.sleep(_POLL)
+
+    def _remedies(self, run_id: str) -> str:
+        return f"'flwr ls {self.connection}' shows it, 'flwr stop {run_id} {self.connection}' ends it"
+
+    def _asked(self, *arguments: str | Path) -> Any:
+        """What a `flwr` command answers, as JSON."""
+        command = [program("flwr"), *arguments, "--format", "json"]
+        done = subprocess.run(command, capture_output=True, text=True, check=False, env=_environment())
+        try:
+            reply = json_in(done.stdout)
+        except ValueError:
+            raise DeploymentError(f"flwr {arguments[0]} failed:\n{done.stdout}{done.stderr}") from None
+        if not reply.get("success"):
+            raise DeploymentError(f"flwr {arguments[0]}: {reply.get('error-message', done.stdout)}")
+        return reply
+
+
+def _environment() -> dict[str, str]:
+    """The operator's own, in which `flwr` finds its configuration."""
+    return os.environ | quiet_environment()

@@ -1,0 +1,79 @@
+"""A trial of a task on the machine of whoever simulates it, before anything is spent.
+
+What the run will ask of the task is asked once, and what fails is told in full: the method, the client, file and line.
+Only simulations do this: a deployed client says one constant code, whatever went wrong.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from torch import nn
+
+from fedprivacy._support.random_state import RandomState
+from fedprivacy.flower.client.local import simulated_shard, works_on
+from fedprivacy.flower.client.node import Refused
+from fedprivacy.gradients import LossShapeError, UnsupportedModelError
+from fedprivacy.runs.configuration import RunConfig
+from fedprivacy.tasks import Shard, Task, TaskError
+from fedprivacy.tasks.identity import simulated_client_id
+from fedprivacy.tasks.loader import method_of, metrics_of, model_of
+
+_RECORDS = 2
+"""As many go through model and loss: a loss must tell one from the other."""
+
+
+def try_task(task: Task, config: RunConfig, clients: Iterable[int]) -> None:
+    """Open clients' shards, put the first one's records through model and loss, and evaluate a new model.
+
+    Global random generators are as before, afterwards: to be tried changes no run.
+
+    Args:
+        task: what will be trained.
+        config: of the simulation.
+        clients: the parts of the split to open; the shards stay open for the run.
+
+    Raises:
+        TaskError: says which method fails, for whom, and why.
+    """
+    before = RandomState.now()
+    try:
+        model = model_of(task)
+        for number, partition_id in enumerate(clients):
+            shard = _opened(task, config, partition_id)
+            if number == 0:
+                _trained(task, model, shard, simulated_client_id(partition_id, config.clients))
+        metrics_of(task, model)
+    finally:
+        before.restore()
+
+
+def _opened(task: Task, config: RunConfig, partition_id: int) -> Shard:
+    client = simulated_client_id(partition_id, config.clients)
+    try:
+        with method_of(task, f"shard() for {client}"):
+            try:
+                return simulated_shard(task, partition_id, config.clients, config.device)
+            except Refused as error:
+                raise error.__cause__ or error from None
+    except TaskError as error:
+        if partition_id:
+            error.add_note(
+                f"{client} holds part {partition_id + 1} of {config.clients}: if the records are split into fewer, "
+                "lower clients."
+            )
+        raise
+
+
+def _trained(task: Task, model: nn.Module, shard: Shard, client: str) -> None:
+    """Forward pass and loss of a few records; on the CPU, where a label out of range does not end the process."""
+    inputs, targets = shard.inputs[:_RECORDS].cpu(), shard.targets[:_RECORDS].cpu()
+    if len(inputs):
+        with method_of(task, f"the model on records of {client}, shape {list(inputs.shape)},"):
+            outputs = model(inputs)
+        with method_of(task, f"loss() for {client}"):
+            task.loss(outputs, targets)
+    try:
+        works_on(task, shard)
+    except (LossShapeError, UnsupportedModelError) as error:
+        raise TaskError(f"task {task.name}: {error}") from error

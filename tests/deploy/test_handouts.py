@@ -1,0 +1,197 @@
+"""`fedprivacy deploy init`: from one description a folder for each party, and nothing that is there is overwritten."""
+
+import shutil
+import stat
+import tomllib
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
+from typer.testing import CliRunner
+
+from fedprivacy.commands.deploy import deploy_app
+from fedprivacy.deploy.app import write_app
+from fedprivacy.flower.client.node import NodeSettings
+from fedprivacy.runs.folder import plan_of
+
+OWN = Path(__file__).with_name("blobs_task.py")
+MINIMAL = {"host": "fl.example.org", "clients": ["hospital-0", "hospital-1"], "epsilon": 3.0, "delta": 1e-4}
+
+
+def written(folder, **more):
+    """A description in a file, of these settings."""
+    lines = [f"{key.replace('_', '-')} = {value!r}" for key, value in (MINIMAL | more).items() if value is not None]
+    file = folder / "deployment.toml"
+    file.write_text("\n".join(lines))
+    return file
+
+
+def init(*arguments):
+    return CliRunner().invoke(deploy_app, ["init", *map(str, arguments)])
+
+
+def here(folder, **more):
+    """A deployment whose hosts are folders of this one."""
+    places = {"server_folder": f"{folder}/out/server", "client_folder": f"{folder}/out/clients/{{client}}"}
+    done = init(written(folder, **places, **more), "--out", folder / "out")
+    assert done.exit_code == 0, done.output
+    return folder / "out"
+
+
+def files_under(folder):
+    return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.fixture(scope="module")
+def own(tmp_path_factory):
+    """A deployment of a user's own task, whose operator makes the keys."""
+    folder = tmp_path_factory.mktemp("own")
+    shutil.copy(OWN, folder / "mine.py")
+    return here(folder, task="mine.py:Sides", client_keys="operator")
+
+
+def test_the_example_is_a_description(tmp_path):
+    (tmp_path / "deployment.toml").write_text(init("--example").output)
+    done = init(tmp_path / "deployment.toml", "--out", tmp_path / "out")
+    assert done.exit_code == 0, done.output
+    assert {path.name for path in (tmp_path / "out" / "clients").iterdir()} == {
+        "hospital-0",
+        "hospital-1",
+        "hospital-2",
+    }
+    assert not list((tmp_path / "out" / "clients").rglob("*.key"))  # each client makes its own
+
+
+def test_no_party_s_folder_holds_another_s_secret(own):
+    secrets = {name for name, content in files_under(own).items() if b"PRIVATE KEY" in content}
+    assert secrets == {
+        "ca/ca.key",
+        "server/server.key",
+        "server/signing.key",
+        "clients/hospital-0/hospital-0.key",
+        "clients/hospital-1/hospital-1.key",
+    }
+    assert {stat.S_IMODE((own / name).stat().st_mode) for name in secrets} == {0o600}
+    assert {stat.S_IMODE((own / name).parent.stat().st_mode) for name in secrets} == {0o700}
+
+
+def test_a_client_takes_its_node_configuration_and_works_on_the_run_s_task_alone(own):
+    node = NodeSettings.of(tomllib.loads((own / "clients" / "hospital-1" / "node-config.toml").read_text()))
+    run = tomllib.loads((own / "server" / "run.toml").read_text())
+    task = node.task(run["task"], None)
+    assert (node.client_id, node.budget.epsilon, task.name) == ("hospital-1", 3.0, "sides")
+    assert node.tasks["mine.py:Sides"].sha256 == sha256(OWN.read_bytes()).hexdigest()
+
+
+def test_the_run_s_settings_are_those_of_a_run(own):
+    plan = plan_of(tomllib.loads((own / "server" / "run.toml").read_text()))
+    assert (plan.config.clients, plan.config.epsilon, plan.task.name) == (2, 3.0, "sides")
+
+
+def test_the_server_knows_the_public_halves(own):
+    for name in MINIMAL["clients"]:
+        private = load_ssh_private_key((own / "clients" / name / f"{name}.key").read_bytes(), None)
+        public = (own / "server" / "clients" / f"{name}.pub").read_bytes()
+        assert (
+            public == private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + f" {name}\n".encode()
+        )
+
+
+def test_an_app_that_was_changed_is_taken_as_it_is(tmp_path):
+    app = write_app(tmp_path / "sides", f"{OWN}:Sides").folder
+    (app / "sides_app" / "extra.py").write_text("")
+    out = here(tmp_path, app="sides")
+    assert (out / "server" / "sides" / "sides_app" / "extra.py").exists()
+    run = tomllib.loads((out / "server" / "run.toml").read_text())
+    assert run["task"] == f"{out}/server/blobs_task.py:Sides"
+    assert Path(out / "clients" / "hospital-0" / "blobs_task.py").read_bytes() == OWN.read_bytes()
+
+
+def test_an_app_that_keeps_its_task_to_itself_cannot_be_allowed(tmp_path):
+    app = write_app(tmp_path / "sides", f"{OWN}:Sides").folder
+    settings = app / "pyproject.toml"
+    settings.write_text(settings.read_text().replace('task = "sides_app.blobs_task:Sides"', 'task = ""'))
+    done = init(written(tmp_path, app="sides"), "--out", tmp_path / "out")
+    assert done.exit_code == 2 and "has no task" in done.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_client_that_comes_later_changes_nothing_of_the_others(own):
+    before = files_under(own)
+    again = init(written(own.parent, **(tomllib.loads((own / "deployment.toml").read_text()))), "--out", own)
+    assert again.exit_code == 0 and "Nothing is missing" in again.output
+    assert files_under(own) == before
+    (own.parent / "mine.py").write_text("what the author changed since is not what the others run")
+    described = tomllib.loads((own / "deployment.toml").read_text())
+    done = init(written(own.parent, **described | {"clients": ["hospital-0", "late"]}), "--out", own)
+    assert done.exit_code == 0, done.output
+    after = files_under(own)
+    assert {name for name in before if after[name] != before[name]} == {"deployment.toml"}
+    assert {name for name in after.keys() - before.keys() if not name.startswith("clients/late/")} == {
+        "server/clients/late.pub"
+    }
+    assert after["clients/late/mine.py"] == before["clients/hospital-0/mine.py"]
+    assert tomllib.loads(after["deployment.toml"].decode())["clients"] == ["hospital-0", "hospital-1", "late"]
+
+
+def test_a_folder_that_was_sent_and_deleted_is_not_made_again_with_another_key(tmp_path):
+    out = here(tmp_path, client_keys="operator")
+    key = (out / "server" / "clients" / "hospital-0.pub").read_bytes()
+    shutil.rmtree(out / "clients" / "hospital-0")
+    again = init(tmp_path / "deployment.toml", "--out", out)
+    assert again.exit_code == 0 and "Nothing is missing" in again.output
+    assert (out / "server" / "clients" / "hospital-0.pub").read_bytes() == key
+
+
+def test_a_description_that_says_something_else_is_refused(own):
+    before = files_under(own)
+    described = tomllib.loads((own / "deployment.toml").read_text())
+    done = init(written(own.parent, **described | {"host": "other.example.org"}), "--out", own)
+    assert done.exit_code == 2
+    assert "host is 'other.example.org', and was 'fl.example.org'" in done.output
+    assert files_under(own) == before
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        ({"host": None}, "host is missing"),
+        ({"host": "https://fl.example.org"}, "host is 'https://fl.example.org'"),
+        ({"port": 70000}, "port is 70000"),
+        ({"clients": []}, "clients is []"),
+        ({"clients": ["a", "A"]}, "twice"),
+        ({"clients": ["server"]}, "the other party"),
+        ({"epsilon": -1.0}, "epsilon is -1"),
+        ({"hots": "typo"}, "Did you mean host?"),
+        ({"task": "nowhere.py:Sides"}, "does not exist"),
+        ({"task": "digits", "app": "here"}, "leave out one of them"),
+        ({"app": "here"}, "holds no Flower app"),
+        ({"client_folder": "relative"}, "give an absolute path"),
+        ({"server_folder": "/srv/{client}"}, "there is one server"),
+        ({"client_keys": "somebody"}, "choose one of client, operator"),
+    ],
+)
+def test_a_mistake_is_named_before_anything_is_written(tmp_path, more, words):
+    done = init(written(tmp_path, **more), "--out", tmp_path / "out")
+    assert done.exit_code == 2
+    assert words in done.output
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_is_there_is_not_overwritten(tmp_path):
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "thesis.txt").write_text("mine")
+    for out, words in (
+        (tmp_path / "out", "holds no deployment"),
+        (tmp_path / "out" / "thesis.txt", "cannot be written"),
+    ):
+        done = init(written(tmp_path), "--out", out)
+        assert done.exit_code == 2
+        assert words in done.output
+    assert files_under(tmp_path / "out") == {"thesis.txt": b"mine"}
+
+
+def test_no_description_is_a_mistake(tmp_path):
+    assert init().exit_code == 2
+    assert "--example" in init(tmp_path / "missing.toml").output

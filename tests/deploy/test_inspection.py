@@ -1,0 +1,322 @@
+"""`fedprivacy deploy check`: what is wrong with a host is found before a run finds it, and no record shows."""
+
+import json
+import shutil
+import ssl
+import threading
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner
+
+from fedprivacy._support.signing import server_key
+from fedprivacy.commands.deploy import deploy_app
+from fedprivacy.deploy import inspection
+from fedprivacy.deploy.federation import free_ports, write_toml
+from fedprivacy.deploy.keys import write_keys
+from fedprivacy.flower.client.local import own_shard
+
+OWN = Path(__file__).with_name("blobs_task.py")
+NOBODY_ANSWERS = {"server": "failed"}
+
+
+@pytest.fixture
+def hosts(tmp_path):
+    """A deployment on this machine, of which no process runs."""
+    port, superlink_port, runtime_port = free_ports(3)
+    shutil.copy(OWN, tmp_path / "mine.py")
+    settings = {
+        **{"host": "localhost", "port": port, "clients": ["hospital-1"], "task": "mine.py:Sides"},
+        **{"epsilon": 3.0, "delta": 1e-3, "client-keys": "operator"},
+        **{"superlink-port": superlink_port, "supernode-port": runtime_port},
+        "server-folder": f"{tmp_path}/out/server",
+        "client-folder": f"{tmp_path}/out/clients/{{client}}",
+        "records": f"{tmp_path}/records",
+    }
+    write_toml(tmp_path / "deployment.toml", {"": settings})
+    out = tmp_path / "out"
+    done = CliRunner().invoke(deploy_app, ["init", str(tmp_path / "deployment.toml"), "--out", str(out)])
+    assert done.exit_code == 0, done.output
+    (tmp_path / "records").mkdir()
+    save_points(tmp_path, 80)
+    return out
+
+
+@pytest.fixture
+def client(hosts):
+    return hosts / "clients" / "hospital-1"
+
+
+@pytest.fixture
+def server(hosts, monkeypatch, tmp_path):
+    monkeypatch.setenv("FLWR_HOME", str(tmp_path / "flower"))
+    return hosts / "server"
+
+
+def save_points(folder, count):
+    np.save(folder / "records" / "points.npy", np.random.default_rng(count).normal(size=(count, 2)))
+
+
+def check(folder):
+    own_shard.cache_clear()  # a command reads the records anew
+    return CliRunner().invoke(deploy_app, ["check", str(folder), "--json"])
+
+
+def objections(folder):
+    """How the checks ended that did not end well, by their names; and their words."""
+    done = check(folder)
+    told = json.loads(done.stdout)
+    assert done.exit_code == any(line["verdict"] == "failed" for line in told["checks"]) == (not told["ok"])
+    wrong = [line for line in told["checks"] if line["verdict"] != "ok"]
+    return {line["check"]: line["verdict"] for line in wrong}, " ".join(
+        line["words"] + line["remedy"] for line in wrong
+    )
+
+
+def edit(file, old, new):
+    text = file.read_text()
+    assert old in text
+    file.write_text(text.replace(old, new))
+
+
+def test_a_client_s_folder_is_in_order_as_it_was_written(client):
+    verdicts, words = objections(client)
+    assert verdicts == NOBODY_ANSWERS
+    assert "does not answer" in words
+
+
+def test_nothing_of_the_records_is_said_or_kept(client, tmp_path):
+    before = sorted(path for path in tmp_path.rglob("*") if "__pycache__" not in path.parts)
+    one = check(client).stdout
+    assert sorted(path for path in tmp_path.rglob("*") if "__pycache__" not in path.parts) == before  # no guard either
+    save_points(tmp_path, 81)
+    assert check(client).stdout == one
+
+
+@pytest.mark.parametrize("wrong", ["raise ValueError(f'{points[0]} is Alice, of {len(points)}')", "print('Alice')"])
+def test_what_the_task_says_of_a_record_is_not_shown(client, wrong):
+    task = client / "mine.py"
+    edit(task, "        inputs = torch", f"        {wrong}\n        inputs = torch")
+    edit(client / "node-config.toml", "@sha256:", '"  # ')
+    done = check(client)
+    assert "Alice" not in done.output
+    verdicts = {line["check"]: line["verdict"] for line in json.loads(done.stdout)["checks"]}
+    assert verdicts["records"] == ("failed" if "raise" in wrong else "ok")
+    assert ("ValueError, mine.py line" in done.stdout) == ("raise" in wrong)
+
+
+def key_for_all(client):
+    (client / "hospital-1.key").chmod(0o644)
+
+
+def key_gone(client):
+    (client / "hospital-1.key").unlink()
+
+
+def task_changed(client):
+    (client / "mine.py").write_text("# another's\n" + (client / "mine.py").read_text())
+
+
+def records_gone(client):
+    shutil.rmtree(client.parents[2] / "records")
+
+
+def guard_damaged(client):
+    (client / "guard.log").write_text("no log")
+    (client / "guard.log").chmod(0o600)
+
+
+def guard_gone(client):
+    (client / "guard.log.sealed").mkdir()
+    (client / "guard.log.sealed" / f"{'0' * 64}.update").touch()
+
+
+def another_server(client):
+    edit(client / "party.toml", 'server-key = "', 'server-key = "0')
+
+
+def misspelt(client):
+    edit(client / "node-config.toml", "epsilon =", "epsilom = 1.0\nepsilon =")
+
+
+def no_budget(client):
+    edit(client / "node-config.toml", "epsilon = 3.0", "epsilon = -3.0")
+
+
+def large_budget(client):
+    edit(client / "node-config.toml", "epsilon = 3.0", "epsilon = 30.0")
+
+
+def other_version(client):
+    edit(client / "party.toml", 'fedprivacy = "', 'fedprivacy = "9')
+
+
+def other_python(client):
+    edit(client / "party.toml", 'python = "3.', 'python = "3.9')
+
+
+@pytest.mark.parametrize(
+    ("spoil", "found", "words"),
+    [
+        (key_for_all, {"key": "failed"}, "chmod 600"),
+        (key_gone, {"node-config": "failed"}, "deploy client-key hospital-1"),
+        (task_changed, {"task": "failed", "records": "failed"}, "look who changed it"),
+        (records_gone, {"records": "failed"}, "put the records there"),
+        (guard_damaged, {"guard": "failed"}, "guard.log"),
+        (guard_gone, {"guard": "failed"}, "it is gone"),
+        (another_server, {"node-config": "failed"}, "by telephone"),
+        (misspelt, {"node-config": "failed"}, "epsilom"),
+        (no_budget, {"node-config": "failed"}, "epsilon is -3.0"),
+        (large_budget, {"budget": "warning"}, "promises little"),
+        (other_version, {"versions": "failed"}, "install the same on every host"),
+        (other_python, {"versions": "warning"}, "the deployment has Python 3.9"),
+    ],
+)
+def test_what_is_wrong_with_a_client_is_named(client, spoil, found, words):
+    spoil(client)
+    verdicts, told = objections(client)
+    assert verdicts == found | NOBODY_ANSWERS
+    assert words in told
+
+
+NOT_STARTED = {"connection": "warning", "superlink": "failed", "server": "failed"}
+
+
+def server_key_for_all(server):
+    (server / "server.key").chmod(0o640)
+
+
+def another_certificate(server):
+    keys = write_keys(server.parent / "others", ["localhost"])
+    shutil.copy(keys.server_certificate, server / "server.crt")
+
+
+def another_name(server):
+    edit(server / "party.toml", 'host = "localhost"', 'host = "fl.example.org"')
+
+
+def another_signing_key(server):
+    (server / "signing.key").unlink()
+    server_key(server / "signing.key")
+
+
+def another_task(server):
+    edit(server / "run.toml", f'"{server}/mine.py:Sides"', '"digits"')
+
+
+def seeded(server):
+    edit(server / "run.toml", "clients = 1", "clients = 1\nseed = 1")
+
+
+def impossible_budget(server):
+    edit(server / "run.toml", "epsilon = 3.0", "epsilon = -3.0")
+
+
+def ledger_of_another_program(server):
+    (server / "ledger.db").write_text("no database")
+
+
+def key_not_sent(server):
+    (server / "clients" / "hospital-1.pub").unlink()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "found", "words"),
+    [
+        (lambda _: None, {}, "nobody"),
+        (server_key_for_all, {"server key": "failed"}, "mode 640"),
+        (another_certificate, {"certificate": "failed", "server key": "failed"}, "is not signed by ca.crt"),
+        (another_name, {"certificate": "failed"}, "does not hold the name fl.example.org"),
+        (another_signing_key, {"signing key": "failed"}, "not the key that the clients heed"),
+        (another_task, {"run": "failed"}, "the clients allow mine.py:Sides"),
+        (seeded, {"run": "failed"}, "every client refuses"),
+        (
+            impossible_budget,
+            dict.fromkeys(("run", "signing key", "ledger", "clients"), "failed"),
+            "epsilon is -3.0",
+        ),
+        (ledger_of_another_program, {"ledger": "failed"}, "ledger.db"),
+        (key_not_sent, {"clients": "warning"}, "keys of no client are here"),
+    ],
+)
+def test_what_is_wrong_with_the_server_is_named(server, spoil, found, words):
+    spoil(server)
+    verdicts, told = objections(server)
+    assert verdicts == found | NOT_STARTED
+    assert words in told or not found
+
+
+def test_a_certificate_that_ends_soon_is_warned_of(server, monkeypatch):
+    monkeypatch.setattr(inspection, "RENEWAL", 400)
+    verdicts, words = objections(server)
+    assert verdicts == {"certificate": "warning"} | NOT_STARTED
+    assert "ends on" in words
+
+
+@contextmanager
+def answering(client, keys, *, forbidden=404, fleet=401, date=None):
+    """A server of these keys at the client's server's place, which answers so, and tells this date."""
+
+    class Answers(BaseHTTPRequestHandler):
+        def do_POST(self):
+            self.send_response(fleet if self.path.startswith("/v1/fleet/") else forbidden)
+            self.end_headers()
+
+        do_GET = do_POST  # noqa: N815 - the base class calls it so
+
+        def date_time_string(self, timestamp=None):
+            return date or super().date_time_string(timestamp)
+
+        def log_message(self, *_):
+            pass
+
+    port = int(next(line.split()[2] for line in (client / "party.toml").read_text().splitlines() if "port =" in line))
+    trust = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    trust.load_cert_chain(keys / "server.crt", keys / "server.key")
+    with HTTPServer(("127.0.0.1", port), Answers) as httpd:
+        httpd.socket = trust.wrap_socket(httpd.socket, server_side=True)
+        threading.Thread(target=httpd.serve_forever, args=(0.05,), daemon=True).start()
+        yield
+        httpd.shutdown()
+
+
+@pytest.mark.parametrize(
+    ("answers", "found", "words"),
+    [
+        ({}, {}, ""),
+        ({"forbidden": 200}, {"interfaces": "failed"}, "/v1/control/list-nodes can be reached without a login"),
+        ({"fleet": 502}, {"server": "failed"}, "the SuperLink is running"),
+        ({"date": "Sun, 22 Nov 2020 18:00:00 GMT"}, {"clock": "failed"}, "from the server's"),
+        ({"date": "whenever"}, {"clock": "warning"}, "does not tell its time"),
+    ],
+)
+def test_the_server_is_looked_at_from_outside(client, answers, found, words):
+    with answering(client, client.parents[1] / "server", **answers):
+        verdicts, told = objections(client)
+    assert verdicts == found
+    assert words in told
+
+
+def test_a_server_of_another_authority_is_not_believed(client, tmp_path):
+    write_keys(tmp_path / "others", ["localhost"])
+    with answering(client, tmp_path / "others" / "server"):
+        verdicts, told = objections(client)
+    assert verdicts == {"server": "failed"}
+    assert "does not vouch for" in told
+
+
+def test_a_folder_of_no_party_is_a_mistake(tmp_path):
+    done = check(tmp_path)
+    assert done.exit_code == 2
+    assert "deploy init" in done.output
+
+
+def test_people_read_a_line_for_each_check(client, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "200")
+    done = CliRunner().invoke(deploy_app, ["check", str(client)])
+    assert done.exit_code == 1
+    assert any(line.split()[:2] == ["ok", "records"] for line in done.output.splitlines())
+    assert any(line.split()[:2] == ["failed", "server"] for line in done.output.splitlines())

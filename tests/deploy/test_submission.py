@@ -1,0 +1,133 @@
+"""`fedprivacy deploy run`: nothing starts with wrong settings, and a run that failed is no success."""
+
+import json
+import tomllib
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedprivacy.commands.deploy import deploy_app
+from fedprivacy.deploy import submission
+from fedprivacy.deploy.app import write_app
+from fedprivacy.deploy.federation import DeploymentError, write_toml
+from fedprivacy.deploy.submission import Operator, Submission
+from fedprivacy.runs.folder import ROUNDS
+
+OWN = Path(__file__).with_name("blobs_task.py")
+SETTINGS = {"clients": 3, "rounds": 2, "epsilon": 3.0, "delta": 1e-3}
+
+
+@pytest.fixture
+def app(tmp_path):
+    """An app that brings its task, beside the settings of a run."""
+    write_toml(tmp_path / "run.toml", {"": SETTINGS})
+    return write_app(tmp_path / "sides", f"{OWN}:Sides").folder
+
+
+@pytest.fixture
+def no_flwr(monkeypatch):
+    def program(name):
+        raise AssertionError(f"{name} was started")
+
+    monkeypatch.setattr(submission, "program", program)
+
+
+def test_a_run_gets_a_folder_of_its_own_beside_its_settings(app, tmp_path):
+    first = Submission.of(app, tmp_path / "run.toml")
+    assert first.settings == SETTINGS | {"out": str(tmp_path / "runs" / "sides-1")}
+    first.out.mkdir(parents=True)
+    assert Submission.of(app, tmp_path / "run.toml").out == tmp_path / "runs" / "sides-2"
+
+
+def test_a_path_of_the_settings_begins_at_their_file_and_not_where_the_server_works(app, tmp_path):
+    write_toml(tmp_path / "run.toml", {"": SETTINGS | {"out": "here"}})
+    assert Submission.of(app, tmp_path / "run.toml").settings["out"] == str(tmp_path / "here")
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"epsilon": -1.0}, "epsilon is -1"),
+        ({"epsilom": 1.0}, "Did you mean epsilon?"),
+        ({"task": "sides_app.nothing:Sides"}, "cannot be imported"),
+        ({"out": "taken"}, "already holds a run"),
+        ({"resume": "taken"}, "holds no run that could go on"),
+    ],
+)
+@pytest.mark.usefixtures("no_flwr")
+def test_wrong_settings_start_nothing(app, tmp_path, settings, words):
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / ROUNDS).write_text("{}\n")
+    given = settings if "resume" in settings else SETTINGS | settings
+    write_toml(tmp_path / "run.toml", {"": given})
+    done = CliRunner().invoke(deploy_app, ["run", str(app), "--run-config", str(tmp_path / "run.toml")])
+    assert done.exit_code == 2
+    assert words in done.output
+
+
+@pytest.mark.usefixtures("no_flwr")
+def test_no_settings_and_no_app_are_mistakes(app, tmp_path):
+    for arguments in ([str(app), "--run-config", str(tmp_path / "gone.toml")], [str(tmp_path / "gone")]):
+        assert CliRunner().invoke(deploy_app, ["run", *arguments]).exit_code == 2
+
+
+STARTED = {"success": True, "run-id": "7"}
+
+
+def flwr_that_answers(tmp_path, monkeypatch, started, status, log="INFO: round 1"):
+    """A program with Flower's answers; like Flower's, it ends with 0 whatever became of the run."""
+    runs = {"success": True, "runs": [{"run-id": "7", "status": status, "status-details": "N/A"}]}
+    answers = {"run": json.dumps(started), "log": log, "ls": json.dumps(runs)}
+    for name, answer in answers.items():
+        (tmp_path / f"{name}.answer").write_text(f"{answer}\n")
+    fake = tmp_path / "flwr"
+    fake.write_text(f'#!/bin/sh\n[ "$1" = run ] && cp "$5" {tmp_path}/given.toml\ncat "{tmp_path}/$1.answer"\n')
+    fake.chmod(0o755)
+    monkeypatch.setattr(submission, "program", lambda _: fake)
+    monkeypatch.setattr(submission, "_PATIENCE", 0.0)
+
+
+@pytest.fixture
+def given(app, tmp_path):
+    return Submission.of(app, tmp_path / "run.toml")
+
+
+def test_a_run_that_completed_was_shown_and_got_its_settings(given, tmp_path, monkeypatch):
+    flwr_that_answers(tmp_path, monkeypatch, STARTED, "finished:completed")
+    shown = []
+    Operator("deployment").run(given, shown.append)
+    assert shown == ["INFO: round 1"]
+    assert tomllib.loads((tmp_path / "given.toml").read_text()) == given.settings
+
+
+@pytest.mark.parametrize(
+    ("started", "status", "words"),
+    [
+        (STARTED, "finished:failed", "ended as finished:failed: some.TooFewClientsError: 1 of 3 clients came"),
+        (STARTED, "finished:stopped", "ended as finished:stopped"),
+        (STARTED, "running", "'flwr stop 7 deployment' ends it"),
+        ({"success": False, "error-message": "no SuperLink"}, "", "flwr run: no SuperLink"),
+    ],
+)
+def test_a_run_that_did_not_says_why(given, tmp_path, monkeypatch, started, status, words):
+    log = "INFO: round 1\nsome.TooFewClientsError: 1 of 3 clients came\nINFO: end"
+    flwr_that_answers(tmp_path, monkeypatch, started, status, log)
+    with pytest.raises(DeploymentError, match=words):
+        Operator("deployment").run(given, lambda _: None)
+
+
+def test_whoever_stops_watching_is_told_that_the_run_goes_on(given, tmp_path, monkeypatch):
+    def interrupted(_):
+        raise KeyboardInterrupt
+
+    flwr_that_answers(tmp_path, monkeypatch, STARTED, "running")
+    with pytest.raises(DeploymentError, match=r"Run 7 goes on.*'flwr stop 7 deployment' ends it"):
+        Operator("deployment").run(given, interrupted)
+
+
+def test_what_is_no_answer_is_shown(given, tmp_path, monkeypatch):
+    flwr_that_answers(tmp_path, monkeypatch, STARTED, "")
+    (tmp_path / "run.answer").write_text("Segmentation fault\n")
+    with pytest.raises(DeploymentError, match="Segmentation fault"):
+        Operator("deployment").run(given, lambda _: None)

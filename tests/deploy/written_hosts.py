@@ -1,0 +1,79 @@
+"""Starts a deployment that `fedprivacy deploy init` wrote, from the very files that it wrote, on this host."""
+
+import re
+import shlex
+import shutil
+import ssl
+import tomllib
+
+from fedprivacy.deploy.federation import flower_environment, healthy
+
+NGINX = shutil.which("nginx", path="/usr/sbin:/usr/bin:/usr/local/bin")
+
+
+def command_of(unit):
+    """Program and arguments of a systemd unit."""
+    text = unit.read_text().replace("\\\n", " ")
+    return shlex.split(re.search(r"^ExecStart=(.*)$", text, flags=re.MULTILINE)[1])
+
+
+def environment_of(unit):
+    """The environment that a systemd unit sets, with what makes a rehearsal quick."""
+    sets = re.findall(r"^Environment=(.*)$", unit.read_text(), flags=re.MULTILINE)
+    own = dict(pair.split("=", maxsplit=1) for line in sets for pair in line.split())
+    return flower_environment(own.get("FLWR_HOME", unit.parent)) | own
+
+
+class WrittenHosts:
+    """All hosts of a deployment as processes on this one, each with its party's folder as its own."""
+
+    def __init__(self, supervisor, folder):
+        self._supervisor = supervisor
+        self.server = folder / "server"
+        self.clients = sorted((folder / "clients").iterdir())
+
+    def start_server(self):
+        """The SuperLink; and, where there is an nginx, the proxy in front of it."""
+        superlink = self._start(self.server, "superlink")
+        if NGINX:
+            unit = self.server / "systemd" / "fedprivacy-proxy.service"
+            unit.write_text(unit.read_text().replace("/usr/sbin/nginx", NGINX))
+            self._start(self.server, "proxy")
+        port = tomllib.loads((self.server / "party.toml").read_text())["superlink-port"]
+        trust = ssl.create_default_context(cafile=str(self.server / "ca.crt"))
+        self._supervisor.wait_until_ready(superlink, lambda: healthy(f"127.0.0.1:{port}", trust), timeout=60)
+
+    def start_clients(self, ports):
+        """Every SuperNode, each on a port of its own, since they share this host."""
+        for client, port in zip(self.clients, ports, strict=True):
+            unit = client / "systemd" / "fedprivacy-client.service"
+            unit.write_text(re.sub(r"--port \d+", f"--port {port}", unit.read_text()))
+            self._start(client, "client")
+
+    def register(self, flwr):
+        """What the server's README.md says for each client, for all at once."""
+        commands = [
+            self._supervisor.start(
+                f"register-{client.name}",
+                [flwr, "supernode", "register", f"clients/{client.name}.pub", "deployment", "--name", client.name],
+                environment=self.environment,
+                directory=self.server,
+            )
+            for client in self.clients
+        ]
+        for command in commands:
+            assert self._supervisor.wait(command, timeout=60) == 0, command.tail()
+
+    @property
+    def environment(self):
+        """That of the server's account, which has installed what README.md says."""
+        config = self.server / ".flwr" / "config.toml"
+        config.parent.mkdir(exist_ok=True)
+        config.write_text((self.server / "flower-config.toml").read_text())
+        return environment_of(self.server / "systemd" / "fedprivacy-superlink.service")
+
+    def _start(self, folder, service):
+        unit = folder / "systemd" / f"fedprivacy-{service}.service"
+        return self._supervisor.start(
+            f"{folder.name}-{service}", command_of(unit), environment=environment_of(unit), directory=folder
+        )
