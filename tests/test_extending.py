@@ -154,7 +154,7 @@ def test_the_help_lists_whatever_there_is_and_needs_neither_torch_nor_flower_nor
     printed = subprocess.check_output([sys.executable, "-c", ENTRIES], text=True, env=wide)
     for words in (
         "flat, per-layer, automatic, myclipping, adaptive",
-        "fixed-mechanism, adaptive, myfilter",
+        "fixed-mechanism, adaptive, fixed-then-adaptive, myfilter",
         "digits, cancer, mytask",
         "tensorboard, mlflow, wandb, mytracker",
         "sgd, adam, adamw, myoptimizer",

@@ -1,4 +1,4 @@
-"""Signatures: the server signs enrolment requests, grants and heads of the ledger, a client signs receipts.
+"""Signatures: the server signs enrolment requests, grants, heads of the ledger and certificates, a client receipts.
 
 The server's key is Ed25519 (RFC 8032). A client signs with the key that authenticates its SuperNode, which in Flower is
 ECDSA on a NIST curve (FIPS 186-5, here with SHA-384), so that the name under which the operator registered it answers
@@ -31,7 +31,8 @@ PrivateKey = Ed25519PrivateKey | EllipticCurvePrivateKey
 
 _ECDSA = ECDSA(SHA384())
 
-ENROLMENT, GRANT, RECEIPT, LEDGER_HEAD = "enrolment", "grant", "receipt", "ledger checkpoint"
+ENROLMENT, GRANT, RECEIPT = "enrolment", "grant", "receipt"
+LEDGER_HEAD, CERTIFICATE = "ledger checkpoint", "certificate"
 """What signatures are for, as the signed bytes say it: these words stay, whatever else is renamed."""
 
 

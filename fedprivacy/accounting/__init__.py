@@ -12,8 +12,10 @@ from fedprivacy.accounting.filters import (
     AdaptiveFilter,
     Filter,
     FixedMechanismFilter,
+    FixedThenAdaptiveFilter,
     MechanismChanged,
 )
+from fedprivacy.accounting.spend import RunLimit, more_runs, runs_left, shared_noise
 
 __all__ = [
     "DEFAULT_FILTER",
@@ -22,10 +24,15 @@ __all__ = [
     "AdaptiveFilter",
     "Filter",
     "FixedMechanismFilter",
+    "FixedThenAdaptiveFilter",
     "MechanismChanged",
+    "RunLimit",
+    "more_runs",
     "noise_multiplier",
     "pld",
     "rdp",
+    "runs_left",
     "sampling_rate",
+    "shared_noise",
     "step_quota",
 ]

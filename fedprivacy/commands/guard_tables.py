@@ -9,12 +9,14 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from fedprivacy.accounting import more_runs
+from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.views import Epsilon, reading
 from fedprivacy.guard.tally import ChargeEntry, CorrectionEntry, Tally
 from fedprivacy.values.budget import Allowance
 from fedprivacy.values.event_codec import as_fields
 from fedprivacy.values.nulls import plain
-from fedprivacy.values.wording import budget_text, delta_text, reading_text
+from fedprivacy.values.wording import budget_text, delta_text, reading_text, words_of_what_is_left
 
 
 def exported(entry: ChargeEntry | CorrectionEntry) -> dict[str, Any]:
@@ -38,6 +40,7 @@ def summary(tally: Tally) -> dict[str, Any]:
         "relation": epsilon.relation.value if epsilon else None,
         "accountant": epsilon.accountant if epsilon else None,
         "budget": budget,
+        "runs_left": _runs_left(tally)[0],
         "notes": note,
     }
 
@@ -48,7 +51,7 @@ def as_page(tally: Tally) -> RenderableType:
         return Text("Nothing was charged.")
     epsilon, _ = _reading(tally)
     cost = Text(str(epsilon), style="bold")
-    return Group(_entries(tally), _totals(tally), cost, Text(_budget_words(tally.allowance)))
+    return Group(_entries(tally), _totals(tally), cost, Text(_budget_words(tally.allowance)), Text(_left_words(tally)))
 
 
 def _reading(tally: Tally) -> tuple[Epsilon | None, str]:
@@ -83,6 +86,23 @@ def _totals(tally: Tally) -> Table:
     for number, (event, steps) in enumerate(tally.history.items(), start=1):
         table.add_row(str(number), str(steps), str(event))
     return table
+
+
+def _runs_left(tally: Tally) -> tuple[int | None, int]:
+    """How many more runs like the last one the last budget allows, and the steps of one; None: nobody can say."""
+    if not tally.charges or not tally.allowance or not tally.allowance.budget.enforced:
+        return None, 0
+    last = next(reversed(tally.charges.values()))
+    alike = [c for c in tally.charges.values() if (c.attempt.run_id, c.event) == (last.attempt.run_id, last.event)]
+    steps = sum(charge.steps for charge in alike)
+    return more_runs(filter_of(tally.allowance), tally.history, last.event, steps), steps
+
+
+def _left_words(tally: Tally) -> str:
+    epsilon, _ = _reading(tally)
+    budget = tally.allowance.budget.epsilon if tally.allowance else float("inf")
+    words = words_of_what_is_left(budget - epsilon.value if epsilon else budget, *_runs_left(tally))
+    return f"{words[0].upper()}{words[1:]}."
 
 
 def _sealed(tally: Tally, entry: ChargeEntry | CorrectionEntry) -> bool:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.markup import escape
 
 from fedprivacy.commands.terminal import ERR, OUT, Json, plain_errors, print_json
 from fedprivacy.tasks.identity import key_hash
@@ -56,7 +57,7 @@ def show(
     if as_json:
         print_json(showing.as_json(datasets, charges))
         return
-    OUT.print(showing.page(datasets, charges), highlight=False)
+    OUT.print(showing.page(datasets, charges, OUT), highlight=False)
 
 
 @ledger_app.command()
@@ -142,6 +143,65 @@ def sign(
         if out is not None:
             out.write_text(json.dumps(signed._asdict()) + "\n")
     ERR.print(f"Entry {signed.number} is signed by key {signed.public_key}.")
+
+
+@ledger_app.command()
+def certify(
+    datasets: Annotated[list[str] | None, typer.Argument(help="Datasets, as 'show' lists them; none: all.")] = None,
+    *,
+    out: Annotated[Path, typer.Option(help="Folder for the certificates; made if it is not there.")],
+    key: Annotated[
+        Path | None,
+        typer.Option(help="Ed25519 private key that signs. Default: ~/.fedprivacy/signing.key.", show_default=False),
+    ] = None,
+    signers: _SIGNERS = None,
+    ledger: _LEDGER = "",
+) -> None:
+    """Verify a ledger, and write a signed certificate of what each dataset has spent: a page to print, and its JSON.
+
+    Exit code 1: something in the ledger is not as it was written, and nothing is certified.
+    """
+    from fedprivacy._support.signing import SigningKeyError, server_key, server_public_key
+    from fedprivacy.ledger.certificate import certify as certified
+    from fedprivacy.ledger.certificate_page import write_certificate
+    from fedprivacy.ledger.replay import BrokenJournalError
+
+    file = key or Path.home() / ".fedprivacy" / "signing.key"
+    with plain_errors(SigningKeyError, OSError, code=2), plain_errors(BrokenJournalError, code=1):
+        if not file.exists():  # a key that is made now would prove nothing to anybody
+            raise SigningKeyError(f"key is '{file}', where there is none; name the one that signs the ledger's heads.")
+        signing_key = server_key(file)
+        with _opened(ledger) as opened:
+            certificates = certified(opened, datasets or (), server_public_key(signing_key), signers or ())
+        out.mkdir(parents=True, exist_ok=True)
+        pages = [write_certificate(certificate, signing_key, out) for certificate in certificates]
+    ERR.print(f"{len(pages)} certificates in {out}. Next: fedprivacy ledger verify-certificate {pages[0]}.json")
+
+
+@ledger_app.command()
+def verify_certificate(
+    certificates: Annotated[list[Path], typer.Argument(help="JSON files that 'certify' wrote.")],
+    *,
+    signers: _SIGNERS = None,
+) -> None:
+    """Prove that certificates are as they were signed, and cost what they state. Exit code 1: one is not."""
+    from fedprivacy.ledger.certificate import Certificate, CertificateError
+    from fedprivacy.ledger.certificate_page import spent_words
+
+    for file in certificates:
+        with plain_errors(OSError, UnicodeDecodeError, code=2):
+            text = file.read_text()
+        try:
+            certificate = Certificate.read(text, signers or ())
+        except CertificateError as problem:
+            ERR.print(f"[red]error:[/] {escape(str(file))}: {escape(str(problem))}")
+            raise typer.Exit(1) from None
+        OUT.print(
+            f"[green]Genuine[/]: {escape(certificate.dataset_id)} has spent {spent_words(certificate)}, says key "
+            f"{certificate.public_key} on {certificate.issued[:10]}, up to entry {certificate.entries} of its ledger.",
+            highlight=False,
+            soft_wrap=True,
+        )
 
 
 @ledger_app.command()

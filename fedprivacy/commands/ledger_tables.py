@@ -2,26 +2,35 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from rich.console import Group
+from rich.console import Console, Group, RenderableType
+from rich.measure import Measurement
+from rich.padding import Padding
 from rich.table import Table
+from rich.text import Text
 from sqlalchemy import func, select
 
-from fedprivacy.accounting import pld
+from fedprivacy.accounting import more_runs, pld
+from fedprivacy.accounting.filters import filter_of
 from fedprivacy.ledger.charges import NOTHING_SPENT
 from fedprivacy.ledger.errors import LedgerError
 from fedprivacy.ledger.schema import ChargeState
 from fedprivacy.ledger.schema import charges as charge_table
 from fedprivacy.ledger.store import Ledger
+from fedprivacy.values.budget import Allowance
 from fedprivacy.values.events import Event
 from fedprivacy.values.nulls import plain
-from fedprivacy.values.wording import count_text, delta_text, epsilon_text
+from fedprivacy.values.wording import budget_text, count_text, delta_text, epsilon_text, words_of_what_is_left
 
 _MOST_ROWS = 50
+_ANY_WIDTH = 10_000
+_TITLE = "Privacy spent by each dataset (server's view, over all runs)"
+_CAPTION = "Accountant PLD. Open: charges without a receipt; they count."
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +38,9 @@ class DatasetSpent:
     """What a dataset was charged over all runs, and may be.
 
     `epsilon` is by PLD, at the budget's `delta`, for the server's view; infinite: none is guaranteed. An infinite
-    `budget` only measures. `open` charges have no receipt; they count. `expires` is in ISO 8601; empty: never.
+    `budget` only measures. `runs_left` is how many more runs like its last one (`last_steps` steps, the same noise) the
+    budget allows; None: no run, or no budget. `open` charges have no receipt; they count. `expires` is in ISO 8601;
+    empty: never.
     """
 
     dataset_id: str
@@ -40,6 +51,8 @@ class DatasetSpent:
     charges: int
     open: int
     expires: str
+    last_steps: int
+    runs_left: int | None
 
 
 def datasets(ledger: Ledger, only: str = "") -> list[DatasetSpent]:
@@ -50,6 +63,7 @@ def datasets(ledger: Ledger, only: str = "") -> list[DatasetSpent]:
     """
     ids = [only] if only else ledger.dataset_ids()
     allowances, accounts, open_charges = ledger.allowances(ids), ledger.accounts(ids), _open_charges(ledger)
+    last_runs = _last_runs(ledger)
     if only and only not in allowances:
         raise LedgerError(f"ledger {ledger.name} knows no dataset '{only}'; 'fedprivacy ledger show' lists them.")
     return [
@@ -62,9 +76,12 @@ def datasets(ledger: Ledger, only: str = "") -> list[DatasetSpent]:
             charges=account.rounds,
             open=open_charges.get(dataset_id, 0),
             expires=f"{allowance.expires:%Y-%m-%d}" if allowance.expires else "",
+            last_steps=last_steps,
+            runs_left=_runs_left(allowance, frozenset(account.history.items()), event, last_steps) if event else None,
         )
         for dataset_id in ids
         for allowance, account in [(allowances[dataset_id], accounts.get(dataset_id, NOTHING_SPENT))]
+        for event, last_steps in [last_runs.get(dataset_id, (None, 0))]
     ]
 
 
@@ -82,27 +99,59 @@ def as_json(datasets: Sequence[DatasetSpent], charges: Sequence[dict[str, Any]])
     return shown | ({"charges": list(charges)} if charges else {})
 
 
-def page(datasets: Sequence[DatasetSpent], charges: Sequence[dict[str, Any]]) -> Group:
-    """Datasets as a table, and a dataset's charges below it."""
-    return Group(_dataset_table(datasets), *([_charge_table(charges)] if charges else []))
+def page(datasets: Sequence[DatasetSpent], charges: Sequence[dict[str, Any]], console: Console) -> Group:
+    """Datasets as a table, or a list where a name would not fit; and a dataset's charges below it."""
+    table = _dataset_table(datasets)
+    needed = Measurement.get(console, console.options.update(width=_ANY_WIDTH), table).maximum
+    shown = table if needed <= console.width else _dataset_list(datasets)
+    return Group(shown, *([_charge_table(charges)] if charges else []))
 
 
 def _dataset_table(datasets: Sequence[DatasetSpent]) -> Table:
-    more = len(datasets) - _MOST_ROWS
     table = Table(
-        title="Privacy spent by each dataset (server's view, over all runs)",
+        title=_TITLE,
         title_justify="left",
-        caption="Accountant PLD. Open: charges without a receipt; they count."
-        + (f" And {count_text(more, 'dataset')} more: --json shows all." if more > 0 else ""),
+        caption=f"{_CAPTION} Left: runs like the dataset's last one.{_more(datasets)}",
     )
-    table.add_column("dataset")
-    for column in ("epsilon", "budget", "delta", "steps", "charges", "open", "expires"):
+    table.add_column("dataset", no_wrap=True)
+    expire = any(d.expires for d in datasets)
+    for column in ("epsilon", "budget", "left", "delta", "steps", "charges", "open", *(["expires"] if expire else [])):
         table.add_column(column, justify="right", no_wrap=True)
     for d in datasets[:_MOST_ROWS]:
-        budget = "none" if d.budget == float("inf") else f"{d.budget:g}"
-        epsilons = epsilon_text(d.epsilon, d.budget), budget, delta_text(d.delta)
-        table.add_row(d.dataset_id, *epsilons, str(d.steps), str(d.charges), str(d.open), d.expires or "never")
+        epsilons = epsilon_text(d.epsilon, d.budget), _budget(d), _runs(d), delta_text(d.delta)
+        counts = str(d.steps), str(d.charges), str(d.open)
+        table.add_row(d.dataset_id, *epsilons, *counts, *([d.expires or "never"] if expire else []))
     return table
+
+
+def _dataset_list(datasets: Sequence[DatasetSpent]) -> Group:
+    """The same where there is no room for a table: a name is never cut, it goes on in the next line."""
+    lines: list[RenderableType] = [Text(_TITLE, style="italic")]
+    for d in datasets[:_MOST_ROWS]:
+        spent = f"epsilon {epsilon_text(d.epsilon, d.budget)}, budget {_budget(d)}, at delta {delta_text(d.delta)}"
+        counts = f"{count_text(d.steps, 'step')} in {count_text(d.charges, 'charge')}, {d.open} open"
+        lines.append(Text(d.dataset_id, style="bold", overflow="fold"))
+        facts = spent, left_words(d), f"{counts}; expires {d.expires or 'never'}"
+        lines += [Padding(Text(fact), (0, 0, 0, 2)) for fact in facts]
+    return Group(*lines, Text(f"{_CAPTION}{_more(datasets)}", style="dim"))
+
+
+def left_words(d: DatasetSpent) -> str:
+    """What is left of a budget, for people."""
+    return words_of_what_is_left(d.budget - d.epsilon, d.runs_left, d.last_steps)
+
+
+def _budget(d: DatasetSpent) -> str:
+    return budget_text(d.budget) if math.isfinite(d.budget) else "none"
+
+
+def _runs(d: DatasetSpent) -> str:
+    return "-" if d.runs_left is None else count_text(d.runs_left, "run")
+
+
+def _more(datasets: Sequence[DatasetSpent]) -> str:
+    more = len(datasets) - _MOST_ROWS
+    return f" And {count_text(more, 'dataset')} more: --json shows all." if more > 0 else ""
 
 
 def _charge_table(charges: Sequence[dict[str, Any]]) -> Table:
@@ -123,6 +172,31 @@ def _open_charges(ledger: Ledger) -> dict[str, int]:
     counted = select(charge_table.c.dataset_id, func.count()).where(reserved).group_by(charge_table.c.dataset_id)
     with ledger.database.reading() as connection:
         return {str(dataset_id): int(count) for dataset_id, count in connection.execute(counted)}
+
+
+def _last_runs(ledger: Ledger) -> dict[str, tuple[Event, int]]:
+    """One step of each dataset's last run, and how many it took, by dataset_id."""
+    counts = charge_table.c.state != ChargeState.VOID, charge_table.c.round > 0
+    newest = select(func.max(charge_table.c.charge_id)).where(*counts).group_by(charge_table.c.dataset_id)
+    with ledger.database.reading() as connection:
+        last = connection.execute(
+            select(charge_table.c.dataset_id, charge_table.c.run_id).where(charge_table.c.charge_id.in_(newest))
+        ).all()
+    of_run: dict[str, list[str]] = {}
+    for dataset_id, run_id in last:
+        of_run.setdefault(run_id, []).append(dataset_id)
+    return {
+        dataset_id: next(iter(account.history.items()))
+        for run_id, ids in of_run.items()
+        for dataset_id, account in ledger.accounts_in_run(run_id, ids).items()
+    }
+
+
+@cache
+def _runs_left(allowance: Allowance, history: frozenset[tuple[Event, int]], event: Event, steps: int) -> int | None:
+    if not allowance.budget.enforced:
+        return None
+    return 0 if allowance.expired else more_runs(filter_of(allowance), dict(history), event, steps)
 
 
 @cache

@@ -9,9 +9,12 @@ from collections.abc import Sequence
 from rich.console import Group
 from rich.table import Table
 
+from fedprivacy.accounting.spend import MOST_RUNS
 from fedprivacy.runs.history import RunHistory
-from fedprivacy.runs.plan import ClientGroup, RunPlan
-from fedprivacy.values.wording import budget_text, count_text, epsilon_text, reading_text
+from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.prospect import Outlook
+from fedprivacy.values.spent import ClientSpent
+from fedprivacy.values.wording import budget_text, count_text, epsilon_text, proved_text, reading_text
 
 _MOST_GROUPS = 6
 """Columns of a plan."""
@@ -26,9 +29,9 @@ def client_table(history: RunHistory) -> Table:
         caption=f"{_limit(clients[0].budget_epsilon)}, delta {clients[0].delta:g}; accountant PLD; "
         f"{history.relation} relation. {reading_text(clients[0].budget_epsilon)}",
     )
-    table.add_column("client")
+    table.add_column("client", overflow="fold")
     for column in ("rounds", "steps", "q", "sigma", "epsilon", "left"):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     table.add_column("state")
     for client in clients:
         table.add_row(
@@ -39,9 +42,18 @@ def client_table(history: RunHistory) -> Table:
             f"{history.noise_multiplier:.3f}",
             epsilon_text(client.epsilon, client.budget_epsilon),
             f"{client.steps_left} steps" if client.limited else "unlimited",  # epsilons cannot be subtracted
-            "[yellow]exhausted" if client.exhausted else "[green]active",
+            _state(history, client),
         )
     return table
+
+
+def _state(history: RunHistory, client: ClientSpent) -> str:
+    """Whether a client could go on; if not, whether it was to: who has nothing left after the last round was not."""
+    if not client.exhausted:
+        return "[green]active"
+    ended = bool(history.rounds) and history.last.round == history.settings["rounds"]
+    before = (history.start, *history.rounds)[-2].spent.get(client.client_id) if ended else None
+    return "[green]spent as planned" if before and not before.exhausted else "[yellow]exhausted"
 
 
 def failures(history: RunHistory) -> list[str]:
@@ -53,28 +65,62 @@ def failures(history: RunHistory) -> list[str]:
     ]
 
 
-def plan_table(plan: RunPlan, groups: Sequence[tuple[ClientGroup, Sequence[float]]]) -> Group:
+def plan_table(plan: RunPlan, outlooks: Sequence[Outlook]) -> Group:
     """Epsilon by round, for every group of clients with one past; of many for three: least, middling and most spent."""
     chosen = ""
-    if len(groups) > _MOST_GROUPS:
-        chosen = f"; of {len(groups)} that differ, those that spend least, middling and most"
-        by_loss = sorted(groups, key=lambda group: group[1][-1])
-        groups = [by_loss[0], by_loss[len(by_loss) // 2], by_loss[-1]]
-    clients = [group.client_ids for group, _ in groups]
-    table = Table("round", *(ids[0] if len(ids) == 1 else count_text(len(ids), "client") for ids in clients))
+    if len(outlooks) > _MOST_GROUPS:
+        chosen = f"; of {len(outlooks)} that differ, those that spend least, middling and most"
+        by_loss = sorted(outlooks, key=lambda outlook: outlook.by_round[-1])
+        outlooks = [by_loss[0], by_loss[len(by_loss) // 2], by_loss[-1]]
+    table = Table("round", *(_names(outlook) for outlook in outlooks))
     for column in table.columns:
         column.justify = "right"
     for index in _shown_rounds(plan.config.rounds):
-        table.add_row(str(index + 1), *(f"{epsilons[index]:.4f}" for _, epsilons in groups))
+        table.add_row(str(index + 1), *(f"{outlook.by_round[index]:.4f}" for outlook in outlooks))
     config = plan.config
     rate = f"{config.sampling_rate:g}" if config.batch_size is None else f"{config.batch_size:g} / shard size"
+    several = config.spend is not None or any(outlook.group.past for outlook in outlooks)
     return Group(
         f"Every local step: sampling rate {rate}, noise multiplier {plan.noise_multiplier:.4f}; "
         f"{count_text(config.local_steps, 'local step')} a round.",
         "Epsilon of a client that joins every round, by PLD, "
         f"at delta {config.delta:g} ({_limit(config.epsilon)}){chosen}:",
         table,
+        *([_budget_table(plan, outlooks)] if several else []),
     )
+
+
+def _budget_table(plan: RunPlan, outlooks: Sequence[Outlook]) -> Group:
+    """What the run takes of each budget, what is left of it, and for how many such runs."""
+    table = Table()
+    table.add_column("", overflow="fold")
+    for column in ("budget", "spent before", "this run", "left", "such runs left"):
+        table.add_column(column, justify="right")
+    for outlook in outlooks:
+        budget, after = outlook.group.allowance.budget.epsilon, outlook.by_round[-1]
+        runs = "no limit" if outlook.runs_left is None else str(outlook.runs_left)
+        table.add_row(
+            _names(outlook),
+            budget_text(budget) if math.isfinite(budget) else "none",
+            epsilon_text(outlook.before, budget),
+            epsilon_text(after - outlook.before),
+            proved_text(outlook.left) if math.isfinite(budget) else "no limit",
+            f"more than {MOST_RUNS - 1}" if outlook.runs_left == MOST_RUNS else runs,
+        )
+    filters = sorted({outlook.group.allowance.filter for outlook in outlooks})
+    noise = "each with noise of its own" if plan.config.noise_multiplier is None else "with this noise"
+    return Group(
+        "What the run takes of each client's budget, in epsilon composed with all runs before:",
+        table,
+        f"Such runs: as many steps, {noise}. The budget is kept by the {' and the '.join(filters)} filter, which may "
+        "stop before all of it is read.",
+    )
+
+
+def _names(outlook: Outlook) -> str:
+    """Whom a column or a row is about."""
+    client_ids = outlook.group.client_ids
+    return client_ids[0] if len(client_ids) == 1 else count_text(len(client_ids), "client")
 
 
 def _shown_rounds(rounds: int, most: int = 12) -> list[int]:

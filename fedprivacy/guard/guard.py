@@ -17,6 +17,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
+from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.histories import checked
 from fedprivacy.guard import log, seals
 from fedprivacy.guard.errors import (
@@ -63,7 +64,8 @@ class Guard:
             there, in a folder that is: one that a missing disk hides must not begin a new account.
         budget: what the data owner allows over all runs. Another one than before is the owner's own act: it is in force
             from the next charge on, and recorded with it.
-        filter: name of the filter that enforces it.
+        filter: name of the filter that enforces it; empty: the one that the file's last charge was kept by, and
+            `DEFAULT_FILTER` before there is one. A promise is not changed by another version's default.
 
     Raises:
         ValueError: there is no such filter, or it cannot keep this budget.
@@ -73,11 +75,12 @@ class Guard:
         LogError: there are sealed updates, and the file cannot be read.
     """
 
-    def __init__(self, file: Path, budget: PrivacyBudget, filter: str = DEFAULT_FILTER) -> None:
-        if filter not in FILTERS:
+    def __init__(self, file: Path, budget: PrivacyBudget, filter: str = "") -> None:
+        if filter and filter not in FILTERS:
             raise ValueError(f"filter is '{filter}'; choose one of {', '.join(FILTERS)}.")
-        self._filter = FILTERS[filter](budget)
-        self._allowance = Allowance(budget, filter)
+        self._named_filter = filter
+        self._budget = budget
+        FILTERS[filter or DEFAULT_FILTER](budget)  # refuses a budget that it cannot keep
         sealed = sealed_beside(file)
         log.create(file)
         self._file = file
@@ -111,7 +114,7 @@ class Guard:
             ForeignGrantError: the run was opened under another key. Nothing is written.
             AlreadyChargedError: this attempt was charged before. Nothing is written.
             BudgetExhaustedError: fewer than `steps` steps are left. Nothing is charged.
-            MechanismChanged: the fixed-mechanism filter meets another event. Nothing is written.
+            MechanismChanged: the filter meets another event and cannot mix. Nothing is written.
             ValueError: the events mix neighbouring relations, which no filter composes. Nothing is written.
             LogError: the file is busy, damaged or not writable; its text says whether anything may count.
         """
@@ -125,19 +128,20 @@ class Guard:
                     f"{attempt} was charged before. Send its sealed update again; to train again, the server must "
                     "grant a new attempt."
                 )
-            corrections = list(self._corrections(attempt, event, steps, elsewhere))
+            allowance = self._allowance(tally)
+            corrections = list(self._corrections(attempt, event, steps, elsewhere, allowance))
             corrected = {correction.event: correction.server_steps for correction in corrections}
-            left = self._filter.quota(tally.history | corrected, event)
+            left = filter_of(allowance).quota(tally.history | corrected, event)
             for correction in corrections:  # what no filter can compose was refused before it could be written
                 write(correction)
             if left < steps:
-                budget = self._allowance.budget
                 raise BudgetExhaustedError(
-                    f"This client's own budget, epsilon {budget.epsilon} at delta {budget.delta} in {self._file}, "
+                    f"This client's own budget, epsilon {self._budget.epsilon} at delta {self._budget.delta} in "
+                    f"{self._file}, "
                     f"allows {left} more steps of {event}, and the grant asks for {steps}. Grant fewer; a larger "
                     "budget is the data owner's decision alone, and weakens what was promised."
                 )
-            write(ChargeEntry(attempt, event, steps, signer, self._allowance, now()))
+            write(ChargeEntry(attempt, event, steps, signer, allowance, now()))
 
     def seal(self, attempt: Attempt, update: bytes) -> None:
         """Keep an update durably, so that it can be sent again after a crash; call it before the update leaves.
@@ -205,15 +209,20 @@ class Guard:
         with self._kept.transaction():
             return list(self._kept.tally.charges.values())
 
+    def _allowance(self, tally: Tally) -> Allowance:
+        """The budget, and what keeps it."""
+        last = tally.allowance.filter if tally.allowance else DEFAULT_FILTER
+        return Allowance(self._budget, self._named_filter or last)
+
     def _corrections(
-        self, attempt: Attempt, event: PoissonSampledGaussian, steps: int, elsewhere: History
+        self, attempt: Attempt, event: PoissonSampledGaussian, steps: int, elsewhere: History, allowance: Allowance
     ) -> Iterator[CorrectionEntry]:
         """Reconcile two books by the larger figure: neither can have counted a step that was not paid for."""
         for charged, with_grant in checked(elsewhere).items():
             client_steps = self._kept.tally.history.get(charged, 0)
             server_steps = with_grant - (steps if charged == event else 0)
             if server_steps > client_steps:
-                yield CorrectionEntry(attempt, charged, client_steps, server_steps, self._allowance, now())
+                yield CorrectionEntry(attempt, charged, client_steps, server_steps, allowance, now())
 
 
 def sealed_beside(file: Path) -> set[str]:

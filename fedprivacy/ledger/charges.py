@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import datetime
 import math
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, func, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Select, func, or_, select, update
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy.ledger import journal
@@ -51,11 +51,20 @@ Allowed = Callable[[str, History, Allowance], int]
 def accounts_of(connection: Connection, dataset_ids: Collection[str]) -> dict[str, Account]:
     """What each dataset was charged; those that were charged nothing are missing."""
     mine = among(connection.dialect, balances.c.dataset_id, dataset_ids)
+    return _accounts(connection.execute(select(balances).where(mine, balances.c.charges > 0)))
+
+
+def accounts_in_run(connection: Connection, run_id: str, dataset_ids: Collection[str]) -> dict[str, Account]:
+    """What each dataset was charged in one run; those that were charged nothing are missing."""
+    mine = charges.c.run_id == run_id, among(connection.dialect, charges.c.dataset_id, dataset_ids)
+    return _accounts(connection.execute(_summed().where(*mine)))
+
+
+def _accounts(rows: Iterable[Sequence[Any]]) -> dict[str, Account]:
+    """Accounts from rows like those of the balances."""
     histories: dict[str, dict[Event, int]] = {}
     rounds: dict[str, int] = {}
-    for dataset_id, q, sigma, relation, steps, count in connection.execute(
-        select(balances).where(mine, balances.c.charges > 0)
-    ):
+    for dataset_id, q, sigma, relation, steps, count in rows:
         histories.setdefault(dataset_id, {})[_event(q, sigma, relation)] = int(steps)
         rounds[dataset_id] = rounds.get(dataset_id, 0) + int(count)
     return {dataset_id: Account(history, rounds[dataset_id]) for dataset_id, history in histories.items()}
@@ -227,11 +236,13 @@ def steps_of_run(connection: Connection, dataset_id: str, run_id: str, event: Po
 
 def balanced(connection: Connection) -> bool:
     """Whether the balances are what the charges add up to."""
-    mechanism = [charges.c[column.name] for column in balances.primary_key]
-    summed = (
-        select(*mechanism, func.sum(charges.c.steps), func.count())
-        .where(charges.c.state != ChargeState.VOID)
-        .group_by(*mechanism)
-    )
+    summed = _summed()
     kept = select(balances).where(or_(balances.c.charges != 0, balances.c.steps != 0))
     return not any(connection.execute(one.except_(other)).first() for one, other in ((summed, kept), (kept, summed)))
+
+
+def _summed() -> Select[Any]:
+    """What charges add up to, in rows like those of the balances."""
+    mechanism = [charges.c[column.name] for column in balances.primary_key]
+    counted = select(*mechanism, func.sum(charges.c.steps), func.count())
+    return counted.where(charges.c.state != ChargeState.VOID).group_by(*mechanism)

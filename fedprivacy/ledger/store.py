@@ -217,6 +217,10 @@ class Ledger:
         """What each dataset has been charged, over all runs."""
         return self.database.read(lambda connection: charges.accounts_of(connection, dataset_ids))
 
+    def accounts_in_run(self, run_id: str, dataset_ids: Collection[str]) -> dict[str, Account]:
+        """What each dataset has been charged in one run."""
+        return self.database.read(lambda connection: charges.accounts_in_run(connection, run_id, dataset_ids))
+
     def allowances(self, dataset_ids: Collection[str]) -> dict[str, Allowance]:
         """The budgets in force."""
         return self.database.read(lambda connection: charges.allowances_of(connection, dataset_ids))

@@ -3,17 +3,22 @@
 Formal guarantee: for every client whose budget is enforced, everything that the server receives about the client's
 shard, over all rounds and runs on one ledger, is (epsilon, delta)-differentially private under the filter's conditions
 (`fedprivacy.accounting.filters`). Steps are charged before they are granted, and a charge without a receipt stands.
+What a run may take of a budget is limited besides, where it has a spend (`fedprivacy.accounting.spend`).
 Sampling of clients amplifies nothing: the server sees who took part.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping
+from dataclasses import replace
 from functools import lru_cache
 
 import numpy as np
 
-from fedprivacy.accounting import FILTERS, Filter
+from fedprivacy.accounting import RunLimit
+from fedprivacy.accounting.filters import filter_of
+from fedprivacy.accounting.histories import checked
 from fedprivacy.accounting.population import PopulationAccountant
 from fedprivacy.ledger import NOTHING_SPENT, Account, Allowance, ChargeState, Ledger
 from fedprivacy.ledger.replay import Evidence
@@ -31,11 +36,28 @@ class CentralAccountant:
         relation: the neighbouring relation of every event.
         budget: each client's budget over all runs, where the ledger was given no other by an explicit act.
         filter: name of the filter that enforces it.
+        keep_filter: whether a dataset that is known keeps the filter that it has.
+        run_id: of the run; what it was charged already, before it was stopped, counts as its own.
+        spend: how much of a budget's epsilon the run may take; infinite: all that is left.
     """
 
-    def __init__(self, ledger: Ledger, relation: NeighbouringRelation, budget: PrivacyBudget, filter: str) -> None:
+    def __init__(
+        self,
+        ledger: Ledger,
+        relation: NeighbouringRelation,
+        budget: PrivacyBudget,
+        filter: str,
+        *,
+        keep_filter: bool = False,
+        run_id: str = "",
+        spend: float = math.inf,
+    ) -> None:
         self._ledger = ledger
         self._asked = Allowance(budget, filter)
+        self._keep_filter = keep_filter
+        self._run_id = run_id
+        self._spend = spend
+        self._before: dict[str, History] = {}
         self._datasets: dict[str, str] = {}
         self._events: dict[str, PoissonSampledGaussian] = {}
         self._deltas: dict[str, float] = {}
@@ -63,12 +85,14 @@ class CentralAccountant:
             LedgerError: a dataset already has another budget.
             MechanismChanged: a dataset was charged with another mechanism than the filter can compose with.
         """
-        in_force = self._ledger.open_budgets(dict.fromkeys(datasets.values(), self._asked))
+        in_force = self._ledger.open_budgets(self._allowances(datasets.values()))
         claimed = {c: self._ledger.reconcile(datasets[c], own) for c, own in (claims or {}).items()}
         accounts = self._ledger.accounts(list(datasets.values()))
+        own = self._ledger.accounts_in_run(self._run_id, list(datasets.values()))
         for client_id, dataset in datasets.items():
             history = accounts.get(dataset, NOTHING_SPENT).history
             _filter(in_force[dataset]).quota(history, events[client_id])
+            self._before[dataset] = _without(history, own.get(dataset, NOTHING_SPENT).history)
         self._datasets |= datasets
         self._events |= {dataset: events[client_id] for client_id, dataset in datasets.items()}
         deltas = {dataset: in_force[dataset].budget.delta for dataset in datasets.values()}
@@ -95,7 +119,7 @@ class CentralAccountant:
         steps = {self._datasets[client_id]: wanted_steps for client_id, wanted_steps in wanted.items()}
 
         def allowed(dataset: str, history: History, allowance: Allowance) -> int:
-            return _left(allowance, history, self._events[dataset])
+            return self._left(dataset, allowance, history)
 
         events = {dataset: self._events[dataset] for dataset in steps}
         granted = self._ledger.reserve(attempt, events, steps, allowed, resumed=resumed)
@@ -134,6 +158,7 @@ class CentralAccountant:
         epsilons, spent = self._epsilons(accounts), {}
         for client_id, dataset in sorted(self._datasets.items()):
             account, allowance, event = accounts.get(dataset, NOTHING_SPENT), in_force[dataset], self._events[dataset]
+            left = 0 if allowance.expired else self._left(dataset, allowance, account.history)
             spent[client_id] = ClientSpent(
                 client_id=client_id,
                 epsilon=epsilons[dataset],
@@ -141,10 +166,23 @@ class CentralAccountant:
                 budget_epsilon=allowance.budget.epsilon,
                 rounds=account.rounds,
                 steps=sum(account.history.values()),
-                steps_left=0 if allowance.expired else _left(allowance, account.history, event),
+                steps_left=left,
                 sampling_rate=event.sampling_rate,
             )
         return spent
+
+    def _allowances(self, datasets: Collection[str]) -> dict[str, Allowance]:
+        """What the run asks for on each dataset."""
+        known = self._ledger.allowances(datasets) if self._keep_filter else {}
+        return {d: replace(self._asked, filter=known.get(d, self._asked).filter) for d in datasets}
+
+    def _left(self, dataset: str, allowance: Allowance, history: History) -> int:
+        """Steps that budget and spend still allow; none where another run has charged what does not compose with it."""
+        limit = RunLimit(_filter(allowance), self._before[dataset], self._spend)
+        try:
+            return limit.quota(history, self._events[dataset])
+        except ValueError:
+            return 0
 
     def _epsilons(self, accounts: Mapping[str, Account]) -> dict[str, float]:
         """Every enrolled dataset's privacy loss; only those that were charged since the last time are computed."""
@@ -164,15 +202,10 @@ class CentralAccountant:
         self._ledger.settle(attempt, of_datasets, state)
 
 
-def _left(allowance: Allowance, history: History, event: PoissonSampledGaussian) -> int:
-    """Steps that a budget still allows; none where another run has charged what does not compose with this one."""
-    try:
-        return _filter(allowance).quota(history, event)
-    except ValueError:
-        return 0
+def _without(history: History, own: History) -> History:
+    """A history but for what one run added to it."""
+    of_run = checked(own)
+    return {event: left for event, steps in history.items() if (left := steps - of_run.get(event, 0)) > 0}
 
 
-@lru_cache(maxsize=1024)
-def _filter(allowance: Allowance) -> Filter:
-    """What enforces a budget."""
-    return FILTERS[allowance.filter](allowance.budget)
+_filter = lru_cache(maxsize=1024)(filter_of)

@@ -86,9 +86,18 @@ def _optimizer_problems(settings: Settings) -> list[str]:
 
 
 def _noise_problems(settings: Settings) -> list[str]:
-    if settings.get("epsilon") != math.inf or "noise_multiplier" in settings:
+    if settings.get("epsilon") != math.inf or {"noise_multiplier", "spend"} & settings.keys():
         return []
     return ["epsilon is inf, which asks for no noise at all; give a noise-multiplier, or a finite epsilon."]
+
+
+def _spend_problems(settings: Settings) -> list[str]:
+    if float(settings.get("spend", 0.0)) <= float(settings.get("epsilon", math.inf)):
+        return []
+    return [
+        f"spend is {settings['spend']}, and epsilon, the budget of all runs, is {settings['epsilon']}; give a spend of "
+        "at most epsilon."
+    ]
 
 
 def _device_problems(settings: Settings) -> list[str]:
@@ -165,7 +174,8 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Settings], list[str]]], ...] = (
     (("strategy", "clients", "fraction_train"), _too_few_clients),
     (("strategy", "local_steps"), _too_few_steps),
     (("optimizer", "momentum", "weight_decay"), _optimizer_problems),
-    (("epsilon", "noise_multiplier"), _noise_problems),
+    (("epsilon", "noise_multiplier", "spend"), _noise_problems),
+    (("epsilon", "spend"), _spend_problems),
     (("device",), _device_problems),
     (("ledger",), _ledger_problems),
     (("signing_key",), _signing_key_problems),

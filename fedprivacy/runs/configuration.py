@@ -26,7 +26,7 @@ from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.trackers import TRACKERS
 from fedprivacy.training.adaptive import CLIPPINGS
 from fedprivacy.training.optimizers import LARGEST_LEARNING_RATE, LARGEST_WEIGHT_DECAY, OPTIMIZERS
-from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.events import CLIPPING_NORMS
 
 if TYPE_CHECKING:
@@ -39,6 +39,9 @@ RUNS = "runs"
 
 LEDGER = "ledger.db"
 """What a simulation names its own ledger, in its folder."""
+
+FILTER_OF_SPENDS = "adaptive"
+"""The filter of a new dataset whose first run says how much it spends: there will be others, with other noise."""
 
 CONFIG = "config.json"
 """What a run names its configuration, in its folder: every setting, and the noise that was used."""
@@ -73,6 +76,11 @@ class RunConfig:
         "Each client's privacy budget over all runs on its shard; inf: measure only.", bounds=(_LEAST, math.inf)
     )
     delta: float = setting("Delta of that budget.", bounds=(1e-300, 0.999))
+    spend: float | None = setting(
+        "How much of that budget's epsilon this run may take of each client; left open: all that is left.",
+        None,
+        bounds=(_LEAST, 1e6),
+    )
     noise_multiplier: float | None = setting(
         "Sigma; left open: the least that the budget allows.", None, bounds=(0.05, 1e4)
     )
@@ -119,7 +127,12 @@ class RunConfig:
         bounds=(0.0, LARGEST_LEARNING_RATE),
     )
     fraction_train: float = setting("Share of the clients that each round asks.", 1.0, bounds=(_LEAST, 1.0))
-    filter: str = setting(f"How the budget is enforced: {', '.join(FILTERS)}.", DEFAULT_FILTER, choices=FILTERS)
+    filter: str = setting(
+        f"How the budget is enforced: {', '.join(FILTERS)}. Left open: as on the ledger; a new dataset's is "
+        f"{DEFAULT_FILTER}, or {FILTER_OF_SPENDS} where there is a spend.",
+        "",
+        choices=FILTERS,
+    )
     seed: int | None = setting(
         "Makes a simulation repeatable; built-in tasks are simulated with 0. A deployed client refuses one.",
         None,
@@ -152,6 +165,16 @@ class RunConfig:
     def budget(self) -> PrivacyBudget:
         """Each client's privacy budget."""
         return PrivacyBudget(self.epsilon, self.delta)
+
+    @property
+    def most_spent(self) -> float:
+        """How much of the budget's epsilon this run may take; infinite: all that is left."""
+        return math.inf if self.spend is None else self.spend
+
+    def allowance(self, known: Allowance | None = None) -> Allowance:
+        """What this run asks for on a dataset: its budget, by its filter or, left open, by the known one's."""
+        new = DEFAULT_FILTER if self.spend is None else FILTER_OF_SPENDS
+        return Allowance(self.budget, self.filter or (known.filter if known else new))
 
     def ledger_url(self, *, deployed: bool) -> str:
         """Where charges are written: a deployment's ledger outlives every run, a simulation keeps its own."""
@@ -262,7 +285,7 @@ def _of_recipe(task: Task, given: Mapping[str, Value]) -> dict[str, Value]:
     Momentum and weight decay are the recipe's for its own optimiser; another one has none until they are given.
     """
     recipe = dataclasses.asdict(task.recipe)
-    if "noise_multiplier" in given and "epsilon" not in given:
+    if "noise_multiplier" in given and not {"epsilon", "spend"} & given.keys():
         recipe["epsilon"] = math.inf
     if "optimizer" in given and given["optimizer"] != task.recipe.optimizer:
         recipe |= {"momentum": 0.0, "weight_decay": 0.0}

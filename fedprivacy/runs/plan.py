@@ -9,8 +9,9 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprivacy.accounting import FILTERS, pld
-from fedprivacy.ledger import NOTHING_SPENT, Ledger
+from fedprivacy.accounting import RunLimit, pld, shared_noise
+from fedprivacy.accounting.filters import filter_of
+from fedprivacy.ledger import NOTHING_SPENT, Allowance, Ledger
 from fedprivacy.runs.configuration import ConfigError, RunConfig, Value, resolve
 from fedprivacy.tasks import ShardSource, Task, TaskError, load_task, relation_of
 from fedprivacy.tasks.identity import dataset_id, simulated_client_id
@@ -52,11 +53,20 @@ class RunPlan:
 
     @cached_property
     def noise_multiplier(self) -> float:
-        """Sigma of every local step: the configured one, or the least that the budget allows."""
+        """Sigma of every local step: the configured one, or the least that budgets, spend and the clients' pasts allow.
+
+        See `fedprivacy.accounting.spend.shared_noise` for clients that have spent differently.
+        """
         if self.config.noise_multiplier is not None:
             return self.config.noise_multiplier
-        kept = FILTERS[self.config.filter](self.config.budget)
-        return kept.noise_multiplier(self.config.sampling_rate, self.total_steps, self.relation)
+        standings = {(frozenset(s.past.items()), s.allowance): s for s in _standings(self).values()}
+        limits = [self.limit(standing.past, standing.allowance) for standing in standings.values()]
+        return shared_noise(limits, self.config.sampling_rate, self.total_steps, self.relation)
+
+    def limit(self, past: History, allowance: Allowance | None = None) -> RunLimit:
+        """How far the run may go on a dataset with this past and allowance; None: what the run itself asks for."""
+        allowance = allowance or self.config.allowance()
+        return RunLimit(filter_of(allowance), past, self.config.most_spent)
 
     def event(self, disclosed: int = 0) -> PoissonSampledGaussian:
         """What one local step costs a client; how many records it disclosed counts with a `batch_size` only."""
@@ -75,15 +85,20 @@ class RunPlan:
         """Local steps of a client that joins every round."""
         return self.config.rounds * self.config.local_steps
 
-    def steps_by_round(self, event: PoissonSampledGaussian, past: History) -> NDArray[np.int64]:
-        """Steps taken after each round by a client with this past that joins until its budget is spent."""
-        quota = FILTERS[self.config.filter](self.config.budget).quota(past, event)
+    def steps_by_round(
+        self, event: PoissonSampledGaussian, past: History, allowance: Allowance | None = None
+    ) -> NDArray[np.int64]:
+        """Steps taken after each round by a client with this past that joins until its budget or the spend is spent."""
+        quota = self.limit(past, allowance).quota(past, event)
         rounds = np.arange(1, self.config.rounds + 1)
         return np.asarray(np.minimum(rounds * self.config.local_steps, quota))
 
-    def epsilon_by_round(self, event: PoissonSampledGaussian, past: History) -> NDArray[np.float64]:
-        """Privacy loss after each round of a client with this past, shape [rounds]."""
-        return pld.epsilons(event, self.steps_by_round(event, past).tolist(), self.config.delta, past=past)
+    def epsilon_by_round(
+        self, event: PoissonSampledGaussian, past: History, allowance: Allowance | None = None
+    ) -> NDArray[np.float64]:
+        """Privacy loss after each round of a client with this past, at its budget's delta, shape [rounds]."""
+        delta = (allowance or self.config.allowance()).budget.delta
+        return pld.epsilons(event, self.steps_by_round(event, past, allowance).tolist(), delta, past=past)
 
     def shard_size(self, disclosed: int) -> float:
         """The public size of a shard: what the client disclosed if sizes are public, else the task's public guess.
@@ -100,24 +115,52 @@ class RunPlan:
 
 @dataclass(frozen=True, slots=True)
 class ClientGroup:
-    """Simulated clients that will spend alike: each local step costs `event`, after the same `past`."""
+    """Clients that will spend alike: each local step costs `event`, after the same `past`, within one `allowance`."""
 
     client_ids: list[str]
     event: PoissonSampledGaussian
     past: History
+    allowance: Allowance
+
+
+@dataclass(frozen=True, slots=True)
+class _Standing:
+    """How a client stands before the run: what it was charged, and what is allowed on its dataset."""
+
+    past: History
+    allowance: Allowance
 
 
 def client_groups(plan: RunPlan) -> list[ClientGroup]:
-    """Simulated clients with the same event, and the same past on the run's ledger."""
-    clients = [simulated_client_id(number, plan.config.clients) for number in range(plan.config.clients)]
-    datasets = {client_id: dataset_id(plan.task, client_id) for client_id in clients}
-    accounts = Ledger(plan.config.ledger).accounts(list(datasets.values())) if Ledger.exists(plan.config.ledger) else {}
+    """The run's clients, those alike together: the simulated ones, or those of a deployment that the ledger knows."""
     sizes_count = plan.config.batch_size is not None and plan.task.shard_sizes_public  # else no shard is loaded
-    groups: dict[tuple[Event, frozenset[tuple[Event, int]]], ClientGroup] = {}
-    for number, (client_id, dataset) in enumerate(datasets.items()):
+    groups: dict[tuple[Event, frozenset[tuple[Event, int]], Allowance], ClientGroup] = {}
+    for number, (client_id, standing) in enumerate(_standings(plan).items()):
         shard = ShardSource(partition_id=number, num_partitions=plan.config.clients)
         event = plan.event(len(plan.task.shard(shard)) if sizes_count else 0)
-        past = accounts.get(dataset, NOTHING_SPENT).history
-        alike = groups.setdefault((event, frozenset(past.items())), ClientGroup([], event, past))
+        key = event, frozenset(standing.past.items()), standing.allowance
+        alike = groups.setdefault(key, ClientGroup([], event, standing.past, standing.allowance))
         alike.client_ids.append(client_id)
     return list(groups.values())
+
+
+def _standings(plan: RunPlan) -> dict[str, _Standing]:
+    """How each client stands on the run's ledger, by client_id.
+
+    The clients of a deployment have names of their own; those that its ledger knows stand for all. Where each client
+    has a rate of its own, nothing is known of those before they come, and the simulated ones are meant.
+    """
+    simulated = [simulated_client_id(number, plan.config.clients) for number in range(plan.config.clients)]
+    if not Ledger.exists(plan.config.ledger):
+        return {client_id: _Standing({}, plan.config.allowance()) for client_id in simulated}
+    ledger = Ledger(plan.config.ledger)
+    records = dataset_id(plan.task, "")
+    known = [dataset.removeprefix(records) for dataset in ledger.dataset_ids() if dataset.startswith(records)]
+    deployed = known and not set(known) & set(simulated) and plan.config.batch_size is None
+    datasets = {client_id: dataset_id(plan.task, client_id) for client_id in (known if deployed else simulated)}
+    accounts, allowances = ledger.accounts(datasets.values()), ledger.allowances(datasets.values())
+    usual = plan.config.allowance(next(iter(allowances.values()), None))
+    return {
+        client_id: _Standing(accounts.get(dataset, NOTHING_SPENT).history, allowances.get(dataset, usual))
+        for client_id, dataset in datasets.items()
+    }

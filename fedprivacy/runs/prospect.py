@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import dataclass
 
+from fedprivacy.accounting import runs_left
+from fedprivacy.runs.advice import about_delta, simulated_sizes
 from fedprivacy.runs.folder import plan_of
 from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.runs.plan import ClientGroup, RunPlan, client_groups
 from fedprivacy.values.events import NeighbouringRelation
+from fedprivacy.values.nulls import finite_or_none
 from fedprivacy.values.runs import Rows
+
+log = logging.getLogger("fedprivacy.runs")
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,8 +25,10 @@ class Prospect:
         noise_multiplier: sigma of every local step, in clipping norms.
         delta: at which the epsilons hold.
         relation: the neighbouring relation that they hold for.
-        clients: a row for each: `client_id`, `sampling_rate`, and `epsilon_by_round`, its privacy loss after each round
-            over all runs on its shard, should it join until its budget is spent.
+        clients: a row for each: `client_id`; `sampling_rate`; `epsilon_before`, what it has spent before the run;
+            `epsilon_by_round`, its privacy loss after each round over all runs on its shard, should it join until its
+            budget or the spend is spent; `epsilon_left` of its budget after the run; and `runs_left`, how many more
+            such runs that allows, of which at most 20 are counted. Both are None without a budget.
     """
 
     noise_multiplier: float
@@ -32,9 +40,16 @@ class Prospect:
     def of(cls, plan: RunPlan) -> Prospect:
         """What the clients of a plan would spend."""
         clients = Rows(
-            {"client_id": client_id, "sampling_rate": group.event.sampling_rate, "epsilon_by_round": list(epsilons)}
-            for group, epsilons in spending(plan)
-            for client_id in group.client_ids
+            {
+                "client_id": client_id,
+                "sampling_rate": outlook.group.event.sampling_rate,
+                "epsilon_before": outlook.before,
+                "epsilon_by_round": list(outlook.by_round),
+                "epsilon_left": finite_or_none(outlook.left),
+                "runs_left": outlook.runs_left,
+            }
+            for outlook in spending(plan)
+            for client_id in outlook.group.client_ids
         )
         return cls(plan.noise_multiplier, plan.config.delta, plan.relation, clients)
 
@@ -63,6 +78,27 @@ def plan(task: GivenTask = None, **settings: Given) -> Prospect:
     return Prospect.of(run)
 
 
-def spending(plan: RunPlan) -> list[tuple[ClientGroup, list[float]]]:
-    """What each group of clients that spend alike would have spent after each round."""
-    return [(group, plan.epsilon_by_round(group.event, group.past).tolist()) for group in client_groups(plan)]
+@dataclass(frozen=True, slots=True)
+class Outlook:
+    """What clients that spend alike have spent, would spend in the run, and would have left after it."""
+
+    group: ClientGroup
+    before: float  # epsilon before the run
+    by_round: list[float]  # epsilon after each round
+    left: float  # of the budget's epsilon after the run; infinite: there is no budget
+    runs_left: int | None  # such runs that could follow; None: as many as one likes
+
+
+def spending(plan: RunPlan) -> list[Outlook]:
+    """What each group of clients that spend alike would have spent after each round; warns of too large a delta."""
+    if advice := about_delta(plan, simulated_sizes(plan)):
+        log.warning("%s", advice)
+    return [_outlook(plan, group) for group in client_groups(plan)]
+
+
+def _outlook(plan: RunPlan, group: ClientGroup) -> Outlook:
+    limit, budget = plan.limit(group.past, group.allowance), group.allowance.budget
+    by_round = plan.epsilon_by_round(group.event, group.past, group.allowance).tolist()
+    solved_anew = plan.config.noise_multiplier is None and plan.config.spend is not None
+    further = runs_left(limit, group.event, plan.total_steps, solved_anew=solved_anew) if budget.enforced else None
+    return Outlook(group, limit.before_epsilon, by_round, max(budget.epsilon - by_round[-1], 0.0), further)

@@ -49,6 +49,24 @@ def budget_text(budget: float) -> str:
     return np.format_float_positional(budget, trim="-")
 
 
+def words_of_what_is_left(epsilon: float, runs: int | None, steps: int) -> str:
+    """What is left of a budget: its epsilon, and how many more runs like the last one; None: nobody can say.
+
+    >>> words_of_what_is_left(1.0, 2, 40)
+    'left: epsilon 1.00, which allows 2 more runs like the last one (40 steps, the same noise)'
+    >>> words_of_what_is_left(0.004, 0, 40)
+    'left: no more run like the last one (40 steps, the same noise)'
+    """
+    if not math.isfinite(epsilon):
+        return "left: no budget was set, so nothing runs out"
+    if runs is None:
+        return "left: all of it"
+    like = f"like the last one ({count_text(steps, 'step')}, the same noise)"
+    if runs == 0:
+        return f"left: no more run {like}"
+    return f"left: epsilon {proved_text(epsilon)}, which allows {count_text(runs, 'more run')} {like}"
+
+
 def delta_text(delta: float) -> str:
     """A delta for people, with all its digits: 1e-5."""
     return f"{Decimal(repr(float(delta))).normalize():e}"

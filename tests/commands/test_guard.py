@@ -6,7 +6,7 @@ import math
 import pytest
 from typer.testing import CliRunner
 
-from fedprivacy.accounting import pld
+from fedprivacy.accounting import AdaptiveFilter, pld
 from fedprivacy.commands.guard import guard_app
 from fedprivacy.guard import Guard
 from fedprivacy.values.attempt import Attempt
@@ -44,6 +44,7 @@ def file(tmp_path):
 
 
 HISTORY = {EVENT: 9, OTHER: 4}
+RUNS_LEFT = AdaptiveFilter(BUDGET).quota(HISTORY, OTHER) // 4
 
 
 def answer(run, file):
@@ -74,6 +75,7 @@ def test_show_prints_the_same_as_json(run, file):
     shown = answer(run, file)
     assert shown["epsilon"] == pld.epsilon(HISTORY, BUDGET.delta)
     assert (shown["view"], shown["relation"], shown["accountant"]) == ("server", "zero-out", "PLD")
+    assert shown["runs_left"] == RUNS_LEFT
     assert shown["budget"] == {"epsilon": 3.0, "delta": 1e-5, "filter": "adaptive"}
     assert {from_fields(total["event"]): total["steps"] for total in shown["totals"]} == HISTORY
     assert [(e["kind"], e["run_id"], e["steps"], e["sealed"]) for e in shown["entries"]] == [

@@ -211,7 +211,9 @@ def test_on_a_shared_ledger_what_is_left_is_proposed_not_a_budget_that_is_spent_
 def test_a_run_of_exhausted_clients_ends_well_and_reports_what_they_had_spent(tmp_path):
     options = ("--rounds", "2", "--ledger", "sqlite:///shared.db")
     first = summary(*options, cwd=tmp_path)
-    again = started("simulate", "--json", *options, cwd=tmp_path)
+    refused = fedprivacy("simulate", *options, cwd=tmp_path, code=2)  # no noise is enough
+    assert "error: the budget of epsilon 3.0 at delta 0.0001 is spent" in refused.stderr
+    again = started("simulate", "--json", *options, "--epsilon", "3", "--noise-multiplier", "9", cwd=tmp_path)
     assert "no client has budget left" in again.stderr
     report = json.loads(again.stdout)
     assert (report["rounds"], report["max_epsilon"]) == (0, first["max_epsilon"])

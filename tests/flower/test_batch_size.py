@@ -7,6 +7,7 @@ from fedprivacy.commands.run_tables import plan_table
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.plan import RunPlan, client_groups
+from fedprivacy.runs.prospect import spending
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.flower.blobs import Blobs, PrivateSizes, plan_of
@@ -48,7 +49,7 @@ def test_the_plan_knows_each_simulated_client():
     plan = plan_of(Blobs(), batch_size=10.0, noise_multiplier=2.0, epsilon=50.0, clients=8)
     groups = client_groups(plan)
     assert [group.event.sampling_rate for group in groups] == [10 / (30 + n) for n in range(8)]
-    rows = [(group, plan.epsilon_by_round(group.event, group.past).tolist()) for group in groups]
+    rows = spending(plan)
     table = plan_table(plan, rows).renderables[-1]
     assert [column.header for column in table.columns] == ["round", "client-7", "client-3", "client-0"]
     assert "sampling rate 10 / shard size" in plan_table(plan, rows).renderables[0]

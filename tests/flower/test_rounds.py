@@ -49,7 +49,7 @@ def tampered(plan, change, client_ids=("client-1",)):
 
 def whole_quota(plan):
     """Steps that a client's whole budget allows."""
-    return FILTERS[plan.config.filter](plan.config.budget).quota({}, plan.event())
+    return FILTERS[plan.config.allowance().filter](plan.config.budget).quota({}, plan.event())
 
 
 @pytest.mark.parametrize(
@@ -242,10 +242,11 @@ def test_without_a_budget_epsilon_is_measured_and_nobody_is_stopped(ledger_url):
 def test_another_mechanism_on_a_fixed_mechanism_ledger_is_refused_before_anything_is_spent(ledger_url):
     from fedprivacy.accounting import MechanismChanged
 
-    run(plan_of(Blobs(), epsilon=9.0, noise_multiplier=2.0, rounds=1, ledger=ledger_url))
+    fixed = {"epsilon": 9.0, "rounds": 1, "filter": "fixed-mechanism", "ledger": ledger_url}
+    run(plan_of(Blobs(), noise_multiplier=2.0, **fixed))
     before = Ledger(ledger_url).accounts(["blobs/client-0"])
     with pytest.raises(MechanismChanged, match="Keep sampling-rate and noise-multiplier"):
-        run(plan_of(Blobs(), epsilon=9.0, noise_multiplier=3.0, rounds=1, ledger=ledger_url))
+        run(plan_of(Blobs(), noise_multiplier=3.0, **fixed))
     assert Ledger(ledger_url).accounts(["blobs/client-0"]) == before
 
 

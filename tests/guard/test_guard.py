@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from fedprivacy._support import failpoints
 from fedprivacy._support.durable import sync_folder
-from fedprivacy.accounting import FILTERS, AdaptiveFilter, MechanismChanged, pld
+from fedprivacy.accounting import DEFAULT_FILTER, FILTERS, AdaptiveFilter, MechanismChanged, pld
 from fedprivacy.guard import (
     KEPT_UPDATES,
     AlreadyChargedError,
@@ -117,7 +117,8 @@ def test_a_refused_grant_binds_no_run_to_its_key(guard):
     guard.charge(key(1), EVENT, 1, run_key="bb")
 
 
-def test_another_mechanism_is_refused_by_the_fixed_filter_and_counted_by_the_adaptive_one(file, guard):
+def test_another_mechanism_is_refused_by_the_fixed_filter_and_counted_by_the_adaptive_one(file):
+    guard = Guard(file, BUDGET, "fixed-mechanism")
     guard.charge(key(1), EVENT, 2)
     with pytest.raises(MechanismChanged):
         guard.charge(key(2), OTHER, 2)
@@ -169,7 +170,8 @@ def test_a_correction_counts_even_if_its_grant_is_refused(file, guard):
         Guard(file, BUDGET).charge(key(2), EVENT, 1)
 
 
-def test_a_correction_of_another_mechanism_counts_where_the_filter_composes_it_and_ruins_nothing_where_not(file, guard):
+def test_a_correction_of_another_mechanism_counts_where_the_filter_composes_it_and_ruins_nothing_where_not(file):
+    guard = Guard(file, BUDGET, "fixed-mechanism")
     with pytest.raises(MechanismChanged):
         guard.charge(key(1), EVENT, 1, elsewhere={EVENT: 1, OTHER: 4})
     assert guard.history() == {}
@@ -230,9 +232,31 @@ def test_the_budget_in_force_is_recorded_with_each_charge_and_may_be_changed_by_
         smaller.charge(key(2), EVENT, 50)
     Guard(file, PrivacyBudget(math.inf, 1e-6)).charge(key(2), EVENT, 50)
     assert [(c.allowance.budget, c.allowance.filter) for c in guard.charges()] == [
-        (BUDGET, "fixed-mechanism"),
-        (PrivacyBudget(math.inf, 1e-6), "fixed-mechanism"),
+        (BUDGET, DEFAULT_FILTER),
+        (PrivacyBudget(math.inf, 1e-6), DEFAULT_FILTER),
     ]
+
+
+def test_a_filter_that_nobody_names_stays_the_one_of_the_last_charge(file):
+    """Another version's default must not change what was promised."""
+    Guard(file, BUDGET, "fixed-mechanism").charge(key(1), EVENT, 1)
+    with pytest.raises(MechanismChanged):
+        Guard(file, BUDGET).charge(key(2), OTHER, 1)
+    Guard(file, BUDGET, "adaptive").charge(key(2), OTHER, 1)
+    Guard(file, BUDGET).charge(key(3), EVENT, 1)
+    assert [charge.allowance.filter for charge in Guard(file, BUDGET).charges()] == [
+        "fixed-mechanism",
+        "adaptive",
+        "adaptive",
+    ]
+
+
+def test_a_new_guard_takes_part_in_runs_with_other_noise_and_keeps_its_budget(file, guard):
+    guard.charge(key(1), EVENT, 20)
+    guard.charge(key(2), OTHER, 3)
+    with pytest.raises(BudgetExhaustedError):
+        guard.charge(key(3), OTHER, 1_000)
+    assert guard.history() == {EVENT: 20, OTHER: 3}
 
 
 def test_an_unknown_filter_is_refused_before_a_file_is_made(file):
@@ -421,7 +445,7 @@ def test_entries_are_compact_sorted_json(file, guard):
         },
         "epsilon": 3.0,
         "delta": 1e-5,
-        "filter": "fixed-mechanism",
+        "filter": DEFAULT_FILTER,
     }
 
 

@@ -77,6 +77,34 @@ def test_show_prints_a_table_with_the_unit_and_the_view(ledger, filled):
     assert re.search(r"^\W*b\W.*\b1e-5\b.*\b2100-01-01", page, re.MULTILINE)
 
 
+@pytest.fixture
+def long_named(url):
+    opened = Ledger(url)
+    name = "x-rays-of-the-northern-region/university-hospital-hamburg-eppendorf-radiology-department-0"
+    opened.open_run("spring", "x-rays", "own folders")
+    opened.open_budgets({name: Allowance(PrivacyBudget(3.0, 1e-5), "fixed-then-adaptive")})
+    for round in (1, 2):
+        opened.reserve(Attempt("spring", round), EVENT, {name: 30}, unlimited)
+    return name
+
+
+def test_show_says_for_how_many_runs_like_the_last_the_budget_lasts(ledger, long_named):
+    (found,) = json.loads(succeeded(ledger("show", "--json")))["datasets"]
+    assert (found["dataset_id"], found["last_steps"]) == (long_named, 60)
+    whole = FILTERS["fixed-then-adaptive"](PrivacyBudget(3.0, 1e-5)).quota({}, EVENT)
+    assert found["runs_left"] == whole // 60 - 1 > 0
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "200"])
+def test_no_name_is_cut_however_narrow_the_terminal_is(ledger, long_named, columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    page = succeeded(ledger("show"))
+    assert long_named in page.replace("\n", "")
+    assert "…" not in page
+    assert all(len(line) <= int(columns) for line in page.splitlines())
+    assert re.search(r"\d runs?\b" if columns == "200" else r"allows \d+ more runs? like", page)
+
+
 def test_show_lists_the_charges_of_one_dataset(ledger, filled):
     found = json.loads(succeeded(ledger("show", "--dataset", "a", "--json")))
     assert [d["dataset_id"] for d in found["datasets"]] == ["a"]

@@ -58,6 +58,7 @@ class Mutant:
 
 CLIENT = "tests/flower/test_deployed_client.py"
 GUARD = "tests/guard/test_guard.py"
+SPEND = "tests/accounting/test_spend.py"
 LOG = "tests/guard/test_log.py"
 STORE = "tests/ledger/test_store.py"
 ROUNDS = "tests/flower/test_rounds.py"
@@ -310,10 +311,45 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{STORE}::test_what_another_run_charges_meanwhile_stops_the_client_that_it_concerns_and_no_other[sqlite]",),
     ),
     Mutant(
+        "delta is not divided between the filters of one mechanism and of several",
+        "fedprivacy/accounting/filters.py",
+        "delta=(1.0 - SHARE_FOR_OTHERS) * self.budget.delta",
+        "delta=self.budget.delta",
+        (f"{SPEND}::test_going_from_one_filter_to_another_would_pass_the_budget_had_delta_not_been_divided_before",),
+    ),
+    Mutant(
+        "who goes back to the first mechanism gets its tight quota back",
+        "fedprivacy/accounting/filters.py",
+        "if executed.keys() <= {event}:",
+        "if event in executed or not executed:",
+        (f"{SPEND}::test_a_change_is_for_ever",),
+    ),
+    Mutant(
+        "what a run has taken of its spend is forgotten",
+        "fedprivacy/accounting/spend.py",
+        "max(whole - taken, 0)",
+        "whole",
+        (f"{SPEND}::test_a_run_takes_its_spend_and_not_one_step_more",),
+    ),
+    Mutant(
+        "a run that goes on takes its spend once more",
+        "fedprivacy/runs/accountant.py",
+        "_without(history, own.get(dataset, NOTHING_SPENT).history)",
+        "history",
+        ("tests/runs/test_accountant.py::test_a_run_that_goes_on_has_its_spend_once",),
+    ),
+    Mutant(
+        "a guard changes its filter with the program's default",
+        "fedprivacy/guard/guard.py",
+        "last = tally.allowance.filter if tally.allowance else DEFAULT_FILTER",
+        "last = DEFAULT_FILTER",
+        (f"{GUARD}::test_a_filter_that_nobody_names_stays_the_one_of_the_last_charge",),
+    ),
+    Mutant(
         "a mechanism that does not compose with the charges is granted all the same",
         "fedprivacy/runs/accountant.py",
-        "    except ValueError:\n        return 0\n",
-        "    except ValueError:\n        return 1\n",
+        "        except ValueError:\n            return 0\n",
+        "        except ValueError:\n            return 1\n",
         (f"{STORE}::test_what_another_run_charges_meanwhile_stops_the_client_that_it_concerns_and_no_other[sqlite]",),
     ),
     Mutant(

@@ -14,6 +14,7 @@ from fedprivacy.values.events import PoissonSampledGaussian
 
 EVENT = PoissonSampledGaussian(0.1, 1.0)
 OTHER = PoissonSampledGaussian(0.1, 2.0)
+LITTLE, LESS = PoissonSampledGaussian(0.1, 3.0), PoissonSampledGaussian(0.1, 2.5)
 BUDGET = PrivacyBudget(3.0, 1e-5)
 QUOTA = FILTERS["fixed-mechanism"](BUDGET).quota({}, EVENT)
 
@@ -109,3 +110,61 @@ def test_a_mechanism_that_does_not_go_with_what_was_charged_is_refused_at_enrolm
     with pytest.raises(ValueError, match="mechanism"):
         enrolled(ledger, event=OTHER)
     assert ledger.accounts(["a"])["a"].history == {EVENT: 2}
+
+
+def spending(ledger, run_id, spend=1.0, event=LITTLE, filter="adaptive"):
+    """The accountant of a run that may take so much of each budget."""
+    accountant = CentralAccountant(ledger, EVENT.relation, BUDGET, filter, keep_filter=True, run_id=run_id, spend=spend)
+    accountant.enrol({"one": "a", "two": "b"}, {"one": event, "two": event})
+    return accountant
+
+
+def test_each_run_takes_its_spend_of_each_client_s_budget_and_the_next_another(ledger):
+    first = spending(ledger, "first")
+    taken = first.grant(Attempt("first", 1), {"one": 10**6})["one"]
+    assert pld.epsilon({LITTLE: taken}, 1e-5) <= 1.0 < pld.epsilon({LITTLE: taken + 1}, 1e-5)
+    assert first.grant(Attempt("first", 2), {"one": 1, "two": 1}) == {"two": 1}
+    assert first.spent()["one"].exhausted and not first.spent()["two"].exhausted
+    second = spending(ledger, "second", event=LESS)
+    more = second.grant(Attempt("second", 1), {"one": 10**6})["one"]
+    before = pld.epsilon({LITTLE: taken}, 1e-5)
+    assert pld.epsilon({LITTLE: taken, LESS: more}, 1e-5) <= before + 1.0
+    assert pld.epsilon({LITTLE: taken, LESS: more + 1}, 1e-5) > before + 1.0
+
+
+def test_a_run_that_goes_on_has_its_spend_once(ledger):
+    first = spending(ledger, "first")
+    half = first.spent()["one"].steps_left // 2
+    first.grant(Attempt("first", 1), {"one": half})
+    left = first.spent()["one"].steps_left
+    again = spending(ledger, "first")
+    assert again.spent()["one"].steps_left == left > 0
+    again.grant(Attempt("first", 2), {"one": 10**6})
+    assert pld.epsilon(ledger.accounts(["a"])["a"].history, 1e-5) <= 1.0
+
+
+def test_what_is_returned_counts_neither_for_the_budget_nor_for_the_spend(ledger):
+    accountant = spending(ledger, "first")
+    whole = accountant.spent()["one"].steps_left
+    accountant.grant(Attempt("first", 1), {"one": whole})
+    assert accountant.spent()["one"].exhausted
+    accountant.void(Attempt("first", 1), ["one"])
+    assert accountant.spent()["one"].steps_left == whole > 0
+
+
+def test_two_runs_at_once_cannot_pass_the_budget_together(ledger):
+    runs = [spending(ledger, name, 2.0) for name in ("first", "second")]
+    for round in range(1, 40):
+        for name, accountant in zip(("first", "second"), runs, strict=True):
+            accountant.grant(Attempt(name, round), {"one": 20})
+    assert pld.epsilon(ledger.accounts(["a"])["a"].history, 1e-5) <= BUDGET.epsilon
+    assert all(accountant.spent()["one"].exhausted for accountant in runs)
+
+
+def test_a_dataset_keeps_the_filter_of_its_first_run_unless_the_run_names_another(ledger):
+    spending(ledger, "first", filter="fixed-mechanism")
+    spending(ledger, "second", filter="adaptive")
+    assert {allowance.filter for allowance in ledger.allowances(["a", "b"]).values()} == {"fixed-mechanism"}
+    named = CentralAccountant(ledger, EVENT.relation, BUDGET, "adaptive")
+    with pytest.raises(LedgerError, match=r"filter fixed-mechanism, and this run asks for .* filter adaptive"):
+        named.enrol({"one": "a"}, {"one": EVENT})

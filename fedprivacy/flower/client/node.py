@@ -16,7 +16,7 @@ server whose word counts; the least noise; the device. What a server sends is he
 | `device` | auto, cpu, cuda or cuda:N | auto |
 | `client-id` | the client's name | that of the folder |
 | `guard` | the file of the client's own book | `guard.log` in the folder |
-| `filter` | how the budget is enforced | `DEFAULT_FILTER` |
+| `filter` | how the budget is enforced | as in the guard's last charge; of a new guard `DEFAULT_FILTER` |
 
 A key that is not in this table is refused: a misspelt limit must not be no limit.
 """
@@ -33,7 +33,7 @@ from flwr.app.user_config import UserConfig
 
 from fedprivacy._support import signing
 from fedprivacy._support.settings import names_in
-from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
+from fedprivacy.accounting import FILTERS
 from fedprivacy.flower.wire.messages import EnrolmentRequest, Grant, MessageError, RefusalCode
 from fedprivacy.runs.device import is_device
 from fedprivacy.tasks import Task, TaskError
@@ -80,7 +80,7 @@ class NodeSettings:
     def __post_init__(self) -> None:
         wrong = {
             "server-key": not re.fullmatch(r"[0-9a-f]{64}", self.server_key),
-            "filter": self.filter not in FILTERS,
+            "filter": self.filter and self.filter not in FILTERS,
             "least-noise-multiplier": not self.least_noise_multiplier > 0.0,
             "most-steps": self.most_steps < 1,
             "device": not is_device(self.device),
@@ -120,7 +120,7 @@ class NodeSettings:
             folder=folder,
             client_id=str(node.get("client-id", folder.name)),
             budget=budget,
-            filter=str(node.get("filter", DEFAULT_FILTER)),
+            filter=str(node.get("filter", "")),
             guard=Path(str(node.get("guard", folder / GUARD))),
             key=key,
             server_key=str(node["server-key"]).lower(),

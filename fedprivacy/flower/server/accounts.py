@@ -22,6 +22,7 @@ from fedprivacy.ledger.errors import AccountError
 from fedprivacy.ledger.journal import check_ancestor, sign_head
 from fedprivacy.ledger.verify import read_witness
 from fedprivacy.runs.accountant import CentralAccountant
+from fedprivacy.runs.advice import about_delta
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks.identity import dataset_id
 from fedprivacy.values.attempt import Attempt
@@ -87,12 +88,22 @@ class RunAccounts:
         self._head = read_witness(self._witness) if resume and self._witness and self._witness.exists() else None
         self._ledger.database.read(lambda connection: check_ancestor(connection, self._ledger.name, self._head))
         reach("server.run-opened")
-        self._accountant = CentralAccountant(self._ledger, plan.relation, config.budget, config.filter)
+        self._accountant = CentralAccountant(
+            self._ledger,
+            plan.relation,
+            config.budget,
+            config.allowance().filter,
+            keep_filter=not config.filter,
+            run_id=run_id,
+            spend=config.most_spent,
+        )
         if not self._deployed:
             self._open_accounts(clients)
         elif (problems := self.admit(clients)) and self.left_out >= self._keys.keys():
             raise problems[0]
         self._open_charges = self._accountant.unreconciled(run_id) if resume else {}
+        if advice := about_delta(plan, {client.client_id: plan.shard_size(client.shard_size) for client in clients}):
+            log.warning("%s", advice)
 
     def check_left(self) -> None:
         """Refuse a run in which nobody could be asked.

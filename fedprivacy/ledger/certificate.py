@@ -1,0 +1,246 @@
+"""A certificate: what one dataset has spent, as a ledger that was verified proves it, signed, for whoever must know.
+
+It holds what the server knows already: names, budgets, public events, counts of charges. A machine reads the JSON, a
+person the page (`fedprivacy.ledger.certificate_page`), which shows the same fields and nothing else.
+"""
+
+from __future__ import annotations
+
+import datetime
+import json
+import math
+from collections import Counter
+from collections.abc import Collection, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Self
+
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedprivacy._support import signing
+from fedprivacy.accounting import more_runs, pld
+from fedprivacy.accounting.filters import filter_of
+from fedprivacy.ledger.errors import LedgerError
+from fedprivacy.ledger.journal import canonical, now, read_entries
+from fedprivacy.ledger.replay import Charge, ChargeKey, WrittenAllowance
+from fedprivacy.ledger.schema import ChargeState
+from fedprivacy.ledger.store import Ledger
+from fedprivacy.ledger.verify import Verified, verify_ledger
+from fedprivacy.values.budget import Allowance, PrivacyBudget
+from fedprivacy.values.event_codec import as_fields, from_fields
+from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.nulls import finite_or_none
+
+_VERSION = 1
+_TOLERANCE = 1e-9  # of an epsilon that another machine computed
+
+
+class CertificateError(ValueError):
+    """A certificate that is not as it was signed, or says what its own history does not."""
+
+
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """What one dataset has spent over all runs, and who verified that.
+
+    Attributes:
+        dataset_id: whose.
+        issued: when, in ISO 8601, UTC.
+        epsilon: composed over `history` by PLD, at `delta`, for the server's view, in nats; None: no bound is known.
+        delta: of the budget.
+        budget: epsilon of the budget over all runs; None: it was only measured.
+        filter: name of what keeps the budget.
+        expires: the day on which the budget expires, in ISO 8601; None: never.
+        relation: which datasets are neighbours; None: nothing was charged.
+        history: every event with its `steps`, as `fedprivacy.values.event_codec` writes it.
+        runs, rounds: in which it was charged.
+        charges: how many count.
+        receipts: charges that the client confirmed with a signed receipt.
+        unanswered: charges without any confirmation; they count.
+        last_steps: steps of its last run; None: none was charged.
+        runs_left: how many more runs like that the budget allows; None: nobody can say.
+        entries, head: how many entries the ledger's journal had, all of them verified, and the hash of the last.
+        signed: how many of them signed heads cover.
+        public_key: of whom signs this, Ed25519, in hexadecimal.
+        version: of these fields.
+    """
+
+    dataset_id: str
+    issued: str
+    epsilon: float | None
+    delta: float
+    budget: float | None
+    filter: str
+    expires: str | None
+    relation: str | None
+    history: tuple[Mapping[str, Any], ...]
+    runs: int
+    rounds: int
+    charges: int
+    receipts: int
+    unanswered: int
+    last_steps: int | None
+    runs_left: int | None
+    entries: int
+    head: str
+    signed: int
+    public_key: str
+    version: int = _VERSION
+
+    @property
+    def steps(self) -> int:
+        """Of all events."""
+        return sum(event["steps"] for event in self.history)
+
+    def signed_with(self, key: Ed25519PrivateKey) -> str:
+        """The certificate as JSON, with the signature of the key that it names."""
+        fields = asdict(self)
+        return json.dumps(fields | {"signature": signing.sign(key, signing.CERTIFICATE, _signed(fields))}, indent=2)
+
+    @classmethod
+    def read(cls, text: str, signers: Collection[str] = ()) -> Self:
+        """A certificate that is as it was signed, and whose epsilon is what its history costs.
+
+        Args:
+            text: what `signed_with` returned.
+            signers: public keys, in hexadecimal, of those who may sign; none: anybody.
+
+        Raises:
+            CertificateError: says what is wrong with it.
+        """
+        try:
+            fields = json.loads(text)
+            signature = fields.pop("signature")
+            certificate = cls(**fields | {"history": tuple(fields["history"])})
+            genuine = signing.signed_by_server(certificate.public_key, signing.CERTIFICATE, _signed(fields), signature)
+            history = {from_fields(_event(event)): int(event["steps"]) for event in certificate.history}
+        except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
+            raise CertificateError("this is no certificate of fedprivacy.") from problem
+        if not genuine:
+            raise CertificateError(f"it does not bear the signature of key {certificate.public_key}: it was changed.")
+        if signers and certificate.public_key not in signers:
+            raise CertificateError(f"it was signed by key {certificate.public_key}, which is none of those named.")
+        if certificate.epsilon is not None and _cost(history, certificate.delta) > certificate.epsilon + _TOLERANCE:
+            raise CertificateError(f"its history costs more than the epsilon of {certificate.epsilon} that it states.")
+        return certificate
+
+
+def certify(
+    ledger: Ledger, dataset_ids: Collection[str], public_key: str, signers: Collection[str] = ()
+) -> list[Certificate]:
+    """Verify a ledger, all of it, and state what datasets have spent.
+
+    Args:
+        ledger: the ledger.
+        dataset_ids: whose certificates; empty: of all that have a budget.
+        public_key: of whom will sign them.
+        signers: whose signed heads the ledger must bear; none: anybody's.
+
+    Raises:
+        BrokenJournalError: something in the ledger is not as it was written; nothing is certified.
+        LedgerError: it knows no such dataset.
+    """
+    verified = verify_ledger(ledger, signers=signers)
+    budgets = verified.replay.budgets
+    if unknown := sorted(set(dataset_ids) - budgets.keys()):
+        raise LedgerError(f"ledger {ledger.name} knows no dataset '{unknown[0]}'; 'fedprivacy ledger show' lists them.")
+    charges, receipts = _counted(verified), _receipts(ledger, verified.head.number)
+    return [
+        _stated(dataset_id, charges.get(dataset_id, {}), receipts[dataset_id], verified, public_key)
+        for dataset_id in sorted(dataset_ids or budgets)
+    ]
+
+
+def _stated(
+    dataset_id: str, charges: Mapping[ChargeKey, Charge], receipts: int, verified: Verified, public_key: str
+) -> Certificate:
+    """What the verified journal says of a dataset; nothing that came after it."""
+    allowance = _allowance(verified.replay.budgets[dataset_id])
+    counted: Counter[PoissonSampledGaussian] = Counter()
+    for charge in charges.values():
+        counted[_step(charge)] += charge.steps
+    history: History = dict(counted)
+    in_rounds = {key: charge for key, charge in charges.items() if key.round > 0}
+    last_steps, runs_left = _what_is_left(allowance, history, in_rounds)
+    return Certificate(
+        dataset_id=dataset_id,
+        issued=now().isoformat(timespec="seconds"),
+        epsilon=finite_or_none(_cost(history, allowance.budget.delta)),
+        delta=allowance.budget.delta,
+        budget=finite_or_none(allowance.budget.epsilon),
+        filter=allowance.filter,
+        expires=allowance.expires.date().isoformat() if allowance.expires else None,
+        relation=next((event.relation.value for event in history), None),
+        history=tuple(as_fields(event) | {"steps": steps} for event, steps in history.items()),
+        runs=len({key.run_id for key in charges}),
+        rounds=len({(key.run_id, key.round) for key in in_rounds}),
+        charges=len(charges),
+        receipts=receipts,
+        unanswered=sum(charge.state is ChargeState.RESERVED for charge in charges.values()),
+        last_steps=last_steps,
+        runs_left=runs_left,
+        entries=verified.head.number,
+        head=verified.head.hash,
+        signed=verified.signed,
+        public_key=public_key,
+    )
+
+
+def _what_is_left(
+    allowance: Allowance, history: History, charges: Mapping[ChargeKey, Charge]
+) -> tuple[int | None, int | None]:
+    """Steps of the last run, and how many more like it the budget allows."""
+    if not charges:
+        return None, None
+    newest = max(charges, key=lambda key: charges[key].entry)
+    event = _step(charges[newest])
+    steps = sum(c.steps for key, c in charges.items() if key.run_id == newest.run_id and _step(c) == event)
+    if not allowance.budget.enforced:
+        return steps, None
+    return steps, 0 if allowance.expired else more_runs(filter_of(allowance), history, event, steps)
+
+
+def _step(charge: Charge) -> PoissonSampledGaussian:
+    """One step of what was charged."""
+    relation = NeighbouringRelation(charge.relation)
+    return PoissonSampledGaussian(charge.sampling_rate, charge.noise_multiplier, relation)
+
+
+def _allowance(written: WrittenAllowance) -> Allowance:
+    epsilon = math.inf if written.epsilon is None else written.epsilon
+    expires = datetime.datetime.fromisoformat(written.expires) if written.expires else None
+    return Allowance(PrivacyBudget(epsilon, written.delta), written.filter, expires, written.deliberate)
+
+
+def _counted(verified: Verified) -> dict[str, dict[ChargeKey, Charge]]:
+    """The charges that count, by dataset."""
+    found: dict[str, dict[ChargeKey, Charge]] = {}
+    for key, charge in verified.replay.charges.items():
+        if charge.state is not ChargeState.VOID:
+            found.setdefault(key.dataset_id, {})[key] = charge
+    return found
+
+
+def _receipts(ledger: Ledger, last: int) -> Counter[str]:
+    """How many signed receipts the journal holds up to an entry, by dataset; `verify_ledger` has checked each."""
+    found: Counter[str] = Counter()
+    with ledger.database.reading() as connection:
+        for entry in read_entries(connection):
+            fields = json.loads(entry.text)
+            if entry.number <= last and fields["kind"] == "settlement" and fields["state"] == ChargeState.COMMITTED:
+                found.update(dataset_id for dataset_id, evidence in fields["receipts"].items() if evidence)
+    return found
+
+
+def _cost(history: History, delta: float) -> float:
+    try:
+        return pld.epsilon(history, delta) if history else 0.0
+    except ValueError:  # mechanisms that no theorem composes
+        return float("inf")
+
+
+def _event(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if name != "steps"}
+
+
+def _signed(fields: Mapping[str, Any]) -> bytes:
+    return canonical(fields).encode()

@@ -1,0 +1,79 @@
+"""A certificate as a page for people: one sheet of A4, one file, no script, nothing from the network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import importlib.resources
+import re
+from pathlib import Path
+
+import jinja2
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+
+from fedprivacy._support.durable import write_durably
+from fedprivacy.ledger.certificate import Certificate
+from fedprivacy.values import wording
+from fedprivacy.values.nulls import or_infinite
+
+_TEMPLATE = "certificate.html.jinja"
+_MOST_EVENTS = 5
+"""That fit on the sheet; the JSON holds all."""
+
+_PROTECTS = {
+    "add-or-remove-one": "whether a record is there at all (add-or-remove-one relation)",
+    "zero-out": "what a record says; that it is there is public, as the number of records is (zero-out relation)",
+    "replace-one": "what a record says (replace-one relation)",
+    None: "nothing was charged yet, so nothing is stated",
+}
+
+
+def write_certificate(certificate: Certificate, key: Ed25519PrivateKey, folder: Path) -> Path:
+    """Write a certificate, signed, as JSON and as a page.
+
+    Returns:
+        Both files' path without its ending.
+    """
+    told = hashlib.sha256(certificate.dataset_id.encode()).hexdigest()[:8]  # names may differ in what no file's may
+    name = f"{re.sub(r'[^A-Za-z0-9.]+', '-', certificate.dataset_id).strip('-.')[:48]}-{told}"
+    signed = certificate.signed_with(key)
+    write_durably(folder / f"{name}.json", f"{signed}\n".encode())
+    write_durably(folder / f"{name}.html", certificate_html(certificate, f"{name}.json").encode())
+    return folder / name
+
+
+def certificate_html(certificate: Certificate, json_file: str) -> str:
+    """The page; every name in it is escaped.
+
+    Args:
+        certificate: what it shows.
+        json_file: the name of the signed JSON beside it.
+    """
+    environment = jinja2.Environment(
+        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
+    )
+    environment.filters["csp_hash"] = lambda text: (
+        "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+    )
+    text = importlib.resources.files("fedprivacy.ledger").joinpath(_TEMPLATE).read_text("utf-8")
+    events = certificate.history[:_MOST_EVENTS]
+    return environment.from_string(text).render(
+        certificate=certificate,
+        events=events,
+        more=len(certificate.history) - len(events),
+        epsilon=wording.epsilon_text(or_infinite(certificate.epsilon), or_infinite(certificate.budget)),
+        left=wording.proved_text(max(certificate.budget - certificate.epsilon, 0.0))
+        if certificate.budget is not None and certificate.epsilon is not None
+        else None,
+        protects=_PROTECTS[certificate.relation],
+        fingerprint=hashlib.sha256(bytes.fromhex(certificate.public_key)).hexdigest(),
+        json_file=json_file,
+        wording=wording,
+    )
+
+
+def spent_words(certificate: Certificate) -> str:
+    """What was spent, of how much."""
+    epsilon = wording.epsilon_text(or_infinite(certificate.epsilon), or_infinite(certificate.budget))
+    budget = f" of {wording.budget_text(certificate.budget)}" if certificate.budget is not None else ""
+    return f"epsilon {epsilon}{budget} at delta {wording.delta_text(certificate.delta)}"

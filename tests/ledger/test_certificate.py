@@ -1,0 +1,160 @@
+"""Certificates: what they state follows from the journal, whoever changes one is found out, and one sheet holds it."""
+
+import json
+import re
+import shutil
+import subprocess
+
+import pytest
+from typer.testing import CliRunner
+
+from fedprivacy._support.signing import server_key, server_public_key
+from fedprivacy.accounting import pld
+from fedprivacy.commands.app import app
+from fedprivacy.ledger import Allowance, Ledger
+from fedprivacy.ledger.certificate import Certificate, CertificateError, certify
+from fedprivacy.ledger.certificate_page import certificate_html
+from fedprivacy.values.attempt import Attempt
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import PoissonSampledGaussian
+from tests.conftest import lacking
+from tests.ledger.acts import EVENT, KEY, OTHER, STRANGER, fill, tamper, unlimited
+
+PUBLIC = server_public_key(KEY)
+LONG = "x-rays-of-the-northern-region/university-hospital-hamburg-eppendorf-radiology-department-2027"
+
+
+@pytest.fixture
+def url(tmp_path):
+    return f"sqlite:///{tmp_path / 'ledger.db'}"
+
+
+@pytest.fixture
+def filled(url):
+    return fill(url)
+
+
+@pytest.fixture
+def typed(tmp_path, monkeypatch):
+    """A command of `fedprivacy ledger`: exit code, output, errors."""
+    monkeypatch.chdir(tmp_path)
+
+    def invoke(*arguments):
+        result = CliRunner().invoke(app, ["ledger", *map(str, arguments)])
+        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
+        return result.exit_code, result.stdout, result.stderr
+
+    return invoke
+
+
+def test_a_certificate_states_what_the_journal_adds_up_to(filled):
+    first, second = certify(filled, (), PUBLIC)
+    assert (first.dataset_id, second.dataset_id) == ("a", "b")
+    assert first.epsilon == pld.epsilon({EVENT: 10, OTHER: 3}, 1e-5)
+    assert (first.budget, first.delta, first.filter, first.expires) == (3.0, 1e-5, "fixed-mechanism", None)
+    assert (first.runs, first.rounds, first.steps, first.charges) == (2, 3, 13, 4)
+    assert (first.receipts, first.unanswered, first.relation) == (1, 2, "add-or-remove-one")
+    assert (first.last_steps, first.runs_left) == (1, 0)  # two mechanisms under the fixed filter: nothing more
+    assert (first.entries, first.signed) == (12, 12)
+    assert (second.budget, second.expires, second.epsilon) == (1.0, "2100-01-01", pld.epsilon({EVENT: 2}, 1e-5))
+
+
+def test_what_was_signed_is_read_back_and_every_changed_field_is_found_out(filled):
+    certificate, _ = certify(filled, (), PUBLIC)
+    text = certificate.signed_with(KEY)
+    assert Certificate.read(text, [PUBLIC]) == certificate
+    fields = json.loads(text)
+    for name, value in fields.items():
+        changed = {"a": "b"} if isinstance(value, list) else f"{value}0" if isinstance(value, str) else 0.5
+        with pytest.raises(CertificateError):
+            Certificate.read(json.dumps(fields | {name: changed}))
+        with pytest.raises(CertificateError):
+            Certificate.read(json.dumps({other: fields[other] for other in fields if other != name}))
+    for nonsense in ("", "[]", "{}", "null", '{"signature": 3}', "[" * 10**5):
+        with pytest.raises(CertificateError, match="no certificate"):
+            Certificate.read(nonsense)
+
+
+def test_a_stranger_s_certificate_and_one_that_states_too_little_are_refused(filled):
+    stranger = server_public_key(STRANGER)
+    certificate, _ = certify(filled, (), stranger)
+    text = certificate.signed_with(STRANGER)
+    assert Certificate.read(text).public_key == stranger
+    with pytest.raises(CertificateError, match="none of those named"):
+        Certificate.read(text, [PUBLIC])
+    with pytest.raises(CertificateError, match="does not bear the signature"):
+        Certificate.read(certificate.signed_with(KEY))  # names one key, and another has signed
+    fields = json.loads(text)
+    del fields["signature"]
+    lying = Certificate(**fields | {"epsilon": 1.0, "history": tuple(fields["history"])})
+    with pytest.raises(CertificateError, match="costs more than the epsilon of 1"):
+        Certificate.read(lying.signed_with(STRANGER))
+
+
+def test_the_commands_write_a_page_and_its_json_and_verify_it(typed, filled, url, tmp_path):
+    key = tmp_path / "keys" / "server.pem"
+    code, _, error = typed("certify", "a", "--key", key, "--out", "certificates", "--ledger", url)
+    assert code == 2 and "where there is none; name the one that signs" in error
+    assert not (tmp_path / "certificates").exists()
+    signer = server_public_key(server_key(key))
+    code, _, error = typed("certify", "--key", key, "--out", "certificates", "--ledger", url)
+    assert code == 0, error
+    assert error.startswith("2 certificates in certificates. Next: fedprivacy ledger verify-certificate certificates/a")
+    files = sorted(path.name for path in (tmp_path / "certificates").iterdir())
+    assert len(files) == 4 and {name.rsplit(".", 1)[1] for name in files} == {"html", "json"}
+    machine = tmp_path / "certificates" / files[1]
+    code, out, _ = typed("verify-certificate", machine, "--signer", signer)
+    assert code == 0 and out.startswith("Genuine: a has spent epsilon 2.95 of 3 at delta 1e-5, says key")
+    assert typed("verify-certificate", machine, "--signer", PUBLIC)[0] == 1
+    machine.write_text(machine.read_text().replace('"runs": 2', '"runs": 1'))
+    code, out, error = typed("verify-certificate", machine)
+    assert (code, out) == (1, "") and "it was changed" in error
+    assert typed("verify-certificate", tmp_path / "nowhere.json")[0] == 2
+    assert typed("certify", "nobody", "--key", key, "--out", "c", "--ledger", url)[0] == 2
+
+
+def test_nothing_is_certified_from_a_ledger_that_was_changed(typed, filled, url, tmp_path):
+    server_key(tmp_path / "key.pem")
+    tamper(url, "UPDATE charges SET steps = 1 WHERE run_id = 'two' AND dataset_id = 'b'")
+    code, out, error = typed("certify", "a", "--key", "key.pem", "--out", "out", "--ledger", url)
+    assert (code, out) == (1, "") and "is not what the journal says" in error
+    assert not (tmp_path / "out").exists()
+
+
+def test_names_that_no_file_could_bear_get_files_of_their_own(typed, url, tmp_path):
+    names = ["x/../../y", "x-y", "x y", "\u00fc" * 200]
+    Ledger(url).open_budgets(dict.fromkeys(names, Allowance(PrivacyBudget(3.0, 1e-5), "adaptive")))
+    server_key(tmp_path / "key.pem")
+    assert typed("certify", "--key", "key.pem", "--out", "out", "--ledger", url)[0] == 0
+    assert len(list((tmp_path / "out").iterdir())) == 8
+    others = {path.name for path in tmp_path.iterdir() if not path.name.startswith("ledger.db")}
+    assert others == {"key.pem", "out"}
+
+
+def worst_case(url):
+    """A long name, and more mechanisms than a sheet holds."""
+    ledger = Ledger(url)
+    ledger.open_budgets({LONG: Allowance(PrivacyBudget(3.0, 1e-5), "fixed-then-adaptive")})
+    for number in range(1, 9):
+        ledger.reserve(Attempt("run", number), PoissonSampledGaussian(0.1, 40.0 + number), {LONG: 7}, unlimited)
+    return certify(ledger, [LONG], PUBLIC)[0]
+
+
+def test_the_page_holds_what_the_certificate_does_and_runs_nothing(url):
+    certificate = worst_case(url)
+    page = certificate_html(certificate, "x.json")
+    for words in (LONG, certificate.head, PUBLIC, "And 3 mechanisms more", "8 were never confirmed, and count"):
+        assert words in page
+    assert "<script" not in page and "http" not in page.replace("http-equiv", "")
+    assert "&lt;script&gt;" in certificate_html(certificate, "<script>")
+
+
+@pytest.mark.slow
+def test_the_page_prints_on_one_sheet(url, tmp_path):
+    if (browser := shutil.which("chromium")) is None:
+        lacking("no chromium on PATH; install it, for example apt-get install chromium")
+    (tmp_path / "page.html").write_text(certificate_html(worst_case(url), f"{LONG}.json"))
+    options = ["--headless", "--no-sandbox", "--disable-gpu", "--no-pdf-header-footer"]
+    printing = [browser, *options, f"--print-to-pdf={tmp_path}/page.pdf", f"file://{tmp_path}/page.html"]
+    subprocess.run(printing, check=True, capture_output=True)
+    assert len(re.findall(rb"/Type\s*/Page\b", (tmp_path / "page.pdf").read_bytes())) == 1
