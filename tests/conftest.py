@@ -1,4 +1,4 @@
-"""What all tests share: their order, and a real PostgreSQL."""
+"""What all tests share: their order, a real PostgreSQL, and a real browser."""
 
 import os
 
@@ -84,6 +84,17 @@ def postgres_url(postgres, new_ledger):
 def empty_postgres_url(postgres):
     """A database of its own that holds nothing."""
     yield from _database(postgres)
+
+
+@pytest.fixture(scope="session")
+def browser():
+    """The system's Chromium."""
+    from tests.server.dashboard.browser import chromium, find_chromium
+
+    if find_chromium() is None:
+        lacking("no Chromium on PATH; install it, for example apt-get install chromium")
+    with chromium() as found:
+        yield found
 
 
 def _database(postgres, like=None):

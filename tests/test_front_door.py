@@ -21,6 +21,7 @@ from fedprivacy.runs.folder import RunFolderError
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.server.app import server_app
 from fedprivacy.tasks import TaskError, load_task
+from fedprivacy.training.adaptive import CLIPPINGS
 from tests.flower.blobs import Blobs
 
 ROOT = Path(__file__).parent.parent
@@ -515,6 +516,30 @@ def test_the_noise_that_is_accounted_is_added():
     assert moved.std().item() == pytest.approx(expected, rel=0.05)
 
 
+@pytest.mark.parametrize("clipping", list(CLIPPINGS))
+def test_every_clipping_of_a_run_is_there_for_one_shard_at_the_same_cost(clipping):
+    model = torch.nn.Sequential(torch.nn.Linear(2, 4), torch.nn.Linear(4, 2))  # layers differ in their gradients' norms
+    flat, trained = train(model=model, seed=1), train(model=model, seed=1, clipping=clipping)
+    assert (trained.event, trained.steps, trained.epsilon) == (flat.event, flat.steps, flat.epsilon)
+    assert torch.equal(weights(trained), weights(flat)) == (clipping == "flat")
+    inputs, targets = heads_and_tails()
+    assert (trained.model(inputs).argmax(1) == targets).float().mean() > 0.9
+
+
+def test_adaptive_clipping_adds_the_noise_of_sum_and_count_and_finds_its_norm():
+    nothing = torch.empty(0, 200), torch.empty(0, dtype=torch.int64)
+    model = torch.nn.Linear(200, 50)
+    trained = train(nothing, model, steps=1, learning_rate=1.0, clipping_norm=0.5, clipping="adaptive")
+    moved = weights(trained) - torch.nn.utils.parameters_to_vector(model.parameters()).detach()
+    expected = trained.event.noise_multiplier * 0.5 / 0.99**0.5 / 100
+    assert moved.std().item() == pytest.approx(expected, rel=0.05)
+    far, nearer = (weights(train(seed=1, clipping=kind, clipping_norm=1000.0)).norm() for kind in ("flat", "adaptive"))
+    assert nearer < 0.5 * far  # of what is noise alone, as C fell
+    with pytest.raises(ValueError, match="clipping_norm is 100"):  # 1e6 fits, and the count with it does not
+        train(clipping="adaptive", clipping_norm=1e6)
+    train(clipping="flat", clipping_norm=1e6, steps=1)
+
+
 def test_how_many_records_there_are_is_private_unless_it_is_said_to_be_public():
     inputs, targets = heads_and_tails()
     one_more = torch.cat([inputs, torch.full((1, 2), torch.nan)]), torch.cat([targets, targets[:1]])
@@ -550,6 +575,7 @@ def test_what_cannot_be_trained_privately_is_refused_before_a_step():
     with pytest.raises(UnsupportedModelError):
         train(model=torch.nn.Flatten())
     wrong = {"epsilon": 0.0, "steps": 0, "batch_size": 0.0, "optimizer": "lion", "learning_rate": -1.0}
+    wrong["clipping"] = "ghost"
     for name, value in wrong.items():
         with pytest.raises(ValueError, match=f"{name} is '?{value}"):
             train(**{name: value})

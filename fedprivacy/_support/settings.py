@@ -9,6 +9,7 @@ import dataclasses
 import math
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
+from pathlib import Path
 from typing import Any
 
 from fedprivacy._support.sources import is_source
@@ -19,6 +20,11 @@ Fields = Mapping[str, dataclasses.Field[Any]]
 """The fields of a dataclass of settings, by hyphenated key."""
 
 _KIND_WORDS = {"int": "a whole number", "float": "a number", "str": "a text"}
+
+_TECHNICAL = 1e-4
+"""Positive bounds below it are for the arithmetic's sake."""
+
+_NAMED_BOUNDS = {10**6: "a million", 10**9: "a billion", 1e30: "10^30", 2**63 - 1: "2^63 - 1"}
 
 
 class ConfigError(ValueError):
@@ -70,18 +76,21 @@ def names_in(text: str) -> list[str]:
     return list(dict.fromkeys(name.strip() for name in text.split(",") if name.strip()))
 
 
-def parse(fields: Fields, given: Mapping[str, Value | None]) -> tuple[dict[str, Value], list[str]]:
-    """What is not left open, by field name and of its declared type; and what is no setting, or of another type."""
+def parse(fields: Fields, given: Mapping[str, Value | None]) -> tuple[dict[str, Value], dict[str, str]]:
+    """What is not left open, by field name and of its declared type; and a problem for each other key.
+
+    A problem's key is the field's name where there is such a field.
+    """
     settings: dict[str, Value] = {}
-    problems: list[str] = []
+    problems: dict[str, str] = {}
     for key, value in given.items():
         if value is None or value == "":
             continue
         if key not in fields:
             nearest = "".join(f" Did you mean {name}?" for name in get_close_matches(key, fields, 1))
-            problems.append(f"{key} is not a setting; the settings are {', '.join(fields)}.{nearest}")
+            problems[key] = f"{key} is not a setting; the settings are {', '.join(fields)}.{nearest}"
         elif (parsed := _as_type(value, kind := kind_of(fields[key]))) is None:
-            problems.append(f"{key} is {value!r}; give {_KIND_WORDS[kind]}.")
+            problems[fields[key].name] = f"{key} is {value!r}; give {_KIND_WORDS[kind]}."
         else:
             settings[fields[key].name] = parsed
     return settings, problems
@@ -98,15 +107,42 @@ def _as_type(value: Value, kind: str) -> Value | None:
     return value if isinstance(value, int) else None
 
 
-def not_allowed(fields: Fields, settings: Mapping[str, Value]) -> list[str]:
-    """Every value, by field name, that is of the right type and still cannot be."""
-    problems = []
+def not_allowed(fields: Fields, settings: Mapping[str, Value]) -> dict[str, str]:
+    """A problem for every value, by field name, that is of the right type and still cannot be."""
+    problems = {}
     for key, field in fields.items():
         value, (low, high), choices = settings.get(field.name), field.metadata["bounds"], field.metadata["choices"]
         if isinstance(value, int | float) and not low <= value <= high:
-            problems.append(f"{key} is {value}; choose a number from {low:g} to {high:g}.")
+            kind = _KIND_WORDS[kind_of(field)]
+            problems[field.name] = f"{key} is {value}; choose {kind} {range_words(low, high, value)}."
         elif isinstance(value, str) and choices is not None and value not in choices:
             or_source = ", or write path/to/file.py:name" if field.metadata["or_source"] else ""
             if not (or_source and is_source(value)):
-                problems.append(f"{key} is '{value}'; choose one of {', '.join(choices)}{or_source}.")
+                problems[field.name] = f"{key} is '{value}'; choose one of {', '.join(choices)}{or_source}."
     return problems
+
+
+def without_folder(setting: str, file: Path) -> str:
+    """What is wrong with the name of a file that may be made, if its folder is not there."""
+    if file.parent.is_dir():
+        return ""
+    return f"{setting} is '{file}', and there is no folder '{file.parent}'; make it, or name a file elsewhere."
+
+
+def range_words(low: float, high: float, value: float) -> str:
+    """From where to where a number may be, for whoever gave a value that is not there.
+
+    A lower bound that is there for the arithmetic's sake is "above 0", unless the value is between the two.
+
+    >>> range_words(5e-324, math.inf, 0.0), range_words(1, 10**9, 0), range_words(0, 2**63 - 1, -3)
+    ('above 0, or inf', 'from 1 to a billion', 'from 0 to 2^63 - 1')
+    >>> range_words(1e-300, 0.999, 2.0), range_words(1e-300, 0.999, 1e-301)
+    ('above 0, at most 0.999', 'from 1e-300 to 0.999')
+    """
+    if not (0.0 < low < _TECHNICAL and not 0.0 < value < low):
+        return f"from {_bound_words(low)} to {_bound_words(high)}"
+    return "above 0, " + ("or inf" if high == math.inf else f"at most {_bound_words(high)}")
+
+
+def _bound_words(bound: float) -> str:
+    return _NAMED_BOUNDS.get(bound) or (f"{bound:,g}" if abs(bound) >= _TECHNICAL else f"{bound:g}")

@@ -96,7 +96,10 @@ def server_key(file: Path) -> Ed25519PrivateKey:
     try:
         key = load_pem_private_key(file.read_bytes(), password=None)
     except (OSError, ValueError, TypeError, UnsupportedAlgorithm) as error:
-        raise SigningKeyError(f"signing-key is '{file}', which holds no readable private key ({error}).") from error
+        raise SigningKeyError(
+            f"signing-key is '{file}', which holds no readable private key ({error}); name an Ed25519 key in PEM, or a "
+            "file that is not there yet."
+        ) from error
     if not isinstance(key, Ed25519PrivateKey):
         raise SigningKeyError(f"signing-key is '{file}', which holds no Ed25519 key; name a file that does, or none.")
     return key

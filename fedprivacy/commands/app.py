@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 from rich.console import Console
@@ -21,16 +21,32 @@ from fedprivacy.commands.calculator.cli import epsilon, sigma
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.commands.guard import guard_app
 from fedprivacy.commands.ledger import ledger_app
-from fedprivacy.commands.terminal import OUT, Json, as_typed, plain_errors, print_json
-from fedprivacy.runs.configuration import FIELDS, Engine, RunConfig, words_of
+from fedprivacy.commands.mistyped import ForgivingCommand
+from fedprivacy.commands.terminal import OUT, PLAIN, Json, as_typed, plain_errors, print_json
+from fedprivacy.runs.configuration import FIELDS, RUNS, Engine, RunConfig, words_of
 
-if TYPE_CHECKING:
-    from fedprivacy.runs.history import RunHistory
-
-app = typer.Typer(no_args_is_help=True, add_completion=False, pretty_exceptions_enable=False)
+app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(deploy_app, name="deploy")
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(guard_app, name="guard")
+
+
+def _show_version(wanted: bool) -> None:
+    if wanted:
+        from fedprivacy import __version__
+
+        PLAIN.print(f"fedprivacy {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def main(
+    *,
+    version: Annotated[
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    """Federated learning with differential privacy: every client's privacy loss, composed, enforced and shown."""
 
 
 _BESIDE = Annotated[bool, typer.Option("--dashboard", help="Open the dashboard beside the run, on port 8050.")]
@@ -64,17 +80,18 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 def _option(key: str) -> inspect.Parameter:
     field = FIELDS[key]
     kind: type = {"int": int, "float": float, "str": str}[kind_of(field)]
-    option = typer.Option(f"--{key}", help=words_of(field), show_default=False)
+    option = typer.Option(f"--{key}", help=escape(words_of(field)), show_default=False)
     annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-@app.command()
+@app.command(cls=ForgivingCommand)
 @with_settings
 def simulate(
     settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, dashboard: _BESIDE = False, as_json: Json = False
 ) -> None:
     """Train a task on simulated clients, each within its privacy budget; or go on with a run that was stopped."""
+    from fedprivacy.commands.outcome import outcome_text
     from fedprivacy.commands.run_tables import client_table, failures
     from fedprivacy.server.simulation import console_of, prepared, run
 
@@ -88,7 +105,7 @@ def simulate(
         OUT.print(client_table(history))
         for line in failures(history):
             OUT.print(f"[yellow]{escape(line)}")
-        OUT.print(_what_next(history, config))
+        OUT.print(outcome_text(history, config, settings, engine), highlight=False, soft_wrap=True)
         if dashboard:
             from fedprivacy.server.dashboard.service import wait_for_reader
 
@@ -137,7 +154,7 @@ def dashboard(
         serve(catalogue, Address(host, port, tls_certificate, tls_key), opened)
 
 
-@app.command()
+@app.command(cls=ForgivingCommand)
 @with_settings
 def plan(settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, as_json: Json = False) -> None:
     """Show what each client would spend after each round, and the noise that the budget needs. Runs nothing.
@@ -178,12 +195,12 @@ def doctor(
         print_json(doctors.as_json(seen))
     else:
         program = as_typed()
-        OUT.print(doctors.page(seen, program, shlex.join([program, *sys.argv[1:]])), highlight=False)
+        OUT.print(doctors.page(seen, program, f"{program} {shlex.join(sys.argv[1:])}"), highlight=False)
     raise typer.Exit(0 if seen.diagnosis.sound else 1)
 
 
-app.command()(epsilon)
-app.command()(sigma)
+app.command(cls=ForgivingCommand)(epsilon)
+app.command(cls=ForgivingCommand)(sigma)
 
 
 @contextmanager
@@ -197,30 +214,10 @@ def _dashboard_if(wanted: bool, config: RunConfig, console: Console) -> Iterator
 
     url = config.ledger_url(deployed=False)
     Ledger(url).close()  # made now, so that the dashboard finds it
-    beside = [str(folder)] if (folder := Path(config.out).parent).name == "runs" else []
+    beside = [str(folder)] if (folder := Path(config.out).parent).name == RUNS else []
     with plain_errors(ServingError, code=2), dashboard_beside([url, *beside], Address()) as page:
         console.print(f"Dashboard: [bold]{page}", highlight=False, soft_wrap=True)
         yield
-
-
-def _what_next(history: RunHistory, config: RunConfig) -> str:
-    from fedprivacy.runs.folder import REPORT
-    from fedprivacy.values.wording import count_text, epsilon_text, metric_name, metric_text
-
-    command, last = as_typed(), history.last
-    about_seed = "The noise came from a secret that is gone: this run cannot be repeated."
-    if config.seed is not None:
-        about_seed = f"Seeded with {config.seed}: repeatable, and no protection from whoever knows the seed."
-    result = f"{metric_name(history.metric)} {metric_text(history.metric, last.metrics.get(history.metric))}"
-    return (
-        f"\n[bold]{result}[/] after {count_text(len(history.rounds), 'round')}; "
-        f"no client above epsilon {epsilon_text(last.max_epsilon, config.epsilon)}.\n"
-        f"{about_seed}\n"
-        f"Report: {Path(config.out) / REPORT}\n"
-        f"In a browser, with all runs: [bold]{command} dashboard[/]\n"
-        f"Next: [bold]{command} plan --epsilon 1[/] shows what a tighter budget costs, "
-        f"[bold]{command} simulate --epsilon 1[/] runs it."
-    )
 
 
 @contextmanager

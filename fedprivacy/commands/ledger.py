@@ -69,13 +69,15 @@ def verify(
     as_json: Json = False,
 ) -> None:
     """Prove that nothing in a ledger was changed, left out, added or reordered. Exit code 1: something was."""
-    from fedprivacy.ledger.export import verify_export
+    from fedprivacy.ledger import LedgerError
+    from fedprivacy.ledger.export import check_export, verify_export
     from fedprivacy.ledger.replay import BrokenJournalError
     from fedprivacy.ledger.verify import read_witness, verify_ledger
 
-    with plain_errors(BrokenJournalError, code=1), plain_errors(OSError, code=2):
+    with plain_errors(BrokenJournalError, code=1), plain_errors(LedgerError, OSError, code=2):
         kept = [read_witness(file) for file in witnesses or ()]
         if export is not None:
+            check_export(export)
             verified = verify_export(export, signers=signers or (), witnesses=kept)
         else:
             with _opened(ledger) as opened:
@@ -107,9 +109,12 @@ def export(
 @ledger_app.command(name="import")
 def import_(export: Annotated[Path, typer.Argument(help="An exported ledger.")], *, ledger: _LEDGER = "") -> None:
     """Bring an exported ledger, once it is verified, into an empty one: another database, or tables made anew."""
-    from fedprivacy.ledger.export import import_ledger
+    from fedprivacy.ledger import LedgerError
+    from fedprivacy.ledger.export import check_export, import_ledger
     from fedprivacy.ledger.replay import BrokenJournalError
 
+    with plain_errors(LedgerError, OSError, code=2):
+        check_export(export)  # before there is a ledger
     with _opened(ledger, new=True) as opened, plain_errors(BrokenJournalError, code=1), plain_errors(OSError, code=2):
         verified = import_ledger(export, opened)
     ERR.print(f"{verified.head.number} entries are in {opened.name}.")
@@ -123,11 +128,14 @@ def sign(
     ledger: _LEDGER = "",
 ) -> None:
     """Sign where a ledger's journal ends: what it covers can no longer be rewritten unseen."""
+    from fedprivacy._support.settings import without_folder
     from fedprivacy._support.signing import SigningKeyError, server_key
     from fedprivacy.ledger import LedgerError
     from fedprivacy.ledger.journal import sign_head
 
     with _opened(ledger) as opened, plain_errors(SigningKeyError, OSError, code=2):
+        if problem := without_folder("key", key):
+            raise SigningKeyError(problem)
         signed = sign_head(opened.database, server_key(key))
         if signed is None:
             raise LedgerError(f"ledger {opened.name} has no entry yet; nothing was signed.")
@@ -209,11 +217,10 @@ def upgrade(*, ledger: _LEDGER = "") -> None:
 @contextmanager
 def _opened(ledger: str, *, new: bool = False, upgrade: bool = False) -> Iterator[Ledger]:
     """The ledger of a URL or a file; an error about it ends the command. To look at a ledger must not change it."""
-    from fedprivacy.ledger import Ledger, LedgerError, default_url
+    from fedprivacy.ledger import Ledger, LedgerError, default_url, ledger_url
 
-    url = ledger or default_url()
-    url = url if "://" in url else f"sqlite:///{Path(url).absolute()}"
     with plain_errors(LedgerError, code=2):
+        url = ledger_url(ledger) if ledger else default_url()
         if not new and not Ledger.exists(url):
             raise LedgerError(f"ledger is '{url}', where there is none; name the one that a run wrote (--ledger).")
         opened = Ledger(url, upgrade=new or upgrade)

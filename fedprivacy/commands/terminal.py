@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 import shutil
 import sys
 from collections.abc import Iterator
@@ -28,12 +29,27 @@ def print_json(value: object) -> None:
 
 
 def as_typed() -> str:
-    """How to call this program again: by its name where the shell finds it, else by its path from here."""
-    program = sys.argv[0]
-    path = Path(program)
-    if shutil.which(path.name) == str(path):
-        return path.name
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else program
+    """How to call this program again, quoted for the shell; what `python -m` has started is called like that again."""
+    path = Path(sys.argv[0])
+    return f"{_called(Path(sys.executable))} -m fedprivacy" if path.name == "__main__.py" else _called(path)
+
+
+def _called(program: Path) -> str:
+    """A program by its name where the shell finds it, else by its path from here."""
+    if shutil.which(program.name) == str(program):
+        return program.name
+    return shlex.quote(str(program.relative_to(Path.cwd()) if program.is_relative_to(Path.cwd()) else program))
+
+
+def _told(error: Exception) -> str:
+    """An error as text; of a file that cannot be used, with the remedy."""
+    if not isinstance(error, OSError) or error.filename is None:
+        return str(error)
+    if isinstance(error, FileNotFoundError):
+        return f"there is no file '{error.filename}'; name one that is there."
+    if isinstance(error, FileExistsError):
+        return f"'{error.filename}' is there already; name a new file."
+    return f"'{error.filename}' cannot be used ({error.strerror}); name another file."
 
 
 @contextmanager
@@ -48,7 +64,7 @@ def plain_errors(*kinds: type[Exception], code: int, traceback: bool = False) ->
     except kinds as error:
         if traceback:
             ERR.print(Traceback.from_exception(type(error), error, error.__traceback__))
-        for problem in getattr(error, "problems", [str(error)]):
+        for problem in getattr(error, "problems", [_told(error)]):
             ERR.print(f"[red]error:[/] {escape(problem)}")
         for note in getattr(error, "__notes__", []):
             ERR.print(escape(note))

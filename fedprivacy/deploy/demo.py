@@ -115,6 +115,7 @@ def run_demo(
             nodes.append(federation.start_supernode(keys[name], own | common))
         federation.wait_until_online(nodes)
         say(f"{len(nodes)} SuperNodes online, each with its own data folder")
+        out.mkdir(exist_ok=True)
         files = {"out": str(out), "ledger": f"sqlite:///{out / LEDGER}", "signing-key": str(signing_key)}
         run = federation.start_run(app.resolve(), {**(run_config or {}), "clients": len(clients), **files})
         _follow(run, out / ROUNDS, say)

@@ -87,7 +87,7 @@ class Description:
             raise ConfigError([f"description '{file}' cannot be read ({error}); {example}."]) from error
         clients, problems = _names(given.pop("clients", None))
         settings, wrong = parse(FIELDS, given)
-        problems += wrong + not_allowed(FIELDS, settings)
+        problems += (wrong | not_allowed(FIELDS, settings)).values()
         problems += [f"{key} is missing; say it." for key in ("host", "epsilon", "delta") if key not in given]
         problems += _paths(settings)
         if "host" in settings:

@@ -17,6 +17,7 @@ from typing import Any, Literal, TypeVar
 
 import altair as alt
 
+from fedprivacy.figures.extent import with_room_for_any_font
 from fedprivacy.values.wording import delta_text
 
 INK, MUTED, GRID, PAPER = "#1f2328", "#59636e", "#e4e8ec", "#ffffff"
@@ -42,7 +43,7 @@ DARK = {
 """Every colour of the figures, and the one that takes its place on a dark page."""
 
 FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
-"""vl-convert carries the first and measures texts with it; the others are as wide."""
+"""vl-convert carries the first and measures texts with it; the others are as wide, but for the last."""
 
 WIDTH, HEIGHT = 440, 330
 """Of a plot between its axes, in px, unless somebody asks for another width."""
@@ -156,7 +157,7 @@ def to_svg(chart: alt.TopLevelMixin) -> str:
     """The chart as an `<svg>` element. Texts stay texts, and the keys of `DARK` are its only colours."""
     drawing = StringIO()
     chart.save(drawing, format="svg")
-    return drawing.getvalue()
+    return with_room_for_any_font(drawing.getvalue())
 
 
 def dark(spec: dict[str, Any]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from fedprivacy.values.budget import Allowance
 
 if TYPE_CHECKING:
     from fedprivacy.ledger.charges import NOTHING_SPENT, Account
-    from fedprivacy.ledger.database import database_file, default_url
+    from fedprivacy.ledger.database import database_file, default_url, ledger_url
     from fedprivacy.ledger.errors import LedgerError
     from fedprivacy.ledger.schema import ChargeState
     from fedprivacy.ledger.store import Ledger
@@ -23,4 +23,5 @@ __all__ = [
     "LedgerError",
     "database_file",
     "default_url",
+    "ledger_url",
 ]

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import logging
+import re
 import sqlite3
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -39,6 +40,7 @@ from sqlalchemy.dialects import postgresql, sqlite
 from sqlalchemy.exc import ArgumentError, DBAPIError
 from sqlalchemy.types import ARRAY, Enum, String, TypeEngine
 
+from fedprivacy._support.settings import without_folder
 from fedprivacy.ledger.errors import LedgerError
 from fedprivacy.ledger.migrations import bring_up_to_date, is_newest
 
@@ -54,6 +56,9 @@ _LONGEST_PAUSE = 2.0
 _SECRETS = ("password", "sslpassword")
 
 _POSTGRESQL = "postgresql+psycopg"
+
+_SCHEME = re.compile(r"[a-z][a-z0-9+]+:", re.IGNORECASE)
+"""How a URL begins; all else is a path."""
 
 
 class Database:
@@ -177,6 +182,22 @@ def default_url() -> str:
     return f"sqlite:///{Path.home() / '.fedprivacy' / 'ledger.db'}"
 
 
+def ledger_url(named: str) -> str:
+    """The URL of a ledger that is named by its URL or by its SQLite file: the same from wherever it is opened.
+
+    Raises:
+        LedgerError: there can be none, see `database_file`; or the folder of its file is not there.
+    """
+    file = database_file(url := named if _SCHEME.match(named) else f"sqlite:///{named}")
+    if file is None:
+        return url
+    if problem := without_folder("ledger", file):
+        raise LedgerError(problem)
+    if file.is_dir():
+        raise LedgerError(f"ledger is '{file}', which is a folder; name a file, such as {file / 'ledger.db'}.")
+    return f"sqlite:///{file}"
+
+
 def database_file(url: str) -> Path | None:
     """The file of an SQLite ledger's URL; None for PostgreSQL.
 
@@ -213,7 +234,7 @@ def _parsed(url: str) -> URL:
     try:
         return make_url(url)
     except (ArgumentError, ValueError):  # a port that is no number is a ValueError
-        raise LedgerError("ledger is no URL; write sqlite:///path/to/ledger.db.") from None
+        raise LedgerError("ledger is no URL; write path/to/ledger.db, or sqlite:///path/to/ledger.db.") from None
 
 
 def _engine(url: str, patience: float, durable: bool) -> Engine:

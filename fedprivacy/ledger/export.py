@@ -105,6 +105,20 @@ def _parsed(raw: bytes, line: int, entries: int) -> Entry | SignedHead | None:
     return part
 
 
+def check_export(file: Path) -> None:
+    """Refuse a file that is something else than an exported ledger, damaged or whole; a pipe can only be read once.
+
+    Raises:
+        LedgerError: it does not begin as an exported ledger does.
+        OSError: it cannot be read.
+    """
+    if file.is_fifo():
+        return
+    with file.open("rb") as lines:
+        if lines.readline(len(_FIRST)) != _FIRST.encode():
+            raise LedgerError(f"'{file}' is no exported ledger; name a file that 'fedprivacy ledger export' wrote.")
+
+
 def verify_export(file: Path, *, signers: Collection[str] = (), witnesses: Iterable[SignedHead] = ()) -> Verified:
     """Verify an exported ledger; see `fedprivacy.ledger.verify.verify_ledger`.
 

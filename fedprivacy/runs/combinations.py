@@ -1,16 +1,18 @@
 """Combinations: settings that are each what they may be, and do not go together or name what there is not.
 
 Every function here takes settings by field name, those that are not left open, and returns a line for each problem.
+Where one of a combination's settings is wrong by itself, nothing is said of the others: it would not be true.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedprivacy._support.settings import Value, key_of, names_in
+from fedprivacy._support.settings import Value, key_of, names_in, without_folder
 from fedprivacy.runs.device import is_device
 from fedprivacy.runs.strategies import SERVER_SETTINGS, STRATEGIES
 from fedprivacy.trackers import TRACKERS
@@ -43,7 +45,7 @@ def with_task(task: Task) -> list[str]:
     return problems
 
 
-def with_recipe(recipe: Recipe, given: Settings) -> list[str]:
+def with_recipe(recipe: Recipe, given: Settings, wrong: Collection[str]) -> list[str]:
     """What no recipe knows for another optimiser than its own: with a wrong step size a budget is spent on nothing."""
     optimizer = str(given.get("optimizer", recipe.optimizer))
     if optimizer == recipe.optimizer or optimizer not in OPTIMIZERS:
@@ -52,18 +54,18 @@ def with_recipe(recipe: Recipe, given: Settings) -> list[str]:
         f"optimizer is '{optimizer}' and {key_of(name)} is open, but the task's recipe is for {recipe.optimizer}; "
         f"give a {key_of(name)}."
         for name, required in settings_of(OPTIMIZERS[optimizer]).items()
-        if required and name not in given
+        if required and name not in given and name not in wrong
     ]
 
 
-def with_batch_size(given: Settings) -> list[str]:
+def with_batch_size(given: Settings, wrong: Collection[str]) -> list[str]:
     """What a batch size does not go with."""
     if "batch_size" not in given:
         return []
     problems = []
     if "sampling_rate" in given:
         problems.append("batch-size and sampling-rate both say how many records join a step; give one of them.")
-    if "noise_multiplier" not in given:
+    if "noise_multiplier" not in given and "noise_multiplier" not in wrong:
         problems.append(
             f"batch-size is {given['batch_size']} and noise-multiplier is open, but clients with different sampling "
             "rates need different noise; give a noise-multiplier ('fedprivacy sigma' finds one for the largest rate)."
@@ -71,52 +73,82 @@ def with_batch_size(given: Settings) -> list[str]:
     return problems
 
 
-def with_one_another(settings: Settings) -> list[str]:
+def with_one_another(settings: Settings, wrong: Collection[str]) -> list[str]:
     """The rest, of a configuration that is complete, or as complete as it gets."""
-    problems = _strategy_problems(settings)
-    if settings.get("optimizer") in OPTIMIZERS:
-        kept = {name: float(settings.get(name, 0.0)) for name in ("momentum", "weight_decay")}
-        problems += _refusal(partial(build_optimizer, str(settings["optimizer"]), 1.0, **kept))
-    if settings.get("epsilon") == math.inf and "noise_multiplier" not in settings:
-        problems.append("epsilon is inf, which asks for no noise at all; give a noise-multiplier, or a finite epsilon.")
-    if not is_device(str(settings["device"])):
-        problems.append(f"device is '{settings['device']}'; choose auto, cpu, cuda or cuda:N.")
-    if url := str(settings.get("ledger", "")):
-        from fedprivacy.ledger import database_file
+    return [problem for names, found in _CHECKS if not {*names} & {*wrong} for problem in found(settings)]
 
-        problems += _refusal(partial(database_file, url))
-    problems += [
+
+def _optimizer_problems(settings: Settings) -> list[str]:
+    if "optimizer" not in settings:
+        return []
+    kept = {name: float(settings.get(name, 0.0)) for name in ("momentum", "weight_decay")}
+    return _refusal(partial(build_optimizer, str(settings["optimizer"]), 1.0, **kept))
+
+
+def _noise_problems(settings: Settings) -> list[str]:
+    if settings.get("epsilon") != math.inf or "noise_multiplier" in settings:
+        return []
+    return ["epsilon is inf, which asks for no noise at all; give a noise-multiplier, or a finite epsilon."]
+
+
+def _device_problems(settings: Settings) -> list[str]:
+    if is_device(device := str(settings["device"])):
+        return []
+    return [f"device is '{device}'; choose auto, cpu, cuda or cuda:N."]
+
+
+def _ledger_problems(settings: Settings) -> list[str]:
+    from fedprivacy.ledger import ledger_url
+
+    return _refusal(partial(ledger_url, named)) if (named := str(settings.get("ledger", ""))) else []
+
+
+def _signing_key_problems(settings: Settings) -> list[str]:
+    problem = without_folder("signing-key", Path(str(settings["signing_key"]))) if "signing_key" in settings else ""
+    return [problem] * bool(problem)
+
+
+def _tracker_problems(settings: Settings) -> list[str]:
+    return [
         f"trackers names '{name}'; choose from {', '.join(TRACKERS)}, separated by commas."
         for name in names_in(str(settings.get("trackers", "")))
         if name not in TRACKERS
     ]
-    return problems
 
 
-def _strategy_problems(settings: Settings) -> list[str]:
-    """What a strategy that has a name here would ignore, or cannot do."""
-    name = settings["strategy"]
-    if (known := STRATEGIES.get(str(name))) is None:
+def _ignored(setting: str, settings: Settings) -> list[str]:
+    """A setting that a strategy that has a name here would ignore."""
+    known = STRATEGIES.get(name := str(settings["strategy"]))
+    if known is None or setting not in settings or setting in known.defaults:
         return []
-    problems = [
+    able = " or ".join(other for other, able in STRATEGIES.items() if setting in able.defaults)
+    return [
         f"{key_of(setting)} is {settings[setting]}, which strategy {name} does not take; leave it open, or choose "
-        f"{' or '.join(other for other, able in STRATEGIES.items() if setting in able.defaults)}."
-        for setting in SERVER_SETTINGS
-        if setting in settings and setting not in known.defaults
+        f"{able}."
     ]
-    clients = float(settings.get("clients", known.fewest_clients))  # of a task that cannot be loaded
-    asked = max(int(clients * float(settings["fraction_train"])), 1)
-    if asked < known.fewest_clients:
-        problems.append(
-            f"strategy is '{name}', which needs {known.fewest_clients} clients in each round, and clients times "
-            f"fraction-train is {asked}; give more clients, or choose another strategy."
-        )
-    if float(settings.get("local_steps", known.fewest_local_steps)) < known.fewest_local_steps:
-        problems.append(
-            f"strategy is '{name}', which is fedavg when local-steps is {settings['local_steps']}; give local-steps "
-            f"from {known.fewest_local_steps}, or choose another strategy."
-        )
-    return problems
+
+
+def _too_few_clients(settings: Settings) -> list[str]:
+    known = STRATEGIES.get(name := str(settings["strategy"]))
+    if "clients" not in settings:  # of a task that cannot be loaded
+        return []
+    asked = max(int(float(settings["clients"]) * float(settings["fraction_train"])), 1)
+    if known is None or asked >= known.fewest_clients:
+        return []
+    return [
+        f"strategy is '{name}', which needs {known.fewest_clients} clients in each round, and clients times "
+        f"fraction-train is {asked}; give more clients, or choose another strategy."
+    ]
+
+
+def _too_few_steps(settings: Settings) -> list[str]:
+    known = STRATEGIES.get(name := str(settings["strategy"]))
+    if known is None or float(settings.get("local_steps", known.fewest_local_steps)) >= known.fewest_local_steps:
+        return []
+    return [
+        f"strategy is '{name}', which is fedavg when local-steps is {settings['local_steps']}; give local-steps "
+        f"from {known.fewest_local_steps}, or choose another strategy."
+    ]
 
 
 def _refusal(use: Callable[[], object]) -> list[str]:
@@ -126,3 +158,17 @@ def _refusal(use: Callable[[], object]) -> list[str]:
     except ValueError as error:
         return [str(error)]
     return []
+
+
+_CHECKS: tuple[tuple[tuple[str, ...], Callable[[Settings], list[str]]], ...] = (
+    *((("strategy", name), partial(_ignored, name)) for name in SERVER_SETTINGS),
+    (("strategy", "clients", "fraction_train"), _too_few_clients),
+    (("strategy", "local_steps"), _too_few_steps),
+    (("optimizer", "momentum", "weight_decay"), _optimizer_problems),
+    (("epsilon", "noise_multiplier"), _noise_problems),
+    (("device",), _device_problems),
+    (("ledger",), _ledger_problems),
+    (("signing_key",), _signing_key_problems),
+    (("trackers",), _tracker_problems),
+)
+"""What is looked at together, by the fields that it is about."""

@@ -32,10 +32,16 @@ from fedprivacy.values.events import CLIPPING_NORMS
 if TYPE_CHECKING:
     from fedprivacy.tasks import Task
 
-__all__ = ["FIELDS", "LEDGER", "ConfigError", "Engine", "RunConfig", "Value", "resolve", "words_of"]
+__all__ = ["CONFIG", "FIELDS", "LEDGER", "RUNS", "ConfigError", "Engine", "RunConfig", "Value", "resolve", "words_of"]
+
+RUNS = "runs"
+"""Where simulations leave their folders."""
 
 LEDGER = "ledger.db"
 """What a simulation names its own ledger, in its folder."""
+
+CONFIG = "config.json"
+"""What a run names its configuration, in its folder: every setting, and the noise that was used."""
 
 _WHOLE = (1, 10**9)
 _LEAST = 5e-324
@@ -122,7 +128,7 @@ class RunConfig:
     device: str = setting("auto (shards spread over the GPUs that are there), cpu, cuda or cuda:N.", "auto")
     out: str = setting("Folder for the results.", "")
     ledger: str = setting(
-        "Ledger to share over runs, sqlite:///path or postgresql+psycopg://user@host/name; left open: a simulation "
+        "Ledger to share over runs: an SQLite file, or postgresql+psycopg://user@host/name; left open: a simulation "
         "keeps its own in out.",
         "",
     )
@@ -140,7 +146,7 @@ class RunConfig:
         "Folder of a run that was stopped: go on after its last finished round, with its own settings.", ""
     )
     node_timeout: float = setting("Seconds to wait for enough clients.", 120.0, bounds=(0.0, 1e9))
-    round_timeout: float = setting("Seconds to wait for a round's replies.", 3600.0, bounds=(_LEAST, 1.7e308))
+    round_timeout: float = setting("Seconds to wait for a round's replies.", 3600.0, bounds=(_LEAST, 1e9))
 
     @property
     def budget(self) -> PrivacyBudget:
@@ -184,12 +190,12 @@ class RunConfig:
         Raises:
             ConfigError: lists each that is no setting, of a wrong type, or another than this run's.
         """
-        settings, problems = parse(FIELDS, given)
-        problems += [
+        settings, wrong = parse(FIELDS, given)
+        problems = [*wrong.values()] + [
             f"{key_of(name)} is {value}, but the run goes on with its own, {_or_open(getattr(self, name))}; leave "
             f"{key_of(name)} open, or start a new run."
             for name, value in settings.items()
-            if value != getattr(self, name)
+            if _named(name, value) != _named(name, getattr(self, name))
         ]
         if problems:
             raise ConfigError(problems)
@@ -219,21 +225,31 @@ def resolve(given: Mapping[str, Value | None], task: Task | None = None) -> RunC
     """
     from fedprivacy.tasks.loader import TaskError, agreed, word_of  # torch: seconds that `--help` need not wait for
 
-    settings, problems = parse(FIELDS, given)
-    problems += combinations.with_batch_size(settings)
+    settings, wrong = parse(FIELDS, given)
+    together = combinations.with_batch_size(settings, wrong)
     try:
         task = agreed(cast(str | None, settings.get("task")), task)
     except TaskError as error:
-        problems.append(str(error))
+        together.append(str(error))
     else:
-        problems += combinations.with_task(task) + combinations.with_recipe(task.recipe, settings)
+        together += combinations.with_task(task) + combinations.with_recipe(task.recipe, settings, wrong)
         settings = _of_recipe(task, settings) | {"task": word_of(task)} | settings
     strategy = STRATEGIES.get(str(settings.get("strategy", DEFAULT_STRATEGY)))  # None: one of the user's own
     settings = _DEFAULTS | (dict(strategy.defaults) if strategy else {}) | settings
-    problems += not_allowed(FIELDS, settings) + combinations.with_one_another(settings)
+    wrong |= not_allowed(FIELDS, settings)
+    problems = [*wrong.values(), *together, *combinations.with_one_another(settings, wrong)]
     if problems:
         raise ConfigError(problems)
-    return RunConfig(**settings)  # type: ignore[arg-type]
+    return RunConfig(**{name: _named(name, value) for name, value in settings.items()})  # type: ignore[arg-type]
+
+
+def _named(name: str, value: Value) -> Value:
+    """A setting's value; a ledger's, which may be named by its file, as its URL."""
+    if name != "ledger" or not value:
+        return value
+    from fedprivacy.ledger import ledger_url
+
+    return ledger_url(str(value))
 
 
 def _or_open(value: Value | None) -> str:

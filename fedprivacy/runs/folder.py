@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from fedprivacy._support.durable import append_durably, write_durably
-from fedprivacy.runs.configuration import ConfigError, RunConfig, Value
+from fedprivacy.runs.configuration import CONFIG, RUNS, ConfigError, RunConfig, Value
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks import Task, TaskError
@@ -29,10 +29,6 @@ from fedprivacy.values.nulls import finite_or_none, measured, plain, unbounded
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.spent import ClientSpent
 
-RUNS = "runs"
-"""Where runs get a folder that name none."""
-
-CONFIG = "config.json"
 START = "start.json"
 ROUNDS = "rounds.jsonl"
 MODEL = "model.safetensors"
@@ -117,18 +113,25 @@ def make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise RunFolderError(f"out is '{folder}', which cannot be made ({error.strerror}); name another.") from error
+        raise _no_folder(folder, str(error.strerror)) from error
 
 
 def check_unused(folder: Path) -> None:
-    """Refuse a folder for a new run that holds the rounds of another.
+    """Refuse a folder for a new run that holds the rounds of another, or is none.
 
     Raises:
-        RunFolderError: it does.
+        RunFolderError: it does, or cannot be made or written to.
     """
+    there = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    if not (there.is_dir() and os.access(there, os.W_OK)):
+        raise _no_folder(folder, f"'{there}' is no folder that may be written to")
     rounds = folder / ROUNDS
     if rounds.exists() and rounds.stat().st_size > 0:
         raise RunFolderError(f"out is '{folder}', which already holds a run; name a new folder.")
+
+
+def _no_folder(folder: Path, why: str) -> RunFolderError:
+    return RunFolderError(f"out is '{folder}', which cannot be made ({why}); name another folder.")
 
 
 def _hold(config: Path) -> int:

@@ -13,18 +13,23 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedprivacy._support.signing import server_key
 from fedprivacy.flower import private_client, simulation
 from fedprivacy.flower.client.trial import try_task
 from fedprivacy.flower.server.checkpoint import load_checkpoint
-from fedprivacy.runs.configuration import ConfigError, Engine, Value
-from fedprivacy.runs.folder import new_run_folder, plan_of
+from fedprivacy.ledger import Ledger
+from fedprivacy.runs.configuration import ConfigError, Engine, RunConfig, Value
+from fedprivacy.runs.device import choose_device
+from fedprivacy.runs.folder import check_unused, new_run_folder, plan_of
 from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.run import Run
 from fedprivacy.server.app import going_on, server_app
+from fedprivacy.server.strategies import build_strategy
 from fedprivacy.tasks import Task, TaskError
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.tasks.loader import OBJECT
+from fedprivacy.trackers import build_trackers
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.wording import budget_text, epsilon_text
 
@@ -67,6 +72,7 @@ def simulate(
         RunFolderError: `out` holds a run already, or `resume` names a folder that holds none.
         RoundFailedError: a round without one usable update.
         LedgerError: the ledger contradicts the run, or cannot be written.
+        SigningKeyError: the key that is named cannot be read or made.
     """
     engines = ", ".join(Engine)
     with spelt_as_keywords(*[f"engine is '{engine}'; choose one of {engines}."] * (engine not in tuple(Engine))):
@@ -96,6 +102,7 @@ def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> Run
 def run(plan: RunPlan, engine: Engine, console: Console) -> Run:
     """Run a simulation, and show its progress on a console. Once it is planned, it raises what `simulate` does."""
     config = plan.config
+    _check(config)
     _try_task(plan, engine)
     finished = load_checkpoint(Path(config.resume)).round if config.resume else 0
     if config.resume:
@@ -117,6 +124,19 @@ def _try_task(plan: RunPlan, engine: Engine) -> None:
         for note in getattr(error, "__notes__", []):
             problem.add_note(note)
         raise problem from error
+
+
+def _check(config: RunConfig) -> None:
+    """Raise what this machine, or a file that is named, would stop the run with, before it seems to have begun."""
+    choose_device(config.device)
+    if not config.resume:
+        check_unused(Path(config.out))
+    build_strategy(config)
+    build_trackers(config.trackers)
+    if config.ledger:
+        Ledger(config.ledger).close()
+    if config.signing_key:
+        server_key(Path(config.signing_key))
 
 
 def console_of(*, shown: bool) -> Console:

@@ -14,6 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from fedprivacy._support.settings import range_words
 from fedprivacy.training.keystream import Keystream, Position, Purpose
 from fedprivacy.training.noise import LATTICE_ALLOWANCE, add_lattice_noise, lattice_step
 from fedprivacy.values.events import CLIPPING_NORMS, PoissonSampledGaussian
@@ -77,7 +78,8 @@ class SampledGaussianSum:
     def __post_init__(self) -> None:
         low, high = CLIPPING_NORMS
         if not low <= self.clipping_norm <= high:
-            raise ValueError(f"clipping_norm is {self.clipping_norm}; choose a number from {low:g} to {high:g}.")
+            words = range_words(low, high, self.clipping_norm)
+            raise ValueError(f"clipping_norm is {self.clipping_norm}; choose a number {words}.")
 
     def release(self, clipped_sum: ClippedSum, records: int, keystream: Keystream, position: Position) -> torch.Tensor:
         """Sample, sum, add noise once. An empty sample is released like any other.

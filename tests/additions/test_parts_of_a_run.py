@@ -129,7 +129,7 @@ def run(tmp_path_factory):
 def test_a_setting_is_offered_checked_kept_and_obeyed(run):
     *help, wrong, mistyped, _, evaluated, _ = run.lines
     assert any("--evaluate-every" in line and "Rounds from one evaluation to the next." in line for line in help)
-    assert wrong == "evaluate-every is 0; choose a number from 1 to 1e+09."
+    assert wrong == "evaluate-every is 0; choose a whole number from 1 to a billion."
     assert mistyped == "evaluate-every is 'often'; give a whole number."
     assert evaluated == "[2, 4]"
 

@@ -1,17 +1,21 @@
 """`fedprivacy simulate` and `plan`, from the command line, as a user types them."""
 
 import json
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
 import torch
 
+import fedprivacy as fp
 from fedprivacy.accounting import pld
 from fedprivacy.runs.folder import RunFolderError, read_history
 from fedprivacy.runs.run import open_run
+from fedprivacy.server.dashboard.catalogue import Catalogue
 from fedprivacy.tasks import load_task
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
-from tests.commands.running import fedprivacy, started, summary
+from tests.commands.running import ENVIRONMENT, fedprivacy, started, summary
 
 
 @pytest.fixture(scope="module")
@@ -47,7 +51,7 @@ def test_it_ends_with_a_table_the_report_and_the_next_command(main_job):
         "left",
         "budget epsilon 3, delta 0.0001",
         "report.html",
-        "Next: ",
+        "Next, ",
         " simulate --",
     ):
         assert words in printed
@@ -88,12 +92,120 @@ def test_the_same_seed_writes_the_same_bytes_and_another_seed_does_not(tmp_path)
 
 
 def test_two_runs_of_one_round_on_one_ledger_report_the_epsilon_of_two(tmp_path):
-    options = ("--rounds", "1", "--noise-multiplier", "2", "--ledger", "sqlite:///shared.db")
+    options = ("--rounds", "1", "--noise-multiplier", "2", "--ledger", "shared.db")
     first = summary(*options, cwd=tmp_path)
     second = summary(*options, cwd=tmp_path)
     together = summary("--rounds", "2", "--noise-multiplier", "2", cwd=tmp_path)
     assert first["max_epsilon"] < second["max_epsilon"] == together["max_epsilon"]
     assert second["clients"][0]["steps"] == 2
+
+
+def test_a_ledger_is_its_file_wherever_one_is_named(tmp_path, monkeypatch):
+    settings = {"rounds": 1, "noise_multiplier": 2.0, "progress": False}
+    options = ("--task", "cancer", "--rounds", "1", "--noise-multiplier", "2")
+    summary(*options, "--ledger", "shared.db", "--out", "first", cwd=tmp_path)
+    ledger = json.loads((tmp_path / "first" / "config.json").read_text())["settings"]["ledger"]
+    assert ledger == f"sqlite:///{tmp_path / 'shared.db'}"
+    monkeypatch.chdir(tmp_path)
+    assert fp.simulate("cancer", **settings, ledger="shared.db").clients[0]["rounds"] == 2
+    assert fp.simulate("cancer", **settings, ledger=tmp_path / "shared.db").clients[0]["rounds"] == 3
+    assert fp.simulate("cancer", **settings, ledger="sqlite:///shared.db").clients[0]["rounds"] == 4
+    shown = json.loads(fedprivacy("ledger", "show", "--ledger", "shared.db", "--json", cwd=tmp_path).stdout)
+    assert shown["datasets"][0]["charges"] == 4
+    planned = json.loads(fedprivacy("plan", "--json", *options, "--ledger", "shared.db", cwd=tmp_path).stdout)
+    fresh = json.loads(fedprivacy("plan", "--json", *options, cwd=tmp_path).stdout)
+    assert planned["clients"][0]["epsilon_by_round"] > fresh["clients"][0]["epsilon_by_round"]
+    again = fedprivacy("simulate", "--resume", "first", "--ledger", "other.db", cwd=tmp_path, code=2)
+    assert "ledger is other.db, but the run goes on with its own" in again.stderr
+    fedprivacy("simulate", "--resume", "first", "--ledger", "shared.db", cwd=tmp_path)
+
+
+@pytest.mark.parametrize("command", [("simulate",), ("plan",), ("ledger", "show")])
+@pytest.mark.parametrize("written", ["{}/nowhere/x.db", "sqlite:///{}/nowhere/x.db"])
+def test_a_ledger_in_a_folder_that_is_not_there_is_a_mistake_and_makes_none(command, written, tmp_path):
+    refused = fedprivacy(*command, "--ledger", written.format(tmp_path), cwd=tmp_path, code=2)
+    folder = tmp_path / "nowhere"
+    assert refused.stderr.startswith(f"error: ledger is '{folder / 'x.db'}', and there is no folder '{folder}'; make")
+    assert refused.stderr.count("\n") == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("command", [("simulate", "--signing-key"), ("ledger", "sign", "--ledger", "x.db")])
+def test_a_signing_key_in_a_folder_that_is_not_there_is_a_mistake_and_makes_none(command, tmp_path):
+    summary("--task", "cancer", "--rounds", "1", "--ledger", "x.db", cwd=tmp_path)
+    refused = fedprivacy(*command, str(tmp_path / "nowhere" / "key.pem"), cwd=tmp_path, code=2)
+    assert f"there is no folder '{tmp_path / 'nowhere'}'" in refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+    assert not (tmp_path / "nowhere").exists()
+
+
+def proposed(printed):
+    """The commands under "Next", each as a line to paste."""
+    return [line.strip() for line in printed.stdout.partition("\nNext")[2].splitlines()[1:]]
+
+
+def typed(line):
+    return shlex.split(line)[shlex.split(line).index("fedprivacy") + 1 :]
+
+
+OTHERS = ("--clients", "3", "--rounds", "2", "--seed", "4")
+
+
+@pytest.fixture(scope="module")
+def few_rounds(tmp_path_factory):
+    """A run with a task and names that a shell would take apart: (folder, what it printed)."""
+    folder = tmp_path_factory.mktemp("a run")
+    (folder / "my task.py").write_text("from fedprivacy.tasks.cancer import Cancer\nclass Mine(Cancer): pass\n")
+    options = ("--task", "my task.py:Mine", *OTHERS, "--epsilon", "0.5", "--out", "first [a] run")
+    return folder, fedprivacy("simulate", *options, cwd=folder)
+
+
+def test_what_is_proposed_next_is_the_same_run_with_a_tighter_budget(few_rounds):
+    folder, printed = few_rounds
+    plan, simulate = proposed(printed)
+    assert typed(plan)[1:] == typed(simulate)[1:] == ["--epsilon", "0.2", "--task", "my task.py:Mine", *OTHERS]
+    shown = subprocess.run(plan, shell=True, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=True)
+    assert "budget epsilon 0.2" in shown.stdout and "3 clients" in shown.stdout
+    ran = fedprivacy(*typed(simulate), cwd=folder)
+    (tighter,) = (folder / "runs").iterdir()
+    first, second = read_history(folder / "first [a] run"), read_history(tighter)
+    unlike = {key for key, value in first.settings.items() if second.settings[key] != value}
+    assert unlike == {"epsilon", "out"}
+    assert second.last.max_epsilon <= 0.2 < first.last.max_epsilon
+    assert typed(proposed(ran)[0])[2] == "0.1"
+
+
+def test_a_run_that_went_on_proposes_the_same_as_if_it_had_not_been_stopped(few_rounds):
+    folder, printed = few_rounds
+    again = fedprivacy("simulate", "--resume", "first [a] run", cwd=folder)
+    first, second = (typed(proposed(run)[1])[1:] for run in (printed, again))
+    assert set(zip(first[::2], first[1::2], strict=True)) == set(zip(second[::2], second[1::2], strict=True))
+
+
+def test_a_run_outside_of_runs_says_how_a_browser_shows_it(few_rounds):
+    _, printed = few_rounds
+    (line,) = [line for line in printed.stdout.splitlines() if line.startswith("In a browser")]
+    assert typed(line.partition(": ")[2]) == ["dashboard", "--store", "first [a] run"]
+
+
+def test_after_noise_without_a_budget_one_is_proposed_that_is_tighter(tmp_path):
+    options = ("--task", "cancer", "--rounds", "1", "--noise-multiplier", "2")
+    printed = fedprivacy("simulate", *options, "--out", "a", cwd=tmp_path)
+    command, _, epsilon, *others = typed(proposed(printed)[1])
+    assert (command, others) == ("simulate", ["--task", "cancer", "--rounds", "1"])
+    assert 0.0 < float(epsilon) < read_history(tmp_path / "a").last.max_epsilon
+    printed = fedprivacy("simulate", *options, "--batch-size", "32", cwd=tmp_path)
+    assert typed(proposed(printed)[1])[-4:] == ["--noise-multiplier", "2.0", "--batch-size", "32.0"]
+
+
+def test_on_a_shared_ledger_what_is_left_is_proposed_not_a_budget_that_is_spent_already(tmp_path):
+    (folder := tmp_path / "work").mkdir()
+    options = ("--task", "cancer", "--rounds", "1", "--ledger", "../all runs.db")
+    (line,) = proposed(fedprivacy("simulate", *options, cwd=folder))
+    assert typed(line) == ["ledger", "show", "--ledger", "../all runs.db"]
+    assert "client-0" in fedprivacy(*typed(line), cwd=folder).stdout
+    found = Catalogue([str(folder / "runs")]).listing()  # what `fedprivacy dashboard` shows
+    assert [run.facts.name for run in found.runs] == ["cancer-1"] and not found.problems
 
 
 def test_a_run_of_exhausted_clients_ends_well_and_reports_what_they_had_spent(tmp_path):
@@ -145,6 +257,31 @@ def test_what_this_machine_or_any_noise_cannot_do_is_one_line(options, words, tm
     refused = fedprivacy("simulate", *options, cwd=tmp_path, code=2)
     assert words in refused.stderr and refused.stderr.splitlines()[-1].startswith("error:")
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (("--strategy", "broken.py:T"), "'broken.py', which cannot be run: SyntaxError"),
+        (("--strategy", "three.py:T"), "'three.py:T', which makes a value of type int; let it make"),
+        (("--device", "cuda:7"), "GPUs; use auto or cpu"),
+        (("--out", "three.py"), "out is 'three.py', which cannot be made ('three.py' is no folder"),
+        (("--out", "three.py/x"), "/three.py' is no folder that may be written to); name another folder"),
+        (("--out", "/proc/x"), "out is '/proc/x', which cannot be made (No such file or directory); name another"),
+        (("--ledger", "three.py"), "file is not a database"),
+        (("--signing-key", "three.py"), "'three.py', which holds no readable private key"),
+        (("--resume", "three.py"), "'three.py' holds no run that could go on"),
+    ],
+)
+def test_what_a_run_would_stumble_over_is_said_before_it_seems_to_begin(options, words, tmp_path):
+    (tmp_path / "broken.py").write_text("T = (")
+    (tmp_path / "three.py").write_text("def T(): return 3")
+    task = () if "--resume" in options else ("--task", "cancer")
+    refused = fedprivacy("simulate", *task, *options, cwd=tmp_path, code=2)
+    last = refused.stderr.splitlines()[-1]
+    assert words in last and last.startswith("error: ")
+    assert "waiting for clients" not in refused.stderr or "/proc/x" in options
+    assert {path.name for path in tmp_path.iterdir()} == {"broken.py", "three.py"}
 
 
 def test_the_plan_says_what_the_run_then_spends(tmp_path):

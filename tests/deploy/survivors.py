@@ -21,6 +21,13 @@ def kill(folder: Path) -> None:
                 os.kill(process, signal.SIGKILL)
 
 
+def end(folder: Path, words: str) -> None:
+    """SIGTERM, as `pkill -f` sends it, to those of them whose command line holds some words."""
+    for process, command in _found(folder).items():
+        if words in command:
+            os.kill(process, signal.SIGTERM)
+
+
 def _found(folder: Path) -> dict[int, str]:
     """Command lines by process id."""
     if not Path("/proc/self/environ").exists():

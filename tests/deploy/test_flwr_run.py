@@ -1,9 +1,11 @@
 """`flwr run .` in this repository, as a Flower user types it, on Flower's own simulation engine (Ray)."""
 
 import json
+import re
 import shutil
 import subprocess
 import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +13,7 @@ import pytest
 from fedprivacy.deploy.federation import flower_environment, free_ports, program, write_toml
 from fedprivacy.deploy.processes import Supervisor
 from fedprivacy.runs.folder import read_history
-from tests.deploy.survivors import processes_of
+from tests.deploy.survivors import end, processes_of
 
 REPOSITORY = Path(__file__).parents[2]
 
@@ -41,6 +43,12 @@ def test_flwr_run_trains_on_flowers_own_simulation(tmp_path):
             (status,) = [entry["status"] for entry in json.loads(listed.stdout)["runs"]]
             assert "Round 2: accuracy" in run.tail(60) and str(tmp_path / "out") in run.tail(60)
             assert status == "finished:completed", run.tail(60)  # a stream that ends with 0 may follow a failed run
+            assert any("flower-superlink" in command for command in processes_of(tmp_path))
+            end(tmp_path, re.search(r"`pkill -f ([\w-]+)` ends it", (REPOSITORY / "README.md").read_text())[1])
+            deadline = time.monotonic() + 20
+            while processes_of(tmp_path) and time.monotonic() < deadline:
+                time.sleep(0.2)
+            assert processes_of(tmp_path) == []  # what the README says has ended all of them
     finally:
         shutil.rmtree(ray, ignore_errors=True)
     assert processes_of(tmp_path) == []

@@ -31,10 +31,12 @@ def fedprivacy(tmp_path_factory):
     """The program of a fresh environment that has the wheel; what the wheel needs is this environment's."""
     folder = tmp_path_factory.mktemp("wheel")
     pip = [sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check"]
-    source = folder / "source"  # a build leaves files where it is made, and a later one would pack them
+    source = folder / "source"
     shutil.copytree(REPOSITORY / "fedprivacy", source / "fedprivacy", ignore=shutil.ignore_patterns("__pycache__"))
     for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(REPOSITORY / name, source / name)
+    (left := source / "build" / "lib" / "fedprivacy").mkdir(parents=True)  # by setuptools, which would pack it again
+    (left / "stale.py").touch()
     subprocess.run([*pip, "wheel", "--no-deps", "--wheel-dir", folder, source], check=True)
     clean = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
     (wheel,) = folder.glob("*.whl")
@@ -51,6 +53,15 @@ def fedprivacy(tmp_path_factory):
     for name in ("flwr", "flower-superlink", "flower-supernode"):
         _copy_script(name, python)
     return folder / "env" / "bin" / "fedprivacy"
+
+
+def test_the_wheel_holds_the_sources_and_nothing_that_an_earlier_build_left(fedprivacy):
+    (package,) = fedprivacy.parents[1].glob("lib/python*/site-packages/fedprivacy")
+    packed, written = (
+        {path.relative_to(folder) for path in folder.rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+        for folder in (package, REPOSITORY / "fedprivacy")
+    )
+    assert packed == written
 
 
 def _copy_script(name, python):

@@ -59,7 +59,7 @@ def test_the_plan_knows_each_simulated_client():
     [
         ({"batch-size": 8, "sampling-rate": 0.1, "noise-multiplier": 1.0}, "give one of them"),
         ({"batch-size": 8}, "give a noise-multiplier"),
-        ({"batch-size": 0.0, "noise-multiplier": 1.0}, "batch-size is 0.0; choose a number from"),
+        ({"batch-size": 0.0, "noise-multiplier": 1.0}, "batch-size is 0.0; choose a number above 0"),
     ],
 )
 def test_what_a_batch_size_does_not_go_with(settings, message):

@@ -1,6 +1,8 @@
 """Whole runs on the in-process engine: what is charged, who takes part, what is dropped, how a run ends."""
 
+import logging
 import math
+import re
 from dataclasses import replace
 
 import numpy as np
@@ -10,7 +12,14 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedProx, FedTrimmedAvg, Krum, Strategy
 
 from fedprivacy.accounting import FILTERS, pld
-from fedprivacy.flower import InProcessGrid, PrivateStrategy, RoundFailedError, TooFewClientsError, private_client
+from fedprivacy.flower import (
+    BudgetSpentError,
+    InProcessGrid,
+    PrivateStrategy,
+    RoundFailedError,
+    TooFewClientsError,
+    private_client,
+)
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.flower.wire.messages import GRANT, RECEIPT, Grant, Receipt
 from fedprivacy.ledger import Ledger, LedgerError
@@ -196,8 +205,21 @@ def test_when_all_are_exhausted_the_run_ends_well_with_the_model_kept(ledger_url
     assert 1 < whole < 500
     assert done.records[-1].max_epsilon <= 3.0 < pld.epsilon({plan.event(): whole + 1}, 1e-3)
     assert done.result.arrays is not None
-    again = run(plan)
-    assert again.records == [] and again.result.stopped_because == "no client has budget left"
+    before = Ledger(ledger_url).accounts(["blobs/client-0"])
+    with pytest.raises(BudgetSpentError, match=r"client-0 has spent .* of 3 at delta 1e-3, .* nor for 3 other clients"):
+        run(plan)
+    assert Ledger(ledger_url).accounts(["blobs/client-0"]) == before
+
+
+def test_whoever_wraps_a_strategy_is_told_of_every_round_and_why_the_run_ended(ledger_url, caplog, monkeypatch):
+    monkeypatch.setattr(logging.getLogger("flwr"), "propagate", True)
+    caplog.set_level(logging.INFO)
+    plan = plan_of(Blobs(), epsilon=3.0, noise_multiplier=1.5, rounds=500, local_steps=1, ledger=ledger_url)
+    rounds = len(run(plan).records)
+    told = [line for line in caplog.messages if line.startswith("Round ")]
+    assert len(told) == rounds + 1, "round 0 is the new model's"
+    assert re.fullmatch(rf"Round {rounds}: accuracy 0\.\d+, largest epsilon 2\.\d\d", told[-1])
+    assert f"The run ended before round {rounds + 1}: no client has budget left." in caplog.messages
 
 
 def test_a_strategy_that_wants_more_clients_than_have_budget_ends_the_run_well(ledger_url):

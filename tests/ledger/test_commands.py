@@ -122,7 +122,7 @@ def test_verify_ends_with_1_where_a_stranger_signed(ledger, filled, tmp_path):
 
 
 def test_a_signed_head_that_was_kept_elsewhere_finds_a_cut_off_end(ledger, filled, url, tmp_path):
-    key, witness = tmp_path / "keys" / "server.pem", tmp_path / "witness.json"
+    key, witness = tmp_path / "server.pem", tmp_path / "witness.json"
     assert ledger("sign", key, "--out", witness)[0] == 0
     signer = server_public_key(server_key(key))
     assert ledger("verify", "--witness", witness)[0] == 0
@@ -147,6 +147,7 @@ def test_a_ledger_moves_by_export_verify_and_import(ledger, run, filled, tmp_pat
     assert (code, out) == (0, "")
     assert f"12 entries in {file}. Next: fedprivacy ledger verify" in err
     assert "12 entries" in succeeded(run("ledger", "verify", file))
+    refused(run("ledger", "import", file, "--ledger", tmp_path / "nowhere" / "other.db"), 2, "there is no folder")
     assert "12 entries are in" in run("ledger", "import", file, "--ledger", other)[2]
     assert run("ledger", "export", again, "--ledger", other)[0] == 0
     assert again.read_bytes() == file.read_bytes()
@@ -155,8 +156,22 @@ def test_a_ledger_moves_by_export_verify_and_import(ledger, run, filled, tmp_pat
 
 def test_an_export_replaces_no_file(ledger, filled, tmp_path):
     (tmp_path / "kept").write_text("kept")
-    refused(ledger("export", tmp_path / "kept"), 2, "File exists")
+    refused(ledger("export", tmp_path / "kept"), 2, "is there already; name a new file")
     assert (tmp_path / "kept").read_text() == "kept"
+
+
+@pytest.mark.parametrize("command", [("verify",), ("import",), ("reconcile", "a"), ("verify", "--witness")])
+def test_a_file_that_is_not_there_is_named_with_the_remedy(ledger, filled, url, tmp_path, command):
+    refused(ledger(*command, tmp_path / "nowhere"), 2, f"there is no file '{tmp_path / 'nowhere'}'; name one that is")
+
+
+@pytest.mark.parametrize("command", ["verify", "import"])
+@pytest.mark.parametrize("text", ["", "print(1)\n", '{"format":"another"}\n'])
+def test_a_file_that_is_no_exported_ledger_is_named_and_nothing_is_made(run, tmp_path, command, text):
+    (file := tmp_path / "ok.py").write_text(text)
+    done = run("ledger", command, file, "--ledger", tmp_path / "new.db")
+    refused(done, 2, f"'{file}' is no exported ledger; name a file that 'fedprivacy ledger export' wrote.")
+    assert list(tmp_path.iterdir()) == [file]
 
 
 def test_a_damaged_export_is_neither_verified_nor_imported(ledger, run, filled, tmp_path):

@@ -1,6 +1,7 @@
 """A configuration is complete or refused, with every problem named at once."""
 
 import math
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -8,6 +9,7 @@ from dataclasses import replace
 import pytest
 from torch import nn
 
+from fedprivacy._support.settings import kind_of
 from fedprivacy.runs.configuration import FIELDS, ConfigError, RunConfig, resolve
 from tests.flower.blobs import Blobs, PrivateSizes
 
@@ -41,13 +43,13 @@ def test_all_problems_are_reported_at_once_with_setting_value_and_remedy():
     )
     assert len(found) == 8
     for words in (
-        "rounds is 0; choose a number from 1",
-        "sampling-rate is 1.5; choose a number from 1e-09 to 1",
+        "rounds is 0; choose a whole number from 1 to a billion.",
+        "sampling-rate is 1.5; choose a number above 0, at most 1.",
         "delta is 'small'; give a number",
         "colour is not a setting; the settings are task, clients",
         "strategy is 'best'; choose one of fedavg",
         "device is 'tpu'; choose auto",
-        "seed is -3; choose a number from 0",
+        "seed is -3; choose a whole number from 0 to 2^63 - 1.",
         "clients is 2.5; give a whole number",
     ):
         assert any(problem.startswith(words) for problem in found), words
@@ -56,6 +58,44 @@ def test_all_problems_are_reported_at_once_with_setting_value_and_remedy():
 @pytest.mark.parametrize("value", [float("nan"), True, -1.0, 0.0])
 def test_an_impossible_epsilon_is_refused(value):
     assert problems(epsilon=value)[0].startswith("epsilon is")
+
+
+BEYOND = {int: [-1, 0, 2**64], float: [-1.0, 0.0, 2e30, 1.7e308, math.inf]}
+
+
+@pytest.mark.parametrize("key", [key for key, field in FIELDS.items() if kind_of(field) in ("int", "float")])
+def test_a_number_that_cannot_be_is_one_problem_in_words_that_people_use(key):
+    """Whatever is wrong with one setting: nothing else is said to be wrong, and nothing in the arithmetic's words."""
+    kind = {"int": int, "float": float}[kind_of(FIELDS[key])]
+    low, high = FIELDS[key].metadata["bounds"]
+    refused = [value for value in BEYOND[kind] if not low <= value <= high]
+    assert refused
+    for value in refused:
+        beside = {"batch-size": {"noise-multiplier": 1.0}, "server-learning-rate": {"strategy": "fedadam"}}.get(key, {})
+        (problem,) = problems(**beside, **{key: value})
+        said, _, remedy = problem.partition("; ")
+        assert said == f"{key} is {float(value) if kind is float else value}"
+        assert not re.search(r"e[+-]\d", remedy)
+        if value <= 0:
+            assert "above 0" in remedy or "from 0" in remedy or "from 1 to" in remedy
+
+
+@pytest.mark.parametrize(
+    ("settings", "wrong"),
+    [
+        ({"strategy": "fedprox", "local_steps": 0}, "local-steps"),
+        ({"strategy": "krum", "clients": 0}, "clients"),
+        ({"strategy": "krum", "fraction_train": math.inf}, "fraction-train"),
+        ({"strategy": "fedavg", "server_momentum": 2.0}, "server-momentum"),
+        ({"optimizer": "adam", "learning_rate": "fast"}, "learning-rate"),
+        ({"optimizer": "adam", "learning_rate": 0.1, "momentum": 2.0}, "momentum"),
+        ({"epsilon": math.inf, "noise_multiplier": "much"}, "noise-multiplier"),
+        ({"batch_size": 8, "noise_multiplier": 1e9}, "noise-multiplier"),
+    ],
+)
+def test_what_follows_from_a_wrong_value_is_not_held_against_the_other_settings(settings, wrong):
+    (problem,) = problems(**settings)
+    assert problem.startswith(f"{wrong} is ")
 
 
 def test_no_noise_at_all_is_refused():
@@ -70,8 +110,13 @@ def test_a_task_that_is_not_there_is_named(task, words):
     assert words in problems(task=task)[0]
 
 
-def test_a_ledger_that_is_no_sqlite_url_is_refused_before_anything_starts():
-    assert "sqlite:///path/to/ledger.db" in problems(ledger="ledger.db")[0]
+@pytest.mark.parametrize("ledger", ["mysql://host/name", "sqlite:ledger.db", ":memory:", "sqlite:///:memory:"])
+def test_a_ledger_that_cannot_be_one_is_refused_before_anything_starts(ledger):
+    assert "sqlite:///path/to/ledger.db" in problems(ledger=ledger)[0]
+
+
+def test_a_ledger_is_no_folder(tmp_path):
+    assert problems(ledger=str(tmp_path))[0].endswith(f"a folder; name a file, such as {tmp_path / 'ledger.db'}.")
 
 
 def test_a_model_with_batch_norm_is_refused_with_the_layer_and_the_remedy():
@@ -139,7 +184,7 @@ def test_an_optimiser_that_is_none_of_ours_is_one_problem():
 
 
 def test_a_weight_decay_has_bounds():
-    assert problems(weight_decay=-0.1)[0] == "weight-decay is -0.1; choose a number from 0 to 1000."
+    assert problems(weight_decay=-0.1)[0] == "weight-decay is -0.1; choose a number from 0 to 1,000."
 
 
 def test_every_setting_has_a_help_text_and_survives_as_json():

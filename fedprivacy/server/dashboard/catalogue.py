@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 import time
@@ -14,17 +15,14 @@ import fastapi
 from fastapi import Depends, HTTPException, Query, Request
 
 from fedprivacy.ledger import LedgerError, default_url
-from fedprivacy.ledger.database import database_file, shown
-from fedprivacy.runs.configuration import LEDGER
+from fedprivacy.ledger.database import database_file, ledger_url, shown
+from fedprivacy.runs.configuration import CONFIG, LEDGER, RUNS
 from fedprivacy.runs.store import RunStore, StoredRun
 from fedprivacy.server.dashboard import models
 from fedprivacy.values.runs import RunStanding
 from fedprivacy.values.spent import ClientStanding
 
 log = logging.getLogger("fedprivacy.dashboard")
-
-RUNS = "runs"
-"""Where simulations leave their folders."""
 
 _FRESH = 0.5
 """Seconds for which a listing is not made again."""
@@ -61,8 +59,8 @@ class Catalogue:
     """Finds runs, and the database of each. Safe for concurrent use.
 
     Args:
-        sources: URLs of ledgers, SQLite files, and folders whose own ledger and whose runs' ledgers are read; new ones
-            are found while the dashboard is open.
+        sources: URLs of ledgers, SQLite files, and folders whose own ledger and whose runs' ledgers are read, those
+            that runs were given among them; new ones are found while the dashboard is open.
 
     Raises:
         LedgerError: a source is no database that could hold a run.
@@ -72,6 +70,7 @@ class Catalogue:
         self._folders = [Path(source) for source in sources if Path(source).is_dir()]
         urls = [url_of(source) for source in sources if not Path(source).is_dir()]
         self._places = {url: _Place(url) for url in urls}
+        self._named: dict[Path, Path | None] = {}
         self._stores: dict[str, RunStore] = {}
         self._lock = threading.Lock()
         self._listing, self._listed_at = Listing(), -_FRESH
@@ -95,9 +94,16 @@ class Catalogue:
             if place.store:
                 place.store.close()
 
+    def _named_in(self, folder: Path) -> list[Path]:
+        """The ledgers that the runs of a folder were given; a run keeps its configuration, so it is read once."""
+        for config in (folder / CONFIG, *folder.glob(f"*/{CONFIG}")):
+            if config not in self._named and config.is_file():
+                self._named[config] = _named_ledger(config)
+        return sorted({ledger for config, ledger in self._named.items() if ledger and config.is_relative_to(folder)})
+
     def _list(self) -> Listing:
         for folder in self._folders:
-            for file in (folder / LEDGER, *sorted(folder.glob(f"*/{LEDGER}"))):
+            for file in (folder / LEDGER, *sorted(folder.glob(f"*/{LEDGER}")), *self._named_in(folder)):
                 if file.is_file():
                     url = url_of(str(file))
                     self._places.setdefault(url, _Place(url))
@@ -110,6 +116,15 @@ class Catalogue:
                 self._stores |= {run.facts.run_id: place.store for run in place.runs}
         listing.runs.sort(key=lambda run: (-run.started, run.facts.run_id))
         return listing
+
+
+def _named_ledger(config: Path) -> Path | None:
+    """The file of the ledger that a run was given; None: it keeps its own, or one of PostgreSQL, which may be gone."""
+    try:
+        named = json.loads(config.read_text())["settings"]["ledger"]
+        return database_file(named) if named else None
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
 
 
 def default_sources() -> list[str]:
@@ -125,8 +140,7 @@ def url_of(source: str) -> str:
     Raises:
         LedgerError: it is neither.
     """
-    url = source if "://" in source else f"sqlite:///{Path(source).absolute()}"
-    file = database_file(url)
+    file = database_file(url := ledger_url(source))
     if file is not None and not file.is_file():
         raise LedgerError(
             f"store is '{shown(url)}', where there is none; name the ledger of a run, or a folder of runs."

@@ -5,8 +5,6 @@ import functools
 import pytest
 
 from fedprivacy.server.dashboard import app
-from tests.conftest import lacking
-from tests.server.dashboard.browser import chromium, find_chromium
 from tests.server.dashboard.shown import asking, some_runs
 
 
@@ -20,15 +18,6 @@ def runs(tmp_path_factory):
 def ask(runs):
     """Asks a dashboard of these runs."""
     return asking(runs)
-
-
-@pytest.fixture(scope="session")
-def browser():
-    """The system's Chromium."""
-    if find_chromium() is None:
-        lacking("no Chromium on PATH; install it, for example apt-get install chromium")
-    with chromium() as found:
-        yield found
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -1,5 +1,8 @@
 """Runs are found wherever they are recorded, also those that begin later, and what cannot be read is said."""
 
+import json
+from pathlib import Path
+
 import pytest
 
 from fedprivacy.ledger import Ledger, LedgerError, migrations
@@ -31,6 +34,25 @@ def test_a_folder_s_runs_are_found_when_they_begin(tmp_path):
     record(at(tmp_path / "two" / "ledger.db"), facts("two"), [])
     assert names(catalogue) == ["one", "two"]
     assert catalogue.store_of("two").run("two") and catalogue.store_of("three") is None
+
+
+def test_a_run_with_a_ledger_elsewhere_is_found_by_its_folder(tmp_path):
+    """Whether it lies among others or is named itself; a ledger that is gone, or no ledger, keeps nobody from it."""
+    shared, folder = tmp_path / "elsewhere" / "shared.db", tmp_path / "runs"
+    catalogue = Catalogue([str(made(folder))])
+    assert names(catalogue) == []
+    for name, ledger in (("given", shared), ("gone", tmp_path / "none" / "l.db"), ("own", ""), ("wrong", 7)):
+        named = {"settings": {"ledger": at(ledger) if isinstance(ledger, Path) else ledger}}
+        (made(folder / name) / "config.json").write_text(json.dumps(named))
+    assert names(catalogue) == []
+    record(at(shared), facts("given"), growing(["a"], 1), RunStatus.FINISHED)
+    assert names(catalogue) == names(Catalogue([str(folder / "given")])) == ["given"]
+    assert names(Catalogue([str(folder / "own")])) == []
+
+
+def made(folder):
+    folder.mkdir(parents=True)
+    return folder
 
 
 def test_a_file_a_url_and_a_folder_with_a_ledger_of_its_own(tmp_path):

@@ -1,0 +1,75 @@
+"""Mistyped options: a command names those that were meant, by their names and by what their help says."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import click
+from typer.core import TyperCommand
+
+_MOST = 3
+"""Options that are named."""
+
+_REMEDIES = {"float": "give a number", "integer": "give a whole number"}
+
+
+class ForgivingCommand(TyperCommand):
+    """A command whose usage errors say what to type instead."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse as always; an option that there is not, or a value of another type, comes with the remedy."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            words: dict[str, Any] = {
+                name.removeprefix("--"): getattr(option, "help", None) or ""
+                for option in self.params
+                for name in option.opts
+                if name.startswith("--")
+            }
+            if not (meant := nearest(error.option_name.lstrip("-"), words)):
+                raise
+            message = f"{error.message} Did you mean {' or '.join(f'--{name}' for name in meant)}?"
+            raise click.NoSuchOption(error.option_name, message, ctx=error.ctx) from None
+        except click.BadParameter as error:
+            if not (error.param and (remedy := _REMEDIES.get(error.param.type.name))):
+                raise
+            raise click.BadParameter(
+                f"{error.message.removesuffix('.')}; {remedy}.", ctx=error.ctx, param=error.param
+            ) from None
+
+
+def nearest(typed: str, options: Mapping[str, str]) -> list[str]:
+    """The options that may have been meant, the likeliest first.
+
+    >>> options = {"learning-rate": "Step size of the local steps.", "noise-multiplier": "Sigma; left open: the least."}
+    >>> nearest("lr", options), nearest("sigma", options), nearest("noise", options), nearest("colour", options)
+    (['learning-rate'], ['noise-multiplier'], ['noise-multiplier'], [])
+
+    Args:
+        typed: without dashes.
+        options: the help of each, by name without dashes.
+    """
+    found = _parts(typed)
+    by_name = [name for name in options if _alike(found, _parts(name)) or typed == "".join(p[0] for p in _parts(name))]
+    if by_name:
+        return by_name[:_MOST]
+    places = {name: _place(found, _parts(words)) for name, words in options.items()}
+    said = {name: place for name, place in places.items() if place is not None}
+    return sorted(said, key=said.__getitem__)[:_MOST]
+
+
+def _alike(typed: list[str], name: list[str]) -> bool:
+    """Whether a word of one begins as a word of the other does."""
+    return any(len(min(a, b, key=len)) >= 3 and (a.startswith(b) or b.startswith(a)) for a in typed for b in name)
+
+
+def _place(typed: list[str], words: list[str]) -> int | None:
+    """Where a text speaks first of what was typed."""
+    return next((place for place, word in enumerate(words) if word in typed or word.removesuffix("s") in typed), None)
+
+
+def _parts(text: str) -> list[str]:
+    return re.findall(r"[a-z]+", text.lower())

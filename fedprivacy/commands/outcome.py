@@ -1,0 +1,89 @@
+"""What a simulation ends with: its result in words, and what to type next, ready to be pasted."""
+
+from __future__ import annotations
+
+import math
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+from rich.markup import escape
+
+from fedprivacy.commands.terminal import as_typed
+from fedprivacy.runs.configuration import RUNS, Engine, RunConfig, Value, resolve
+from fedprivacy.runs.folder import REPORT
+from fedprivacy.runs.history import RunHistory
+from fedprivacy.tasks.built_in import DEFAULT_TASK
+from fedprivacy.values.wording import count_text, epsilon_text, metric_name, metric_text
+
+_OF_THIS_RUN = ("epsilon", "noise-multiplier", "out", "resume")
+"""Settings that a run with a tighter budget does not take over."""
+
+
+def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Value], engine: Engine) -> str:
+    """A finished run for people, in Rich's markup; no command in it may be wrapped.
+
+    Args:
+        history: the run.
+        config: its settings.
+        given: those that the user typed.
+        engine: where the clients ran.
+    """
+    last = history.last
+    about_seed = "The noise came from a secret that is gone: this run cannot be repeated."
+    if config.seed is not None:
+        about_seed = f"Seeded with {config.seed}: repeatable, and no protection from whoever knows the seed."
+    result = f"{metric_name(history.metric)} {metric_text(history.metric, last.metrics.get(history.metric))}"
+    out = Path(config.out)
+    store = () if out.parent == Path(RUNS) else ("--store", config.out)
+    return (
+        f"\n[bold]{escape(result)}[/] after {count_text(len(history.rounds), 'round')}; "
+        f"no client above epsilon {epsilon_text(last.max_epsilon, config.epsilon)}.\n"
+        f"{about_seed}\n"
+        f"Report: {escape(str(out / REPORT))}\n"
+        f"In a browser{'' if store else ', with all runs'}: {_bold('dashboard', *store)}\n"
+        f"{_next(last.max_epsilon, config, given, engine)}"
+    )
+
+
+def _next(spent: float, config: RunConfig, given: Mapping[str, Value], engine: Engine) -> str:
+    """What a tighter budget costs; or, where the past counts, what every dataset has spent."""
+    if config.ledger:
+        ledger = _bold("ledger", "show", "--ledger", str(given.get("ledger", config.ledger)))
+        return f"Next, what every dataset has spent over all runs of this ledger:\n  {ledger}"
+    options = [
+        word
+        for key, value in ({"epsilon": f"{_tighter(min(spent, config.epsilon)):g}"} | _kept(config, given)).items()
+        for word in (f"--{key}", str(value))
+    ]
+    if engine is not Engine.IN_PROCESS:
+        options += ["--engine", engine]
+    commands = "".join(f"\n  {_bold(command, *options)}" for command in ("plan", "simulate"))
+    return f"Next, what a tighter budget costs, and a run of it:{commands}"
+
+
+def _kept(config: RunConfig, given: Mapping[str, Value]) -> dict[str, Value]:
+    """The user's settings but those of this run alone; with a batch size, the noise is the user's in any run."""
+    if "resume" in given:
+        usual = resolve({"task": config.task}).public() | {"task": DEFAULT_TASK}
+        given = {key: value for key, value in config.public().items() if value not in (None, "", usual[key])}
+    left_out = set(_OF_THIS_RUN) - ({"noise-multiplier"} if config.batch_size is not None else set())
+    return {key: value for key, value in given.items() if key not in left_out}
+
+
+def _tighter(spent: float) -> float:
+    """A round epsilon well below what was spent.
+
+    >>> [_tighter(spent) for spent in (2.99, 1.0, 0.5, 0.0123, math.inf)]
+    [1.0, 0.5, 0.2, 0.005, 1.0]
+    """
+    if not 0.0 < spent < math.inf:
+        return 1.0
+    most = 0.6 * spent
+    decade = math.floor(math.log10(most))
+    return max(epsilon for digit in (1, 2, 5) if (epsilon := float(f"{digit}e{decade}")) <= most)
+
+
+def _bold(*words: str) -> str:
+    """A command of this program, quoted for the shell."""
+    return f"[bold]{escape(f'{as_typed()} {shlex.join(words)}')}[/]"

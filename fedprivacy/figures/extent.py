@@ -1,0 +1,37 @@
+"""How far a drawing's texts may reach: who looks at it may have other fonts than those that measured it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator
+from xml.etree import ElementTree
+
+_NORMAL, _BOLD = 0.57, 0.63
+"""Mean width of a character in em: of DejaVu Sans and Verdana, the widest fonts that browsers fall back to."""
+
+_TEXT = "{http://www.w3.org/2000/svg}text"
+_TRANSLATED = re.compile(r"translate\(([-\d.e]+)")
+_WIDTH = re.compile(r'width="([\d.]+)" height="([\d.]+)" viewBox="0 0 ([\d.]+) ([\d.]+)"')
+
+
+def with_room_for_any_font(svg: str) -> str:
+    """A drawing whose right edge lies beyond the end of every text, however wide its letters are drawn."""
+    width = math.ceil(max(_ends(ElementTree.fromstring(svg)), default=0.0))
+    return _WIDTH.sub(lambda found: _widened(found, width), svg, count=1)
+
+
+def _widened(found: re.Match[str], width: int) -> str:
+    wide, high = max(width, math.ceil(float(found[1]))), found[2]
+    return f'width="{wide}" height="{high}" viewBox="0 0 {wide} {high}"'
+
+
+def _ends(element: ElementTree.Element, left: float = 0.0) -> Iterator[float]:
+    """Where each text that begins at its place ends, in px from the left edge."""
+    moved = _TRANSLATED.match(element.get("transform", ""))
+    left += float(moved[1]) if moved else 0.0
+    if element.tag == _TEXT and element.get("text-anchor") == "start":
+        em = (_BOLD if element.get("font-weight") == "bold" else _NORMAL) * float(element.get("font-size", "0px")[:-2])
+        yield left + em * max(map(len, element.itertext()), default=0)
+    for child in element:
+        yield from _ends(child, left)

@@ -1,0 +1,115 @@
+"""The command line as a whole: its version, its completion, its help."""
+
+import os
+import re
+import subprocess
+import sys
+
+import pytest
+import typer
+from typer.testing import CliRunner
+
+import fedprivacy as fp
+from fedprivacy.commands.app import app
+from fedprivacy.runs.configuration import FIELDS, words_of
+from tests.commands.running import ENVIRONMENT, fedprivacy
+
+
+def test_the_version_is_shown(tmp_path):
+    assert fedprivacy("--version", cwd=tmp_path).stdout == f"fedprivacy {fp.__version__}\n"
+
+
+def completed(*words):
+    """What the shell offers after these words, the last one of them unfinished."""
+    code = "import sys; sys.argv = ['fedprivacy']; from fedprivacy.commands.app import app; app()"
+    asked = {"_FEDPRIVACY_COMPLETE": "complete_bash", "COMP_WORDS": " ".join(words), "COMP_CWORD": str(len(words) - 1)}
+    return subprocess.check_output([sys.executable, "-c", code], env=ENVIRONMENT | asked, text=True).split()
+
+
+def test_the_shell_completes_commands_and_settings(tmp_path):
+    assert completed("fedprivacy", "led") == ["ledger"]
+    assert completed("fedprivacy", "simulate", "--strat") == ["--strategy"]
+
+
+def test_completion_is_installed_for_the_shell_of_the_user(tmp_path):
+    home = {"HOME": str(tmp_path), "SHELL": "/bin/bash", "_TYPER_COMPLETE_TEST_DISABLE_SHELL_DETECTION": "1"}
+    command = [sys.executable, "-m", "fedprivacy", "--install-completion", "bash"]
+    run = subprocess.run(command, env=os.environ | home, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert "completion" in (tmp_path / ".bashrc").read_text()
+
+
+def commands(command, *names):
+    """Every command, with the words that call it."""
+    yield names, command
+    for name, below in getattr(command, "commands", {}).items():
+        yield from commands(below, *names, name)
+
+
+COMMANDS = dict(commands(typer.main.get_command(app)))
+
+
+def helped(*names):
+    """What a command's --help shows, without spaces and boxes, which depend on the terminal."""
+    wide = ENVIRONMENT | {"COLUMNS": "1000"}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("COLUMNS", "1000")
+        shown = CliRunner().invoke(app, [*names, "--help"], env=wide)
+    assert shown.exit_code == 0, shown.output
+    return bare(shown.output)
+
+
+def bare(text):
+    return re.sub(r"[\s│╭╮╰╯─]", "", text)
+
+
+@pytest.mark.parametrize("names", COMMANDS, ids=" ".join)
+def test_help_shows_every_word_of_every_option_brackets_too(names):
+    page = helped(*names)
+    for parameter in COMMANDS[names].params:
+        words = getattr(parameter, "help", None) or ""
+        if not getattr(parameter, "hidden", False):
+            assert bare(words.replace("\\[", "[")) in page
+
+
+@pytest.mark.parametrize("command", ["simulate", "plan"])
+def test_help_shows_what_every_setting_means_as_it_is_written(command):
+    page = helped(command)
+    assert "pipinstall'fedprivacy[tensorboard]'" in page
+    for field in FIELDS.values():
+        assert bare(words_of(field)) in page
+
+
+@pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (("--lr", "0.1"), "--learning-rate"),
+        (("--eps", "1"), "--epsilon"),
+        (("--budget", "1"), "--epsilon"),
+        (("--sigma", "1"), "--noise-multiplier"),
+        (("--noise", "1"), "--noise-multiplier"),
+        (("--q", "0.1"), "--sampling-rate"),
+        (("--C", "1"), "--clipping-norm"),
+        (("--max-grad-norm", "1"), "--clipping-norm"),
+        (("--num-clients", "3"), "--clients"),
+        (("--local-epochs", "3"), "--local-steps"),
+        (("--gpu",), "--device"),
+        (("--output", "x"), "--out"),
+        (("--batchsize", "3"), "--batch-size"),
+    ],
+)
+def test_an_option_that_there_is_not_names_the_one_that_was_meant(typed, meant, tmp_path):
+    refused = fedprivacy("simulate", *typed, cwd=tmp_path, code=2)
+    assert re.search(rf"Did you mean .*{meant}\b", " ".join(refused.stderr.split()))
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (("simulate", "--epsilon", "abc"), "'--epsilon': 'abc' is not a valid float; give a number."),
+        (("sigma", "--steps", "2.5"), "'--steps': '2.5' is not a valid integer; give a whole number."),
+        (("simulate", "--engine", "gpu"), "'--engine': 'gpu' is not one of 'in-process', 'ray'."),
+    ],
+)
+def test_a_value_of_another_type_is_refused_with_the_remedy(typed, words, tmp_path):
+    assert words in " ".join(fedprivacy(*typed, cwd=tmp_path, code=2).stderr.split())

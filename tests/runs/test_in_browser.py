@@ -1,0 +1,56 @@
+"""The report and what a notebook shows, as a browser without a network and with other fonts draws them."""
+
+import pytest
+
+from fedprivacy.runs.report import report_html
+from fedprivacy.runs.run import Run
+from tests.runs.histories import alike, unlike
+
+FONT = "Liberation Sans, Arial, Helvetica, sans-serif"
+
+CLIPPED = """() => [...document.querySelectorAll("svg text")].filter(text => {
+    const [inner, outer] = [text, text.ownerSVGElement].map(element => element.getBoundingClientRect());
+    return inner.right > outer.right + 0.5 || inner.left < outer.left - 0.5;
+}).map(text => text.textContent)"""
+
+HISTORIES = {
+    "exhausted": unlike(6, quota=12),
+    "fan": unlike(200, quota=25),
+    "long-names": alike(1, task="a-task-with-a-long-name", metric="balanced accuracy"),
+}
+
+
+@pytest.fixture
+def page(browser):
+    """A page that lacks a network: what it asks for is listed in `asked`, and fails."""
+    context = browser.new_context(offline=True, viewport={"width": 1280, "height": 900})
+    page = context.new_page()
+    page.asked, page.complaints = [], []
+    page.on("request", lambda request: page.asked.append(request.url))
+    page.on("console", lambda message: page.complaints.append(message.text))
+    page.on("pageerror", lambda error: page.complaints.append(str(error)))
+    yield page
+    context.close()
+
+
+@pytest.mark.parametrize("name", HISTORIES)
+@pytest.mark.parametrize("font", ["DejaVu Sans", "Verdana, sans-serif", FONT])
+def test_no_text_of_the_report_s_figures_is_clipped_whatever_the_font(page, name, font):
+    html = report_html(HISTORIES[name])
+    assert FONT in html
+    page.set_content(html.replace(FONT, font))
+    assert page.locator("figure svg text").count() > 20
+    assert page.evaluate(CLIPPED) == []
+
+
+def test_a_notebook_shows_a_run_and_its_figures_without_a_network(page, tmp_path):
+    run = Run(tmp_path, HISTORIES["exhausted"])
+    figures = (run.figures.epsilon(), run.figures.accuracy(), run.figures.tradeoff(), run.figures.cost())
+    shown = [run._repr_html_(), *(figure._repr_svg_() for figure in figures)]
+    page.set_content("".join(f"<div class=cell>{cell}</div>" for cell in shown))
+    for cell in page.locator("div.cell").all():
+        box = cell.locator("svg").bounding_box()
+        assert box["width"] > 300 and box["height"] > 200
+    assert "exhausted" in page.locator("svg").first.text_content()
+    assert page.evaluate(CLIPPED) == []
+    assert (page.asked, page.complaints) == ([], [])
