@@ -232,8 +232,9 @@ class FixedThenAdaptiveFilter:
     transcript on two neighbouring shards, T a set of transcripts, F those of its transcripts whose history is one event
     and M the others. Then
 
-    - P(F) <= e^epsilon Q(F) + (1 - w) delta. The same adversary, stopped where it asks for another event, is one whose
-      whole history is a prefix of the quota's n-fold composition; F is an event of what it sees.
+    - P(F) <= e^epsilon Q(F) + (1 - w) delta. The same adversary, stopped before another event is executed, is one whose
+      whole history is a prefix of the quota's n-fold composition; F is an event of what it sees. (That another event
+      is refused shows nothing: a quota depends on the history alone.)
     - P(M) <= e^epsilon Q(M) + w delta. The same adversary, stopped where the divergences would exceed the bound of
       `AdaptiveFilter`, meets the condition of its theorem. No transcript in M is cut short by that: from the first
       other event on this filter allows a step only where the sum over the *whole* history stays within the bound, and
