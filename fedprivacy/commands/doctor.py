@@ -29,7 +29,6 @@ from fedprivacy._support.sources import SourceError, is_source, load
 from fedprivacy.gradients.checks.doctor import Diagnosis, Example, diagnose, frozen_problems
 from fedprivacy.gradients.checks.problems import Problem, grouped
 from fedprivacy.gradients.checks.structure import made_private
-from fedprivacy.runs.configuration import FIELDS
 from fedprivacy.tasks import ShardSource, Task
 from fedprivacy.tasks.built_in import BUILT_IN
 from fedprivacy.tasks.loader import lacking
@@ -146,10 +145,8 @@ def _built(name: str, module_name: str, function: Callable[[], Any]) -> nn.Modul
 
 def _from_shard(task: Task) -> tuple[Example | None, str]:
     """The shape of a simulated client's records: of no record a value, and of the shard no size."""
-    clients = FIELDS["clients"].default
-    assert isinstance(clients, int)  # the setting has a default
     try:
-        shard = task.shard(ShardSource(partition_id=0, num_partitions=clients))
+        shard = task.shard(ShardSource(partition_id=0, num_partitions=task.recipe.clients))
     except Exception as error:
         return None, f"task.shard() raises {type(error).__name__} ({str(error).strip()}): {_GIVE_SHAPE}"
     return Example(loss=task.loss, inputs=shard.inputs[:0], targets=shard.targets[:0]), "the task's loss"
