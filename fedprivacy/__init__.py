@@ -7,6 +7,8 @@ True
 
 What there is: `simulate` trains a federation on this machine, `open_run` opens what it recorded, `plan` tells the cost
 before; a task of one's own is made of `Task`, `Recipe`, `Shard` and `ShardSource`, and `tasks` has the built-in ones;
+`load_table` reads a CSV or Parquet file as a shard, by `Number` and `Category`, and a simulation splits it by one of
+`ByColumn`, `ByDirichlet` and `Evenly`;
 `PrivateStrategy` and `private_client` make a Flower app private; `train` is DP-SGD without a federation; `epsilon` and
 `noise_multiplier` calculate.
 
@@ -32,6 +34,12 @@ if TYPE_CHECKING:
     from fedprivacy.tasks import Shard as Shard
     from fedprivacy.tasks import ShardSource as ShardSource
     from fedprivacy.tasks import Task as Task
+    from fedprivacy.tasks.tables import ByColumn as ByColumn
+    from fedprivacy.tasks.tables import ByDirichlet as ByDirichlet
+    from fedprivacy.tasks.tables import Category as Category
+    from fedprivacy.tasks.tables import Evenly as Evenly
+    from fedprivacy.tasks.tables import Number as Number
+    from fedprivacy.tasks.tables import load_table as load_table
     from fedprivacy.training.single import train as train
     from fedprivacy.values.budget import PrivacyBudget as PrivacyBudget
     from fedprivacy.values.events import NeighbouringRelation as NeighbouringRelation
@@ -52,6 +60,12 @@ _HOMES = {
     "Recipe": "tasks",
     "Shard": "tasks",
     "ShardSource": "tasks",
+    "load_table": "tasks.tables",
+    "Number": "tasks.tables",
+    "Category": "tasks.tables",
+    "ByColumn": "tasks.tables",
+    "ByDirichlet": "tasks.tables",
+    "Evenly": "tasks.tables",
     "PrivacyBudget": "values.budget",
     "NeighbouringRelation": "values.events",
     "PoissonSampledGaussian": "values.events",

@@ -13,6 +13,7 @@ FLOWER_FILES = (
     "tests/deploy/test_flwr_run.py",
     "tests/deploy/test_wheel.py",
     "tests/flower/test_ray.py",
+    "tests/commands/test_stopped.py",
 )
 """Each starts a dozen processes. Two at a time, and clients take so long to come that runs give up waiting for them."""
 

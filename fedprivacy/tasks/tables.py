@@ -1,0 +1,300 @@
+"""Tables as shards: CSV and Parquet, each row read by public constants and by nothing else.
+
+Formal guarantee: what a row becomes depends on the arguments, which are public, and on the row itself; types and shapes
+depend on the arguments alone. No row makes another change, or reading fail: what cannot be read becomes NaN inputs,
+which contribute nothing. Levels, centres and scales are given, and never looked up in the records.
+"""
+
+from __future__ import annotations
+
+import csv
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedprivacy.tasks.bundled import DirichletSplit
+from fedprivacy.tasks.protocol import Shard, ShardSource
+
+Cell = Any
+"""What a table holds in a row and a column: text in CSV, maybe a number in Parquet; None or "": nothing."""
+
+Cells = list[Mapping[str, Cell] | None]
+"""Of every row, by column; None: a row that is none."""
+
+
+class TableError(ValueError):
+    """A table that is not there, lacks a column or cannot be split so; the message names no cell."""
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A column of numbers: (value - centre) / scale, both public constants, cut off at `limit` on both sides.
+
+    >>> import fedprivacy as fp
+    >>> fp.Number(centre=60, scale=15, limit=3).inputs("90")
+    [2.0]
+
+    Attributes:
+        centre, scale, limit: see above.
+        missing: value of an empty cell, before it is scaled; None: the row cannot be read.
+    """
+
+    centre: float = 0.0
+    scale: float = 1.0
+    limit: float = math.inf
+    missing: float | None = None
+
+    def inputs(self, cell: Cell) -> list[float]:
+        """One number; NaN where the cell holds none."""
+        value = self.missing if self.missing is not None and _empty(cell) else _number(cell)
+        scaled = (value - self.centre) / self.scale
+        return [min(max(scaled, -self.limit), self.limit) if math.isfinite(scaled) else math.nan]
+
+
+@dataclass(frozen=True)
+class Category:
+    """A column of categories, one-hot in the order of the given levels.
+
+    >>> import fedprivacy as fp
+    >>> fp.Category(["f", "m"]).inputs("m")
+    [0.0, 1.0]
+
+    Attributes:
+        levels: public.
+        missing: the level of an empty cell; None: the row cannot be read, as with a level that is not given.
+    """
+
+    levels: Sequence[object]
+    missing: object = None
+
+    def inputs(self, cell: Cell) -> list[float]:
+        """A 1 and zeros; NaN where the cell holds none of the levels."""
+        found = _level(self.missing if self.missing is not None and _empty(cell) else cell, self.levels)
+        return [math.nan if found is None else float(found == place) for place in range(len(self.levels))]
+
+
+class Split(Protocol):
+    """How a simulation gives each client its part of one table."""
+
+    def rows(self, cells: Cells, targets: NDArray[Any], num_partitions: int) -> list[NDArray[np.int64]]:
+        """Row numbers of each part."""
+        ...
+
+    def describe(self, num_partitions: int) -> str:
+        """The split's name, for `Task.partition`: it differs whenever the split does."""
+        ...
+
+
+@dataclass(frozen=True)
+class ByColumn:
+    """A client for each of the given values of a column, such as hospitals; other rows belong to nobody.
+
+    >>> import fedprivacy as fp
+    >>> fp.ByColumn("hospital", ["a", "b"]).describe(2)
+    'by hospital: a, b'
+    """
+
+    column: str
+    levels: Sequence[object]
+
+    def rows(self, cells: Cells, targets: NDArray[Any], num_partitions: int) -> list[NDArray[np.int64]]:
+        """Row numbers of each level's rows.
+
+        Raises:
+            TableError: there are not as many levels as parts.
+        """
+        if num_partitions != len(self.levels):
+            raise TableError(
+                f"{self.column} splits the table into {len(self.levels)} parts, and there are {num_partitions} "
+                f"clients; set clients to {len(self.levels)}."
+            )
+        found = [_level(row.get(self.column), self.levels) if row else None for row in cells]
+        return [np.array([n for n, level in enumerate(found) if level == part], int) for part in range(num_partitions)]
+
+    def describe(self, num_partitions: int) -> str:
+        """The split's name."""
+        return f"by {self.column}: {', '.join(map(str, self.levels))}"
+
+
+@dataclass(frozen=True, slots=True)
+class Evenly:
+    """Parts of equal size, drawn at random (IID).
+
+    >>> import fedprivacy as fp
+    >>> fp.Evenly(seed=1).describe(4)
+    '4 even parts, seed 1'
+    """
+
+    seed: int = 0
+
+    def rows(self, cells: Cells, targets: NDArray[Any], num_partitions: int) -> list[NDArray[np.int64]]:
+        """Row numbers of each part."""
+        return np.array_split(np.random.default_rng(self.seed).permutation(len(cells)), num_partitions)
+
+    def describe(self, num_partitions: int) -> str:
+        """The split's name."""
+        return f"{num_partitions} even parts, seed {self.seed}"
+
+
+@dataclass(frozen=True, slots=True)
+class ByDirichlet:
+    """Parts whose mix of classes differs, the more the smaller `alpha`; see `fedprivacy.tasks.bundled.DirichletSplit`.
+
+    >>> import fedprivacy as fp
+    >>> fp.ByDirichlet(alpha=0.5).describe(4)
+    '4 parts, Dirichlet alpha 0.5, seed 0'
+    """
+
+    alpha: float
+    seed: int = 0
+    smallest_shard: int = 1
+
+    def rows(self, cells: Cells, targets: NDArray[Any], num_partitions: int) -> list[NDArray[np.int64]]:
+        """Row numbers of each part."""
+        return self._split().rows(targets, num_partitions)
+
+    def describe(self, num_partitions: int) -> str:
+        """The split's name."""
+        return self._split().describe(num_partitions)
+
+    def _split(self) -> DirichletSplit:
+        return DirichletSplit(self.alpha, self.smallest_shard, self.seed)
+
+
+def load_table(
+    path: str | Path,
+    *,
+    target: str,
+    features: Sequence[str] | Mapping[str, Number | Category] | None = None,
+    classes: Sequence[object] | None = None,
+    only: Mapping[str, object] | None = None,
+    split: Split | None = None,
+    source: ShardSource | None = None,
+) -> Shard:
+    """Read a CSV (UTF-8, with a header, a record a line) or Parquet file as a shard.
+
+    >>> import fedprivacy as fp
+    >>> from pathlib import Path
+    >>> text = "age,sex,ill\\n70,f,1\\n50,m,0\\n?,f,1\\n"
+    >>> _ = Path("people.csv").write_text(text)
+    >>> features = {"age": fp.Number(60, 10), "sex": fp.Category(["f", "m"])}
+    >>> fp.load_table("people.csv", target="ill", classes=[0, 1], features=features).inputs
+    tensor([[ 1.,  1.,  0.],
+            [-1.,  0.,  1.],
+            [nan, nan, nan]])
+
+    Formal guarantee: see this module.
+
+    Args:
+        path: its name ends with .csv or .parquet.
+        target: column of what is predicted.
+        features: columns of the inputs, in this order: numbers as they are, or how each is read. None: every other
+            column, as numbers.
+        classes: the target's values, which become 0, 1, ...; None: it is a number. The target of a row that cannot be
+            read is 0.
+        only: rows with these values in these columns, for example a public test set.
+        split: of a simulation, which gives each client its part of the rows; None: all rows.
+        source: of `Task.shard`, says which part.
+
+    Raises:
+        TableError: there is no such file or column, it is of another kind, or it cannot be split so.
+    """
+    columns, cells = _cells(Path(path))
+    if not isinstance(features, Mapping):
+        features = {name: Number() for name in features or columns if features or name != target}
+    for name in (target, *features, *(only or ())):
+        if name not in columns:
+            raise TableError(f"'{path}' has no column '{name}'; it has {', '.join(columns)}.")
+    for column, value in (only or {}).items():
+        cells = [row for row in cells if row and _level(row.get(column), [value]) is not None]
+    read = _target(classes)
+    labels = [read(row.get(target)) if row else None for row in cells]
+    targets = np.array([0 if label is None else label for label in labels], np.float32 if classes is None else np.int64)
+    width = sum(len(feature.inputs(None)) for feature in features.values())
+    inputs = np.full((len(cells), width), np.nan, np.float32)
+    for number, (row, label) in enumerate(zip(cells, labels, strict=True)):
+        if row is not None and label is not None:
+            inputs[number] = _inputs(row, features)
+    if split is not None and source is not None and source.partition_id is not None:
+        mine = split.rows(cells, targets, source.num_partitions or 1)[source.partition_id]
+        inputs, targets = inputs[mine], targets[mine]
+    return Shard(torch.from_numpy(inputs), torch.from_numpy(targets))
+
+
+def _inputs(row: Mapping[str, Cell], features: Mapping[str, Number | Category]) -> NDArray[np.float32] | float:
+    """The inputs of a row that says something; NaN if one of them cannot be read."""
+    with np.errstate(over="ignore"):  # infinite then
+        values = np.array([x for name, each in features.items() for x in each.inputs(row.get(name))], np.float32)
+    return values if np.isfinite(values).all() else math.nan
+
+
+def _target(classes: Sequence[object] | None) -> Callable[[Cell], float | None]:
+    """What a target's cell says; None: nothing."""
+    if classes is not None:
+        return lambda cell: _level(cell, classes)
+
+    def number(cell: Cell) -> float | None:
+        value = _number(cell)
+        return value if abs(value) <= np.finfo(np.float32).max else None
+
+    return number
+
+
+def _cells(path: Path) -> tuple[list[str], Cells]:
+    """Columns, and rows by column."""
+    if not path.is_file():
+        raise TableError(f"there is no table '{path}'; name a .csv or .parquet file.")
+    if path.suffix == ".csv":
+        return _csv(path)
+    if path.suffix != ".parquet":
+        raise TableError(f"'{path}' is no table that can be read; name a .csv or .parquet file.")
+    try:
+        from pyarrow import parquet
+    except ImportError as error:
+        raise TableError(f"'{path}' needs pyarrow; 'pip install pyarrow', or save it as .csv.") from error
+    table = parquet.read_table(path)
+    return table.column_names, table.to_pylist()
+
+
+def _csv(path: Path) -> tuple[list[str], Cells]:
+    """Line by line: a quote that is never closed must not swallow the records after it."""
+    lines = [line for line in path.read_bytes().split(b"\n") if line.strip()]
+    header = _parsed(lines[0].removeprefix(b"\xef\xbb\xbf")) if lines else None
+    if not header:
+        raise TableError(f"'{path}' has no header; its first line must name the columns.")
+    columns = [name.strip() for name in header]
+    rows = (_parsed(line) for line in lines[1:])
+    whole = (row if row and len(row) == len(columns) else None for row in rows)
+    return columns, [dict(zip(columns, row, strict=True)) if row else None for row in whole]
+
+
+def _parsed(line: bytes) -> list[str] | None:
+    try:
+        return next(csv.reader([line.rstrip(b"\r").decode(errors="replace")]))
+    except csv.Error:
+        return None
+
+
+def _empty(cell: Cell) -> bool:
+    return cell is None or (isinstance(cell, str) and not cell.strip())
+
+
+def _number(cell: Cell) -> float:
+    try:
+        return float(cell)
+    except (TypeError, ValueError, OverflowError):
+        return math.nan
+
+
+def _level(cell: Cell, levels: Sequence[object]) -> int | None:
+    """Where a cell is among the levels, as a text or as a number; None: nowhere."""
+    if _empty(cell):
+        return None
+    text, value = str(cell).strip(), _number(cell)
+    return next((n for n, level in enumerate(levels) if text == str(level) or value == _number(level)), None)
