@@ -49,7 +49,7 @@ def missing(**settings: object) -> AskingError:
 def check_steps(steps: int) -> None:
     """Refuse what is no number of steps that accountants can compose, with an AskingError."""
     if not 1 <= steps <= UNLIMITED:
-        raise AskingError(f"steps is {steps}; choose an integer from 1 to {UNLIMITED}.")
+        raise AskingError(f"steps is {steps}; choose an integer from 1 to {UNLIMITED:,}.")
 
 
 @dataclass(frozen=True, slots=True)
