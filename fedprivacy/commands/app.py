@@ -55,8 +55,9 @@ def with_settings(command: Callable[..., None]) -> Callable[..., None]:
 
 def _option(key: str) -> inspect.Parameter:
     field = FIELDS[key]
-    kind: type = {"int": int, "float": float, "str": str}[kind_of(field)]
-    option = typer.Option(f"--{key}", help=words_of(field), show_default=False)
+    kind: type = {"bool": bool, "int": int, "float": float, "str": str}[kind_of(field)]
+    name = f"--{key}/--no-{key}" if kind is bool else f"--{key}"
+    option = typer.Option(name, help=words_of(field), show_default=False)
     annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
@@ -197,16 +198,19 @@ def _dashboard_if(wanted: bool, config: RunConfig, console: Console) -> Iterator
 
 def _what_next(history: RunHistory, config: RunConfig) -> str:
     from fedprivacy.runs.folder import REPORT
-    from fedprivacy.values.wording import count_text, epsilon_text, metric_name, metric_text
+    from fedprivacy.values.wording import NO_PRIVACY, count_text, epsilon_text, metric_name, metric_text
 
     command, last = as_typed(), history.last
     about_seed = "The noise came from a secret that is gone: this run cannot be repeated."
-    if config.seed is not None:
+    if not config.privacy:
+        about_seed = "A baseline, without clipping and noise: to compare with, never to use on real people's records."
+    elif config.seed is not None:
         about_seed = f"Seeded with {config.seed}: repeatable, and no protection from whoever knows the seed."
     result = f"{metric_name(history.metric)} {metric_text(history.metric, last.metrics.get(history.metric))}"
+    loss = f"no client above epsilon {epsilon_text(last.max_epsilon, config.epsilon)}"
     return (
         f"\n[bold]{result}[/] after {count_text(len(history.rounds), 'round')}; "
-        f"no client above epsilon {epsilon_text(last.max_epsilon, config.epsilon)}.\n"
+        f"{loss if config.privacy else f'[bold red]{NO_PRIVACY}[/]'}.\n"
         f"{about_seed}\n"
         f"Report: {Path(config.out) / REPORT}\n"
         f"In a browser, with all runs: [bold]{command} dashboard[/]\n"

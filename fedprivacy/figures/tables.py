@@ -17,7 +17,7 @@ from fedprivacy.figures.style import Rows
 from fedprivacy.values.nulls import finite_or_none
 from fedprivacy.values.runs import AuditResult
 from fedprivacy.values.series import CostMap, Curve, RunSeries
-from fedprivacy.values.wording import metric_name
+from fedprivacy.values.wording import NO_PRIVACY, metric_name
 
 FEWEST_RUNS, MOST_RUNS = 2, 8
 
@@ -143,8 +143,8 @@ class Contest:
     left_out: tuple[str, ...]
 
 
-def contest(series: Sequence[RunSeries], *, measured: bool = False) -> Contest:
-    """The runs that have a finished round and, if `measured`, that know the first run's metric.
+def contest(series: Sequence[RunSeries], *, measured: bool = False, private: bool = False) -> Contest:
+    """The runs that have a finished round, if `measured` know the first run's metric, if `private` have an epsilon.
 
     Raises:
         ValueError: there are fewer than 2 runs or more than 8, or none can be drawn.
@@ -159,6 +159,8 @@ def contest(series: Sequence[RunSeries], *, measured: bool = False) -> Contest:
     for place, (name, one) in enumerate(zip(names, series, strict=True)):
         if not one.points:
             left_out.append(f"{name} (no finished round)")
+        elif private and not one.facts.private:
+            left_out.append(f"{name} ({NO_PRIVACY})")
         elif measured and not any(metric in point.metrics for point in one.points):
             left_out.append(f"{name} (no {metric_name(metric)})")
         else:
@@ -178,12 +180,12 @@ def compared_epsilon_rows(runs: Sequence[RunSeries]) -> Rows:
     """`run`, `round`, `epsilon`: the largest of a client."""
     return [
         {"run": run.name, "round": point.round, "epsilon": finite_or_none(point.epsilons.most)}
-        for run in contest(runs).runs
+        for run in contest(runs, private=True).runs
         for point in run.series.points
     ]
 
 
 def compared_tradeoff_rows(runs: Sequence[RunSeries]) -> Rows:
     """`run` and the columns of `tradeoff_rows`, for the first run's metric and the runs that measured it."""
-    found = contest(runs, measured=True)
+    found = contest(runs, measured=True, private=True)
     return [{"run": run.name} | row for run in found.runs for row in tradeoff_rows(run.series, found.metric)]

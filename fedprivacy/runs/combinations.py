@@ -60,7 +60,7 @@ def with_batch_size(given: Settings) -> list[str]:
     problems = []
     if "sampling_rate" in given:
         problems.append("batch-size and sampling-rate both say how many records join a step; give one of them.")
-    if "noise_multiplier" not in given:
+    if "noise_multiplier" not in given and given.get("privacy", True):
         problems.append(
             f"batch-size is {given['batch_size']} and noise-multiplier is open, but clients with different sampling "
             "rates need different noise; give a noise-multiplier ('fedprivacy sigma' finds one for the largest rate)."
@@ -74,8 +74,11 @@ def with_one_another(settings: Settings) -> list[str]:
     if settings.get("optimizer") in OPTIMIZERS:
         kept = {name: float(settings.get(name, 0.0)) for name in ("momentum", "weight_decay")}
         problems += _refusal(partial(build_optimizer, str(settings["optimizer"]), 1.0, **kept))
-    if settings.get("epsilon") == math.inf and "noise_multiplier" not in settings:
-        problems.append("epsilon is inf, which asks for no noise at all; give a noise-multiplier, or a finite epsilon.")
+    if settings.get("epsilon") == math.inf and "noise_multiplier" not in settings and settings["privacy"]:
+        problems.append(
+            "epsilon is inf, which asks for no noise at all; give a noise-multiplier, a finite epsilon, or, for the "
+            "same run without privacy, --no-privacy."
+        )
     if not is_device(str(settings["device"])):
         problems.append(f"device is '{settings['device']}'; choose auto, cpu, cuda or cuda:N.")
     if url := str(settings.get("ledger", "")):

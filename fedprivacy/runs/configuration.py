@@ -67,6 +67,9 @@ class RunConfig:
         "Each client's privacy budget over all runs on its shard; inf: measure only.", bounds=(_LEAST, math.inf)
     )
     delta: float = setting("Delta of that budget.", bounds=(1e-300, 0.999))
+    privacy: bool = setting(
+        "Off: the baseline, the same run without clipping and noise, which protects nobody. Simulations only.", True
+    )
     noise_multiplier: float | None = setting(
         "Sigma; left open: the least that the budget allows.", None, bounds=(0.05, 1e4)
     )
@@ -230,6 +233,9 @@ def resolve(given: Mapping[str, Value | None], task: Task | None = None) -> RunC
         settings = _of_recipe(task, settings) | {"task": word_of(task)} | settings
     strategy = STRATEGIES.get(str(settings.get("strategy", DEFAULT_STRATEGY)))  # None: one of the user's own
     settings = _DEFAULTS | (dict(strategy.defaults) if strategy else {}) | settings
+    if not settings["privacy"]:
+        settings = {name: value for name, value in settings.items() if name != "noise_multiplier"}
+        settings["epsilon"] = math.inf  # of the private run beside it: here nothing would keep them
     problems += not_allowed(FIELDS, settings) + combinations.with_one_another(settings)
     if problems:
         raise ConfigError(problems)

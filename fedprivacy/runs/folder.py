@@ -62,6 +62,7 @@ class RunWriter:
 
     def __init__(self, folder: Path, plan: RunPlan, resume_from: int | None = None) -> None:
         self.folder = folder
+        self._privacy = plan.config.privacy
         if resume_from is None:
             self._begin(plan)
         self._let_go = weakref.finalize(self, os.close, _hold(folder / CONFIG))
@@ -80,6 +81,7 @@ class RunWriter:
             "exhausted": result.exhausted,
             "unreconciled": result.unreconciled,
             "max_epsilon": finite_or_none(result.max_epsilon),
+            "privacy": self._privacy,
         }
         line = json.dumps(told) + "\n"
         if result.round == 0:
@@ -183,7 +185,7 @@ def read_config(folder: Path) -> RunConfig:
         raise RunFolderError(
             f"'{folder}' holds no run that could go on ({CONFIG}: {error}); name a folder that a run wrote to (out)."
         ) from error
-    return replace(RunConfig.of_public(settings), noise_multiplier=noise_multiplier)
+    return replace(RunConfig.of_public(settings), noise_multiplier=noise_multiplier or None)  # 0: without privacy
 
 
 def read_history(folder: Path) -> RunHistory:

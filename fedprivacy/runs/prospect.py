@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.folder import plan_of
 from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.runs.plan import ClientGroup, RunPlan, client_groups
@@ -59,10 +60,15 @@ def plan(task: GivenTask = None, **settings: Given) -> Prospect:
         LedgerError: the ledger that is named cannot be read.
     """
     with spelt_as_keywords():
-        run = plan_of(*by_key(task, settings))
-    return Prospect.of(run)
+        return Prospect.of(plan_of(*by_key(task, settings)))
 
 
 def spending(plan: RunPlan) -> list[tuple[ClientGroup, list[float]]]:
-    """What each group of clients that spend alike would have spent after each round."""
+    """What each group of clients that spend alike would have spent after each round.
+
+    Raises:
+        ConfigError: the run is without privacy.
+    """
+    if not plan.config.privacy:
+        raise ConfigError(["privacy is off, so no epsilon bounds what the run costs; leave privacy open to plan it."])
     return [(group, plan.epsilon_by_round(group.event, group.past).tolist()) for group in client_groups(plan)]

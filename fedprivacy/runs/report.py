@@ -45,7 +45,9 @@ def report_html(history: RunHistory) -> str:
         ValueError: the history has no finished round.
     """
     series, spent = history.series(), history.last.spent
-    drawings = (figures.metric_figure(series, width=FIGURE_WIDTH), figures.epsilon_figure(series, FIGURE_WIDTH))
+    drawings = [figures.metric_figure(series, width=FIGURE_WIDTH)]
+    if series.facts.private:
+        drawings.append(figures.epsilon_figure(series, FIGURE_WIDTH))
     worst = max(spent.values(), key=lambda client: client.epsilon)
     budget = max(client.budget_epsilon for client in spent.values())
     return _template().render(

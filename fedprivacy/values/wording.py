@@ -13,6 +13,9 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 import numpy as np
 
+NO_PRIVACY = "no privacy"
+"""What stands where an epsilon would, of a run without clipping and noise: nothing bounds what it tells."""
+
 
 def reading_text(budget: float) -> str:
     """What an epsilon is that was read when nobody had fixed the rounds before (Rogers et al. 2016)."""

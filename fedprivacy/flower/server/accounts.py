@@ -22,6 +22,7 @@ from fedprivacy.ledger.errors import AccountError
 from fedprivacy.ledger.journal import check_ancestor, sign_head
 from fedprivacy.ledger.verify import read_witness
 from fedprivacy.runs.accountant import CentralAccountant
+from fedprivacy.runs.configuration import ConfigError, RunConfig
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks.identity import dataset_id
 from fedprivacy.values.attempt import Attempt
@@ -88,6 +89,18 @@ class RunAccounts:
         elif (problems := self.admit(clients)) and self.left_out >= self._keys.keys():
             raise problems[0]
         self._open_charges = self._accountant.unreconciled(run_id) if resume else {}
+
+    @staticmethod
+    def check(config: RunConfig) -> None:
+        """Refuse a run without privacy: what its clients would send, no account can bound.
+
+        Raises:
+            ConfigError: it is one.
+        """
+        if not config.privacy:
+            raise ConfigError(
+                ["privacy is off, which 'fedprivacy simulate --no-privacy' alone can do; leave privacy open here."]
+            )
 
     def spent(self) -> dict[str, ClientSpent]:
         """Every enrolled client's privacy loss, by client_id."""

@@ -15,6 +15,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.random_state import RandomState
+from fedprivacy.flower.baseline.accounts import BaselineAccounts
 from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.checkpoint import (
     Checkpoint,
@@ -37,6 +38,7 @@ from fedprivacy.values.rounds import Observer, Phase, PhaseObserver, RoundResult
 
 log = logging.getLogger("fedprivacy.server")
 
+Books = type[RunAccounts] | type[BaselineAccounts]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
@@ -64,7 +66,8 @@ class PrivateStrategy(Strategy):
         strategy: any Flower strategy.
         plan: the run's public numbers: configuration, task, and what a local step costs.
         run_id: unique in the ledger; None: a new one.
-        accounts: what charges and grants, made when the clients are there: they say whether the run is deployed.
+        accounts: what charges and grants, made when the clients are there: they say whether the run is deployed. Those
+            of a baseline charge nothing; a simulation alone has them.
         observers: told of every finished round, and of round 0 before the first.
         on_open: told where charges are written, once the accounts are open.
         on_phase: told what the run is about to do.
@@ -72,7 +75,8 @@ class PrivateStrategy(Strategy):
         checkpoints: the folder that receives a checkpoint after every finished round; None: none is kept.
 
     Raises:
-        ConfigError: the configuration says that a run goes on, and there is no checkpoint to go on from.
+        ConfigError: the configuration says that a run goes on, and there is no checkpoint to go on from; or that it is
+            without privacy, and these are not the accounts for that.
 
     Attributes:
         result: so far.
@@ -84,7 +88,7 @@ class PrivateStrategy(Strategy):
         plan: RunPlan,
         *,
         run_id: str | None = None,
-        accounts: type[RunAccounts] = RunAccounts,
+        accounts: Books = RunAccounts,
         observers: Sequence[Observer] = (),
         on_open: Callable[[str], None] = lambda _: None,
         on_phase: PhaseObserver = lambda _: None,
@@ -102,6 +106,7 @@ class PrivateStrategy(Strategy):
         self.plan = plan
         self.run_id = resume.run_id if resume else run_id or uuid.uuid4().hex
         self.result = PrivateResult()
+        accounts.check(plan.config)
         self._accounts = accounts
         self._observers = observers
         self._on_open = on_open
@@ -270,7 +275,7 @@ class PrivateStrategy(Strategy):
         with torch.no_grad():
             return MetricRecord(dict(self.plan.task.evaluate(model.eval())))
 
-    def _checkpoint(self, number: int, model: GlobalModel, accounts: RunAccounts) -> Checkpoint:
+    def _checkpoint(self, number: int, model: GlobalModel, accounts: RunAccounts | BaselineAccounts) -> Checkpoint:
         return Checkpoint(
             run_id=self.run_id,
             round=number,

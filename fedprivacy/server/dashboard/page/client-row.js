@@ -118,10 +118,13 @@ export class ClientRow {
   }
 
   #summary() {
-    const { steps, steps_left, client_id, delta_text } = this.#client;
+    const { steps, steps_left, client_id, delta_text, noise_multiplier } = this.#client;
     const left = steps_left === null ? "no limit to what is left" : `${number(steps_left)} left`;
     const words = `${count(steps, "local step")} charged over all runs, ${left}.`;
     const delta = `ε is for δ${NBSP}=${NBSP}${delta_text}.`;
+    if (noise_multiplier === null) {
+      return el("p", { class: "summary" }, "No privacy: nothing was charged.");
+    }
     const ask = el(
       "button",
       { type: "button", onclick: () => this.#askWhatIf(client_id) },
