@@ -18,6 +18,7 @@ from rich.markup import escape
 
 from fedprivacy._support.settings import kind_of
 from fedprivacy.commands.calculator.cli import epsilon, sigma
+from fedprivacy.commands.compare import compare
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.commands.guard import guard_app
 from fedprivacy.commands.ledger import ledger_app
@@ -175,6 +176,7 @@ def doctor(
     raise typer.Exit(0 if seen.diagnosis.sound else 1)
 
 
+app.command()(compare)
 app.command()(epsilon)
 app.command()(sigma)
 

@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 from fedprivacy.figures.style import Rows
 from fedprivacy.values.nulls import finite_or_none
 from fedprivacy.values.runs import AuditResult
-from fedprivacy.values.series import CostMap, Curve, RunSeries
+from fedprivacy.values.series import CostMap, Curve, RunFacts, RunSeries
 from fedprivacy.values.wording import NO_PRIVACY, metric_name
 
 FEWEST_RUNS, MOST_RUNS = 2, 8
@@ -143,6 +143,12 @@ class Contest:
     left_out: tuple[str, ...]
 
 
+def names_of(runs: Sequence[RunFacts]) -> list[str]:
+    """The names of runs among others; with their places where two have the same."""
+    names = [facts.name for facts in runs]
+    return names if len(set(names)) == len(names) else [f"{name} #{n}" for n, name in enumerate(names, start=1)]
+
+
 def contest(series: Sequence[RunSeries], *, measured: bool = False, private: bool = False) -> Contest:
     """The runs that have a finished round, if `measured` know the first run's metric, if `private` have an epsilon.
 
@@ -152,11 +158,8 @@ def contest(series: Sequence[RunSeries], *, measured: bool = False, private: boo
     if not FEWEST_RUNS <= len(series) <= MOST_RUNS:
         raise ValueError(f"{len(series)} runs cannot be compared; choose {FEWEST_RUNS} to {MOST_RUNS}.")
     metric = series[0].facts.metric
-    names = [one.facts.name for one in series]
-    if len(set(names)) < len(names):
-        names = [f"{name} #{place}" for place, name in enumerate(names, start=1)]
     drawn, left_out = [], []
-    for place, (name, one) in enumerate(zip(names, series, strict=True)):
+    for place, (name, one) in enumerate(zip(names_of([one.facts for one in series]), series, strict=True)):
         if not one.points:
             left_out.append(f"{name} (no finished round)")
         elif private and not one.facts.private:

@@ -1,25 +1,19 @@
 """A run as one HTML file: for the people who must answer for it, to mail, print and keep.
 
-The page carries everything in itself, runs no script and asks the network for nothing; its content security policy
-allows one style sheet, named by its hash. Numbers are computed here, sentences live in `report.html.jinja`.
+Numbers are computed here, sentences live in `report.html.jinja`; see `fedprivacy.runs.page`.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import importlib.resources
 import math
 import re
 from collections import defaultdict
 from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
 
-import jinja2
-
 from fedprivacy import figures
 from fedprivacy.runs.history import RunHistory
-from fedprivacy.values import wording
+from fedprivacy.runs.page import page
 from fedprivacy.values.runs import Failures
 from fedprivacy.values.spent import reason_of
 
@@ -50,11 +44,10 @@ def report_html(history: RunHistory) -> str:
         drawings.append(figures.epsilon_figure(series, FIGURE_WIDTH))
     worst = max(spent.values(), key=lambda client: client.epsilon)
     budget = max(client.budget_epsilon for client in spent.values())
-    return _template().render(
+    return page(
+        TEMPLATE,
         history=history,
         facts=series.facts,
-        figures=figures,
-        wording=wording,
         reason_of=reason_of,
         infinity=math.inf,
         drawings=[figures.to_svg(drawing) for drawing in drawings],
@@ -119,16 +112,3 @@ def _percent_up(rate: float) -> str:
     """A rate in percent, rounded up to one decimal."""
     percent = (100 * Decimal(repr(rate))).quantize(Decimal("0.1"), ROUND_CEILING)
     return f"{percent}\N{NO-BREAK SPACE}%"
-
-
-def _csp_hash(text: str) -> str:
-    """The source expression that allows an inline element with this text."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["csp_hash"] = _csp_hash
-    return environment.from_string(importlib.resources.files("fedprivacy.runs").joinpath(TEMPLATE).read_text("utf-8"))

@@ -76,6 +76,24 @@ def is_share(metric: str, value: float) -> bool:
     return "accuracy" in metric.lower() and 0.0 <= value <= 1.0
 
 
+def less_is_better(metric: str) -> bool:
+    """Whether a metric counts mistakes, by its name: a loss, an error, a perplexity."""
+    words = metric_name(metric.lower()).split()
+    return any(word in _MISTAKES or word.endswith(("loss", "error")) for word in words)
+
+
+_MISTAKES = frozenset({"mse", "rmse", "mae", "nll", "perplexity", "brier"})
+
+
+def change_text(change: float, *, percent: bool) -> str:
+    """By how much a metric changes, with its sign; a share of the records in points of a percent.
+
+    >>> change_text(-0.0312, percent=True)
+    '-3.1 points'
+    """
+    return f"{100 * change:+.1f} points" if percent else f"{change:+.3g}"
+
+
 def count_text(count: int, noun: str) -> str:
     """'1 client', '10 clients'."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"

@@ -26,7 +26,7 @@ def baseline(tmp_path_factory):
 
 
 def test_it_is_the_same_run_but_for_clipping_and_noise(baseline, tmp_path):
-    """The same model to begin with, the same samples: with clipping that does nothing and hardly any noise, the same."""
+    """The same model and samples: with clipping that does nothing and hardly any noise, the same."""
     without = fp.open_run(baseline[0])
     nearly = {"noise_multiplier": 0.05, "clipping_norm": 300.0, "learning_rate": 1e-4, "progress": False}
     private = fp.simulate("cancer", clients=3, rounds=1, out=tmp_path / "with", **nearly)
