@@ -14,6 +14,7 @@ from fedprivacy.figures import to_svg
 from fedprivacy.figures.sweep import EpsilonLine, spread_of, sweep_figure
 from fedprivacy.runs.folder import read_history
 from fedprivacy.runs.sweep import FINISHED, Grid, folder_of
+from fedprivacy.server import recorder
 from fedprivacy.server.simulation import RoundProgress
 from tests.commands.running import fedprivacy, started
 
@@ -42,7 +43,10 @@ SWEEP = ("sweep", "--jobs", "1", "--task", "coins.py:Coins", "--clients", "2", "
 
 
 @pytest.fixture
-def home(tmp_path):
+def home(tmp_path, monkeypatch):
+    """A folder with a task. No run draws its own figures here: that takes most of the time of so short a run."""
+    for drawing in ("save_png", "write_report"):
+        monkeypatch.setattr(recorder, drawing, lambda *_: None)
     (tmp_path / "coins.py").write_text(COINS)
     return tmp_path
 

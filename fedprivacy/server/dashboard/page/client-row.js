@@ -112,8 +112,7 @@ export class ClientRow {
     const query = { client_id: this.#client.client_id, limit };
     const answer = await getJson(runPath(this.#runId, "/charges"), query).catch(() => null);
     if (answer && details === this.#details) {
-      const chargeTable = table(CHARGE_COLUMNS, answer.charges.map(chargeCells), { class: "charges" });
-      details.firstChild.replaceChildren(this.#summary(), chargeTable, ...this.#more(answer));
+      details.firstChild.replaceChildren(this.#summary(), ...this.#charges(answer));
     }
   }
 
@@ -131,6 +130,13 @@ export class ClientRow {
       "What if the noise were another?",
     );
     return el("p", { class: "summary" }, `${words} ${delta}`, ask);
+  }
+
+  #charges(answer) {
+    if (this.#client.noise_multiplier === null) {
+      return [];
+    }
+    return [table(CHARGE_COLUMNS, answer.charges.map(chargeCells), { class: "charges" }), ...this.#more(answer)];
   }
 
   #more({ total, charges }) {

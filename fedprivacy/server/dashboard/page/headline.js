@@ -105,8 +105,8 @@ function tiles(run) {
       small: run.privacy ? smallPrint(run) : "",
     },
     {
-      number: `${number(states.exhausted ?? 0)} of ${number(clients)}`,
-      words: `${clients === 1 ? "client has exhausted its" : "clients have exhausted their"} budget`,
+      number: run.privacy ? `${number(states.exhausted ?? 0)} of ${number(clients)}` : number(clients),
+      words: run.privacy ? exhaustedWords(clients) : `${clients === 1 ? "client" : "clients"}, without a budget`,
       small: stateMarks(states),
       target: "clients",
     },
@@ -124,6 +124,10 @@ function lossText({ epsilon_text }, { privacy }) {
 
 function budgetWords({ budget, budget_text }) {
   return budget === null ? ", no budget set" : `, of budget${NBSP}${budget_text}`;
+}
+
+function exhaustedWords(clients) {
+  return `${clients === 1 ? "client has exhausted its" : "clients have exhausted their"} budget`;
 }
 
 function stateMarks(states) {
