@@ -24,11 +24,17 @@ CAUTION = (
 
 def sweep(texts: dict[str, str], *, seeds: int, baseline: bool, jobs: int, out: Path, as_json: bool) -> None:
     """Run a sweep and show what came out; see the command's help."""
+    from fedprivacy.runs.device import choose_device
     from fedprivacy.runs.sweep import Grid, Results, SweptRun
+    from fedprivacy.server.strategies import build_strategy
     from fedprivacy.server.sweep import LOG, run_all
 
     grid = Grid.of(texts, seeds, out, baseline=baseline)
-    metric = grid.check().task.metric
+    plans = grid.check()
+    for plan in plans:  # what a plan does not need, and a run fails without
+        build_strategy(plan.config)
+        choose_device(plan.config.device)
+    metric = plans[0].task.metric
     out.mkdir(parents=True, exist_ok=True)
     left = [run for run in grid.runs if not run.finished]
     jobs = min(jobs or os.cpu_count() or 1, max(len(left), 1))

@@ -106,8 +106,8 @@ class Grid:
             for seed in range(self.seeds)
         )
 
-    def check(self) -> RunPlan:
-        """Check every combination, and that finished runs are of this sweep; nothing is run. The first one's plan.
+    def check(self) -> list[RunPlan]:
+        """Check every combination, and that finished runs are of this sweep; nothing is run. A plan for each of them.
 
         Raises:
             ConfigError: lists everything that is wrong.
@@ -127,7 +127,7 @@ class Grid:
             problems |= dict.fromkeys(_differences(plan, run))
         if problems:
             raise ConfigError(list(problems))
-        return plans[0]
+        return plans
 
     def _product(self, keys: Sequence[str]) -> itertools.product[tuple[Value, ...]]:
         return itertools.product(*(self.lists[key] for key in keys))

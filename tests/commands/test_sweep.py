@@ -117,6 +117,8 @@ def test_all_combinations_are_checked_before_the_first_run(home):
     assert "rounds is 'many'; give numbers" in printed
     printed = swept(home, "--epsilon", "1,-2", "--learning-rate", "0.1,0", code=2).output
     assert "epsilon is -2.0" in printed and "learning-rate is 0.0" in printed
+    printed = swept(home, "--epsilon", "1,4", "--strategy", "fedavg,gone.py:Gone", code=2).output
+    assert "gone.py" in printed
     assert not (home / "swept").exists()
 
 
