@@ -75,10 +75,7 @@ def with_one_another(settings: Settings) -> list[str]:
         kept = {name: float(settings.get(name, 0.0)) for name in ("momentum", "weight_decay")}
         problems += _refusal(partial(build_optimizer, str(settings["optimizer"]), 1.0, **kept))
     if settings.get("epsilon") == math.inf and "noise_multiplier" not in settings and settings["privacy"]:
-        problems.append(
-            "epsilon is inf, which asks for no noise at all; give a noise-multiplier, a finite epsilon, or, for the "
-            "same run without privacy, --no-privacy."
-        )
+        problems.append("epsilon is inf, which asks for no noise at all; give a noise-multiplier, or a finite epsilon.")
     if not is_device(str(settings["device"])):
         problems.append(f"device is '{settings['device']}'; choose auto, cpu, cuda or cuda:N.")
     if url := str(settings.get("ledger", "")):
