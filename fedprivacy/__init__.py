@@ -5,12 +5,11 @@
 >>> fp.epsilon(noise_multiplier=sigma, delta=1e-5, sampling_rate=0.01, steps=1000) <= 1.0
 True
 
-What there is: `simulate` trains a federation on this machine, `open_run` opens what it recorded, `plan` tells the cost
-before; a task of one's own is made of `Task`, `Recipe`, `Shard` and `ShardSource`, and `tasks` has the built-in ones;
-`load_table` reads a CSV or Parquet file as a shard, by `Number` and `Category`, and a simulation splits it by one of
-`ByColumn`, `ByDirichlet` and `Evenly`;
-`PrivateStrategy` and `private_client` make a Flower app private; `train` is DP-SGD without a federation; `epsilon` and
-`noise_multiplier` calculate.
+What there is: `simulate` trains a federation on this machine, `open_run` opens what it recorded, `compare` puts runs
+side by side, `plan` tells the cost before; a task of one's own is made of `Task`, `Recipe`, `Shard` and `ShardSource`,
+and `tasks` has the built-in ones; `load_table` reads a CSV or Parquet file as a shard, by `Number` and `Category`, and
+a simulation splits it by one of `ByColumn`, `ByDirichlet` and `Evenly`; `PrivateStrategy` and `private_client` make a
+Flower app private; `train` is DP-SGD without a federation; `epsilon` and `noise_multiplier` calculate.
 
 Every name is loaded when it is first asked for: to import this package loads neither torch nor Flower.
 """
@@ -25,6 +24,7 @@ if TYPE_CHECKING:
     from fedprivacy.accounting.calculator import noise_multiplier as noise_multiplier
     from fedprivacy.flower import private_client as private_client
     from fedprivacy.flower.own_app import PrivateStrategy as PrivateStrategy
+    from fedprivacy.runs.comparison import compare as compare
     from fedprivacy.runs.configuration import ConfigError as ConfigError
     from fedprivacy.runs.prospect import plan as plan
     from fedprivacy.runs.run import Run as Run
@@ -48,6 +48,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "simulate": "server.simulation",
     "open_run": "runs.run",
+    "compare": "runs.comparison",
     "Run": "runs.run",
     "plan": "runs.prospect",
     "epsilon": "accounting.calculator",

@@ -2,4 +2,5 @@
 
 from fedprivacy.commands.app import app
 
-app()
+if __name__ == "__main__":  # a sweep's processes import this module again, by another name
+    app()

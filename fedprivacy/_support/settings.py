@@ -19,7 +19,7 @@ Value = bool | int | float | str
 Fields = Mapping[str, dataclasses.Field[Any]]
 """The fields of a dataclass of settings, by hyphenated key."""
 
-_KIND_WORDS = {"int": "a whole number", "float": "a number", "str": "a text"}
+_KIND_WORDS = {"bool": "true or false", "int": "a whole number", "float": "a number", "str": "a text"}
 
 _TECHNICAL = 1e-4
 """Positive bounds below it are for the arithmetic's sake."""
@@ -67,7 +67,7 @@ def key_of(name: str) -> str:
 
 
 def kind_of(field: dataclasses.Field[Any]) -> str:
-    """The type of a setting's value, "int", "float" or "str", whether or not it may be left open."""
+    """The type of a setting's value, "bool", "int", "float" or "str", whether or not it may be left open."""
     return str(field.type).split(" | ", maxsplit=1)[0]
 
 
@@ -100,7 +100,9 @@ def _as_type(value: Value, kind: str) -> Value | None:
     """The value as `kind`, or None if it is not one. TOML writes whole floats as integers; nothing else converts."""
     if kind == "str":
         return value if isinstance(value, str) else None
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if isinstance(value, bool) or kind == "bool":
+        return value if isinstance(value, bool) and kind == "bool" else None
+    if not isinstance(value, int | float):
         return None
     if kind == "float":
         return float(value) if not math.isnan(value) else None

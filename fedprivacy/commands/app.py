@@ -7,8 +7,9 @@ import inspect
 import logging
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -18,6 +19,7 @@ from rich.markup import escape
 
 from fedprivacy._support.settings import kind_of
 from fedprivacy.commands.calculator.cli import epsilon, sigma
+from fedprivacy.commands.compare import compare
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.commands.guard import guard_app
 from fedprivacy.commands.ledger import ledger_app
@@ -52,6 +54,8 @@ def main(
 _BESIDE = Annotated[bool, typer.Option("--dashboard", help="Open the dashboard beside the run, on port 8050.")]
 _ENGINE = Annotated[Engine, typer.Option(help="Where simulated clients run.")]
 
+_LISTED = tuple(key for key in FIELDS if key not in {"privacy", "seed", "out", "ledger", "resume", "signing-key"})
+"""Settings that a sweep takes lists of. Every run has a ledger of its own: on one, they would share each budget."""
 
 _TRACEBACK = inspect.Parameter(
     "traceback",
@@ -61,26 +65,32 @@ _TRACEBACK = inspect.Parameter(
 )
 
 
-def with_settings(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command one option for every setting of a run, and pass those that were given as `settings`."""
+def with_settings(
+    command: Callable[..., None], keys: Sequence[str] = tuple(FIELDS), *, lists: bool = False
+) -> Callable[..., None]:
+    """Give a command one option for every setting of a run, and pass those that were given as `settings`.
+
+    With `lists`, an option is a text: values of the setting, separated by commas.
+    """
 
     def wrapper(**options: Any) -> None:
-        settings = {key: options.pop(field.name) for key, field in FIELDS.items()}
+        settings = {key: options.pop(FIELDS[key].name) for key in keys}
         with _checked(traceback=options.pop("traceback")):
             command({key: value for key, value in settings.items() if value is not None}, **options)
 
     own = [p for name, p in inspect.signature(command, eval_str=True).parameters.items() if name != "settings"]
-    parameters = [*map(_option, FIELDS), *own, _TRACEBACK]
+    parameters = [*(_option(key, lists=lists) for key in keys), *own, _TRACEBACK]
     wrapper.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     wrapper.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
     wrapper.__name__, wrapper.__doc__ = command.__name__, command.__doc__
     return wrapper
 
 
-def _option(key: str) -> inspect.Parameter:
+def _option(key: str, *, lists: bool) -> inspect.Parameter:
     field = FIELDS[key]
-    kind: type = {"int": int, "float": float, "str": str}[kind_of(field)]
-    option = typer.Option(f"--{key}", help=escape(words_of(field)), show_default=False)
+    kind: type = str if lists else {"bool": bool, "int": int, "float": float, "str": str}[kind_of(field)]
+    name = f"--{key}/--no-{key}" if kind is bool else f"--{key}"
+    option = typer.Option(name, help=escape(words_of(field)), show_default=False)
     annotation = Annotated[kind | None, option]  # type: ignore[valid-type]
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
@@ -219,8 +229,30 @@ def doctor(
     raise typer.Exit(0 if seen.diagnosis.sound else 1)
 
 
+app.command(cls=ForgivingCommand)(compare)
 app.command(cls=ForgivingCommand)(epsilon)
 app.command(cls=ForgivingCommand)(sigma)
+
+
+@app.command()
+@partial(with_settings, keys=_LISTED, lists=True)
+def sweep(
+    settings: dict[str, str],
+    *,
+    seeds: Annotated[int, typer.Option(min=1, help="Runs of each combination, with seeds from 0 on.")] = 1,
+    baseline: Annotated[bool, typer.Option("--baseline", help="The same without privacy, too.")] = False,
+    jobs: Annotated[int, typer.Option(min=0, help="Processes; 0: one for each core.")] = 0,
+    out: Annotated[Path, typer.Option(help="Folder for the runs; the same again goes on with what is left.")],
+    as_json: Json = False,
+) -> None:
+    """Simulate every combination of settings: each option takes a list, as in --epsilon 0.5,1,5.
+
+    What is finished is not run again. Exit code 1: a run failed; the others are there. Simulations only: in a
+    deployment, every run spends real people's privacy.
+    """
+    from fedprivacy.commands import sweep as sweeps
+
+    sweeps.sweep(settings, seeds=seeds, baseline=baseline, jobs=jobs, out=out, as_json=as_json)
 
 
 @contextmanager

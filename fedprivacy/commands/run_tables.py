@@ -14,7 +14,7 @@ from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.prospect import Outlook
 from fedprivacy.values.spent import ClientSpent
-from fedprivacy.values.wording import budget_text, count_text, epsilon_text, proved_text, reading_text
+from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text, epsilon_text, proved_text, reading_text
 
 _MOST_GROUPS = 6
 """Columns of a plan."""
@@ -22,13 +22,18 @@ _MOST_GROUPS = 6
 
 def client_table(history: RunHistory) -> Table:
     """Every client: rounds joined, sigma, q, epsilon spent, budget left."""
-    clients = list(history.last.spent.values())
-    table = Table(
-        title="Privacy spent by each client (server's view, over all rounds and runs)",
-        title_justify="left",
-        caption=f"{_limit(clients[0].budget_epsilon)}, delta {clients[0].delta:g}; accountant PLD; "
-        f"{history.relation} relation. {reading_text(clients[0].budget_epsilon)}",
+    clients, facts = list(history.last.spent.values()), history.facts
+    title = "Privacy spent by each client (server's view, over all rounds and runs)"
+    caption = (
+        f"{_limit(clients[0].budget_epsilon)}, delta {clients[0].delta:g}; accountant PLD; "
+        f"{history.relation} relation. {reading_text(clients[0].budget_epsilon)}"
     )
+    if not facts.private:
+        title, caption = (
+            f"A baseline: {NO_PRIVACY}",
+            "No clipping and no noise: nothing was charged, nothing is bounded.",
+        )
+    table = Table(title=title, title_justify="left", caption=caption)
     table.add_column("client", overflow="fold")
     for column in ("rounds", "steps", "q", "sigma", "epsilon", "left"):
         table.add_column(column, justify="right", no_wrap=True)
@@ -39,8 +44,8 @@ def client_table(history: RunHistory) -> Table:
             str(client.rounds),
             str(client.steps),
             f"{client.sampling_rate:.3g}",
-            f"{history.noise_multiplier:.3f}",
-            epsilon_text(client.epsilon, client.budget_epsilon),
+            f"{history.noise_multiplier:.3f}" if facts.private else "none",
+            facts.epsilon_text(client.epsilon, client.budget_epsilon),
             f"{client.steps_left} steps" if client.limited else "unlimited",  # epsilons cannot be subtracted
             _state(history, client),
         )

@@ -33,7 +33,7 @@ from fedprivacy.figures.tables import (
     contest,
 )
 from fedprivacy.values.series import RunSeries
-from fedprivacy.values.wording import count_text, delta_text, epsilon_text, metric_name, metric_text
+from fedprivacy.values.wording import NO_PRIVACY, count_text, delta_text, epsilon_text, metric_name, metric_text
 
 DASHES = ([1, 0], [9, 5], [3, 4], [12, 4, 3, 4], [6, 3], [16, 5], [9, 4, 3, 4, 3, 4], [5, 8])
 """Of the lines of runs, in their order, in px."""
@@ -61,7 +61,7 @@ def compared_metric_figure(runs: Sequence[RunSeries], width: int = WIDTH) -> alt
 
 def compared_epsilon_figure(runs: Sequence[RunSeries], width: int = WIDTH) -> alt.LayerChart:
     """The largest epsilon of a client after every round, of each run. It takes what `compared_metric_figure` does."""
-    found = contest(runs)
+    found = contest(runs, private=True)
     rows = [row for row in compared_epsilon_rows(runs) if row["epsilon"] is not None]
     budgets = _budgets(found)
     frame = Frame(_rounds(found), loss_scale([*(row["epsilon"] for row in rows), *budgets]), width)
@@ -72,7 +72,7 @@ def compared_epsilon_figure(runs: Sequence[RunSeries], width: int = WIDTH) -> al
 
 def compared_tradeoff_figure(runs: Sequence[RunSeries], width: int = WIDTH) -> alt.LayerChart:
     """The first run's metric against the largest epsilon of a client; for the runs of `compared_metric_figure`."""
-    found = contest(runs, measured=True)
+    found = contest(runs, measured=True, private=True)
     rows = [row for row in compared_tradeoff_rows(runs) if None not in row.values()]
     budgets = _budgets(found)
     losses = loss_scale([*(row["epsilon"] for row in rows), *budgets])
@@ -155,11 +155,12 @@ def _looks(looks: Sequence[Any], found: Contest) -> alt.Scale:
 
 def _labels(rows: Rows, field: str, found: Contest) -> list[Label]:
     """What each run ended with, and its name; its delta where the runs have several."""
-    several = len({run.series.facts.delta for run in found.runs}) > 1
+    several = len({run.series.facts.delta for run in found.runs if run.series.facts.private}) > 1
     ends, labels = _ends(rows), []
     for run in found.runs:
         if end := ends.get(run.name):
             reached = epsilon_text(*run.series.worst) if field == "epsilon" else metric_text(end["metric"], end[field])
             delta = f", δ = {delta_text(run.series.facts.delta)}" if several else ""
-            labels.append(Label(f"{reached}\N{EN SPACE}{shortened(run.name)}{delta}", end[field], run.name))
+            about = delta if run.series.facts.private else f", {NO_PRIVACY}"
+            labels.append(Label(f"{reached}\N{EN SPACE}{shortened(run.name)}{about}", end[field], run.name))
     return labels

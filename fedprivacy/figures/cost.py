@@ -10,6 +10,7 @@ import altair as alt
 import numpy as np
 
 from fedprivacy.figures.axes import label_step, shortened
+from fedprivacy.figures.run import check_private
 from fedprivacy.figures.style import COSTS, GRID, PAPER, WIDTH, Rows, chart_of, layered, seen, styled, titled
 from fedprivacy.figures.tables import cost_rows
 from fedprivacy.values.series import CostMap, RunFacts
@@ -33,8 +34,9 @@ def cost_figure(cost: CostMap, facts: RunFacts, width: int = WIDTH) -> alt.Layer
         width: of the plot, in px.
 
     Raises:
-        ValueError: there is no client or no round.
+        ValueError: there is no client or no round, or the run is a baseline: it has no epsilon.
     """
+    check_private(facts)
     if not cost.client_ids or not cost.first:
         raise ValueError("the run has no finished round to draw; wait for its first.")
     clients = cost.client_ids[:MOST_ROWS]

@@ -45,7 +45,7 @@ from fedprivacy.figures.style import (
     titled,
 )
 from fedprivacy.values.series import Curve, RunFacts, RunSeries
-from fedprivacy.values.wording import budget_text, count_text, epsilon_text, metric_name, metric_text
+from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text, epsilon_text, metric_name, metric_text
 
 MOST_DOTS = 100
 """More rounds than this are a line without dots, in a trade-off."""
@@ -77,14 +77,21 @@ def epsilon_figure(series: RunSeries, width: int = WIDTH) -> alt.LayerChart:
 
     Clients with the same curve share a line that says how many they are. A fan stands for more different curves than
     `MOST_CURVES`: the range of all clients, their middle half, and the lines of those that spent most, least and the
-    median. Clients that somebody chose lie on top, in black. It takes and raises what `metric_figure` does.
+    median. Clients that somebody chose lie on top, in black. It takes and raises what `metric_figure` does, and refuses
+    a baseline, by a ValueError: it has no epsilon.
     """
+    check_private(series.facts)
     return styled(_epsilon_panel(series, width))
 
 
 def run_figure(series: RunSeries) -> alt.HConcatChart:
-    """The run at a glance, about 1200 px wide: `metric_figure` and `epsilon_figure` side by side."""
-    panels = [_metric_panel(series, None, WIDTH), _epsilon_panel(series, WIDTH)]
+    """The run at a glance, about 1200 px wide: `metric_figure` and `epsilon_figure` side by side.
+
+    A baseline has no epsilon, and its metric stands alone.
+    """
+    panels = [_metric_panel(series, None, WIDTH)]
+    if series.facts.private:
+        panels.append(_epsilon_panel(series, WIDTH))
     lines = max(len(panel.title.subtitle) for panel in panels)
     for panel in panels:  # both titles begin at the same height
         panel.title.subtitle += [""] * (lines - len(panel.title.subtitle))
@@ -94,8 +101,9 @@ def run_figure(series: RunSeries) -> alt.HConcatChart:
 def tradeoff_figure(series: RunSeries, width: int = WIDTH) -> alt.LayerChart:
     """The task's metric against the largest epsilon of a client: a dot for each round, joined in their order.
 
-    It takes and raises what `metric_figure` does.
+    It takes and raises what `epsilon_figure` does.
     """
+    check_private(series.facts)
     title = _tradeoff_title(series, width)
     rows = [row for row in tables.tradeoff_rows(series) if None not in row.values()]
     losses = loss_scale([*(row["epsilon"] for row in rows), *series.budgets])
@@ -148,6 +156,12 @@ def forecast_figure(
     return styled(layered(layers, _forecast_title(own, facts, client_id, width), width))
 
 
+def check_private(facts: RunFacts) -> None:
+    """Refuse to draw the epsilon of a baseline, by a ValueError."""
+    if not facts.private:
+        raise ValueError(f"{facts.name} has {NO_PRIVACY}: there is no epsilon to draw.")
+
+
 def _metric_panel(series: RunSeries, metric: str | None, width: int) -> alt.LayerChart:
     metric, last = metric or series.facts.metric, series.last
     rows = tables.metric_rows(series, metric)
@@ -158,8 +172,9 @@ def _metric_panel(series: RunSeries, metric: str | None, width: int) -> alt.Laye
     end = end.encode(frame.x, frame.y("value"))
     label = end.mark_text(dx=10, fontWeight="bold").encode(text="text:N")
     value = metric_text(metric, last.metrics.get(metric))
+    without = "" if series.facts.private else f", {NO_PRIVACY}"
     title = titled(
-        f"After {count_text(last.round, 'round')}: {metric_name(metric)} {value}",
+        f"After {count_text(last.round, 'round')}: {metric_name(metric)} {value}{without}",
         [[f"task {series.facts.task}", "global model on the server's public records", "after each round"]],
         width + AXIS_ROOM,
     )

@@ -16,8 +16,8 @@ from datetime import UTC, datetime
 from fedprivacy.figures.style import Rows
 from fedprivacy.values.nulls import finite_or_none
 from fedprivacy.values.runs import AuditResult
-from fedprivacy.values.series import CostMap, Curve, RunSeries
-from fedprivacy.values.wording import metric_name
+from fedprivacy.values.series import CostMap, Curve, RunFacts, RunSeries
+from fedprivacy.values.wording import NO_PRIVACY, metric_name
 
 FEWEST_RUNS, MOST_RUNS = 2, 8
 
@@ -143,8 +143,14 @@ class Contest:
     left_out: tuple[str, ...]
 
 
-def contest(series: Sequence[RunSeries], *, measured: bool = False) -> Contest:
-    """The runs that have a finished round and, if `measured`, that know the first run's metric.
+def names_of(runs: Sequence[RunFacts]) -> list[str]:
+    """The names of runs among others; with their places where two have the same."""
+    names = [facts.name for facts in runs]
+    return names if len(set(names)) == len(names) else [f"{name} #{n}" for n, name in enumerate(names, start=1)]
+
+
+def contest(series: Sequence[RunSeries], *, measured: bool = False, private: bool = False) -> Contest:
+    """The runs that have a finished round, if `measured` know the first run's metric, if `private` have an epsilon.
 
     Raises:
         ValueError: there are fewer than 2 runs or more than 8, or none can be drawn.
@@ -152,13 +158,12 @@ def contest(series: Sequence[RunSeries], *, measured: bool = False) -> Contest:
     if not FEWEST_RUNS <= len(series) <= MOST_RUNS:
         raise ValueError(f"{len(series)} runs cannot be compared; choose {FEWEST_RUNS} to {MOST_RUNS}.")
     metric = series[0].facts.metric
-    names = [one.facts.name for one in series]
-    if len(set(names)) < len(names):
-        names = [f"{name} #{place}" for place, name in enumerate(names, start=1)]
     drawn, left_out = [], []
-    for place, (name, one) in enumerate(zip(names, series, strict=True)):
+    for place, (name, one) in enumerate(zip(names_of([one.facts for one in series]), series, strict=True)):
         if not one.points:
             left_out.append(f"{name} (no finished round)")
+        elif private and not one.facts.private:
+            left_out.append(f"{name} ({NO_PRIVACY})")
         elif measured and not any(metric in point.metrics for point in one.points):
             left_out.append(f"{name} (no {metric_name(metric)})")
         else:
@@ -178,12 +183,12 @@ def compared_epsilon_rows(runs: Sequence[RunSeries]) -> Rows:
     """`run`, `round`, `epsilon`: the largest of a client."""
     return [
         {"run": run.name, "round": point.round, "epsilon": finite_or_none(point.epsilons.most)}
-        for run in contest(runs).runs
+        for run in contest(runs, private=True).runs
         for point in run.series.points
     ]
 
 
 def compared_tradeoff_rows(runs: Sequence[RunSeries]) -> Rows:
     """`run` and the columns of `tradeoff_rows`, for the first run's metric and the runs that measured it."""
-    found = contest(runs, measured=True)
+    found = contest(runs, measured=True, private=True)
     return [{"run": run.name} | row for run in found.runs for row in tradeoff_rows(run.series, found.metric)]

@@ -65,7 +65,7 @@ def with_batch_size(given: Settings, wrong: Collection[str]) -> list[str]:
     problems = []
     if "sampling_rate" in given:
         problems.append("batch-size and sampling-rate both say how many records join a step; give one of them.")
-    if "noise_multiplier" not in given and "noise_multiplier" not in wrong:
+    if not {"noise_multiplier"} & {*given, *wrong} and given.get("privacy", True):
         problems.append(
             f"batch-size is {given['batch_size']} and noise-multiplier is open, but clients with different sampling "
             "rates need different noise; give a noise-multiplier ('fedprivacy sigma' finds one for the largest rate)."

@@ -81,6 +81,9 @@ class RunConfig:
         None,
         bounds=(_LEAST, 1e6),
     )
+    privacy: bool = setting(
+        "Off: the baseline, the same run without clipping and noise, which protects nobody. Simulations only.", True
+    )
     noise_multiplier: float | None = setting(
         "Sigma; left open: the least that the budget allows.", None, bounds=(0.05, 1e4)
     )
@@ -259,6 +262,9 @@ def resolve(given: Mapping[str, Value | None], task: Task | None = None) -> RunC
         settings = _of_recipe(task, settings) | {"task": word_of(task)} | settings
     strategy = STRATEGIES.get(str(settings.get("strategy", DEFAULT_STRATEGY)))  # None: one of the user's own
     settings = _DEFAULTS | (dict(strategy.defaults) if strategy else {}) | settings
+    if not settings["privacy"]:
+        settings = {name: value for name, value in settings.items() if name not in {"noise_multiplier", "spend"}}
+        settings["epsilon"] = math.inf  # of the private run beside it: here nothing would keep them
     wrong |= not_allowed(FIELDS, settings)
     problems = [*wrong.values(), *together, *combinations.with_one_another(settings, wrong)]
     if problems:

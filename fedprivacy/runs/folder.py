@@ -64,6 +64,7 @@ class RunWriter:
 
     def __init__(self, folder: Path, plan: RunPlan, resume_from: int | None = None, run_id: str = "") -> None:
         self.folder = folder
+        self._privacy = plan.config.privacy
         if resume_from is None:
             self._begin(plan, run_id)
         with writing(folder):
@@ -83,6 +84,7 @@ class RunWriter:
             "exhausted": result.exhausted,
             "unreconciled": result.unreconciled,
             "max_epsilon": finite_or_none(result.max_epsilon),
+            "privacy": self._privacy,
         }
         line = json.dumps(told) + "\n"
         with writing(self.folder):
@@ -239,7 +241,7 @@ def read_config(folder: Path) -> RunConfig:
         raise RunFolderError(
             f"'{folder}' holds no run that could go on ({CONFIG}: {error}); name a folder that a run wrote to (out)."
         ) from error
-    return replace(RunConfig.of_public(settings), noise_multiplier=noise_multiplier)
+    return replace(RunConfig.of_public(settings), noise_multiplier=noise_multiplier or None)  # 0: without privacy
 
 
 def read_run_id(folder: Path) -> str:

@@ -88,7 +88,7 @@ class RunHistory:
 
     Attributes:
         settings: the configuration by hyphenated key.
-        noise_multiplier: sigma of every local step.
+        noise_multiplier: sigma of every local step; 0 without privacy.
         relation: the neighbouring relation of every event.
         metric: key of the figure that is shown first.
         start: the state before the first round.
@@ -143,7 +143,7 @@ class RunHistory:
         return costs_of(self, most)
 
     def summary(self) -> dict[str, Any]:
-        """The final figures: what `fedprivacy simulate --json` prints."""
+        """The final figures: what `fedprivacy simulate --json` prints. Without privacy every epsilon is None."""
         metrics = plain(self.last.metrics)
         return {
             "accuracy": metrics.get("accuracy"),
@@ -163,6 +163,7 @@ class RunHistory:
                 for client in self.last.spent.values()
             ],
             "max_epsilon": finite_or_none(self.last.max_epsilon),
+            "privacy": self.facts.private,
         }
 
     @cached_property

@@ -55,8 +55,10 @@ class RunPlan:
     def noise_multiplier(self) -> float:
         """Sigma of every local step: the configured one, or the least that budgets, spend and the clients' pasts allow.
 
-        See `fedprivacy.accounting.spend.shared_noise` for clients that have spent differently.
+        See `fedprivacy.accounting.spend.shared_noise` for clients that have spent differently. 0 without privacy.
         """
+        if not self.config.privacy:
+            return 0.0
         if self.config.noise_multiplier is not None:
             return self.config.noise_multiplier
         standings = {(frozenset(s.past.items()), s.allowance): s for s in _standings(self).values()}
@@ -69,11 +71,18 @@ class RunPlan:
         return RunLimit(filter_of(allowance), past, self.config.most_spent)
 
     def event(self, disclosed: int = 0) -> PoissonSampledGaussian:
-        """What one local step costs a client; how many records it disclosed counts with a `batch_size` only."""
-        rate = self.config.sampling_rate
-        if self.config.batch_size is not None:
-            rate = min(1.0, self.config.batch_size / self.shard_size(disclosed))
-        return PoissonSampledGaussian(rate, self.noise_multiplier, self.relation)
+        """What one local step costs a client that disclosed so many records.
+
+        Raises:
+            ValueError: the run is without privacy, so that no epsilon bounds what a step costs.
+        """
+        return PoissonSampledGaussian(self.sampling_rate(disclosed), self.noise_multiplier, self.relation)
+
+    def sampling_rate(self, disclosed: int = 0) -> float:
+        """q of a local step of a client; how many records it disclosed counts with a `batch_size` only."""
+        if self.config.batch_size is None:
+            return self.config.sampling_rate
+        return min(1.0, self.config.batch_size / self.shard_size(disclosed))
 
     @property
     def relation(self) -> NeighbouringRelation:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from fedprivacy.accounting import runs_left
 from fedprivacy.runs.advice import about_delta, simulated_sizes
+from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.folder import plan_of
 from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.runs.plan import ClientGroup, RunPlan, client_groups
@@ -74,8 +75,7 @@ def plan(task: GivenTask = None, **settings: Given) -> Prospect:
         LedgerError: the ledger that is named cannot be read.
     """
     with spelt_as_keywords():
-        run = plan_of(*by_key(task, settings))
-    return Prospect.of(run)
+        return Prospect.of(plan_of(*by_key(task, settings)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,13 @@ class Outlook:
 
 
 def spending(plan: RunPlan) -> list[Outlook]:
-    """What each group of clients that spend alike would have spent after each round; warns of too large a delta."""
+    """What each group of clients that spend alike would have spent after each round; warns of too large a delta.
+
+    Raises:
+        ConfigError: the run is without privacy.
+    """
+    if not plan.config.privacy:
+        raise ConfigError(["privacy is off, so no epsilon bounds what the run costs; leave privacy open to plan it."])
     if advice := about_delta(plan, simulated_sizes(plan)):
         log.warning("%s", advice)
     return [_outlook(plan, group) for group in client_groups(plan)]

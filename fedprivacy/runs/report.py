@@ -1,27 +1,21 @@
 """A run as one HTML file: for the people who must answer for it, to mail, print and keep.
 
-The page carries everything in itself, runs no script and asks the network for nothing; its content security policy
-allows one style sheet, named by its hash. Numbers are computed here, sentences live in `report.html.jinja`.
+Numbers are computed here, sentences live in `report.html.jinja`; see `fedprivacy.runs.page`.
 """
 
 from __future__ import annotations
 
-import base64
-import hashlib
-import importlib.resources
 import math
 import re
 from collections import defaultdict
 from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
 
-import jinja2
-
 from fedprivacy import figures
 from fedprivacy._support.durable import write_durably
 from fedprivacy.runs.folder import FIGURE, REPORT, RunFolderError, writing
 from fedprivacy.runs.history import RunHistory
-from fedprivacy.values import wording
+from fedprivacy.runs.page import page
 from fedprivacy.values.runs import Failures
 from fedprivacy.values.spent import reason_of
 
@@ -62,14 +56,15 @@ def report_html(history: RunHistory) -> str:
         ValueError: the history has no finished round.
     """
     series, spent = history.series(), history.last.spent
-    drawings = (figures.metric_figure(series, width=FIGURE_WIDTH), figures.epsilon_figure(series, FIGURE_WIDTH))
+    drawings = [figures.metric_figure(series, width=FIGURE_WIDTH)]
+    if series.facts.private:
+        drawings.append(figures.epsilon_figure(series, FIGURE_WIDTH))
     worst = max(spent.values(), key=lambda client: client.epsilon)
     budget = max(client.budget_epsilon for client in spent.values())
-    return _template().render(
+    return page(
+        TEMPLATE,
         history=history,
         facts=series.facts,
-        figures=figures,
-        wording=wording,
         reason_of=reason_of,
         infinity=math.inf,
         drawings=[figures.to_svg(drawing) for drawing in drawings],
@@ -134,16 +129,3 @@ def _percent_up(rate: float) -> str:
     """A rate in percent, rounded up to one decimal."""
     percent = (100 * Decimal(repr(rate))).quantize(Decimal("0.1"), ROUND_CEILING)
     return f"{percent}\N{NO-BREAK SPACE}%"
-
-
-def _csp_hash(text: str) -> str:
-    """The source expression that allows an inline element with this text."""
-    return "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
-
-
-def _template() -> jinja2.Template:
-    environment = jinja2.Environment(
-        autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
-    )
-    environment.filters["csp_hash"] = _csp_hash
-    return environment.from_string(importlib.resources.files("fedprivacy.runs").joinpath(TEMPLATE).read_text("utf-8"))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from fedprivacy.runs.folder import MODEL, REPORT, RunFolderError, read_history
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.values.runs import Rows
-from fedprivacy.values.wording import budget_text, count_text, epsilon_text, metric_name, metric_text
+from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text, epsilon_text, metric_name, metric_text
 
 if TYPE_CHECKING:
     from torch import nn
@@ -64,7 +64,8 @@ class Run:
     def rounds(self) -> Rows:
         """A row for each finished round.
 
-        `round`, counted from 1; every metric under its own name; `max_epsilon`, the largest of a client, at its delta;
+        `round`, counted from 1; every metric under its own name; `max_epsilon`, the largest of a client, at its delta,
+        infinite without privacy;
         `participants`, `failed`, `exhausted` and `unreconciled`, numbers of clients.
         """
         return Rows(
@@ -150,12 +151,14 @@ class Run:
         history, last = self.history, self.history.last
         measured = f"{metric_name(history.metric)} {metric_text(history.metric, last.metrics.get(history.metric))}"
         rounds = count_text(len(history.rounds), "round")
+        if not history.facts.private:
+            return f"{measured} after {rounds}; {NO_PRIVACY}"
         return f"{measured} after {rounds}; no client above epsilon {epsilon_text(last.max_epsilon)}"
 
     def _table(self) -> str:
-        clients = list(self.history.last.spent.values())
+        clients, told = list(self.history.last.spent.values()), self.history.facts.epsilon_text
         rows = [
-            (client.client_id, epsilon_text(client.epsilon, budget), budget_text(budget) if client.limited else "none")
+            (client.client_id, told(client.epsilon, budget), budget_text(budget) if client.limited else "none")
             for client in clients[:_MOST_SHOWN]
             for budget in [client.budget_epsilon]
         ]

@@ -14,7 +14,9 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedprivacy.flower import PrivateStrategy
+from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.checkpoint import Checkpoint, checkpoint_to_go_on
+from fedprivacy.flower.server.strategy import Books
 from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.runs.folder import plan_of, read_run_id
 from fedprivacy.runs.plan import RunPlan
@@ -27,7 +29,9 @@ from fedprivacy.values.rounds import Observer
 flower_log = logging.getLogger("flwr")
 
 
-def server_app(*observers: Observer, config: RunConfig | None = None, task: Task | None = None) -> ServerApp:
+def server_app(
+    *observers: Observer, config: RunConfig | None = None, task: Task | None = None, accounts: Books = RunAccounts
+) -> ServerApp:
     """A Flower ServerApp that trains privately, and that goes on with a run that was stopped if `resume` names one.
 
     Args:
@@ -35,12 +39,13 @@ def server_app(*observers: Observer, config: RunConfig | None = None, task: Task
         config: the run's configuration; None: the run-config that Flower hands to the server.
         task: what is learned; None: the task that the configuration names. A run whose configuration names another one
             ends before it begins.
+        accounts: what charges and grants; see `fedprivacy.flower.PrivateStrategy`.
     """
     app = ServerApp()
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
-        start = RunStart.of(config or plan_of(context.run_config, task).config, task)
+        start = RunStart.of(config or plan_of(context.run_config, task).config, task, accounts)
         averaging = build_strategy(start.plan.config)  # before there is a folder: it may be a file that cannot be read
         trackers = build_trackers(start.plan.config.trackers)
         recorder = Recorder(start.folder, start.plan, start.run_id, trackers=trackers, resume_from=start.finished)
@@ -48,6 +53,7 @@ def server_app(*observers: Observer, config: RunConfig | None = None, task: Task
             averaging,
             start.plan,
             run_id=start.run_id,
+            accounts=accounts,
             observers=[recorder, *observers],
             on_open=recorder.on_open,
             on_phase=recorder.on_phase,
@@ -69,16 +75,19 @@ class RunStart:
     checkpoint: Checkpoint | None
 
     @classmethod
-    def of(cls, config: RunConfig, task: Task | None = None) -> Self:
+    def of(cls, config: RunConfig, task: Task | None = None, accounts: Books = RunAccounts) -> Self:
         """Find where the run goes on, or give it a name, and its folder one; make it repeatable if it has a seed.
 
         Args:
             config: checked; with `resume`, the stopped run's own.
             task: what is learned; None: the task that the configuration names.
+            accounts: that the run will have.
 
         Raises:
+            ConfigError: the run is without privacy, and these are not the accounts for that; or the other way round.
             RunFolderError: the folder to go on in holds no checkpoint.
         """
+        accounts.check(config)
         checkpoint = checkpoint_to_go_on(Path(config.resume)) if config.resume else None
         if checkpoint:
             flower_log.info("%s", going_on(checkpoint.round, config.rounds))

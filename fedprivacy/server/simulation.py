@@ -15,6 +15,8 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 
 from fedprivacy._support.signing import server_key
 from fedprivacy.flower import private_client, simulation
+from fedprivacy.flower.baseline.accounts import BaselineAccounts
+from fedprivacy.flower.baseline.client import baseline_client
 from fedprivacy.flower.client.trial import try_task
 from fedprivacy.flower.server.checkpoint import checkpoint_to_go_on
 from fedprivacy.ledger import Ledger
@@ -32,7 +34,7 @@ from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.tasks.loader import OBJECT
 from fedprivacy.trackers import build_trackers
 from fedprivacy.values.rounds import RoundResult
-from fedprivacy.values.wording import budget_text, epsilon_text
+from fedprivacy.values.wording import NO_PRIVACY, budget_text, epsilon_text
 
 DEFAULT_SEED = 0
 
@@ -113,7 +115,11 @@ def run(plan: RunPlan, engine: Engine, console: Console) -> Run:
         console.print(going_on(finished, config.rounds))
     own = plan.task if config.task.startswith(OBJECT) else None  # what has a name, a worker of Ray loads for itself
     with RoundProgress(console, plan, finished) as progress:
-        server, client = server_app(progress, config=config, task=own), private_client(own, config)
+        if config.privacy:
+            server, client = server_app(progress, config=config, task=own), private_client(own, config)
+        else:
+            server = server_app(progress, config=config, task=own, accounts=BaselineAccounts)
+            client = baseline_client(own, config)
         try:
             history = simulation.simulate(server, client, config, engine)
         except KeyboardInterrupt as stopped:
@@ -164,7 +170,7 @@ class RoundProgress:
 
     def __init__(self, console: Console, plan: RunPlan, finished: int = 0) -> None:
         self._metric = plan.task.metric
-        self._budget = plan.config.epsilon
+        self._budget, self._private = plan.config.epsilon, plan.config.privacy
         self._bar = Progress(
             TextColumn("[bold]round"),
             MofNCompleteColumn(),
@@ -188,5 +194,7 @@ class RoundProgress:
         value = record.metrics.get(self._metric)
         measured = "" if value is None else f"{self._metric} {value:.3f}  "
         limit = f" of {budget_text(self._budget)}" if math.isfinite(self._budget) else ""
-        spent = f"largest epsilon {epsilon_text(record.max_epsilon, self._budget)}{limit}"
+        spent = (
+            f"largest epsilon {epsilon_text(record.max_epsilon, self._budget)}{limit}" if self._private else NO_PRIVACY
+        )
         self._bar.update(self._rounds, completed=record.round, description=f"{measured}[cyan]{spent}")

@@ -59,6 +59,7 @@ class MlflowTracker:
 
     def begin(self, facts: RunFacts, folder: Path) -> None:
         """Find the run, or create it."""
+        self._private = facts.private
         remote = os.environ.get("MLFLOW_TRACKING_URI")
         store = remote or f"sqlite:///{folder.absolute() / DATABASE}"
         _make_tables(store)
@@ -72,7 +73,8 @@ class MlflowTracker:
 
         now = time.time_ns() // 1_000_000
         metrics = [
-            Metric(normpath(_UNFIT.sub("_", name)), value, now, point.round) for name, value in scalars(point).items()
+            Metric(normpath(_UNFIT.sub("_", name)), value, now, point.round)
+            for name, value in scalars(point, private=self._private).items()
         ]
         self._client.log_batch(self._run_id, metrics=metrics, synchronous=True)
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Protocol
 
 from fedprivacy.values.series import RoundPoint, RunFacts
+from fedprivacy.values.wording import NO_PRIVACY
 
 PROJECT = "fedprivacy"
 """What collects the runs: an experiment of MLflow, a project of W&B."""
@@ -27,11 +28,11 @@ class Tracker(Protocol):
         """The run is over: "finished", "stopped" before its last round, or "failed" with an error."""
 
 
-def scalars(point: RoundPoint) -> dict[str, float]:
-    """A round's numbers; not all are finite."""
+def scalars(point: RoundPoint, *, private: bool = True) -> dict[str, float]:
+    """A round's numbers; not all are finite. Of a run that is not private, a baseline, there is no epsilon."""
     return {
         **{f"metrics/{name}": float(value) for name, value in point.metrics.items()},
-        **{f"epsilon/{name}": value for name, value in asdict(point.epsilons).items()},
+        **({f"epsilon/{name}": value for name, value in asdict(point.epsilons).items()} if private else {}),
         "clients/enrolled": point.clients,
         "clients/participants": point.participants,
         "clients/failed": point.failed,
@@ -49,9 +50,13 @@ def settings(facts: RunFacts) -> dict[str, float | str]:
     numbers = {key: value for key, value in facts.settings.items() if isinstance(value, int | float)}
     choices = {key: facts.settings[key] for key in _CHOICES if facts.settings.get(key)}
     names = {"task": facts.task, "strategy": facts.strategy}
+    if not facts.private:
+        return numbers | choices | names | dict.fromkeys(("epsilon", "noise-multiplier"), NO_PRIVACY)
     return numbers | choices | names | {"epsilon": facts.budget, "noise-multiplier": facts.noise_multiplier}
 
 
 def guarantee(facts: RunFacts) -> dict[str, float | str]:
     """What the epsilons mean: against whom, by which accountant, for which neighbours, at which delta."""
+    if not facts.private:
+        return {"guarantee": NO_PRIVACY}
     return {"view": "server", "accountant": "PLD", "relation": facts.relation, "delta": facts.delta}

@@ -33,7 +33,7 @@ class TensorBoardTracker:
 
     def begin(self, facts: RunFacts, folder: Path) -> None:
         """Remember the run; its first round opens the file."""
-        self._folder = folder / FOLDER
+        self._folder, self._private = folder / FOLDER, facts.private
         rows = [f"| {key} | {value} |" for key, value in (settings(facts) | guarantee(facts)).items()]
         self._settings = "\n".join(["| setting | value |", "|---|---|", *rows])  # Markdown, which TensorBoard shows
 
@@ -42,7 +42,7 @@ class TensorBoardTracker:
         if self._writer is None:
             self._writer = self._open(str(self._folder), purge_step=point.round, flush_secs=_FLUSH_SECONDS)
             self._writer.add_text("settings", self._settings, point.round)
-        for name, value in scalars(point).items():
+        for name, value in scalars(point, private=self._private).items():
             self._writer.add_scalar(name, value, point.round)
 
     def end(self, status: str) -> None:

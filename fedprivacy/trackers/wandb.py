@@ -39,6 +39,7 @@ class WandbTracker:
 
     def begin(self, facts: RunFacts, folder: Path) -> None:
         """Start W&B's process, which writes the file."""
+        self._private = facts.private
         self._run = self._init(
             project=PROJECT,
             id=facts.run_id,
@@ -52,7 +53,7 @@ class WandbTracker:
 
     def record(self, point: RoundPoint) -> None:
         """Write a round."""
-        self._run.log(scalars(point), step=point.round)
+        self._run.log(scalars(point, private=self._private), step=point.round)
 
     def end(self, status: str) -> None:
         """Write the status and close the file."""

@@ -9,9 +9,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedprivacy.gradients import GradientEngine, flat_parameters, trainable_parameters
+from fedprivacy.gradients import GradientEngine
 from fedprivacy.tasks.protocol import Shard
 from fedprivacy.training.adaptive import QuantileClipping
+from fedprivacy.training.descent import descend
 from fedprivacy.training.keystream import Keystream, Position
 from fedprivacy.training.mechanisms import SampledGaussianSum
 from fedprivacy.training.optimizers import Optimizer
@@ -69,18 +70,15 @@ class DPSGD:
             round: the round, which names the randomness.
             keystream: the client's randomness.
         """
-        start = flat_parameters(engine.model)
-        position, norm = start.clone(), self.mechanism.clipping_norm
-        trained = [p for p in engine.model.parameters() if p.requires_grad]
-        torch.nn.utils.vector_to_parameters(position, trained)  # views: what moves it moves them
-        move = self.optimizer.start(position)
-        for step in range(1, steps + 1):
-            noisy_sum, norm = self._release(engine, shard, norm, keystream, Position(round, step))
-            gradient = noisy_sum.div_(self.expected_batch_size).to(position.dtype)
-            if self.proximal_mu:
-                gradient.add_(position - start, alpha=self.proximal_mu)
-            move(gradient)
-        parameters = {name: p.clone() for name, p in trainable_parameters(engine.model).items()}
+        norm = self.mechanism.clipping_norm
+
+        def noisy_sum(step: int) -> Tensor:
+            nonlocal norm
+            released, norm = self._release(engine, shard, norm, keystream, Position(round, step))
+            return released
+
+        divisor, pull = self.expected_batch_size, self.proximal_mu
+        parameters = descend(engine.model, noisy_sum, divisor, self.optimizer, pull, steps=steps)
         return PrivateUpdate(parameters, self.mechanism.event, steps, norm)
 
     def _release(

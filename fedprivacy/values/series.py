@@ -18,6 +18,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from fedprivacy.values.nulls import or_infinite
 from fedprivacy.values.spent import ClientStanding
+from fedprivacy.values.wording import NO_PRIVACY, epsilon_text
 
 MOST_ROUNDS = 300  # more rounds than this are thinned: a plot has no more pixels
 MOST_CURVES = 20  # more different curves than this are drawn as a fan
@@ -54,9 +55,18 @@ class RunFacts:
     run_id: str  # unique in the ledger
     name: str  # for people, the last part of the run's folder
     settings: Mapping[str, Any]  # the configuration by hyphenated key; JSON types
-    noise_multiplier: float  # sigma of every local step
+    noise_multiplier: float  # sigma of every local step; 0 without privacy
     relation: str  # the neighbouring relation of every event
     metric: str  # key of the figure that is shown first
+
+    @property
+    def private(self) -> bool:
+        """Whether local steps clip and add noise. Else the run is a baseline, and no epsilon bounds what it tells."""
+        return self.settings.get("privacy") is not False  # an earlier version has no such setting
+
+    def epsilon_text(self, epsilon: float, budget: float = math.inf) -> str:
+        """An epsilon of this run for people; of a baseline, that there is none."""
+        return epsilon_text(epsilon, budget) if self.private else NO_PRIVACY
 
     @property
     def task(self) -> str:

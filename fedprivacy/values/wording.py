@@ -13,6 +13,9 @@ from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
 
 import numpy as np
 
+NO_PRIVACY = "no privacy"
+"""What stands where an epsilon would, of a run without clipping and noise: nothing bounds what it tells."""
+
 
 def reading_text(budget: float) -> str:
     """What an epsilon is that was read when nobody had fixed the rounds before (Rogers et al. 2016)."""
@@ -89,6 +92,24 @@ def metric_name(metric: str) -> str:
 def is_share(metric: str, value: float) -> bool:
     """Whether a metric's value is a share of the records, to be shown in percent."""
     return "accuracy" in metric.lower() and 0.0 <= value <= 1.0
+
+
+def less_is_better(metric: str) -> bool:
+    """Whether a metric counts mistakes, by its name: a loss, an error, a perplexity."""
+    words = metric_name(metric.lower()).split()
+    return any(word in _MISTAKES or word.endswith(("loss", "error")) for word in words)
+
+
+_MISTAKES = frozenset({"mse", "rmse", "mae", "nll", "perplexity", "brier"})
+
+
+def change_text(change: float, *, percent: bool) -> str:
+    """By how much a metric changes, with its sign; a share of the records in points of a percent.
+
+    >>> change_text(-0.0312, percent=True)
+    '-3.1 points'
+    """
+    return f"{100 * change:+.1f} points" if percent else f"{change:+.3g}"
 
 
 def count_text(count: int, noun: str) -> str:

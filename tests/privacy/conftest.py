@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.flower.conftest import identity
+from tests.flower.conftest import identity, keys, node
 
-__all__ = ["identity"]
+__all__ = ["identity", "keys", "node"]
 
 
 @pytest.fixture

@@ -239,6 +239,31 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{CLIENT}::test_two_deployed_clients_never_share_noise",),
     ),
     Mutant(
+        "the app that trains without privacy works in a deployment, too",
+        "fedprivacy/flower/client/local.py",
+        """\
+    if _owner(context) is not None:
+        raise Refused(RefusalCode.GRANT_INVALID, "This app""",
+        """\
+    if False:
+        raise Refused(RefusalCode.GRANT_INVALID, "This app""",
+        ("tests/privacy/test_baseline.py::test_its_app_deployed_all_the_same_refuses_every_message",),
+    ),
+    Mutant(
+        "a private run can be given the books that charge nothing",
+        "fedprivacy/flower/baseline/accounts.py",
+        "        if config.privacy:\n",
+        "        if False:\n",
+        ("tests/privacy/test_baseline.py::test_nobody_trains_privately_without_being_charged",),
+    ),
+    Mutant(
+        "the server's books take a run without privacy",
+        "fedprivacy/flower/server/accounts.py",
+        "        if not config.privacy:\n",
+        "        if False:\n",
+        ("tests/privacy/test_baseline.py::test_a_server_refuses_the_setting_before_anything_is_sent",),
+    ),
+    Mutant(
         "the number of records leaves though it is private",
         "fedprivacy/flower/client/local.py",
         "len(self.shard) if self.task.shard_sizes_public else 0",

@@ -108,17 +108,17 @@ def prepared(client: LocalClient, grant: Grant, message: Message) -> tuple[DPSGD
         mechanism=grant.mechanism,
         expected_batch_size=grant.expected_batch_size,
         optimizer=grant.local_optimizer,
-        proximal_mu=_proximal_mu(message),
+        proximal_mu=proximal_mu(message),
         adaptive=grant.adaptive,
     )
     keep_freed_memory()
     engine = client.engine(grant.clipping)
-    engine.model.load_state_dict(_global_parameters(message, engine.model), strict=False)
+    engine.model.load_state_dict(global_parameters(message, engine.model), strict=False)
     engine.prepare(client.shard.inputs[:0], client.shard.targets[:0])
     return training, engine
 
 
-def _global_parameters(message: Message, model: nn.Module) -> dict[str, Tensor]:
+def global_parameters(message: Message, model: nn.Module) -> dict[str, Tensor]:
     """The model that the server sends: the task's own parameters, each of its own type and shape, finite.
 
     Raises:
@@ -133,7 +133,7 @@ def _global_parameters(message: Message, model: nn.Module) -> dict[str, Tensor]:
     return {name: torch.from_numpy(values) for name, values in received.items()}
 
 
-def _proximal_mu(message: Message) -> float:
+def proximal_mu(message: Message) -> float:
     """What Flower's FedProx puts into its messages; 0 from every other strategy.
 
     Raises:

@@ -146,6 +146,17 @@ def client_for(
     return _opened(owner, context, task, config)
 
 
+def simulated_client(context: Context, task: Task | None, config: RunConfig) -> LocalClient:
+    """The client of a simulation alone, which no data owner's node configuration governs.
+
+    Raises:
+        Refused: this process is in a deployment. Nothing has been read.
+    """
+    if _owner(context) is not None:
+        raise Refused(RefusalCode.GRANT_INVALID, "This app trains without privacy; it is for simulations alone.")
+    return _opened(None, context, task, config)
+
+
 def _owner(context: Context) -> NodeSettings | None:
     """What the data owner decided; None in a simulation: in our in-process engine, or in a worker of Ray."""
     node, ray = context.node_config, sys.modules.get("ray")

@@ -23,6 +23,7 @@ from fedprivacy.ledger.journal import check_ancestor, sign_head
 from fedprivacy.ledger.verify import read_witness
 from fedprivacy.runs.accountant import CentralAccountant
 from fedprivacy.runs.advice import about_delta
+from fedprivacy.runs.configuration import ConfigError, RunConfig
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks.identity import dataset_id
 from fedprivacy.values.attempt import Attempt
@@ -122,6 +123,18 @@ class RunAccounts:
             f"multiplier {self._plan.noise_multiplier:.4g} fits{others}. No round was run, and nothing was charged. "
             "Raise epsilon or noise-multiplier, or train on records that have budget left."
         )
+
+    @staticmethod
+    def check(config: RunConfig) -> None:
+        """Refuse a run without privacy: what its clients would send, no account can bound.
+
+        Raises:
+            ConfigError: it is one.
+        """
+        if not config.privacy:
+            raise ConfigError(
+                ["privacy is off, which 'fedprivacy simulate --no-privacy' alone can do; leave privacy open here."]
+            )
 
     def spent(self) -> dict[str, ClientSpent]:
         """Every enrolled client's privacy loss, by client_id."""

@@ -9,6 +9,7 @@ from functools import cached_property
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from fedprivacy._support import signing
+from fedprivacy.flower.baseline.assignment import Assignment
 from fedprivacy.flower.client.release import ARRAYS, digest
 from fedprivacy.flower.server.exchange import Answers
 from fedprivacy.flower.server.registry import EnrolledClient
@@ -30,7 +31,7 @@ class OpenRound:
         arrays: the global model that is sent.
         eligible: how many clients had budget left.
         messages: one for each grant.
-        grants, clients: by node id, for the nodes that the strategy chose.
+        grants, clients: by node id (a baseline assigns where others grant), for the nodes that the strategy chose.
         asked_before: nodes that may have had their grants before: a refusal says nothing of what they did then.
     """
 
@@ -38,7 +39,7 @@ class OpenRound:
     arrays: ArrayRecord
     eligible: int = 0
     messages: Sequence[Message] = ()
-    grants: Mapping[int, Grant] = field(default_factory=dict)
+    grants: Mapping[int, Grant | Assignment] = field(default_factory=dict)
     clients: Mapping[int, EnrolledClient] = field(default_factory=dict)
     asked_before: frozenset[int] = frozenset()
 
@@ -122,14 +123,15 @@ def _verdict(reply: Message, node_id: int, opened: OpenRound, *, asked_before: b
         if refusal is not None:
             untouched = refusal.before_any_record and not asked_before
             return Verdict(failure=refusal.value, refusal=refusal, untouched=untouched)
-        receipt = checked_receipt(reply, opened.grants[node_id], public_key)
+        if isinstance(grant := opened.grants[node_id], Grant):
+            receipt = checked_receipt(reply, grant, public_key)
         update = _decoded(reply.content.get(ARRAYS), opened.arrays)
-        if public_key and receipt.update != digest({name: array.numpy() for name, array in update.items()}):
+        if receipt and public_key and receipt.update != digest({name: array.numpy() for name, array in update.items()}):
             raise Unusable("receipt-of-another-update")
     except Unusable as problem:
         return Verdict(None, str(problem), receipt, evidence(receipt, public_key) if receipt else None)
     reply.content = RecordDict({ARRAYS: update})
-    return Verdict(reply, "", receipt, evidence(receipt, public_key))
+    return Verdict(reply, "", receipt, evidence(receipt, public_key) if receipt else None)
 
 
 def _refusal(reply: Message) -> RefusalCode | None:

@@ -14,6 +14,8 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fedprivacy._support.failpoints import reach
+from fedprivacy.flower.baseline.accounts import BaselineAccounts
+from fedprivacy.flower.baseline.assignment import Assignment
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.exchange import Answers, Correspondence, with_content
@@ -39,7 +41,7 @@ class Rounds:
     strategy: Strategy  # samples and averages
     plan: RunPlan
     registry: ClientRegistry  # knows who is behind a node
-    accounts: RunAccounts  # grant and settle
+    accounts: RunAccounts | BaselineAccounts  # grant and settle
     correspondence: Correspondence
     timeout: float  # seconds to wait for answers
     tell: PhaseObserver  # what the run is about to do
@@ -162,7 +164,7 @@ class EligibleGrid:
         return [node for node in self._grid.get_nodes() if node.node_id in eligible]
 
 
-def _with_grant(message: Message, grant: Grant) -> Message:
+def _with_grant(message: Message, grant: Grant | Assignment) -> Message:
     """The wrapped strategy's message to one client, with its grant.
 
     Raises:

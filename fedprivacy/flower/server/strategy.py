@@ -14,6 +14,7 @@ from flwr.serverapp.strategy import Result, Strategy
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.random_state import RandomState
+from fedprivacy.flower.baseline.accounts import BaselineAccounts
 from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.checkpoint import (
     Checkpoint,
@@ -38,6 +39,7 @@ from fedprivacy.values.wording import epsilon_text
 
 log, flower_log = logging.getLogger("fedprivacy.server"), logging.getLogger("flwr")
 
+Books = type[RunAccounts] | type[BaselineAccounts]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
 
 
@@ -65,7 +67,8 @@ class PrivateStrategy(Strategy):
         strategy: any Flower strategy.
         plan: the run's public numbers: configuration, task, and what a local step costs.
         run_id: unique in the ledger; None: a new one.
-        accounts: what charges and grants, made when the clients are there: they say whether the run is deployed.
+        accounts: what charges and grants, made when the clients are there: they say whether the run is deployed. Those
+            of a baseline charge nothing; a simulation alone has them.
         observers: told of every finished round, and of round 0 before the first.
         on_open: told where charges are written, once the accounts are open.
         on_phase: told what the run is about to do.
@@ -73,7 +76,8 @@ class PrivateStrategy(Strategy):
         checkpoints: the folder that receives a checkpoint after every finished round; None: none is kept.
 
     Raises:
-        ConfigError: the configuration says that a run goes on, and there is no checkpoint to go on from.
+        ConfigError: the configuration says that a run goes on, and there is no checkpoint to go on from; or that it is
+            without privacy, and these are not the accounts for that.
 
     Attributes:
         result: so far.
@@ -85,7 +89,7 @@ class PrivateStrategy(Strategy):
         plan: RunPlan,
         *,
         run_id: str | None = None,
-        accounts: type[RunAccounts] = RunAccounts,
+        accounts: Books = RunAccounts,
         observers: Sequence[Observer] = (),
         on_open: Callable[[str], None] = lambda _: None,
         on_phase: PhaseObserver = lambda _: None,
@@ -103,6 +107,7 @@ class PrivateStrategy(Strategy):
         self.plan = plan
         self.run_id = resume.run_id if resume else run_id or uuid.uuid4().hex
         self.result = PrivateResult()
+        accounts.check(plan.config)
         self._accounts = accounts
         self._observers = observers
         self._on_open = on_open
@@ -275,7 +280,7 @@ class PrivateStrategy(Strategy):
         model.load_state_dict(arrays.to_torch_state_dict(), strict=False)
         return MetricRecord(dict(metrics_of(self.plan.task, model)))
 
-    def _checkpoint(self, number: int, model: GlobalModel, accounts: RunAccounts) -> Checkpoint:
+    def _checkpoint(self, number: int, model: GlobalModel, accounts: RunAccounts | BaselineAccounts) -> Checkpoint:
         return Checkpoint(
             run_id=self.run_id,
             round=number,

@@ -122,8 +122,8 @@ class _Page:
     def __init__(self, unreadable: int) -> None:
         self.info = metrics_core.InfoMetricFamily(
             "fedprivacy_run",
-            "A run: its status, and what its epsilon means (view, accountant, delta, neighbouring relation); "
-            "seeded: whoever knows the seed can take the noise away.",
+            "A run: its status, whether it has privacy, and what its epsilon means (view, accountant, delta, "
+            "neighbouring relation); seeded: whoever knows the seed can take the noise away.",
             labels=_OF_RUN,
         )
         self.unreadable = GaugeMetricFamily(
@@ -175,6 +175,7 @@ class _Page:
         who = [facts.run_id, facts.name, facts.task]
         about = {
             "status": str(run.status),
+            "privacy": str(facts.private).lower(),
             "relation": facts.relation,
             "view": "server",
             "accountant": "PLD",
@@ -188,15 +189,16 @@ class _Page:
         self.noise_multiplier.add_metric(who, facts.noise_multiplier)
         self.sign_of_life.add_metric(who, run.updated)
         if run.last:
-            self._add_round(who, run.last)
+            self._add_round(who, run.last, facts)
         if clients:
             self._add_clients(who, clients, facts)
 
-    def _add_round(self, who: list[str], point: RoundPoint) -> None:
+    def _add_round(self, who: list[str], point: RoundPoint, facts: RunFacts) -> None:
         self.averaged.add_metric(who, point.participants)
         for name, value in sorted(point.metrics.items()):
             self.metric.add_metric([*who, name], value)
-        for quantile, epsilon in zip(_QUANTILES, astuple(point.epsilons), strict=True) if point.clients else ():
+        epsilons = astuple(point.epsilons) if point.clients and facts.private else ()
+        for quantile, epsilon in zip(_QUANTILES, epsilons, strict=False):
             labels = dict(zip((*_OF_RUN, "quantile"), (*who, quantile), strict=True))
             self.epsilon.add_sample(self.epsilon.name, labels, epsilon)
 
@@ -215,6 +217,7 @@ class _Page:
             self.share.add_metric(who, tally.most_share)
         for client in clients.each:
             spent = client.spent
-            self.client_epsilon.add_metric([*who, spent.client_id, delta_text(spent.delta)], spent.epsilon)
+            if facts.private:
+                self.client_epsilon.add_metric([*who, spent.client_id, delta_text(spent.delta)], spent.epsilon)
             if spent.limited:
                 self.client_rounds_left.add_metric([*who, spent.client_id], rounds_left(spent.steps_left, facts))

@@ -68,8 +68,10 @@ def _account(run: StoredRun, client_id: str) -> tuple[ClientStanding, _Past, All
     If none is named, it is the client that runs out next, or once none is active the one that spent most.
 
     Raises:
-        HTTPException: 404, no such client; 409, no client yet, or one without an allowance.
+        HTTPException: 404, no such client; 409, no client yet, or one without an allowance, or a run without privacy.
     """
+    if not run.facts.private:
+        raise HTTPException(409, "A baseline has no privacy: nothing is charged, and no noise multiplier limits it.")
     client = client_of(run, client_id) if client_id else _next_out(run)
     history, allowance = run.account(client.client_id)
     if allowance is None:

@@ -69,7 +69,8 @@ class RunSummary(BaseModel):
     rounds: int
     rounds_planned: int
     clients: int
-    noise_multiplier: float
+    privacy: bool = Field(description="false: a baseline, a simulation without clipping and noise; it has no epsilon")
+    noise_multiplier: float | None = Field(description="null without privacy")
     relation: str
     local_steps: int
     seeded: bool = Field(description="whoever knows the seed can take the noise away")
@@ -118,7 +119,7 @@ class Client(BaseModel):
     failed: int = Field(description="rounds of this run that asked for an update and did not use it")
     steps: int = Field(description="charged, over all runs")
     sampling_rate: float
-    noise_multiplier: float
+    noise_multiplier: float | None = Field(description="null without privacy")
     epsilon: float | None
     epsilon_text: str
     delta: float

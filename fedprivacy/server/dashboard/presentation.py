@@ -36,7 +36,7 @@ def detail(run: StoredRun) -> models.Run:
     return models.Run(
         **_summary(run.now),
         seconds_left=_seconds_left(run),
-        worst=models.Worst(**_account(worst)) if worst else None,
+        worst=models.Worst(**_account(run.facts, worst)) if worst else None,
         states=run.state_counts(),
         failures=run.failed_updates(),
         guarantee=_guarantee(run.facts, worst.budget_epsilon if worst else run.facts.budget),
@@ -49,7 +49,7 @@ def finished_round(facts: RunFacts, point: RoundPoint) -> models.Round:
         "at": _instant(point.at),
         "metric_texts": {name: metric_text(name, value) for name, value in point.metrics.items()},
         "epsilon": plain(point.epsilons),
-        "epsilon_text": epsilon_text(point.epsilons.most, facts.budget),
+        "epsilon_text": facts.epsilon_text(point.epsilons.most, facts.budget),
     }
     return models.Round(**plain(point) | said)
 
@@ -59,7 +59,7 @@ def client(facts: RunFacts, standing: ClientStanding) -> models.Client:
     spent, reason = standing.spent, standing.reason
     share = finite_or_none(spent.share)
     said = {
-        "noise_multiplier": facts.noise_multiplier,
+        "noise_multiplier": facts.noise_multiplier if facts.private else None,
         "delta_text": delta_text(spent.delta),
         "share": share,
         "share_left": None if share is None else max(0.0, 1.0 - share),
@@ -68,7 +68,7 @@ def client(facts: RunFacts, standing: ClientStanding) -> models.Client:
         "state": standing.state,
         "reason_words": reason_of(reason).words if reason else None,
     }
-    return models.Client(**plain(standing) | _account(spent) | said)
+    return models.Client(**plain(standing) | _account(facts, spent) | said)
 
 
 def failure(found: Failures) -> models.Failure:
@@ -105,6 +105,8 @@ def _summary(run: RunStanding) -> dict[str, Any]:
         "rounds_planned": facts.rounds,
         "clients": last.clients if last else 0,
         "local_steps": facts.local_steps,
+        "privacy": facts.private,
+        "noise_multiplier": facts.noise_multiplier if facts.private else None,
         "seeded": facts.settings.get("seed") is not None,
         "delta": facts.delta,
         "delta_text": delta_text(facts.delta),
@@ -117,10 +119,10 @@ def _instant(seconds: float) -> str:
     return datetime.datetime.fromtimestamp(seconds, datetime.UTC).isoformat(timespec="milliseconds")
 
 
-def _account(spent: ClientSpent) -> dict[str, Any]:
+def _account(facts: RunFacts, spent: ClientSpent) -> dict[str, Any]:
     """What a client has spent, against its budget."""
     return plain(spent) | {
-        "epsilon_text": epsilon_text(spent.epsilon, spent.budget_epsilon),
+        "epsilon_text": facts.epsilon_text(spent.epsilon, spent.budget_epsilon),
         "budget": finite_or_none(spent.budget_epsilon),
         "budget_text": budget_text(spent.budget_epsilon) if spent.limited else "none",
     }
@@ -144,6 +146,11 @@ def _seconds_left(run: StoredRun) -> float | None:
 
 
 def _guarantee(facts: RunFacts, budget: float) -> str:
+    if not facts.private:
+        return (
+            "A baseline: no privacy. Nothing was clipped, no noise was added and nothing was charged, so that nothing "
+            "bounds what the server can learn about a record."
+        )
     protected = (
         "what one record of a client says"
         if facts.relation == "zero-out"

@@ -99,6 +99,7 @@ def test_a_run_is_told_of_as_it_stands(url):
         "view": "server",
         "accountant": "PLD",
         "delta": "1e-5",
+        "privacy": "true",
         "seeded": "false",
         "strategy": "fedavg",
     }

@@ -42,6 +42,7 @@ export class Audits {
   /** Another run. */
   show(run) {
     this.#run = run;
+    this.#card.element.hidden = !run.privacy;
     this.#fresh.now();
   }
 

@@ -112,22 +112,31 @@ export class ClientRow {
     const query = { client_id: this.#client.client_id, limit };
     const answer = await getJson(runPath(this.#runId, "/charges"), query).catch(() => null);
     if (answer && details === this.#details) {
-      const chargeTable = table(CHARGE_COLUMNS, answer.charges.map(chargeCells), { class: "charges" });
-      details.firstChild.replaceChildren(this.#summary(), chargeTable, ...this.#more(answer));
+      details.firstChild.replaceChildren(this.#summary(), ...this.#charges(answer));
     }
   }
 
   #summary() {
-    const { steps, steps_left, client_id, delta_text } = this.#client;
+    const { steps, steps_left, client_id, delta_text, noise_multiplier } = this.#client;
     const left = steps_left === null ? "no limit to what is left" : `${number(steps_left)} left`;
     const words = `${count(steps, "local step")} charged over all runs, ${left}.`;
     const delta = `ε is for δ${NBSP}=${NBSP}${delta_text}.`;
+    if (noise_multiplier === null) {
+      return el("p", { class: "summary" }, "No privacy: nothing was charged.");
+    }
     const ask = el(
       "button",
       { type: "button", onclick: () => this.#askWhatIf(client_id) },
       "What if the noise were another?",
     );
     return el("p", { class: "summary" }, `${words} ${delta}`, ask);
+  }
+
+  #charges(answer) {
+    if (this.#client.noise_multiplier === null) {
+      return [];
+    }
+    return [table(CHARGE_COLUMNS, answer.charges.map(chargeCells), { class: "charges" }), ...this.#more(answer)];
   }
 
   #more({ total, charges }) {

@@ -165,6 +165,9 @@ export class Clients {
 }
 
 function about(run) {
+  if (!run.privacy) {
+    return "A baseline: no clipping, no noise, no charges. Averaged and failed count this run's rounds.";
+  }
   const spent = `ε spent over all rounds and runs charged to a client's shard, ${smallPrint(run)}.`;
   return `${spent} Rounds left are a forecast at this run's noise; averaged and failed count this run's rounds.`;
 }

@@ -129,7 +129,7 @@ function cells(run) {
     last?.metric_texts[run.metric] ?? "–",
     worst?.epsilon_text ?? "–",
     worst?.budget_text ?? "–",
-    run.delta_text,
+    run.privacy ? run.delta_text : "–",
     short(run.noise_multiplier),
     `${number(run.rounds)} of ${number(run.rounds_planned)}`,
     number(run.clients),

@@ -4,6 +4,7 @@ import { byId, el, icon, setText } from "./dom.js";
 import { statusMark } from "./runs.js";
 import {
   NBSP,
+  NO_PRIVACY,
   STATES,
   STATUS,
   clientsText,
@@ -24,7 +25,8 @@ export function showHeadline(run) {
   setText(byId("kicker"), kicker(run));
   setText(byId("sentence"), sentence(run));
   setText(byId("meaning"), run.guarantee);
-  byId("seeded-note").hidden = !run.seeded;
+  byId("baseline-note").hidden = run.privacy;
+  byId("seeded-note").hidden = !run.seeded || !run.privacy;
   showSilence(run);
   showProgress(run);
   showTiles(tiles(run));
@@ -32,7 +34,7 @@ export function showHeadline(run) {
 }
 
 function kicker(run) {
-  const sigma = `σ${NBSP}${Number(run.noise_multiplier.toPrecision(4))}`;
+  const sigma = run.privacy ? `σ${NBSP}${Number(run.noise_multiplier.toPrecision(4))}` : NO_PRIVACY;
   return `${run.name} · task ${run.task} · ${run.strategy} · ${sigma} · began ${dateText(run.started)}`;
 }
 
@@ -59,6 +61,9 @@ function deed(run) {
 }
 
 function spent(run) {
+  if (!run.privacy) {
+    return NO_PRIVACY;
+  }
   const has = run.status === "running" ? "has spent" : "spent";
   const who = run.clients === 1 ? `it ${has}` : `no client ${has} more than`;
   return `${who} ${ownSpentText(run.worst, run.delta_text)}`;
@@ -95,13 +100,13 @@ function tiles(run) {
       words: `${metricName(run.metric)} after ${count(run.rounds, "round")}`,
     },
     {
-      number: worst ? `ε${NBSP}${worst.epsilon_text}` : "–",
-      words: `largest privacy loss of a client${worst ? budgetWords(worst) : ""}`,
-      small: smallPrint(run),
+      number: worst ? lossText(worst, run) : "–",
+      words: run.privacy ? `largest privacy loss of a client${worst ? budgetWords(worst) : ""}` : "no clipping, no noise",
+      small: run.privacy ? smallPrint(run) : "",
     },
     {
-      number: `${number(states.exhausted ?? 0)} of ${number(clients)}`,
-      words: `${clients === 1 ? "client has exhausted its" : "clients have exhausted their"} budget`,
+      number: run.privacy ? `${number(states.exhausted ?? 0)} of ${number(clients)}` : number(clients),
+      words: run.privacy ? exhaustedWords(clients) : `${clients === 1 ? "client" : "clients"}, without a budget`,
       small: stateMarks(states),
       target: "clients",
     },
@@ -113,8 +118,16 @@ function tiles(run) {
   ];
 }
 
+function lossText({ epsilon_text }, { privacy }) {
+  return privacy ? `ε${NBSP}${epsilon_text}` : epsilon_text;
+}
+
 function budgetWords({ budget, budget_text }) {
   return budget === null ? ", no budget set" : `, of budget${NBSP}${budget_text}`;
+}
+
+function exhaustedWords(clients) {
+  return `${clients === 1 ? "client has exhausted its" : "clients have exhausted their"} budget`;
 }
 
 function stateMarks(states) {

@@ -6,6 +6,9 @@ import { byId, el } from "./dom.js";
 import { allAt, at, go } from "./place.js";
 import { metricName } from "./words.js";
 
+/** Cards that a baseline, which has no epsilon, does not have. */
+const OF_EPSILON = ["epsilon", "tradeoff", "cost"];
+
 /** All cards of a run. */
 export class RunCharts {
   #run = null;
@@ -24,6 +27,9 @@ export class RunCharts {
   /** Another run. */
   show(run) {
     this.#run = run;
+    OF_EPSILON.forEach((name) => {
+      this.#cards[name].element.hidden = !run.privacy;
+    });
     this.#offerMetrics();
     this.#all("now");
   }
@@ -40,13 +46,17 @@ export class RunCharts {
 
   /** Other clients were chosen to be drawn. */
   drawClients() {
-    this.#cards.epsilon.now();
+    if (this.#run.privacy) {
+      this.#cards.epsilon.now();
+    }
   }
 
   #all(when) {
     byId("no-round").hidden = this.#run.rounds > 0;
     byId("charts").hidden = this.#run.rounds === 0;
-    Object.values(this.#cards).forEach((card) => card[when]());
+    Object.values(this.#cards)
+      .filter((card) => !card.element.hidden)
+      .forEach((card) => card[when]());
   }
 
   #offerMetrics() {

@@ -44,6 +44,10 @@ export class WhatIf {
   /** Another run. */
   show(run) {
     this.#run = run;
+    byId("whatif-section").hidden = !run.privacy;
+    if (!run.privacy) {
+      return;
+    }
     setText(byId("sigma-own"), `The run's own: ${shown(run.noise_multiplier)}`);
     this.#setSigma(run.noise_multiplier);
     this.ask("");
@@ -52,7 +56,9 @@ export class WhatIf {
   /** The same run went on. */
   update(run) {
     this.#run = run;
-    this.#fresh.later();
+    if (run.privacy) {
+      this.#fresh.later();
+    }
   }
 
   /** About this client; an empty one is who runs out next. */

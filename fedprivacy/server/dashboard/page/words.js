@@ -21,6 +21,9 @@ const CLOCK = new Intl.DateTimeFormat("en-GB", { hour: "2-digit", minute: "2-dig
 /** Between a sign and its number. */
 export const NBSP = "\u00a0";
 
+/** What stands where an epsilon would, of a baseline. */
+export const NO_PRIVACY = "no privacy";
+
 /** Every state of a client, in the order in which a person worries less. */
 export const STATES = ["active", "exhausted", "refused", "failed", "unreconciled"];
 

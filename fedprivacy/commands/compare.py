@@ -1,0 +1,63 @@
+"""`fedprivacy compare`: runs beside one another, in the terminal and as a page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.markup import escape
+from rich.table import Table
+
+from fedprivacy.commands.terminal import OUT, Json, plain_errors, print_json
+
+if TYPE_CHECKING:
+    from fedprivacy.runs.comparison import Comparison
+
+
+def compare(
+    runs: Annotated[list[Path], typer.Argument(help="Folders of 2 to 8 runs.", metavar="RUN RUN ...")],
+    *,
+    out: Annotated[
+        Path | None, typer.Option(help="Folder for compare.html. Default: the first new runs/comparison-N.")
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Compare runs: what each reached and spent, and what privacy cost, where a run without privacy is among them."""
+    from fedprivacy.runs import comparison
+    from fedprivacy.runs.folder import RunFolderError, new_run_folder
+
+    with plain_errors(RunFolderError, code=2):
+        compared = comparison.compare(*runs)
+        report = compared.save(out or new_run_folder("comparison"))
+    if as_json:
+        print_json(compared.summary() | {"report": str(report)})
+        return
+    OUT.print(_table(compared))
+    for caution in compared.cautions:
+        OUT.print(f"[yellow]{escape(caution)}")
+    OUT.print(f"\n[bold]{escape(compared.in_words())}[/].\nReport: {escape(str(report))}", highlight=False)
+
+
+def _table(compared: Comparison) -> Table:
+    """A row for each run."""
+    from fedprivacy.values.wording import metric_name, metric_text
+
+    metric = compared.metric
+    costed = any(row["cost"] is not None for row in compared.rows)
+    table = Table("run", caption="Epsilon: the largest of a client, server's view, PLD accountant.")
+    for column in (metric_name(metric), "best", "rounds", "epsilon", "sigma", "seed", *["cost"] * costed):
+        table.add_column(column, justify="right")
+    for row in compared.rows:
+        best = "-" if row["best"] is None else f"{metric_text(metric, row['best'])} in {row['best_round']}"
+        table.add_row(
+            escape(row["run"]),
+            metric_text(metric, row["final"]),
+            best,
+            str(row["rounds"]),
+            compared.epsilon_text(row),
+            f"{row['noise_multiplier']:.3f}" if row["privacy"] else "none",
+            "secret" if row["seed"] is None else str(row["seed"]),
+            *[compared.cost_text(row["cost"])] * costed,
+        )
+    return table

@@ -1,0 +1,109 @@
+"""The books of a run without privacy: who trained how often. Nothing is charged, and no epsilon bounds anything."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+from flwr.app import Message
+
+from fedprivacy.accounting import UNLIMITED
+from fedprivacy.flower.baseline.assignment import Assignment
+from fedprivacy.flower.server.checkpoint import Checkpoint
+from fedprivacy.flower.server.registry import EnrolledClient
+from fedprivacy.flower.server.replies import RoundOutcome
+from fedprivacy.runs.configuration import ConfigError, RunConfig
+from fedprivacy.runs.folder import read_history
+from fedprivacy.runs.plan import RunPlan
+from fedprivacy.values.attempt import Attempt
+from fedprivacy.values.spent import ClientSpent
+
+
+class BaselineAccounts:
+    """Takes the place of `RunAccounts` in a simulation without privacy; takes and gives what that does.
+
+    Raises:
+        ConfigError: a client is a deployed one. It has been asked for nothing but its name.
+    """
+
+    def __init__(
+        self,
+        plan: RunPlan,
+        run_id: str,
+        clients: Iterable[EnrolledClient],
+        *,
+        resume: Checkpoint | None = None,
+        folder: Path | None = None,
+    ) -> None:
+        self.left_out: set[str] = set()
+        self.clipping_norms: dict[str, float] = {}
+        self.earlier_runs = 0
+        self.unreconciled: tuple[str, ...] = ()
+        self.ledger_url = plan.config.ledger_url(deployed=False)  # beside it is the store that pages read
+        self._plan, self._run_id = plan, run_id
+        self._sampling_rates: dict[str, float] = {}
+        self._rounds = Counter(_trained_before(folder, resume.round) if folder and resume else {})
+        self.admit(clients)
+
+    @staticmethod
+    def check(config: RunConfig) -> None:
+        """Refuse a private run, by a `ConfigError`: here nobody would charge for it."""
+        if config.privacy:
+            raise ConfigError(["privacy is on; a private run needs RunAccounts, which charge for it."])
+
+    def admit(self, clients: Iterable[EnrolledClient]) -> list[ValueError]:
+        """Take clients in; a `ConfigError` for a deployed one."""
+        for client in clients:
+            if client.public_key:
+                raise ConfigError([f"privacy is off, and client {client.client_id} is deployed; leave privacy open."])
+            self._sampling_rates[client.client_id] = self._plan.sampling_rate(client.shard_size)
+        return []
+
+    def check_left(self) -> None:
+        """Nobody has a budget here, and none can be spent."""
+
+    def spent(self) -> dict[str, ClientSpent]:
+        """Every client's part in the run, by client_id; its epsilon is infinite: there is no bound."""
+        config = self._plan.config
+        return {
+            client_id: ClientSpent(
+                client_id=client_id,
+                epsilon=math.inf,
+                delta=config.delta,
+                budget_epsilon=math.inf,
+                rounds=self._rounds[client_id],
+                steps=self._rounds[client_id] * config.local_steps,
+                steps_left=UNLIMITED,
+                sampling_rate=rate,
+            )
+            for client_id, rate in sorted(self._sampling_rates.items())
+        }
+
+    def attempts(self, server_round: int) -> Iterator[tuple[Attempt, bool]]:
+        """One attempt: what is lost costs nothing, and is not tried again."""
+        yield Attempt(self._run_id, server_round), False
+
+    def open_to(self, attempt: Attempt, *, again: bool) -> set[str]:
+        """Everybody."""
+        return set(self._sampling_rates)
+
+    def grant(self, attempt: Attempt, clients: Mapping[int, EnrolledClient], *, again: bool) -> dict[int, Assignment]:
+        """What the clients are asked for, by node id."""
+        return {node_id: Assignment(client.client_id, attempt.round) for node_id, client in clients.items()}
+
+    def settle(self, outcome: RoundOutcome) -> None:
+        """Count who trained."""
+        self._rounds.update(outcome.updates.keys())
+
+    def settle_late(self, asked: Message, reply: Message, key: bytes) -> None:
+        """Nothing was charged, so nothing is to be confirmed."""
+
+    def sign(self) -> None:
+        """There is nothing to sign."""
+
+
+def _trained_before(folder: Path, last: int) -> dict[str, int]:
+    """In how many of the rounds 1 to `last` each client trained."""
+    return dict(Counter(client for result in read_history(folder).rounds[:last] for client in result.participants))

@@ -1,0 +1,76 @@
+"""A simulated client that trains without privacy.
+
+It is an app of its own, which `fedprivacy.server.simulation` hands to the engines of a simulation. The app that data
+owners deploy (`fedprivacy.flower.client.app`) neither imports it nor knows its messages, so that nothing that a server
+sends can reach it. Should somebody deploy it all the same, it refuses: the process says that it is no simulation.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from flwr.app import Array, ArrayRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+from torch import Tensor, nn
+
+from fedprivacy.flower.baseline.assignment import Assignment
+from fedprivacy.flower.client import release
+from fedprivacy.flower.client.app import ENROL_ACTION, global_parameters, proximal_mu, refusing
+from fedprivacy.flower.client.local import LocalClient, simulated_client
+from fedprivacy.flower.client.release import ARRAYS
+from fedprivacy.runs.configuration import RunConfig
+from fedprivacy.runs.plan import RunPlan
+from fedprivacy.tasks import Task
+from fedprivacy.tasks.identity import dataset_id
+from fedprivacy.training.baseline import Baseline
+from fedprivacy.training.keystream import Keystream
+from fedprivacy.training.optimizers import build_optimizer
+
+
+def baseline_client(task: Task | None, config: RunConfig) -> ClientApp:
+    """A Flower ClientApp for simulations, whose updates are not private; the task is None where the run names it."""
+    app = ClientApp()
+
+    @app.query(ENROL_ACTION)
+    @refusing
+    def enrol(message: Message, context: Context) -> Message:
+        return release.enrolment(message, simulated_client(context, task, config).public_facts())
+
+    @app.train()
+    @refusing
+    def train(message: Message, context: Context) -> Message:
+        client = simulated_client(context, task, config)
+        parameters = _trained(client, RunPlan(config, client.task), message)
+        arrays = ArrayRecord({name: Array(values.cpu().numpy()) for name, values in parameters.items()})
+        return Message(RecordDict({ARRAYS: arrays}), reply_to=message)
+
+    return app
+
+
+def _trained(client: LocalClient, plan: RunPlan, message: Message) -> dict[str, Tensor]:
+    """The parameters after the round's local steps from the model that the server sends: not private."""
+    assignment, config = Assignment.of(message), plan.config
+    disclosed = len(client.shard) if client.task.shard_sizes_public else 0
+    rate = plan.sampling_rate(disclosed)
+    optimizer = build_optimizer(
+        config.optimizer, config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay
+    )
+    training = Baseline(rate, rate * plan.shard_size(disclosed), optimizer, proximal_mu(message))
+    model = _model(client.task, client.shard.inputs.device)
+    model.load_state_dict(global_parameters(message, model), strict=False)
+    steps, number, keystream = config.local_steps, assignment.round, _keystream(client)
+    return training.train(model, client.task.loss, client.shard, steps=steps, round=number, keystream=keystream)
+
+
+def _keystream(client: LocalClient) -> Keystream:
+    """The randomness that samples: with a seed that of the private run, where it was the first on its ledger."""
+    if client.seed is None:
+        return Keystream.secret()
+    return Keystream.from_seed(client.seed, dataset_id(client.task, client.client_id))
+
+
+@cache
+def _model(task: Task, device: torch.device) -> nn.Module:
+    """Shared by the clients of one process: load parameters before use."""
+    return task.model().to(device).train()

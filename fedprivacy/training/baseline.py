@@ -1,0 +1,65 @@
+"""SGD without privacy, the baseline of DP-SGD: the same samples, steps and optimiser, without clipping and noise.
+
+Nothing here is private. A simulation compares with it (`fedprivacy.flower.baseline`); no module that a deployed client
+loads imports this one, and a test holds that.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedprivacy.gradients.losses import Loss, checked_losses
+from fedprivacy.tasks.protocol import Shard
+from fedprivacy.training.descent import descend
+from fedprivacy.training.keystream import Keystream, Position
+from fedprivacy.training.mechanisms import poisson_sample
+from fedprivacy.training.optimizers import Optimizer
+
+_MOST_RECORDS = 4096
+"""Whose gradients are computed at once: of larger samples the sums are added up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """Local training whose result depends on records without any bound; the attributes are those of `DPSGD`."""
+
+    sampling_rate: float
+    expected_batch_size: float
+    optimizer: Optimizer
+    proximal_mu: float = 0.0
+
+    def train(
+        self, model: nn.Module, loss: Loss, shard: Shard, *, steps: int, round: int, keystream: Keystream
+    ) -> dict[str, Tensor]:
+        """Take local steps from the model's present parameters; the model is changed in place.
+
+        With the keystream of a private run, each step hears the records that the private run hears.
+
+        Returns:
+            The trained parameters, by name: not private.
+
+        Raises:
+            LossShapeError: the loss is not one value for each record.
+        """
+
+        def gradient_sum(step: int) -> Tensor:
+            sample = poisson_sample(self.sampling_rate, len(shard), keystream, Position(round, step))
+            rows = torch.from_numpy(sample).to(shard.inputs.device)
+            return _gradient_sum(model, loss, shard, rows)
+
+        divisor, pull = self.expected_batch_size, self.proximal_mu
+        return descend(model, gradient_sum, divisor, self.optimizer, pull, steps=steps)
+
+
+def _gradient_sum(model: nn.Module, loss: Loss, shard: Shard, rows: Tensor) -> Tensor:
+    """The sum of these records' gradients, shape [d]; of none it is zero."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    total = torch.cat([torch.zeros_like(p).flatten() for p in trained])
+    for part in rows.split(_MOST_RECORDS) if len(rows) else ():
+        losses = checked_losses(loss(model(shard.inputs[part]), shard.targets[part]), len(part))
+        gradients = torch.autograd.grad(losses.sum(), trained, materialize_grads=True)
+        total += torch.cat([gradient.flatten() for gradient in gradients])
+    return total

@@ -1,0 +1,103 @@
+"""`fedprivacy compare`, and what privacy cost."""
+
+import html
+import json
+import re
+
+import pytest
+
+import fedprivacy as fp
+from fedprivacy.runs.comparison import best_of
+from fedprivacy.runs.folder import ROUNDS
+from fedprivacy.values.wording import less_is_better
+from tests.commands.running import fedprivacy
+from tests.runs.histories import alike
+
+SHORT = {"clients": 2, "rounds": 2, "progress": False}
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    """Folders of a baseline and of two private runs, one of them with another learning rate."""
+    home = tmp_path_factory.mktemp("home")
+    fp.simulate("cancer", privacy=False, out=home / "baseline", **SHORT)
+    fp.simulate("cancer", epsilon=0.1, out=home / "tight", **SHORT)
+    fp.simulate("cancer", epsilon=2.0, learning_rate=0.01, out=home / "slow", **SHORT)
+    return home
+
+
+def compared(runs, *names):
+    return json.loads(fedprivacy("compare", "--json", *names, "--out", "compared", cwd=runs).stdout)
+
+
+def test_it_says_what_each_run_reached_and_what_privacy_cost(runs):
+    told = compared(runs, "baseline", "tight", "slow")
+    baseline, tight, slow = told["runs"]
+    for row in told["runs"]:
+        rounds = [json.loads(line) for line in (runs / row["run"] / ROUNDS).read_text().splitlines()]
+        accuracies = [one["metrics"]["accuracy"] for one in rounds]
+        assert (row["final"], row["best"]) == (accuracies[-1], max(accuracies))
+        assert row["best_round"] == 1 + accuracies.index(max(accuracies))
+        assert row["epsilon"] == rounds[-1]["max_epsilon"]
+    assert (baseline["privacy"], baseline["epsilon"], baseline["noise_multiplier"]) == (False, None, None)
+    assert (baseline["cost"], tight["cost"]) == (None, pytest.approx(baseline["final"] - tight["final"]))
+    assert told["differing"]["epsilon"] == ["no privacy", "0.1", "2"]
+    assert told["cautions"] == ["slow and its baseline differ in learning-rate, too."]
+    assert slow["noise_multiplier"] < tight["noise_multiplier"]
+
+
+def test_the_terminal_shows_a_table_and_where_the_page_is(runs):
+    printed = fedprivacy("compare", "baseline", "tight", cwd=runs).output
+    assert "no privacy" in printed
+    assert "Report: runs/comparison-1/compare.html" in printed
+    assert (runs / "runs" / "comparison-1" / "compare.png").read_bytes().startswith(b"\x89PNG")
+
+
+def test_the_page_needs_no_network_and_escapes_names(runs):
+    evil = runs / "<b>evil"
+    (runs / "tight").rename(evil)
+    try:
+        settings = evil / "config.json"
+        settings.write_text(settings.read_text().replace(json.dumps(str(runs / "tight")), json.dumps(str(evil))))
+        compared(runs, "baseline", "<b>evil")
+    finally:
+        evil.rename(runs / "tight")
+    page = (runs / "compared" / "compare.html").read_text()
+    assert "<b>evil" not in page and "&lt;b&gt;evil" in page
+    assert "default-src 'none'" in page and "<script" not in page
+    assert not re.search(r"(src|href)=", page)
+    words = html.unescape(re.sub(r"<style>.*?</style>|<[^>]+>", " ", page, flags=re.DOTALL))
+    assert "The price of privacy" in words and "the baseline" in words and "no privacy" in words
+
+
+def test_without_a_baseline_it_says_how_to_make_one(runs):
+    told = compared(runs, "tight", "slow")
+    assert [row["cost"] for row in told["runs"]] == [None, None]
+    assert "fedprivacy simulate --no-privacy" in (runs / "compared" / "compare.html").read_text()
+
+
+@pytest.mark.parametrize(
+    ("folders", "words"),
+    [
+        (["tight"], "name 2 to 8 folders"),
+        (["tight"] * 9, "name 2 to 8 folders"),
+        (["tight", "nothing"], "'nothing' holds no run"),
+    ],
+)
+def test_a_mistake_is_said_plainly(runs, folders, words):
+    assert words in fedprivacy("compare", *folders, cwd=runs, code=2).output
+
+
+def test_in_python_it_takes_runs_and_folders_and_shows_itself(runs):
+    compared = fp.compare(fp.open_run(runs / "baseline"), runs / "tight")
+    assert "<svg" in compared._repr_html_()
+    assert "privacy costs" in repr(compared)
+
+
+def test_of_a_loss_less_is_better():
+    assert [less_is_better(name) for name in ("loss", "test_loss", "accuracy", "mean-squared-error", "auc")] == [
+        True, True, False, True, False,
+    ]  # fmt: skip
+    falling = alike(rounds=4, metric="loss", value=lambda n: abs(n - 3) + 1.0)
+    assert best_of(falling, "loss") == (1.0, 3)
+    assert best_of(falling, "accuracy") is None

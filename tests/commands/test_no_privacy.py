@@ -1,0 +1,137 @@
+"""`fedprivacy simulate --no-privacy`: the same run without clipping and noise, and everywhere it is said that it is."""
+
+import html
+import json
+import re
+
+import pytest
+from sqlalchemy import create_engine, text
+
+import fedprivacy as fp
+from fedprivacy.runs.folder import ROUNDS
+from fedprivacy.server.simulation import RoundProgress
+from fedprivacy.trackers.protocol import guarantee, scalars, settings
+from tests.commands.running import fedprivacy, summary
+from tests.server.dashboard.shown import asking
+
+SETTINGS = ("--task", "cancer", "--clients", "3", "--rounds", "3")
+
+
+@pytest.fixture(scope="module")
+def baseline(tmp_path_factory):
+    """(folder, what the command printed) of a run without privacy."""
+    home = tmp_path_factory.mktemp("home")
+    printed = fedprivacy("simulate", *SETTINGS, "--epsilon", "1", "--no-privacy", cwd=home)
+    return home / "runs" / "cancer-1", printed
+
+
+def test_it_is_the_same_run_but_for_clipping_and_noise(baseline, tmp_path):
+    """The same model and samples: with clipping that does nothing and hardly any noise, the same."""
+    without = fp.open_run(baseline[0])
+    nearly = {"noise_multiplier": 0.05, "clipping_norm": 300.0, "learning_rate": 1e-4, "progress": False}
+    private = fp.simulate("cancer", clients=3, rounds=1, out=tmp_path / "with", **nearly)
+    same = fp.simulate("cancer", clients=3, rounds=1, out=tmp_path / "without", privacy=False, **nearly)
+    assert without.history.start.metrics == private.history.start.metrics
+    assert same.metrics["loss"] == pytest.approx(private.metrics["loss"], rel=0.02)
+    assert same.metrics["loss"] != private.metrics["loss"]
+    assert [row["steps"] for row in same.clients] == [row["steps"] for row in private.clients]
+    assert without.metrics["accuracy"] > 0.9
+
+
+def test_the_terminal_says_no_privacy_where_an_epsilon_would_stand(baseline):
+    printed = baseline[1].output
+    assert printed.count("no privacy") >= 5  # the progress, the title, three clients, the last lines
+    assert not re.search(r"epsilon \d|epsilon ∞", printed.partition("Next:")[0])
+
+
+def test_its_files_say_so_with_null_and_a_field(baseline):
+    folder, _ = baseline
+    settings = json.loads((folder / "config.json").read_text())["settings"]
+    assert (settings["privacy"], settings["epsilon"], settings["noise-multiplier"]) == (False, None, None)
+    for line in map(json.loads, (folder / ROUNDS).read_text().splitlines()):
+        assert (line["privacy"], line["max_epsilon"]) == (False, None)
+        assert all(client["epsilon"] is None and client["steps"] == 2 * line["round"] for client in line["clients"])
+
+
+def test_the_summary_says_so(tmp_path):
+    told = summary(*SETTINGS, "--no-privacy", cwd=tmp_path)
+    assert told["privacy"] is False
+    assert told["max_epsilon"] is None
+    assert all(client["epsilon"] is None for client in told["clients"])
+
+
+def test_nothing_is_charged(baseline):
+    with create_engine(f"sqlite:///{baseline[0] / 'ledger.db'}").connect() as ledger:
+        for table in ("journal", "charges", "budgets", "runs"):
+            assert ledger.scalar(text(f"SELECT count(*) FROM {table}")) == 0
+
+
+def test_the_report_says_so_and_states_no_epsilon(baseline):
+    page = html.unescape((baseline[0] / "report.html").read_text())
+    words = re.sub(r"<style>.*?</style>|<[^>]+>", " ", page, flags=re.DOTALL)
+    assert words.count("no privacy") >= 6
+    assert "<strong>No privacy.</strong>" in page
+    assert not re.search(r"ε\s*(=|≤)?\s*\d|∞", words)
+    assert "What ε means" not in words
+
+
+def test_a_notebook_says_so(baseline):
+    run = fp.open_run(baseline[0])
+    shown = run._repr_html_()
+    assert repr(run).endswith("after 3 rounds; no privacy>")
+    assert shown.count("<td>no privacy</td>") == 3
+    assert "∞" not in shown
+    assert "no privacy" in run.figures.accuracy()._repr_svg_()
+    for figure in (run.figures.epsilon, run.figures.tradeoff, run.figures.cost):
+        with pytest.raises(ValueError, match="no privacy: there is no epsilon to draw"):
+            figure()
+
+
+def test_the_dashboard_says_so(baseline):
+    client = asking(baseline[0].parent)
+    (found,) = client.get("/api/v1/runs").json()["runs"]
+    path = f"/api/v1/runs/{found['run_id']}"
+    run = client.get(path).json()
+    assert (run["privacy"], run["noise_multiplier"]) == (False, None)
+    assert (run["worst"]["epsilon"], run["worst"]["epsilon_text"]) == (None, "no privacy")
+    assert run["guarantee"].startswith("A baseline: no privacy.")
+    clients = client.get(f"{path}/clients").json()["clients"]
+    assert {(c["epsilon"], c["epsilon_text"], c["noise_multiplier"]) for c in clients} == {(None, "no privacy", None)}
+    for drawn in ("epsilon", "tradeoff", "cost", "forecast"):
+        assert client.get(f"{path}/figures/{drawn}").status_code == 409
+    assert client.get(f"{path}/figures/metric").status_code == 200
+    metrics = client.get("/metrics").text
+    assert 'privacy="false"' in metrics
+    assert not re.search(r"^fedprivacy_(client_)?epsilon\{", metrics, flags=re.MULTILINE)
+
+
+def test_trackers_are_told_so(tmp_path):
+    run = fp.simulate("cancer", clients=2, rounds=1, privacy=False, out=tmp_path / "run", progress=False)
+    facts = run.history.facts
+    assert guarantee(facts) == {"guarantee": "no privacy"}
+    assert (settings(facts)["epsilon"], settings(facts)["privacy"]) == ("no privacy", False)
+    assert not any("epsilon" in name for name in scalars(run.history.last.point, private=facts.private))
+
+
+def test_it_goes_on_as_if_it_had_not_been_stopped(baseline, tmp_path, monkeypatch):
+    """Catches: another sample after the stop, or rounds that are counted anew."""
+
+    def stop(self, record):
+        if record.round == 2:
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as stopping, pytest.raises(KeyboardInterrupt):
+        stopping.setattr(RoundProgress, "__call__", stop)
+        fp.simulate("cancer", clients=3, rounds=3, privacy=False, out=tmp_path / "part", progress=False)
+    refused = fedprivacy("simulate", "--resume", "part", "--privacy", cwd=tmp_path, code=2)
+    assert "privacy is True, but the run goes on with its own, False" in refused.output
+    assert "Going on after round 1 of 3" in fedprivacy("simulate", "--resume", "part", cwd=tmp_path).output
+    assert (tmp_path / "part" / ROUNDS).read_bytes() == (baseline[0] / ROUNDS).read_bytes()
+
+
+def test_a_plan_of_it_is_refused_because_it_costs_no_epsilon(tmp_path):
+    assert "no epsilon bounds" in fedprivacy("plan", "--no-privacy", cwd=tmp_path, code=2).output
+
+
+def test_a_batch_size_needs_no_noise_multiplier_where_there_is_no_noise(tmp_path):
+    assert summary(*SETTINGS, "--no-privacy", "--batch-size", "20", cwd=tmp_path)["rounds"] == 3

@@ -1,0 +1,198 @@
+"""`fedprivacy sweep`: the product of lists, over seeds, in folders of their own."""
+
+import csv
+import json
+import re
+import statistics
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedprivacy.figures import to_svg
+from fedprivacy.figures.sweep import EpsilonLine, spread_of, sweep_figure
+from fedprivacy.runs.folder import read_history
+from fedprivacy.runs.sweep import FINISHED, Grid, folder_of
+from fedprivacy.server import recorder
+from fedprivacy.server.simulation import RoundProgress
+from tests.commands.running import fedprivacy, started
+
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "sweep.md"
+
+COINS = """
+import torch
+import fedprivacy as fp
+
+class Coins(fp.Task):
+    recipe = fp.Recipe(rounds=2, delta=1e-3, epsilon=2.0)
+
+    def model(self):
+        return torch.nn.Linear(2, 2)
+
+    def shard(self, source):
+        generator = torch.Generator().manual_seed(source.partition_id or 0)
+        sides = torch.randint(2, (40,), generator=generator)
+        return fp.Shard(torch.randn(40, 2, generator=generator) + sides[:, None], sides)
+
+    def evaluate(self, model):
+        return {"accuracy": float(model.weight.detach().norm() / 100)}
+"""
+
+SWEEP = ("sweep", "--jobs", "1", "--task", "coins.py:Coins", "--clients", "2", "--out", "swept")
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A folder with a task. No run draws its own figures here: that takes most of the time of so short a run."""
+    for drawing in ("save_png", "write_report"):
+        monkeypatch.setattr(recorder, drawing, lambda *_: None)
+    (tmp_path / "coins.py").write_text(COINS)
+    return tmp_path
+
+
+def swept(home, *options, code=0):
+    return fedprivacy(*SWEEP, *options, cwd=home, code=code)
+
+
+def table(file):
+    with file.open() as lines:
+        return list(csv.DictReader(lines))
+
+
+def test_every_combination_is_run_with_every_seed_and_goes_on_where_it_was_stopped(home, monkeypatch):
+    options = ("--epsilon", "1,4", "--learning-rate", "0.3", "--seeds", "2", "--baseline")
+    stopped, whole = home / "swept" / "epsilon-1_seed-1", home / "whole"
+
+    def stop(self, record):
+        if record.round == 2 and stopped.exists():
+            raise KeyboardInterrupt
+
+    with monkeypatch.context() as stopping:
+        stopping.setattr(RoundProgress, "__call__", stop)
+        assert "The same command goes on" in swept(home, *options, code=130).output
+    (done,) = (home / "swept").glob(f"*/{FINISHED}")
+    written = done.stat().st_mtime_ns
+    printed = swept(home, *options).output
+    assert "5 runs in" in printed and "1 were finished before" in printed
+    assert "spends privacy that no run's epsilon counts" in printed and "docs/how-to/sweep.md" in printed
+    assert done.stat().st_mtime_ns == written
+    _check_tables(home)
+    assert (home / "swept" / "sweep.png").read_bytes().startswith(b"\x89PNG")
+    settings = ("--task", "coins.py:Coins", "--clients", "2", "--epsilon", "1", "--learning-rate", "0.3", "--seed", "1")
+    fedprivacy("simulate", *settings, "--out", str(whole), cwd=home)
+    assert (stopped / "rounds.jsonl").read_bytes() == (whole / "rounds.jsonl").read_bytes()
+
+
+def _check_tables(home):
+    """The tables say what the runs' own folders say."""
+    runs = table(home / "swept" / "runs.csv")
+    assert len({run["folder"] for run in runs}) == len(runs) == 2 * 2 + 2
+    for run in runs:
+        history = read_history(home / run["folder"])
+        assert float(run["accuracy"]) == history.last.metrics["accuracy"]
+        assert (history.settings["learning-rate"], history.settings["seed"]) == (0.3, int(run["seed"]))
+        assert history.settings["privacy"] is (run["privacy"] == "True")
+        assert history.settings["epsilon"] == (float(run["epsilon"]) if run["epsilon"] else None)
+    for row in table(home / "swept" / "sweep.csv"):
+        values = [float(run["accuracy"]) for run in runs if run["epsilon"] == row["epsilon"]]
+        assert float(row["mean"]) == pytest.approx(statistics.mean(values))
+        assert float(row["deviation"]) == pytest.approx(statistics.stdev(values))
+        assert bool(row["epsilon_spent"]) is (row["privacy"] == "True")
+
+
+def test_a_sweep_is_the_product_of_its_lists_and_a_baseline_of_those_that_are_not_privacy_s():
+    texts = {"epsilon": "1,4", "clipping": "flat", "learning-rate": "0.1,0.3,0.1", "rounds": "7"}
+    grid = Grid.of(texts, 3, Path("swept"), baseline=True)
+    private = [{"epsilon": e, "learning-rate": rate} for e in (1.0, 4.0) for rate in (0.1, 0.3)]
+    without = [{"learning-rate": rate, "privacy": False} for rate in (0.1, 0.3)]
+    assert list(grid.combinations) == private + without
+    assert len({run.folder for run in grid.runs}) == len(grid.runs) == 3 * 6
+    assert grid.runs[1].given == {"clipping": "flat", "rounds": 7, "epsilon": 1.0, "learning-rate": 0.1, "seed": 1}
+    assert grid.runs[-1].given == {"rounds": 7, "learning-rate": 0.3, "privacy": False, "seed": 2}
+
+
+def test_all_combinations_are_checked_before_the_first_run(home):
+    printed = swept(home, "--epsilon", "1,-2", "--learning-rate", "0.1,0", "--rounds", "many", code=2).output
+    assert "rounds is 'many'; give numbers" in printed
+    printed = swept(home, "--epsilon", "1,-2", "--learning-rate", "0.1,0", code=2).output
+    assert "epsilon is -2.0" in printed and "learning-rate is 0.0" in printed
+    printed = swept(home, "--epsilon", "1,4", "--strategy", "fedavg,gone.py:Gone", code=2).output
+    assert "gone.py" in printed
+    assert not (home / "swept").exists()
+
+
+def test_a_folder_with_other_runs_is_refused(home):
+    swept(home, "--epsilon", "1", "--rounds", "1")
+    printed = swept(home, "--epsilon", "1", "--rounds", "2", code=2).output
+    assert "holds a run with another rounds" in " ".join(printed.split())
+
+
+def test_a_run_that_fails_is_named_and_stops_no_other(home):
+    broken = "from flwr.serverapp.strategy import FedAvg\n\nclass Broken(FedAvg):\n    def configure_train(self, *_):\n"
+    (home / "broken.py").write_text(broken + "        raise RuntimeError('it is broken')\n")
+    printed = swept(home, "--strategy", "broken.py:Broken,fedavg", "--json", code=1)
+    told = json.loads(printed.stdout)
+    assert [run["strategy"] for run in told["runs"]] == ["fedavg"]
+    ((name, why),) = told["failed"].items()
+    assert name.startswith("strategy-broken.py_Broken") and why == "RuntimeError: it is broken"
+
+
+def test_what_would_share_a_budget_or_is_no_simulation_s_is_no_option(home):
+    for option in ("--ledger", "--seed", "--resume", "--no-privacy"):
+        assert "No such option" in swept(home, option, "x", code=2).output
+
+
+def test_no_two_combinations_share_a_folder():
+    names = [folder_of({"strategy": name}, 0) for name in ("a/b.py:C", "a_b.py:C", "a_b.py_C", "fedavg")]
+    assert len(set(names)) == 4
+    assert all(re.fullmatch(r"[\w.+-]+", name) for name in names)
+
+
+def test_the_figure_has_a_band_for_each_line_and_its_baseline_as_another():
+    values = {0.5: [0.6, 0.7], 2.0: [0.8, 0.82]}
+    points = [(epsilon, spread_of(reached)) for epsilon, reached in values.items()]
+    drawing = to_svg(sweep_figure([EpsilonLine("", points, spread_of([0.9, 0.91]))], "accuracy"))
+    assert "Accuracy 65.0\xa0% at ε 0.5 to 81.0\xa0% at ε 2; 90.5\xa0% with no privacy" in drawing
+    assert "mean and standard deviation over 2 seeds" in drawing
+    assert spread_of([0.6, 0.7]).deviation == pytest.approx(statistics.stdev([0.6, 0.7]))
+    with pytest.raises(ValueError, match="no run of the sweep has an epsilon"):
+        sweep_figure([EpsilonLine("", [])], "accuracy")
+
+
+def made_up_hospitals(file):
+    """Four hospitals' patients and public ones, of thirteen measurements that say something of a disease."""
+    random, rows = np.random.default_rng(5), ["hospital," + ",".join(f"m{i}" for i in range(13)) + ",disease"]
+    weights = random.normal(size=13)
+    for name, patients in {
+        "cleveland": 303,
+        "hungary": 261,
+        "switzerland": 46,
+        "long-beach": 130,
+        "public": 185,
+    }.items():
+        measured = random.normal(size=(patients, 13)) + 0.3 * random.normal(size=13)
+        ill = (measured @ weights + random.normal(scale=1.5, size=patients) > 0).astype(int)
+        rows += [f"{name},{','.join(f'{x:.3f}' for x in row)},{y}" for row, y in zip(measured, ill, strict=True)]
+    file.write_text("\n".join(rows) + "\n")
+
+
+@pytest.mark.slow
+def test_from_an_empty_folder_to_five_budgets_and_five_seeds_in_three_commands_and_one_file(tmp_path):
+    """What the how-to shows, as typed."""
+    text = HOW_TO.read_text()
+    (file,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    commands = re.findall(r"```sh\n(fedprivacy doctor.*?)```", text, re.DOTALL)[0].strip().splitlines()
+    assert (len(file.splitlines()) <= 40, len(commands)) == (True, 3)
+    (tmp_path / "heart.py").write_text(file)
+    made_up_hospitals(tmp_path / "heart.csv")
+    began = time.monotonic()
+    printed = [started(*command.split()[1:], cwd=tmp_path) for command in commands]
+    print(f"three commands: {time.monotonic() - began:.0f} s")  # noqa: T201 - what it takes, with pytest -s
+    rows = table(tmp_path / "sweeps" / "heart" / "sweep.csv")
+    assert [row["epsilon"] for row in rows] == ["0.5", "1.0", "2.0", "4.0", "8.0", ""]
+    assert {row["runs"] for row in rows} == {"5"}
+    reached = [float(row["mean"]) for row in rows]
+    assert reached[-1] > 0.75 and reached[0] < reached[4]
+    assert (tmp_path / "sweeps" / "heart" / "sweep.png").exists()
+    assert "privacy costs" in printed[-1].stdout

@@ -1,0 +1,174 @@
+"""Training without privacy cannot be reached in a deployment, whatever a server sends: a deployed client lacks it."""
+
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Context, Message, MessageType, RecordDict
+from flwr.serverapp.strategy import FedAvg
+
+import clients.app
+import server.app
+from fedprivacy.flower import InProcessGrid, PrivateStrategy
+from fedprivacy.flower.baseline.accounts import BaselineAccounts
+from fedprivacy.flower.baseline.assignment import Assignment
+from fedprivacy.flower.baseline.client import baseline_client
+from fedprivacy.flower.wire.messages import GRANT, RECEIPT, REFUSAL, RefusalCode
+from fedprivacy.runs.configuration import ConfigError
+from fedprivacy.server.app import server_app
+from fedprivacy.tasks import ShardSource
+from fedprivacy.training.baseline import Baseline
+from fedprivacy.training.keystream import Keystream, Position
+from fedprivacy.training.mechanisms import poisson_sample
+from fedprivacy.training.optimizers import build_optimizer
+from tests.flower.asked import a_grant, app_of, arrays_of, code, context_of, grant_message, signed_grant, spent
+from tests.flower.blobs import Blobs, plan_of
+from tests.flower.deployment import DeployedGrid
+from tests.test_architecture import HOUSE, imports, name_of
+
+ASSIGNMENT = Assignment("hospital", 1).to_record()
+
+OFF = [
+    {"privacy": False},
+    {"privacy": False, "noise-multiplier": 0.0, "epsilon": "inf"},
+    {"privacy": "off", "no-privacy": True, "baseline": True},
+]
+"""What a server may write into the run-config, which Flower hands to its clients."""
+
+
+def asked(node, content, task=None, **run_config):
+    """What the deployed app answers a server, with a model beside whatever it sends."""
+    content["arrays"] = arrays_of(Blobs())
+    return app_of(task)(Message(content, 7, MessageType.TRAIN), context_of(node, **run_config))
+
+
+def test_nothing_that_a_deployed_client_loads_trains_without_privacy():
+    """Catches: the baseline imported where a deployed client could reach it, by however many detours."""
+    code = "import sys, clients.app, fedprivacy.flower, fedprivacy.deploy.app; print(*sys.modules)"
+    loaded = subprocess.check_output([sys.executable, "-c", code], text=True).split()
+    assert "fedprivacy.training.dpsgd" in loaded
+    assert not {"fedprivacy.training.baseline", "fedprivacy.flower.baseline.client"} & set(loaded)
+
+
+def test_the_simulation_alone_imports_it_and_it_alone_the_training():
+    importing = {
+        module: [name_of(path) for path in HOUSE if module in imports(path)]
+        for module in ("fedprivacy.flower.baseline.client", "fedprivacy.training.baseline")
+    }
+    assert importing == {
+        "fedprivacy.flower.baseline.client": ["fedprivacy/server/simulation.py"],
+        "fedprivacy.training.baseline": ["fedprivacy/flower/baseline/client.py"],
+    }
+
+
+@pytest.mark.parametrize("run_config", OFF, ids=str)
+@pytest.mark.parametrize(
+    "content",
+    [
+        {Assignment.name: ASSIGNMENT},
+        {GRANT: ASSIGNMENT},
+        {GRANT: signed_grant(noise_multiplier=0.0)},
+        {GRANT: signed_grant(noise_multiplier=0.0), Assignment.name: ASSIGNMENT},
+        {GRANT: signed_grant(privacy=False)},
+        {GRANT: signed_grant(clipping="none")},
+    ],
+    ids=["assignment", "as a grant", "no noise", "both", "a field more", "no clipping"],
+)
+def test_a_deployed_client_that_is_asked_to_train_without_refuses(node, content, run_config):
+    reply = asked(node, RecordDict(content), **run_config)
+    assert code(reply) is RefusalCode.GRANT_INVALID
+    assert not reply.content.array_records
+    assert spent(node) == 0
+
+
+class Still(Blobs):
+    """A task whose records say nothing: what moves its model is noise alone."""
+
+    def loss(self, outputs, targets):
+        return 0.0 * outputs.sum(1)
+
+
+STILL = Still()
+
+
+@pytest.mark.parametrize("run_config", OFF, ids=str)
+def test_beside_a_grant_nothing_takes_the_noise_away(node, run_config):
+    """Catches: a deployed client that heeds the run's word, or a second record in the message."""
+    content = grant_message(a_grant())
+    content[Assignment.name] = ASSIGNMENT
+    reply = asked(node, content, task=STILL, **run_config)
+    assert RECEIPT in reply.content
+    assert spent(node) == 2
+    moved = np.concatenate([array.numpy().ravel() for array in reply.content["arrays"].values()])
+    assert (moved != 0.0).all()
+
+
+def test_its_app_deployed_all_the_same_refuses_every_message(node):
+    """Catches: a baseline that asks the server, or nobody, whether this is a simulation."""
+    plan = plan_of(Blobs(), privacy=False)
+    app = baseline_client(plan.task, plan.config)
+    simulated = {"partition-id": 0, "num-partitions": 1}  # as a server might set them, without the engine's own mark
+    for place in (node, node | simulated, simulated):
+        for kind, content in (("query.enrol", {}), (MessageType.TRAIN, {Assignment.name: ASSIGNMENT})):
+            message = RecordDict({**content, "arrays": arrays_of(Blobs())})
+            reply = app(Message(message, 7, kind), Context(1, 7, place, RecordDict(), {"privacy": False}))
+            assert set(reply.content) == {REFUSAL}
+
+
+class Silent(InProcessGrid):
+    """A grid that nothing may be sent over."""
+
+    def push_messages(self, messages):
+        raise AssertionError("something was sent")
+
+
+@pytest.mark.parametrize("app", [server.app.app, server_app()], ids=["server/app.py", "server_app"])
+def test_a_server_refuses_the_setting_before_anything_is_sent(app, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    context = Context(1, 1, {}, RecordDict(), {"task": "cancer", "privacy": False, "out": "run"})
+    with pytest.raises(ConfigError, match="privacy is off, which 'fedprivacy simulate --no-privacy' alone can do"):
+        app(Silent(clients.app.app, 2, {}), context)
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_app_of_one_s_own_refuses_it_too():
+    with pytest.raises(ConfigError, match="privacy is off"):
+        PrivateStrategy(FedAvg(), plan_of(Blobs(), privacy=False))
+
+
+def test_nobody_trains_privately_without_being_charged():
+    """Catches: the baseline's accounts, which charge nothing, under a private run."""
+    with pytest.raises(ConfigError, match="RunAccounts"):
+        PrivateStrategy(FedAvg(), plan_of(Blobs()), accounts=BaselineAccounts)
+
+
+def test_its_server_asks_no_deployed_client_for_an_update(tmp_path, monkeypatch):
+    plan = plan_of(Blobs(), clients=2, epsilon=3.0, seed="", signing_key=str(tmp_path / "signing.key"))
+    grid = DeployedGrid(plan, tmp_path)
+    sent, deliver = [], grid._deliver
+    monkeypatch.setattr(
+        grid, "_deliver", lambda message: sent.append(message.metadata.message_type) or deliver(message)
+    )
+    without = plan_of(plan.task, clients=2, privacy=False, signing_key=str(tmp_path / "signing.key"))
+    with pytest.raises(ConfigError, match="client hospital-0 is deployed"):
+        PrivateStrategy(FedAvg(), without, accounts=BaselineAccounts).start(grid)
+    assert set(sent) == {"query.enrol"}
+    assert not any(grid.guard(plan, name).by_run() for name in grid.names.values())
+
+
+def test_without_noise_every_step_hears_the_records_of_the_private_one():
+    """The samples are the same; and a step of gradient descent is what is written in every textbook."""
+    task = Blobs()
+    shard, keystream = task.shard(ShardSource(partition_id=0, num_partitions=1)), Keystream.from_seed(3, "blobs")
+    trained = Baseline(0.5, 15.0, build_optimizer("sgd", 0.7, momentum=0.0, weight_decay=0.0)).train(
+        task.model(), task.loss, shard, steps=3, round=2, keystream=keystream
+    )
+    weight, bias = torch.zeros(2, 2), torch.zeros(2)
+    for step in (1, 2, 3):
+        rows = poisson_sample(0.5, len(shard), keystream, Position(2, step))
+        inputs, targets = shard.inputs[rows], shard.targets[rows]
+        error = (inputs @ weight.T + bias).softmax(1) - torch.nn.functional.one_hot(targets, 2)
+        weight, bias = weight - 0.7 * error.T @ inputs / 15.0, bias - 0.7 * error.sum(0) / 15.0
+    torch.testing.assert_close(trained, {"weight": weight, "bias": bias})
