@@ -29,6 +29,7 @@ from fedprivacy.gradients.selfcheck import (
     check_against_loop,
     check_nearby,
 )
+from fedprivacy.gradients.threads import computing_with
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +56,7 @@ class Admitted:
     means: Means
     sizes: tuple[int, ...]  # records that are computed at a time, the largest first
     kept_bytes: int  # of written gradients, for each parameter
+    threads: int  # of torch's, with which it was proven; a large model's are all
 
 
 def admitted(
@@ -101,6 +103,17 @@ def admitted(
     )
 
 
+def still_apart(admitted: Admitted, model: nn.Module, probe: tuple[Tensor, Tensor], views: int) -> bool:
+    """Whether what was admitted keeps records apart with another number of threads, too, in all of its sizes."""
+    if isinstance(admitted.means, Loop) or admitted.sizes == (1,):  # each record is computed alone
+        return True
+    sizes = tuple(size * views for size in admitted.sizes)
+    try:
+        return sizes_that_agree(admitted.means, model, probe, sizes, admitted.kept_bytes) == sizes
+    except Exception:  # as `admitted` takes it
+        return False
+
+
 def _in_portions(
     means: Means, model: nn.Module, probe: tuple[Tensor, Tensor], views: int, max_memory: int | None, *, least: int
 ) -> Admitted:
@@ -114,21 +127,23 @@ def _in_portions(
     held = probe[0].nbytes + means.held_bytes + sum(sized.piece.kept_bytes for sized in pieces)
     each = (held // PROBES + 1) * views
     largest = _fastest(each, max_memory, on_gpu=probe[0].is_cuda)
+    threads = 1 if largest >= WHOLE and not probe[0].is_cuda else torch.get_num_threads()
     if isinstance(means, Loop):  # a record alone has no company that could show
-        return Admitted(means, (min(largest, WHOLE),), kept_bytes)
+        return Admitted(means, (min(largest, WHOLE),), kept_bytes, threads)
     tried = [largest]
     while tried[-1] < WHOLE and (max_memory is None or 2 * tried[-1] * each <= max_memory):
         tried.append(2 * tried[-1])  # so few records leave elements over
     for rows in tried:
         sizes = [size * views for size in sizes_up_to(rows, least)]
         try:
-            agreeing = sizes_that_agree(means, model, probe, sizes, kept_bytes)
-            return Admitted(means, tuple(size // views for size in agreeing), kept_bytes)
+            with computing_with(threads):
+                agreeing = sizes_that_agree(means, model, probe, sizes, kept_bytes)
+            return Admitted(means, tuple(size // views for size in agreeing), kept_bytes, threads)
         except DisagreementError as reason:
             disagreement = reason
     if largest >= WHOLE or views > 1:
         raise disagreement
-    return Admitted(means, (1,), kept_bytes)  # too large for parts that are alike: one after the other
+    return Admitted(means, (1,), kept_bytes, threads)  # too large for parts that are alike: one after the other
 
 
 def _fastest(each: int, max_memory: int | None, *, on_gpu: bool) -> int:
