@@ -9,9 +9,10 @@ import torch
 from torch import Tensor, nn
 
 from fedprivacy.gradients.clipping import Clipping, FlatClipping
-from fedprivacy.gradients.losses import Loss, tried_on_cpu
 from fedprivacy.gradients.invariance import hostile_rows, make_hostile
+from fedprivacy.gradients.losses import Loss, tried_on_cpu
 from fedprivacy.gradients.methods.admission import Admitted, admitted, still_apart
+from fedprivacy.gradients.methods.obstacle import Obstacle
 from fedprivacy.gradients.parameters import restored, trainable_parameters
 from fedprivacy.gradients.parts import cut, filled, plain
 from fedprivacy.gradients.products import full_precision
@@ -111,6 +112,11 @@ class GradientEngine:
     def means(self) -> str:
         """How gradients are computed: the name of what the self-check has admitted."""
         return self._admitted.means.name
+
+    @property
+    def obstacle(self) -> Obstacle | None:
+        """What keeps gradients from being computed by book-keeping; None: nothing does."""
+        return self._admitted.obstacle
 
     def prepare(self, inputs: Tensor, targets: Tensor) -> None:
         """Choose the means for records of this shape and type, on made-up records alone; done once.

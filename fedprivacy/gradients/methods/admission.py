@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.losses import InPlaceError, Loss, LossShapeError, UnsupportedModelError
 from fedprivacy.gradients.methods.bookkeeping import BookKeeping
+from fedprivacy.gradients.methods.obstacle import Obstacle, obstacle_of
 from fedprivacy.gradients.methods.traced import Program
 from fedprivacy.gradients.parts import WHOLE, sizes_up_to
 from fedprivacy.gradients.selfcheck import (
@@ -57,6 +58,7 @@ class Admitted:
     sizes: tuple[int, ...]  # records that are computed at a time, the largest first
     kept_bytes: int  # of written gradients, for each parameter
     threads: int  # of torch's, with which it was proven; a large model's are all
+    obstacle: Obstacle | None = None  # to faster means
 
 
 def admitted(
@@ -81,6 +83,7 @@ def admitted(
     candidates: list[Callable[[nn.Module, Loss], Means]] = [partial(BookKeeping, autocast=autocast), Vectorised, Loop]
     if autocast is None:
         candidates.insert(0, Program)
+    obstacle = None
     for build in candidates:  # the fastest first
         try:
             means = build(model, loss)
@@ -92,11 +95,14 @@ def admitted(
                 check_against_loop(exact, loop, probe)
             check_nearby(exact, loop, probe)
             least = WHOLE if autocast is None else 2 * WHOLE
-            return _in_portions(means, model, probe, views, max_memory, least=least)
+            chosen = _in_portions(means, model, probe, views, max_memory, least=least)
+            return replace(chosen, obstacle=obstacle)
         except (InPlaceError, LossShapeError):
             raise
         except Exception as reason:
             log.debug("Gradients by other means: %s", reason)
+            if build is not Program:  # which is for chains alone
+                obstacle = obstacle or obstacle_of(reason)
     raise UnsupportedModelError(
         "The model computes something else each time: it draws random numbers, or keeps something of a batch for "
         "the next. Leave dropout out, and compute everything anew in every forward pass."
