@@ -37,7 +37,7 @@ from fedprivacy.values.wording import count_text
 IMPORT = "from fedprivacy.gradients import made_private"
 
 _MEANS = {
-    "vmap": "vmap: exact, but slow for want of a rule, see fedprivacy.gradients.register_rule",
+    "vmap": "vmap: exact, but slow: every record's gradient is written out",
     "loop": "loop: exact, but slow: one backward pass for each record",
 }
 _SHOWN_LAYERS = 8
@@ -259,6 +259,10 @@ def _findings(name: str, patient: Patient, diagnosis: Diagnosis) -> Iterator[Ren
     if diagnosis.means:
         means = _MEANS.get(diagnosis.means, diagnosis.means)
         grid.add_row("gradients", f"{means}, once it is mended" if serious else means)
+    if diagnosis.obstacle:
+        place, what, remedy = diagnosis.obstacle.place, diagnosis.obstacle.what, diagnosis.obstacle.remedy
+        grid.add_row("slow because", Text(f"{place}\n{what}" if place else what))
+        grid.add_row("faster", Text(remedy))
     yield grid
 
 

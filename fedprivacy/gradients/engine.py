@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial, reduce
 
 import torch
 from torch import Tensor, nn
 
 from fedprivacy.gradients.clipping import Clipping, FlatClipping
+from fedprivacy.gradients.invariance import hostile_rows, make_hostile
 from fedprivacy.gradients.losses import Loss, tried_on_cpu
-from fedprivacy.gradients.methods.admission import Admitted, admitted
+from fedprivacy.gradients.methods.admission import Admitted, admitted, still_apart
+from fedprivacy.gradients.methods.obstacle import Obstacle
 from fedprivacy.gradients.parameters import restored, trainable_parameters
 from fedprivacy.gradients.parts import cut, filled, plain
 from fedprivacy.gradients.products import full_precision
 from fedprivacy.gradients.selfcheck import Loop, made_up_records
 from fedprivacy.gradients.summation import Sums
 from fedprivacy.gradients.tape import Sized
+from fedprivacy.gradients.threads import by_speed, computing_with
 
 _LONGEST_SQUARED = 2.0**200
 """A gradient whose squared norm is larger counts as not finite: its scale would lose digits in float32."""
@@ -39,6 +42,11 @@ class Clipped:
     def records(self) -> int:
         """How many records' gradients are finite. Private."""
         return sum(len(part) for part in self.squared_norms)
+
+    def same_as(self, other: Clipped) -> bool:
+        """Whether every number is the same."""
+        ones, others = ((clipped.total, *clipped.squared_norms) for clipped in (self, other))
+        return len(ones) == len(others) and all(map(torch.equal, ones, others))
 
     def within(self, clipping_norm: float) -> int:
         """How many records' gradients are no longer than the clipping norm. Private."""
@@ -98,15 +106,22 @@ class GradientEngine:
         self._groups = self._clipping.groups(list(trained))
         self._public = [p.clone() for p in trained.values()]
         self._prepared: tuple[object, ...] = ()
-        self._admitted = Admitted(Loop(model, loss), (1,), 0)
+        self._admitted = Admitted(Loop(model, loss), (1,), 0, torch.get_num_threads())
 
     @property
     def means(self) -> str:
         """How gradients are computed: the name of what the self-check has admitted."""
         return self._admitted.means.name
 
+    @property
+    def obstacle(self) -> Obstacle | None:
+        """What keeps gradients from being computed by book-keeping; None: nothing does."""
+        return self._admitted.obstacle
+
     def prepare(self, inputs: Tensor, targets: Tensor) -> None:
         """Choose the means for records of this shape and type, on made-up records alone; done once.
+
+        So is the number of threads: at most as many as torch has, and fewer only where that changes no bit.
 
         The model has the parameters with which the engine was made for this long: others may be a server's, which could
         hide from the choice what it does to records.
@@ -118,8 +133,8 @@ class GradientEngine:
             UnsupportedModelError: a layer's input is changed in place, or the model draws random numbers.
             Exception: what the model raises on a record of zeros.
         """
-        threads = torch.get_num_threads()  # kernels share their rows among them
-        kind = (inputs.shape[1:], inputs.dtype, inputs.device, targets.shape[1:], targets.dtype, threads)
+        most = torch.get_num_threads()  # kernels share their rows among them
+        kind = (inputs.shape[1:], inputs.dtype, inputs.device, targets.shape[1:], targets.dtype, most)
         if kind == self._prepared:
             return
         loss = tried_on_cpu(self._loss) if inputs.is_cuda else self._loss
@@ -130,7 +145,31 @@ class GradientEngine:
             self._admitted = admitted(
                 self.model, loss, probe, autocast=self._autocast, views=self._views, max_memory=self._max_memory
             )
+            if self._admitted.threads < most:
+                make_hostile(parameters, torch.Generator().manual_seed(0), wide=False)
+                self._admitted = replace(self._admitted, threads=self._fastest_threads(probe))
         self._prepared = kind
+
+    def _fastest_threads(self, probe: tuple[Tensor, Tensor]) -> int:
+        """The fastest number of threads, of those with which every bit is as it is with one."""
+        batches = [self._hostile_batch(probe, size) for size in self._admitted.sizes]
+        with computing_with(1):
+            expected = [self._clipped(*batch, 1.0) for batch in batches]
+        for threads in by_speed(lambda: self._clipped(*batches[0], 1.0)):
+            with computing_with(threads):
+                computed = (self._clipped(*batch, 1.0) for batch in batches)
+                if threads == 1 or (
+                    all(map(Clipped.same_as, computed, expected))
+                    and still_apart(self._admitted, self.model, probe, self._views)
+                ):
+                    return threads
+        return 1
+
+    def _hostile_batch(self, probe: tuple[Tensor, Tensor], records: int) -> tuple[Tensor, Tensor]:
+        generator = torch.Generator().manual_seed(records)
+        inputs = hostile_rows(probe[0], records * self._views, generator, wide=False)
+        targets = hostile_rows(probe[1], records, generator, wide=False)
+        return inputs if self._views == 1 else inputs.unflatten(0, (records, self._views)), targets
 
     def clipped_sum(self, inputs: Tensor, targets: Tensor, clipping_norm: float, mask: Tensor | None = None) -> Tensor:
         """Sum over the batch of each record's gradient, scaled down to Euclidean norm at most `clipping_norm`.
@@ -164,6 +203,11 @@ class GradientEngine:
             inputs, targets = inputs[mask], targets[mask]
         if len(inputs) > 0:
             self.prepare(inputs if self._views == 1 else inputs.flatten(0, 1), targets)
+        with computing_with(self._admitted.threads):
+            return self._clipped(inputs, targets, clipping_norm)
+
+    def _clipped(self, inputs: Tensor, targets: Tensor, clipping_norm: float) -> Clipped:
+        """The clipped sum of records that the means are prepared for."""
         sums = Sums(self._shapes, self._dtype, inputs.device, self._admitted.sizes[0])
         squared = []
         with full_precision, torch.no_grad():  # means that need autograd's graph ask for it

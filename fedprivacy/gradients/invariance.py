@@ -50,9 +50,9 @@ def sizes_that_agree(
     for seed, wide in enumerate((False, True, False)):
         generator = torch.Generator().manual_seed(seed)
         with restored(model) as trained:
-            _make_hostile(trained, generator, wide=wide)
-            inputs = _hostile_rows(probe[0], sizes[0], generator, wide=wide)
-            records = inputs, _hostile_rows(probe[1], sizes[0], generator, wide=False)
+            make_hostile(trained, generator, wide=wide)
+            inputs = hostile_rows(probe[0], sizes[0], generator, wide=wide)
+            records = inputs, hostile_rows(probe[1], sizes[0], generator, wide=False)
             with NothingLeftOver(sizes[0]):
                 whole = means.pieces(*records, kept_bytes)
             for rows, company in _arrangements(sizes[0], generator):
@@ -130,7 +130,7 @@ def _arranged(inputs: Tensor, targets: Tensor, rows: Tensor, company: Tensor) ->
     return plain(inputs), plain(targets)
 
 
-def _hostile_rows(probe: Tensor, count: int, generator: torch.Generator, *, wide: bool) -> Tensor:
+def hostile_rows(probe: Tensor, count: int, generator: torch.Generator, *, wide: bool) -> Tensor:
     """Records or targets of the made-up ones' shape and type: of both signs and, if `wide`, of very different sizes.
 
     Whole numbers are the made-up ones' own in any mixture: others the model may not accept.
@@ -145,7 +145,7 @@ def _hostile_rows(probe: Tensor, count: int, generator: torch.Generator, *, wide
     return plain(rows.to(probe))
 
 
-def _make_hostile(trained: list[nn.Parameter], generator: torch.Generator, *, wide: bool) -> None:
+def make_hostile(trained: list[nn.Parameter], generator: torch.Generator, *, wide: bool) -> None:
     """Give the trained parameters values that keep numbers alive from layer to layer.
 
     If `wide`, single weights are up to 2^6 times as large, or as small, and they lie in one vector, as in training:

@@ -16,6 +16,7 @@ from fedprivacy.gradients.selfcheck import DisagreementError
 _aten = torch.ops.aten
 _INDEX = (_aten.index.Tensor, _aten._unsafe_index.Tensor)
 _ALONG_ONE_AXIS = (_aten.index_select.default, _aten.gather.default)
+_READ = _aten._local_scalar_dense.default
 _BY_VALUE = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 
 _SHARE = 32768
@@ -72,7 +73,8 @@ class OnePath(_Watch):
         if not any(self._depends(t) for t in tree_leaves((args, kwargs))):
             return func(*args, **kwargs)
         if self._reorders(func, *args) or (func not in _INDEX and any(tag in func.tags for tag in _BY_VALUE)):
-            raise ValueDependentError(f"{func} makes records' paths through the model depend on their values")
+            what = "a number read out of a tensor (if, bool, .item)" if func is _READ else str(func)
+            raise ValueDependentError(f"{what} makes records' paths through the model depend on their values")
         result = func(*args, **kwargs)
         self._kept |= {_memory(t): t for t in tree_leaves(result) if isinstance(t, Tensor)}
         return result

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedprivacy.accounting import noise_multiplier, pld
 from fedprivacy.gradients import GradientEngine, Loss, check_model, check_on_blank
+from fedprivacy.gradients.methods.obstacle import warn_of
 from fedprivacy.tasks.protocol import Shard
 from fedprivacy.training.adaptive import ADAPTIVE, CLIPPINGS
 from fedprivacy.training.dpsgd import DPSGD
@@ -135,9 +136,10 @@ def train(
         adaptive=adaptive,
     )
     keystream = Keystream.secret() if seed is None else Keystream.from_seed(seed, "single")
-    update = dpsgd.train(
-        GradientEngine(model, loss, CLIPPINGS[clipping]()), shard, steps=steps, round=1, keystream=keystream
-    )
+    engine = GradientEngine(model, loss, CLIPPINGS[clipping]())
+    engine.prepare(shard.inputs[:0], shard.targets[:0])
+    warn_of(engine.means, engine.obstacle)
+    update = dpsgd.train(engine, shard, steps=steps, round=1, keystream=keystream)
     spent = pld.epsilon({update.event: update.steps}, delta)
     return Trained(model.eval(), spent, delta, update.event, update.steps)
 

@@ -203,7 +203,7 @@ def test_what_is_pasted_into_a_task_makes_it_sound(doctor, tmp_path):
 
 def test_json_has_every_fact(doctor):
     found = report(doctor, "nets.py:Net", "--input-shape", "1,8,8", "--fix", code=1)
-    facts = {"sound", "problems", "ran", "means", "trained", "frozen"}
+    facts = {"sound", "problems", "ran", "means", "obstacle", "trained", "frozen"}
     assert found.keys() == facts | {"model", "fixed"}
     assert found["fixed"].keys() == facts | {"import", "place", "line"}
     assert found["problems"][0] == {
@@ -321,3 +321,17 @@ def test_it_fits_the_terminal_and_ends_with_its_exit_code(tmp_path, columns):
     assert "\n    model = made_private(Net())" in run.stdout
     assert list(tmp_path.iterdir()) == [tmp_path / "nets.py"] or (tmp_path / "__pycache__").exists()
     assert (tmp_path / "nets.py").read_text() == NETS
+
+
+def test_what_makes_gradients_slow_is_shown_with_its_line(doctor, tmp_path):
+    source = NETS.replace(
+        "return self.head(self.words(ids).mean(1))",
+        "return self.head(self.words(ids * 1 if ids.any() else ids).mean(1))",
+    )
+    (tmp_path / "slow.py").write_text(source)
+    obstacle = report(doctor, "slow.py:Text", "--input-shape", "12", "--input-integers", code=0)["obstacle"]
+    line = 1 + next(i for i, line in enumerate(source.splitlines()) if "ids.any()" in line)
+    assert obstacle["place"].endswith(f"slow.py:{line}")
+    printed = doctor("slow.py:Text", "--input-shape", "12", "--input-integers")[1]
+    assert "slow because" in printed and f"slow.py:{line}" in printed.replace("\n", "") and "torch.where" in printed
+    assert report(doctor, "nets.py:sound", "--input-shape", "6", code=0)["obstacle"] is None

@@ -14,6 +14,7 @@ from fedprivacy.gradients.parts import cut, filled, plain, sizes_up_to
 from fedprivacy.gradients.pieces import Written
 from fedprivacy.gradients.selfcheck import DisagreementError
 from fedprivacy.gradients.tape import Part, Sized
+from fedprivacy.gradients.threads import computing_with
 from tests.gradients.oracle import cross_entropy
 
 SIZES = (128, 64, 32)
@@ -159,14 +160,14 @@ def test_a_model_that_mixes_records_for_large_values_is_shown_each_record_alone(
     assert engine.means in ("vmap", "loop")
 
 
-def test_the_means_are_chosen_anew_for_another_number_of_threads(monkeypatch):
+def test_the_means_are_chosen_anew_for_another_number_of_threads():
     engine = GradientEngine(model(), cross_entropy)
     engine.prepare(*PROBE)
     before = engine._admitted
     engine.prepare(*PROBE)
     assert engine._admitted is before
-    monkeypatch.setattr(torch, "get_num_threads", lambda: 7)
-    engine.prepare(*PROBE)
+    with computing_with(torch.get_num_threads() + 1):
+        engine.prepare(*PROBE)
     assert engine._admitted is not before
 
 

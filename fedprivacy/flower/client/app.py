@@ -21,6 +21,7 @@ from fedprivacy.flower.client.release import ARRAYS, Released
 from fedprivacy.flower.wire.arrays import ArraysError, Form, checked_arrays
 from fedprivacy.flower.wire.messages import ENROL, Grant, MessageError, RefusalCode
 from fedprivacy.gradients import GradientEngine, trainable_parameters
+from fedprivacy.gradients.methods.obstacle import warn_of
 from fedprivacy.guard import AlreadyChargedError, BudgetExhaustedError, ForeignGrantError, InvalidGrantError, LogError
 from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.tasks import Task
@@ -115,6 +116,7 @@ def prepared(client: LocalClient, grant: Grant, message: Message) -> tuple[DPSGD
     engine = client.engine(grant.clipping)
     engine.model.load_state_dict(global_parameters(message, engine.model), strict=False)
     engine.prepare(client.shard.inputs[:0], client.shard.targets[:0])
+    warn_of(engine.means, engine.obstacle)
     return training, engine
 
 

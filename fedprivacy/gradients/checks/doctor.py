@@ -18,6 +18,7 @@ from fedprivacy.gradients.checks.problems import Kind, Problem, in_words
 from fedprivacy.gradients.checks.structure import made_private, structural_problems
 from fedprivacy.gradients.engine import GradientEngine
 from fedprivacy.gradients.losses import InPlaceError, Loss, LossShapeError, UnsupportedModelError
+from fedprivacy.gradients.methods.obstacle import Obstacle
 
 
 def check_model(model: nn.Module) -> None:
@@ -100,12 +101,14 @@ class Diagnosis:
         problems: structural ones first.
         ran: whether the model was run; else how it behaves is not known.
         means: how the engine would compute its gradients; None if it was not run, or cannot be.
+        obstacle: what keeps it from faster means.
         trained: number of trainable parameters; `frozen` of the others.
     """
 
     problems: tuple[Problem, ...]
     ran: bool
     means: str | None
+    obstacle: Obstacle | None
     trained: int
     frozen: int
 
@@ -126,19 +129,26 @@ def diagnose(model: nn.Module, example: Example | None = None) -> Diagnosis:
     It is run if there is an example, and no problem in the way that `made_private` cannot mend: what is run is the
     mended model, so that problems which the mended ones hide show as well.
     """
-    problems, means = structural_problems(model), None
+    problems, engine = structural_problems(model), None
     runs = example is not None and all(p.fixable or p.kind is Kind.UNREGISTERED for p in problems)
     if example is not None and runs:
-        behaviour, means = _run(model, example, mend=any(p.fixable for p in problems))
+        behaviour, engine = _run(model, example, mend=any(p.fixable for p in problems))
         problems += behaviour
     sizes = [(0 if is_lazy(p) else p.numel(), p.requires_grad) for p in model.parameters()]
     trained = sum(size for size, is_trained in sizes if is_trained)
     frozen = sum(size for size, _ in sizes) - trained
-    return Diagnosis(problems=tuple(problems), ran=runs, means=means, trained=trained, frozen=frozen)
+    return Diagnosis(
+        problems=tuple(problems),
+        ran=runs,
+        means=None if engine is None else engine.means,
+        obstacle=None if engine is None else engine.obstacle,
+        trained=trained,
+        frozen=frozen,
+    )
 
 
-def _run(model: nn.Module, example: Example, *, mend: bool) -> tuple[list[Problem], str | None]:
-    """The problems that running the model shows; and the engine's means, if it has none."""
+def _run(model: nn.Module, example: Example, *, mend: bool) -> tuple[list[Problem], GradientEngine | None]:
+    """The problems that running the model shows; and the prepared engine, if it has none."""
     batch = example.inputs, example.targets
     try:
         model = made_private(model) if mend else model
@@ -147,6 +157,6 @@ def _run(model: nn.Module, example: Example, *, mend: bool) -> tuple[list[Proble
             return problems, None
         engine = GradientEngine(model, example.loss)
         engine.prepare(*batch)
-        return unwise(model, example.loss, *batch), engine.means
+        return unwise(model, example.loss, *batch), engine
     except Exception as error:
         return [failure(model, example.loss, *batch, error)], None

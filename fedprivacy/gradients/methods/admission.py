@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 
 import torch
@@ -18,6 +18,7 @@ from torch import Tensor, nn
 from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.losses import InPlaceError, Loss, LossShapeError, UnsupportedModelError
 from fedprivacy.gradients.methods.bookkeeping import BookKeeping
+from fedprivacy.gradients.methods.obstacle import Obstacle, obstacle_of
 from fedprivacy.gradients.methods.traced import Program
 from fedprivacy.gradients.parts import WHOLE, sizes_up_to
 from fedprivacy.gradients.selfcheck import (
@@ -29,6 +30,7 @@ from fedprivacy.gradients.selfcheck import (
     check_against_loop,
     check_nearby,
 )
+from fedprivacy.gradients.threads import computing_with
 
 log = logging.getLogger(__name__)
 
@@ -55,6 +57,8 @@ class Admitted:
     means: Means
     sizes: tuple[int, ...]  # records that are computed at a time, the largest first
     kept_bytes: int  # of written gradients, for each parameter
+    threads: int  # of torch's, with which it was proven; a large model's are all
+    obstacle: Obstacle | None = None  # to faster means
 
 
 def admitted(
@@ -79,6 +83,7 @@ def admitted(
     candidates: list[Callable[[nn.Module, Loss], Means]] = [partial(BookKeeping, autocast=autocast), Vectorised, Loop]
     if autocast is None:
         candidates.insert(0, Program)
+    obstacle = None
     for build in candidates:  # the fastest first
         try:
             means = build(model, loss)
@@ -90,15 +95,29 @@ def admitted(
                 check_against_loop(exact, loop, probe)
             check_nearby(exact, loop, probe)
             least = WHOLE if autocast is None else 2 * WHOLE
-            return _in_portions(means, model, probe, views, max_memory, least=least)
+            chosen = _in_portions(means, model, probe, views, max_memory, least=least)
+            return replace(chosen, obstacle=obstacle)
         except (InPlaceError, LossShapeError):
             raise
         except Exception as reason:
             log.debug("Gradients by other means: %s", reason)
+            if build is not Program:  # which is for chains alone
+                obstacle = obstacle or obstacle_of(reason)
     raise UnsupportedModelError(
         "The model computes something else each time: it draws random numbers, or keeps something of a batch for "
         "the next. Leave dropout out, and compute everything anew in every forward pass."
     )
+
+
+def still_apart(admitted: Admitted, model: nn.Module, probe: tuple[Tensor, Tensor], views: int) -> bool:
+    """Whether what was admitted keeps records apart with another number of threads, too, in all of its sizes."""
+    if isinstance(admitted.means, Loop) or admitted.sizes == (1,):  # each record is computed alone
+        return True
+    sizes = tuple(size * views for size in admitted.sizes)
+    try:
+        return sizes_that_agree(admitted.means, model, probe, sizes, admitted.kept_bytes) == sizes
+    except Exception:  # as `admitted` takes it
+        return False
 
 
 def _in_portions(
@@ -110,21 +129,23 @@ def _in_portions(
     held = probe[0].nbytes + means.held_bytes + sum(sized.piece.kept_bytes for sized in pieces)
     each = (held // PROBES + 1) * views
     largest = _fastest(each, max_memory, on_gpu=probe[0].is_cuda)
+    threads = 1 if largest >= WHOLE and not probe[0].is_cuda else torch.get_num_threads()
     if isinstance(means, Loop):  # a record alone has no company that could show
-        return Admitted(means, (min(largest, WHOLE),), kept_bytes)
+        return Admitted(means, (min(largest, WHOLE),), kept_bytes, threads)
     tried = [largest]
     while tried[-1] < WHOLE and (max_memory is None or 2 * tried[-1] * each <= max_memory):
         tried.append(2 * tried[-1])  # so few records leave elements over
     for rows in tried:
         sizes = [size * views for size in sizes_up_to(rows, least)]
         try:
-            agreeing = sizes_that_agree(means, model, probe, sizes, kept_bytes)
-            return Admitted(means, tuple(size // views for size in agreeing), kept_bytes)
+            with computing_with(threads):
+                agreeing = sizes_that_agree(means, model, probe, sizes, kept_bytes)
+            return Admitted(means, tuple(size // views for size in agreeing), kept_bytes, threads)
         except DisagreementError as reason:
             disagreement = reason
     if largest >= WHOLE or views > 1:
         raise disagreement
-    return Admitted(means, (1,), kept_bytes)  # too large for parts that are alike: one after the other
+    return Admitted(means, (1,), kept_bytes, threads)  # too large for parts that are alike: one after the other
 
 
 def _fastest(each: int, max_memory: int | None, *, on_gpu: bool) -> int:

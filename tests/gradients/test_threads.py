@@ -1,0 +1,89 @@
+"""How many threads compute: at most as many as the user allows, as many as are fastest, and never with other bits."""
+
+import pytest
+import torch
+from torch import nn
+
+from fedprivacy.gradients import GradientEngine, engine
+from fedprivacy.gradients.methods import admission
+from fedprivacy.gradients.threads import by_speed, computing_with
+from tests.gradients.oracle import cross_entropy
+
+BATCH = torch.rand(300, 1, 12, 12, generator=torch.Generator().manual_seed(0)), torch.arange(300) % 4
+
+
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 8, 3), nn.Tanh(), nn.Flatten(), nn.Linear(800, 4))
+
+
+def prepared(allowed):
+    made = GradientEngine(model(), cross_entropy)
+    with computing_with(allowed):
+        made.prepare(*BATCH)
+    return made
+
+
+def test_torch_has_as_many_threads_afterwards_as_before():
+    before = torch.get_num_threads()
+    with computing_with(before + 2):
+        GradientEngine(model(), cross_entropy).clip(*BATCH, 1.0)
+        assert torch.get_num_threads() == before + 2
+        with pytest.raises(ZeroDivisionError), computing_with(1):
+            1 / 0  # noqa: B018
+        assert torch.get_num_threads() == before + 2
+    assert torch.get_num_threads() == before
+
+
+def test_the_faster_number_comes_first_and_none_is_above_what_the_user_allows():
+    waited = torch.nn.Identity()
+
+    def slow_with(slow):
+        return lambda: [waited(BATCH[0].sin()) for _ in range(30)] if torch.get_num_threads() in slow else None
+
+    with computing_with(3):
+        assert sorted(by_speed(lambda: None)) == [1, 2, 3]
+        assert by_speed(slow_with({1, 3}))[0] == 2
+        assert by_speed(slow_with({2, 3}))[0] == 1
+
+
+@pytest.mark.parametrize("fastest", [1, 2])
+def test_a_seeded_sum_has_the_same_bits_whichever_number_was_faster(fastest, monkeypatch):
+    alone = prepared(1).clip(*BATCH, 1.0)
+    monkeypatch.setattr(engine, "by_speed", lambda step: [fastest, 3 - fastest])
+    made = prepared(2)
+    assert made._admitted.threads == fastest
+    with computing_with(2):
+        assert made.clip(*BATCH, 1.0).same_as(alone)
+
+
+class Counting(nn.Module):
+    """Its result tells how many threads there are."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 4)
+
+    def forward(self, x):
+        return self.layer(x) * (1.0 + 2.0**-20 * torch.get_num_threads())
+
+
+def test_a_number_of_threads_that_changes_a_bit_is_not_used_however_fast(monkeypatch):
+    monkeypatch.setattr(engine, "by_speed", lambda step: [2, 1])
+    made = GradientEngine(Counting(), cross_entropy)
+    with computing_with(2):
+        made.prepare(torch.rand(3, 6), torch.arange(3))
+    assert made._admitted.threads == 1
+
+
+def test_a_number_of_threads_with_which_records_are_not_apart_is_not_used(monkeypatch):
+    monkeypatch.setattr(engine, "by_speed", lambda step: [2, 1])
+    monkeypatch.setattr(engine, "still_apart", lambda *_: torch.get_num_threads() == 1)
+    assert prepared(2)._admitted.threads == 1
+
+
+def test_a_large_model_has_all_threads(monkeypatch):
+    """Its bits may depend on their number, which is therefore not a matter of speed."""
+    monkeypatch.setattr(admission, "_fastest", lambda *_, **__: 8)
+    monkeypatch.setattr(engine, "by_speed", lambda step: pytest.fail("measured"))
+    assert prepared(2)._admitted.threads == 2
