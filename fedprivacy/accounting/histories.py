@@ -44,6 +44,12 @@ def extended(past: History | None, event: Event, steps: int) -> dict[Event, int]
     return checked({**history, event: history.get(event, 0) + steps})
 
 
+def without(history: History, own: History) -> dict[Event, int]:
+    """A history but for what one run added to it."""
+    of_run = checked(own)
+    return {event: left for event, steps in history.items() if (left := steps - of_run.get(event, 0)) > 0}
+
+
 def untruncated(history: History) -> tuple[dict[Event, int], float]:
     """`history` with every sample left as large as it is drawn, and the probability that one was cut down.
 

@@ -52,5 +52,6 @@ class PrivateStrategy(wrapper.PrivateStrategy):
         resume: str | PathLike[str] | None = None,
         **options: Any,
     ) -> None:
-        plan = RunPlan.of(run_config, task)
-        super().__init__(strategy, plan, resume=load_checkpoint(Path(resume)) if resume else None, **options)
+        checkpoint = load_checkpoint(Path(resume)) if resume else None
+        plan = RunPlan.of(run_config, task, goes_on=checkpoint.run_id if checkpoint else "")
+        super().__init__(strategy, plan, resume=checkpoint, **options)

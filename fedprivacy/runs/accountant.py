@@ -18,7 +18,7 @@ import numpy as np
 
 from fedprivacy.accounting import RunLimit
 from fedprivacy.accounting.filters import filter_of
-from fedprivacy.accounting.histories import checked
+from fedprivacy.accounting.histories import without
 from fedprivacy.accounting.population import PopulationAccountant
 from fedprivacy.ledger import NOTHING_SPENT, Account, Allowance, ChargeState, Ledger
 from fedprivacy.ledger.replay import Evidence
@@ -92,7 +92,7 @@ class CentralAccountant:
         for client_id, dataset in datasets.items():
             history = accounts.get(dataset, NOTHING_SPENT).history
             _filter(in_force[dataset]).quota(history, events[client_id])
-            self._before[dataset] = _without(history, own.get(dataset, NOTHING_SPENT).history)
+            self._before[dataset] = without(history, own.get(dataset, NOTHING_SPENT).history)
         self._datasets |= datasets
         self._events |= {dataset: events[client_id] for client_id, dataset in datasets.items()}
         deltas = {dataset: in_force[dataset].budget.delta for dataset in datasets.values()}
@@ -200,12 +200,6 @@ class CentralAccountant:
     def _settle(self, attempt: Attempt, receipts: Mapping[str, Evidence | None], state: ChargeState) -> None:
         of_datasets = {self._datasets[client_id]: receipt for client_id, receipt in receipts.items()}
         self._ledger.settle(attempt, of_datasets, state)
-
-
-def _without(history: History, own: History) -> History:
-    """A history but for what one run added to it."""
-    of_run = checked(own)
-    return {event: left for event, steps in history.items() if (left := steps - of_run.get(event, 0)) > 0}
 
 
 _filter = lru_cache(maxsize=1024)(filter_of)

@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from fedprivacy.accounting import RunLimit, pld, shared_noise
 from fedprivacy.accounting.filters import filter_of
+from fedprivacy.accounting.histories import without
 from fedprivacy.ledger import NOTHING_SPENT, Allowance, Ledger
 from fedprivacy.runs.configuration import ConfigError, RunConfig, Value, resolve
 from fedprivacy.tasks import ShardSource, Task, TaskError, load_task, relation_of
@@ -29,6 +30,7 @@ class RunPlan:
 
     config: RunConfig
     task: Task
+    goes_on: str = ""  # the run that goes on, by its run_id: what it was charged itself is not its past
 
     def __post_init__(self) -> None:
         try:
@@ -37,14 +39,14 @@ class RunPlan:
             raise ConfigError([str(error)]) from error
 
     @classmethod
-    def of(cls, given: Mapping[str, Value | None], task: Task | None = None) -> RunPlan:
+    def of(cls, given: Mapping[str, Value | None], task: Task | None = None, *, goes_on: str = "") -> RunPlan:
         """The plan of a configuration by hyphenated key, for example of Flower's `context.run_config`.
 
         Raises:
             ConfigError: lists everything that is wrong with the configuration, or says why no noise meets the budget.
         """
         config = resolve(given, task)
-        plan = cls(config, task or load_task(config.task))
+        plan = cls(config, task or load_task(config.task), goes_on)
         try:
             _ = plan.noise_multiplier
         except ValueError as error:
@@ -168,8 +170,10 @@ def _standings(plan: RunPlan) -> dict[str, _Standing]:
     deployed = known and not set(known) & set(simulated) and plan.config.batch_size is None
     datasets = {client_id: dataset_id(plan.task, client_id) for client_id in (known if deployed else simulated)}
     accounts, allowances = ledger.accounts(datasets.values()), ledger.allowances(datasets.values())
+    own = ledger.accounts_in_run(plan.goes_on, datasets.values()) if plan.goes_on else {}
     usual = plan.config.allowance(next(iter(allowances.values()), None))
     return {
-        client_id: _Standing(accounts.get(dataset, NOTHING_SPENT).history, allowances.get(dataset, usual))
+        client_id: _Standing(without(account.history, own.get(dataset, NOTHING_SPENT).history), allowance)
         for client_id, dataset in datasets.items()
+        for account, allowance in [(accounts.get(dataset, NOTHING_SPENT), allowances.get(dataset, usual))]
     }

@@ -19,6 +19,8 @@ from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from tests.ledger.acts import ALLOWANCE, EVENT, OTHER, STRANGER, fill, journal_of, tamper, unlimited
 
+GENTLE = PoissonSampledGaussian(0.1, 5.0)
+
 
 @pytest.fixture
 def url(tmp_path):
@@ -84,14 +86,14 @@ def long_named(url):
     opened.open_run("spring", "x-rays", "own folders")
     opened.open_budgets({name: Allowance(PrivacyBudget(3.0, 1e-5), "fixed-then-adaptive")})
     for round in (1, 2):
-        opened.reserve(Attempt("spring", round), EVENT, {name: 30}, unlimited)
+        opened.reserve(Attempt("spring", round), GENTLE, {name: 30}, unlimited)
     return name
 
 
 def test_show_says_for_how_many_runs_like_the_last_the_budget_lasts(ledger, long_named):
     (found,) = json.loads(succeeded(ledger("show", "--json")))["datasets"]
     assert (found["dataset_id"], found["last_steps"]) == (long_named, 60)
-    whole = FILTERS["fixed-then-adaptive"](PrivacyBudget(3.0, 1e-5)).quota({}, EVENT)
+    whole = FILTERS["fixed-then-adaptive"](PrivacyBudget(3.0, 1e-5)).quota({}, GENTLE)
     assert found["runs_left"] == whole // 60 - 1 > 0
 
 

@@ -359,7 +359,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a run that goes on takes its spend once more",
         "fedprivacy/runs/accountant.py",
-        "_without(history, own.get(dataset, NOTHING_SPENT).history)",
+        "without(history, own.get(dataset, NOTHING_SPENT).history)",
         "history",
         ("tests/runs/test_accountant.py::test_a_run_that_goes_on_has_its_spend_once",),
     ),
