@@ -243,7 +243,10 @@ def test_a_mistake_is_one_plain_line(run, arguments, words):
         ('[{"sampling_rate": NaN, "noise_multiplier": 1, "steps": 1}]', ["entry 1: sampling_rate is nan; choose"]),
         ([TRAINING | {"steps": 1.5}], ["entry 1: steps is 1.5; write an integer."]),
         ([TRAINING | {"steps": 0}], ["entry 1: steps is 0; choose an integer from 1"]),
-        ([TRAINING | {"steps": 2**31 - 1}, TRAINING], ["steps is 2147484647; choose an integer from 1 to 2,147,483,647"]),
+        (
+            [TRAINING | {"steps": 2**31 - 1}, TRAINING],
+            ["steps is 2147484647; choose an integer from 1 to 2,147,483,647"],
+        ),
         ([TRAINING | {"sigma": 1}], ['entry 1: "sigma" is no setting of poisson-sampled-gaussian; its settings are']),
         ([{"sampling_rate": 0.1, "steps": 1}], ["entry 1: noise_multiplier is not set; a poisson-sampled-gaussian"]),
         ([{"sampling_rate": 0.1, "noise_multiplier": 1}], ["entry 1: steps is not set"]),
