@@ -278,11 +278,14 @@ def upgrade(*, ledger: _LEDGER = "") -> None:
 def _opened(ledger: str, *, new: bool = False, upgrade: bool = False) -> Iterator[Ledger]:
     """The ledger of a URL or a file; an error about it ends the command. To look at a ledger must not change it."""
     from fedprivacy.ledger import Ledger, LedgerError, default_url, ledger_url
+    from fedprivacy.ledger.database import check_folder
 
     with plain_errors(LedgerError, code=2):
         url = ledger_url(ledger) if ledger else default_url()
         if not new and not Ledger.exists(url):
             raise LedgerError(f"ledger is '{url}', where there is none; name the one that a run wrote (--ledger).")
+        if new:
+            check_folder(url)
         opened = Ledger(url, upgrade=new or upgrade)
         try:
             yield opened

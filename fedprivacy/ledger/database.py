@@ -186,16 +186,24 @@ def ledger_url(named: str) -> str:
     """The URL of a ledger that is named by its URL or by its SQLite file: the same from wherever it is opened.
 
     Raises:
-        LedgerError: there can be none, see `database_file`; or the folder of its file is not there.
+        LedgerError: there can be none, see `database_file`.
     """
     file = database_file(url := named if _SCHEME.match(named) else f"sqlite:///{named}")
     if file is None:
         return url
-    if problem := without_folder("ledger", file):
-        raise LedgerError(problem)
     if file.is_dir():
         raise LedgerError(f"ledger is '{file}', which is a folder; name a file, such as {file / 'ledger.db'}.")
     return f"sqlite:///{file}"
+
+
+def check_folder(url: str) -> None:
+    """Refuse a ledger that somebody named in a folder that is not there: it was misspelt, or a disk is missing.
+
+    Raises:
+        LedgerError: there is none.
+    """
+    if (file := database_file(url)) and (problem := without_folder("ledger", file)):
+        raise LedgerError(problem)
 
 
 def database_file(url: str) -> Path | None:

@@ -9,10 +9,9 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Collection, Mapping
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedprivacy._support.settings import Value, key_of, names_in, without_folder
+from fedprivacy._support.settings import Value, key_of, names_in
 from fedprivacy.runs.device import is_device
 from fedprivacy.runs.strategies import SERVER_SETTINGS, STRATEGIES
 from fedprivacy.trackers import TRACKERS
@@ -86,7 +85,11 @@ def _optimizer_problems(settings: Settings) -> list[str]:
 
 
 def _noise_problems(settings: Settings) -> list[str]:
-    if settings.get("epsilon") != math.inf or {"noise_multiplier", "spend"} & settings.keys():
+    if (
+        settings.get("epsilon") != math.inf
+        or not settings["privacy"]
+        or {"noise_multiplier", "spend"} & settings.keys()
+    ):
         return []
     return ["epsilon is inf, which asks for no noise at all; give a noise-multiplier, or a finite epsilon."]
 
@@ -110,11 +113,6 @@ def _ledger_problems(settings: Settings) -> list[str]:
     from fedprivacy.ledger import ledger_url
 
     return _refusal(partial(ledger_url, named)) if (named := str(settings.get("ledger", ""))) else []
-
-
-def _signing_key_problems(settings: Settings) -> list[str]:
-    problem = without_folder("signing-key", Path(str(settings["signing_key"]))) if "signing_key" in settings else ""
-    return [problem] * bool(problem)
 
 
 def _tracker_problems(settings: Settings) -> list[str]:
@@ -178,7 +176,6 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Settings], list[str]]], ...] = (
     (("epsilon", "spend"), _spend_problems),
     (("device",), _device_problems),
     (("ledger",), _ledger_problems),
-    (("signing_key",), _signing_key_problems),
     (("trackers",), _tracker_problems),
 )
 """What is looked at together, by the fields that it is about."""

@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from fedprivacy.accounting import runs_left
+from fedprivacy.ledger.database import check_folder
 from fedprivacy.runs.advice import about_delta, simulated_sizes
 from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.folder import plan_of
@@ -94,9 +95,12 @@ def spending(plan: RunPlan) -> list[Outlook]:
 
     Raises:
         ConfigError: the run is without privacy.
+        LedgerError: the ledger that is named is in a folder that is not there.
     """
     if not plan.config.privacy:
         raise ConfigError(["privacy is off, so no epsilon bounds what the run costs; leave privacy open to plan it."])
+    if plan.config.ledger:
+        check_folder(plan.config.ledger)
     if advice := about_delta(plan, simulated_sizes(plan)):
         log.warning("%s", advice)
     return [_outlook(plan, group) for group in client_groups(plan)]

@@ -13,6 +13,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedprivacy._support.settings import without_folder
 from fedprivacy._support.signing import server_key
 from fedprivacy.flower import private_client, simulation
 from fedprivacy.flower.baseline.accounts import BaselineAccounts
@@ -20,6 +21,7 @@ from fedprivacy.flower.baseline.client import baseline_client
 from fedprivacy.flower.client.trial import try_task
 from fedprivacy.flower.server.checkpoint import checkpoint_to_go_on
 from fedprivacy.ledger import Ledger
+from fedprivacy.ledger.database import check_folder
 from fedprivacy.runs.configuration import CONFIG, ConfigError, Engine, RunConfig, Value
 from fedprivacy.runs.device import choose_device
 from fedprivacy.runs.folder import check_usable, new_run_folder, plan_of
@@ -149,9 +151,13 @@ def _check(config: RunConfig) -> None:
     build_strategy(config)
     build_trackers(config.trackers)
     if config.ledger:
+        check_folder(config.ledger)
         Ledger(config.ledger).close()
     if config.signing_key:
-        server_key(Path(config.signing_key))
+        key = Path(config.signing_key)
+        if problem := without_folder("signing-key", key):
+            raise ConfigError([problem])
+        server_key(key)
 
 
 def console_of(*, shown: bool) -> Console:

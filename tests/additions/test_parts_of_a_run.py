@@ -17,9 +17,9 @@ SETTING = Addition(
         "pyproject.toml": [after('fraction-train = ""\n', 'evaluate-every = ""\n')],
         "fedprivacy/flower/server/strategy.py": [
             (
-                "metrics = evaluate(number, self.result.arrays)\n",
+                "metrics = evaluate(number, kept)\n",
                 "skipped = number % self.plan.config.evaluate_every\n"
-                "        metrics = None if skipped else evaluate(number, self.result.arrays)\n",
+                "        metrics = None if skipped else evaluate(number, kept)\n",
             ),
         ],
     },

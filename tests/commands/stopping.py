@@ -17,6 +17,9 @@ MOMENT = "STOPPED_AT"
 HERE = "STANDING_STILL"
 """In the environment: the file that says that it has come; it also counts. Without `still` the process ends itself."""
 
+RUN = "RUN_OF"
+"""In the environment: the run's folder. Before it is there, the task is only tried, and nothing counts."""
+
 FILL = "FILL"
 """In the environment: `folder:bytes`, a disk to fill, and what is left free of it."""
 
@@ -27,7 +30,7 @@ STANDSTILL = 60.0
 
 def reach(moment):
     wanted, _, times = os.environ.get(MOMENT, "").partition(":")
-    if wanted != moment:
+    if wanted != moment or not Path(os.environ[RUN], "config.json").exists():
         return
     here = Path(os.environ[HERE])
     with Path(f"{here}.count").open("a+") as count:
@@ -55,10 +58,10 @@ class Coins(fp.Task):
     recipe = fp.Recipe(rounds=4, delta=1e-3, epsilon=5.0)
 
     def model(self):
+        reach("enrolling")
         return torch.nn.Linear(2, 2)
 
     def shard(self, source):
-        reach("enrolling")
         generator = torch.Generator().manual_seed(source.partition_id)
         sides = torch.randint(2, (60,), generator=generator)
         return fp.Shard(torch.randn(60, 2, generator=generator) + sides[:, None], sides)

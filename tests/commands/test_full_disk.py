@@ -51,6 +51,7 @@ def options(place, *more):
 def full(monkeypatch, place, moment, free):
     monkeypatch.setenv(stopping.MOMENT, moment)
     monkeypatch.setenv(stopping.HERE, str(place / "here"))
+    monkeypatch.setenv(stopping.RUN, str(place / "disk" / "run"))
     monkeypatch.setenv(stopping.FILL, f"{place / 'disk'}:{free}")
 
 

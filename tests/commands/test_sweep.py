@@ -45,8 +45,7 @@ SWEEP = ("sweep", "--jobs", "1", "--task", "coins.py:Coins", "--clients", "2", "
 @pytest.fixture
 def home(tmp_path, monkeypatch):
     """A folder with a task. No run draws its own figures here: that takes most of the time of so short a run."""
-    for drawing in ("save_png", "write_report"):
-        monkeypatch.setattr(recorder, drawing, lambda *_: None)
+    monkeypatch.setattr(recorder, "draw", lambda *_: None)
     (tmp_path / "coins.py").write_text(COINS)
     return tmp_path
 

@@ -137,7 +137,7 @@ def test_a_rehearsal_makes_its_app_where_nobody_names_one(tmp_path, monkeypatch)
         (["signing-key", "taken/key"], "no key can be made"),
         (["signing-key", "taken"], "holds no readable private key"),
         (["app", "taken"], "'taken' cannot be made"),
-        (["demo", "--out", "taken"], "out is 'taken', which cannot be made"),
+        (["demo", "--out", "taken"], "out is 'taken', which is a file; name a folder"),
         (["demo", "--epsilon", "-1"], "epsilon is -1"),
         (["demo", "--delta", "2"], "delta is 2"),
         (["demo", "--app", "gone"], "holds no Flower app"),

@@ -238,7 +238,11 @@ def key_not_sent(server):
             dict.fromkeys(("run", "signing key", "ledger", "clients"), "failed"),
             "epsilon is -3.0",
         ),
-        (ledger_of_another_program, {"ledger": "failed"}, "ledger.db"),
+        (
+            ledger_of_another_program,
+            dict.fromkeys(("run", "signing key", "ledger", "clients"), "failed"),
+            "ledger.db",
+        ),
         (key_not_sent, {"clients": "warning"}, "keys of no client are here"),
     ],
 )

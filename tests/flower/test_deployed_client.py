@@ -148,6 +148,7 @@ def test_it_says_at_enrolment_what_its_guard_holds(node):
 
 
 def test_a_server_cannot_ruin_the_book_with_an_event_that_no_filter_composes(node):
+    node |= {"filter": "fixed-mechanism"}  # others compose an event of another noise
     train(node)
     others = [
         replace(a_grant().event, relation=NeighbouringRelation.ADD_OR_REMOVE_ONE),
@@ -214,7 +215,8 @@ def test_a_damaged_guard_lets_nothing_be_read_and_names_no_value(node):
     assert code(train(node, round=2)) is RefusalCode.GUARD_UNUSABLE
 
 
-def test_noise_that_a_server_changes_mid_way_is_refused(node):
+def test_noise_that_a_server_changes_mid_way_is_refused_by_a_filter_that_cannot_mix(node):
+    node |= {"filter": "fixed-mechanism"}
     assert RECEIPT in train(node).content
     assert code(train(node, round=2, noise_multiplier=1.0)) is RefusalCode.GRANT_INVALID
     assert spent(node) == 2

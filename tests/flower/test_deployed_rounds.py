@@ -425,6 +425,7 @@ def test_a_client_whose_book_does_not_go_with_the_run_is_left_out_alone(plan, tm
         return {run: {event: steps}} if "hospital-1" in str(guard._file) else {}
 
     monkeypatch.setattr(Guard, "by_run", by_run)
+    plan = replace(plan, config=replace(plan.config, filter="fixed-mechanism"))
     records = start(plan, DeployedGrid(plan, tmp_path)).records
     assert all(record.participants == ("hospital-0", "hospital-2") for record in records)
     assert "Client hospital-1 is left out" in caplog.text

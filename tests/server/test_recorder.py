@@ -100,7 +100,8 @@ def test_a_run_that_was_stopped_is_recorded_whole_when_it_goes_on(tmp_path):
 
 
 def test_a_run_whose_budgets_are_spent_is_stopped(tmp_path):
-    history = run(tmp_path / "run", epsilon=0.3, **{"noise-multiplier": 1.0})
+    history = run(tmp_path / "run", epsilon=0.5, **{"noise-multiplier": 4.0})
+    assert history.rounds
     (found,) = store_of(tmp_path / "run").runs()
     assert found.status is RunStatus.STOPPED and found.last.round == len(history.rounds) < 4
 

@@ -35,7 +35,7 @@ from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks.loader import metrics_of
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.rounds import Observer, Phase, PhaseObserver, RoundResult, Stage
-from fedprivacy.values.wording import epsilon_text
+from fedprivacy.values.wording import NO_PRIVACY, epsilon_text
 
 log, flower_log = logging.getLogger("fedprivacy.server"), logging.getLogger("flwr")
 
@@ -196,7 +196,7 @@ class PrivateStrategy(Strategy):
             failures=outcome.failures,
             unreconciled=rounds.accounts.unreconciled,
         )
-        for observe in (_log_round, *self._observers):
+        for observe in (self._log_round, *self._observers):
             observe(finished)
         self.result.arrays = kept  # now, so that a run that is stopped leaves the model of its last recorded round
         rounds.accounts.sign()
@@ -294,6 +294,12 @@ class PrivateStrategy(Strategy):
             random=RandomState.now(),
         )
 
+    def _log_round(self, result: RoundResult) -> None:
+        """One line a round in Flower's log, which is what `flwr run --stream` shows."""
+        metrics = "".join(f"{name} {value:.4g}, " for name, value in result.metrics.items())
+        cost = f"largest epsilon {epsilon_text(result.max_epsilon)}" if self.plan.config.privacy else NO_PRIVACY
+        flower_log.info("Round %d: %s%s", result.round, metrics, cost)
+
     def _warn_of_forgotten_state(self) -> None:
         if self._checkpoints and (names := forgotten(self.strategy)):
             log.warning(
@@ -302,9 +308,3 @@ class PrivateStrategy(Strategy):
                 ", ".join(names),
                 type(self.strategy).__name__,
             )
-
-
-def _log_round(result: RoundResult) -> None:
-    """One line a round in Flower's log, which is what `flwr run --stream` shows."""
-    metrics = "".join(f"{name} {value:.4g}, " for name, value in result.metrics.items())
-    flower_log.info("Round %d: %slargest epsilon %s", result.round, metrics, epsilon_text(result.max_epsilon))
