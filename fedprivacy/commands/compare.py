@@ -47,7 +47,7 @@ def _table(compared: Comparison) -> Table:
     costed = any(row["cost"] is not None for row in compared.rows)
     table = Table("run", caption="Epsilon: the largest of a client, server's view, PLD accountant.")
     for column in (metric_name(metric), "best", "rounds", "epsilon", "sigma", "seed", *["cost"] * costed):
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     for row in compared.rows:
         best = "-" if row["best"] is None else f"{metric_text(metric, row['best'])} in {row['best_round']}"
         table.add_row(

@@ -14,7 +14,7 @@ from fedprivacy.runs.configuration import RUNS, Engine, RunConfig, Value, resolv
 from fedprivacy.runs.folder import REPORT
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.tasks.built_in import DEFAULT_TASK
-from fedprivacy.values.wording import count_text, epsilon_text, metric_name, metric_text
+from fedprivacy.values.wording import NO_PRIVACY, count_text, epsilon_text, metric_name, metric_text
 
 _OF_THIS_RUN = ("epsilon", "noise-multiplier", "out", "resume")
 """Settings that a run with a tighter budget does not take over."""
@@ -31,14 +31,17 @@ def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Val
     """
     last = history.last
     about_seed = "The noise came from a secret that is gone: this run cannot be repeated."
-    if config.seed is not None:
+    if not config.privacy:
+        about_seed = "A baseline, without clipping and noise: to compare with, never to use on real people's records."
+    elif config.seed is not None:
         about_seed = f"Seeded with {config.seed}: repeatable, and no protection from whoever knows the seed."
     result = f"{metric_name(history.metric)} {metric_text(history.metric, last.metrics.get(history.metric))}"
+    loss = f"no client above epsilon {epsilon_text(last.max_epsilon, config.epsilon)}"
     out, report = Path(config.out), Path(config.out) / REPORT
     store = () if out.parent == Path(RUNS) else ("--store", config.out)
     return (
         f"\n[bold]{escape(result)}[/] after {count_text(len(history.rounds), 'round')}; "
-        f"no client above epsilon {epsilon_text(last.max_epsilon, config.epsilon)}.\n"
+        f"{loss if config.privacy else f'[bold red]{NO_PRIVACY}[/]'}.\n"
         f"{about_seed}\n"
         f"Report: {escape(str(report)) if report.exists() else 'none'}\n"
         f"In a browser{'' if store else ', with all runs'}: {_bold('dashboard', *store)}\n"
@@ -48,6 +51,12 @@ def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Val
 
 def _next(spent: float, config: RunConfig, given: Mapping[str, Value], engine: Engine) -> str:
     """What a tighter budget costs; or, where the past counts, what every dataset has spent."""
+    if not config.privacy:
+        private = {key: value for key, value in given.items() if key not in {"privacy", *_OF_THIS_RUN}}
+        options = [word for key, value in private.items() for word in (f"--{key}", str(value))]
+        return f"Next, the same with privacy, and then what it costs:\n  {_bold('simulate', *options)}\n  " + _bold(
+            "compare", config.out, "RUN"
+        )
     if config.ledger:
         ledger = _bold("ledger", "show", "--ledger", str(given.get("ledger", config.ledger)))
         return f"Next, what every dataset has spent over all runs of this ledger:\n  {ledger}"

@@ -69,13 +69,13 @@ def simulate(
     if not config.resume:
         check_usable(Path(config.out))
     run = _on_ray if engine is Engine.RAY else _in_process
-    with _quiet_flower():
+    with quiet_flower():
         run(server_app, client_app, config)
     return read_history(Path(config.out))
 
 
 @contextmanager
-def _quiet_flower() -> Iterator[None]:
+def quiet_flower() -> Iterator[None]:
     """Keep Flower's log of every round out of the way of the progress bar."""
     logger = logging.getLogger("flwr")
     level = logger.level

@@ -148,7 +148,8 @@ def _check(config: RunConfig) -> None:
     choose_device(config.device)
     if not config.resume:
         check_usable(Path(config.out))
-    build_strategy(config)
+    with simulation.quiet_flower():
+        build_strategy(config)
     build_trackers(config.trackers)
     if config.ledger:
         check_folder(config.ledger)

@@ -5,6 +5,7 @@ import json
 import os
 import subprocess
 import sys
+from unittest import mock
 
 from typer.testing import CliRunner
 
@@ -15,7 +16,8 @@ ENVIRONMENT = os.environ | {"COLUMNS": "120", "NO_COLOR": "1"}
 
 def fedprivacy(*arguments, cwd, code=0):
     """Run the command line in this process, which has loaded everything already, and return what it printed."""
-    with contextlib.chdir(cwd):
+    typed = ["__main__.py", *map(str, arguments)]  # as `python -m fedprivacy`, whatever runs the tests
+    with contextlib.chdir(cwd), mock.patch.object(sys, "argv", typed):
         run = CliRunner().invoke(app, arguments, env={"COLUMNS": "120", "NO_COLOR": "1"})
     assert run.exit_code == code, run.output
     return run

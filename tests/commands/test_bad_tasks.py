@@ -145,7 +145,7 @@ def test_a_budget_that_is_spent_ends_a_run_before_it_begins(tmp_path):
     spent = charges(tmp_path)
     printed = fedprivacy("simulate", *settings, "--out", "second", cwd=tmp_path, code=2).output
     assert "the budget of epsilon 3.0 at delta 1e-05 is spent" in printed
-    again = (*settings, "--noise-multiplier", "9", "--out", "second")
+    again = (*settings, "--epsilon", "3", "--noise-multiplier", "9", "--out", "second")
     printed = fedprivacy("simulate", *again, cwd=tmp_path, code=2).output
     assert "client-0 has spent" in printed
     assert "of 3 at delta 1e-5" in printed

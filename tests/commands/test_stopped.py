@@ -60,7 +60,7 @@ def at(moment, place):
     return {stopping.MOMENT: moment, stopping.HERE: str(place / "here"), stopping.RUN: str(place / "run")}
 
 
-MOMENTS = ("enrolling:1", "recording:1", "training:14", "training:22", "averaging:2", "recording:3")
+MOMENTS = ("enrolling:1", "recording:1", "training:14", "training:17", "averaging:2", "recording:3")
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
