@@ -18,7 +18,6 @@ from typing import Annotated, NoReturn
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.traceback import Traceback
 
 OUT = Console()
 PLAIN = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
@@ -67,6 +66,8 @@ def plain_errors(*kinds: type[Exception], code: int, traceback: bool = False) ->
         yield
     except kinds as error:
         if traceback:
+            from rich.traceback import Traceback  # it brings a syntax highlighter, which every command would wait for
+
             ERR.print(Traceback.from_exception(type(error), error, error.__traceback__))
         for problem in getattr(error, "problems", [_told(error)]):
             ERR.print(f"[red]error:[/] {escape(problem)}")
