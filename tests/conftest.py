@@ -6,6 +6,8 @@ import pytest
 
 from tests.postgres import PostgresCluster, find_programs
 
+os.environ.pop("COLUMNS", None)  # xdist sets it for its processes, and a console that is made then keeps that width
+
 FLOWER = "processes of Flower"
 FLOWER_FILES = (
     "tests/deploy/test_killed.py",
