@@ -16,8 +16,8 @@ from fedprivacy.runs.history import RunHistory
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 from fedprivacy.values.wording import NO_PRIVACY, count_text, epsilon_text, metric_name, metric_text
 
-_OF_THIS_RUN = ("epsilon", "noise-multiplier", "out", "resume")
-"""Settings that a run with a tighter budget does not take over."""
+_OF_THIS_RUN = ("epsilon", "noise-multiplier", "out", "privacy", "resume")
+"""Settings that the run that is proposed next does not take over."""
 
 
 def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Value], engine: Engine) -> str:
@@ -50,25 +50,22 @@ def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Val
 
 
 def _next(spent: float, config: RunConfig, given: Mapping[str, Value], engine: Engine) -> str:
-    """What a tighter budget costs; or, where the past counts, what every dataset has spent."""
+    """What a tighter budget costs, or a baseline's privacy; where the past counts, what every dataset has spent."""
     if not config.privacy:
-        private = {key: value for key, value in given.items() if key not in {"privacy", *_OF_THIS_RUN}}
-        options = [word for key, value in private.items() for word in (f"--{key}", str(value))]
-        return f"Next, the same with privacy, and then what it costs:\n  {_bold('simulate', *options)}\n  " + _bold(
-            "compare", config.out, "RUN"
-        )
+        private = _bold("simulate", *_options(_kept(config, given), engine))
+        return f"Next, the same with privacy, and then what it costs:\n  {private}\n  {_bold('compare', config.out, 'RUN')}"
     if config.ledger:
         ledger = _bold("ledger", "show", "--ledger", str(given.get("ledger", config.ledger)))
         return f"Next, what every dataset has spent over all runs of this ledger:\n  {ledger}"
-    options = [
-        word
-        for key, value in ({"epsilon": f"{_tighter(min(spent, config.epsilon)):g}"} | _kept(config, given)).items()
-        for word in (f"--{key}", str(value))
-    ]
-    if engine is not Engine.IN_PROCESS:
-        options += ["--engine", engine]
-    commands = "".join(f"\n  {_bold(command, *options)}" for command in ("plan", "simulate"))
+    tighter = {"epsilon": f"{_tighter(min(spent, config.epsilon)):g}"} | _kept(config, given)
+    commands = "".join(f"\n  {_bold(command, *_options(tighter, engine))}" for command in ("plan", "simulate"))
     return f"Next, what a tighter budget costs, and a run of it:{commands}"
+
+
+def _options(settings: Mapping[str, Value], engine: Engine) -> list[str]:
+    """Settings as they are typed."""
+    words = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
+    return words if engine is Engine.IN_PROCESS else [*words, "--engine", engine]
 
 
 def _kept(config: RunConfig, given: Mapping[str, Value]) -> dict[str, Value]:

@@ -65,13 +65,18 @@ def simulate(
     """
     if not config.out:
         raise ConfigError(["out is empty; name the folder that receives the results."])
-    choose_device(config.device)
-    if not config.resume:
-        check_usable(Path(config.out))
+    check_machine(config)
     run = _on_ray if engine is Engine.RAY else _in_process
     with quiet_flower():
         run(server_app, client_app, config)
     return read_history(Path(config.out))
+
+
+def check_machine(config: RunConfig) -> None:
+    """Raise what this machine would stop a run with: a device that it lacks, a folder that cannot be written."""
+    choose_device(config.device)
+    if not config.resume:
+        check_usable(Path(config.out))
 
 
 @contextmanager

@@ -23,8 +23,7 @@ from fedprivacy.flower.server.checkpoint import checkpoint_to_go_on
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.database import check_folder
 from fedprivacy.runs.configuration import CONFIG, ConfigError, Engine, RunConfig, Value
-from fedprivacy.runs.device import choose_device
-from fedprivacy.runs.folder import check_usable, new_run_folder, plan_of
+from fedprivacy.runs.folder import new_run_folder, plan_of
 from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.run import Run
@@ -145,9 +144,7 @@ def _try_task(plan: RunPlan, engine: Engine) -> None:
 
 def _check(config: RunConfig) -> None:
     """Raise what this machine, or a file that is named, would stop the run with, before it seems to have begun."""
-    choose_device(config.device)
-    if not config.resume:
-        check_usable(Path(config.out))
+    simulation.check_machine(config)
     with simulation.quiet_flower():
         build_strategy(config)
     build_trackers(config.trackers)
