@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict
+from flwr.app.user_config import UserConfig
 from numpy.typing import NDArray
 from torch import nn
 
@@ -77,7 +78,7 @@ class AskedClient:
         config = resolve({"clients": 1, "seed": seed, "device": device}, self.task)
         self._app = private_client(self.task, config)
         InProcessGrid(self._app, 1, {})  # sets the identity of the process, which Flower's messages read
-        node = {"partition-id": 0, "num-partitions": 1, IN_PROCESS: True}
+        node: UserConfig = {"partition-id": 0, "num-partitions": 1, IN_PROCESS: True}
         self._context = Context(run_id=1, node_id=_NODE, node_config=node, state=RecordDict(), run_config={})
 
     def usual_grant(self) -> Grant:
