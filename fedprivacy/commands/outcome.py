@@ -53,7 +53,8 @@ def _next(spent: float, config: RunConfig, given: Mapping[str, Value], engine: E
     """What a tighter budget costs, or a baseline's privacy; where the past counts, what every dataset has spent."""
     if not config.privacy:
         private = _bold("simulate", *_options(_kept(config, given), engine))
-        return f"Next, the same with privacy, and then what it costs:\n  {private}\n  {_bold('compare', config.out, 'RUN')}"
+        price = _bold("compare", config.out, "RUN")
+        return f"Next, the same with privacy, and then what it costs:\n  {private}\n  {price}"
     if config.ledger:
         ledger = _bold("ledger", "show", "--ledger", str(given.get("ledger", config.ledger)))
         return f"Next, what every dataset has spent over all runs of this ledger:\n  {ledger}"
