@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from fedprivacy.commands.mistyped import Commands
 from fedprivacy.commands.terminal import ERR, OUT, Json, plain_errors, print_json
 from fedprivacy.tasks.identity import key_hash
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from fedprivacy.ledger.store import Ledger
     from fedprivacy.ledger.verify import Verified
 
-ledger_app = typer.Typer(no_args_is_help=True, help="Look at a ledger, prove it, move it, act on it deliberately.")
-budget_app = typer.Typer(no_args_is_help=True, help="Budgets, changed by an explicit act that the ledger records.")
+ledger_app = Commands(no_args_is_help=True, help="Look at a ledger, prove it, move it, act on it deliberately.")
+budget_app = Commands(no_args_is_help=True, help="Budgets, changed by an explicit act that the ledger records.")
 ledger_app.add_typer(budget_app, name="budget")
 
 
