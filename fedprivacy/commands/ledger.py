@@ -170,7 +170,10 @@ def certify(
     file = key or Path.home() / ".fedprivacy" / "signing.key"
     with plain_errors(SigningKeyError, OSError, code=2), plain_errors(BrokenJournalError, code=1):
         if not file.exists():  # a key that is made now would prove nothing to anybody
-            raise SigningKeyError(f"key is '{file}', where there is none; name the one that signs the ledger's heads.")
+            raise SigningKeyError(
+                f"key is '{file}', where there is none; name the one that signs the ledger's heads. A simulation signs "
+                f"none: run it with --signing-key {file.name}, which makes one."
+            )
         signing_key = server_key(file)
         with _opened(ledger) as opened:
             certificates = certified(opened, datasets or (), server_public_key(signing_key), signers or ())
