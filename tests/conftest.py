@@ -1,26 +1,31 @@
 """What all tests share: their order, a real PostgreSQL, and a real browser."""
 
 import os
+import signal
 
 import pytest
 
 from tests.postgres import PostgresCluster, find_programs
 
 os.environ.pop("COLUMNS", None)  # xdist sets it for its processes, and a console that is made then keeps that width
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what runs in the background so, and they inherit
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
-FLOWER = "processes of Flower"
-FLOWER_FILES = (
-    "tests/deploy/test_killed.py",
-    "tests/deploy/test_deploy_demo.py",
-    "tests/deploy/test_flwr_run.py",
-    "tests/deploy/test_wheel.py",
-    "tests/flower/test_ray.py",
-    "tests/commands/test_stopped.py",
-)
-"""Each starts a dozen processes. Two at a time, and clients take so long to come that runs give up waiting for them."""
+FLOWER, RAY = "processes of Flower", "processes of Ray"
+GROUPS = {
+    "tests/deploy/test_killed.py": FLOWER,
+    "tests/deploy/test_deploy_demo.py": FLOWER,
+    "tests/deploy/test_wheel.py": FLOWER,
+    "tests/deploy/test_flwr_run.py": RAY,
+    "tests/flower/test_ray.py": RAY,
+    "tests/commands/test_stopped.py": RAY,
+    "tests/test_front_door.py": RAY,
+}
+"""Each starts a dozen processes. Two of one kind at a time, and clients come so late that runs give up waiting."""
 
 LONGEST = (
     FLOWER,
+    RAY,
     "tests/faults/test_killed_client.py",
     "tests/faults/test_killed_server.py",
     "tests/commands/test_simulate.py",
@@ -31,14 +36,14 @@ LONGEST = (
 
 
 def group(nodeid):
-    """A file's tests stay in one test process, and so do all that start Flower's."""
+    """A file's tests stay in one test process, and so do all that start many of one kind."""
     file = nodeid.partition("::")[0]
-    return FLOWER if file in FLOWER_FILES else file
+    return GROUPS.get(file, file)
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """By files, but for Flower's. (xdist's own groups are of no effect with pytest 9.)"""
+    """By groups. (xdist's own groups are of no effect with pytest 9.)"""
     from xdist.scheduler import LoadFileScheduling  # only where tests run in several processes
 
     class Scheduling(LoadFileScheduling):

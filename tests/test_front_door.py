@@ -328,7 +328,7 @@ def test_runs_share_a_ledger_only_where_the_task_names_its_split():
             return "heads and tails"
 
     simulate(Named(), ledger="sqlite:///named.db")
-    with pytest.raises(fp.ConfigError, match="is spent: not one more step"):  # the first run spent it all
+    with pytest.raises(fp.ConfigError, match=r"client-0 has spent .* not one more step"):  # the first run spent it all
         simulate(Named(), ledger="sqlite:///named.db")
     simulate(Coins(), ledger="sqlite:///unnamed.db")
     with pytest.raises(LedgerError, match=r"partition\(\) does not name"):

@@ -42,11 +42,13 @@ class RunLimit:
         kept: the filter that keeps the dataset's budget over all runs.
         before: what was executed before the run.
         spend: by how much the run may raise epsilon, in nats; infinite: as far as the budget goes.
+        client_id: whose dataset it is, for what is said of it; empty: nobody's in particular.
     """
 
     kept: Filter
     before: History
     spend: float = math.inf
+    client_id: str = ""
 
     @property
     def before_epsilon(self) -> float:
@@ -103,9 +105,9 @@ class RunLimit:
         """
         if self.spent:
             raise ValueError(
-                f"the budget of epsilon {self.kept.budget.epsilon} at delta {self.kept.budget.delta} is spent: not "
-                "one more step of what was executed before is allowed, at a privacy loss of "
-                f"{self.before_epsilon:.4f}. Take other records, or let the data owner decide on another budget."
+                f"{self.client_id or 'a client'} has spent {self.before_epsilon:.4f} of epsilon "
+                f"{self.kept.budget.epsilon} at delta {self.kept.budget.delta}: not one more step of what was executed "
+                "before is allowed. Take other records, or let the data owner decide on another budget."
             )
         least = LEAST_NOISE
         if math.isfinite(self.spend):

@@ -23,11 +23,11 @@ from fedprivacy.commands.compare import compare
 from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.commands.guard import guard_app
 from fedprivacy.commands.ledger import ledger_app
-from fedprivacy.commands.mistyped import ForgivingCommand
+from fedprivacy.commands.mistyped import Commands
 from fedprivacy.commands.terminal import OUT, PLAIN, Json, as_typed, ends_in_order, plain_errors, print_json
 from fedprivacy.runs.configuration import FIELDS, RUNS, Engine, RunConfig, words_of
 
-app = typer.Typer(no_args_is_help=True, pretty_exceptions_enable=False)
+app = Commands(no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(deploy_app, name="deploy")
 app.add_typer(ledger_app, name="ledger")
 app.add_typer(guard_app, name="guard")
@@ -95,7 +95,7 @@ def _option(key: str, *, lists: bool) -> inspect.Parameter:
     return inspect.Parameter(field.name, inspect.Parameter.KEYWORD_ONLY, default=None, annotation=annotation)
 
 
-@app.command(cls=ForgivingCommand)
+@app.command()
 @with_settings
 def simulate(
     settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, dashboard: _BESIDE = False, as_json: Json = False
@@ -167,7 +167,7 @@ def dashboard(
         serve(catalogue, Address(host, port, tls_certificate, tls_key), opened)
 
 
-@app.command(cls=ForgivingCommand)
+@app.command()
 @with_settings
 def plan(settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, as_json: Json = False) -> None:
     """Show what each client would spend after each round, and the noise that the budget needs. Runs nothing.
@@ -229,9 +229,9 @@ def doctor(
     raise typer.Exit(0 if seen.diagnosis.sound else 1)
 
 
-app.command(cls=ForgivingCommand)(compare)
-app.command(cls=ForgivingCommand)(epsilon)
-app.command(cls=ForgivingCommand)(sigma)
+app.command()(compare)
+app.command()(epsilon)
+app.command()(sigma)
 
 
 @app.command()

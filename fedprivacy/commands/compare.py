@@ -40,13 +40,15 @@ def compare(
 
 
 def _table(compared: Comparison) -> Table:
-    """A row for each run."""
+    """A row for each run, with room for its name in 80 columns: what all runs share has no column."""
     from fedprivacy.values.wording import metric_name, metric_text
 
     metric = compared.metric
     costed = any(row["cost"] is not None for row in compared.rows)
-    table = Table("run", caption="Epsilon: the largest of a client, server's view, PLD accountant.")
-    for column in (metric_name(metric), "best", "rounds", "epsilon", "sigma", "seed", *["cost"] * costed):
+    seeded = len({row["seed"] for row in compared.rows}) > 1
+    table = Table(caption="Epsilon: the largest of a client, server's view, PLD accountant.")
+    table.add_column("run", overflow="fold")
+    for column in (metric_name(metric), "best", "rounds", "epsilon", *["seed"] * seeded, *["cost"] * costed):
         table.add_column(column, justify="right", no_wrap=True)
     for row in compared.rows:
         best = "-" if row["best"] is None else f"{metric_text(metric, row['best'])} in {row['best_round']}"
@@ -56,8 +58,7 @@ def _table(compared: Comparison) -> Table:
             best,
             str(row["rounds"]),
             compared.epsilon_text(row),
-            f"{row['noise_multiplier']:.3f}" if row["privacy"] else "none",
-            "secret" if row["seed"] is None else str(row["seed"]),
+            *["secret" if row["seed"] is None else str(row["seed"])] * seeded,
             *[compared.cost_text(row["cost"])] * costed,
         )
     return table

@@ -12,13 +12,14 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from fedprivacy.commands.mistyped import Commands
 from fedprivacy.commands.terminal import OUT, PLAIN, Json, as_typed, ends_in_order, plain_errors, print_json
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 
 if TYPE_CHECKING:
     from fedprivacy.deploy.inspection import Finding
 
-deploy_app = typer.Typer(no_args_is_help=True, help="Deploy on real hosts: write what each needs, check it, run.")
+deploy_app = Commands(no_args_is_help=True, help="Deploy on real hosts: write what each needs, check it, run.")
 
 
 @deploy_app.command()

@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
+from fedprivacy.commands.mistyped import Commands
 from fedprivacy.commands.terminal import ERR, Json, plain_errors, print_json
 
 if TYPE_CHECKING:
     from fedprivacy.guard.tally import Tally
 
-guard_app = typer.Typer(no_args_is_help=True, help="What a client's own guard has counted.")
+guard_app = Commands(no_args_is_help=True, help="What a client's own guard has counted.")
 
 _FILE = Annotated[
     Path, typer.Argument(metavar="FILE", help="The client's guard.", exists=True, dir_okay=False, show_default=False)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.markup import escape
 
+from fedprivacy.commands.mistyped import Commands
 from fedprivacy.commands.terminal import ERR, OUT, Json, plain_errors, print_json
 from fedprivacy.tasks.identity import key_hash
 
@@ -20,8 +21,8 @@ if TYPE_CHECKING:
     from fedprivacy.ledger.store import Ledger
     from fedprivacy.ledger.verify import Verified
 
-ledger_app = typer.Typer(no_args_is_help=True, help="Look at a ledger, prove it, move it, act on it deliberately.")
-budget_app = typer.Typer(no_args_is_help=True, help="Budgets, changed by an explicit act that the ledger records.")
+ledger_app = Commands(no_args_is_help=True, help="Look at a ledger, prove it, move it, act on it deliberately.")
+budget_app = Commands(no_args_is_help=True, help="Budgets, changed by an explicit act that the ledger records.")
 ledger_app.add_typer(budget_app, name="budget")
 
 
@@ -169,7 +170,10 @@ def certify(
     file = key or Path.home() / ".fedprivacy" / "signing.key"
     with plain_errors(SigningKeyError, OSError, code=2), plain_errors(BrokenJournalError, code=1):
         if not file.exists():  # a key that is made now would prove nothing to anybody
-            raise SigningKeyError(f"key is '{file}', where there is none; name the one that signs the ledger's heads.")
+            raise SigningKeyError(
+                f"key is '{file}', where there is none; name the one that signs the ledger's heads. A simulation signs "
+                f"none: run it with --signing-key {file.name}, which makes one."
+            )
         signing_key = server_key(file)
         with _opened(ledger) as opened:
             certificates = certified(opened, datasets or (), server_public_key(signing_key), signers or ())

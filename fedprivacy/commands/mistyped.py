@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
+import typer
 from typer.core import TyperCommand
+from typer.models import CommandFunctionType
 
 _MOST = 3
 """Options that are named."""
@@ -39,6 +41,16 @@ class ForgivingCommand(TyperCommand):
             raise click.BadParameter(
                 f"{error.message.removesuffix('.')}; {remedy}.", ctx=error.ctx, param=error.param
             ) from None
+
+
+class Commands(typer.Typer):
+    """A group of commands, each of which is forgiving."""
+
+    def command(  # type: ignore[override]  # its other options no command here needs
+        self, name: str | None = None
+    ) -> Callable[[CommandFunctionType], CommandFunctionType]:
+        """Add a command, as Typer does."""
+        return super().command(name, cls=ForgivingCommand)
 
 
 def nearest(typed: str, options: Mapping[str, str]) -> list[str]:

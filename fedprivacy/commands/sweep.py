@@ -24,6 +24,7 @@ CAUTION = (
 
 def sweep(texts: dict[str, str], *, seeds: int, baseline: bool, jobs: int, out: Path, as_json: bool) -> None:
     """Run a sweep and show what came out; see the command's help."""
+    from fedprivacy.flower.simulation import quiet_flower
     from fedprivacy.runs.device import choose_device
     from fedprivacy.runs.sweep import Grid, Results, SweptRun
     from fedprivacy.server.strategies import build_strategy
@@ -32,8 +33,9 @@ def sweep(texts: dict[str, str], *, seeds: int, baseline: bool, jobs: int, out: 
     grid = Grid.of(texts, seeds, out, baseline=baseline)
     plans = grid.check()
     for plan in plans:  # what a plan does not need, and a run fails without
-        build_strategy(plan.config)
         choose_device(plan.config.device)
+        with quiet_flower():
+            build_strategy(plan.config)
     metric = plans[0].task.metric
     out.mkdir(parents=True, exist_ok=True)
     left = [run for run in grid.runs if not run.finished]

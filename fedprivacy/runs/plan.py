@@ -63,14 +63,17 @@ class RunPlan:
             return 0.0
         if self.config.noise_multiplier is not None:
             return self.config.noise_multiplier
-        standings = {(frozenset(s.past.items()), s.allowance): s for s in _standings(self).values()}
-        limits = [self.limit(standing.past, standing.allowance) for standing in standings.values()]
+        standings: dict[object, RunLimit] = {}
+        for client_id, standing in _standings(self).items():
+            limit = self.limit(standing.past, standing.allowance, client_id)
+            standings.setdefault((frozenset(standing.past.items()), standing.allowance), limit)
+        limits = list(standings.values())
         return shared_noise(limits, self.config.sampling_rate, self.total_steps, self.relation)
 
-    def limit(self, past: History, allowance: Allowance | None = None) -> RunLimit:
+    def limit(self, past: History, allowance: Allowance | None = None, client_id: str = "") -> RunLimit:
         """How far the run may go on a dataset with this past and allowance; None: what the run itself asks for."""
         allowance = allowance or self.config.allowance()
-        return RunLimit(filter_of(allowance), past, self.config.most_spent)
+        return RunLimit(filter_of(allowance), past, self.config.most_spent, client_id)
 
     def event(self, disclosed: int = 0) -> PoissonSampledGaussian:
         """What one local step costs a client that disclosed so many records.

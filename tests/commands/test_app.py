@@ -104,6 +104,22 @@ def test_an_option_that_there_is_not_names_the_one_that_was_meant(typed, meant, 
 
 
 @pytest.mark.parametrize(
+    ("typed", "meant"),
+    [
+        (("sweep", "--seed", "3"), "--seeds"),
+        (("report", "run", "--folder", "x"), "--out"),
+        (("dashboard", "--interface", "x"), "--host"),
+        (("deploy", "demo", "--round", "2"), "--rounds"),
+        (("ledger", "show", "--led", "x"), "--ledger"),
+    ],
+    ids=lambda typed: " ".join(typed) if isinstance(typed, tuple) else typed,
+)
+def test_so_does_every_other_command(typed, meant, tmp_path):
+    refused = fedprivacy(*typed, cwd=tmp_path, code=2)
+    assert re.search(rf"Did you mean .*{meant}\b", " ".join(refused.stderr.split())), refused.stderr
+
+
+@pytest.mark.parametrize(
     ("typed", "words"),
     [
         (("simulate", "--epsilon", "abc"), "'--epsilon': 'abc' is not a valid float; give a number."),

@@ -1,6 +1,7 @@
 """A task that does not work is told of before anything is spent: which method, for whom, which line, and what to do."""
 
 import json
+import re
 import textwrap
 
 import pytest
@@ -144,7 +145,7 @@ def test_a_budget_that_is_spent_ends_a_run_before_it_begins(tmp_path):
     fedprivacy("simulate", *settings, cwd=tmp_path)
     spent = charges(tmp_path)
     printed = fedprivacy("simulate", *settings, "--out", "second", cwd=tmp_path, code=2).output
-    assert "the budget of epsilon 3.0 at delta 1e-05 is spent" in printed
+    assert re.search(r"client-0 has spent .* of epsilon 3\.0 at delta 1e-05: not one more step", printed)
     again = (*settings, "--epsilon", "3", "--noise-multiplier", "9", "--out", "second")
     printed = fedprivacy("simulate", *again, cwd=tmp_path, code=2).output
     assert "client-0 has spent" in printed

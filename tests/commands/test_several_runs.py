@@ -53,7 +53,7 @@ def test_the_commands_of_the_page_share_one_budget(typed, tmp_path):
 
     typed(COMMANDS[0])
     refused = typed(COMMANDS[0], code=2)
-    assert refused.startswith("error: the budget of epsilon 3.0 at delta 0.0001 is spent: not one more step")
+    assert re.match(r"error: client-0 has spent .* of epsilon 3\.0 at delta 0\.0001: not one more step", refused)
     assert len(list((tmp_path / "runs").iterdir())) == 3
 
 

@@ -171,15 +171,19 @@ def test_what_init_writes_is_checked_and_runs(fedprivacy, hosts):
             command, env=hosts.environment, cwd=hosts.server, check=False, capture_output=True, text=True, timeout=300
         )
 
-    done = run()
-    assert done.returncode == 0, done.stdout + done.stderr
-    results = hosts.server / "runs" / "mine-app-1"
-    last = done.stdout.splitlines()[-1]
-    assert re.fullmatch(rf"Completed: 1 round, accuracy .*, largest epsilon [0-3]\.\d+; results in {results}", last)
-    assert read_history(results).last.participants == HOSPITALS
-
     settings = (hosts.server / "run.toml").read_text().replace("clients = 3", "clients = 3\nseed = 1")
     (hosts.server / "seeded.toml").write_text(settings)
     failed = run("--run-config", "seeded.toml")  # flwr's own command ends with 0 here
     assert failed.returncode == 1
     assert "finished:failed" in failed.stderr and "hospital-2: it refused" in failed.stderr
+
+    done = run()
+    assert done.returncode == 0, done.stdout + done.stderr
+    last = done.stdout.splitlines()[-1]
+    told = re.fullmatch(r"Completed: 1 round, accuracy .*, largest epsilon [0-3]\.\d+; results in (.*)", last)
+    assert told, done.stdout
+    assert read_history(Path(told[1])).last.participants == HOSPITALS
+
+    spent = run()
+    assert spent.returncode == 2
+    assert "error: hospital-1 has spent 2.99" in spent.stderr, spent.stderr

@@ -299,12 +299,12 @@ def test_two_deployed_clients_never_share_noise(node, tmp_path):
 
 
 UNREADABLE = [
-    ValueError("patient 4711 has no age"),
-    KeyError("4711"),
-    MessageError("4711"),
-    AlreadyChargedError("4711"),
-    Refused(RefusalCode.NO_KEY, "4711"),
-    MemoryError("4711"),
+    ValueError("patient P-4711 has no age"),
+    KeyError("patient P-4711"),
+    MessageError("patient P-4711"),
+    AlreadyChargedError("patient P-4711"),
+    Refused(RefusalCode.NO_KEY, "patient P-4711"),
+    MemoryError("patient P-4711"),
     Shard(torch.zeros(4711, 2), torch.zeros(4711, dtype=torch.int64)).inputs,
     None,
 ]
@@ -322,7 +322,7 @@ def test_a_shard_that_cannot_be_read_is_one_constant_code_before_any_charge(node
 
     for reply in (enrol(node, task=Unreadable()), train(node, task=Unreadable())):
         assert code(reply) is RefusalCode.CLIENT_FAILED
-        assert "4711" not in repr(reply)
+        assert "4711" not in repr(reply.content) and "P-4711" not in repr(reply)  # the time may hold 4711
     assert spent(node) == 0
 
 
