@@ -2,9 +2,9 @@
 arXiv 2410.22235; their algorithm 3, for coins).
 
 The guesses are those of `one_run`; what differs is the claim that they refute: a whole trade-off function instead of
-one (epsilon, delta). Let p_k be the probability of exactly k right guesses out of r about m canaries. Take one canary at
-random and turn its coin over: where its guess was right and k were right in all, k - 1 are right now. A mechanism under
-which an event of probability y has at least `least(y)` on a neighbouring shard therefore keeps, for every i,
+one (epsilon, delta). Let p_k be the probability of exactly k right guesses out of r about m canaries. Take one canary
+at random and turn its coin over: where its guess was right and k were right in all, k - 1 are right now. A mechanism
+under which an event of probability y has at least `least(y)` on a neighbouring shard therefore keeps, for every i,
 
     sum over k >= i of (r - k) p_k / m  >=  least(sum over k > i of k p_k / m).
 
