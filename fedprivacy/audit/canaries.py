@@ -68,7 +68,8 @@ class Canaries:
         )
         for step in range(1, steps + 1):
             values, who = self.read(client.release(step)), client.joined(step)
-            yield values, np.bincount(self.directions[who], weights=self.signs[who], minlength=values.size)
+            joined = np.bincount(self.directions[who], weights=self.signs[who], minlength=values.size)
+            yield values, joined.astype(np.float64)  # counts of nobody are integers
 
 
 def one_coordinate(sizes: Sequence[int], training: AuditedTraining, rng: np.random.Generator) -> Canaries:
