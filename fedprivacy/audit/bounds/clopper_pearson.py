@@ -85,7 +85,7 @@ def of_scores(
     return epsilon(wrong, tried_out.size, lost, tried_in.size, delta=delta, confidence=confidence), threshold
 
 
-_THRESHOLDS = 501
+_THRESHOLDS = 201
 """Candidates for a threshold: quantiles of the scores that choose."""
 
 

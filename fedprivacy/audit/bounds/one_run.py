@@ -40,13 +40,17 @@ def p_value(correct: int, guesses: int, canaries: int, epsilon: float, delta: fl
     """
     check_guesses(correct, guesses, canaries)
     chance = float(expit(epsilon))
-    # Pr[Binomial >= k] for k = 0 .. v
-    at_least = np.concatenate([[1.0], bdtrc(np.arange(correct, dtype=np.float64), guesses, chance)])
-    few = at_least[correct]
+    few = _at_least(np.array([correct]), guesses, chance)[0]
     if delta == 0.0 or correct == 0:
         return float(few)
-    steepest = ((at_least[correct - 1 :: -1] - few) / np.arange(1, correct + 1)).max()
+    fewer = np.arange(1, correct + 1)
+    steepest = ((_at_least(correct - fewer, guesses, chance) - few) / fewer).max()
     return float(min(1.0, few + 2.0 * canaries * delta * steepest))
+
+
+def _at_least(counts: NDArray[np.int_], guesses: int, chance: float) -> NDArray[np.float64]:
+    """F: the probability of at least so many right guesses, each right with `chance`."""
+    return np.asarray(np.where(counts > 0, bdtrc(np.maximum(counts, 1) - 1.0, guesses, chance), 1.0))
 
 
 def epsilon(correct: int, guesses: int, canaries: int, delta: float, confidence: float) -> float:

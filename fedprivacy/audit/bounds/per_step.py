@@ -26,15 +26,24 @@ import numpy as np
 from numpy.polynomial.legendre import leggauss
 from numpy.typing import NDArray
 from scipy.optimize import brentq
-from scipy.special import chdtri, ndtr, ndtri
+from scipy.special import gammainccinv, gammaincinv, ndtr, ndtri
 
 from fedprivacy.accounting import pld
 from fedprivacy.audit.bounds.checks import check_confidence
 from fedprivacy.values.events import PoissonSampledGaussian
 
 _NO_NOISE = 1e-12  # share of the sum of squares that rounding may leave
-_PANELS = np.array([0.0, *10.0 ** np.arange(-12.0, 0.0), 0.5, 1.0])  # of probabilities: dense where few are
-_NODES = 64  # of Gauss's rule, in each panel
+
+
+def _rule() -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Nodes and weights of Gauss's rule on (0, 1/2), in panels: dense where probabilities are small."""
+    ends = np.array([0.0, *10.0 ** np.arange(-12.0, 0.0), 0.5])
+    nodes, weights = leggauss(24)
+    halves = 0.5 * np.diff(ends)[:, None]
+    return (ends[:-1, None] + halves * (1.0 + nodes)).ravel(), (halves * weights).ravel()
+
+
+_CHANCES, _WEIGHTS = _rule()
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,18 +135,14 @@ def least_noncentrality(t: float, degrees: int, confidence: float) -> float:
         degrees: of freedom, at least 1.
         confidence: probability in (0, 1).
     """
-    left, right = _PANELS[:-1, None], _PANELS[1:, None]
-    nodes, weights = leggauss(_NODES)
-    above = left + 0.5 * (right - left) * (1.0 + nodes)  # probabilities that V is larger, and smaller
-    chances = np.concatenate([above, 1.0 - above]).ravel()
-    shares = np.tile((0.5 * (right - left) * weights).ravel(), 2) * 0.5
-    ratios = t * np.sqrt(chdtri(degrees, chances) / degrees)
-    far = -ndtri(0.5 * (1.0 - confidence)) + 1.0
+    below, above = gammaincinv(0.5 * degrees, _CHANCES), gammainccinv(0.5 * degrees, _CHANCES)
+    roots = t * np.sqrt(np.stack([below, above]) / (0.5 * degrees))
+    far = 1.0 - float(ndtri(0.5 * min(confidence, 1.0 - confidence)))
 
     def excess(noncentrality: float) -> float:
-        return float(shares @ ndtr(ratios - noncentrality)) - confidence
+        return float((ndtr(roots - noncentrality) @ _WEIGHTS).sum()) - confidence
 
-    return float(brentq(excess, ratios.min() - far, ratios.max() + far, xtol=1e-10 * max(t, 1.0)))
+    return float(brentq(excess, roots.min() - far, roots.max() + far, xtol=1e-10 * max(t, 1.0)))
 
 
 def epsilon(readings: Readings, event: PoissonSampledGaussian, steps: int, delta: float, confidence: float) -> float:
