@@ -6,7 +6,7 @@ how many of its canaries joined, with their signs, plus noise.
 | canaries | direction | what they show |
 |---|---|---|
 | `one_coordinate` | one coordinate; all of one sign in it | too little noise, in all layers or in one |
-| `opposing` | one coordinate; a few very long ones against many of its others | clipping of sums, not of records |
+| `opposing` | one coordinate; very long ones against a crowd that agrees | a clip that the batch or a length bends |
 | `spread` | one coordinate of each layer | a norm that is taken layer by layer |
 | `dense` | +-1 in nearly all coordinates | a norm of another order |
 """
@@ -14,7 +14,7 @@ how many of its canaries joined, with their signs, plus noise.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -31,7 +31,8 @@ LONG = 10.0
 LONGEST = 1e4
 """Norm of a canary that opposes others, in clipping norms."""
 
-_MOST_SPARSE = 20_000  # records that touch one coordinate of a layer
+_MOST_RECORDS = 20_000
+_MOST_JOINED = 2_000  # records in a step, on average: what a step takes
 _MOST_NUMBERS = 10_000_000  # in dense records
 _DIRECTIONS = 256  # of those that are not single coordinates, at most
 _COPIES = 30  # of a record, at most: the more join a reading, the more it says of their length
@@ -45,7 +46,8 @@ class Canaries:
         task: whose gradients they are.
         shard: the records.
         directions: of each record, a number of a reading, shape [records].
-        signs: of each record along its direction, 1 or -1, shape [records].
+        signs: of each canary along its direction, 1 or -1; 0: no canary, but one of a crowd; shape [records].
+        crowd: likewise of those whose part is known, and taken from the reading: one clipping norm each.
         read: the readings of a release: shape [d] to [readings].
     """
 
@@ -53,6 +55,7 @@ class Canaries:
     shard: Shard
     directions: NDArray[np.intp]
     signs: NDArray[np.float64]
+    crowd: NDArray[np.float64]
     read: Callable[[NDArray[np.float64]], NDArray[np.float64]]
 
     def observed(
@@ -68,8 +71,11 @@ class Canaries:
         )
         for step in range(1, steps + 1):
             values, who = self.read(client.release(step)), client.joined(step)
-            joined = np.bincount(self.directions[who], weights=self.signs[who], minlength=values.size)
-            yield values, joined.astype(np.float64)  # counts of nobody are integers
+            canaries, crowd = (
+                np.bincount(self.directions[who], weights=signs[who], minlength=values.size).astype(np.float64)
+                for signs in (self.signs, self.crowd)
+            )
+            yield values - crowd, canaries
 
 
 def one_coordinate(sizes: Sequence[int], training: AuditedTraining, rng: np.random.Generator) -> Canaries:
@@ -80,20 +86,20 @@ def one_coordinate(sizes: Sequence[int], training: AuditedTraining, rng: np.rand
         training: for the clipping norm and the relation.
         rng: the auditor's choices.
     """
-    dimension = sum(sizes)
-    most = [max(1, min(size, _MOST_SPARSE * size // dimension)) for size in sizes]
-    starts = np.cumsum([0, *sizes[:-1]])
+    starts, most = np.cumsum([0, *sizes[:-1]]), scaled_down(sizes, _most_records(training))
     some = np.concatenate([start + rng.permutation(n)[:m] for start, n, m in zip(starts, sizes, most, strict=True)])
-    copies = max(1, min(_COPIES, _MOST_SPARSE // some.size))
+    copies = _copies(some.size, training)
     signs = np.repeat(rng.choice([-1.0, 1.0], some.size), copies)
     return coordinates(sizes, training, np.repeat(some, copies), signs)
 
 
 def opposing(sizes: Sequence[int], training: AuditedTraining, rng: np.random.Generator) -> Canaries:
-    """In some coordinates many records that agree and, of every four, one very long one that pulls them back."""
-    some = np.repeat(rng.permutation(sum(sizes))[:_DIRECTIONS], 8)
-    signs = np.tile([1.0, 1.0, 1.0, -1.0], some.size // 4)
-    return coordinates(sizes, training, some, signs, np.where(signs > 0.0, LONG, LONGEST))
+    """In some coordinates a crowd of records that agree, and as many very long ones that pull them back."""
+    some = rng.permutation(sum(sizes))[:_DIRECTIONS]
+    copies = max(1, _copies(some.size, training) // 2)
+    where, signs = np.repeat(some, 2 * copies), np.tile(np.repeat([1.0, -1.0], copies), some.size)
+    planted = coordinates(sizes, training, where, signs, np.where(signs > 0.0, LONG, LONGEST))
+    return replace(planted, signs=np.minimum(signs, 0.0), crowd=np.maximum(signs, 0.0))
 
 
 def coordinates(
@@ -118,22 +124,26 @@ def coordinates(
     places[np.arange(where.size), layer] = where - starts[layer]
     values[np.arange(where.size), layer] = signs * norms * training.clipping_norm
     task = SparseCanaries(sizes, training.event.relation)
-    return Canaries(task, _shard(torch.from_numpy(places).long(), values), where, signs, lambda release: release)
+    shard = _shard(torch.from_numpy(places).long(), values)
+    return Canaries(task, shard, where, signs, np.zeros(where.size), lambda release: release)
 
 
 def spread(sizes: Sequence[int], training: AuditedTraining, rng: np.random.Generator) -> Canaries:
     """Canaries that touch one coordinate of every layer, each as much as the others."""
     number = min(_DIRECTIONS, *sizes)
+    copies = _copies(number, training)
     places = np.stack([rng.permutation(size)[:number] for size in sizes], axis=1)
     starts, root = np.cumsum([0, *sizes[:-1]]), np.sqrt(len(sizes))
-    where = np.repeat(np.arange(number), _COPIES)
+    where = np.repeat(np.arange(number), copies)
     values = np.full((where.size, len(sizes)), LONG * training.clipping_norm / root)
 
     def read(release: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.asarray(release[starts + places].sum(axis=1) / root)
 
     task = SparseCanaries(sizes, training.event.relation)
-    return Canaries(task, _shard(torch.from_numpy(places[where]), values), where, np.ones(where.size), read)
+    return Canaries(
+        task, _shard(torch.from_numpy(places[where]), values), where, np.ones(where.size), np.zeros(where.size), read
+    )
 
 
 def dense(sizes: Sequence[int], training: AuditedTraining, rng: np.random.Generator) -> Canaries:
@@ -141,7 +151,7 @@ def dense(sizes: Sequence[int], training: AuditedTraining, rng: np.random.Genera
     dimension = sum(sizes)
     length = 2 ** (dimension.bit_length() - 1)
     number = max(1, min(_DIRECTIONS, length, _MOST_NUMBERS // (dimension * _COPIES)))
-    copies = max(1, min(_COPIES, _MOST_NUMBERS // (dimension * number)))
+    copies = max(1, min(_copies(number, training), _MOST_NUMBERS // (dimension * number)))
     columns, rows = np.arange(length), rng.permutation(length)[:number]
     directions = np.zeros((number, dimension))
     odd = np.bitwise_count(rows[:, None] & columns) % 2
@@ -150,13 +160,23 @@ def dense(sizes: Sequence[int], training: AuditedTraining, rng: np.random.Genera
     records = torch.from_numpy(directions * LONG * training.clipping_norm).float()[torch.from_numpy(where)]
     task = DenseCanaries(sizes, training.event.relation)
     shard = Shard(records, torch.zeros(where.size))
-    return Canaries(task, shard, where, np.ones(where.size), lambda release: np.asarray(directions @ release))
+    ones, nobody = np.ones(where.size), np.zeros(where.size)
+    return Canaries(task, shard, where, ones, nobody, lambda release: np.asarray(directions @ release))
 
 
-def scaled_down(sizes: Sequence[int], most: int = _MOST_SPARSE) -> tuple[int, ...]:
+def scaled_down(sizes: Sequence[int], most: int = _MOST_RECORDS) -> tuple[int, ...]:
     """Sizes in proportion, of at most so many parameters together and at least one in each layer."""
     share = min(1.0, most / sum(sizes))
     return tuple(max(1, int(share * size)) for size in sizes)
+
+
+def _most_records(training: AuditedTraining) -> int:
+    return int(min(_MOST_RECORDS, _MOST_JOINED / training.event.sampling_rate))
+
+
+def _copies(directions: int, training: AuditedTraining) -> int:
+    """How many records each direction has."""
+    return max(1, min(_COPIES, _most_records(training) // directions))
 
 
 def _shard(inputs: torch.Tensor, targets: NDArray[np.float64]) -> Shard:

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from fedprivacy.accounting.views import View
 from fedprivacy.audit import canaries
 from fedprivacy.audit.bounds import clopper_pearson, f_dp, one_run
-from fedprivacy.audit.bounds.per_step import Readings, epsilon_of_shift, least_shift
+from fedprivacy.audit.bounds import per_step as steps_bound
+from fedprivacy.audit.bounds.per_step import Readings, least_shift
 from fedprivacy.audit.canaries import Canaries
 from fedprivacy.audit.findings import LowerBound
 from fedprivacy.audit.observed import AuditedTraining
@@ -145,7 +146,7 @@ def one_run_bounds(
     """
     scores, members = _guessed_run(sizes, training, seed=seed, device=device)
     delta, counts = training.delta, one_run.guessed(scores, members)
-    pearson, _ = clopper_pearson.of_scores(scores[members], scores[~members], delta, confidence)
+    pearson = clopper_pearson.of_scores(scores[members], scores[~members], delta, confidence)
     independent = "their scores are independent of one another (noise, sampling)"
     gaussian = "the trade-off function of the run is Gaussian, as noise (noise) and many steps (sampling) make it"
     found = (
@@ -190,7 +191,7 @@ def _mu(readings: Sequence[Readings], confidence: float) -> float:
 
 
 def _stated(name: str, mu: float, training: AuditedTraining, confidence: float, with_what: str) -> LowerBound:
-    epsilon = epsilon_of_shift(mu, training.event, training.steps, training.delta)
+    epsilon = steps_bound.epsilon(mu, training.event, training.steps, training.delta)
     return _bound(name, epsilon, training, confidence, f"{_GAUSSIAN}; {_CLIPPED}. Asked with {with_what}.")
 
 

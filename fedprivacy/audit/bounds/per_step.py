@@ -68,7 +68,13 @@ class Readings:
 
     @classmethod
     def of(cls, values: NDArray[np.float64], canaries: NDArray[np.float64]) -> Readings:
-        """Of readings and of how many canaries joined each, with their signs; both of shape [readings]."""
+        """Of readings and of how many canaries joined each, with their signs; both of shape [readings].
+
+        Raises:
+            ValueError: a reading is not finite.
+        """
+        if not np.isfinite(values).all():
+            raise ValueError("A reading is not finite: what was released cannot be read.")
         return cls(
             values.size,
             float(canaries.sum()),
@@ -145,30 +151,23 @@ def least_noncentrality(t: float, degrees: int, confidence: float) -> float:
     return float(brentq(excess, roots.min() - far, roots.max() + far, xtol=1e-10 * max(t, 1.0)))
 
 
-def epsilon(readings: Readings, event: PoissonSampledGaussian, steps: int, delta: float, confidence: float) -> float:
-    """Lower bound on the epsilon, at `delta`, of so many steps of an event whose noise is in doubt.
+def epsilon(mu: float, event: PoissonSampledGaussian, steps: int, delta: float) -> float:
+    """The epsilon, at `delta`, of so many steps in which one record moves a release by `mu` deviations.
 
-    It is `pld.epsilon` with the noise that the readings prove it not to exceed: the same accountant as that of the
-    upper bound, so the two are in order whenever the noises are.
+    It is `pld.epsilon`, of the accountant that states the upper bound: the two are in order whenever the noises are.
 
-    Assumptions: noise is Gaussian, of one deviation and independent, from reading to reading and step to step; records
-    join with the event's sampling rate, independently; all canaries of one direction have one length.
+    Assumptions: the noise is Gaussian and independent from step to step, and records join with the event's sampling
+    rate, independently.
 
     Args:
-        readings: of the releases.
+        mu: >= 0, may be infinite.
         event: of each step; its own noise multiplier is not believed.
         steps: how often it is executed.
         delta: probability in (0, 1).
-        confidence: probability in (0, 1).
 
     Returns:
         Epsilon in nats, >= 0; infinite where there is no noise at all.
     """
-    return epsilon_of_shift(least_shift(readings, confidence), event, steps, delta)
-
-
-def epsilon_of_shift(mu: float, event: PoissonSampledGaussian, steps: int, delta: float) -> float:
-    """The epsilon, at `delta`, of so many steps in which one record moves a release by `mu` deviations."""
     if mu <= 1.0 / sys.float_info.max:
         return 0.0
     if math.isinf(mu):

@@ -86,11 +86,16 @@ def test_what_cannot_be_read_proves_nothing():
     assert per_step.least_shift(Readings.of(noise - canaries, canaries), 0.95) == 0.0
 
 
+def test_a_release_that_cannot_be_read_is_an_error_and_no_loss():
+    with pytest.raises(ValueError, match="not finite"):
+        Readings.of(np.array([0.0, np.nan, 1.0]), np.zeros(3))
+
+
 def test_without_noise_everything_is_lost():
     canaries = np.tile([0.0, 1.0, 3.0, 1.0], 30)
     readings = Readings.of(canaries, canaries)
     assert per_step.least_shift(readings, 0.95) == math.inf
-    assert per_step.epsilon_of_shift(math.inf, EVENT, 100, 1e-5) == math.inf
+    assert per_step.epsilon(math.inf, EVENT, 100, 1e-5) == math.inf
 
 
 @pytest.mark.parametrize("noise", [1e-4, 0.01])
@@ -103,6 +108,6 @@ def test_very_little_noise_proves_very_much(noise):
 def test_a_shift_is_composed_by_the_accountant_of_the_upper_bound(noise):
     event = PoissonSampledGaussian(0.1, 99.0)  # not believed
     claimed = pld.epsilon({PoissonSampledGaussian(0.1, noise): 100}, 1e-5)
-    assert per_step.epsilon_of_shift(1 / noise, event, 100, 1e-5) == pytest.approx(claimed, rel=1e-9)
-    assert per_step.epsilon_of_shift(0.99 / noise, event, 100, 1e-5) < claimed
-    assert per_step.epsilon_of_shift(0.0, event, 100, 1e-5) == 0.0
+    assert per_step.epsilon(1 / noise, event, 100, 1e-5) == pytest.approx(claimed, rel=1e-9)
+    assert per_step.epsilon(0.99 / noise, event, 100, 1e-5) < claimed
+    assert per_step.epsilon(0.0, event, 100, 1e-5) == 0.0
