@@ -46,17 +46,18 @@ class Canaries:
         task: whose gradients they are.
         shard: the records.
         directions: of each record, a number of a reading, shape [records].
-        signs: of each canary along its direction, 1 or -1; 0: no canary, but one of a crowd; shape [records].
-        crowd: likewise of those whose part is known, and taken from the reading: one clipping norm each.
+        signs: of each record along its direction, 1 or -1, shape [records].
         read: the readings of a release: shape [d] to [readings].
+        crowd: which records are no canaries: what they add, one clipping norm each, is known and taken from the
+            readings; shape [records], bool; None: all are canaries.
     """
 
     task: Task
     shard: Shard
     directions: NDArray[np.intp]
     signs: NDArray[np.float64]
-    crowd: NDArray[np.float64]
     read: Callable[[NDArray[np.float64]], NDArray[np.float64]]
+    crowd: NDArray[np.bool_] | None = None
 
     def observed(
         self, training: AuditedTraining, steps: int, *, seed: int, device: str = "cpu"
@@ -71,11 +72,13 @@ class Canaries:
         )
         for step in range(1, steps + 1):
             values, who = self.read(client.release(step)), client.joined(step)
-            canaries, crowd = (
-                np.bincount(self.directions[who], weights=signs[who], minlength=values.size).astype(np.float64)
-                for signs in (self.signs, self.crowd)
-            )
-            yield values - crowd, canaries
+            crowd = np.zeros(who.size, dtype=np.bool_) if self.crowd is None else self.crowd[who]
+            yield values - self._counted(who[crowd], values.size), self._counted(who[~crowd], values.size)
+
+    def _counted(self, records: NDArray[np.intp], readings: int) -> NDArray[np.float64]:
+        """How many of some records point along each reading, with their signs."""
+        counts = np.bincount(self.directions[records], weights=self.signs[records], minlength=readings)
+        return counts.astype(np.float64)  # of nobody, they are integers
 
 
 def one_coordinate(sizes: Sequence[int], training: AuditedTraining, rng: np.random.Generator) -> Canaries:
@@ -99,7 +102,7 @@ def opposing(sizes: Sequence[int], training: AuditedTraining, rng: np.random.Gen
     copies = max(1, _copies(some.size, training) // 2)
     where, signs = np.repeat(some, 2 * copies), np.tile(np.repeat([1.0, -1.0], copies), some.size)
     planted = coordinates(sizes, training, where, signs, np.where(signs > 0.0, LONG, LONGEST))
-    return replace(planted, signs=np.minimum(signs, 0.0), crowd=np.maximum(signs, 0.0))
+    return replace(planted, crowd=signs > 0.0)
 
 
 def coordinates(
@@ -125,7 +128,7 @@ def coordinates(
     values[np.arange(where.size), layer] = signs * norms * training.clipping_norm
     task = SparseCanaries(sizes, training.event.relation)
     shard = _shard(torch.from_numpy(places).long(), values)
-    return Canaries(task, shard, where, signs, np.zeros(where.size), lambda release: release)
+    return Canaries(task, shard, where, signs, lambda release: release)
 
 
 def spread(sizes: Sequence[int], training: AuditedTraining, rng: np.random.Generator) -> Canaries:
@@ -134,16 +137,14 @@ def spread(sizes: Sequence[int], training: AuditedTraining, rng: np.random.Gener
     copies = _copies(number, training)
     places = np.stack([rng.permutation(size)[:number] for size in sizes], axis=1)
     starts, root = np.cumsum([0, *sizes[:-1]]), np.sqrt(len(sizes))
-    where = np.repeat(np.arange(number), copies)
-    values = np.full((where.size, len(sizes)), LONG * training.clipping_norm / root)
+    where, signs = np.repeat(np.arange(number), copies), np.repeat(rng.choice([-1.0, 1.0], number), copies)
+    values = np.repeat(signs[:, None] * LONG * training.clipping_norm / root, len(sizes), axis=1)
 
     def read(release: NDArray[np.float64]) -> NDArray[np.float64]:
         return np.asarray(release[starts + places].sum(axis=1) / root)
 
     task = SparseCanaries(sizes, training.event.relation)
-    return Canaries(
-        task, _shard(torch.from_numpy(places[where]), values), where, np.ones(where.size), np.zeros(where.size), read
-    )
+    return Canaries(task, _shard(torch.from_numpy(places[where]), values), where, signs, read)
 
 
 def dense(sizes: Sequence[int], training: AuditedTraining, rng: np.random.Generator) -> Canaries:
@@ -152,16 +153,21 @@ def dense(sizes: Sequence[int], training: AuditedTraining, rng: np.random.Genera
     length = 2 ** (dimension.bit_length() - 1)
     number = max(1, min(_DIRECTIONS, length, _MOST_NUMBERS // (dimension * _COPIES)))
     copies = max(1, min(_copies(number, training), _MOST_NUMBERS // (dimension * number)))
-    columns, rows = np.arange(length), rng.permutation(length)[:number]
+    rows, columns = rng.permutation(length)[:number], rng.permutation(dimension)[:length]
     directions = np.zeros((number, dimension))
-    odd = np.bitwise_count(rows[:, None] & columns) % 2
-    directions[:, rng.permutation(dimension)[:length]] = (1.0 - 2.0 * odd) / np.sqrt(length)
-    where = np.repeat(np.arange(number), copies)
+    directions[:, columns] = (1.0 - 2.0 * _odd(np.bitwise_and.outer(rows, np.arange(length)))) / np.sqrt(length)
+    where, signs = np.repeat(np.arange(number), copies), np.repeat(rng.choice([-1.0, 1.0], number), copies)
     records = torch.from_numpy(directions * LONG * training.clipping_norm).float()[torch.from_numpy(where)]
     task = DenseCanaries(sizes, training.event.relation)
-    shard = Shard(records, torch.zeros(where.size))
-    ones, nobody = np.ones(where.size), np.zeros(where.size)
-    return Canaries(task, shard, where, ones, nobody, lambda release: np.asarray(directions @ release))
+    shard = Shard(records * torch.from_numpy(signs).float()[:, None], torch.zeros(where.size))
+    return Canaries(task, shard, where, signs, lambda release: np.asarray(directions @ release))
+
+
+def _odd(numbers: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Whether a number below 2^32 has an odd number of ones, as 0 or 1."""
+    for shift in (16, 8, 4, 2, 1):
+        numbers = numbers ^ (numbers >> shift)
+    return numbers & 1
 
 
 def scaled_down(sizes: Sequence[int], most: int = _MOST_RECORDS) -> tuple[int, ...]:

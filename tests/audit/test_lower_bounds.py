@@ -73,9 +73,12 @@ def test_all_attacks_stay_below_a_true_claim(few_steps):
 
 
 @pytest.mark.parametrize("rate", [0.01, 1.0])
-def test_any_sampling_rate_can_be_audited(few_steps, rate):
+def test_any_sampling_rate_can_be_audited_by_every_kind_of_canary(few_steps, rate):
+    """Without sampling nobody is ever absent: what differs is where canaries point."""
     training = training_of(3, event=PoissonSampledGaussian(rate, 2.0), steps=5)
-    assert 0.6 * training.epsilon < found(training)[PER_STEP] <= training.epsilon
+    stated = found(training, (OPPOSING, SPREAD, DENSE))
+    assert 0.6 * training.epsilon < stated[PER_STEP]
+    assert 0.1 * training.epsilon < min(stated.values()) <= max(stated.values()) <= training.epsilon
 
 
 # Planted bugs
