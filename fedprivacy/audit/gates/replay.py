@@ -1,0 +1,257 @@
+"""Replay: two shards that differ in one record, the same randomness, and by how much what left differs.
+
+With samples and noise frozen, everything else is the same. So the released sums may differ by the one record's clipped
+gradient where it joined, and by nothing, not one bit, where it did not.
+
+That a record joined is judged by meaning, not by the sampler's word: at each position a record whose gradient is known
+is asked about under the same name and place, and it joined if what left changed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedprivacy.audit.asking import AskedClient
+from fedprivacy.audit.findings import Gate
+from fedprivacy.audit.gates.audited import Audited, Effort, Parameters, verdict, without_records
+from fedprivacy.audit.gates.known import Known, dense, known_of, shard_of, zeros_for
+from fedprivacy.audit.gates.neighbours import Pair, pairs_of
+from fedprivacy.audit.gates.parameters import hostile_parameters
+from fedprivacy.flower.wire.messages import Grant
+from fedprivacy.training.adaptive import QuantileClipping
+from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
+
+_READING = 2.0**-21
+"""By how much float32 may move what is read of a release, relative to its norm."""
+
+_RECORDS = 40
+"""Of the shards that a known record joins."""
+
+_STEPS = 3
+"""Of a round whose steps are compared."""
+
+_FOLLOWED = 1e-3
+"""How far float32 may lead an optimiser astray, relative to the way that it goes."""
+
+
+@dataclass(slots=True)
+class _Found:
+    """What the replays showed so far."""
+
+    audited: Audited
+    largest: float = 0.0
+    reasons: list[str] = field(default_factory=list)
+
+    def compare(
+        self, one: NDArray[np.float64], other: NDArray[np.float64], joined: bool, about: str, bound: float
+    ) -> None:
+        """Judge two releases whose shards differ in one record, by the most that it may change, if it joined."""
+        if not (np.isfinite(one).all() and np.isfinite(other).all()):
+            self.reasons.append(f"An update that is not a number left the client ({about}).")
+            self.largest = math.inf
+            return
+        change, reading = float(np.linalg.norm(one - other)), _READING * float(np.linalg.norm(one))
+        norms = change / self.audited.grant.clipping_norm
+        self.largest = max(self.largest, norms)
+        if not joined and change > 0.0:
+            self.reasons.append(
+                f"A record that did not join a step changed what left by {_number(norms)} clipping norms; nothing may "
+                f"change ({about})."
+            )
+        elif change > bound * (1.0 + ROUNDING_ALLOWANCE) + reading:
+            self.reasons.append(
+                f"One record changed what left by {_number(norms)} clipping norms; at most 1 is allowed ({about})."
+            )
+
+
+def check(audited: Audited) -> Gate:
+    """Whether one record changes a released sum by at most the clipping norm, and by nothing where it did not join."""
+    found = _Found(audited)
+    joining = _Joining(audited)
+    _known_records(audited, found, joining)
+    _several_steps(audited, found)
+    _own_optimizer(audited, found)
+    _own_records(audited, found, joining)
+    return verdict(
+        "replay",
+        "One record changes what leaves in a step by at most one clipping norm, and by nothing if it did not join.",
+        "The pairs of shards and the parameters that were tried stand for all others; the randomness was frozen.",
+        found.largest,
+        reasons=found.reasons,
+    )
+
+
+class _Joining:
+    """Which record joins at which position, told by what leaves a client whose records are known."""
+
+    def __init__(self, audited: Audited) -> None:
+        self._audited, self._task = audited, known_of(audited)
+        self.client = audited.client_of(self._task, shard_of(torch.zeros(0, sum(self._task.sizes))))
+        self._known: dict[tuple[Grant, int], bool] = {}
+
+    def joined(self, grant: Grant, place: int) -> bool:
+        """Whether the record at `place`, counted from 0, joins the only step of a grant."""
+        if (grant, place) not in self._known:
+            records = torch.zeros(place + 1, sum(self._task.sizes))
+            blank = self._sum(shard_of(records.clone()), grant)
+            records[place] = 100.0 * self._audited.grant.clipping_norm
+            self._known[grant, place] = bool((self._sum(shard_of(records), grant) != blank).any())
+        return self._known[grant, place]
+
+    def _sum(self, shard: object, grant: Grant) -> NDArray[np.float64]:
+        return self._audited.sum(self.client.holding(shard), grant, zeros_for(self._task))  # type: ignore[arg-type]
+
+
+def _grants(audited: Audited, count: int) -> Iterator[Grant]:
+    """One step with the run's own sampling rate in several rounds, and one that everybody joins."""
+    if audited.grant.sampling_rate < 1.0:
+        yield from (audited.asking(**position) for position in audited.positions(count))
+    yield audited.asking(sampling_rate=1.0)
+
+
+def _known_records(audited: Audited, found: _Found, joining: _Joining) -> None:
+    """Records that are their gradients: along one coordinate of each layer, along all, against everybody, none."""
+    task = known_of(audited)
+    client, parameters = audited.client_of(task, shard_of(torch.zeros(0, sum(task.sizes)))), zeros_for(task)
+    for about, shard, record in _cases(task, audited):
+        null = torch.full_like(record, torch.nan)
+        with_it = client.holding(shard_of(torch.cat([shard, record[None]])))
+        without = client.holding(shard_of(torch.cat([shard, null[None]]) if task.shard_sizes_public else shard))
+        for grant in _grants(audited, 3 if audited.effort is Effort.QUICK else 12):
+            _replay(audited, found, joining.joined(grant, len(shard)), grant, (with_it, without), parameters, about)
+
+
+def _replay(
+    audited: Audited,
+    found: _Found,
+    joined: bool,
+    grant: Grant,
+    clients: tuple[AskedClient, AskedClient],
+    parameters: Parameters,
+    about: str,
+) -> None:
+    """Ask two clients with neighbouring shards the same, and compare."""
+    (one, first), (other, second) = (audited.answer(client, grant, parameters) for client in clients)
+    found.compare(one, other, joined, about, audited.grant.clipping_norm)
+    adaptive = grant.adaptive
+    if adaptive is None:
+        if first.receipt != second.receipt:
+            found.reasons.append(f"A record changed what the client says of its own training ({about}).")
+    else:
+        counts = [_count(adaptive, grant, answer.receipt.clipping_norm) for answer in (first, second)]
+        whole = [np.append(sums, count) for sums, count in zip((one, other), counts, strict=True)]
+        found.compare(*whole, joined, f"{about}, with the count of adaptive clipping", audited.sensitivity)
+
+
+def _count(adaptive: QuantileClipping, grant: Grant, next_norm: float) -> float:
+    """The noisy count that moved the clipping norm, as one more coordinate of the release."""
+    norm = grant.clipping_norm
+    within = adaptive.quantile - math.log(next_norm / norm) / adaptive.learning_rate
+    weight = 2.0 * math.sqrt(adaptive.sensitivity(norm) ** 2 - norm**2)
+    return (within - 0.5) * weight * grant.expected_batch_size
+
+
+def _cases(task: Known, audited: Audited) -> Iterator[tuple[str, Tensor, Tensor]]:
+    """What a record is, the shard that it joins [records, d], and the record [d]."""
+    sizes, generator, norm = task.sizes, audited.generator(1), audited.grant.clipping_norm
+    d = sum(sizes)
+    crowd = torch.randn(_RECORDS, d, generator=generator)
+    crowd *= (2.0 * torch.rand(_RECORDS, 1, generator=generator) * norm) / crowd.norm(dim=1, keepdim=True)
+    everywhere = dense(sizes, generator)
+    firsts = torch.zeros(d)
+    for number, start in enumerate([0, *np.cumsum(sizes)[:-1].tolist()]):
+        along = torch.zeros(d)
+        along[start] = -50.0 * norm
+        firsts[start] = 50.0 * norm
+        yield f"a record along one coordinate of layer {number + 1}", crowd, along
+    yield "a record along one coordinate of every layer", crowd, firsts
+    yield "a record along all coordinates", crowd, 5e3 * norm * everywhere
+    yield "a record half as long as the clipping norm", crowd, 0.5 * norm * everywhere
+    yield "a record against all others", crowd, -1e4 * norm * crowd.mean(0)
+    yield (
+        "a record that is not a number, among records that all point one way",
+        _alike(everywhere, -3.0 * norm),
+        (torch.full((d,), torch.nan)),
+    )
+    yield (
+        "an infinite record, among records that all point one way",
+        _alike(everywhere, -3.0 * norm),
+        (torch.full((d,), torch.inf)),
+    )
+    yield "a record against records that all point one way", _alike(everywhere, -3.0 * norm), 1e4 * norm * everywhere
+    yield "a huge record among tiny ones", _alike(everywhere, 1e-3 * norm)[:3], -1e4 * norm * everywhere
+    yield "the only record", crowd[:0], 1e4 * norm * everywhere
+    yield "a record of zeros", crowd, torch.zeros(d)
+
+
+def _alike(record: Tensor, length: float) -> Tensor:
+    return (length * record).expand(_RECORDS, len(record)).clone()
+
+
+def _several_steps(audited: Audited, found: _Found) -> None:
+    """Several steps of one grant: a record changes the steps that it joined, and leaves no trace in the others."""
+    if audited.grant.adaptive is not None:  # what it did to one step's norm, it may do to the next one's sum
+        return
+    task, generator, norm = known_of(audited), audited.generator(2), audited.grant.clipping_norm
+    client, parameters = audited.client_of(task, shard_of(torch.zeros(0, sum(task.sizes)))), zeros_for(task)
+    crowd = 2.0 * norm * torch.stack([dense(task.sizes, generator) for _ in range(8)])
+    record = 1e3 * norm * dense(task.sizes, generator)
+    quick = audited.effort is Effort.QUICK
+    for position in audited.positions(6 if quick else 24, first=101):
+        grant = audited.asking(steps=_STEPS, sampling_rate=min(audited.grant.sampling_rate, 0.5), **position)
+        shards = [torch.cat([crowd, last[None]]) for last in (record, torch.full_like(record, torch.nan))]
+        if not task.shard_sizes_public:
+            shards[1] = crowd
+        ones, others = (audited.sums(client.holding(shard_of(shard)), grant, parameters) for shard in shards)
+        for number, (one, other) in enumerate(zip(ones, others, strict=True), 1):
+            # The record is clipped to C: it either joined, and changed the step by C, or changed nothing.
+            joined = float(np.linalg.norm(one - other)) > 0.99 * norm
+            noise = _READING * float(np.linalg.norm(np.sum(np.abs(ones[:number]), axis=0)))
+            same = float(np.linalg.norm(one - other)) <= noise
+            found.compare(one, one if same else other, joined, f"step {number} of a round", norm)
+
+
+def _own_optimizer(audited: Audited, found: _Found) -> None:
+    """The run's own optimiser moves the parameters by the released sums, and by nothing else."""
+    steps = 1 if audited.grant.adaptive is not None else _STEPS
+    task, generator = known_of(audited), audited.generator(6)
+    records = audited.grant.clipping_norm * torch.stack([dense(task.sizes, generator) for _ in range(8)])
+    client, parameters = audited.client_of(task, shard_of(records)), zeros_for(task)
+    own = replace(audited.grant, round=201, steps=steps)
+    sums = audited.sums(client, audited.asking(round=201, steps=steps), parameters)
+    expected = torch.zeros(sum(task.sizes))
+    move = own.local_optimizer.start(expected)
+    for released in sums:
+        move(torch.from_numpy(released / own.expected_batch_size).float())
+    moved = torch.from_numpy(client.answer(own, parameters).flat).float()
+    if not float((moved - expected).norm()) <= _FOLLOWED * float(expected.norm()):
+        found.reasons.append(
+            "The model moved by something else than the noisy sums of the steps and the run's own optimiser."
+        )
+
+
+def _own_records(audited: Audited, found: _Found, joining: _Joining) -> None:
+    """Records of the task's own kind, under a new model's parameters, large ones, and hostile ones."""
+    quick = audited.effort is Effort.QUICK
+    empty = without_records(audited.shard)
+    for about, parameters in hostile_parameters(audited):
+        for pair in pairs_of(audited, records=2 if quick else 8):
+            clients = audited.client.holding(pair.with_it), audited.client.holding(pair.without)
+            for grant in _grants(audited, 1 if quick else 4):
+                joined = joining.joined(grant, pair.place)
+                _replay(audited, found, joined, grant, clients, parameters, f"{pair.about}, {about}")
+        alone = Pair("the only record of the shard", pairs_of(audited, records=1)[0].alone, empty, 0)
+        grant = audited.asking(sampling_rate=1.0)
+        clients = audited.client.holding(alone.with_it), audited.client.holding(alone.without)
+        _replay(audited, found, True, grant, clients, parameters, f"{alone.about}, {about}")
+
+
+def _number(norms: float) -> str:
+    return f"{norms:.2g}" if norms < 100 else f"{norms:.0f}"
