@@ -171,7 +171,7 @@ def _unit(audited: Audited, client: AskedClient, grant: Grant, parameters: Param
 
 
 def _of_own(audited: Audited) -> list[_Release]:
-    """Noise of the audited task's own client that has no record; scaled back where less noise shows that it is shrunk."""
+    """Noise of the audited task's own client without a record; scaled back where less of it shows that it is shrunk."""
     sizes = [p.numel() for p in trainable_parameters(audited.task.model()).values()]
     most = 24 if audited.effort is Effort.QUICK else 400
     rounds = min(max(math.ceil(_LEAST_DRAWS / min(sizes)), 8), most, max(int(_MOST_DRAWS / sum(sizes)), 3))

@@ -25,6 +25,7 @@ from fedprivacy.audit.gates.known import Known, dense, known_of, shard_of, zeros
 from fedprivacy.audit.gates.neighbours import Pair, pairs_of
 from fedprivacy.audit.gates.parameters import hostile_parameters
 from fedprivacy.flower.wire.messages import Grant
+from fedprivacy.tasks import Shard
 from fedprivacy.training.adaptive import QuantileClipping
 from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
 
@@ -70,6 +71,30 @@ class _Found:
                 f"One record changed what left by {_number(norms)} clipping norms; at most 1 is allowed ({about})."
             )
 
+    def replay(
+        self,
+        joined: bool,
+        grant: Grant,
+        clients: tuple[AskedClient, AskedClient],
+        parameters: Parameters,
+        *,
+        about: str,
+    ) -> None:
+        """Ask two clients with neighbouring shards the same, and compare."""
+        asked = [self.audited.answer(client, grant, parameters) for client in clients]
+        (one, first), (other, second) = asked
+        self.compare(one, other, joined, about, self.audited.grant.clipping_norm)
+        adaptive = grant.adaptive
+        if adaptive is None:
+            if first.receipt != second.receipt:
+                self.reasons.append(f"A record changed what the client says of its own training ({about}).")
+            return
+        whole, rest = (
+            np.append(released, _count(adaptive, grant, answer.receipt.clipping_norm)) for released, answer in asked
+        )
+        about = f"{about}, with the count of adaptive clipping"
+        self.compare(whole, rest, joined, about, self.audited.sensitivity)
+
 
 def check(audited: Audited) -> Gate:
     """Whether one record changes a released sum by at most the clipping norm, and by nothing where it did not join."""
@@ -105,8 +130,8 @@ class _Joining:
             self._known[grant, place] = bool((self._sum(shard_of(records), grant) != blank).any())
         return self._known[grant, place]
 
-    def _sum(self, shard: object, grant: Grant) -> NDArray[np.float64]:
-        return self._audited.sum(self.client.holding(shard), grant, zeros_for(self._task))  # type: ignore[arg-type]
+    def _sum(self, shard: Shard, grant: Grant) -> NDArray[np.float64]:
+        return self._audited.sum(self.client.holding(shard), grant, zeros_for(self._task))
 
 
 def _grants(audited: Audited, count: int) -> Iterator[Grant]:
@@ -125,29 +150,8 @@ def _known_records(audited: Audited, found: _Found, joining: _Joining) -> None:
         with_it = client.holding(shard_of(torch.cat([shard, record[None]])))
         without = client.holding(shard_of(torch.cat([shard, null[None]]) if task.shard_sizes_public else shard))
         for grant in _grants(audited, 3 if audited.effort is Effort.QUICK else 12):
-            _replay(audited, found, joining.joined(grant, len(shard)), grant, (with_it, without), parameters, about)
-
-
-def _replay(
-    audited: Audited,
-    found: _Found,
-    joined: bool,
-    grant: Grant,
-    clients: tuple[AskedClient, AskedClient],
-    parameters: Parameters,
-    about: str,
-) -> None:
-    """Ask two clients with neighbouring shards the same, and compare."""
-    (one, first), (other, second) = (audited.answer(client, grant, parameters) for client in clients)
-    found.compare(one, other, joined, about, audited.grant.clipping_norm)
-    adaptive = grant.adaptive
-    if adaptive is None:
-        if first.receipt != second.receipt:
-            found.reasons.append(f"A record changed what the client says of its own training ({about}).")
-    else:
-        counts = [_count(adaptive, grant, answer.receipt.clipping_norm) for answer in (first, second)]
-        whole = [np.append(sums, count) for sums, count in zip((one, other), counts, strict=True)]
-        found.compare(*whole, joined, f"{about}, with the count of adaptive clipping", audited.sensitivity)
+            joined = joining.joined(grant, len(shard))
+            found.replay(joined, grant, (with_it, without), parameters, about=about)
 
 
 def _count(adaptive: QuantileClipping, grant: Grant, next_norm: float) -> float:
@@ -246,11 +250,11 @@ def _own_records(audited: Audited, found: _Found, joining: _Joining) -> None:
             clients = audited.client.holding(pair.with_it), audited.client.holding(pair.without)
             for grant in _grants(audited, 1 if quick else 4):
                 joined = joining.joined(grant, pair.place)
-                _replay(audited, found, joined, grant, clients, parameters, f"{pair.about}, {about}")
+                found.replay(joined, grant, clients, parameters, about=f"{pair.about}, {about}")
         alone = Pair("the only record of the shard", pairs_of(audited, records=1)[0].alone, empty, 0)
         grant = audited.asking(sampling_rate=1.0)
         clients = audited.client.holding(alone.with_it), audited.client.holding(alone.without)
-        _replay(audited, found, True, grant, clients, parameters, f"{alone.about}, {about}")
+        found.replay(True, grant, clients, parameters, about=f"{alone.about}, {about}")
 
 
 def _number(norms: float) -> str:

@@ -1,0 +1,140 @@
+"""Invariance: what a record adds to a sum is the same in any company, whatever parameters a server chooses.
+
+Clipping bounds what a record's own gradient adds. It bounds the whole change only if nobody else's gradient changes
+with it. Each does in floating point, by its last bits, where kernels go by the number of rows; and a server can choose
+parameters under which the last bits are another gradient (`tests/privacy/hostile.py`). So a record's part is read from
+releases in which it is alone, and in which it has company of various numbers and kinds, and compared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedprivacy.audit.findings import Gate
+from fedprivacy.audit.gates.audited import Audited, Effort, Parameters, verdict
+from fedprivacy.audit.gates.parameters import hostile_parameters
+from fedprivacy.gradients import trainable_parameters
+from fedprivacy.tasks import Shard, ShardSource, Task
+from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
+from fedprivacy.values.events import NeighbouringRelation
+
+_SILENT = 1e-6
+"""A noise multiplier that leaves a release readable."""
+
+_COMPANY = (1, 7, 16, 33, 100)
+"""How many others a record is summed with: around the sizes in which batches are computed."""
+
+_ALLOWED = 2.0 * ROUNDING_ALLOWANCE
+"""How far apart a record's parts may be, in clipping norms: what rounding of both sums is allowed."""
+
+_FEATURES, _HIDDEN = 20, 50
+
+
+def check(audited: Audited) -> Gate:
+    """Whether a record's part of a sum depends on the record, the parameters and public numbers alone."""
+    largest, reasons = 0.0, []
+    for about, model, shard, parameters in _trials(audited):
+        apart = _apart(model, shard, parameters)
+        largest = max(largest, apart) if np.isfinite(apart) else np.inf
+        if not apart <= _ALLOWED:
+            reasons.append(
+                f"Who else is in a batch changed what a record adds to it, by {apart:.2g} clipping norms ({about})."
+            )
+    return verdict(
+        "invariance",
+        "What a record adds to a sum does not depend on the other records of its batch, whatever parameters are sent.",
+        "The parameters, numbers of records and extreme neighbours that were tried stand for all others.",
+        largest,
+        reasons=reasons,
+    )
+
+
+def _trials(audited: Audited) -> Iterator[tuple[str, Audited, Shard, Parameters]]:
+    """The task's own model on its own records, and a perceptron that magnifies rounding as much as can be."""
+    few = slice(max(_COMPANY) + 1)
+    own = Shard(audited.shard.inputs[few].cpu(), audited.shard.targets[few].cpu())
+    if len(own):
+        for about, parameters in hostile_parameters(audited):
+            yield f"the task's own model {about}", audited, own, parameters
+    magnifying = Magnifying(audited.grant.relation, audited.task.dataset)
+    for trial in range(6 if audited.effort is Effort.QUICK else 60):
+        generator = audited.generator(8, trial)
+        inputs = torch.randn(max(_COMPANY) + 1, _FEATURES, generator=generator)
+        shard = Shard(inputs, torch.randint(2, (len(inputs),), generator=generator).float())
+        model = replace(audited, task=magnifying, shard=shard)
+        parameters = magnifying.parameters(generator, 10.0 ** (7 + trial % 3))
+        yield "a perceptron whose parameters magnify rounding", model, shard, parameters
+
+
+def _apart(audited: Audited, shard: Shard, parameters: Parameters) -> float:
+    """How far apart the parts of one record are, alone and in company, in clipping norms."""
+    grant = audited.asking(sampling_rate=1.0, noise_multiplier=_SILENT)
+
+    def total(rows: Tensor, inputs: Tensor) -> NDArray[np.float64]:
+        asked = audited.client.holding(Shard(inputs[rows], shard.targets[rows]))
+        return audited.sum(asked, grant, parameters)
+
+    record = len(shard) - 1
+    alone = total(torch.tensor([record]), shard.inputs) - total(torch.tensor([], dtype=torch.long), shard.inputs)
+    worst = 0.0
+    for inputs in _companies(shard):
+        for number in _COMPANY:
+            if number < len(shard):
+                others = torch.arange(number)
+                with_it = total(torch.cat([others, torch.tensor([record])]), inputs)
+                part = with_it - total(others, inputs)
+                worst = max(worst, float(np.linalg.norm(part - alone)) / audited.grant.clipping_norm)
+    return worst
+
+
+def _companies(shard: Shard) -> Iterator[Tensor]:
+    """The records as they are, and with every second of the others in the place of extreme ones."""
+    yield shard.inputs
+    if shard.inputs.is_floating_point() and len(shard) > 1:
+        extreme = shard.inputs.clone()
+        extreme[0:-1:4], extreme[2:-1:4] = torch.nan, 1e30
+        yield extreme
+
+
+class Magnifying(Task):
+    """A perceptron on made-up records, whose hidden units all compute nearly the same, and whose head subtracts them.
+
+    What is left of a record's output is rounding: were that to depend on the batch, so would the gradient.
+    """
+
+    name = "magnifying"
+
+    def __init__(self, relation: NeighbouringRelation, dataset: str) -> None:
+        self.shard_sizes_public = relation is not NeighbouringRelation.ADD_OR_REMOVE_ONE
+        self.nominal_shard_size = None if self.shard_sizes_public else 100
+        self.dataset = dataset
+
+    def model(self) -> nn.Module:
+        """Twenty features, fifty hidden units, one output."""
+        return nn.Sequential(nn.Linear(_FEATURES, _HIDDEN), nn.ReLU(), nn.Linear(_HIDDEN, 1))
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The squared error."""
+        return (outputs[:, 0] - targets).square()
+
+    def shard(self, source: ShardSource) -> Shard:
+        """None of its own."""
+        return Shard(torch.zeros(0, _FEATURES), torch.zeros(0))
+
+    def parameters(self, generator: torch.Generator, amplification: float) -> Parameters:
+        """A head that is orthogonal to all that the hidden units have in common, and to how they differ by record."""
+        directions = torch.randn(_HIDDEN, _FEATURES, dtype=torch.float64, generator=generator)
+        common = torch.cat([torch.ones(_HIDDEN, 1, dtype=torch.float64), directions], 1)
+        basis, _ = torch.linalg.qr(common, mode="complete")
+        rest = basis[:, _FEATURES + 1 :]
+        head = rest @ torch.randn(rest.shape[1], dtype=torch.float64, generator=generator)
+        head *= amplification / (head.norm() * _HIDDEN**0.5)
+        values = [1e-4 * directions, torch.ones(_HIDDEN), head[None], torch.zeros(1)]
+        names = trainable_parameters(self.model())
+        return {name: value.float().numpy() for name, value in zip(names, values, strict=True)}
