@@ -37,6 +37,10 @@ _SPLIT = 100_001
 up to a million: its randomness, which is drawn under that name, does too."""
 
 
+class NoUpdateError(RuntimeError):
+    """A client that sent no update for the auditor's grant."""
+
+
 class WithShard:
     """A task in all but its records, which are the auditor's.
 
@@ -126,11 +130,11 @@ class AskedClient:
         """What was trained for a grant and a global model.
 
         Raises:
-            RuntimeError: the client sent no update.
+            NoUpdateError: the client sent none.
         """
         reply = self.asked(grant, parameters)
         if RECEIPT not in reply.content.config_records:
-            raise RuntimeError(f"The client refused the auditor's grant: {dict(reply.content.config_records)}.")
+            raise NoUpdateError(f"The client refused the auditor's grant: {dict(reply.content.config_records)}.")
         (arrays,) = reply.content.array_records.values()
         trained = {name: array.numpy().astype(np.float64) for name, array in arrays.items()}
         moved = {name: trained[name] - np.asarray(values, dtype=np.float64) for name, values in parameters.items()}

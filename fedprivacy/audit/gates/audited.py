@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import enum
 import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
-from typing import Any
+from functools import cached_property, wraps
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedprivacy.audit.asking import Answer, AskedClient, parameters_of
+from fedprivacy.audit.asking import Answer, AskedClient, NoUpdateError, parameters_of
 from fedprivacy.audit.findings import Gate
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.runs.plan import RunPlan
@@ -26,6 +26,13 @@ Parameters = Mapping[str, NDArray[Any]]
 
 Check = Callable[["Audited"], Gate]
 """What every gate is."""
+
+_MOST_REASONS = 4
+
+_UNLIMITED = 1e4
+"""A divisor, for a noise multiplier of one, by which the noisy count of adaptive clipping is never limited."""
+
+_NO_UPDATE = "A client sent no update for some records, though it does for others: that it has them shows."
 
 _HEADROOM = 2.0**10
 """By how much a sum of norm C outweighs the parameters that it moves: their rounding then hides nothing of it."""
@@ -76,13 +83,13 @@ class Audited:
         if shard is None:
             shard = plan.task.shard(ShardSource(partition_id=0, num_partitions=config.clients))
         event = plan.event(len(shard))
-        steps = int(plan.steps_by_round(event, {})[-1])
+        steps = min(plan.limit({}).quota({}, event), plan.total_steps)
         grant = Grant(
             run_id="audit",
             client_id=simulated_client_id(0, config.clients),
             round=1,
             attempt=1,
-            steps=config.local_steps,
+            steps=max(min(config.local_steps, steps), 1),
             sampling_rate=event.sampling_rate,
             noise_multiplier=event.noise_multiplier,
             relation=relation_of(plan.task),
@@ -97,7 +104,7 @@ class Audited:
             charged="",
             server_key="",
         )
-        claim = Claim(float(plan.epsilon_by_round(event, {})[-1]), config.delta, math.ceil(steps / config.local_steps))
+        claim = Claim(float(plan.epsilon_by_round(event, {})[-1]), config.delta, steps // config.local_steps)
         return cls(
             task=plan.task, shard=shard, grant=grant, claim=claim, device=config.device, effort=effort, seed=seed
         )
@@ -130,9 +137,11 @@ class Audited:
     def asking(self, **changed: Any) -> Grant:
         """The grant with other fields: one step unless `steps` is given, by an optimiser from which sums can be read.
 
-        Clipping, sampling and noise stay the run's own.
+        Clipping, sampling and noise stay the run's own; so does the divisor, but for adaptive clipping.
         """
-        plain = {"steps": 1, "optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0}
+        plain: dict[str, Any] = {"steps": 1, "optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0}
+        if self.grant.adaptive is not None:  # whose count is limited, beyond what the divisor allows
+            plain["expected_batch_size"] = max(self.grant.expected_batch_size, _UNLIMITED * self.grant.noise_multiplier)
         return replace(self.grant, **plain | changed)
 
     def sums(self, client: AskedClient, grant: Grant, parameters: Parameters) -> list[NDArray[np.float64]]:
@@ -166,7 +175,7 @@ class Audited:
         """Random numbers of the auditor's own, by what they are for."""
         return torch.Generator().manual_seed(int(np.random.SeedSequence([self.seed, *of]).generate_state(1)[0]))
 
-    def positions(self, count: int, first: int = 1) -> Iterator[dict[str, int]]:
+    def positions(self, count: int, first: int = 1) -> Iterator[dict[str, Any]]:
         """So many rounds, as fields of a grant."""
         return ({"round": number} for number in range(first, first + count))
 
@@ -176,23 +185,43 @@ def without_records(shard: Shard) -> Shard:
     return Shard(shard.inputs[:0], shard.targets[:0])
 
 
-def verdict(
-    name: str,
-    proves: str,
-    assumptions: str,
-    statistic: float,
-    p_value: float | None = None,
-    *,
-    reasons: list[str] | tuple[str, ...] = (),
-) -> Gate:
-    """A gate that passes if there is no reason why not; each reason is given once, the first four of them."""
-    given = tuple(dict.fromkeys(reasons))[:4]
+class Judged(NamedTuple):
+    """What a gate's check came to: the number that decided, what is wrong, and a p-value unless the check is exact."""
+
+    statistic: float
+    reasons: Sequence[str]
+    p_value: float | None = None
+
+
+def gate(name: str, *, proves: str, assumes: str) -> Callable[[Callable[[Audited], Judged]], Check]:
+    """A check as a gate: it passes if there is no reason why not; of many, the first few are told.
+
+    A client that sends no update although nothing is wrong with what it is asked fails whichever gate asked.
+    """
+
+    def as_gate(check: Callable[[Audited], Judged]) -> Check:
+        @wraps(check)
+        def checked(audited: Audited) -> Gate:
+            try:
+                judged = check(audited)
+            except NoUpdateError:
+                judged = Judged(math.inf, [_NO_UPDATE])
+            return verdict(name, proves, assumes, judged)
+
+        return checked
+
+    return as_gate
+
+
+def verdict(name: str, proves: str, assumes: str, judged: Judged) -> Gate:
+    """A gate that passes if there is no reason why not; each is given once, the first few of them."""
+    reasons = tuple(dict.fromkeys(judged.reasons))[:_MOST_REASONS]
     return Gate(
         name=name,
         proves=proves,
-        passed=not given,
-        statistic=statistic,
-        p_value=p_value,
-        assumptions=assumptions,
-        reasons=given,
+        passed=not reasons,
+        statistic=judged.statistic,
+        p_value=judged.p_value,
+        assumptions=assumes,
+        reasons=reasons,
     )

@@ -1,6 +1,7 @@
 """Ledger: epsilon, recomputed from what was executed, against what is said.
 
-Of a client, steps and sampling rate are counted in what left it, held against its receipts, and composed anew. Of a
+Of a client, steps are counted in the noise that left it, held against its receipts, and composed anew (the gates `noise`
+and `sampling` hold the noise and the sampling rate against what it was granted). Of a
 rehearsed run, every grant, charge and figure is. Of a finished run, so is every figure in its folder, round by round.
 What is recomputed comes from the accountants that the run did not use, where they are tight.
 """
@@ -9,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -17,8 +17,8 @@ import torch
 from scipy import stats
 
 from fedprivacy.audit.findings import Gate
-from fedprivacy.audit.gates.alarms import Alarms, of_counts
-from fedprivacy.audit.gates.audited import Audited, verdict
+from fedprivacy.audit.gates.alarms import Alarms
+from fedprivacy.audit.gates.audited import Audited, Judged, gate, verdict
 from fedprivacy.audit.gates.costs import TOLERANCE, recomputed, too_low
 from fedprivacy.audit.gates.known import like, shard_of, zeros_for
 from fedprivacy.audit.gates.rehearsal import rehearsed
@@ -32,18 +32,18 @@ from fedprivacy.values.spent import ClientSpent, reason_of
 PROVES = "Every client lost as much privacy as is said, by what was executed, and not more."
 """What the gate proves, of a client as of a run."""
 
+_LITTLE = 1e-3
+"""A noise multiplier whose noise is shrunk by nothing that comes after it."""
+
 _COORDINATES = 20_000
 """In which the noise of a grant's steps is measured."""
 
-_CROWD = 20_000
-"""Records that all point one way, so that their number can be read from a sum."""
 
-
-def check(audited: Audited) -> Gate:
+@gate("ledger", proves=PROVES, assumes="Every round is executed as the one that was asked; the accountants are right.")
+def check(audited: Audited) -> Judged:
     """Whether a client executes what it is granted and says so, and the claim is what that costs."""
     alarms = Alarms()
     receipt = _steps(audited, alarms)
-    _rate(audited, alarms)
     claim = audited.claim
     spent = recomputed({receipt.event: receipt.steps * claim.rounds}, claim.delta)
     alarms.must(
@@ -53,14 +53,7 @@ def check(audited: Audited) -> Gate:
     )
     for complaint in rehearsed(audited):
         alarms.must(False, complaint)
-    return verdict(
-        "ledger",
-        PROVES,
-        "Every round is executed as the one that was asked; the accountants are right.",
-        spent,
-        alarms.p_value,
-        reasons=alarms.reasons,
-    )
+    return Judged(spent, alarms.reasons, alarms.p_value)
 
 
 def _steps(audited: Audited, alarms: Alarms) -> Receipt:
@@ -72,9 +65,10 @@ def _steps(audited: Audited, alarms: Alarms) -> Receipt:
     if audited.grant.adaptive is not None:  # whose noise changes from step to step
         return receipt
     for steps in dict.fromkeys((audited.grant.steps, 4)):
-        grant = audited.asking(steps=steps, learning_rate=audited.grant.expected_batch_size)
+        grant = audited.asking(steps=steps, noise_multiplier=_LITTLE, learning_rate=audited.grant.expected_batch_size)
         answer = client.answer(grant, zeros_for(task))
-        squares = float(np.square(answer.flat).sum()) / (answer.receipt.steps * audited.deviation**2)
+        each = _LITTLE * audited.deviation / audited.grant.noise_multiplier
+        squares = float(np.square(answer.flat / each).sum()) / answer.receipt.steps
         p_value = 2.0 * min(stats.chi2.cdf(squares, _COORDINATES), stats.chi2.sf(squares, _COORDINATES))
         alarms.test(
             p_value,
@@ -82,26 +76,6 @@ def _steps(audited: Audited, alarms: Alarms) -> Receipt:
             f"{answer.receipt.steps * squares / _COORDINATES:.2g}.",
         )
     return receipt
-
-
-def _rate(audited: Audited, alarms: Alarms) -> None:
-    """Count who joined the steps of a grant, and hold that against the rate on its receipt."""
-    task, norm = like(audited, [1]), audited.grant.clipping_norm
-    crowd = shard_of(torch.full((_CROWD, 1), 1e4 * norm))
-    steps = 1 if audited.grant.adaptive is not None else 4
-    divisor = audited.grant.expected_batch_size
-    grant = audited.asking(steps=steps, noise_multiplier=1e-6, learning_rate=divisor, round=2)
-    client = audited.client_of(task, crowd)
-    answer = client.answer(grant, zeros_for(task))
-    single = client.holding(shard_of(crowd.inputs[:1]))
-    one = float(single.answer(replace(grant, sampling_rate=1.0, steps=1), zeros_for(task)).flat[0])
-    joined = round(float(answer.flat[0]) / one) if one else 0
-    trials = _CROWD * answer.receipt.steps
-    alarms.test(
-        of_counts(joined, trials, answer.receipt.sampling_rate),
-        f"A client says that records join with a probability of {answer.receipt.sampling_rate:.3g}; "
-        f"{joined / trials:.3g} of them did.",
-    )
 
 
 def check_run(folder: Path) -> Gate:
@@ -123,8 +97,8 @@ def check_run(folder: Path) -> Gate:
             spent = recomputed(executed, history.last.spent[client].delta)
             worst = max(worst, spent)
             reasons += _misstated(history.last.spent[client], spent)
-    assumptions = "The run's folder, and its ledger where it is at hand, are those that the run wrote."
-    return verdict("ledger", PROVES, assumptions, worst, reasons=reasons)
+    assumes = "The run's folder, and its ledger where it is at hand, are those that the run wrote."
+    return verdict("ledger", PROVES, assumes, Judged(worst, reasons))
 
 
 def _misstated(stated: ClientSpent, spent: float) -> list[str]:

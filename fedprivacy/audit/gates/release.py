@@ -15,8 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, Rec
 from torch import Tensor
 
 from fedprivacy.audit.asking import AskedClient
-from fedprivacy.audit.findings import Gate
-from fedprivacy.audit.gates.audited import Audited, Effort, Parameters, verdict
+from fedprivacy.audit.gates.audited import Audited, Effort, Judged, Parameters, gate
 from fedprivacy.audit.gates.known import Known, known_of, shard_of, zeros_for
 from fedprivacy.audit.gates.neighbours import pairs_of
 from fedprivacy.flower.wire.messages import ENROL, GRANT, RECEIPT, Grant
@@ -50,7 +49,12 @@ class Raising(Known):
         return outputs[:, 0] + 0.0 * targets
 
 
-def check(audited: Audited) -> Gate:
+@gate(
+    "release",
+    proves="Nothing leaves the client that depends on a record, but for numbers that carry noise.",
+    assumes="The neighbouring shards that were tried stand for all others. How long an answer takes is not judged.",
+)
+def check(audited: Audited) -> Judged:
     """Whether nothing but noised numbers depends on a record."""
     found = _Found()
     for about, one, other, parameters in _neighbours(audited):
@@ -61,13 +65,7 @@ def check(audited: Audited) -> Gate:
             found.compare(about, MessageType.TRAIN, *(_trained(c, grant, parameters) for c in (one, other)))
     for about, same in _same(audited):
         found.same(about, *same)
-    return verdict(
-        "release",
-        "Nothing leaves the client that depends on a record, but for numbers that carry noise.",
-        "The neighbouring shards that were tried stand for all others. How long an answer takes is not judged.",
-        float(len(found.reasons)),
-        reasons=found.reasons,
-    )
+    return Judged(float(len(found.reasons)), found.reasons)
 
 
 @dataclass(slots=True)

@@ -19,14 +19,13 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedprivacy.audit.asking import AskedClient
-from fedprivacy.audit.findings import Gate
-from fedprivacy.audit.gates.audited import Audited, Effort, Parameters, verdict, without_records
+from fedprivacy.audit.gates.audited import Audited, Effort, Judged, Parameters, gate, without_records
+from fedprivacy.audit.gates.counts import noisy_count
 from fedprivacy.audit.gates.known import Known, dense, known_of, shard_of, zeros_for
 from fedprivacy.audit.gates.neighbours import Pair, pairs_of
 from fedprivacy.audit.gates.parameters import hostile_parameters
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.tasks import Shard
-from fedprivacy.training.adaptive import QuantileClipping
 from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
 
 _READING = 2.0**-21
@@ -37,6 +36,12 @@ _RECORDS = 40
 
 _STEPS = 3
 """Of a round whose steps are compared."""
+
+_SILENT = 1e-6
+"""A noise multiplier that leaves a release readable."""
+
+_TRACE, _SHORT = 1e-4, 2e-2
+"""Below the first, in clipping norms, a change is float32's; up to the second a record that joined may fall short."""
 
 _FOLLOWED = 1e-3
 """How far float32 may lead an optimiser astray, relative to the way that it goes."""
@@ -90,13 +95,19 @@ class _Found:
                 self.reasons.append(f"A record changed what the client says of its own training ({about}).")
             return
         whole, rest = (
-            np.append(released, _count(adaptive, grant, answer.receipt.clipping_norm)) for released, answer in asked
+            np.append(released, noisy_count(adaptive, grant, answer.receipt.clipping_norm))
+            for released, answer in asked
         )
         about = f"{about}, with the count of adaptive clipping"
         self.compare(whole, rest, joined, about, self.audited.sensitivity)
 
 
-def check(audited: Audited) -> Gate:
+@gate(
+    "replay",
+    proves="One record changes what leaves in a step by at most one clipping norm, and by nothing if it did not join.",
+    assumes="The pairs of shards and the parameters that were tried stand for all others; the randomness was frozen.",
+)
+def check(audited: Audited) -> Judged:
     """Whether one record changes a released sum by at most the clipping norm, and by nothing where it did not join."""
     found = _Found(audited)
     joining = _Joining(audited)
@@ -104,13 +115,7 @@ def check(audited: Audited) -> Gate:
     _several_steps(audited, found)
     _own_optimizer(audited, found)
     _own_records(audited, found, joining)
-    return verdict(
-        "replay",
-        "One record changes what leaves in a step by at most one clipping norm, and by nothing if it did not join.",
-        "The pairs of shards and the parameters that were tried stand for all others; the randomness was frozen.",
-        found.largest,
-        reasons=found.reasons,
-    )
+    return Judged(found.largest, found.reasons)
 
 
 class _Joining:
@@ -154,14 +159,6 @@ def _known_records(audited: Audited, found: _Found, joining: _Joining) -> None:
             found.replay(joined, grant, (with_it, without), parameters, about=about)
 
 
-def _count(adaptive: QuantileClipping, grant: Grant, next_norm: float) -> float:
-    """The noisy count that moved the clipping norm, as one more coordinate of the release."""
-    norm = grant.clipping_norm
-    within = adaptive.quantile - math.log(next_norm / norm) / adaptive.learning_rate
-    weight = 2.0 * math.sqrt(adaptive.sensitivity(norm) ** 2 - norm**2)
-    return (within - 0.5) * weight * grant.expected_batch_size
-
-
 def _cases(task: Known, audited: Audited) -> Iterator[tuple[str, Tensor, Tensor]]:
     """What a record is, the shard that it joins [records, d], and the record [d]."""
     sizes, generator, norm = task.sizes, audited.generator(1), audited.grant.clipping_norm
@@ -200,26 +197,28 @@ def _alike(record: Tensor, length: float) -> Tensor:
 
 
 def _several_steps(audited: Audited, found: _Found) -> None:
-    """Several steps of one grant: a record changes the steps that it joined, and leaves no trace in the others."""
+    """Several steps of one grant: a record changes the steps that it joined, and leaves no trace in the others.
+
+    It is the only one that contributes, and the noise is silent: a step that it joined moves by C, any other by nothing.
+    """
     if audited.grant.adaptive is not None:  # what it did to one step's norm, it may do to the next one's sum
         return
     task, generator, norm = known_of(audited), audited.generator(2), audited.grant.clipping_norm
     client, parameters = audited.client_of(task, shard_of(torch.zeros(0, sum(task.sizes)))), zeros_for(task)
-    crowd = 2.0 * norm * torch.stack([dense(task.sizes, generator) for _ in range(8)])
-    record = 1e3 * norm * dense(task.sizes, generator)
-    quick = audited.effort is Effort.QUICK
-    for position in audited.positions(6 if quick else 24, first=101):
-        grant = audited.asking(steps=_STEPS, sampling_rate=min(audited.grant.sampling_rate, 0.5), **position)
-        shards = [torch.cat([crowd, last[None]]) for last in (record, torch.full_like(record, torch.nan))]
-        if not task.shard_sizes_public:
-            shards[1] = crowd
-        ones, others = (audited.sums(client.holding(shard_of(shard)), grant, parameters) for shard in shards)
+    record = 1e4 * norm * dense(task.sizes, generator)
+    null = torch.full_like(record, torch.nan)
+    shards = [torch.stack([torch.zeros_like(record), last]) for last in (record, null)]
+    if not task.shard_sizes_public:
+        shards[1] = shards[1][:1]
+    clients = [client.holding(shard_of(shard)) for shard in shards]
+    rate = min(audited.grant.sampling_rate, 0.5)
+    for position in audited.positions(6 if audited.effort is Effort.QUICK else 24, first=101):
+        grant = audited.asking(steps=_STEPS, sampling_rate=rate, noise_multiplier=_SILENT, **position)
+        ones, others = (audited.sums(asked, grant, parameters) for asked in clients)
         for number, (one, other) in enumerate(zip(ones, others, strict=True), 1):
-            # The record is clipped to C: it either joined, and changed the step by C, or changed nothing.
-            joined = float(np.linalg.norm(one - other)) > 0.99 * norm
-            noise = _READING * float(np.linalg.norm(np.sum(np.abs(ones[:number]), axis=0)))
-            same = float(np.linalg.norm(one - other)) <= noise
-            found.compare(one, one if same else other, joined, f"step {number} of a round", norm)
+            change = float(np.linalg.norm(one - other)) / norm
+            untouched = change < _TRACE
+            found.compare(one, one if untouched else other, change > 1.0 - _SHORT, f"step {number} of a round", norm)
 
 
 def _own_optimizer(audited: Audited, found: _Found) -> None:

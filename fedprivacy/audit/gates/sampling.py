@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,9 +17,8 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from fedprivacy.audit.asking import AskedClient
-from fedprivacy.audit.findings import Gate
 from fedprivacy.audit.gates.alarms import Alarms, of_counts
-from fedprivacy.audit.gates.audited import Audited, Effort, verdict
+from fedprivacy.audit.gates.audited import Audited, Effort, Judged, gate
 from fedprivacy.audit.gates.known import like, shard_of, zeros_for
 
 _SILENT = 1e-6
@@ -36,6 +36,9 @@ _STEPS = 4
 _QUANTILES = (0.02, 0.25, 0.5, 0.75, 0.98)
 """Of binomial counts, at which they are compared with what they should be."""
 
+_AGAIN: tuple[dict[str, Any], ...] = ({"round": 1, "attempt": 2}, {"round": 1, "earlier_runs": 1})
+"""The first round, under two more names."""
+
 _LAGS = (1, 2, 8)
 """How many places the records are apart that are compared."""
 
@@ -49,18 +52,16 @@ Joined = NDArray[np.bool_]
 """Who joined: shape [steps, records]."""
 
 
-def check(audited: Audited) -> Gate:
+@gate(
+    "sampling",
+    proves="Each record joins each step with the stated sampling rate, independently of all other records and steps.",
+    assumes="Records whose gradients the auditor knows are sampled as all others are.",
+)
+def check(audited: Audited) -> Judged:
     """Whether the samples are Poisson samples of the stated rate."""
     alarms, rates = Alarms(), dict.fromkeys((audited.grant.sampling_rate, 0.5))
     shares = {rate: _judge(audited, alarms, rate) for rate in rates}
-    return verdict(
-        "sampling",
-        "Each record joins each step with the stated sampling rate, independently of other records, steps and rounds.",
-        "Records whose gradients the auditor knows are sampled as all others are.",
-        shares[audited.grant.sampling_rate],
-        alarms.p_value,
-        reasons=alarms.reasons,
-    )
+    return Judged(shares[audited.grant.sampling_rate], alarms.reasons, alarms.p_value)
 
 
 def _judge(audited: Audited, alarms: Alarms, rate: float) -> float:
@@ -75,7 +76,7 @@ def _judge(audited: Audited, alarms: Alarms, rate: float) -> float:
     rounds = audited.positions(16 if audited.effort is Effort.QUICK else 100)
     samples = [
         _joined(alarms, audited.sums(client, replace(grant, **name), zeros_for(task)), audited.grant.clipping_norm)
-        for name in [{"round": 1, "attempt": 2}, {"round": 1, "earlier_runs": 1}, *rounds]
+        for name in [*_AGAIN, *rounds]
     ]
     for _ in range(2):  # one step: for each number of steps it would draw anew
         sums = audited.sums(secret, replace(grant, steps=1), zeros_for(task))
