@@ -38,7 +38,7 @@ _FEATURES, _HIDDEN = 20, 50
 
 @gate(
     "invariance",
-    proves="What a record adds to a sum does not depend on the other records of its batch, whatever parameters are sent.",
+    proves="What a record adds to a sum does not depend on who else is in its batch, whatever parameters are sent.",
     assumes="The parameters, numbers of records and extreme neighbours that were tried stand for all others.",
 )
 def check(audited: Audited) -> Judged:
@@ -79,24 +79,28 @@ def _apart(audited: Audited, shard: Shard, parameters: Parameters) -> float:
         asked = audited.client.holding(Shard(inputs[rows], shard.targets[rows]))
         return audited.sum(asked, grant, parameters)
 
-    record = len(shard) - 1
-    alone = total(torch.tensor([record]), shard.inputs) - total(torch.tensor([], dtype=torch.long), shard.inputs)
-    worst = 0.0
-    for inputs in _companies(shard):
-        for number in _COMPANY:
-            if number < len(shard):
-                others = torch.arange(number)
-                with_it, without = total(torch.cat([others, torch.tensor([record])]), inputs), total(others, inputs)
-                if not _shrunk(with_it, without):
-                    apart = float(np.linalg.norm(with_it - without - alone)) / audited.grant.clipping_norm
-                    worst = max(worst, apart)
-    return worst
+    record = torch.tensor([len(shard) - 1])
+    alone = total(record, shard.inputs) - total(record[:0], shard.inputs)
+    released = [
+        (total(torch.cat([torch.arange(number), record]), inputs), total(torch.arange(number), inputs))
+        for inputs in _companies(shard)
+        for number in _COMPANY
+        if number < len(shard)
+    ]
+    return max((_distance(*pair, alone) for pair in released), default=0.0) / audited.grant.clipping_norm
 
 
-def _shrunk(one: NDArray[np.float64], other: NDArray[np.float64]) -> bool:
-    """Whether two different releases are exactly as long: what is shrunk after the noise no longer adds up."""
-    lengths = [float(np.linalg.norm(released)) for released in (one, other)]
-    return bool((one != other).any()) and math.isclose(*lengths, rel_tol=1e-6)
+def _distance(with_it: NDArray[np.float64], without: NDArray[np.float64], alone: NDArray[np.float64]) -> float:
+    """How far a sum is from those of the others and of the record alone; where it was shrunk afterwards, from its line.
+
+    What is no longer than a bound that it has reached without the record, too, adds up to nothing that could be judged.
+    """
+    expected = without + alone
+    lengths = [float(np.linalg.norm(released)) for released in (with_it, without)]
+    if bool((with_it != without).any()) and math.isclose(*lengths, rel_tol=1e-6) and float(np.linalg.norm(alone)) > 0.0:
+        return 0.0
+    along = float(with_it @ expected) / max(float(expected @ expected), 1e-300)
+    return float(np.linalg.norm(with_it - min(max(along, 0.0), 1.0) * expected))
 
 
 def _companies(shard: Shard) -> Iterator[Tensor]:

@@ -1,9 +1,9 @@
 """Ledger: epsilon, recomputed from what was executed, against what is said.
 
-Of a client, steps are counted in the noise that left it, held against its receipts, and composed anew (the gates `noise`
-and `sampling` hold the noise and the sampling rate against what it was granted). Of a
-rehearsed run, every grant, charge and figure is. Of a finished run, so is every figure in its folder, round by round.
-What is recomputed comes from the accountants that the run did not use, where they are tight.
+Of a client, steps are counted in the noise that left it, held against its receipts, and composed anew; the gates
+`noise` and `sampling` hold noise and rate against what it was granted. Of a rehearsed run, every grant, charge and
+figure is recomputed; of a finished run, every figure in its folder, round by round. Two accountants that share no code
+say what that costs.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from fedprivacy.audit.gates.audited import Audited, Judged, gate, verdict
 from fedprivacy.audit.gates.costs import TOLERANCE, recomputed, too_low
 from fedprivacy.audit.gates.known import like, shard_of, zeros_for
 from fedprivacy.audit.gates.rehearsal import rehearsed
+from fedprivacy.audit.gates.rollback import forgotten
 from fedprivacy.flower.wire.messages import Receipt
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.folder import read_config, read_history, read_run_id
@@ -51,7 +52,7 @@ def check(audited: Audited) -> Judged:
         f"An epsilon of {claim.epsilon:.3g} is claimed; what the client executes in {claim.rounds} rounds of "
         f"{receipt.steps} steps, at a sampling rate of {receipt.sampling_rate:.3g}, costs {spent:.3g}.",
     )
-    for complaint in rehearsed(audited):
+    for complaint in (*rehearsed(audited), *forgotten()):
         alarms.must(False, complaint)
     return Judged(spent, alarms.reasons, alarms.p_value)
 

@@ -18,6 +18,7 @@ from fedprivacy.audit.asking import AskedClient
 from fedprivacy.audit.gates.audited import Audited, Effort, Judged, Parameters, gate
 from fedprivacy.audit.gates.known import Known, known_of, shard_of, zeros_for
 from fedprivacy.audit.gates.neighbours import pairs_of
+from fedprivacy.audit.gates.stranger import told
 from fedprivacy.flower.wire.messages import ENROL, GRANT, RECEIPT, Grant
 from fedprivacy.tasks import Shard
 
@@ -34,6 +35,9 @@ _RAISES = -1.0
 
 _NO_POWER_OF_TWO = 3.0
 """A divisor that rounds: what it divides can be told from the last bits of the quotient."""
+
+_LOUD = 1e3
+"""A noise multiplier that leaves no bit of a float32 number unused."""
 
 _MOST_RECORDS = 1024
 """Sums of up to so many records must not be told from those of one more: they were, once, by their type."""
@@ -65,6 +69,7 @@ def check(audited: Audited) -> Judged:
             found.compare(about, MessageType.TRAIN, *(_trained(c, grant, parameters) for c in (one, other)))
     for about, same in _same(audited):
         found.same(about, *same)
+    found.reasons += told(audited)
     return Judged(float(len(found.reasons)), found.reasons)
 
 
@@ -180,7 +185,8 @@ def _without(alone: Shard, audited: Audited) -> Shard:
 def _same(audited: Audited) -> Iterator[tuple[str, tuple[Fields, Fields]]]:
     """Replies of clients with records that contribute nothing, one more and one less: the same, with public numbers."""
     task = Known([8], audited.grant.relation, audited.task.dataset)
-    grant = audited.asking(sampling_rate=1.0, expected_batch_size=_NO_POWER_OF_TWO, learning_rate=1.0)
+    changed = {"expected_batch_size": _NO_POWER_OF_TWO, "learning_rate": 1.0, "noise_multiplier": _LOUD}
+    grant = audited.asking(sampling_rate=1.0, **changed)
     client = audited.client_of(task, shard_of(torch.zeros(0, 8)))
     for number in (0, 1, 16, 128, _MOST_RECORDS):
         shards = [torch.zeros(number, 8), torch.zeros(number + 1, 8)]

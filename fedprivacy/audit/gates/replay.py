@@ -199,7 +199,7 @@ def _alike(record: Tensor, length: float) -> Tensor:
 def _several_steps(audited: Audited, found: _Found) -> None:
     """Several steps of one grant: a record changes the steps that it joined, and leaves no trace in the others.
 
-    It is the only one that contributes, and the noise is silent: a step that it joined moves by C, any other by nothing.
+    It alone contributes, and the noise is silent: a step that it joined moves by C, any other by nothing.
     """
     if audited.grant.adaptive is not None:  # what it did to one step's norm, it may do to the next one's sum
         return

@@ -30,6 +30,9 @@ _EXPECTED = 30.0
 _RECORDS = (128, 1024)
 """Fewest and most records."""
 
+_SECRET = 4
+"""Rounds in which a client with secret randomness is asked twice."""
+
 _STEPS = 4
 """Of each round."""
 
@@ -78,9 +81,9 @@ def _judge(audited: Audited, alarms: Alarms, rate: float) -> float:
         _joined(alarms, audited.sums(client, replace(grant, **name), zeros_for(task)), audited.grant.clipping_norm)
         for name in [*_AGAIN, *rounds]
     ]
-    for _ in range(2):  # one step: for each number of steps it would draw anew
-        sums = audited.sums(secret, replace(grant, steps=1), zeros_for(task))
-        samples.append(_joined(alarms, sums, audited.grant.clipping_norm))
+    single = [replace(grant, steps=1, **name) for name in audited.positions(_SECRET) for _ in range(2)]
+    for asked in single:  # one step: for each number of steps it would draw anew
+        samples.append(_joined(alarms, audited.sums(secret, asked, zeros_for(task)), audited.grant.clipping_norm))
     if rate < 1.0:
         _test_counts(alarms, np.concatenate(samples), rate)
         _test_pairs(alarms, samples, rate)
@@ -141,7 +144,8 @@ def _test_pairs(alarms: Alarms, samples: list[Joined], rate: float) -> None:
     """
     both = rate**2
     steps = [(one, other) for sample in samples for one, other in zip(sample[::2], sample[1::2], strict=False)]
-    attempt, later, *rounds = samples[:-2]
+    attempt, later, *rounds = samples[: -2 * _SECRET]
+    secret = [sample[0] for sample in samples[-2 * _SECRET :]]
     first = rounds[0]
     across = list(zip([round[0] for round in rounds[::2]], [round[0] for round in rounds[1::2]], strict=False))
     pairs = {
@@ -149,7 +153,7 @@ def _test_pairs(alarms: Alarms, samples: list[Joined], rate: float) -> None:
         "Two rounds": across,
         "Two attempts at a round": list(zip(first, attempt, strict=True)),
         "Two runs": list(zip(first, later, strict=True)),
-        "Two trainings of a client with secret randomness": [(samples[-2][0], samples[-1][0])],
+        "Two trainings of a client with secret randomness": list(zip(secret[::2], secret[1::2], strict=True)),
     }
     for about, found in pairs.items():
         if not found:
