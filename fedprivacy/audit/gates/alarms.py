@@ -35,11 +35,11 @@ class Alarms:
             self.exact.append(reason)
 
     @property
-    def p_value(self) -> float:
-        """The smallest p-value, times the number of tests."""
-        if self.exact:
-            return 0.0
-        return min(1.0, len(self.found) * min((p for p, _ in self.found), default=1.0))
+    def p_value(self) -> float | None:
+        """The smallest p-value, times the number of tests; None: all that was checked, or that failed, is exact."""
+        if self.exact or not self.found:
+            return None
+        return min(1.0, len(self.found) * min(p for p, _ in self.found))
 
     @property
     def reasons(self) -> list[str]:

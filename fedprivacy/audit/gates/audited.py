@@ -27,7 +27,8 @@ Parameters = Mapping[str, NDArray[Any]]
 Check = Callable[["Audited"], Gate]
 """What every gate is."""
 
-_MOST_REASONS = 4
+MOST_REASONS = 4
+"""That a gate gives: an exact check that has found so many need not go on."""
 
 _UNLIMITED = 1e4
 """A divisor, for a noise multiplier of one, by which the noisy count of adaptive clipping is never limited."""
@@ -215,7 +216,7 @@ def gate(name: str, *, proves: str, assumes: str) -> Callable[[Callable[[Audited
 
 def verdict(name: str, proves: str, assumes: str, judged: Judged) -> Gate:
     """A gate that passes if there is no reason why not; each is given once, the first few of them."""
-    reasons = tuple(dict.fromkeys(judged.reasons))[:_MOST_REASONS]
+    reasons = tuple(dict.fromkeys(judged.reasons))[:MOST_REASONS]
     return Gate(
         name=name,
         proves=proves,

@@ -17,7 +17,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from fedprivacy.audit.gates.audited import Audited, Effort, Judged, Parameters, gate
+from fedprivacy.audit.gates.audited import MOST_REASONS, Audited, Effort, Judged, Parameters, gate
 from fedprivacy.audit.gates.parameters import hostile_parameters
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.tasks import Shard, ShardSource, Task
@@ -43,8 +43,11 @@ _FEATURES, _HIDDEN = 20, 50
 )
 def check(audited: Audited) -> Judged:
     """Whether a record's part of a sum depends on the record, the parameters and public numbers alone."""
-    largest, reasons = 0.0, []
+    reasons: list[str] = []
+    largest = 0.0
     for about, model, shard, parameters in _trials(audited):
+        if len(reasons) >= MOST_REASONS:
+            break
         apart = _apart(model, shard, parameters)
         largest = max(largest, apart) if np.isfinite(apart) else np.inf
         if not apart <= _ALLOWED:

@@ -164,7 +164,7 @@ class _Blank:
     def releases(self) -> list[_Release]:
         """Noise over rounds, attempts and runs, of few records and many; of other clients; and of several steps."""
         quick = self.audited.effort is Effort.QUICK
-        rounds = min(max(math.ceil(_LEAST_DRAWS / min(self.task.sizes)), 8), 40 if quick else 400)
+        rounds = min(max(math.ceil(_LEAST_DRAWS / min(self.task.sizes)), 8), 24 if quick else 400)
         positions = enumerate(_positions(self.audited, rounds))
         found = [self._at(about, grant, (0, 3, 40)[number % 3]) for number, (about, grant) in positions]
         found += [self._of(about, client) for about, client in self._others()]
@@ -191,7 +191,9 @@ class _Blank:
         return round(float(released[0]) / norm)
 
     def _unit(self, grant: Grant) -> float:
-        """One standard deviation of the noise as claimed, in what is released at a position: see `_SHRUNK`."""
+        """One standard deviation of the noise as claimed; where it is shrunk, in what a record moves at a position."""
+        if self._unshrunk == 1.0:
+            return self.audited.deviation
         record = 1e4 * grant.clipping_norm * dense(self.task.sizes, self.audited.generator(7))
         grant = replace(grant, sampling_rate=1.0)
         shards = self.records(self.task, 1), shard_of(record[None])

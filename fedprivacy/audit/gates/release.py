@@ -15,7 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, Rec
 from torch import Tensor
 
 from fedprivacy.audit.asking import AskedClient
-from fedprivacy.audit.gates.audited import Audited, Effort, Judged, Parameters, gate
+from fedprivacy.audit.gates.audited import MOST_REASONS, Audited, Effort, Judged, Parameters, gate
 from fedprivacy.audit.gates.known import Known, known_of, shard_of, zeros_for
 from fedprivacy.audit.gates.neighbours import pairs_of
 from fedprivacy.audit.gates.stranger import told
@@ -62,6 +62,8 @@ def check(audited: Audited) -> Judged:
     """Whether nothing but noised numbers depends on a record."""
     found = _Found()
     for about, one, other, parameters in _neighbours(audited):
+        if len(set(found.reasons)) >= MOST_REASONS:
+            break
         for message_type in _ASKED:
             found.compare(about, message_type, *(_reply(audited, c, message_type, parameters) for c in (one, other)))
         for rate in dict.fromkeys((audited.grant.sampling_rate, 1.0)):

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedprivacy.audit.asking import AskedClient
-from fedprivacy.audit.gates.audited import Audited, Effort, Judged, Parameters, gate, without_records
+from fedprivacy.audit.gates.audited import MOST_REASONS, Audited, Effort, Judged, Parameters, gate, without_records
 from fedprivacy.audit.gates.counts import noisy_count
 from fedprivacy.audit.gates.known import Known, dense, known_of, shard_of, zeros_for
 from fedprivacy.audit.gates.neighbours import Pair, pairs_of
@@ -54,6 +54,11 @@ class _Found:
     audited: Audited
     largest: float = 0.0
     reasons: list[str] = field(default_factory=list)
+
+    @property
+    def enough(self) -> bool:
+        """Whether there is nothing more to find out."""
+        return len(set(self.reasons)) >= MOST_REASONS
 
     def compare(
         self, one: NDArray[np.float64], other: NDArray[np.float64], joined: bool, about: str, bound: float
@@ -112,9 +117,10 @@ def check(audited: Audited) -> Judged:
     found = _Found(audited)
     joining = _Joining(audited)
     _known_records(audited, found, joining)
-    _several_steps(audited, found)
-    _own_optimizer(audited, found)
-    _own_records(audited, found, joining)
+    if not found.enough:
+        _several_steps(audited, found)
+        _own_optimizer(audited, found)
+        _own_records(audited, found, joining)
     return Judged(found.largest, found.reasons)
 
 
@@ -157,6 +163,8 @@ def _known_records(audited: Audited, found: _Found, joining: _Joining) -> None:
         for grant in _grants(audited, 3 if audited.effort is Effort.QUICK else 12):
             joined = joining.joined(grant, len(shard))
             found.replay(joined, grant, (with_it, without), parameters, about=about)
+        if found.enough:
+            return
 
 
 def _cases(task: Known, audited: Audited) -> Iterator[tuple[str, Tensor, Tensor]]:
