@@ -33,6 +33,9 @@ _COMPANY = (1, 7, 16, 33, 100)
 _ALLOWED = 2.0 * ROUNDING_ALLOWANCE
 """How far apart a record's parts may be, in clipping norms: what rounding of both sums is allowed."""
 
+_DOUBLED = 1.9
+"""At least how many times as long the sum of records is that are there twice, if nothing shrinks it."""
+
 _FEATURES, _HIDDEN = 20, 50
 
 
@@ -49,7 +52,7 @@ def check(audited: Audited) -> Judged:
         if len(reasons) >= MOST_REASONS:
             break
         apart = _apart(model, shard, parameters)
-        largest = max(largest, apart) if np.isfinite(apart) else np.inf
+        largest = max(largest, apart)
         if not apart <= _ALLOWED:
             reasons.append(
                 f"Who else is in a batch changed what a record adds to it, by {apart:.2g} clipping norms ({about})."
@@ -84,26 +87,22 @@ def _apart(audited: Audited, shard: Shard, parameters: Parameters) -> float:
 
     record = torch.tensor([len(shard) - 1])
     alone = total(record, shard.inputs) - total(record[:0], shard.inputs)
-    released = [
-        (total(torch.cat([torch.arange(number), record]), inputs), total(torch.arange(number), inputs))
-        for inputs in _companies(shard)
-        for number in _COMPANY
-        if number < len(shard)
-    ]
-    return max((_distance(*pair, alone) for pair in released), default=0.0) / audited.grant.clipping_norm
+    worst = 0.0
+    for inputs in _companies(shard):
+        for others in (torch.arange(number) for number in _COMPANY if number < len(shard)):
+            with_it, without = total(torch.cat([others, record]), inputs), total(others, inputs)
+            apart = float(np.linalg.norm(with_it - without - alone)) / audited.grant.clipping_norm
+            if not apart <= _ALLOWED and _shrunk(without, total(torch.cat([others, others]), inputs)):
+                continue  # sums that are shrunk after the noise do not add up
+            worst = max(worst, apart) if np.isfinite(apart) else math.inf
+    return worst
 
 
-def _distance(with_it: NDArray[np.float64], without: NDArray[np.float64], alone: NDArray[np.float64]) -> float:
-    """How far a sum is from those of the others and of the record alone; where it was shrunk afterwards, from its line.
-
-    What is no longer than a bound that it has reached without the record, too, adds up to nothing that could be judged.
-    """
-    expected = without + alone
-    lengths = [float(np.linalg.norm(released)) for released in (with_it, without)]
-    if bool((with_it != without).any()) and math.isclose(*lengths, rel_tol=1e-6) and float(np.linalg.norm(alone)) > 0.0:
-        return 0.0
-    along = float(with_it @ expected) / max(float(expected @ expected), 1e-300)
-    return float(np.linalg.norm(with_it - min(max(along, 0.0), 1.0) * expected))
+def _shrunk(once: NDArray[np.float64], twice: NDArray[np.float64]) -> bool:
+    """Whether the sum of everybody twice points where that of everybody once does, and is not twice as long."""
+    lengths = [float(np.linalg.norm(released)) for released in (once, twice)]
+    aligned = float(once @ twice) >= (1.0 - 1e-6) * lengths[0] * lengths[1] > 0.0
+    return aligned and lengths[1] < _DOUBLED * lengths[0]
 
 
 def _companies(shard: Shard) -> Iterator[Tensor]:
