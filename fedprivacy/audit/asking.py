@@ -8,6 +8,7 @@ by.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -31,18 +32,36 @@ _NODE = 7
 """Number of the client's node; any will do."""
 
 
+_SPLIT = 100_001
+"""Into how many parts the first of the auditor's shards is one of; the next of one more. A client's name stays the same
+up to a million: its randomness, which is drawn under that name, does too."""
+
+
+class NoUpdateError(RuntimeError):
+    """A client that sent no update for the auditor's grant."""
+
+
 class WithShard:
-    """A task in all but its records, which are the auditor's."""
+    """A task in all but its records, which are the auditor's.
+
+    One task may have several shards, told apart by the number of parts that they are one of: what is kept for a task,
+    such as its gradient engine, then serves them all.
+    """
 
     def __init__(self, task: Task, shard: Shard) -> None:
-        self._task, self._shard = task, shard
+        self._task, self._shards = task, [shard]
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._task, name)
 
+    def add(self, shard: Shard) -> int:
+        """Keep another shard; returns the number of parts that it is one of."""
+        self._shards.append(shard)
+        return _SPLIT + len(self._shards) - 1
+
     def shard(self, source: ShardSource) -> Shard:
-        """The auditor's records, whoever asks."""
-        return self._shard
+        """The auditor's records, whichever part is asked for."""
+        return self._shards[(source.num_partitions or _SPLIT) - _SPLIT]
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,12 +93,25 @@ class AskedClient:
     """
 
     def __init__(self, task: Task, shard: Shard, *, seed: int | None = None, device: str = "cpu") -> None:
-        self.task = cast(Task, WithShard(task, shard))
+        self._shards = WithShard(task, shard)
+        self.task = cast(Task, self._shards)
         config = resolve({"clients": 1, "seed": seed, "device": device}, self.task)
         self._app = private_client(self.task, config)
         InProcessGrid(self._app, 1, {})  # sets the identity of the process, which Flower's messages read
-        node: UserConfig = {"partition-id": 0, "num-partitions": 1, IN_PROCESS: True}
-        self._context = Context(run_id=1, node_id=_NODE, node_config=node, state=RecordDict(), run_config={})
+        self._context = _context(0, _SPLIT)
+
+    def holding(self, shard: Shard) -> AskedClient:
+        """The same client with other records. The gradient engine and the key of the randomness are the same."""
+        other = copy.copy(self)
+        other._context = _context(int(self._context.node_config["partition-id"]), self._shards.add(shard))
+        return other
+
+    def colleague(self) -> AskedClient:
+        """Another client of the same run, with the same records."""
+        other = copy.copy(self)
+        parts = int(self._context.node_config["num-partitions"])
+        other._context = _context(int(self._context.node_config["partition-id"]) + 1, parts)
+        return other
 
     def usual_grant(self) -> Grant:
         """A grant for one step on all records, after which the parameters have moved by the noisy sum, negated."""
@@ -98,15 +130,20 @@ class AskedClient:
         """What was trained for a grant and a global model.
 
         Raises:
-            RuntimeError: the client sent no update.
+            NoUpdateError: the client sent none.
         """
         reply = self.asked(grant, parameters)
         if RECEIPT not in reply.content.config_records:
-            raise RuntimeError(f"The client refused the auditor's grant: {dict(reply.content.config_records)}.")
+            raise NoUpdateError(f"The client refused the auditor's grant: {dict(reply.content.config_records)}.")
         (arrays,) = reply.content.array_records.values()
         trained = {name: array.numpy().astype(np.float64) for name, array in arrays.items()}
         moved = {name: trained[name] - np.asarray(values, dtype=np.float64) for name, values in parameters.items()}
         return Answer(moved, Receipt.of(reply))
+
+
+def _context(part: int, parts: int) -> Context:
+    node: UserConfig = {"partition-id": part, "num-partitions": parts, IN_PROCESS: True}
+    return Context(run_id=1, node_id=_NODE, node_config=node, state=RecordDict(), run_config={})
 
 
 def parameters_of(model: nn.Module) -> dict[str, NDArray[Any]]:
