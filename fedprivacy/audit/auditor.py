@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import logging
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedprivacy.audit.findings import Findings, Gate
@@ -50,25 +52,41 @@ def audit(
     """
     seed = secrets.randbelow(2**31) if seed is None else seed
     audited = Audited.of(plan, effort=effort, seed=seed)
-    gates: list[Gate] = []
-    for name, check in GATES.items():
-        tell(name)
-        gates.append(check(audited))
-    if run is not None:
-        tell("the run's books")
-        gates.append(ledger.check_run(run))
-    tell("attacks")
-    bounds = lower_bounds(
-        plan.task, audited.shard, _training(audited), seed=seed, confidence=CONFIDENCE, device=audited.device
-    )
+    with _silent_clients():
+        gates = tuple(_gates(audited, run, tell))
+        tell("attacks")
+        bounds = lower_bounds(
+            plan.task, audited.shard, _training(audited), seed=seed, confidence=CONFIDENCE, device=audited.device
+        )
     return Findings(
         subject=f"task {plan.config.task}" if run is None else f"run {run.name}",
         seed=seed,
-        gates=tuple(gates),
+        gates=gates,
         lower_bounds=bounds,
         epsilon_upper=audited.claim.epsilon,
         delta=audited.claim.delta,
     )
+
+
+def _gates(audited: Audited, run: Path | None, tell: Callable[[str], None]) -> Iterator[Gate]:
+    for name, check in GATES.items():
+        tell(name)
+        yield check(audited)
+    if run is not None:
+        tell("the run's own figures")
+        yield ledger.check_run(run)
+
+
+@contextmanager
+def _silent_clients() -> Iterator[None]:
+    """Keep clients from logging what they refuse: the auditor asks for much that must be refused."""
+    logger = logging.getLogger("fedprivacy")
+    level = logger.level
+    logger.setLevel(logging.CRITICAL + 1)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _training(audited: Audited) -> AuditedTraining:
