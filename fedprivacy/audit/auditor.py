@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fedprivacy.audit.asking import NoUpdateError
 from fedprivacy.audit.findings import Findings, Gate
 from fedprivacy.audit.gates import invariance, ledger, noise, release, replay, sampling
 from fedprivacy.audit.gates.audited import Audited, Check, Effort
@@ -27,6 +28,17 @@ GATES: dict[str, Check] = {
 
 CONFIDENCE = 0.9999
 """That all lower bounds of an audit hold: one that is above what is stated is then a bug, and no accident."""
+
+_UNANSWERED = Gate(
+    name="attacks",
+    proves="The client that runs can be attacked.",
+    passed=False,
+    statistic=0.0,
+    p_value=None,
+    assumptions="Nothing else is assumed.",
+    reasons=("The client sent no update when it was attacked: no attack could show how much is lost.",),
+)
+"""That a client does not answer must not pass for an attack that found nothing."""
 
 
 def audit(
@@ -53,15 +65,19 @@ def audit(
     seed = secrets.randbelow(2**31) if seed is None else seed
     audited = Audited.of(plan, effort=effort, seed=seed)
     with _silent_clients():
-        gates = tuple(_gates(audited, run, tell))
+        gates = [*_gates(audited, run, tell)]
         tell("attacks")
-        bounds = lower_bounds(
-            plan.task, audited.shard, _training(audited), seed=seed, confidence=CONFIDENCE, device=audited.device
-        )
+        try:
+            bounds = lower_bounds(
+                plan.task, audited.shard, _training(audited), seed=seed, confidence=CONFIDENCE, device=audited.device
+            )
+        except NoUpdateError:
+            gates.append(_UNANSWERED)
+            bounds = ()
     return Findings(
         subject=f"task {plan.config.task}" if run is None else f"run {run.name}",
         seed=seed,
-        gates=gates,
+        gates=tuple(gates),
         lower_bounds=bounds,
         epsilon_upper=audited.claim.epsilon,
         delta=audited.claim.delta,

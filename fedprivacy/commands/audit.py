@@ -48,17 +48,26 @@ def audit(settings: dict[str, Any], *, run: Path | None, full: bool, as_json: bo
 
 
 def _plan(settings: dict[str, Any], run: Path | None) -> RunPlan:
-    """What the settings ask for, or what a run was asked for."""
+    """What the settings ask for, or what a run was asked for.
+
+    Raises:
+        ConfigError: settings are given beside a run, or there is no privacy to audit.
+    """
     from fedprivacy.runs.configuration import ConfigError
-    from fedprivacy.runs.folder import plan_of, read_config
+    from fedprivacy.runs.folder import plan_of, read_config, read_history
     from fedprivacy.tasks import load_task
 
     if run is None:
-        return plan_of(settings)
-    if others := sorted(settings.keys() - {"seed", "out"}):
+        plan = plan_of(settings)
+    elif others := sorted(settings.keys() - {"seed", "out"}):
         raise ConfigError([f"{others[0]} is set, and --run audits a run with the settings that it had; leave it out."])
-    config = read_config(run)
-    return RunPlan(config, load_task(config.task))
+    else:
+        read_history(run)  # says of a folder without a run that there is none
+        config = read_config(run)
+        plan = RunPlan(config, load_task(config.task))
+    if not plan.config.privacy:
+        raise ConfigError(["privacy is off, and no epsilon is stated; audit a run with privacy."])
+    return plan
 
 
 def _record(findings: Findings, plan: RunPlan, run: Path, at: float) -> None:
@@ -99,12 +108,10 @@ def _bounds(findings: Findings) -> Table:
     from fedprivacy.values.wording import delta_text, epsilon_text, proved_text
 
     upper = epsilon_text(findings.epsilon_upper)
-    confidence = min(bound.confidence for bound in findings.lower_bounds)
-    table = Table(
-        "attack",
-        caption=f"At delta {delta_text(findings.delta)}, as the server sees it, each with {100 * confidence:.6g} % "
-        "confidence.",
-    )
+    doubt = sum(1.0 - bound.confidence for bound in findings.lower_bounds)
+    sure = f"{100.0 * (1.0 - doubt):.5g} %"
+    seen = f"At delta {delta_text(findings.delta)}, as the server sees it; all hold with {sure} confidence."
+    table = Table("attack", caption=seen)
     for column in ("epsilon at least", "stated at most"):
         table.add_column(column, justify="right")
     for bound in findings.lower_bounds:

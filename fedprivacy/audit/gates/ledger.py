@@ -99,7 +99,7 @@ def check_run(folder: Path) -> Gate:
             worst = max(worst, spent)
             reasons += _misstated(history.last.spent[client], spent)
     assumes = "The run's folder, and its ledger where it is at hand, are those that the run wrote."
-    return verdict("ledger", PROVES, assumes, Judged(worst, reasons))
+    return verdict("run", PROVES, assumes, Judged(worst, reasons))
 
 
 def _misstated(stated: ClientSpent, spent: float) -> list[str]:
