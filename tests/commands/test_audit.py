@@ -123,7 +123,7 @@ def test_a_task_of_ones_own_is_audited_whole(tmp_path):
 
 def test_a_client_that_fails_does_not_pass(tmp_path, monkeypatch):
     monkeypatch.setattr(auditor, "GATES", {"ledger": ledger.check})
-    fails = "if len(outputs) > 8:\n            raise ValueError\n        return functional"
-    (tmp_path / "mine.py").write_text(Path(blobs_task.__file__).read_text().replace("return functional", fails))
+    task = Path(blobs_task.__file__).read_text()
+    (tmp_path / "mine.py").write_text(task.replace('reduction="none")', 'reduction="none") / (len(outputs) < 9)'))
     told = words(fedprivacy("audit", "--task", "mine.py:Sides", cwd=tmp_path, code=1).stdout)
     assert "FAILED" in told and "no attack could show how much is lost" in told
