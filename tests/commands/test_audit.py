@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedprivacy.audit import auditor
+from fedprivacy.audit.asking import NoUpdateError
 from fedprivacy.audit.gates import noise, release
 from fedprivacy.audit.lower_bounds import NAMES, OWN_RECORD, own_record
 from fedprivacy.runs.folder import read_run_id
