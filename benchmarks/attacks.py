@@ -186,6 +186,8 @@ def _plain(found: Attacked) -> dict[str, Any]:
     limits = found.limit(RATES)
     return {
         "training": found.name,
+        "models": found.models,
+        "models_attacked": found.targets,
         "accuracy_members": found.accuracy[0],
         "accuracy_others": found.accuracy[1],
         "exposure_bits": found.exposure,
@@ -194,7 +196,9 @@ def _plain(found: Attacked) -> dict[str, Any]:
             name: {"auc": roc.area} | {f"tpr_at_{rate:g}": _rate(roc, rate) for rate in RATES}
             for name, roc in found.rocs.items()
         },
+        "above": above(found),
         "breached": breached(found),
+        "auc_allowed": area_allowed(found),
         "limits": {}
         if limits is None
         else {f"tpr_at_{rate:g}": most for rate, most in zip(RATES, limits, strict=True)},
@@ -209,6 +213,22 @@ def _rate(roc: Roc, rate: float) -> dict[str, float]:
 def breached(found: Attacked) -> list[str]:
     """The attacks that found more members than privacy allows, beyond chance."""
     return [] if found.history is None else [name for name, roc in found.rocs.items() if breaches(roc, found.history)]
+
+
+def above(found: Attacked) -> list[str]:
+    """The attacks that found more at some false positive rate from 0.1 % on, be it by chance."""
+    limits = found.limit(_GRID)
+    if limits is None:
+        return []
+    curves = {name: [roc.at(rate).true_positive_rate for rate in _GRID] for name, roc in found.rocs.items()}
+    return [name for name, curve in curves.items() if (np.array(curve) > limits).any()]
+
+
+def area_allowed(found: Attacked) -> float:
+    """The area under the curve that privacy allows; without it, 1."""
+    rates = np.linspace(0.0, 1.0, 2001)
+    limits = found.limit(rates)
+    return 1.0 if limits is None else float(np.trapezoid(limits, rates))
 
 
 def strongest(found: Attacked) -> tuple[str, Roc]:
@@ -226,8 +246,9 @@ def _print(found: Attacked) -> None:
         print(f"  {name:20s} {roc.area:6.3f} {shown:>32s} {more.true_positive_rate:16.2%}")
     limits = found.limit(RATES)
     if limits is not None:
-        print(f"  {'privacy allows':20s} {'':6s} {limits[0]:16.2%} {limits[1]:32.2%}")
-        print(f"  above what privacy allows, beyond chance: {', '.join(breached(found)) or 'no attack'}")
+        print(f"  {'privacy allows':20s} {area_allowed(found):6.3f} {limits[0]:15.2%} {limits[1]:33.2%}")
+        beyond = ", ".join(breached(found)) or "none"
+        print(f"  curves above that: {', '.join(above(found)) or 'none'}; beyond chance: {beyond}")
     print(f"  exposure of canaries: {found.exposure:.2f} bits on average; {LEARNED_NOTHING:.2f} is chance")
 
 
