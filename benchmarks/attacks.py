@@ -23,6 +23,7 @@ import altair as alt
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.integrate import trapezoid
 from torch import nn
 
 from fedprivacy.audit.attacks.exposure import LEARNED_NOTHING, exposed
@@ -161,6 +162,9 @@ def main() -> None:
     parser.add_argument("--data", type=Path, default=Path("../shared/data"))
     parser.add_argument("--out", type=Path, default=Path("runs/attacks"))
     options = parser.parse_args()
+    for name in ("location30.npz", "mnist.npz"):
+        if not (options.data / name).exists():
+            parser.error(f"{options.data / name} is missing; name the folder that holds it by --data.")
     found = membership(options.data, options.scale)
     noise = _noise(found[-1])
     pictures = inversion(options.data, noise)
@@ -228,7 +232,7 @@ def area_allowed(found: Attacked) -> float:
     """The area under the curve that privacy allows; without it, 1."""
     rates = np.linspace(0.0, 1.0, 2001)
     limits = found.limit(rates)
-    return 1.0 if limits is None else float(np.trapezoid(limits, rates))
+    return 1.0 if limits is None else float(trapezoid(limits, rates))
 
 
 def strongest(found: Attacked) -> tuple[str, Roc]:

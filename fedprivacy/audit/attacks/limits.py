@@ -8,8 +8,8 @@ function of the training (Dong, Roth, Su 2022).
 The limit holds for the mean over records, too, because it is concave, if each record was made a member by a coin of its
 own. What is measured on finitely many records may lie above it by chance.
 
->>> limit(0.001, epsilon=3.0, delta=1e-5)
-array(0.02009554)
+>>> round(float(limit(0.001, epsilon=3.0, delta=1e-5)), 4)
+0.0201
 """
 
 from __future__ import annotations

@@ -96,7 +96,8 @@ class Roc:
     @property
     def area(self) -> float:
         """Area under the curve: how likely a member scores above another record, ties counting half."""
-        return float(np.trapezoid(self.true_positive_rates, self.false_positive_rates))
+        twice = np.diff(self.false_positives) @ (self.true_positives[1:] + self.true_positives[:-1])
+        return int(twice) / (2 * self.members * self.others)
 
     def at(self, false_positive_rate: float, confidence: float = 0.95) -> Rate:
         """The most members found without more false alarms than that; nothing is interpolated.

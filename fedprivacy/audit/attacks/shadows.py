@@ -62,13 +62,14 @@ def train_shadows(task: Task, records: Shard, trainer: Trainer, *, models: int, 
 
 
 def losses_of(task: Task, model: nn.Module, records: Shard) -> NDArray[np.float64]:
-    """A model's loss of each record, shape [records], from outputs in float64: the attacks live on small differences.
+    """A model's loss of each record, shape [records], computed in float64 from its outputs: small differences count.
 
     Raises:
         ValueError: a loss is negative or not finite: it is no -log of a confidence.
     """
+    targets = records.targets.double() if records.targets.is_floating_point() else records.targets
     with torch.no_grad():
-        losses = task.loss(model(records.inputs).double(), records.targets).numpy().astype(np.float64)
+        losses = task.loss(model(records.inputs).double(), targets).numpy().astype(np.float64)
     if not np.isfinite(losses).all() or losses.min(initial=0.0) < 0.0:
         raise ValueError(f"the losses reach from {losses.min()} to {losses.max()}; the attacks need finite ones >= 0.")
     return losses

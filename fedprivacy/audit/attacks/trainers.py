@@ -14,7 +14,7 @@ from fedprivacy.tasks.protocol import Shard, Task
 from fedprivacy.training.baseline import Baseline
 from fedprivacy.training.keystream import Keystream
 from fedprivacy.training.optimizers import build_optimizer
-from fedprivacy.training.single import train
+from fedprivacy.training.single import Trained, train
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian
 
@@ -77,9 +77,13 @@ class WithPrivacy:
     clipping_norm: float
 
     def __call__(self, records: Shard, seed: int) -> nn.Module:
-        """A model that was trained on the records; how many there are is private."""
+        """A model that was trained on the records."""
+        return self.trained(records, seed).model
+
+    def trained(self, records: Shard, seed: int) -> Trained:
+        """The model and what it cost; how many records there are is private."""
         given = self.training
-        trained = train(
+        return train(
             new_model(self.task, seed),
             self.task.loss,
             records,
@@ -94,7 +98,6 @@ class WithPrivacy:
             momentum=given.momentum,
             seed=seed,
         )
-        return trained.model
 
     @cached_property
     def history(self) -> History:
