@@ -33,8 +33,7 @@ from fedprivacy.audit.attacks.membership import attacked
 from fedprivacy.audit.attacks.roc import Roc
 from fedprivacy.audit.attacks.shadows import train_shadows
 from fedprivacy.audit.attacks.trainers import Trainer, Training, WithoutPrivacy, WithPrivacy
-from fedprivacy.figures import save_png, to_svg
-from fedprivacy.figures.attacks import AttackCurve, Picture, picture_figure, roc_figure
+from fedprivacy.figures import AttackCurve, Picture, picture_figure, roc_figure, save_png, to_svg
 from fedprivacy.tasks import Shard, ShardSource, Task
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import History
@@ -197,16 +196,18 @@ def _plain(found: Attacked) -> dict[str, Any]:
         "exposure_bits": found.exposure,
         "seconds": found.seconds,
         "attacks": {
-            name: {"auc": roc.area} | {f"tpr_at_{rate:g}": _rate(roc, rate) for rate in RATES}
+            name: {"auc": roc.area} | {_key(rate): _rate(roc, rate) for rate in RATES}
             for name, roc in found.rocs.items()
         },
         "above": above(found),
         "breached": breached(found),
         "auc_allowed": area_allowed(found),
-        "limits": {}
-        if limits is None
-        else {f"tpr_at_{rate:g}": most for rate, most in zip(RATES, limits, strict=True)},
+        "limits": {} if limits is None else dict(zip(map(_key, RATES), limits, strict=True)),
     }
+
+
+def _key(rate: float) -> str:
+    return f"tpr_at_{rate:g}"
 
 
 def _rate(roc: Roc, rate: float) -> dict[str, float]:
