@@ -18,6 +18,9 @@ GATES: dict[str, Check] = {
     "ledger": ledger.check,
 }
 
+STATISTICAL = ("noise", "sampling")
+EXACT = tuple(gate for gate in GATES if gate not in STATISTICAL)
+
 SEEDS = (0, 1, 2)
 """Of the quick tests."""
 

@@ -121,8 +121,10 @@ class Audited:
 
     @cached_property
     def parameters(self) -> Parameters:
-        """A new model's."""
-        return parameters_of(self.task.model())
+        """A new model's, always the same for one seed."""
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(self.seed)
+            return parameters_of(self.task.model())
 
     @property
     def sensitivity(self) -> float:

@@ -29,7 +29,7 @@ class Pair:
     Attributes:
         about: what the record is, in words.
         with_it: the shard that holds it.
-        without: the one in which it is missing, or null where shard sizes are public.
+        without: the one in which it is missing, or null where shard sizes are public; whole numbers have no null.
         place: where it stands, from 0.
     """
 
@@ -37,6 +37,14 @@ class Pair:
     with_it: Shard
     without: Shard
     place: int
+
+    def like_it(self, audited: Audited) -> Shard:
+        """The other shard for whoever compares forms: as many records, where their number is public."""
+        if len(self.without) == len(self.with_it) or not audited.task.shard_sizes_public:
+            return self.without
+        inputs, targets = self.with_it.inputs.clone(), self.with_it.targets.clone()
+        inputs[-1], targets[-1] = inputs[0], targets[0]
+        return Shard(inputs, targets)
 
     @property
     def alone(self) -> Shard:

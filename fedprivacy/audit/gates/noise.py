@@ -38,6 +38,9 @@ _FAR = 3.5
 _FIRST, _STEPS = 301, 4
 """The first round in which noise is looked at, and how many steps of the next one are."""
 
+_CLEARLY = 200
+"""Records, for a noise multiplier of one, whose number no noise on the count of adaptive clipping hides."""
+
 _WIDE = 300_000
 """Coordinates of a wide layer, released in four rounds."""
 
@@ -231,15 +234,16 @@ class _Blank:
 
     def _of_adapting_steps(self) -> list[_Release]:
         """Noise of the steps of one round whose clipping norm falls, because all records are within it."""
-        grant = replace(self.audited.asking(round=_FIRST + 1, steps=2 * _STEPS), expected_batch_size=1.0)
-        client = self.client.holding(self.records(self.task, 40))
+        grant = self.audited.asking(round=_FIRST + 1, steps=2 * _STEPS, sampling_rate=1.0, expected_batch_size=1.0)
+        records = math.ceil(_CLEARLY * grant.noise_multiplier)
+        client = self.client.holding(self.records(self.task, records))
         adaptive = grant.adaptive or QuantileClipping()
         steps = self.audited.sums(client, grant, self.parameters)
         receipts = [client.answer(replace(grant, steps=n), self.parameters).receipt for n in range(1, grant.steps)]
         norms = [grant.clipping_norm, *(receipt.clipping_norm for receipt in receipts)]
         each = self.audited.deviation / self.audited.sensitivity
         return [
-            _Release(noise / (each * adaptive.sensitivity(norm)), f"step {n} of round {grant.round}", 40)
+            _Release(noise / (each * adaptive.sensitivity(norm)), f"step {n} of round {grant.round}", records)
             for n, (noise, norm) in enumerate(zip(steps, norms, strict=True), 1)
             if n > 1
         ]

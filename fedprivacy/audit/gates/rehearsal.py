@@ -6,10 +6,9 @@ budget with where the run ends, and each client's clipping norm with its own rel
 
 from __future__ import annotations
 
-import logging
 import tempfile
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from pathlib import Path
 
 import torch
@@ -20,9 +19,9 @@ from fedprivacy.accounting import DEFAULT_FILTER
 from fedprivacy.audit.gates.audited import Audited
 from fedprivacy.audit.gates.costs import recomputed, too_low
 from fedprivacy.audit.gates.known import Known, shard_of
+from fedprivacy.audit.gates.silence import silence
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.flower.server.accounts import BudgetSpentError
-from fedprivacy.flower.simulation import quiet_flower
 from fedprivacy.flower.wire.messages import ENROL, GRANT, RECEIPT, Grant, Receipt
 from fedprivacy.ledger import Allowance, Ledger, LedgerError
 from fedprivacy.runs.configuration import Value
@@ -42,7 +41,7 @@ _AMPLE, _LESS = 1e6, 1e-3
 
 def rehearsed(audited: Audited) -> list[str]:
     """What disagrees in a rehearsed run with the audited settings; empty: nothing."""
-    with tempfile.TemporaryDirectory() as folder, _in_silence():
+    with tempfile.TemporaryDirectory() as folder, silence():
         url = f"sqlite:///{Path(folder) / 'ledger.db'}"
         rehearsal = _Rehearsal(audited, url)
         return [*rehearsal.complaints(), *_charged_at_once(f"sqlite:///{Path(folder) / 'another.db'}")]
@@ -228,16 +227,3 @@ def _charged_at_once(url: str) -> Iterator[str]:
     charged = sum(other.accounts(["a"])["a"].history.values())
     if any(between) or charged > quota:
         yield "Between a server's look at a balance and its charge, another server could charge the same balance."
-
-
-@contextmanager
-def _in_silence() -> Iterator[None]:
-    """Without the log of a run that nobody started."""
-    logger = logging.getLogger("fedprivacy")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL)
-    try:
-        with quiet_flower():
-            yield
-    finally:
-        logger.setLevel(level)

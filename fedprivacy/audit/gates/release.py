@@ -158,7 +158,10 @@ def _neighbours(audited: Audited) -> Iterator[tuple[str, AskedClient, AskedClien
     quick = audited.effort is Effort.QUICK
     pairs = pairs_of(audited, records=1)
     alone = (("the only record of the shard", pairs[0].alone, _without(pairs[0].alone, audited)),)
-    for about, one, other in [*((p.about, p.with_it, p.without) for p in (pairs[:4] if quick else pairs)), *alone]:
+    for about, one, other in [
+        *((p.about, p.with_it, p.like_it(audited)) for p in (pairs[:4] if quick else pairs)),
+        *alone,
+    ]:
         yield about, audited.client_of(audited.task, one), audited.client_of(audited.task, other), audited.parameters
 
 

@@ -20,6 +20,7 @@ from flwr.app.user_config import UserConfig
 
 from fedprivacy._support.signing import client_key, client_public_key, server_public_key
 from fedprivacy.audit.gates.audited import Audited
+from fedprivacy.audit.gates.silence import silence
 from fedprivacy.flower import InProcessGrid, private_client
 from fedprivacy.flower.wire.messages import ENROL, GRANT, EnrolmentRequest
 from fedprivacy.tasks.identity import key_hash
@@ -46,7 +47,7 @@ Reply = tuple[object, ...]
 
 def told(audited: Audited) -> Iterator[str]:
     """What a stranger learns, in words."""
-    with tempfile.TemporaryDirectory() as folder:
+    with tempfile.TemporaryDirectory() as folder, silence():
         place = Path(folder)
         (place / "stranger_tasks.py").write_text(_TASKS)
         replies = [list(_replies(audited, place, records)) for records in (_RECORDS, _RECORDS + 1)]
