@@ -17,7 +17,8 @@ from typing import Any
 
 import torch
 
-from tests.privacy.caught import GATES, found
+from fedprivacy.audit.auditor import GATES
+from tests.privacy.caught import found
 from tests.privacy.planted import CORRECT, PLANTS, Plant
 
 

@@ -153,7 +153,7 @@ def parameters_of(model: nn.Module) -> dict[str, NDArray[Any]]:
 
 _USUAL = Grant(
     run_id="audit",
-    client_id=simulated_client_id(0, 1),
+    client_id=simulated_client_id(0, _SPLIT),
     round=1,
     attempt=1,
     steps=1,

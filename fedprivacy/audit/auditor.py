@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import logging
 import secrets
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from fedprivacy.audit.asking import NoUpdateError
@@ -14,6 +12,7 @@ from fedprivacy.audit.gates import invariance, ledger, noise, release, replay, s
 from fedprivacy.audit.gates.audited import Audited, Check, Effort
 from fedprivacy.audit.lower_bounds import lower_bounds
 from fedprivacy.audit.observed import AuditedTraining
+from fedprivacy.audit.silence import silence
 from fedprivacy.runs.plan import RunPlan
 
 GATES: dict[str, Check] = {
@@ -64,7 +63,7 @@ def audit(
     """
     seed = secrets.randbelow(2**31) if seed is None else seed
     audited = Audited.of(plan, effort=effort, seed=seed)
-    with _silent_clients():
+    with silence():
         gates = [*_gates(audited, run, tell)]
         tell("attacks")
         try:
@@ -91,18 +90,6 @@ def _gates(audited: Audited, run: Path | None, tell: Callable[[str], None]) -> I
     if run is not None:
         tell("the run's own figures")
         yield ledger.check_run(run)
-
-
-@contextmanager
-def _silent_clients() -> Iterator[None]:
-    """Keep clients from logging what they refuse: the auditor asks for much that must be refused."""
-    logger = logging.getLogger("fedprivacy")
-    level = logger.level
-    logger.setLevel(logging.CRITICAL + 1)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _training(audited: Audited) -> AuditedTraining:

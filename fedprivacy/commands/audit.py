@@ -23,13 +23,12 @@ def audit(settings: dict[str, Any], *, run: Path | None, full: bool, as_json: bo
     from fedprivacy.audit.auditor import audit as audited
     from fedprivacy.audit.gates.audited import Effort
     from fedprivacy.audit.page import write_page
-    from fedprivacy.flower.simulation import quiet_flower
     from fedprivacy.runs.folder import new_run_folder
 
     plan = _plan(settings, run)
     console = Console(stderr=True, quiet=as_json)
     began = time.time()
-    with quiet_flower(), console.status("") as status:
+    with console.status("") as status:
         findings = audited(
             plan,
             run,

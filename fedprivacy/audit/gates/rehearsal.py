@@ -19,7 +19,7 @@ from fedprivacy.accounting import DEFAULT_FILTER
 from fedprivacy.audit.gates.audited import Audited
 from fedprivacy.audit.gates.costs import recomputed, too_low
 from fedprivacy.audit.gates.known import Known, shard_of
-from fedprivacy.audit.gates.silence import silence
+from fedprivacy.audit.silence import silence
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.flower.server.accounts import BudgetSpentError
 from fedprivacy.flower.wire.messages import ENROL, GRANT, RECEIPT, Grant, Receipt

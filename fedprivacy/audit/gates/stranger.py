@@ -20,7 +20,7 @@ from flwr.app.user_config import UserConfig
 
 from fedprivacy._support.signing import client_key, client_public_key, server_public_key
 from fedprivacy.audit.gates.audited import Audited
-from fedprivacy.audit.gates.silence import silence
+from fedprivacy.audit.silence import silence
 from fedprivacy.flower import InProcessGrid, private_client
 from fedprivacy.flower.wire.messages import ENROL, GRANT, EnrolmentRequest
 from fedprivacy.tasks.identity import key_hash
