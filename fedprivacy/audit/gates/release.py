@@ -36,8 +36,8 @@ _RAISES = -1.0
 _NO_POWER_OF_TWO = 3.0
 """A divisor that rounds: what it divides can be told from the last bits of the quotient."""
 
-_LOUD = 1e3
-"""A noise multiplier that leaves no bit of a float32 number unused."""
+_LOUD, _WIDE = 1e3, 256
+"""A noise multiplier that leaves no bit of a float32 number unused, and coordinates enough to see one more bit."""
 
 _MOST_RECORDS = 1024
 """Sums of up to so many records must not be told from those of one more: they were, once, by their type."""
@@ -189,13 +189,13 @@ def _without(alone: Shard, audited: Audited) -> Shard:
 
 def _same(audited: Audited) -> Iterator[tuple[str, tuple[Fields, Fields]]]:
     """Replies of clients with records that contribute nothing, one more and one less: the same, with public numbers."""
-    task = Known([8], audited.grant.relation, audited.task.dataset)
+    task = Known([_WIDE], audited.grant.relation, audited.task.dataset)
     changed = {"expected_batch_size": _NO_POWER_OF_TWO, "learning_rate": 1.0, "noise_multiplier": _LOUD}
     grant = audited.asking(sampling_rate=1.0, **changed)
-    client = audited.client_of(task, shard_of(torch.zeros(0, 8)))
+    client = audited.client_of(task, shard_of(torch.zeros(0, _WIDE)))
     for number in (0, 1, 16, 128, _MOST_RECORDS):
-        shards = [torch.zeros(number, 8), torch.zeros(number + 1, 8)]
-        nulls = torch.zeros(number + 1, 8)
+        shards = [torch.zeros(number, _WIDE), torch.zeros(number + 1, _WIDE)]
+        nulls = torch.zeros(number + 1, _WIDE)
         nulls[-1] = torch.nan
         replies = [fields_of(client.holding(shard_of(s)).asked(grant, zeros_for(task))) for s in [*shards, nulls]]
         if grant.adaptive is None:  # which counts the records of zeros, and releases the count with noise
