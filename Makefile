@@ -58,6 +58,7 @@ bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.accounting_share
 	$(BIN)/python -m benchmarks.ledger
 	$(BIN)/python -m benchmarks.dashboard
+	$(BIN)/python -m benchmarks.audit
 
 deploy-demo: $(VENV)/.installed-run
 	$(BIN)/fedprivacy deploy demo --app .

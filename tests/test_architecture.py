@@ -21,6 +21,7 @@ FLOORS = (
     ("figures",),
     ("runs",),
     ("flower",),
+    ("audit",),
     ("server",),
     ("deploy",),
     ("commands",),

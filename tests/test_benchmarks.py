@@ -14,6 +14,8 @@ import pytest
 PROJECT = Path(__file__).parents[1]
 
 SMALL = {
+    "audit": ["--seeds", "1", "--runs", "2"],
+    "audit_power": ["--seeds", "1", "--only", "a fixed size"],
     "accounting_share": ["--clients", "3", "--rounds", "1"],
     "gradients": ["--models", "lr-64", "--rounds", "1"],
     "ledger": ["--charges", "20000", "--seconds", "0.1"],

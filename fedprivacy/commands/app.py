@@ -255,6 +255,27 @@ def sweep(
     sweeps.sweep(settings, seeds=seeds, baseline=baseline, jobs=jobs, out=out, as_json=as_json)
 
 
+@app.command()
+@with_settings
+def audit(
+    settings: dict[str, Any],
+    *,
+    run: Annotated[
+        Path | None, typer.Option(help="Folder of a finished run, which is audited with the settings that it had.")
+    ] = None,
+    full: Annotated[bool, typer.Option("--full/--quick", help="Minutes instead of seconds: more is tried.")] = False,
+    as_json: Json = False,
+) -> None:
+    """Check that the code which runs deserves its epsilon: gates that find bugs, and attacks beside the stated bound.
+
+    Takes the options of simulate, so that one command line serves both; a task of one's own is audited as it trains.
+    Exit code 1: a gate failed, or an attack showed a larger loss than is stated.
+    """
+    from fedprivacy.commands import audit as audits
+
+    audits.audit(settings, run=run, full=full, as_json=as_json)
+
+
 @contextmanager
 def _dashboard_if(wanted: bool, config: RunConfig, console: Console) -> Iterator[None]:
     """A dashboard of the run's ledger, and of the runs beside it, while the block runs."""

@@ -7,6 +7,7 @@ Figures are drawn from a `RunSeries`, whose size is bounded, and load neither to
 The rows behind them are in `fedprivacy.figures.tables`.
 """
 
+from fedprivacy.figures.attacks import AttackCurve, Picture, picture_figure, roc_figure
 from fedprivacy.figures.audit import audit_figure
 from fedprivacy.figures.comparison import compared_epsilon_figure, compared_metric_figure, compared_tradeoff_figure
 from fedprivacy.figures.cost import cost_figure
@@ -16,6 +17,8 @@ from fedprivacy.figures.style import DARK, dark, save_png, spec_of, to_svg
 
 __all__ = [
     "DARK",
+    "AttackCurve",
+    "Picture",
     "RunFigures",
     "audit_figure",
     "compared_epsilon_figure",
@@ -26,6 +29,8 @@ __all__ = [
     "epsilon_figure",
     "forecast_figure",
     "metric_figure",
+    "picture_figure",
+    "roc_figure",
     "run_figure",
     "save_png",
     "spec_of",

@@ -11,7 +11,6 @@ import altair as alt
 from fedprivacy.figures.axes import shortened
 from fedprivacy.figures.style import EXHAUSTED, MUTED, SPENDING, WIDTH, Rows, chart_of, layered, styled, titled
 from fedprivacy.values.runs import AuditResult, Verdict
-from fedprivacy.values.series import RunFacts
 from fedprivacy.values.wording import count_text, delta_text, epsilon_text, proved_text
 
 MOST_AUDITS = 12
@@ -26,12 +25,12 @@ _COLOUR = alt.Color("verdict:N", legend=None).scale(domain=_VERDICTS, range=[SPE
 _SHAPE = alt.Shape("verdict:N", legend=None).scale(domain=_VERDICTS, range=["circle", "diamond"])
 
 
-def audit_figure(audits: Sequence[AuditResult], facts: RunFacts, width: int = WIDTH) -> alt.LayerChart:
+def audit_figure(audits: Sequence[AuditResult], about: str, width: int = WIDTH) -> alt.LayerChart:
     """For each audit the epsilon that the attack proved and the epsilon that the accountant states.
 
     Args:
         audits: at least one; of more than `MOST_AUDITS`, those that failed are shown and then the latest.
-        facts: of the run.
+        about: what was audited: "run digits-1".
         width: of the plot, in px.
 
     Raises:
@@ -45,7 +44,7 @@ def audit_figure(audits: Sequence[AuditResult], facts: RunFacts, width: int = WI
     rows = [_row(place, audit, end, width) for place, audit in enumerate(shown)]
     height = ROW * len(rows)
     layers = [*_texts(rows, height), *_bounds(rows, end, width, height), *_numbers(rows, end, width, height)]
-    return styled(layered(layers, _title(audits, len(shown), facts, width), width, height))
+    return styled(layered(layers, _title(audits, len(shown), about, width), width, height))
 
 
 def _row(place: int, audit: AuditResult, end: float, width: int) -> dict[str, Any]:
@@ -114,13 +113,13 @@ def _y(field: str, height: int) -> alt.Y:
     return alt.Y(f"{field}:Q").axis(None).scale(domain=[height, 0], nice=False)
 
 
-def _title(audits: Sequence[AuditResult], shown: int, facts: RunFacts, width: int) -> alt.TitleParams:
+def _title(audits: Sequence[AuditResult], shown: int, about: str, width: int) -> alt.TitleParams:
     violated = sum(audit.verdict is Verdict.VIOLATED for audit in audits)
     made = count_text(len(audits), "audit")
     result = f"VIOLATED: {violated} of {made} proved more than is stated"
     left_out = [[f"{shown} of {made} are shown"]] if shown < len(audits) else []
     return titled(
         result if violated else f"{made}: none proved more than is stated",
-        [["≥: ε that an attack proved"], ["≤: ε that the accountant states", f"run {facts.name}"], *left_out],
+        [["≥: ε that an attack proved"], ["≤: ε that the accountant states", about], *left_out],
         width,
     )

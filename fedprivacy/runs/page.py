@@ -16,15 +16,21 @@ from fedprivacy import figures
 from fedprivacy.values import wording
 
 
-def page(template: str, **known: Any) -> str:
-    """A template of this folder as an HTML document; it knows the figures' colours and how numbers are written."""
-    return _templates().get_template(template).render(figures=figures, wording=wording, **known)
+def page(template: str, room: str = "runs", **known: Any) -> str:
+    """A template as an HTML document; it knows the figures' colours and how numbers are written.
+
+    Args:
+        template: file name.
+        room: the package's folder that holds it. It may include the templates of this one.
+        known: what else it knows.
+    """
+    return _templates(room).get_template(template).render(figures=figures, wording=wording, **known)
 
 
 @cache
-def _templates() -> jinja2.Environment:
+def _templates(room: str) -> jinja2.Environment:
     environment = jinja2.Environment(
-        loader=jinja2.PackageLoader("fedprivacy", "runs"),
+        loader=jinja2.ChoiceLoader([jinja2.PackageLoader("fedprivacy", name) for name in (room, "runs")]),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,

@@ -9,9 +9,8 @@ from fedprivacy.figures import audit_figure
 from fedprivacy.figures.style import EXHAUSTED, SPENDING
 from fedprivacy.values.runs import AuditResult, Verdict
 from tests.figures.reading import coloured, drawn, height, marks, place, text_called, texts, written
-from tests.runs.histories import alike
 
-FACTS = alike(rounds=1).series().facts
+ABOUT = "run digits"
 SOUND = AuditResult(1.7e9, "canaries", "client-3", 1.2, 0.95, 2.9912, 1e-4, "PLD", "server")
 BROKEN = replace(SOUND, lower=4.519, at=1.6e9)
 
@@ -23,7 +22,7 @@ def test_a_bound_that_is_reached_is_consistent_and_one_that_is_passed_is_violate
 
 
 def test_a_sound_audit_shows_both_bounds_rounded_to_the_safe_side():
-    root = drawn(audit_figure([replace(SOUND, lower=1.2999)], FACTS, 440))
+    root = drawn(audit_figure([replace(SOUND, lower=1.2999)], ABOUT, 440))
     assert "1 audit: none proved more than is stated" in texts(root)
     assert {"consistent: canaries, client-3", "≥ 1.29", "≤ 3.00"} <= set(texts(root))
     assert not coloured(root.iter(), EXHAUSTED)
@@ -33,12 +32,12 @@ def test_a_sound_audit_shows_both_bounds_rounded_to_the_safe_side():
 
 def test_every_audit_says_its_conditions():
     given = replace(SOUND, confidence=0.999, delta=1e-6, accountant="RDP", view="public")
-    assert "99.9 % confidence, δ = 1e-6, RDP, seen by the public" in texts(drawn(audit_figure([given], FACTS)))
-    assert "run digits" in written(drawn(audit_figure([given], FACTS)))
+    assert "99.9 % confidence, δ = 1e-6, RDP, seen by the public" in texts(drawn(audit_figure([given], ABOUT)))
+    assert "run digits" in written(drawn(audit_figure([given], ABOUT)))
 
 
 def test_a_violation_is_said_twice_has_its_own_colour_and_shape_and_comes_first():
-    root = drawn(audit_figure([SOUND, BROKEN], FACTS))
+    root = drawn(audit_figure([SOUND, BROKEN], ABOUT))
     assert "VIOLATED: 1 of 2 audits proved more than is stated" in texts(root)
     violated, sound = (text_called(root, f"{word}: canaries, client-3") for word in ("VIOLATED", "consistent"))
     assert height(violated) < height(sound)
@@ -50,7 +49,7 @@ def test_a_violation_is_said_twice_has_its_own_colour_and_shape_and_comes_first(
 
 @pytest.mark.parametrize("audit", [SOUND, BROKEN, replace(SOUND, lower=2.9912)], ids=["sound", "broken", "tight"])
 def test_the_two_numbers_never_meet(audit):
-    root = drawn(audit_figure([audit], FACTS))
+    root = drawn(audit_figure([audit], ABOUT))
     lower, upper = (
         e for sign in "≥≤" for e in [text_called(root, next(t for t in texts(root) if t[:2] == f"{sign} "))]
     )
@@ -59,25 +58,25 @@ def test_the_two_numbers_never_meet(audit):
 
 
 def test_without_a_bound_there_is_no_stroke_where_one_would_be():
-    root, bounded = (drawn(audit_figure([replace(SOUND, upper=upper)], FACTS)) for upper in (math.inf, 3.0))
+    root, bounded = (drawn(audit_figure([replace(SOUND, upper=upper)], ABOUT)) for upper in (math.inf, 3.0))
     assert "≤ ∞" in texts(root)
     assert not marks(root, "rect") and len(marks(bounded, "rect")) == 1
 
 
 def test_an_audit_of_the_whole_run_and_one_with_long_names_are_named():
     named = [replace(SOUND, client_id=""), replace(SOUND, attack="a" * 80, client_id="b" * 80)]
-    shown = texts(drawn(audit_figure(named, FACTS, 335)))
+    shown = texts(drawn(audit_figure(named, ABOUT, 335)))
     assert "consistent: canaries, the run as a whole" in shown
     assert any(text.startswith("consistent: aaa") and text.endswith("bbb") and len(text) < 60 for text in shown)
 
 
 def test_of_very_many_audits_the_violated_and_the_latest_are_shown():
     many = [replace(SOUND, at=float(n), attack=f"attack-{n}") for n in range(20)]
-    shown = written(drawn(audit_figure([*many, replace(BROKEN, at=0.0)], FACTS)))
+    shown = written(drawn(audit_figure([*many, replace(BROKEN, at=0.0)], ABOUT)))
     assert "VIOLATED: canaries" in shown and "attack-19," in shown and "attack-9," in shown and "attack-8," not in shown
     assert "12 of 21 audits are shown" in shown
 
 
 def test_no_audit_is_refused():
     with pytest.raises(ValueError, match="no audit"):
-        audit_figure([], FACTS)
+        audit_figure([], ABOUT)

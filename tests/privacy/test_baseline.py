@@ -53,13 +53,17 @@ def test_nothing_that_a_deployed_client_loads_trains_without_privacy():
 
 
 def test_the_simulation_alone_imports_it_and_it_alone_the_training():
+    """Besides attacks, which a data owner makes on models of their own: no client loads the auditor."""
     importing = {
         module: [name_of(path) for path in HOUSE if module in imports(path)]
         for module in ("fedprivacy.flower.baseline.client", "fedprivacy.training.baseline")
     }
     assert importing == {
         "fedprivacy.flower.baseline.client": ["fedprivacy/server/simulation.py"],
-        "fedprivacy.training.baseline": ["fedprivacy/flower/baseline/client.py"],
+        "fedprivacy.training.baseline": [
+            "fedprivacy/audit/attacks/trainers.py",
+            "fedprivacy/flower/baseline/client.py",
+        ],
     }
 
 

@@ -130,7 +130,7 @@ _FIGURES: dict[Figure, Callable[[StoredRun, Wish, int], alt.LayerChart]] = {
     Figure.EPSILON: lambda run, wish, width: figures.epsilon_figure(_series(run, wish), width),
     Figure.TRADEOFF: lambda run, wish, width: figures.tradeoff_figure(_series(run, wish), width),
     Figure.COST: lambda run, wish, width: figures.cost_figure(_cost(run, wish), run.facts, width),
-    Figure.AUDIT: lambda run, _, width: figures.audit_figure(run.audits(), run.facts, width),
+    Figure.AUDIT: lambda run, _, width: figures.audit_figure(run.audits(), f"run {run.facts.name}", width),
     Figure.FORECAST: _forecast_figure,
 }
 

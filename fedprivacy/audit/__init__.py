@@ -1,0 +1,1 @@
+"""The auditor: evidence that the code which runs deserves the epsilon that it claims."""

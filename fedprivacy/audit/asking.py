@@ -1,0 +1,173 @@
+"""Asks the real ClientApp as a server would, about records that the auditor chooses.
+
+What is audited is what runs: the message that a server would send goes in, and every byte that comes back is what would
+have left. Only the shard is the auditor's, and in a simulated client the key of the randomness: two clients with one
+key draw the same samples and the same noise, so that what differs between their replies is what their records differ
+by.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, cast
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict
+from flwr.app.user_config import UserConfig
+from numpy.typing import NDArray
+from torch import nn
+
+from fedprivacy.flower import InProcessGrid, private_client
+from fedprivacy.flower.client.local import IN_PROCESS
+from fedprivacy.flower.wire.messages import GRANT, RECEIPT, Grant, Receipt
+from fedprivacy.gradients import trainable_parameters
+from fedprivacy.runs.configuration import resolve
+from fedprivacy.tasks import Shard, ShardSource, Task, relation_of
+from fedprivacy.tasks.identity import simulated_client_id
+from fedprivacy.values.events import NeighbouringRelation
+
+_NODE = 7
+"""Number of the client's node; any will do."""
+
+
+_SPLIT = 100_001
+"""Into how many parts the first of the auditor's shards is one of; the next of one more. A client's name stays the same
+up to a million: its randomness, which is drawn under that name, does too."""
+
+
+class NoUpdateError(RuntimeError):
+    """A client that sent no update for the auditor's grant."""
+
+
+class WithShard:
+    """A task in all but its records, which are the auditor's.
+
+    One task may have several shards, told apart by the number of parts that they are one of: what is kept for a task,
+    such as its gradient engine, then serves them all.
+    """
+
+    def __init__(self, task: Task, shard: Shard) -> None:
+        self._task, self._shards = task, [shard]
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._task, name)
+
+    def add(self, shard: Shard) -> int:
+        """Keep another shard; returns the number of parts that it is one of."""
+        self._shards.append(shard)
+        return _SPLIT + len(self._shards) - 1
+
+    def shard(self, source: ShardSource) -> Shard:
+        """The auditor's records, whichever part is asked for."""
+        return self._shards[(source.num_partitions or _SPLIT) - _SPLIT]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a client sent for a grant.
+
+    Attributes:
+        moved: the trained parameters less the ones that were sent, by name, in float64.
+        receipt: what it says that it spent.
+    """
+
+    moved: Mapping[str, NDArray[np.float64]]
+    receipt: Receipt
+
+    @property
+    def flat(self) -> NDArray[np.float64]:
+        """All of `moved`, in the order of the parameters, shape [d]."""
+        return np.concatenate([part.ravel() for part in self.moved.values()])
+
+
+class AskedClient:
+    """One simulated client of a task, which is asked with real messages.
+
+    Args:
+        task: model, loss and what it makes public.
+        shard: its records, instead of the task's own.
+        seed: of its randomness; None: secret, as in a deployment.
+        device: where it trains, as in a run's configuration.
+    """
+
+    def __init__(self, task: Task, shard: Shard, *, seed: int | None = None, device: str = "cpu") -> None:
+        self._shards = WithShard(task, shard)
+        self.task = cast(Task, self._shards)
+        config = resolve({"clients": 1, "seed": seed, "device": device}, self.task)
+        self._app = private_client(self.task, config)
+        InProcessGrid(self._app, 1, {})  # sets the identity of the process, which Flower's messages read
+        self._context = _context(0, _SPLIT)
+
+    def holding(self, shard: Shard) -> AskedClient:
+        """The same client with other records. The gradient engine and the key of the randomness are the same."""
+        other = copy.copy(self)
+        other._context = _context(int(self._context.node_config["partition-id"]), self._shards.add(shard))
+        return other
+
+    def colleague(self) -> AskedClient:
+        """Another client of the same run, with the same records."""
+        other = copy.copy(self)
+        parts = int(self._context.node_config["num-partitions"])
+        other._context = _context(int(self._context.node_config["partition-id"]) + 1, parts)
+        return other
+
+    def usual_grant(self) -> Grant:
+        """A grant for one step on all records, after which the parameters have moved by the noisy sum, negated."""
+        return replace(_USUAL, relation=relation_of(self.task))
+
+    def send(self, message_type: str, content: RecordDict) -> Message:
+        """The client's reply."""
+        return self._app(Message(content, _NODE, message_type), self._context)
+
+    def asked(self, grant: Grant, parameters: Mapping[str, NDArray[Any]]) -> Message:
+        """The reply to a grant and a global model."""
+        arrays = ArrayRecord({name: Array(values) for name, values in parameters.items()})
+        return self.send(MessageType.TRAIN, RecordDict({GRANT: grant.to_record(), "arrays": arrays}))
+
+    def answer(self, grant: Grant, parameters: Mapping[str, NDArray[Any]]) -> Answer:
+        """What was trained for a grant and a global model.
+
+        Raises:
+            NoUpdateError: the client sent none.
+        """
+        reply = self.asked(grant, parameters)
+        if RECEIPT not in reply.content.config_records:
+            raise NoUpdateError(f"The client refused the auditor's grant: {dict(reply.content.config_records)}.")
+        (arrays,) = reply.content.array_records.values()
+        trained = {name: array.numpy().astype(np.float64) for name, array in arrays.items()}
+        moved = {name: trained[name] - np.asarray(values, dtype=np.float64) for name, values in parameters.items()}
+        return Answer(moved, Receipt.of(reply))
+
+
+def _context(part: int, parts: int) -> Context:
+    node: UserConfig = {"partition-id": part, "num-partitions": parts, IN_PROCESS: True}
+    return Context(run_id=1, node_id=_NODE, node_config=node, state=RecordDict(), run_config={})
+
+
+def parameters_of(model: nn.Module) -> dict[str, NDArray[Any]]:
+    """A model's trainable parameters, as a server sends them."""
+    return {name: parameter.detach().cpu().numpy() for name, parameter in trainable_parameters(model).items()}
+
+
+_USUAL = Grant(
+    run_id="audit",
+    client_id=simulated_client_id(0, _SPLIT),
+    round=1,
+    attempt=1,
+    steps=1,
+    sampling_rate=1.0,
+    noise_multiplier=1.0,
+    relation=NeighbouringRelation.ADD_OR_REMOVE_ONE,
+    clipping_norm=1.0,
+    clipping="flat",
+    expected_batch_size=1.0,
+    optimizer="sgd",
+    learning_rate=1.0,
+    momentum=0.0,
+    weight_decay=0.0,
+    earlier_runs=0,
+    charged="",
+    server_key="",
+)

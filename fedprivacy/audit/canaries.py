@@ -1,0 +1,189 @@
+"""Canaries: records whose gradients the auditor chose, so that each can be found again in a release.
+
+A canary points in one of several orthogonal directions. A reading is a release along one of them, in clipping norms:
+how many of its canaries joined, with their signs, plus noise.
+
+| canaries | direction | what they show |
+|---|---|---|
+| `one_coordinate` | one coordinate; all of one sign in it | too little noise, in all layers or in one |
+| `opposing` | one coordinate; very long ones against a crowd that agrees | a clip that the batch or a length bends |
+| `spread` | one coordinate of each layer | a norm that is taken layer by layer |
+| `dense` | +-1 in nearly all coordinates | a norm of another order |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedprivacy.audit.asking import parameters_of
+from fedprivacy.audit.canary_tasks import DenseCanaries, SparseCanaries
+from fedprivacy.audit.observed import AuditedTraining, ObservedClient
+from fedprivacy.tasks import Shard, Task
+
+LONG = 10.0
+"""Norm of a canary's gradient, in clipping norms: long enough to be clipped."""
+
+LONGEST = 1e4
+"""Norm of a canary that opposes others, in clipping norms."""
+
+_MOST_RECORDS = 20_000
+_MOST_JOINED = 2_000  # records in a step, on average: what a step takes
+_MOST_NUMBERS = 10_000_000  # in dense records
+_DIRECTIONS = 256  # of those that are not single coordinates, at most
+_COPIES = 30  # of a record, at most: the more join a reading, the more it says of their length
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Canaries:
+    """A shard of canaries, and how to find them in a release.
+
+    Attributes:
+        task: whose gradients they are.
+        shard: the records.
+        directions: of each record, a number of a reading, shape [records].
+        signs: of each record along its direction, 1 or -1, shape [records].
+        read: the readings of a release: shape [d] to [readings].
+        crowd: which records are no canaries: what they add, one clipping norm each, is known and taken from the
+            readings; shape [records], bool; None: all are canaries.
+    """
+
+    task: Task
+    shard: Shard
+    directions: NDArray[np.intp]
+    signs: NDArray[np.float64]
+    read: Callable[[NDArray[np.float64]], NDArray[np.float64]]
+    crowd: NDArray[np.bool_] | None = None
+
+    def observed(
+        self, training: AuditedTraining, steps: int, *, seed: int, device: str = "cpu"
+    ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        """For each step, the readings and how many canaries joined each, with their signs; both of shape [readings].
+
+        Raises:
+            RuntimeError: the client sent no update.
+        """
+        client = ObservedClient(
+            self.task, self.shard, training, parameters_of(self.task.model()), seed=seed, device=device
+        )
+        for step in range(1, steps + 1):
+            values, who = self.read(client.release(step)), client.joined(step)
+            crowd = np.zeros(who.size, dtype=np.bool_) if self.crowd is None else self.crowd[who]
+            yield values - self._counted(who[crowd], values.size), self._counted(who[~crowd], values.size)
+
+    def _counted(self, records: NDArray[np.intp], readings: int) -> NDArray[np.float64]:
+        """How many of some records point along each reading, with their signs."""
+        counts = np.bincount(self.directions[records], weights=self.signs[records], minlength=readings)
+        return counts.astype(np.float64)  # of nobody, they are integers
+
+
+def one_coordinate(sizes: Sequence[int], training: AuditedTraining, rng: np.random.Generator) -> Canaries:
+    """Canaries of one coordinate each, in all coordinates or, of a large model, in some of every layer.
+
+    Args:
+        sizes: parameters of each layer.
+        training: for the clipping norm and the relation.
+        rng: the auditor's choices.
+    """
+    starts, most = np.cumsum([0, *sizes[:-1]]), scaled_down(sizes, _most_records(training))
+    some = np.concatenate([start + rng.permutation(n)[:m] for start, n, m in zip(starts, sizes, most, strict=True)])
+    copies = _copies(some.size, training)
+    signs = np.repeat(rng.choice([-1.0, 1.0], some.size), copies)
+    return coordinates(sizes, training, np.repeat(some, copies), signs)
+
+
+def opposing(sizes: Sequence[int], training: AuditedTraining, rng: np.random.Generator) -> Canaries:
+    """In some coordinates a crowd of records that agree, and as many very long ones that pull them back."""
+    some = rng.permutation(sum(sizes))[:_DIRECTIONS]
+    copies = max(1, _copies(some.size, training) // 2)
+    where, signs = np.repeat(some, 2 * copies), np.tile(np.repeat([1.0, -1.0], copies), some.size)
+    planted = coordinates(sizes, training, where, signs, np.where(signs > 0.0, LONG, LONGEST))
+    return replace(planted, crowd=signs > 0.0)
+
+
+def coordinates(
+    sizes: Sequence[int],
+    training: AuditedTraining,
+    where: NDArray[np.intp],
+    signs: NDArray[np.float64],
+    norms: NDArray[np.float64] | float = LONG,
+) -> Canaries:
+    """Canaries of one coordinate each; every coordinate is a reading.
+
+    Args:
+        sizes: parameters of each layer.
+        training: for the clipping norm and the relation.
+        where: coordinate of each record, in all layers joined, shape [records].
+        signs: 1 or -1; 0: a null record; shape [records].
+        norms: of the gradients, in clipping norms, shape [records].
+    """
+    starts = np.cumsum([0, *sizes[:-1]])
+    layer = np.searchsorted(starts, where, side="right") - 1
+    places, values = np.zeros((2, where.size, len(sizes)))
+    places[np.arange(where.size), layer] = where - starts[layer]
+    values[np.arange(where.size), layer] = signs * norms * training.clipping_norm
+    task = SparseCanaries(sizes, training.event.relation)
+    shard = _shard(torch.from_numpy(places).long(), values)
+    return Canaries(task, shard, where, signs, lambda release: release)
+
+
+def spread(sizes: Sequence[int], training: AuditedTraining, rng: np.random.Generator) -> Canaries:
+    """Canaries that touch one coordinate of every layer, each as much as the others."""
+    number = min(_DIRECTIONS, *sizes)
+    copies = _copies(number, training)
+    places = np.stack([rng.permutation(size)[:number] for size in sizes], axis=1)
+    starts, root = np.cumsum([0, *sizes[:-1]]), np.sqrt(len(sizes))
+    where, signs = np.repeat(np.arange(number), copies), np.repeat(rng.choice([-1.0, 1.0], number), copies)
+    values = np.repeat(signs[:, None] * LONG * training.clipping_norm / root, len(sizes), axis=1)
+
+    def read(release: NDArray[np.float64]) -> NDArray[np.float64]:
+        return np.asarray(release[starts + places].sum(axis=1) / root)
+
+    task = SparseCanaries(sizes, training.event.relation)
+    return Canaries(task, _shard(torch.from_numpy(places[where]), values), where, signs, read)
+
+
+def dense(sizes: Sequence[int], training: AuditedTraining, rng: np.random.Generator) -> Canaries:
+    """Canaries of +-1 in a power of two of the coordinates, by rows of Hadamard's matrix (Sylvester 1867)."""
+    dimension = sum(sizes)
+    length = 2 ** (dimension.bit_length() - 1)
+    number = max(1, min(_DIRECTIONS, length, _MOST_NUMBERS // (dimension * _COPIES)))
+    copies = max(1, min(_copies(number, training), _MOST_NUMBERS // (dimension * number)))
+    rows, columns = rng.permutation(length)[:number], rng.permutation(dimension)[:length]
+    directions = np.zeros((number, dimension))
+    directions[:, columns] = (1.0 - 2.0 * _odd(np.bitwise_and.outer(rows, np.arange(length)))) / np.sqrt(length)
+    where, signs = np.repeat(np.arange(number), copies), np.repeat(rng.choice([-1.0, 1.0], number), copies)
+    records = torch.from_numpy(directions * LONG * training.clipping_norm).float()[torch.from_numpy(where)]
+    task = DenseCanaries(sizes, training.event.relation)
+    shard = Shard(records * torch.from_numpy(signs).float()[:, None], torch.zeros(where.size))
+    return Canaries(task, shard, where, signs, lambda release: np.asarray(directions @ release))
+
+
+def _odd(numbers: NDArray[np.intp]) -> NDArray[np.intp]:
+    """Whether a number below 2^32 has an odd number of ones, as 0 or 1."""
+    for shift in (16, 8, 4, 2, 1):
+        numbers = numbers ^ (numbers >> shift)
+    return numbers & 1
+
+
+def scaled_down(sizes: Sequence[int], most: int = _MOST_RECORDS) -> tuple[int, ...]:
+    """Sizes in proportion, of at most so many parameters together and at least one in each layer."""
+    share = min(1.0, most / sum(sizes))
+    return tuple(max(1, int(share * size)) for size in sizes)
+
+
+def _most_records(training: AuditedTraining) -> int:
+    return int(min(_MOST_RECORDS, _MOST_JOINED / training.event.sampling_rate))
+
+
+def _copies(directions: int, training: AuditedTraining) -> int:
+    """How many records each direction has."""
+    return max(1, min(_COPIES, _most_records(training) // directions))
+
+
+def _shard(inputs: torch.Tensor, targets: NDArray[np.float64]) -> Shard:
+    return Shard(inputs, torch.from_numpy(targets).float())

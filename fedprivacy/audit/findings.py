@@ -1,0 +1,149 @@
+"""What an audit finds: gates that pass or fail, and lower bounds beside the accountant's upper one."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from fedprivacy.accounting.views import View
+from fedprivacy.values.events import NeighbouringRelation
+from fedprivacy.values.nulls import finite_or_none
+from fedprivacy.values.runs import AuditResult
+from fedprivacy.values.wording import count_text, epsilon_text, proved_text
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Gate:
+    """One check of what runs, which passes or fails.
+
+    Attributes:
+        name: short, as it is typed: `replay`.
+        proves: in words, what holds if it passes.
+        passed: whether it did.
+        statistic: the number that decided, for example the largest change of a sum, in clipping norms.
+        p_value: how likely so extreme a statistic is where nothing is wrong; None: the check is exact.
+        assumptions: under which it proves that.
+        reasons: what is wrong, one sentence each, in words of the people whose records these are; empty if it passed.
+    """
+
+    name: str
+    proves: str
+    passed: bool
+    statistic: float
+    p_value: float | None
+    assumptions: str
+    reasons: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.passed == bool(self.reasons):
+            raise ValueError(f"The gate {self.name} must give reasons if it fails, and none if it passes.")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LowerBound:
+    """A privacy loss that an attack on what runs has shown, with a stated confidence.
+
+    Attributes:
+        name: of the attack, short: `per-step-gaussian`.
+        epsilon: at least this much is lost, at `delta`, with probability `confidence`.
+        delta: that of the upper bound beside it.
+        confidence: for example 0.95.
+        view: who attacks: the server, who sees each client's update; or whoever has the final model.
+        relation: the neighbours that the bound tells apart.
+        assumptions: under which it is a lower bound, and which gate checks them.
+    """
+
+    name: str
+    epsilon: float
+    delta: float
+    confidence: float
+    view: View
+    relation: NeighbouringRelation
+    assumptions: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Findings:
+    """All that an audit found of one subject.
+
+    Attributes:
+        subject: what was audited, in words.
+        seed: of what the auditor drew: with it, the same is asked again.
+        gates: in the order in which they ran.
+        lower_bounds: the same.
+        epsilon_upper: what the accountant states for the training that was audited, at `delta`; infinite: no bound.
+    """
+
+    subject: str
+    seed: int
+    gates: tuple[Gate, ...]
+    lower_bounds: tuple[LowerBound, ...] = ()
+    epsilon_upper: float = math.inf
+    delta: float = 0.0
+
+    @property
+    def passed(self) -> bool:
+        """Whether every gate passed, and no attack showed a larger loss than the accountant states."""
+        return not self.failed and not self.violated
+
+    @property
+    def failed(self) -> tuple[Gate, ...]:
+        """The gates that failed."""
+        return tuple(gate for gate in self.gates if not gate.passed)
+
+    @property
+    def violated(self) -> tuple[LowerBound, ...]:
+        """The lower bounds that are above the upper one: either is wrong, or the code is."""
+        return tuple(bound for bound in self.lower_bounds if bound.epsilon > self.epsilon_upper)
+
+    @property
+    def strongest(self) -> LowerBound | None:
+        """The largest lower bound; None: nothing was attacked."""
+        return max(self.lower_bounds, key=lambda bound: bound.epsilon, default=None)
+
+    def in_words(self) -> str:
+        """What came out, in a sentence."""
+        if self.failed:
+            names = ", ".join(gate.name for gate in self.failed)
+            return f"FAILED: {len(self.failed)} of {count_text(len(self.gates), 'gate')} ({names})"
+        if self.violated:
+            return f"FAILED: {count_text(len(self.violated), 'attack')} showed a larger loss than is stated"
+        passed = f"passed: {count_text(len(self.gates), 'gate')}"
+        if self.strongest is None:
+            return passed
+        shown, stated = proved_text(self.strongest.epsilon), epsilon_text(self.epsilon_upper)
+        return f"{passed}; attacks showed at least epsilon {shown}, and at most {stated} is stated"
+
+    def results(self, at: float) -> tuple[AuditResult, ...]:
+        """The lower bounds as a run's dashboard shows them.
+
+        Args:
+            at: when they were found, in seconds since the epoch.
+        """
+        return tuple(
+            AuditResult(
+                at=at,
+                attack=bound.name,
+                client_id="",
+                lower=bound.epsilon,
+                confidence=bound.confidence,
+                upper=self.epsilon_upper,
+                delta=bound.delta,
+                accountant="PLD",
+                view=bound.view,
+            )
+            for bound in self.lower_bounds
+        )
+
+    def summary(self) -> dict[str, Any]:
+        """What `fedprivacy audit --json` prints; numbers that are not finite are None."""
+        return {
+            "subject": self.subject,
+            "seed": self.seed,
+            "passed": self.passed,
+            "gates": [asdict(gate) | {"statistic": finite_or_none(gate.statistic)} for gate in self.gates],
+            "lower_bounds": {bound.name: asdict(bound) for bound in self.lower_bounds},
+            "epsilon_upper": finite_or_none(self.epsilon_upper),
+            "delta": self.delta,
+        }

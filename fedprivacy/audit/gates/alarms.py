@@ -1,0 +1,80 @@
+"""Several tests of one gate, and how likely any of them fails although nothing is wrong."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import ArrayLike
+from scipy import stats
+
+FALSE_ALARM = 1e-6
+"""With which probability a statistical gate fails on correct code, all of its tests together."""
+
+
+@dataclass(slots=True)
+class Alarms:
+    """The tests of a gate.
+
+    Formal guarantee: if each p-value is at most x with probability at most x where nothing is wrong, `reasons` is empty
+    but for a probability of `FALSE_ALARM`, by the union bound over all tests that were made (Bonferroni). How the tests
+    depend on one another does not matter.
+    """
+
+    found: list[tuple[float, str]] = field(default_factory=list)
+    exact: list[str] = field(default_factory=list)
+
+    def test(self, p_value: float, reason: str) -> None:
+        """A test whose p-value is this, and what is wrong if it is too small."""
+        self.found.append((float(p_value), reason))
+
+    def must(self, holds: bool, reason: str) -> None:
+        """Something that is never otherwise where nothing is wrong."""
+        if not holds:
+            self.exact.append(reason)
+
+    @property
+    def p_value(self) -> float | None:
+        """The smallest p-value, times the number of tests; None: all that was checked, or that failed, is exact."""
+        if self.exact or not self.found:
+            return None
+        return min(1.0, len(self.found) * min(p for p, _ in self.found))
+
+    @property
+    def reasons(self) -> list[str]:
+        """Of the tests that failed, the clearest first."""
+        limit = FALSE_ALARM / max(len(self.found), 1)
+        failed = sorted((p, reason) for p, reason in self.found if not p > limit)
+        return [*self.exact, *(reason for _, reason in failed)]
+
+
+def of_counts(counts: ArrayLike, trials: ArrayLike, chance: ArrayLike) -> float:
+    """Two-sided p-value of the most extreme of some binomial counts, by the union bound over them."""
+    counts, trials, chance = np.broadcast_arrays(counts, trials, chance)
+    if counts.size == 0:
+        return 1.0
+    low, high = stats.binom.cdf(counts, trials, chance), stats.binom.sf(counts - 1, trials, chance)
+    return float(min(1.0, 2.0 * counts.size * np.minimum(low, high).min()))
+
+
+def of_variance(draws: ArrayLike) -> float:
+    """Two-sided p-value of the mean square of independent standard Gaussian draws."""
+    draws = np.asarray(draws, dtype=np.float64)
+    squares = float(np.square(draws).sum())
+    return float(min(1.0, 2.0 * min(stats.chi2.cdf(squares, draws.size), stats.chi2.sf(squares, draws.size))))
+
+
+def of_correlations(rows: ArrayLike) -> tuple[float, tuple[int, int]]:
+    """P-value of the largest correlation of any two independent Gaussian rows [rows, d], and which two they are.
+
+    Given one row, its product with another one's direction is Student-t after the usual transformation.
+    """
+    rows = np.asarray(rows, dtype=np.float64)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    cosines = np.abs(np.triu((rows / np.maximum(lengths, 1e-300)) @ (rows / np.maximum(lengths, 1e-300)).T, 1))
+    one, other = np.unravel_index(int(cosines.argmax()), cosines.shape)
+    cosine, free = min(float(cosines[one, other]), 1.0 - 1e-15), rows.shape[1] - 1
+    pairs = len(rows) * (len(rows) - 1) / 2
+    p_value = 2.0 * stats.t.sf(cosine * math.sqrt(free / (1.0 - cosine**2)), free)
+    return float(min(1.0, pairs * p_value)), (int(one), int(other))

@@ -1,0 +1,230 @@
+"""What is audited: a task, the settings of its run, and the one client that is asked."""
+
+from __future__ import annotations
+
+import enum
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, wraps
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedprivacy.audit.asking import Answer, AskedClient, NoUpdateError, parameters_of
+from fedprivacy.audit.findings import Gate
+from fedprivacy.flower.wire.messages import Grant
+from fedprivacy.runs.plan import RunPlan
+from fedprivacy.tasks import Shard, ShardSource, Task, relation_of
+from fedprivacy.tasks.identity import simulated_client_id
+from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
+
+Parameters = Mapping[str, NDArray[Any]]
+"""A global model, as a server sends it."""
+
+Check = Callable[["Audited"], Gate]
+"""What every gate is."""
+
+MOST_REASONS = 4
+"""That a gate gives: an exact check that has found so many need not go on."""
+
+_UNLIMITED = 1e4
+"""A divisor, for a noise multiplier of one, by which the noisy count of adaptive clipping is never limited."""
+
+_NO_UPDATE = "A client sent no update for some records, though it does for others: that it has them shows."
+
+_HEADROOM = 2.0**10
+"""By how much a sum of norm C outweighs the parameters that it moves: their rounding then hides nothing of it."""
+
+
+class Effort(enum.StrEnum):
+    """How long an audit may take: seconds, or minutes for more positions, records and parameters."""
+
+    QUICK = "quick"
+    FULL = "full"
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What is said that a training costs a client: `epsilon` at `delta` after so many `rounds` of the grant."""
+
+    epsilon: float
+    delta: float
+    rounds: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Audited:
+    """A task with the settings of its run.
+
+    Attributes:
+        task: model, loss and what it makes public.
+        shard: records of one client, real or of their kind. What leaves of them stays in this process.
+        grant: what a server sends in a round: clipping, sampling rate, noise, steps, optimiser.
+        claim: what is said that the run costs.
+        device: where clients train, as in a run's configuration.
+        effort: how long the audit may take.
+        seed: of everything that is drawn, the clients' randomness too.
+    """
+
+    task: Task
+    shard: Shard
+    grant: Grant
+    claim: Claim
+    device: str = "cpu"
+    effort: Effort = Effort.QUICK
+    seed: int = 0
+
+    @classmethod
+    def of(cls, plan: RunPlan, shard: Shard | None = None, *, effort: Effort = Effort.QUICK, seed: int = 0) -> Audited:
+        """What a planned run will ask of its first client, whose records are taken unless others are given."""
+        config = plan.config
+        if shard is None:
+            shard = plan.task.shard(ShardSource(partition_id=0, num_partitions=config.clients))
+        event = plan.event(len(shard))
+        steps = min(plan.limit({}).quota({}, event), plan.total_steps)
+        grant = Grant(
+            run_id="audit",
+            client_id=simulated_client_id(0, config.clients),
+            round=1,
+            attempt=1,
+            steps=max(min(config.local_steps, steps), 1),
+            sampling_rate=event.sampling_rate,
+            noise_multiplier=event.noise_multiplier,
+            relation=relation_of(plan.task),
+            clipping_norm=config.clipping_norm,
+            clipping=config.clipping,
+            expected_batch_size=event.sampling_rate * plan.shard_size(len(shard)),
+            optimizer=config.optimizer,
+            learning_rate=config.learning_rate,
+            momentum=config.momentum,
+            weight_decay=config.weight_decay,
+            earlier_runs=0,
+            charged="",
+            server_key="",
+        )
+        claim = Claim(float(plan.epsilon_by_round(event, {})[-1]), config.delta, steps // config.local_steps)
+        return cls(
+            task=plan.task, shard=shard, grant=grant, claim=claim, device=config.device, effort=effort, seed=seed
+        )
+
+    @cached_property
+    def client(self) -> AskedClient:
+        """A seeded client of the task, without a record."""
+        return self.client_of(self.task, without_records(self.shard))
+
+    def client_of(self, task: Task, shard: Shard) -> AskedClient:
+        """A new client of any task: nothing that was computed for another one is kept for it."""
+        return AskedClient(task, shard, seed=self.seed, device=self.device)
+
+    @cached_property
+    def parameters(self) -> Parameters:
+        """A new model's, always the same for one seed."""
+        with torch.random.fork_rng(devices=()):
+            torch.manual_seed(self.seed)
+            return parameters_of(self.task.model())
+
+    @property
+    def sensitivity(self) -> float:
+        """The most that one record may change a release by, the count of adaptive clipping included."""
+        adaptive, norm = self.grant.adaptive, self.grant.clipping_norm
+        return norm if adaptive is None else adaptive.sensitivity(norm)
+
+    @property
+    def deviation(self) -> float:
+        """The standard deviation of the noise in every coordinate of a released sum, as it is claimed."""
+        return self.grant.noise_multiplier * self.sensitivity * (1.0 + ROUNDING_ALLOWANCE)
+
+    def asking(self, **changed: Any) -> Grant:
+        """The grant with other fields: one step unless `steps` is given, by an optimiser from which sums can be read.
+
+        Clipping, sampling and noise stay the run's own; so does the divisor, but for adaptive clipping.
+        """
+        plain: dict[str, Any] = {"steps": 1, "optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0}
+        if self.grant.adaptive is not None:  # whose count is limited, beyond what the divisor allows
+            plain["expected_batch_size"] = max(self.grant.expected_batch_size, _UNLIMITED * self.grant.noise_multiplier)
+        return replace(self.grant, **plain | changed)
+
+    def sums(self, client: AskedClient, grant: Grant, parameters: Parameters) -> list[NDArray[np.float64]]:
+        """The noisy sum that each step of a grant from `asking` released, shape [d] each.
+
+        The same grant is asked with one step, two, and so on: what the last one added is its sum.
+        """
+        gain = self._gain(parameters)
+        grant = replace(grant, learning_rate=grant.expected_batch_size * gain)
+        moved = [client.answer(replace(grant, steps=n), parameters).flat for n in range(1, grant.steps + 1)]
+        return [-(now - before) / gain for before, now in zip([np.zeros_like(moved[0]), *moved], moved, strict=False)]
+
+    def sum(self, client: AskedClient, grant: Grant, parameters: Parameters) -> NDArray[np.float64]:
+        """The noisy sum of a grant's only step."""
+        (released,) = self.sums(client, replace(grant, steps=1), parameters)
+        return released
+
+    def answer(self, client: AskedClient, grant: Grant, parameters: Parameters) -> tuple[NDArray[np.float64], Answer]:
+        """The noisy sum of a grant's only step, and all of the answer."""
+        gain = self._gain(parameters)
+        grant = replace(grant, steps=1, learning_rate=grant.expected_batch_size * gain)
+        answer = client.answer(grant, parameters)
+        return -answer.flat / gain, answer
+
+    def _gain(self, parameters: Parameters) -> float:
+        """By how much sums are multiplied before they move the parameters, a power of two."""
+        largest = max((float(np.abs(values).max(initial=0.0)) for values in parameters.values()), default=0.0)
+        return 2.0 ** max(math.ceil(math.log2(max(largest, 1e-9) * _HEADROOM / self.grant.clipping_norm)), 0)
+
+    def generator(self, *of: int) -> torch.Generator:
+        """Random numbers of the auditor's own, by what they are for."""
+        return torch.Generator().manual_seed(int(np.random.SeedSequence([self.seed, *of]).generate_state(1)[0]))
+
+    def positions(self, count: int, first: int = 1) -> Iterator[dict[str, Any]]:
+        """So many rounds, as fields of a grant."""
+        return ({"round": number} for number in range(first, first + count))
+
+
+def without_records(shard: Shard) -> Shard:
+    """No record of a shard's kind."""
+    return Shard(shard.inputs[:0], shard.targets[:0])
+
+
+class Judged(NamedTuple):
+    """What a gate's check came to: the number that decided, what is wrong, and a p-value unless the check is exact."""
+
+    statistic: float
+    reasons: Sequence[str]
+    p_value: float | None = None
+
+
+def gate(name: str, *, proves: str, assumes: str) -> Callable[[Callable[[Audited], Judged]], Check]:
+    """A check as a gate: it passes if there is no reason why not; of many, the first few are told.
+
+    A client that sends no update although nothing is wrong with what it is asked fails whichever gate asked.
+    """
+
+    def as_gate(check: Callable[[Audited], Judged]) -> Check:
+        @wraps(check)
+        def checked(audited: Audited) -> Gate:
+            try:
+                judged = check(audited)
+            except NoUpdateError:
+                judged = Judged(math.inf, [_NO_UPDATE])
+            return verdict(name, proves, assumes, judged)
+
+        return checked
+
+    return as_gate
+
+
+def verdict(name: str, proves: str, assumes: str, judged: Judged) -> Gate:
+    """A gate that passes if there is no reason why not; each is given once, the first few of them."""
+    reasons = tuple(dict.fromkeys(judged.reasons))[:MOST_REASONS]
+    return Gate(
+        name=name,
+        proves=proves,
+        passed=not reasons,
+        statistic=judged.statistic,
+        p_value=judged.p_value,
+        assumptions=assumes,
+        reasons=reasons,
+    )

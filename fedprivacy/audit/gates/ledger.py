@@ -1,0 +1,198 @@
+"""Ledger: epsilon, recomputed from what was executed, against what is said.
+
+Of a client, steps are counted in the noise that left it, held against its receipts, and composed anew; the gates
+`noise` and `sampling` hold noise and rate against what it was granted. Of a rehearsed run, every grant, charge and
+figure is recomputed; of a finished run, every figure in its folder, round by round. Two accountants that share no code
+say what that costs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import torch
+from scipy import stats
+
+from fedprivacy.audit.findings import Gate
+from fedprivacy.audit.gates.alarms import Alarms
+from fedprivacy.audit.gates.audited import Audited, Judged, gate, verdict
+from fedprivacy.audit.gates.costs import TOLERANCE, recomputed, too_low
+from fedprivacy.audit.gates.known import like, shard_of, zeros_for
+from fedprivacy.audit.gates.rehearsal import rehearsed
+from fedprivacy.audit.gates.rollback import forgotten
+from fedprivacy.flower.wire.messages import Receipt
+from fedprivacy.ledger import Ledger
+from fedprivacy.runs.folder import read_config, read_history, read_run_id
+from fedprivacy.runs.history import RunHistory
+from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.spent import ClientSpent, reason_of
+
+PROVES = "Every client lost as much privacy as is said, by what was executed, and not more."
+"""What the gate proves, of a client as of a run."""
+
+_LITTLE = 1e-3
+"""A noise multiplier whose noise is shrunk by nothing that comes after it."""
+
+_COORDINATES = 20_000
+"""In which the noise of a grant's steps is measured."""
+
+
+@gate("ledger", proves=PROVES, assumes="Every round is executed as the one that was asked; the accountants are right.")
+def check(audited: Audited) -> Judged:
+    """Whether a client executes what it is granted and says so, and the claim is what that costs."""
+    alarms = Alarms()
+    receipt = _steps(audited, alarms)
+    claim = audited.claim
+    spent = recomputed({receipt.event: receipt.steps * claim.rounds}, claim.delta)
+    alarms.must(
+        not too_low(claim.epsilon, spent),
+        f"An epsilon of {claim.epsilon:.3g} is claimed; what the client executes in {claim.rounds} rounds of "
+        f"{receipt.steps} steps, at a sampling rate of {receipt.sampling_rate:.3g}, costs {spent:.3g}.",
+    )
+    for complaint in (*rehearsed(audited), *forgotten()):
+        alarms.must(False, complaint)
+    return Judged(spent, alarms.reasons, alarms.p_value)
+
+
+def _steps(audited: Audited, alarms: Alarms) -> Receipt:
+    """Count the steps of a grant by the noise that they left, and hold them against its receipt."""
+    task = like(audited, [_COORDINATES])
+    client = audited.client_of(task, shard_of(torch.zeros(0, _COORDINATES)))
+    receipt = client.answer(audited.grant, zeros_for(task)).receipt
+    alarms.must(receipt.matches(audited.grant), "A client's receipt says something else than it was granted.")
+    if audited.grant.adaptive is not None:  # whose noise changes from step to step
+        return receipt
+    for steps in dict.fromkeys((audited.grant.steps, 4)):
+        grant = audited.asking(steps=steps, noise_multiplier=_LITTLE, learning_rate=audited.grant.expected_batch_size)
+        answer = client.answer(grant, zeros_for(task))
+        each = _LITTLE * audited.deviation / audited.grant.noise_multiplier
+        squares = float(np.square(answer.flat / each).sum()) / answer.receipt.steps
+        p_value = 2.0 * min(stats.chi2.cdf(squares, _COORDINATES), stats.chi2.sf(squares, _COORDINATES))
+        alarms.test(
+            p_value,
+            f"A client says that it took {answer.receipt.steps} steps, and left the noise of "
+            f"{answer.receipt.steps * squares / _COORDINATES:.2g}.",
+        )
+    return receipt
+
+
+def check_run(folder: Path) -> Gate:
+    """Whether every figure in a finished run's folder is what the executed steps cost.
+
+    Raises:
+        RunFolderError: the folder holds no run.
+        LedgerError: its ledger cannot be read.
+    """
+    history = read_history(folder)
+    reasons: list[str] = []
+    worst = 0.0
+    if history.settings.get("privacy") is False or not history.noise_multiplier > 0.0:
+        reasons.append("This run trained without privacy: no epsilon bounds what left its clients.")
+    else:
+        reasons += _uncharged(history)
+        for client, (executed, complaints) in _executed(folder, history).items():
+            reasons += complaints
+            spent = recomputed(executed, history.last.spent[client].delta)
+            worst = max(worst, spent)
+            reasons += _misstated(history.last.spent[client], spent)
+    assumes = "The run's folder, and its ledger where it is at hand, are those that the run wrote."
+    return verdict("run", PROVES, assumes, Judged(worst, reasons))
+
+
+def _misstated(stated: ClientSpent, spent: float) -> list[str]:
+    """Whether an epsilon in a run's last round is less than what was executed cost."""
+    if not too_low(stated.epsilon, spent):
+        return []
+    return [
+        f"{stated.client_id} is shown an epsilon of {stated.epsilon:.3g}; what it executed costs {spent:.3g} at delta "
+        f"{stated.delta:.2g}."
+    ]
+
+
+def _uncharged(history: RunHistory) -> list[str]:
+    """Rounds in which a client trained and was charged too few steps, or figures that fell."""
+    reasons, local_steps = [], int(history.settings["local-steps"])
+    before = history.start
+    for now in history.rounds:
+        trained = [*now.participants, *(c for c, why in now.failures.items() if not reason_of(why).refused)]
+        for client in trained:
+            was, after = before.spent.get(client), now.spent[client]
+            steps = after.steps - (was.steps if was else 0)
+            if steps < local_steps and not (steps >= 1 and after.exhausted):
+                reasons.append(
+                    f"{client} took part in round {now.round} with {local_steps} local steps, and was charged {steps}."
+                )
+            if was and after.epsilon < was.epsilon * (1.0 - TOLERANCE):
+                reasons.append(f"The epsilon that is shown for {client} fell in round {now.round}; it never can.")
+        before = now
+    return reasons
+
+
+def _executed(folder: Path, history: RunHistory) -> dict[str, tuple[History, list[str]]]:
+    """What each client executed, by the run's ledger where there is one, else by its folder; and what contradicts."""
+    own = {client: _of_folder(history, spent) for client, spent in history.last.spent.items()}
+    config = read_config(folder)
+    url = config.ledger or f"sqlite:///{folder / 'ledger.db'}"
+    if not Ledger.exists(url):
+        return {client: (executed, []) for client, executed in own.items()}
+    ledger, run_id = Ledger(url, upgrade=False), read_run_id(folder)
+    datasets = _datasets(ledger, own)
+    accounts = ledger.accounts(list(datasets.values()))
+    in_run = ledger.accounts_in_run(run_id, list(datasets.values())) if run_id else {}
+    allowances = ledger.allowances(list(datasets.values()))
+    found = {}
+    for client, executed in own.items():
+        dataset, stated = datasets.get(client, ""), history.last.spent[client]
+        complaints = []
+        if dataset in in_run:
+            complaints += _contradictions(client, in_run[dataset].history, history)
+        if dataset in allowances and stated.delta != allowances[dataset].budget.delta:
+            delta = allowances[dataset].budget.delta
+            complaints.append(
+                f"{client} is shown an epsilon at delta {stated.delta:.2g}; its budget is at {delta:.2g}."
+            )
+        charged = accounts[dataset].history if dataset in accounts else executed
+        if sum(charged.values()) < sum(executed.values()):
+            complaints.append(f"The ledger holds fewer steps of {client} than the run shows.")
+        found[client] = (charged, complaints)
+    return found
+
+
+def _of_folder(history: RunHistory, spent: ClientSpent) -> History:
+    """What a client executed, by the run's own figures."""
+    relation = NeighbouringRelation(history.relation)
+    rate = _stated_rate(history, spent)
+    return {PoissonSampledGaussian(rate, history.noise_multiplier, relation): spent.steps} if spent.steps else {}
+
+
+def _stated_rate(history: RunHistory, spent: ClientSpent) -> float:
+    """The sampling rate that a run's settings say; a client's own where they say a batch size."""
+    if history.settings.get("batch-size") is None:
+        return float(history.settings["sampling-rate"])
+    return spent.sampling_rate
+
+
+def _contradictions(client: str, charged: History, history: RunHistory) -> list[str]:
+    """Charges of a run that are for other mechanisms than its settings say."""
+    stated = history.last.spent[client]
+    expected = PoissonSampledGaussian(
+        _stated_rate(history, stated), history.noise_multiplier, NeighbouringRelation(history.relation)
+    )
+    others = [event for event in charged if not _costs_as_much(event, expected)]
+    return [f"{client} was charged for {event}, and trained with {expected}." for event in others]
+
+
+def _costs_as_much(event: object, expected: PoissonSampledGaussian) -> bool:
+    return isinstance(event, PoissonSampledGaussian) and (
+        event.relation is expected.relation
+        and math.isclose(event.sampling_rate, expected.sampling_rate, rel_tol=1e-9)
+        and math.isclose(event.noise_multiplier, expected.noise_multiplier, rel_tol=1e-9)
+    )
+
+
+def _datasets(ledger: Ledger, clients: Mapping[str, object]) -> dict[str, str]:
+    """The dataset of each client: they are named by what comes behind the last slash."""
+    return {name.rpartition("/")[2]: name for name in ledger.dataset_ids() if name.rpartition("/")[2] in clients}

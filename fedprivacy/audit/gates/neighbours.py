@@ -1,0 +1,105 @@
+"""Shards of a task's own records that differ in one: removed or nulled, and put in its place something extreme."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedprivacy.audit.gates.audited import Audited, Effort
+from fedprivacy.tasks import Shard
+
+_MOST_RECORDS = 64
+"""Of a shard, in a quick audit."""
+
+_EXTREMES = {
+    "a record that is not a number": torch.nan,
+    "an infinite record": torch.inf,
+    "a record of huge numbers": 1e6,
+    "a record of huge negative numbers": -1e6,
+    "a record of zeros": 0.0,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pair:
+    """Two neighbouring shards, whose last record is the one that differs.
+
+    Attributes:
+        about: what the record is, in words.
+        with_it: the shard that holds it.
+        without: the one in which it is missing, or null where shard sizes are public; whole numbers have no null.
+        place: where it stands, from 0.
+    """
+
+    about: str
+    with_it: Shard
+    without: Shard
+    place: int
+
+    def like_it(self, audited: Audited) -> Shard:
+        """The other shard for whoever compares forms: as many records, where their number is public."""
+        if len(self.without) == len(self.with_it) or not audited.task.shard_sizes_public:
+            return self.without
+        inputs, targets = self.with_it.inputs.clone(), self.with_it.targets.clone()
+        inputs[-1], targets[-1] = inputs[0], targets[0]
+        return Shard(inputs, targets)
+
+    @property
+    def alone(self) -> Shard:
+        """The record, and no other."""
+        return _rows(self.with_it, torch.tensor([self.place]))
+
+
+def pairs_of(audited: Audited, records: int) -> list[Pair]:
+    """Neighbours of the audited shard: so many of its own records, and extreme ones in the place of one."""
+    shard, generator = _some(audited), audited.generator(3)
+    if len(shard) == 0:
+        shard = Shard(
+            shard.inputs.new_zeros(1, *shard.inputs.shape[1:]), shard.targets.new_zeros(1, *shard.targets.shape[1:])
+        )
+    order = torch.randperm(len(shard), generator=generator)
+    pairs = [_pair("a record of the shard", _last(shard, int(row)), audited) for row in order[:records]]
+    last = _last(shard, int(order[0]))
+    for about, inputs in _extreme_inputs(last.inputs[-1]):
+        changed = last.inputs.clone()
+        changed[-1] = inputs
+        pairs.append(_pair(about, Shard(changed, last.targets), audited))
+    targets = last.targets.clone()
+    targets[-1] = -7 if not targets.is_floating_point() else torch.nan  # of no class
+    pairs.append(_pair("a record with a label that does not exist", Shard(last.inputs, targets), audited))
+    return pairs
+
+
+def _some(audited: Audited) -> Shard:
+    shard, device = audited.shard, torch.device("cpu")
+    most = _MOST_RECORDS if audited.effort is Effort.QUICK else 8 * _MOST_RECORDS
+    return Shard(shard.inputs[:most].to(device), shard.targets[:most].to(device))
+
+
+def _last(shard: Shard, row: int) -> Shard:
+    """The shard with one record at its end."""
+    rows = torch.cat([torch.arange(row), torch.arange(row + 1, len(shard)), torch.tensor([row])])
+    return _rows(shard, rows)
+
+
+def _rows(shard: Shard, rows: Tensor) -> Shard:
+    return Shard(shard.inputs[rows], shard.targets[rows])
+
+
+def _pair(about: str, shard: Shard, audited: Audited) -> Pair:
+    place = len(shard) - 1
+    without = Shard(shard.inputs[:-1], shard.targets[:-1])
+    if audited.task.shard_sizes_public and shard.inputs.is_floating_point():
+        null = shard.inputs.clone()
+        null[-1] = torch.nan
+        without = Shard(null, shard.targets)
+    return Pair(about, shard, without, place)
+
+
+def _extreme_inputs(record: Tensor) -> list[tuple[str, Tensor]]:
+    """Inputs in place of a record's own; of whole numbers, which a model may not accept, none."""
+    if not record.is_floating_point():
+        return []
+    return [(about, torch.full_like(record, value)) for about, value in _EXTREMES.items()]

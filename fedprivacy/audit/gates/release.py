@@ -1,0 +1,203 @@
+"""The release firewall: everything that leaves a client, byte by byte, compared between neighbouring shards.
+
+With the noise frozen, only noised numbers may differ: the arrays of an update, and the clipping norm that adaptive
+clipping released with them. Names, order, types, shapes, sizes, settings, counts, metrics, codes of errors, and whether
+there is a reply at all, are the same whatever the records are. And where a record contributes nothing, nothing differs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
+from torch import Tensor
+
+from fedprivacy.audit.asking import AskedClient
+from fedprivacy.audit.gates.audited import MOST_REASONS, Audited, Effort, Judged, Parameters, gate
+from fedprivacy.audit.gates.known import Known, known_of, shard_of, zeros_for
+from fedprivacy.audit.gates.neighbours import pairs_of
+from fedprivacy.audit.gates.stranger import told
+from fedprivacy.flower.wire.messages import ENROL, GRANT, RECEIPT, Grant
+from fedprivacy.tasks import Shard
+
+Fields = list[tuple[str, object]]
+"""Everything that a reply says, in its order: what it is called, and what it is."""
+
+NOISED = "noised"
+"""Begins the names of those fields that may differ."""
+
+_ASKED = (ENROL, MessageType.EVALUATE, MessageType.QUERY, *(f"{k}.more" for k in ("evaluate", "query", "train")))
+"""Types of messages that ask for no update: to each, neighbours answer the same."""
+
+_RAISES = -1.0
+
+_NO_POWER_OF_TWO = 3.0
+"""A divisor that rounds: what it divides can be told from the last bits of the quotient."""
+
+_LOUD, _WIDE = 1e3, 256
+"""A noise multiplier that leaves no bit of a float32 number unused, and coordinates enough to see one more bit."""
+
+_MOST_RECORDS = 1024
+"""Sums of up to so many records must not be told from those of one more: they were, once, by their type."""
+
+
+class Raising(Known):
+    """A known task whose loss raises on some records, and is no number on others."""
+
+    def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The output; raises for a target of -1, with the record in the error, and is NaN for one that is NaN."""
+        if bool((targets == _RAISES).any()):
+            raise ValueError(f"Cannot use {outputs.tolist()}.")
+        return outputs[:, 0] + 0.0 * targets
+
+
+@gate(
+    "release",
+    proves="Nothing leaves the client that depends on a record, but for numbers that carry noise.",
+    assumes="The neighbouring shards that were tried stand for all others. How long an answer takes is not judged.",
+)
+def check(audited: Audited) -> Judged:
+    """Whether nothing but noised numbers depends on a record."""
+    found = _Found()
+    for about, one, other, parameters in _neighbours(audited):
+        if len(set(found.reasons)) >= MOST_REASONS:
+            break
+        for message_type in _ASKED:
+            found.compare(about, message_type, *(_reply(audited, c, message_type, parameters) for c in (one, other)))
+        for rate in dict.fromkeys((audited.grant.sampling_rate, 1.0)):
+            grant = replace(audited.grant, sampling_rate=rate)
+            found.compare(about, MessageType.TRAIN, *(_trained(c, grant, parameters) for c in (one, other)))
+    for about, same in _same(audited):
+        found.same(about, *same)
+    found.reasons += told(audited)
+    return Judged(float(len(found.reasons)), found.reasons)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What differed so far."""
+
+    reasons: list[str] = field(default_factory=list)
+
+    def compare(self, about: str, message_type: str, one: Fields, other: Fields) -> None:
+        """Two replies to the same message must differ in nothing but what is noised."""
+        if message_type == MessageType.TRAIN and not any(name.startswith(NOISED) for name, _ in one):
+            self.reasons.append(f"A client of such records sends no update, and shows that it has them ({about}).")
+        if (name := _first_difference(one, other, all_of_it=False)) is not None:
+            self.reasons.append(f"What leaves for '{message_type}' tells of a record without noise: {name} ({about}).")
+
+    def same(self, about: str, one: Fields, other: Fields) -> None:
+        """Two replies must be the same in every byte."""
+        if (name := _first_difference(one, other, all_of_it=True)) is not None:
+            self.reasons.append(f"Records that contribute nothing can be seen in {name} ({about}).")
+
+
+def _first_difference(one: Fields, other: Fields, *, all_of_it: bool) -> str | None:
+    """The name of the first field in which two replies differ; None: none, or in those alone that are noised."""
+    if [name for name, _ in one] != [name for name, _ in other]:
+        return "which fields there are, or their order"
+    for (name, mine), (_, theirs) in zip(one, other, strict=True):
+        if mine != theirs and (all_of_it or not name.startswith(NOISED)):
+            return name.removeprefix(f"{NOISED} ")
+    return None
+
+
+def fields_of(reply: Message, grant: Grant | None = None) -> Fields:
+    """Everything in a reply but when it was sent, and how long after that Flower keeps it.
+
+    Args:
+        reply: of a client.
+        grant: that it answers; with adaptive clipping, the clipping norm on its receipt is noised.
+    """
+    facts = reply.metadata
+    fields: Fields = [("the reply's type", facts.message_type), ("its receiver", facts.dst_node_id)]
+    fields.append(("its group", facts.group_id))
+    if reply.has_error():
+        return [*fields, ("the error's code", reply.error.code), ("the error's text", reply.error.reason)]
+    for name, record in reply.content.items():
+        fields.append((f"record '{name}'", type(record).__name__))
+        for key, value in record.items():
+            about = f"'{key}' of record '{name}'"
+            if isinstance(value, Array):
+                fields.append((f"the form of {about}", (value.dtype, tuple(value.shape), value.stype, len(value.data))))
+                fields.append((f"{NOISED} {about}", bytes(value.data)))
+            else:
+                noised = grant is not None and grant.adaptive is not None and (name, key) == (RECEIPT, "clipping_norm")
+                fields.append((f"{NOISED} {about}" if noised else about, (type(value).__name__, repr(value))))
+    return fields
+
+
+def _reply(audited: Audited, client: AskedClient, message_type: str, parameters: Parameters) -> Fields:
+    """What comes back for a message; an exception would reach the server as an error with its text."""
+    arrays = ArrayRecord({name: Array(values) for name, values in parameters.items()})
+    settings = ConfigRecord({"server-round": 1})
+    content = RecordDict({"arrays": arrays, GRANT: audited.grant.to_record(), "config": settings})
+    try:
+        return fields_of(client.send(message_type, content))
+    except Exception as error:
+        return [("the exception", type(error).__name__), ("its text", str(error))]
+
+
+def _trained(client: AskedClient, grant: Grant, parameters: Parameters) -> Fields:
+    try:
+        return fields_of(client.asked(grant, parameters), grant)
+    except Exception as error:
+        return [("the exception", type(error).__name__), ("its text", str(error))]
+
+
+def _neighbours(audited: Audited) -> Iterator[tuple[str, AskedClient, AskedClient, Parameters]]:
+    """In words, two new clients with neighbouring shards, and the model that they are sent.
+
+    Each client is made anew: what is prepared for one of them, by its first records, shows in the other no more.
+    """
+    raising = Raising(known_of(audited).sizes[:2], audited.grant.relation, audited.task.dataset)
+    for about, one, other in _raising(raising):
+        yield about, audited.client_of(raising, one), audited.client_of(raising, other), zeros_for(raising)
+    quick = audited.effort is Effort.QUICK
+    pairs = pairs_of(audited, records=1)
+    alone = (("the only record of the shard", pairs[0].alone, _without(pairs[0].alone, audited)),)
+    for about, one, other in [
+        *((p.about, p.with_it, p.like_it(audited)) for p in (pairs[:4] if quick else pairs)),
+        *alone,
+    ]:
+        yield about, audited.client_of(audited.task, one), audited.client_of(audited.task, other), audited.parameters
+
+
+def _raising(task: Raising) -> Iterator[tuple[str, Shard, Shard]]:
+    """Shards that differ in one record of which the loss cannot be computed; in words, with it, and without it."""
+    d = sum(task.sizes)
+    for others in (0, 1, 20):
+        records = torch.ones(others + 1, d)
+        for about, target in (("the loss raises on a record", _RAISES), ("the loss is no number", torch.nan)):
+            targets = torch.zeros(others + 1)
+            targets[-1] = target
+            null = records.clone()
+            null[-1] = torch.nan
+            without = shard_of(null) if task.shard_sizes_public else shard_of(records[:-1])
+            yield f"{about}, among {others} others", shard_of(records, targets), without
+
+
+def _without(alone: Shard, audited: Audited) -> Shard:
+    """No record, or a null one where the number is public."""
+    if not audited.task.shard_sizes_public:
+        return Shard(alone.inputs[:0], alone.targets[:0])
+    null = torch.full_like(alone.inputs, torch.nan) if alone.inputs.is_floating_point() else alone.inputs
+    return Shard(null, alone.targets)
+
+
+def _same(audited: Audited) -> Iterator[tuple[str, tuple[Fields, Fields]]]:
+    """Replies of clients with records that contribute nothing, one more and one less: the same, with public numbers."""
+    task = Known([_WIDE], audited.grant.relation, audited.task.dataset)
+    changed = {"expected_batch_size": _NO_POWER_OF_TWO, "learning_rate": 1.0, "noise_multiplier": _LOUD}
+    grant = audited.asking(sampling_rate=1.0, **changed)
+    client = audited.client_of(task, shard_of(torch.zeros(0, _WIDE)))
+    for number in (0, 1, 16, 128, _MOST_RECORDS):
+        shards = [torch.zeros(number, _WIDE), torch.zeros(number + 1, _WIDE)]
+        nulls = torch.zeros(number + 1, _WIDE)
+        nulls[-1] = torch.nan
+        replies = [fields_of(client.holding(shard_of(s)).asked(grant, zeros_for(task))) for s in [*shards, nulls]]
+        if grant.adaptive is None:  # which counts the records of zeros, and releases the count with noise
+            yield f"{number + 1} records of zeros instead of {number}", (replies[0], replies[1])
+        yield f"a null record beside {number} of zeros", (replies[0], replies[2])

@@ -1,0 +1,207 @@
+"""Lower bounds on what a training loses, from attacks on the client that really runs, as the server that sees it.
+
+`per_step` attacks measure by how many deviations of the noise one record moves a release, and have the accountant
+compose that over the run. `one_run` attacks guess, from all releases of a run, which of many canaries were in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedprivacy.accounting.views import View
+from fedprivacy.audit import canaries
+from fedprivacy.audit.bounds import clopper_pearson, f_dp, one_run
+from fedprivacy.audit.bounds import per_step as steps_bound
+from fedprivacy.audit.bounds.per_step import Readings, least_shift
+from fedprivacy.audit.canaries import Canaries
+from fedprivacy.audit.findings import LowerBound
+from fedprivacy.audit.observed import AuditedTraining
+from fedprivacy.audit.own_record import OwnRecord
+from fedprivacy.gradients import trainable_parameters
+from fedprivacy.tasks import Shard, Task
+
+PER_STEP = "per-step-gaussian"
+LAYERS = f"{PER_STEP}-layers"
+OPPOSING = f"{PER_STEP}-opposing"
+SPREAD = f"{PER_STEP}-spread"
+DENSE = f"{PER_STEP}-dense"
+OWN_RECORD = f"{PER_STEP}-own-record"
+CLOPPER_PEARSON, ONE_RUN, F_DP = "clopper-pearson", "one-run", "one-run-f-dp"
+NAMES = (PER_STEP, LAYERS, OPPOSING, SPREAD, DENSE, OWN_RECORD, CLOPPER_PEARSON, ONE_RUN, F_DP)
+"""Of all bounds, in the order in which they are found."""
+
+MOST_STEPS = 100
+"""That a client is asked for by one attack."""
+
+_MOST_GUESSED = 5_000  # canaries of one run
+
+_GAUSSIAN = "The noise is Gaussian and the same in every step (noise); records join each step as claimed (sampling)"
+_BUILT_IN = "canaries whose gradients are the records, in layers of the model's sizes"
+_CLIPPED = "a record's part of a sum does not depend on the others (replay)"
+_COINS = "A fair coin of the auditor decides for each canary whether it is in"
+
+_FAMILIES = {OPPOSING: canaries.opposing, SPREAD: canaries.spread, DENSE: canaries.dense}
+
+
+def lower_bounds(
+    task: Task,
+    shard: Shard | None,
+    training: AuditedTraining,
+    *,
+    seed: int,
+    confidence: float = 0.95,
+    device: str = "cpu",
+) -> tuple[LowerBound, ...]:
+    """All bounds, each with a confidence so high that all hold together with probability `confidence`.
+
+    Args:
+        task: whose model and loss are audited.
+        shard: records of the task, for the bound by one of its own; None: there are none to ask with.
+        training: what is claimed.
+        seed: of the auditor's choices and of the clients' keys.
+        confidence: that all bounds hold.
+        device: where the client trains, as in a run's configuration.
+
+    Raises:
+        RuntimeError: the client sent no update.
+    """
+    each = 1.0 - (1.0 - confidence) / len(NAMES)
+    sizes = layer_sizes(task)
+    found = list(per_step(sizes, training, seed=seed, confidence=each, device=device))
+    own = None if shard is None else own_record(task, shard, training, seed=seed, confidence=each, device=device)
+    found += [] if own is None else [own]
+    found += one_run_bounds(sizes, training, seed=seed, confidence=each, device=device)
+    return tuple(found)
+
+
+def layer_sizes(task: Task) -> tuple[int, ...]:
+    """Parameters of each layer of a task's model that is trained; in proportion less, of a large model."""
+    return canaries.scaled_down([values.numel() for values in trainable_parameters(task.model()).values()])
+
+
+def per_step(
+    sizes: Sequence[int],
+    training: AuditedTraining,
+    *,
+    seed: int,
+    confidence: float,
+    families: Iterable[str] = (OPPOSING, SPREAD, DENSE),
+    device: str = "cpu",
+) -> tuple[LowerBound, ...]:
+    """Bounds by single steps, with built-in canaries: of one coordinate, by layer, and of further families.
+
+    Args:
+        sizes: parameters of each layer.
+        training: what is claimed.
+        seed: of the auditor's choices and of the client's key.
+        confidence: of each bound.
+        families: which others.
+        device: where the client trains, as in a run's configuration.
+
+    Raises:
+        RuntimeError: the client sent no update.
+    """
+    rng = np.random.default_rng([seed, 0])
+    by_layer = _by_layer(canaries.one_coordinate(sizes, training, rng), sizes, training, seed=seed, device=device)
+    found = [_stated(PER_STEP, _mu([sum(by_layer, Readings())], confidence), training, confidence, _BUILT_IN)]
+    if len(sizes) > 1:
+        found.append(_stated(LAYERS, _mu(by_layer, confidence), training, confidence, _BUILT_IN))
+    for name in families:
+        seen = _FAMILIES[name](sizes, training, rng).observed(training, MOST_STEPS, seed=seed, device=device)
+        readings = sum((Readings.of(*step) for step in seen), Readings())
+        found.append(_stated(name, _mu([readings], confidence), training, confidence, _BUILT_IN))
+    return tuple(found)
+
+
+def own_record(
+    task: Task, shard: Shard, training: AuditedTraining, *, seed: int, confidence: float, device: str = "cpu"
+) -> LowerBound | None:
+    """The bound by single steps with a record of the task itself; None if no record has a finite gradient.
+
+    Raises:
+        RuntimeError: the client sent no update.
+    """
+    record = OwnRecord.longest(task, shard)
+    if record is None:
+        return None
+    seen = record.observed(training, MOST_STEPS, seed=seed, device=device)
+    readings = sum((Readings.of(*step) for step in seen), Readings())
+    reached = min(1.0, record.norm / training.clipping_norm)
+    with_what = f"copies of a record of the task, whose gradient is {reached:.0%} of the clipping norm"
+    return _stated(OWN_RECORD, _mu([readings], confidence), training, confidence, with_what)
+
+
+def one_run_bounds(
+    sizes: Sequence[int], training: AuditedTraining, *, seed: int, confidence: float, device: str = "cpu"
+) -> tuple[LowerBound, ...]:
+    """Bounds by guesses about one run, with built-in canaries of one coordinate each.
+
+    The run has the training's steps, but `MOST_STEPS` at most: who sees fewer steps knows less.
+
+    Raises:
+        RuntimeError: the client sent no update.
+    """
+    scores, members = _guessed_run(sizes, training, seed=seed, device=device)
+    delta, counts = training.delta, one_run.guessed(scores, members)
+    pearson = clopper_pearson.of_scores(scores[members], scores[~members], delta, confidence)
+    independent = "their scores are independent of one another (noise, sampling)"
+    gaussian = "the trade-off function of the run is Gaussian, as noise (noise) and many steps (sampling) make it"
+    found = (
+        (CLOPPER_PEARSON, pearson, independent),
+        (ONE_RUN, one_run.epsilon(*counts, delta, confidence), "nothing else is assumed"),
+        (F_DP, f_dp.epsilon(*counts, delta, confidence), gaussian),
+    )
+    return tuple(_bound(name, epsilon, training, confidence, f"{_COINS}; {also}.") for name, epsilon, also in found)
+
+
+def _by_layer(
+    planted: Canaries, sizes: Sequence[int], training: AuditedTraining, *, seed: int, device: str
+) -> list[Readings]:
+    """The readings of each layer, over all steps."""
+    ends = np.cumsum(sizes)[:-1]
+    sums = [Readings() for _ in sizes]
+    for values, joined in planted.observed(training, MOST_STEPS, seed=seed, device=device):
+        layers = zip(sums, np.split(values, ends), np.split(joined, ends), strict=True)
+        sums = [so_far + Readings.of(*step) for so_far, *step in layers]
+    return sums
+
+
+def _guessed_run(
+    sizes: Sequence[int], training: AuditedTraining, *, seed: int, device: str
+) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+    """Log-likelihood ratios of canaries over a run, were the claim true, and which of them were in."""
+    rng = np.random.default_rng([seed, 1])
+    where = rng.permutation(sum(sizes))[:_MOST_GUESSED]
+    members, signs = rng.random(where.size) < 0.5, rng.choice([-1.0, 1.0], where.size)
+    present = canaries.coordinates(sizes, training, where[members], signs[members])
+    q, variance = training.event.sampling_rate, training.event.noise_multiplier**2
+    log_q, log_absent = np.log(q), np.log1p(-q) if q < 1.0 else -np.inf
+    scores = np.zeros(where.size)
+    for values, _ in present.observed(training, min(training.steps, MOST_STEPS), seed=seed, device=device):
+        scores += np.logaddexp(log_absent, log_q + (signs * values[where] - 0.5) / variance)
+    return scores, members
+
+
+def _mu(readings: Sequence[Readings], confidence: float) -> float:
+    """The largest of several bounds, each with so high a confidence that the largest keeps it."""
+    return max(least_shift(each, 1.0 - (1.0 - confidence) / len(readings)) for each in readings)
+
+
+def _stated(name: str, mu: float, training: AuditedTraining, confidence: float, with_what: str) -> LowerBound:
+    epsilon = steps_bound.epsilon(mu, training.event, training.steps, training.delta)
+    return _bound(name, epsilon, training, confidence, f"{_GAUSSIAN}; {_CLIPPED}. Asked with {with_what}.")
+
+
+def _bound(name: str, epsilon: float, training: AuditedTraining, confidence: float, assumptions: str) -> LowerBound:
+    return LowerBound(
+        name=name,
+        epsilon=epsilon,
+        delta=training.delta,
+        confidence=confidence,
+        view=View.SERVER,
+        relation=training.event.relation,
+        assumptions=assumptions,
+    )

@@ -1,0 +1,85 @@
+"""A record of the task itself as a canary: its gradient, by the task's own model and loss, is known to the auditor.
+
+Copies of it are the whole shard. At the parameters that the server sends all of them pull in one direction, which plain
+autograd tells, of one record at a time and without the gradient engine that is audited.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from fedprivacy.audit.asking import parameters_of
+from fedprivacy.audit.observed import AuditedTraining, ObservedClient
+from fedprivacy.tasks import Shard, Task
+
+_CANDIDATES = 64  # records, of which the one with the longest gradient is taken
+_COPIES = 200
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class OwnRecord:
+    """A record of a task, and its gradient at a new model's parameters.
+
+    Attributes:
+        task: whose it is.
+        record: a shard of it alone.
+        parameters: of the model, by name.
+        gradient: before clipping, shape [d].
+    """
+
+    task: Task
+    record: Shard
+    parameters: Mapping[str, NDArray[Any]]
+    gradient: NDArray[np.float64]
+
+    @classmethod
+    def longest(cls, task: Task, shard: Shard) -> OwnRecord | None:
+        """Of a shard's first records, the one with the longest gradient; None if none has one that is finite."""
+        model = task.model().train()
+        trained = [p for p in model.parameters() if p.requires_grad]
+        best, length = None, 0.0
+        for place in range(min(_CANDIDATES, len(shard))):
+            record = Shard(shard.inputs[place : place + 1], shard.targets[place : place + 1])
+            loss = task.loss(model(record.inputs), record.targets).sum()
+            parts = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
+            gradient = torch.cat([part.flatten() for part in parts]).double().numpy()
+            norm = float(np.linalg.norm(gradient))
+            if length < norm < np.inf:
+                best, length = cls(task, record, parameters_of(model), gradient), norm
+        return best
+
+    @property
+    def norm(self) -> float:
+        """Of the gradient. Below the clipping norm, the record moves a release by as much less."""
+        return float(np.linalg.norm(self.gradient))
+
+    def observed(
+        self, training: AuditedTraining, steps: int, *, seed: int, device: str = "cpu"
+    ) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+        """For each step, d readings and how many copies joined each: the first is along the gradient, others hold none.
+
+        The axes are turned so that the gradient is the first one (a Householder reflection): noise that was the same
+        along all axes still is.
+
+        Raises:
+            RuntimeError: the client sent no update.
+        """
+        copies = torch.zeros(_COPIES, dtype=torch.long)
+        shard = Shard(self.record.inputs[copies], self.record.targets[copies])
+        client = ObservedClient(self.task, shard, training, self.parameters, seed=seed, device=device)
+        mirror = self.gradient / self.norm
+        sign = -1.0 if mirror[0] > 0.0 else 1.0
+        mirror[0] -= sign
+        mirror /= np.linalg.norm(mirror)
+        for step in range(1, steps + 1):
+            release = client.release(step)
+            turned = release - 2.0 * (mirror @ release) * mirror
+            canaries = np.zeros(release.size)
+            canaries[0] = sign * client.joined(step).size
+            yield turned, canaries

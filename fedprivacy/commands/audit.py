@@ -1,0 +1,119 @@
+"""`fedprivacy audit`: evidence that the code which runs deserves its epsilon, in the terminal and as a page."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from fedprivacy.audit.findings import Findings
+from fedprivacy.commands.terminal import OUT, print_json
+from fedprivacy.runs.plan import RunPlan
+
+READ_ON = "What that proves, and what it cannot: docs/explanation/is-your-model-private.md"
+
+
+def audit(settings: dict[str, Any], *, run: Path | None, full: bool, as_json: bool) -> None:
+    """Audit and show what was found; see the command's help."""
+    from fedprivacy.audit.auditor import audit as audited
+    from fedprivacy.audit.gates.audited import Effort
+    from fedprivacy.audit.page import write_page
+    from fedprivacy.runs.folder import new_run_folder
+
+    plan = _plan(settings, run)
+    console = Console(stderr=True, quiet=as_json)
+    began = time.time()
+    with console.status("") as status:
+        findings = audited(
+            plan,
+            run,
+            effort=Effort.FULL if full else Effort.QUICK,
+            seed=settings.get("seed"),
+            tell=lambda doing: status.update(f"auditing: {doing}"),
+        )
+    if run is not None:
+        _record(findings, plan, run, began)
+    page = write_page(findings, began, Path(settings.get("out") or run or new_run_folder("audit")))
+    if as_json:
+        print_json(findings.summary() | {"page": str(page), "seconds": round(time.time() - began, 1)})
+    else:
+        _show(findings, page, time.time() - began)
+    raise typer.Exit(0 if findings.passed else 1)
+
+
+def _plan(settings: dict[str, Any], run: Path | None) -> RunPlan:
+    """What the settings ask for, or what a run was asked for.
+
+    Raises:
+        ConfigError: settings are given beside a run, or there is no privacy to audit.
+    """
+    from fedprivacy.runs.configuration import ConfigError
+    from fedprivacy.runs.folder import plan_of, read_config, read_history
+    from fedprivacy.tasks import load_task
+
+    if run is None:
+        plan = plan_of(settings)
+    elif others := sorted(settings.keys() - {"seed", "out"}):
+        raise ConfigError([f"{others[0]} is set, and --run audits a run with the settings that it had; leave it out."])
+    else:
+        read_history(run)  # says of a folder without a run that there is none
+        config = read_config(run)
+        plan = RunPlan(config, load_task(config.task))
+    if not plan.config.privacy:
+        raise ConfigError(["privacy is off, and no epsilon is stated; audit a run with privacy."])
+    return plan
+
+
+def _record(findings: Findings, plan: RunPlan, run: Path, at: float) -> None:
+    """Show the bounds on the run's dashboard."""
+    from fedprivacy.ledger import Ledger
+    from fedprivacy.runs.folder import read_run_id
+    from fedprivacy.runs.store.writer import record_audits
+
+    url = plan.config.ledger or f"sqlite:///{run / 'ledger.db'}"
+    if (run_id := read_run_id(run)) and Ledger.exists(url):
+        record_audits(url, run_id, findings.results(at))
+
+
+def _show(findings: Findings, page: Path, seconds: float) -> None:
+    """Gates, reasons, bounds, and the last word."""
+    OUT.print(_gates(findings))
+    for gate in findings.failed:
+        for reason in gate.reasons:
+            OUT.print(f"[red]{gate.name}:[/] {escape(reason)}", soft_wrap=True)
+    if findings.lower_bounds:
+        OUT.print(_bounds(findings))
+    OUT.print(f"\n[bold]Audit of {escape(findings.subject)} {escape(findings.in_words())}[/] ({seconds:.0f} s).")
+    OUT.print(f"Seed {findings.seed} asks the same again.\n{READ_ON}\nReport: {escape(str(page))}", soft_wrap=True)
+
+
+def _gates(findings: Findings) -> Table:
+    table = Table("gate", "verdict", caption="p-value: how likely so extreme a result is where nothing is wrong.")
+    table.add_column("p-value", justify="right")
+    table.add_column("what holds if it passes", overflow="fold")
+    for gate in findings.gates:
+        verdict = "[green]passed" if gate.passed else "[bold red]FAILED"
+        p_value = "exact" if gate.p_value is None else f"{gate.p_value:.2g}"
+        table.add_row(gate.name, verdict, p_value, escape(gate.proves))
+    return table
+
+
+def _bounds(findings: Findings) -> Table:
+    from fedprivacy.values.wording import delta_text, epsilon_text, proved_text
+
+    upper = epsilon_text(findings.epsilon_upper)
+    doubt = sum(1.0 - bound.confidence for bound in findings.lower_bounds)
+    sure = f"{100.0 * (1.0 - doubt):.5g} %"
+    seen = f"At delta {delta_text(findings.delta)}, as the server sees it; all hold with {sure} confidence."
+    table = Table("attack", caption=seen)
+    for column in ("epsilon at least", "stated at most"):
+        table.add_column(column, justify="right")
+    for bound in findings.lower_bounds:
+        colour = "[bold red]" if bound in findings.violated else ""
+        table.add_row(bound.name, f"{colour}{proved_text(bound.epsilon)}", upper)
+    return table

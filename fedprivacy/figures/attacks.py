@@ -1,0 +1,202 @@
+"""Attacks that people understand: how many members an attack finds, and what one update tells of one record.
+
+A curve is known by its colour, its dashes and its name; what privacy allows is a thin line of the same colour. A
+picture is drawn in shades of one ink, so that it can be read by everybody and on any page.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from fedprivacy.figures.axes import BESIDE_LABEL
+from fedprivacy.figures.comparison import DASHES
+from fedprivacy.figures.style import (
+    INK,
+    MUTED,
+    RUNS,
+    chart_of,
+    layered,
+    styled,
+    titled,
+)
+
+MOST_CURVES = len(RUNS)
+
+SIDE = 380
+"""Of the plot, which is a square: both axes are rates. In px."""
+
+_POINTS = 400
+"""Of a curve in a figure, evenly spaced on its logarithmic axis."""
+
+_ROW, _SWATCH, _KEY_ROOM = 36, 30, 210
+"""Height of an entry of the key and length of its line, and the room of the key beside the plot, in px."""
+
+_WORDS = 44
+"""Height of a picture's name and note below it, in px."""
+
+_TICKS = [10.0**power for power in range(-6, 1)]
+_PERCENT = "format(100 * datum.value, '~g') + '\u00a0%'"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class AttackCurve:
+    """A membership attack as it was measured, and what it is up against.
+
+    Attributes:
+        name: of the attack, or of what it attacked.
+        false_positive_rates: share of the others that are taken for members, never decreasing, shape [thresholds].
+        true_positive_rates: share of the members that are found, the same shape.
+        note: what stands below the name, for example the area under the curve.
+        limit: the largest true positive rate that privacy allows at each of `limit_at`; None: it promises nothing.
+        limit_at: false positive rates, ascending, shape [points].
+    """
+
+    name: str
+    false_positive_rates: ArrayLike
+    true_positive_rates: ArrayLike
+    note: str = ""
+    limit: ArrayLike | None = None
+    limit_at: ArrayLike = ()
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Picture:
+    """A grey-scale image, shape [height, width], 0 is paper and 1 is ink; with its name and a note below it."""
+
+    name: str
+    shades: ArrayLike
+    note: str = ""
+
+
+def roc_figure(
+    curves: Sequence[AttackCurve], title: str, about: Sequence[str], *, least: float = 1e-3, width: int = SIDE
+) -> alt.LayerChart:
+    """The members that attacks find against their false alarms, both on logarithmic axes, where few alarms count.
+
+    Args:
+        curves: 1 to 8.
+        title: a sentence that says what the figure shows.
+        about: phrases that say what was attacked.
+        least: the smallest rate that is shown, of both axes.
+        width: of the plot between its axes, in px.
+
+    Raises:
+        ValueError: there are fewer or more curves.
+    """
+    if not 1 <= len(curves) <= MOST_CURVES:
+        raise ValueError(f"{len(curves)} curves are given; give 1 to {MOST_CURVES}.")
+    grid = np.logspace(np.log10(least), 0.0, _POINTS)
+    layers = [_diagonal(least)]
+    for place, curve in enumerate(curves):
+        colour = RUNS[place]
+        if curve.limit is not None:
+            allowed = _line(grid, np.interp(grid, np.asarray(curve.limit_at), np.asarray(curve.limit)), least)
+            layers.append(allowed.mark_line(color=colour, strokeWidth=1.2))
+        measured = _line(grid, _step(curve, grid), least)
+        layers.append(measured.mark_line(color=colour, strokeDash=DASHES[place], strokeCap="butt"))
+    layers += _key(curves, width)
+    return styled(layered(layers, titled(title, [about, _explained(curves)], width + _KEY_ROOM), width, width))
+
+
+def _explained(curves: Sequence[AttackCurve]) -> list[str]:
+    limits = ["thin: the most that differential privacy allows"] if any(c.limit is not None for c in curves) else []
+    return [*limits, "grey: guessing"]
+
+
+def _line(grid: NDArray[np.float64], rates: NDArray[np.float64], least: float) -> alt.Chart:
+    rows = [{"fpr": x, "tpr": y} for x, y in zip(grid.tolist(), rates.tolist(), strict=True) if y >= least]
+    return chart_of(rows).encode(_axis(alt.X, "fpr", least), _axis(alt.Y, "tpr", least), order="fpr:Q")
+
+
+def _step(curve: AttackCurve, grid: NDArray[np.float64]) -> NDArray[np.float64]:
+    """The most members found with at most so many false alarms: nothing between two thresholds is promised."""
+    alarms, found = np.asarray(curve.false_positive_rates), np.asarray(curve.true_positive_rates)
+    places = np.searchsorted(alarms, grid * (1.0 + 1e-12), side="right") - 1
+    return np.where(places >= 0, found[np.maximum(places, 0)], 0.0)
+
+
+def _axis(channel: Any, field: str, least: float) -> Any:
+    """Logarithmic, from the smallest rate to 1, labelled in percent at the powers of ten."""
+    title = "others taken for members" if field == "fpr" else "members found"
+    ticks = [tick for tick in _TICKS if tick >= least * (1.0 - 1e-9)]
+    scale = alt.Scale(type="log", domain=[least, 1.0], nice=False, clamp=True)
+    axis = alt.Axis(values=ticks, labelExpr=_PERCENT, grid=True, labelFlush=False)
+    return channel(f"{field}:Q").title(title).scale(scale).axis(axis)
+
+
+def _diagonal(least: float) -> alt.Chart:
+    ends = np.array([least, 1.0])
+    line: alt.Chart = _line(ends, ends, least).mark_line(color=MUTED, strokeWidth=1, strokeDash=[2, 3])
+    return line
+
+
+def _key(curves: Sequence[AttackCurve], width: int) -> list[alt.Chart]:
+    """A line of each curve's look beside the plot, its name and its note."""
+    layers = []
+    for place, curve in enumerate(curves):
+        height = _ROW * place + 8
+        left = width + BESIDE_LABEL
+        base = chart_of([{"name": curve.name, "note": curve.note}])
+        swatch = base.mark_rule(color=RUNS[place], strokeDash=DASHES[place], strokeWidth=2.5)
+        layers.append(swatch.encode(x=alt.value(left), x2=alt.value(left + _SWATCH), y=alt.value(height)))
+        texts = left + _SWATCH + 8
+        layers.append(base.mark_text(fontWeight="bold").encode(x=alt.value(texts), y=alt.value(height), text="name:N"))
+        note = base.mark_text(color=MUTED, fontSize=12)
+        layers.append(note.encode(x=alt.value(texts), y=alt.value(height + 15), text="note:N"))
+    return layers
+
+
+def picture_figure(pictures: Sequence[Picture], title: str, about: Sequence[str], *, side: int = 168) -> alt.LayerChart:
+    """Grey-scale images in a row, each with its name and a note below it.
+
+    Args:
+        pictures: at least one.
+        title: a sentence that says what the figure shows.
+        about: phrases that say where the images are from.
+        side: of an image, in px.
+
+    Raises:
+        ValueError: there is none.
+    """
+    if not pictures:
+        raise ValueError("no picture is given, and there is nothing to draw.")
+    gap = side // 6
+    width = len(pictures) * (side + gap) - gap
+    layers = []
+    for place, picture in enumerate(pictures):
+        left = place * (side + gap)
+        shades = np.asarray(picture.shades, dtype=np.float64)
+        layers += [_pixels(shades, left, side, width), *_words(picture, left, side)]
+    return styled(layered(layers, titled(title, [about], width), width, side + _WORDS))
+
+
+def _pixels(shades: NDArray[np.float64], left: float, side: int, width: int) -> alt.Chart:
+    """A square for each pixel; together they are one picture, and none has words of its own for a screen reader."""
+    height = side + _WORDS
+    size = side / max(shades.shape)
+    rows = [
+        {"left": left + x * size, "right": left + (x + 1) * size, "top": y * size, "bottom": (y + 1) * size, "ink": ink}
+        for y, line in enumerate(np.clip(shades, 0.0, 1.0).round(3).tolist())
+        for x, ink in enumerate(line)
+    ]
+    ink = alt.FillOpacity("ink:Q", legend=None).scale(domain=[0.0, 1.0], range=[0.0, 1.0])
+    across = alt.X("left:Q").axis(None).scale(domain=[0, width], nice=False)
+    down = alt.Y("top:Q").axis(None).scale(domain=[height, 0], nice=False)
+    pixels: alt.Chart = chart_of(rows).mark_rect(aria=False, color=INK)
+    return pixels.encode(across, down, ink, x2="right", y2="bottom")
+
+
+def _words(picture: Picture, left: float, side: int) -> list[alt.Chart]:
+    """A frame, and below it the name and the note."""
+    base = chart_of([{"name": picture.name, "note": picture.note}])
+    frame = base.mark_rect(filled=False, color=MUTED)
+    box = {"x": alt.value(left), "x2": alt.value(left + side), "y": alt.value(0), "y2": alt.value(side)}
+    name = base.mark_text(fontWeight="bold").encode(x=alt.value(left), y=alt.value(side + 16), text="name:N")
+    note = base.mark_text(color=MUTED, fontSize=12).encode(x=alt.value(left), y=alt.value(side + 34), text="note:N")
+    return [frame.encode(**box), name, note]

@@ -1,0 +1,115 @@
+"""What a finished run says of its clients is recomputed from what they executed."""
+
+import json
+
+import pytest
+
+import fedprivacy as fp
+from fedprivacy.audit.gates import ledger
+from fedprivacy.runs.folder import ROUNDS, RunFolderError
+from tests.privacy.planted import Open, Small, at_configured_delta, rates_rounded_down
+
+
+def run(folder, task=None, **settings):
+    """A finished run's folder."""
+    usual = {"clients": 2, "rounds": 3, "local_steps": 5, "noise_multiplier": 2.0, "seed": 1, "device": "cpu"}
+    fp.simulate(task or Small(), out=str(folder), **usual | settings)
+    return folder
+
+
+def told(folder, change):
+    """Change what each line of a run's rounds says of its clients."""
+    lines = [json.loads(line) for line in (folder / ROUNDS).read_text().splitlines()]
+    for line in lines:
+        for client in line["clients"]:
+            change(client)
+    (folder / ROUNDS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"epsilon": 2.0}, {"batch_size": 10.0}, {"clipping": "adaptive"}, {"fraction_train": 0.5, "rounds": 5}],
+    ids=lambda settings: next(iter(settings), "usual"),
+)
+@pytest.mark.parametrize("task", [Small, Open])
+def test_the_figures_of_a_run_are_what_was_executed(tmp_path, task, settings):
+    """A budget that ends a run early, a rate for each client, an adapted norm, clients that are not always asked."""
+    gate = ledger.check_run(run(tmp_path / "run", task(), **settings))
+    assert gate.passed, gate.reasons
+    assert gate.statistic > 0.0
+
+
+def test_a_smaller_epsilon_than_was_spent_is_noticed(tmp_path):
+    folder = run(tmp_path / "run")
+
+    def halve(client):
+        client["epsilon"] /= 2.0
+
+    told(folder, halve)
+    gate = ledger.check_run(folder)
+    assert not gate.passed
+    assert "is shown an epsilon" in gate.reasons[0]
+
+
+@pytest.mark.parametrize("with_ledger", [True, False], ids=["with its ledger", "by its folder alone"])
+def test_rounds_that_are_counted_instead_of_steps_are_noticed(tmp_path, with_ledger):
+    folder = run(tmp_path / "run")
+    if not with_ledger:
+        for file in folder.glob("ledger.db*"):
+            file.unlink()
+
+    def count_rounds(client):
+        client["steps"] //= 5
+
+    told(folder, count_rounds)
+    gate = ledger.check_run(folder)
+    assert not gate.passed
+    assert any("was charged 1" in reason for reason in gate.reasons)
+
+
+def test_another_sampling_rate_than_the_settings_is_noticed(tmp_path):
+    """The rate of everybody's records, as it were: the settings then contradict the charges."""
+    folder = run(tmp_path / "run")
+    config = json.loads((folder / "config.json").read_text())
+    config["settings"]["sampling-rate"] = 0.05
+    (folder / "config.json").write_text(json.dumps(config))
+    gate = ledger.check_run(folder)
+    assert not gate.passed
+    assert any("was charged for" in reason for reason in gate.reasons)
+
+
+def test_an_accountant_that_rounds_down_is_noticed(tmp_path):
+    with rates_rounded_down():
+        folder = run(tmp_path / "run")
+    assert not ledger.check_run(folder).passed
+
+
+def test_a_figure_at_another_delta_than_the_budget_s_is_noticed(tmp_path):
+    ledger_file = tmp_path / "ledger.db"
+    settings = {"ledger": str(ledger_file), "epsilon": 90.0, "delta": 1e-4}
+    run(tmp_path / "one", **settings)
+    from fedprivacy.ledger import Ledger
+    from fedprivacy.values.budget import PrivacyBudget
+
+    book = Ledger(f"sqlite:///{ledger_file}")
+    for dataset in book.dataset_ids():
+        book.set_budget(dataset, PrivacyBudget(90.0, 1e-6), None, "a smaller delta")
+    with at_configured_delta():
+        folder = run(tmp_path / "two", **settings)
+    gate = ledger.check_run(folder)
+    assert not gate.passed
+    assert any("delta" in reason for reason in gate.reasons)
+    assert ledger.check_run(run(tmp_path / "three", **settings)).passed
+
+
+def test_a_run_without_privacy_fails(tmp_path):
+    folder = tmp_path / "run"
+    fp.simulate(Small(), out=str(folder), clients=2, rounds=2, seed=1, privacy=False, device="cpu")
+    gate = ledger.check_run(folder)
+    assert not gate.passed
+    assert "without privacy" in gate.reasons[0]
+
+
+def test_a_folder_without_a_run_is_an_error(tmp_path):
+    with pytest.raises(RunFolderError, match="holds no run"):
+        ledger.check_run(tmp_path)

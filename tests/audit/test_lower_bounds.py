@@ -1,0 +1,217 @@
+"""Lower bounds on what really runs: near the claim where it is true, above it where a bug is planted."""
+
+import math
+import time
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+
+import fedprivacy as fp
+from fedprivacy.audit import canaries
+from fedprivacy.audit import lower_bounds as bounds
+from fedprivacy.audit.bounds.per_step import Readings, least_shift
+from fedprivacy.audit.lower_bounds import DENSE, F_DP, LAYERS, ONE_RUN, OPPOSING, OWN_RECORD, PER_STEP, SPREAD
+from fedprivacy.audit.observed import AuditedTraining
+from fedprivacy.gradients import FlatClipping, GradientEngine
+from fedprivacy.tasks import Shard
+from fedprivacy.training import mechanisms
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+
+SURE = 0.9999
+SIZES = (300, 60, 8)
+DELTA = 1e-5
+NOISE = {1: 3.944, 3: 1.675, 8: 0.9364}
+"""Noise multipliers whose epsilon is at most that, in the facts' setting: q 0.1, T 100, delta 1e-5."""
+
+LEAST = {1: 0.95, 3: 2.8, 8: 7.6}
+
+
+def training_of(epsilon, **changed):
+    event = PoissonSampledGaussian(0.1, NOISE[epsilon])
+    return AuditedTraining(**{"event": event, "steps": 100, "delta": DELTA, "clipping_norm": 1.0} | changed)
+
+
+@pytest.fixture
+def few_steps(monkeypatch):
+    """Enough for what is far from the claim."""
+    monkeypatch.setattr(bounds, "MOST_STEPS", 25)
+
+
+def found(training, families=(), seed=1, confidence=SURE, sizes=SIZES):
+    stated = bounds.per_step(sizes, training, seed=seed, confidence=confidence, families=families)
+    return {bound.name: bound.epsilon for bound in stated}
+
+
+@pytest.mark.parametrize("epsilon", NOISE)
+def test_the_bound_by_steps_is_near_the_claim_within_seconds(epsilon):
+    training, start = training_of(epsilon), time.process_time()
+    found_by_steps = found(training, sizes=(9610,), confidence=0.95)
+    assert time.process_time() - start < 5.0
+    assert list(found_by_steps) == [PER_STEP]
+    assert LEAST[epsilon] <= found_by_steps[PER_STEP] <= training.epsilon <= epsilon
+
+
+def test_readings_of_the_real_client_bound_its_noise_as_often_as_stated():
+    """What it adds is a little more than is claimed, so a bound of the claim's may be exceeded a little less often."""
+    training, confidence = training_of(1), 0.8
+    planted = canaries.one_coordinate((60, 30), training, np.random.default_rng(1))
+    steps = [Readings.of(*step) for step in planted.observed(training, 400, seed=1)]
+    runs = [sum(run, Readings()) for run in zip(*[iter(steps)] * 4, strict=True)]
+    above = sum(least_shift(run, confidence) > 1.0 / NOISE[1] for run in runs)
+    low, high = stats.binom.ppf([5e-5, 1 - 5e-5], len(runs), 1.0 - confidence)
+    assert low <= above <= high
+
+
+def test_all_attacks_stay_below_a_true_claim(few_steps):
+    training = training_of(3)
+    stated = found(training, (OPPOSING, SPREAD, DENSE))
+    assert list(stated) == [PER_STEP, LAYERS, OPPOSING, SPREAD, DENSE]
+    assert 1.5 < min(stated.values()) <= max(stated.values()) <= training.epsilon
+
+
+@pytest.mark.parametrize("rate", [0.01, 1.0])
+def test_any_sampling_rate_can_be_audited_by_every_kind_of_canary(few_steps, rate):
+    """Without sampling nobody is ever absent: what differs is where canaries point."""
+    training = training_of(3, event=PoissonSampledGaussian(rate, 2.0), steps=5)
+    stated = found(training, (OPPOSING, SPREAD, DENSE))
+    assert 0.6 * training.epsilon < stated[PER_STEP]
+    assert 0.05 * training.epsilon < min(stated.values()) <= max(stated.values()) <= training.epsilon
+
+
+# Planted bugs
+
+
+def noise_times(monkeypatch, factor):
+    """Scale the noise where it is added; `factor` may be an array over the coordinates."""
+    original = mechanisms.add_lattice_noise
+
+    def scaled(total, scale, step, read, dtype=None):
+        noise = original(torch.zeros_like(total), scale, step, read, dtype)
+        return (total + torch.as_tensor(factor) * noise).to(dtype)
+
+    monkeypatch.setattr(mechanisms, "add_lattice_noise", scaled)
+
+
+@pytest.mark.parametrize("factor", [0.5, 0.9])
+def test_too_little_noise_is_shown_and_by_every_kind_of_canary_if_it_is_far_too_little(monkeypatch, few_steps, factor):
+    noise_times(monkeypatch, factor)
+    training = training_of(3)
+    stated = found(training, (OPPOSING, SPREAD, DENSE))
+    shown = [epsilon > training.epsilon for epsilon in stated.values()]
+    assert all(shown) if factor == 0.5 else any(shown)
+
+
+def test_no_noise_at_all_is_an_infinite_loss(monkeypatch, few_steps):
+    noise_times(monkeypatch, 0.0)
+    assert found(training_of(3))[PER_STEP] == math.inf
+
+
+def test_noise_that_is_missing_in_one_small_layer_is_shown_by_the_canaries_of_that_layer(monkeypatch, few_steps):
+    noise_times(monkeypatch, np.repeat([1.0, 0.0], [360, 8]).astype(np.float32))
+    training = training_of(3)
+    stated = found(training)
+    assert stated[LAYERS] > training.epsilon
+    assert stated[PER_STEP] <= training.epsilon
+
+
+def test_a_norm_of_each_layer_alone_is_shown_by_canaries_that_touch_all(monkeypatch, few_steps):
+    """Each layer clipped to C: the whole to sqrt(3) C."""
+    monkeypatch.setattr(FlatClipping, "groups", lambda clipping, names: list(range(len(names))))
+    training = training_of(3)
+    stated = found(training, (SPREAD, DENSE))
+    assert stated[SPREAD] > training.epsilon
+    assert stated[PER_STEP] <= training.epsilon
+
+
+def test_a_norm_of_another_order_is_shown_by_dense_canaries(monkeypatch, few_steps):
+    """The largest coordinate instead of the Euclidean norm."""
+
+    def largest(engine, pieces):
+        return (
+            torch.stack([sized.piece.gradients().flatten(1).abs().amax(1) for sized in pieces]).amax(0)[None].double()
+            ** 2
+        )
+
+    monkeypatch.setattr(GradientEngine, "_by_group", largest)
+    training = training_of(3)
+    stated = found(training, (DENSE,))
+    assert stated[DENSE] > 2 * training.epsilon
+    assert stated[PER_STEP] <= training.epsilon
+
+
+def test_a_clip_that_gives_way_to_very_long_gradients_is_shown_by_opposing_canaries(monkeypatch, few_steps):
+    scales = FlatClipping.scales
+    at_least = lambda clipping, squared, norm: scales(clipping, squared, norm).clamp(1e-2)  # noqa: E731
+    monkeypatch.setattr(FlatClipping, "scales", at_least)
+    training = training_of(3)
+    stated = found(training, (OPPOSING,))
+    assert stated[OPPOSING] > training.epsilon
+    assert stated[PER_STEP] <= training.epsilon
+
+
+def test_a_record_that_counts_twice_is_shown(monkeypatch, few_steps):
+    scales = FlatClipping.scales
+    monkeypatch.setattr(FlatClipping, "scales", lambda clipping, squared, norm: 2 * scales(clipping, squared, norm))
+    training = training_of(3)
+    assert found(training)[PER_STEP] > training.epsilon
+
+
+# A task of one's own
+
+DIGITS = fp.tasks.Digits()
+SCANS = DIGITS.shard(fp.ShardSource(partition_id=0, num_partitions=10))
+
+
+def of_digits(epsilon):
+    event = PoissonSampledGaussian(0.1, NOISE[epsilon], NeighbouringRelation.ZERO_OUT)
+    return training_of(epsilon, event=event, clipping_norm=0.3, learning_rate=2.5, expected_batch_size=20.0)
+
+
+def test_a_record_of_the_task_shows_nearly_all_that_is_claimed_and_no_more():
+    training = of_digits(3)
+    bound = bounds.own_record(DIGITS, SCANS, training, seed=1, confidence=SURE)
+    assert bound.name == OWN_RECORD
+    assert bound.relation is NeighbouringRelation.ZERO_OUT
+    assert "100% of the clipping norm" in bound.assumptions
+    assert 0.85 * training.epsilon < bound.epsilon <= training.epsilon
+
+
+def test_a_record_of_the_task_shows_noise_that_was_halved(monkeypatch, few_steps):
+    noise_times(monkeypatch, 0.5)
+    assert bounds.own_record(DIGITS, SCANS, of_digits(3), seed=1, confidence=SURE).epsilon > 3.0
+
+
+def test_no_bound_by_a_record_where_no_record_serves():
+    nothing = Shard(torch.full((2, 1, 8, 8), float("nan")), torch.zeros(2, dtype=torch.long))
+    assert bounds.own_record(DIGITS, nothing, of_digits(3), seed=1, confidence=SURE) is None
+
+
+# One run
+
+
+@pytest.mark.parametrize("relation", [NeighbouringRelation.ADD_OR_REMOVE_ONE, NeighbouringRelation.ZERO_OUT])
+def test_guesses_about_one_run_show_something_and_no_more_than_is_claimed(relation):
+    training = training_of(8)
+    training = replace(training, event=replace(training.event, relation=relation))
+    stated = bounds.one_run_bounds((9610,), training, seed=1, confidence=0.95)
+    epsilons = {bound.name: bound.epsilon for bound in stated}
+    assert {bound.relation for bound in stated} == {relation}
+    assert 1.0 < epsilons[ONE_RUN] < epsilons[F_DP] <= training.epsilon
+
+
+def test_guesses_about_one_run_show_a_fifth_of_the_noise(monkeypatch):
+    noise_times(monkeypatch, 0.2)
+    training = training_of(1)
+    stated = bounds.one_run_bounds((3000,), training, seed=1, confidence=0.95)
+    assert all(bound.epsilon > training.epsilon for bound in stated)
+
+
+def test_all_bounds_together_keep_the_confidence_that_was_asked_for(monkeypatch):
+    monkeypatch.setattr(bounds, "MOST_STEPS", 10)
+    stated = bounds.lower_bounds(DIGITS, SCANS, of_digits(3), seed=1, confidence=0.91)
+    assert [bound.name for bound in stated] == list(bounds.NAMES)
+    assert {round(bound.confidence, 9) for bound in stated} == {0.99}
+    assert all(0.0 <= bound.epsilon <= 3.0 and bound.delta == DELTA and bound.view == "server" for bound in stated)

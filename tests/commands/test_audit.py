@@ -1,0 +1,132 @@
+"""`fedprivacy audit`, as it is typed: what it says of sound code, of code with a bug, and of what cannot be audited."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from fedprivacy.audit import auditor
+from fedprivacy.audit.asking import NoUpdateError
+from fedprivacy.audit.gates import noise, release
+from fedprivacy.audit.lower_bounds import NAMES, OWN_RECORD, own_record
+from fedprivacy.runs.folder import read_run_id
+from fedprivacy.runs.store.reader import RunStore
+from tests.commands.running import fedprivacy, started
+from tests.deploy import blobs_task
+from tests.privacy.planted import PLANTS
+
+SMALL = ("--task", "cancer", "--clients", "3", "--rounds", "2", "--epsilon", "2")
+HALF = next(plant for plant in PLANTS if plant.meaning == "half of the noise")
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Some gates and one attack: what each finds is tested elsewhere."""
+    monkeypatch.setattr(auditor, "GATES", {"release": release.check, "noise": noise.check})
+    monkeypatch.setattr(auditor, "lower_bounds", lambda *given, **rest: (own_record(*given, **rest),))
+
+
+def words(text):
+    return " ".join(text.split())
+
+
+@pytest.mark.usefixtures("quick")
+def test_sound_code_passes_and_a_page_says_what_was_found(tmp_path):
+    done = fedprivacy("audit", *SMALL, cwd=tmp_path)
+    assert re.search(
+        r"Audit of task cancer passed: 2 gates; attacks showed at least epsilon \S+, and at most 2\.00",
+        words(done.stdout),
+    )
+    assert not done.stderr.strip()  # of what clients refuse, too
+    page = (tmp_path / "runs" / "audit-1" / "audit.html").read_text()
+    assert "Nothing leaves the client that depends on a record" in page and "<script" not in page
+    assert not set(re.findall(r"https?://[^\s\"<]+", page)) - {
+        "http://www.w3.org/2000/svg",
+        "http://www.w3.org/1999/xlink",
+    }
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_bug_ends_with_1_and_is_told_in_words_and_shown_by_an_attack(tmp_path):
+    with HALF.plant():
+        done = fedprivacy("audit", *SMALL, "--json", "--out", "found", cwd=tmp_path, code=1)
+        told = fedprivacy("audit", *SMALL, "--out", "found", cwd=tmp_path, code=1).stdout
+    found = json.loads(done.stdout)
+    verdicts = {gate["name"]: gate["passed"] for gate in found["gates"]}
+    assert verdicts == {"release": True, "noise": False} and not found["passed"]
+    assert found["lower_bounds"][OWN_RECORD]["epsilon"] > found["epsilon_upper"] == pytest.approx(2.0, abs=0.01)
+    assert re.search(r"noise: The noise of a wide layer is 0\.[45]\d+ times what is claimed", words(told))
+    assert "FAILED: 1 of 2 gates (noise)" in words(told)
+    page = (tmp_path / "found" / "audit.html").read_text()
+    assert "Noise failed." in page and "More is lost than is stated." in page
+
+
+@pytest.mark.usefixtures("quick")
+def test_with_its_seed_the_same_is_asked_again(tmp_path):
+    def asked(*more):
+        found = json.loads(fedprivacy("audit", *SMALL, "--json", *more, cwd=tmp_path).stdout)
+        return found["seed"], [gate["p_value"] for gate in found["gates"]]
+
+    seed, p_values = asked()
+    assert asked("--seed", str(seed)) == (seed, p_values)
+    assert asked()[0] != seed  # nobody knows before what will be asked
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_finished_run_is_audited_with_its_own_settings_and_its_dashboard_shows_it(tmp_path):
+    fedprivacy("simulate", *SMALL, "--out", "run", cwd=tmp_path)
+    found = json.loads(fedprivacy("audit", "--run", "run", "--json", cwd=tmp_path).stdout)
+    assert found["subject"] == "run run" and found["page"] == str(Path("run", "audit.html"))
+    assert [gate["name"] for gate in found["gates"]] == ["release", "noise", "run"]
+    assert found["epsilon_upper"] == pytest.approx(2.0, abs=0.01)
+    store = RunStore(f"sqlite:///{tmp_path / 'run' / 'ledger.db'}")
+    (shown,) = store.run(read_run_id(tmp_path / "run")).audits()
+    assert (shown.attack, shown.lower) == (OWN_RECORD, found["lower_bounds"][OWN_RECORD]["epsilon"])
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_finished_run_whose_figures_are_too_low_fails(tmp_path):
+    fedprivacy("simulate", *SMALL, "--out", "run", cwd=tmp_path)
+    rounds = tmp_path / "run" / "rounds.jsonl"
+    lines = [json.loads(line) for line in rounds.read_text().splitlines()]
+    lines[-1]["clients"][1]["epsilon"] /= 2
+    rounds.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
+    found = fedprivacy("audit", "--run", "run", cwd=tmp_path, code=1).stdout
+    assert "run: client-1 is shown an epsilon of" in words(found)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (("--run", "nowhere"), "'nowhere' holds no run; name a folder"),
+        (("--run", ".", "--epsilon", "2"), "epsilon is set, and --run audits a run with the settings that it had"),
+        (("--no-privacy",), "privacy is off, and no epsilon is stated"),
+        (("--task", "nothing"), "task is 'nothing'; choose one of"),
+        (("--epsilon", "-1"), "epsilon is -1"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_cannot_be_audited_is_named_before_anything_is_asked(typed, said, tmp_path):
+    refused = fedprivacy("audit", *typed, cwd=tmp_path, code=2)
+    assert said in words(refused.stderr) and "Traceback" not in refused.stderr
+    assert not (tmp_path / "runs").exists()
+
+
+@pytest.mark.slow
+def test_a_task_of_ones_own_is_audited_whole(tmp_path):
+    (tmp_path / "mine.py").write_text(Path(blobs_task.__file__).read_text())
+    found = json.loads(started("audit", "--task", "mine.py:Sides", "--clients", "2", "--json", cwd=tmp_path).stdout)
+    assert [gate["name"] for gate in found["gates"]] == list(auditor.GATES)
+    assert found["passed"] and set(found["lower_bounds"]) == set(NAMES)
+    assert 0.0 < found["lower_bounds"][OWN_RECORD]["epsilon"] <= found["epsilon_upper"] <= 3.0
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_client_that_answers_no_attack_does_not_pass(tmp_path, monkeypatch):
+    def unanswered(*_, **__):
+        raise NoUpdateError
+
+    monkeypatch.setattr(auditor, "lower_bounds", unanswered)
+    told = words(fedprivacy("audit", *SMALL, cwd=tmp_path, code=1).stdout)
+    assert "FAILED: 1 of 3 gates (attacks)" in told and "no attack could show how much is lost" in told

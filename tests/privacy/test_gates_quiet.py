@@ -1,0 +1,33 @@
+"""No gate fails on the code as it is, nor where a release is shrunk after the noise: post-processing is no bug."""
+
+import pytest
+
+from fedprivacy.audit.auditor import GATES
+from tests.privacy.caught import found
+from tests.privacy.planted import CORRECT
+
+STATISTICAL = ("noise", "sampling")
+EXACT = tuple(gate for gate in GATES if gate not in STATISTICAL)
+
+
+def check_quiet(setting, gates, seed):
+    for judged in found(setting, gates, seed):
+        assert judged.passed, f"{judged.name} fails: {judged.reasons}"
+
+
+@pytest.mark.parametrize("setting", CORRECT, ids=lambda setting: setting.meaning)
+def test_statistical_gates_are_quiet(setting):
+    """With a false-alarm rate of 1e-6 each."""
+    check_quiet(setting, STATISTICAL, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(1, 20))
+def test_statistical_gates_are_quiet_whatever_the_seed(seed):
+    check_quiet(CORRECT[seed % len(CORRECT)], STATISTICAL, seed)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("setting", CORRECT, ids=lambda setting: setting.meaning)
+def test_exact_gates_are_quiet(setting):
+    check_quiet(setting, EXACT, 5)
