@@ -94,10 +94,12 @@ def ends_in_order() -> Iterator[None]:
     def stop(number: int, frame: FrameType | None) -> NoReturn:
         for each in heeded:
             signal.signal(each, signal.SIG_DFL)
+        if os.getpid() != owner:  # forked a moment ago, to become another program: it has nothing to put in order
+            os.kill(os.getpid(), number)
         os.write(2, b"\nStopping. Ctrl-C once more ends at once.\n")  # no stream: it may be in the middle of a write
         raise StoppedBySignal(number)
 
-    heeded = {}
+    heeded, owner = {}, os.getpid()
     if threading.current_thread() is threading.main_thread():  # Python allows handlers there only
         found = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
         heeded = {number: handler for number, handler in found.items() if handler != signal.SIG_IGN}

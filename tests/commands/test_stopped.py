@@ -100,6 +100,24 @@ def test_in_a_script_the_interrupt_reaches_the_caller_when_the_folder_is_in_orde
     assert len(fp.simulate(task, resume="run", progress=False).rounds) == 4
 
 
+FORKED = """
+import os, signal
+from fedprivacy.commands.terminal import ends_in_order
+
+with ends_in_order():
+    if not (child := os.fork()):
+        os.kill(os.getpid(), signal.SIGINT)
+        os._exit(0)
+    print(os.WTERMSIG(os.waitpid(child, 0)[1]))
+"""
+
+
+def test_a_process_that_was_just_forked_ends_without_a_word():
+    """As when Ray is started: until it has become another program, it has this one's handlers."""
+    done = subprocess.run([sys.executable, "-c", FORKED], capture_output=True, text=True, check=True)
+    assert (int(done.stdout), done.stderr) == (signal.SIGINT, "")
+
+
 IN_A_TERMINAL = [
     ("in-process", "recording:1", "in-process"),
     ("ray", "training:17", "ray"),
