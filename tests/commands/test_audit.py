@@ -62,6 +62,7 @@ def test_a_bug_ends_with_1_and_is_told_in_words_and_shown_by_an_attack(tmp_path)
     assert "Noise failed." in page and "More is lost than is stated." in page
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_with_its_seed_the_same_is_asked_again(tmp_path):
     def asked(*more):
