@@ -1,0 +1,131 @@
+"""Replay: by how much one record changes the sum of a step, with next to no noise, and why it is too much."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+
+from fedprivacy.audit.apps.audited import SILENT, AuditedApp, beside, gate, rows_of, variants
+from fedprivacy.audit.gates.audited import Judged
+from fedprivacy.tasks import Shard
+
+_EXACT = 1e-2
+"""By how much a change may exceed the clipping norm, relative: libraries add a little to a norm before they divide."""
+
+_COPIES = 12
+"""Records alike that stand beside the one which is changed."""
+
+_TOGETHER = 0.9
+"""Copies of a record whose sum is less than this share of so many are not clipped one by one."""
+
+_GROWS = 3.0
+"""A record ten times as large that changes a sum more than this often as much is not clipped."""
+
+
+@gate(
+    "replay",
+    proves="One record changes the sum of a step by at most one clipping norm.",
+    assumes="Crafted records and the first model stand for all others; sums are divided by what `divisor` says.",
+)
+def check(audited: AuditedApp) -> Judged:
+    """Whether no record changes a sum by more than it may."""
+    found = _Changes(audited)
+    for about, record in variants(audited):
+        found.alone(about, record)
+        for company in _companies(audited):
+            found.among(about, record, company)
+    return Judged(found.worst, [] if found.worst <= 1.0 + _EXACT else found.reasons())
+
+
+@dataclass(slots=True)
+class _Changes:
+    """Changes of sums, in the clipping norms that are allowed for each.
+
+    Attributes:
+        audited: the app.
+        worst: the largest.
+        of: what changed the most, in words.
+        single: the largest sum of a single record.
+        lost: records that make a sum be no number, in words.
+    """
+
+    audited: AuditedApp
+    worst: float = 0.0
+    of: str = ""
+    single: float = 0.0
+    lost: list[str] = field(default_factory=list)
+
+    def _sum(self, shard: Shard) -> np.ndarray:
+        return self.audited.sum(shard, noise_multiplier=SILENT)
+
+    def _size(self, sum: np.ndarray) -> float:
+        """The norm of a sum in clipping norms, less what it may be off by."""
+        norm = float(np.linalg.norm(sum))
+        return max(norm - self.audited.rounding, 0.0) / self.audited.app.settings.clipping_norm
+
+    def alone(self, about: str, record: Shard) -> None:
+        """A shard with this record and no other: its sum is the record's."""
+        size = self._size(self._sum(record))
+        self._note(size, about, "alone in its shard")
+        self.single = max(self.single, size if math.isfinite(size) else 0.0)
+
+    def among(self, about: str, record: Shard, company: Shard) -> None:
+        """A shard with the record against one without it, or with another in its place, where only that compares."""
+        if self.audited.count_is_private and self.audited.repeats:
+            without, allowed = company, 1.0
+        else:
+            without, allowed = beside(company, rows_of(company, slice(0, 1))), 2.0
+        change = self._sum(beside(company, record)) - self._sum(without)
+        self._note(self._size(change) / allowed, about, f"among {len(company)} others")
+
+    def _note(self, size: float, about: str, where: str) -> None:
+        if not math.isfinite(size):
+            self.lost.append(about)
+            size = math.inf
+        if size > self.worst:
+            self.worst, self.of = size, f"{about}, {where},"
+
+    def reasons(self) -> Iterator[str]:
+        """Why a record changes a sum by too much."""
+        for about in dict.fromkeys(self.lost):
+            yield f"With {about} in the shard, no numbers leave: everybody sees that it is there."
+        if not math.isfinite(self.worst) and self.single <= 1.0 + _EXACT:
+            return
+        sizes = [self._size(self._sum(_scaled(self.audited, factor))) for factor in (1e2, 1e3)]
+        together = self._size(self._sum(_repeated(self.audited, 1e2))) / max(sizes[0], 1e-300)
+        changed = f"{self.of} changed a sum by {self.worst:.3g} times what is allowed for one record" if self.of else ""
+        if sizes[1] > max(_GROWS * sizes[0], 1.0 + _EXACT):
+            yield f"Nothing clips a record's gradient: the larger a record, the more it changes what leaves: {changed}."
+        elif together < _TOGETHER * _COPIES:
+            yield (
+                f"Gradients are clipped together and not record by record, or divided by the true number of records: "
+                f"{_COPIES} equal records add up to {together:.2g} times one of them ({changed}). One record then "
+                "changes what all others add."
+            )
+        elif self.single > 1.0 + _EXACT:
+            yield (
+                f"A record's gradient is clipped to {self.single:.3g} times the clipping norm that is claimed: its "
+                "norm is measured too small, as where a layer is used several times, some parameters are left out, "
+                "or layers are clipped one by one."
+            )
+        else:
+            yield f"What others add changes with one record: {changed}."
+
+
+def _companies(audited: AuditedApp) -> Iterator[Shard]:
+    """Shards beside which a record is put: the app's own, and one of equal records, which all pull one way."""
+    yield rows_of(audited.shard, slice(0, 2 * _COPIES))
+    yield _repeated(audited, 1.0)
+
+
+def _scaled(audited: AuditedApp, factor: float) -> Shard:
+    record = rows_of(audited.shard, slice(0, 1))
+    return Shard(record.inputs * factor, record.targets) if record.inputs.is_floating_point() else record
+
+
+def _repeated(audited: AuditedApp, factor: float) -> Shard:
+    return rows_of(_scaled(audited, factor), torch.zeros(_COPIES, dtype=torch.int64))
