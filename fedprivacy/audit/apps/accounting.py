@@ -14,6 +14,7 @@ from fedprivacy.audit.apps.audited import AuditedApp, gate
 from fedprivacy.audit.gates.audited import Judged
 from fedprivacy.audit.gates.costs import recomputed, too_low
 from fedprivacy.values.events import PoissonSampledGaussian
+from fedprivacy.values.wording import count_text
 
 _NEAR = 0.05
 """Relative difference within which an epsilon is taken for that of another number of steps: accountants differ."""
@@ -43,7 +44,7 @@ def shown(audited: AuditedApp, rounds: int) -> Shown:
         AppError: the app does not say.
     """
     app = audited.make()
-    trainings = audited.lasting(app, audited.shard, 400, rounds, onward=True)
+    trainings = audited.rehearse(app, 400, rounds)
     try:
         epsilon = float(app.epsilon(rounds))
     except Exception as error:
@@ -92,11 +93,13 @@ def _why(audited: AuditedApp, found: list[Shown], spent: list[float]) -> Iterato
         else:
             yield f"Rounds are not added up in full: {said}."
     else:
-        steps = _as_if_steps(audited, first)
+        steps = (
+            count_text(_as_if_steps(audited, first), "step") if first.epsilon >= cost(audited, 1) else "no step at all"
+        )
         rate = _as_if_rate(audited, first)
         yield (
             f"Already after one round an epsilon of {first.epsilon:.3g} is shown, and the {first.steps} steps that "
-            f"were taken cost {spent[0]:.3g}: it is the cost of {steps} steps (as where steps are counted for the "
+            f"were taken cost {spent[0]:.3g}: it is the cost of {steps} (as where steps are counted for the "
             f"whole federation, or not those that the client takes), or of a sampling rate of {100 * rate:.2g} % "
             f"instead of {100 * audited.event.sampling_rate:.3g} % (as where it is computed from the records of the "
             "whole federation)."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from typing import Any
@@ -13,13 +13,16 @@ import torch
 from torch import Tensor, nn
 
 from fedprivacy._support import sources
-from fedprivacy.audit.apps.app import App, AppError, Seen
+from fedprivacy.audit.apps.app import App, AppError, Seen, Settings
 from fedprivacy.audit.apps.loading import Maker
 from fedprivacy.audit.apps.training import Gradient, Training, copied, seed_everything, trained
 from fedprivacy.audit.findings import Gate
 from fedprivacy.audit.gates.audited import Effort, Judged, verdict
 from fedprivacy.tasks import Shard
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+
+Sums = Sequence[tuple[Gradient, ...]]
+"""Gradients by step and parameter, as an optimiser is given them."""
 
 SILENT = 1e-6
 """A noise multiplier that leaves sums readable."""
@@ -91,45 +94,39 @@ class AuditedApp:
         """The claimed deviation of the noise on a sum."""
         return self.app.settings.noise_multiplier * self.app.settings.clipping_norm
 
-    def train(self, shard: Shard, draw: int = 0, *, change: int = 0, **changed: Any) -> Training:
+    def settings(self, **changed: Any) -> Settings:
+        """Those that are claimed, with some changed, and the expected batch size that belongs to them."""
+        settings = replace(self.app.settings, **changed)
+        return replace(settings, expected_batch_size=settings.sampling_rate * len(self.shard))
+
+    def train(
+        self, shard: Shard, draw: int = 0, *, change: int = 0, sums: Sums | None = None, **changed: Any
+    ) -> Training:
         """One training by a new app.
 
         Args:
             shard: its records.
             draw: which of many random states.
             change: of guessable seeds; see `trained`.
+            sums: in place of its own; see `trained`.
             changed: settings other than those claimed.
         """
-        return self.rounds(shard, draw, 1, change=change, **changed)[0]
+        asked = replace(self.settings(**changed), seed=seed_everything(self.seed, 1, draw))
+        return trained(self.make(), copied(self.model), shard, asked, change=change, sums=sums)
 
-    def rounds(
-        self, shard: Shard, draw: int, count: int, *, onward: bool = False, change: int = 0, **changed: Any
-    ) -> list[Training]:
-        """Several rounds of one new app, of which only the first is seeded.
-
-        Args:
-            shard: its records.
-            draw: which of many random states.
-            count: of rounds.
-            onward: whether each begins with the model that the one before left; else each with the first.
-            change: of guessable seeds; see `trained`.
-            changed: settings other than those claimed.
-        """
-        return self.lasting(self.make(), shard, draw, count, onward=onward, change=change, **changed)
-
-    def lasting(
-        self, app: App, shard: Shard, draw: int, count: int, *, onward: bool = False, change: int = 0, **changed: Any
-    ) -> list[Training]:
-        """Several rounds of this app, as `rounds`."""
-        settings = replace(app.settings, **changed)
-        settings = replace(settings, expected_batch_size=settings.sampling_rate * len(self.shard))
-        model = copied(self.model)
+    def rounds(self, shard: Shard, draw: int, count: int, **changed: Any) -> list[Training]:
+        """Several rounds of one new app, each from the first model; only the first is seeded. As `train`."""
+        app, settings = self.make(), self.settings(**changed)
         own = seed_everything(self.seed, 1, draw)
-        found = []
-        for number in range(1, count + 1):
-            model = model if onward else copied(self.model)
-            found.append(trained(app, model, shard, replace(settings, round=number, seed=own), change=change))
-        return found
+        asked = [replace(settings, round=number, seed=own) for number in range(1, count + 1)]
+        return [trained(app, copied(self.model), shard, each) for each in asked]
+
+    def rehearse(self, app: App, draw: int, count: int) -> list[Training]:
+        """Several rounds of this app, each from the model that the one before left."""
+        model, settings = copied(self.model), self.settings()
+        own = seed_everything(self.seed, 1, draw)
+        asked = [replace(settings, round=number, seed=own) for number in range(1, count + 1)]
+        return [trained(app, model, self.shard, each) for each in asked]
 
     def sum(self, shard: Shard, draw: int = 0, **changed: Any) -> Gradient:
         """The noisy sum of a training's first step, shape [d]: one step with every record unless `changed` says else.
@@ -141,8 +138,7 @@ class AuditedApp:
 
     def sum_of(self, training: Training, step: int = 0, **asked: Any) -> Gradient:
         """The noisy sum of a step of a training that was asked with these settings."""
-        settings = replace(self.app.settings, **asked)
-        settings = replace(settings, expected_batch_size=settings.sampling_rate * len(self.shard))
+        settings = self.settings(**asked)
         divisor = self.app.divisor(settings)
         if training.error is not None:
             return np.full(self.size, np.nan)
@@ -188,7 +184,7 @@ class AuditedApp:
         silent = 4.0 * SILENT * self.app.settings.clipping_norm * float(np.sqrt(self.size))
         if self.at_optimizer:
             return silent
-        settings = replace(self.app.settings, expected_batch_size=float(len(self.shard)))
+        settings = self.settings(sampling_rate=1.0)
         scale = self.app.divisor(settings) / settings.learning_rate
         return silent + 2.0**-22 * float(np.linalg.norm(self._still)) * scale
 
@@ -281,6 +277,8 @@ def variants(audited: AuditedApp) -> Iterator[tuple[str, Shard]]:
     for factor in (-10.0, 100.0, -1e3, 1e3):
         for target in (first.targets, other.targets):
             yield "a record of huge numbers", Shard(first.inputs * factor, target)
+    for target in (first.targets, other.targets):
+        yield "a record of equal numbers", Shard(torch.full_like(first.inputs, 100.0), target)
     yield "a record of zeros", Shard(torch.zeros_like(first.inputs), first.targets)
     if not audited.app.only_numbers:
         for about, value in (("that is not a number", torch.nan), ("of infinite numbers", torch.inf)):

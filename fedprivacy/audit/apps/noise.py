@@ -33,6 +33,9 @@ _MOST_SHAPED = 50_000
 _ALIKE = 0.05
 """Two sums are suspected of the same noise whose squared difference is at most this share of the usual."""
 
+_SAME = 1e-6
+"""Or at most this share of the claimed noise: rounding."""
+
 
 @gate(
     "noise",
@@ -48,9 +51,11 @@ def check(audited: AuditedApp) -> Judged:
     if not all(np.isfinite(rows).all() for _, rows in groups):
         alarms.must(False, "Sums are no numbers, and no noise can be found in them.")
         return Judged(math.nan, alarms.reasons)
-    _test_size(alarms, drawn / audited.unit, audited.sizes)
     for about, rows in groups:
         _test_repeated(alarms, rows, audited.unit, about)
+    if alarms.reasons:  # noise that is always the same would be taken for none
+        return Judged(0.0, alarms.reasons, alarms.p_value)
+    _test_size(alarms, drawn / audited.unit, audited.sizes)
     if _deviation(drawn / audited.unit) > 1.0 - _NEAR:  # else it is too small whoever joins
         _test_sampled(alarms, audited)
     return Judged(_deviation(drawn / audited.unit), alarms.reasons, alarms.p_value)
@@ -118,8 +123,9 @@ def _test_repeated(alarms: Alarms, rows: Rows, unit: float, about: str) -> None:
         return
     pairs = list(_pairs(len(rows)))
     differences = np.array([np.square(rows[one] - rows[other]).sum() for one, other in pairs])
-    if differences.min() > _ALIKE * np.median(differences):  # less noise than claimed makes them near, and not the same
-        return
+    expected = 2.0 * unit**2 * rows.shape[1]
+    if differences.min() > max(_ALIKE * float(np.median(differences)), _SAME * expected):
+        return  # less noise than is claimed makes sums near to each other, and not the same
     nearest = stats.chi2.cdf(differences.min() / (2.0 * unit**2), rows.shape[1])
     alarms.test(
         min(1.0, len(pairs) * float(nearest)),

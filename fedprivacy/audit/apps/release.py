@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from itertools import pairwise
 
 import numpy as np
 
@@ -19,7 +18,7 @@ _BY_ITSELF = 1e3
 """A number that differs between equal trainings tells of a record if a record changes it so many times as much."""
 
 _SAME = 1e-5
-"""Relative difference of arrays that noise of a whole multiplier does not move: they carry none."""
+"""Relative difference of arrays that are the same but for rounding."""
 
 
 @gate(
@@ -37,7 +36,7 @@ def check(audited: AuditedApp) -> Judged:
                 break
             first, again, second = (audited.train(shard, **asked) for shard in (one, one, other))
             found.compare(about, first, again, second, len(one))
-    found.reasons += _without_noise(audited)
+    found.reasons += _past_the_noise(audited)
     return Judged(float(len(found.reasons)), found.reasons)
 
 
@@ -121,32 +120,33 @@ def _short(value: object) -> str:
     return f"{value:.6g}" if isinstance(value, float) else str(value)[:40]
 
 
-def _without_noise(audited: AuditedApp) -> Iterator[str]:
-    """Arrays that noise does not move, and a record does."""
-    asked = {"sampling_rate": 1.0, "steps": 1}
-    drawn = [audited.train(audited.shard, draw, **asked) for draw in range(3)]
+def _past_the_noise(audited: AuditedApp) -> Iterator[str]:
+    """Arrays that differ between neighbours although every noisy sum is the same: they come from records, not from sums.
+
+    Where sums are not seen, arrays that noise does not move, and a record does.
+    """
     changed = Shard(audited.shard.inputs.clone(), audited.shard.targets)
     changed.inputs[-1] = changed.inputs[-1] * 3 + 1 if changed.inputs.is_floating_point() else changed.inputs[0]
-    other = audited.train(changed, 0, **asked)
-    if any(training.error is not None for training in (*drawn, other)):
-        return
-    for place, mine in enumerate(drawn[0].fields):
-        if mine.array is None or not mine.array.size:
-            continue
-        arrays = [training.fields[place].array for training in drawn]
-        theirs = other.fields[place].array
-        if theirs is not None and not _moved(arrays) and _moved([mine.array, theirs]):
-            yield (
-                f"The array '{mine.name}' left without noise: whatever noise is drawn it is the same, and with "
-                "another record it is not (as with what batch normalisation remembers)."
-            )
+    if audited.at_optimizer:
+        sums = [step.gradients or () for step in audited.train(audited.shard).steps]
+        shards = (audited.shard, audited.shard, changed)
+        one, again, other = (audited.train(shard, sums=sums) for shard in shards)
+        told = "with every noisy sum held as it was, it is another with another record"
+    else:
+        asked = {"sampling_rate": 1.0, "steps": 1}
+        one, again = (audited.train(audited.shard, draw, **asked) for draw in (0, 1))
+        other = audited.train(changed, 0, **asked)
+        told = "whatever noise is drawn it is the same, and with another record it is not"
+    for mine, same, theirs in zip(one.fields, again.fields, other.fields, strict=False):
+        if mine.name not in audited.app.noised and not _moved(mine, same) and _moved(mine, theirs):
+            yield f"The array '{mine.name}' left without noise: {told} (as with what batch normalisation remembers)."
 
 
-def _moved(arrays: Sequence[np.ndarray | None]) -> bool:
-    """Whether any two arrays one after the other differ by more than rounding."""
-    found = [array.astype(np.float64) for array in arrays if array is not None]
-    sizes = [max(float(np.abs(array).max()), 1e-30) for array in found]
-    return any(
-        not float(np.abs(one - other).max()) <= _SAME * size
-        for (one, other), size in zip(pairwise(found), sizes, strict=False)
-    )
+def _moved(one: Field, other: Field) -> bool:
+    """Whether an array is another, by more than rounding."""
+    if one.array is None or other.array is None or not one.array.size:
+        return False
+    if one.form != other.form:
+        return True
+    a, b = one.array.astype(np.float64), other.array.astype(np.float64)
+    return not float(np.abs(a - b).max()) <= _SAME * max(float(np.abs(a).max()), 1e-30)

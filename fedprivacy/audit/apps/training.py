@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import random
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,8 +61,16 @@ class Training:
 
 @dataclass(slots=True)
 class _Watch:
-    """What is noted while an app trains."""
+    """What is noted while an app trains.
 
+    Attributes:
+        sums: gradients that the optimiser is given in place of its own, step by step; None: its own.
+        pending: what was fetched since the last step, and whether as a batch.
+        batches: all of them.
+        steps: all of them.
+    """
+
+    sums: Sequence[tuple[Gradient, ...]] | None = None
     pending: list[tuple[Rows, bool]] = field(default_factory=list)
     batches: list[Rows] = field(default_factory=list)
     steps: list[Step] = field(default_factory=list)
@@ -76,6 +84,9 @@ class _Watch:
         parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
         self.steps.append(Step(self._joined(), tuple(_flat(p) for p in parameters)))
         self.pending.clear()
+        if self.sums is not None and len(self.steps) <= len(self.sums):
+            for parameter, gradient in zip(parameters, self.sums[len(self.steps) - 1], strict=True):
+                parameter.grad = torch.from_numpy(gradient).to(parameter).view_as(parameter)
 
     def _joined(self) -> Rows:
         """Rows of the batches since the last step; single ones, where there was no batch (a loader looks at one)."""
@@ -93,7 +104,15 @@ def _flat(parameter: Tensor) -> Gradient:
     return parameter.grad.detach().to("cpu", torch.float64).numpy().ravel().copy()
 
 
-def trained(app: App, model: nn.Module, shard: Shard, asked: Settings, *, change: int = 0) -> Training:
+def trained(
+    app: App,
+    model: nn.Module,
+    shard: Shard,
+    asked: Settings,
+    *,
+    change: int = 0,
+    sums: Sequence[tuple[Gradient, ...]] | None = None,
+) -> Training:
     """Let an app train on a shard, and note what it does. The global generators are as the caller seeded them.
 
     Args:
@@ -102,8 +121,12 @@ def trained(app: App, model: nn.Module, shard: Shard, asked: Settings, *, change
         shard: the records.
         asked: the settings.
         change: by what to exclusive-or each guessable seed that it sets.
+        sums: gradients that its optimiser is given in place of its own, step by step; None: its own.
     """
-    watch, seeds = _Watch(), Seeds(own=frozenset({asked.seed, asked.seed % 2**32, asked.seed % 2**31}), change=change)
+    watch, seeds = (
+        _Watch(sums),
+        Seeds(own=frozenset({asked.seed, asked.seed % 2**32, asked.seed % 2**31}), change=change),
+    )
     hook = register_optimizer_step_pre_hook(watch.stepped)
     error: Exception | None = None
     left: Mapping[str, Any] = {}

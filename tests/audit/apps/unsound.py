@@ -259,6 +259,14 @@ class BatchStatistics(Sound):
         return found
 
 
+class Predictions(Sound):
+    """What the private model says of the client's own records, as for distillation."""
+
+    def left(self, model, records):
+        inputs, _ = records[-8:]
+        return {"parameters": model.state_dict(), "predictions": model(inputs)}
+
+
 class SendsNothingIfEmpty(Sound):
     """A client without records fails."""
 
@@ -289,7 +297,7 @@ BAD = (
     Bad(AccountantOfOneTraining, "accounting", "Each round begins with a new accountant"),
     Bad(RateOfTheFederation, "accounting", "of a sampling rate of 1.* % instead of 12.5 %"),
     Bad(StatedRateOfTheFederation, "sampling", "computed from the records of the whole federation"),
-    Bad(StepsOfOneEpoch, "accounting", "it is the cost of 1 steps"),
+    Bad(StepsOfOneEpoch, "accounting", "it is the cost of 1 step "),
     Bad(Shuffled, "sampling", "Batches are shuffled, every record once an epoch, and accounted for as if"),
     Bad(FixedSize, "sampling", "Batches have a fixed size"),
     Bad(WithReplacement, "sampling", "drawn with replacement"),
@@ -309,6 +317,7 @@ BAD = (
     Bad(ExactCount, "release", "The exact number of records left without noise: 'num_examples' is 48, and 47"),
     Bad(TrainingLoss, "release", "A training loss or metric left without noise: 'metrics.train_loss'"),
     Bad(BatchStatistics, "release", "left without noise.*as with what batch normalisation remembers"),
+    Bad(Predictions, "release", "The array 'predictions' left without noise"),
     Bad(SendsNothingIfEmpty, "release", "Whether anything leaves is other without its only record"),
     Bad(ClosedFile, "release", "with a record that is not a number in the place of another: training fails there"),
 )
