@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
 from typing import Any
@@ -24,8 +24,14 @@ from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussia
 Sums = Sequence[tuple[Gradient, ...]]
 """Gradients by step and parameter, as an optimiser is given them."""
 
+EVERY: Mapping[str, Any] = {"sampling_rate": 1.0, "steps": 1}
+"""What is asked for one step with every record."""
+
 SILENT = 1e-6
 """A noise multiplier that leaves sums readable."""
+
+_MOST_RECORDS = 256
+"""Of an app, in a quick audit."""
 
 _STILL = 1e-9
 """By what the learning rate is multiplied to see where arrays stand that nothing moves."""
@@ -59,6 +65,7 @@ class AuditedApp:
         Raises:
             AppError: it has none.
         """
+        seed_everything(self.seed, 3)
         try:
             inputs, targets = self.app.records()
         except Exception as error:
@@ -67,7 +74,8 @@ class AuditedApp:
             raise AppError(
                 f"app {self.name}: records() must return two tensors, inputs and targets of 8 records or more."
             )
-        return Shard(inputs, targets)
+        most = _MOST_RECORDS if self.effort is Effort.QUICK else 8 * _MOST_RECORDS
+        return Shard(inputs[:most], targets[:most])
 
     @cached_property
     def model(self) -> nn.Module:
@@ -111,8 +119,9 @@ class AuditedApp:
             sums: in place of its own; see `trained`.
             changed: settings other than those claimed.
         """
+        app, model = self.make(), copied(self.model)  # before the seeds, which they may set
         asked = replace(self.settings(**changed), seed=seed_everything(self.seed, 1, draw))
-        return trained(self.make(), copied(self.model), shard, asked, change=change, sums=sums)
+        return trained(app, model, shard, asked, change=change, sums=sums)
 
     def rounds(self, shard: Shard, draw: int, count: int, **changed: Any) -> list[Training]:
         """Several rounds of one new app, each from the first model; only the first is seeded. As `train`."""
@@ -133,7 +142,7 @@ class AuditedApp:
 
         A training that fails has none: NaN.
         """
-        asked = {"sampling_rate": 1.0, "steps": 1} | changed
+        asked = {**EVERY, **changed}
         return self.sum_of(self.train(shard, draw, **asked), **asked)
 
     def sum_of(self, training: Training, step: int = 0, **asked: Any) -> Gradient:
@@ -151,7 +160,7 @@ class AuditedApp:
 
     @cached_property
     def _plain(self) -> Training:
-        return self.train(self.shard, sampling_rate=1.0, steps=1, noise_multiplier=SILENT)
+        return self.train(self.shard, noise_multiplier=SILENT, **EVERY)
 
     @cached_property
     def at_optimizer(self) -> bool:
@@ -175,8 +184,7 @@ class AuditedApp:
     def _still(self) -> Gradient:
         """Arrays that left although nothing moved them."""
         rate = self.app.settings.learning_rate * _STILL
-        asked = {"sampling_rate": 1.0, "steps": 1, "noise_multiplier": SILENT}
-        return _joined(self.train(self.shard, learning_rate=rate, **asked))
+        return _joined(self.train(self.shard, learning_rate=rate, noise_multiplier=SILENT, **EVERY))
 
     @cached_property
     def rounding(self) -> float:

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from fedprivacy.audit.apps.audited import SILENT, AuditedApp, gate, rows_of
+from fedprivacy.audit.apps.audited import EVERY, SILENT, AuditedApp, gate, rows_of
 from fedprivacy.audit.gates.alarms import Alarms
 from fedprivacy.audit.gates.audited import Effort, Judged
 
@@ -70,22 +71,21 @@ def _with_every_record(audited: AuditedApp) -> Rows:
 
 def _of_rounds(audited: AuditedApp) -> Rows:
     """The same of rounds of one app, which is seeded before the first."""
-    asked = {"sampling_rate": 1.0, "steps": 1}
-    rounds = audited.rounds(audited.shard, 1, _ROUNDS, **asked)
-    return np.array([audited.sum_of(training, **asked) for training in rounds])
+    rounds = audited.rounds(audited.shard, 1, _ROUNDS, **EVERY)
+    return np.array([audited.sum_of(training, **EVERY) for training in rounds])
 
 
 def _of_steps(audited: AuditedApp) -> Rows:
     """The same of the steps of one round in which the model stands still; none where it does not."""
     rate = audited.app.settings.learning_rate * _STILL
-    asked = {"sampling_rate": 1.0, "steps": _STEPS, "learning_rate": rate}
+    asked: dict[str, Any] = {"sampling_rate": 1.0, "steps": _STEPS, "learning_rate": rate}
     silent = _steps(audited, **asked, noise_multiplier=SILENT)
     if len(silent) < 2 or np.linalg.norm(silent[-1] - silent[0]) > 0.05 * audited.unit:
         return np.zeros((0, audited.size))
     return _steps(audited, **asked)
 
 
-def _steps(audited: AuditedApp, **asked: float) -> Rows:
+def _steps(audited: AuditedApp, **asked: Any) -> Rows:
     if not audited.at_optimizer:
         return np.zeros((0, audited.size))
     training = audited.train(audited.shard, 2, **asked)
@@ -140,7 +140,7 @@ def _pairs(count: int) -> Iterator[tuple[int, int]]:
 def _test_sampled(alarms: Alarms, audited: AuditedApp) -> None:
     """Whether noise is as large with samples, of equal records, whose sum says nothing beside how many joined."""
     shard = rows_of(audited.shard, torch.zeros(len(audited.shard), dtype=torch.int64))
-    asked = {} if audited.at_optimizer else {"steps": 1}
+    asked: dict[str, Any] = {} if audited.at_optimizer else {"steps": 1}
     sampled = [audited.train(shard, 200 + draw, **asked) for draw in range(16)]
     rows = np.array([audited.sum_of(training, **asked) for training in sampled])
     one = audited.sum(shard, noise_multiplier=SILENT)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprivacy.audit.apps.audited import AuditedApp, gate
+from fedprivacy.audit.apps.audited import EVERY, AuditedApp, gate
 from fedprivacy.audit.apps.training import Training
 from fedprivacy.audit.gates.audited import Judged
 
@@ -31,13 +31,12 @@ _ROUNDING = 1e-6
 def check(audited: AuditedApp) -> Judged:
     """Whether a seed that can be guessed moves what leaves, or who joins."""
     reasons = []
-    asked = {"sampling_rate": 1.0, "steps": 1}
-    plain = audited.train(audited.shard, 500, **asked)
+    plain = audited.train(audited.shard, 500, **EVERY)
     seeds = plain.guessable
     if seeds and _moves(
         plain,
-        audited.train(audited.shard, 500, change=_CHANGE, **asked),
-        audited.train(audited.shard, 501, **asked),
+        audited.train(audited.shard, 500, change=_CHANGE, **EVERY),
+        audited.train(audited.shard, 501, **EVERY),
     ):
         reasons.append(
             f"Noise or a mask in what leaves comes from a seed of at most 40 bits ({_shown(seeds)}): whoever tries "

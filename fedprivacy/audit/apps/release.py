@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedprivacy._support import sources
-from fedprivacy.audit.apps.audited import SILENT, AuditedApp, beside, gate, rows_of, variants
+from fedprivacy.audit.apps.audited import EVERY, SILENT, AuditedApp, beside, gate, rows_of, variants
 from fedprivacy.audit.apps.fields import Field
 from fedprivacy.audit.apps.training import Training
 from fedprivacy.audit.gates.audited import MOST_REASONS, Judged
@@ -29,8 +29,7 @@ _SAME = 1e-5
 def check(audited: AuditedApp) -> Judged:
     """Whether nothing but noised arrays depends on a record."""
     found = _Found(audited)
-    every = {"sampling_rate": 1.0, "steps": 1, "noise_multiplier": SILENT}
-    for asked in (every, {}):
+    for asked in ({**EVERY, "noise_multiplier": SILENT}, {}):
         for about, one, other in _neighbours(audited):
             if len(set(found.reasons)) >= MOST_REASONS:
                 break
@@ -121,7 +120,7 @@ def _short(value: object) -> str:
 
 
 def _past_the_noise(audited: AuditedApp) -> Iterator[str]:
-    """Arrays that differ between neighbours although every noisy sum is the same: they come from records, not from sums.
+    """Arrays that differ between neighbours although every noisy sum is the same: they come from the records.
 
     Where sums are not seen, arrays that noise does not move, and a record does.
     """
@@ -133,9 +132,8 @@ def _past_the_noise(audited: AuditedApp) -> Iterator[str]:
         one, again, other = (audited.train(shard, sums=sums) for shard in shards)
         told = "with every noisy sum held as it was, it is another with another record"
     else:
-        asked = {"sampling_rate": 1.0, "steps": 1}
-        one, again = (audited.train(audited.shard, draw, **asked) for draw in (0, 1))
-        other = audited.train(changed, 0, **asked)
+        one, again = (audited.train(audited.shard, draw, **EVERY) for draw in (0, 1))
+        other = audited.train(changed, 0, **EVERY)
         told = "whatever noise is drawn it is the same, and with another record it is not"
     for mine, same, theirs in zip(one.fields, again.fields, other.fields, strict=False):
         if mine.name not in audited.app.noised and not _moved(mine, same) and _moved(mine, theirs):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ _EXACT = 1e-2
 """By how much a change may exceed the clipping norm, relative: libraries add a little to a norm before they divide."""
 
 _COPIES = 12
-"""Records alike that stand beside the one which is changed."""
+"""Of a record, whose sum shows whether they are clipped one by one."""
 
 _TOGETHER = 0.9
 """Copies of a record whose sum is less than this share of so many are not clipped one by one."""
@@ -62,7 +63,7 @@ class _Changes:
     longest: Shard | None = None
     lost: list[str] = field(default_factory=list)
 
-    def _sum(self, shard: Shard, **asked: float) -> Gradient:
+    def _sum(self, shard: Shard, **asked: Any) -> Gradient:
         return self.audited.sum(shard, noise_multiplier=SILENT, **asked)
 
     def _size(self, sum: Gradient) -> float:
@@ -71,11 +72,16 @@ class _Changes:
         return max(norm - self.audited.rounding, 0.0) / self.audited.app.settings.clipping_norm
 
     def alone(self, about: str, record: Shard) -> None:
-        """A shard with this record and no other: its sum is the record's."""
-        size = self._size(self._sum(record))
-        self._note(size, about, "alone in its shard")
+        """What a record adds to a sum by itself."""
+        size = self._alone(record)
+        self._note(size, about, "alone in its shard" if self.audited.count_is_private else "beside copies of itself")
         if math.isfinite(size) and size > self.single:
             self.single, self.longest = size, record
+
+    def _alone(self, record: Shard, **asked: Any) -> float:
+        """The sum of a shard with this record and no other; a mean of many, where the number of records is public."""
+        count = 1 if self.audited.count_is_private else len(self.audited.shard)
+        return self._size(self._sum(_copies(record, count), **asked)) / count
 
     def among(self, about: str, record: Shard, company: Shard) -> None:
         """A shard with the record against one without it, or with another in its place, where only that compares."""
@@ -107,17 +113,17 @@ class _Changes:
     def _why(self) -> str:
         """What a finite change that is too large looks like."""
         changed = f"{self.of} changed a sum by {self.worst:.3g} times what is allowed for one record"
+        together = "gradients are clipped together and not record by record"
         if self.longest is None:
-            return f"What others add changes with one record: {changed}."
+            return f"What others add changes with one record, as where {together}: {changed}."
         less = _LESS * self.audited.app.settings.clipping_norm
-        if self._size(self._sum(self.longest, clipping_norm=less)) > 0.5 * self.single > 0.5:
-            return f"Nothing clips a record's gradient, and a record can change what leaves as much as it likes: {changed}."
-        together = self._size(self._sum(_copies(self.longest))) / max(self.single, 1e-300)
-        if together < _TOGETHER * _COPIES:
+        if self._alone(self.longest, clipping_norm=less) > 0.5 * self.single > 0.5:
+            return f"Nothing clips a record's gradient, and one can change what leaves as much as it likes: {changed}."
+        copies = self._size(self._sum(_copies(self.longest, _COPIES))) / max(self.single, 1e-300)
+        if self.audited.count_is_private and copies < _TOGETHER * _COPIES:
             return (
-                "Gradients are clipped together and not record by record, or divided by the true number of records: "
-                f"{_COPIES} equal records add up to {together:.2g} times one of them, and {changed}. One record then "
-                "changes what all others add."
+                f"{together.capitalize()}, or divided by the true number of records: {_COPIES} equal records add up to "
+                f"{copies:.2g} times one of them, and {changed}. One record then changes what all others add."
             )
         if self.single > 1.0 + _EXACT:
             return (
@@ -125,14 +131,15 @@ class _Changes:
                 "norm is measured too small, as where a layer is used several times, some parameters are left out, "
                 "or layers are clipped one by one."
             )
-        return f"What others add changes with one record: {changed}."
+        return f"What others add changes with one record, as where {together}: {changed}."
 
 
 def _companies(audited: AuditedApp) -> Iterator[Shard]:
     """Shards beside which a record is put: the app's own, and one of equal records, which all pull one way."""
-    yield rows_of(audited.shard, slice(0, 2 * _COPIES))
-    yield _copies(rows_of(audited.shard, slice(0, 1)))
+    others = len(audited.shard) - 1
+    yield rows_of(audited.shard, slice(0, others))
+    yield _copies(rows_of(audited.shard, slice(0, 1)), others)
 
 
-def _copies(record: Shard) -> Shard:
-    return rows_of(record, torch.zeros(_COPIES, dtype=torch.int64))
+def _copies(record: Shard, count: int) -> Shard:
+    return rows_of(record, torch.zeros(count, dtype=torch.int64))

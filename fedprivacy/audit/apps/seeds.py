@@ -68,7 +68,7 @@ class Seeds:
 
         return seeded
 
-    def _watching_class(self, base: type) -> type:
+    def _watching_class(self, base: Any) -> type:
         seeds = self
 
         def made(new: Any, seed: Any = None, *more: Any) -> None:
@@ -88,5 +88,6 @@ class Seeds:
 
 def _subclass(base: type, members: dict[str, Any]) -> type:
     """A class that stands for its base, of whose objects it says that they are its own."""
-    kind = type("Watching", (type(base),), {"__instancecheck__": lambda _, made: isinstance(made, base)})
-    return kind(base.__name__, (base,), members)  # type: ignore[no-any-return]
+    kind: Any = type("Watching", (type(base),), {"__instancecheck__": lambda _, made: isinstance(made, base)})
+    made: type = kind(base.__name__, (base,), members)
+    return made

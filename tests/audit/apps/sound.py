@@ -228,6 +228,23 @@ class PublicCount(Sound):
         return {"parameters": list(model.state_dict().values()), "num-examples": len(records)}
 
 
+class OwnDivisor(Sound):
+    """Where a record is blanked and never missing, sums may be divided by the true number of records."""
+
+    relation = NeighbouringRelation.ZERO_OUT
+
+    def gradients(self, model, inputs, targets, asked):
+        super().gradients(model, inputs, targets, asked)
+        for parameter in model.parameters():
+            parameter.grad *= self.divisor(asked) / (asked.sampling_rate * self.count)
+
+    def begin(self, records, asked):
+        self.count = len(records)
+
+    def left(self, model, records):
+        return {"parameters": model.state_dict(), "num-examples": len(records)}
+
+
 class Words(Sound):
     """Records of whole numbers."""
 
@@ -254,5 +271,6 @@ GOOD = (
     Logistic,
     Dropout,
     PublicCount,
+    OwnDivisor,
     Words,
 )

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional
 from torch.utils.data import DataLoader
 
+from fedprivacy.values.events import NeighbouringRelation
 from tests.audit.apps.sound import CLASSES, FEATURES, RECORDS, Sound
 
 
@@ -166,6 +167,24 @@ class NotANumber(Sound):
         return torch.stack([g.flatten(1).norm(dim=1) for g in each]).norm(dim=0)
 
 
+class PerBatchClippingOfAPublicCount(PerBatchClipping):
+    """The same, where the number of records is public."""
+
+    relation = NeighbouringRelation.ZERO_OUT
+
+
+class NumberOfRecords(Sound):
+    """Sums are divided by the sampling rate times the true number of records, as Opacus does."""
+
+    def begin(self, records, asked):
+        self.count = len(records)
+
+    def gradients(self, model, inputs, targets, asked):
+        super().gradients(model, inputs, targets, asked)
+        for parameter in model.parameters():
+            parameter.grad *= self.divisor(asked) / (asked.sampling_rate * max(self.count, 1))
+
+
 class TrueBatchSize(Sound):
     """Sums are divided by the true number of records in a batch."""
 
@@ -307,6 +326,8 @@ BAD = (
     Bad(PerLayerAtTheWholeNorm, "replay", "its norm is measured too small"),
     Bad(NoClipping, "replay", "Nothing clips a record's gradient"),
     Bad(NotANumber, "replay", "no numbers leave: everybody sees that it is there"),
+    Bad(PerBatchClippingOfAPublicCount, "replay", "as where gradients are clipped together and not record by record"),
+    Bad(NumberOfRecords, "replay", "or divided by the true number of records"),
     Bad(TrueBatchSize, "replay", "or divided by the true number of records"),
     Bad(HalfTheNoise, "noise", r"The noise is 0\.[45]\d* times what is claimed"),
     Bad(NoNoiseOnTheLast, "noise", "parameter 4 of 4 is released with hardly any noise, or none"),
