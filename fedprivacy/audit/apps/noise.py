@@ -26,6 +26,9 @@ _ROUNDS, _STEPS = 6, 4
 _STILL = 1e-6
 """By what the learning rate is multiplied so that steps do not move the model."""
 
+_SAMPLED = 16
+"""Trainings with samples."""
+
 _NEAR = 0.05
 """Noise whose deviation is so near to what is claimed is no more than noise: its shape is tested."""
 
@@ -140,9 +143,7 @@ def _pairs(count: int) -> Iterator[tuple[int, int]]:
 def _test_sampled(alarms: Alarms, audited: AuditedApp) -> None:
     """Whether noise is as large with samples, of equal records, whose sum says nothing beside how many joined."""
     shard = rows_of(audited.shard, torch.zeros(len(audited.shard), dtype=torch.int64))
-    asked: dict[str, Any] = {} if audited.at_optimizer else {"steps": 1}
-    sampled = [audited.train(shard, 200 + draw, **asked) for draw in range(16)]
-    rows = np.array([audited.sum_of(training, **asked) for training in sampled])
+    rows = np.array([audited.sum_of(audited.train(shard, 200 + draw, steps=1), steps=1) for draw in range(_SAMPLED)])
     one = audited.sum(shard, noise_multiplier=SILENT)
     direction = one / max(float(np.linalg.norm(one)), 1e-300)
     if audited.size < 2 or not (np.isfinite(rows).all() and audited.repeats):
@@ -151,7 +152,7 @@ def _test_sampled(alarms: Alarms, audited: AuditedApp) -> None:
     free = audited.size - 1
     least = len(rows) * stats.chi2.cdf(squares.min(), free)
     alarms.test(
-        min(1.0, least, stats.chi2.cdf(squares.sum(), free * len(rows))),
+        min(1.0, 2.0 * min(least, float(stats.chi2.cdf(squares.sum(), free * len(rows))))),
         f"The noise of a step depends on how many records joined it: it was down to "
         f"{math.sqrt(squares.min() / free):.3g} times what is claimed (as where sums are divided by the "
         "true size of a batch).",

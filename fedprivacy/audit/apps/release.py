@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
@@ -17,6 +19,9 @@ from fedprivacy.tasks import Shard
 _BY_ITSELF = 1e3
 """A number that differs between equal trainings tells of a record if a record changes it so many times as much."""
 
+_AGAIN = 4
+"""How often an app is asked the same again before what differs is said to differ by a record."""
+
 _SAME = 1e-5
 """Relative difference of arrays that are the same but for rounding."""
 
@@ -28,15 +33,16 @@ _SAME = 1e-5
 )
 def check(audited: AuditedApp) -> Judged:
     """Whether nothing but noised arrays depends on a record."""
-    found = _Found(audited)
+    reasons: list[str] = []
     for asked in ({**EVERY, "noise_multiplier": SILENT}, {}):
+        whole = _Asked(audited, audited.shard, asked)
         for about, one, other in _neighbours(audited):
-            if len(set(found.reasons)) >= MOST_REASONS:
+            if len(set(reasons)) >= MOST_REASONS:
                 break
-            first, again, second = (audited.train(shard, **asked) for shard in (one, one, other))
-            found.compare(about, first, again, second, len(one))
-    found.reasons += _past_the_noise(audited)
-    return Judged(float(len(found.reasons)), found.reasons)
+            mine = whole if one is audited.shard else _Asked(audited, one, asked)
+            reasons += mine.told_from(audited.train(other, **asked), about)
+    reasons += _past_the_noise(audited)
+    return Judged(float(len(reasons)), reasons)
 
 
 def _neighbours(audited: AuditedApp) -> Iterator[tuple[str, Shard, Shard]]:
@@ -53,46 +59,63 @@ def _neighbours(audited: AuditedApp) -> Iterator[tuple[str, Shard, Shard]]:
             yield f"with {about} in the place of another", shard, beside(rest, record)
 
 
-@dataclass(slots=True)
-class _Found:
-    """What differed so far."""
+@dataclass(frozen=True)
+class _Asked:
+    """A shard on which an app is asked to train with some settings, always with the same randomness.
+
+    Attributes:
+        audited: the app.
+        shard: the records.
+        asked: the settings.
+    """
 
     audited: AuditedApp
-    reasons: list[str] = field(default_factory=list)
+    shard: Shard
+    asked: Mapping[str, Any]
 
-    def compare(self, about: str, one: Training, again: Training, other: Training, count: int) -> None:
-        """Two trainings on neighbouring shards, and the first of them once more."""
-        if one.error is not None or other.error is not None:
-            self._compare_errors(about, one, other)
-            return
-        if [(f.name, f.form) for f in one.fields] != [(f.name, f.form) for f in other.fields]:
-            self.reasons.append(
-                f"Which fields leave, or their types and sizes, is other {about}: that alone tells of it."
-            )
-            return
-        for mine, same, theirs in zip(one.fields, again.fields, other.fields, strict=True):
-            if mine.array is None and mine.name not in self.audited.app.noised and _tells(mine, same, theirs):
-                self.reasons.append(_named(mine, theirs, about, count))
+    @cached_property
+    def training(self) -> Training:
+        """What it did."""
+        return self.audited.train(self.shard, **self.asked)
 
-    def _compare_errors(self, about: str, one: Training, other: Training) -> None:
-        words = ["" if t.error is None else sources.told(t.error) for t in (one, other)]
-        if words[0] != words[1]:
-            told = words[1] or words[0]
-            self.reasons.append(
-                f"Whether anything leaves is other {about}: training fails there ({told}), and that shows."
-            )
+    @cached_property
+    def again(self) -> list[dict[str, Field]]:
+        """What left when it was asked again: fields that differ there differ by themselves, as a duration does."""
+        trainings = (self.audited.train(self.shard, **self.asked) for _ in range(_AGAIN))
+        return [{field.name: field for field in training.fields} for training in trainings]
 
+    def told_from(self, other: Training, about: str) -> Iterator[str]:
+        """What tells this training from one on a neighbouring shard.
 
-def _tells(mine: Field, same: Field, theirs: Field) -> bool:
-    """Whether a field differs by the record, and not by itself, as a duration does."""
-    if _equal(mine.value, theirs.value):
-        return False
-    if _equal(mine.value, same.value):
-        return True
-    one, again, other = mine.number, same.number, theirs.number
-    if one is None or again is None or other is None:
-        return False
-    return not abs(other - one) <= _BY_ITSELF * abs(again - one)
+        Args:
+            other: the training on the neighbouring shard.
+            about: what is other there, in words.
+        """
+        mine = self.training
+        if mine.error is not None or other.error is not None:
+            words = ["" if t.error is None else sources.told(t.error) for t in (mine, other)]
+            if words[0] != words[1]:
+                told = words[1] or words[0]
+                yield f"Whether anything leaves is other {about}: training fails there ({told}), and that shows."
+        elif [(f.name, f.form) for f in mine.fields] != [(f.name, f.form) for f in other.fields]:
+            yield f"Which fields leave, or their types and sizes, is other {about}: that alone tells of it."
+        else:
+            for one, two in zip(mine.fields, other.fields, strict=True):
+                if one.array is None and one.name not in self.audited.app.noised and self._tells(one, two):
+                    yield _named(one, two, about, len(self.shard))
+
+    def _tells(self, mine: Field, theirs: Field) -> bool:
+        """Whether a field differs by the record, and not by itself."""
+        if _equal(mine.value, theirs.value):
+            return False
+        again = [fields[mine.name] for fields in self.again if mine.name in fields]
+        if all(_equal(mine.value, same.value) for same in again):
+            return True
+        numbers = [field.number for field in again]
+        one, other = mine.number, theirs.number
+        if one is None or other is None or None in numbers:
+            return False
+        return not abs(other - one) <= _BY_ITSELF * max(abs(number - one) for number in numbers if number is not None)
 
 
 def _equal(one: object, other: object) -> bool:

@@ -36,10 +36,11 @@ _LESS = 0.01
 def check(audited: AuditedApp) -> Judged:
     """Whether no record changes a sum by more than it may."""
     found = _Changes(audited)
+    companies = [(company, found.without(company)) for company in _companies(audited)]
     for about, record in variants(audited):
         found.alone(about, record)
-        for company in _companies(audited):
-            found.among(about, record, company)
+        for company, without in companies:
+            found.among(about, record, company, without)
     return Judged(math.inf if found.lost else found.worst, [] if found.passed else list(found.reasons()))
 
 
@@ -83,14 +84,19 @@ class _Changes:
         count = 1 if self.audited.count_is_private else len(self.audited.shard)
         return self._size(self._sum(_copies(record, count), **asked)) / count
 
-    def among(self, about: str, record: Shard, company: Shard) -> None:
-        """A shard with the record against one without it, or with another in its place, where only that compares."""
-        if self.audited.count_is_private and self.audited.repeats:
-            without, allowed = company, 1.0
-        else:
-            without, allowed = beside(company, rows_of(company, slice(0, 1))), 2.0
-        change = self._sum(beside(company, record)) - self._sum(without)
-        self._note(self._size(change) / allowed, about, f"among {len(company)} others")
+    @property
+    def _removes(self) -> bool:
+        """Whether a shard with a record is held against one without it; else against one with another in its place."""
+        return self.audited.count_is_private and self.audited.repeats
+
+    def without(self, company: Shard) -> Gradient:
+        """The sum of others, that a record beside them changes."""
+        return self._sum(company if self._removes else beside(company, rows_of(company, slice(0, 1))))
+
+    def among(self, about: str, record: Shard, company: Shard, without: Gradient) -> None:
+        """What a record beside others changes; in the place of another it may change twice as much."""
+        change = self._sum(beside(company, record)) - without
+        self._note(self._size(change) / (1.0 if self._removes else 2.0), about, f"among {len(company)} others")
 
     def _note(self, size: float, about: str, where: str) -> None:
         if not math.isfinite(size):

@@ -19,7 +19,7 @@ RECORDS, FEATURES, CLASSES = 48, 6, 3
 class Sound(App):
     """DP-SGD with Poisson samples, on a small network."""
 
-    settings = Settings(sampling_rate=0.125, noise_multiplier=1.0, clipping_norm=1.0, steps=8, learning_rate=0.1)
+    settings = Settings(sampling_rate=0.25, noise_multiplier=1.0, clipping_norm=1.0, steps=4, learning_rate=0.1)
     rounds = 3
     shape = (FEATURES,)
 

@@ -46,7 +46,7 @@ class StatedRateOfTheFederation(Sound):
     """The same, where the claimed settings say it too, and batches are those of the shard."""
 
     settings = Sound.settings.__class__(
-        sampling_rate=0.0125, noise_multiplier=1.0, clipping_norm=1.0, steps=8, learning_rate=0.1
+        sampling_rate=0.025, noise_multiplier=1.0, clipping_norm=1.0, steps=4, learning_rate=0.1
     )
 
     def sample(self, records, asked):
@@ -314,7 +314,7 @@ class Bad:
 BAD = (
     Bad(NewAccountantEveryRound, "accounting", "Each round begins with a new accountant"),
     Bad(AccountantOfOneTraining, "accounting", "Each round begins with a new accountant"),
-    Bad(RateOfTheFederation, "accounting", "of a sampling rate of 1.* % instead of 12.5 %"),
+    Bad(RateOfTheFederation, "accounting", "of a sampling rate of 2.* % instead of 25 %"),
     Bad(StatedRateOfTheFederation, "sampling", "computed from the records of the whole federation"),
     Bad(StepsOfOneEpoch, "accounting", "it is the cost of 1 step "),
     Bad(Shuffled, "sampling", "Batches are shuffled, every record once an epoch, and accounted for as if"),
