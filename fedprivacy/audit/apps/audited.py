@@ -214,6 +214,12 @@ class AuditedApp:
                 f"app {self.name}: train() was asked for 1 step with every record and took {len(training.steps)}; "
                 "pass on asked.steps and asked.sampling_rate."
             )
+        fetched = [len(step.joined) for step in self.train(self.shard).steps]
+        if len(fetched) > 1 and fetched[0] >= len(self.shard) and not any(fetched[1:]):
+            raise AppError(
+                f"app {self.name}: train() took all records at once; take the batch of each step from `records`, so "
+                "that the audit sees who joins."
+            )
         self._check_silence()
 
     def _check_silence(self) -> None:

@@ -97,6 +97,11 @@ class _Asked:
             if words[0] != words[1]:
                 told = words[1] or words[0]
                 yield f"Whether anything leaves is other {about}: training fails there ({told}), and that shows."
+        elif mine.taken != other.taken:
+            yield (
+                f"How many steps are taken is other {about}: {other.taken} instead of {mine.taken}. What leaves shows it "
+                "(as where a step that no record joins is left out)."
+            )
         elif [(f.name, f.form) for f in mine.fields] != [(f.name, f.form) for f in other.fields]:
             yield f"Which fields leave, or their types and sizes, is other {about}: that alone tells of it."
         else:
@@ -147,20 +152,31 @@ def _past_the_noise(audited: AuditedApp) -> Iterator[str]:
 
     Where sums are not seen, arrays that noise does not move, and a record does.
     """
-    changed = Shard(audited.shard.inputs.clone(), audited.shard.targets)
-    changed.inputs[-1] = changed.inputs[-1] * 3 + 1 if changed.inputs.is_floating_point() else changed.inputs[0]
     if audited.at_optimizer:
-        sums = [step.gradients or () for step in audited.train(audited.shard).steps]
-        shards = (audited.shard, audited.shard, changed)
-        one, again, other = (audited.train(shard, sums=sums) for shard in shards)
-        told = "with every noisy sum held as it was, it is another with another record"
+        sums = [step.gradients or () for step in audited.train(audited.shard, **EVERY).steps]
+        one, again = (audited.train(audited.shard, sums=sums, **EVERY) for _ in range(2))
+        others = [(about, audited.train(shard, sums=sums, **EVERY)) for about, shard in _others(audited)]
+        told = "with every noisy sum held as it was, it is another"
     else:
         one, again = (audited.train(audited.shard, draw, **EVERY) for draw in (0, 1))
-        other = audited.train(changed, 0, **EVERY)
-        told = "whatever noise is drawn it is the same, and with another record it is not"
-    for mine, same, theirs in zip(one.fields, again.fields, other.fields, strict=False):
-        if mine.name not in audited.app.noised and not _moved(mine, same) and _moved(mine, theirs):
-            yield f"The array '{mine.name}' left without noise: {told} (as with what batch normalisation remembers)."
+        others = [(about, audited.train(shard, **EVERY)) for about, shard in _others(audited)]
+        told = "whatever noise is drawn it is the same, and it is another"
+    for about, other in others:
+        for mine, same, theirs in zip(one.fields, again.fields, other.fields, strict=False):
+            if mine.name not in audited.app.noised and not _moved(mine, same) and _moved(mine, theirs):
+                yield (
+                    f"The array '{mine.name}' left with something without noise: {told} {about} (as with what batch "
+                    "normalisation remembers, or a learning rate that is computed from the number of records)."
+                )
+
+
+def _others(audited: AuditedApp) -> Iterator[tuple[str, Shard]]:
+    """Neighbours of the whole shard, in words."""
+    changed = Shard(audited.shard.inputs.clone(), audited.shard.targets)
+    changed.inputs[-1] = changed.inputs[-1] * 3 + 1 if changed.inputs.is_floating_point() else changed.inputs[0]
+    yield "with another record in the place of one", changed
+    if audited.count_is_private:
+        yield "with one record less", rows_of(audited.shard, slice(0, len(audited.shard) - 1))
 
 
 def _moved(one: Field, other: Field) -> bool:

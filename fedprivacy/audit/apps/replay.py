@@ -24,6 +24,12 @@ _COPIES = 12
 _TOGETHER = 0.9
 """Copies of a record whose sum is less than this share of so many are not clipped one by one."""
 
+_LATER = 2
+"""Records with which a second step is looked at."""
+
+_SECOND = "in a second step after a first that was the same"
+"""Where a record changed a sum."""
+
 _LESS = 0.01
 """What is clipped to this share of the clipping norm is as much smaller; what is not clipped stays."""
 
@@ -41,6 +47,9 @@ def check(audited: AuditedApp) -> Judged:
         found.alone(about, record)
         for company, without in companies:
             found.among(about, record, company, without)
+    if audited.at_optimizer and audited.repeats:
+        for about, record in (*variants(audited),)[:_LATER]:
+            found.later(about, record)
     return Judged(math.inf if found.lost else found.worst, [] if found.passed else list(found.reasons()))
 
 
@@ -98,6 +107,18 @@ class _Changes:
         change = self._sum(beside(company, record)) - without
         self._note(self._size(change) / (1.0 if self._removes else 2.0), about, f"among {len(company)} others")
 
+    def later(self, about: str, record: Shard) -> None:
+        """What a record changes in a second step, where the first one moved the model in the same way."""
+        company = rows_of(self.audited.shard, slice(0, len(self.audited.shard) - 1))
+        asked: dict[str, Any] = {"sampling_rate": 1.0, "steps": 2, "noise_multiplier": SILENT}
+        other = company if self._removes else beside(company, rows_of(company, slice(0, 1)))
+        sums = [step.gradients or () for step in self.audited.train(other, **asked).steps[:1]]
+        one, two = (
+            self.audited.sum_of(self.audited.train(shard, sums=sums, **asked), 1, **asked)
+            for shard in (beside(company, record), other)
+        )
+        self._note(self._size(one - two) / (1.0 if self._removes else 2.0), about, _SECOND)
+
     def _note(self, size: float, about: str, where: str) -> None:
         if not math.isfinite(size):
             self.lost.append(about)
@@ -119,6 +140,10 @@ class _Changes:
     def _why(self) -> str:
         """What a finite change that is too large looks like."""
         changed = f"{self.of} changed a sum by {self.worst:.3g} times what is allowed for one record"
+        if self.of.endswith(f"{_SECOND},"):
+            return (
+                f"Something is carried from step to step without noise, such as momentum of plain gradients: {changed}."
+            )
         together = "gradients are clipped together and not record by record"
         if self.longest is None:
             return f"What others add changes with one record, as where {together}: {changed}."

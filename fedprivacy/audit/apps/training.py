@@ -54,6 +54,11 @@ class Training:
     guessable: tuple[int, ...]
 
     @property
+    def taken(self) -> int:
+        """Steps of an optimiser of torch."""
+        return sum(step.gradients is not None for step in self.steps)
+
+    @property
     def arrays(self) -> tuple[NDArray[Any], ...]:
         """Those that left."""
         return tuple(field.array for field in self.fields if field.array is not None)

@@ -1,7 +1,7 @@
 """Training code with one thing wrong in it each, as it is found in the field; imitations, in a line or a few."""
 
 import secrets
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -293,6 +293,40 @@ class SendsNothingIfEmpty(Sound):
         self.share = 1 / len(records)
 
 
+class SkipsEmptyBatches(Sound):
+    """No step, and no noise, where no record joined."""
+
+    def train(self, model, records, asked):
+        optimizer = self.optimizer(model, asked)
+        for _ in range(asked.steps):
+            inputs, targets = records[self.sample(records, asked)]
+            if len(inputs):
+                self.gradients(model, inputs, targets, asked)
+                optimizer.step()
+        return self.left(model, records)
+
+
+class RateByNumberOfRecords(Sound):
+    """A learning rate that grows with the client's number of records."""
+
+    def train(self, model, records, asked):
+        return super().train(model, records, replace(asked, learning_rate=asked.learning_rate * len(records) / RECORDS))
+
+
+class PlainMomentum(Sound):
+    """Momentum is gathered before the noise is added."""
+
+    def begin(self, records, asked):
+        self.before = None
+
+    def clipped_sum(self, each, asked):
+        sums = super().clipped_sum(each, asked)
+        if self.before is not None:
+            sums = [s + 0.9 * before for s, before in zip(sums, self.before, strict=True)]
+        self.before = sums
+        return sums
+
+
 class ClosedFile(Sound):
     """A client that tells which record it could not use."""
 
@@ -337,8 +371,11 @@ BAD = (
     Bad(MaskFrom32Bits, "randomness", "a mask in what leaves comes from a seed of at most 40 bits"),
     Bad(ExactCount, "release", "The exact number of records left without noise: 'num_examples' is 48, and 47"),
     Bad(TrainingLoss, "release", "A training loss or metric left without noise: 'metrics.train_loss'"),
-    Bad(BatchStatistics, "release", "left without noise.*as with what batch normalisation remembers"),
-    Bad(Predictions, "release", "The array 'predictions' left without noise"),
+    Bad(BatchStatistics, "release", "with something without noise.*as with what batch normalisation remembers"),
+    Bad(Predictions, "release", "The array 'predictions' left with something without noise"),
     Bad(SendsNothingIfEmpty, "release", "Whether anything leaves is other without its only record"),
+    Bad(SkipsEmptyBatches, "release", "steps are taken is other without its only record: 0 instead of 1"),
+    Bad(RateByNumberOfRecords, "release", "a learning rate that is computed from the number of records"),
+    Bad(PlainMomentum, "replay", "Something is carried from step to step without noise"),
     Bad(ClosedFile, "release", "with a record that is not a number in the place of another: training fails there"),
 )
