@@ -284,7 +284,8 @@ def variants(audited: AuditedApp) -> Iterator[tuple[str, Shard]]:
     for row in own:
         yield "one of its own records", rows_of(shard, row[None])
     first = rows_of(shard, order[:1])
-    other = Shard(first.inputs, rows_of(shard, order[-1:]).targets)
+    unlike = (shard.targets != first.targets).reshape(len(shard), -1).any(1).nonzero()[:1, 0]
+    other = Shard(first.inputs, rows_of(shard, unlike if len(unlike) else order[-1:]).targets)
     yield "a record with another one's label", other
     if not first.inputs.is_floating_point():
         return

@@ -99,8 +99,8 @@ class _Asked:
                 yield f"Whether anything leaves is other {about}: training fails there ({told}), and that shows."
         elif mine.taken != other.taken:
             yield (
-                f"How many steps are taken is other {about}: {other.taken} instead of {mine.taken}. What leaves shows it "
-                "(as where a step that no record joins is left out)."
+                f"How many steps are taken is other {about}: {other.taken} instead of {mine.taken}. What leaves "
+                "shows it (as where a step that no record joins is left out)."
             )
         elif [(f.name, f.form) for f in mine.fields] != [(f.name, f.form) for f in other.fields]:
             yield f"Which fields leave, or their types and sizes, is other {about}: that alone tells of it."

@@ -47,7 +47,7 @@ def check(audited: AuditedApp) -> Judged:
         found.alone(about, record)
         for company, without in companies:
             found.among(about, record, company, without)
-    if audited.at_optimizer and audited.repeats:
+    if found.passed and audited.at_optimizer and audited.repeats:
         for about, record in (*variants(audited),)[:_LATER]:
             found.later(about, record)
     return Judged(math.inf if found.lost else found.worst, [] if found.passed else list(found.reasons()))
