@@ -263,17 +263,26 @@ def audit(
     run: Annotated[
         Path | None, typer.Option(help="Folder of a finished run, which is audited with the settings that it had.")
     ] = None,
+    own_app: Annotated[
+        str | None,
+        typer.Option(
+            "--app",
+            help="Other training code: path/to/file.py:name of a fedprivacy.audit.apps.App; see docs/how-to/audit.md.",
+            show_default=False,
+        ),
+    ] = None,
     full: Annotated[bool, typer.Option("--full/--quick", help="Minutes instead of seconds: more is tried.")] = False,
     as_json: Json = False,
 ) -> None:
     """Check that the code which runs deserves its epsilon: gates that find bugs, and attacks beside the stated bound.
 
     Takes the options of simulate, so that one command line serves both; a task of one's own is audited as it trains.
+    With --app, training code that was not written with fedprivacy is audited, and takes --seed and --out alone.
     Exit code 1: a gate failed, or an attack showed a larger loss than is stated.
     """
     from fedprivacy.commands import audit as audits
 
-    audits.audit(settings, run=run, full=full, as_json=as_json)
+    audits.audit(settings, run=run, app=own_app, full=full, as_json=as_json)
 
 
 @contextmanager
@@ -299,17 +308,17 @@ def _checked(*, traceback: bool) -> Iterator[None]:
     from rich.logging import RichHandler
 
     from fedprivacy._support.signing import SigningKeyError
+    from fedprivacy._support.sources import SourceError
     from fedprivacy.accounting import MechanismChanged
     from fedprivacy.flower import BudgetSpentError, RoundFailedError, TooFewClientsError
     from fedprivacy.ledger import LedgerError
     from fedprivacy.ledger.replay import BrokenJournalError
     from fedprivacy.runs.configuration import ConfigError
     from fedprivacy.runs.folder import RunFolderError
-    from fedprivacy.tasks import TaskError
 
     warnings = RichHandler(console=Console(stderr=True), show_path=False)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[warnings])
     mistakes = (ConfigError, SigningKeyError, LedgerError, BrokenJournalError, MechanismChanged, RunFolderError)
-    failures = (BudgetSpentError, RoundFailedError, TaskError, TooFewClientsError)
+    failures = (BudgetSpentError, RoundFailedError, SourceError, TooFewClientsError)
     with ends_in_order(), plain_errors(*mistakes, *failures, code=2, traceback=traceback):
         yield

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,35 +16,74 @@ from fedprivacy.audit.findings import Findings
 from fedprivacy.commands.terminal import OUT, print_json
 from fedprivacy.runs.plan import RunPlan
 
+Audit = Callable[[bool, Callable[[str], None]], Findings]
+"""An audit: whether it is a full one, and who is told what is done next."""
+
 READ_ON = "What that proves, and what it cannot: docs/explanation/is-your-model-private.md"
 
 
-def audit(settings: dict[str, Any], *, run: Path | None, full: bool, as_json: bool) -> None:
+def audit(settings: dict[str, Any], *, run: Path | None, app: str | None, full: bool, as_json: bool) -> None:
     """Audit and show what was found; see the command's help."""
-    from fedprivacy.audit.auditor import audit as audited
-    from fedprivacy.audit.gates.audited import Effort
     from fedprivacy.audit.page import write_page
     from fedprivacy.runs.folder import new_run_folder
 
-    plan = _plan(settings, run)
+    audited = _of_run(settings, run) if app is None else _of_app(settings, run, app)
     console = Console(stderr=True, quiet=as_json)
     began = time.time()
     with console.status("") as status:
-        findings = audited(
-            plan,
-            run,
-            effort=Effort.FULL if full else Effort.QUICK,
-            seed=settings.get("seed"),
-            tell=lambda doing: status.update(f"auditing: {doing}"),
-        )
-    if run is not None:
-        _record(findings, plan, run, began)
+        findings = audited(full, lambda doing: status.update(f"auditing: {doing}"))
     page = write_page(findings, began, Path(settings.get("out") or run or new_run_folder("audit")))
     if as_json:
         print_json(findings.summary() | {"page": str(page), "seconds": round(time.time() - began, 1)})
     else:
         _show(findings, page, time.time() - began)
     raise typer.Exit(0 if findings.passed else 1)
+
+
+def _of_run(settings: dict[str, Any], run: Path | None) -> Audit:
+    """The audit of a run that the settings ask for, or of a finished one.
+
+    Raises:
+        ConfigError: settings are given beside a run, or there is no privacy to audit.
+    """
+    from fedprivacy.audit.auditor import audit as audited
+    from fedprivacy.audit.gates.audited import Effort
+
+    plan = _plan(settings, run)
+
+    def audit_run(full: bool, tell: Callable[[str], None]) -> Findings:
+        began = time.time()
+        effort = Effort.FULL if full else Effort.QUICK
+        findings = audited(plan, run, effort=effort, seed=settings.get("seed"), tell=tell)
+        if run is not None:
+            _record(findings, plan, run, began)
+        return findings
+
+    return audit_run
+
+
+def _of_app(settings: dict[str, Any], run: Path | None, app: str) -> Audit:
+    """The audit of an app.
+
+    Raises:
+        ConfigError: a run, or settings of one, are given beside the app.
+        AppError: there is no such app.
+    """
+    from fedprivacy.audit.apps import audit_app, load_app
+    from fedprivacy.audit.gates.audited import Effort
+    from fedprivacy.runs.configuration import ConfigError
+
+    if others := sorted(settings.keys() - {"seed", "out"} | ({"run"} if run is not None else set())):
+        raise ConfigError(
+            [f"{others[0]} is set, and --app audits an app with the settings that it states; leave it out."]
+        )
+    make = load_app(app)
+
+    def audit_other(full: bool, tell: Callable[[str], None]) -> Findings:
+        effort = Effort.FULL if full else Effort.QUICK
+        return audit_app(make, app, effort=effort, seed=settings.get("seed"), tell=tell)
+
+    return audit_other
 
 
 def _plan(settings: dict[str, Any], run: Path | None) -> RunPlan:

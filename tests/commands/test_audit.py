@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
+from fedprivacy import epsilon
 from fedprivacy.audit import auditor
+from fedprivacy.audit.apps.auditor import GATES
 from fedprivacy.audit.asking import NoUpdateError
 from fedprivacy.audit.gates import noise, release
 from fedprivacy.audit.lower_bounds import NAMES, OWN_RECORD, own_record
@@ -16,6 +18,7 @@ from tests.commands.running import fedprivacy, started
 from tests.deploy import blobs_task
 from tests.privacy.planted import PLANTS
 
+HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "audit.md"
 SMALL = ("--task", "cancer", "--clients", "3", "--rounds", "2", "--epsilon", "2")
 HALF = next(plant for plant in PLANTS if plant.meaning == "half of the noise")
 
@@ -105,6 +108,11 @@ def test_a_finished_run_whose_figures_are_too_low_fails(tmp_path):
         (("--no-privacy",), "privacy is off, and no epsilon is stated"),
         (("--task", "nothing"), "task is 'nothing'; choose one of"),
         (("--epsilon", "-1"), "epsilon is -1"),
+        (("--app", "theirs.py:Theirs", "--task", "cancer"), "task is set, and --app audits an app"),
+        (("--app", "theirs.py:Theirs", "--run", "."), "run is set, and --app audits an app"),
+        (("--app", "theirs.py:Theirs"), "app names file 'theirs.py', which does not exist"),
+        (("--app", "theirs"), "app is 'theirs'; write path/to/file.py:name"),
+        (("--app", "collections:Counter"), "a Counter; make it a subclass of fedprivacy.audit.apps.App"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
 )
@@ -112,6 +120,25 @@ def test_what_cannot_be_audited_is_named_before_anything_is_asked(typed, said, t
     refused = fedprivacy("audit", *typed, cwd=tmp_path, code=2)
     assert said in words(refused.stderr) and "Traceback" not in refused.stderr
     assert not (tmp_path / "runs").exists()
+
+
+def test_an_app_of_others_is_audited_as_the_how_to_says(tmp_path):
+    """The adapter of the how-to as it is written, whose two faults the page names, and the same without them."""
+    (code,) = re.findall(r"```python\n(# theirs.py\n.*?)```", HOW_TO.read_text(), re.DOTALL)
+    (tmp_path / "theirs.py").write_text(code)
+    asked = ("audit", "--app", "theirs.py:Theirs", "--seed", "1", "--out", "found")
+    told = words(fedprivacy(*asked, cwd=tmp_path, code=1).stdout)
+    assert "Audit of app theirs.py:Theirs FAILED: 2 of 6 gates (release, accounting)" in told
+    assert "The exact number of records left without noise: 'num-examples' is 64, and 63" in told
+    assert "accounting: Each round begins with a new accountant" in told
+    assert "Accounting failed." in (tmp_path / "found" / "audit.html").read_text()
+    mended = code.replace(', "num-examples": len(records)', "").replace("steps=10, delta", "steps=10 * rounds, delta")
+    (tmp_path / "theirs.py").write_text(mended)
+    found = json.loads(fedprivacy(*asked, "--json", cwd=tmp_path).stdout)
+    assert found["passed"] and [gate["name"] for gate in found["gates"]] == list(GATES)
+    assert found["epsilon_upper"] == pytest.approx(
+        epsilon(sampling_rate=0.1, noise_multiplier=1.0, steps=30, delta=1e-5)
+    )
 
 
 @pytest.mark.slow

@@ -1,0 +1,110 @@
+"""An app: somebody's training code behind a few lines that say how it is called, what leaves it, and what it claims."""
+
+from __future__ import annotations
+
+import enum
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor, nn
+
+from fedprivacy._support.sources import SourceError
+from fedprivacy.audit.apps.records import Records
+from fedprivacy.values.events import NeighbouringRelation
+
+
+class AppError(SourceError):
+    """An app that cannot be found or audited, with the remedy."""
+
+
+class Seen(enum.StrEnum):
+    """Where the audit sees the noisy sum of a step."""
+
+    AT_OPTIMIZER = "at-optimizer"
+    """In the gradients that a torch optimiser is about to take a step with: the sum over `App.divisor`."""
+    IN_WHAT_LEFT = "in-what-left"
+    """In the arrays that left: they have moved by the learning rate times the sum over `App.divisor`, as by SGD."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Settings:
+    """What one client is asked to do in one round. An app states those that it claims, and is asked with others too.
+
+    Attributes:
+        sampling_rate: q, with which a record joins a step, as it is accounted.
+        noise_multiplier: sigma, standard deviation of the noise on a sum, in clipping norms.
+        clipping_norm: C, the most that one record may change a sum by.
+        steps: in a round.
+        learning_rate: of the local optimiser.
+        expected_batch_size: set by the audit: the sampling rate times the number of records that `App.records` has,
+            whatever the shard at hand has. A private training divides by it and not by the true number.
+        round: which it is, from 1.
+        seed: for whatever draws neither from torch's, nor numpy's, nor Python's global generator, which the audit
+            seeds; new for each training, 62 bits.
+    """
+
+    sampling_rate: float
+    noise_multiplier: float
+    clipping_norm: float
+    steps: int
+    learning_rate: float
+    expected_batch_size: float = 0.0
+    round: int = 1
+    seed: int = 0
+
+
+class App(ABC):
+    """Somebody's training code, and what is claimed of it. Subclass it in a file of your own; see docs/how-to/audit.md.
+
+    Attributes:
+        settings: of a round, as they are claimed.
+        rounds: that the audit rehearses before it asks what epsilon is shown; a few are enough.
+        delta: of that epsilon.
+        relation: the neighbouring shards that the guarantee is for.
+        seen: where the noisy sums are.
+        noised: names of fields, beside arrays, that carry noise and that the epsilon counts. The audit believes it.
+        only_numbers: whether the data owner makes sure that no record holds NaN or infinity.
+    """
+
+    settings: Settings
+    rounds: int = 3
+    delta: float = 1e-5
+    relation: NeighbouringRelation = NeighbouringRelation.ADD_OR_REMOVE_ONE
+    seen: Seen = Seen.AT_OPTIMIZER
+    noised: Collection[str] = ()
+    only_numbers: bool = False
+
+    @abstractmethod
+    def records(self) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of one client: some dozens of real records or of their kind, which stay here."""
+
+    @abstractmethod
+    def model(self) -> nn.Module:
+        """The model that the server sends in the first round."""
+
+    @abstractmethod
+    def train(self, model: nn.Module, records: Records, asked: Settings) -> Mapping[str, Any]:
+        """Train as in a round, and return all that leaves the client.
+
+        Args:
+            model: that the server sent; may be changed.
+            records: of the client, a torch `Dataset`. Take each batch from it: it notes who joined.
+            asked: what to do: sampling rate, noise, clipping norm, steps, learning rate.
+
+        Returns:
+            By name whatever leaves: arrays, numbers, texts, and lists and mappings of them.
+        """
+
+    @abstractmethod
+    def epsilon(self, rounds: int) -> float:
+        """The epsilon at `delta` that the app shows after so many rounds; asked right after so many calls of `train`.
+
+        Args:
+            rounds: in which the client took part, at least 1.
+        """
+
+    def divisor(self, asked: Settings) -> float:
+        """What a sum is divided by before the optimiser takes a step with it."""
+        return asked.expected_batch_size

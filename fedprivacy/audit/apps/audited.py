@@ -1,0 +1,300 @@
+"""The app that is audited, and how it is asked: on which records, with which settings, with which randomness."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, wraps
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from fedprivacy._support import sources
+from fedprivacy.audit.apps.app import App, AppError, Seen, Settings
+from fedprivacy.audit.apps.loading import Maker
+from fedprivacy.audit.apps.training import Gradient, Training, copied, seed_everything, trained
+from fedprivacy.audit.findings import Gate
+from fedprivacy.audit.gates.audited import Effort, Judged, verdict
+from fedprivacy.tasks import Shard
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+
+Sums = Sequence[tuple[Gradient, ...]]
+"""Gradients by step and parameter, as an optimiser is given them."""
+
+EVERY: Mapping[str, Any] = {"sampling_rate": 1.0, "steps": 1}
+"""What is asked for one step with every record."""
+
+SILENT = 1e-6
+"""A noise multiplier that leaves sums readable."""
+
+_MOST_RECORDS = 256
+"""Of an app, in a quick audit."""
+
+_STILL = 1e-9
+"""By what the learning rate is multiplied to see where arrays stand that nothing moves."""
+
+
+@dataclass(frozen=True)
+class AuditedApp:
+    """An app, some of its records, and the model that it is sent.
+
+    Attributes:
+        make: the app, anew.
+        name: for errors.
+        effort: how long the audit may take.
+        seed: of all that the audit draws.
+    """
+
+    make: Maker
+    name: str
+    effort: Effort = Effort.QUICK
+    seed: int = 0
+
+    @cached_property
+    def app(self) -> App:
+        """The app as it was made, which never trains."""
+        return self.make()
+
+    @cached_property
+    def shard(self) -> Shard:
+        """The app's own records.
+
+        Raises:
+            AppError: it has none.
+        """
+        seed_everything(self.seed, 3)
+        try:
+            inputs, targets = self.app.records()
+        except Exception as error:
+            raise AppError(f"app {self.name}: records() fails: {sources.told(error)}.") from error
+        if not (isinstance(inputs, Tensor) and isinstance(targets, Tensor) and len(inputs) == len(targets) >= 8):
+            raise AppError(
+                f"app {self.name}: records() must return two tensors, inputs and targets of 8 records or more."
+            )
+        most = _MOST_RECORDS if self.effort is Effort.QUICK else 8 * _MOST_RECORDS
+        return Shard(inputs[:most], targets[:most])
+
+    @cached_property
+    def model(self) -> nn.Module:
+        """What is sent to every training; always the same for one seed."""
+        seed_everything(self.seed, 0)
+        try:
+            return self.app.model()
+        except Exception as error:
+            raise AppError(f"app {self.name}: model() fails: {sources.told(error)}.") from error
+
+    @property
+    def event(self) -> PoissonSampledGaussian:
+        """What a step is claimed to be."""
+        settings = self.app.settings
+        return PoissonSampledGaussian(settings.sampling_rate, settings.noise_multiplier, self.app.relation)
+
+    @property
+    def count_is_private(self) -> bool:
+        """Whether neighbouring shards have one record more or less."""
+        return self.app.relation is NeighbouringRelation.ADD_OR_REMOVE_ONE
+
+    @property
+    def unit(self) -> float:
+        """The claimed deviation of the noise on a sum."""
+        return self.app.settings.noise_multiplier * self.app.settings.clipping_norm
+
+    def settings(self, **changed: Any) -> Settings:
+        """Those that are claimed, with some changed, and the expected batch size that belongs to them."""
+        settings = replace(self.app.settings, **changed)
+        return replace(settings, expected_batch_size=settings.sampling_rate * len(self.shard))
+
+    def train(
+        self, shard: Shard, draw: int = 0, *, change: int = 0, sums: Sums | None = None, **changed: Any
+    ) -> Training:
+        """One training by a new app.
+
+        Args:
+            shard: its records.
+            draw: which of many random states.
+            change: of guessable seeds; see `trained`.
+            sums: in place of its own; see `trained`.
+            changed: settings other than those claimed.
+        """
+        app, model = self.make(), copied(self.model)  # before the seeds, which they may set
+        asked = replace(self.settings(**changed), seed=seed_everything(self.seed, 1, draw))
+        return trained(app, model, shard, asked, change=change, sums=sums)
+
+    def rounds(self, shard: Shard, draw: int, count: int, **changed: Any) -> list[Training]:
+        """Several rounds of one new app, each from the first model; only the first is seeded. As `train`."""
+        app, settings = self.make(), self.settings(**changed)
+        own = seed_everything(self.seed, 1, draw)
+        asked = [replace(settings, round=number, seed=own) for number in range(1, count + 1)]
+        return [trained(app, copied(self.model), shard, each) for each in asked]
+
+    def rehearse(self, app: App, draw: int, count: int) -> list[Training]:
+        """Several rounds of this app, each from the model that the one before left."""
+        model, settings = copied(self.model), self.settings()
+        own = seed_everything(self.seed, 1, draw)
+        asked = [replace(settings, round=number, seed=own) for number in range(1, count + 1)]
+        return [trained(app, model, self.shard, each) for each in asked]
+
+    def sum(self, shard: Shard, draw: int = 0, **changed: Any) -> Gradient:
+        """The noisy sum of a training's first step, shape [d]: one step with every record unless `changed` says else.
+
+        A training that fails has none: NaN.
+        """
+        asked = {**EVERY, **changed}
+        return self.sum_of(self.train(shard, draw, **asked), **asked)
+
+    def sum_of(self, training: Training, step: int = 0, **asked: Any) -> Gradient:
+        """The noisy sum of a step of a training that was asked with these settings."""
+        settings = self.settings(**asked)
+        divisor = self.app.divisor(settings)
+        if training.error is not None:
+            return np.full(self.size, np.nan)
+        if self.at_optimizer:
+            if len(training.steps) <= step:
+                return np.full(self.size, np.nan)
+            gradients = training.steps[step].gradients or ()
+            return np.concatenate(gradients) * divisor
+        return (_joined(training) - self._still) * (divisor / settings.learning_rate)
+
+    @cached_property
+    def _plain(self) -> Training:
+        return self.train(self.shard, noise_multiplier=SILENT, **EVERY)
+
+    @cached_property
+    def at_optimizer(self) -> bool:
+        """Whether sums are read at a torch optimiser."""
+        steps = self._plain.steps
+        return self.app.seen is Seen.AT_OPTIMIZER and bool(steps) and steps[0].gradients is not None
+
+    @cached_property
+    def sizes(self) -> tuple[int, ...]:
+        """Numbers in each parameter, or in each array that leaves."""
+        if self.at_optimizer:
+            return tuple(len(gradient) for gradient in self._plain.steps[0].gradients or ())
+        return tuple(array.size for array in self._plain.arrays if array.size)
+
+    @cached_property
+    def size(self) -> int:
+        """d, numbers in a sum."""
+        return sum(self.sizes)
+
+    @cached_property
+    def _still(self) -> Gradient:
+        """Arrays that left although nothing moved them."""
+        rate = self.app.settings.learning_rate * _STILL
+        return _joined(self.train(self.shard, learning_rate=rate, noise_multiplier=SILENT, **EVERY))
+
+    @cached_property
+    def rounding(self) -> float:
+        """The norm of what a sum may be off by: silent noise, and the rounding of what it moved."""
+        silent = 4.0 * SILENT * self.app.settings.clipping_norm * float(np.sqrt(self.size))
+        if self.at_optimizer:
+            return silent
+        settings = self.settings(sampling_rate=1.0)
+        scale = self.app.divisor(settings) / settings.learning_rate
+        return silent + 2.0**-22 * float(np.linalg.norm(self._still)) * scale
+
+    def check(self) -> None:
+        """Whether the app trains at all, and does as it is asked.
+
+        Raises:
+            AppError: says what it does instead.
+        """
+        training = self._plain
+        if training.error is not None:
+            raise AppError(f"app {self.name}: train() fails: {sources.told(training.error)}.") from training.error
+        if not training.fields:
+            raise AppError(f"app {self.name}: train() returns nothing; return by name all that leaves the client.")
+        if not training.steps:
+            raise AppError(f"app {self.name}: train() took no batch from `records`; take every batch from there.")
+        if len(training.steps) != 1:
+            raise AppError(
+                f"app {self.name}: train() was asked for 1 step with every record and took {len(training.steps)}; "
+                "pass on asked.steps and asked.sampling_rate."
+            )
+        fetched = [len(step.joined) for step in self.train(self.shard).steps]
+        if len(fetched) > 1 and fetched[0] >= len(self.shard) and not any(fetched[1:]):
+            raise AppError(
+                f"app {self.name}: train() took all records at once; take the batch of each step from `records`, so "
+                "that the audit sees who joins."
+            )
+        self._check_silence()
+
+    def _check_silence(self) -> None:
+        """That with next to no noise sums do not differ as with it; they may, where training itself is random."""
+        silent, loud = (self._difference(noise_multiplier=n) for n in (SILENT, self.app.settings.noise_multiplier))
+        if silent > self.unit * math.sqrt(self.size) and loud < 1.2 * silent:
+            raise AppError(
+                f"app {self.name}: train() was asked for next to no noise, and its sums differ as much as with "
+                "noise; pass on asked.noise_multiplier."
+            )
+
+    def _difference(self, **asked: Any) -> float:
+        one, other = (self.sum(self.shard, draw, **asked) for draw in (0, 1))
+        return float(np.linalg.norm(one - other))
+
+    @cached_property
+    def repeats(self) -> bool:
+        """Whether a step with every record and next to no noise is always the same: nothing else is random."""
+        return self._difference(noise_multiplier=SILENT) <= self.rounding + 1e-3 * self.app.settings.clipping_norm
+
+    def generator(self, *of: int) -> torch.Generator:
+        """Random numbers of the audit's own, by what they are for."""
+        return torch.Generator().manual_seed(int(np.random.SeedSequence([self.seed, 2, *of]).generate_state(1)[0]))
+
+
+def _joined(training: Training) -> Gradient:
+    return np.concatenate([np.zeros(0), *(array.ravel().astype(np.float64) for array in training.arrays)])
+
+
+Check = Callable[[AuditedApp], Gate]
+"""What every gate of an app is."""
+
+
+def gate(name: str, *, proves: str, assumes: str) -> Callable[[Callable[[AuditedApp], Judged]], Check]:
+    """A check as a gate: it passes if there is no reason why not; of many, the first few are told."""
+
+    def as_gate(check: Callable[[AuditedApp], Judged]) -> Check:
+        @wraps(check)
+        def checked(audited: AuditedApp) -> Gate:
+            return verdict(name, proves, assumes, check(audited))
+
+        return checked
+
+    return as_gate
+
+
+def rows_of(shard: Shard, rows: Any) -> Shard:
+    """Some records of a shard."""
+    return Shard(shard.inputs[rows], shard.targets[rows])
+
+
+def beside(shard: Shard, record: Shard) -> Shard:
+    """A shard with one record more, at its end."""
+    return Shard(torch.cat([shard.inputs, record.inputs]), torch.cat([shard.targets, record.targets]))
+
+
+def variants(audited: AuditedApp) -> Iterator[tuple[str, Shard]]:
+    """Single records, in words: the app's own, ones far from them, and with labels of others."""
+    shard = audited.shard
+    order = torch.randperm(len(shard), generator=audited.generator(0))
+    own = order[: 4 if audited.effort is Effort.QUICK else 32]
+    for row in own:
+        yield "one of its own records", rows_of(shard, row[None])
+    first = rows_of(shard, order[:1])
+    unlike = (shard.targets != first.targets).reshape(len(shard), -1).any(1).nonzero()[:1, 0]
+    other = Shard(first.inputs, rows_of(shard, unlike if len(unlike) else order[-1:]).targets)
+    yield "a record with another one's label", other
+    if not first.inputs.is_floating_point():
+        return
+    for factor in (-10.0, 100.0, -1e3, 1e3):
+        for target in (first.targets, other.targets):
+            yield "a record of huge numbers", Shard(first.inputs * factor, target)
+    for target in (first.targets, other.targets):
+        yield "a record of equal numbers", Shard(torch.full_like(first.inputs, 100.0), target)
+    yield "a record of zeros", Shard(torch.zeros_like(first.inputs), first.targets)
+    if not audited.app.only_numbers:
+        for about, value in (("that is not a number", torch.nan), ("of infinite numbers", torch.inf)):
+            yield f"a record {about}", Shard(torch.full_like(first.inputs, value), first.targets)

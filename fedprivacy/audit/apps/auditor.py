@@ -1,0 +1,64 @@
+"""An audit of an app: every gate on training code that somebody else wrote, and the epsilon that it shows."""
+
+from __future__ import annotations
+
+import math
+import secrets
+import warnings
+from collections.abc import Callable
+
+from fedprivacy.audit.apps import accounting, noise, randomness, release, replay, sampling
+from fedprivacy.audit.apps.audited import AuditedApp, Check
+from fedprivacy.audit.apps.loading import Maker
+from fedprivacy.audit.apps.training import as_it_was
+from fedprivacy.audit.findings import Findings
+from fedprivacy.audit.gates.audited import Effort
+
+GATES: dict[str, Check] = {
+    "release": release.check,
+    "replay": replay.check,
+    "noise": noise.check,
+    "sampling": sampling.check,
+    "accounting": accounting.check,
+    "randomness": randomness.check,
+}
+"""By name, in the order in which they run."""
+
+
+def audit_app(
+    make: Maker,
+    name: str,
+    *,
+    effort: Effort = Effort.QUICK,
+    seed: int | None = None,
+    tell: Callable[[str], None] = lambda doing: None,
+) -> Findings:
+    """Audit an app.
+
+    Args:
+        make: the app, anew; see `load_app`.
+        name: what it is called.
+        effort: how long it may take.
+        seed: of what the audit draws; None: nobody knows before what will be asked.
+        tell: is told what is done next.
+
+    Raises:
+        AppError: the app cannot be audited: it fails, or does not do as it is asked.
+    """
+    seed = secrets.randbelow(2**31) if seed is None else seed
+    audited = AuditedApp(make, name, effort, seed)
+    gates = []
+    with as_it_was(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of NaN records, and of what libraries say each time that they are called
+        audited.check()
+        for gate, check in GATES.items():
+            tell(gate)
+            gates.append(check(audited))
+        stated = accounting.shown(audited, audited.app.rounds).epsilon
+    return Findings(
+        subject=f"app {name}",
+        seed=seed,
+        gates=tuple(gates),
+        epsilon_upper=stated if math.isfinite(stated) else math.inf,
+        delta=audited.app.delta,
+    )

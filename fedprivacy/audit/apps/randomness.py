@@ -1,0 +1,81 @@
+"""Randomness: whether noise, masks and samples come from numbers that somebody can find by trying."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedprivacy.audit.apps.audited import EVERY, AuditedApp, gate
+from fedprivacy.audit.apps.training import Training
+from fedprivacy.audit.gates.audited import Judged
+
+_CHANGE = 0x2AB3
+"""What guessable seeds are changed by: they stay as short as they were."""
+
+_MATERIAL = 1e-2
+"""What a changed seed must move, relative to what all other random numbers move: rounding moves less."""
+
+_ROUNDING = 1e-6
+"""Of an array, relative."""
+
+
+@gate(
+    "randomness",
+    proves="What leaves does not depend on random numbers that somebody can find by trying.",
+    assumes="Seeds that are set while a round runs, by torch, numpy or Python's random. That torch's and numpy's "
+    "generators are not made for secrets, and how the process was seeded, is not judged.",
+)
+def check(audited: AuditedApp) -> Judged:
+    """Whether a seed that can be guessed moves what leaves, or who joins."""
+    reasons = []
+    plain = audited.train(audited.shard, 500, **EVERY)
+    seeds = plain.guessable
+    if seeds and _moves(
+        plain,
+        audited.train(audited.shard, 500, change=_CHANGE, **EVERY),
+        audited.train(audited.shard, 501, **EVERY),
+    ):
+        reasons.append(
+            f"Noise or a mask in what leaves comes from a seed of at most 40 bits ({_shown(seeds)}): whoever tries "
+            "them all, in minutes or hours, subtracts it and sees the records without it."
+        )
+    sampled = audited.train(audited.shard, 500)
+    if sampled.guessable and _others_join(sampled, audited.train(audited.shard, 500, change=_CHANGE)):
+        reasons.append(
+            f"Who joins a step comes from a seed of at most 40 bits ({_shown(sampled.guessable)}): whoever finds it "
+            "knows who joined, and the epsilon counts on nobody knowing."
+        )
+    return Judged(float(len(seeds)), reasons)
+
+
+def _moves(plain: Training, changed: Training, other: Training) -> bool:
+    """Whether another seed moves an array that leaves, by more than rounding; beside one that is drawn quite anew."""
+    if any(training.error is not None for training in (plain, changed, other)):
+        return False
+    return any(
+        _distance(one, moved) > _MATERIAL * _distance(one, anew)
+        for one, moved, anew in zip(plain.arrays, changed.arrays, other.arrays, strict=False)
+    )
+
+
+def _distance(one: NDArray[Any], other: NDArray[Any]) -> float:
+    """Between two arrays; 0 if it is no more than rounding."""
+    if one.shape != other.shape:
+        return math.inf
+    a, b = one.astype(np.float64), other.astype(np.float64)
+    distance = float(np.linalg.norm(a - b))
+    return distance if distance > _ROUNDING * float(np.linalg.norm(a)) else 0.0
+
+
+def _others_join(one: Training, other: Training) -> bool:
+    return any(
+        sorted(mine.joined.tolist()) != sorted(theirs.joined.tolist())
+        for mine, theirs in zip(one.steps, other.steps, strict=False)
+    )
+
+
+def _shown(seeds: tuple[int, ...]) -> str:
+    return ", ".join(str(seed) for seed in dict.fromkeys(seeds[:3]))

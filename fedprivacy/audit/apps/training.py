@@ -1,0 +1,171 @@
+"""One training of an audited app: what left, who joined each step, and the gradients that its optimiser was given."""
+
+from __future__ import annotations
+
+import copy
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from fedprivacy.audit.apps.app import App, Settings
+from fedprivacy.audit.apps.fields import Field, fields_of
+from fedprivacy.audit.apps.records import Records, Rows
+from fedprivacy.audit.apps.seeds import Seeds
+from fedprivacy.tasks import Shard
+
+Gradient = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Step:
+    """One step of the optimiser.
+
+    Attributes:
+        joined: rows that were fetched for it, in their order.
+        gradients: that it was taken with, by parameter; None: no optimiser of torch was seen.
+    """
+
+    joined: Rows
+    gradients: tuple[Gradient, ...] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """One call of `App.train`.
+
+    Attributes:
+        fields: all that left; empty if nothing did.
+        error: that it raised; None: none.
+        steps: in their order.
+        guessable: seeds that it set and somebody can find by trying.
+    """
+
+    fields: tuple[Field, ...]
+    error: Exception | None
+    steps: tuple[Step, ...]
+    guessable: tuple[int, ...]
+
+    @property
+    def taken(self) -> int:
+        """Steps of an optimiser of torch."""
+        return sum(step.gradients is not None for step in self.steps)
+
+    @property
+    def arrays(self) -> tuple[NDArray[Any], ...]:
+        """Those that left."""
+        return tuple(field.array for field in self.fields if field.array is not None)
+
+
+@dataclass(slots=True)
+class _Watch:
+    """What is noted while an app trains.
+
+    Attributes:
+        sums: gradients that the optimiser is given in place of its own, step by step; None: its own.
+        pending: what was fetched since the last step, and whether as a batch.
+        batches: all of them.
+        steps: all of them.
+    """
+
+    sums: Sequence[tuple[Gradient, ...]] | None = None
+    pending: list[tuple[Rows, bool]] = field(default_factory=list)
+    batches: list[Rows] = field(default_factory=list)
+    steps: list[Step] = field(default_factory=list)
+
+    def fetched(self, rows: Rows, batch: bool) -> None:
+        self.pending.append((rows, batch))
+        if batch:
+            self.batches.append(rows)
+
+    def stepped(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        parameters = [p for group in optimizer.param_groups for p in group["params"] if p.requires_grad]
+        self.steps.append(Step(self._joined(), tuple(_flat(p) for p in parameters)))
+        self.pending.clear()
+        if self.sums is not None and len(self.steps) <= len(self.sums):
+            for parameter, gradient in zip(parameters, self.sums[len(self.steps) - 1], strict=True):
+                parameter.grad = torch.from_numpy(gradient).to(parameter).view_as(parameter)
+
+    def _joined(self) -> Rows:
+        """Rows of the batches since the last step; single ones, where there was no batch (a loader looks at one)."""
+        batches = [rows for rows, batch in self.pending if batch] or [rows for rows, _ in self.pending]
+        return np.concatenate([np.zeros(0, dtype=np.int64), *batches])
+
+    def all_steps(self) -> tuple[Step, ...]:
+        """Of an optimiser; where none was seen, each batch is taken for one."""
+        return tuple(self.steps) or tuple(Step(rows, None) for rows in self.batches)
+
+
+def _flat(parameter: Tensor) -> Gradient:
+    if parameter.grad is None:
+        return np.zeros(parameter.numel())
+    return parameter.grad.detach().to("cpu", torch.float64).numpy().ravel().copy()
+
+
+def trained(
+    app: App,
+    model: nn.Module,
+    shard: Shard,
+    asked: Settings,
+    *,
+    change: int = 0,
+    sums: Sequence[tuple[Gradient, ...]] | None = None,
+) -> Training:
+    """Let an app train on a shard, and note what it does. The global generators are as the caller seeded them.
+
+    Args:
+        app: whose training is called.
+        model: that it is given.
+        shard: the records.
+        asked: the settings.
+        change: by what to exclusive-or each guessable seed that it sets.
+        sums: gradients that its optimiser is given in place of its own, step by step; None: its own.
+    """
+    watch, seeds = (
+        _Watch(sums),
+        Seeds(own=frozenset({asked.seed, asked.seed % 2**32, asked.seed % 2**31}), change=change),
+    )
+    hook = register_optimizer_step_pre_hook(watch.stepped)
+    error: Exception | None = None
+    left: Mapping[str, Any] = {}
+    try:
+        with seeds.watched():
+            left = app.train(model, Records(shard, watch.fetched), asked)
+    except Exception as raised:
+        error = raised
+    finally:
+        hook.remove()
+    return Training(tuple(fields_of(left)), error, watch.all_steps(), tuple(seeds.guessable))
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A model of its own for a training to change."""
+    return copy.deepcopy(model)
+
+
+def seed_everything(seed: int, *of: int) -> int:
+    """Seed the global generators of torch, numpy and Python; return a seed for others, 62 bits."""
+    words = np.random.SeedSequence([seed, *of]).generate_state(8)
+    torch.manual_seed(int(words[:2].view(np.uint64)[0] >> 1))
+    np.random.seed(words[2:6])
+    random.seed(words.tobytes())
+    return int(words[6:8].view(np.uint64)[0] >> 2) | 2**61
+
+
+@contextmanager
+def as_it_was() -> Iterator[None]:
+    """Leave the global generators as they were before the block."""
+    python, numpy = random.getstate(), np.random.get_state()
+    try:
+        with torch.random.fork_rng(devices=()):
+            yield
+    finally:
+        random.setstate(python)
+        np.random.set_state(numpy)

@@ -1,0 +1,166 @@
+"""What an adapter hands over and is handed: records that note who is fetched, seeds that are seen; clear refusals."""
+
+import random
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from torch.utils.data import DataLoader
+
+from fedprivacy.audit.apps import AppError, Records, audit_app, load_app
+from fedprivacy.audit.apps.seeds import Seeds
+from fedprivacy.tasks import Shard
+from tests.audit.apps.sound import FEATURES, Sound
+
+
+@pytest.fixture
+def fetched():
+    return []
+
+
+@pytest.fixture
+def records(fetched):
+    shard = Shard(torch.arange(10.0)[:, None], torch.arange(10))
+    return Records(shard, lambda rows, batch: fetched.append((rows.tolist(), batch)))
+
+
+@pytest.mark.parametrize(
+    "which",
+    [
+        [2, 5],
+        torch.tensor([2, 5]),
+        np.array([2, 5]),
+        torch.tensor([n in {2, 5} for n in range(10)]),
+        [n in {2, 5} for n in range(10)],
+        slice(2, 6, 3),
+    ],
+    ids=["list", "tensor", "array", "truth values", "list of truth values", "slice"],
+)
+def test_a_batch_is_two_tensors_and_is_noted(records, fetched, which):
+    inputs, targets = records[which]
+    assert inputs.tolist() == [[2.0], [5.0]] and targets.tolist() == [2, 5]
+    assert fetched == [([2, 5], True)]
+
+
+@pytest.mark.parametrize("which", [[], torch.zeros(10, dtype=torch.bool), slice(0, 0)], ids=["list", "mask", "slice"])
+def test_an_empty_batch_is_one(records, fetched, which):
+    inputs, targets = records[which]
+    assert inputs.shape == (0, 1) and targets.shape == (0,)
+    assert fetched == [([], True)]
+
+
+def test_a_loader_takes_batches_and_whoever_looks_at_one_record_takes_one(records, fetched):
+    one, target = records[-1]
+    assert one.tolist() == [9.0] and int(target) == 9
+    batches = [targets.tolist() for _, targets in DataLoader(records, batch_size=4)]
+    assert batches == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9]]
+    assert fetched == [([9], False), *((batch, True) for batch in batches)]
+
+
+@pytest.mark.parametrize(
+    ("draw", "seen"),
+    [
+        (lambda: torch.manual_seed(5), 5),
+        (lambda: torch.Generator().manual_seed(6), 6),
+        (lambda: np.random.seed(7), 7),
+        (lambda: np.random.default_rng(8), 8),
+        (lambda: np.random.RandomState(9), 9),
+        (lambda: random.seed(10), 10),
+        (lambda: random.Random(11), 11),
+    ],
+    ids=["torch", "torch's generator", "numpy", "numpy's generator", "numpy's old generator", "python", "python's own"],
+)
+def test_every_way_to_seed_is_seen_and_can_be_changed(draw, seen):
+    kept = torch.get_rng_state(), np.random.get_state(), random.getstate()
+    for seeds in (Seeds(), Seeds(change=1)):
+        with seeds.watched():
+            draw()
+        assert seeds.guessable == [seen]
+    with (own := Seeds(own=frozenset({seen}))).watched():
+        draw()
+    assert own.found == [seen] and own.guessable == []
+    torch.set_rng_state(kept[0]), np.random.set_state(kept[1]), random.setstate(kept[2])
+
+
+def test_a_changed_seed_draws_others_and_generators_stay_what_they_are():
+    def drawn(seeds):
+        with seeds.watched():
+            made = np.random.RandomState(3), random.Random(3), torch.Generator().manual_seed(3)
+            assert isinstance(made[0], np.random.RandomState) and isinstance(made[2], torch.Generator)
+        return made[0].standard_normal(), made[1].random(), float(torch.rand(1, generator=made[2]))
+
+    plain = drawn(Seeds())
+    assert plain == (np.random.RandomState(3).standard_normal(), random.Random(3).random(), pytest.approx(plain[2]))
+    assert all(one != other for one, other in zip(plain, drawn(Seeds(change=1)), strict=True))
+
+
+class Fails(Sound):
+    def train(self, model, records, asked):
+        raise KeyError("optimizer")
+
+
+class TakesEverythingAtOnce(Sound):
+    def begin(self, records, asked):
+        self.all = records[:]
+
+    def train(self, model, records, asked):
+        self.begin(records, asked)
+        optimizer = self.optimizer(model, asked)
+        for _ in range(asked.steps):
+            rows = self.sample(records, asked)
+            self.gradients(model, self.all[0][rows], self.all[1][rows], asked)
+            optimizer.step()
+        return self.left(model, records)
+
+
+class TakesNothing(Sound):
+    def train(self, model, records, asked):
+        return {"parameters": model.state_dict()}
+
+
+class AlwaysTheSameSteps(Sound):
+    def train(self, model, records, asked):
+        return super().train(model, records, replace(asked, steps=4))
+
+
+class AlwaysTheSameNoise(Sound):
+    def noise(self, sum, asked):
+        return torch.randn(sum.shape)
+
+
+class NoEpsilon(Sound):
+    def epsilon(self, rounds):
+        raise AttributeError("accountant")
+
+
+class FewRecords(Sound):
+    def records(self):
+        return torch.zeros(3, FEATURES), torch.zeros(3, dtype=torch.int64)
+
+
+@pytest.mark.parametrize(
+    ("app", "said"),
+    [
+        (Fails, r"train\(\) fails: KeyError: 'optimizer' \(test_adapters.py, line \d+\)"),
+        (TakesEverythingAtOnce, r"train\(\) took all records at once"),
+        (TakesNothing, r"train\(\) took no batch from `records`"),
+        (AlwaysTheSameSteps, r"asked for 1 step with every record and took 4; pass on asked\.steps"),
+        (AlwaysTheSameNoise, r"pass on asked\.noise_multiplier"),
+        (NoEpsilon, r"epsilon\(1\) fails: AttributeError: accountant"),
+        (FewRecords, r"8 records or more"),
+    ],
+    ids=lambda value: value.__name__ if isinstance(value, type) else "",
+)
+def test_what_cannot_be_audited_is_refused_and_never_passes(app, said):
+    with pytest.raises(AppError, match=said):
+        audit_app(app, "theirs", seed=0)
+
+
+def test_an_app_is_a_class_a_function_or_an_object_and_is_new_each_time(tmp_path):
+    (tmp_path / "theirs.py").write_text(
+        "from tests.audit.apps.sound import Sound\n\n\ndef made():\n    return Sound()\n\n\nthere = Sound()\n"
+    )
+    for name in ("Sound", "made", "there"):
+        make = load_app(f"{tmp_path / 'theirs.py'}:{name}")
+        assert isinstance(make(), Sound) and make() is not make()

@@ -1,0 +1,47 @@
+"""Training code with one known fault each: the gate that looks there fails, and says in words what is wrong."""
+
+import re
+
+import pytest
+
+from fedprivacy.audit.apps.audited import AuditedApp
+from fedprivacy.audit.apps.auditor import GATES
+from tests.audit.apps.unsound import BAD, GhostNorm, PerBatchClipping, Shuffled
+
+
+def judged(app, gate, seed=0):
+    audited = AuditedApp(app, app.__name__, seed=seed)
+    audited.check()
+    return GATES[gate](audited)
+
+
+def check_named(bad, seed):
+    gate = judged(bad.app, bad.gate, seed)
+    assert not gate.passed
+    assert re.search(bad.words, " ".join(gate.reasons)), gate.reasons
+
+
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.app.__name__)
+def test_a_known_fault_is_named(bad):
+    check_named(bad, 0)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.app.__name__)
+@pytest.mark.parametrize("seed", range(1, 6))
+def test_a_known_fault_is_named_whatever_the_seed(bad, seed):
+    check_named(bad, seed)
+
+
+def test_the_reason_says_by_how_much():
+    """Four uses of a layer, all alike: twice the norm, since the norm of a sum of four is four and not two."""
+    assert 1.5 < judged(GhostNorm, "replay").statistic <= 2.0 + 1e-3
+    assert judged(PerBatchClipping, "replay").statistic > 5.0
+
+
+def test_shuffled_batches_are_told_what_is_guaranteed_without_amplification():
+    (reason, *_) = judged(Shuffled, "sampling").reasons
+    guaranteed, claimed = (
+        float(n) for n in re.search(r"epsilon of (\S+) is guaranteed.* cost (\S+)\.", reason).groups()
+    )
+    assert claimed < guaranteed == pytest.approx(4.38, abs=0.01)  # of one Gaussian release with noise 1, delta 1e-5

@@ -1,0 +1,381 @@
+"""Training code with one thing wrong in it each, as it is found in the field; imitations, in a line or a few."""
+
+import secrets
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from torch import nn
+from torch.nn import functional
+from torch.utils.data import DataLoader
+
+from fedprivacy.values.events import NeighbouringRelation
+from tests.audit.apps.sound import CLASSES, FEATURES, RECORDS, Sound
+
+
+class NewAccountantEveryRound(Sound):
+    """A Flower client that makes a privacy engine in each fit: it shows what that round cost."""
+
+    def epsilon(self, rounds):
+        return self.cost(self.settings.steps)
+
+
+class AccountantOfOneTraining(Sound):
+    """The same, where the accountant counts what was trained: the audit's rehearsal fills it."""
+
+    def begin(self, records, asked):
+        self.counted = 0
+
+    def optimizer(self, model, asked):
+        optimizer = super().optimizer(model, asked)
+        optimizer.register_step_post_hook(lambda *_: setattr(self, "counted", self.counted + 1))
+        return optimizer
+
+    def epsilon(self, rounds):
+        return self.cost(self.counted)
+
+
+class RateOfTheFederation(Sound):
+    """The sampling rate that is accounted is a batch's share of all clients' records."""
+
+    def epsilon(self, rounds):
+        return self.cost(self.settings.steps * rounds, self.settings.sampling_rate / 10)
+
+
+class StatedRateOfTheFederation(Sound):
+    """The same, where the claimed settings say it too, and batches are those of the shard."""
+
+    settings = Sound.settings.__class__(
+        sampling_rate=0.025, noise_multiplier=1.0, clipping_norm=1.0, steps=4, learning_rate=0.1
+    )
+
+    def sample(self, records, asked):
+        return torch.rand(len(records)) < min(10 * asked.sampling_rate, 1.0)
+
+
+class StepsOfOneEpoch(Sound):
+    """Steps are counted as rounds."""
+
+    def epsilon(self, rounds):
+        return self.cost(rounds)
+
+
+class Shuffled(Sound):
+    """Shuffled batches, accounted as Poisson samples."""
+
+    def train(self, model, records, asked):
+        optimizer = self.optimizer(model, asked)
+        size = max(round(asked.sampling_rate * RECORDS), 1)
+        loader, steps = DataLoader(records, batch_size=size, shuffle=len(records) > 0), 0
+        while steps < asked.steps:
+            for inputs, targets in loader if len(records) else [(torch.zeros(0, FEATURES), torch.zeros(0).long())]:
+                if steps < asked.steps:
+                    self.gradients(model, inputs, targets, asked)
+                    optimizer.step()
+                    steps += 1
+        return self.left(model, records)
+
+
+class FixedSize(Sound):
+    """Batches of one size, drawn anew for each step."""
+
+    def sample(self, records, asked):
+        return torch.randperm(len(records))[: round(asked.sampling_rate * RECORDS)]
+
+
+class WithReplacement(Sound):
+    """Batches in which a record can be twice."""
+
+    def sample(self, records, asked):
+        size = round(asked.sampling_rate * RECORDS) if len(records) else 0
+        return torch.randint(max(len(records), 1), (size,))
+
+
+class SameSampleEveryRound(Sound):
+    """A sampler that is seeded at the begin of each round with the same number."""
+
+    def begin(self, records, asked):
+        self.generator = torch.Generator().manual_seed(0)
+
+    def sample(self, records, asked):
+        return torch.rand(len(records), generator=self.generator) < asked.sampling_rate
+
+
+class GhostNorm(Sound):
+    """A layer that is used at four places: its norm is added up over them, and what crosses is forgotten."""
+
+    shape = (4, FEATURES)
+
+    def model(self):
+        return _Places()
+
+    def norms(self, each):
+        bad = ~each[0].flatten(1).isfinite().all(1)
+        each[0][bad] = 0.0
+        return self.wrong
+
+    def each(self, model, inputs, targets):
+        found = super().each(model, inputs, targets)
+        if len(inputs):
+            errors = functional.softmax(model(inputs), 1) - functional.one_hot(targets, CLASSES)
+            self.wrong = (errors.norm(dim=1)[:, None] * inputs.norm(dim=2)).norm(dim=1).nan_to_num().detach()
+        return found
+
+
+class _Places(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(FEATURES, CLASSES, bias=False)
+
+    def forward(self, inputs):
+        return self.layer(inputs).sum(1)
+
+
+class PerBatchClipping(Sound):
+    """The gradient of the batch is clipped, and gets the noise of a mean."""
+
+    def gradients(self, model, inputs, targets, asked):
+        each = self.each(model, inputs, targets)
+        means = [torch.nan_to_num(g).mean(0) for g in each] or [torch.zeros_like(p) for p in model.parameters()]
+        norm = torch.stack([mean.norm() for mean in means]).norm()
+        for parameter, mean in zip(model.parameters(), means, strict=True):
+            clipped = mean * min(1.0, asked.clipping_norm / max(float(norm), 1e-12))
+            parameter.grad = clipped + self.noise(mean, asked) / self.divisor(asked)
+
+
+class PerLayerAtTheWholeNorm(Sound):
+    """Each parameter is clipped to the whole norm."""
+
+    def clipped_sum(self, each, asked):
+        self.norms(each)
+        factors = [(asked.clipping_norm / g.flatten(1).norm(dim=1).clamp(min=1e-12)).clamp(max=1.0) for g in each]
+        return [torch.einsum("r,r...->...", factor, g) for factor, g in zip(factors, each, strict=True)]
+
+
+class NoClipping(Sound):
+    """Gradients are added up as they are."""
+
+    def clipped_sum(self, each, asked):
+        self.norms(each)
+        return [g.sum(0) for g in each]
+
+
+class NotANumber(Sound):
+    """A record that is not a number makes every number that leaves one."""
+
+    def norms(self, each):
+        return torch.stack([g.flatten(1).norm(dim=1) for g in each]).norm(dim=0)
+
+
+class PerBatchClippingOfAPublicCount(PerBatchClipping):
+    """The same, where the number of records is public."""
+
+    relation = NeighbouringRelation.ZERO_OUT
+
+
+class NumberOfRecords(Sound):
+    """Sums are divided by the sampling rate times the true number of records, as Opacus does."""
+
+    def begin(self, records, asked):
+        self.count = len(records)
+
+    def gradients(self, model, inputs, targets, asked):
+        super().gradients(model, inputs, targets, asked)
+        for parameter in model.parameters():
+            parameter.grad *= self.divisor(asked) / (asked.sampling_rate * max(self.count, 1))
+
+
+class TrueBatchSize(Sound):
+    """Sums are divided by the true number of records in a batch."""
+
+    def gradients(self, model, inputs, targets, asked):
+        super().gradients(model, inputs, targets, asked)
+        for parameter in model.parameters():
+            parameter.grad *= self.divisor(asked) / max(len(inputs), 1)
+
+
+class HalfTheNoise(Sound):
+    """Half of the noise that is claimed."""
+
+    def noise(self, sum, asked):
+        return super().noise(sum, asked) / 2
+
+
+class NoNoiseOnTheLast(Sound):
+    """The last bias gets none."""
+
+    def noise(self, sum, asked):
+        return super().noise(sum, asked) * (0.0 if sum.shape == (CLASSES,) else 1.0)
+
+
+class SameNoiseEveryRound(Sound):
+    """A client that seeds everything when it is made, as for experiments that others can repeat."""
+
+    def begin(self, records, asked):
+        torch.manual_seed(42)
+
+
+class SameNoiseEveryStep(Sound):
+    """The noise of all steps is drawn from one state of the generator."""
+
+    def begin(self, records, asked):
+        self.drawn = secrets.randbits(63)
+
+    def noise(self, sum, asked):
+        generator = torch.Generator().manual_seed(self.drawn + sum.numel())
+        return torch.normal(0.0, asked.noise_multiplier * asked.clipping_norm, sum.shape, generator=generator)
+
+
+class NoiseFrom32Bits(Sound):
+    """A generator that is seeded anew, by 32 bits of the operating system."""
+
+    def begin(self, records, asked):
+        self.generator = np.random.default_rng(secrets.randbits(32))
+
+    def noise(self, sum, asked):
+        deviation = asked.noise_multiplier * asked.clipping_norm
+        return torch.from_numpy(self.generator.normal(0.0, deviation, tuple(sum.shape))).float()
+
+
+class MaskFrom32Bits(Sound):
+    """A secure sum, whose pairwise mask is drawn from an agreed secret that is folded to 32 bits."""
+
+    def left(self, model, records):
+        secret = secrets.token_bytes(32)
+        folded = int(np.bitwise_xor.reduce(np.frombuffer(secret, dtype=np.uint32)))
+        whole = [np.round(p.detach().numpy() * 2**16).astype(np.int64) for p in model.parameters()]
+        mask = np.random.RandomState(folded)
+        return {"masked": [(p + mask.randint(0, 2**32, p.shape, dtype=np.int64)) % 2**32 for p in whole]}
+
+
+class ExactCount(Sound):
+    """Flower's weights: the exact number of records."""
+
+    def left(self, model, records):
+        return {"parameters": model.state_dict(), "num_examples": len(records)}
+
+
+class TrainingLoss(Sound):
+    """The loss on the client's own records, after training."""
+
+    def left(self, model, records):
+        inputs, targets = records[:]
+        loss = functional.cross_entropy(model(inputs), targets) if len(inputs) else torch.zeros(())
+        return {"parameters": model.state_dict(), "metrics": {"train_loss": float(loss.detach())}}
+
+
+class BatchStatistics(Sound):
+    """What batch normalisation remembers leaves with the parameters."""
+
+    def model(self):
+        return nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.Linear(8, CLASSES))
+
+    def each(self, model, inputs, targets):
+        if len(inputs) > 1:
+            model(inputs)
+        found = super().each(model.eval(), inputs, targets)
+        model.train()
+        return found
+
+
+class Predictions(Sound):
+    """What the private model says of the client's own records, as for distillation."""
+
+    def left(self, model, records):
+        inputs, _ = records[-8:]
+        return {"parameters": model.state_dict(), "predictions": model(inputs)}
+
+
+class SendsNothingIfEmpty(Sound):
+    """A client without records fails."""
+
+    def begin(self, records, asked):
+        self.share = 1 / len(records)
+
+
+class SkipsEmptyBatches(Sound):
+    """No step, and no noise, where no record joined."""
+
+    def train(self, model, records, asked):
+        optimizer = self.optimizer(model, asked)
+        for _ in range(asked.steps):
+            inputs, targets = records[self.sample(records, asked)]
+            if len(inputs):
+                self.gradients(model, inputs, targets, asked)
+                optimizer.step()
+        return self.left(model, records)
+
+
+class RateByNumberOfRecords(Sound):
+    """A learning rate that grows with the client's number of records."""
+
+    def train(self, model, records, asked):
+        return super().train(model, records, replace(asked, learning_rate=asked.learning_rate * len(records) / RECORDS))
+
+
+class PlainMomentum(Sound):
+    """Momentum is gathered before the noise is added."""
+
+    def begin(self, records, asked):
+        self.before = None
+
+    def clipped_sum(self, each, asked):
+        sums = super().clipped_sum(each, asked)
+        if self.before is not None:
+            sums = [s + 0.9 * before for s, before in zip(sums, self.before, strict=True)]
+        self.before = sums
+        return sums
+
+
+class ClosedFile(Sound):
+    """A client that tells which record it could not use."""
+
+    def each(self, model, inputs, targets):
+        if not inputs.isfinite().all():
+            raise ValueError(f"cannot use {inputs[~inputs.isfinite()][0]}")
+        return super().each(model, inputs, targets)
+
+
+@dataclass(frozen=True)
+class Bad:
+    """What is wrong with an app, which gate says so, and in which words."""
+
+    app: type
+    gate: str
+    words: str
+
+
+BAD = (
+    Bad(NewAccountantEveryRound, "accounting", "Each round begins with a new accountant"),
+    Bad(AccountantOfOneTraining, "accounting", "Each round begins with a new accountant"),
+    Bad(RateOfTheFederation, "accounting", "of a sampling rate of 2.* % instead of 25 %"),
+    Bad(StatedRateOfTheFederation, "sampling", "computed from the records of the whole federation"),
+    Bad(StepsOfOneEpoch, "accounting", "it is the cost of 1 step "),
+    Bad(Shuffled, "sampling", "Batches are shuffled, every record once an epoch, and accounted for as if"),
+    Bad(FixedSize, "sampling", "Batches have a fixed size"),
+    Bad(WithReplacement, "sampling", "drawn with replacement"),
+    Bad(SameSampleEveryRound, "sampling", "drawn with the same random numbers again"),
+    Bad(GhostNorm, "replay", "its norm is measured too small, as where a layer is used several times"),
+    Bad(PerBatchClipping, "replay", "Gradients are clipped together and not record by record"),
+    Bad(PerLayerAtTheWholeNorm, "replay", "its norm is measured too small"),
+    Bad(NoClipping, "replay", "Nothing clips a record's gradient"),
+    Bad(NotANumber, "replay", "no numbers leave: everybody sees that it is there"),
+    Bad(PerBatchClippingOfAPublicCount, "replay", "as where gradients are clipped together and not record by record"),
+    Bad(NumberOfRecords, "replay", "or divided by the true number of records"),
+    Bad(TrueBatchSize, "replay", "or divided by the true number of records"),
+    Bad(HalfTheNoise, "noise", r"The noise is 0\.[45]\d* times what is claimed"),
+    Bad(NoNoiseOnTheLast, "noise", "parameter 4 of 4 is released with hardly any noise, or none"),
+    Bad(SameNoiseEveryRound, "noise", "Two rounds add the same noise"),
+    Bad(SameNoiseEveryStep, "noise", "Two steps of a round add the same noise"),
+    Bad(NoiseFrom32Bits, "randomness", "comes from a seed of at most 40 bits"),
+    Bad(MaskFrom32Bits, "randomness", "a mask in what leaves comes from a seed of at most 40 bits"),
+    Bad(ExactCount, "release", "The exact number of records left without noise: 'num_examples' is 48, and 47"),
+    Bad(TrainingLoss, "release", "A training loss or metric left without noise: 'metrics.train_loss'"),
+    Bad(BatchStatistics, "release", "with something without noise.*as with what batch normalisation remembers"),
+    Bad(Predictions, "release", "The array 'predictions' left with something without noise"),
+    Bad(SendsNothingIfEmpty, "release", "Whether anything leaves is other without its only record"),
+    Bad(SkipsEmptyBatches, "release", "steps are taken is other without its only record: 0 instead of 1"),
+    Bad(RateByNumberOfRecords, "release", "a learning rate that is computed from the number of records"),
+    Bad(PlainMomentum, "replay", "Something is carried from step to step without noise"),
+    Bad(ClosedFile, "release", "with a record that is not a number in the place of another: training fails there"),
+)
