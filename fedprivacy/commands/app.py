@@ -263,17 +263,29 @@ def audit(
     run: Annotated[
         Path | None, typer.Option(help="Folder of a finished run, which is audited with the settings that it had.")
     ] = None,
+    node: Annotated[
+        Path | None,
+        typer.Option(
+            help="A client's node-config.toml, or its folder: audits what this host would run. Charges nothing."
+        ),
+    ] = None,
+    run_config: Annotated[
+        Path | None,
+        typer.Option(help="With --node: settings of a run, in TOML; else the costliest step that the client takes."),
+    ] = None,
     full: Annotated[bool, typer.Option("--full/--quick", help="Minutes instead of seconds: more is tried.")] = False,
     as_json: Json = False,
 ) -> None:
     """Check that the code which runs deserves its epsilon: gates that find bugs, and attacks beside the stated bound.
 
     Takes the options of simulate, so that one command line serves both; a task of one's own is audited as it trains.
-    Exit code 1: a gate failed, or an attack showed a larger loss than is stated.
+    Exit code 1: a gate failed, or an attack showed a larger loss than is stated; 2: there is nothing to audit.
     """
+    from fedprivacy.audit.auditor import NodeAuditError
     from fedprivacy.commands import audit as audits
 
-    audits.audit(settings, run=run, full=full, as_json=as_json)
+    with plain_errors(NodeAuditError, code=2):
+        audits.audit(settings, run=run, node=node, run_config=run_config, full=full, as_json=as_json)
 
 
 @contextmanager

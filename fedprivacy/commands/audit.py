@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -15,27 +16,35 @@ from fedprivacy.audit.findings import Findings
 from fedprivacy.commands.terminal import OUT, print_json
 from fedprivacy.runs.plan import RunPlan
 
+if TYPE_CHECKING:
+    from fedprivacy.audit.node import Node
+
 READ_ON = "What that proves, and what it cannot: docs/explanation/is-your-model-private.md"
 
 
-def audit(settings: dict[str, Any], *, run: Path | None, full: bool, as_json: bool) -> None:
+def audit(
+    settings: dict[str, Any], *, run: Path | None, node: Path | None, run_config: Path | None, full: bool, as_json: bool
+) -> None:
     """Audit and show what was found; see the command's help."""
     from fedprivacy.audit.auditor import audit as audited
+    from fedprivacy.audit.auditor import audit_node
     from fedprivacy.audit.gates.audited import Effort
     from fedprivacy.audit.page import write_page
     from fedprivacy.runs.folder import new_run_folder
 
-    plan = _plan(settings, run)
-    console = Console(stderr=True, quiet=as_json)
+    effort, seed = Effort.FULL if full else Effort.QUICK, settings.get("seed")
+    host, plan = (None, _plan(settings, run)) if node is None else _planned(settings, run, node, run_config)
+    console = Console(file=sys.stderr, quiet=as_json)  # this one, though what a task prints is hushed
     began = time.time()
     with console.status("") as status:
-        findings = audited(
-            plan,
-            run,
-            effort=Effort.FULL if full else Effort.QUICK,
-            seed=settings.get("seed"),
-            tell=lambda doing: status.update(f"auditing: {doing}"),
-        )
+
+        def tell(doing: str) -> None:
+            status.update(f"auditing: {doing}")
+
+        if host is not None:
+            findings = audit_node(host, plan, effort=effort, seed=seed, tell=tell)
+        else:
+            findings = audited(plan, run, effort=effort, seed=seed, tell=tell)
     if run is not None:
         _record(findings, plan, run, began)
     page = write_page(findings, began, Path(settings.get("out") or run or new_run_folder("audit")))
@@ -44,6 +53,25 @@ def audit(settings: dict[str, Any], *, run: Path | None, full: bool, as_json: bo
     else:
         _show(findings, page, time.time() - began)
     raise typer.Exit(0 if findings.passed else 1)
+
+
+def _planned(settings: dict[str, Any], run: Path | None, config: Path, run_config: Path | None) -> tuple[Node, RunPlan]:
+    """What a data owner's host would run: with the settings that are given, else the costliest that it would take.
+
+    Raises:
+        ConfigError: the configuration or the settings cannot be used.
+    """
+    from fedprivacy.audit.node import TRAINING, Node, run_settings
+    from fedprivacy.runs.configuration import ConfigError
+
+    if run is not None:
+        raise ConfigError(["run and node are both set; audit one after the other."])
+    if others := sorted(settings.keys() - {"seed", "out", "task", *TRAINING}):
+        raise ConfigError([f"{others[0]} is set, and no client sees it; leave it out beside --node."])
+    node = Node.read(config, settings.get("task"))
+    given = run_settings(run_config) if run_config is not None else {}
+    given |= {key: value for key, value in settings.items() if key in TRAINING}
+    return node, node.planned(given) if given else node.worst()
 
 
 def _plan(settings: dict[str, Any], run: Path | None) -> RunPlan:

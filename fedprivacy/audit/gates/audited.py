@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedprivacy.audit.asking import Answer, AskedClient, NoUpdateError, parameters_of
+from fedprivacy.audit.asking import Answer, AskedClient, NoUpdateError, RealClient, parameters_of
 from fedprivacy.audit.findings import Gate
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.runs.plan import RunPlan
@@ -67,6 +67,7 @@ class Audited:
         device: where clients train, as in a run's configuration.
         effort: how long the audit may take.
         seed: of everything that is drawn, the clients' randomness too.
+        confidential: the records are a data owner's own: no number that is computed from them is told.
     """
 
     task: Task
@@ -76,6 +77,7 @@ class Audited:
     device: str = "cpu"
     effort: Effort = Effort.QUICK
     seed: int = 0
+    confidential: bool = False
 
     @classmethod
     def of(cls, plan: RunPlan, shard: Shard | None = None, *, effort: Effort = Effort.QUICK, seed: int = 0) -> Audited:
@@ -147,7 +149,7 @@ class Audited:
             plain["expected_batch_size"] = max(self.grant.expected_batch_size, _UNLIMITED * self.grant.noise_multiplier)
         return replace(self.grant, **plain | changed)
 
-    def sums(self, client: AskedClient, grant: Grant, parameters: Parameters) -> list[NDArray[np.float64]]:
+    def sums(self, client: RealClient, grant: Grant, parameters: Parameters) -> list[NDArray[np.float64]]:
         """The noisy sum that each step of a grant from `asking` released, shape [d] each.
 
         The same grant is asked with one step, two, and so on: what the last one added is its sum.
@@ -157,12 +159,12 @@ class Audited:
         moved = [client.answer(replace(grant, steps=n), parameters).flat for n in range(1, grant.steps + 1)]
         return [-(now - before) / gain for before, now in zip([np.zeros_like(moved[0]), *moved], moved, strict=False)]
 
-    def sum(self, client: AskedClient, grant: Grant, parameters: Parameters) -> NDArray[np.float64]:
+    def sum(self, client: RealClient, grant: Grant, parameters: Parameters) -> NDArray[np.float64]:
         """The noisy sum of a grant's only step."""
         (released,) = self.sums(client, replace(grant, steps=1), parameters)
         return released
 
-    def answer(self, client: AskedClient, grant: Grant, parameters: Parameters) -> tuple[NDArray[np.float64], Answer]:
+    def answer(self, client: RealClient, grant: Grant, parameters: Parameters) -> tuple[NDArray[np.float64], Answer]:
         """The noisy sum of a grant's only step, and all of the answer."""
         gain = self._gain(parameters)
         grant = replace(grant, steps=1, learning_rate=grant.expected_batch_size * gain)
