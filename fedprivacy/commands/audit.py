@@ -32,6 +32,10 @@ def audit(
     from fedprivacy.audit.page import write_page
     from fedprivacy.runs.folder import new_run_folder
 
+    if run_config is not None and node is None:
+        from fedprivacy.runs.configuration import ConfigError
+
+        raise ConfigError(["run-config is set without --node; of a simulation, type the settings."])
     effort, seed = Effort.FULL if full else Effort.QUICK, settings.get("seed")
     host, plan = (None, _plan(settings, run)) if node is None else _planned(settings, run, node, run_config)
     console = Console(file=sys.stderr, quiet=as_json)  # this one, though what a task prints is hushed

@@ -24,7 +24,7 @@ from fedprivacy.audit.deployed import DeployedClient, Host, costliest
 from fedprivacy.audit.findings import Gate
 from fedprivacy.audit.gates.audited import Audited, Judged, Parameters, verdict
 from fedprivacy.audit.gates.costs import TOLERANCE, recomputed
-from fedprivacy.audit.gates.release import Fields, fields_of
+from fedprivacy.audit.gates.release import fields_of
 from fedprivacy.flower.client.release import ARRAYS, digest
 from fedprivacy.flower.wire.histories import claims_text
 from fedprivacy.flower.wire.messages import (
@@ -134,11 +134,6 @@ def refused(reply: Message) -> RefusalCode | None:
     return None
 
 
-def _said(reply: Message) -> Fields:
-    """All that a reply says, wherever it is sent."""
-    return fields_of(reply)
-
-
 def _updates(asked: _Asked) -> bool:
     """A grant that the client must take: its update, receipt and charge, and the same grant again."""
     client, grant = asked.host.client(), asked.grant
@@ -151,7 +146,7 @@ def _updates(asked: _Asked) -> bool:
     asked.must(list(reply.content) == [ARRAYS, RECEIPT], "A reply holds more than an update and its receipt.")
     asked.must(_receipt_is_true(client, grant, reply), "A receipt is not what was granted and sent, signed.")
     asked.must(_charged(client) == [(grant.charged_as, grant.event, 1)], "The client's book does not hold the charge.")
-    first = _said(reply)
+    first = fields_of(reply)
     another = {name: np.asarray(values) + np.ones((), values.dtype) for name, values in asked.parameters.items()}
     again = (
         ("the same grant", grant, asked.parameters),
@@ -161,7 +156,7 @@ def _updates(asked: _Asked) -> bool:
     for about, changed, parameters in again:
         with asked.reading() as watched:
             answer = client.asked(changed, parameters)
-        same = _said(answer) == first or refused(answer) is not None
+        same = fields_of(answer) == first or refused(answer) is not None
         asked.must(
             same and not watched.read,
             f"Asked again, a client trains again for nothing ({about}): its noise could be averaged away.",

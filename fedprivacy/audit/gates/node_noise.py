@@ -32,7 +32,7 @@ ASSUMES = (
     "another round, attempt and run, and with a book that knows nothing of the first time."
 )
 
-_LEAST_DRAWS, _PAIRS = 4000, (4, 24)
+_LEAST_DRAWS, _PAIRS = 4000, (4, 16)
 """Of each layer, as far as so many pairs of updates give them."""
 
 _MOST_DRAWS = 2e7
