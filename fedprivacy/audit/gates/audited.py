@@ -35,6 +35,9 @@ _UNLIMITED = 1e4
 
 _NO_UPDATE = "A client sent no update for some records, though it does for others: that it has them shows."
 
+_LAST_ROUND = 10**6
+"""Up to which rounds are asked for: what changes in a long run must not be out of sight."""
+
 _HEADROOM = 2.0**10
 """By how much a sum of norm C outweighs the parameters that it moves: their rounding then hides nothing of it."""
 
@@ -159,6 +162,14 @@ class Audited:
         moved = [client.answer(replace(grant, steps=n), parameters).flat for n in range(1, grant.steps + 1)]
         return [-(now - before) / gain for before, now in zip([np.zeros_like(moved[0]), *moved], moved, strict=False)]
 
+    def last_sum(self, client: RealClient, grant: Grant, parameters: Parameters) -> NDArray[np.float64]:
+        """The noisy sum of a grant's last step, of several: what it adds to the same grant with one step less."""
+        gain = self._gain(parameters)
+        grant = replace(grant, learning_rate=grant.expected_batch_size * gain)
+        numbers = grant.steps - 1, grant.steps
+        before, after = (client.answer(replace(grant, steps=number), parameters).flat for number in numbers)
+        return -(after - before) / gain
+
     def sum(self, client: RealClient, grant: Grant, parameters: Parameters) -> NDArray[np.float64]:
         """The noisy sum of a grant's only step."""
         (released,) = self.sums(client, replace(grant, steps=1), parameters)
@@ -181,8 +192,12 @@ class Audited:
         return torch.Generator().manual_seed(int(np.random.SeedSequence([self.seed, *of]).generate_state(1)[0]))
 
     def positions(self, count: int, first: int = 1) -> Iterator[dict[str, Any]]:
-        """So many rounds, as fields of a grant."""
-        return ({"round": number} for number in range(first, first + count))
+        """So many rounds, as fields of a grant: half of them one after the other, the others anywhere in a long run."""
+        rng, far = np.random.default_rng([self.seed, first]), set[int]()
+        begin, end = math.log(first + count), math.log(_LAST_ROUND)
+        while len(far) < count // 2:
+            far.add(round(math.exp(rng.uniform(begin, end))))
+        return ({"round": number} for number in (*range(first, first + count - count // 2), *sorted(far)))
 
 
 def without_records(shard: Shard) -> Shard:
