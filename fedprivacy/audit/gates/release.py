@@ -31,7 +31,7 @@ NOISED = "noised"
 _ASKED = (ENROL, MessageType.EVALUATE, MessageType.QUERY, *(f"{k}.more" for k in ("evaluate", "query", "train")))
 """Types of messages that ask for no update: to each, neighbours answer the same."""
 
-_WORDS: tuple[dict[str, float], ...] = ({"proximal-mu": 1.0}, {"server-round": 9, "epochs": 3, "batch-size": 1})
+_WORDS = (ConfigRecord({"proximal-mu": 1.0}), ConfigRecord({"server-round": 9, "epochs": 3, "batch-size": 1}))
 """What a server may say beside a grant: the pull of FedProx, which is nothing in a first step, and idle words."""
 
 _RAISES = -1.0
@@ -195,7 +195,7 @@ def _swayed(audited: Audited) -> Iterator[str]:
 
     usual = asked(ConfigRecord({"server-round": 1}))
     for words in _WORDS:
-        if _first_difference(usual, asked(ConfigRecord(words)), all_of_it=True) is not None:
+        if _first_difference(usual, asked(words), all_of_it=True) is not None:
             yield f"What a server says beside its grant changes what leaves: {', '.join(words)}."
 
 
