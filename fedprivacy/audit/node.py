@@ -15,6 +15,7 @@ from flwr.app.user_config import UserConfig
 from fedprivacy._support.discretion import hushed, kind_and_place
 from fedprivacy.flower.client.local import own_shard, works_on
 from fedprivacy.flower.client.node import NODE_CONFIG, NodeSettings, Refused
+from fedprivacy.flower.wire.messages import RefusalCode
 from fedprivacy.gradients import LossShapeError, UnsupportedModelError
 from fedprivacy.runs.configuration import FIELDS, ConfigError, Value
 from fedprivacy.runs.device import choose_device
@@ -170,8 +171,8 @@ def _task(file: Path, settings: NodeSettings, word: str | None) -> tuple[str, Ta
 def _why(file: Path, given: UserConfig, refused: Refused) -> str:
     """What a client would say in its log, with what to do."""
     key = given.get("key")
-    if refused.__cause__ is not None and "shard" in str(refused):
-        return _unreadable(file, given, refused.__cause__)
+    if refused.code is RefusalCode.CLIENT_FAILED:
+        return _unreadable(file, given, refused.__cause__ or refused)
     if key is not None and not Path(str(key)).exists():
         return f"{file}: key is '{key}', which is not there; 'fedprivacy deploy client-key NAME' makes it."
     return f"{file}: {refused}"
