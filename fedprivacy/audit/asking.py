@@ -16,6 +16,7 @@ from typing import Any, cast
 import numpy as np
 from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict
 from flwr.app.user_config import UserConfig
+from flwr.clientapp import ClientApp
 from numpy.typing import NDArray
 from torch import nn
 
@@ -82,40 +83,17 @@ class Answer:
         return np.concatenate([part.ravel() for part in self.moved.values()])
 
 
-class AskedClient:
-    """One simulated client of a task, which is asked with real messages.
+class RealClient:
+    """A ClientApp in a place of its own, which is asked with real messages.
 
     Args:
-        task: model, loss and what it makes public.
-        shard: its records, instead of the task's own.
-        seed: of its randomness; None: secret, as in a deployment.
-        device: where it trains, as in a run's configuration.
+        app: what runs.
+        context: Flower's, which says where.
     """
 
-    def __init__(self, task: Task, shard: Shard, *, seed: int | None = None, device: str = "cpu") -> None:
-        self._shards = WithShard(task, shard)
-        self.task = cast(Task, self._shards)
-        config = resolve({"clients": 1, "seed": seed, "device": device}, self.task)
-        self._app = private_client(self.task, config)
-        InProcessGrid(self._app, 1, {})  # sets the identity of the process, which Flower's messages read
-        self._context = _context(0, _SPLIT)
-
-    def holding(self, shard: Shard) -> AskedClient:
-        """The same client with other records. The gradient engine and the key of the randomness are the same."""
-        other = copy.copy(self)
-        other._context = _context(int(self._context.node_config["partition-id"]), self._shards.add(shard))
-        return other
-
-    def colleague(self) -> AskedClient:
-        """Another client of the same run, with the same records."""
-        other = copy.copy(self)
-        parts = int(self._context.node_config["num-partitions"])
-        other._context = _context(int(self._context.node_config["partition-id"]) + 1, parts)
-        return other
-
-    def usual_grant(self) -> Grant:
-        """A grant for one step on all records, after which the parameters have moved by the noisy sum, negated."""
-        return replace(_USUAL, relation=relation_of(self.task))
+    def __init__(self, app: ClientApp, context: Context) -> None:
+        self._app, self._context = app, context
+        InProcessGrid(app, 1, {})  # sets the identity of the process, which Flower's messages read
 
     def send(self, message_type: str, content: RecordDict) -> Message:
         """The client's reply."""
@@ -139,6 +117,40 @@ class AskedClient:
         trained = {name: array.numpy().astype(np.float64) for name, array in arrays.items()}
         moved = {name: trained[name] - np.asarray(values, dtype=np.float64) for name, values in parameters.items()}
         return Answer(moved, Receipt.of(reply))
+
+
+class AskedClient(RealClient):
+    """One simulated client of a task.
+
+    Args:
+        task: model, loss and what it makes public.
+        shard: its records, instead of the task's own.
+        seed: of its randomness; None: secret, as in a deployment.
+        device: where it trains, as in a run's configuration.
+    """
+
+    def __init__(self, task: Task, shard: Shard, *, seed: int | None = None, device: str = "cpu") -> None:
+        self._shards = WithShard(task, shard)
+        self.task = cast(Task, self._shards)
+        config = resolve({"clients": 1, "seed": seed, "device": device}, self.task)
+        super().__init__(private_client(self.task, config), _context(0, _SPLIT))
+
+    def holding(self, shard: Shard) -> AskedClient:
+        """The same client with other records. The gradient engine and the key of the randomness are the same."""
+        other = copy.copy(self)
+        other._context = _context(int(self._context.node_config["partition-id"]), self._shards.add(shard))
+        return other
+
+    def colleague(self) -> AskedClient:
+        """Another client of the same run, with the same records."""
+        other = copy.copy(self)
+        parts = int(self._context.node_config["num-partitions"])
+        other._context = _context(int(self._context.node_config["partition-id"]) + 1, parts)
+        return other
+
+    def usual_grant(self) -> Grant:
+        """A grant for one step on all records, after which the parameters have moved by the noisy sum, negated."""
+        return replace(_USUAL, relation=relation_of(self.task))
 
 
 def _context(part: int, parts: int) -> Context:

@@ -4,16 +4,22 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
+from fedprivacy._support.discretion import hushed, kind_and_place
 from fedprivacy.audit.asking import NoUpdateError
-from fedprivacy.audit.findings import Findings, Gate
-from fedprivacy.audit.gates import invariance, ledger, noise, release, replay, sampling
+from fedprivacy.audit.deployed import Host
+from fedprivacy.audit.findings import Findings, Gate, LowerBound
+from fedprivacy.audit.gates import invariance, ledger, node_noise, noise, release, replay, sampling
+from fedprivacy.audit.gates import node as node_gate
 from fedprivacy.audit.gates.audited import Audited, Check, Effort
 from fedprivacy.audit.lower_bounds import lower_bounds
+from fedprivacy.audit.node import Node
 from fedprivacy.audit.observed import AuditedTraining
 from fedprivacy.audit.silence import silence
 from fedprivacy.runs.plan import RunPlan
+from fedprivacy.tasks import Shard
 
 GATES: dict[str, Check] = {
     "release": release.check,
@@ -24,6 +30,12 @@ GATES: dict[str, Check] = {
     "ledger": ledger.check,
 }
 """By name, in the order in which they run."""
+
+NODE_GATES: dict[str, Callable[[Audited, Host], Gate]] = {
+    node_gate.NAME: node_gate.check,
+    node_noise.NAME: node_noise.check,
+}
+"""Of a deployed client, by name; they run first."""
 
 CONFIDENCE = 0.9999
 """That all lower bounds of an audit hold: one that is above what is stated is then a bug, and no accident."""
@@ -38,6 +50,10 @@ _UNANSWERED = Gate(
     reasons=("The client sent no update when it was attacked: no attack could show how much is lost.",),
 )
 """That a client does not answer must not pass for an attack that found nothing."""
+
+
+class NodeAuditError(RuntimeError):
+    """An audit of a host that could not be finished; says nothing of any record."""
 
 
 def audit(
@@ -61,21 +77,81 @@ def audit(
         RunFolderError: the folder holds no run.
         TaskError: the task has no records to audit with.
     """
-    seed = secrets.randbelow(2**31) if seed is None else seed
-    audited = Audited.of(plan, effort=effort, seed=seed)
+    audited = Audited.of(plan, effort=effort, seed=_drawn(seed))
     with silence():
         gates = [*_gates(audited, run, tell)]
         tell("attacks")
-        try:
-            bounds = lower_bounds(
-                plan.task, audited.shard, _training(audited), seed=seed, confidence=CONFIDENCE, device=audited.device
-            )
-        except NoUpdateError:
-            gates.append(_UNANSWERED)
-            bounds = ()
+        bounds = _attacked(audited, audited.shard, gates)
+    return _found(f"task {plan.config.task}" if run is None else f"run {run.name}", audited, gates, bounds)
+
+
+def audit_node(
+    node: Node,
+    plan: RunPlan,
+    *,
+    effort: Effort = Effort.QUICK,
+    seed: int | None = None,
+    tell: Callable[[str], None] = lambda doing: None,
+) -> Findings:
+    """Audit what a data owner's host would run: as it is deployed, and with the same task, shard and device, seeded.
+
+    Formal guarantee: the owner's guard is neither read nor written, nothing is sent anywhere, and no number that is
+    computed from the records without noise is in what is found, nor what the task prints, nor the text of an error. The
+    number of records is in it only where the task makes it public.
+
+    Args:
+        node: the host's configuration.
+        plan: of the run that it is audited for, as `Node.worst` or `Node.planned` makes it.
+        effort: how long it may take.
+        seed: of what the auditor draws; what the deployed client draws is secret.
+        tell: is told what is done next.
+
+    Raises:
+        NodeAuditError: the task failed where no client would have answered for it.
+    """
+    try:
+        with silence(), hushed():
+            audited = replace(Audited.of(plan, node.shard, effort=effort, seed=_drawn(seed)), confidential=True)
+            with Host.of(node) as host:
+                gates = []
+                for name, check in NODE_GATES.items():
+                    tell(name)
+                    gates.append(check(audited, host))
+            gates += _gates(audited, None, tell)
+            tell("attacks")
+            bounds = _attacked(audited, None, gates)
+    except Exception as error:  # whose text may hold values
+        raise NodeAuditError(
+            f"{node.file}: the audit could not be finished ({kind_and_place(error)}). What the error says may hold "
+            "values and is not shown; 'fedprivacy audit --task' with the same task, on made-up records, shows it."
+        ) from None
+    return _found(f"node configuration {node.file} (task {node.word})", audited, gates, bounds)
+
+
+def _drawn(seed: int | None) -> int:
+    return secrets.randbelow(2**31) if seed is None else seed
+
+
+def _attacked(audited: Audited, own: Shard | None, gates: list[Gate]) -> tuple[LowerBound, ...]:
+    """What attacks showed; with a record of `own`, unless there is none to be attacked with."""
+    try:
+        return lower_bounds(
+            audited.task,
+            own,
+            _training(audited),
+            seed=audited.seed,
+            confidence=CONFIDENCE,
+            device=audited.device,
+        )
+    except NoUpdateError:
+        gates.append(_UNANSWERED)
+        return ()
+
+
+def _found(subject: str, audited: Audited, gates: list[Gate], bounds: tuple[LowerBound, ...]) -> Findings:
     return Findings(
-        subject=f"task {plan.config.task}" if run is None else f"run {run.name}",
-        seed=seed,
+        subject=subject,
+        seed=audited.seed,
         gates=tuple(gates),
         lower_bounds=bounds,
         epsilon_upper=audited.claim.epsilon,

@@ -271,6 +271,16 @@ def audit(
             show_default=False,
         ),
     ] = None,
+    node: Annotated[
+        Path | None,
+        typer.Option(
+            help="A client's node-config.toml, or its folder: audits what this host would run. Charges nothing."
+        ),
+    ] = None,
+    run_config: Annotated[
+        Path | None,
+        typer.Option(help="With --node: settings of a run, in TOML; else the costliest step that the client takes."),
+    ] = None,
     full: Annotated[bool, typer.Option("--full/--quick", help="Minutes instead of seconds: more is tried.")] = False,
     as_json: Json = False,
 ) -> None:
@@ -278,11 +288,13 @@ def audit(
 
     Takes the options of simulate, so that one command line serves both; a task of one's own is audited as it trains.
     With --app, training code that was not written with fedprivacy is audited, and takes --seed and --out alone.
-    Exit code 1: a gate failed, or an attack showed a larger loss than is stated.
+    Exit code 1: a gate failed, or an attack showed a larger loss than is stated; 2: there is nothing to audit.
     """
+    from fedprivacy.audit.auditor import NodeAuditError
     from fedprivacy.commands import audit as audits
 
-    audits.audit(settings, run=run, app=own_app, full=full, as_json=as_json)
+    with plain_errors(NodeAuditError, code=2):
+        audits.audit(settings, run=run, node=node, run_config=run_config, app=own_app, full=full, as_json=as_json)
 
 
 @contextmanager

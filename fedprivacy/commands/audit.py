@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.console import Console
@@ -16,28 +17,63 @@ from fedprivacy.audit.findings import Findings
 from fedprivacy.commands.terminal import OUT, print_json
 from fedprivacy.runs.plan import RunPlan
 
-Audit = Callable[[bool, Callable[[str], None]], Findings]
-"""An audit: whether it is a full one, and who is told what is done next."""
+Audit = Callable[["Effort", Callable[[str], None]], Findings]
+"""An audit: how long it may take, and who is told what is done next."""
+
+if TYPE_CHECKING:
+    from fedprivacy.audit.gates.audited import Effort
 
 READ_ON = "What that proves, and what it cannot: docs/explanation/is-your-model-private.md"
 
 
-def audit(settings: dict[str, Any], *, run: Path | None, app: str | None, full: bool, as_json: bool) -> None:
+def audit(
+    settings: dict[str, Any],
+    *,
+    run: Path | None,
+    node: Path | None,
+    run_config: Path | None,
+    app: str | None,
+    full: bool,
+    as_json: bool,
+) -> None:
     """Audit and show what was found; see the command's help."""
+    from fedprivacy.audit.gates.audited import Effort
     from fedprivacy.audit.page import write_page
     from fedprivacy.runs.folder import new_run_folder
 
-    audited = _of_run(settings, run) if app is None else _of_app(settings, run, app)
-    console = Console(stderr=True, quiet=as_json)
+    _check_one(run=run, node=node, app=app, run_config=run_config)
+    if node is not None:
+        audited = _of_node(settings, node, run_config)
+    elif app is not None:
+        audited = _of_app(settings, app)
+    else:
+        audited = _of_run(settings, run)
+    console = Console(file=sys.stderr, quiet=as_json)  # this one, though what a task prints is hushed
     began = time.time()
     with console.status("") as status:
-        findings = audited(full, lambda doing: status.update(f"auditing: {doing}"))
+        effort = Effort.FULL if full else Effort.QUICK
+        findings = audited(effort, lambda doing: status.update(f"auditing: {doing}"))
     page = write_page(findings, began, Path(settings.get("out") or run or new_run_folder("audit")))
     if as_json:
         print_json(findings.summary() | {"page": str(page), "seconds": round(time.time() - began, 1)})
     else:
         _show(findings, page, time.time() - began)
     raise typer.Exit(0 if findings.passed else 1)
+
+
+def _check_one(*, run_config: Path | None, **subjects: object) -> None:
+    """Refuse two subjects at once, and what belongs to another one.
+
+    Raises:
+        ConfigError: names both.
+    """
+    from fedprivacy.runs.configuration import ConfigError
+
+    chosen = [name for name, given in subjects.items() if given is not None]
+    if len(chosen) > 1:
+        raise ConfigError([f"{' and '.join(chosen)} are both set; audit one after the other."])
+    if run_config is not None and "node" not in chosen:
+        raise ConfigError(["run-config is set without --node; of a simulation, type the settings."])
 
 
 def _of_run(settings: dict[str, Any], run: Path | None) -> Audit:
@@ -47,13 +83,11 @@ def _of_run(settings: dict[str, Any], run: Path | None) -> Audit:
         ConfigError: settings are given beside a run, or there is no privacy to audit.
     """
     from fedprivacy.audit.auditor import audit as audited
-    from fedprivacy.audit.gates.audited import Effort
 
     plan = _plan(settings, run)
 
-    def audit_run(full: bool, tell: Callable[[str], None]) -> Findings:
+    def audit_run(effort: Effort, tell: Callable[[str], None]) -> Findings:
         began = time.time()
-        effort = Effort.FULL if full else Effort.QUICK
         findings = audited(plan, run, effort=effort, seed=settings.get("seed"), tell=tell)
         if run is not None:
             _record(findings, plan, run, began)
@@ -62,28 +96,41 @@ def _of_run(settings: dict[str, Any], run: Path | None) -> Audit:
     return audit_run
 
 
-def _of_app(settings: dict[str, Any], run: Path | None, app: str) -> Audit:
+def _of_app(settings: dict[str, Any], app: str) -> Audit:
     """The audit of an app.
 
     Raises:
-        ConfigError: a run, or settings of one, are given beside the app.
+        ConfigError: settings of a run are given beside the app.
         AppError: there is no such app.
     """
     from fedprivacy.audit.apps import audit_app, load_app
-    from fedprivacy.audit.gates.audited import Effort
     from fedprivacy.runs.configuration import ConfigError
 
-    if others := sorted(settings.keys() - {"seed", "out"} | ({"run"} if run is not None else set())):
+    if others := sorted(settings.keys() - {"seed", "out"}):
         raise ConfigError(
             [f"{others[0]} is set, and --app audits an app with the settings that it states; leave it out."]
         )
     make = load_app(app)
+    return lambda effort, tell: audit_app(make, app, effort=effort, seed=settings.get("seed"), tell=tell)
 
-    def audit_other(full: bool, tell: Callable[[str], None]) -> Findings:
-        effort = Effort.FULL if full else Effort.QUICK
-        return audit_app(make, app, effort=effort, seed=settings.get("seed"), tell=tell)
 
-    return audit_other
+def _of_node(settings: dict[str, Any], config: Path, run_config: Path | None) -> Audit:
+    """The audit of what a data owner's host would run: with the settings that are given, else the costliest it takes.
+
+    Raises:
+        ConfigError: the configuration or the settings cannot be used.
+    """
+    from fedprivacy.audit.auditor import audit_node
+    from fedprivacy.audit.node import TRAINING, Node, run_settings
+    from fedprivacy.runs.configuration import ConfigError
+
+    if others := sorted(settings.keys() - {"seed", "out", "task", *TRAINING}):
+        raise ConfigError([f"{others[0]} is set, and no client sees it; leave it out beside --node."])
+    node = Node.read(config, settings.get("task"))
+    given = run_settings(run_config) if run_config is not None else {}
+    given |= {key: value for key, value in settings.items() if key in TRAINING}
+    plan = node.planned(given) if given else node.worst()
+    return lambda effort, tell: audit_node(node, plan, effort=effort, seed=settings.get("seed"), tell=tell)
 
 
 def _plan(settings: dict[str, Any], run: Path | None) -> RunPlan:

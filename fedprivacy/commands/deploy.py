@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -85,6 +86,9 @@ def check(
     failed = any(finding.verdict is Verdict.FAILED for finding in found)
     if as_json:
         print_json({"party": party.party, "ok": not failed, "checks": [asdict(finding) for finding in found]})
+    elif not party.is_server and not failed:
+        command = f"{as_typed()} audit --node {shlex.quote(str(folder))}"
+        PLAIN.print(f"Next: '{command}' looks whether the code that will run here deserves its epsilon.")
     raise typer.Exit(1 if failed else 0)
 
 

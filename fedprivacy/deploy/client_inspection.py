@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import tomllib
-import traceback
 from collections.abc import Iterator
-from contextlib import contextmanager, redirect_stderr, redirect_stdout, suppress
-from io import StringIO
+from contextlib import suppress
 from pathlib import Path
 
 from flwr.app.user_config import UserConfig
 
+from fedprivacy._support.discretion import hushed, kind_and_place
 from fedprivacy.deploy.inspection import (
     Check,
     Finding,
@@ -27,15 +26,13 @@ from fedprivacy.deploy.inspection import (
 )
 from fedprivacy.deploy.party import Party
 from fedprivacy.flower.client.local import own_shard, works_on
-from fedprivacy.flower.client.node import NodeSettings, Refused
+from fedprivacy.flower.client.node import NODE_CONFIG, NodeSettings, Refused
 from fedprivacy.guard import Guard
 from fedprivacy.guard.errors import GuardError
 from fedprivacy.guard.guard import sealed_beside
 from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.device import choose_device
 from fedprivacy.tasks import Task
-
-NODE_CONFIG = "node-config.toml"
 
 _LARGE_EPSILON = 10.0
 """From here on a guarantee says little: e^10 is 22,000."""
@@ -110,7 +107,7 @@ def _key(file: Path) -> str:
 
 def _task(settings: NodeSettings, party: Party) -> Task:
     try:
-        with _silence():
+        with hushed():
             return settings.task(party.task, None)
     except Refused as refused:
         raise Objection(str(refused)) from refused
@@ -125,27 +122,21 @@ def _records(settings: NodeSettings, party: Party) -> str:
         )
     try:
         device = choose_device(settings.device)
-        with _silence():
+        with hushed():
             works_on(task, own_shard(task, settings.folder, device))
     except ConfigError as error:
         raise Objection(str(error)) from error
     except Refused as refused:
         raise Objection(
-            f"the task cannot read {settings.folder}: {_kind_and_place(refused.__cause__ or refused)}",
+            f"the task cannot read {settings.folder}: {kind_and_place(refused.__cause__ or refused)}",
             "call the task's shard() yourself, on this host: what it says may hold values and is not shown",
         ) from refused
     except Exception as error:
         raise Objection(
-            f"the task does not work on records of this shape: {_kind_and_place(error)}",
+            f"the task does not work on records of this shape: {kind_and_place(error)}",
             "'fedprivacy doctor TASK' names what keeps it from training",
         ) from error
     return f"the task reads {settings.folder}"
-
-
-def _kind_and_place(error: BaseException) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    place = f", {Path(frames[-1].filename).name} line {frames[-1].lineno}" if frames else ""
-    return f"{type(error).__name__}{place}"
 
 
 def _guard(settings: NodeSettings) -> str:
@@ -164,10 +155,3 @@ def _guard(settings: NodeSettings) -> str:
             f"no file can be made in {file.parent}", f"let this account write there, or change {NODE_CONFIG}"
         )
     return f"{file} will be made with the first charge"
-
-
-@contextmanager
-def _silence() -> Iterator[None]:
-    """What the task's code prints is not shown: it may tell of records."""
-    with redirect_stdout(StringIO()), redirect_stderr(StringIO()):
-        yield

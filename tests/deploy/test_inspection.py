@@ -14,8 +14,9 @@ from typer.testing import CliRunner
 
 from fedprivacy._support.signing import server_key
 from fedprivacy.commands.deploy import deploy_app
-from fedprivacy.deploy import inspection
+from fedprivacy.deploy import client_inspection, inspection, server_inspection
 from fedprivacy.deploy.federation import free_ports, write_toml
+from fedprivacy.deploy.inspection import Finding, Verdict
 from fedprivacy.deploy.keys import write_keys
 from fedprivacy.flower.client.local import own_shard
 
@@ -324,3 +325,12 @@ def test_people_read_a_line_for_each_check(client, monkeypatch):
     assert done.exit_code == 1
     assert any(line.split()[:2] == ["ok", "records"] for line in done.output.splitlines())
     assert any(line.split()[:2] == ["failed", "server"] for line in done.output.splitlines())
+
+
+def test_who_is_in_order_is_told_what_to_do_next(hosts, client, monkeypatch):
+    in_order = lambda *_: iter([Finding("account", Verdict.OK, "owns it")])  # noqa: E731
+    monkeypatch.setattr(client_inspection, "inspect_client", in_order)
+    monkeypatch.setattr(server_inspection, "inspect_server", in_order)
+    told = CliRunner().invoke(deploy_app, ["check", str(client)]).output.splitlines()
+    assert f"audit --node {client}'" in told[-1] and len(told) == 2
+    assert "audit" not in CliRunner().invoke(deploy_app, ["check", str(hosts / "server")]).output

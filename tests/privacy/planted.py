@@ -573,7 +573,70 @@ HOLES = (
 )
 """Not planted: the ghost norm that cancelled; `tests/gradients` attacks it."""
 
-PLANTS = PUBLISHED + CLAIMS + SURVIVORS + HOLES
+# What passed the auditor until somebody tried
+
+
+def weaker_from(round):
+    def release(self, clipped_sum, records, keystream, position):
+        weak = replace(self, event=replace(self.event, noise_multiplier=0.5 * self.event.noise_multiplier))
+        return SUM(weak if position.round >= round else self, clipped_sum, records, keystream, position)
+
+    return patched(SampledGaussianSum, "release", release)
+
+
+def with_noise(change: Callable[[Any, float], Any]) -> Planted:
+    """A patch of the drawn noise: (noise, scale) -> what is added instead."""
+
+    def add(total, scale, step, read, dtype=None):
+        noise = NOISE(torch.zeros_like(total), scale, step, read, dtype)
+        return (total + change(noise, scale)).to(dtype or torch.float32)
+
+    return noise_of(add)
+
+
+def alike_in_layers(noise, scale):
+    sizes = NOW["sizes"]
+    return torch.cat([noise[: max(sizes)][:size] for size in sizes]) if sum(sizes) == len(noise) else noise
+
+
+def without_noise_if_pulled(self, engine, shard, **rest):
+    silent = replace(self.mechanism, event=replace(self.mechanism.event, noise_multiplier=1e-6))
+    return TRAIN(replace(self, mechanism=silent) if self.proximal_mu > 0.0 else self, engine, shard, **rest)
+
+
+def enormous_pass(engine, inputs, targets, norm):
+    done = CLIP(engine, inputs, targets, norm)
+    if not len(inputs) or float(done.squared_norms.max()) < (1e15 * norm) ** 2:
+        return done.total
+    rows = gradients(engine, inputs, targets)
+    return torch.where(rows.norm(dim=-1, keepdim=True) > 1e15 * norm, rows, clipped(rows, norm)).sum(0)
+
+
+def more_in_late_steps(rate, records, keystream, position):
+    return SAMPLE(min(1.5 * rate, 0.99) if position.step > 10 else rate, records, keystream, position)
+
+
+REVIEW = (
+    Plant("half of the noise from round 500 on", ("noise",), weaker_from(500)),
+    Plant("the noise of each layer begins with the same draws", ("noise",), with_noise(alike_in_layers)),
+    Plant("noise that is cut off at 4 deviations", ("noise",), with_noise(lambda n, s: n.clamp(-4.0 * s, 4.0 * s))),
+    Plant(
+        "every second attempt at a round has the same randomness",
+        ("noise",),
+        seeded_by(lambda runs, attempt: (runs, (attempt - 1) % 2 + 1)),
+    ),
+    Plant("every second run has the same randomness", ("noise",), seeded_by(lambda runs, at: (runs % 2, at))),
+    Plant(
+        "no noise where a server pulls towards its model",
+        ("release",),
+        patched(DPSGD, "train", without_noise_if_pulled),
+    ),
+    Plant("gradients of enormous norm are not clipped", ("replay",), clipping(enormous_pass)),
+    Plant("records join late steps more often", ("sampling",), sampling(more_in_late_steps), {"local_steps": 20}),
+)
+"""Bugs that a review of the auditor tried, and that no gate noticed before they were."""
+
+PLANTS = PUBLISHED + CLAIMS + SURVIVORS + HOLES + REVIEW
 
 CORRECT = (
     Plant("the code as it is", (), ExitStack),

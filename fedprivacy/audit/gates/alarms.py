@@ -13,6 +13,10 @@ FALSE_ALARM = 1e-6
 """With which probability a statistical gate fails on correct code, all of its tests together."""
 
 
+_LONGEST, _FEWEST_PRODUCTS = 2**20, 1000
+"""Draws of a row in which echoes are looked for, and of how many products a sum must be."""
+
+
 @dataclass(slots=True)
 class Alarms:
     """The tests of a gate.
@@ -78,3 +82,23 @@ def of_correlations(rows: ArrayLike) -> tuple[float, tuple[int, int]]:
     pairs = len(rows) * (len(rows) - 1) / 2
     p_value = 2.0 * stats.t.sf(cosine * math.sqrt(free / (1.0 - cosine**2)), free)
     return float(min(1.0, pairs * p_value)), (int(one), int(other))
+
+
+def of_echoes(rows: ArrayLike) -> float:
+    """P-value of the largest autocorrelation of independent Gaussian rows [rows, d], over all lags alike in all rows.
+
+    With x standard Gaussian, the sum over n products of draws that are one lag apart is beyond z sqrt(n) with a
+    probability of at most exp(-z^2 / 2 + z^4 / n), for z^2 <= n / 4: Chernoff's bound, since the eigenvalues of the
+    shift's symmetric part are cosines. Lags of few products are left out.
+    """
+    rows = np.asarray(rows, dtype=np.float64)[:, :_LONGEST]
+    count, d = rows.shape
+    spectrum = np.fft.rfft(rows, 2 * d, axis=1)
+    sums = np.fft.irfft((np.abs(spectrum) ** 2).sum(axis=0))[1:d]
+    products = count * np.arange(d - 1, 0, -1)
+    enough = products >= _FEWEST_PRODUCTS
+    if not enough.any():
+        return 1.0
+    squares = np.minimum(np.square(sums[enough]) / products[enough], products[enough] / 4.0)
+    exponents = -squares / 2.0 + np.square(squares) / products[enough]
+    return float(min(1.0, 2.0 * enough.sum() * np.exp(min(float(exponents.min()), 0.0))))

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedprivacy.audit.asking import Answer, AskedClient, NoUpdateError, parameters_of
+from fedprivacy.audit.asking import Answer, AskedClient, NoUpdateError, RealClient, parameters_of
 from fedprivacy.audit.findings import Gate
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.runs.plan import RunPlan
@@ -34,6 +34,9 @@ _UNLIMITED = 1e4
 """A divisor, for a noise multiplier of one, by which the noisy count of adaptive clipping is never limited."""
 
 _NO_UPDATE = "A client sent no update for some records, though it does for others: that it has them shows."
+
+_LAST_ROUND = 10**6
+"""Up to which rounds are asked for: what changes in a long run must not be out of sight."""
 
 _HEADROOM = 2.0**10
 """By how much a sum of norm C outweighs the parameters that it moves: their rounding then hides nothing of it."""
@@ -67,6 +70,7 @@ class Audited:
         device: where clients train, as in a run's configuration.
         effort: how long the audit may take.
         seed: of everything that is drawn, the clients' randomness too.
+        confidential: the records are a data owner's own: no number that is computed from them is told.
     """
 
     task: Task
@@ -76,6 +80,7 @@ class Audited:
     device: str = "cpu"
     effort: Effort = Effort.QUICK
     seed: int = 0
+    confidential: bool = False
 
     @classmethod
     def of(cls, plan: RunPlan, shard: Shard | None = None, *, effort: Effort = Effort.QUICK, seed: int = 0) -> Audited:
@@ -147,7 +152,7 @@ class Audited:
             plain["expected_batch_size"] = max(self.grant.expected_batch_size, _UNLIMITED * self.grant.noise_multiplier)
         return replace(self.grant, **plain | changed)
 
-    def sums(self, client: AskedClient, grant: Grant, parameters: Parameters) -> list[NDArray[np.float64]]:
+    def sums(self, client: RealClient, grant: Grant, parameters: Parameters) -> list[NDArray[np.float64]]:
         """The noisy sum that each step of a grant from `asking` released, shape [d] each.
 
         The same grant is asked with one step, two, and so on: what the last one added is its sum.
@@ -157,12 +162,20 @@ class Audited:
         moved = [client.answer(replace(grant, steps=n), parameters).flat for n in range(1, grant.steps + 1)]
         return [-(now - before) / gain for before, now in zip([np.zeros_like(moved[0]), *moved], moved, strict=False)]
 
-    def sum(self, client: AskedClient, grant: Grant, parameters: Parameters) -> NDArray[np.float64]:
+    def last_sum(self, client: RealClient, grant: Grant, parameters: Parameters) -> NDArray[np.float64]:
+        """The noisy sum of a grant's last step, of several: what it adds to the same grant with one step less."""
+        gain = self._gain(parameters)
+        grant = replace(grant, learning_rate=grant.expected_batch_size * gain)
+        numbers = grant.steps - 1, grant.steps
+        before, after = (client.answer(replace(grant, steps=number), parameters).flat for number in numbers)
+        return -(after - before) / gain
+
+    def sum(self, client: RealClient, grant: Grant, parameters: Parameters) -> NDArray[np.float64]:
         """The noisy sum of a grant's only step."""
         (released,) = self.sums(client, replace(grant, steps=1), parameters)
         return released
 
-    def answer(self, client: AskedClient, grant: Grant, parameters: Parameters) -> tuple[NDArray[np.float64], Answer]:
+    def answer(self, client: RealClient, grant: Grant, parameters: Parameters) -> tuple[NDArray[np.float64], Answer]:
         """The noisy sum of a grant's only step, and all of the answer."""
         gain = self._gain(parameters)
         grant = replace(grant, steps=1, learning_rate=grant.expected_batch_size * gain)
@@ -179,8 +192,12 @@ class Audited:
         return torch.Generator().manual_seed(int(np.random.SeedSequence([self.seed, *of]).generate_state(1)[0]))
 
     def positions(self, count: int, first: int = 1) -> Iterator[dict[str, Any]]:
-        """So many rounds, as fields of a grant."""
-        return ({"round": number} for number in range(first, first + count))
+        """So many rounds, as fields of a grant: half of them one after the other, the others anywhere in a long run."""
+        rng, far = np.random.default_rng([self.seed, first]), set[int]()
+        begin, end = math.log(first + count), math.log(_LAST_ROUND)
+        while len(far) < count // 2:
+            far.add(round(math.exp(rng.uniform(begin, end))))
+        return ({"round": number} for number in (*range(first, first + count - count // 2), *sorted(far)))
 
 
 def without_records(shard: Shard) -> Shard:

@@ -52,11 +52,11 @@ def check(audited: Audited) -> Judged:
         if len(reasons) >= MOST_REASONS:
             break
         apart = _apart(model, shard, parameters)
-        largest = max(largest, apart)
+        discreet = audited.confidential and model is audited
+        largest = largest if discreet else max(largest, apart)
         if not apart <= _ALLOWED:
-            reasons.append(
-                f"Who else is in a batch changed what a record adds to it, by {apart:.2g} clipping norms ({about})."
-            )
+            by = "" if discreet else f", by {apart:.2g} clipping norms"
+            reasons.append(f"Who else is in a batch changed what a record adds to it{by} ({about}).")
     return Judged(largest, reasons)
 
 

@@ -71,8 +71,10 @@ def known_of(audited: Audited) -> Known:
 
 
 def like(audited: Audited, sizes: Sequence[int]) -> Known:
-    """A known task with such layers, whose clients share the randomness of the audited task's."""
-    return Known(sizes, audited.grant.relation, audited.task.dataset)
+    """A known task with such layers, under the audited task's name, whose clients share the randomness of its own."""
+    task = Known(sizes, audited.grant.relation, audited.task.dataset)
+    task.name = audited.task.name
+    return task
 
 
 def shard_of(records: Tensor, targets: Tensor | None = None) -> Shard:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from fedprivacy.audit.asking import AskedClient
-from fedprivacy.audit.gates.alarms import Alarms, of_correlations, of_counts, of_variance
+from fedprivacy.audit.gates.alarms import Alarms, of_correlations, of_counts, of_echoes, of_variance
 from fedprivacy.audit.gates.audited import Audited, Effort, Judged, Parameters, gate
 from fedprivacy.audit.gates.counts import count_weight, noisy_count
 from fedprivacy.audit.gates.known import Known, dense, known_of, like, shard_of, zeros_for
@@ -34,6 +34,9 @@ _LEAST_DRAWS = 4000
 
 _FAR = 3.5
 """Standard deviations from which on a draw is in the tails."""
+
+_VERY_FAR = 4.0
+"""The same, of the draws of a wide layer, of which there are enough."""
 
 _FIRST, _STEPS = 301, 4
 """The first round in which noise is looked at, and how many steps of the next one are."""
@@ -100,6 +103,12 @@ def check(audited: Audited) -> Judged:
     alarms.test(
         of_variance(wide), f"The noise of a wide layer is {_rms(wide):.4g} times what is claimed; it must be 1."
     )
+    alarms.test(of_echoes(wide[None]), "The noise of a wide layer repeats itself: a server could subtract it.")
+    far = int((np.abs(wide) > _VERY_FAR).sum())
+    alarms.test(
+        of_counts(far, wide.size, 2.0 * stats.norm.sf(_VERY_FAR)),
+        "The noise of a wide layer is not Gaussian in its tails, which are what delta is accounted for.",
+    )
     return Judged(_rms(wide), alarms.reasons, alarms.p_value)
 
 
@@ -114,6 +123,7 @@ def _judge(alarms: Alarms, releases: list[_Release], layers: Mapping[str, int], 
     p_value, pair = of_correlations(rows)
     one, other = (releases[number].about for number in pair)
     alarms.test(p_value, f"The noise of {one} can be told from that of {other}: a server could subtract it.")
+    alarms.test(of_echoes(rows), f"The noise of {about} repeats itself within a release: a server could subtract it.")
     squares = np.square(rows).sum(axis=1)
     least, most = (int(edge) for edge in (squares.argmin(), squares.argmax()))
     d = rows.shape[1]
@@ -138,7 +148,9 @@ def _positions(audited: Audited, rounds: int) -> Iterator[tuple[str, Grant]]:
     for position in audited.positions(rounds, first=_FIRST):
         yield f"round {position['round']}", audited.asking(**position)
     yield "another attempt at a round", audited.asking(round=_FIRST, attempt=2)
+    yield "a third attempt", audited.asking(round=_FIRST, attempt=3)
     yield "a later run", audited.asking(round=_FIRST, earlier_runs=1)
+    yield "a third run", audited.asking(round=_FIRST, earlier_runs=2)
 
 
 @dataclass(frozen=True)

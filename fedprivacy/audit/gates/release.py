@@ -31,6 +31,9 @@ NOISED = "noised"
 _ASKED = (ENROL, MessageType.EVALUATE, MessageType.QUERY, *(f"{k}.more" for k in ("evaluate", "query", "train")))
 """Types of messages that ask for no update: to each, neighbours answer the same."""
 
+_WORDS = (ConfigRecord({"proximal-mu": 1.0}), ConfigRecord({"server-round": 9, "epochs": 3, "batch-size": 1}))
+"""What a server may say beside a grant: the pull of FedProx, which is nothing in a first step, and idle words."""
+
 _RAISES = -1.0
 
 _NO_POWER_OF_TWO = 3.0
@@ -71,6 +74,7 @@ def check(audited: Audited) -> Judged:
             found.compare(about, MessageType.TRAIN, *(_trained(c, grant, parameters) for c in (one, other)))
     for about, same in _same(audited):
         found.same(about, *same)
+    found.reasons += _swayed(audited)
     found.reasons += told(audited)
     return Judged(float(len(found.reasons)), found.reasons)
 
@@ -177,6 +181,22 @@ def _raising(task: Raising) -> Iterator[tuple[str, Shard, Shard]]:
             null[-1] = torch.nan
             without = shard_of(null) if task.shard_sizes_public else shard_of(records[:-1])
             yield f"{about}, among {others} others", shard_of(records, targets), without
+
+
+def _swayed(audited: Audited) -> Iterator[str]:
+    """What a server says beside the grant, and nobody charges for, changes nothing in a grant's first step."""
+    task = known_of(audited)
+    client, grant = audited.client_of(task, shard_of(torch.ones(3, sum(task.sizes)))), audited.asking()
+    arrays = ArrayRecord({name: Array(values) for name, values in zeros_for(task).items()})
+
+    def asked(words: ConfigRecord) -> Fields:
+        content = RecordDict({"arrays": arrays, GRANT: grant.to_record(), "config": words})
+        return fields_of(client.send(MessageType.TRAIN, content))
+
+    usual = asked(ConfigRecord({"server-round": 1}))
+    for words in _WORDS:
+        if _first_difference(usual, asked(words), all_of_it=True) is not None:
+            yield f"What a server says beside its grant changes what leaves: {', '.join(words)}."
 
 
 def _without(alone: Shard, audited: Audited) -> Shard:

@@ -54,6 +54,7 @@ class _Found:
     audited: Audited
     largest: float = 0.0
     reasons: list[str] = field(default_factory=list)
+    discreet: bool = False  # what is compared comes from a data owner's own records: no number of it is told
 
     @property
     def enough(self) -> bool:
@@ -70,16 +71,16 @@ class _Found:
             return
         change, reading = float(np.linalg.norm(one - other)), _READING * float(np.linalg.norm(one))
         norms = change / self.audited.grant.clipping_norm
-        self.largest = max(self.largest, norms)
+        if not self.discreet:
+            self.largest = max(self.largest, norms)
         if not joined and change > 0.0:
+            by = "" if self.discreet else f" by {_number(norms)} clipping norms"
             self.reasons.append(
-                f"A record that did not join a step changed what left by {_number(norms)} clipping norms; nothing may "
-                f"change ({about})."
+                f"A record that did not join a step changed what left{by}; nothing may change ({about})."
             )
         elif change > bound * (1.0 + ROUNDING_ALLOWANCE) + reading:
-            self.reasons.append(
-                f"One record changed what left by {_number(norms)} clipping norms; at most 1 is allowed ({about})."
-            )
+            by = "too many" if self.discreet else _number(norms)
+            self.reasons.append(f"One record changed what left by {by} clipping norms; at most 1 is allowed ({about}).")
 
     def replay(
         self,
@@ -182,6 +183,7 @@ def _cases(task: Known, audited: Audited) -> Iterator[tuple[str, Tensor, Tensor]
         yield f"a record along one coordinate of layer {number + 1}", crowd, along
     yield "a record along one coordinate of every layer", crowd, firsts
     yield "a record along all coordinates", crowd, 5e3 * norm * everywhere
+    yield "a record of enormous numbers", crowd, 1e18 * everywhere
     yield "a record half as long as the clipping norm", crowd, 0.5 * norm * everywhere
     yield "a record against all others", crowd, -1e4 * norm * crowd.mean(0)
     yield (
@@ -252,6 +254,7 @@ def _own_records(audited: Audited, found: _Found, joining: _Joining) -> None:
     """Records of the task's own kind, under a new model's parameters, large ones, and hostile ones."""
     quick = audited.effort is Effort.QUICK
     empty = without_records(audited.shard)
+    found.discreet = audited.confidential
     for about, parameters in hostile_parameters(audited):
         for pair in pairs_of(audited, records=2 if quick else 8):
             clients = audited.client.holding(pair.with_it), audited.client.holding(pair.without)

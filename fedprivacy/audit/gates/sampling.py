@@ -36,6 +36,9 @@ _SECRET = 4
 _STEPS = 4
 """Of each round."""
 
+_LATE = 8
+"""Rounds whose last step is looked at, where a round has more."""
+
 _QUANTILES = (0.02, 0.25, 0.5, 0.75, 0.98)
 """Of binomial counts, at which they are compared with what they should be."""
 
@@ -86,6 +89,12 @@ def _judge(audited: Audited, alarms: Alarms, rate: float) -> float:
         samples.append(_joined(alarms, audited.sums(secret, asked, zeros_for(task)), audited.grant.clipping_norm))
     if rate < 1.0:
         _test_counts(alarms, np.concatenate(samples), rate)
+        if audited.grant.steps > steps and audited.grant.adaptive is None:
+            late = replace(grant, steps=audited.grant.steps)
+            last = [
+                audited.last_sum(client, replace(late, **name), zeros_for(task)) for name in audited.positions(_LATE)
+            ]
+            _test_counts(alarms, _joined(alarms, last, audited.grant.clipping_norm), rate)
         _test_pairs(alarms, samples, rate)
     else:
         everybody = all(bool(sample.all()) for sample in samples)

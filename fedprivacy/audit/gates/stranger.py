@@ -12,13 +12,12 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
-from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict
 from flwr.app.user_config import UserConfig
 
 from fedprivacy._support.signing import client_key, client_public_key, server_public_key
+from fedprivacy.audit.deployed import write_key
 from fedprivacy.audit.gates.audited import Audited
 from fedprivacy.audit.silence import silence
 from fedprivacy.flower import InProcessGrid, private_client
@@ -94,8 +93,7 @@ def _node(place: Path, records: int) -> UserConfig:
     folder, key = place / f"{records}", place / f"{records}.key"
     folder.mkdir()
     np.save(folder / "records.npy", np.ones((records, 2), np.float32))
-    secret = ec.generate_private_key(ec.SECP384R1())
-    key.write_bytes(secret.private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption()))
+    write_key(key)
     server = server_public_key(Ed25519PrivateKey.from_private_bytes(bytes(range(32))))
     task = f"{place / 'stranger_tasks.py'}:Allowed"
     return {

@@ -41,6 +41,9 @@ from fedprivacy.tasks.identity import key_hash
 from fedprivacy.tasks.loader import AllowedTask, allowed_tasks, public_name
 from fedprivacy.values.budget import PrivacyBudget
 
+NODE_CONFIG = "node-config.toml"
+"""What a data owner's folder calls it."""
+
 GUARD = "guard.log"
 """Name of the guard's file, in the client's data folder unless the node configuration names another."""
 

@@ -1,0 +1,326 @@
+"""Node: what a deployed client heeds, refuses, charges and says, asked on its own host with its own configuration.
+
+In a deployment randomness is secret, so nothing can be frozen and compared here. What is asked instead needs no seed:
+whose word counts, what is refused and how it is said, what is on the disk when the first record is read, and that one
+grant is answered with one update and no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from flwr.app import Message
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+from fedprivacy._support import signing
+from fedprivacy.audit.deployed import DeployedClient, Host, costliest
+from fedprivacy.audit.findings import Gate
+from fedprivacy.audit.gates.audited import Audited, Judged, Parameters, verdict
+from fedprivacy.audit.gates.costs import TOLERANCE, recomputed
+from fedprivacy.audit.gates.release import fields_of
+from fedprivacy.flower.client.release import ARRAYS, digest
+from fedprivacy.flower.wire.histories import claims_text
+from fedprivacy.flower.wire.messages import (
+    ENROLMENT,
+    RECEIPT,
+    REFUSAL,
+    Enrolment,
+    EnrolmentRequest,
+    Grant,
+    Receipt,
+    Refusal,
+    RefusalCode,
+)
+from fedprivacy.tasks import Shard
+from fedprivacy.values.events import NeighbouringRelation
+
+NAME = "node"
+
+PROVES = "The client on this host heeds its own server alone, within its own settings and budget, and charges first."
+
+ASSUMES = (
+    "Asked as deployed, with secret randomness, under temporary keys and with an empty book: what its own book holds "
+    "already was not looked at, and nothing was charged to it."
+)
+
+_TINY = 1e-9
+"""A sampling rate below every delta: the budget alone would allow steps of it without noise."""
+
+_LESS = 0.999
+"""Of the least noise: too little."""
+
+
+class DiedError(BaseException):
+    """The process ended, as by a power cut: nothing that handles errors goes on."""
+
+
+class Reading(TorchFunctionMode):
+    """Notices when a record is first read while the block runs, and does something just then.
+
+    Args:
+        shard: whose records.
+        dies: whether the process ends there.
+    """
+
+    def __init__(self, shard: Shard, *, dies: bool = False) -> None:
+        super().__init__()
+        self._shard, self._dies, self.read = shard, dies, False
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Every operation of torch; one that makes something of records reads them."""
+        result = func(*args, **(kwargs or {}))
+        own = any(arg is self._shard.inputs or arg is self._shard.targets for arg in args)
+        if own and isinstance(result, Tensor) and result.numel():
+            self.read = True
+            if self._dies:
+                raise DiedError
+        return result
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """The host under audit, and what it is usually asked."""
+
+    audited: Audited
+    host: Host
+    reasons: list[str] = field(default_factory=list)
+
+    @property
+    def parameters(self) -> Parameters:
+        return self.audited.parameters
+
+    @cached_property
+    def grant(self) -> Grant:
+        """One step that everybody joins, with the least noise that the configuration takes."""
+        return replace(costliest(self.audited, self.host.node), learning_rate=1.0)
+
+    def reading(self, *, dies: bool = False) -> Reading:
+        return Reading(self.host.node.shard, dies=dies)
+
+    def must(self, holds: bool, reason: str) -> None:
+        if not holds:
+            self.reasons.append(reason)
+
+
+def check(audited: Audited, host: Host) -> Gate:
+    """Whether the client obeys its own configuration, whoever asks for what.
+
+    Args:
+        audited: the same task with the same shard, and the model that is sent.
+        host: that is asked.
+    """
+    asked = _Asked(audited, host)
+    if _updates(asked):
+        _charges_first(asked)
+        _keeps_the_budget(asked)
+    _refuses(asked)
+    _enrols(asked)
+    return verdict(NAME, PROVES, ASSUMES, Judged(float(len(asked.reasons)), asked.reasons))
+
+
+def refused(reply: Message) -> RefusalCode | None:
+    """The code of a reply that is a refusal and nothing besides; None: it says something else."""
+    if reply.has_error() or list(reply.content) != [REFUSAL]:
+        return None
+    with suppress(ValueError):
+        return Refusal.from_record(reply.content.config_records[REFUSAL]).code
+    return None
+
+
+def _updates(asked: _Asked) -> bool:
+    """A grant that the client must take: its update, receipt and charge, and the same grant again."""
+    client, grant = asked.host.client(), asked.grant
+    reply = client.asked(grant, asked.parameters)
+    if reply.has_error() or RECEIPT not in reply.content:
+        asked.must(
+            False, f"The client refuses a grant that its own configuration allows ({refused(reply) or 'error'})."
+        )
+        return False
+    asked.must(list(reply.content) == [ARRAYS, RECEIPT], "A reply holds more than an update and its receipt.")
+    asked.must(_receipt_is_true(client, grant, reply), "A receipt is not what was granted and sent, signed.")
+    asked.must(_charged(client) == [(grant.charged_as, grant.event, 1)], "The client's book does not hold the charge.")
+    first = fields_of(reply)
+    another = {name: np.asarray(values) + np.ones((), values.dtype) for name, values in asked.parameters.items()}
+    again = (
+        ("the same grant", grant, asked.parameters),
+        ("the same grant with another model", grant, another),
+        ("the same attempt under another grant", replace(grant, learning_rate=0.5), asked.parameters),
+    )
+    for about, changed, parameters in again:
+        with asked.reading() as watched:
+            answer = client.asked(changed, parameters)
+        same = fields_of(answer) == first or refused(answer) is not None
+        asked.must(
+            same and not watched.read,
+            f"Asked again, a client trains again for nothing ({about}): its noise could be averaged away.",
+        )
+    client.lose_sealed()
+    lost = client.asked(grant, asked.parameters)
+    asked.must(refused(lost) is not None, "An update that was lost is trained again, and not charged again.")
+    asked.must(len(client.charges()) == 1, "The client's book changed though nothing was granted.")
+    return True
+
+
+def _receipt_is_true(client: DeployedClient, grant: Grant, reply: Message) -> bool:
+    """Whether a receipt says what was granted and sent, under the client's own signature."""
+    try:
+        receipt = Receipt.of(reply)
+    except ValueError:
+        return False
+    sent = {name: array.numpy() for name, array in reply.content.array_records[ARRAYS].items()}
+    key = signing.client_public_key(client.host.key)
+    signed = signing.signed_by_client(key, signing.RECEIPT, receipt.signed_bytes(), receipt.signature)
+    return signed and receipt.matches(grant) and receipt.update == digest(sent)
+
+
+def _charged(client: DeployedClient) -> list[tuple[object, object, int]]:
+    return [(charge.attempt, charge.event, charge.steps) for charge in client.charges()]
+
+
+def _charges_first(asked: _Asked) -> None:
+    """The process ends when the first record is read: the charge must be on the disk by then, and stay."""
+    client, grant = asked.host.client(), asked.grant
+    if not len(asked.host.node.shard):
+        return
+    died = False
+    with asked.reading(dies=True) as watched:
+        try:
+            client.asked(grant, asked.parameters)
+        except DiedError:
+            died = True
+    asked.must(watched.read and died, "When the client reads its records could not be seen: the gate saw none read.")
+    on_disk = _charged(client)
+    asked.must(
+        on_disk == [(grant.charged_as, grant.event, 1)],
+        "A record is read before its charge is on the disk: a client that dies then has paid nothing.",
+    )
+    with asked.reading() as watched:
+        again = client.asked(grant, asked.parameters)
+    asked.must(
+        refused(again) is not None and not watched.read,
+        "A client that died while it trained trains the same grant again, and has paid for one of both.",
+    )
+
+
+def _keeps_the_budget(asked: _Asked) -> None:
+    """Grants beyond the client's own budget, at once and after a first one, by what two accountants say they cost."""
+    settings = asked.host.node.settings
+    if not settings.budget.enforced:
+        return
+    beyond = _beyond(asked.grant, settings.budget.epsilon, settings.budget.delta)
+    if beyond > settings.most_steps:
+        return
+    for about, before in (("at once", 0), ("after another", 1)):
+        client = asked.host.client()
+        for _ in range(before):
+            client.asked(asked.grant, asked.parameters)
+        with asked.reading() as watched:
+            reply = client.asked(replace(asked.grant, round=2, steps=beyond), asked.parameters)
+        steps = sum(charge.steps for charge in client.charges())
+        asked.must(
+            refused(reply) is RefusalCode.BUDGET_EXHAUSTED and steps == before and not watched.read,
+            f"A grant that costs more than the client's own budget is not refused before anything is read ({about}).",
+        )
+
+
+def _beyond(grant: Grant, epsilon: float, delta: float) -> int:
+    """So many steps that they cost clearly more than a budget."""
+    steps = 1
+    while recomputed({grant.event: steps}, delta) <= epsilon * (1.0 + TOLERANCE):
+        steps *= 2
+    return steps
+
+
+def _refuses(asked: _Asked) -> None:
+    """What no configuration allows: refused with a constant code, nothing charged, no record read."""
+    for about, grant, expected in _forbidden(asked):
+        _check_refusal(asked, asked.host.client(), grant, about, expected)
+    seed: dict[str, int] = {"seed": 1}
+    client = asked.host.client(**seed)
+    about = "a seed, by which a server could subtract the noise"
+    _check_refusal(asked, client, client.signed(asked.grant), about, RefusalCode.SEED_IN_DEPLOYMENT)
+    if not asked.host.node.brought:
+        client = asked.host.client(task="somebody_elses.py:Task")
+        about = "a task that the configuration does not name"
+        _check_refusal(asked, client, client.signed(asked.grant), about, RefusalCode.TASK_NOT_ALLOWED)
+
+
+def _check_refusal(asked: _Asked, client: DeployedClient, grant: Grant, about: str, expected: RefusalCode) -> None:
+    with asked.reading() as watched:
+        reply = client.asked_as_is(grant, asked.parameters)
+    code = refused(reply)
+    asked.must(code is not None, f"What must be refused is not, or with more than a constant code: {about}.")
+    asked.must(code in (None, expected), f"What must be refused is not, for that reason: {about}.")
+    asked.must(not watched.read and not client.charges(), f"Before it refuses, the client charges or reads: {about}.")
+
+
+def _forbidden(asked: _Asked) -> Iterator[tuple[str, Grant, RefusalCode]]:
+    """Grants that must be refused, in words, as they are sent, with the code."""
+    client, settings, invalid = asked.host.client(), asked.host.node.settings, RefusalCode.GRANT_INVALID
+    grant = client.signed(asked.grant)
+    stranger = Ed25519PrivateKey.generate()
+    yield "a grant without a signature", replace(grant, signature=""), invalid
+    yield "a grant that was changed after it was signed", replace(grant, learning_rate=0.5), invalid
+    yield "a grant that a stranger signed in the server's name", replace(grant, signature="").signed(stranger), invalid
+    foreign = replace(grant, server_key=signing.server_public_key(stranger), signature="")
+    yield "a grant of another server", foreign.signed(stranger), invalid
+    purpose = signing.sign(asked.host.server, signing.ENROLMENT, grant.signed_bytes())
+    yield "a signature that was made for something else", replace(grant, signature=purpose), invalid
+    for relation in NeighbouringRelation:
+        if relation is not grant.relation:
+            about = f"a grant for other neighbours ({relation})"
+            yield about, client.signed(replace(asked.grant, relation=relation)), invalid
+    less = replace(asked.grant, sampling_rate=_TINY, noise_multiplier=_LESS * settings.least_noise_multiplier)
+    yield "a grant with less than the least noise (least-noise-multiplier)", client.signed(less), invalid
+    silent = replace(less, noise_multiplier=min(1e-3, less.noise_multiplier))
+    yield "a grant with hardly any noise (least-noise-multiplier)", client.signed(silent), invalid
+    more = replace(asked.grant, steps=settings.most_steps + 1)
+    yield "a grant of more than the most steps (most-steps)", client.signed(more), invalid
+
+
+def _enrols(asked: _Asked) -> None:
+    """Who asks a client who it is, and what it says."""
+    client = asked.host.client()
+    stranger = Ed25519PrivateKey.generate()
+    right = client.request()
+    wrong: dict[str, EnrolmentRequest | None] = {
+        "without a request": None,
+        "without a signature": replace(right, signature=""),
+        "by a stranger": replace(right, signature="").signed(stranger),
+        "for another run": client.request(run_id="2"),
+        "for another client": client.request(client_key="0" * 64),
+    }
+    for about, request in wrong.items():
+        code = refused(client.enrolled(request))
+        asked.must(code is RefusalCode.ENROLMENT_INVALID, f"The client says who it is to whom it should not ({about}).")
+    asked.must(_enrolment(client, right) == _public(asked, ""), "At enrolment the client says more than is public.")
+    client.asked(asked.grant, asked.parameters)
+    claims = claims_text({(asked.grant.run_id, asked.grant.event): 1}) if client.charges() else ""
+    asked.must(
+        _enrolment(client, right) == _public(asked, claims),
+        "At enrolment the client says something else than what is public and what its book holds.",
+    )
+
+
+def _enrolment(client: DeployedClient, request: EnrolmentRequest) -> Enrolment | None:
+    """What a client says at enrolment; None: something else, or more."""
+    reply = client.enrolled(request)
+    if reply.has_error() or list(reply.content) != [ENROLMENT]:
+        return None
+    with suppress(ValueError):
+        return Enrolment.of(reply)
+    return None
+
+
+def _public(asked: _Asked, claims: str) -> Enrolment:
+    """What a client may say of itself."""
+    node = asked.host.node
+    size = len(node.shard) if node.task.shard_sizes_public else 0
+    return Enrolment(client_id=node.settings.client_id, shard_size=size, num_partitions=0, spent=claims)

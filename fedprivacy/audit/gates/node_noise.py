@@ -1,0 +1,95 @@
+"""Node noise: what the deployed client adds to a sum of its own records, with secret randomness.
+
+At a sampling rate of 1 the sums of two trainings from one model are the same, whatever the records are. So half of the
+difference of two updates is noise alone, and a number that is computed from it tells nothing of any record.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy import stats
+
+from fedprivacy.audit.asking import NoUpdateError
+from fedprivacy.audit.deployed import Host, costliest
+from fedprivacy.audit.findings import Gate
+from fedprivacy.audit.gates.alarms import Alarms, of_correlations, of_variance
+from fedprivacy.audit.gates.audited import Audited, Effort, Judged, verdict
+from fedprivacy.flower.wire.messages import Grant
+from fedprivacy.gradients import trainable_parameters
+from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
+
+NAME = "node-noise"
+
+PROVES = "Every update that leaves this host carries Gaussian noise of the granted size that nobody can draw again."
+
+ASSUMES = (
+    "Asked as deployed, with secret randomness, for single steps that all records join: twice for the same, under "
+    "another round, attempt and run, and with a book that knows nothing of the first time."
+)
+
+_LEAST_DRAWS, _PAIRS = 4000, (4, 16)
+"""Of each layer, as far as so many pairs of updates give them."""
+
+_MOST_DRAWS = 2e7
+"""Draws of a large model's noise that are worth the time."""
+
+_MOST_SHAPED = 200_000
+
+
+def check(audited: Audited, host: Host) -> Gate:
+    """Whether what the deployed client adds is Gaussian, as large as granted, and never the same.
+
+    Args:
+        audited: the same task, and the model that is sent.
+        host: that is asked.
+    """
+    alarms = Alarms()
+    try:
+        noise = np.array([(one - other) / math.sqrt(2.0) for one, other in _pairs(audited, host)])
+    except NoUpdateError:
+        reason = "The client refuses a grant that its own configuration allows."
+        return verdict(NAME, PROVES, ASSUMES, Judged(math.inf, [reason]))
+    sizes = {f"'{n}'": p.numel() for n, p in trainable_parameters(audited.task.model()).items()}
+    bounds = np.cumsum(list(sizes.values()))[:-1]
+    for layer, part in zip(sizes, np.split(noise, bounds, axis=1), strict=True):
+        alarms.test(of_variance(part), f"The noise of layer {layer} is {_rms(part):.3g} times what is granted.")
+    alarms.test(of_variance(noise), f"The noise is {_rms(noise):.3g} times what is granted; it must be 1.")
+    p_value, _ = of_correlations(noise)
+    alarms.test(p_value, "The noise of two updates has something in common: a server could subtract it.")
+    shape = stats.kstest(noise.ravel()[:_MOST_SHAPED], stats.norm.cdf).pvalue
+    alarms.test(float(shape), "The noise is not Gaussian, which is what is accounted for.")
+    return verdict(NAME, PROVES, ASSUMES, Judged(_rms(noise), alarms.reasons, alarms.p_value))
+
+
+def _rms(draws: NDArray[np.float64]) -> float:
+    return float(np.sqrt(np.mean(np.square(draws))))
+
+
+def _pairs(audited: Audited, host: Host) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:
+    """Two sums of the same records with the noise of each, in deviations of what was granted, shape [d] each."""
+    grant = costliest(audited, host.node)
+    for number in range(_count(audited)):
+        one, other = _named(grant, number), _named(grant, number + number % 2)
+        yield _sum(audited, host, one), _sum(audited, host, other)
+
+
+def _named(grant: Grant, number: int) -> Grant:
+    """The grant under one of several names: round, attempt and run."""
+    return replace(grant, round=1 + number // 3, attempt=1 + number % 2, earlier_runs=number % 3)
+
+
+def _count(audited: Audited) -> int:
+    """How many pairs."""
+    sizes = [p.numel() for p in trainable_parameters(audited.task.model()).values()]
+    fewest, most = _PAIRS if audited.effort is Effort.QUICK else (_PAIRS[0], 16 * _PAIRS[1])
+    return min(max(math.ceil(_LEAST_DRAWS / min(sizes)), fewest), most, max(int(_MOST_DRAWS / sum(sizes)), fewest))
+
+
+def _sum(audited: Audited, host: Host, grant: Grant) -> NDArray[np.float64]:
+    deviation = grant.noise_multiplier * grant.clipping_norm * (1.0 + ROUNDING_ALLOWANCE)
+    return audited.sum(host.client(), grant, audited.parameters) / deviation

@@ -1,0 +1,281 @@
+"""The gates of a deployed client: quiet where nothing is wrong, and each bug of the deployed path is noticed."""
+
+import contextlib
+import socket
+import tempfile
+import traceback
+from contextlib import suppress
+from dataclasses import replace
+from pathlib import Path
+from unittest import mock
+
+import pytest
+from flwr.app import ConfigRecord, Context
+
+from fedprivacy.accounting import DEFAULT_FILTER
+from fedprivacy.audit import auditor
+from fedprivacy.audit.auditor import NODE_GATES, NodeAuditError, audit_node
+from fedprivacy.audit.deployed import Host, NotTheAuditorsError
+from fedprivacy.audit.gates.audited import Audited
+from fedprivacy.audit.node import Node
+from fedprivacy.audit.silence import silence
+from fedprivacy.flower.client import local
+from fedprivacy.flower.client import release as release_module
+from fedprivacy.flower.client.local import LocalClient
+from fedprivacy.flower.client.node import NodeSettings
+from fedprivacy.flower.client.release import Released
+from fedprivacy.guard import AlreadyChargedError, Guard
+from fedprivacy.runs.configuration import ConfigError
+from fedprivacy.training import mechanisms
+from fedprivacy.training.keystream import Keystream
+from fedprivacy.values.attempt import Attempt
+from fedprivacy.values.budget import Allowance, PrivacyBudget
+from fedprivacy.values.events import PoissonSampledGaussian
+from tests.audit.gates.host import content_of, home_of
+from tests.privacy.planted import NOISE, patched, together
+
+
+def gates(home, names=tuple(NODE_GATES), seed=1):
+    """What the gates of a deployed client find."""
+    node = Node.read(home)
+    with silence(), Host.of(node) as host:
+        audited = Audited.of(node.worst(), node.shard, seed=seed)
+        return {name: NODE_GATES[name](audited, host) for name in names}
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory):
+    return home_of(tmp_path_factory.mktemp("host") / "sides")
+
+
+@pytest.fixture(scope="module")
+def hidden(tmp_path_factory):
+    return home_of(tmp_path_factory.mktemp("host") / "hidden", task="Hidden")
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {},
+        {"task": "Hidden", "disclose_shard_size": False, "least_noise_multiplier": 2.5},
+        {"epsilon": 0.2, "delta": 1e-6, "filter": "adaptive", "most_steps": 10},
+        {"epsilon": float("inf")},
+        {"records": 0},
+        {"records": 1, "epsilon": 50.0},
+        {"most_steps": 1, "epsilon": 9.0, "filter": "fixed-mechanism"},
+    ],
+    ids=str,
+)
+def test_no_gate_fails_whatever_the_owner_decided(changed, tmp_path):
+    found = gates(home_of(tmp_path / "host", **changed))
+    assert all(gate.passed for gate in found.values()), found
+
+
+def test_the_app_may_bring_the_task(tmp_path):
+    home = home_of(tmp_path / "host", task="Hidden")
+    word = f"{home / 'hospital_tasks.py'}:Hidden"
+    lines = [line for line in (home / "node-config.toml").read_text().splitlines() if not line.startswith("task")]
+    (home / "node-config.toml").write_text("\n".join(lines))
+    node = Node.read(home, word)
+    with silence(), Host.of(node) as host:
+        audited = Audited.of(node.worst(), node.shard, seed=1)
+        assert all(check(audited, host).passed for check in NODE_GATES.values())
+
+
+# Bugs of the deployed path
+
+CHARGE, SEAL, OPENED, CHECK, FACTS = (
+    LocalClient.charge,
+    LocalClient.seal,
+    local._opened,
+    NodeSettings.check_grant,
+    LocalClient.public_facts,
+)
+REFUSAL, RELEASED, GUARD = release_module.refusal, Released.of, Guard.charge
+
+
+def charging_after_training(self, grant, released):
+    CHARGE(self, grant)
+    SEAL(self, grant, released)
+
+
+def obeying(owner, context, task, config):
+    run = dict(context.run_config)
+    seed = run.pop("seed", None)
+    opened = OPENED(owner, Context(1, 7, context.node_config, context.state, run), task, config)
+    return opened if seed is None else replace(opened, seed=seed)
+
+
+def charging_again(self, grant):
+    with suppress(AlreadyChargedError):
+        CHARGE(self, grant)
+
+
+def talkative(message, code):
+    reply = REFUSAL(message, code)
+    reply.content["why"] = ConfigRecord({"text": "the shard has 83 records"})
+    return reply
+
+
+def charging_a_step(self, attempt, event, steps, **rest):
+    GUARD(self, attempt, event, 1, **rest)
+
+
+def checked_with(**settings):
+    return patched(NodeSettings, "check_grant", lambda self, grant: CHECK(replace(self, **settings), grant))
+
+
+NOTHING = lambda *_, **__: None  # noqa: E731
+UNLIMITED = Allowance(PrivacyBudget(float("inf"), 1e-3), DEFAULT_FILTER)
+
+PLANTS = {
+    "the guard is charged after training": (
+        "node",
+        together(patched(LocalClient, "charge", NOTHING), patched(LocalClient, "seal", charging_after_training)),
+    ),
+    "the guard is never charged": (
+        "node",
+        together(patched(LocalClient, "charge", NOTHING), patched(LocalClient, "seal", NOTHING)),
+    ),
+    "one step of a grant is charged": ("node", patched(Guard, "charge", charging_a_step)),
+    "a seed is accepted in a deployment": ("node", patched(local, "_opened", obeying)),
+    "noise below the least is accepted": ("node", checked_with(least_noise_multiplier=1e-9)),
+    "noise a little below the least is accepted": ("node", checked_with(least_noise_multiplier=0.29)),
+    "more steps than the most are accepted": ("node", checked_with(most_steps=10**9)),
+    "an unsigned grant is accepted": ("node", patched(NodeSettings, "_signed", lambda *_: True)),
+    "a grant of any server is accepted": ("node", patched(NodeSettings, "check_grant", NOTHING)),
+    "a grant for other neighbours is accepted": ("node", patched(LocalClient, "check_relation", NOTHING)),
+    "anybody may ask who the client is": ("node", patched(NodeSettings, "check_enrolment", NOTHING)),
+    "a grant is trained again each time": (
+        "node",
+        together(
+            patched(LocalClient, "released_before", NOTHING),
+            patched(LocalClient, "charge", charging_again),
+            patched(LocalClient, "seal", NOTHING),
+        ),
+    ),
+    "what was lost is trained again for nothing": ("node", patched(LocalClient, "charge", charging_again)),
+    "the budget is not kept": ("node", patched(Guard, "_allowance", lambda *_: UNLIMITED)),
+    "a refusal says why": ("node", patched(release_module, "refusal", talkative)),
+    "receipts are not signed": (
+        "node",
+        patched(Released, "of", staticmethod(lambda grant, trained, key: RELEASED(grant, trained, None))),
+    ),
+    "the number of records is told though it is private": (
+        "node",
+        patched(LocalClient, "public_facts", lambda self: replace(FACTS(self), shard_size=len(self.shard))),
+    ),
+    "the secret key is always the same": ("node-noise", patched(Keystream, "secret", lambda: Keystream(bytes(32)))),
+    "half of the noise": (
+        "node-noise",
+        patched(mechanisms, "add_lattice_noise", lambda total, scale, *rest: NOISE(total, scale / 2.0, *rest)),
+    ),
+}
+
+
+@pytest.mark.parametrize("meaning", PLANTS)
+def test_a_bug_of_the_deployed_path_is_noticed(meaning, home, hidden):
+    name, plant = PLANTS[meaning]
+    with plant():
+        found = gates(hidden if "private" in meaning else home, (name,))
+    assert not found[name].passed
+    if name == "node":  # an exact gate has no number to tell
+        assert not any(character.isdigit() for character in "".join(found[name].reasons))
+
+
+# What an audit leaves as it is
+
+
+@pytest.fixture
+def charged(tmp_path):
+    """A host that has trained before: its own guard holds a charge and a sealed update."""
+    home = home_of(tmp_path / "host", task="Telling")
+    own = Guard(home / "guard.log", PrivacyBudget(3.0, 1e-3))
+    own.charge(Attempt("earlier", 1), PoissonSampledGaussian(0.5, 5.0), 1)
+    own.seal(Attempt("earlier", 1), b"an update")
+    return home
+
+
+def left_behind():
+    return set(Path(tempfile.gettempdir()).glob("fedprivacy-audit-*"))
+
+
+class Stopped(KeyboardInterrupt):
+    """Ctrl-C."""
+
+
+def failing(error):
+    def check(*_):
+        raise error
+
+    return check
+
+
+@pytest.mark.parametrize("ends", [None, ValueError("SECRET"), Stopped()], ids=["well", "failed", "stopped"])
+def test_the_owner_s_guard_is_not_touched_however_the_audit_ends(ends, charged, monkeypatch):
+    monkeypatch.setattr(auditor, "GATES", {"ends": failing(ends)} if ends is not None else {})
+    monkeypatch.setattr(auditor, "lower_bounds", lambda *_, **__: ())
+    before, behind = content_of(charged), left_behind()
+    assert any(name.startswith("guard.log.sealed/") for name in before)
+    node = Node.read(charged)
+    expected = {ValueError: NodeAuditError, Stopped: Stopped}.get(type(ends))
+    with pytest.raises(expected) if expected else contextlib.nullcontext() as raised:
+        assert audit_node(node, node.worst(), seed=1).passed
+    assert content_of(charged) == before and left_behind() == behind
+    if raised is not None:
+        assert "SECRET" not in "".join(traceback.format_exception(raised.value))
+
+
+def test_a_client_that_dies_within_the_deployed_path_leaves_the_guard_alone(charged, monkeypatch):
+    """Ctrl-C while the deployed client trains, in the middle of a gate."""
+    before, behind = content_of(charged), left_behind()
+    node = Node.read(charged)
+    monkeypatch.setattr(LocalClient, "keystream", failing(Stopped()))
+    with pytest.raises(Stopped):
+        audit_node(node, node.worst(), seed=1)
+    assert content_of(charged) == before and left_behind() == behind
+
+
+def test_where_the_copy_of_the_configuration_is_not_obeyed_nothing_is_asked(charged, monkeypatch):
+    """Else the owner's own book would be charged."""
+    before, node, of = content_of(charged), Node.read(charged), NodeSettings.of
+    monkeypatch.setattr(NodeSettings, "of", staticmethod(lambda given: replace(of(given), guard=node.settings.guard)))
+    with Host.of(node) as host, pytest.raises(NotTheAuditorsError):
+        host.client()
+    assert content_of(charged) == before
+
+
+def test_nothing_is_sent_anywhere(home, monkeypatch):
+    monkeypatch.setattr(auditor, "lower_bounds", lambda *_, **__: ())
+    monkeypatch.setattr(auditor, "GATES", {})
+    node = Node.read(home)
+    with mock.patch.object(socket.socket, "connect", side_effect=AssertionError("an audit needs no network")):
+        assert audit_node(node, node.worst(), seed=1).passed
+
+
+# What is audited
+
+
+def test_the_costliest_step_that_the_owner_allows_costs_the_whole_budget(home):
+    node = Node.read(home)
+    plan = node.worst()
+    audited = Audited.of(plan, node.shard, seed=1)
+    assert (audited.grant.sampling_rate, audited.grant.steps, audited.claim.rounds) == (1.0, 1, 1)
+    assert 2.9 < audited.claim.epsilon <= 3.0 and audited.claim.delta == 1e-3
+
+
+def test_it_is_not_below_the_least_noise(tmp_path):
+    node = Node.read(home_of(tmp_path / "host", least_noise_multiplier=4.0))
+    assert node.worst().noise_multiplier == 4.0
+
+
+def test_a_run_is_planned_within_the_owner_s_budget(home):
+    node = Node.read(home)
+    run = {"rounds": 500, "local-steps": 2, "sampling-rate": 0.2, "noise-multiplier": 1.0, "clients": 3}
+    plan = node.planned(run)
+    assert (plan.config.epsilon, plan.config.delta, plan.config.sampling_rate) == (3.0, 1e-3, 0.2)
+    assert 1 <= Audited.of(plan, node.shard).claim.rounds < 500  # then the budget is spent
+    with pytest.raises(ConfigError, match="allows no round of the run"):
+        node.planned({"rounds": 1, "local-steps": 1, "sampling-rate": 1.0, "noise-multiplier": 0.4})
+    with pytest.raises(ConfigError, match=r"noise multiplier is 0\.2, and this client takes no grant below 0\.3"):
+        node.planned({"noise-multiplier": 0.2})

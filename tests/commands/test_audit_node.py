@@ -1,0 +1,159 @@
+"""`fedprivacy audit --node`, as a hospital types it before it joins."""
+
+import json
+
+import numpy as np
+import pytest
+
+from fedprivacy.audit import auditor
+from fedprivacy.audit.gates import invariance, replay
+from fedprivacy.audit.lower_bounds import PER_STEP
+from fedprivacy.flower.client.local import own_shard
+from fedprivacy.flower.client.node import NodeSettings
+from tests.audit.gates.host import content_of, home_of
+from tests.commands.running import fedprivacy, started
+from tests.privacy.planted import CLIP, clipping
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """The gates of the deployed client alone: what the others find is tested elsewhere."""
+    monkeypatch.setattr(auditor, "GATES", {})
+    monkeypatch.setattr(auditor, "lower_bounds", lambda *_, **__: ())
+
+
+def words(text):
+    return " ".join(text.split())
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_sound_host_passes_and_nothing_of_it_is_touched_or_told(tmp_path):
+    home = home_of(tmp_path / "host", task="Telling")
+    before = content_of(home)
+    done = fedprivacy("audit", "--node", home, "--out", tmp_path / "found", cwd=tmp_path)
+    assert "Audit of node configuration" in words(done.stdout) and "passed: 2 gates" in words(done.stdout)
+    assert not done.stderr.strip()
+    assert content_of(home) == before
+    page = (tmp_path / "found" / "audit.html").read_text()
+    assert "within its own settings and budget, and charges first" in page
+    assert "SECRET" not in page + done.stdout
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_bug_of_the_deployed_path_ends_with_1(tmp_path, monkeypatch):
+    home = home_of(tmp_path / "host")
+    monkeypatch.setattr(NodeSettings, "_signed", lambda *_: True)
+    config = home / "node-config.toml"
+    done = fedprivacy("audit", "--node", config, "--json", cwd=tmp_path, code=1)
+    found = json.loads(done.stdout)
+    assert {gate["name"]: gate["passed"] for gate in found["gates"]} == {"node": False, "node-noise": True}
+    told = fedprivacy("audit", "--node", config, cwd=tmp_path, code=1).stdout
+    assert (
+        "node: What must be refused is not, or with more than a constant code: a grant without a signature."
+        in words(told)
+    )
+
+
+@pytest.mark.parametrize("bug", [False, True], ids=["sound", "a record counts four times"])
+def test_what_is_told_does_not_depend_on_a_record(tmp_path, monkeypatch, bug):
+    """Neighbouring shards, whose number is private: with one seed the same is found, but for secret noise."""
+    four = clipping(lambda engine, inputs, targets, norm: 4.0 * CLIP(engine, inputs, targets, norm).total)
+    gates = {"replay": replay.check, "invariance": invariance.check}
+    monkeypatch.setattr(auditor, "GATES", gates)
+    monkeypatch.setattr(auditor, "lower_bounds", lambda *_, **__: ())
+    home = home_of(tmp_path / "host", task="Hidden")
+
+    def found(records):
+        np.save(home / "records" / "points.npy", np.random.default_rng(records).normal(size=(records, 2)))
+        own_shard.cache_clear()
+        command = ("audit", "--node", home, "--seed", "3", "--json", "--out", "found")
+        if not bug:
+            return json.loads(fedprivacy(*command, cwd=tmp_path).stdout)
+        with four():
+            return json.loads(fedprivacy(*command, cwd=tmp_path, code=1).stdout)
+
+    one, other = found(83), found(84)
+    for each in (one, other):
+        del each["seconds"]
+        (noise,) = (gate for gate in each["gates"] if gate["name"] == "node-noise")
+        assert noise.pop("statistic") and noise.pop("p_value")
+    assert one == other
+
+
+def told_of(tmp_path, *typed):
+    before = sorted(tmp_path.rglob("runs"))
+    refused = fedprivacy("audit", *typed, cwd=tmp_path, code=2)
+    assert "Traceback" not in refused.stderr and sorted(tmp_path.rglob("runs")) == before
+    return words(refused.stderr)
+
+
+@pytest.mark.parametrize(
+    ("changed", "said"),
+    [
+        ({"key": "no.key"}, "key is 'no.key', which is not there; 'fedprivacy deploy client-key NAME' makes it"),
+        ({"epsilon": None}, "--node-config lacks epsilon"),
+        ({"epsilom": 2.0}, "--node-config names epsilom; the keys are"),
+        ({"least_noise_multiplier": "much"}, "gives least-noise-multiplier as a str; give a float"),
+        ({"device": "cuda:77"}, "device is 'cuda:77', but this machine has"),
+        ({"task": "nothing.py:Sides"}, "names file 'nothing.py', which does not exist"),
+        ({"disclose_shard_size": False}, "makes shard sizes public, and disclose-shard-size is false"),
+        ({"folder": "nowhere"}, "folder is 'nowhere', and the task does not work on the records there (FileNotFound"),
+        ({"task": "digits,cancer"}, "it allows several tasks; name one of them, with --task: digits, cancer"),
+        ({"task": None}, "it names no task, since the app brings it; name the app's own, with --task FILE:NAME"),
+    ],
+    ids=str,
+)
+def test_a_configuration_that_cannot_be_read_ends_with_2_and_says_what_to_do(changed, said, tmp_path):
+    home = home_of(tmp_path / "host", **{"task": "Sides"} | changed)
+    if "task" in changed:
+        text = (home / "node-config.toml").read_text()
+        lines = [line for line in text.splitlines() if not line.startswith("task")]
+        lines += [] if changed["task"] is None else [f'task = "{changed["task"]}"']
+        (home / "node-config.toml").write_text("\n".join(lines))
+    assert said in told_of(tmp_path, "--node", home)
+
+
+def test_a_changed_task_is_not_audited(tmp_path):
+    home = home_of(tmp_path / "host")
+    config = home / "node-config.toml"
+    config.write_text(config.read_text().replace(":Sides", f":Sides@sha256:{'0' * 64}"))
+    assert "but the file's is" in told_of(tmp_path, "--node", home)
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"),
+    [
+        (("--node", "nowhere"), "node is 'nowhere', which cannot be read"),
+        (("--node", "host", "--run", "host"), "run and node are both set"),
+        (("--node", "host", "--clients", "3"), "clients is set, and no client sees it; leave it out beside --node"),
+        (("--node", "host", "--run-config", "no.toml"), "run-config is 'no.toml', which cannot be read"),
+        (("--node", "host", "--noise-multiplier", "0.2"), "this client takes no grant below 0.3"),
+        (("--node", "host", "--epsilon", "-1"), "epsilon is -1"),
+        (("--run-config", "run.toml"), "run-config is set without --node"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",
+)
+def test_what_cannot_be_audited_is_named(typed, said, tmp_path):
+    home_of(tmp_path / "host")
+    assert said in told_of(tmp_path, *typed)
+
+
+@pytest.mark.usefixtures("quick")
+def test_the_operator_s_settings_are_audited_where_they_are_given(tmp_path):
+    home_of(tmp_path / "host")
+    run = 'task = "somewhere/hospital_tasks.py:Sides"\nclients = 3\nrounds = 40\nsampling-rate = 0.1\nepsilon = 2.0\n'
+    (tmp_path / "run.toml").write_text(run + 'delta = 1e-3\nledger = "ledger.db"\nsigning-key = "signing.key"\n')
+    done = fedprivacy("audit", "--node", "host", "--run-config", "run.toml", "--json", cwd=tmp_path)
+    assert json.loads(done.stdout)["epsilon_upper"] == pytest.approx(2.0, abs=0.02)
+    assert not (tmp_path / "ledger.db").exists() and not (tmp_path / "signing.key").exists()
+
+
+@pytest.mark.slow
+def test_a_hospital_audits_its_host_whole(tmp_path):
+    home = home_of(tmp_path / "host", task="Hidden")
+    before = content_of(home)
+    found = json.loads(started("audit", "--node", str(home), "--json", cwd=tmp_path).stdout)
+    assert [gate["name"] for gate in found["gates"]] == [*auditor.NODE_GATES, *auditor.GATES]
+    assert found["passed"] and 0.0 < found["lower_bounds"][PER_STEP]["epsilon"] <= found["epsilon_upper"] <= 3.0
+    assert not any("own-record" in name for name in found["lower_bounds"])
+    assert content_of(home) == before
