@@ -202,6 +202,10 @@ class AuditedApp:
         Raises:
             AppError: says what it does instead.
         """
+        try:
+            _ = self.event
+        except ValueError as error:
+            raise AppError(f"app {self.name}: settings: {error}") from error
         training = self._plain
         if training.error is not None:
             raise AppError(f"app {self.name}: train() fails: {sources.told(training.error)}.") from training.error

@@ -11,6 +11,7 @@ from torch.utils.data import DataLoader
 from fedprivacy.audit.apps import AppError, Records, audit_app, load_app
 from fedprivacy.audit.apps.seeds import Seeds
 from fedprivacy.tasks import Shard
+from fedprivacy.values.events import NeighbouringRelation
 from tests.audit.apps.sound import FEATURES, Sound
 
 
@@ -134,6 +135,10 @@ class NoEpsilon(Sound):
         raise AttributeError("accountant")
 
 
+class NoSuchEvent(Sound):
+    relation = NeighbouringRelation.REPLACE_ONE
+
+
 class FewRecords(Sound):
     def records(self):
         return torch.zeros(3, FEATURES), torch.zeros(3, dtype=torch.int64)
@@ -148,6 +153,7 @@ class FewRecords(Sound):
         (AlwaysTheSameSteps, r"asked for 1 step with every record and took 4; pass on asked\.steps"),
         (AlwaysTheSameNoise, r"pass on asked\.noise_multiplier"),
         (NoEpsilon, r"epsilon\(1\) fails: AttributeError: accountant"),
+        (NoSuchEvent, "settings: the relation is replace-one and sampling_rate is 0.25"),
         (FewRecords, r"8 records or more"),
     ],
     ids=lambda value: value.__name__ if isinstance(value, type) else "",

@@ -10,7 +10,7 @@ from torch.nn import functional
 from torch.utils.data import DataLoader
 
 from fedprivacy.values.events import NeighbouringRelation
-from tests.audit.apps.sound import CLASSES, FEATURES, RECORDS, Sound
+from tests.audit.apps.sound import CLASSES, FEATURES, RECORDS, ByHand, Sound
 
 
 class NewAccountantEveryRound(Sound):
@@ -201,6 +201,21 @@ class HalfTheNoise(Sound):
         return super().noise(sum, asked) / 2
 
 
+class HalfTheNoiseByHand(ByHand):
+    """Half of the noise, where no optimiser of torch is seen."""
+
+    def noise(self, sum, asked):
+        return super().noise(sum, asked) / 2
+
+
+class NoClippingByHand(ByHand):
+    """No clipping, where no optimiser of torch is seen."""
+
+    def clipped_sum(self, each, asked):
+        self.norms(each)
+        return [g.sum(0) for g in each]
+
+
 class NoNoiseOnTheLast(Sound):
     """The last bias gets none."""
 
@@ -364,6 +379,8 @@ BAD = (
     Bad(NumberOfRecords, "replay", "or divided by the true number of records"),
     Bad(TrueBatchSize, "replay", "or divided by the true number of records"),
     Bad(HalfTheNoise, "noise", r"The noise is 0\.[45]\d* times what is claimed"),
+    Bad(HalfTheNoiseByHand, "noise", r"The noise is 0\.[45]\d* times what is claimed"),
+    Bad(NoClippingByHand, "replay", "Nothing clips a record's gradient"),
     Bad(NoNoiseOnTheLast, "noise", "parameter 4 of 4 is released with hardly any noise, or none"),
     Bad(SameNoiseEveryRound, "noise", "Two rounds add the same noise"),
     Bad(SameNoiseEveryStep, "noise", "Two steps of a round add the same noise"),
