@@ -117,11 +117,11 @@ def check(audited: Audited, host: Host) -> Gate:
         host: that is asked.
     """
     asked = _Asked(audited, host)
+    _refuses(asked)
+    _enrols(asked)
     if _updates(asked):
         _charges_first(asked)
         _keeps_the_budget(asked)
-    _refuses(asked)
-    _enrols(asked)
     return verdict(NAME, PROVES, ASSUMES, Judged(float(len(asked.reasons)), asked.reasons))
 
 
