@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -13,7 +12,7 @@ from fedprivacy.audit.deployed import Host
 from fedprivacy.audit.findings import Findings, Gate, LowerBound
 from fedprivacy.audit.gates import invariance, ledger, node_noise, noise, release, replay, sampling
 from fedprivacy.audit.gates import node as node_gate
-from fedprivacy.audit.gates.audited import Audited, Check, Effort
+from fedprivacy.audit.gates.audited import Audited, Check, Effort, drawn
 from fedprivacy.audit.lower_bounds import lower_bounds
 from fedprivacy.audit.node import Node
 from fedprivacy.audit.observed import AuditedTraining
@@ -77,7 +76,7 @@ def audit(
         RunFolderError: the folder holds no run.
         TaskError: the task has no records to audit with.
     """
-    audited = Audited.of(plan, effort=effort, seed=_drawn(seed))
+    audited = Audited.of(plan, effort=effort, seed=drawn(seed))
     with silence():
         gates = [*_gates(audited, run, tell)]
         tell("attacks")
@@ -111,7 +110,7 @@ def audit_node(
     """
     try:
         with silence(), hushed():
-            audited = replace(Audited.of(plan, node.shard, effort=effort, seed=_drawn(seed)), confidential=True)
+            audited = replace(Audited.of(plan, node.shard, effort=effort, seed=drawn(seed)), confidential=True)
             with Host.of(node) as host:
                 gates = []
                 for name, check in NODE_GATES.items():
@@ -126,10 +125,6 @@ def audit_node(
             "values and is not shown; 'fedprivacy audit --task' with the same task, on made-up records, shows it."
         ) from None
     return _found(f"node configuration {node.file} (task {node.word})", audited, gates, bounds)
-
-
-def _drawn(seed: int | None) -> int:
-    return secrets.randbelow(2**31) if seed is None else seed
 
 
 def _attacked(audited: Audited, own: Shard | None, gates: list[Gate]) -> tuple[LowerBound, ...]:

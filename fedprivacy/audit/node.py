@@ -103,8 +103,8 @@ class Node:
             ConfigError: they are wrong, or this client would take no round of it.
         """
         training = {key: value for key, value in run.items() if key in TRAINING}
-        noise = RunPlan.of(training, self.task).noise_multiplier
-        settings, local_steps = self.settings, RunPlan.of(training, self.task).config.local_steps
+        asked = RunPlan.of(training, self.task)
+        noise, local_steps, settings = asked.noise_multiplier, asked.config.local_steps, self.settings
         if noise < settings.least_noise_multiplier:
             raise ConfigError(
                 [

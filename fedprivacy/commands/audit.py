@@ -76,6 +76,18 @@ def _check_one(*, run_config: Path | None, **subjects: object) -> None:
         raise ConfigError(["run-config is set without --node; of a simulation, type the settings."])
 
 
+def _check_only(taken: set[str], settings: dict[str, Any], why: str) -> None:
+    """Refuse settings that an audit does not take, with the reason and what to do.
+
+    Raises:
+        ConfigError: names one.
+    """
+    from fedprivacy.runs.configuration import ConfigError
+
+    if others := sorted(settings.keys() - taken):
+        raise ConfigError([f"{others[0]} is set, and {why}"])
+
+
 def _of_run(settings: dict[str, Any], run: Path | None) -> Audit:
     """The audit of a run that the settings ask for, or of a finished one.
 
@@ -90,7 +102,7 @@ def _of_run(settings: dict[str, Any], run: Path | None) -> Audit:
         began = time.time()
         findings = audited(plan, run, effort=effort, seed=settings.get("seed"), tell=tell)
         if run is not None:
-            _record(findings, plan, run, began)
+            _record(findings, run, began)
         return findings
 
     return audit_run
@@ -104,12 +116,8 @@ def _of_app(settings: dict[str, Any], app: str) -> Audit:
         AppError: there is no such app.
     """
     from fedprivacy.audit.apps import audit_app, load_app
-    from fedprivacy.runs.configuration import ConfigError
 
-    if others := sorted(settings.keys() - {"seed", "out"}):
-        raise ConfigError(
-            [f"{others[0]} is set, and --app audits an app with the settings that it states; leave it out."]
-        )
+    _check_only({"seed", "out"}, settings, "--app audits an app with the settings that it states; leave it out.")
     make = load_app(app)
     return lambda effort, tell: audit_app(make, app, effort=effort, seed=settings.get("seed"), tell=tell)
 
@@ -122,10 +130,8 @@ def _of_node(settings: dict[str, Any], config: Path, run_config: Path | None) ->
     """
     from fedprivacy.audit.auditor import audit_node
     from fedprivacy.audit.node import TRAINING, Node, run_settings
-    from fedprivacy.runs.configuration import ConfigError
 
-    if others := sorted(settings.keys() - {"seed", "out", "task", *TRAINING}):
-        raise ConfigError([f"{others[0]} is set, and no client sees it; leave it out beside --node."])
+    _check_only({"seed", "out", "task", *TRAINING}, settings, "no client sees it; leave it out beside --node.")
     node = Node.read(config, settings.get("task"))
     given = run_settings(run_config) if run_config is not None else {}
     given |= {key: value for key, value in settings.items() if key in TRAINING}
@@ -145,9 +151,8 @@ def _plan(settings: dict[str, Any], run: Path | None) -> RunPlan:
 
     if run is None:
         plan = plan_of(settings)
-    elif others := sorted(settings.keys() - {"seed", "out"}):
-        raise ConfigError([f"{others[0]} is set, and --run audits a run with the settings that it had; leave it out."])
     else:
+        _check_only({"seed", "out"}, settings, "--run audits a run with the settings that it had; leave it out.")
         read_history(run)  # says of a folder without a run that there is none
         config = read_config(run)
         plan = RunPlan(config, load_task(config.task))
@@ -156,14 +161,13 @@ def _plan(settings: dict[str, Any], run: Path | None) -> RunPlan:
     return plan
 
 
-def _record(findings: Findings, plan: RunPlan, run: Path, at: float) -> None:
+def _record(findings: Findings, run: Path, at: float) -> None:
     """Show the bounds on the run's dashboard."""
     from fedprivacy.ledger import Ledger
-    from fedprivacy.runs.folder import read_run_id
+    from fedprivacy.runs.folder import ledger_of, read_run_id
     from fedprivacy.runs.store.writer import record_audits
 
-    url = plan.config.ledger or f"sqlite:///{run / 'ledger.db'}"
-    if (run_id := read_run_id(run)) and Ledger.exists(url):
+    if (run_id := read_run_id(run)) and Ledger.exists(url := ledger_of(run)):
         record_audits(url, run_id, findings.results(at))
 
 

@@ -244,6 +244,11 @@ def read_config(folder: Path) -> RunConfig:
     return replace(RunConfig.of_public(settings), noise_multiplier=noise_multiplier or None)  # 0: without privacy
 
 
+def ledger_of(folder: Path) -> str:
+    """The URL of the ledger of a simulated run, wherever its folder lies by now. Raises what `read_config` does."""
+    return replace(read_config(folder), out=str(folder)).ledger_url(deployed=False)
+
+
 def read_run_id(folder: Path) -> str:
     """The name that a run has in its ledger; empty where another version of fedprivacy wrote the folder."""
     return str(json.loads((folder / CONFIG).read_text()).get("run_id", ""))

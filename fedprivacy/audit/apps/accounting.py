@@ -10,8 +10,8 @@ import numpy as np
 
 from fedprivacy._support import sources
 from fedprivacy.audit.apps.app import AppError
-from fedprivacy.audit.apps.audited import AuditedApp, gate
-from fedprivacy.audit.gates.audited import Judged
+from fedprivacy.audit.apps.audited import AuditedApp
+from fedprivacy.audit.gates.audited import Judged, gate
 from fedprivacy.audit.gates.costs import recomputed, too_low
 from fedprivacy.values.events import PoissonSampledGaussian
 from fedprivacy.values.wording import count_text

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, wraps
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from fedprivacy.audit.apps.app import App, AppError, Seen, Settings
 from fedprivacy.audit.apps.loading import Maker
 from fedprivacy.audit.apps.training import Gradient, Training, copied, seed_everything, trained
 from fedprivacy.audit.findings import Gate
-from fedprivacy.audit.gates.audited import Effort, Judged, verdict
+from fedprivacy.audit.gates.audited import Effort
 from fedprivacy.tasks import Shard
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 
@@ -255,19 +255,6 @@ def _joined(training: Training) -> Gradient:
 
 Check = Callable[[AuditedApp], Gate]
 """What every gate of an app is."""
-
-
-def gate(name: str, *, proves: str, assumes: str) -> Callable[[Callable[[AuditedApp], Judged]], Check]:
-    """A check as a gate: it passes if there is no reason why not; of many, the first few are told."""
-
-    def as_gate(check: Callable[[AuditedApp], Judged]) -> Check:
-        @wraps(check)
-        def checked(audited: AuditedApp) -> Gate:
-            return verdict(name, proves, assumes, check(audited))
-
-        return checked
-
-    return as_gate
 
 
 def rows_of(shard: Shard, rows: Any) -> Shard:

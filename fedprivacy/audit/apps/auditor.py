@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import secrets
 import warnings
 from collections.abc import Callable
 
@@ -12,7 +11,7 @@ from fedprivacy.audit.apps.audited import AuditedApp, Check
 from fedprivacy.audit.apps.loading import Maker
 from fedprivacy.audit.apps.training import as_it_was
 from fedprivacy.audit.findings import Findings
-from fedprivacy.audit.gates.audited import Effort
+from fedprivacy.audit.gates.audited import Effort, drawn
 
 GATES: dict[str, Check] = {
     "release": release.check,
@@ -45,8 +44,7 @@ def audit_app(
     Raises:
         AppError: the app cannot be audited: it fails, or does not do as it is asked.
     """
-    seed = secrets.randbelow(2**31) if seed is None else seed
-    audited = AuditedApp(make, name, effort, seed)
+    audited = AuditedApp(make, name, effort, drawn(seed))
     gates = []
     with as_it_was(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of NaN records, and of what libraries say each time that they are called
@@ -57,7 +55,7 @@ def audit_app(
         stated = accounting.shown(audited, audited.app.rounds).epsilon
     return Findings(
         subject=f"app {name}",
-        seed=seed,
+        seed=audited.seed,
         gates=tuple(gates),
         epsilon_upper=stated if math.isfinite(stated) else math.inf,
         delta=audited.app.delta,

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 from scipy import stats
 
-from fedprivacy.audit.apps.audited import EVERY, SILENT, AuditedApp, gate, rows_of
+from fedprivacy.audit.apps.audited import EVERY, SILENT, AuditedApp, rows_of
 from fedprivacy.audit.gates.alarms import Alarms
-from fedprivacy.audit.gates.audited import Effort, Judged
+from fedprivacy.audit.gates.audited import Effort, Judged, gate
 
 Rows = NDArray[np.float64]
 

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedprivacy.audit.apps.audited import EVERY, AuditedApp, gate
+from fedprivacy.audit.apps.audited import EVERY, AuditedApp
 from fedprivacy.audit.apps.training import Training
-from fedprivacy.audit.gates.audited import Judged
+from fedprivacy.audit.gates.audited import Judged, gate
 
 _CHANGE = 0x2AB3
 """What guessable seeds are changed by: they stay as short as they were."""

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from fedprivacy._support import sources
-from fedprivacy.audit.apps.audited import EVERY, SILENT, AuditedApp, beside, gate, rows_of, variants
+from fedprivacy.audit.apps.audited import EVERY, SILENT, AuditedApp, beside, rows_of, variants
 from fedprivacy.audit.apps.fields import Field
 from fedprivacy.audit.apps.training import Training
-from fedprivacy.audit.gates.audited import MOST_REASONS, Judged
+from fedprivacy.audit.gates.audited import MOST_REASONS, Judged, gate
 from fedprivacy.tasks import Shard
 
 _BY_ITSELF = 1e3

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedprivacy.audit.apps.audited import SILENT, AuditedApp, beside, gate, rows_of, variants
+from fedprivacy.audit.apps.audited import SILENT, AuditedApp, beside, rows_of, variants
 from fedprivacy.audit.apps.training import Gradient
-from fedprivacy.audit.gates.audited import Judged
+from fedprivacy.audit.gates.audited import Judged, gate
 from fedprivacy.tasks import Shard
 
 _EXACT = 1e-2

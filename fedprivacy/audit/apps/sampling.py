@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import stats
 
-from fedprivacy.audit.apps.audited import AuditedApp, gate
+from fedprivacy.audit.apps.audited import AuditedApp
 from fedprivacy.audit.apps.training import Training
 from fedprivacy.audit.gates.alarms import Alarms
-from fedprivacy.audit.gates.audited import Effort, Judged
+from fedprivacy.audit.gates.audited import Effort, Judged, gate
 from fedprivacy.audit.gates.costs import recomputed
 from fedprivacy.values.events import PoissonSampledGaussian
 

@@ -53,6 +53,11 @@ class Alarms:
         return [*self.exact, *(reason for _, reason in failed)]
 
 
+def rms(draws: ArrayLike) -> float:
+    """The root mean square of draws: their deviation, where their mean is zero."""
+    return float(np.sqrt(np.mean(np.square(draws))))
+
+
 def of_counts(counts: ArrayLike, trials: ArrayLike, chance: ArrayLike) -> float:
     """Two-sided p-value of the most extreme of some binomial counts, by the union bound over them."""
     counts, trials, chance = np.broadcast_arrays(counts, trials, chance)
@@ -75,8 +80,8 @@ def of_correlations(rows: ArrayLike) -> tuple[float, tuple[int, int]]:
     Given one row, its product with another one's direction is Student-t after the usual transformation.
     """
     rows = np.asarray(rows, dtype=np.float64)
-    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
-    cosines = np.abs(np.triu((rows / np.maximum(lengths, 1e-300)) @ (rows / np.maximum(lengths, 1e-300)).T, 1))
+    directions = rows / np.maximum(np.linalg.norm(rows, axis=1, keepdims=True), 1e-300)
+    cosines = np.abs(np.triu(directions @ directions.T, 1))
     one, other = np.unravel_index(int(cosines.argmax()), cosines.shape)
     cosine, free = min(float(cosines[one, other]), 1.0 - 1e-15), rows.shape[1] - 1
     pairs = len(rows) * (len(rows) - 1) / 2

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import enum
 import math
+import secrets
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, wraps
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -26,6 +27,9 @@ Parameters = Mapping[str, NDArray[Any]]
 
 Check = Callable[["Audited"], Gate]
 """What every gate is."""
+
+Subject = TypeVar("Subject")
+"""What a gate checks: a task of ours, or training code of others."""
 
 MOST_REASONS = 4
 """That a gate gives: an exact check that has found so many need not go on."""
@@ -200,6 +204,11 @@ class Audited:
         return ({"round": number} for number in (*range(first, first + count - count // 2), *sorted(far)))
 
 
+def drawn(seed: int | None) -> int:
+    """The seed of an audit; None: one that nobody knows before, so that no code can be made for what it asks."""
+    return secrets.randbelow(2**31) if seed is None else seed
+
+
 def without_records(shard: Shard) -> Shard:
     """No record of a shard's kind."""
     return Shard(shard.inputs[:0], shard.targets[:0])
@@ -213,15 +222,15 @@ class Judged(NamedTuple):
     p_value: float | None = None
 
 
-def gate(name: str, *, proves: str, assumes: str) -> Callable[[Callable[[Audited], Judged]], Check]:
+def gate(name: str, *, proves: str, assumes: str) -> Callable[[Callable[[Subject], Judged]], Callable[[Subject], Gate]]:
     """A check as a gate: it passes if there is no reason why not; of many, the first few are told.
 
     A client that sends no update although nothing is wrong with what it is asked fails whichever gate asked.
     """
 
-    def as_gate(check: Callable[[Audited], Judged]) -> Check:
+    def as_gate(check: Callable[[Subject], Judged]) -> Callable[[Subject], Gate]:
         @wraps(check)
-        def checked(audited: Audited) -> Gate:
+        def checked(audited: Subject) -> Gate:
             try:
                 judged = check(audited)
             except NoUpdateError:

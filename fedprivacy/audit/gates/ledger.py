@@ -14,10 +14,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from scipy import stats
 
 from fedprivacy.audit.findings import Gate
-from fedprivacy.audit.gates.alarms import Alarms
+from fedprivacy.audit.gates.alarms import Alarms, of_variance
 from fedprivacy.audit.gates.audited import Audited, Judged, gate, verdict
 from fedprivacy.audit.gates.costs import TOLERANCE, recomputed, too_low
 from fedprivacy.audit.gates.known import like, shard_of, zeros_for
@@ -25,7 +24,7 @@ from fedprivacy.audit.gates.rehearsal import rehearsed
 from fedprivacy.audit.gates.rollback import forgotten
 from fedprivacy.flower.wire.messages import Receipt
 from fedprivacy.ledger import Ledger
-from fedprivacy.runs.folder import read_config, read_history, read_run_id
+from fedprivacy.runs.folder import ledger_of, read_history, read_run_id
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.spent import ClientSpent, reason_of
@@ -65,16 +64,14 @@ def _steps(audited: Audited, alarms: Alarms) -> Receipt:
     alarms.must(receipt.matches(audited.grant), "A client's receipt says something else than it was granted.")
     if audited.grant.adaptive is not None:  # whose noise changes from step to step
         return receipt
-    for steps in dict.fromkeys((audited.grant.steps, 4)):
-        grant = audited.asking(steps=steps, noise_multiplier=_LITTLE, learning_rate=audited.grant.expected_batch_size)
+    each = _LITTLE * audited.deviation / audited.grant.noise_multiplier
+    for asked in dict.fromkeys((audited.grant.steps, 4)):
+        grant = audited.asking(steps=asked, noise_multiplier=_LITTLE, learning_rate=audited.grant.expected_batch_size)
         answer = client.answer(grant, zeros_for(task))
-        each = _LITTLE * audited.deviation / audited.grant.noise_multiplier
-        squares = float(np.square(answer.flat / each).sum()) / answer.receipt.steps
-        p_value = 2.0 * min(stats.chi2.cdf(squares, _COORDINATES), stats.chi2.sf(squares, _COORDINATES))
+        noise, steps = answer.flat / each, answer.receipt.steps
         alarms.test(
-            p_value,
-            f"A client says that it took {answer.receipt.steps} steps, and left the noise of "
-            f"{answer.receipt.steps * squares / _COORDINATES:.2g}.",
+            of_variance(noise / math.sqrt(steps)),
+            f"A client says that it took {steps} steps, and left the noise of {np.square(noise).mean():.2g}.",
         )
     return receipt
 
@@ -134,9 +131,7 @@ def _uncharged(history: RunHistory) -> list[str]:
 def _executed(folder: Path, history: RunHistory) -> dict[str, tuple[History, list[str]]]:
     """What each client executed, by the run's ledger where there is one, else by its folder; and what contradicts."""
     own = {client: _of_folder(history, spent) for client, spent in history.last.spent.items()}
-    config = read_config(folder)
-    url = config.ledger or f"sqlite:///{folder / 'ledger.db'}"
-    if not Ledger.exists(url):
+    if not Ledger.exists(url := ledger_of(folder)):
         return {client: (executed, []) for client, executed in own.items()}
     ledger, run_id = Ledger(url, upgrade=False), read_run_id(folder)
     datasets = _datasets(ledger, own)

@@ -17,7 +17,7 @@ from scipy import stats
 from fedprivacy.audit.asking import NoUpdateError
 from fedprivacy.audit.deployed import Host, costliest
 from fedprivacy.audit.findings import Gate
-from fedprivacy.audit.gates.alarms import Alarms, of_correlations, of_variance
+from fedprivacy.audit.gates.alarms import Alarms, of_correlations, of_variance, rms
 from fedprivacy.audit.gates.audited import Audited, Effort, Judged, verdict
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.gradients import trainable_parameters
@@ -57,17 +57,13 @@ def check(audited: Audited, host: Host) -> Gate:
     sizes = {f"'{n}'": p.numel() for n, p in trainable_parameters(audited.task.model()).items()}
     bounds = np.cumsum(list(sizes.values()))[:-1]
     for layer, part in zip(sizes, np.split(noise, bounds, axis=1), strict=True):
-        alarms.test(of_variance(part), f"The noise of layer {layer} is {_rms(part):.3g} times what is granted.")
-    alarms.test(of_variance(noise), f"The noise is {_rms(noise):.3g} times what is granted; it must be 1.")
+        alarms.test(of_variance(part), f"The noise of layer {layer} is {rms(part):.3g} times what is granted.")
+    alarms.test(of_variance(noise), f"The noise is {rms(noise):.3g} times what is granted; it must be 1.")
     p_value, _ = of_correlations(noise)
     alarms.test(p_value, "The noise of two updates has something in common: a server could subtract it.")
     shape = stats.kstest(noise.ravel()[:_MOST_SHAPED], stats.norm.cdf).pvalue
     alarms.test(float(shape), "The noise is not Gaussian, which is what is accounted for.")
-    return verdict(NAME, PROVES, ASSUMES, Judged(_rms(noise), alarms.reasons, alarms.p_value))
-
-
-def _rms(draws: NDArray[np.float64]) -> float:
-    return float(np.sqrt(np.mean(np.square(draws))))
+    return verdict(NAME, PROVES, ASSUMES, Judged(rms(noise), alarms.reasons, alarms.p_value))
 
 
 def _pairs(audited: Audited, host: Host) -> Iterator[tuple[NDArray[np.float64], NDArray[np.float64]]]:

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from scipy import stats
 
 from fedprivacy.audit.asking import AskedClient
-from fedprivacy.audit.gates.alarms import Alarms, of_correlations, of_counts, of_echoes, of_variance
+from fedprivacy.audit.gates.alarms import Alarms, of_correlations, of_counts, of_echoes, of_variance, rms
 from fedprivacy.audit.gates.audited import Audited, Effort, Judged, Parameters, gate
 from fedprivacy.audit.gates.counts import count_weight, noisy_count
 from fedprivacy.audit.gates.known import Known, dense, known_of, like, shard_of, zeros_for
@@ -93,23 +93,21 @@ def check(audited: Audited) -> Judged:
         counts = np.array([release.noise[-1] for release in blank if len(release.noise) > sum(known.sizes)])
         alarms.test(
             of_variance(counts),
-            f"The noise on the count that moves the clipping norm is {_rms(counts):.3g} times what is claimed.",
+            f"The noise on the count that moves the clipping norm is {rms(counts):.3g} times what is claimed.",
         )
         blank = [replace(release, noise=release.noise[: sum(known.sizes)]) for release in blank]
     _judge(alarms, blank, layers, "blank records")
     sizes = {f"'{n}'": p.numel() for n, p in trainable_parameters(audited.task.model()).items()}
     _judge(alarms, _of_own(audited), sizes, "the task's own model")
     wide = _of_wide(audited)
-    alarms.test(
-        of_variance(wide), f"The noise of a wide layer is {_rms(wide):.4g} times what is claimed; it must be 1."
-    )
+    alarms.test(of_variance(wide), f"The noise of a wide layer is {rms(wide):.4g} times what is claimed; it must be 1.")
     alarms.test(of_echoes(wide[None]), "The noise of a wide layer repeats itself: a server could subtract it.")
     far = int((np.abs(wide) > _VERY_FAR).sum())
     alarms.test(
         of_counts(far, wide.size, 2.0 * stats.norm.sf(_VERY_FAR)),
         "The noise of a wide layer is not Gaussian in its tails, which are what delta is accounted for.",
     )
-    return Judged(_rms(wide), alarms.reasons, alarms.p_value)
+    return Judged(rms(wide), alarms.reasons, alarms.p_value)
 
 
 def _judge(alarms: Alarms, releases: list[_Release], layers: Mapping[str, int], about: str) -> None:
@@ -118,8 +116,8 @@ def _judge(alarms: Alarms, releases: list[_Release], layers: Mapping[str, int], 
     bounds = np.cumsum(list(layers.values()))[:-1]
     for (layer, size), part in zip(layers.items(), np.split(rows, bounds, axis=1), strict=True):
         where = f"in layer {layer} of {about}" if size < rows.shape[1] else f"of {about}"
-        alarms.test(of_variance(part), f"The noise {where} is {_rms(part):.3g} times what is claimed; it must be 1.")
-    alarms.test(of_variance(rows), f"The noise of {about} is {_rms(rows):.3g} times what is claimed; it must be 1.")
+        alarms.test(of_variance(part), f"The noise {where} is {rms(part):.3g} times what is claimed; it must be 1.")
+    alarms.test(of_variance(rows), f"The noise of {about} is {rms(rows):.3g} times what is claimed; it must be 1.")
     p_value, pair = of_correlations(rows)
     one, other = (releases[number].about for number in pair)
     alarms.test(p_value, f"The noise of {one} can be told from that of {other}: a server could subtract it.")
@@ -129,7 +127,7 @@ def _judge(alarms: Alarms, releases: list[_Release], layers: Mapping[str, int], 
     d = rows.shape[1]
     spread = 2.0 * len(rows) * min(stats.chi2.cdf(squares[least], d), stats.chi2.sf(squares[most], d))
     quiet, loud = (
-        f"{_rms(rows[n]):.3g} times what is claimed in {releases[n].about} (of {releases[n].records} records)"
+        f"{rms(rows[n]):.3g} times what is claimed in {releases[n].about} (of {releases[n].records} records)"
         for n in (least, most)
     )
     alarms.test(min(1.0, spread), f"The noise is not alike in all releases: {quiet}, {loud}.")
@@ -137,10 +135,6 @@ def _judge(alarms: Alarms, releases: list[_Release], layers: Mapping[str, int], 
     shape = f"The noise of {about} is not Gaussian, which is what is accounted for."
     alarms.test(float(stats.kstest(draws, stats.norm.cdf).pvalue), shape)
     alarms.test(of_counts(int((np.abs(draws) > _FAR).sum()), draws.size, 2.0 * stats.norm.sf(_FAR)), shape)
-
-
-def _rms(draws: NDArray[np.float64]) -> float:
-    return float(np.sqrt(np.mean(np.square(draws))))
 
 
 def _positions(audited: Audited, rounds: int) -> Iterator[tuple[str, Grant]]:
