@@ -6,10 +6,11 @@
 True
 
 What there is: `simulate` trains a federation on this machine, `open_run` opens what it recorded, `compare` puts runs
-side by side, `plan` tells the cost before; a task of one's own is made of `Task`, `Recipe`, `Shard` and `ShardSource`,
-and `tasks` has the built-in ones; `load_table` reads a CSV or Parquet file as a shard, by `Number` and `Category`, and
-a simulation splits it by one of `ByColumn`, `ByDirichlet` and `Evenly`; `PrivateStrategy` and `private_client` make a
-Flower app private; `train` is DP-SGD without a federation; `epsilon` and `noise_multiplier` calculate.
+side by side, `plan` tells the cost before; a task of one's own is made of `Task`, `Recipe`, `Shard`, `ShardSource` and
+`Score`, and `tasks` has the built-in ones; `load_table` reads a CSV or Parquet file as a shard, by `Number` and
+`Category`, and a simulation splits it by one of `ByColumn`, `ByDirichlet` and `Evenly`; `PrivateStrategy` and
+`private_client` make a Flower app private; `train` is DP-SGD without a federation; `epsilon` and `noise_multiplier`
+calculate.
 
 Every name is loaded when it is first asked for: to import this package loads neither torch nor Flower.
 """
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
     from fedprivacy.runs.run import open_run as open_run
     from fedprivacy.server.simulation import simulate as simulate
     from fedprivacy.tasks import Recipe as Recipe
+    from fedprivacy.tasks import Score as Score
     from fedprivacy.tasks import Shard as Shard
     from fedprivacy.tasks import ShardSource as ShardSource
     from fedprivacy.tasks import Task as Task
@@ -59,6 +61,7 @@ _HOMES = {
     "tasks": "",
     "Task": "tasks",
     "Recipe": "tasks",
+    "Score": "tasks",
     "Shard": "tasks",
     "ShardSource": "tasks",
     "load_table": "tasks.tables",

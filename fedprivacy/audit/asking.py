@@ -179,6 +179,7 @@ _USUAL = Grant(
     learning_rate=1.0,
     momentum=0.0,
     weight_decay=0.0,
+    local_evaluation=False,
     earlier_runs=0,
     charged="",
     server_key="",

@@ -10,7 +10,7 @@ from fedprivacy._support.discretion import hushed, kind_and_place
 from fedprivacy.audit.asking import NoUpdateError
 from fedprivacy.audit.deployed import Host
 from fedprivacy.audit.findings import Findings, Gate, LowerBound
-from fedprivacy.audit.gates import invariance, ledger, node_noise, noise, release, replay, sampling
+from fedprivacy.audit.gates import evaluation, invariance, ledger, node_noise, noise, release, replay, sampling
 from fedprivacy.audit.gates import node as node_gate
 from fedprivacy.audit.gates.audited import Audited, Check, Effort, drawn
 from fedprivacy.audit.lower_bounds import lower_bounds
@@ -26,6 +26,7 @@ GATES: dict[str, Check] = {
     "noise": noise.check,
     "sampling": sampling.check,
     "invariance": invariance.check,
+    "evaluation": evaluation.check,
     "ledger": ledger.check,
 }
 """By name, in the order in which they run."""
@@ -168,7 +169,7 @@ def _training(audited: Audited) -> AuditedTraining:
     grant = audited.grant
     return AuditedTraining(
         event=grant.event,
-        steps=grant.steps * audited.claim.rounds,
+        steps=grant.training_steps * audited.claim.rounds,
         delta=audited.claim.delta,
         clipping_norm=grant.clipping_norm,
         clipping=grant.clipping,

@@ -24,7 +24,7 @@ from fedprivacy.tasks import Shard, Task, TaskError, load_task
 
 TRAINING = (
     *("rounds", "local-steps", "sampling-rate", "batch-size", "noise-multiplier", "epsilon", "delta", "spend"),
-    *("clipping", "clipping-norm", "optimizer", "learning-rate", "momentum", "weight-decay"),
+    *("local-evaluation", "clipping", "clipping-norm", "optimizer", "learning-rate", "momentum", "weight-decay"),
 )
 """The settings of a run that reach a client."""
 
@@ -104,7 +104,8 @@ class Node:
         """
         training = {key: value for key, value in run.items() if key in TRAINING}
         asked = RunPlan.of(training, self.task)
-        noise, local_steps, settings = asked.noise_multiplier, asked.config.local_steps, self.settings
+        noise, settings, schedule = asked.noise_multiplier, self.settings, asked.config.schedule
+        steps = schedule.steps_in(schedule.local_evaluation)  # of the costliest round
         if noise < settings.least_noise_multiplier:
             raise ConfigError(
                 [
@@ -112,13 +113,13 @@ class Node:
                     f"{settings.least_noise_multiplier:g} (least-noise-multiplier): plan the run with more noise."
                 ]
             )
-        if local_steps > settings.most_steps:
+        if steps > settings.most_steps:
             raise ConfigError(
-                [f"local-steps is {local_steps}, and this client takes {settings.most_steps} at most (most-steps)."]
+                [f"A round takes {steps} steps, and this client takes {settings.most_steps} at most (most-steps)."]
             )
         own = {key: value for key, value in training.items() if key not in {"spend", "epsilon", "delta"}}
         plan = self._plan(own | {"noise-multiplier": noise})
-        if plan.limit({}).quota({}, plan.event(len(self.shard))) < local_steps:
+        if plan.limit({}).quota({}, plan.event(len(self.shard))) < steps:
             raise ConfigError(
                 [
                     f"This client's budget, epsilon {settings.budget.epsilon:g} at delta {settings.budget.delta:g}, "

@@ -84,10 +84,12 @@ def plan_table(plan: RunPlan, outlooks: Sequence[Outlook]) -> Group:
         table.add_row(str(index + 1), *(f"{outlook.by_round[index]:.4f}" for outlook in outlooks))
     config = plan.config
     rate = f"{config.sampling_rate:g}" if config.batch_size is None else f"{config.batch_size:g} / shard size"
+    every = config.local_evaluation
+    evaluations = f", and one more every {count_text(every, 'round')} for a local evaluation" if every else ""
     several = config.spend is not None or any(outlook.group.past for outlook in outlooks)
     return Group(
         f"Every local step: sampling rate {rate}, noise multiplier {plan.noise_multiplier:.4f}; "
-        f"{count_text(config.local_steps, 'local step')} a round.",
+        f"{count_text(config.local_steps, 'local step')} a round{evaluations}.",
         "Epsilon of a client that joins every round, by PLD, "
         f"at delta {config.delta:g} ({_limit(config.epsilon)}){chosen}:",
         table,

@@ -114,6 +114,11 @@ class GradientEngine:
         return self._admitted.means.name
 
     @property
+    def threads(self) -> int:
+        """Of torch's, with which gradients are computed."""
+        return self._admitted.threads
+
+    @property
     def obstacle(self) -> Obstacle | None:
         """What keeps gradients from being computed by book-keeping; None: nothing does."""
         return self._admitted.obstacle

@@ -94,6 +94,15 @@ def _noise_problems(settings: Settings) -> list[str]:
     return ["epsilon is inf, which asks for no noise at all; give a noise-multiplier, or a finite epsilon."]
 
 
+def _evaluation_problems(settings: Settings) -> list[str]:
+    if settings["privacy"] or not settings["local_evaluation"]:
+        return []
+    return [
+        f"local-evaluation is {settings['local_evaluation']} and privacy is off; leave local-evaluation open: the "
+        "server's own evaluation serves to compare the two."
+    ]
+
+
 def _spend_problems(settings: Settings) -> list[str]:
     if float(settings.get("spend", 0.0)) <= float(settings.get("epsilon", math.inf)):
         return []
@@ -174,6 +183,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Settings], list[str]]], ...] = (
     (("optimizer", "momentum", "weight_decay"), _optimizer_problems),
     (("epsilon", "noise_multiplier", "spend"), _noise_problems),
     (("epsilon", "spend"), _spend_problems),
+    (("privacy", "local_evaluation"), _evaluation_problems),
     (("device",), _device_problems),
     (("ledger",), _ledger_problems),
     (("trackers",), _tracker_problems),

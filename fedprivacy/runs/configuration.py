@@ -28,6 +28,7 @@ from fedprivacy.training.adaptive import CLIPPINGS
 from fedprivacy.training.optimizers import LARGEST_LEARNING_RATE, LARGEST_WEIGHT_DECAY, OPTIMIZERS
 from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.events import CLIPPING_NORMS
+from fedprivacy.values.schedule import Schedule
 
 if TYPE_CHECKING:
     from fedprivacy.tasks import Task
@@ -72,6 +73,12 @@ class RunConfig:
     clients: int = setting("How many clients to simulate, or to wait for in a deployment.", bounds=_WHOLE)
     rounds: int = setting("Number of rounds.", bounds=_WHOLE)
     local_steps: int = setting("Local steps of DP-SGD in each round.", bounds=_WHOLE)
+    local_evaluation: int = setting(
+        "Every so many rounds clients also release noisy means of what their own records score under the global model, "
+        "charged as one more local step; 0: never.",
+        0,
+        bounds=(0, 10**9),
+    )
     epsilon: float = setting(
         "Each client's privacy budget over all runs on its shard; inf: measure only.", bounds=(_LEAST, math.inf)
     )
@@ -168,6 +175,11 @@ class RunConfig:
     def budget(self) -> PrivacyBudget:
         """Each client's privacy budget."""
         return PrivacyBudget(self.epsilon, self.delta)
+
+    @property
+    def schedule(self) -> Schedule:
+        """What each round is charged."""
+        return Schedule(self.local_steps, self.local_evaluation)
 
     @property
     def most_spent(self) -> float:

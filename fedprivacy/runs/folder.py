@@ -26,6 +26,7 @@ from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks import Task, TaskError
 from fedprivacy.tasks.loader import agreed
+from fedprivacy.values.evaluation import Evaluation
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.nulls import finite_or_none, measured, plain, unbounded
 from fedprivacy.values.rounds import RoundResult
@@ -86,6 +87,8 @@ class RunWriter:
             "max_epsilon": finite_or_none(result.max_epsilon),
             "privacy": self._privacy,
         }
+        if result.evaluations:
+            told["evaluations"] = written["evaluations"]
         line = json.dumps(told) + "\n"
         with writing(self.folder):
             if result.round == 0:
@@ -287,4 +290,5 @@ def _round_from_json(line: Mapping[str, Any]) -> RoundResult:
         participants=tuple(line["participants"]),
         failures=line["failures"],
         unreconciled=tuple(line.get("unreconciled", ())),  # a run of an earlier version has no such line
+        evaluations={client: Evaluation(**told) for client, told in line.get("evaluations", {}).items()},
     )

@@ -96,8 +96,8 @@ class RunPlan:
 
     @property
     def total_steps(self) -> int:
-        """Local steps of a client that joins every round."""
-        return self.config.rounds * self.config.local_steps
+        """What a client that joins every round is charged, in local steps."""
+        return self.config.schedule.steps_until(self.config.rounds)
 
     def steps_by_round(
         self, event: PoissonSampledGaussian, past: History, allowance: Allowance | None = None
@@ -105,7 +105,7 @@ class RunPlan:
         """Steps taken after each round by a client with this past that joins until its budget or the spend is spent."""
         quota = self.limit(past, allowance).quota(past, event)
         rounds = np.arange(1, self.config.rounds + 1)
-        return np.asarray(np.minimum(rounds * self.config.local_steps, quota))
+        return np.asarray(np.minimum(self.config.schedule.steps_until(rounds), quota))
 
     def epsilon_by_round(
         self, event: PoissonSampledGaussian, past: History, allowance: Allowance | None = None

@@ -8,8 +8,19 @@ if TYPE_CHECKING:
     from fedprivacy.tasks.cancer import Cancer
     from fedprivacy.tasks.digits import Digits
     from fedprivacy.tasks.loader import TaskError, load_task
-    from fedprivacy.tasks.protocol import Recipe, Shard, ShardSource, Task, relation_of
+    from fedprivacy.tasks.protocol import Recipe, Score, Shard, ShardSource, Task, relation_of
 else:  # the names of the built-in tasks are asked for by every `--help`, and need no torch
     __getattr__ = when_asked(__name__, "loader", "protocol", "cancer", "digits")
 
-__all__ = ["Cancer", "Digits", "Recipe", "Shard", "ShardSource", "Task", "TaskError", "load_task", "relation_of"]
+__all__ = [
+    "Cancer",
+    "Digits",
+    "Recipe",
+    "Score",
+    "Shard",
+    "ShardSource",
+    "Task",
+    "TaskError",
+    "load_task",
+    "relation_of",
+]

@@ -16,7 +16,8 @@ from torch import nn
 
 from fedprivacy._support import sources
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
-from fedprivacy.tasks.protocol import Task
+from fedprivacy.tasks.protocol import Score, Task
+from fedprivacy.values.wording import count_text
 
 OBJECT = "object:"
 """Begins the name of a task that was given as an object; the name of its class follows."""
@@ -132,6 +133,37 @@ def metrics_of(task: Task, model: nn.Module) -> dict[str, float]:
             f"too, or set the task's metric, for example metric = '{next(iter(found))}'."
         )
     return {name: float(value) for name, value in found.items()}
+
+
+def scores_of(task: Task) -> dict[str, Score]:
+    """What local evaluation measures of each record, by name.
+
+    Raises:
+        TaskError: `scores` fails, or returns something else than scores by name.
+    """
+    with method_of(task, "scores()"):
+        scores = dict(task.scores())
+    if not scores or not all(isinstance(n, str) and isinstance(s, Score) for n, s in scores.items()):
+        raise TaskError(f"task {task.name}: scores() must return fedprivacy.Score objects by name, one at least.")
+    return scores
+
+
+def check_scores(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> None:
+    """Score some records, whose outputs and targets these are, each [batch, ...].
+
+    Raises:
+        TaskError: a score fails, or is not one number for each record.
+    """
+    for name, score in scores_of(task).items():
+        with method_of(task, f"score '{name}'"):
+            found = score.measure(outputs, targets)
+        if not isinstance(found, torch.Tensor) or found.shape != targets.shape[:1]:
+            shape = list(found.shape) if isinstance(found, torch.Tensor) else f"a {type(found).__name__}"
+            records = count_text(len(targets), "record")
+            raise TaskError(
+                f"task {task.name}: score '{name}' returns {shape} for {records}; return one number for each, shape "
+                "[batch]."
+            )
 
 
 def _made(maker: Callable[[], Task], name: str) -> Task:

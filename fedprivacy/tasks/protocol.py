@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import secrets
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -110,6 +111,47 @@ class Shard:
         return Shard(self.inputs.to(device), self.targets.to(device))
 
 
+@dataclass(frozen=True, slots=True)
+class Score:
+    """A figure of each record that local evaluation may release a noisy mean of.
+
+    >>> import fedprivacy as fp
+    >>> error = fp.Score(lambda outputs, targets: (outputs[:, 0] - targets).abs(), 0.0, 10.0)
+
+    Attributes:
+        measure: (outputs [batch, ...], targets [batch, ...]), on the CPU -> one figure for each record, shape [batch],
+            which depends on no other record.
+        least, most: public bounds, to which each figure is clipped. The wider they are, the more noise there is.
+
+    Raises:
+        ValueError: the bounds are not two finite numbers, the larger one last.
+    """
+
+    measure: Callable[[Tensor, Tensor], Tensor]
+    least: float = 0.0
+    most: float = 1.0
+
+    def __post_init__(self) -> None:
+        if not -math.inf < self.least < self.most < math.inf:
+            raise ValueError(f"a score's bounds are {self.least} and {self.most}; give two numbers, the larger last.")
+
+
+LARGEST_LOSS = 5.0
+"""To which losses are clipped before local evaluation releases their mean, unless a task says otherwise."""
+
+
+def is_right(outputs: Tensor, targets: Tensor) -> Tensor:
+    """1 for each record whose largest output is that of its class, else 0, shape [batch].
+
+    Raises:
+        ValueError: the outputs are not one for each class, or the targets not classes.
+    """
+    if outputs.dim() != 2 or targets.dim() != 1 or targets.is_floating_point():
+        shapes = f"outputs of shape {list(outputs.shape)} and targets of shape {list(targets.shape)}, {targets.dtype}"
+        raise ValueError(f"accuracy is of classes, and there are {shapes}; give the task scores of its own")
+    return (outputs.argmax(1) == targets).double()
+
+
 @runtime_checkable
 class Task(Protocol):
     """One learning problem, the same code on server and clients: a base class, or a form to be filled.
@@ -187,6 +229,14 @@ class Task(Protocol):
     def evaluate(self, model: nn.Module) -> Mapping[str, float]:
         """Metrics of the model on the *server's public* records; called after every round. Default: none."""
         return {}
+
+    def scores(self) -> Mapping[str, Score]:
+        """What local evaluation measures of each record, by name: public, and chosen without looking at the records.
+
+        Default: the loss, up to 5, and accuracy if that is the task's metric.
+        """
+        scores = {"loss": Score(self.loss, 0.0, LARGEST_LOSS)}
+        return scores | ({"accuracy": Score(is_right)} if self.metric == "accuracy" else {})
 
     def partition(self, num_partitions: int) -> str:
         """Names the split that a simulation uses: runs on one ledger must agree on it, or losses could not be added.

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 
+from fedprivacy.values.evaluation import Evaluation
 from fedprivacy.values.series import RoundPoint, Spread
 from fedprivacy.values.spent import ClientSpent, ClientStanding
 
@@ -16,11 +17,14 @@ class RoundResult:
     """Everything that a finished round tells."""
 
     round: int  # counted from 1; 0 is the state before the first round
-    metrics: Mapping[str, float]  # of the global model on the server's public records
+    # Of the global model on the server's public records; with local evaluation, of the model before on the clients'.
+    metrics: Mapping[str, float]
     spent: Mapping[str, ClientSpent]  # every enrolled client's privacy loss after the round, by client_id
     participants: tuple[str, ...]  # clients whose update was averaged
     failures: Mapping[str, str]  # clients whose update was asked for and not used, with the reason
     unreconciled: tuple[str, ...] = ()  # clients with a charge of this run that no receipt has confirmed. It counts
+    # Local evaluations, by client_id, of the model that the round began with; each is noisy, and was charged.
+    evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
 
     @property
     def max_epsilon(self) -> float:

@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from fedprivacy.values.nulls import or_infinite
+from fedprivacy.values.schedule import Schedule
 from fedprivacy.values.spent import ClientStanding
 from fedprivacy.values.wording import NO_PRIVACY, epsilon_text
 
@@ -97,6 +98,11 @@ class RunFacts:
     def local_steps(self) -> int:
         """Local steps in each round."""
         return int(self.settings["local-steps"])
+
+    @property
+    def schedule(self) -> Schedule:
+        """What each round is charged."""
+        return Schedule(self.local_steps, int(self.settings.get("local-evaluation", 0)))  # an earlier version has none
 
 
 @dataclass(frozen=True, slots=True)

@@ -21,12 +21,15 @@ from fedprivacy.accounting.population import PopulationAccountant
 from fedprivacy.audit import asking
 from fedprivacy.audit.gates.audited import Audited, Effort
 from fedprivacy.flower import private_client
+from fedprivacy.flower.client import release as release_module
 from fedprivacy.flower.client.node import NodeSettings
 from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.gradients import GradientEngine, PerLayerClipping
 from fedprivacy.gradients import engine as engine_module
+from fedprivacy.gradients import scores as scores_module
 from fedprivacy.gradients.engine import Clipped
-from fedprivacy.gradients.parts import BatchPart
+from fedprivacy.gradients.parts import BatchPart, filled
+from fedprivacy.gradients.scores import RecordScores
 from fedprivacy.guard.tally import TallyFile
 from fedprivacy.ledger import database
 from fedprivacy.runs.accountant import CentralAccountant
@@ -34,9 +37,11 @@ from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks import Recipe, Shard, ShardSource, Task, load_task
 from fedprivacy.training import adaptive as adaptive_module
 from fedprivacy.training import dpsgd as dpsgd_module
+from fedprivacy.training import evaluation as evaluation_module
 from fedprivacy.training import mechanisms
 from fedprivacy.training.adaptive import QuantileClipping
 from fedprivacy.training.dpsgd import DPSGD
+from fedprivacy.training.evaluation import LocalEvaluation, NoisySums
 from fedprivacy.training.keystream import Keystream, Position, Purpose
 from fedprivacy.training.mechanisms import SampledGaussianSum
 
@@ -49,6 +54,7 @@ SUM, SAMPLE, NOISE, READER = (
     mechanisms.add_lattice_noise,
     Keystream.reader,
 )
+RELEASED = release_module.Released.of.__func__
 """The code as it is."""
 
 
@@ -635,12 +641,105 @@ REVIEW = (
 )
 """Bugs that a review of the auditor tried, and that no gate noticed before they were."""
 
-PLANTS = PUBLISHED + CLAIMS + SURVIVORS + HOLES + REVIEW
+# Local evaluation
+
+
+def evaluated(change: Callable[..., Any]) -> Planted:
+    """A patch of the release: (LocalEvaluation, measured, shard, keystream, position) -> noisy sums."""
+    return patched(LocalEvaluation, "release", change)
+
+
+def at_position(name: Callable[[Position], Position]) -> Planted:
+    return evaluated(lambda self, measured, shard, key, at: EVALUATE(self, measured, shard, key, name(at)))
+
+
+def of_everybody(self, measured, shard, keystream, position):
+    everybody = replace(self, event=replace(self.event, sampling_rate=1.0))
+    return replace(EVALUATE(everybody, measured, shard, keystream, position), event=self.event)
+
+
+def nothing_of_nobody(self, measured, shard, keystream, position):
+    if len(SAMPLE(self.event.sampling_rate, len(shard), keystream, position)):
+        return EVALUATE(self, measured, shard, keystream, position)
+    return NoisySums(self.event, (0.0,) * (1 + len(self.scores)))
+
+
+def with_true_count(self, measured, shard, keystream, position):
+    noisy = EVALUATE(self, measured, shard, keystream, position)
+    silent = replace(self, event=replace(self.event, noise_multiplier=1e-6))
+    true = EVALUATE(silent, measured, shard, keystream, position)
+    return replace(noisy, sums=(true.sums[0], *noisy.sums[1:]))
+
+
+def half_as_noisy(self, measured, shard, keystream, position):
+    quiet = replace(self, event=replace(self.event, noise_multiplier=0.5 * self.event.noise_multiplier))
+    return replace(EVALUATE(quiet, measured, shard, keystream, position), event=self.event)
+
+
+def unbounded(self, scores):
+    known = scores[~scores.isnan().any(1)]
+    centred = [2.0 * (part - s.least) / (s.most - s.least) - 1.0 for part, s in zip(known.T, self.scores, strict=True)]
+    ones = torch.ones_like(known[:, :1])
+    return evaluation_module.unit(len(self.scores)) * torch.cat([ones, *(part[:, None] for part in centred)], 1)
+
+
+def against_the_mean(self, scores):
+    vectors = VECTORS(self, scores)
+    return vectors - vectors.mean(0)
+
+
+def raising(self, inputs, targets, size):
+    return self._scores(filled(inputs, size), filled(targets, size))[: len(inputs)]
+
+
+EVALUATE, VECTORS = LocalEvaluation.release, LocalEvaluation._vectors
+
+EVALUATION = (
+    Plant("an evaluation has a training step's noise", ("evaluation",), at_position(lambda p: Position(p.round, 1))),
+    Plant("the noise of evaluations begins anew each round", ("evaluation",), at_position(lambda p: Position(1, 99))),
+    Plant("an evaluation's count has no noise", ("evaluation",), evaluated(with_true_count)),
+    Plant("an evaluation has half of the noise", ("evaluation",), evaluated(half_as_noisy)),
+    Plant("everybody is evaluated, and a sample is charged", ("evaluation",), evaluated(of_everybody)),
+    Plant("an evaluation of nobody has no noise", ("evaluation",), evaluated(nothing_of_nobody)),
+    Plant("scores are not clipped", ("evaluation",), patched(LocalEvaluation, "_vectors", unbounded)),
+    Plant(
+        "each score has the whole of the sensitivity",
+        ("evaluation",),
+        patched(evaluation_module, "unit", lambda _: 1.0),
+    ),
+    Plant(
+        "a record that cannot be scored fails the client", ("evaluation",), patched(RecordScores, "_of_part", raising)
+    ),
+    Plant(
+        "scores are taken against the batch's mean",
+        ("evaluation",),
+        patched(LocalEvaluation, "_vectors", against_the_mean),
+    ),
+    Plant(
+        "outputs are computed in batches of any size, and a server amplifies their rounding",
+        ("evaluation",),
+        patched(scores_module, "cut", one_part),
+    ),
+    Plant(
+        "an evaluation is not on the receipt",
+        ("ledger",),
+        patched(
+            release_module.Released,
+            "of",
+            classmethod(lambda cls, grant, update, _, key: RELEASED(cls, grant, update, None, key)),
+        ),
+        {"local_evaluation": 1},
+    ),
+)
+"""What may go wrong with local evaluation."""
+
+PLANTS = PUBLISHED + CLAIMS + SURVIVORS + HOLES + REVIEW + EVALUATION
 
 CORRECT = (
     Plant("the code as it is", (), ExitStack),
     Plant("with public sizes", (), ExitStack, task=Open),
     Plant("with adaptive clipping", (), ExitStack, ADAPTIVE),
+    Plant("with local evaluation", (), ExitStack, {"local_evaluation": 2, "local_steps": 2}),
     Plant("by layer, with Adam", (), ExitStack, {"clipping": "per-layer", "optimizer": "adam", "learning_rate": 0.01}),
     Plant("automatic, with momentum", (), ExitStack, {"clipping": "automatic", "momentum": 0.9}),
     *HARMLESS,

@@ -100,6 +100,7 @@ OUT_OF_BOUNDS = {
     "learning_rate": [0.0, -1.0, 1e31, 1e300, *NOT_NUMBERS],
     "momentum": [1.0, -0.1, *NOT_NUMBERS],
     "weight_decay": [-0.1, 1001.0, 1e300, *NOT_NUMBERS],
+    "local_evaluation": [1, 0, 2],
     "earlier_runs": [-1],
     "charged": ["x", "{}", "[[]]", '[[0.5, 2.0, "zero-out", -1]]', '[[0.5, NaN, "zero-out", 1]]', " " * 4_000_001],
     "server_key": ["", "zz", "ab" * 32, server_public_key(STRANGER)],
@@ -122,6 +123,7 @@ EXTREMES = [
     {"momentum": math.nextafter(1.0, 0.0), "weight_decay": 1e3, "learning_rate": 1e30},
     {"optimizer": "adam", "learning_rate": 1e30},
     {"optimizer": "adamw", "learning_rate": 1e30, "weight_decay": 1e3},
+    {"local_evaluation": True, "steps": 2, "noise_multiplier": 0.3, "sampling_rate": 1.0},
 ]
 """The ends of what is within bounds, together."""
 
@@ -131,6 +133,7 @@ TOGETHER_IMPOSSIBLE = [
     {"optimizer": "adamw", "momentum": 0.5},
     {"relation": "replace-one", "sampling_rate": 1.0},
     {"clipping": "adaptive", "clipping_norm": 1e6},
+    {"local_evaluation": True, "steps": 1},
 ]
 
 

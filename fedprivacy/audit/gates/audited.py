@@ -55,11 +55,18 @@ class Effort(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Claim:
-    """What is said that a training costs a client: `epsilon` at `delta` after so many `rounds` of the grant."""
+    """What is said that a training costs a client.
+
+    Attributes:
+        epsilon, delta: the cost.
+        rounds: of the grant's training steps.
+        evaluations: local evaluations in those rounds.
+    """
 
     epsilon: float
     delta: float
     rounds: int
+    evaluations: int = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +96,7 @@ class Audited:
     @classmethod
     def of(cls, plan: RunPlan, shard: Shard | None = None, *, effort: Effort = Effort.QUICK, seed: int = 0) -> Audited:
         """What a planned run will ask of its first client, whose records are taken unless others are given."""
-        config = plan.config
+        config, schedule = plan.config, plan.config.schedule
         if shard is None:
             shard = plan.task.shard(ShardSource(partition_id=0, num_partitions=config.clients))
         event = plan.event(len(shard))
@@ -99,7 +106,7 @@ class Audited:
             client_id=simulated_client_id(0, config.clients),
             round=1,
             attempt=1,
-            steps=max(min(config.local_steps, steps), 1),
+            steps=max(min(schedule.steps_in(schedule.local_evaluation), steps), 1),
             sampling_rate=event.sampling_rate,
             noise_multiplier=event.noise_multiplier,
             relation=relation_of(plan.task),
@@ -110,11 +117,14 @@ class Audited:
             learning_rate=config.learning_rate,
             momentum=config.momentum,
             weight_decay=config.weight_decay,
+            local_evaluation=schedule.local_evaluation > 0 and steps > schedule.local_steps,
             earlier_runs=0,
             charged="",
             server_key="",
         )
-        claim = Claim(float(plan.epsilon_by_round(event, {})[-1]), config.delta, steps // config.local_steps)
+        rounds = schedule.rounds_within(steps)
+        evaluations = schedule.steps_until(rounds) - rounds * schedule.local_steps
+        claim = Claim(float(plan.epsilon_by_round(event, {})[-1]), config.delta, rounds, evaluations)
         return cls(
             task=plan.task, shard=shard, grant=grant, claim=claim, device=config.device, effort=effort, seed=seed
         )
@@ -152,6 +162,7 @@ class Audited:
         Clipping, sampling and noise stay the run's own; so does the divisor, but for adaptive clipping.
         """
         plain: dict[str, Any] = {"steps": 1, "optimizer": "sgd", "momentum": 0.0, "weight_decay": 0.0}
+        plain["local_evaluation"] = False
         if self.grant.adaptive is not None:  # whose count is limited, beyond what the divisor allows
             plain["expected_batch_size"] = max(self.grant.expected_batch_size, _UNLIMITED * self.grant.noise_multiplier)
         return replace(self.grant, **plain | changed)

@@ -31,7 +31,7 @@ class Known(Task):
         dataset: names the records: under the name of another task's, its clients share that one's randomness.
     """
 
-    name = "known"
+    name, metric = "known", "output"
 
     def __init__(self, sizes: Sequence[int], relation: NeighbouringRelation, dataset: str) -> None:
         self.sizes = tuple(sizes)

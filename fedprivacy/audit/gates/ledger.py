@@ -45,11 +45,12 @@ def check(audited: Audited) -> Judged:
     alarms = Alarms()
     receipt = _steps(audited, alarms)
     claim = audited.claim
-    spent = recomputed({receipt.event: receipt.steps * claim.rounds}, claim.delta)
+    trained = receipt.steps - audited.grant.local_evaluation
+    spent = recomputed({receipt.event: trained * claim.rounds + claim.evaluations}, claim.delta)
     alarms.must(
         not too_low(claim.epsilon, spent),
         f"An epsilon of {claim.epsilon:.3g} is claimed; what the client executes in {claim.rounds} rounds of "
-        f"{receipt.steps} steps, at a sampling rate of {receipt.sampling_rate:.3g}, costs {spent:.3g}.",
+        f"{trained} steps, at a sampling rate of {receipt.sampling_rate:.3g}, costs {spent:.3g}.",
     )
     for complaint in (*rehearsed(audited), *forgotten()):
         alarms.must(False, complaint)
@@ -111,17 +112,16 @@ def _misstated(stated: ClientSpent, spent: float) -> list[str]:
 
 def _uncharged(history: RunHistory) -> list[str]:
     """Rounds in which a client trained and was charged too few steps, or figures that fell."""
-    reasons, local_steps = [], int(history.settings["local-steps"])
+    reasons = []
     before = history.start
     for now in history.rounds:
+        asked = history.facts.schedule.steps_in(now.round)
         trained = [*now.participants, *(c for c, why in now.failures.items() if not reason_of(why).refused)]
         for client in trained:
             was, after = before.spent.get(client), now.spent[client]
             steps = after.steps - (was.steps if was else 0)
-            if steps < local_steps and not (steps >= 1 and after.exhausted):
-                reasons.append(
-                    f"{client} took part in round {now.round} with {local_steps} local steps, and was charged {steps}."
-                )
+            if steps < asked and not (steps >= 1 and after.exhausted):
+                reasons.append(f"{client} took part in round {now.round} with {asked} steps, and was charged {steps}.")
             if was and after.epsilon < was.epsilon * (1.0 - TOLERANCE):
                 reasons.append(f"The epsilon that is shown for {client} fell in round {now.round}; it never can.")
         before = now

@@ -22,6 +22,7 @@ from fedprivacy.audit.gates.known import Known, shard_of
 from fedprivacy.audit.silence import silence
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.flower.server.accounts import BudgetSpentError
+from fedprivacy.flower.server.rounds import RoundFailedError
 from fedprivacy.flower.wire.messages import ENROL, GRANT, RECEIPT, Grant, Receipt
 from fedprivacy.ledger import Allowance, Ledger, LedgerError
 from fedprivacy.runs.configuration import Value
@@ -108,7 +109,8 @@ class _Rehearsal:
         settings: dict[str, Value | None] = {
             "clients": _CLIENTS,
             "rounds": _ROUNDS,
-            "local-steps": grant.steps,
+            "local-steps": grant.training_steps,
+            "local-evaluation": int(grant.local_evaluation),
             "sampling-rate": grant.sampling_rate,
             "noise-multiplier": grant.noise_multiplier,
             "clipping": grant.clipping,
@@ -133,8 +135,12 @@ class _Rehearsal:
             shown.extend(self._misstated(result))
 
         shown: list[str] = []
-        with suppress(BudgetSpentError):
+        try:
             PrivateStrategy(eager, plan, observers=[look]).start(grid)
+        except BudgetSpentError:
+            pass
+        except RoundFailedError:
+            yield "The server could use no client's answer in a run: receipts do not state what was granted."
         yield from shown
         yield from _other_messages(grid)
         yield from _norms_of_others(grid)

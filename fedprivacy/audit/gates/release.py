@@ -1,8 +1,9 @@
 """The release firewall: everything that leaves a client, byte by byte, compared between neighbouring shards.
 
-With the noise frozen, only noised numbers may differ: the arrays of an update, and the clipping norm that adaptive
-clipping released with them. Names, order, types, shapes, sizes, settings, counts, metrics, codes of errors, and whether
-there is a reply at all, are the same whatever the records are. And where a record contributes nothing, nothing differs.
+With the noise frozen, only noised numbers may differ: the arrays of an update, and what was released with them: the
+clipping norm of adaptive clipping, the sums of a local evaluation. Names, order, types, shapes, sizes, settings,
+counts, metrics, codes of errors, and whether there is a reply at all, are the same whatever the records are. And where
+a record contributes nothing, nothing differs.
 """
 
 from __future__ import annotations
@@ -64,13 +65,12 @@ class Raising(Known):
 def check(audited: Audited) -> Judged:
     """Whether nothing but noised numbers depends on a record."""
     found = _Found()
-    for about, one, other, parameters in _neighbours(audited):
+    for about, one, other, parameters, evaluates in _neighbours(audited):
         if len(set(found.reasons)) >= MOST_REASONS:
             break
         for message_type in _ASKED:
             found.compare(about, message_type, *(_reply(audited, c, message_type, parameters) for c in (one, other)))
-        for rate in dict.fromkeys((audited.grant.sampling_rate, 1.0)):
-            grant = replace(audited.grant, sampling_rate=rate)
+        for grant in _grants(audited, evaluates=evaluates):
             found.compare(about, MessageType.TRAIN, *(_trained(c, grant, parameters) for c in (one, other)))
     for about, same in _same(audited):
         found.same(about, *same)
@@ -113,7 +113,7 @@ def fields_of(reply: Message, grant: Grant | None = None) -> Fields:
 
     Args:
         reply: of a client.
-        grant: that it answers; with adaptive clipping, the clipping norm on its receipt is noised.
+        grant: that it answers: it says what on the receipt is noised.
     """
     facts = reply.metadata
     fields: Fields = [("the reply's type", facts.message_type), ("its receiver", facts.dst_node_id)]
@@ -128,9 +128,17 @@ def fields_of(reply: Message, grant: Grant | None = None) -> Fields:
                 fields.append((f"the form of {about}", (value.dtype, tuple(value.shape), value.stype, len(value.data))))
                 fields.append((f"{NOISED} {about}", bytes(value.data)))
             else:
-                noised = grant is not None and grant.adaptive is not None and (name, key) == (RECEIPT, "clipping_norm")
+                noised = name == RECEIPT and key in _noised_in_receipt(grant)
                 fields.append((f"{NOISED} {about}" if noised else about, (type(value).__name__, repr(value))))
     return fields
+
+
+def _noised_in_receipt(grant: Grant | None) -> tuple[str, ...]:
+    """What a receipt for a grant holds that came out of the mechanism."""
+    if grant is None:
+        return ()
+    adapted = ("clipping_norm",) if grant.adaptive is not None else ()
+    return (*adapted, "evaluation") if grant.local_evaluation else adapted
 
 
 def _reply(audited: Audited, client: AskedClient, message_type: str, parameters: Parameters) -> Fields:
@@ -144,6 +152,14 @@ def _reply(audited: Audited, client: AskedClient, message_type: str, parameters:
         return [("the exception", type(error).__name__), ("its text", str(error))]
 
 
+def _grants(audited: Audited, *, evaluates: bool) -> Iterator[Grant]:
+    """The run's own grant, the same with everybody in, and one that has the model evaluated."""
+    for rate in dict.fromkeys((audited.grant.sampling_rate, 1.0)):
+        yield replace(audited.grant, sampling_rate=rate)
+    if evaluates:
+        yield replace(audited.grant, sampling_rate=1.0, steps=2, local_evaluation=True)
+
+
 def _trained(client: AskedClient, grant: Grant, parameters: Parameters) -> Fields:
     try:
         return fields_of(client.asked(grant, parameters), grant)
@@ -151,14 +167,14 @@ def _trained(client: AskedClient, grant: Grant, parameters: Parameters) -> Field
         return [("the exception", type(error).__name__), ("its text", str(error))]
 
 
-def _neighbours(audited: Audited) -> Iterator[tuple[str, AskedClient, AskedClient, Parameters]]:
-    """In words, two new clients with neighbouring shards, and the model that they are sent.
+def _neighbours(audited: Audited) -> Iterator[tuple[str, AskedClient, AskedClient, Parameters, bool]]:
+    """In words, two new clients with neighbouring shards, the model that they are sent, and whether they can score it.
 
     Each client is made anew: what is prepared for one of them, by its first records, shows in the other no more.
     """
     raising = Raising(known_of(audited).sizes[:2], audited.grant.relation, audited.task.dataset)
     for about, one, other in _raising(raising):
-        yield about, audited.client_of(raising, one), audited.client_of(raising, other), zeros_for(raising)
+        yield about, audited.client_of(raising, one), audited.client_of(raising, other), zeros_for(raising), True
     quick = audited.effort is Effort.QUICK
     pairs = pairs_of(audited, records=1)
     alone = (("the only record of the shard", pairs[0].alone, _without(pairs[0].alone, audited)),)
@@ -166,7 +182,8 @@ def _neighbours(audited: Audited) -> Iterator[tuple[str, AskedClient, AskedClien
         *((p.about, p.with_it, p.like_it(audited)) for p in (pairs[:4] if quick else pairs)),
         *alone,
     ]:
-        yield about, audited.client_of(audited.task, one), audited.client_of(audited.task, other), audited.parameters
+        clients = audited.client_of(audited.task, one), audited.client_of(audited.task, other)
+        yield about, *clients, audited.parameters, audited.grant.local_evaluation
 
 
 def _raising(task: Raising) -> Iterator[tuple[str, Shard, Shard]]:

@@ -237,7 +237,7 @@ def _own_optimizer(audited: Audited, found: _Found) -> None:
     task, generator = known_of(audited), audited.generator(6)
     records = audited.grant.clipping_norm * torch.stack([dense(task.sizes, generator) for _ in range(8)])
     client, parameters = audited.client_of(task, shard_of(records)), zeros_for(task)
-    own = replace(audited.grant, round=201, steps=steps)
+    own = replace(audited.grant, round=201, steps=steps, local_evaluation=False)
     sums = audited.sums(client, audited.asking(round=201, steps=steps), parameters)
     expected = torch.zeros(sum(task.sizes))
     move = own.local_optimizer.start(expected)

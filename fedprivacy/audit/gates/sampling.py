@@ -88,13 +88,13 @@ def _judge(audited: Audited, alarms: Alarms, rate: float) -> float:
     for asked in single:  # one step: for each number of steps it would draw anew
         samples.append(_joined(alarms, audited.sums(secret, asked, zeros_for(task)), audited.grant.clipping_norm))
     if rate < 1.0:
-        _test_counts(alarms, np.concatenate(samples), rate)
+        test_counts(alarms, np.concatenate(samples), rate)
         if audited.grant.steps > steps and audited.grant.adaptive is None:
             late = replace(grant, steps=audited.grant.steps)
             last = [
                 audited.last_sum(client, replace(late, **name), zeros_for(task)) for name in audited.positions(_LATE)
             ]
-            _test_counts(alarms, _joined(alarms, last, audited.grant.clipping_norm), rate)
+            test_counts(alarms, _joined(alarms, last, audited.grant.clipping_norm), rate)
         _test_pairs(alarms, samples, rate)
     else:
         everybody = all(bool(sample.all()) for sample in samples)
@@ -118,7 +118,7 @@ def _joined(alarms: Alarms, sums: list[NDArray[np.float64]], clipping_norm: floa
     return np.array(joined)
 
 
-def _test_counts(alarms: Alarms, samples: Joined, rate: float) -> None:
+def test_counts(alarms: Alarms, samples: Joined, rate: float) -> None:
     """How many records join a step, how many steps a record joins, and how many joined in all: binomial counts."""
     steps, records = samples.shape
     total = int(samples.sum())

@@ -27,6 +27,7 @@ from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.tasks import Task
 from fedprivacy.tasks.loader import agreed
 from fedprivacy.training.dpsgd import DPSGD
+from fedprivacy.training.keystream import Position
 from fedprivacy.training.optimizers import LARGEST_LEARNING_RATE
 
 log = logging.getLogger("fedprivacy.client")
@@ -89,11 +90,16 @@ def answer(client: LocalClient, grant: Grant, message: Message) -> Released:
     released = client.released_before(grant)
     if released is None:
         training, engine = prepared(client, grant, message)
+        measured = client.measured(engine) if grant.local_evaluation else None
         client.charge(grant)
-        keystream = client.keystream(grant)
-        trained = training.train(engine, client.shard, steps=grant.steps, round=grant.round, keystream=keystream)
+        keystream, number = client.keystream(grant), grant.round
+        evaluated = None
+        if measured is not None:  # before training moves the model
+            last = Position(number, grant.steps)
+            evaluated = client.evaluation(grant).release(measured, client.shard, keystream, last)
+        trained = training.train(engine, client.shard, steps=grant.training_steps, round=number, keystream=keystream)
         reach("client.trained")
-        released = Released.of(grant, trained, client.key)
+        released = Released.of(grant, trained, evaluated, client.key)
         client.seal(grant, released)
     reach("client.replying")
     return released

@@ -12,28 +12,35 @@ from __future__ import annotations
 
 import sys
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 
 import torch
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from flwr.app import Context, Message
+from torch import Tensor
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy.flower.client.node import NodeSettings, Refused
 from fedprivacy.flower.client.release import Released
 from fedprivacy.flower.wire.histories import claims_text, history_of
 from fedprivacy.flower.wire.messages import Enrolment, EnrolmentRequest, Grant, MessageError, RefusalCode
-from fedprivacy.gradients import GradientEngine, check_on_blank
+from fedprivacy.gradients import GradientEngine, check_on_blank, trainable_parameters
+from fedprivacy.gradients.scores import RecordScores
 from fedprivacy.guard import Guard, LogError
 from fedprivacy.runs.configuration import ConfigError, RunConfig, Value, resolve
 from fedprivacy.runs.device import choose_device
 from fedprivacy.tasks import Shard, ShardSource, Task, load_task, relation_of
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 from fedprivacy.tasks.identity import dataset_id, simulated_client_id
+from fedprivacy.tasks.loader import check_scores, scores_of
 from fedprivacy.training.adaptive import CLIPPINGS
+from fedprivacy.training.evaluation import LocalEvaluation
 from fedprivacy.training.keystream import Keystream
 from fedprivacy.values.events import PoissonSampledGaussian
+
+Kind = tuple[torch.Size, torch.dtype]
+"""Shape and type of a row: public."""
 
 IN_PROCESS = "fedprivacy-in-process"
 """Key that our in-process engine sets in the node configuration of its clients."""
@@ -105,6 +112,21 @@ class LocalClient:
     def engine(self, clipping: str) -> GradientEngine:
         """Computes the clipped sums of its gradients. Clients of one process share it: load parameters before use."""
         return _engine(self.task, self.shard.inputs.device, clipping)
+
+    def evaluation(self, grant: Grant) -> LocalEvaluation:
+        """What the last step of a grant runs, where it evaluates."""
+        return LocalEvaluation(grant.event, list(scores_of(self.task).values()))
+
+    def measured(self, engine: GradientEngine) -> RecordScores:
+        """Takes its records' scores under the parameters of the engine's model; shared as that is.
+
+        Raises:
+            TaskError: the scores cannot be taken of made-up records.
+        """
+        kinds = ((rows.shape[1:], rows.dtype) for rows in (self.shard.inputs, self.shard.targets))
+        measured = _measured(self.task, self.shard.inputs.device, engine.threads, *kinds)
+        measured.model.load_state_dict(trainable_parameters(engine.model), strict=False)
+        return measured
 
 
 def client_to_enrol(
@@ -233,10 +255,27 @@ def works_on(task: Task, shard: Shard) -> Shard:
 
 
 @cache
-def _check_once(task: Task, device: torch.device, *kinds: tuple[torch.Size, torch.dtype]) -> None:
+def _check_once(task: Task, device: torch.device, *kinds: Kind) -> None:
     """Check on no rows of the kinds that inputs and targets are: their shape and type are public."""
-    inputs, targets = (torch.empty(0, *shape, dtype=dtype, device=device) for shape, dtype in kinds)
-    check_on_blank(task.model().to(device).train(), task.loss, inputs, targets)
+    check_on_blank(task.model().to(device).train(), task.loss, *_blank(device, *kinds))
+
+
+@cache
+def _measured(task: Task, device: torch.device, threads: int, *kinds: Kind) -> RecordScores:
+    """Kept for the life of the process, with a model of its own: that of the engine may be a server's by now."""
+    measures = [score.measure for score in scores_of(task).values()]
+    measured = RecordScores(
+        task.model().to(device).train(), task.loss, measures, _blank(device, *kinds), threads=threads
+    )
+    check_scores(task, *measured.example)
+    return measured
+
+
+def _blank(device: torch.device, inputs: Kind, targets: Kind) -> tuple[Tensor, Tensor]:
+    """No rows of these kinds."""
+    (shape, dtype), (target_shape, target_dtype) = inputs, targets
+    blank = partial(torch.empty, device=device)
+    return blank(0, *shape, dtype=dtype), blank(0, *target_shape, dtype=target_dtype)
 
 
 @cache

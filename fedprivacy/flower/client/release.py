@@ -1,14 +1,15 @@
 """The only way out of a client.
 
-Every reply is built here, from one of three types, and a type is all that may cross:
+Every reply is built here, from one of four types, and a type is all that may cross:
 
 | what | kind | why it may leave |
 |---|---|---|
 | `PrivateUpdate` | private | came out of the mechanism, with the event that it cost; so did an adapted clipping norm |
+| `NoisySums` | private | of a local evaluation: out of the same mechanism, which was charged one step more for it |
 | `Enrolment` | public | a name, a split, what grants were charged; the shard's size only where sizes are public |
 | `RefusalCode` | constant | one of a few codes; texts of exceptions stay in the client's log |
 
-No example count, no local loss or accuracy, no exception text has a place in these types, so none can leave.
+No exact example count, local loss or accuracy, and no exception text has a place in these types, so none can leave.
 
 In a deployment an update is written to the disk as it will be sent (`sealed`), and sent again, byte for byte, where the
 first reply was lost: what has been released once costs nothing the second time.
@@ -29,6 +30,7 @@ from safetensors import numpy as safetensors
 
 from fedprivacy.flower.wire.messages import Enrolment, Grant, Receipt, Refusal, RefusalCode
 from fedprivacy.training.dpsgd import PrivateUpdate
+from fedprivacy.training.evaluation import NoisySums
 
 ARRAYS = "arrays"
 
@@ -41,18 +43,27 @@ class Released:
     receipt: Receipt
 
     @classmethod
-    def of(cls, grant: Grant, update: PrivateUpdate, key: EllipticCurvePrivateKey | None) -> Released:
-        """What DP-SGD released, with a receipt; with the client's key in a deployment, the receipt signs for both."""
+    def of(
+        cls, grant: Grant, update: PrivateUpdate, evaluated: NoisySums | None, key: EllipticCurvePrivateKey | None
+    ) -> Released:
+        """What DP-SGD and local evaluation released, with a receipt; with a deployed client's key, it signs for all.
+
+        Raises:
+            ValueError: the two are not of one event, of which the receipt could state the steps.
+        """
+        if evaluated is not None and evaluated.event != update.event:
+            raise ValueError(f"The local evaluation ran {evaluated.event}, and the training {update.event}.")
         arrays = {name: parameter.cpu().numpy() for name, parameter in update.parameters.items()}
         receipt = Receipt(
             **grant.charged_as._asdict(),
             client_id=grant.client_id,
-            steps=update.steps,
+            steps=update.steps + (evaluated is not None),
             sampling_rate=update.event.sampling_rate,
             noise_multiplier=update.event.noise_multiplier,
             relation=update.event.relation,
             clipping_norm=update.clipping_norm,
             update=digest(arrays) if key else "",
+            evaluation=json.dumps(evaluated.sums) if evaluated is not None else "",
         )
         return cls(arrays, receipt.signed(key) if key else receipt)
 

@@ -17,7 +17,7 @@ from fedprivacy.gradients import LossShapeError, UnsupportedModelError
 from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.tasks import Shard, Task, TaskError
 from fedprivacy.tasks.identity import simulated_client_id
-from fedprivacy.tasks.loader import method_of, metrics_of, model_of
+from fedprivacy.tasks.loader import check_scores, method_of, metrics_of, model_of
 
 _RECORDS = 2
 """As many go through model and loss: a loss must tell one from the other."""
@@ -42,7 +42,8 @@ def try_task(task: Task, config: RunConfig, clients: Iterable[int]) -> None:
         for number, partition_id in enumerate(clients):
             shard = _opened(task, config, partition_id)
             if number == 0:
-                _trained(task, model, shard, simulated_client_id(partition_id, config.clients))
+                client = simulated_client_id(partition_id, config.clients)
+                _trained(task, model, shard, client, evaluates=config.local_evaluation > 0)
         metrics_of(task, model)
     finally:
         before.restore()
@@ -65,7 +66,7 @@ def _opened(task: Task, config: RunConfig, partition_id: int) -> Shard:
         raise
 
 
-def _trained(task: Task, model: nn.Module, shard: Shard, client: str) -> None:
+def _trained(task: Task, model: nn.Module, shard: Shard, client: str, *, evaluates: bool) -> None:
     """Forward pass and loss of a few records; on the CPU, where a label out of range does not end the process."""
     inputs, targets = shard.inputs[:_RECORDS].cpu(), shard.targets[:_RECORDS].cpu()
     if len(inputs):
@@ -73,6 +74,8 @@ def _trained(task: Task, model: nn.Module, shard: Shard, client: str) -> None:
             outputs = model(inputs)
         with method_of(task, f"loss() for {client}"):
             task.loss(outputs, targets)
+        if evaluates:
+            check_scores(task, outputs.detach(), targets)
     try:
         works_on(task, shard)
     except (LossShapeError, UnsupportedModelError) as error:

@@ -175,7 +175,8 @@ class RunAccounts:
             clients: whom the strategy wants to ask, by node id. Exhausted ones get no grant.
             again: whether it may have been charged before.
         """
-        wanted = dict.fromkeys((client.client_id for client in clients.values()), self._plan.config.local_steps)
+        steps = self._plan.config.schedule.steps_in(attempt.round)
+        wanted = dict.fromkeys((client.client_id for client in clients.values()), steps)
         granted = self._accountant.grant(attempt, wanted, resumed=again)
         self._open_charges[attempt] = set(granted)
         reach("server.reserved")
@@ -292,6 +293,7 @@ class RunAccounts:
             learning_rate=config.learning_rate,
             momentum=config.momentum,
             weight_decay=config.weight_decay,
+            local_evaluation=steps > config.local_steps,  # a budget's last steps train
             earlier_runs=self.earlier_runs,
             charged=charged,
             server_key=signing.server_public_key(key) if key else "",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
@@ -23,8 +24,12 @@ from fedprivacy.flower.server.registry import ClientRegistry, TooFewClientsError
 from fedprivacy.flower.server.replies import OpenRound, RoundOutcome, sort_replies
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.runs.plan import RunPlan
+from fedprivacy.tasks.loader import scores_of
+from fedprivacy.training.evaluation import NoisySums
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.rounds import Phase, PhaseObserver, Stage
+
+log = logging.getLogger("fedprivacy.server")
 
 _BETWEEN_LOOKS = 0.9
 """`sample_nodes` sleeps 1 s between looks: a strategy that looks again later than this is waiting for nodes."""
@@ -85,6 +90,19 @@ class Rounds:
         outcome = sort_replies(opened, answers)
         self.accounts.settle(outcome)
         return outcome
+
+    def evaluated(self, outcome: RoundOutcome) -> dict[str, NoisySums]:
+        """What the clients' local evaluations released, by client_id."""
+        scores, released = scores_of(self.plan.task) if self.plan.config.local_evaluation else {}, {}
+        for client_id, verdict in outcome.verdicts.items():
+            receipt = verdict.receipt
+            if receipt is None or not receipt.noisy_sums:
+                continue
+            if len(receipt.noisy_sums) == 1 + len(scores):
+                released[client_id] = NoisySums(receipt.event, receipt.noisy_sums)
+            else:
+                log.warning("Client %s evaluates other scores than this server's task; update one of them.", client_id)
+        return released
 
     def average(self, outcome: RoundOutcome) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Let the wrapped strategy average the updates, each with its client's public weight, in a fixed order.

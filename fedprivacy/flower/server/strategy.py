@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,8 +32,10 @@ from fedprivacy.flower.server.rounds import RoundFailedError, Rounds
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.plan import RunPlan
-from fedprivacy.tasks.loader import metrics_of
+from fedprivacy.tasks.loader import metrics_of, scores_of
+from fedprivacy.training.evaluation import NoisySums, estimated
 from fedprivacy.values.attempt import Attempt
+from fedprivacy.values.evaluation import Evaluation
 from fedprivacy.values.rounds import Observer, Phase, PhaseObserver, RoundResult, Stage
 from fedprivacy.values.wording import NO_PRIVACY, epsilon_text
 
@@ -56,7 +58,8 @@ class PrivateStrategy(Strategy):
 
     The wrapped strategy samples and averages as always. It sees only clients that have budget left, and only updates
     whose receipts match their grants; the weights of its average are public shard sizes (or equal), never a count that
-    a client sends. Client-side evaluation is off: a local metric is a release that nobody has accounted for.
+    a client sends. Flower's own client-side evaluation is off: its metrics are a release that nobody accounts for.
+    With `local-evaluation` clients release noisy ones together with their updates, charged as one more step.
 
     With `ema-decay` the model that is evaluated and kept is the average of the global models. The clients receive the
     last one.
@@ -188,13 +191,18 @@ class PrivateStrategy(Strategy):
         metrics = evaluate(number, kept)
         if metrics is not None:
             self.result.evaluate_metrics_serverapp[number] = metrics
+        evaluations, of_clients = self._local_evaluations(rounds.evaluated(outcome))
+        if of_clients:
+            self.result.evaluate_metrics_clientapp[number] = MetricRecord(dict(of_clients))
+        public = {name: float(value) for name, value in (metrics or {}).items() if isinstance(value, int | float)}
         finished = RoundResult(
             round=number,
-            metrics={name: float(value) for name, value in (metrics or {}).items() if isinstance(value, int | float)},
+            metrics=public | of_clients,
             spent=rounds.accounts.spent(),
             participants=tuple(outcome.updates),
             failures=outcome.failures,
             unreconciled=rounds.accounts.unreconciled,
+            evaluations=evaluations,
         )
         for observe in (self._log_round, *self._observers):
             observe(finished)
@@ -279,6 +287,14 @@ class PrivateStrategy(Strategy):
         model = self.plan.task.model()
         model.load_state_dict(arrays.to_torch_state_dict(), strict=False)
         return MetricRecord(dict(metrics_of(self.plan.task, model)))
+
+    def _local_evaluations(self, released: Mapping[str, NoisySums]) -> tuple[dict[str, Evaluation], dict[str, float]]:
+        """What local evaluations tell: by client, and of all of them together, as metrics."""
+        if not released:
+            return {}, {}
+        scores = scores_of(self.plan.task)
+        by_client = {client_id: estimated(scores, [sums]) for client_id, sums in sorted(released.items())}
+        return by_client, estimated(scores, list(released.values())).metrics
 
     def _checkpoint(self, number: int, model: GlobalModel, accounts: RunAccounts | BaselineAccounts) -> Checkpoint:
         return Checkpoint(

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
+import math
 from dataclasses import dataclass
 from functools import cache
 from typing import Self, cast, get_type_hints
@@ -38,7 +39,7 @@ REFUSAL = "fedprivacy.refusal"
 ENROL = "query.enrol"
 """Names of the records in a message, and the message type that asks a client who it is."""
 
-VERSION = 4
+VERSION = 5
 """Of every record: server and clients must speak the same."""
 
 
@@ -68,6 +69,9 @@ EXPECTED_BATCH_SIZES = (1e-9, 1e19)
 
 LONGEST_CLIENT_ID = 1024
 """Characters of a client's name."""
+
+_MOST_SUMS = 256
+"""Noisy sums of a local evaluation: a count, and scores."""
 
 
 class MessageError(ValueError):
@@ -206,6 +210,7 @@ class Grant(SpendingMessage):
         clipping: how a record's gradient is bounded by C, one of `CLIPPINGS`.
         expected_batch_size: public divisor of the noisy sum.
         optimizer, learning_rate, momentum, weight_decay: what moves the parameters; see `local_optimizer`.
+        local_evaluation: whether the last of the steps evaluates the global model instead of training it.
         earlier_runs: runs that the ledger held before this one. A seeded client draws other noise in each.
         charged: what the ledger holds against the client, over all runs, this grant included: see `history_text`. Empty
             in a simulation.
@@ -220,6 +225,7 @@ class Grant(SpendingMessage):
     learning_rate: float
     momentum: float
     weight_decay: float
+    local_evaluation: bool
     earlier_runs: int
     charged: str
     server_key: str
@@ -228,6 +234,8 @@ class Grant(SpendingMessage):
     def __post_init__(self) -> None:
         if min(self.steps, self.round, self.attempt) < 1 or self.earlier_runs < 0:
             raise ValueError("round, attempt and steps count from 1, earlier_runs from 0.")
+        if self.training_steps < 1:
+            raise ValueError(f"steps is {self.steps} with a local evaluation, which is one; it must be at least 2.")
         if not names_a_run(self.run_id) or len(self.client_id) > LONGEST_CLIENT_ID:
             raise ValueError("run_id or client_id is too long, or run_id is not printable.")
         if not self.noise_multiplier <= MOST_NOISE:
@@ -248,8 +256,13 @@ class Grant(SpendingMessage):
             _ = SampledGaussianSum(self.event, self.adaptive.sensitivity(self.clipping_norm))
 
     @property
+    def training_steps(self) -> int:
+        """Those of the steps that train."""
+        return self.steps - self.local_evaluation
+
+    @property
     def mechanism(self) -> SampledGaussianSum:
-        """What each step runs."""
+        """What each training step runs."""
         return SampledGaussianSum(self.event, self.clipping_norm)
 
     @property
@@ -271,22 +284,35 @@ class Receipt(SpendingMessage):
 
     Attributes:
         update: digest of the update beside this receipt, see `release.digest`; empty in a simulation.
+        evaluation: the noisy sums of the local evaluation, as JSON; empty where none was granted.
         signature: with the key under which the client is registered.
     """
 
     name, purpose = RECEIPT, signing.RECEIPT
     update: str
+    evaluation: str = ""
     signature: str = ""
 
     def __post_init__(self) -> None:
         low, high = CLIPPING_NORMS
         if not low <= self.clipping_norm <= high:
             raise ValueError(f"clipping_norm is {self.clipping_norm}; it must be from {low:g} to {high:g}.")
+        if not len(self.noisy_sums) <= _MOST_SUMS or not all(map(math.isfinite, self.noisy_sums)):
+            raise ValueError(f"evaluation must be at most {_MOST_SUMS} finite numbers.")
+
+    @property
+    def noisy_sums(self) -> tuple[float, ...]:
+        """What the local evaluation released; empty: there was none."""
+        sums = json.loads(self.evaluation or "[]")
+        if not isinstance(sums, list) or not all(type(value) is float for value in sums):
+            raise ValueError("evaluation must be a list of numbers.")
+        return tuple(sums)
 
     def matches(self, grant: Grant) -> bool:
         """Whether it states what was granted: in all that both have but the clipping norm, which may have moved."""
         granted = (field.name for field in dataclasses.fields(SpendingMessage) if field.name != "clipping_norm")
-        return all(getattr(self, name) == getattr(grant, name) for name in granted)
+        evaluated = bool(self.noisy_sums) == grant.local_evaluation
+        return evaluated and all(getattr(self, name) == getattr(grant, name) for name in granted)
 
 
 @dataclass(frozen=True, slots=True)

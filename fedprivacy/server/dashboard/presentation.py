@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import math
 import statistics
 import time
 from dataclasses import astuple
@@ -87,7 +86,8 @@ def audit(result: AuditResult) -> models.Audit:
 
 def rounds_left(steps_left: int, facts: RunFacts) -> int:
     """Rounds that so many steps last, the last of them perhaps with fewer."""
-    return math.ceil(steps_left / facts.local_steps)
+    whole = facts.schedule.rounds_within(steps_left)
+    return whole + (facts.schedule.steps_until(whole) < steps_left)
 
 
 def _summary(run: RunStanding) -> dict[str, Any]:

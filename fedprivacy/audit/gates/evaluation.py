@@ -1,0 +1,288 @@
+"""Local evaluation: what a client's records score leaves as a noisy sum, at the price of one local step.
+
+Any server may ask for it, whatever the run's settings are, so every client is asked. Some records have scores that the
+auditor chose; they are told from the sums as others are from the sums of gradients.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from scipy import stats
+from torch import Tensor
+
+from fedprivacy.audit.asking import AskedClient, NoUpdateError
+from fedprivacy.audit.gates.alarms import Alarms, of_correlations, of_counts, of_echoes, of_variance, rms
+from fedprivacy.audit.gates.audited import Audited, Effort, Judged, Parameters, gate, without_records
+from fedprivacy.audit.gates.known import Known, shard_of, zeros_for
+from fedprivacy.audit.gates.neighbours import pairs_of
+from fedprivacy.audit.gates.parameters import hostile_parameters
+from fedprivacy.audit.gates.sampling import test_counts
+from fedprivacy.flower.wire.messages import Grant
+from fedprivacy.tasks import Score, Shard
+from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
+from fedprivacy.values.events import NeighbouringRelation
+
+_SILENT = 1e-6
+"""A noise multiplier that leaves a release readable."""
+
+_READING = 2.0**-20
+"""By how much float32 may move what is read of a release, relative to its norm, and at least."""
+
+_LATTICE = 2.0**-12
+"""By how much rounding to the lattice may move a sum of four releases."""
+
+_SCORES = 255
+"""Of a client whose noise is looked at: so many coordinates less one."""
+
+_JOINING = 32
+"""Records whose joining is looked at."""
+
+_ROUNDS = 16
+"""In which a quick audit asks."""
+
+_RAISES, _WORTHLESS = -1e30, 0.5
+"""A target whose score raises; and one that is in the middle, and moves a sum of scores by nothing."""
+
+_EXTREMES = (0.0, 1.0, 1e9, -1e9, math.inf, -math.inf, math.nan, _RAISES, _WORTHLESS)
+"""Scores before they are clipped."""
+
+Sums = NDArray[np.float64]
+
+
+class Scored(Known):
+    """A known task whose scores are its targets, from 0 to 1.
+
+    Args:
+        number: of scores, and of the layer's coordinates.
+        relation, dataset: as for `Known`.
+    """
+
+    def __init__(self, number: int, relation: NeighbouringRelation, dataset: str) -> None:
+        super().__init__([number], relation, dataset)
+        self._number = number
+
+    def scores(self) -> Mapping[str, Score]:
+        """As many as there are targets."""
+        return {f"{column}": Score(partial(_target, column)) for column in range(self._number)}
+
+
+def _target(column: int, outputs: Tensor, targets: Tensor) -> Tensor:
+    if bool((targets == _RAISES).any()):
+        raise ValueError(f"Cannot score {targets.tolist()}.")
+    return targets[:, column] + 0.0 * outputs[:, 0]
+
+
+@gate(
+    "evaluation",
+    proves="A local evaluation tells of one record at most what one step may, with the noise that is charged.",
+    assumes="The records and scores that were tried stand for all others.",
+)
+def check(audited: Audited) -> Judged:
+    """Whether the noisy sums of a local evaluation are what one release of the mechanism may be."""
+    found = _Found(audited, Alarms())
+    _known_scores(found)
+    _own_scores(found)
+    _noise(found)
+    for rate in dict.fromkeys((audited.grant.sampling_rate, 0.5)):
+        _sampling(found, rate)
+    return Judged(found.largest, found.alarms.reasons, found.alarms.p_value)
+
+
+@dataclass(slots=True)
+class _Found:
+    """What was found so far: the alarms, and by how much one record moved a sum at most, in units of its bound."""
+
+    audited: Audited
+    alarms: Alarms
+    largest: float = 0.0
+
+    def grant(self, **changed: Any) -> Grant:
+        """One step that trains, and one that evaluates; without noise to speak of, unless it is given."""
+        return self.audited.asking(steps=2, local_evaluation=True, **{"noise_multiplier": _SILENT} | changed)
+
+    def scored(self, number: int) -> Scored:
+        """A task with so many known scores, whose clients share the randomness of the audited one's."""
+        task = Scored(number, self.audited.grant.relation, self.audited.task.dataset)
+        task.name = self.audited.task.name
+        return task
+
+    def compare(self, one: Sums, other: Sums, *, joined: bool, about: str, own: bool = False) -> None:
+        """Judge the sums of two shards that differ in one record; `own`: no number may be told of a data owner's."""
+        if not np.isfinite(other).all() or not np.isfinite(one).all():
+            self.alarms.must(False, f"A local evaluation that is not a number left the client ({about}).")
+            return
+        change, reading = float(np.linalg.norm(one - other)), _READING * max(float(np.linalg.norm(one)), 1.0)
+        if not (own and self.audited.confidential):
+            self.largest = max(self.largest, change)
+        if joined:
+            holds = change <= 1.0 + ROUNDING_ALLOWANCE + reading
+            self.alarms.must(holds, f"One record changed a local evaluation by more than its bound ({about}).")
+        else:
+            self.alarms.must(change == 0.0, f"A record that did not join changed a local evaluation ({about}).")
+
+    def company(self, among_others: Sums, alone: Sums) -> None:
+        """What a record adds to the sum of a crowd and to that of nobody: the same, but for the lattice's rounding."""
+        holds = float(np.abs(among_others - alone).max()) <= _LATTICE
+        self.alarms.must(holds, "What a record adds to a local evaluation depends on who else joins it.")
+
+
+def _sums(client: AskedClient, grant: Grant, parameters: Parameters) -> Sums:
+    """What the local evaluation of a grant released.
+
+    Raises:
+        NoUpdateError: the client sent none.
+    """
+    sums = client.answer(grant, parameters).receipt.noisy_sums
+    if not sums:
+        raise NoUpdateError("The client was granted a local evaluation, and sent none.")
+    return np.array(sums, dtype=np.float64)
+
+
+def _scored_shard(scores: Sequence[Sequence[float]] | Tensor, task: Scored) -> Shard:
+    """Records of zeros with these scores, shape [records, scores]."""
+    targets = torch.as_tensor(scores, dtype=torch.float32).reshape(-1, task.sizes[0])
+    return shard_of(torch.zeros(len(targets), task.sizes[0]), targets)
+
+
+def _known_scores(found: _Found) -> None:
+    """Scores beyond their bounds, and none: each moves the sum by at most its bound, whoever else is there."""
+    task, number = found.scored(3), 3
+    client, grant = found.audited.client_of(task, _scored_shard([], task)), found.grant(sampling_rate=1.0)
+
+    def sums(*rows: Sequence[float]) -> Sums:
+        return _sums(client.holding(_scored_shard(rows, task)), grant, zeros_for(task))
+
+    empty = sums()
+    crowds: list[list[list[float]]] = [[], [[1.0] * number] * 20, [[0.2, 0.9, _WORTHLESS]] * 7]
+    for crowd in crowds:
+        without = sums(*crowd)
+        for score in _EXTREMES:
+            for record in ([score] * number, [score, 0.0, 1.0]):
+                with_it, alone = sums(*crowd, record), sums(record)
+                about = f"a score of {score:g} among {len(crowd)} others"
+                found.compare(with_it, without, joined=True, about=about)
+                found.company(with_it - without, alone - empty)
+
+
+def _own_scores(found: _Found) -> None:
+    """Records of the task's own kind with its own scores, under usual parameters and hostile ones."""
+    audited, quick = found.audited, found.audited.effort is Effort.QUICK
+    task = found.scored(1)
+    known = audited.client_of(task, _scored_shard([], task))
+
+    def joined(grant: Grant, place: int) -> bool:
+        blank = torch.full((place + 1, 1), _WORTHLESS)
+        shown = blank.clone()
+        shown[place] = 1.0
+        shards = (_scored_shard(rows, task) for rows in (blank, shown))
+        one, other = (_sums(known.holding(shard), grant, zeros_for(task)) for shard in shards)
+        return bool((one != other).any())
+
+    grants = [found.grant(sampling_rate=1.0), found.grant(), found.grant(round=2)]
+    if not _can_be_scored(found, grants[0]):
+        return
+    for about, parameters in hostile_parameters(audited):
+        empty = _sums(audited.client.holding(without_records(audited.shard)), grants[0], parameters)
+        for pair in pairs_of(audited, records=1 if quick else 8):
+            clients = audited.client.holding(pair.with_it), audited.client.holding(pair.without)
+            for grant in grants:
+                one, other = (_sums(client, grant, parameters) for client in clients)
+                joins = grant.sampling_rate == 1.0 or joined(grant, pair.place)
+                found.compare(one, other, joined=joins, about=f"{pair.about}, {about}", own=True)
+                if grant.sampling_rate == 1.0:
+                    alone = _sums(audited.client.holding(pair.alone), grant, parameters)
+                    found.company(one - other, alone - empty)
+
+
+def _can_be_scored(found: _Found, grant: Grant) -> bool:
+    """Whether the task's scores can be taken at all; if not, every client refuses before it reads a record."""
+    empty = found.audited.client.holding(without_records(found.audited.shard))
+    try:
+        _sums(empty, grant, found.audited.parameters)
+    except NoUpdateError:
+        return False
+    return True
+
+
+def _noise(found: _Found) -> None:
+    """The noise of evaluations without scores: its size, its shape, and that it is no other release's."""
+    audited, alarms, task = found.audited, found.alarms, found.scored(_SCORES)
+    sigma = audited.grant.noise_multiplier
+    rows: list[Sums] = []
+    training: list[Sums] = []
+    for client, grant in _asked(found, task, sigma):
+        answer = client.answer(grant, zeros_for(task))
+        rows.append(np.array(answer.receipt.noisy_sums) / (sigma * (1.0 + ROUNDING_ALLOWANCE)))
+        training.append(answer.flat)
+    if any(len(row) != 1 + _SCORES for row in rows):
+        alarms.must(False, "A local evaluation has another number of sums than there are scores.")
+        return
+    noise = np.array(rows)
+    parts = {"the count": noise[:, :1], "the scores": noise[:, 1:], "records that have none": noise[2::3]}
+    for about, part in parts.items():
+        alarms.test(
+            of_variance(part),
+            f"The noise of a local evaluation is {rms(part):.3g} times what is claimed, in {about}; it must be 1.",
+        )
+    alarms.test(
+        float(stats.kstest(noise.ravel(), stats.norm.cdf).pvalue), "The noise of a local evaluation is not Gaussian."
+    )
+    alarms.test(of_echoes(noise), "The noise of a local evaluation repeats itself within a release.")
+    of_all, _ = of_correlations([*noise[:, :_SCORES], *training])
+    alarms.test(
+        of_all, "The noise of a local evaluation can be told from that of another release: a server could subtract it."
+    )
+
+
+def _asked(found: _Found, task: Scored, sigma: float) -> Iterator[tuple[AskedClient, Grant]]:
+    """Clients without a record, or with some that have no score, in several rounds, attempts and runs."""
+    audited, quick = found.audited, found.audited.effort is Effort.QUICK
+    client = audited.client_of(task, _scored_shard([], task))
+    positions = [{"attempt": 2}, {"earlier_runs": 1}, *audited.positions(_ROUNDS if quick else 200)]
+    for number, position in enumerate(positions):
+        shard = _scored_shard(torch.full(((0, 3, 40)[number % 3], _SCORES), _RAISES), task)
+        yield client.holding(shard), found.grant(noise_multiplier=sigma, **position)
+    secret = AskedClient(task, _scored_shard([], task), device=audited.device)
+    for _ in range(2):
+        yield secret, found.grant(noise_multiplier=sigma)
+    yield client.colleague(), found.grant(noise_multiplier=sigma)
+
+
+def _sampling(found: _Found, rate: float) -> None:
+    """Who joins an evaluation: each with the sampling rate, whoever joins the steps that train."""
+    audited, alarms, task = found.audited, found.alarms, found.scored(_JOINING)
+    scores = torch.full((_JOINING, _JOINING), _WORTHLESS).fill_diagonal_(1.0)
+    client = audited.client_of(task, shard_of(1e4 * audited.grant.clipping_norm * torch.eye(_JOINING), scores))
+    evaluated, trained = [], []
+    for position in audited.positions(4 * _ROUNDS):
+        answer = client.answer(found.grant(sampling_rate=rate, **position), zeros_for(task))
+        count, *sums = answer.receipt.noisy_sums
+        joined = np.array(sums) > 0.5 / math.sqrt(1.0 + _JOINING)
+        alarms.must(
+            abs(count * math.sqrt(1.0 + _JOINING) - joined.sum()) < 0.1,
+            "The count of a local evaluation is not of those whose scores it sums.",
+        )
+        evaluated.append(joined)
+        trained.append(-answer.flat > 0.05 * np.abs(answer.flat).max())
+    samples, steps = np.array(evaluated), np.array(trained)
+    if rate == 1.0:
+        alarms.must(bool(samples.all()), "At a sampling rate of 1 a record was left out of a local evaluation.")
+        return
+    test_counts(alarms, samples, rate)
+    for about, one, other in (
+        ("A local evaluation and a step", samples, steps),
+        ("Two local evaluations", samples[::2], samples[1::2]),
+    ):
+        common = int((one & other).sum())
+        alarms.test(
+            of_counts(common, one.size, rate**2),
+            f"{about} have {common} records in common, where chance would give {rate**2 * one.size:.0f}.",
+        )

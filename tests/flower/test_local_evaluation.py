@@ -1,0 +1,181 @@
+"""Local evaluation in whole runs: charged as a step, estimated well, and refused where it cannot be."""
+
+import itertools
+import json
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+
+from fedprivacy.accounting import pld
+from fedprivacy.deploy.keys import write_client_key
+from fedprivacy.flower.wire.messages import RECEIPT, MessageError, Receipt
+from fedprivacy.runs.configuration import ConfigError
+from fedprivacy.runs.folder import read_history
+from fedprivacy.server.simulation import simulate
+from fedprivacy.tasks import Score, ShardSource
+from fedprivacy.values.events import PoissonSampledGaussian
+from tests.flower.asked import node_of, spent, train
+from tests.flower.blobs import A_GRANT, A_RECEIPT, Blobs, PrivateSizes, plan_of
+from tests.flower.runs import run
+
+
+def true_scores(arrays, clients=4):
+    """Records, accuracy and loss of all clients' records under a model."""
+    task = Blobs()
+    model = task.model()
+    model.load_state_dict(arrays.to_torch_state_dict())
+    shards = [task.shard(ShardSource(partition_id=n, num_partitions=clients)) for n in range(clients)]
+    inputs, targets = (torch.cat([getattr(s, name) for s in shards]) for name in ("inputs", "targets"))
+    with torch.no_grad():
+        outputs = model(inputs)
+    right = (outputs.argmax(1) == targets).double().mean().item()
+    return len(targets), right, task.loss(outputs, targets).clamp(max=5).mean().item()
+
+
+@pytest.fixture
+def planned(tmp_path):
+    """Makes plans of runs, each with a ledger of its own."""
+    number = itertools.count()
+
+    def plan(task, **settings):
+        return plan_of(task, ledger=f"sqlite:///{tmp_path / f'{next(number)}.db'}", **settings)
+
+    return plan
+
+
+def test_every_so_many_rounds_the_clients_score_the_model_that_the_round_began_with(planned):
+    settings = {"rounds": 6, "local_evaluation": 3, "noise_multiplier": 0.1, "sampling_rate": 1.0}
+    plan = planned(Blobs(), **settings)
+    settings["rounds"] = 2
+    second = run(planned(Blobs(), **settings)).result.arrays
+    finished = run(plan)
+    third, sixth = finished.records[2], finished.records[5]
+    assert [bool(record.evaluations) for record in finished.records] == [False, False, True, False, False, True]
+    records, accuracy, loss = true_scores(second)
+    assert third.metrics["clients_records"] == pytest.approx(records, abs=2)
+    assert third.metrics["clients_accuracy"] == pytest.approx(accuracy, abs=0.01)
+    assert third.metrics["clients_loss"] == pytest.approx(loss, abs=0.05)
+    assert set(sixth.evaluations) == {f"client-{number}" for number in range(4)}
+    for number in range(4):
+        told = sixth.evaluations[f"client-{number}"]
+        assert told.records == pytest.approx(30 + number, abs=1.5)
+        assert 0 < told.deviations["accuracy"] < 0.05
+    assert "clients_accuracy" not in finished.records[4].metrics
+    assert finished.result.evaluate_metrics_clientapp[3]["clients_loss"] == third.metrics["clients_loss"]
+
+
+def test_it_is_charged_as_one_more_step_and_what_is_trained_is_the_same(planned):
+    settings = {"rounds": 3, "noise_multiplier": 1.5, "local_steps": 2}
+    without, with_it = run(planned(Blobs(), **settings)), run(planned(Blobs(), local_evaluation=2, **settings))
+    for records, steps in ((without.records, [2, 4, 6]), (with_it.records, [2, 5, 7])):
+        assert [record.spent["client-0"].steps for record in records] == steps
+        event = PoissonSampledGaussian(0.5, 1.5)
+        expected = [pld.epsilon({event: number}, 1e-3) for number in steps]
+        assert [record.spent["client-0"].epsilon for record in records] == pytest.approx(expected, rel=1e-6)
+    for one, other in zip(without.result.arrays.values(), with_it.result.arrays.values(), strict=True):
+        assert (one.numpy() == other.numpy()).all()
+
+
+def test_noise_that_is_left_open_covers_it(planned):
+    open_ = {"rounds": 10, "epsilon": 2.0}
+    plain, evaluated = planned(Blobs(), **open_), planned(Blobs(), local_evaluation=2, **open_)
+    assert evaluated.total_steps == plain.total_steps + 5
+    assert evaluated.noise_multiplier > plain.noise_multiplier
+    assert run(evaluated).records[-1].spent["client-0"].epsilon <= 2.0
+
+
+def test_a_budget_s_last_steps_train(planned):
+    event = PoissonSampledGaussian(0.5, 1.5)
+    for affordable in (5, 6, 7, 8):
+        epsilon = pld.epsilon({event: affordable}, 1e-3) * 1.02  # the usual filter puts some of delta aside
+        plan = planned(Blobs(), rounds=9, local_evaluation=1, noise_multiplier=1.5, epsilon=epsilon)
+        finished = run(plan)
+        assert finished.records[-1].spent["client-0"].steps == affordable
+        evaluations = sum(bool(record.evaluations) for record in finished.records)
+        assert evaluations == affordable // 3
+
+
+def test_with_private_shard_sizes_the_number_of_records_is_told_noisily_alone(planned):
+    plan = planned(PrivateSizes(), rounds=8, local_evaluation=1, noise_multiplier=1.0)
+    told = [record.evaluations["client-2"].records for record in run(plan).records]
+    assert len(set(told)) == 8
+    assert np.mean(told) == pytest.approx(32, abs=10)
+
+
+def test_it_is_in_the_folder_and_comes_back(tmp_path):
+    settings = {"rounds": 2, "noise_multiplier": 1.0, "clients": 2, "local_evaluation": 2, "seed": 3}
+    result = simulate(Blobs(), out=tmp_path / "run", **settings)
+    first, second = read_history(tmp_path / "run").rounds
+    assert not first.evaluations and set(second.evaluations) == {"client-0", "client-1"}
+    line = json.loads((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()[1])
+    assert line["evaluations"]["client-1"]["means"] == second.evaluations["client-1"].means
+    assert result.metrics["clients_records"] == second.metrics["clients_records"]
+    assert "evaluations" not in json.loads((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()[0])
+
+
+def test_a_run_without_privacy_has_none():
+    with pytest.raises(ConfigError, match="local-evaluation is 2 and privacy is off"):
+        plan_of(Blobs(), local_evaluation=2, privacy=False)
+
+
+class Unscored(Blobs):
+    name = dataset = "unscored"
+
+    def __init__(self, scores):
+        self._scores = scores
+
+    def scores(self):
+        return self._scores
+
+
+@pytest.mark.parametrize(
+    ("scores", "complaint"),
+    [
+        ({}, "scores\\(\\) must return fedprivacy.Score"),
+        ({"loss": lambda outputs, targets: 0}, "scores\\(\\) must return fedprivacy.Score"),
+        ({"mean": Score(lambda outputs, targets: outputs.mean())}, "score 'mean' returns \\[\\] for 2 records"),
+        ({"broken": Score(lambda outputs, targets: outputs @ targets)}, "score 'broken' .*fails"),
+    ],
+    ids=["none", "a function", "a mean", "broken"],
+)
+def test_scores_that_cannot_be_taken_are_named_before_anything_is_spent(tmp_path, scores, complaint):
+    with pytest.raises(ValueError, match=complaint):
+        simulate(Unscored(scores), out=tmp_path / "run", rounds=2, noise_multiplier=1.0, local_evaluation=1, clients=2)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture
+def node(tmp_path, identity):
+    return node_of(tmp_path, write_client_key(tmp_path, "hospital").private_key)
+
+
+def test_an_evaluation_is_charged_as_one_of_the_steps(node):
+    reply = train(node, steps=3, local_evaluation=True)
+    receipt = Receipt.of(reply)
+    assert spent(node) == 3 == receipt.steps
+    assert len(receipt.noisy_sums) == 3
+    assert not Receipt.of(train(node, round=2, steps=3)).noisy_sums
+
+
+def test_a_replayed_grant_is_evaluated_once(node):
+    one, again = (train(node, steps=2, local_evaluation=True) for _ in range(2))
+    assert dict(one.content[RECEIPT]) == dict(again.content[RECEIPT])
+    assert spent(node) == 2
+
+
+@pytest.mark.parametrize(
+    "evaluation", ["x", "{}", "[1]", "[true]", '["1.0"]', "[NaN]", "[Infinity]", json.dumps([0.5] * 257), "[[1.0]]"]
+)
+def test_what_is_no_list_of_finite_numbers_is_no_receipt(evaluation):
+    record = A_RECEIPT.to_record()
+    record["evaluation"] = evaluation
+    with pytest.raises(MessageError, match=r"evaluation|Expecting"):
+        Receipt.from_record(record)
+
+
+def test_a_receipt_matches_if_it_has_an_evaluation_where_one_was_granted_and_nowhere_else():
+    evaluated, asked = replace(A_RECEIPT, evaluation="[1.5, 0.5]"), replace(A_GRANT, local_evaluation=True)
+    assert evaluated.matches(asked) and A_RECEIPT.matches(A_GRANT)
+    assert not evaluated.matches(A_GRANT) and not A_RECEIPT.matches(asked)

@@ -1,0 +1,141 @@
+"""The noisy sum of a local evaluation: what one record may change of it, what is estimated, and how well."""
+
+import math
+from functools import cache
+
+import numpy as np
+import pytest
+import torch
+from scipy import stats
+from torch import nn
+
+from fedprivacy.audit.gates.alarms import of_variance
+from fedprivacy.gradients.scores import RecordScores
+from fedprivacy.tasks import Score, Shard
+from fedprivacy.training.evaluation import LocalEvaluation, NoisySums, estimated, unit
+from fedprivacy.training.keystream import Keystream, Position
+from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
+from fedprivacy.values.events import PoissonSampledGaussian
+
+SCORES = {
+    "error": Score(lambda outputs, targets: targets[:, 0], 0.0, 10.0),
+    "right": Score(lambda outputs, targets: targets[:, 1], -1.0, 1.0),
+}
+EVERYBODY, SILENT = 1.0, 1e-6
+
+
+def evaluation(rate=EVERYBODY, sigma=SILENT, scores=SCORES):
+    return LocalEvaluation(PoissonSampledGaussian(rate, sigma), list(scores.values()))
+
+
+@cache
+def measured(*scores):
+    measures = [score.measure for score in scores]
+    return RecordScores(nn.Linear(2, 1), lambda o, t: o[:, 0] * t[:, 0], measures, (torch.empty(0, 2),) * 2)
+
+
+def released(targets, *, of=None, step=1, key=0, inputs=None):
+    of, targets = of or evaluation(), torch.tensor(targets, dtype=torch.float32).reshape(-1, 2)
+    shard = Shard(torch.zeros(len(targets), 2) if inputs is None else inputs, targets)
+    return of.release(measured(*of.scores), shard, Keystream(bytes([key] * 32)), Position(1, step))
+
+
+def sums(*args, **kwargs):
+    return np.array(released(*args, **kwargs).sums)
+
+
+CROWD = [[3.0, 1.0], [7.0, -1.0], [0.0, 0.5]]
+
+
+@pytest.mark.parametrize(
+    "record",
+    [[0.0, -1.0], [10.0, 1.0], [1e30, -1e30], [math.inf, -math.inf], [5.0, 0.0]],
+    ids=["least", "most", "beyond", "infinite", "middle"],
+)
+def test_one_record_changes_the_sum_by_a_vector_of_norm_one_at_most(record):
+    change = np.linalg.norm(sums([*CROWD, record]) - sums(CROWD))
+    assert change <= 1.0 + ROUNDING_ALLOWANCE
+    if record != [5.0, 0.0]:
+        assert change >= 1.0 - 1e-3  # nothing of the sensitivity is wasted
+
+
+def test_a_record_that_cannot_be_scored_changes_nothing():
+    before = sums(CROWD)
+    for record in ([math.nan, 0.0], [0.0, math.nan]):
+        assert (sums([*CROWD, record]) == before).all()
+    null = torch.zeros(4, 2)
+    null[3] = math.nan
+    assert (sums([*CROWD, [1.0, 1.0]], inputs=null) == before).all()
+
+
+def test_a_score_that_raises_on_one_record_is_nobody_else_s_business():
+    def fragile(outputs, targets):
+        if bool((targets > 8).any()):
+            raise ValueError("a record")
+        return targets[:, 0]
+
+    of = evaluation(scores={"fragile": Score(fragile, 0.0, 10.0)})
+    assert (sums([[9.0, 0.0], [1.0, 0.0]], of=of) == sums([[1.0, 0.0]], of=of)).all()
+
+
+def test_without_noise_the_estimate_is_the_mean_of_what_was_clipped():
+    found = estimated(SCORES, [released([*CROWD, [99.0, 0.3], [math.nan, 0.0]])])
+    assert found.records == pytest.approx(4, abs=1e-3)
+    assert found.means == pytest.approx({"error": (3 + 7 + 0 + 10) / 4, "right": (1 - 1 + 0.5 + 0.3) / 4}, abs=1e-3)
+    assert max(found.deviations.values()) < 1e-4
+
+
+def test_clients_of_different_sampling_rates_count_by_their_records():
+    few, many = [[2.0, 0.0]] * 100, [[8.0, 0.0]] * 300
+    half = [released(few, of=evaluation(0.5), key=key) for key in range(40)]
+    whole = [released(many, key=key) for key in range(40)]
+    found = estimated(SCORES, [*half, *whole])
+    assert found.records == pytest.approx(40 * 400, abs=400)
+    assert found.means["error"] == pytest.approx((2 * 100 + 8 * 300) / 400, rel=0.02)
+
+
+def test_the_noise_is_that_of_the_event_and_new_at_every_position():
+    of = evaluation(sigma=3.0)
+    draws = np.array([sums([], of=of, step=step, key=key) for key in range(40) for step in range(1, 41)])
+    normal = draws.ravel() / (3.0 * (1.0 + ROUNDING_ALLOWANCE))
+    assert stats.kstest(normal, stats.norm.cdf).pvalue > 1e-4
+    assert of_variance(normal) > 1e-4
+    assert len(set(map(tuple, draws))) == len(draws)
+
+
+def test_the_deviation_is_how_far_the_noise_moves_the_estimate():
+    of, records = evaluation(sigma=2.0), [[9.0, 0.1]] * 200
+    found = [estimated(SCORES, [released(records, of=of, key=key)]) for key in range(200)]
+    for name, true in (("error", 9.0), ("right", 0.1)):
+        off = np.array([(one.means[name] - true) / one.deviations[name] for one in found])
+        assert 0.75 < np.sqrt((off**2).mean()) < 1.25  # 5 deviations of a mean square of 200
+    assert np.std([one.records for one in found]) == pytest.approx(2.0 / unit(2), rel=0.25)
+
+
+def test_the_more_clients_the_less_the_noise_counts():
+    of = evaluation(sigma=2.0)
+    clients = [released([[5.0, 0.0]] * 50, of=of, key=key) for key in range(16)]
+    one, all_of_them = estimated(SCORES, clients[:1]), estimated(SCORES, clients)
+    assert all_of_them.deviations["error"] == pytest.approx(one.deviations["error"] / 4, rel=0.5)
+
+
+def test_of_nobody_the_estimate_is_a_number_within_the_bounds():
+    for key in range(20):
+        found = estimated(SCORES, [released([], of=evaluation(sigma=5.0), key=key)])
+        assert 0.0 <= found.means["error"] <= 10.0 and -1.0 <= found.means["right"] <= 1.0
+        assert all(map(math.isfinite, found.deviations.values()))
+
+
+def test_metrics_have_names_of_their_own():
+    event = PoissonSampledGaussian(1.0, 1.0)
+    assert set(estimated(SCORES, [NoisySums(event, (40.0, 0.0, 0.0))]).metrics) == {
+        "clients_records",
+        "clients_error",
+        "clients_right",
+    }
+
+
+@pytest.mark.parametrize("bounds", [(1.0, 1.0), (2.0, 1.0), (0.0, math.inf), (math.nan, 1.0)])
+def test_bounds_are_two_finite_numbers(bounds):
+    with pytest.raises(ValueError, match="bounds"):
+        Score(lambda outputs, targets: targets, *bounds)
