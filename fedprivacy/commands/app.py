@@ -101,10 +101,11 @@ def simulate(
     settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, dashboard: _BESIDE = False, as_json: Json = False
 ) -> None:
     """Train a task on simulated clients, each within its privacy budget; or go on with a run that was stopped."""
+    from fedprivacy._support.console import console_of
     from fedprivacy.commands.outcome import outcome_text
     from fedprivacy.commands.run_tables import client_table, failures
     from fedprivacy.runs.folder import REPORT
-    from fedprivacy.server.simulation import console_of, prepared, run
+    from fedprivacy.server.simulation import prepared, run
 
     plan = prepared(settings)
     config, console = plan.config, console_of(shown=not as_json)

@@ -104,7 +104,7 @@ def test_a_finished_run_whose_figures_are_too_low_fails(tmp_path):
     ("typed", "said"),
     [
         (("--run", "nowhere"), "'nowhere' holds no run; name a folder"),
-        (("--run", ".", "--epsilon", "2"), "epsilon is set, and --run audits a run with the settings that it had"),
+        (("--run", ".", "--epsilon", "2"), "epsilon is set beside run, which is audited with the settings that it had"),
         (("--no-privacy",), "privacy is off, and no epsilon is stated"),
         (("--task", "nothing"), "task is 'nothing'; choose one of"),
         (("--epsilon", "-1"), "epsilon is -1"),
