@@ -8,7 +8,7 @@ import torch
 import fedprivacy as fp
 from fedprivacy.audit import auditor, lower_bounds
 from fedprivacy.audit.gates import noise, sampling
-from fedprivacy.audit.lower_bounds import OWN_RECORD, own_record
+from fedprivacy.audit.lower_bounds import OWN_RECORD, OWN_RECORD_TRAINED
 from fedprivacy.runs.folder import ledger_of, read_run_id
 from fedprivacy.runs.store.reader import RunStore
 from tests.privacy.planted import PLANTS
@@ -34,7 +34,7 @@ def _quick(monkeypatch, tmp_path):
     """Some gates and one attack: what each finds is tested elsewhere."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(auditor, "GATES", {"sampling": sampling.check})
-    monkeypatch.setattr(auditor, "lower_bounds", lambda *given, **rest: (own_record(*given, **rest),))
+    monkeypatch.setattr(auditor, "lower_bounds", lower_bounds.own_records)
     monkeypatch.setattr(lower_bounds, "MOST_STEPS", 25)
 
 
@@ -74,6 +74,7 @@ def test_a_finished_run_is_audited_with_its_own_settings_and_its_dashboard_shows
     found = fp.audit_training(coins, run=run.folder if as_folder else run, progress=False)
     assert found.passed and [gate.name for gate in found.gates] == ["sampling", "run"]
     assert found.subject == "run coins-1" and found.epsilon_upper == pytest.approx(2.0, abs=0.01)
+    assert [bound.name for bound in found.lower_bounds] == [OWN_RECORD, OWN_RECORD_TRAINED]
     assert "Each record joins" in (run.folder / "audit.html").read_text()
     shown = RunStore(ledger_of(run.folder)).run(read_run_id(run.folder)).audits()
     assert [audit.attack for audit in shown] == [bound.name for bound in found.lower_bounds]

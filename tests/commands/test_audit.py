@@ -5,13 +5,14 @@ import re
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import save
 
 from fedprivacy import epsilon
 from fedprivacy.audit import auditor
 from fedprivacy.audit.apps.auditor import GATES
 from fedprivacy.audit.asking import NoUpdateError
 from fedprivacy.audit.gates import noise, release
-from fedprivacy.audit.lower_bounds import NAMES, OWN_RECORD, own_record
+from fedprivacy.audit.lower_bounds import NAMES, OWN_RECORD, OWN_RECORD_TRAINED, own_records
 from fedprivacy.runs.folder import read_run_id
 from fedprivacy.runs.store.reader import RunStore
 from tests.commands.running import fedprivacy, started
@@ -27,7 +28,7 @@ HALF = next(plant for plant in PLANTS if plant.meaning == "half of the noise")
 def quick(monkeypatch):
     """Some gates and one attack: what each finds is tested elsewhere."""
     monkeypatch.setattr(auditor, "GATES", {"release": release.check, "noise": noise.check})
-    monkeypatch.setattr(auditor, "lower_bounds", lambda *given, **rest: (own_record(*given, **rest),))
+    monkeypatch.setattr(auditor, "lower_bounds", own_records)
 
 
 def words(text):
@@ -85,8 +86,29 @@ def test_a_finished_run_is_audited_with_its_own_settings_and_its_dashboard_shows
     assert [gate["name"] for gate in found["gates"]] == ["release", "noise", "run"]
     assert found["epsilon_upper"] == pytest.approx(2.0, abs=0.01)
     store = RunStore(f"sqlite:///{tmp_path / 'run' / 'ledger.db'}")
-    (shown,) = store.run(read_run_id(tmp_path / "run")).audits()
-    assert (shown.attack, shown.lower) == (OWN_RECORD, found["lower_bounds"][OWN_RECORD]["epsilon"])
+    shown = {audit.attack: audit.lower for audit in store.run(read_run_id(tmp_path / "run")).audits()}
+    assert shown == {name: bound["epsilon"] for name, bound in found["lower_bounds"].items()}
+    assert list(shown) == [OWN_RECORD, OWN_RECORD_TRAINED]
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [(b"none", "model.safetensors' holds no model"), (save({}), "holds another model than its task makes now")],
+)
+def test_a_model_that_is_not_the_run_s_is_no_model_to_attack(model, said, tmp_path):
+    fedprivacy("simulate", *SMALL, "--out", "run", cwd=tmp_path)
+    (tmp_path / "run" / "model.safetensors").write_bytes(model)
+    refused = fedprivacy("audit", "--run", "run", cwd=tmp_path, code=2)
+    assert said in words(refused.stderr) and not (tmp_path / "run" / "audit.html").exists()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_run_without_a_model_is_attacked_at_a_new_one_alone(tmp_path):
+    fedprivacy("simulate", *SMALL, "--out", "run", cwd=tmp_path)
+    (tmp_path / "run" / "model.safetensors").unlink()
+    found = json.loads(fedprivacy("audit", "--run", "run", "--json", cwd=tmp_path).stdout)
+    assert list(found["lower_bounds"]) == [OWN_RECORD]
 
 
 @pytest.mark.usefixtures("quick")
