@@ -282,7 +282,7 @@ def audit(
         Path | None,
         typer.Option(help="With --node: settings of a run, in TOML; else the costliest step that the client takes."),
     ] = None,
-    full: Annotated[bool, typer.Option("--full/--quick", help="Minutes instead of seconds: more is tried.")] = False,
+    full: Annotated[bool, typer.Option("--full/--quick", help="Some four times as long: more is tried.")] = False,
     as_json: Json = False,
 ) -> None:
     """Check that the code which runs deserves its epsilon: gates that find bugs, and attacks beside the stated bound.

@@ -1,7 +1,11 @@
 """`fedprivacy audit`, as it is typed: what it says of sound code, of code with a bug, and of what cannot be audited."""
 
 import json
+import os
 import re
+import signal
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
@@ -11,7 +15,7 @@ from fedprivacy import epsilon
 from fedprivacy.audit import auditor
 from fedprivacy.audit.apps.auditor import GATES
 from fedprivacy.audit.asking import NoUpdateError
-from fedprivacy.audit.gates import noise, release
+from fedprivacy.audit.gates import ledger, noise, rehearsal, release
 from fedprivacy.audit.lower_bounds import NAMES, OWN_RECORD, OWN_RECORD_TRAINED, own_records
 from fedprivacy.runs.folder import read_run_id
 from fedprivacy.runs.store.reader import RunStore
@@ -64,6 +68,54 @@ def test_a_bug_ends_with_1_and_is_told_in_words_and_shown_by_an_attack(tmp_path)
     assert "FAILED: 1 of 2 gates (noise)" in words(told)
     page = (tmp_path / "found" / "audit.html").read_text()
     assert "Noise failed." in page and "More is lost than is stated." in page
+
+
+LOUD = """
+import fedprivacy as fp, torch
+print("loud")
+class Loud(fp.Task):
+    recipe = fp.Recipe(rounds=2, delta=1e-3, clients=2)
+    def model(self):
+        print("loud")
+        return torch.nn.Linear(2, 2)
+    def shard(self, source):
+        print("loud")
+        return fp.Shard(torch.randn(60, 2), torch.zeros(60).long())
+"""
+
+
+@pytest.mark.usefixtures("quick")
+def test_nothing_but_json_is_on_stdout_whatever_a_task_prints(tmp_path, monkeypatch):
+    monkeypatch.setattr(auditor, "GATES", {})
+    (tmp_path / "loud.py").write_text(LOUD)
+    done = fedprivacy("audit", "--task", "loud.py:Loud", "--json", "--full", "--out", "found", cwd=tmp_path)
+    assert json.loads(done.stdout)["passed"] and "loud" in done.stderr
+
+
+@pytest.mark.parametrize("rehearsing", [True, False])
+def test_ctrl_c_ends_an_audit_with_130_and_leaves_nothing(rehearsing, tmp_path, monkeypatch):
+    """While a gate rehearses a run, whose books are in a folder, and while attacks go on."""
+
+    def interrupted(*_, **__):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60.0)
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(auditor, "GATES", {"ledger": ledger.check} if rehearsing else {})
+    monkeypatch.setattr(rehearsal._Recording, "_deliver", interrupted)
+    monkeypatch.setattr(auditor, "lower_bounds", interrupted)
+    done = fedprivacy("audit", *SMALL, cwd=tmp_path, code=130)
+    assert not done.stdout and "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_place_for_the_page_that_cannot_be_written_is_refused_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(auditor, "GATES", {"release": lambda audited: pytest.fail("something was asked")})
+    (tmp_path / "file").touch()
+    refused = fedprivacy("audit", *SMALL, "--out", "file/found", cwd=tmp_path, code=2)
+    assert "out is 'file/found', and" in words(refused.stderr) and "name a folder" in words(refused.stderr)
 
 
 @pytest.mark.slow
