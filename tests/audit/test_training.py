@@ -99,6 +99,7 @@ class Silly(Coins):
     [
         ("cancer", {"round": 2, "learning_rate": "x"}, r"round is not .* Did you mean rounds\?\nlearning_rate is 'x'"),
         ("cancer", {"noise_multiplier": -1.0}, "noise_multiplier is -1"),
+        ("cancer", {"device": "cuda:99"}, "device is 'cuda:99', but this machine has"),
         ("cancer", {"privacy": False}, "privacy is off, and no epsilon is stated"),
         ("nothing", {}, "task is 'nothing'; choose one of"),
         (Silly, {}, r"loss\(\) for client-0 fails: ValueError.*bad loss"),
@@ -115,6 +116,17 @@ def test_what_cannot_be_audited_is_refused_before_anything_is_asked(task, settin
     with pytest.raises(ValueError, match=f"(?s){said}") as refused:
         fp.audit_training(task, **settings, progress=False)
     assert type(refused.value).__name__ in {"ConfigError", "RunFolderError"}
+
+
+def test_a_run_of_a_machine_with_other_devices_is_audited_on_one_of_this(tmp_path):
+    run = fp.simulate("cancer", **SMALL, out="run")
+    config = tmp_path / "run" / "config.json"
+    config.write_text(config.read_text().replace('"device": "auto"', '"device": "cuda:99"'))
+    with pytest.raises(fp.ConfigError, match=r"device is 'cuda:99', but this machine has \d+ GPUs; use auto or cpu"):
+        fp.audit_training(run=run, progress=False)
+    with pytest.raises(fp.ConfigError, match="device is 'gpu'; choose auto, cpu"):
+        fp.audit_training(run=run, device="gpu", progress=False)
+    assert fp.audit_training(run=run, device="cpu", progress=False).passed
 
 
 def test_a_run_of_another_task_is_not_audited_as_this_one():
