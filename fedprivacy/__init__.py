@@ -6,11 +6,11 @@
 True
 
 What there is: `simulate` trains a federation on this machine, `open_run` opens what it recorded, `compare` puts runs
-side by side, `plan` tells the cost before; a task of one's own is made of `Task`, `Recipe`, `Shard`, `ShardSource` and
-`Score`, and `tasks` has the built-in ones; `load_table` reads a CSV or Parquet file as a shard, by `Number` and
-`Category`, and a simulation splits it by one of `ByColumn`, `ByDirichlet` and `Evenly`; `PrivateStrategy` and
-`private_client` make a Flower app private; `train` is DP-SGD without a federation; `epsilon` and `noise_multiplier`
-calculate.
+side by side, `plan` tells the cost before, `audit_training` whether the code deserves its epsilon; a task of one's own
+is made of `Task`, `Recipe`, `Shard`, `ShardSource` and `Score`, and `tasks` has the built-in ones; `load_table` reads a
+CSV or Parquet file as a shard, by `Number` and `Category`, and a simulation splits it by one of `ByColumn`,
+`ByDirichlet` and `Evenly`; `PrivateStrategy` and `private_client` make a Flower app private; `train` is DP-SGD without
+a federation; `epsilon` and `noise_multiplier` calculate.
 
 Every name is loaded when it is first asked for: to import this package loads neither torch nor Flower.
 """
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fedprivacy import tasks as tasks
     from fedprivacy.accounting.calculator import epsilon as epsilon
     from fedprivacy.accounting.calculator import noise_multiplier as noise_multiplier
+    from fedprivacy.audit.training import audit_training as audit_training
     from fedprivacy.flower import private_client as private_client
     from fedprivacy.flower.own_app import PrivateStrategy as PrivateStrategy
     from fedprivacy.runs.comparison import compare as compare
@@ -53,6 +54,7 @@ _HOMES = {
     "compare": "runs.comparison",
     "Run": "runs.run",
     "plan": "runs.prospect",
+    "audit_training": "audit.training",
     "epsilon": "accounting.calculator",
     "noise_multiplier": "accounting.calculator",
     "train": "training.single",

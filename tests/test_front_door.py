@@ -155,7 +155,7 @@ def test_a_bar_shows_the_rounds_unless_it_is_not_wanted(capsys):
 
 def test_a_notebook_that_has_no_widgets_gets_the_bar_as_text(capsys, monkeypatch):
     monkeypatch.setattr("rich.console._is_jupyter", lambda: True)
-    monkeypatch.setattr("fedprivacy.server.simulation.find_spec", lambda name: None)
+    monkeypatch.setattr("fedprivacy._support.console.find_spec", lambda name: None)
     simulate(Blobs(), progress=True)
     assert "3/3" in capsys.readouterr().err
 

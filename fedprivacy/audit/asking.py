@@ -9,6 +9,7 @@ by.
 from __future__ import annotations
 
 import copy
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
@@ -32,6 +33,9 @@ from fedprivacy.values.events import NeighbouringRelation
 _NODE = 7
 """Number of the client's node; any will do."""
 
+
+_HEADROOM = 2.0**10
+"""By how much a sum of norm C outweighs the parameters that it moves: their rounding then hides nothing of it."""
 
 _SPLIT = 100_001
 """Into how many parts the first of the auditor's shards is one of; the next of one more. A client's name stays the same
@@ -161,6 +165,17 @@ def _context(part: int, parts: int) -> Context:
 def parameters_of(model: nn.Module) -> dict[str, NDArray[Any]]:
     """A model's trainable parameters, as a server sends them."""
     return {name: parameter.detach().cpu().numpy() for name, parameter in trainable_parameters(model).items()}
+
+
+def gain(parameters: Mapping[str, NDArray[Any]], move: float) -> float:
+    """By how much to multiply what moves parameters so that their rounding hides nothing of it, a power of two.
+
+    Args:
+        parameters: that are moved, by name.
+        move: how far a sum as long as the clipping norm moves them.
+    """
+    largest = max((float(np.abs(values).max(initial=0.0)) for values in parameters.values()), default=0.0)
+    return 2.0 ** max(math.ceil(math.log2(max(largest, 1e-9) * _HEADROOM / move)), 0)
 
 
 _USUAL = Grant(

@@ -6,19 +6,24 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
+from safetensors import SafetensorError
+from safetensors.numpy import load_file
+
 from fedprivacy._support.discretion import hushed, kind_and_place
 from fedprivacy.audit.asking import NoUpdateError
 from fedprivacy.audit.deployed import Host
 from fedprivacy.audit.findings import Findings, Gate, LowerBound
 from fedprivacy.audit.gates import evaluation, invariance, ledger, node_noise, noise, release, replay, sampling
 from fedprivacy.audit.gates import node as node_gate
-from fedprivacy.audit.gates.audited import Audited, Check, Effort, drawn
+from fedprivacy.audit.gates.audited import Audited, Check, Effort, Parameters, drawn
 from fedprivacy.audit.lower_bounds import lower_bounds
 from fedprivacy.audit.node import Node
 from fedprivacy.audit.observed import AuditedTraining
 from fedprivacy.audit.silence import silence
+from fedprivacy.gradients import trainable_parameters
+from fedprivacy.runs.folder import MODEL, RunFolderError
 from fedprivacy.runs.plan import RunPlan
-from fedprivacy.tasks import Shard
+from fedprivacy.tasks import Shard, Task
 
 GATES: dict[str, Check] = {
     "release": release.check,
@@ -68,20 +73,21 @@ def audit(
 
     Args:
         plan: task and settings.
-        run: the folder of a finished run; None: there is none.
+        run: the folder of a finished run, whose model is attacked, too; None: there is none.
         effort: how long it may take.
         seed: of what the auditor draws; None: nobody knows before what will be asked.
         tell: is told what is done next.
 
     Raises:
-        RunFolderError: the folder holds no run.
+        RunFolderError: the folder holds no run, or the model of another task.
         TaskError: the task has no records to audit with.
     """
+    trained = None if run is None else _trained(run, plan.task)
     audited = Audited.of(plan, effort=effort, seed=drawn(seed))
     with silence():
         gates = [*_gates(audited, run, tell)]
         tell("attacks")
-        bounds = _attacked(audited, audited.shard, gates)
+        bounds = _attacked(audited, audited.shard, gates, trained)
     return _found(f"task {plan.config.task}" if run is None else f"run {run.name}", audited, gates, bounds)
 
 
@@ -128,8 +134,10 @@ def audit_node(
     return _found(f"node configuration {node.file} (task {node.word})", audited, gates, bounds)
 
 
-def _attacked(audited: Audited, own: Shard | None, gates: list[Gate]) -> tuple[LowerBound, ...]:
-    """What attacks showed; with a record of `own`, unless there is none to be attacked with."""
+def _attacked(
+    audited: Audited, own: Shard | None, gates: list[Gate], trained: Parameters | None = None
+) -> tuple[LowerBound, ...]:
+    """What attacks showed; with a record of `own`, unless there is none, and at a trained model, if there is one."""
     try:
         return lower_bounds(
             audited.task,
@@ -138,6 +146,7 @@ def _attacked(audited: Audited, own: Shard | None, gates: list[Gate]) -> tuple[L
             seed=audited.seed,
             confidence=CONFIDENCE,
             device=audited.device,
+            trained=trained,
         )
     except NoUpdateError:
         gates.append(_UNANSWERED)
@@ -162,6 +171,24 @@ def _gates(audited: Audited, run: Path | None, tell: Callable[[str], None]) -> I
     if run is not None:
         tell("the run's own figures")
         yield ledger.check_run(run)
+
+
+def _trained(run: Path, task: Task) -> Parameters | None:
+    """The model that a run came to; None: it has left none.
+
+    Raises:
+        RunFolderError: it is none, or that of another task.
+    """
+    if not (file := run / MODEL).exists():
+        return None
+    try:
+        parameters = load_file(file)
+    except (OSError, SafetensorError) as error:
+        raise RunFolderError(f"'{file}' holds no model ({error}); put back an undamaged copy.") from error
+    expected = {name: tuple(values.shape) for name, values in trainable_parameters(task.model()).items()}
+    if {name: values.shape for name, values in parameters.items()} != expected:
+        raise RunFolderError(f"'{file}' holds another model than its task makes now; audit with the task as it was.")
+    return parameters
 
 
 def _training(audited: Audited) -> AuditedTraining:

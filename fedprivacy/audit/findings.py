@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import html
 import math
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from fedprivacy.accounting.views import View
+from fedprivacy.audit.tables import Table, as_html, as_text
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.nulls import finite_or_none
 from fedprivacy.values.runs import AuditResult
@@ -39,6 +42,16 @@ class Gate:
         if self.passed == bool(self.reasons):
             raise ValueError(f"The gate {self.name} must give reasons if it fails, and none if it passes.")
 
+    @property
+    def verdict(self) -> str:
+        """Whether it passed, in a word."""
+        return "passed" if self.passed else "FAILED"
+
+    @property
+    def p_value_text(self) -> str:
+        """The p-value for people."""
+        return "exact" if self.p_value is None else f"{self.p_value:.2g}"
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LowerBound:
@@ -63,9 +76,9 @@ class LowerBound:
     assumptions: str
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, repr=False)
 class Findings:
-    """All that an audit found of one subject.
+    """All that an audit found of one subject. As text, and in a notebook, it is tables of both, and what is wrong.
 
     Attributes:
         subject: what was audited, in words.
@@ -101,6 +114,11 @@ class Findings:
     def strongest(self) -> LowerBound | None:
         """The largest lower bound; None: nothing was attacked."""
         return max(self.lower_bounds, key=lambda bound: bound.epsilon, default=None)
+
+    @property
+    def confidence(self) -> float:
+        """That all lower bounds hold together, at least, by the union bound."""
+        return 1.0 - sum(1.0 - bound.confidence for bound in self.lower_bounds)
 
     def in_words(self) -> str:
         """What came out, in a sentence."""
@@ -147,3 +165,34 @@ class Findings:
             "epsilon_upper": finite_or_none(self.epsilon_upper),
             "delta": self.delta,
         }
+
+    def __repr__(self) -> str:
+        return f"<Findings of {self.subject}: {self.in_words()}>"
+
+    def __str__(self) -> str:
+        wrong = [f"{name}: {reason}" for name, reason in self._reasons()]
+        parts = [f"Audit of {self.subject} {self.in_words()}.", "\n".join(wrong), *map(as_text, self._tables())]
+        return "\n\n".join(filter(None, parts))
+
+    def _repr_html_(self) -> str:
+        wrong = [f"<li><b>{html.escape(name)}</b>: {html.escape(reason)}</li>" for name, reason in self._reasons()]
+        told = f"<p><b>{html.escape(self.subject)}</b>: {html.escape(self.in_words())}</p>"
+        return "".join([told, f"<ul>{''.join(wrong)}</ul>" if wrong else "", *map(as_html, self._tables())])
+
+    def _reasons(self) -> list[tuple[str, str]]:
+        """What is wrong, and of which gate or attack."""
+        failed = [(gate.name, reason) for gate in self.failed for reason in gate.reasons]
+        upper = epsilon_text(self.epsilon_upper)
+        return failed + [
+            (bound.name, f"At least epsilon {proved_text(bound.epsilon)} is lost, and at most {upper} is stated.")
+            for bound in self.violated
+        ]
+
+    def _tables(self) -> Iterator[Table]:
+        """The gates; and the bounds, if anything was attacked."""
+        gates = [(gate.name, gate.verdict, gate.p_value_text, gate.proves) for gate in self.gates]
+        yield Table(("gate", "verdict", "p-value", "what holds if it passes"), gates)
+        if self.lower_bounds:
+            upper = epsilon_text(self.epsilon_upper)
+            bounds = [(bound.name, proved_text(bound.epsilon), upper) for bound in self.lower_bounds]
+            yield Table(("attack", "epsilon at least", "stated at most"), bounds)

@@ -6,7 +6,8 @@ compose that over the run. `one_run` attacks guess, from all releases of a run, 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -29,9 +30,10 @@ OPPOSING = f"{PER_STEP}-opposing"
 SPREAD = f"{PER_STEP}-spread"
 DENSE = f"{PER_STEP}-dense"
 OWN_RECORD = f"{PER_STEP}-own-record"
+OWN_RECORD_TRAINED = f"{OWN_RECORD}-trained"
 CLOPPER_PEARSON, ONE_RUN, F_DP = "clopper-pearson", "one-run", "one-run-f-dp"
 NAMES = (PER_STEP, LAYERS, OPPOSING, SPREAD, DENSE, OWN_RECORD, CLOPPER_PEARSON, ONE_RUN, F_DP)
-"""Of all bounds, in the order in which they are found."""
+"""Of all bounds, in the order in which they are found; where there is a trained model, there is one more."""
 
 MOST_STEPS = 100
 """That a client is asked for by one attack."""
@@ -54,6 +56,7 @@ def lower_bounds(
     seed: int,
     confidence: float = 0.95,
     device: str = "cpu",
+    trained: Mapping[str, NDArray[Any]] | None = None,
 ) -> tuple[LowerBound, ...]:
     """All bounds, each with a confidence so high that all hold together with probability `confidence`.
 
@@ -64,15 +67,17 @@ def lower_bounds(
         seed: of the auditor's choices and of the clients' keys.
         confidence: that all bounds hold.
         device: where the client trains, as in a run's configuration.
+        trained: the model that the training came to, by name, at which the task's own records are tried, too; the
+            gradients of all other canaries are the same at any model. None: there is none.
 
     Raises:
         RuntimeError: the client sent no update.
     """
-    each = 1.0 - (1.0 - confidence) / len(NAMES)
+    each = 1.0 - (1.0 - confidence) / (len(NAMES) + (trained is not None))
     sizes = layer_sizes(task)
     found = list(per_step(sizes, training, seed=seed, confidence=each, device=device))
-    own = None if shard is None else own_record(task, shard, training, seed=seed, confidence=each, device=device)
-    found += [] if own is None else [own]
+    if shard is not None:
+        found += own_records(task, shard, training, seed=seed, confidence=each, device=device, trained=trained)
     found += one_run_bounds(sizes, training, seed=seed, confidence=each, device=device)
     return tuple(found)
 
@@ -116,22 +121,56 @@ def per_step(
     return tuple(found)
 
 
-def own_record(
-    task: Task, shard: Shard, training: AuditedTraining, *, seed: int, confidence: float, device: str = "cpu"
-) -> LowerBound | None:
-    """The bound by single steps with a record of the task itself; None if no record has a finite gradient.
+def own_records(
+    task: Task,
+    shard: Shard,
+    training: AuditedTraining,
+    *,
+    seed: int,
+    confidence: float,
+    device: str = "cpu",
+    trained: Mapping[str, NDArray[Any]] | None = None,
+) -> tuple[LowerBound, ...]:
+    """Bounds by single steps with a record of the task itself: at a new model, and at a trained one if there is one.
+
+    A record's gradient may be quite another when the model has learnt. There is no bound where no gradient is finite.
 
     Raises:
         RuntimeError: the client sent no update.
     """
-    record = OwnRecord.longest(task, shard)
+    found = [
+        own_record(task, shard, training, seed=seed, confidence=confidence, device=device, trained=model)
+        for model in ((None,) if trained is None else (None, trained))
+    ]
+    return tuple(bound for bound in found if bound is not None)
+
+
+def own_record(
+    task: Task,
+    shard: Shard,
+    training: AuditedTraining,
+    *,
+    seed: int,
+    confidence: float,
+    device: str = "cpu",
+    trained: Mapping[str, NDArray[Any]] | None = None,
+) -> LowerBound | None:
+    """The bound by single steps with a record of the task itself; None if no record has a finite gradient.
+
+    The server sends a new model in every step, or the trained one.
+
+    Raises:
+        RuntimeError: the client sent no update.
+    """
+    record = OwnRecord.longest(task, shard, trained)
     if record is None:
         return None
     seen = record.observed(training, MOST_STEPS, seed=seed, device=device)
     readings = sum((Readings.of(*step) for step in seen), Readings())
     reached = min(1.0, record.norm / training.clipping_norm)
-    with_what = f"copies of a record of the task, whose gradient is {reached:.0%} of the clipping norm"
-    return _stated(OWN_RECORD, _mu([readings], confidence), training, confidence, with_what)
+    name, where = (OWN_RECORD, "a new") if trained is None else (OWN_RECORD_TRAINED, "the trained")
+    with_what = f"copies of a record of the task, whose gradient at {where} model is {reached:.0%} of the clipping norm"
+    return _stated(name, _mu([readings], confidence), training, confidence, with_what)
 
 
 def one_run_bounds(

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprivacy.accounting import pld
-from fedprivacy.audit.asking import AskedClient
+from fedprivacy.audit.asking import AskedClient, gain
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.tasks import Shard, Task
 from fedprivacy.tasks.identity import dataset_id
@@ -70,6 +70,8 @@ class AuditedTraining:
 class ObservedClient:
     """One client of a task whose releases are read, and whose key the auditor chose.
 
+    Its learning rate is raised until rounding of the parameters, which may be large, can hide no noise.
+
     Args:
         task: model and loss; its relation is the training's.
         shard: its records, at least one.
@@ -90,7 +92,9 @@ class ObservedClient:
         device: str = "cpu",
     ) -> None:
         self._client = AskedClient(task, shard, seed=seed, device=device)
-        self._grant = training.granted(self._client.usual_grant())
+        grant = training.granted(self._client.usual_grant())
+        move = grant.learning_rate * grant.clipping_norm / grant.expected_batch_size
+        self._grant = replace(grant, learning_rate=grant.learning_rate * gain(parameters, move))
         self._parameters = parameters
         self._position = np.concatenate([values.ravel() for values in parameters.values()]).astype(np.float64)
         self._dataset = dataset_id(self._client.task, self._grant.client_id)

@@ -20,11 +20,12 @@ from fedprivacy.tasks import Shard, Task
 
 _CANDIDATES = 64  # records, of which the one with the longest gradient is taken
 _COPIES = 200
+_DIVERGED = 1e20  # parameters from which on no learning rate moves them further than they are rounded
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class OwnRecord:
-    """A record of a task, and its gradient at a new model's parameters.
+    """A record of a task, and its gradient at a model's parameters.
 
     Attributes:
         task: whose it is.
@@ -39,9 +40,21 @@ class OwnRecord:
     gradient: NDArray[np.float64]
 
     @classmethod
-    def longest(cls, task: Task, shard: Shard) -> OwnRecord | None:
-        """Of a shard's first records, the one with the longest gradient; None if none has one that is finite."""
+    def longest(
+        cls, task: Task, shard: Shard, parameters: Mapping[str, NDArray[Any]] | None = None
+    ) -> OwnRecord | None:
+        """Of a shard's first records, the one with the longest gradient; None if none has one that is finite.
+
+        Args:
+            task: whose model and loss.
+            shard: records of it.
+            parameters: of the model, by name; None: those of a new one.
+        """
         model = task.model().train()
+        if parameters is not None:
+            if not all(np.abs(values).max(initial=0.0) < _DIVERGED for values in parameters.values()):
+                return None
+            model.load_state_dict({name: torch.from_numpy(values) for name, values in parameters.items()}, strict=False)
         trained = [p for p in model.parameters() if p.requires_grad]
         best, length = None, 0.0
         for place in range(min(_CANDIDATES, len(shard))):

@@ -101,10 +101,11 @@ def simulate(
     settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, dashboard: _BESIDE = False, as_json: Json = False
 ) -> None:
     """Train a task on simulated clients, each within its privacy budget; or go on with a run that was stopped."""
+    from fedprivacy._support.console import console_of
     from fedprivacy.commands.outcome import outcome_text
     from fedprivacy.commands.run_tables import client_table, failures
     from fedprivacy.runs.folder import REPORT
-    from fedprivacy.server.simulation import console_of, prepared, run
+    from fedprivacy.server.simulation import prepared, run
 
     plan = prepared(settings)
     config, console = plan.config, console_of(shown=not as_json)
@@ -281,7 +282,7 @@ def audit(
         Path | None,
         typer.Option(help="With --node: settings of a run, in TOML; else the costliest step that the client takes."),
     ] = None,
-    full: Annotated[bool, typer.Option("--full/--quick", help="Minutes instead of seconds: more is tried.")] = False,
+    full: Annotated[bool, typer.Option("--full/--quick", help="Some four times as long: more is tried.")] = False,
     as_json: Json = False,
 ) -> None:
     """Check that the code which runs deserves its epsilon: gates that find bugs, and attacks beside the stated bound.

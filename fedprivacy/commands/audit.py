@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import time
 from collections.abc import Callable
+from contextlib import nullcontext, redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,6 @@ from rich.table import Table
 
 from fedprivacy.audit.findings import Findings
 from fedprivacy.commands.terminal import OUT, print_json
-from fedprivacy.runs.plan import RunPlan
 
 Audit = Callable[["Effort", Callable[[str], None]], Findings]
 """An audit: how long it may take, and who is told what is done next."""
@@ -38,22 +38,25 @@ def audit(
 ) -> None:
     """Audit and show what was found; see the command's help."""
     from fedprivacy.audit.gates.audited import Effort
-    from fedprivacy.audit.page import write_page
+    from fedprivacy.audit.page import check_place, write_page
+    from fedprivacy.audit.progress import progress_on
     from fedprivacy.runs.folder import new_run_folder
 
     _check_one(run=run, node=node, app=app, run_config=run_config)
-    if node is not None:
-        audited = _of_node(settings, node, run_config)
-    elif app is not None:
-        audited = _of_app(settings, app)
-    else:
-        audited = _of_run(settings, run)
+    place = Path(settings.get("out") or run or new_run_folder("audit"))
     console = Console(file=sys.stderr, quiet=as_json)  # this one, though what a task prints is hushed
-    began = time.time()
-    with console.status("") as status:
-        effort = Effort.FULL if full else Effort.QUICK
-        findings = audited(effort, lambda doing: status.update(f"auditing: {doing}"))
-    page = write_page(findings, began, Path(settings.get("out") or run or new_run_folder("audit")))
+    with redirect_stdout(sys.stderr) if as_json else nullcontext():  # what a task prints is no JSON
+        if node is not None:
+            audited = _of_node(settings, node, run_config)
+        elif app is not None:
+            audited = _of_app(settings, app)
+        else:
+            audited = _of_run(settings, run)
+        check_place(place)
+        began = time.time()
+        with progress_on(console) as tell:
+            findings = audited(Effort.FULL if full else Effort.QUICK, tell)
+        page = write_page(findings, began, place)
     if as_json:
         print_json(findings.summary() | {"page": str(page), "seconds": round(time.time() - began, 1)})
     else:
@@ -89,23 +92,11 @@ def _check_only(taken: set[str], settings: dict[str, Any], why: str) -> None:
 
 
 def _of_run(settings: dict[str, Any], run: Path | None) -> Audit:
-    """The audit of a run that the settings ask for, or of a finished one.
+    """The audit of a run that the settings ask for, or of a finished one. Raises what `plan_to_audit` does."""
+    from fedprivacy.audit.training import audit_plan, plan_to_audit, seed_of
 
-    Raises:
-        ConfigError: settings are given beside a run, or there is no privacy to audit.
-    """
-    from fedprivacy.audit.auditor import audit as audited
-
-    plan = _plan(settings, run)
-
-    def audit_run(effort: Effort, tell: Callable[[str], None]) -> Findings:
-        began = time.time()
-        findings = audited(plan, run, effort=effort, seed=settings.get("seed"), tell=tell)
-        if run is not None:
-            _record(findings, run, began)
-        return findings
-
-    return audit_run
+    plan = plan_to_audit(settings, run)
+    return lambda effort, tell: audit_plan(plan, run, effort=effort, seed=seed_of(settings), tell=tell)
 
 
 def _of_app(settings: dict[str, Any], app: str) -> Audit:
@@ -139,38 +130,6 @@ def _of_node(settings: dict[str, Any], config: Path, run_config: Path | None) ->
     return lambda effort, tell: audit_node(node, plan, effort=effort, seed=settings.get("seed"), tell=tell)
 
 
-def _plan(settings: dict[str, Any], run: Path | None) -> RunPlan:
-    """What the settings ask for, or what a run was asked for.
-
-    Raises:
-        ConfigError: settings are given beside a run, or there is no privacy to audit.
-    """
-    from fedprivacy.runs.configuration import ConfigError
-    from fedprivacy.runs.folder import plan_of, read_config, read_history
-    from fedprivacy.tasks import load_task
-
-    if run is None:
-        plan = plan_of(settings)
-    else:
-        _check_only({"seed", "out"}, settings, "--run audits a run with the settings that it had; leave it out.")
-        read_history(run)  # says of a folder without a run that there is none
-        config = read_config(run)
-        plan = RunPlan(config, load_task(config.task))
-    if not plan.config.privacy:
-        raise ConfigError(["privacy is off, and no epsilon is stated; audit a run with privacy."])
-    return plan
-
-
-def _record(findings: Findings, run: Path, at: float) -> None:
-    """Show the bounds on the run's dashboard."""
-    from fedprivacy.ledger import Ledger
-    from fedprivacy.runs.folder import ledger_of, read_run_id
-    from fedprivacy.runs.store.writer import record_audits
-
-    if (run_id := read_run_id(run)) and Ledger.exists(url := ledger_of(run)):
-        record_audits(url, run_id, findings.results(at))
-
-
 def _show(findings: Findings, page: Path, seconds: float) -> None:
     """Gates, reasons, bounds, and the last word."""
     OUT.print(_gates(findings))
@@ -188,9 +147,8 @@ def _gates(findings: Findings) -> Table:
     table.add_column("p-value", justify="right")
     table.add_column("what holds if it passes", overflow="fold")
     for gate in findings.gates:
-        verdict = "[green]passed" if gate.passed else "[bold red]FAILED"
-        p_value = "exact" if gate.p_value is None else f"{gate.p_value:.2g}"
-        table.add_row(gate.name, verdict, p_value, escape(gate.proves))
+        colour = "[green]" if gate.passed else "[bold red]"
+        table.add_row(gate.name, f"{colour}{gate.verdict}", gate.p_value_text, escape(gate.proves))
     return table
 
 
@@ -198,8 +156,7 @@ def _bounds(findings: Findings) -> Table:
     from fedprivacy.values.wording import delta_text, epsilon_text, proved_text
 
     upper = epsilon_text(findings.epsilon_upper)
-    doubt = sum(1.0 - bound.confidence for bound in findings.lower_bounds)
-    sure = f"{100.0 * (1.0 - doubt):.5g} %"
+    sure = f"{100.0 * findings.confidence:.5g} %"
     seen = f"At delta {delta_text(findings.delta)}, as the server sees it; all hold with {sure} confidence."
     table = Table("attack", caption=seen)
     for column in ("epsilon at least", "stated at most"):

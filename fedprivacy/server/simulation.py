@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -13,6 +12,7 @@ from typing import Self
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
+from fedprivacy._support.console import console_of
 from fedprivacy._support.settings import without_folder
 from fedprivacy._support.signing import server_key
 from fedprivacy.flower import private_client, simulation
@@ -156,14 +156,6 @@ def _check(config: RunConfig) -> None:
         if problem := without_folder("signing-key", key):
             raise ConfigError([problem])
         server_key(key)
-
-
-def console_of(*, shown: bool) -> Console:
-    """Where progress goes: to stderr, or into a notebook's cell, as text where nothing there can draw a widget."""
-    console = Console(stderr=True, quiet=not shown)
-    if console.is_jupyter and find_spec("ipywidgets") is None:
-        return Console(stderr=True, quiet=not shown, force_jupyter=False, force_terminal=True)
-    return console
 
 
 class RoundProgress:

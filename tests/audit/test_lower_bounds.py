@@ -12,8 +12,19 @@ from scipy import stats
 import fedprivacy as fp
 from fedprivacy.audit import canaries
 from fedprivacy.audit import lower_bounds as bounds
+from fedprivacy.audit.asking import parameters_of
 from fedprivacy.audit.bounds.per_step import Readings, least_shift
-from fedprivacy.audit.lower_bounds import DENSE, F_DP, LAYERS, ONE_RUN, OPPOSING, OWN_RECORD, PER_STEP, SPREAD
+from fedprivacy.audit.lower_bounds import (
+    DENSE,
+    F_DP,
+    LAYERS,
+    ONE_RUN,
+    OPPOSING,
+    OWN_RECORD,
+    OWN_RECORD_TRAINED,
+    PER_STEP,
+    SPREAD,
+)
 from fedprivacy.audit.observed import AuditedTraining
 from fedprivacy.gradients import FlatClipping, GradientEngine
 from fedprivacy.tasks import Shard
@@ -189,6 +200,60 @@ def test_no_bound_by_a_record_where_no_record_serves():
     assert bounds.own_record(DIGITS, nothing, of_digits(3), seed=1, confidence=SURE) is None
 
 
+# A trained model
+
+
+@pytest.fixture(scope="module")
+def fitted():
+    """Parameters under which the records' gradients are short: a model that was trained without privacy."""
+    torch.manual_seed(1)
+    model = DIGITS.model()
+    optimizer = torch.optim.Adam(model.parameters(), lr=0.02)
+    for _ in range(200):
+        optimizer.zero_grad()
+        DIGITS.loss(model(SCANS.inputs), SCANS.targets).mean().backward()
+        optimizer.step()
+    return parameters_of(model)
+
+
+def test_at_a_trained_model_the_task_s_own_records_show_something_else(fitted, few_steps):
+    training = of_digits(3)
+    new, trained = bounds.own_records(DIGITS, SCANS, training, seed=1, confidence=SURE, trained=fitted)
+    assert (new.name, trained.name) == (OWN_RECORD, OWN_RECORD_TRAINED)
+    assert 0.0 <= trained.epsilon < 0.5 * new.epsilon < new.epsilon <= training.epsilon
+    assert "100% of the clipping norm" in new.assumptions and "at a new model" in new.assumptions
+    assert "100%" not in trained.assumptions and "at the trained model" in trained.assumptions
+
+
+def test_a_bug_that_shows_when_the_model_has_learnt_is_shown_at_the_trained_model(fitted, monkeypatch, few_steps):
+    """Short gradients are lengthened, and too far."""
+    scales = FlatClipping.scales
+
+    def lengthened(clipping, squared, norm):
+        usual = scales(clipping, squared, norm)
+        return torch.where(squared < norm**2, 3.0 * norm / squared.sqrt(), usual)
+
+    monkeypatch.setattr(FlatClipping, "scales", lengthened)
+    training = of_digits(3)
+    new, trained = bounds.own_records(DIGITS, SCANS, training, seed=1, confidence=SURE, trained=fitted)
+    assert new.epsilon <= training.epsilon < trained.epsilon
+
+
+@pytest.mark.parametrize("factor", [1e3, 1e8])
+def test_parameters_that_are_large_hide_no_noise(fitted, factor, few_steps):
+    """Float32 would round the noise away, of a step that moves them by little."""
+    training = of_digits(3)
+    large = {name: (-factor * values).astype(np.float32) for name, values in fitted.items()}
+    bound = bounds.own_record(DIGITS, SCANS, training, seed=1, confidence=SURE, trained=large)
+    assert 0.5 * training.epsilon < bound.epsilon <= training.epsilon
+
+
+@pytest.mark.parametrize("number", [math.nan, 1e35])
+def test_a_model_that_diverged_shows_nothing(fitted, number):
+    diverged = {name: np.full_like(values, number) for name, values in fitted.items()}
+    assert bounds.own_record(DIGITS, SCANS, of_digits(3), seed=1, confidence=SURE, trained=diverged) is None
+
+
 # One run
 
 
@@ -209,9 +274,13 @@ def test_guesses_about_one_run_show_a_fifth_of_the_noise(monkeypatch):
     assert all(bound.epsilon > training.epsilon for bound in stated)
 
 
-def test_all_bounds_together_keep_the_confidence_that_was_asked_for(monkeypatch):
+@pytest.mark.parametrize("is_trained", [False, True])
+def test_all_bounds_together_keep_the_confidence_that_was_asked_for(is_trained, fitted, monkeypatch):
     monkeypatch.setattr(bounds, "MOST_STEPS", 10)
-    stated = bounds.lower_bounds(DIGITS, SCANS, of_digits(3), seed=1, confidence=0.91)
-    assert [bound.name for bound in stated] == list(bounds.NAMES)
-    assert {round(bound.confidence, 9) for bound in stated} == {0.99}
+    trained = fitted if is_trained else None
+    stated = bounds.lower_bounds(DIGITS, SCANS, of_digits(3), seed=1, confidence=0.9, trained=trained)
+    names = [bound.name for bound in stated]
+    assert set(names) == {*bounds.NAMES} | ({OWN_RECORD_TRAINED} if is_trained else set())
+    assert 1.0 - sum(1.0 - bound.confidence for bound in stated) == pytest.approx(0.9)
+    assert len({bound.confidence for bound in stated}) == 1 and len(set(names)) == len(names)
     assert all(0.0 <= bound.epsilon <= 3.0 and bound.delta == DELTA and bound.view == "server" for bound in stated)

@@ -1,17 +1,22 @@
 """`fedprivacy audit`, as it is typed: what it says of sound code, of code with a bug, and of what cannot be audited."""
 
 import json
+import os
 import re
+import signal
+import tempfile
+import time
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import save
 
 from fedprivacy import epsilon
 from fedprivacy.audit import auditor
 from fedprivacy.audit.apps.auditor import GATES
 from fedprivacy.audit.asking import NoUpdateError
-from fedprivacy.audit.gates import noise, release
-from fedprivacy.audit.lower_bounds import NAMES, OWN_RECORD, own_record
+from fedprivacy.audit.gates import ledger, noise, rehearsal, release
+from fedprivacy.audit.lower_bounds import NAMES, OWN_RECORD, OWN_RECORD_TRAINED, own_records
 from fedprivacy.runs.folder import read_run_id
 from fedprivacy.runs.store.reader import RunStore
 from tests.commands.running import fedprivacy, started
@@ -27,7 +32,7 @@ HALF = next(plant for plant in PLANTS if plant.meaning == "half of the noise")
 def quick(monkeypatch):
     """Some gates and one attack: what each finds is tested elsewhere."""
     monkeypatch.setattr(auditor, "GATES", {"release": release.check, "noise": noise.check})
-    monkeypatch.setattr(auditor, "lower_bounds", lambda *given, **rest: (own_record(*given, **rest),))
+    monkeypatch.setattr(auditor, "lower_bounds", own_records)
 
 
 def words(text):
@@ -65,6 +70,54 @@ def test_a_bug_ends_with_1_and_is_told_in_words_and_shown_by_an_attack(tmp_path)
     assert "Noise failed." in page and "More is lost than is stated." in page
 
 
+LOUD = """
+import fedprivacy as fp, torch
+print("loud")
+class Loud(fp.Task):
+    recipe = fp.Recipe(rounds=2, delta=1e-3, clients=2)
+    def model(self):
+        print("loud")
+        return torch.nn.Linear(2, 2)
+    def shard(self, source):
+        print("loud")
+        return fp.Shard(torch.randn(60, 2), torch.zeros(60).long())
+"""
+
+
+@pytest.mark.usefixtures("quick")
+def test_nothing_but_json_is_on_stdout_whatever_a_task_prints(tmp_path, monkeypatch):
+    monkeypatch.setattr(auditor, "GATES", {})
+    (tmp_path / "loud.py").write_text(LOUD)
+    done = fedprivacy("audit", "--task", "loud.py:Loud", "--json", "--full", "--out", "found", cwd=tmp_path)
+    assert json.loads(done.stdout)["passed"] and "loud" in done.stderr
+
+
+@pytest.mark.parametrize("rehearsing", [True, False])
+def test_ctrl_c_ends_an_audit_with_130_and_leaves_nothing(rehearsing, tmp_path, monkeypatch):
+    """While a gate rehearses a run, whose books are in a folder, and while attacks go on."""
+
+    def interrupted(*_, **__):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60.0)
+
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setattr(auditor, "GATES", {"ledger": ledger.check} if rehearsing else {})
+    monkeypatch.setattr(rehearsal._Recording, "_deliver", interrupted)
+    monkeypatch.setattr(auditor, "lower_bounds", interrupted)
+    done = fedprivacy("audit", *SMALL, cwd=tmp_path, code=130)
+    assert not done.stdout and "Traceback" not in done.stderr
+    assert list(tmp_path.iterdir()) == []
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_place_for_the_page_that_cannot_be_written_is_refused_first(tmp_path, monkeypatch):
+    monkeypatch.setattr(auditor, "GATES", {"release": lambda audited: pytest.fail("something was asked")})
+    (tmp_path / "file").touch()
+    refused = fedprivacy("audit", *SMALL, "--out", "file/found", cwd=tmp_path, code=2)
+    assert "out is 'file/found', and" in words(refused.stderr) and "name a folder" in words(refused.stderr)
+
+
 @pytest.mark.slow
 @pytest.mark.usefixtures("quick")
 def test_with_its_seed_the_same_is_asked_again(tmp_path):
@@ -85,8 +138,29 @@ def test_a_finished_run_is_audited_with_its_own_settings_and_its_dashboard_shows
     assert [gate["name"] for gate in found["gates"]] == ["release", "noise", "run"]
     assert found["epsilon_upper"] == pytest.approx(2.0, abs=0.01)
     store = RunStore(f"sqlite:///{tmp_path / 'run' / 'ledger.db'}")
-    (shown,) = store.run(read_run_id(tmp_path / "run")).audits()
-    assert (shown.attack, shown.lower) == (OWN_RECORD, found["lower_bounds"][OWN_RECORD]["epsilon"])
+    shown = {audit.attack: audit.lower for audit in store.run(read_run_id(tmp_path / "run")).audits()}
+    assert shown == {name: bound["epsilon"] for name, bound in found["lower_bounds"].items()}
+    assert list(shown) == [OWN_RECORD, OWN_RECORD_TRAINED]
+
+
+@pytest.mark.usefixtures("quick")
+@pytest.mark.parametrize(
+    ("model", "said"),
+    [(b"none", "model.safetensors' holds no model"), (save({}), "holds another model than its task makes now")],
+)
+def test_a_model_that_is_not_the_run_s_is_no_model_to_attack(model, said, tmp_path):
+    fedprivacy("simulate", *SMALL, "--out", "run", cwd=tmp_path)
+    (tmp_path / "run" / "model.safetensors").write_bytes(model)
+    refused = fedprivacy("audit", "--run", "run", cwd=tmp_path, code=2)
+    assert said in words(refused.stderr) and not (tmp_path / "run" / "audit.html").exists()
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_run_without_a_model_is_attacked_at_a_new_one_alone(tmp_path):
+    fedprivacy("simulate", *SMALL, "--out", "run", cwd=tmp_path)
+    (tmp_path / "run" / "model.safetensors").unlink()
+    found = json.loads(fedprivacy("audit", "--run", "run", "--json", cwd=tmp_path).stdout)
+    assert list(found["lower_bounds"]) == [OWN_RECORD]
 
 
 @pytest.mark.usefixtures("quick")
@@ -104,7 +178,7 @@ def test_a_finished_run_whose_figures_are_too_low_fails(tmp_path):
     ("typed", "said"),
     [
         (("--run", "nowhere"), "'nowhere' holds no run; name a folder"),
-        (("--run", ".", "--epsilon", "2"), "epsilon is set, and --run audits a run with the settings that it had"),
+        (("--run", ".", "--epsilon", "2"), "epsilon is set beside run, which is audited with the settings that it had"),
         (("--no-privacy",), "privacy is off, and no epsilon is stated"),
         (("--task", "nothing"), "task is 'nothing'; choose one of"),
         (("--epsilon", "-1"), "epsilon is -1"),

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from fedprivacy.audit.asking import Answer, AskedClient, NoUpdateError, RealClient, parameters_of
+from fedprivacy.audit.asking import Answer, AskedClient, NoUpdateError, RealClient, gain, parameters_of
 from fedprivacy.audit.findings import Gate
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.runs.plan import RunPlan
@@ -41,9 +41,6 @@ _NO_UPDATE = "A client sent no update for some records, though it does for other
 
 _LAST_ROUND = 10**6
 """Up to which rounds are asked for: what changes in a long run must not be out of sight."""
-
-_HEADROOM = 2.0**10
-"""By how much a sum of norm C outweighs the parameters that it moves: their rounding then hides nothing of it."""
 
 
 class Effort(enum.StrEnum):
@@ -199,8 +196,7 @@ class Audited:
 
     def _gain(self, parameters: Parameters) -> float:
         """By how much sums are multiplied before they move the parameters, a power of two."""
-        largest = max((float(np.abs(values).max(initial=0.0)) for values in parameters.values()), default=0.0)
-        return 2.0 ** max(math.ceil(math.log2(max(largest, 1e-9) * _HEADROOM / self.grant.clipping_norm)), 0)
+        return gain(parameters, self.grant.clipping_norm)
 
     def generator(self, *of: int) -> torch.Generator:
         """Random numbers of the auditor's own, by what they are for."""

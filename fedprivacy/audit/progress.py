@@ -1,0 +1,27 @@
+"""What an audit is doing, for people who wait for it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+
+@contextmanager
+def progress_on(console: Console) -> Iterator[Callable[[str], None]]:
+    """Show a line for each part of an audit, with the time that it took so far; at the end all of them are gone.
+
+    Yields:
+        What is to be told the name of each part when it begins.
+    """
+    columns = SpinnerColumn(finished_text=" "), TextColumn("{task.description}"), TimeElapsedColumn()
+    with Progress(*columns, console=console, transient=True) as lines:
+
+        def tell(doing: str) -> None:
+            for before in lines.task_ids:
+                lines.update(before, completed=1.0)
+            lines.add_task(f"auditing: {doing}", total=1.0)
+
+        yield tell

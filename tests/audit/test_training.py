@@ -1,0 +1,135 @@
+"""`fp.audit_training`, as a script or a notebook uses it: what it finds, shows and refuses."""
+
+import re
+
+import pytest
+import torch
+
+import fedprivacy as fp
+from fedprivacy.audit import auditor, lower_bounds
+from fedprivacy.audit.gates import noise, sampling
+from fedprivacy.audit.lower_bounds import OWN_RECORD, OWN_RECORD_TRAINED
+from fedprivacy.runs.folder import ledger_of, read_run_id
+from fedprivacy.runs.store.reader import RunStore
+from tests.privacy.planted import PLANTS
+
+SMALL = {"clients": 3, "rounds": 2, "epsilon": 2.0, "progress": False}
+HALF = next(plant for plant in PLANTS if plant.meaning == "half of the noise")
+
+
+class Coins(fp.Task):
+    recipe = fp.Recipe(rounds=2, delta=1e-3)
+
+    def model(self):
+        return torch.nn.Linear(2, 2)
+
+    def shard(self, source):
+        generator = torch.Generator().manual_seed(source.partition_id)
+        sides = torch.randint(2, (60,), generator=generator)
+        return fp.Shard(torch.randn(60, 2, generator=generator) + 3.0 * sides[:, None], sides)
+
+
+@pytest.fixture(autouse=True)
+def _quick(monkeypatch, tmp_path):
+    """Some gates and one attack: what each finds is tested elsewhere."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(auditor, "GATES", {"sampling": sampling.check})
+    monkeypatch.setattr(auditor, "lower_bounds", lower_bounds.own_records)
+    monkeypatch.setattr(lower_bounds, "MOST_STEPS", 25)
+
+
+def test_a_task_of_ones_own_is_audited_and_nothing_is_written_unless_asked_for(tmp_path, capsys):
+    found = fp.audit_training(Coins, seed=1, **SMALL)
+    assert found.passed and [gate.name for gate in found.gates] == ["sampling"]
+    (bound,) = found.lower_bounds
+    assert bound.name == OWN_RECORD and 0.5 < bound.epsilon <= found.epsilon_upper <= 2.0
+    assert found.seed == 1 and found.subject == "task object:Coins"
+    assert capsys.readouterr() == ("", "") and list(tmp_path.iterdir()) == []
+    file = tmp_path / "<b>.py"
+    file.write_text("from tests.audit.test_training import Coins")
+    page = fp.audit_training(f"{file}:Coins", out="found", **SMALL)._repr_html_()
+    assert "&lt;b&gt;.py" in page and "<b>.py" not in page
+    assert "Each record joins" in (tmp_path / "found" / "audit.html").read_text()
+
+
+def test_what_is_wrong_is_read_in_a_terminal_and_a_notebook(monkeypatch):
+    monkeypatch.setattr(auditor, "GATES", auditor.GATES | {"noise": noise.check})
+    with HALF.plant():
+        found = fp.audit_training("cancer", **SMALL)
+    assert not found.passed and [gate.name for gate in found.failed] == ["noise"]
+    text, page = str(found), found._repr_html_()
+    assert re.search(r"^Audit of task cancer FAILED: 1 of 2 gates \(noise\)\.$", text, re.MULTILINE)
+    assert re.search(r"^noise: The noise of a wide layer is 0\.[45]\d* times what is claimed", text, re.MULTILINE)
+    assert re.search(rf"^{OWN_RECORD}: At least epsilon [3-9]\.\d+ is lost, and at most 2\.00 is", text, re.MULTILINE)
+    assert re.search(r"^sampling +passed +\S+ +Each record joins", text, re.MULTILINE)
+    assert re.search(rf"^{OWN_RECORD} +[3-9]\.\d+ +2\.00$", text, re.MULTILINE)
+    assert "<td>noise</td><td>FAILED</td>" in page and "<li><b>noise</b>: The noise of a wide layer" in page
+    assert "FAILED: 1 of 2 gates (noise)" in repr(found)
+
+
+@pytest.mark.parametrize("as_folder", [False, True])
+def test_a_finished_run_is_audited_with_its_own_settings_and_its_dashboard_shows_it(as_folder):
+    coins = Coins()
+    run = fp.simulate(coins, **SMALL)
+    found = fp.audit_training(coins, run=run.folder if as_folder else run, progress=False)
+    assert found.passed and [gate.name for gate in found.gates] == ["sampling", "run"]
+    assert found.subject == "run coins-1" and found.epsilon_upper == pytest.approx(2.0, abs=0.01)
+    assert [bound.name for bound in found.lower_bounds] == [OWN_RECORD, OWN_RECORD_TRAINED]
+    assert "Each record joins" in (run.folder / "audit.html").read_text()
+    shown = RunStore(ledger_of(run.folder)).run(read_run_id(run.folder)).audits()
+    assert [audit.attack for audit in shown] == [bound.name for bound in found.lower_bounds]
+
+
+def test_the_gates_are_shown_while_they_run_and_gone_at_the_end(capsys, monkeypatch):
+    monkeypatch.setenv("TTY_COMPATIBLE", "1")
+    monkeypatch.setenv("TTY_INTERACTIVE", "1")
+    fp.audit_training(Coins, **SMALL | {"progress": True})
+    shown = capsys.readouterr()
+    assert shown.out == "" and re.search(r"auditing: attacks.*0:00:\d\d", shown.err)
+    assert shown.err.rstrip().endswith("\x1b[2K")  # lines are erased
+
+
+class Silly(Coins):
+    def loss(self, outputs, targets):
+        raise ValueError("bad loss")
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "said"),
+    [
+        ("cancer", {"round": 2, "learning_rate": "x"}, r"round is not .* Did you mean rounds\?\nlearning_rate is 'x'"),
+        ("cancer", {"noise_multiplier": -1.0}, "noise_multiplier is -1"),
+        ("cancer", {"device": "cuda:99"}, "device is 'cuda:99', but this machine has"),
+        ("cancer", {"privacy": False}, "privacy is off, and no epsilon is stated"),
+        ("nothing", {}, "task is 'nothing'; choose one of"),
+        (Silly, {}, r"loss\(\) for client-0 fails: ValueError.*bad loss"),
+        (None, {"run": "nowhere"}, "'nowhere' holds no run; name a folder"),
+        (None, {"run": ".", "noise_multiplier": 2.0}, "noise_multiplier is set beside run, which is audited with"),
+        (None, {"run": ".", "epsilom": 2.0}, "epsilom is not a setting"),
+        (None, {"run": ".", "seed": "x"}, "seed is 'x'; give a whole number"),
+        ("cancer", {"out": "file/found"}, "out is 'file/found', and '.*file' is a file; name a folder"),
+    ],
+)
+def test_what_cannot_be_audited_is_refused_before_anything_is_asked(task, settings, said, tmp_path, monkeypatch):
+    monkeypatch.setattr(auditor, "GATES", {"sampling": lambda audited: pytest.fail("something was asked")})
+    (tmp_path / "file").touch()
+    with pytest.raises(ValueError, match=f"(?s){said}") as refused:
+        fp.audit_training(task, **settings, progress=False)
+    assert type(refused.value).__name__ in {"ConfigError", "RunFolderError"}
+
+
+def test_a_run_of_a_machine_with_other_devices_is_audited_on_one_of_this(tmp_path):
+    run = fp.simulate("cancer", **SMALL, out="run")
+    config = tmp_path / "run" / "config.json"
+    config.write_text(config.read_text().replace('"device": "auto"', '"device": "cuda:99"'))
+    with pytest.raises(fp.ConfigError, match=r"device is 'cuda:99', but this machine has \d+ GPUs; use auto or cpu"):
+        fp.audit_training(run=run, progress=False)
+    with pytest.raises(fp.ConfigError, match="device is 'gpu'; choose auto, cpu"):
+        fp.audit_training(run=run, device="gpu", progress=False)
+    assert fp.audit_training(run=run, device="cpu", progress=False).passed
+
+
+def test_a_run_of_another_task_is_not_audited_as_this_one():
+    fp.simulate("cancer", **SMALL, out="run")
+    with pytest.raises(fp.ConfigError, match=r"task is 'cancer' in the configuration, and digits was given beside it"):
+        fp.audit_training("digits", run="run", progress=False)
