@@ -33,6 +33,9 @@ SILENT = 1e-6
 _MOST_RECORDS = 256
 """Of an app, in a quick audit."""
 
+_FAR = 2
+"""Of its own records are moved far from zero."""
+
 _STILL = 1e-9
 """By what the learning rate is multiplied to see where arrays stand that nothing moves."""
 
@@ -140,7 +143,7 @@ class AuditedApp:
     def sum(self, shard: Shard, draw: int = 0, **changed: Any) -> Gradient:
         """The noisy sum of a training's first step, shape [d]: one step with every record unless `changed` says else.
 
-        A training that fails has none: NaN.
+        A training that fails has none: NaN. A step that is left out moves nothing: zeros.
         """
         asked = {**EVERY, **changed}
         return self.sum_of(self.train(shard, draw, **asked), **asked)
@@ -152,10 +155,9 @@ class AuditedApp:
         if training.error is not None:
             return np.full(self.size, np.nan)
         if self.at_optimizer:
-            if len(training.steps) <= step:
-                return np.full(self.size, np.nan)
-            gradients = training.steps[step].gradients or ()
-            return np.concatenate(gradients) * divisor
+            if training.taken <= step:
+                return np.zeros(self.size)
+            return np.concatenate(training.steps[step].gradients or ()) * divisor
         return (_joined(training) - self._still) * (divisor / settings.learning_rate)
 
     @cached_property
@@ -208,7 +210,7 @@ class AuditedApp:
             raise AppError(f"app {self.name}: settings: {error}") from error
         training = self._plain
         if training.error is not None:
-            raise AppError(f"app {self.name}: train() fails: {sources.told(training.error)}.") from training.error
+            raise AppError(self._failure(training.error)) from training.error
         if not training.fields:
             raise AppError(f"app {self.name}: train() returns nothing; return by name all that leaves the client.")
         if not training.steps:
@@ -225,6 +227,14 @@ class AuditedApp:
                 "that the audit sees who joins."
             )
         self._check_silence()
+
+    def _failure(self, error: Exception) -> str:
+        if self.train(self.shard, **EVERY).error is not None:
+            return f"app {self.name}: train() fails: {sources.told(error)}."
+        return (
+            f"app {self.name}: train() fails where it is asked for next to no noise: {sources.told(error)}. Compute "
+            "no epsilon in train(), where accountants may give up; epsilon() is asked for it."
+        )
 
     def _check_silence(self) -> None:
         """That with next to no noise sums do not differ as with it; they may, where training itself is random."""
@@ -285,6 +295,9 @@ def variants(audited: AuditedApp) -> Iterator[tuple[str, Shard]]:
             yield "a record of huge numbers", Shard(first.inputs * factor, target)
     for target in (first.targets, other.targets):
         yield "a record of equal numbers", Shard(torch.full_like(first.inputs, 100.0), target)
+    for offset in (3e2, 1e3, 1e4):  # norms that are differences of large numbers vanish there
+        for row in own[:_FAR]:
+            yield "a record far from zero", Shard(shard.inputs[row[None]] + offset, shard.targets[row[None]])
     yield "a record of zeros", Shard(torch.zeros_like(first.inputs), first.targets)
     if not audited.app.only_numbers:
         for about, value in (("that is not a number", torch.nan), ("of infinite numbers", torch.inf)):
