@@ -97,8 +97,8 @@ class _Asked:
         if mine.error is not None or other.error is not None:
             words = ["" if t.error is None else sources.told(t.error) for t in (mine, other)]
             if words[0] != words[1]:
-                told = words[1] or words[0]
-                yield f"Whether anything leaves is other {about}: training fails there ({told}), and that shows."
+                why = words[1] or words[0]
+                yield f"Whether anything leaves is other {about}: training fails there ({why}), and that shows."
         elif mine.taken != other.taken:
             yield (
                 f"How many steps are taken is other {about}: {other.taken} instead of {mine.taken}. What leaves "

@@ -182,8 +182,8 @@ class _Changes:
             )
         if of_all > _ALIKE and 1.0 / _ALIKE < of_all / max(self.single, 1e-300) < _ALIKE:
             yield (
-                f"Sums are divided by something else than the expected batch size; say by what in `divisor`: {changed}, "
-                f"and the noise is {of_all:.3g} times what is claimed."
+                "Sums are divided by something else than the expected batch size; say by what in `divisor`: "
+                f"{changed}, and the noise is {of_all:.3g} times what is claimed."
             )
         copies = self._size(self._sum(_copies(record, _COPIES))) / max(self.single, 1e-300)
         if self.audited.count_is_private and copies < _TOGETHER * _COPIES:

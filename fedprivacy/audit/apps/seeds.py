@@ -51,9 +51,7 @@ class Seeds:
             taken: how many of its bits the generator takes; None: all.
         """
         self.found.append(seed)
-        if not isinstance(seed, int | np.integer) or int(seed) in self.own:
-            return seed
-        if bits(seed, taken) > GUESSABLE:
+        if not isinstance(seed, int | np.integer) or int(seed) in self.own or bits(int(seed), taken) > GUESSABLE:
             return seed
         self.guessable.append(int(seed))
         return int(seed) ^ self.change
@@ -107,7 +105,7 @@ class Seeds:
 
 def bits(seed: int, taken: int | None = None) -> int:
     """How many bits of a seed count, where a generator takes so many of it; None: all."""
-    length = int(seed).bit_length()
+    length = seed.bit_length()
     return length if taken is None else min(length, taken)
 
 
