@@ -21,6 +21,9 @@ _EXTREMES = {
     "a record of zeros": 0.0,
 }
 
+_FAR = 1e4
+"""Where norms that are differences of large numbers vanish in float32."""
+
 
 @dataclass(frozen=True, slots=True)
 class Pair:
@@ -102,4 +105,5 @@ def _extreme_inputs(record: Tensor) -> list[tuple[str, Tensor]]:
     """Inputs in place of a record's own; of whole numbers, which a model may not accept, none."""
     if not record.is_floating_point():
         return []
-    return [(about, torch.full_like(record, value)) for about, value in _EXTREMES.items()]
+    extremes = [(about, torch.full_like(record, value)) for about, value in _EXTREMES.items()]
+    return [*extremes, ("a record far from zero", record + _FAR)]

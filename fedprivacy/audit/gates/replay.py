@@ -268,4 +268,4 @@ def _own_records(audited: Audited, found: _Found, joining: _Joining) -> None:
 
 
 def _number(norms: float) -> str:
-    return f"{norms:.2g}" if norms < 100 else f"{norms:.0f}"
+    return f"{norms:.0f}" if norms >= 100 else f"{norms:.2g}" if norms >= 1.1 else f"{norms:.5g}"
