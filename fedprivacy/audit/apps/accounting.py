@@ -40,7 +40,7 @@ def shown(audited: AuditedApp, rounds: int) -> Shown:
     """Rehearse some rounds, and ask what they cost.
 
     Raises:
-        AppError: the app does not say.
+        AppError: the app does not say, or fails to train.
     """
     app = audited.make()
     trainings = audited.rehearse(app, 400, rounds)

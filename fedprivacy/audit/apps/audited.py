@@ -15,7 +15,14 @@ from torch import Tensor, nn
 from fedprivacy._support import sources
 from fedprivacy.audit.apps.app import App, AppError, Seen, Settings
 from fedprivacy.audit.apps.loading import Maker
-from fedprivacy.audit.apps.training import Gradient, Training, copied, seed_everything, trained
+from fedprivacy.audit.apps.training import (
+    Gradient,
+    Training,
+    copied,
+    seed_everything,
+    trained,
+    with_parameters_of,
+)
 from fedprivacy.audit.findings import Gate
 from fedprivacy.audit.gates.audited import Effort
 from fedprivacy.tasks import Shard
@@ -134,11 +141,20 @@ class AuditedApp:
         return [trained(app, copied(self.model), shard, each) for each in asked]
 
     def rehearse(self, app: App, draw: int, count: int) -> list[Training]:
-        """Several rounds of this app, each from the model that the one before left."""
-        model, settings = copied(self.model), self.settings()
+        """Several rounds of this app, each with a new model that has the parameters which the one before left.
+
+        Raises:
+            AppError: training fails in one of them.
+        """
+        model, settings, trainings = copied(self.model), self.settings(), []
         own = seed_everything(self.seed, 1, draw)
-        asked = [replace(settings, round=number, seed=own) for number in range(1, count + 1)]
-        return [trained(app, model, self.shard, each) for each in asked]
+        for number in range(1, count + 1):
+            training = trained(app, model, self.shard, replace(settings, round=number, seed=own))
+            if training.error is not None:
+                raise AppError(f"app {self.name}: train() fails in round {number}: {sources.told(training.error)}.")
+            trainings.append(training)
+            model = with_parameters_of(model, copied(self.model))
+        return trainings
 
     def sum(self, shard: Shard, draw: int = 0, **changed: Any) -> Gradient:
         """The noisy sum of a training's first step, shape [d]: one step with every record unless `changed` says else.

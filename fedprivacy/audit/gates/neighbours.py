@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedprivacy.audit.gates.audited import Audited, Effort
+from fedprivacy.audit.gates.audited import Audited, Effort, without_records
 from fedprivacy.tasks import Shard
 
 _MOST_RECORDS = 64
@@ -22,7 +22,7 @@ _EXTREMES = {
 }
 
 _FAR = 1e4
-"""Where norms that are differences of large numbers vanish in float32."""
+"""Where a norm that is a difference of large numbers is lost in float32: too large for some records, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,18 @@ def pairs_of(audited: Audited, records: int) -> list[Pair]:
     return pairs
 
 
+def pairs_alone(audited: Audited, records: int) -> list[Pair]:
+    """A shard with one of its own records beside one without any, and so many records that were moved far from zero."""
+    shard, empty = _some(audited), without_records(audited.shard)
+    order = torch.randperm(len(shard), generator=audited.generator(8))
+    pairs = [Pair("the only record of the shard", pairs_of(audited, records=1)[0].alone, empty, 0)]
+    if shard.inputs.is_floating_point():
+        about = "the only record of the shard, far from zero"
+        moved = Shard(shard.inputs[order[:records]] + _FAR, shard.targets[order[:records]])
+        pairs += [Pair(about, _rows(moved, torch.tensor([row])), empty, 0) for row in range(len(moved))]
+    return pairs
+
+
 def _some(audited: Audited) -> Shard:
     shard, device = audited.shard, torch.device("cpu")
     most = _MOST_RECORDS if audited.effort is Effort.QUICK else 8 * _MOST_RECORDS
@@ -105,5 +117,4 @@ def _extreme_inputs(record: Tensor) -> list[tuple[str, Tensor]]:
     """Inputs in place of a record's own; of whole numbers, which a model may not accept, none."""
     if not record.is_floating_point():
         return []
-    extremes = [(about, torch.full_like(record, value)) for about, value in _EXTREMES.items()]
-    return [*extremes, ("a record far from zero", record + _FAR)]
+    return [(about, torch.full_like(record, value)) for about, value in _EXTREMES.items()]
