@@ -182,8 +182,9 @@ class _Changes:
             )
         if of_all > _ALIKE and 1.0 / _ALIKE < of_all / max(self.single, 1e-300) < _ALIKE:
             yield (
-                "Sums are divided by something else than the expected batch size; say by what in `divisor`: "
-                f"{changed}, and the noise is {of_all:.3g} times what is claimed."
+                f"Sums and their noise are both larger than they should be: {changed}, and the noise is {of_all:.3g} "
+                "times what is claimed. They are divided by something else than the expected batch size, and `divisor` "
+                "does not say by what; or records are clipped at another norm than is claimed, with the noise of that."
             )
         copies = self._size(self._sum(_copies(record, _COPIES))) / max(self.single, 1e-300)
         if self.audited.count_is_private and copies < _TOGETHER * _COPIES:

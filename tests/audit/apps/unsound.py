@@ -405,7 +405,7 @@ BAD = (
     Bad(PerBatchClippingOfAPublicCount, "replay", "as where gradients are clipped together and not record by record"),
     Bad(NumberOfRecords, "replay", "Sums are divided by the true number of records"),
     Bad(TrueBatchSize, "replay", "Sums are divided by the true number of records"),
-    Bad(OtherDivisor, "replay", "divided by something else than the expected batch size; say by what in `divisor`"),
+    Bad(OtherDivisor, "replay", "divided by something else than the expected batch size, and `divisor` does"),
     Bad(NoNoise, "noise", "Sums leave without noise, or next to none"),
     Bad(HalfTheNoise, "noise", r"The noise is 0\.[45]\d* times what is claimed"),
     Bad(HalfTheNoiseByHand, "noise", r"The noise is 0\.[45]\d* times what is claimed"),
