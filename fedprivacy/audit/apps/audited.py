@@ -40,8 +40,8 @@ SILENT = 1e-6
 _MOST_RECORDS = 256
 """Of an app, in a quick audit."""
 
-_FAR = 2
-"""Of its own records are moved far from zero."""
+_FAR = (1e3, 1e4, 1e5)
+"""How far own records are moved: a norm that is a difference of large numbers is lost for half of them in float32."""
 
 _STILL = 1e-9
 """By what the learning rate is multiplied to see where arrays stand that nothing moves."""
@@ -311,8 +311,8 @@ def variants(audited: AuditedApp) -> Iterator[tuple[str, Shard]]:
             yield "a record of huge numbers", Shard(first.inputs * factor, target)
     for target in (first.targets, other.targets):
         yield "a record of equal numbers", Shard(torch.full_like(first.inputs, 100.0), target)
-    for offset in (3e2, 1e3, 1e4):  # norms that are differences of large numbers vanish there
-        for row in own[:_FAR]:
+    for offset in _FAR:
+        for row in own:
             yield "a record far from zero", Shard(shard.inputs[row[None]] + offset, shard.targets[row[None]])
     yield "a record of zeros", Shard(torch.zeros_like(first.inputs), first.targets)
     if not audited.app.only_numbers:
