@@ -28,8 +28,11 @@ from fedprivacy.gradients import GradientEngine, PerLayerClipping
 from fedprivacy.gradients import engine as engine_module
 from fedprivacy.gradients import scores as scores_module
 from fedprivacy.gradients.engine import Clipped
+from fedprivacy.gradients.methods import admission
 from fedprivacy.gradients.parts import BatchPart, filled
+from fedprivacy.gradients.pieces import Gram, added
 from fedprivacy.gradients.scores import RecordScores
+from fedprivacy.gradients.tape import Gathered, Sized
 from fedprivacy.guard.tally import TallyFile
 from fedprivacy.ledger import database
 from fedprivacy.runs.accountant import CentralAccountant
@@ -47,7 +50,7 @@ from fedprivacy.training.mechanisms import SampledGaussianSum
 
 Planted = Callable[[], AbstractContextManager[None]]
 
-CLIP, RELEASE, TRAIN = GradientEngine.clip, DPSGD._release, DPSGD.train
+CLIP, BY_GROUP, RELEASE, TRAIN = GradientEngine.clip, GradientEngine._by_group, DPSGD._release, DPSGD.train
 SUM, SAMPLE, NOISE, READER = (
     SampledGaussianSum.release,
     mechanisms.poisson_sample,
@@ -56,6 +59,9 @@ SUM, SAMPLE, NOISE, READER = (
 )
 RELEASED = release_module.Released.of.__func__
 """The code as it is."""
+
+SELF_CHECKS = "check_against_loop", "check_nearby"
+"""With which the gradient engine holds a way to compute gradients against the loop, before it is used."""
 
 
 class Small(Task):
@@ -76,6 +82,44 @@ class Small(Task):
 
     def partition(self, num_partitions):
         return f"{num_partitions} parts"
+
+
+class Spoken(Small):
+    """Sequences of four vectors, of which one layer reads each."""
+
+    def shard(self, source):
+        generator = torch.Generator().manual_seed(source.partition_id or 0)
+        return Shard(torch.randn(40, 4, 64, generator=generator), torch.randint(3, (40,), generator=generator))
+
+    def model(self):
+        return Positions()
+
+
+class Compared(Spoken):
+    """The same, of which the model looks at how they differ."""
+
+    def model(self):
+        return Positions(centred=True)
+
+
+class Paired(Spoken):
+    """The same, and the layer is called for each."""
+
+    def model(self):
+        return Positions(calls=4)
+
+
+class Positions(nn.Module):
+    """A layer large enough for ghost norms, and a head that reads the sum of what it says."""
+
+    def __init__(self, centred=False, calls=1):
+        super().__init__()
+        self.centred, self.calls = centred, calls
+        self.layer, self.head = nn.Linear(64, 64), nn.Linear(64, 3)
+
+    def forward(self, x):
+        hidden = torch.cat([self.layer(part) for part in x.split(4 // self.calls, 1)], 1)
+        return self.head((torch.tanh(hidden - hidden.mean(1, keepdim=True)) if self.centred else hidden).sum(1))
 
 
 class Open(Small):
@@ -280,6 +324,32 @@ def by_true_size(self, engine, shard, **rest):
         shard,
         **rest,
     )
+
+
+def diagonal(self):
+    inputs, grads = self.sources
+    return (inputs.norm(dim=2) * grads.norm(dim=2)).norm(dim=1)
+
+
+def in_float32(self):
+    inputs, grads = (factor.float() for factor in self.sources)
+    gram = torch.bmm(inputs, inputs.transpose(1, 2)) * torch.bmm(grads, grads.transpose(1, 2))
+    return gram.sum((1, 2)).clamp(min=0.0).sqrt()
+
+
+def use_by_use(self, part):
+    uses = self._uses.pop(part)
+    norms = torch.stack([piece.norms().double() for piece in uses]).norm(dim=0)
+    self._sized.append(Sized(part, added(uses, self._kept_bytes), norms))
+
+
+def without_biases(self, pieces):
+    return BY_GROUP(self, [sized for sized in pieces if len(self._shapes[sized.part.place]) > 1] or pieces)
+
+
+def unchecked(plant: Planted) -> Planted:
+    """A wrong norm that the engine's self-check would refuse, where that check is missing too."""
+    return together(plant, *(patched(admission, name, lambda *_, **__: None) for name in SELF_CHECKS))
 
 
 def momentum_first(self, engine, shard, **rest):
@@ -577,7 +647,25 @@ HOLES = (
         patched(TallyFile, "_check_updates", lambda _: None),
     ),
 )
-"""Not planted: the ghost norm that cancelled; `tests/gradients` attacks it."""
+"""The ghost norm that cancelled is among `GHOST_NORMS`."""
+
+GHOST_NORMS = (
+    Plant("ghost norms cancel in float32", ("replay",), patched(Gram, "norms", in_float32), task=Compared),
+    Plant("norms without the biases", ("replay",), patched(GradientEngine, "_by_group", without_biases)),
+    Plant(
+        "ghost norms without what crosses between positions",
+        ("replay",),
+        unchecked(patched(Gram, "norms", diagonal)),
+        task=Spoken,
+    ),
+    Plant(
+        "a layer that is used several times is measured use by use",
+        ("replay",),
+        unchecked(patched(Gathered, "_complete", use_by_use)),
+        task=Paired,
+    ),
+)
+"""Norms that are measured too small. The engine's self-check refuses the last two: they are planted without it."""
 
 # What passed the auditor until somebody tried
 
@@ -733,11 +821,15 @@ EVALUATION = (
 )
 """What may go wrong with local evaluation."""
 
-PLANTS = PUBLISHED + CLAIMS + SURVIVORS + HOLES + REVIEW + EVALUATION
+PLANTS = PUBLISHED + CLAIMS + SURVIVORS + HOLES + GHOST_NORMS + REVIEW + EVALUATION
 
 CORRECT = (
     Plant("the code as it is", (), ExitStack),
     Plant("with public sizes", (), ExitStack, task=Open),
+    *(
+        Plant(f"of sequences ({task.__name__.lower()})", (), ExitStack, task=task)
+        for task in (Spoken, Compared, Paired)
+    ),
     Plant("with adaptive clipping", (), ExitStack, ADAPTIVE),
     Plant("with local evaluation", (), ExitStack, {"local_evaluation": 2, "local_steps": 2}),
     Plant("by layer, with Adam", (), ExitStack, {"clipping": "per-layer", "optimizer": "adam", "learning_rate": 0.01}),

@@ -15,7 +15,14 @@ from torch import Tensor, nn
 from fedprivacy._support import sources
 from fedprivacy.audit.apps.app import App, AppError, Seen, Settings
 from fedprivacy.audit.apps.loading import Maker
-from fedprivacy.audit.apps.training import Gradient, Training, copied, seed_everything, trained
+from fedprivacy.audit.apps.training import (
+    Gradient,
+    Training,
+    copied,
+    seed_everything,
+    trained,
+    with_parameters_of,
+)
 from fedprivacy.audit.findings import Gate
 from fedprivacy.audit.gates.audited import Effort
 from fedprivacy.tasks import Shard
@@ -32,6 +39,9 @@ SILENT = 1e-6
 
 _MOST_RECORDS = 256
 """Of an app, in a quick audit."""
+
+_FAR = (1e3, 1e4, 1e5)
+"""How far own records are moved: a norm that is a difference of large numbers is lost for half of them in float32."""
 
 _STILL = 1e-9
 """By what the learning rate is multiplied to see where arrays stand that nothing moves."""
@@ -131,16 +141,25 @@ class AuditedApp:
         return [trained(app, copied(self.model), shard, each) for each in asked]
 
     def rehearse(self, app: App, draw: int, count: int) -> list[Training]:
-        """Several rounds of this app, each from the model that the one before left."""
-        model, settings = copied(self.model), self.settings()
+        """Several rounds of this app, each with a new model that has the parameters which the one before left.
+
+        Raises:
+            AppError: training fails in one of them.
+        """
+        model, settings, trainings = copied(self.model), self.settings(), []
         own = seed_everything(self.seed, 1, draw)
-        asked = [replace(settings, round=number, seed=own) for number in range(1, count + 1)]
-        return [trained(app, model, self.shard, each) for each in asked]
+        for number in range(1, count + 1):
+            training = trained(app, model, self.shard, replace(settings, round=number, seed=own))
+            if training.error is not None:
+                raise AppError(f"app {self.name}: train() fails in round {number}: {sources.told(training.error)}.")
+            trainings.append(training)
+            model = with_parameters_of(model, copied(self.model))
+        return trainings
 
     def sum(self, shard: Shard, draw: int = 0, **changed: Any) -> Gradient:
         """The noisy sum of a training's first step, shape [d]: one step with every record unless `changed` says else.
 
-        A training that fails has none: NaN.
+        A training that fails has none: NaN. A step that is left out moves nothing: zeros.
         """
         asked = {**EVERY, **changed}
         return self.sum_of(self.train(shard, draw, **asked), **asked)
@@ -152,10 +171,9 @@ class AuditedApp:
         if training.error is not None:
             return np.full(self.size, np.nan)
         if self.at_optimizer:
-            if len(training.steps) <= step:
-                return np.full(self.size, np.nan)
-            gradients = training.steps[step].gradients or ()
-            return np.concatenate(gradients) * divisor
+            if training.taken <= step:
+                return np.zeros(self.size)
+            return np.concatenate(training.steps[step].gradients or ()) * divisor
         return (_joined(training) - self._still) * (divisor / settings.learning_rate)
 
     @cached_property
@@ -208,7 +226,7 @@ class AuditedApp:
             raise AppError(f"app {self.name}: settings: {error}") from error
         training = self._plain
         if training.error is not None:
-            raise AppError(f"app {self.name}: train() fails: {sources.told(training.error)}.") from training.error
+            raise AppError(self._failure(training.error)) from training.error
         if not training.fields:
             raise AppError(f"app {self.name}: train() returns nothing; return by name all that leaves the client.")
         if not training.steps:
@@ -225,6 +243,14 @@ class AuditedApp:
                 "that the audit sees who joins."
             )
         self._check_silence()
+
+    def _failure(self, error: Exception) -> str:
+        if self.train(self.shard, **EVERY).error is not None:
+            return f"app {self.name}: train() fails: {sources.told(error)}."
+        return (
+            f"app {self.name}: train() fails where it is asked for next to no noise: {sources.told(error)}. Compute "
+            "no epsilon in train(), where accountants may give up; epsilon() is asked for it."
+        )
 
     def _check_silence(self) -> None:
         """That with next to no noise sums do not differ as with it; they may, where training itself is random."""
@@ -285,6 +311,9 @@ def variants(audited: AuditedApp) -> Iterator[tuple[str, Shard]]:
             yield "a record of huge numbers", Shard(first.inputs * factor, target)
     for target in (first.targets, other.targets):
         yield "a record of equal numbers", Shard(torch.full_like(first.inputs, 100.0), target)
+    for offset in _FAR:
+        for row in own:
+            yield "a record far from zero", Shard(shard.inputs[row[None]] + offset, shard.targets[row[None]])
     yield "a record of zeros", Shard(torch.zeros_like(first.inputs), first.targets)
     if not audited.app.only_numbers:
         for about, value in (("that is not a number", torch.nan), ("of infinite numbers", torch.inf)):

@@ -34,6 +34,9 @@ _NEAR = 0.05
 
 _MOST_SHAPED = 50_000
 
+_SILENCE = 1e-3
+"""A sum that its noise moves by less than this share of what is claimed has none."""
+
 _ALIKE = 0.05
 """Two sums are suspected of the same noise whose squared difference is at most this share of the usual."""
 
@@ -55,6 +58,9 @@ def check(audited: AuditedApp) -> Judged:
     if not all(np.isfinite(rows).all() for _, rows in groups):
         alarms.must(False, "Sums are no numbers, and no noise can be found in them.")
         return Judged(math.nan, alarms.reasons)
+    if _is_silent(audited, drawn[0]):
+        alarms.must(False, "Sums leave without noise, or next to none, whatever noise is asked for.")
+        return Judged(0.0, alarms.reasons)
     for about, rows in groups:
         _test_repeated(alarms, rows, audited.unit, about)
     if alarms.reasons:  # noise that is always the same would be taken for none
@@ -70,6 +76,12 @@ def _with_every_record(audited: AuditedApp) -> Rows:
     most = 24 if audited.effort is Effort.QUICK else 200
     count = min(max(math.ceil(_LEAST_DRAWS / audited.size), 12), most)
     return np.array([audited.sum(audited.shard, 100 + draw) for draw in range(count)])
+
+
+def _is_silent(audited: AuditedApp, sum: Rows) -> bool:
+    """Whether the first noisy sum is what it would be if no noise were asked for."""
+    silent = audited.sum(audited.shard, 100, noise_multiplier=SILENT)
+    return float(np.linalg.norm(sum - silent)) <= _SILENCE * audited.unit * math.sqrt(audited.size)
 
 
 def _of_rounds(audited: AuditedApp) -> Rows:

@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedprivacy.audit.apps.audited import EVERY, AuditedApp
+from fedprivacy.audit.apps.seeds import GUESSABLE, ON_CPU, bits
 from fedprivacy.audit.apps.training import Training
 from fedprivacy.audit.gates.audited import Judged, gate
 
@@ -25,8 +26,9 @@ _ROUNDING = 1e-6
 @gate(
     "randomness",
     proves="What leaves does not depend on random numbers that somebody can find by trying.",
-    assumes="Seeds that are set while a round runs, by torch, numpy or Python's random. That torch's and numpy's "
-    "generators are not made for secrets, and how the process was seeded, is not judged.",
+    assumes="Seeds that are set while a round runs, by torch, numpy or Python's random. The generators that a process "
+    "begins with are not judged: on a CPU, torch's has 32 bits, which somebody can find by trying; neither torch's nor "
+    "numpy's are made for secrets.",
 )
 def check(audited: AuditedApp) -> Judged:
     """Whether a seed that can be guessed moves what leaves, or who joins."""
@@ -78,4 +80,7 @@ def _others_join(one: Training, other: Training) -> bool:
 
 
 def _shown(seeds: tuple[int, ...]) -> str:
-    return ", ".join(str(seed) for seed in dict.fromkeys(seeds[:3]))
+    return ", ".join(
+        str(seed) if bits(seed) <= GUESSABLE else f"{seed}, of which torch takes the last {ON_CPU} bits on a CPU"
+        for seed in dict.fromkeys(seeds[:3])
+    )

@@ -34,13 +34,14 @@ _SAME = 1e-5
 def check(audited: AuditedApp) -> Judged:
     """Whether nothing but noised arrays depends on a record."""
     reasons: list[str] = []
+    told: set[str] = set()
     for asked in ({**EVERY, "noise_multiplier": SILENT}, {}):
         whole = _Asked(audited, audited.shard, asked)
         for about, one, other in _neighbours(audited):
             if len(set(reasons)) >= MOST_REASONS:
                 break
             mine = whole if one is audited.shard else _Asked(audited, one, asked)
-            reasons += mine.told_from(audited.train(other, **asked), about)
+            reasons += mine.told_from(audited.train(other, **asked), about, told)
     reasons += _past_the_noise(audited)
     return Judged(float(len(reasons)), reasons)
 
@@ -84,19 +85,20 @@ class _Asked:
         trainings = (self.audited.train(self.shard, **self.asked) for _ in range(_AGAIN))
         return [{field.name: field for field in training.fields} for training in trainings]
 
-    def told_from(self, other: Training, about: str) -> Iterator[str]:
+    def told_from(self, other: Training, about: str, told: set[str]) -> Iterator[str]:
         """What tells this training from one on a neighbouring shard.
 
         Args:
             other: the training on the neighbouring shard.
             about: what is other there, in words.
+            told: names of fields that need not be told of again; those that are told of now join them.
         """
         mine = self.training
         if mine.error is not None or other.error is not None:
             words = ["" if t.error is None else sources.told(t.error) for t in (mine, other)]
             if words[0] != words[1]:
-                told = words[1] or words[0]
-                yield f"Whether anything leaves is other {about}: training fails there ({told}), and that shows."
+                why = words[1] or words[0]
+                yield f"Whether anything leaves is other {about}: training fails there ({why}), and that shows."
         elif mine.taken != other.taken:
             yield (
                 f"How many steps are taken is other {about}: {other.taken} instead of {mine.taken}. What leaves "
@@ -106,7 +108,8 @@ class _Asked:
             yield f"Which fields leave, or their types and sizes, is other {about}: that alone tells of it."
         else:
             for one, two in zip(mine.fields, other.fields, strict=True):
-                if one.array is None and one.name not in self.audited.app.noised and self._tells(one, two):
+                if one.array is None and one.name not in {*self.audited.app.noised, *told} and self._tells(one, two):
+                    told.add(one.name)
                     yield _named(one, two, about, len(self.shard))
 
     def _tells(self, mine: Field, theirs: Field) -> bool:

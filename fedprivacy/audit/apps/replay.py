@@ -30,6 +30,15 @@ _LATER = 2
 _SECOND = "in a second step after a first that was the same"
 """Where a record changed a sum."""
 
+_DRAWS = 6
+"""Of the noise, to see what it is divided by."""
+
+_GROWN = 3.0
+"""Noise that is so many times as large on one record's sum is divided by the true number of records."""
+
+_ALIKE = 1.3
+"""Factor within which a record and the noise are too large by the same."""
+
 _LESS = 0.01
 """What is clipped to this share of the clipping norm is as much smaller; what is not clipped stays."""
 
@@ -144,25 +153,50 @@ class _Changes:
             return (
                 f"Something is carried from step to step without noise, such as momentum of plain gradients: {changed}."
             )
-        together = "gradients are clipped together and not record by record"
-        if self.longest is None:
-            return f"What others add changes with one record, as where {together}: {changed}."
-        less = _LESS * self.audited.app.settings.clipping_norm
-        if self._alone(self.longest, clipping_norm=less) > 0.5 * self.single > 0.5:
-            return f"Nothing clips a record's gradient, and one can change what leaves as much as it likes: {changed}."
-        copies = self._size(self._sum(_copies(self.longest, _COPIES))) / max(self.single, 1e-300)
-        if self.audited.count_is_private and copies < _TOGETHER * _COPIES:
-            return (
-                f"{together.capitalize()}, or divided by the true number of records: {_COPIES} equal records add up to "
-                f"{copies:.2g} times one of them, and {changed}. One record then changes what all others add."
-            )
+        explained = [] if self.longest is None else [*self._alike(self.longest, changed)]
+        if explained:
+            return explained[0]
         if self.single > 1.0 + _EXACT:
             return (
-                f"A record's gradient is clipped to {self.single:.3g} times the clipping norm that is claimed: its "
-                "norm is measured too small, as where a layer is used several times, some parameters are left out, "
-                "or layers are clipped one by one."
+                f"A record's gradient is clipped to {self.single:.3g} times the clipping norm that is claimed "
+                f"({self.of.split(',')[0]}): its norm is measured too small, as where a layer is used several times, "
+                "some parameters are left out, layers are clipped one by one, or ghost norms of sequences cancel in "
+                "floating point."
             )
-        return f"What others add changes with one record, as where {together}: {changed}."
+        return (
+            "What others add changes with one record, as where gradients are clipped together and not record by "
+            f"record: {changed}."
+        )
+
+    def _alike(self, record: Shard, changed: str) -> Iterator[str]:
+        """What is seen of the record with the largest sum, the surest first."""
+        less = _LESS * self.audited.app.settings.clipping_norm
+        if self._alone(record, clipping_norm=less) > 0.5 * self.single > 0.5:
+            yield f"Nothing clips a record's gradient, and one can change what leaves as much as it likes: {changed}."
+        noise, of_all = self._noise(record), self._noise(self.audited.shard)
+        if self.audited.count_is_private and noise > _GROWN * of_all:
+            yield (
+                f"Sums are divided by the true number of records and not by the expected one: {changed}, and its "
+                "noise grew with it. Divide by a public number (Opacus: `expected_batch_size` of its optimiser), or "
+                "say in `relation` that the number of records is public."
+            )
+        if of_all > _ALIKE and 1.0 / _ALIKE < of_all / max(self.single, 1e-300) < _ALIKE:
+            yield (
+                f"Sums and their noise are both larger than they should be: {changed}, and the noise is {of_all:.3g} "
+                "times what is claimed. They are divided by something else than the expected batch size, and `divisor` "
+                "does not say by what; or records are clipped at another norm than is claimed, with the noise of that."
+            )
+        copies = self._size(self._sum(_copies(record, _COPIES))) / max(self.single, 1e-300)
+        if self.audited.count_is_private and copies < _TOGETHER * _COPIES:
+            yield (
+                f"Gradients are clipped together and not record by record: {_COPIES} equal records add up to "
+                f"{copies:.2g} times one of them, and {changed}. One record then changes what all others add."
+            )
+
+    def _noise(self, shard: Shard) -> float:
+        """The deviation of the noise on a shard's sum, in what is claimed."""
+        rows = np.array([self.audited.sum(shard, 600 + draw) for draw in range(_DRAWS)])
+        return float(np.sqrt(rows.var(axis=0, ddof=1).mean())) / self.audited.unit
 
 
 def _companies(audited: AuditedApp) -> Iterator[Shard]:

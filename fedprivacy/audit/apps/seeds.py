@@ -1,7 +1,7 @@
 """What training code seeds random generators with: watched, and changed to see what depends on it.
 
 Noise, masks and samples are as secret as the number that they come from. Whoever tries all of four billion numbers
-finds a seed of 32 bits, in minutes.
+finds a seed of 32 bits, in minutes. Of whatever seed, torch's generator on a CPU takes the last 32 bits.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ import torch
 GUESSABLE = 40
 """Bits of a seed that somebody can find by trying."""
 
-_FUNCTIONS = ((torch, "manual_seed"), (torch.random, "manual_seed"), (np.random, "seed"), (random, "seed"))
+ON_CPU = 32
+"""Bits that torch takes of a seed on a CPU, the last ones."""
+
+_FUNCTIONS = ((np.random, "seed"), (random, "seed"))
 _MAKERS = ((np.random, "default_rng"),)
 _CLASSES = ((np.random, "RandomState"), (random, "Random"))
 
@@ -32,24 +35,26 @@ class Seeds:
         own: that the audit gave: to set them is no fault.
         change: by what to exclusive-or each guessable one; 0: leave them.
         found: those that were set, as they came: numbers, bytes, lists; None: of the operating system.
+        guessable: those of them that somebody can find by trying, and that the audit did not give.
     """
 
     own: frozenset[int] = frozenset()
     change: int = 0
     found: list[Any] = field(default_factory=list)
+    guessable: list[int] = field(default_factory=list)
 
-    @property
-    def guessable(self) -> list[Any]:
-        """Those that somebody can find by trying, and that the audit did not give."""
-        return [seed for seed in self.found if self._is_guessable(seed)]
+    def set(self, seed: Any, taken: int | None = None) -> Any:
+        """Note a seed, and return the one to use.
 
-    def set(self, seed: Any) -> Any:
-        """Note a seed, and return the one to use."""
+        Args:
+            seed: that is set.
+            taken: how many of its bits the generator takes; None: all.
+        """
         self.found.append(seed)
-        return int(seed) ^ self.change if self.change and self._is_guessable(seed) else seed
-
-    def _is_guessable(self, seed: Any) -> bool:
-        return isinstance(seed, int | np.integer) and int(seed) not in self.own and int(seed).bit_length() <= GUESSABLE
+        if not isinstance(seed, int | np.integer) or int(seed) in self.own or bits(int(seed), taken) > GUESSABLE:
+            return seed
+        self.guessable.append(int(seed))
+        return int(seed) ^ self.change
 
     @contextmanager
     def watched(self) -> Iterator[None]:
@@ -59,6 +64,8 @@ class Seeds:
                 patches.enter_context(mock.patch.object(module, name, self._watching(getattr(module, name))))
             for module, name in _CLASSES:
                 patches.enter_context(mock.patch.object(module, name, self._watching_class(getattr(module, name))))
+            for module in (torch, torch.random):
+                patches.enter_context(mock.patch.object(module, "manual_seed", self._watching_torch()))
             patches.enter_context(mock.patch.object(torch, "Generator", self._watching_generator()))
             yield
 
@@ -76,14 +83,30 @@ class Seeds:
 
         return _subclass(base, {"__init__": made, "__new__": lambda kind, *_, **__: base.__new__(kind)})
 
+    def _watching_torch(self) -> Callable[[int], torch.Generator]:
+        seeding = torch.manual_seed
+
+        def seeded(seed: int) -> torch.Generator:
+            used = self.set(seed, ON_CPU)
+            seeding(used if bits(seed) <= GUESSABLE else seed)  # of devices too, which take all of it
+            return torch.default_generator.manual_seed(used)
+
+        return seeded
+
     def _watching_generator(self) -> type:
         base, seeds = torch.Generator, self
 
         def seeded(generator: Any, seed: int) -> Any:
-            base.manual_seed(generator, seeds.set(seed))
+            base.manual_seed(generator, seeds.set(seed, ON_CPU if generator.device.type == "cpu" else None))
             return generator
 
         return _subclass(base, {"manual_seed": seeded})
+
+
+def bits(seed: int, taken: int | None = None) -> int:
+    """How many bits of a seed count, where a generator takes so many of it; None: all."""
+    length = seed.bit_length()
+    return length if taken is None else min(length, taken)
 
 
 def _subclass(base: type, members: dict[str, Any]) -> type:

@@ -150,6 +150,15 @@ def copied(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model)
 
 
+def with_parameters_of(trained: nn.Module, model: nn.Module) -> nn.Module:
+    """A new model with the parameters of one that was trained, as a server sends it: without a wrapper's hooks."""
+    with torch.no_grad():
+        for new, old in zip(model.parameters(), trained.parameters(), strict=False):
+            if new.shape == old.shape:
+                new.copy_(old)
+    return model
+
+
 def seed_everything(seed: int, *of: int) -> int:
     """Seed the global generators of torch, numpy and Python; return a seed for others, 62 bits."""
     words = np.random.SeedSequence([seed, *of]).generate_state(8)

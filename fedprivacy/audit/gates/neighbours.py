@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from fedprivacy.audit.gates.audited import Audited, Effort
+from fedprivacy.audit.gates.audited import Audited, Effort, without_records
 from fedprivacy.tasks import Shard
 
 _MOST_RECORDS = 64
@@ -20,6 +20,9 @@ _EXTREMES = {
     "a record of huge negative numbers": -1e6,
     "a record of zeros": 0.0,
 }
+
+_FAR = 1e4
+"""Where a norm that is a difference of large numbers is lost in float32: too large for some records, or nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,6 +72,18 @@ def pairs_of(audited: Audited, records: int) -> list[Pair]:
     targets = last.targets.clone()
     targets[-1] = -7 if not targets.is_floating_point() else torch.nan  # of no class
     pairs.append(_pair("a record with a label that does not exist", Shard(last.inputs, targets), audited))
+    return pairs
+
+
+def pairs_alone(audited: Audited, records: int) -> list[Pair]:
+    """A shard with one of its own records beside one without any, and so many records that were moved far from zero."""
+    shard, empty = _some(audited), without_records(audited.shard)
+    order = torch.randperm(len(shard), generator=audited.generator(8))
+    pairs = [Pair("the only record of the shard", pairs_of(audited, records=1)[0].alone, empty, 0)]
+    if shard.inputs.is_floating_point():
+        about = "the only record of the shard, far from zero"
+        moved = Shard(shard.inputs[order[:records]] + _FAR, shard.targets[order[:records]])
+        pairs += [Pair(about, _rows(moved, torch.tensor([row])), empty, 0) for row in range(len(moved))]
     return pairs
 
 

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedprivacy.audit.asking import AskedClient
-from fedprivacy.audit.gates.audited import MOST_REASONS, Audited, Effort, Judged, Parameters, gate, without_records
+from fedprivacy.audit.gates.audited import MOST_REASONS, Audited, Effort, Judged, Parameters, gate
 from fedprivacy.audit.gates.counts import noisy_count
 from fedprivacy.audit.gates.known import Known, dense, known_of, shard_of, zeros_for
-from fedprivacy.audit.gates.neighbours import Pair, pairs_of
+from fedprivacy.audit.gates.neighbours import pairs_alone, pairs_of
 from fedprivacy.audit.gates.parameters import hostile_parameters
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.tasks import Shard
@@ -253,7 +253,6 @@ def _own_optimizer(audited: Audited, found: _Found) -> None:
 def _own_records(audited: Audited, found: _Found, joining: _Joining) -> None:
     """Records of the task's own kind, under a new model's parameters, large ones, and hostile ones."""
     quick = audited.effort is Effort.QUICK
-    empty = without_records(audited.shard)
     found.discreet = audited.confidential
     for about, parameters in hostile_parameters(audited):
         for pair in pairs_of(audited, records=2 if quick else 8):
@@ -261,11 +260,11 @@ def _own_records(audited: Audited, found: _Found, joining: _Joining) -> None:
             for grant in _grants(audited, 1 if quick else 4):
                 joined = joining.joined(grant, pair.place)
                 found.replay(joined, grant, clients, parameters, about=f"{pair.about}, {about}")
-        alone = Pair("the only record of the shard", pairs_of(audited, records=1)[0].alone, empty, 0)
         grant = audited.asking(sampling_rate=1.0)
-        clients = audited.client.holding(alone.with_it), audited.client.holding(alone.without)
-        found.replay(True, grant, clients, parameters, about=f"{alone.about}, {about}")
+        for pair in pairs_alone(audited, records=6 if quick else 24):
+            clients = audited.client.holding(pair.with_it), audited.client.holding(pair.without)
+            found.replay(True, grant, clients, parameters, about=f"{pair.about}, {about}")
 
 
 def _number(norms: float) -> str:
-    return f"{norms:.2g}" if norms < 100 else f"{norms:.0f}"
+    return f"{norms:.0f}" if norms >= 100 else f"{norms:.2g}" if norms >= 1.1 else f"{norms:.5g}"

@@ -164,11 +164,8 @@ class Loader(Sound):
 
     def train(self, model, records, asked):
         optimizer = self.optimizer(model, asked)
-        generator = torch.Generator().manual_seed(asked.seed + asked.round)
-        batches = (
-            (torch.rand(len(records), generator=generator) < asked.sampling_rate).nonzero()[:, 0]
-            for _ in range(asked.steps)
-        )
+        generator = np.random.default_rng(asked.seed + asked.round)
+        batches = (np.flatnonzero(generator.random(len(records)) < asked.sampling_rate) for _ in range(asked.steps))
         loader = DataLoader(records, batch_sampler=[batch.tolist() for batch in batches], collate_fn=list)
         for batch in loader:
             inputs = torch.stack([x for x, _ in batch]) if batch else torch.zeros(0, FEATURES)

@@ -84,6 +84,15 @@ def test_every_way_to_seed_is_seen_and_can_be_changed(draw, seen):
     torch.set_rng_state(kept[0]), np.random.set_state(kept[1]), random.setstate(kept[2])
 
 
+def test_of_a_seed_torch_takes_32_bits_on_a_cpu_and_numpy_all():
+    for long in (2**62 + 5, 2**50 + 5):
+        with (seeds := Seeds(change=1)).watched():
+            noise = torch.randn(3, generator=torch.Generator().manual_seed(long))
+            np.random.default_rng(long)
+        assert seeds.guessable == [long]
+        assert torch.equal(noise, torch.randn(3, generator=torch.Generator().manual_seed(4)))
+
+
 def test_a_changed_seed_draws_others_and_generators_stay_what_they_are():
     def drawn(seeds):
         with seeds.watched():
@@ -99,6 +108,23 @@ def test_a_changed_seed_draws_others_and_generators_stay_what_they_are():
 class Fails(Sound):
     def train(self, model, records, asked):
         raise KeyError("optimizer")
+
+
+class FailsLater(Sound):
+    def train(self, model, records, asked):
+        if asked.round == 2:
+            raise KeyError("hooks")
+        return super().train(model, records, asked)
+
+
+class AsksForEpsilonWhileTraining(Sound):
+    def left(self, model, records):
+        return super().left(model, records) | {"epsilon": self.asked}
+
+    def begin(self, records, asked):
+        if asked.noise_multiplier < 0.01:
+            raise MemoryError("petabytes")
+        self.asked = 1.0
 
 
 class TakesEverythingAtOnce(Sound):
@@ -148,6 +174,8 @@ class FewRecords(Sound):
     ("app", "said"),
     [
         (Fails, r"train\(\) fails: KeyError: 'optimizer' \(test_adapters.py, line \d+\)"),
+        (FailsLater, r"train\(\) fails in round 2: KeyError: 'hooks'"),
+        (AsksForEpsilonWhileTraining, r"asked for next to no noise: MemoryError: .*Compute no epsilon in train\(\)"),
         (TakesEverythingAtOnce, r"train\(\) took all records at once"),
         (TakesNothing, r"train\(\) took no batch from `records`"),
         (AlwaysTheSameSteps, r"asked for 1 step with every record and took 4; pass on asked\.steps"),

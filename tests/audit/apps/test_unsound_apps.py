@@ -4,9 +4,10 @@ import re
 
 import pytest
 
+from fedprivacy.audit.apps import audit_app
 from fedprivacy.audit.apps.audited import AuditedApp
 from fedprivacy.audit.apps.auditor import GATES
-from tests.audit.apps.unsound import BAD, GhostNorm, PerBatchClipping, Shuffled
+from tests.audit.apps.unsound import BAD, GhostNorm, PerBatchClipping, Shuffled, SkipsEmptyBatches, TrainingLoss
 
 
 def judged(app, gate, seed=0):
@@ -37,6 +38,16 @@ def test_the_reason_says_by_how_much():
     """Four uses of a layer, all alike: twice the norm, since the norm of a sum of four is four and not two."""
     assert 1.5 < judged(GhostNorm, "replay").statistic <= 2.0 + 1e-3
     assert judged(PerBatchClipping, "replay").statistic > 5.0
+
+
+def test_steps_that_are_left_out_end_no_audit():
+    assert {gate.name for gate in audit_app(SkipsEmptyBatches, "skips", seed=0).failed} == {"release"}
+
+
+def test_a_field_is_told_of_once():
+    """However many neighbours change it."""
+    (only,) = judged(TrainingLoss, "release").reasons
+    assert "'metrics.train_loss'" in only
 
 
 def test_shuffled_batches_are_told_what_is_guaranteed_without_amplification():

@@ -194,6 +194,22 @@ class TrueBatchSize(Sound):
             parameter.grad *= self.divisor(asked) / max(len(inputs), 1)
 
 
+class OtherDivisor(Sound):
+    """Sums are divided by half of what the adapter says: no fault but of the adapter."""
+
+    def gradients(self, model, inputs, targets, asked):
+        super().gradients(model, inputs, targets, asked)
+        for parameter in model.parameters():
+            parameter.grad *= 2
+
+
+class NoNoise(Sound):
+    """The optimiser that adds it is made, and another one takes the steps."""
+
+    def noise(self, sum, asked):
+        return torch.zeros_like(sum)
+
+
 class HalfTheNoise(Sound):
     """Half of the noise that is claimed."""
 
@@ -250,6 +266,17 @@ class NoiseFrom32Bits(Sound):
     def noise(self, sum, asked):
         deviation = asked.noise_multiplier * asked.clipping_norm
         return torch.from_numpy(self.generator.normal(0.0, deviation, tuple(sum.shape))).float()
+
+
+class NoiseFromTheLast32Bits(Sound):
+    """A generator of torch on a CPU, with a secret seed of 63 bits."""
+
+    def begin(self, records, asked):
+        self.generator = torch.Generator().manual_seed(secrets.randbits(63))
+
+    def noise(self, sum, asked):
+        deviation = asked.noise_multiplier * asked.clipping_norm
+        return torch.normal(0.0, deviation, sum.shape, generator=self.generator)
 
 
 class MaskFrom32Bits(Sound):
@@ -376,8 +403,10 @@ BAD = (
     Bad(NoClipping, "replay", "Nothing clips a record's gradient"),
     Bad(NotANumber, "replay", "no numbers leave: everybody sees that it is there"),
     Bad(PerBatchClippingOfAPublicCount, "replay", "as where gradients are clipped together and not record by record"),
-    Bad(NumberOfRecords, "replay", "or divided by the true number of records"),
-    Bad(TrueBatchSize, "replay", "or divided by the true number of records"),
+    Bad(NumberOfRecords, "replay", "Sums are divided by the true number of records"),
+    Bad(TrueBatchSize, "replay", "Sums are divided by the true number of records"),
+    Bad(OtherDivisor, "replay", "divided by something else than the expected batch size, and `divisor` does"),
+    Bad(NoNoise, "noise", "Sums leave without noise, or next to none"),
     Bad(HalfTheNoise, "noise", r"The noise is 0\.[45]\d* times what is claimed"),
     Bad(HalfTheNoiseByHand, "noise", r"The noise is 0\.[45]\d* times what is claimed"),
     Bad(NoClippingByHand, "replay", "Nothing clips a record's gradient"),
@@ -385,6 +414,7 @@ BAD = (
     Bad(SameNoiseEveryRound, "noise", "Two rounds add the same noise"),
     Bad(SameNoiseEveryStep, "noise", "Two steps of a round add the same noise"),
     Bad(NoiseFrom32Bits, "randomness", "comes from a seed of at most 40 bits"),
+    Bad(NoiseFromTheLast32Bits, "randomness", "of which torch takes the last 32 bits on a CPU"),
     Bad(MaskFrom32Bits, "randomness", "a mask in what leaves comes from a seed of at most 40 bits"),
     Bad(ExactCount, "release", "The exact number of records left without noise: 'num_examples' is 48, and 47"),
     Bad(TrainingLoss, "release", "A training loss or metric left without noise: 'metrics.train_loss'"),
