@@ -31,7 +31,7 @@ from fedprivacy.gradients.checks.problems import Problem, grouped
 from fedprivacy.gradients.checks.structure import made_private
 from fedprivacy.tasks import ShardSource, Task
 from fedprivacy.tasks.built_in import BUILT_IN
-from fedprivacy.tasks.loader import lacking
+from fedprivacy.tasks.loader import is_task, lacking
 from fedprivacy.values.wording import count_text
 
 IMPORT = "from fedprivacy.gradients import made_private"
@@ -87,7 +87,7 @@ def find(name: str, input_shape: str = "", *, integers: bool = False) -> Patient
     made_already = isinstance(found, nn.Module | Task) and not isinstance(found, type)
     build = found if callable(found) and not made_already else lambda: found
     made = _called(name, module_name, build)
-    if isinstance(made, Task):
+    if is_task(made):
         loss, build, run_with = made.loss, made.model, "class numbers and the task's loss"
         place, mended = _returned(made.model)
     elif isinstance(made, nn.Module):
@@ -101,11 +101,11 @@ def find(name: str, input_shape: str = "", *, integers: bool = False) -> Patient
         )
     example = _example(loss, shape, integers) if shape else None
     if example is None:
-        example, run_with = _from_shard(made) if isinstance(made, Task) else (None, _GIVE_SHAPE)
+        example, run_with = _from_shard(made) if is_task(made) else (None, _GIVE_SHAPE)
     return Patient(
         name=name,
         build=partial(_built, name, module_name, build),
-        is_task=isinstance(made, Task),
+        is_task=is_task(made),
         example=example,
         run_with=run_with,
         place=place,

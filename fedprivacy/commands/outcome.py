@@ -14,6 +14,7 @@ from fedprivacy.runs.configuration import RUNS, Engine, RunConfig, Value, resolv
 from fedprivacy.runs.folder import REPORT
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.tasks.built_in import DEFAULT_TASK
+from fedprivacy.values.evaluation import OF_CLIENTS, RECORDS
 from fedprivacy.values.wording import NO_PRIVACY, count_text, epsilon_text, metric_name, metric_text
 
 _OF_THIS_RUN = ("epsilon", "noise-multiplier", "out", "privacy", "resume")
@@ -42,11 +43,22 @@ def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Val
     return (
         f"\n[bold]{escape(result)}[/] after {count_text(len(history.rounds), 'round')}; "
         f"{loss if config.privacy else f'[bold red]{NO_PRIVACY}[/]'}.\n"
+        f"{_on_own_records(history)}"
         f"{about_seed}\n"
         f"Report: {escape(str(report)) if report.exists() else 'none'}\n"
         f"In a browser{'' if store else ', with all runs'}: {_bold('dashboard', *store)}\n"
         f"{_next(last.max_epsilon, config, given, engine)}"
     )
+
+
+def _on_own_records(history: RunHistory) -> str:
+    """What the newest local evaluation said."""
+    if (evaluated := history.last_evaluated) is None:
+        return ""
+    told = {name: value for name, value in evaluated.metrics.items() if name.startswith(OF_CLIENTS)}
+    scores = ((name.removeprefix(OF_CLIENTS), metric_text(name, value)) for name, value in told.items())
+    figures = ", ".join(f"{metric_name(name)} {value}" for name, value in scores if name != RECORDS)
+    return f"On the clients' own records, in round {evaluated.round}: {escape(figures)}; noisy, and charged.\n"
 
 
 def _next(spent: float, config: RunConfig, given: Mapping[str, Value], engine: Engine) -> str:

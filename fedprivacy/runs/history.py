@@ -108,6 +108,11 @@ class RunHistory:
         return self.rounds[-1] if self.rounds else self.start
 
     @property
+    def last_evaluated(self) -> RoundResult | None:
+        """The newest round with local evaluations; None: there is none."""
+        return next((record for record in reversed(self.rounds) if record.evaluations), None)
+
+    @property
     def finished(self) -> int:
         """The newest finished round; 0: none."""
         return len(self.rounds)

@@ -10,12 +10,14 @@ import re
 from collections import defaultdict
 from decimal import ROUND_CEILING, Decimal
 from pathlib import Path
+from typing import NamedTuple
 
 from fedprivacy import figures
 from fedprivacy._support.durable import write_durably
 from fedprivacy.runs.folder import FIGURE, REPORT, RunFolderError, writing
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.page import page
+from fedprivacy.values.evaluation import Evaluation
 from fedprivacy.values.runs import Failures
 from fedprivacy.values.spent import reason_of
 
@@ -70,12 +72,28 @@ def report_html(history: RunHistory) -> str:
         drawings=[figures.to_svg(drawing) for drawing in drawings],
         worst=worst,
         clients=sorted(history.named(list(spent)), key=lambda client: _as_counted(client.client_id)),
+        evaluated=_evaluated(history),
         failures=failures(history),
         levels=[(worst.epsilon, False)] + [(budget, True)] * math.isfinite(budget),
         odds=_factor_text,
         found_at_most=lambda *test: _percent_up(true_positive_bound(*test)),
         false_positive_rates=FALSE_POSITIVE_RATES,
     )
+
+
+class Evaluated(NamedTuple):
+    """The newest local evaluations of a run: of which round, what was scored, and by client what came of it."""
+
+    round: int
+    scores: list[str]
+    clients: list[tuple[str, Evaluation]]
+
+
+def _evaluated(history: RunHistory) -> Evaluated | None:
+    if (record := history.last_evaluated) is None:
+        return None
+    clients = sorted(record.evaluations.items(), key=lambda told: _as_counted(told[0]))
+    return Evaluated(record.round, list(clients[0][1].means), clients)
 
 
 def failures(history: RunHistory) -> list[Failures]:

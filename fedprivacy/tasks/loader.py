@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from numbers import Real
 from pathlib import PurePath
+from typing import TypeGuard
 
 import torch
 from torch import nn
@@ -17,6 +18,7 @@ from torch import nn
 from fedprivacy._support import sources
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.tasks.protocol import Score, Task
+from fedprivacy.values.evaluation import RECORDS
 from fedprivacy.values.wording import count_text
 
 OBJECT = "object:"
@@ -142,9 +144,11 @@ def scores_of(task: Task) -> dict[str, Score]:
         TaskError: `scores` fails, or returns something else than scores by name.
     """
     with method_of(task, "scores()"):
-        scores = dict(task.scores())
+        scores = dict(task.scores() if hasattr(task, "scores") else Task.scores(task))
     if not scores or not all(isinstance(n, str) and isinstance(s, Score) for n, s in scores.items()):
         raise TaskError(f"task {task.name}: scores() must return fedprivacy.Score objects by name, one at least.")
+    if RECORDS in scores:
+        raise TaskError(f"task {task.name}: a score is called '{RECORDS}', as their number is; call it otherwise.")
     return scores
 
 
@@ -188,13 +192,22 @@ def _words(task: Task) -> list[str]:
 def _check_complete(task: object, named: str) -> None:
     if isinstance(task, type):  # it has every member of a task, and is none
         raise TaskError(f"the task is the class {task.__name__} and no object of it; write {task.__name__}().")
-    if not (isinstance(task, Task) and isinstance(task, Hashable)):
-        raise TaskError(f"{named}, which lacks {', '.join(lacking(task))}; see fedprivacy.Task.")
+    if missing := lacking(task):
+        raise TaskError(f"{named}, which lacks {', '.join(missing)}; see fedprivacy.Task.")
+
+
+_OPTIONAL = {"scores"}
+"""Members of a task that a class of somebody's own may do without: then it has `Task`'s."""
+
+
+def is_task(value: object) -> TypeGuard[Task]:
+    """Whether an object is a task, of whatever class."""
+    return not isinstance(value, type) and not lacking(value)
 
 
 def lacking(task: object) -> list[str]:
     """What an object would need to be a task."""
-    members = {*Task.__annotations__, *(member for member in vars(Task) if not member.startswith("_"))}
+    members = {*Task.__annotations__, *(member for member in vars(Task) if not member.startswith("_"))} - _OPTIONAL
     missing = sorted(member for member in members if not hasattr(task, member))
     return missing if isinstance(task, Hashable) else [*missing, "__hash__"]
 

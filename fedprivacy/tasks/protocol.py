@@ -146,7 +146,7 @@ def is_right(outputs: Tensor, targets: Tensor) -> Tensor:
     Raises:
         ValueError: the outputs are not one for each class, or the targets not classes.
     """
-    if outputs.dim() != 2 or targets.dim() != 1 or targets.is_floating_point():
+    if outputs.dim() != 2 or outputs.shape[1] < 2 or targets.dim() != 1 or targets.is_floating_point():
         shapes = f"outputs of shape {list(outputs.shape)} and targets of shape {list(targets.shape)}, {targets.dtype}"
         raise ValueError(f"accuracy is of classes, and there are {shapes}; give the task scores of its own")
     return (outputs.argmax(1) == targets).double()
@@ -157,7 +157,7 @@ class Task(Protocol):
     """One learning problem, the same code on server and clients: a base class, or a form to be filled.
 
     A subclass writes `model` and `shard`; everything else has a default. A class of one's own that has all of these
-    attributes and methods is a task as well.
+    attributes and methods, `scores` aside, is a task as well.
 
     >>> import fedprivacy as fp, torch
     >>> class Coins(fp.Task):

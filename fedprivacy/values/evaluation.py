@@ -9,6 +9,10 @@ OF_CLIENTS = "clients_"
 """Begins the name of a metric that was measured on the clients' own records."""
 
 
+RECORDS = "records"
+"""What the estimate of their number is called among the scores' names."""
+
+
 @dataclass(frozen=True, slots=True)
 class Evaluation:
     """How a model scores on private records, as far as the noise lets anybody tell.
@@ -26,5 +30,5 @@ class Evaluation:
     @property
     def metrics(self) -> dict[str, float]:
         """The same as metrics of a round."""
-        figures = {"records": self.records, **self.means}
+        figures = {RECORDS: self.records, **self.means}
         return {f"{OF_CLIENTS}{name}": value for name, value in figures.items()}

@@ -11,8 +11,7 @@ from torch.nn import functional
 
 from fedprivacy.flower.wire.messages import Grant, Receipt
 from fedprivacy.runs.plan import RunPlan
-from fedprivacy.tasks import Recipe, Score, Shard, ShardSource
-from fedprivacy.tasks.protocol import is_right
+from fedprivacy.tasks import Recipe, Shard, ShardSource
 from fedprivacy.values.events import NeighbouringRelation
 
 
@@ -41,9 +40,6 @@ class Blobs:
     def evaluate(self, model: nn.Module) -> Mapping[str, float]:
         test = _blobs(200, seed=99)
         return {"accuracy": (model(test.inputs).argmax(1) == test.targets).float().mean().item()}
-
-    def scores(self) -> Mapping[str, Score]:
-        return {"loss": Score(self.loss, 0.0, 5.0), "accuracy": Score(is_right)}
 
     def partition(self, num_partitions: int) -> str:
         return f"{num_partitions} blobs"

@@ -15,6 +15,7 @@ from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.folder import read_history
 from fedprivacy.server.simulation import simulate
 from fedprivacy.tasks import Score, ShardSource
+from fedprivacy.tasks.protocol import is_right
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.flower.asked import node_of, spent, train
 from tests.flower.blobs import A_GRANT, A_RECEIPT, Blobs, PrivateSizes, plan_of
@@ -107,10 +108,12 @@ def test_with_private_shard_sizes_the_number_of_records_is_told_noisily_alone(pl
 def test_it_is_in_the_folder_and_comes_back(tmp_path):
     settings = {"rounds": 2, "noise_multiplier": 1.0, "clients": 2, "local_evaluation": 2, "seed": 3}
     result = simulate(Blobs(), out=tmp_path / "run", **settings)
+    report = (tmp_path / "run" / "report.html").read_text()
     first, second = read_history(tmp_path / "run").rounds
     assert not first.evaluations and set(second.evaluations) == {"client-0", "client-1"}
     line = json.loads((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()[1])
     assert line["evaluations"]["client-1"]["means"] == second.evaluations["client-1"].means
+    assert "On the clients" in report and f"{second.evaluations['client-1'].means['loss']:.3g} ±" in report
     assert result.metrics["clients_records"] == second.metrics["clients_records"]
     assert "evaluations" not in json.loads((tmp_path / "run" / "rounds.jsonl").read_text().splitlines()[0])
 
@@ -136,9 +139,11 @@ class Unscored(Blobs):
         ({}, "scores\\(\\) must return fedprivacy.Score"),
         ({"loss": lambda outputs, targets: 0}, "scores\\(\\) must return fedprivacy.Score"),
         ({"mean": Score(lambda outputs, targets: outputs.mean())}, "score 'mean' returns \\[\\] for 2 records"),
+        ({"records": Score(lambda outputs, targets: targets)}, "a score is called 'records'"),
+        ({"accuracy": Score(lambda outputs, targets: is_right(outputs[:, :1], targets))}, "accuracy is of classes"),
         ({"broken": Score(lambda outputs, targets: outputs @ targets)}, "score 'broken' .*fails"),
     ],
-    ids=["none", "a function", "a mean", "broken"],
+    ids=["none", "a function", "a mean", "its name", "not of classes", "broken"],
 )
 def test_scores_that_cannot_be_taken_are_named_before_anything_is_spent(tmp_path, scores, complaint):
     with pytest.raises(ValueError, match=complaint):

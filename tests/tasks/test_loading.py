@@ -9,7 +9,7 @@ def test_an_incomplete_task_is_told_what_it_lacks(tmp_path):
     file = tmp_path / "half.py"
     file.write_text("class Half:\n    name = dataset = metric = 'half'\n    def model(self): ...\n")
     with pytest.raises(
-        TaskError, match=r"lacks evaluate, loss, nominal_shard_size, partition, recipe, scores, shard, shard_size"
+        TaskError, match=r"lacks evaluate, loss, nominal_shard_size, partition, recipe, shard, shard_size"
     ):
         load_task(f"{file}:Half")
 
