@@ -44,6 +44,7 @@ from fedprivacy.figures.style import (
     styled,
     titled,
 )
+from fedprivacy.values.evaluation import OF_CLIENTS
 from fedprivacy.values.series import Curve, RunFacts, RunSeries
 from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text, epsilon_text, metric_name, metric_text
 
@@ -164,18 +165,25 @@ def check_private(facts: RunFacts) -> None:
 
 def _metric_panel(series: RunSeries, metric: str | None, width: int) -> alt.LayerChart:
     metric, last = metric or series.facts.metric, series.last
-    rows = tables.metric_rows(series, metric)
+    rows, of_clients = tables.metric_rows(series, metric), metric.startswith(OF_CLIENTS)
     measured = [row for row in rows if row["value"] is not None]
+    rows = measured if of_clients else rows  # measured in some rounds, and joined
     frame = Frame(rounds_axis(last.round), metric_scale(metric, [row["value"] for row in measured]), width)
     line = chart_of(rows).mark_line(color=SPENDING).encode(frame.x, frame.y("value"))
     end = chart_of([row | {"text": metric_text(metric, row["value"])} for row in measured[-1:]])
     end = end.encode(frame.x, frame.y("value"))
     label = end.mark_text(dx=10, fontWeight="bold").encode(text="text:N")
-    value = metric_text(metric, last.metrics.get(metric))
+    number, reached = last.round, last.metrics.get(metric)
+    if of_clients:
+        number, reached = (measured[-1]["round"], measured[-1]["value"]) if measured else (number, None)
+        about = ["global model on the clients' own records", "with noise, before each of these rounds"]
+    else:
+        about = ["global model on the server's public records", "after each round"]
+    value = metric_text(metric, reached)
     without = "" if series.facts.private else f", {NO_PRIVACY}"
     title = titled(
-        f"After {count_text(last.round, 'round')}: {metric_name(metric)} {value}{without}",
-        [[f"task {series.facts.task}", "global model on the server's public records", "after each round"]],
+        f"After {count_text(number, 'round')}: {metric_name(metric)} {value}{without}",
+        [[f"task {series.facts.task}", *about]],
         width + AXIS_ROOM,
     )
     return layered([line, end.mark_point(color=SPENDING), label], title, width)

@@ -210,6 +210,23 @@ def test_another_metric_than_the_first_can_be_drawn():
     assert "After 2 rounds: log loss 0.5" in texts(root)
 
 
+def test_what_some_rounds_measure_alone_is_joined_and_says_where_it_comes_from():
+    history = alike(rounds=7)
+    told = {3: 0.5, 6: 0.75}
+    rounds = [
+        replace(record, metrics=record.metrics | {"clients_accuracy": told[record.round]})
+        if record.round in told
+        else record
+        for record in history.rounds
+    ]
+    root = drawn(metric_figure(replace(history, rounds=tuple(rounds)).series(), "clients_accuracy"))
+    assert "After 6 rounds: clients accuracy 75.0 %" in texts(root)
+    assert any("on the clients' own records" in text for text in texts(root))
+    assert "After 7 rounds: clients accuracy not measured" in texts(
+        drawn(metric_figure(history.series(), "clients_accuracy"))
+    )
+
+
 @pytest.mark.parametrize(
     ("value", "said"),
     [
