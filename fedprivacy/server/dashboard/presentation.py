@@ -33,7 +33,7 @@ def detail(run: StoredRun) -> models.Run:
     """A run with what its page needs."""
     worst = next((client.spent for client in run.spenders(1)), None)
     return models.Run(
-        **_summary(run.now),
+        **_summary(run.now) | {"metrics": _metrics(run)},
         seconds_left=_seconds_left(run),
         worst=models.Worst(**_account(run.facts, worst)) if worst else None,
         states=run.state_counts(),
@@ -112,6 +112,14 @@ def _summary(run: RunStanding) -> dict[str, Any]:
         "delta_text": delta_text(facts.delta),
         "last": finished_round(facts, last) if last else None,
     }
+
+
+def _metrics(run: StoredRun) -> list[str]:
+    """Names of all metrics: the last round's, and those of the newest round in which clients evaluated."""
+    every = run.facts.schedule.local_evaluation
+    newest = run.finished // every * every if every else 0
+    points = [run.now.last, *run.points(range(newest, newest + 1))] if newest else [run.now.last]
+    return sorted({name for point in points if point for name in point.metrics})
 
 
 def _instant(seconds: float) -> str:

@@ -4,6 +4,7 @@ import csv
 import io
 import json
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -46,6 +47,16 @@ def test_a_run_says_where_it_stands_and_what_its_epsilon_means(ask):
     assert get(ask, "runs/done")["seeded"] and get(ask, "runs/done")["phase"] is None
     begun = get(ask, "runs/begun")
     assert (begun["last"], begun["worst"], begun["phase"]["name"]) == (None, None, "starting")
+
+
+def test_what_clients_measured_some_rounds_ago_is_still_offered(tmp_path):
+    rounds = growing(["a"], 5)
+    rounds[4] = replace(rounds[4], metrics={"accuracy": 0.5, "clients_accuracy": 0.4})
+    record(f"sqlite:///{tmp_path / 'ledger.db'}", facts("evaluated", local_evaluation=2), rounds)
+    ask = asking(tmp_path)
+    assert get(ask, "runs/evaluated")["metrics"] == ["accuracy", "clients_accuracy"]
+    drawn = get(ask, "runs/evaluated/figures/metric", metric="clients_accuracy")
+    assert "After 4 rounds: clients accuracy 40.0" in json.dumps(drawn)
 
 
 def test_rounds_come_in_pages(ask):
