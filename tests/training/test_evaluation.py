@@ -135,7 +135,7 @@ def test_metrics_have_names_of_their_own():
     }
 
 
-@pytest.mark.parametrize("bounds", [(1.0, 1.0), (2.0, 1.0), (0.0, math.inf), (math.nan, 1.0)])
+@pytest.mark.parametrize("bounds", [(1.0, 1.0), (2.0, 1.0), (0.0, math.inf), (math.nan, 1.0), (-1e308, 1e308)])
 def test_bounds_are_two_finite_numbers(bounds):
     with pytest.raises(ValueError, match="bounds"):
         Score(lambda outputs, targets: targets, *bounds)
