@@ -2,7 +2,8 @@
 
 What is measured of a record may depend on nothing else in its batch, as its gradient may not. So a batch is computed in
 parts of one size, in which made-up records are known to have the same outputs and scores in any place and any company,
-under hostile parameters too (`fedprivacy.gradients.invariance`); where they have not, one record after the other.
+under hostile parameters too (`fedprivacy.gradients.invariance`), and to take one path whatever they say; where they
+have not, one record after the other.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ from fedprivacy.gradients.products import AlikeProducts, full_precision
 from fedprivacy.gradients.selfcheck import made_up_records
 from fedprivacy.gradients.tape import Part, Sized
 from fedprivacy.gradients.threads import computing_with
+from fedprivacy.gradients.watch import OnePath
 
 
 class RecordScores:
@@ -81,8 +83,9 @@ class RecordScores:
 
     def _scores(self, inputs: Tensor, targets: Tensor) -> Tensor:
         outputs, targets = self._outputs(inputs), targets.cpu()
-        scores = torch.stack([measure(outputs, targets).double() for measure in self._measures], 1)
-        unknown = outputs.flatten(1).isnan().any(1) | scores.isnan().any(1)
+        pairs = ((measure, outputs.clone(), targets.clone()) for measure in self._measures)  # it may write into them
+        scores = torch.stack([measure(*own).double() for measure, *own in pairs], 1)
+        unknown = outputs.isnan().reshape(len(outputs), -1).any(1) | scores.isnan().any(1)
         return scores.masked_fill(unknown.unsqueeze(1), math.nan)
 
     def _outputs(self, inputs: Tensor) -> Tensor:
@@ -91,8 +94,14 @@ class RecordScores:
         return outputs.cpu()
 
     def _keeps_apart(self, probe: tuple[Tensor, Tensor]) -> bool:
-        """Whether a record's outputs and scores are the same in any place of a part, and in any company."""
+        """Whether a record's outputs and scores are the same in any place of a part, and in any company.
+
+        A branch on a value may be one that no made-up record takes, and that a true one takes for all around it.
+        """
+        rows = filled(probe[0], WHOLE), filled(probe[1], WHOLE)
         try:
+            with OnePath(*rows):
+                self._scores(*rows)
             return sizes_that_agree(_Judged(self), self.model, probe, (WHOLE,), 0) == (WHOLE,)
         except Exception:  # such parts cannot be computed at all, or show who is in them
             return False
@@ -107,5 +116,6 @@ class _Judged:
         self._of = of
 
     def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
-        found = Written(self._of._outputs(inputs)), Written(self._of._scores(inputs, targets))
+        rows = self._of._outputs(inputs).reshape(len(inputs), -1), self._of._scores(inputs, targets)
+        found = map(Written, rows)
         return [Sized(Part(place), piece, piece.norms()) for place, piece in enumerate(found)]

@@ -113,6 +113,69 @@ def test_records_are_computed_in_company_where_that_does_not_show():
     assert scores_of(mlp(), 11).rows > 1
 
 
+class Padded(nn.Module):
+    """Sums words in another order where one of them, which no made-up record has, is padding."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.layer = nn.Embedding(50, 8), nn.Linear(8, 2)
+
+    def forward(self, records):
+        words = self.words(records)
+        return self.layer((words.flip(1) if bool((records == 49).any()) else words).sum(1))
+
+
+def relative_to_large_ones(outputs, targets):
+    """Other scores for all, where one target is larger than any made-up one."""
+    return outputs[:, 0] / (targets.max() if targets.max() > 4 else 1)
+
+
+@pytest.mark.parametrize("measure", [first, relative_to_large_ones], ids=["the model's", "the score's"])
+def test_a_branch_that_no_made_up_record_takes_is_taken_for_nobody_else(measure):
+    torch.manual_seed(0)
+    model = Padded()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(1e4)  # rounding shows
+    scores = RecordScores(model, loss, [measure], (torch.empty(0, 20, dtype=torch.int64), torch.empty(0).long()))
+    records, targets = torch.randint(49, (40, 20)), torch.zeros(40, dtype=torch.int64)
+    without = scores(records, targets)
+    records[3, 5], targets[3] = 49, 5
+    others = torch.arange(40) != 3
+    assert same(scores(records, targets)[others], without[others])
+
+
+def halved_in_place(outputs, targets):
+    return targets.sub_((targets > 100) * (targets // 2)).double()
+
+
+def of_two_classes(outputs, targets):
+    return outputs.gather(1, 2 * (targets == 7).long().unsqueeze(1)).squeeze(1)
+
+
+def test_a_score_that_writes_into_its_arguments_writes_into_nobody_s_record():
+    scores = scores_of(nn.Linear(4, 2), 4, measures=[halved_in_place, of_two_classes])
+    assert scores.rows > 1
+    records, targets = torch.randn(scores.rows, 4), torch.full((scores.rows,), 150)
+    before = scores(records, targets)
+    targets[0] = 7  # its part fails, and is computed anew
+    assert same(scores(records, targets)[1:], before[1:])
+    assert int(targets[1]) == 150
+
+
+def test_outputs_may_be_one_number_for_each_record():
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))
+    scores = RecordScores(model, lambda o, t: (o - t) ** 2, [lambda o, t: o - t], (torch.empty(0, 4), torch.empty(0)))
+    records, targets = torch.randn(40, 4), torch.randn(40)
+    with torch.no_grad():
+        expected = (model(records) - targets).double().unsqueeze(1)
+    assert scores.rows > 1
+    torch.testing.assert_close(scores(records, targets), expected, rtol=1e-5, atol=1e-5)
+    records[3] = torch.nan
+    assert scores(records, targets).isnan().squeeze(1).nonzero().tolist() == [[3]]
+
+
 def refused(outputs, targets):
     if bool((targets == 1).any()):
         raise ValueError(f"cannot score {outputs.tolist()}")
