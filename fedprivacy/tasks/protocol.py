@@ -124,7 +124,7 @@ class Score:
         least, most: public bounds, to which each figure is clipped. The wider they are, the more noise there is.
 
     Raises:
-        ValueError: the bounds are not two finite numbers, the larger one last.
+        ValueError: the bounds are not two finite numbers, the larger one last, or too far apart to be subtracted.
     """
 
     measure: Callable[[Tensor, Tensor], Tensor]
@@ -132,7 +132,7 @@ class Score:
     most: float = 1.0
 
     def __post_init__(self) -> None:
-        if not -math.inf < self.least < self.most < math.inf:
+        if not (-math.inf < self.least < self.most < math.inf and math.isfinite(self.most - self.least)):
             raise ValueError(f"a score's bounds are {self.least} and {self.most}; give two numbers, the larger last.")
 
 
