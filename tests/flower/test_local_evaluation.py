@@ -139,11 +139,14 @@ class Unscored(Blobs):
         ({}, "scores\\(\\) must return fedprivacy.Score"),
         ({"loss": lambda outputs, targets: 0}, "scores\\(\\) must return fedprivacy.Score"),
         ({"mean": Score(lambda outputs, targets: outputs.mean())}, "score 'mean' returns \\[\\] for 2 records"),
+        ({f"{n}": Score(is_right) for n in range(256)}, "returns 256 scores; return 255 at most"),
         ({"records": Score(lambda outputs, targets: targets)}, "a score is called 'records'"),
         ({"accuracy": Score(lambda outputs, targets: is_right(outputs[:, :1], targets))}, "accuracy is of classes"),
         ({"broken": Score(lambda outputs, targets: outputs @ targets)}, "score 'broken' .*fails"),
+        ({"rank": Score(lambda outputs, targets: targets.argsort())}, "score 'rank' of a record is another one"),
+        ({"random": Score(lambda outputs, targets: torch.rand(len(targets)))}, "score 'random' of a record is another"),
     ],
-    ids=["none", "a function", "a mean", "its name", "not of classes", "broken"],
+    ids=["none", "a function", "a mean", "too many", "its name", "not of classes", "broken", "of others", "random"],
 )
 def test_scores_that_cannot_be_taken_are_named_before_anything_is_spent(tmp_path, scores, complaint):
     with pytest.raises(ValueError, match=complaint):
@@ -170,9 +173,10 @@ def test_a_replayed_grant_is_evaluated_once(node):
     assert spent(node) == 2
 
 
-@pytest.mark.parametrize(
-    "evaluation", ["x", "{}", "[1]", "[true]", '["1.0"]', "[NaN]", "[Infinity]", json.dumps([0.5] * 257), "[[1.0]]"]
-)
+NO_LISTS = ["x", "{}", "[1]", "[true]", '["1.0"]', "[NaN]", "[Infinity]", json.dumps([0.5] * 257), "[[1.0]]"]
+
+
+@pytest.mark.parametrize("evaluation", [*NO_LISTS, "[1e300, 1e300]", "[" * 100_000], ids=lambda text: text[:12])
 def test_what_is_no_list_of_finite_numbers_is_no_receipt(evaluation):
     record = A_RECEIPT.to_record()
     record["evaluation"] = evaluation
