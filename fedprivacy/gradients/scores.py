@@ -9,10 +9,14 @@ have not, one record after the other.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.losses import Loss
@@ -52,7 +56,7 @@ class RecordScores:
         """
         self.model, self._measures, self._threads = model, measures, threads
         with full_precision, torch.no_grad(), computing_with(threads):
-            probe = made_up_records(*kinds, lambda ones, others: loss(model(ones), others))
+            probe = made_up_records(*kinds, lambda ones, others: loss(self._outputs(ones), others.cpu()))
             self.example = self._outputs(probe[0]), probe[1].cpu()
             self.rows = WHOLE if self._keeps_apart(probe) else 1
 
@@ -89,7 +93,7 @@ class RecordScores:
         return scores.masked_fill(unknown.unsqueeze(1), math.nan)
 
     def _outputs(self, inputs: Tensor) -> Tensor:
-        with AlikeProducts():
+        with AlikeProducts(), KnownIds() if inputs.is_cuda else nullcontext():
             outputs: Tensor = self.model(inputs)
         return outputs.cpu()
 
@@ -105,6 +109,30 @@ class RecordScores:
             return sizes_that_agree(_Judged(self), self.model, probe, (WHOLE,), 0) == (WHOLE,)
         except Exception:  # such parts cannot be computed at all, or show who is in them
             return False
+
+
+class KnownIds(TorchFunctionMode):
+    """For the length of a computation, an embedding raises on an id that its table does not have.
+
+    On a GPU a kernel would stop there, and the process could use the device no more: one record would decide whether
+    the client ever answers again, see `tried_on_cpu`. The ids are looked at outside of torch: this is no branch that
+    chooses a path (`OnePath`), for a part in which it raises is computed one by one.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run one of torch's functions."""
+        if func is functional.embedding:
+            _look_up(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _look_up(input: Tensor, weight: Tensor, *_: Any, **__: Any) -> None:
+    """By the names that torch gives the arguments."""
+    ids = input.cpu().numpy()
+    if ((ids < 0) | (ids >= len(weight))).any():
+        raise IndexError("an id is out of range")
 
 
 class _Judged:
