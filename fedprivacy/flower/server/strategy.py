@@ -293,7 +293,7 @@ class PrivateStrategy(Strategy):
         if not released:
             return {}, {}
         scores = scores_of(self.plan.task)
-        by_client = {client_id: estimated(scores, [sums]) for client_id, sums in sorted(released.items())}
+        by_client = {client_id: estimated(scores, [sums]) for client_id, sums in released.items()}
         return by_client, estimated(scores, list(released.values())).metrics
 
     def _checkpoint(self, number: int, model: GlobalModel, accounts: RunAccounts | BaselineAccounts) -> Checkpoint:
