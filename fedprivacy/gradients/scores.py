@@ -2,16 +2,21 @@
 
 What is measured of a record may depend on nothing else in its batch, as its gradient may not. So a batch is computed in
 parts of one size, in which made-up records are known to have the same outputs and scores in any place and any company,
-under hostile parameters too (`fedprivacy.gradients.invariance`); where they have not, one record after the other.
+under hostile parameters too (`fedprivacy.gradients.invariance`), and to take one path whatever they say; where they
+have not, one record after the other.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
+from torch.overrides import TorchFunctionMode
 
 from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.losses import Loss
@@ -21,6 +26,7 @@ from fedprivacy.gradients.products import AlikeProducts, full_precision
 from fedprivacy.gradients.selfcheck import made_up_records
 from fedprivacy.gradients.tape import Part, Sized
 from fedprivacy.gradients.threads import computing_with
+from fedprivacy.gradients.watch import OnePath
 
 
 class RecordScores:
@@ -50,7 +56,7 @@ class RecordScores:
         """
         self.model, self._measures, self._threads = model, measures, threads
         with full_precision, torch.no_grad(), computing_with(threads):
-            probe = made_up_records(*kinds, lambda ones, others: loss(model(ones), others))
+            probe = made_up_records(*kinds, lambda ones, others: loss(self._outputs(ones), others.cpu()))
             self.example = self._outputs(probe[0]), probe[1].cpu()
             self.rows = WHOLE if self._keeps_apart(probe) else 1
 
@@ -81,21 +87,52 @@ class RecordScores:
 
     def _scores(self, inputs: Tensor, targets: Tensor) -> Tensor:
         outputs, targets = self._outputs(inputs), targets.cpu()
-        scores = torch.stack([measure(outputs, targets).double() for measure in self._measures], 1)
-        unknown = outputs.flatten(1).isnan().any(1) | scores.isnan().any(1)
+        pairs = ((measure, outputs.clone(), targets.clone()) for measure in self._measures)  # it may write into them
+        scores = torch.stack([measure(*own).double() for measure, *own in pairs], 1)
+        unknown = outputs.isnan().reshape(len(outputs), -1).any(1) | scores.isnan().any(1)
         return scores.masked_fill(unknown.unsqueeze(1), math.nan)
 
     def _outputs(self, inputs: Tensor) -> Tensor:
-        with AlikeProducts():
+        with AlikeProducts(), KnownIds() if inputs.is_cuda else nullcontext():
             outputs: Tensor = self.model(inputs)
         return outputs.cpu()
 
     def _keeps_apart(self, probe: tuple[Tensor, Tensor]) -> bool:
-        """Whether a record's outputs and scores are the same in any place of a part, and in any company."""
+        """Whether a record's outputs and scores are the same in any place of a part, and in any company.
+
+        A branch on a value may be one that no made-up record takes, and that a true one takes for all around it.
+        """
+        rows = filled(probe[0], WHOLE), filled(probe[1], WHOLE)
         try:
+            with OnePath(*rows):
+                self._scores(*rows)
             return sizes_that_agree(_Judged(self), self.model, probe, (WHOLE,), 0) == (WHOLE,)
         except Exception:  # such parts cannot be computed at all, or show who is in them
             return False
+
+
+class KnownIds(TorchFunctionMode):
+    """For the length of a computation, an embedding raises on an id that its table does not have.
+
+    On a GPU a kernel would stop there, and the process could use the device no more: one record would decide whether
+    the client ever answers again, see `tried_on_cpu`. The ids are looked at outside of torch: this is no branch that
+    chooses a path (`OnePath`), for a part in which it raises is computed one by one.
+    """
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Sequence[Any] = (), kwargs: Mapping[str, Any] | None = None
+    ) -> Any:
+        """Run one of torch's functions."""
+        if func is functional.embedding:
+            _look_up(*args, **(kwargs or {}))
+        return func(*args, **(kwargs or {}))
+
+
+def _look_up(input: Tensor, weight: Tensor, *_: Any, **__: Any) -> None:
+    """By the names that torch gives the arguments."""
+    ids = input.cpu().numpy()
+    if ((ids < 0) | (ids >= len(weight))).any():
+        raise IndexError("an id is out of range")
 
 
 class _Judged:
@@ -107,5 +144,6 @@ class _Judged:
         self._of = of
 
     def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
-        found = Written(self._of._outputs(inputs)), Written(self._of._scores(inputs, targets))
+        rows = self._of._outputs(inputs).reshape(len(inputs), -1), self._of._scores(inputs, targets)
+        found = map(Written, rows)
         return [Sized(Part(place), piece, piece.norms()) for place, piece in enumerate(found)]

@@ -64,10 +64,11 @@ class OnePath(_Watch):
         ValueDependentError: an operation does any of that.
     """
 
-    def __init__(self, batch: Tensor) -> None:
+    def __init__(self, *batch: Tensor) -> None:
+        """Watch over inputs [batch, ...], or inputs and targets."""
         super().__init__()
-        self._records = len(batch)
-        self._kept = {_memory(batch): batch}  # what is computed from the batch; kept, or addresses would be used again
+        self._records = len(batch[0])
+        self._kept = {_memory(rows): rows for rows in batch}  # and what comes of them, or addresses would be used again
 
     def _run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if not any(self._depends(t) for t in tree_leaves((args, kwargs))):

@@ -103,6 +103,16 @@ def _evaluation_problems(settings: Settings) -> list[str]:
     ]
 
 
+def _too_rare_evaluations(settings: Settings) -> list[str]:
+    every, rounds = int(settings["local_evaluation"]), int(settings.get("rounds", settings["local_evaluation"]))
+    if every <= rounds:
+        return []
+    return [
+        f"local-evaluation is {every} and rounds is {rounds}, so that no round would evaluate; give at most {rounds}, "
+        "or leave it open."
+    ]
+
+
 def _spend_problems(settings: Settings) -> list[str]:
     if float(settings.get("spend", 0.0)) <= float(settings.get("epsilon", math.inf)):
         return []
@@ -184,6 +194,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Settings], list[str]]], ...] = (
     (("epsilon", "noise_multiplier", "spend"), _noise_problems),
     (("epsilon", "spend"), _spend_problems),
     (("privacy", "local_evaluation"), _evaluation_problems),
+    (("rounds", "local_evaluation"), _too_rare_evaluations),
     (("device",), _device_problems),
     (("ledger",), _ledger_problems),
     (("trackers",), _tracker_problems),

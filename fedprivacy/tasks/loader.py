@@ -18,7 +18,7 @@ from torch import nn
 from fedprivacy._support import sources
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.tasks.protocol import Score, Task
-from fedprivacy.values.evaluation import RECORDS
+from fedprivacy.values.evaluation import MOST_SCORES, RECORDS
 from fedprivacy.values.wording import count_text
 
 OBJECT = "object:"
@@ -147,6 +147,11 @@ def scores_of(task: Task) -> dict[str, Score]:
         scores = dict(task.scores() if hasattr(task, "scores") else Task.scores(task))
     if not scores or not all(isinstance(n, str) and isinstance(s, Score) for n, s in scores.items()):
         raise TaskError(f"task {task.name}: scores() must return fedprivacy.Score objects by name, one at least.")
+    if len(scores) > MOST_SCORES:
+        raise TaskError(
+            f"task {task.name}: scores() returns {len(scores)} scores; return {MOST_SCORES} at most, and better few: "
+            "they share the sensitivity."
+        )
     if RECORDS in scores:
         raise TaskError(f"task {task.name}: a score is called '{RECORDS}', as their number is; call it otherwise.")
     return scores
@@ -156,17 +161,26 @@ def check_scores(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> No
     """Score some records, whose outputs and targets these are, each [batch, ...].
 
     Raises:
-        TaskError: a score fails, or is not one number for each record.
+        TaskError: a score fails, is not one number for each record, or depends on more than the record.
     """
     for name, score in scores_of(task).items():
         with method_of(task, f"score '{name}'"):
-            found = score.measure(outputs, targets)
+            found = score.measure(outputs.clone(), targets.clone())
         if not isinstance(found, torch.Tensor) or found.shape != targets.shape[:1]:
             shape = list(found.shape) if isinstance(found, torch.Tensor) else f"a {type(found).__name__}"
             records = count_text(len(targets), "record")
             raise TaskError(
                 f"task {task.name}: score '{name}' returns {shape} for {records}; return one number for each, shape "
                 "[batch]."
+            )
+        pairs = zip(outputs.split(1), targets.split(1), strict=True)
+        with method_of(task, f"score '{name}' of one record"):
+            alone = torch.cat([score.measure(output.clone(), target.clone()) for output, target in pairs])
+        rounding = 1e-4 * (score.most - score.least)
+        if not torch.allclose(found.double(), alone.double(), rtol=1e-4, atol=rounding, equal_nan=True):
+            raise TaskError(
+                f"task {task.name}: score '{name}' of a record is another one when it is taken again, without the "
+                "others; compute it from the record's output and target alone, and draw no random numbers."
             )
 
 

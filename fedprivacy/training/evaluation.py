@@ -88,7 +88,7 @@ class LocalEvaluation:
         """The vectors of those records that have scores, [records, scores], shape [some, 1 + scores]."""
         least, most = torch.tensor([(score.least, score.most) for score in self.scores], dtype=scores.dtype).unbind(1)
         known = scores[~scores.isnan().any(1)]
-        centred = 2.0 * (known.clamp(least, most) - least) / (most - least) - 1.0
+        centred = 2.0 * ((known.clamp(least, most) - least) / (most - least)) - 1.0
         return unit(len(self.scores)) * torch.cat([torch.ones_like(known[:, :1]), centred], 1)
 
 

@@ -12,6 +12,9 @@ OF_CLIENTS = "clients_"
 RECORDS = "records"
 """What the estimate of their number is called among the scores' names."""
 
+MOST_SCORES = 255
+"""That a task may have: they share one record's sensitivity, so that of many none tells anything."""
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:

@@ -10,14 +10,18 @@ import torch
 
 from fedprivacy.accounting import pld
 from fedprivacy.deploy.keys import write_client_key
-from fedprivacy.flower.wire.messages import RECEIPT, MessageError, Receipt
+from fedprivacy.flower.server.replies import RoundOutcome, Verdict
+from fedprivacy.flower.server.rounds import Rounds
+from fedprivacy.flower.wire.messages import RECEIPT, MessageError, Receipt, RefusalCode
 from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.folder import read_history
 from fedprivacy.server.simulation import simulate
 from fedprivacy.tasks import Score, ShardSource
+from fedprivacy.tasks.loader import scores_of
 from fedprivacy.tasks.protocol import is_right
+from fedprivacy.training.evaluation import estimated
 from fedprivacy.values.events import PoissonSampledGaussian
-from tests.flower.asked import node_of, spent, train
+from tests.flower.asked import code, node_of, spent, train
 from tests.flower.blobs import A_GRANT, A_RECEIPT, Blobs, PrivateSizes, plan_of
 from tests.flower.runs import run
 
@@ -49,7 +53,7 @@ def planned(tmp_path):
 def test_every_so_many_rounds_the_clients_score_the_model_that_the_round_began_with(planned):
     settings = {"rounds": 6, "local_evaluation": 3, "noise_multiplier": 0.1, "sampling_rate": 1.0}
     plan = planned(Blobs(), **settings)
-    settings["rounds"] = 2
+    settings |= {"rounds": 2, "local_evaluation": 0}
     second = run(planned(Blobs(), **settings)).result.arrays
     finished = run(plan)
     third, sixth = finished.records[2], finished.records[5]
@@ -123,6 +127,12 @@ def test_a_run_without_privacy_has_none():
         plan_of(Blobs(), local_evaluation=2, privacy=False)
 
 
+def test_a_run_that_would_end_before_it_evaluates_is_refused():
+    with pytest.raises(ConfigError, match=r"local-evaluation is 4 and rounds is 3, .* give at most 3"):
+        plan_of(Blobs(), local_evaluation=4)
+    assert plan_of(Blobs(), local_evaluation=3).total_steps == 7
+
+
 class Unscored(Blobs):
     name = dataset = "unscored"
 
@@ -139,11 +149,14 @@ class Unscored(Blobs):
         ({}, "scores\\(\\) must return fedprivacy.Score"),
         ({"loss": lambda outputs, targets: 0}, "scores\\(\\) must return fedprivacy.Score"),
         ({"mean": Score(lambda outputs, targets: outputs.mean())}, "score 'mean' returns \\[\\] for 2 records"),
+        ({f"{n}": Score(is_right) for n in range(256)}, "returns 256 scores; return 255 at most"),
         ({"records": Score(lambda outputs, targets: targets)}, "a score is called 'records'"),
         ({"accuracy": Score(lambda outputs, targets: is_right(outputs[:, :1], targets))}, "accuracy is of classes"),
         ({"broken": Score(lambda outputs, targets: outputs @ targets)}, "score 'broken' .*fails"),
+        ({"rank": Score(lambda outputs, targets: targets.argsort())}, "score 'rank' of a record is another one"),
+        ({"random": Score(lambda outputs, targets: torch.rand(len(targets)))}, "score 'random' of a record is another"),
     ],
-    ids=["none", "a function", "a mean", "its name", "not of classes", "broken"],
+    ids=["none", "a function", "a mean", "too many", "its name", "not of classes", "broken", "of others", "random"],
 )
 def test_scores_that_cannot_be_taken_are_named_before_anything_is_spent(tmp_path, scores, complaint):
     with pytest.raises(ValueError, match=complaint):
@@ -164,15 +177,36 @@ def test_an_evaluation_is_charged_as_one_of_the_steps(node):
     assert not Receipt.of(train(node, round=2, steps=3)).noisy_sums
 
 
+def test_a_grant_for_scores_that_cannot_be_taken_is_refused_before_it_is_charged(node):
+    task = Unscored({"broken": Score(lambda outputs, targets: outputs @ targets)})
+    refused = code(train(node, task=task, steps=3, local_evaluation=True))
+    assert refused is RefusalCode.GRANT_INVALID and refused.before_any_record
+    assert spent(node) == 0
+    assert Receipt.of(train(node, task=task, steps=2)).steps == 2  # it trains, though
+
+
+def test_estimates_have_the_same_bits_in_whatever_order_clients_answer(planned):
+    def told(order):
+        verdicts = {
+            f"client-{n}": Verdict(receipt=replace(A_RECEIPT, evaluation=f"[{0.1 * 3**n}, 0.7, 0.3]")) for n in order
+        }
+        rounds = Rounds(None, planned(Blobs(), local_evaluation=1), None, None, None, 0.0, print)
+        released = rounds.evaluated(RoundOutcome(None, verdicts))
+        return list(released), estimated(scores_of(Blobs()), list(released.values()))
+
+    assert told(range(4)) == told([2, 3, 0, 1])
+
+
 def test_a_replayed_grant_is_evaluated_once(node):
     one, again = (train(node, steps=2, local_evaluation=True) for _ in range(2))
     assert dict(one.content[RECEIPT]) == dict(again.content[RECEIPT])
     assert spent(node) == 2
 
 
-@pytest.mark.parametrize(
-    "evaluation", ["x", "{}", "[1]", "[true]", '["1.0"]', "[NaN]", "[Infinity]", json.dumps([0.5] * 257), "[[1.0]]"]
-)
+NO_LISTS = ["x", "{}", "[1]", "[true]", '["1.0"]', "[NaN]", "[Infinity]", json.dumps([0.5] * 257), "[[1.0]]"]
+
+
+@pytest.mark.parametrize("evaluation", [*NO_LISTS, "[1e300, 1e300]", "[" * 100_000], ids=lambda text: text[:12])
 def test_what_is_no_list_of_finite_numbers_is_no_receipt(evaluation):
     record = A_RECEIPT.to_record()
     record["evaluation"] = evaluation

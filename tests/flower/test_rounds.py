@@ -459,12 +459,15 @@ def test_flower_s_own_loop_over_the_hooks_charges_and_trains_like_start(tmp_path
     runs = {}
     for name, start in {"ours": PrivateStrategy.start, "flower's": Strategy.start}.items():
         ledger = f"sqlite:///{tmp_path / name}.db"
-        plan = plan_of(Blobs(), rounds=2, ledger=ledger)
+        plan = plan_of(Blobs(), rounds=2, local_evaluation=2, ledger=ledger)
         grid = InProcessGrid(private_client(plan.task, plan.config), 4, {})
         arrays = ArrayRecord({n: Array(p.detach().numpy()) for n, p in plan.task.model().named_parameters()})
         result = start(PrivateStrategy(FedAvg(**SAMPLING), plan), grid, arrays, num_rounds=2)
-        runs[name] = result.arrays.to_numpy_ndarrays(), Ledger(ledger).accounts([f"blobs/client-{i}" for i in range(4)])
-    (ours, charged), (flowers, charged_too) = runs.values()
+        accounts = Ledger(ledger).accounts([f"blobs/client-{i}" for i in range(4)])
+        told = {number: dict(metrics) for number, metrics in result.evaluate_metrics_clientapp.items()}
+        runs[name] = result.arrays.to_numpy_ndarrays(), accounts, told
+    (ours, charged, told), (flowers, charged_too, told_too) = runs.values()
+    assert told == told_too and list(told) == [2] and "clients_loss" in told[2]
     assert all(np.array_equal(one, other) for one, other in zip(ours, flowers, strict=True))
     assert charged == charged_too and all(account.rounds == 2 for account in charged.values())
 

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedprivacy.gradients.scores import RecordScores
+from fedprivacy.gradients.scores import KnownIds, RecordScores
+from fedprivacy.gradients.watch import OnePath
 
 
 def mlp():
@@ -113,6 +114,69 @@ def test_records_are_computed_in_company_where_that_does_not_show():
     assert scores_of(mlp(), 11).rows > 1
 
 
+class Padded(nn.Module):
+    """Sums words in another order where one of them, which no made-up record has, is padding."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.layer = nn.Embedding(50, 8), nn.Linear(8, 2)
+
+    def forward(self, records):
+        words = self.words(records)
+        return self.layer((words.flip(1) if bool((records == 49).any()) else words).sum(1))
+
+
+def relative_to_large_ones(outputs, targets):
+    """Other scores for all, where one target is larger than any made-up one."""
+    return outputs[:, 0] / (targets.max() if targets.max() > 4 else 1)
+
+
+@pytest.mark.parametrize("measure", [first, relative_to_large_ones], ids=["the model's", "the score's"])
+def test_a_branch_that_no_made_up_record_takes_is_taken_for_nobody_else(measure):
+    torch.manual_seed(0)
+    model = Padded()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.mul_(1e4)  # rounding shows
+    scores = RecordScores(model, loss, [measure], (torch.empty(0, 20, dtype=torch.int64), torch.empty(0).long()))
+    records, targets = torch.randint(49, (40, 20)), torch.zeros(40, dtype=torch.int64)
+    without = scores(records, targets)
+    records[3, 5], targets[3] = 49, 5
+    others = torch.arange(40) != 3
+    assert same(scores(records, targets)[others], without[others])
+
+
+def halved_in_place(outputs, targets):
+    return targets.sub_((targets > 100) * (targets // 2)).double()
+
+
+def of_two_classes(outputs, targets):
+    return outputs.gather(1, 2 * (targets == 7).long().unsqueeze(1)).squeeze(1)
+
+
+def test_a_score_that_writes_into_its_arguments_writes_into_nobody_s_record():
+    scores = scores_of(nn.Linear(4, 2), 4, measures=[halved_in_place, of_two_classes])
+    assert scores.rows > 1
+    records, targets = torch.randn(scores.rows, 4), torch.full((scores.rows,), 150)
+    before = scores(records, targets)
+    targets[0] = 7  # its part fails, and is computed anew
+    assert same(scores(records, targets)[1:], before[1:])
+    assert int(targets[1]) == 150
+
+
+def test_outputs_may_be_one_number_for_each_record():
+    torch.manual_seed(2)
+    model = nn.Sequential(nn.Linear(4, 1), nn.Flatten(0))
+    scores = RecordScores(model, lambda o, t: (o - t) ** 2, [lambda o, t: o - t], (torch.empty(0, 4), torch.empty(0)))
+    records, targets = torch.randn(40, 4), torch.randn(40)
+    with torch.no_grad():
+        expected = (model(records) - targets).double().unsqueeze(1)
+    assert scores.rows > 1
+    torch.testing.assert_close(scores(records, targets), expected, rtol=1e-5, atol=1e-5)
+    records[3] = torch.nan
+    assert scores(records, targets).isnan().squeeze(1).nonzero().tolist() == [[3]]
+
+
 def refused(outputs, targets):
     if bool((targets == 1).any()):
         raise ValueError(f"cannot score {outputs.tolist()}")
@@ -139,3 +203,25 @@ def test_a_record_that_cannot_be_scored_takes_nobody_else_s_scores(what):
 
 def test_nobody_has_no_scores():
     assert scores_of(mlp(), 11)(torch.empty(0, 11), torch.empty(0, dtype=torch.int64)).shape == (0, 2)
+
+
+@pytest.mark.parametrize("unknown", [-1, 5])
+def test_an_unknown_id_raises_before_a_kernel_meets_it(unknown):
+    table, ids = nn.Embedding(5, 2, device="meta"), torch.tensor([[0, 4], [1, 3]])  # whose kernel would take any id
+    with OnePath(ids), KnownIds():
+        table(ids)
+    ids[1, 0] = unknown
+    with KnownIds(), pytest.raises(IndexError, match="an id is out of range"):
+        table(ids)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_on_a_gpu_an_unknown_id_costs_nobody_the_device():
+    model = nn.Sequential(nn.Embedding(5, 8), nn.Flatten(), nn.Linear(24, 2)).cuda()
+    kinds = torch.empty(0, 3, dtype=torch.int64, device="cuda"), torch.empty(0, dtype=torch.int64, device="cuda")
+    scores = RecordScores(model, loss, [loss], kinds)
+    assert scores.rows > 1
+    ids = torch.randint(5, (40, 3), device="cuda")
+    ids[7, 1] = 5
+    found = scores(ids, torch.zeros(40, dtype=torch.int64, device="cuda"))
+    assert found.isnan().squeeze(1).nonzero().tolist() == [[7]]

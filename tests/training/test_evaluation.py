@@ -135,6 +135,13 @@ def test_metrics_have_names_of_their_own():
     }
 
 
+@pytest.mark.parametrize("bounds", [(0.0, 1.5e308), (0.0, 5e-324), (1e300, math.nextafter(1e300, math.inf))])
+def test_bounds_may_be_as_wide_or_narrow_as_floats_are(bounds):
+    of = evaluation(scores={"one": Score(lambda outputs, targets: targets[:, 0].double() * bounds[1], *bounds)})
+    change = sums([*CROWD, [1.0, 1.0]], of=of) - sums(CROWD, of=of)
+    assert change == pytest.approx([unit(1)] * 2, abs=1e-3)
+
+
 @pytest.mark.parametrize("bounds", [(1.0, 1.0), (2.0, 1.0), (0.0, math.inf), (math.nan, 1.0), (-1e308, 1e308)])
 def test_bounds_are_two_finite_numbers(bounds):
     with pytest.raises(ValueError, match="bounds"):

@@ -121,10 +121,13 @@ class LocalClient:
         """Takes its records' scores under the parameters of the engine's model; shared as that is.
 
         Raises:
-            TaskError: the scores cannot be taken of made-up records.
+            MessageError: the scores cannot be taken of made-up records. No record has been read.
         """
         kinds = ((rows.shape[1:], rows.dtype) for rows in (self.shard.inputs, self.shard.targets))
-        measured = _measured(self.task, self.shard.inputs.device, engine.threads, *kinds)
+        try:
+            measured = _measured(self.task, self.shard.inputs.device, engine.threads, *kinds)
+        except Exception as error:
+            raise MessageError("The grant evaluates, and the scores of this client's task cannot be taken.") from error
         measured.model.load_state_dict(trainable_parameters(engine.model), strict=False)
         return measured
 

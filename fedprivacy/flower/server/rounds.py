@@ -92,9 +92,9 @@ class Rounds:
         return outcome
 
     def evaluated(self, outcome: RoundOutcome) -> dict[str, NoisySums]:
-        """What the clients' local evaluations released, by client_id."""
+        """What the clients' local evaluations released, by client_id: in an order that is the same in every run."""
         scores, released = scores_of(self.plan.task) if self.plan.config.local_evaluation else {}, {}
-        for client_id, verdict in outcome.verdicts.items():
+        for client_id, verdict in sorted(outcome.verdicts.items()):
             receipt = verdict.receipt
             if receipt is None or not receipt.noisy_sums:
                 continue

@@ -118,6 +118,7 @@ class PrivateStrategy(Strategy):
         self._resume = resume
         self._checkpoints = checkpoints
         self._hooked: tuple[Rounds, OpenRound] | None = None
+        self._told: tuple[int, dict[str, float]] = 0, {}  # to a driver by hooks: a round, and what clients evaluated
 
     def start(  # noqa: PLR0917 - Flower's own signature
         self,
@@ -247,17 +248,20 @@ class PrivateStrategy(Strategy):
         answers: dict[int, Message] = {}
         for reply in replies:
             answers.setdefault(reply.metadata.src_node_id, reply)
-        return rounds.average(rounds.settle(opened, Answers(answers)))
+        outcome = rounds.settle(opened, Answers(answers))
+        self._told = server_round, self._local_evaluations(rounds.evaluated(outcome))[1]
+        return rounds.average(outcome)
 
     def configure_evaluate(
         self, server_round: int, arrays: ArrayRecord, config: ConfigRecord, grid: Grid
     ) -> Iterable[Message]:
-        """Ask nobody: evaluation is on the server's public records."""
+        """Ask nobody: evaluation is on the server's public records, and clients' came with their updates."""
         return []
 
     def aggregate_evaluate(self, server_round: int, replies: Iterable[Message]) -> MetricRecord | None:
-        """Nothing comes back, since nobody was asked."""
-        return None
+        """What local evaluations told, which came with the round's updates; None: there were none."""
+        number, metrics = self._told
+        return MetricRecord(dict(metrics)) if number == server_round and metrics else None
 
     def summary(self) -> None:
         """Log the wrapped strategy's settings."""
@@ -293,7 +297,7 @@ class PrivateStrategy(Strategy):
         if not released:
             return {}, {}
         scores = scores_of(self.plan.task)
-        by_client = {client_id: estimated(scores, [sums]) for client_id, sums in sorted(released.items())}
+        by_client = {client_id: estimated(scores, [sums]) for client_id, sums in released.items()}
         return by_client, estimated(scores, list(released.values())).metrics
 
     def _checkpoint(self, number: int, model: GlobalModel, accounts: RunAccounts | BaselineAccounts) -> Checkpoint:

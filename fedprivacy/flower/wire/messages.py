@@ -9,7 +9,6 @@ from __future__ import annotations
 import dataclasses
 import enum
 import json
-import math
 from dataclasses import dataclass
 from functools import cache
 from typing import Self, cast, get_type_hints
@@ -21,6 +20,7 @@ from fedprivacy.accounting.calibration import MOST_NOISE
 from fedprivacy.guard import names_a_run
 from fedprivacy.training.adaptive import ADAPTIVE, CLIPPINGS, QuantileClipping
 from fedprivacy.training.mechanisms import SampledGaussianSum
+from fedprivacy.training.noise import LARGEST_SUM
 from fedprivacy.training.optimizers import (
     LARGEST_LEARNING_RATE,
     LARGEST_WEIGHT_DECAY,
@@ -29,6 +29,7 @@ from fedprivacy.training.optimizers import (
     build_optimizer,
 )
 from fedprivacy.values.attempt import Attempt
+from fedprivacy.values.evaluation import MOST_SCORES
 from fedprivacy.values.events import CLIPPING_NORMS, NeighbouringRelation, PoissonSampledGaussian
 
 GRANT = "fedprivacy.grant"
@@ -70,7 +71,7 @@ EXPECTED_BATCH_SIZES = (1e-9, 1e19)
 LONGEST_CLIENT_ID = 1024
 """Characters of a client's name."""
 
-_MOST_SUMS = 256
+_MOST_SUMS = 1 + MOST_SCORES
 """Noisy sums of a local evaluation: a count, and scores."""
 
 
@@ -297,13 +298,16 @@ class Receipt(SpendingMessage):
         low, high = CLIPPING_NORMS
         if not low <= self.clipping_norm <= high:
             raise ValueError(f"clipping_norm is {self.clipping_norm}; it must be from {low:g} to {high:g}.")
-        if not len(self.noisy_sums) <= _MOST_SUMS or not all(map(math.isfinite, self.noisy_sums)):
-            raise ValueError(f"evaluation must be at most {_MOST_SUMS} finite numbers.")
+        if not len(self.noisy_sums) <= _MOST_SUMS or not all(abs(value) <= LARGEST_SUM for value in self.noisy_sums):
+            raise ValueError(f"evaluation must be at most {_MOST_SUMS} numbers, none beyond {LARGEST_SUM:g}.")
 
     @property
     def noisy_sums(self) -> tuple[float, ...]:
         """What the local evaluation released; empty: there was none."""
-        sums = json.loads(self.evaluation or "[]")
+        try:
+            sums = json.loads(self.evaluation or "[]")
+        except RecursionError as error:
+            raise ValueError("evaluation is lists in lists.") from error
         if not isinstance(sums, list) or not all(type(value) is float for value in sums):
             raise ValueError("evaluation must be a list of numbers.")
         return tuple(sums)
