@@ -105,6 +105,12 @@ def browser():
         yield found
 
 
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Runs leave no figure and no report: to draw them takes most of a small run's time."""
+    monkeypatch.setattr("fedprivacy.server.recorder.draw", lambda history, folder: None)
+
+
 def _database(postgres, like=None):
     postgres.start()
     url = postgres.new_database(like)

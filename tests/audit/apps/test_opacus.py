@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader
 from fedprivacy.audit.apps import App, AppError, Settings, audit_app, load_app
 from fedprivacy.values.events import NeighbouringRelation
 from tests.audit.apps.test_unsound_apps import check_named
-from tests.audit.apps.turns import in_turn, named
+from tests.audit.apps.turns import at_every_change, in_turn, named
 from tests.audit.apps.unsound import Bad
 
 HOW_TO = Path(__file__).parents[3] / "docs" / "how-to" / "audit.md"
@@ -249,7 +249,7 @@ def test_an_epsilon_that_is_computed_while_training_is_asked_for_elsewhere():
         audit_app(PublishedToTheLetter, "theirs", seed=0)
 
 
-@pytest.mark.parametrize("app", GOOD, ids=named)
+@pytest.mark.parametrize("app", at_every_change(GOOD, Ghost, PrivateCount))
 def test_what_is_sound_raises_no_alarm(app):
     assert reasons(app) == {}
 

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from fedprivacy.audit.apps import audit_app
-from tests.audit.apps.sound import GOOD, Sound
-from tests.audit.apps.turns import in_turn, named
+from tests.audit.apps.sound import GOOD, ByHand, Logistic, PublicCount, Sound, Wrapped
+from tests.audit.apps.turns import at_every_change, in_turn
 
 
 def check_quiet(app, seed):
@@ -16,7 +16,7 @@ def check_quiet(app, seed):
     assert [f"{gate.name}: {reason}" for gate in found.failed for reason in gate.reasons] == []
 
 
-@pytest.mark.parametrize("app", GOOD, ids=named)
+@pytest.mark.parametrize("app", at_every_change(GOOD, Sound, ByHand, PublicCount, Wrapped, Logistic))
 def test_sound_code_raises_no_alarm(app):
     check_quiet(app, 0)
 

@@ -11,6 +11,12 @@ def in_turn(cases):
     return [pytest.param(case, seed, id=f"{named(case)}-{seed}") for case, seed in turns]
 
 
+def at_every_change(cases, *some):
+    """All of them, of which `make test` tries some."""
+    marked = [(case, [] if case in some else [pytest.mark.slow]) for case in cases]
+    return [pytest.param(case, id=named(case), marks=marks) for case, marks in marked]
+
+
 def named(case):
     """What a case is called: by its app."""
     return getattr(case, "app", case).__name__
