@@ -54,7 +54,7 @@ class Deployment:
                 return self.start_clients(name)
             except ProcessError:
                 assert time.monotonic() < deadline
-                time.sleep(15.0)  # each try starts Python, torch and Flower
+                time.sleep(5.0)
 
     def start_run(self, **more: str) -> None:
         settings = {"task": "digits", "clients": 3, "rounds": 6, "round-timeout": 20.0, **BUDGET}
