@@ -23,17 +23,17 @@ $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
 simulate: $(VENV)/.installed-run
 	$(BIN)/fedprivacy simulate
 
-# Three processes for two cores: the tests of deployments mostly wait for Flower. One thread in each. Bytecode is kept,
-# whatever the environment says: the tests start a hundred processes, and compiling takes each of them a second.
-PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --numprocesses 3 --dist loadfile \
-    --no-loadscope-reorder
+# More processes than two cores: some tests mostly wait, and of the slow ones two chains at a time wait for Flower and for
+# Ray. One thread in each. Bytecode is kept, whatever the environment says: the tests start a hundred processes, and
+# compiling takes each of them a second.
+PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 
 test: $(VENV)/.installed-test
-	$(PYTEST) -m "not slow"
+	$(PYTEST) --numprocesses 3 -m "not slow"
 	@echo "All tests passed. Next: 'make simulate' trains ten hospitals; 'make test-all' adds what is slow: whole deployments."
 
 test-all: $(VENV)/.installed-test
-	$(PYTEST)
+	$(PYTEST) --numprocesses 4
 	@echo "All tests passed, the slow ones too. Next: 'make deploy-demo' runs three hospitals on real hosts' software."
 
 # Bugs that would weaken a guarantee, planted one at a time in a copy: half a minute.

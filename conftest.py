@@ -2,6 +2,17 @@
 
 import pytest
 
+SLOW = {"fedprivacy.audit.training.audit_training"}
+"""Examples that take long by nature: a whole audit."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Examples cannot mark themselves."""
+    for item in items:
+        if item.name in SLOW:
+            item.add_marker("slow")
+
 
 @pytest.fixture(autouse=True)
 def _own_folder_for_examples(request, monkeypatch):

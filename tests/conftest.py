@@ -26,10 +26,15 @@ GROUPS = {
 LONGEST = (
     FLOWER,
     RAY,
-    "tests/faults/test_killed_client.py",
-    "tests/faults/test_killed_server.py",
+    "tests/privacy/test_gates_quiet.py",
+    "tests/privacy/test_planted.py",
+    "tests/commands/test_sweep.py",
     "tests/commands/test_simulate.py",
+    "tests/audit/apps/test_sound_apps.py",
+    "tests/commands/test_audit.py",
     "tests/server/dashboard/test_page.py",
+    "tests/audit/apps/test_opacus.py",
+    "tests/faults/test_killed_server.py",
     "tests/flower/test_resume.py",
 )
 """Groups, the longest first: were they begun last, one test process would wait for the others."""
@@ -103,6 +108,12 @@ def browser():
         lacking("no Chromium on PATH; install it, for example apt-get install chromium")
     with chromium() as found:
         yield found
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Runs leave no figure and no report: to draw them takes most of a small run's time."""
+    monkeypatch.setattr("fedprivacy.server.recorder.draw", lambda history, folder: None)
 
 
 def _database(postgres, like=None):

@@ -17,8 +17,9 @@ from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.gradients import LossShapeError, UnsupportedModelError
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.runs.configuration import FIELDS, resolve
-from fedprivacy.runs.folder import RunFolderError
+from fedprivacy.runs.folder import RunFolderError, read_history
 from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.report import draw
 from fedprivacy.server.app import server_app
 from fedprivacy.tasks import TaskError, load_task
 from fedprivacy.training.adaptive import CLIPPINGS
@@ -26,6 +27,8 @@ from tests.flower.blobs import Blobs
 
 ROOT = Path(__file__).parent.parent
 LOSS = torch.nn.CrossEntropyLoss(reduction="none")
+
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 class Coins(fp.Task):
@@ -318,6 +321,7 @@ def test_a_task_that_nothing_can_be_kept_under_is_refused():
 def test_a_task_that_measures_nothing_is_trained_all_the_same(capsys):
     run = simulate(Coins(), progress=True)
     assert run.metrics == {} and "nan" not in capsys.readouterr().err
+    draw(read_history(run.folder), run.folder)
     assert "not measured" in run.report.read_text() and "not measured" in repr(run)
     assert '<svg style="max-width: 100%' in run._repr_html_()
 

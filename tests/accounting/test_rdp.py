@@ -37,9 +37,15 @@ def exact_rdp(q: float, s: float, order: float) -> mpmath.mpf:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("q", "s"), [(1e-9, 1.0), (1e-6, 0.3), (1e-3, 0.5), (0.01, 1.0), (0.1, 2.0), (0.5, 0.3), (0.9, 10.0), (0.01, 100.0)]
+    ("q", "s", "order"),
+    [
+        (q, s, order)
+        for place, (q, s) in enumerate(
+            [(1e-9, 1.0), (1e-6, 0.3), (1e-3, 0.5), (0.01, 1.0), (0.1, 2.0), (0.5, 0.3), (0.9, 10.0), (0.01, 100.0)]
+        )
+        for order in [1.02, 1.5, 2.0, 2.6, 6.5, 64.0][place % 2 :: 2]
+    ],
 )
-@pytest.mark.parametrize("order", [1.02, 1.5, 2.0, 2.6, 6.5, 64.0])
 def test_rdp_matches_50_digits_and_is_rounded_up(q: float, s: float, order: float) -> None:
     ours = float(rdp.rdp(PoissonSampledGaussian(q, s), [order])[0])
     excess = float(ours / exact_rdp(q, s, order) - 1)

@@ -7,6 +7,7 @@ import signal
 import tempfile
 import time
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from safetensors.numpy import save
@@ -33,6 +34,20 @@ def quick(monkeypatch):
     """Some gates and one attack: what each finds is tested elsewhere."""
     monkeypatch.setattr(auditor, "GATES", {"release": release.check, "noise": noise.check})
     monkeypatch.setattr(auditor, "lower_bounds", own_records)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """A run, of which tests take copies."""
+    folder = tmp_path_factory.mktemp("finished")
+    fedprivacy("simulate", *SMALL, "--out", "run", cwd=folder)
+    return folder / "run"
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """A run of a test's own, in its folder."""
+    return copytree(finished, tmp_path / "run")
 
 
 def words(text):
@@ -131,14 +146,13 @@ def test_with_its_seed_the_same_is_asked_again(tmp_path):
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_finished_run_is_audited_with_its_own_settings_and_its_dashboard_shows_it(tmp_path):
-    fedprivacy("simulate", *SMALL, "--out", "run", cwd=tmp_path)
+def test_a_finished_run_is_audited_with_its_own_settings_and_its_dashboard_shows_it(run, tmp_path):
     found = json.loads(fedprivacy("audit", "--run", "run", "--json", cwd=tmp_path).stdout)
     assert found["subject"] == "run run" and found["page"] == str(Path("run", "audit.html"))
     assert [gate["name"] for gate in found["gates"]] == ["release", "noise", "run"]
     assert found["epsilon_upper"] == pytest.approx(2.0, abs=0.01)
-    store = RunStore(f"sqlite:///{tmp_path / 'run' / 'ledger.db'}")
-    shown = {audit.attack: audit.lower for audit in store.run(read_run_id(tmp_path / "run")).audits()}
+    store = RunStore(f"sqlite:///{run / 'ledger.db'}")
+    shown = {audit.attack: audit.lower for audit in store.run(read_run_id(run)).audits()}
     assert shown == {name: bound["epsilon"] for name, bound in found["lower_bounds"].items()}
     assert list(shown) == [OWN_RECORD, OWN_RECORD_TRAINED]
 
@@ -148,25 +162,22 @@ def test_a_finished_run_is_audited_with_its_own_settings_and_its_dashboard_shows
     ("model", "said"),
     [(b"none", "model.safetensors' holds no model"), (save({}), "holds another model than its task makes now")],
 )
-def test_a_model_that_is_not_the_run_s_is_no_model_to_attack(model, said, tmp_path):
-    fedprivacy("simulate", *SMALL, "--out", "run", cwd=tmp_path)
-    (tmp_path / "run" / "model.safetensors").write_bytes(model)
+def test_a_model_that_is_not_the_run_s_is_no_model_to_attack(model, said, run, tmp_path):
+    (run / "model.safetensors").write_bytes(model)
     refused = fedprivacy("audit", "--run", "run", cwd=tmp_path, code=2)
-    assert said in words(refused.stderr) and not (tmp_path / "run" / "audit.html").exists()
+    assert said in words(refused.stderr) and not (run / "audit.html").exists()
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_run_without_a_model_is_attacked_at_a_new_one_alone(tmp_path):
-    fedprivacy("simulate", *SMALL, "--out", "run", cwd=tmp_path)
-    (tmp_path / "run" / "model.safetensors").unlink()
+def test_a_run_without_a_model_is_attacked_at_a_new_one_alone(run, tmp_path):
+    (run / "model.safetensors").unlink()
     found = json.loads(fedprivacy("audit", "--run", "run", "--json", cwd=tmp_path).stdout)
     assert list(found["lower_bounds"]) == [OWN_RECORD]
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_finished_run_whose_figures_are_too_low_fails(tmp_path):
-    fedprivacy("simulate", *SMALL, "--out", "run", cwd=tmp_path)
-    rounds = tmp_path / "run" / "rounds.jsonl"
+def test_a_finished_run_whose_figures_are_too_low_fails(run, tmp_path):
+    rounds = run / "rounds.jsonl"
     lines = [json.loads(line) for line in rounds.read_text().splitlines()]
     lines[-1]["clients"][1]["epsilon"] /= 2
     rounds.write_text("".join(f"{json.dumps(line)}\n" for line in lines))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections import defaultdict
 from pathlib import Path
 
@@ -13,7 +14,8 @@ from fedprivacy.guard import Guard
 from fedprivacy.ledger import Ledger
 from tests.faults import life
 
-SEEDS = [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 20))]
+STEPS = 3
+"""At most, in a round: a life is lived with one step, with two, and with so many."""
 
 TIMES = {
     "guard.before-slot": 6,  # a charge and a seal in each of three rounds
@@ -28,9 +30,18 @@ TIMES = {
 """How often a life that nobody ends reaches a point, where it is not once a round."""
 
 
-def which_time(point: str, seed: int, rounds: int) -> int:
-    """At which of the times that a life reaches a point it dies there."""
-    return 1 + seed % TIMES.get(point, rounds)
+def deaths(points: tuple[str, ...], rounds: int) -> list[object]:
+    """(point, times, steps): at each point, the times that a life reaches it and the steps of a round, turn by turn.
+
+    A life depends on nothing else: when both come round together, all of them were tried.
+    """
+    found = []
+    for point in points:
+        reached = TIMES.get(point, rounds)
+        for turn in range(math.lcm(reached, STEPS)):
+            marks = [pytest.mark.slow] if turn else []
+            found.append(pytest.param(point, 1 + turn % reached, 1 + turn % STEPS, marks=marks))
+    return found
 
 
 def lived(processes, what, *arguments) -> int:
@@ -59,10 +70,10 @@ def released(folder: Path) -> dict[str, int]:
     return sums
 
 
-def on_guard(folder: Path, seed: int, client: str) -> int:
-    return sum(Guard(folder / client / GUARD, life.plan(folder, seed).config.budget).history().values())
+def on_guard(folder: Path, steps: int, client: str) -> int:
+    return sum(Guard(folder / client / GUARD, life.plan(folder, steps).config.budget).history().values())
 
 
-def on_ledger(folder: Path, seed: int, client: str) -> int:
-    account = Ledger(life.plan(folder, seed).config.ledger).accounts([f"blobs/{client}"])
+def on_ledger(folder: Path, steps: int, client: str) -> int:
+    account = Ledger(life.plan(folder, steps).config.ledger).accounts([f"blobs/{client}"])
     return sum(account[f"blobs/{client}"].history.values()) if account else 0

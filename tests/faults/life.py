@@ -36,13 +36,13 @@ RECORDED = "recorded.jsonl"
 
 
 @cache
-def plan(folder: Path, seed: int) -> RunPlan:
-    """A deployment of two clients that train one to three steps in each round."""
+def plan(folder: Path, steps: int) -> RunPlan:
+    """A deployment of two clients that train so many steps in each round."""
     return plan_of(
         Blobs(),
         clients=2,
         rounds=ROUNDS,
-        local_steps=1 + seed % 3,
+        local_steps=steps,
         noise_multiplier=2.0,
         epsilon=50.0,
         seed=None,
@@ -61,10 +61,10 @@ class WitnessedGrid(DeployedGrid):
         return reply
 
 
-def serve(folder: Path, seed: int, point: str | None = None, times: int = 1) -> None:
+def serve(folder: Path, steps: int, point: str | None = None, times: int = 1) -> None:
     """A whole run, or the rest of one; dies at `point`."""
     _prepare(point, times)
-    run, kept = plan(folder, seed), None
+    run, kept = plan(folder, steps), None
     if (folder / CHECKPOINT).exists():
         kept = load_checkpoint(folder)
     strategy = PrivateStrategy(
@@ -77,10 +77,10 @@ def serve(folder: Path, seed: int, point: str | None = None, times: int = 1) -> 
     strategy.start(WitnessedGrid(run, folder))
 
 
-def answer(folder: Path, seed: int, point: str | None = None, times: int = 1) -> None:
+def answer(folder: Path, steps: int, point: str | None = None, times: int = 1) -> None:
     """One client that gets its grants, in order, from a server that asks again for whatever it was not answered."""
     _prepare(point, times)
-    run = plan(folder, seed)
+    run = plan(folder, steps)
     grid = WitnessedGrid(replace(run, config=replace(run.config, clients=1)), folder)
     for round in range(1, GRANTS + 1):
         reply = grid._deliver(_grant(run, round, attempt=1))

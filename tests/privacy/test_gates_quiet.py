@@ -8,6 +8,14 @@ from tests.privacy.planted import CORRECT
 
 STATISTICAL = ("noise", "sampling")
 EXACT = tuple(gate for gate in GATES if gate not in STATISTICAL)
+BEYOND_TRAINING = ("evaluation", "ledger")
+TRAINED_OTHERWISE = (
+    "of sequences (compared)",
+    "of sequences (paired)",
+    "by layer, with Adam",
+    "automatic, with momentum",
+)
+"""What is other there is how a step is trained: evaluations and books are those of other settings."""
 
 
 def check_quiet(setting, gates, seed):
@@ -24,4 +32,5 @@ def test_statistical_gates_are_quiet(seed):
 @pytest.mark.slow
 @pytest.mark.parametrize("setting", CORRECT, ids=lambda setting: setting.meaning)
 def test_exact_gates_are_quiet(setting):
-    check_quiet(setting, EXACT, 5)
+    same = BEYOND_TRAINING if setting.meaning in TRAINED_OTHERWISE else ()
+    check_quiet(setting, [gate for gate in EXACT if gate not in same], 5)

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from fedprivacy.audit.apps import audit_app
-from tests.audit.apps.sound import GOOD, Sound
+from tests.audit.apps.sound import GOOD, ByHand, Logistic, PublicCount, Sound, Wrapped
+from tests.audit.apps.turns import at_every_change, in_turn
 
 
 def check_quiet(app, seed):
@@ -15,14 +16,13 @@ def check_quiet(app, seed):
     assert [f"{gate.name}: {reason}" for gate in found.failed for reason in gate.reasons] == []
 
 
-@pytest.mark.parametrize("app", GOOD, ids=lambda app: app.__name__)
+@pytest.mark.parametrize("app", at_every_change(GOOD, Sound, ByHand, PublicCount, Wrapped, Logistic))
 def test_sound_code_raises_no_alarm(app):
     check_quiet(app, 0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("app", GOOD, ids=lambda app: app.__name__)
-@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize(("app", "seed"), in_turn(GOOD))
 def test_sound_code_raises_no_alarm_whatever_the_seed(app, seed):
     check_quiet(app, seed)
 

@@ -7,6 +7,7 @@ import pytest
 from fedprivacy.audit.apps import audit_app
 from fedprivacy.audit.apps.audited import AuditedApp
 from fedprivacy.audit.apps.auditor import GATES
+from tests.audit.apps.turns import in_turn, named
 from tests.audit.apps.unsound import BAD, GhostNorm, PerBatchClipping, Shuffled, SkipsEmptyBatches, TrainingLoss
 
 
@@ -22,14 +23,13 @@ def check_named(bad, seed):
     assert re.search(bad.words, " ".join(gate.reasons)), gate.reasons
 
 
-@pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.app.__name__)
+@pytest.mark.parametrize("bad", BAD, ids=named)
 def test_a_known_fault_is_named(bad):
     check_named(bad, 0)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("bad", BAD, ids=lambda bad: bad.app.__name__)
-@pytest.mark.parametrize("seed", range(1, 6))
+@pytest.mark.parametrize(("bad", "seed"), in_turn(BAD))
 def test_a_known_fault_is_named_whatever_the_seed(bad, seed):
     check_named(bad, seed)
 

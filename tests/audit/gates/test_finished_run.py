@@ -9,6 +9,8 @@ from fedprivacy.audit.gates import ledger
 from fedprivacy.runs.folder import ROUNDS, RunFolderError
 from tests.privacy.planted import Open, Small, at_configured_delta, rates_rounded_down
 
+pytestmark = pytest.mark.usefixtures("undrawn")
+
 
 def run(folder, task=None, **settings):
     """A finished run's folder."""
@@ -27,11 +29,17 @@ def told(folder, change):
 
 
 @pytest.mark.parametrize(
-    "settings",
-    [{}, {"epsilon": 2.0}, {"batch_size": 10.0}, {"clipping": "adaptive"}, {"fraction_train": 0.5, "rounds": 5}],
-    ids=lambda settings: next(iter(settings), "usual"),
+    ("task", "settings"),
+    [
+        (Small, {}),
+        (Open, {}),
+        (Small, {"epsilon": 2.0}),
+        (Open, {"batch_size": 10.0}),
+        (Small, {"clipping": "adaptive"}),
+        (Open, {"fraction_train": 0.5, "rounds": 5}),
+    ],
+    ids=lambda value: next(iter(value), "usual") if isinstance(value, dict) else value.__name__,
 )
-@pytest.mark.parametrize("task", [Small, Open])
 def test_the_figures_of_a_run_are_what_was_executed(tmp_path, task, settings):
     """A budget that ends a run early, a rate for each client, an adapted norm, clients that are not always asked."""
     gate = ledger.check_run(run(tmp_path / "run", task(), **settings))

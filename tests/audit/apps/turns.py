@@ -1,0 +1,22 @@
+"""Seeds beyond the first, shared out: every case gets two of five, and every seed two fifths of the cases."""
+
+import pytest
+
+SEEDS = range(1, 6)
+
+
+def in_turn(cases):
+    """(case, seed): a fault that shows with luck alone fails here, and twenty seeds of each are a benchmark's."""
+    turns = [(case, SEEDS[(2 * place + turn) % len(SEEDS)]) for place, case in enumerate(cases) for turn in (0, 1)]
+    return [pytest.param(case, seed, id=f"{named(case)}-{seed}") for case, seed in turns]
+
+
+def at_every_change(cases, *some):
+    """All of them, of which `make test` tries some."""
+    marked = [(case, [] if case in some else [pytest.mark.slow]) for case in cases]
+    return [pytest.param(case, id=named(case), marks=marks) for case, marks in marked]
+
+
+def named(case):
+    """What a case is called: by its app."""
+    return getattr(case, "app", case).__name__
