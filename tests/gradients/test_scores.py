@@ -213,15 +213,3 @@ def test_an_unknown_id_raises_before_a_kernel_meets_it(unknown):
     ids[1, 0] = unknown
     with KnownIds(), pytest.raises(IndexError, match="an id is out of range"):
         table(ids)
-
-
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
-def test_on_a_gpu_an_unknown_id_costs_nobody_the_device():
-    model = nn.Sequential(nn.Embedding(5, 8), nn.Flatten(), nn.Linear(24, 2)).cuda()
-    kinds = torch.empty(0, 3, dtype=torch.int64, device="cuda"), torch.empty(0, dtype=torch.int64, device="cuda")
-    scores = RecordScores(model, loss, [loss], kinds)
-    assert scores.rows > 1
-    ids = torch.randint(5, (40, 3), device="cuda")
-    ids[7, 1] = 5
-    found = scores(ids, torch.zeros(40, dtype=torch.int64, device="cuda"))
-    assert found.isnan().squeeze(1).nonzero().tolist() == [[7]]
