@@ -77,11 +77,15 @@ MUTANTS: tuple[Mutant, ...] = (
         """\
         client.charge(grant)
         keystream = client.keystream(grant)
-        trained = training.train(engine, client.shard, steps=grant.steps, round=grant.round, keystream=keystream)
+        evaluated = client.evaluated(grant, measured, keystream)  # before training moves the model
+        steps, number = grant.training_steps, grant.round
+        trained = training.train(engine, client.shard, steps=steps, round=number, keystream=keystream)
 """,
         """\
         keystream = client.keystream(grant)
-        trained = training.train(engine, client.shard, steps=grant.steps, round=grant.round, keystream=keystream)
+        evaluated = client.evaluated(grant, measured, keystream)  # before training moves the model
+        steps, number = grant.training_steps, grant.round
+        trained = training.train(engine, client.shard, steps=steps, round=number, keystream=keystream)
         client.charge(grant)
 """,
         (f"{CLIENT}::test_the_charge_comes_before_the_training_and_no_text_crosses",),
@@ -89,8 +93,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the client trains one step more than it charged",
         "fedprivacy/flower/client/app.py",
-        "steps=grant.steps, round=grant.round",
-        "steps=grant.steps + 1, round=grant.round",
+        "steps, number = grant.training_steps, grant.round",
+        "steps, number = grant.training_steps + 1, grant.round",
         (f"{ROUNDS}::test_epsilon_composes_over_rounds_and_never_passes_the_budget",),
     ),
     Mutant(

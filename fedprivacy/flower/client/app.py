@@ -27,7 +27,6 @@ from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.tasks import Task
 from fedprivacy.tasks.loader import agreed
 from fedprivacy.training.dpsgd import DPSGD
-from fedprivacy.training.keystream import Position
 from fedprivacy.training.optimizers import LARGEST_LEARNING_RATE
 
 log = logging.getLogger("fedprivacy.client")
@@ -92,12 +91,10 @@ def answer(client: LocalClient, grant: Grant, message: Message) -> Released:
         training, engine = prepared(client, grant, message)
         measured = client.measured(engine) if grant.local_evaluation else None
         client.charge(grant)
-        keystream, number = client.keystream(grant), grant.round
-        evaluated = None
-        if measured is not None:  # before training moves the model
-            last = Position(number, grant.steps)
-            evaluated = client.evaluation(grant).release(measured, client.shard, keystream, last)
-        trained = training.train(engine, client.shard, steps=grant.training_steps, round=number, keystream=keystream)
+        keystream = client.keystream(grant)
+        evaluated = client.evaluated(grant, measured, keystream)  # before training moves the model
+        steps, number = grant.training_steps, grant.round
+        trained = training.train(engine, client.shard, steps=steps, round=number, keystream=keystream)
         reach("client.trained")
         released = Released.of(grant, trained, evaluated, client.key)
         client.seal(grant, released)

@@ -35,8 +35,8 @@ from fedprivacy.tasks.built_in import DEFAULT_TASK
 from fedprivacy.tasks.identity import dataset_id, simulated_client_id
 from fedprivacy.tasks.loader import check_scores, scores_of
 from fedprivacy.training.adaptive import CLIPPINGS
-from fedprivacy.training.evaluation import LocalEvaluation
-from fedprivacy.training.keystream import Keystream
+from fedprivacy.training.evaluation import LocalEvaluation, NoisySums
+from fedprivacy.training.keystream import Keystream, Position
 from fedprivacy.values.events import PoissonSampledGaussian
 
 Kind = tuple[torch.Size, torch.dtype]
@@ -113,10 +113,6 @@ class LocalClient:
         """Computes the clipped sums of its gradients. Clients of one process share it: load parameters before use."""
         return _engine(self.task, self.shard.inputs.device, clipping)
 
-    def evaluation(self, grant: Grant) -> LocalEvaluation:
-        """What the last step of a grant runs, where it evaluates."""
-        return LocalEvaluation(grant.event, list(scores_of(self.task).values()))
-
     def measured(self, engine: GradientEngine) -> RecordScores:
         """Takes its records' scores under the parameters of the engine's model; shared as that is.
 
@@ -130,6 +126,13 @@ class LocalClient:
             raise MessageError("The grant evaluates, and the scores of this client's task cannot be taken.") from error
         measured.model.load_state_dict(trainable_parameters(engine.model), strict=False)
         return measured
+
+    def evaluated(self, grant: Grant, measured: RecordScores | None, keystream: Keystream) -> NoisySums | None:
+        """What the last step of a grant releases of the records' scores; None: nothing was granted."""
+        if measured is None:
+            return None
+        evaluation = LocalEvaluation(grant.event, list(scores_of(self.task).values()))
+        return evaluation.release(measured, self.shard, keystream, Position(grant.round, grant.steps))
 
 
 def client_to_enrol(
