@@ -31,7 +31,7 @@ class Schedule(NamedTuple):
 
     def rounds_within(self, steps: int) -> int:
         """How many rounds so many steps pay for, whole ones."""
-        rounds = steps // self.local_steps
-        while self.steps_until(rounds) > steps:
-            rounds -= max((self.steps_until(rounds) - steps) // (self.local_steps + 1), 1)
-        return rounds
+        if not self.local_evaluation:
+            return steps // self.local_steps
+        turns, rest = divmod(steps, self.steps_until(self.local_evaluation))  # each ends with a round that evaluates
+        return turns * self.local_evaluation + min(rest // self.local_steps, self.local_evaluation - 1)
