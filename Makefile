@@ -53,6 +53,7 @@ lint: $(VENV)/.installed-test $(VENV)/.installed-lint
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.engines
 	$(BIN)/python -m benchmarks.noise
+	$(BIN)/python -m benchmarks.questions
 	$(BIN)/python -m benchmarks.gradients
 	$(BIN)/python -m benchmarks.accountant
 	$(BIN)/python -m benchmarks.accounting_share

@@ -8,7 +8,15 @@ from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 
 from fedprivacy.flower.client import release
-from fedprivacy.flower.client.app import ENROL_ACTION, answer, grant_in, refusing
+from fedprivacy.flower.client.app import (
+    ASK_ACTION,
+    ENROL_ACTION,
+    answer,
+    answered,
+    grant_in,
+    questions_in,
+    refusing,
+)
 from fedprivacy.flower.client.local import client_for, client_to_enrol
 
 app = ClientApp()
@@ -20,6 +28,15 @@ def enrol(message: Message, context: Context) -> Message:
     """Say who this client is: its name, public facts, and what its own guard holds."""
     client = client_to_enrol(message, context)  # if the server that the data owner trusts signed it
     return release.enrolment(message, client.public_facts())
+
+
+@app.query(ASK_ACTION)
+@refusing
+def ask(message: Message, context: Context) -> Message:
+    """Answer questions that the data owner allows, privately, and paid for."""
+    grant = questions_in(message)
+    client = client_for(grant, context)  # if that server signed it
+    return release.update(message, answered(client, grant))  # charged to the guard, then summed, then sealed
 
 
 @app.train()

@@ -8,9 +8,9 @@ True
 What there is: `simulate` trains a federation on this machine, `open_run` opens what it recorded, `compare` puts runs
 side by side, `plan` tells the cost before, `audit_training` whether the code deserves its epsilon; a task of one's own
 is made of `Task`, `Recipe`, `Shard`, `ShardSource` and `Score`, and `tasks` has the built-in ones; `load_table` reads a
-CSV or Parquet file as a shard, by `Number` and `Category`, and a simulation splits it by one of `ByColumn`,
-`ByDirichlet` and `Evenly`; `PrivateStrategy` and `private_client` make a Flower app private; `train` is DP-SGD without
-a federation; `epsilon` and `noise_multiplier` calculate.
+CSV or Parquet file as a shard, by `Number` and `Category`, `read_table` as a `Table`, which questions are asked of, and
+a simulation splits it by one of `ByColumn`, `ByDirichlet` and `Evenly`; `PrivateStrategy` and `private_client` make a
+Flower app private; `train` is DP-SGD without a federation; `epsilon` and `noise_multiplier` calculate.
 
 Every name is loaded when it is first asked for: to import this package loads neither torch nor Flower.
 """
@@ -31,18 +31,21 @@ if TYPE_CHECKING:
     from fedprivacy.runs.prospect import plan as plan
     from fedprivacy.runs.run import Run as Run
     from fedprivacy.runs.run import open_run as open_run
+    from fedprivacy.server.asking import ask as ask
     from fedprivacy.server.simulation import simulate as simulate
     from fedprivacy.tasks import Recipe as Recipe
     from fedprivacy.tasks import Score as Score
     from fedprivacy.tasks import Shard as Shard
     from fedprivacy.tasks import ShardSource as ShardSource
     from fedprivacy.tasks import Task as Task
+    from fedprivacy.tasks.columns import Table as Table
     from fedprivacy.tasks.tables import ByColumn as ByColumn
     from fedprivacy.tasks.tables import ByDirichlet as ByDirichlet
     from fedprivacy.tasks.tables import Category as Category
     from fedprivacy.tasks.tables import Evenly as Evenly
     from fedprivacy.tasks.tables import Number as Number
     from fedprivacy.tasks.tables import load_table as load_table
+    from fedprivacy.tasks.tables import read_table as read_table
     from fedprivacy.training.single import train as train
     from fedprivacy.values.budget import PrivacyBudget as PrivacyBudget
     from fedprivacy.values.events import NeighbouringRelation as NeighbouringRelation
@@ -50,6 +53,7 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "simulate": "server.simulation",
+    "ask": "server.asking",
     "open_run": "runs.run",
     "compare": "runs.comparison",
     "Run": "runs.run",
@@ -67,6 +71,8 @@ _HOMES = {
     "Shard": "tasks",
     "ShardSource": "tasks",
     "load_table": "tasks.tables",
+    "read_table": "tasks.tables",
+    "Table": "tasks.columns",
     "Number": "tasks.tables",
     "Category": "tasks.tables",
     "ByColumn": "tasks.tables",

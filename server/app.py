@@ -7,6 +7,7 @@ from fedprivacy.flower import PrivateStrategy
 from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.runs.folder import plan_of
 from fedprivacy.server.app import RunStart
+from fedprivacy.server.asking import answer_run_config
 from fedprivacy.server.recorder import Recorder
 from fedprivacy.server.strategies import build_strategy
 from fedprivacy.trackers import build_trackers
@@ -16,7 +17,10 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Train privately; go on with a run that was stopped if the settings name one."""
+    """Train privately, or ask questions; go on with a run that was stopped if the settings name one."""
+    if context.run_config.get("questions"):
+        answer_run_config(grid, context.run_config)
+        return
     config = plan_of(context.run_config).config  # every setting, checked, all problems said at once
     start = RunStart.of(config)  # the task, what a local step costs, a run id and a folder; or where a run goes on
     averaging = build_strategy(config)  # chooses clients and averages updates: any strategy of Flower's

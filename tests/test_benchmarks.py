@@ -20,6 +20,7 @@ SMALL = {
     "gradients": ["--models", "lr-64", "--rounds", "1"],
     "ledger": ["--charges", "20000", "--seconds", "0.1"],
     "noise": ["--rounds", "1", "--draws", "1"],
+    "questions": ["--clients", "3", "--records", "500", "--turns", "1"],
 }
 """Those whose start is quick; the accountant's, the engines' and the dashboard's take minutes at any size."""
 

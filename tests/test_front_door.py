@@ -16,13 +16,14 @@ from fedprivacy.accounting import pld
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.gradients import LossShapeError, UnsupportedModelError
 from fedprivacy.ledger import Ledger, LedgerError
-from fedprivacy.runs.configuration import FIELDS, resolve
+from fedprivacy.runs.configuration import FIELDS, OF_TRAINING, resolve
 from fedprivacy.runs.folder import RunFolderError, read_history
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.report import draw
 from fedprivacy.server.app import server_app
 from fedprivacy.tasks import TaskError, load_task
 from fedprivacy.training.adaptive import CLIPPINGS
+from fedprivacy.values.wording import epsilon_text
 from tests.flower.blobs import Blobs
 
 ROOT = Path(__file__).parent.parent
@@ -113,7 +114,7 @@ def test_the_scripts_use_the_door_alone(script):
 
 @pytest.mark.parametrize("function", [fp.simulate, fp.plan])
 def test_every_setting_is_a_keyword_and_explained(function):
-    names = {field.name for field in FIELDS.values()}
+    names = {FIELDS[key].name for key in OF_TRAINING}
     assert names <= inspect.signature(function).parameters.keys()
     assert all(f"    {name}: " in function.__doc__ for name in names)
 
@@ -134,6 +135,21 @@ def test_everything_that_is_wrong_is_said_at_once_in_keywords_and_before_anythin
     assert "noise-multiplier" not in problems and "local-steps" not in problems
     assert len(error.value.problems) == 5
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["microbatches", "num_microbatches", "microbatch_size"])
+def test_microbatches_are_refused_with_what_they_would_cost(name):
+    plan = RunPlan.of({"task": "cancer", "clients": 3})
+    event = plan.event()
+    half = fp.epsilon(
+        sampling_rate=event.sampling_rate,
+        noise_multiplier=event.noise_multiplier / 2,
+        steps=plan.total_steps,
+        delta=1e-4,
+        relation=event.relation,
+    )
+    with pytest.raises(fp.ConfigError, match=f"called epsilon 2.00 would be {epsilon_text(half)} at least"):
+        fp.simulate("cancer", clients=3, **{name: 8})
 
 
 @pytest.mark.parametrize("engine", ["abacus", None])

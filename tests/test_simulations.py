@@ -18,10 +18,13 @@ SCRIPTS = Path(__file__).parent.parent / "simulations"
             "cancer.py",
             ["run 2: accuracy 0.9", "without any privacy: accuracy 0.9", "In plain words", "factor of e^2.00"],
         ),
+        ("hospitals.py", ["stayed away mean of age", "one account. Accuracy 0.7", "by a private answer accuracy 0.7"]),
+        ("averaging.py 40", ["The truth: 170 patients", "Refused after 7 answers", "7 answers,", "then no more"]),
     ],
 )
 def test_it_runs_and_says(script, words, tmp_path):
-    command = [sys.executable, str(SCRIPTS / script)]
+    name, *arguments = script.split()
+    command = [sys.executable, str(SCRIPTS / name), *arguments]
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert all(word in " ".join(run.stdout.split()).replace("round 60", "round  60") for word in words)

@@ -40,9 +40,13 @@ SERVER_POINTS = (
 )
 """In the order in which a server reaches them in a round."""
 
+ANSWER_POINTS = ("ledger.before-keep", "ledger.answers-entered", "ledger.answers-kept")
+"""In the order in which a server reaches them with the answers to a question."""
+
 VARIABLE = "FEDPRIVACY_FAILPOINT"
 
-_POINTS = frozenset(CLIENT_POINTS + SERVER_POINTS)
+_ALL = CLIENT_POINTS + SERVER_POINTS + ANSWER_POINTS
+_POINTS = frozenset(_ALL)
 _times_left: dict[str, int] = {}
 
 
@@ -53,7 +57,7 @@ def arm(point: str, times: int = 1) -> None:
         ValueError: there is no such point.
     """
     if point not in _POINTS:
-        raise ValueError(f"{VARIABLE} names '{point}'; the points are {', '.join(CLIENT_POINTS + SERVER_POINTS)}.")
+        raise ValueError(f"{VARIABLE} names '{point}'; the points are {', '.join(_ALL)}.")
     _times_left[point] = times
 
 

@@ -31,7 +31,7 @@ PrivateKey = Ed25519PrivateKey | EllipticCurvePrivateKey
 
 _ECDSA = ECDSA(SHA384())
 
-ENROLMENT, GRANT, RECEIPT = "enrolment", "grant", "receipt"
+ENROLMENT, GRANT, QUESTIONS, RECEIPT = "enrolment", "grant", "questions", "receipt"
 LEDGER_HEAD, CERTIFICATE = "ledger checkpoint", "certificate"
 """What signatures are for, as the signed bytes say it: these words stay, whatever else is renamed."""
 

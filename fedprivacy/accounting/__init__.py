@@ -13,6 +13,7 @@ from fedprivacy.accounting.filters import (
     Filter,
     FixedMechanismFilter,
     FixedThenAdaptiveFilter,
+    GaussianFilter,
     MechanismChanged,
 )
 from fedprivacy.accounting.spend import RunLimit, more_runs, runs_left, shared_noise
@@ -25,6 +26,7 @@ __all__ = [
     "Filter",
     "FixedMechanismFilter",
     "FixedThenAdaptiveFilter",
+    "GaussianFilter",
     "MechanismChanged",
     "RunLimit",
     "more_runs",

@@ -54,7 +54,7 @@ def noise_multiplier(
         ValueError: the budget is infinite, is spent, is met without noise, or is missed with a noise multiplier of
             10^4; or `sampling_rate` or `steps` is out of range, or the past has another relation.
     """
-    _check(budget, steps, ", or choose the noise multiplier yourself.")
+    check_solvable(budget, steps)
     setting = f"epsilon is {budget.epsilon} at delta {budget.delta} for {steps} steps at sampling_rate {sampling_rate}"
     before = pld.epsilon(past, budget.delta) if past else 0.0
     if before >= budget.epsilon:
@@ -101,7 +101,7 @@ def sampling_rate(budget: PrivacyBudget, noise_multiplier: float, steps: int, pa
     Raises:
         ValueError: the budget is infinite, or even a rate of 10^-9 does not fit.
     """
-    _check(budget, steps, ": every sampling rate fits an infinite one.")
+    check_solvable(budget, steps, ": every sampling rate fits an infinite one.")
 
     def spent(inverse: float) -> float:
         event = PoissonSampledGaussian(min(1.0, 1.0 / inverse), noise_multiplier)
@@ -118,7 +118,14 @@ def sampling_rate(budget: PrivacyBudget, noise_multiplier: float, steps: int, pa
     return 1.0 / _narrowed(spent, 1.0, _RAREST, budget.epsilon)
 
 
-def _check(budget: PrivacyBudget, steps: int, remedy: str) -> None:
+def check_solvable(
+    budget: PrivacyBudget, steps: int, remedy: str = ", or choose the noise multiplier yourself."
+) -> None:
+    """Refuse a budget or a number of steps for which nothing can be solved.
+
+    Raises:
+        ValueError: the budget is infinite, or there is no step.
+    """
     if steps < 1:
         raise ValueError(f"steps is {steps}; choose at least 1.")
     if not budget.enforced:

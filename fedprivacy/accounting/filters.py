@@ -4,19 +4,22 @@ A filter is what enforces a budget. A running epsilon at a moment that depends o
 (Rogers, Roth, Ullman, Vadhan 2016, arXiv 1605.08294), not a guarantee; the guarantee is the budget the filter keeps.
 
 Which filter is sound depends on who chooses the mechanisms. `FixedMechanismFilter` is tight and demands that the
-sampling rate and the noise multiplier never change; `AdaptiveFilter` lets them depend on everything released so far and
-pays for it with an RDP bound; `FixedThenAdaptiveFilter` is the first until something changes and the second from then
-on, and pays for the choice with a share of delta. There is no tighter one: stopping an adaptively chosen sequence when
-its composed PLD reaches the budget does *not* give (epsilon, delta)-differential privacy (arXiv 2602.06756, arXiv
+sampling rate and the noise multiplier never change; `GaussianFilter` is exact and lets the noise change, but knows only
+the Gaussian mechanism without sampling, which is what questions are; `AdaptiveFilter` lets everything depend on what
+was released so far and pays for it with an RDP bound. `FixedThenAdaptiveFilter` is one of the first two until something
+changes and the last from then on, and pays for the choice with a share of delta. Stopping an adaptively chosen sequence
+when its composed PLD reaches the budget does *not* give (epsilon, delta)-differential privacy (arXiv 2602.06756, arXiv
 2602.15815), because the privacy profiles of different mechanisms cross, and an adversary may pick the next one by the
-noise of the last. For the same reason nobody may go from one filter to another on the way, unless both were paid for.
+noise of the last. (Those of Gaussians do not cross.) For the same reason nobody may go from one filter to another on
+the way, unless both were paid for.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Protocol
@@ -24,10 +27,24 @@ from typing import Protocol
 import numpy as np
 
 from fedprivacy.accounting import rdp
-from fedprivacy.accounting.calibration import LEAST_NOISE, MOST_NOISE, UNLIMITED, noise_multiplier, step_quota
+from fedprivacy.accounting.calibration import (
+    LEAST_NOISE,
+    MOST_NOISE,
+    UNLIMITED,
+    check_solvable,
+    noise_multiplier,
+    step_quota,
+)
+from fedprivacy.accounting.gdp import gaussian_mu
 from fedprivacy.accounting.histories import checked, extended
 from fedprivacy.values.budget import Allowance, PrivacyBudget
-from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.events import (
+    Event,
+    History,
+    NeighbouringRelation,
+    PoissonSampledGaussian,
+    is_unsampled_gaussian,
+)
 
 # Measured over epsilon 0.25 to 16 and delta 1e-8 to 1e-4: a pure Gaussian keeps 90 to 100 % of the steps that its best
 # order allows. With 0.75 it keeps 92 to 100 %, but a sampled one (q 0.01, sigma 1.42, epsilon 1) drops from 829 to 107.
@@ -35,12 +52,15 @@ _SHARE_OF_GAUSSIAN_OPTIMUM = 0.65
 
 
 SHARE_FOR_OTHERS = 0.02
-"""Share of delta that `FixedThenAdaptiveFilter` keeps for histories of several mechanisms.
+"""Share of delta that `FixedThenAdaptiveFilter` keeps for histories that are neither one event nor Gaussians alone.
 
 Part of what is promised under its name, so it never changes. It costs a history of one mechanism 0.1 % of its noise
 (measured over epsilon 1 to 8, delta 1e-5 and 1e-3); a history of several, 8 to 28 % beside all of delta: 0.1 would make
 that 5 to 16 %, and cost every other history 0.5 %.
 """
+
+_PARTS = 2**96
+"""Of one: `GaussianFilter` counts the squares of mu in whole parts, each rounded up, so that sums are exact."""
 
 _NOTHING: History = MappingProxyType({})
 
@@ -129,6 +149,76 @@ def _whole_quota(event: Event, budget: PrivacyBudget) -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class GaussianFilter:
+    """Exact, for Gaussian mechanisms without sampling, each with noise of its own that is chosen while they run.
+
+    Formal guarantee (Smith, Thakurta 2022, arXiv 2210.17520; Koskela, Tobaben, Honkela 2023, arXiv 2209.15596). A
+    release of sensitivity s with noise multiplier sigma costs (s / sigma)^2. If every release is chosen from what was
+    released before it, and made only while the sum of the costs, its own included, stays at most mu^2, then the whole
+    interaction is dominated by D(mu^2) = (N(mu, 1), N(0, 1)): it is mu-GDP. mu is the largest for which that meets the
+    budget, so the interaction is (epsilon, delta)-differentially private, and exactly that: no smaller sum would do.
+
+    Proof. With r left to spend, whatever follows is dominated by D(r): that is so where no release follows. A release
+    of cost c <= r is dominated by D(c), and leaves r - c *whatever it showed*, so what follows is dominated by D(r - c)
+    for each of its outcomes; both together by D(c) x D(r - c) (Zhu, Dong, Wang 2022, Theorem 10), which is D(r) seen
+    from another angle. By induction this holds for any number of releases, and in the limit without end.
+
+    Costs are counted in whole parts of 2^-96, rounded up, and mu^2 is rounded down: every rounding is on the safe side.
+    """
+
+    budget: PrivacyBudget
+
+    def quota(self, past: History, event: Event) -> int:
+        """How many more executions of `event` the budget allows.
+
+        Raises:
+            MechanismChanged: `event`, or one of `past`, is not a Gaussian without sampling.
+            ValueError: the events mix neighbouring relations.
+        """
+        cost, spent = _gaussian_cost(event), _gaussian_spent(extended(past, event, 0))
+        return min(max(self._parts - spent, 0) // cost, UNLIMITED) if self.budget.enforced else UNLIMITED
+
+    def noise_multiplier(
+        self,
+        sampling_rate: float,
+        steps: int,
+        relation: NeighbouringRelation,
+        past: History = _NOTHING,
+        least: float = LEAST_NOISE,
+    ) -> float:
+        """Least noise with which `steps` more releases stay within the budget: in closed form, rounded up.
+
+        Raises:
+            MechanismChanged: `sampling_rate` is not 1, or `past` holds another event than a Gaussian without sampling.
+            ValueError: the budget is infinite, or no noise multiplier up to 10^4 is enough.
+        """
+        check_solvable(self.budget, steps)
+        event = PoissonSampledGaussian(sampling_rate, MOST_NOISE, relation)
+        if self.quota(past, event) < steps:
+            raise ValueError(_no_noise_is_enough(self.budget, steps, past))
+        each = (self._parts - _gaussian_spent(checked(past))) // steps
+        return max(event.sensitivity * math.sqrt(_PARTS / each) * (1.0 + 1e-15), LEAST_NOISE, least)
+
+    @property
+    def _parts(self) -> int:
+        """mu^2, in whole parts."""
+        return math.floor(Fraction(gaussian_mu(self.budget.epsilon, self.budget.delta)) ** 2 * _PARTS)
+
+
+def _gaussian_spent(history: History) -> int:
+    """The sum of the costs of releases, in whole parts."""
+    return sum(count * _gaussian_cost(event) for event, count in history.items())
+
+
+@lru_cache(maxsize=2**16)
+def _gaussian_cost(event: Event) -> int:
+    """(s / sigma)^2 of one release, in whole parts, at least one."""
+    if not is_unsampled_gaussian(event):
+        raise MechanismChanged(f"{event} is no Gaussian without sampling, and the Gaussian filter knows no other.")
+    return math.ceil((Fraction(event.sensitivity) / Fraction(event.noise_multiplier)) ** 2 * _PARTS)
+
+
+@dataclass(frozen=True, slots=True)
 class AdaptiveFilter:
     """A Rényi filter of one fixed order, for mechanisms that are chosen while they run.
 
@@ -205,46 +295,57 @@ class AdaptiveFilter:
         Raises:
             ValueError: the budget is infinite, or no noise multiplier up to 10^4 is enough.
         """
-        if not self.budget.enforced:
-            raise ValueError("epsilon is infinite; choose a finite epsilon, or choose the noise multiplier yourself.")
+        check_solvable(self.budget, steps)
         too_little, enough = LEAST_NOISE, MOST_NOISE
         while enough > too_little * (1.0 + 1e-6):
             middle = math.sqrt(too_little * enough)
             fits = self.quota(past, PoissonSampledGaussian(sampling_rate, middle, relation)) >= steps
             too_little, enough = (too_little, middle) if fits else (middle, enough)
         if self.quota(past, PoissonSampledGaussian(sampling_rate, enough, relation)) < steps:
-            after = " after what was spent before" if past else ""
-            raise ValueError(
-                f"epsilon is {self.budget.epsilon} at delta {self.budget.delta} for {steps} steps{after}, which a "
-                f"noise multiplier of {MOST_NOISE:g} does not meet; choose a larger epsilon or fewer steps."
-            )
+            raise ValueError(_no_noise_is_enough(self.budget, steps, past))
         return max(enough, least)
+
+
+def _no_noise_is_enough(budget: PrivacyBudget, steps: int, past: History) -> str:
+    after = " after what was spent before" if past else ""
+    return (
+        f"epsilon is {budget.epsilon} at delta {budget.delta} for {steps} steps{after}, which a noise multiplier of "
+        f"{MOST_NOISE:g} does not meet; choose a larger epsilon or fewer steps."
+    )
 
 
 @dataclass(frozen=True, slots=True)
 class FixedThenAdaptiveFilter:
-    """Tight as long as the whole history is one event, adaptive from the first other event on.
+    """Tight as long as the whole history is one event, or Gaussians without sampling; adaptive from then on.
 
     Formal guarantee. Before anything is released delta is divided: (1 - w) delta for histories of one event, which
-    `FixedMechanismFilter` keeps, and w delta, w = `SHARE_FOR_OTHERS`, for all others, which `AdaptiveFilter` keeps with
-    the whole history, what came before the change included. Let an adversary see everything released, join, stop,
-    choose every event but the first, and change events when it likes. Let P and Q be the distributions of the
-    transcript on two neighbouring shards, T a set of transcripts, F those of its transcripts whose history is one event
-    and M the others. Then
+    `FixedMechanismFilter` keeps, or of Gaussians without sampling alone, which `GaussianFilter` keeps; and w delta, w =
+    `SHARE_FOR_OTHERS`, for all others, which `AdaptiveFilter` keeps with the whole history, what came before the change
+    included. Let an adversary see everything released, join, stop, choose every event but the first, and change events
+    when it likes. Let P and Q be the distributions of the transcript on two neighbouring shards, T a set of
+    transcripts, and M those of its transcripts that `AdaptiveFilter` keeps, F the others.
 
-    - P(F) <= e^epsilon Q(F) + (1 - w) delta. The same adversary, stopped before another event is executed, is one whose
-      whole history is a prefix of the quota's n-fold composition; F is an event of what it sees. (That another event
-      is refused shows nothing: a quota depends on the history alone.)
+    - P(F) <= e^epsilon Q(F) + (1 - w) delta. The first event is chosen before anything is released, so it is one and
+      the same in all transcripts. If it is a Gaussian without sampling, F has only such: the same adversary, stopped
+      before it executes anything else, meets the condition of `GaussianFilter`. If it is another event, F has only
+      transcripts of this one: the same adversary, stopped before anything else is executed, is one whose whole history
+      is a prefix of the quota's n-fold composition. Either way F is an event of what the stopped adversary sees. (That
+      another event is refused shows nothing: a quota depends on the history alone.)
     - P(M) <= e^epsilon Q(M) + w delta. The same adversary, stopped where the divergences would exceed the bound of
       `AdaptiveFilter`, meets the condition of its theorem. No transcript in M is cut short by that: from the first
-      other event on this filter allows a step only where the sum over the *whole* history stays within the bound, and
-      the sum never falls, so it was within it before.
+      event on that makes it one of M, this filter allows a step only where the sum over the *whole* history stays
+      within the bound, and the sum never falls, so it was within it before.
 
-    T is the union of both, and the sum is P(T) <= e^epsilon Q(T) + delta. The first event is chosen before anything is
-    released, so it may depend on nothing that was.
+    T is the union of both, and the sum is P(T) <= e^epsilon Q(T) + delta. The first event may depend on nothing that
+    was released; all others may. A second share of (1 - w) delta for Gaussians would be wasted: nobody can have both.
 
     Without the division the guarantee would be (epsilon, 2 delta): the adversary goes on with the first event where
     that has shown much, and changes where it has shown little.
+
+    Earlier versions kept Gaussians of several noises by `AdaptiveFilter` and w delta, and of one by the PLD and
+    (1 - w) delta, under this name. Both prove that their sum of (s / sigma)^2 stays within the mu^2 of (1 - w) delta,
+    which is the largest that meets it: what was allowed then is allowed now. So a ledger that was begun under the old
+    rule, or is kept by both in turn, has only transcripts of which the two lines above hold.
     """
 
     budget: PrivacyBudget
@@ -257,6 +358,8 @@ class FixedThenAdaptiveFilter:
             ValueError: the events mix neighbouring relations.
         """
         executed = checked(past)
+        if is_unsampled_gaussian(event) and _only_gaussians(executed):
+            return self._of_gaussians.quota(executed, event)
         if executed.keys() <= {event}:
             return self._of_one.quota(executed, event)
         return self._of_several.quota(executed, event)
@@ -275,7 +378,10 @@ class FixedThenAdaptiveFilter:
             MechanismChanged: see `quota`.
             ValueError: the budget is infinite, or no noise multiplier up to 10^4 is enough.
         """
-        if not checked(past):
+        executed = checked(past)
+        if sampling_rate == 1.0 and _only_gaussians(executed):
+            return self._of_gaussians.noise_multiplier(sampling_rate, steps, relation, executed, least)
+        if not executed:
             return self._of_one.noise_multiplier(sampling_rate, steps, relation, least=least)
         repeated = _repeated(past, sampling_rate, relation)
         if repeated is None or repeated.noise_multiplier < least or self._of_one.quota(past, repeated) < steps:
@@ -289,7 +395,17 @@ class FixedThenAdaptiveFilter:
     @property
     def _of_one(self) -> FixedMechanismFilter:
         """What keeps histories of one event."""
-        return FixedMechanismFilter(replace(self.budget, delta=(1.0 - SHARE_FOR_OTHERS) * self.budget.delta))
+        return FixedMechanismFilter(self._tight)
+
+    @property
+    def _of_gaussians(self) -> GaussianFilter:
+        """What keeps histories of Gaussians without sampling."""
+        return GaussianFilter(self._tight)
+
+    @property
+    def _tight(self) -> PrivacyBudget:
+        """What is kept for both."""
+        return replace(self.budget, delta=(1.0 - SHARE_FOR_OTHERS) * self.budget.delta)
 
     @property
     def _of_several(self) -> AdaptiveFilter:
@@ -302,6 +418,11 @@ class FixedThenAdaptiveFilter:
                 f"{self.budget.epsilon} is too small to prove anything of both. Keep sampling-rate and "
                 "noise-multiplier as they were."
             ) from error
+
+
+def _only_gaussians(executed: Mapping[Event, int]) -> bool:
+    """Whether nothing but Gaussians without sampling was executed."""
+    return all(map(is_unsampled_gaussian, executed))
 
 
 def _repeated(past: History, sampling_rate: float, relation: NeighbouringRelation) -> PoissonSampledGaussian | None:
@@ -324,6 +445,9 @@ def filter_of(allowance: Allowance) -> Filter:
     """What keeps a data owner's budget."""
     return FILTERS[allowance.filter](allowance.budget)
 
+
+FILTER_OF_MIXTURES = "adaptive"
+"""The filter of whoever names none, where several mechanisms are meant from the beginning: questions and training."""
 
 DEFAULT_FILTER = "fixed-then-adaptive"
 """The filter of whoever names none, where nothing was charged yet under another."""

@@ -13,7 +13,7 @@ from fedprivacy._support.discretion import hushed, kind_and_place
 from fedprivacy.audit.asking import NoUpdateError
 from fedprivacy.audit.deployed import Host
 from fedprivacy.audit.findings import Findings, Gate, LowerBound
-from fedprivacy.audit.gates import evaluation, invariance, ledger, node_noise, noise, release, replay, sampling
+from fedprivacy.audit.gates import answers, evaluation, invariance, ledger, node_noise, noise, release, replay, sampling
 from fedprivacy.audit.gates import node as node_gate
 from fedprivacy.audit.gates.audited import Audited, Check, Effort, Parameters, drawn
 from fedprivacy.audit.lower_bounds import lower_bounds
@@ -32,6 +32,7 @@ GATES: dict[str, Check] = {
     "sampling": sampling.check,
     "invariance": invariance.check,
     "evaluation": evaluation.check,
+    "answers": answers.check,
     "ledger": ledger.check,
 }
 """By name, in the order in which they run."""

@@ -132,7 +132,7 @@ class Node:
         """A run within this client's budget, on its device."""
         budget = self.settings.budget
         own: dict[str, Value] = {"epsilon": budget.epsilon, "delta": budget.delta, "device": self.settings.device}
-        return RunPlan.of({**run, **own, "filter": self.settings.filter}, self.task)
+        return RunPlan.of({**run, **own, "filter": self.settings.filter or self.settings.usual_filter}, self.task)
 
 
 def run_settings(file: Path) -> dict[str, Value]:

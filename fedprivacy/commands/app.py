@@ -25,7 +25,7 @@ from fedprivacy.commands.guard import guard_app
 from fedprivacy.commands.ledger import ledger_app
 from fedprivacy.commands.mistyped import Commands
 from fedprivacy.commands.terminal import OUT, PLAIN, Json, as_typed, ends_in_order, plain_errors, print_json
-from fedprivacy.runs.configuration import FIELDS, RUNS, Engine, RunConfig, words_of
+from fedprivacy.runs.configuration import FIELDS, OF_ASKING, OF_TRAINING, RUNS, Engine, RunConfig, words_of
 
 app = Commands(no_args_is_help=True, pretty_exceptions_enable=False)
 app.add_typer(deploy_app, name="deploy")
@@ -54,7 +54,9 @@ def main(
 _BESIDE = Annotated[bool, typer.Option("--dashboard", help="Open the dashboard beside the run, on port 8050.")]
 _ENGINE = Annotated[Engine, typer.Option(help="Where simulated clients run.")]
 
-_LISTED = tuple(key for key in FIELDS if key not in {"privacy", "seed", "out", "ledger", "resume", "signing-key"})
+_LISTED = tuple(
+    key for key in FIELDS if key not in {"privacy", "seed", "out", "ledger", "questions", "resume", "signing-key"}
+)
 """Settings that a sweep takes lists of. Every run has a ledger of its own: on one, they would share each budget."""
 
 _TRACEBACK = inspect.Parameter(
@@ -66,7 +68,7 @@ _TRACEBACK = inspect.Parameter(
 
 
 def with_settings(
-    command: Callable[..., None], keys: Sequence[str] = tuple(FIELDS), *, lists: bool = False
+    command: Callable[..., None], keys: Sequence[str] = OF_TRAINING, *, lists: bool = False
 ) -> Callable[..., None]:
     """Give a command one option for every setting of a run, and pass those that were given as `settings`.
 
@@ -228,6 +230,42 @@ def doctor(
         program = as_typed()
         OUT.print(doctors.page(seen, program, f"{program} {shlex.join(sys.argv[1:])}"), highlight=False)
     raise typer.Exit(0 if seen.diagnosis.sound else 1)
+
+
+@app.command()
+@partial(with_settings, keys=OF_ASKING)
+def ask(
+    settings: dict[str, Any],
+    *,
+    questions: Annotated[list[str], typer.Argument(help="Each in quotes; see below.", show_default=False)],
+    anew: Annotated[bool, typer.Option("--anew", help="Ask, and pay, again what was answered before.")] = False,
+    only_plan: Annotated[
+        bool, typer.Option("--plan", help="Show what it would cost and be worth. Asks nobody.")
+    ] = False,
+    by_client: Annotated[bool, typer.Option("--by-client", help="Show each client's own answer, too.")] = False,
+    engine: _ENGINE = Engine.IN_PROCESS,
+    as_json: Json = False,
+) -> None:
+    """Ask simulated clients about their records: counts, means, quantiles, charged to the account of training.
+
+    All questions are one release: 'count', 'mean age 0 120', 'median age 0 120', 'variance age 0 120', 'sum age 0 120',
+    'histogram age 0 120 12', 'categories sex f m', 'heavy-hitters icd 5 A00 A01 A02', 'prefixes icd A B C4',
+    'quantiles age 0 120 .1 .9', 'spread age 0 120 bmi 10 60', 'covariance age 0 120 bmi 10 60',
+    'table age=0:120 sex=f,m by arm=a,b'. After any of them: 'where sex=f age=40:60' and 'by arm=a,b'. Bounds and levels
+    are public. What was asked before on the same ledger is read again for nothing. Exit code 1: a client did not
+    answer.
+    """
+    from fedprivacy.commands import asking
+
+    asking.ask(
+        questions,
+        settings,
+        anew=anew,
+        only_plan=only_plan,
+        by_client=by_client,
+        engine=engine,
+        as_json=as_json,
+    )
 
 
 app.command()(compare)

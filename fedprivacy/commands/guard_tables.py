@@ -89,11 +89,12 @@ def _totals(tally: Tally) -> Table:
 
 
 def _runs_left(tally: Tally) -> tuple[int | None, int]:
-    """How many more runs like the last one the last budget allows, and the steps of one; None: nobody can say."""
-    if not tally.charges or not tally.allowance or not tally.allowance.budget.enforced:
+    """How many more runs like the last that trained the last budget allows, and the steps of one; None: who can say?"""
+    trained = [charge for charge in tally.charges.values() if not charge.attempt.asks]
+    if not trained or not tally.allowance or not tally.allowance.budget.enforced:
         return None, 0
-    last = next(reversed(tally.charges.values()))
-    alike = [c for c in tally.charges.values() if (c.attempt.run_id, c.event) == (last.attempt.run_id, last.event)]
+    last = trained[-1]
+    alike = [c for c in trained if (c.attempt.run_id, c.event) == (last.attempt.run_id, last.event)]
     steps = sum(charge.steps for charge in alike)
     return more_runs(filter_of(tally.allowance), tally.history, last.event, steps), steps
 
@@ -101,7 +102,8 @@ def _runs_left(tally: Tally) -> tuple[int | None, int]:
 def _left_words(tally: Tally) -> str:
     epsilon, _ = _reading(tally)
     budget = tally.allowance.budget.epsilon if tally.allowance else float("inf")
-    words = words_of_what_is_left(budget - epsilon.value if epsilon else budget, *_runs_left(tally))
+    left = budget - epsilon.value if epsilon else budget
+    words = words_of_what_is_left(left, *_runs_left(tally), charged=bool(tally.charges))
     return f"{words[0].upper()}{words[1:]}."
 
 

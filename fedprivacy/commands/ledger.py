@@ -16,6 +16,7 @@ from rich.markup import escape
 from fedprivacy.commands.mistyped import Commands
 from fedprivacy.commands.terminal import ERR, OUT, Json, plain_errors, print_json
 from fedprivacy.tasks.identity import key_hash
+from fedprivacy.values.wording import count_text
 
 if TYPE_CHECKING:
     from fedprivacy.ledger.store import Ledger
@@ -49,16 +50,17 @@ def show(
     ledger: _LEDGER = "",
     as_json: Json = False,
 ) -> None:
-    """Show what every dataset was charged, over all runs, and what its budget is."""
+    """Show what every dataset was charged, over all runs, what its budget is, and what was asked."""
     from fedprivacy.commands import ledger_tables as showing
 
     with _opened(ledger) as opened:
         datasets = showing.datasets(opened, dataset)
         charges = showing.charges(opened, dataset) if dataset else []
+        questions = opened.asked(dataset)
     if as_json:
-        print_json(showing.as_json(datasets, charges))
+        print_json(showing.as_json(datasets, charges, questions))
         return
-    OUT.print(showing.page(datasets, charges, OUT), highlight=False)
+    OUT.print(showing.page(datasets, charges, questions, OUT), highlight=False)
 
 
 @ledger_app.command()
@@ -86,8 +88,10 @@ def verify(
                 verified = verify_ledger(opened, signers=signers or (), witnesses=kept)
     if as_json:
         entries, signed = verified.head.number, verified.signed
-        counted = {"charges": len(verified.replay.charges), "heads": len(verified.heads), "signed": signed}
-        print_json({"entries": entries, "hash": verified.head.hash} | counted)
+        held = {"charges": len(verified.replay.charges), "answers": len(verified.replay.answers)}
+        print_json(
+            {"entries": entries, "hash": verified.head.hash, **held, "heads": len(verified.heads), "signed": signed}
+        )
         return
     OUT.print(_verified_text(verified), highlight=False, soft_wrap=True)
 
@@ -96,7 +100,7 @@ def verify(
 def export(
     out: Annotated[Path | None, typer.Argument(help="File to write; none: stdout.")] = None, *, ledger: _LEDGER = ""
 ) -> None:
-    """Write a ledger's journal and signed heads as JSON lines, which `verify` and `import` read."""
+    """Write a ledger's journal, signed heads and answers as JSON lines, which `verify` and `import` read."""
     from fedprivacy.ledger.export import write_export
 
     with _opened(ledger) as opened, opened.database.reading() as connection:
@@ -298,15 +302,16 @@ def _opened(ledger: str, *, new: bool = False, upgrade: bool = False) -> Iterato
 
 
 def _verified_text(verified: Verified) -> str:
-    entries, charges = verified.head.number, len(verified.replay.charges)
+    entries, charges, answers = verified.head.number, len(verified.replay.charges), len(verified.replay.answers)
+    counts = f"{entries} entries, {charges} charges" + (f", {count_text(answers, 'answer')}" if answers else "")
     signers = sorted({head.public_key for head in verified.heads})
     if not signers:
         return (
-            f"[yellow]Consistent, and not signed[/]: {entries} entries, {charges} charges. Whoever can write the "
+            f"[yellow]Consistent, and not signed[/]: {counts}. Whoever can write the "
             "ledger could have written it anew, all of it. 'fedprivacy ledger sign KEY' signs it."
         )
     return (
-        f"[green]Nothing was changed[/]: {entries} entries, {charges} charges.\n"
+        f"[green]Nothing was changed[/]: {counts}.\n"
         f"Entries up to {verified.signed} of {entries} are signed, by key {', '.join(signers)}."
     )
 

@@ -17,15 +17,26 @@ from sqlalchemy import func, select
 
 from fedprivacy.accounting import more_runs, pld
 from fedprivacy.accounting.filters import filter_of
+from fedprivacy.ledger.answers import AskedQuestion
 from fedprivacy.ledger.charges import NOTHING_SPENT
 from fedprivacy.ledger.errors import LedgerError
 from fedprivacy.ledger.schema import ChargeState
 from fedprivacy.ledger.schema import charges as charge_table
 from fedprivacy.ledger.store import Ledger
+from fedprivacy.questions.codec import words_of
+from fedprivacy.values.attempt import QUESTIONS
 from fedprivacy.values.budget import Allowance
+from fedprivacy.values.event_codec import as_fields
 from fedprivacy.values.events import Event
 from fedprivacy.values.nulls import plain
-from fedprivacy.values.wording import budget_text, count_text, delta_text, epsilon_text, words_of_what_is_left
+from fedprivacy.values.wording import (
+    budget_text,
+    count_text,
+    delta_text,
+    epsilon_text,
+    run_text,
+    words_of_what_is_left,
+)
 
 _MOST_ROWS = 50
 _ANY_WIDTH = 10_000
@@ -38,9 +49,9 @@ class DatasetSpent:
     """What a dataset was charged over all runs, and may be.
 
     `epsilon` is by PLD, at the budget's `delta`, for the server's view; infinite: none is guaranteed. An infinite
-    `budget` only measures. `runs_left` is how many more runs like its last one (`last_steps` steps, the same noise) the
-    budget allows; None: no run, or no budget. `open` charges have no receipt; they count. `expires` is in ISO 8601;
-    empty: never.
+    `budget` only measures. `runs_left` is how many more runs like the last that trained on it (`last_steps` steps, the
+    same noise) the budget allows; None: none did, or there is no budget. `open` charges have no receipt; they count.
+    `expires` is in ISO 8601; empty: never.
     """
 
     dataset_id: str
@@ -93,18 +104,33 @@ def charges(ledger: Ledger, dataset_id: str) -> list[dict[str, Any]]:
         return [dict(row) for row in connection.execute(mine).mappings()]
 
 
-def as_json(datasets: Sequence[DatasetSpent], charges: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def as_json(
+    datasets: Sequence[DatasetSpent], charges: Sequence[dict[str, Any]], questions: Sequence[AskedQuestion]
+) -> dict[str, Any]:
     """JSON has no infinity: a budget that only measures, or an epsilon that nothing bounds, is null."""
     shown: dict[str, Any] = {"datasets": [plain(dataset) for dataset in datasets]}
-    return shown | ({"charges": list(charges)} if charges else {})
+    shown |= {"charges": list(charges)} if charges else {}
+    return shown | ({"questions": [_asked(question) for question in questions]} if questions else {})
 
 
-def page(datasets: Sequence[DatasetSpent], charges: Sequence[dict[str, Any]], console: Console) -> Group:
-    """Datasets as a table, or a list where a name would not fit; and a dataset's charges below it."""
+def _asked(asked: AskedQuestion) -> dict[str, Any]:
+    """A question as JSON: the text by which its answers are found, and how many datasets were charged which event."""
+    events = [as_fields(event) | {"datasets": count} for event, count in asked.charged.items()]
+    return asked.attempt._asdict() | asked._asdict() | {"attempt": asked.attempt.attempt, "charged": events}
+
+
+def page(
+    datasets: Sequence[DatasetSpent],
+    charges: Sequence[dict[str, Any]],
+    questions: Sequence[AskedQuestion],
+    console: Console,
+) -> Group:
+    """Datasets as a table, or a list where a name would not fit; below it a dataset's charges, and what was asked."""
     table = _dataset_table(datasets)
     needed = Measurement.get(console, console.options.update(width=_ANY_WIDTH), table).maximum
-    shown = table if needed <= console.width else _dataset_list(datasets)
-    return Group(shown, *([_charge_table(charges)] if charges else []))
+    shown: list[RenderableType] = [table if needed <= console.width else _dataset_list(datasets)]
+    shown += [_charge_table(charges)] if charges else []
+    return Group(*shown, *([_question_table(questions)] if questions else []))
 
 
 def _dataset_table(datasets: Sequence[DatasetSpent]) -> Table:
@@ -138,7 +164,7 @@ def _dataset_list(datasets: Sequence[DatasetSpent]) -> Group:
 
 def left_words(d: DatasetSpent) -> str:
     """What is left of a budget, for people."""
-    return words_of_what_is_left(d.budget - d.epsilon, d.runs_left, d.last_steps)
+    return words_of_what_is_left(d.budget - d.epsilon, d.runs_left, d.last_steps, charged=d.charges > 0)
 
 
 def _budget(d: DatasetSpent) -> str:
@@ -156,14 +182,33 @@ def _more(datasets: Sequence[DatasetSpent]) -> str:
 
 def _charge_table(charges: Sequence[dict[str, Any]]) -> Table:
     table = Table(title=f"Its last {min(len(charges), _MOST_ROWS)} of {len(charges)} charges", title_justify="left")
-    table.add_column("run")
+    table.add_column("run", overflow="fold", min_width=9)
     for column in ("round", "attempt", "steps", "q", "sigma", "entry"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("state")
     for c in charges[-_MOST_ROWS:]:
         amounts = c["round"] or "-", c["attempt"], c["steps"]
         rates = f"{c['sampling_rate']:.4g}", f"{c['noise_multiplier']:.4g}"
-        table.add_row(c["run_id"][:8], *map(str, amounts), *rates, str(c["entry"]), c["state"])
+        table.add_row(run_text(c["run_id"]), *map(str, amounts), *rates, str(c["entry"]), c["state"])
+    return table
+
+
+def _question_table(questions: Sequence[AskedQuestion]) -> Table:
+    """A row for each question; its own sigma is more than that of the charge if others were asked together with it."""
+    shown = questions[-_MOST_ROWS:]
+    of_all = f": the last {len(shown)} of {len(questions)} questions" if len(shown) < len(questions) else ""
+    table = Table(
+        title=f"What was asked{of_all}",
+        title_justify="left",
+        caption="Answers are kept, and free to reread. Sigma: of the question alone.",
+    )
+    table.add_column("question", overflow="fold")
+    for column in ("sigma", "answered", "on"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for asked in shown:
+        sigma = "-" if asked.noise_multiplier is None else f"{asked.noise_multiplier:.4g}"
+        answered = f"{asked.answered} of {sum(asked.charged.values())}"
+        table.add_row(Text(words_of(asked.question)), sigma, answered, asked.at[:10])
     return table
 
 
@@ -175,8 +220,9 @@ def _open_charges(ledger: Ledger) -> dict[str, int]:
 
 
 def _last_runs(ledger: Ledger) -> dict[str, tuple[Event, int]]:
-    """One step of each dataset's last run, and how many it took, by dataset_id."""
-    counts = charge_table.c.state != ChargeState.VOID, charge_table.c.round > 0
+    """One step of the last run that trained on each dataset, and how many it took, by dataset_id."""
+    trained = charge_table.c.round > 0, ~charge_table.c.run_id.startswith(QUESTIONS, autoescape=True)
+    counts = charge_table.c.state != ChargeState.VOID, *trained
     newest = select(func.max(charge_table.c.charge_id)).where(*counts).group_by(charge_table.c.dataset_id)
     with ledger.database.reading() as connection:
         last = connection.execute(

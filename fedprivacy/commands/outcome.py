@@ -44,11 +44,19 @@ def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Val
         f"\n[bold]{escape(result)}[/] after {count_text(len(history.rounds), 'round')}; "
         f"{loss if config.privacy else f'[bold red]{NO_PRIVACY}[/]'}.\n"
         f"{_on_own_records(history)}"
+        f"{_standardised(config)}"
         f"{about_seed}\n"
         f"Report: {escape(str(report)) if report.exists() else 'none'}\n"
         f"In a browser{'' if store else ', with all runs'}: {_bold('dashboard', *store)}\n"
         f"{_next(last.max_epsilon, config, given, engine)}"
     )
+
+
+def _standardised(config: RunConfig) -> str:
+    """What was asked before the first round."""
+    if config.question_spend is None:
+        return ""
+    return f"Inputs standardised by a private answer: at most epsilon {epsilon_text(config.question_spend)}, once.\n"
 
 
 def _on_own_records(history: RunHistory) -> str:

@@ -87,7 +87,9 @@ def plan_table(plan: RunPlan, outlooks: Sequence[Outlook]) -> Group:
     every = config.local_evaluation
     evaluations = f", and one more every {count_text(every, 'round')} for a local evaluation" if every else ""
     several = config.spend is not None or any(outlook.group.past for outlook in outlooks)
+    first = [_question_text(plan, outlooks)] if any(outlook.question for outlook in outlooks) else []
     return Group(
+        *first,
         f"Every local step: sampling rate {rate}, noise multiplier {plan.noise_multiplier:.4f}; "
         f"{count_text(config.local_steps, 'local step')} a round{evaluations}.",
         "Epsilon of a client that joins every round, by PLD, "
@@ -95,6 +97,13 @@ def plan_table(plan: RunPlan, outlooks: Sequence[Outlook]) -> Group:
         table,
         *([_budget_table(plan, outlooks)] if several else []),
     )
+
+
+def _question_text(plan: RunPlan, outlooks: Sequence[Outlook]) -> str:
+    """What the task asks before it is trained."""
+    words = plan.standardise.words if plan.standardise else ""
+    most = epsilon_text(max(outlook.question for outlook in outlooks))
+    return f"Before the first round clients are asked once, privately: {words}. It takes epsilon {most} of a client."
 
 
 def _budget_table(plan: RunPlan, outlooks: Sequence[Outlook]) -> Group:

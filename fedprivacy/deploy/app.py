@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 from fedprivacy._support.sources import names_file
 from fedprivacy.deploy.templates import rendered
-from fedprivacy.runs.configuration import FIELDS, Value, resolve
+from fedprivacy.runs.asking import question_plan, questions_in
+from fedprivacy.runs.configuration import FIELDS, OF_ASKING, Value, resolve
 from fedprivacy.runs.folder import plan_of
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks import TaskError, load_task
@@ -104,6 +105,9 @@ def checked_plan(folder: Path, run_config: Mapping[str, Value]) -> RunPlan | Non
     if not (settings.get("task") or settings.get("resume")):
         return None
     with _importable(folder):
+        if settings.get("questions"):
+            _ = questions_in(str(settings["questions"]))
+            return question_plan({key: value for key, value in settings.items() if key in OF_ASKING})
         return plan_of(settings)
 
 

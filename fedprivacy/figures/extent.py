@@ -12,7 +12,8 @@ _NORMAL, _BOLD = 0.57, 0.63
 
 _TEXT = "{http://www.w3.org/2000/svg}text"
 _TRANSLATED = re.compile(r"translate\(([-\d.e]+)")
-_WIDTH = re.compile(r'width="([\d.]+)" height="([\d.]+)" viewBox="0 0 ([\d.]+) ([\d.]+)"')
+_WIDTH = re.compile(r'width="([\d.]+)" height="([\d.]+)" viewBox="0 0 ([\d.]+) ([\d.]+)"(>\s*<rect width="[\d.]+")?')
+"""Of the drawing, and of the paper under it, if it has one."""
 
 
 def with_room_for_any_font(svg: str) -> str:
@@ -23,7 +24,8 @@ def with_room_for_any_font(svg: str) -> str:
 
 def _widened(found: re.Match[str], width: int) -> str:
     wide, high = max(width, math.ceil(float(found[1]))), found[2]
-    return f'width="{wide}" height="{high}" viewBox="0 0 {wide} {high}"'
+    paper = f'><rect width="{wide}"' if found[5] else ""
+    return f'width="{wide}" height="{high}" viewBox="0 0 {wide} {high}"{paper}'
 
 
 def _ends(element: ElementTree.Element, left: float = 0.0) -> Iterator[float]:

@@ -177,6 +177,8 @@ def _metric_panel(series: RunSeries, metric: str | None, width: int) -> alt.Laye
     if of_clients:
         number, reached = (measured[-1]["round"], measured[-1]["value"]) if measured else (number, None)
         about = ["global model on the clients' own records", "with noise, before each of these rounds"]
+    elif series.facts.asks:
+        about = ["noisy answer of all clients together"]
     else:
         about = ["global model on the server's public records", "after each round"]
     value = metric_text(metric, reached)

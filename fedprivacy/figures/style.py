@@ -178,3 +178,12 @@ def _dark(part: Any) -> Any:
     if isinstance(part, list):
         return [_dark(value) for value in part]
     return DARK.get(part, part) if isinstance(part, str) else part
+
+
+def for_both_themes(svg: str) -> str:
+    """A drawing of `to_svg` with the colours of a dark page besides, for readers who prefer one."""
+    rules = "".join(
+        f'[{paint}="{light}"]{{{paint}:{dark}}}' for light, dark in DARK.items() for paint in ("fill", "stroke")
+    )
+    sheet = f"<style>@media (prefers-color-scheme:dark){{{rules}}}</style>"
+    return svg.replace(">", f">{sheet}", 1)

@@ -66,10 +66,15 @@ def simulate(
     if not config.out:
         raise ConfigError(["out is empty; name the folder that receives the results."])
     check_machine(config)
+    drive(server_app, client_app, config, engine)
+    return read_history(Path(config.out))
+
+
+def drive(server_app: ServerApp, client_app: ClientApp, config: RunConfig, engine: Engine = Engine.IN_PROCESS) -> None:
+    """Let a ServerApp talk to simulated clients until it has done what it does."""
     run = _on_ray if engine is Engine.RAY else _in_process
     with quiet_flower():
         run(server_app, client_app, config)
-    return read_history(Path(config.out))
 
 
 def check_machine(config: RunConfig) -> None:

@@ -17,6 +17,7 @@ from fedprivacy.guard.errors import LogDamagedError as LogDamagedError
 from fedprivacy.guard.errors import LogError as LogError
 from fedprivacy.guard.errors import LogWriteError as LogWriteError
 from fedprivacy.guard.errors import OldGuardError as OldGuardError
+from fedprivacy.guard.errors import QuestionsExhaustedError as QuestionsExhaustedError
 from fedprivacy.guard.errors import SealError as SealError
 
 if TYPE_CHECKING:

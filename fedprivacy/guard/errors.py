@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import Event
+
 
 class GuardError(Exception):
     """The guard refuses; a client that meets it must not train, or must not send."""
@@ -11,6 +14,18 @@ class GuardError(Exception):
 
 class BudgetExhaustedError(GuardError):
     """The client's own budget does not allow the grant."""
+
+
+class QuestionsExhaustedError(BudgetExhaustedError):
+    """What the client's owner allows for questions does not allow the grant; training may go on."""
+
+    def __init__(self, file: Path, budget: PrivacyBudget, event: Event, left: int, asked: int) -> None:
+        super().__init__(
+            f"question-epsilon is {budget.epsilon} at delta {budget.delta}: with what {file} counts as questions, it "
+            f"allows {left} more of {event}, and the grant asks for {asked}. Ask with more noise, or read the answers "
+            "that were given again, for nothing; a larger question-epsilon is the data owner's decision alone, and "
+            "weakens what was promised."
+        )
 
 
 class AlreadyChargedError(GuardError):

@@ -6,17 +6,23 @@ once, that a trained step is what its event says, and that the data owner fixes 
 The charge is on disk before a record is read; a crash afterwards leaves it standing. A file that may have lost a charge
 to a fault allows nothing more, nor does an older copy in its place while the updates sealed since lie beside it. There
 is one account for one file, whatever a server calls its task or the client, and all processes that use it share it.
+
+Where the owner gives a budget for questions, too, the answers of all runs that ask are by themselves (epsilon_q,
+delta_q)-differentially private for it: as an interaction with whoever chooses questions by what was answered before. By
+what training showed they may be chosen as well; then the answers add no more than that to it, and all that has left,
+answers and updates together, stays within the whole budget.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
 
-from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
+from fedprivacy.accounting import DEFAULT_FILTER, FILTERS, UNLIMITED
 from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.histories import checked
 from fedprivacy.guard import log, seals
@@ -28,12 +34,22 @@ from fedprivacy.guard.errors import (
     LogDamagedError,
     LogWriteError,
     OldGuardError,
+    QuestionsExhaustedError,
     SealError,
 )
-from fedprivacy.guard.tally import ChargeEntry, CorrectionEntry, SealedEntry, Tally, TallyFile, fingerprint, now
+from fedprivacy.guard.tally import (
+    ChargeEntry,
+    CorrectionEntry,
+    SealedEntry,
+    Tally,
+    TallyFile,
+    counts_as_question,
+    fingerprint,
+    now,
+)
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
-from fedprivacy.values.events import Event, History, PoissonSampledGaussian
+from fedprivacy.values.events import Event, History, PoissonSampledGaussian, is_unsampled_gaussian
 
 LONGEST_RUN_ID = 128
 """Characters of a run's name; an entry with a longer one might not fit the log's slot."""
@@ -65,7 +81,8 @@ class Guard:
         budget: what the data owner allows over all runs. Another one than before is the owner's own act: it is in force
             from the next charge on, and recorded with it.
         filter: name of the filter that enforces it; empty: the one that the file's last charge was kept by, and
-            `DEFAULT_FILTER` before there is one. A promise is not changed by another version's default.
+            `usual` before there is one. A promise is not changed by another version's default.
+        usual: see `filter`.
 
     Raises:
         ValueError: there is no such filter, or it cannot keep this budget.
@@ -75,12 +92,12 @@ class Guard:
         LogError: there are sealed updates, and the file cannot be read.
     """
 
-    def __init__(self, file: Path, budget: PrivacyBudget, filter: str = "") -> None:
+    def __init__(self, file: Path, budget: PrivacyBudget, filter: str = "", *, usual: str = DEFAULT_FILTER) -> None:
         if filter and filter not in FILTERS:
             raise ValueError(f"filter is '{filter}'; choose one of {', '.join(FILTERS)}.")
-        self._named_filter = filter
+        self._named_filter, self._usual_filter = filter, usual
         self._budget = budget
-        FILTERS[filter or DEFAULT_FILTER](budget)  # refuses a budget that it cannot keep
+        FILTERS[filter or usual](budget)  # refuses a budget that it cannot keep
         sealed = sealed_beside(file)
         log.create(file)
         self._file = file
@@ -97,6 +114,7 @@ class Guard:
         *,
         run_key: str = "",
         elsewhere: History = _NOTHING,
+        of_questions: PrivacyBudget | None = None,
     ) -> None:
         """Write the charge durably, whole or not at all.
 
@@ -108,17 +126,23 @@ class Guard:
                 charge.
             elsewhere: what the server's ledger says that this client was charged over all runs, this grant included.
                 Where it says more than this file, the larger figure counts from now on, even if the grant is refused.
+            of_questions: what the data owner allows over all runs that ask, within the whole budget; None: all of it.
+                The same filter keeps it, over what was charged for such runs, whether this was given then or not, and
+                over all that a server's ledger counted beyond this file and that may have been questions. Of a run that
+                trains it asks nothing.
 
         Raises:
-            InvalidGrantError: a name is too long or not printable, or a count is out of range. Nothing is written.
+            InvalidGrantError: a name is too long or not printable, or a count is out of range, or a question is asked
+                of a sample. Nothing is written.
             ForeignGrantError: the run was opened under another key. Nothing is written.
             AlreadyChargedError: this attempt was charged before. Nothing is written.
             BudgetExhaustedError: fewer than `steps` steps are left. Nothing is charged.
+            QuestionsExhaustedError: fewer are left for questions, and more of the whole budget. Nothing is charged.
             MechanismChanged: the filter meets another event and cannot mix. Nothing is written.
             ValueError: the events mix neighbouring relations, which no filter composes. Nothing is written.
             LogError: the file is busy, damaged or not writable; its text says whether anything may count.
         """
-        _check_grant(attempt, steps, elsewhere)
+        _check_grant(attempt, event, steps, elsewhere)
         signer = fingerprint(run_key)
         with self._kept.transaction() as write:
             tally = self._kept.tally
@@ -132,6 +156,10 @@ class Guard:
             corrections = list(self._corrections(attempt, event, steps, elsewhere, allowance))
             corrected = {correction.event: correction.server_steps for correction in corrections}
             left = filter_of(allowance).quota(tally.history | corrected, event)
+            limit = of_questions if attempt.asks else None
+            may_be_asked = UNLIMITED
+            if limit:
+                may_be_asked = _may_be_asked(tally, corrections, event, replace(allowance, budget=limit))
             for correction in corrections:  # what no filter can compose was refused before it could be written
                 write(correction)
             if left < steps:
@@ -141,6 +169,8 @@ class Guard:
                     f"allows {left} more steps of {event}, and the grant asks for {steps}. Grant fewer; a larger "
                     "budget is the data owner's decision alone, and weakens what was promised."
                 )
+            if limit and may_be_asked < steps:
+                raise QuestionsExhaustedError(self._file, limit, event, may_be_asked, steps)
             write(ChargeEntry(attempt, event, steps, signer, allowance, now()))
 
     def seal(self, attempt: Attempt, update: bytes) -> None:
@@ -211,7 +241,7 @@ class Guard:
 
     def _allowance(self, tally: Tally) -> Allowance:
         """The budget, and what keeps it."""
-        last = tally.allowance.filter if tally.allowance else DEFAULT_FILTER
+        last = tally.allowance.filter if tally.allowance else self._usual_filter
         return Allowance(self._budget, self._named_filter or last)
 
     def _corrections(
@@ -247,10 +277,23 @@ def names_a_run(run_id: str) -> bool:
     return 0 < len(run_id) <= LONGEST_RUN_ID and run_id.isprintable()
 
 
-def _check_grant(attempt: Attempt, steps: int, elsewhere: History) -> None:
+def _may_be_asked(tally: Tally, corrections: Sequence[CorrectionEntry], event: Event, limit: Allowance) -> int:
+    """How many more steps of an event the owner allows for questions, once the corrections count."""
+    asked = dict(tally.asked)
+    for correction in filter(counts_as_question, corrections):
+        asked[correction.event] = asked.get(correction.event, 0) + correction.steps
+    return filter_of(limit).quota(asked, event)
+
+
+def _check_grant(attempt: Attempt, event: Event, steps: int, elsewhere: History) -> None:
     if not names_a_run(attempt.run_id):
         raise InvalidGrantError(
             f"run_id has {len(attempt.run_id)} characters; choose 1 to {LONGEST_RUN_ID}, all of them printable."
+        )
+    if attempt.asks and not is_unsampled_gaussian(event):
+        raise InvalidGrantError(
+            f"run '{attempt.run_id}' asks questions, and the event is {event}; a question is asked of all records, by "
+            "Gaussians of sampling rate 1."
         )
     _check_count("round", attempt.round, 0)
     _check_count("attempt", attempt.attempt, 0)

@@ -21,7 +21,7 @@ from fedprivacy.guard.log import EntryLog
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.event_codec import as_fields, from_fields
-from fedprivacy.values.events import Event
+from fedprivacy.values.events import Event, is_unsampled_gaussian
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +64,15 @@ class SealedEntry:
     name: str
     sha256: str
     time: str
+
+
+def counts_as_question(entry: ChargeEntry | CorrectionEntry) -> bool:
+    """Whether an entry has to be taken for one of questions.
+
+    A server's ledger tells its steps by event and not by run. So a correction counts if it may be of questions: of
+    Gaussians without sampling, since no other event is ever charged for one.
+    """
+    return entry.attempt.asks if isinstance(entry, ChargeEntry) else is_unsampled_gaussian(entry.event)
 
 
 Entry = ChargeEntry | CorrectionEntry | SealedEntry
@@ -135,6 +144,7 @@ class Tally:
         places: by the name of a file, the place of its charge among all charges: of every name that this log gives.
         run_keys: the fingerprint of the key that opened a run, by the run's name.
         history: how often each event counts, over all runs, corrections included.
+        asked: how much of that counts as questions.
     """
 
     entries: list[ChargeEntry | CorrectionEntry] = field(default_factory=list)
@@ -144,6 +154,7 @@ class Tally:
     places: dict[str, int] = field(default_factory=dict)
     run_keys: dict[str, str] = field(default_factory=dict)
     history: dict[Event, int] = field(default_factory=dict)
+    asked: dict[Event, int] = field(default_factory=dict)
     _told: str = ""  # a hash of all entries so far, chained
 
     @property
@@ -160,6 +171,8 @@ class Tally:
             return
         self.entries.append(entry)
         self.history[entry.event] = self.history.get(entry.event, 0) + entry.steps
+        if counts_as_question(entry):
+            self.asked[entry.event] = self.asked.get(entry.event, 0) + entry.steps
         if isinstance(entry, ChargeEntry):
             self.charges[entry.attempt] = entry
             self.names[entry.attempt] = name = seals.name_of(self._told)

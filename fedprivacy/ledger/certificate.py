@@ -10,7 +10,7 @@ import datetime
 import json
 import math
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any, Self
 
@@ -19,18 +19,20 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from fedprivacy._support import signing
 from fedprivacy.accounting import more_runs, pld
 from fedprivacy.accounting.filters import filter_of
+from fedprivacy.ledger.asked import asked_of, questions_by_attempt
 from fedprivacy.ledger.errors import LedgerError
 from fedprivacy.ledger.journal import canonical, now, read_entries
-from fedprivacy.ledger.replay import Charge, ChargeKey, WrittenAllowance
+from fedprivacy.ledger.replay import Charge, ChargeKey, QuestionKey, WrittenAllowance
 from fedprivacy.ledger.schema import ChargeState
 from fedprivacy.ledger.store import Ledger
 from fedprivacy.ledger.verify import Verified, verify_ledger
+from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.event_codec import as_fields, from_fields
 from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian
-from fedprivacy.values.nulls import finite_or_none
+from fedprivacy.values.nulls import finite_or_none, or_infinite
 
-_VERSION = 1
+_VERSION = 2  # 1 knew of no questions
 _TOLERANCE = 1e-9  # of an epsilon that another machine computed
 
 
@@ -52,16 +54,19 @@ class Certificate:
         expires: the day on which the budget expires, in ISO 8601; None: never.
         relation: which datasets are neighbours; None: nothing was charged.
         history: every event with its `steps`, as `fedprivacy.values.event_codec` writes it.
-        runs, rounds: in which it was charged.
+        runs, rounds: of training, in which it was charged.
         charges: how many count.
         receipts: charges that the client confirmed with a signed receipt.
         unanswered: charges without any confirmation; they count.
-        last_steps: steps of its last run; None: none was charged.
+        last_steps: steps of the last run that trained on it; None: none did.
         runs_left: how many more runs like that the budget allows; None: nobody can say.
         entries, head: how many entries the ledger's journal had, all of them verified, and the hash of the last.
         signed: how many of them signed heads cover.
         public_key: of whom signs this, Ed25519, in hexadecimal.
         version: of these fields.
+        questions: every `question` that it was asked, in canonical JSON, when (`at`), and what it would have cost
+            alone, as an `event` and as `epsilon` at `delta`; without an answer, both are None.
+        question_steps: of `steps`, those that were charged for questions.
     """
 
     dataset_id: str
@@ -85,6 +90,8 @@ class Certificate:
     signed: int
     public_key: str
     version: int = _VERSION
+    questions: tuple[Mapping[str, Any], ...] = ()
+    question_steps: int = 0
 
     @property
     def steps(self) -> int:
@@ -98,7 +105,7 @@ class Certificate:
 
     @classmethod
     def read(cls, text: str, signers: Collection[str] = ()) -> Self:
-        """A certificate that is as it was signed, and whose epsilon is what its history costs.
+        """A certificate that is as it was signed, and whose epsilons are what its history and its questions cost.
 
         Args:
             text: what `signed_with` returned.
@@ -110,9 +117,12 @@ class Certificate:
         try:
             fields = json.loads(text)
             signature = fields.pop("signature")
-            certificate = cls(**fields | {"history": tuple(fields["history"])})
+            listed = {"history": tuple(fields["history"]), "questions": tuple(fields.get("questions", ()))}
+            certificate = cls(**fields | listed)
             genuine = signing.signed_by_server(certificate.public_key, signing.CERTIFICATE, _signed(fields), signature)
             history = {from_fields(_event(event)): int(event["steps"]) for event in certificate.history}
+            answered = [asked for asked in certificate.questions if asked["event"] is not None]
+            alone = [(from_fields(asked["event"]), or_infinite(asked["epsilon"])) for asked in answered]
         except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as problem:
             raise CertificateError("this is no certificate of fedprivacy.") from problem
         if not genuine:
@@ -121,6 +131,9 @@ class Certificate:
             raise CertificateError(f"it was signed by key {certificate.public_key}, which is none of those named.")
         if certificate.epsilon is not None and _cost(history, certificate.delta) > certificate.epsilon + _TOLERANCE:
             raise CertificateError(f"its history costs more than the epsilon of {certificate.epsilon} that it states.")
+        for event, stated in alone:
+            if _cost({event: 1}, certificate.delta) > stated + _TOLERANCE:
+                raise CertificateError(f"a question costs more than the epsilon of {stated} that it states.")
         return certificate
 
 
@@ -144,14 +157,28 @@ def certify(
     if unknown := sorted(set(dataset_ids) - budgets.keys()):
         raise LedgerError(f"ledger {ledger.name} knows no dataset '{unknown[0]}'; 'fedprivacy ledger show' lists them.")
     charges, receipts = _counted(verified), _receipts(ledger, verified.head.number)
+    questions = questions_by_attempt(verified.replay)
     return [
-        _stated(dataset_id, charges.get(dataset_id, {}), receipts[dataset_id], verified, public_key)
+        _stated(
+            dataset_id,
+            charges.get(dataset_id, {}),
+            verified,
+            questions=questions,
+            receipts=receipts[dataset_id],
+            public_key=public_key,
+        )
         for dataset_id in sorted(dataset_ids or budgets)
     ]
 
 
 def _stated(
-    dataset_id: str, charges: Mapping[ChargeKey, Charge], receipts: int, verified: Verified, public_key: str
+    dataset_id: str,
+    charges: Mapping[ChargeKey, Charge],
+    verified: Verified,
+    *,
+    questions: Mapping[Attempt, Sequence[QuestionKey]],
+    receipts: int,
+    public_key: str,
 ) -> Certificate:
     """What the verified journal says of a dataset; nothing that came after it."""
     allowance = _allowance(verified.replay.budgets[dataset_id])
@@ -159,7 +186,9 @@ def _stated(
     for charge in charges.values():
         counted[_step(charge)] += charge.steps
     history: History = dict(counted)
-    in_rounds = {key: charge for key, charge in charges.items() if key.round > 0}
+    for_questions = {key: charge for key, charge in charges.items() if key.of.asks}
+    trained = {key: charge for key, charge in charges.items() if key not in for_questions}
+    in_rounds = {key: charge for key, charge in trained.items() if key.round > 0}
     last_steps, runs_left = _what_is_left(allowance, history, in_rounds)
     return Certificate(
         dataset_id=dataset_id,
@@ -171,7 +200,7 @@ def _stated(
         expires=allowance.expires.date().isoformat() if allowance.expires else None,
         relation=next((event.relation.value for event in history), None),
         history=tuple(as_fields(event) | {"steps": steps} for event, steps in history.items()),
-        runs=len({key.run_id for key in charges}),
+        runs=len({key.run_id for key in trained}),
         rounds=len({(key.run_id, key.round) for key in in_rounds}),
         charges=len(charges),
         receipts=receipts,
@@ -182,6 +211,8 @@ def _stated(
         head=verified.head.hash,
         signed=verified.signed,
         public_key=public_key,
+        questions=tuple(asked_of(charges, questions, verified.replay, allowance.budget.delta)),
+        question_steps=sum(charge.steps for charge in for_questions.values()),
     )
 
 

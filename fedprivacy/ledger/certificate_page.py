@@ -13,11 +13,12 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 from fedprivacy._support.durable import write_durably
 from fedprivacy.ledger.certificate import Certificate
+from fedprivacy.questions.codec import words_of
 from fedprivacy.values import wording
 from fedprivacy.values.nulls import or_infinite
 
 _TEMPLATE = "certificate.html.jinja"
-_MOST_EVENTS = 5
+_MOST_EVENTS, _MOST_QUESTIONS = 5, 4
 """That fit on the sheet; the JSON holds all."""
 
 _PROTECTS = {
@@ -56,19 +57,24 @@ def certificate_html(certificate: Certificate, json_file: str) -> str:
         "sha256-" + base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
     )
     text = importlib.resources.files("fedprivacy.ledger").joinpath(_TEMPLATE).read_text("utf-8")
-    events = certificate.history[:_MOST_EVENTS]
+    events, questions = certificate.history[:_MOST_EVENTS], certificate.questions[-_MOST_QUESTIONS:]
     return environment.from_string(text).render(
         certificate=certificate,
         events=events,
         more=len(certificate.history) - len(events),
+        trained=certificate.steps - certificate.question_steps,
+        questions=questions,
+        more_questions=len(certificate.questions) - len(questions),
         epsilon=wording.epsilon_text(or_infinite(certificate.epsilon), or_infinite(certificate.budget)),
         left=wording.proved_text(max(certificate.budget - certificate.epsilon, 0.0))
         if certificate.budget is not None and certificate.epsilon is not None
         else None,
         protects=_PROTECTS[certificate.relation],
         fingerprint=hashlib.sha256(bytes.fromhex(certificate.public_key)).hexdigest(),
+        infinite_without=or_infinite,
         json_file=json_file,
         wording=wording,
+        words_of=words_of,
     )
 
 

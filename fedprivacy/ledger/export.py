@@ -1,8 +1,10 @@
-"""A ledger as a file: its journal and its signed heads, one JSON line each, between a first and a last line.
+"""A ledger as a file: its journal, its signed heads and the answers to questions, one JSON line each.
 
 The text of an entry stands in its line as it stands in the journal, so that the chain of hashes is the same. A line
 that is not exactly what this module writes is damage; the last line holds a hash of all lines before it. An export is
 brought back into an empty database to move to PostgreSQL, or to make damaged tables anew.
+
+The first line names the format's version: 2 if there are answers, else 1, which programs read that know of none.
 """
 
 from __future__ import annotations
@@ -11,81 +13,118 @@ import datetime
 import hashlib
 import json
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from itertools import chain, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
-from typing import IO, Any, TypeVar
+from typing import IO, Any, NamedTuple, TypeVar
 
-from sqlalchemy import Connection, Table, insert
+from sqlalchemy import Connection, Table, insert, select
 
 from fedprivacy.ledger import journal, schema
+from fedprivacy.ledger.answers import digest, packed, unpacked
 from fedprivacy.ledger.errors import LedgerError
 from fedprivacy.ledger.journal import Entry, SignedHead, canonical
-from fedprivacy.ledger.replay import BrokenJournalError, Replay, WrittenAllowance
+from fedprivacy.ledger.replay import AnswerKey, BrokenJournalError, Replay, WrittenAllowance
 from fedprivacy.ledger.store import Ledger
-from fedprivacy.ledger.verify import Verified, verify_parts
+from fedprivacy.ledger.verify import Verified, compare_digests, verify_parts
 
 T = TypeVar("T")
 
-_FIRST = canonical({"format": "fedprivacy-ledger", "version": 1}) + "\n"
+_FIRST = {
+    answered: canonical({"format": "fedprivacy-ledger", "version": version}) + "\n"
+    for answered, version in ((False, 1), (True, 2))
+}
 
 _AT_ONCE = 10_000
 """Rows that are held in memory."""
 
 
+class KeptTotals(NamedTuple):
+    """Whose answer to which question, and its totals as `fedprivacy.ledger.answers.packed` stores them."""
+
+    key: AnswerKey
+    stored: bytes
+
+
+Part = Entry | SignedHead | KeptTotals
+
+
 def write_export(connection: Connection, out: IO[str]) -> int:
-    """Write a ledger's journal and signed heads.
+    """Write a ledger's journal, signed heads and answers.
 
     Returns:
         How many entries.
     """
-    digest, count = hashlib.sha256(), 0
-    parts: Iterator[Entry | SignedHead] = chain(journal.read_entries(connection), journal.read_heads(connection))
-    for line in chain([_FIRST], map(_line, parts)):
+    hashed, count = hashlib.sha256(), 0
+    answered = connection.execute(select(schema.answers.c.number).limit(1)).first() is not None
+    parts: Iterator[Part] = chain(
+        journal.read_entries(connection), journal.read_heads(connection), _read_totals(connection)
+    )
+    for line in chain([_FIRST[answered]], map(_line, parts)):
         out.write(line)
-        digest.update(line.encode())
+        hashed.update(line.encode())
         count += line.startswith('{"entry":')
-    out.write(_last(count, digest.hexdigest()))
+    out.write(_last(count, hashed.hexdigest()))
     return count
 
 
-def _line(part: Entry | SignedHead) -> str:
+def _read_totals(connection: Connection) -> Iterator[KeptTotals]:
+    """Every answer, in an order that no database's way to compare names changes."""
+    table = schema.answers.c
+    wanted = select(*(table[name] for name in AnswerKey._fields), table.entry, table.totals)
+    rows = connection.execution_options(yield_per=1000).execute(wanted.order_by(table.entry, table.number))
+    for _, together in groupby(rows, lambda row: (row.entry, row.number)):
+        yield from sorted(KeptTotals(AnswerKey(*key), stored) for *key, _, stored in together)
+
+
+def _line(part: Part) -> str:
     if isinstance(part, Entry):
         return f'{{"entry":{part.text},"hash":"{part.hash}","number":{part.number}}}\n'
-    return canonical({"checkpoint": part._asdict()}) + "\n"
+    if isinstance(part, SignedHead):
+        return canonical({"checkpoint": part._asdict()}) + "\n"
+    return canonical({"answer": {**part.key._asdict(), "totals": unpacked(part.stored)}}) + "\n"
 
 
 def _last(entries: int, digest: str) -> str:
     return canonical({"entries": entries, "sha256": digest}) + "\n"
 
 
-def read_export(lines: Iterable[bytes]) -> Iterator[Entry | SignedHead]:
+def read_export(lines: Iterable[bytes]) -> Iterator[Part]:
     """Read an export back, strictly.
 
     Raises:
         BrokenJournalError: names the first line or entry that is not as it was written, or that the end is missing.
     """
-    digest, count, rest = hashlib.sha256(), 0, iter(lines)
+    hashed, count, rest = hashlib.sha256(), 0, iter(lines)
+    first, answered = b"", False
     for number, raw in enumerate(rest, start=1):
         if number == 1:
-            if raw != _FIRST.encode():
-                raise BrokenJournalError("line 1 is not the first line of an exported ledger of version 1")
+            first = raw
+            if not _begins_export(first):
+                raise BrokenJournalError("line 1 is not the first line of an exported ledger of version 1 or 2")
         elif (part := _parsed(raw, number, count)) is None:
-            if raw != _last(count, digest.hexdigest()).encode():
+            if raw != _last(count, hashed.hexdigest()).encode():
                 raise BrokenJournalError(f"the last line does not fit the {count} entries before it")
             if next(rest, None) is not None:
                 raise BrokenJournalError(f"something follows the last line, line {number}")
+            if first != _FIRST[answered].encode():
+                raise BrokenJournalError("line 1 is not the first line of what follows, but of another version")
             return
         else:
             count += isinstance(part, Entry)
+            answered |= isinstance(part, KeptTotals)
             yield part
-        digest.update(raw)
+        hashed.update(raw)
     raise BrokenJournalError(f"the end is missing: there is no last line after {count} entries")
 
 
-def _parsed(raw: bytes, line: int, entries: int) -> Entry | SignedHead | None:
+def _begins_export(line: bytes) -> bool:
+    return line in [first.encode() for first in _FIRST.values()]
+
+
+def _parsed(raw: bytes, line: int, entries: int) -> Part | None:
     """What a line holds; None: it is the last."""
     where = f"line {line}, after entry {entries},"
-    part: Entry | SignedHead
+    part: Part
     try:
         text = raw.decode("ascii")
         fields: dict[str, Any] = json.loads(text)
@@ -93,6 +132,8 @@ def _parsed(raw: bytes, line: int, entries: int) -> Entry | SignedHead | None:
             return None
         if "checkpoint" in fields:
             part = journal.parsed_head(fields["checkpoint"])
+        elif "answer" in fields:
+            part = _parsed_totals(fields["answer"])
         else:
             kept = canonical(fields["entry"])
             where = f"entry {entries + 1} (line {line})"
@@ -105,6 +146,18 @@ def _parsed(raw: bytes, line: int, entries: int) -> Entry | SignedHead | None:
     return part
 
 
+def _parsed_totals(fields: Mapping[str, Any]) -> KeptTotals:
+    """An answer from JSON, strictly: each has one text alone.
+
+    Raises:
+        ValueError: a field is none of an answer; and so TypeError and KeyError.
+    """
+    key = AnswerKey(*(fields[name] for name in AnswerKey._fields))
+    if [type(value) for value in key] != [str, str, int, int, int]:
+        raise ValueError("a field of the answer has another type")
+    return KeptTotals(key, packed(fields["totals"]))
+
+
 def check_export(file: Path) -> None:
     """Refuse a file that is something else than an exported ledger, damaged or whole; a pipe can only be read once.
 
@@ -115,7 +168,7 @@ def check_export(file: Path) -> None:
     if file.is_fifo():
         return
     with file.open("rb") as lines:
-        if lines.readline(len(_FIRST)) != _FIRST.encode():
+        if not _begins_export(lines.readline(len(_FIRST[True]))):
             raise LedgerError(f"'{file}' is no exported ledger; name a file that 'fedprivacy ledger export' wrote.")
 
 
@@ -126,8 +179,20 @@ def verify_export(file: Path, *, signers: Collection[str] = (), witnesses: Itera
         BrokenJournalError: names the first entry, signed head or line that is not as it was written.
         OSError: the file cannot be read.
     """
+    digests: list[tuple[AnswerKey, str]] = []
     with file.open("rb") as lines:
-        return verify_parts(read_export(lines), signers, witnesses)
+        verified = verify_parts(_without_totals(read_export(lines), digests), signers, witnesses)
+    compare_digests(digests, verified.replay)
+    return verified
+
+
+def _without_totals(parts: Iterable[Part], digests: list[tuple[AnswerKey, str]]) -> Iterator[Entry | SignedHead]:
+    """All but the answers, of which digests are set aside."""
+    for part in parts:
+        if isinstance(part, KeptTotals):
+            digests.append((part.key, digest(part.stored)))
+        else:
+            yield part
 
 
 def import_ledger(file: Path, ledger: Ledger) -> Verified:
@@ -152,6 +217,8 @@ def import_ledger(file: Path, ledger: Ledger) -> Verified:
                 _insert(connection, schema.journal, entries)
                 _insert(connection, schema.heads, (part._asdict() for part in some if isinstance(part, SignedHead)))
         _write_tables(connection, verified.replay)
+        with file.open("rb") as lines:
+            _insert(connection, schema.answers, _answer_rows(read_export(lines), verified.replay))
 
     ledger.database.write(work)
     return verified
@@ -165,6 +232,15 @@ def _write_tables(connection: Connection, replay: Replay) -> None:
     _insert(connection, schema.charges, ({**key._asdict(), **made._asdict()} for key, made in replay.charges.items()))
     sums = replay.balances().items()
     _insert(connection, schema.balances, ({**key._asdict(), "steps": steps, "charges": n} for key, (steps, n) in sums))
+    _insert(connection, schema.questions, ({**key._asdict(), **put._asdict()} for key, put in replay.questions.items()))
+
+
+def _answer_rows(parts: Iterable[Part], replay: Replay) -> Iterator[dict[str, Any]]:
+    for part in parts:
+        if isinstance(part, KeptTotals):
+            written = replay.answers[part.key]
+            facts = {"entry": written.entry, "noise_multiplier": written.noise_multiplier}
+            yield {**part.key._asdict(), **facts, "totals": part.stored}
 
 
 def _row(allowance: WrittenAllowance) -> dict[str, Any]:

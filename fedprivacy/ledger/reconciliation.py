@@ -14,6 +14,7 @@ from fedprivacy.ledger.charges import steps_of_run
 from fedprivacy.ledger.store import Ledger
 from fedprivacy.values.event_codec import from_fields
 from fedprivacy.values.events import Claims, PoissonSampledGaussian
+from fedprivacy.values.wording import run_text
 
 
 def read_claims(file: Path) -> Claims:
@@ -51,5 +52,5 @@ def compared(ledger: Ledger, dataset_id: str, claims: Claims) -> Table:
         for (run_id, event), claimed in claims.items():
             held = steps_of_run(connection, dataset_id, run_id, event)
             rates = f"{event.sampling_rate:.4g}", f"{event.noise_multiplier:.4g}"
-            table.add_row(run_id[:8], *rates, str(claimed), str(held), str(max(0, claimed - held)))
+            table.add_row(run_text(run_id), *rates, str(claimed), str(held), str(max(0, claimed - held)))
     return table

@@ -8,11 +8,12 @@
 | `charge` | steps were reserved for the clients of a round |
 | `settlement` | receipts came (committed), or clients refused before they read a record (void) |
 | `reconciliation` | a client's own figure, beside the ledger's; what it has more is charged |
+| `answer` | clients answered questions that they were charged for: the questions, and digests of the answers |
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -33,6 +34,11 @@ class ChargeKey(NamedTuple):
     run_id: str
     round: int
     attempt: int
+
+    @property
+    def of(self) -> Attempt:
+        """What it is for."""
+        return Attempt(self.run_id, self.round, self.attempt)
 
 
 class Charge(NamedTuple):
@@ -93,6 +99,62 @@ class Mechanism(NamedTuple):
     relation: NeighbouringRelation
 
 
+class QuestionKey(NamedTuple):
+    """What names a question: the `Attempt` that it was asked in, and its place among those that were asked together."""
+
+    run_id: str
+    round: int
+    attempt: int
+    number: int
+
+
+class WrittenQuestion(NamedTuple):
+    """A question, as the entry with the first answer to it says, and when that was, in ISO 8601."""
+
+    entry: int
+    at: str
+    question: str
+
+
+class AnswerKey(NamedTuple):
+    """What names an answer: whose it is, and to which question."""
+
+    dataset_id: str
+    run_id: str
+    round: int
+    attempt: int
+    number: int
+
+
+class WrittenAnswer(NamedTuple):
+    """An answer, as an entry holds it: the noise multiplier of the question alone, and the digest of the totals."""
+
+    entry: int
+    noise_multiplier: float
+    digest: str
+
+
+class Given(NamedTuple):
+    """An answer as it stands in its entry, with its question."""
+
+    number: int
+    question: str
+    noise_multiplier: float
+    digest: str
+
+
+def given_by(dataset_id: str, entry: Mapping[str, Any]) -> Iterator[Given]:
+    """The answers of a dataset in an entry of the kind `answer`.
+
+    Raises:
+        KeyError: it holds none.
+        ValueError: what it holds is no answer; and so TypeError and IndexError.
+    """
+    for which, digest in entry["answers"][dataset_id]:
+        number, question, noise_multiplier = entry["questions"][which]
+        yield Given(number, question, noise_multiplier, digest)
+
+
 @dataclass(slots=True)
 class Replay:
     """The state after the entries so far: runs by run_id, the hash of each client's key, budgets by dataset_id."""
@@ -101,6 +163,8 @@ class Replay:
     keys: dict[str, str] = field(default_factory=dict)
     budgets: dict[str, WrittenAllowance] = field(default_factory=dict)
     charges: dict[ChargeKey, Charge] = field(default_factory=dict)
+    questions: dict[QuestionKey, WrittenQuestion] = field(default_factory=dict)
+    answers: dict[AnswerKey, WrittenAnswer] = field(default_factory=dict)
 
     def enter(self, number: int, entry: dict[str, Any]) -> None:
         """Replay one entry.
@@ -166,6 +230,21 @@ class Replay:
             charge = Charge.of(number, from_row(entry["event"]), entry["view"], more, ChargeState.COMMITTED)
             self._add(ChargeKey(entry["dataset_id"], entry["run_id"], 0, entry["attempt"]), charge)
 
+    def _answer(self, number: int, entry: dict[str, Any]) -> None:
+        attempt, at = Attempt.named_in(entry), entry["at"]
+        for dataset in entry["answers"]:
+            charge = self.charges[ChargeKey(dataset, *attempt)]
+            if charge.state is not ChargeState.COMMITTED:
+                raise ValueError(f"a {charge.state} charge of {dataset} cannot have an answer")
+            for given in given_by(dataset, entry):
+                asked = WrittenQuestion(number, at, given.question)
+                if self.questions.setdefault(QuestionKey(*attempt, given.number), asked).question != given.question:
+                    raise ValueError(f"question {given.number} was another before")
+                key = AnswerKey(dataset, *attempt, given.number)
+                if key in self.answers:
+                    raise ValueError(f"{dataset} answered question {given.number} before")
+                self.answers[key] = WrittenAnswer(number, given.noise_multiplier, given.digest)
+
     def _add(self, key: ChargeKey, charge: Charge) -> None:
         if key in self.charges:
             raise ValueError(f"{key.dataset_id} was charged before for round {key.round}, attempt {key.attempt}")
@@ -183,6 +262,7 @@ _KINDS: dict[str, Callable[[Replay, int, dict[str, Any]], None]] = {
     "charge": Replay._charge,
     "settlement": Replay._settlement,
     "reconciliation": Replay._reconciliation,
+    "answer": Replay._answer,
 }
 
 SETTLES = {
@@ -193,5 +273,5 @@ SETTLES = {
 """The states from which a settlement may change a charge to each.
 
 A receipt that comes after a refusal counts: nothing that was released may be left out, even where the steps were
-granted again meanwhile.
+granted again meanwhile. What is committed stays so; an answer, which only a committed charge has, is paid for.
 """

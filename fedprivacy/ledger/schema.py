@@ -2,15 +2,15 @@
 
 The journal is the ledger: every act is one entry, appended, chained to the entry before, and never changed. All other
 tables say what the journal adds up to, in a form that a query can read; `fedprivacy ledger verify` replays the journal
-and compares.
+and compares. Of answers to questions the journal holds digests, and the table `answers` what they are digests of.
 """
 
 from __future__ import annotations
 
 import enum
 
-from sqlalchemy import Column, ForeignKey, Index, MetaData, Table, UniqueConstraint
-from sqlalchemy.types import BigInteger, Boolean, DateTime, Enum, Float, Integer, String, Text
+from sqlalchemy import Column, ForeignKey, ForeignKeyConstraint, Index, MetaData, Table, UniqueConstraint
+from sqlalchemy.types import BigInteger, Boolean, DateTime, Enum, Float, Integer, LargeBinary, String, Text
 
 from fedprivacy.values.events import NeighbouringRelation
 
@@ -109,3 +109,39 @@ balances = Table(
     Column("charges", Integer, nullable=False, comment="how many"),
 )
 """Sums of charges, changed in the transaction that changes the charges: a round must not add up all rounds before."""
+
+_QUESTION = ("run_id", "round", "attempt", "number")
+_CHARGE = ("dataset_id", "run_id", "round", "attempt")
+
+
+def _question_key() -> list[Column[int] | Column[str]]:
+    return [
+        Column("run_id", String, primary_key=True),
+        Column("round", Integer, primary_key=True, autoincrement=False),
+        Column("attempt", Integer, primary_key=True, autoincrement=False),
+        Column("number", Integer, primary_key=True, autoincrement=False, comment="within what was asked together"),
+    ]
+
+
+questions = Table(
+    "questions",
+    metadata,
+    *_question_key(),
+    Column("entry", Integer, ForeignKey("journal.number"), nullable=False, comment="of the journal: its first answer"),
+    Column("at", String, nullable=False, comment="when that was, ISO 8601"),
+    Column("question", Text, nullable=False, comment="canonical JSON"),
+    # A hash: no other index of PostgreSQL holds a text of more than 2,700 bytes.
+    Index("questions_by_text", "question", postgresql_using="hash"),
+)
+
+answers = Table(
+    "answers",
+    metadata,
+    *_question_key(),
+    Column("dataset_id", String, primary_key=True),
+    Column("entry", Integer, ForeignKey("journal.number"), nullable=False, comment="of the journal"),
+    Column("noise_multiplier", Float, nullable=False, comment="of this question alone"),
+    Column("totals", LargeBinary, nullable=False, comment="in lattice steps, int64, little-endian"),
+    ForeignKeyConstraint(_QUESTION, [f"questions.{name}" for name in _QUESTION]),
+    ForeignKeyConstraint(_CHARGE, [f"charges.{name}" for name in _CHARGE]),
+)

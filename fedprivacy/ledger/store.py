@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from sqlalchemy import Connection, func, insert, select, update
 
 from fedprivacy._support.failpoints import reach
-from fedprivacy.ledger import charges, journal
+from fedprivacy.ledger import answers, charges, journal
+from fedprivacy.ledger.answers import Answer, AskedQuestion, StoredAnswer
 from fedprivacy.ledger.charges import Account, Allowed
 from fedprivacy.ledger.database import PATIENCE, Database, database_file
 from fedprivacy.ledger.errors import AccountError, LedgerError
@@ -287,6 +288,46 @@ class Ledger:
         reach("ledger.before-settle")
         if evidence:
             self.database.write(lambda connection, _: charges.settle_charges(connection, attempt, evidence, state))
+
+    def keep_answers(self, attempt: Attempt, given: Iterable[Answer]) -> None:
+        """Keep what clients answered to an attempt's questions, all of it or nothing.
+
+        Nothing changes when the same is kept twice. To be called after `settle`: only what a receipt has confirmed is
+        kept, and such a charge is never voided. A server that died between the two settles and keeps again.
+
+        Args:
+            attempt: what the questions were charged for.
+            given: answers of any datasets to any of them.
+
+        Raises:
+            LedgerError: a dataset has no committed charge for the attempt, has answered the same otherwise before, or
+                an answer is not in the form that is kept.
+        """
+        each = list(given)
+        reach("ledger.before-keep")
+        if each:
+            self.database.write(lambda connection, _: answers.keep(connection, attempt, each))
+        reach("ledger.answers-kept")
+
+    def answers(self, question: str, dataset_ids: Collection[str]) -> dict[str, list[StoredAnswer]]:
+        """Every answer of datasets to a question, over all runs, the newest last; who has none is missing.
+
+        Args:
+            question: canonical JSON, as it was kept.
+            dataset_ids: whose.
+
+        Raises:
+            LedgerError: one is not what the journal says: it was changed behind the ledger's back.
+        """
+        return self.database.read(lambda connection: answers.answers_to(connection, question, dataset_ids))
+
+    def asked(self, dataset_id: str = "") -> list[AskedQuestion]:
+        """Every question that somebody was charged for and anybody has answered, the newest last.
+
+        Args:
+            dataset_id: only what this dataset was charged for; empty: all.
+        """
+        return self.database.read(lambda connection: answers.asked(connection, dataset_id))
 
     def reconcile(self, dataset_id: str, claims: Claims) -> int:
         """Charge what a client says that it spent and the ledger does not hold: the larger of both figures counts.

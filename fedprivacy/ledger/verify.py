@@ -1,9 +1,10 @@
 """Proves that a ledger, or an export of one, is what was written: nothing changed, left out, added or reordered.
 
-Five things are checked. The chain: every entry has its number and its hash. The journal: every entry may stand where it
+Six things are checked. The chain: every entry has its number and its hash. The journal: every entry may stand where it
 stands. The receipts: each is signed with its client's key, so that nobody else could have given it, and says what was
 charged. The signed heads: each bears its signature, and says of its entry what the chain says. The tables: they hold
-exactly what the journal adds up to, and so do the balances that grants are decided on.
+exactly what the journal adds up to, and so do the balances that grants are decided on. The answers: each that the
+journal has a digest of is there, is what was digested, and no other is.
 """
 
 from __future__ import annotations
@@ -18,21 +19,25 @@ from itertools import chain
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Enum, String, Table, select, type_coerce
+from sqlalchemy import Connection, Enum, LargeBinary, String, Table, select, type_coerce
+from sqlalchemy.types import NULLTYPE, TypeEngine
 
 from fedprivacy._support.signing import RECEIPT, signed_by_client
+from fedprivacy.ledger.answers import digest
 from fedprivacy.ledger.charges import in_utc
 from fedprivacy.ledger.journal import Entry, Head, SignedHead, chained, parsed_head, read_entries, read_heads
 from fedprivacy.ledger.replay import (
+    AnswerKey,
     BrokenJournalError,
     Charge,
     ChargeKey,
     Evidence,
     Mechanism,
+    QuestionKey,
     Replay,
     WrittenAllowance,
 )
-from fedprivacy.ledger.schema import balances, budgets, charges, keys, runs
+from fedprivacy.ledger.schema import answers, balances, budgets, charges, keys, questions, runs
 from fedprivacy.ledger.store import Ledger
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.attempt import Attempt
@@ -87,7 +92,7 @@ def read_witness(file: Path) -> SignedHead:
 def verify_parts(
     parts: Iterable[Entry | SignedHead], signers: Collection[str], witnesses: Iterable[SignedHead]
 ) -> Verified:
-    """Verify all but the tables: every entry in order, and then the signed heads; see `verify_ledger`."""
+    """Verify the journal: every entry in order, and then the signed heads; see `verify_ledger`."""
     replay, head = Replay(), Head()
     hashes: dict[int, str] = {}
     found: list[SignedHead] = []
@@ -183,16 +188,37 @@ def _compare_tables(connection: Connection, replay: Replay) -> None:
     _compare("charge", _rows(connection, charges, len(ChargeKey._fields), names), replay.charges)
     held = ((key, value) for key, value in _rows(connection, balances, len(Mechanism._fields)) if any(value))
     _compare("balance", held, replay.balances())
+    _compare("question", _rows(connection, questions, len(QuestionKey._fields)), replay.questions)
+    kept = _rows(connection, answers, len(AnswerKey._fields), (*AnswerKey._fields, *_OF_ANSWER))
+    _compare("answer", ((key, (*rest, digest(totals))) for key, (*rest, totals) in kept), replay.answers, _PUT_BACK)
+
+
+_OF_ANSWER = ("entry", "noise_multiplier", "totals")
+
+
+def compare_digests(found: Iterable[tuple[AnswerKey, str]], replay: Replay) -> None:
+    """Compare answers that lie elsewhere, by their digests, with what the journal says of them.
+
+    Raises:
+        BrokenJournalError: one is missing, changed, or not in the journal.
+    """
+    _compare("answer", found, {key: answer.digest for key, answer in replay.answers.items()}, _PUT_BACK)
 
 
 def _rows(
     connection: Connection, table: Table, key_length: int, names: Collection[str] = ()
 ) -> Iterator[tuple[Any, tuple[Any, ...]]]:
-    """The rows of a table as (key, rest); a key of one column is that column. Words stay texts: enums equal them."""
+    """The rows of a table as (key, rest); a key of one column is that column. Words stay texts: enums equal them.
+
+    Bytes stay what lies there: somebody may have written a text over them.
+    """
     columns = [table.c[name] for name in names or table.c.keys()]
-    plain = [type_coerce(column, String) if isinstance(column.type, Enum) else column for column in columns]
+    plain = [type_coerce(column, _AS_IT_LIES.get(type(column.type), column.type)) for column in columns]
     for row in connection.execution_options(yield_per=1000).execute(select(*plain)):
         yield row[0] if key_length == 1 else tuple(row[:key_length]), tuple(row[key_length:])
+
+
+_AS_IT_LIES: Mapping[type[Any], TypeEngine[Any]] = {Enum: String(), LargeBinary: NULLTYPE}
 
 
 def _written(
@@ -202,16 +228,17 @@ def _written(
     return WrittenAllowance(epsilon, delta, filter, instant.isoformat() if instant else None, deliberate)
 
 
-def _compare(what: str, rows: Iterable[tuple[Any, Any]], expected: Mapping[Any, Any]) -> None:
+_REBUILD = "'fedprivacy ledger export' and 'import' make the tables anew from the journal"
+_PUT_BACK = "the journal holds its digest alone, so put back a copy that verifies"
+
+
+def _compare(what: str, rows: Iterable[tuple[Any, Any]], expected: Mapping[Any, Any], remedy: str = _REBUILD) -> None:
     remaining = dict(expected)
     for key, value in rows:
         if remaining.pop(key, None) != value:
-            raise BrokenJournalError(f"the {what} of {_words(key)} is not what the journal says; {_REBUILD}")
+            raise BrokenJournalError(f"the {what} of {_words(key)} is not what the journal says; {remedy}")
     for key in remaining:
-        raise BrokenJournalError(f"the {what} of {_words(key)} is missing; {_REBUILD}")
-
-
-_REBUILD = "'fedprivacy ledger export' and 'import' make the tables anew from the journal"
+        raise BrokenJournalError(f"the {what} of {_words(key)} is missing; {remedy}")
 
 
 def _words(key: Any) -> str:

@@ -44,6 +44,23 @@ def with_task(task: Task) -> list[str]:
     return problems
 
 
+def with_question(task: Task, given: Settings, wrong: Collection[str]) -> list[str]:
+    """What is wrong with the question that a task standardises by, or with a spend for none."""
+    from fedprivacy.questions.errors import QuestionError
+    from fedprivacy.questions.standardise import standardise_question
+    from fedprivacy.tasks.loader import offers_table
+
+    try:
+        question = standardise_question(task)
+    except QuestionError as error:
+        return [str(error)]
+    if question is None and "question_spend" in given and "question_spend" not in wrong:
+        return ["question-spend is given, and the task asks no question (Task.standardise); leave it open."]
+    if question is not None and not offers_table(task):
+        return [f"task {task.name} standardises by a question, which is asked of its table; give it a method table()."]
+    return []
+
+
 def with_recipe(recipe: Recipe, given: Settings, wrong: Collection[str]) -> list[str]:
     """What no recipe knows for another optimiser than its own: with a wrong step size a budget is spent on nothing."""
     optimizer = str(given.get("optimizer", recipe.optimizer))

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, cast
 
 from fedprivacy._support.settings import ConfigError, Value, fields_of, key_of, not_allowed, parse, setting
 from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
+from fedprivacy.accounting.filters import FILTER_OF_MIXTURES
 from fedprivacy.runs import combinations
 from fedprivacy.runs.strategies import DEFAULT_STRATEGY, STRATEGIES, default_words
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
@@ -33,7 +34,21 @@ from fedprivacy.values.schedule import Schedule
 if TYPE_CHECKING:
     from fedprivacy.tasks import Task
 
-__all__ = ["CONFIG", "FIELDS", "LEDGER", "RUNS", "ConfigError", "Engine", "RunConfig", "Value", "resolve", "words_of"]
+__all__ = [
+    "CONFIG",
+    "FIELDS",
+    "LEDGER",
+    "OF_ASKING",
+    "OF_TRAINING",
+    "RUNS",
+    "ConfigError",
+    "Engine",
+    "RunConfig",
+    "Value",
+    "of_simulation",
+    "resolve",
+    "words_of",
+]
 
 RUNS = "runs"
 """Where simulations leave their folders."""
@@ -41,17 +56,23 @@ RUNS = "runs"
 LEDGER = "ledger.db"
 """What a simulation names its own ledger, in its folder."""
 
-FILTER_OF_SPENDS = "adaptive"
-"""The filter of a new dataset whose first run says how much it spends: there will be others, with other noise."""
+USUAL_SPEND = 0.1
+"""What part of a budget's epsilon a task's own question takes, and how much of it other questions do."""
 
 CONFIG = "config.json"
 """What a run names its configuration, in its folder: every setting, and the noise that was used."""
+
+DEFAULT_SEED = 0
+"""Of simulations on bundled records."""
 
 _WHOLE = (1, 10**9)
 _LEAST = 5e-324
 """The smallest positive number."""
 
 _KEPT = (0.0, 0.9999)
+
+_OF_BUDGETS = {"noise_multiplier", "question_spend", "spend"}
+"""What a run without privacy has no use for."""
 
 
 class Engine(enum.StrEnum):
@@ -85,6 +106,12 @@ class RunConfig:
     delta: float = setting("Delta of that budget.", bounds=(1e-300, 0.999))
     spend: float | None = setting(
         "How much of that budget's epsilon this run may take of each client; left open: all that is left.",
+        None,
+        bounds=(_LEAST, 1e6),
+    )
+    question_spend: float | None = setting(
+        "How much of that budget's epsilon the task's own question may take (Task.standardise), which is asked once, "
+        "before the first round; left open: a tenth of the budget.",
         None,
         bounds=(_LEAST, 1e6),
     )
@@ -139,7 +166,7 @@ class RunConfig:
     fraction_train: float = setting("Share of the clients that each round asks.", 1.0, bounds=(_LEAST, 1.0))
     filter: str = setting(
         f"How the budget is enforced: {', '.join(FILTERS)}. Left open: as on the ledger; a new dataset's is "
-        f"{DEFAULT_FILTER}, or {FILTER_OF_SPENDS} where there is a spend.",
+        f"{DEFAULT_FILTER}, or {FILTER_OF_MIXTURES} where there is a spend.",
         "",
         choices=FILTERS,
     )
@@ -165,6 +192,9 @@ class RunConfig:
         "pip install 'fedprivacy[tensorboard]'.",
         "",
     )
+    questions: str = setting(
+        "Questions to ask the clients instead of training, as 'fedprivacy ask' takes them: of a deployment's run.", ""
+    )
     resume: str = setting(
         "Folder of a run that was stopped: go on after its last finished round, with its own settings.", ""
     )
@@ -188,7 +218,7 @@ class RunConfig:
 
     def allowance(self, known: Allowance | None = None) -> Allowance:
         """What this run asks for on a dataset: its budget, by its filter or, left open, by the known one's."""
-        new = DEFAULT_FILTER if self.spend is None else FILTER_OF_SPENDS
+        new = DEFAULT_FILTER if self.spend is None and self.question_spend is None else FILTER_OF_MIXTURES
         return Allowance(self.budget, self.filter or (known.filter if known else new))
 
     def ledger_url(self, *, deployed: bool) -> str:
@@ -242,7 +272,26 @@ class RunConfig:
 FIELDS = fields_of(RunConfig)
 """The dataclass field of every key."""
 
+OF_TRAINING = tuple(key for key in FIELDS if key != "questions")
+"""Settings of a run that trains."""
+
+OF_ASKING = (
+    *("task", "clients", "epsilon", "delta", "spend", "noise-multiplier", "filter", "seed", "out", "ledger"),
+    *("signing-key", "node-timeout", "round-timeout"),
+)
+"""Settings of a run that asks, besides its questions: those that are not for training alone."""
+
 _DEFAULTS = {f.name: f.default for f in FIELDS.values() if f.default not in (dataclasses.MISSING, None, "")}
+
+
+def of_simulation(given: Mapping[str, Value | None], task: Task | None = None) -> dict[str, Value]:
+    """Settings of a simulation, without those that are left open by None.
+
+    Runs on bundled, public records are repeatable; a user's own records get noise that nobody can repeat.
+    """
+    named = {key: value for key, value in given.items() if value is not None}
+    public = task is None and "resume" not in named and named.get("task", DEFAULT_TASK) in BUILT_IN
+    return ({"seed": DEFAULT_SEED} if public else {}) | named
 
 
 def words_of(field: dataclasses.Field[Value | None]) -> str:
@@ -269,15 +318,19 @@ def resolve(given: Mapping[str, Value | None], task: Task | None = None) -> RunC
         task = agreed(cast(str | None, settings.get("task")), task)
     except TaskError as error:
         together.append(str(error))
+        task = None
     else:
         together += combinations.with_task(task) + combinations.with_recipe(task.recipe, settings, wrong)
         settings = _of_recipe(task, settings) | {"task": word_of(task)} | settings
     strategy = STRATEGIES.get(str(settings.get("strategy", DEFAULT_STRATEGY)))  # None: one of the user's own
     settings = _DEFAULTS | (dict(strategy.defaults) if strategy else {}) | settings
     if not settings["privacy"]:
-        settings = {name: value for name, value in settings.items() if name not in {"noise_multiplier", "spend"}}
+        settings = {name: value for name, value in settings.items() if name not in _OF_BUDGETS}
         settings["epsilon"] = math.inf  # of the private run beside it: here nothing would keep them
     wrong |= not_allowed(FIELDS, settings)
+    together += combinations.with_question(task, settings, wrong) if task else []
+    if getattr(task, "standardise", None) is not None and settings["privacy"] and "epsilon" not in wrong:
+        settings.setdefault("question_spend", USUAL_SPEND * min(float(settings["epsilon"]), 10.0))
     problems = [*wrong.values(), *together, *combinations.with_one_another(settings, wrong)]
     if problems:
         raise ConfigError(problems)

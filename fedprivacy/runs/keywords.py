@@ -11,7 +11,7 @@ from numbers import Integral, Real
 from typing import TypeVar
 
 from fedprivacy._support.settings import kind_of
-from fedprivacy.runs.configuration import FIELDS, ConfigError, Value, words_of
+from fedprivacy.runs.configuration import FIELDS, OF_TRAINING, ConfigError, Value, words_of
 from fedprivacy.tasks import Task
 
 Given = Value | os.PathLike[str] | None
@@ -29,7 +29,7 @@ def takes_settings(function: Function) -> Function:
     """Give a function with `**settings` every setting of a run as a keyword, and tell of each in its docstring."""
     signature = inspect.signature(function)
     own = [p for p in signature.parameters.values() if p.kind is not inspect.Parameter.VAR_KEYWORD]
-    fields = [field for field in FIELDS.values() if field.name != "task"]
+    fields = [FIELDS[key] for key in OF_TRAINING if key != "task"]
     keyword_only = inspect.Parameter.KEYWORD_ONLY
     keywords = [
         inspect.Parameter(field.name, keyword_only, default=None, annotation=f"{kind_of(field)} | None")

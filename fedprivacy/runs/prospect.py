@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from fedprivacy.accounting import runs_left
+from fedprivacy.accounting.histories import without
 from fedprivacy.ledger.database import check_folder
 from fedprivacy.runs.advice import about_delta, simulated_sizes
 from fedprivacy.runs.configuration import ConfigError
@@ -28,6 +29,7 @@ class Prospect:
         delta: at which the epsilons hold.
         relation: the neighbouring relation that they hold for.
         clients: a row for each: `client_id`; `sampling_rate`; `epsilon_before`, what it has spent before the run;
+            `epsilon_question`, what the answer to the task's own question adds before the first round;
             `epsilon_by_round`, its privacy loss after each round over all runs on its shard, should it join until its
             budget or the spend is spent; `epsilon_left` of its budget after the run; and `runs_left`, how many more
             such runs that allows, of which at most 20 are counted. Both are None without a budget.
@@ -46,6 +48,7 @@ class Prospect:
                 "client_id": client_id,
                 "sampling_rate": outlook.group.event.sampling_rate,
                 "epsilon_before": outlook.before,
+                "epsilon_question": outlook.question,
                 "epsilon_by_round": list(outlook.by_round),
                 "epsilon_left": finite_or_none(outlook.left),
                 "runs_left": outlook.runs_left,
@@ -85,6 +88,7 @@ class Outlook:
 
     group: ClientGroup
     before: float  # epsilon before the run
+    question: float  # what the answer to the task's own question adds to it; 0: nothing is asked
     by_round: list[float]  # epsilon after each round
     left: float  # of the budget's epsilon after the run; infinite: there is no budget
     runs_left: int | None  # such runs that could follow; None: as many as one likes
@@ -111,4 +115,7 @@ def _outlook(plan: RunPlan, group: ClientGroup) -> Outlook:
     by_round = plan.epsilon_by_round(group.event, group.past, group.allowance).tolist()
     solved_anew = plan.config.noise_multiplier is None and plan.config.spend is not None
     further = runs_left(limit, group.event, plan.total_steps, solved_anew=solved_anew) if budget.enforced else None
-    return Outlook(group, limit.before_epsilon, by_round, max(budget.epsilon - by_round[-1], 0.0), further)
+    past = without(group.past, {group.question: 1}) if group.question else group.past
+    before = plan.limit(past, group.allowance).before_epsilon
+    left = max(budget.epsilon - by_round[-1], 0.0)
+    return Outlook(group, before, limit.before_epsilon - before, by_round, left, further)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 from collections.abc import Mapping
 from dataclasses import asdict
 from functools import cached_property
@@ -115,7 +116,7 @@ class Run:
         return self._written(REPORT)
 
     def model(self, task: Task | None = None) -> nn.Module:
-        """The trained model, ready to predict.
+        """The trained model, ready to predict; of a task that standardises, after what its inputs become first.
 
         Args:
             task: that the run was of; None: the one that is known.
@@ -124,13 +125,19 @@ class Run:
             RunFolderError: the run has left no model yet.
             TaskError: the task was an object of another process, or another one than `task`; give it.
         """
-        from safetensors.torch import load_file
+        from safetensors import safe_open
+        from torch import nn
 
         from fedprivacy.tasks.loader import agreed
+        from fedprivacy.tasks.standardising import STANDARDISE, Standardise
 
-        parameters = load_file(self._written(MODEL))
         model = agreed(str(self.settings["task"]), task or self._task).model()
-        model.load_state_dict(parameters, strict=False)
+        with safe_open(self._written(MODEL), framework="pt") as file:
+            names = file.keys()
+            model.load_state_dict({name: file.get_tensor(name) for name in names}, strict=False)
+            numbers = (file.metadata() or {}).get(STANDARDISE)
+        if numbers is not None:
+            model = nn.Sequential(Standardise(**json.loads(numbers)), model)
         return model.eval()
 
     def _written(self, name: str) -> Path:

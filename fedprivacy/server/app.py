@@ -20,6 +20,7 @@ from fedprivacy.flower.server.strategy import Books
 from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.runs.folder import plan_of, read_run_id
 from fedprivacy.runs.plan import RunPlan
+from fedprivacy.server.asking import answer_run_config
 from fedprivacy.server.recorder import Recorder
 from fedprivacy.server.strategies import build_strategy
 from fedprivacy.tasks import Task, load_task
@@ -34,6 +35,8 @@ def server_app(
 ) -> ServerApp:
     """A Flower ServerApp that trains privately, and that goes on with a run that was stopped if `resume` names one.
 
+    Where the run-config has `questions`, the clients are asked instead.
+
     Args:
         observers: told of every finished round.
         config: the run's configuration; None: the run-config that Flower hands to the server.
@@ -45,6 +48,9 @@ def server_app(
 
     @app.main()
     def main(grid: Grid, context: Context) -> None:
+        if config is None and context.run_config.get("questions"):
+            answer_run_config(grid, context.run_config, task)
+            return
         start = RunStart.of(config or plan_of(context.run_config, task).config, task, accounts)
         averaging = build_strategy(start.plan.config)  # before there is a folder: it may be a file that cannot be read
         trackers = build_trackers(start.plan.config.trackers)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import shlex
 import threading
@@ -25,6 +26,7 @@ from fedprivacy.runs.report import draw
 from fedprivacy.runs.store import RunRecording
 from fedprivacy.tasks import TaskError
 from fedprivacy.tasks.loader import OBJECT
+from fedprivacy.tasks.standardising import STANDARDISE, Standardise
 from fedprivacy.trackers import Feed, Tracker
 from fedprivacy.values.rounds import Phase, RoundResult
 from fedprivacy.values.runs import RunStatus
@@ -117,7 +119,7 @@ class Recorder:
                 status, drawn = RunStatus.STOPPED, False
                 raise
             finally:
-                self.finish(result.arrays, status, drawn=drawn)
+                self.finish(result, status, drawn=drawn)
         except (LedgerError, RoundFailedError, TaskError, TooFewClientsError, RunFolderError) as error:
             error.add_note(
                 f"{how_to_go_on(self._config)}\n"
@@ -126,15 +128,15 @@ class Recorder:
             raise
         flower_log.info("Results are in %s.", self.folder.absolute())
 
-    def finish(self, arrays: ArrayRecord | None, status: RunStatus, *, drawn: bool = True) -> None:
+    def finish(self, result: PrivateResult, status: RunStatus, *, drawn: bool = True) -> None:
         """Write the model, draw what there is if it shall be `drawn`, and let everybody finish.
 
         Raises:
             RunFolderError: the model cannot be written, of a run that did not fail already.
         """
         try:
-            if arrays is not None:
-                self._keep(arrays, failed=status is RunStatus.FAILED)
+            if result.arrays is not None:
+                self._keep(saved(result.arrays, result.standardise), failed=status is RunStatus.FAILED)
             if drawn:
                 self._draw()
         finally:
@@ -143,10 +145,10 @@ class Recorder:
             if self._store:
                 self._store.end(status)
 
-    def _keep(self, arrays: ArrayRecord, *, failed: bool) -> None:
+    def _keep(self, model: bytes, *, failed: bool) -> None:
         try:
             with writing(self.folder):
-                write_durably(self.folder / MODEL, save({name: array.numpy() for name, array in arrays.items()}))
+                write_durably(self.folder / MODEL, model)
         except RunFolderError as error:
             if not failed:
                 raise
@@ -164,6 +166,12 @@ class Recorder:
                 (self.folder / REPORT).unlink()  # that of fewer rounds, from before the run went on
             where = shlex.quote(str(self.folder))
             log.warning("The report is not drawn: %s Later: fedprivacy report %s", error, where)
+
+
+def saved(arrays: ArrayRecord, standardise: Standardise | None) -> bytes:
+    """A model as it is kept: its parameters, and in the metadata what its inputs become first, if anything."""
+    metadata = None if standardise is None else {STANDARDISE: json.dumps(standardise.numbers)}
+    return save({name: array.numpy() for name, array in arrays.items()}, metadata)
 
 
 def how_to_go_on(config: RunConfig, engine: Engine = Engine.IN_PROCESS) -> str:

@@ -22,7 +22,7 @@ from fedprivacy.flower.client.trial import try_task
 from fedprivacy.flower.server.checkpoint import checkpoint_to_go_on
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.database import check_folder
-from fedprivacy.runs.configuration import CONFIG, ConfigError, Engine, RunConfig, Value
+from fedprivacy.runs.configuration import CONFIG, ConfigError, Engine, RunConfig, Value, of_simulation
 from fedprivacy.runs.folder import new_run_folder, plan_of
 from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.runs.plan import RunPlan
@@ -31,13 +31,10 @@ from fedprivacy.server.app import going_on, server_app
 from fedprivacy.server.recorder import how_to_go_on
 from fedprivacy.server.strategies import build_strategy
 from fedprivacy.tasks import Task, TaskError
-from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.tasks.loader import OBJECT
 from fedprivacy.trackers import build_trackers
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.wording import NO_PRIVACY, budget_text, epsilon_text
-
-DEFAULT_SEED = 0
 
 
 @takes_settings
@@ -89,8 +86,6 @@ def simulate(
 def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> RunPlan:
     """The plan of a simulation, with a folder for its results.
 
-    Runs on bundled, public records are repeatable; a user's own records get noise that nobody can repeat.
-
     Args:
         given: settings by hyphenated key; None and "" mean "left open".
         task: None: the one that the settings name.
@@ -99,9 +94,7 @@ def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> Run
         ConfigError: lists everything that is wrong with the settings.
         RunFolderError: the folder to go on in holds no run.
     """
-    given = {key: value for key, value in given.items() if value is not None}
-    public = task is None and "resume" not in given and given.get("task", DEFAULT_TASK) in BUILT_IN
-    plan = plan_of(({"seed": DEFAULT_SEED} if public else {}) | given, task)
+    plan = plan_of(of_simulation(given, task), task)
     return replace(plan, config=replace(plan.config, out=plan.config.out or new_run_folder(plan.task.name)))
 
 

@@ -7,13 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import nn
 
+from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.protocol import Shard, ShardSource, Task
 
 PUBLIC_SHARE = 0.2
@@ -82,12 +83,18 @@ class BundledClassification(Task):
     def scaled(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """The model's inputs. Only public constants and the record itself may enter."""
 
+    def by_column(self, features: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
+        """What the records say, under the names that questions use. A label may be anything."""
+        rows = features.reshape(len(features), -1)
+        return {f"feature {number}": values for number, values in enumerate(rows.T)} | {"label": labels}
+
     def shard(self, source: ShardSource) -> Shard:
         """The client's records, from its folder or from the simulated split."""
-        if source.folder is None:
-            return self._to_shard(*self._part(source))
-        with np.load(source.folder / ARCHIVE) as archive:
-            return self._to_shard(archive["features"], archive["labels"])
+        return self._to_shard(*self._records(source))
+
+    def table(self, source: ShardSource) -> Table:
+        """The same records by column."""
+        return Table(self.by_column(*self._records(source)))
 
     def write_folder(self, source: ShardSource, folder: Path) -> None:
         """Put one part of the simulated split where a deployed client looks for its records."""
@@ -106,6 +113,12 @@ class BundledClassification(Task):
     def partition(self, num_partitions: int) -> str:
         """The split's name."""
         return self.split.describe(num_partitions)
+
+    def _records(self, source: ShardSource) -> Records:
+        if source.folder is None:
+            return self._part(source)
+        with np.load(source.folder / ARCHIVE) as archive:
+            return archive["features"], archive["labels"]
 
     def _part(self, source: ShardSource) -> Records:
         if source.partition_id is None or source.num_partitions is None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
@@ -25,6 +28,13 @@ PUBLIC_SCALES = (
 # fmt: on
 LARGEST_SCORE = 3.0
 
+MEASURED = (
+    "radius", "texture", "perimeter", "area", "smoothness", "compactness", "concavity", "concave points", "symmetry",
+    "fractal dimension",
+)  # fmt: skip
+MEASUREMENTS = tuple(form.format(name) for form in ("mean {}", "{} error", "worst {}") for name in MEASURED)
+"""scikit-learn's names of the thirty; written out, since a deployed client has no use for its records."""
+
 
 class Cancer(BundledClassification):
     """569 biopsies, malignant (0) or benign (1).
@@ -46,6 +56,11 @@ class Cancer(BundledClassification):
 
         measurements, benign = load_breast_cancer(return_X_y=True)
         return measurements, benign
+
+    def by_column(self, features: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
+        """The measurements, from "mean radius" to "worst fractal dimension", and "diagnosis": malignant or benign."""
+        diagnosis = np.where(labels == 0, "malignant", np.where(labels == 1, "benign", ""))
+        return dict(zip(MEASUREMENTS, features.T, strict=True)) | {"diagnosis": diagnosis}
 
     def scaled(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Distances from the public mean in public standard deviations, at most 3."""

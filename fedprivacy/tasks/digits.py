@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 from numpy.typing import NDArray
 from torch import nn
@@ -31,6 +34,11 @@ class Digits(BundledClassification):
 
         scans, digits = load_digits(return_X_y=True)
         return scans.reshape(-1, 8, 8), digits
+
+    def by_column(self, features: NDArray[np.float64], labels: NDArray[np.int64]) -> Mapping[str, NDArray[Any]]:
+        """The brightness of each pixel by row and column, from "pixel 0,0" to "pixel 7,7", and the "digit"."""
+        pixels = {f"pixel {row},{column}": features[:, row, column] for row, column in np.ndindex(8, 8)}
+        return pixels | {"digit": labels}
 
     def scaled(self, features: NDArray[np.float64]) -> NDArray[np.float64]:
         """Brightness from 0 to 1, shape [records, 1, 8, 8]."""

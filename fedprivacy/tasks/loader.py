@@ -17,7 +17,8 @@ from torch import nn
 
 from fedprivacy._support import sources
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
-from fedprivacy.tasks.protocol import Score, Task
+from fedprivacy.tasks.columns import Table
+from fedprivacy.tasks.protocol import NO_TABLE, Score, ShardSource, Task
 from fedprivacy.values.evaluation import MOST_SCORES, RECORDS
 from fedprivacy.values.wording import count_text
 
@@ -157,6 +158,27 @@ def scores_of(task: Task) -> dict[str, Score]:
     return scores
 
 
+def offers_table(task: Task) -> bool:
+    """Whether questions can be asked of the task's records: it has a `table` of its own."""
+    method = getattr(task, "table", Task.table)
+    return getattr(method, "__func__", method) is not Task.table
+
+
+def table_of(task: Task, source: ShardSource) -> Table:
+    """A client's records by column, which questions are asked of.
+
+    Raises:
+        TaskError: the task offers no table, `table` fails, or it returns something else.
+    """
+    if not offers_table(task):
+        raise TaskError(NO_TABLE.format(name=task.name))
+    with method_of(task, "table()"):
+        table = task.table(source)
+    if not isinstance(table, Table):
+        raise TaskError(f"task {task.name}: table() returns a {type(table).__name__}; return a fedprivacy.Table.")
+    return table
+
+
 def check_scores(task: Task, outputs: torch.Tensor, targets: torch.Tensor) -> None:
     """Score some records, whose outputs and targets these are, each [batch, ...].
 
@@ -210,7 +232,7 @@ def _check_complete(task: object, named: str) -> None:
         raise TaskError(f"{named}, which lacks {', '.join(missing)}; see fedprivacy.Task.")
 
 
-_OPTIONAL = {"scores"}
+_OPTIONAL = {"scores", "standardise", "table"}
 """Members of a task that a class of somebody's own may do without: then it has `Task`'s."""
 
 

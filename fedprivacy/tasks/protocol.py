@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedprivacy.tasks.columns import Table, TableError
 from fedprivacy.values.events import NeighbouringRelation
 
 
@@ -136,6 +137,12 @@ class Score:
             raise ValueError(f"a score's bounds are {self.least} and {self.most}; give two numbers, the larger last.")
 
 
+NO_TABLE = (
+    "task {name} offers no table, which questions are asked of; give it a method table(self, source) that returns a "
+    "fedprivacy.Table, for example fp.read_table(...)."
+)
+"""What is said of a task without `table`."""
+
 LARGEST_LOSS = 5.0
 """To which losses are clipped before local evaluation releases their mean, unless a task says otherwise."""
 
@@ -157,7 +164,7 @@ class Task(Protocol):
     """One learning problem, the same code on server and clients: a base class, or a form to be filled.
 
     A subclass writes `model` and `shard`; everything else has a default. A class of one's own that has all of these
-    attributes and methods, `scores` aside, is a task as well.
+    attributes and methods, `scores` and `table` aside, is a task as well.
 
     >>> import fedprivacy as fp, torch
     >>> class Coins(fp.Task):
@@ -184,6 +191,10 @@ class Task(Protocol):
             record says, not that it is there. If not, every client counts the same and `nominal_shard_size` takes its
             place. Default: it may.
         nominal_shard_size: a public guess of a shard's size, for tasks whose shard sizes are private.
+        standardise: a question, `fp.ask.mean_and_scale({"age": (0, 120), ...})`, that is asked once on a ledger, before
+            the first round, and charged to the same account: the inputs, of which the first are these columns in this
+            order, are moved to their bounds, and standardised by its private answer. Where shard sizes are private, the
+            answer's count of a client's records weighs its updates. None: they stay as they are.
     """
 
     name: str = ""
@@ -192,6 +203,7 @@ class Task(Protocol):
     recipe: Recipe = Recipe()
     shard_sizes_public: bool = True
     nominal_shard_size: int | None = None
+    standardise: Any = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -225,6 +237,19 @@ class Task(Protocol):
             Exception: the source is not there or is not this task's. Whatever is raised, one constant code crosses.
         """
         ...
+
+    def table(self, source: ShardSource) -> Table:
+        """The client's records by column, which questions are asked of. Default: none.
+
+        Each row is one record of the shard, the same unit of privacy. A record that the shard leaves out, or turns to
+        NaN, is a row all the same; its cells are unreadable where they are. What holds of `shard` holds here: whether
+        this fails, the names of the columns and their kinds depend on no record's value.
+
+        Raises:
+            TableError: the task offers no table.
+            Exception: the source is not there or is not this task's, as with `shard`.
+        """
+        raise TableError(NO_TABLE.format(name=self.name))
 
     def evaluate(self, model: nn.Module) -> Mapping[str, float]:
         """Metrics of the model on the *server's public* records; called after every round. Default: none."""

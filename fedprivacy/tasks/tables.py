@@ -1,16 +1,18 @@
-"""Tables as shards: CSV and Parquet, each row read by public constants and by nothing else.
+"""CSV and Parquet files as shards and as tables, each row read by public constants and by nothing else.
 
 Formal guarantee: what a row becomes depends on the arguments, which are public, and on the row itself; types and shapes
 depend on the arguments alone. No row makes another change, or reading fail: what cannot be read becomes NaN inputs,
-which contribute nothing. Levels, centres and scales are given, and never looked up in the records.
+which contribute nothing, or a cell that says nothing. Levels, centres and scales are given, and never looked up in the
+records.
 """
 
 from __future__ import annotations
 
 import csv
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -19,17 +21,12 @@ import torch
 from numpy.typing import NDArray
 
 from fedprivacy.tasks.bundled import DirichletSplit
+from fedprivacy.tasks.cells import Cell, Levels, is_empty, number, one_by_one
+from fedprivacy.tasks.columns import Table, TableError
 from fedprivacy.tasks.protocol import Shard, ShardSource
-
-Cell = Any
-"""What a table holds in a row and a column: text in CSV, maybe a number in Parquet; None or "": nothing."""
 
 Cells = list[Mapping[str, Cell] | None]
 """Of every row, by column; None: a row that is none."""
-
-
-class TableError(ValueError):
-    """A table that is not there, lacks a column or cannot be split so; the message names no cell."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +49,7 @@ class Number:
 
     def inputs(self, cell: Cell) -> list[float]:
         """One number; NaN where the cell holds none."""
-        value = self.missing if self.missing is not None and _empty(cell) else _number(cell)
+        value = self.missing if self.missing is not None and is_empty(cell) else number(cell)
         scaled = (value - self.centre) / self.scale
         return [min(max(scaled, -self.limit), self.limit) if math.isfinite(scaled) else math.nan]
 
@@ -75,15 +72,25 @@ class Category:
 
     def inputs(self, cell: Cell) -> list[float]:
         """A 1 and zeros; NaN where the cell holds none of the levels."""
-        found = _level(self.missing if self.missing is not None and _empty(cell) else cell, self.levels)
+        found = self._known.place(self.missing if self.missing is not None and is_empty(cell) else cell)
         return [math.nan if found is None else float(found == place) for place in range(len(self.levels))]
+
+    @cached_property
+    def _known(self) -> Levels:
+        return Levels(self.levels)
 
 
 class Split(Protocol):
     """How a simulation gives each client its part of one table."""
 
     def rows(self, cells: Cells, targets: NDArray[Any], num_partitions: int) -> list[NDArray[np.int64]]:
-        """Row numbers of each part."""
+        """Row numbers of each part.
+
+        Args:
+            cells: the rows.
+            targets: of every row; none at all where a table is read without naming them.
+            num_partitions: how many parts there are.
+        """
         ...
 
     def describe(self, num_partitions: int) -> str:
@@ -114,8 +121,8 @@ class ByColumn:
                 f"{self.column} splits the table into {len(self.levels)} parts, and there are {num_partitions} "
                 f"clients; set clients to {len(self.levels)}."
             )
-        found = [_level(row.get(self.column), self.levels) if row else None for row in cells]
-        return [np.array([n for n, level in enumerate(found) if level == part], int) for part in range(num_partitions)]
+        found = Levels(self.levels).codes([row.get(self.column) if row else None for row in cells])
+        return [np.flatnonzero(found == part) for part in range(num_partitions)]
 
     def describe(self, num_partitions: int) -> str:
         """The split's name."""
@@ -156,7 +163,13 @@ class ByDirichlet:
     smallest_shard: int = 1
 
     def rows(self, cells: Cells, targets: NDArray[Any], num_partitions: int) -> list[NDArray[np.int64]]:
-        """Row numbers of each part."""
+        """Row numbers of each part.
+
+        Raises:
+            TableError: the targets were not named.
+        """
+        if len(targets) < len(cells):
+            raise TableError("ByDirichlet splits by the target; name target and classes as for the shard.")
         return self._split().rows(targets, num_partitions)
 
     def describe(self, num_partitions: int) -> str:
@@ -205,26 +218,86 @@ def load_table(
     Raises:
         TableError: there is no such file or column, it is of another kind, or it cannot be split so.
     """
-    columns, cells = _cells(Path(path))
+    columns, rows = _rows(Path(path))
     if not isinstance(features, Mapping):
         features = {name: Number() for name in features or columns if features or name != target}
-    for name in (target, *features, *(only or ())):
-        if name not in columns:
-            raise TableError(f"'{path}' has no column '{name}'; it has {', '.join(columns)}.")
-    for column, value in (only or {}).items():
-        cells = [row for row in cells if row and _level(row.get(column), [value]) is not None]
-    read = _target(classes)
-    labels = [read(row.get(target)) if row else None for row in cells]
-    targets = np.array([0 if label is None else label for label in labels], np.float32 if classes is None else np.int64)
+    _check_columns(path, columns, (target, *features, *(only or ())))
+    cells = _selected(rows, only)
+    labels = _labels(cells, target, classes)
+    targets = _targets(labels, classes)
     width = sum(len(feature.inputs(None)) for feature in features.values())
     inputs = np.full((len(cells), width), np.nan, np.float32)
-    for number, (row, label) in enumerate(zip(cells, labels, strict=True)):
+    for place, (row, label) in enumerate(zip(cells, labels, strict=True)):
         if row is not None and label is not None:
-            inputs[number] = _inputs(row, features)
-    if split is not None and source is not None and source.partition_id is not None:
-        mine = split.rows(cells, targets, source.num_partitions or 1)[source.partition_id]
+            inputs[place] = _inputs(row, features)
+    mine = _part(cells, targets, split, source)
+    if mine is not None:
         inputs, targets = inputs[mine], targets[mine]
     return Shard(torch.from_numpy(inputs), torch.from_numpy(targets))
+
+
+def read_table(
+    path: str | Path,
+    *,
+    only: Mapping[str, object] | None = None,
+    split: Split | None = None,
+    source: ShardSource | None = None,
+    target: str | None = None,
+    classes: Sequence[object] | None = None,
+) -> Table:
+    """Read a CSV (UTF-8, with a header, a record a line) or Parquet file by column: what questions are asked of.
+
+    >>> import fedprivacy as fp
+    >>> from pathlib import Path
+    >>> _ = Path("people.csv").write_text("age,sex\\n70,f\\n50\\n?,m\\n")
+    >>> table = fp.read_table("people.csv")
+    >>> table.numbers("age"), table.texts("sex")
+    (array([70., nan, nan]), ['f', '', 'm'])
+
+    Formal guarantee: see this module. A row that is none, since it has too many or too few cells, is a record as well,
+    of which nothing can be read: without `only`, the number of records depends on the number of rows alone.
+
+    Args:
+        path: its name ends with .csv or .parquet.
+        only: rows with these values in these columns. How many there are depends on what the rows say.
+        split: of a simulation, the same as the shard's: each client gets the same rows of the file.
+        source: of `Task.table`, says which part.
+        target, classes: the shard's, where the split goes by them, as `ByDirichlet` does; else they are not needed.
+
+    Raises:
+        TableError: there is no such file or column, it is of another kind, or it cannot be split so.
+    """
+    columns, rows = _rows(Path(path))
+    _check_columns(path, columns, (*([] if target is None else [target]), *(only or ())))
+    cells = _selected(rows, only)
+    targets = np.empty(0) if target is None else _targets(_labels(cells, target, classes), classes)
+    mine = _part(cells, targets, split, source)
+    if mine is not None:
+        cells = [cells[place] for place in mine]
+    return Table({name: [row.get(name) if row else None for row in cells] for name in columns})
+
+
+def _check_columns(path: str | Path, columns: Sequence[str], needed: Iterable[str]) -> None:
+    for name in needed:
+        if name not in columns:
+            raise TableError(f"'{path}' has no column '{name}'; it has {', '.join(columns)}.")
+
+
+def _selected(cells: Cells, only: Mapping[str, object] | None) -> Cells:
+    """The rows with these values in these columns."""
+    for column, value in (only or {}).items():
+        known = Levels([value])
+        cells = [row for row in cells if row and known.place(row.get(column)) is not None]
+    return cells
+
+
+def _part(
+    cells: Cells, targets: NDArray[Any], split: Split | None, source: ShardSource | None
+) -> NDArray[np.int64] | None:
+    """Numbers of the rows that a simulated client has; None: it has all of them."""
+    if split is None or source is None or source.partition_id is None:
+        return None
+    return split.rows(cells, targets, source.num_partitions or 1)[source.partition_id]
 
 
 def _inputs(row: Mapping[str, Cell], features: Mapping[str, Number | Category]) -> NDArray[np.float32] | float:
@@ -234,42 +307,53 @@ def _inputs(row: Mapping[str, Cell], features: Mapping[str, Number | Category]) 
     return values if np.isfinite(values).all() else math.nan
 
 
-def _target(classes: Sequence[object] | None) -> Callable[[Cell], float | None]:
-    """What a target's cell says; None: nothing."""
-    if classes is not None:
-        return lambda cell: _level(cell, classes)
-
-    def number(cell: Cell) -> float | None:
-        value = _number(cell)
-        return value if abs(value) <= np.finfo(np.float32).max else None
-
-    return number
+def _labels(cells: Cells, target: str, classes: Sequence[object] | None) -> list[float | None]:
+    """What each row's target says; None: nothing."""
+    read = _finite if classes is None else Levels(classes).place
+    return [read(row.get(target)) if row else None for row in cells]
 
 
-def _cells(path: Path) -> tuple[list[str], Cells]:
+def _finite(cell: Cell) -> float | None:
+    value = number(cell)
+    return value if abs(value) <= np.finfo(np.float32).max else None
+
+
+def _targets(labels: Sequence[float | None], classes: Sequence[object] | None) -> NDArray[Any]:
+    """The labels, 0 where a row has none."""
+    return np.array([0 if label is None else label for label in labels], np.float32 if classes is None else np.int64)
+
+
+def _rows(path: Path) -> tuple[list[str], Cells]:
     """Columns, and rows by column."""
     if not path.is_file():
         raise TableError(f"there is no table '{path}'; name a .csv or .parquet file.")
     if path.suffix == ".csv":
         return _csv(path)
-    if path.suffix != ".parquet":
-        raise TableError(f"'{path}' is no table that can be read; name a .csv or .parquet file.")
+    if path.suffix == ".parquet":
+        return _parquet(path)
+    raise TableError(f"'{path}' is no table that can be read; name a .csv or .parquet file.")
+
+
+def _parquet(path: Path) -> tuple[list[str], Cells]:
+    """Cell by cell: a date that Python does not have, or a text that is none, must not make the others fail."""
     try:
         from pyarrow import parquet
     except ImportError as error:
         raise TableError(f"'{path}' needs pyarrow; 'pip install pyarrow', or save it as .csv.") from error
     table = parquet.read_table(path)
-    return table.column_names, table.to_pylist()
+    columns = [one_by_one(column, lambda cell: cell.as_py()) for column in table.columns]
+    return table.column_names, [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def _csv(path: Path) -> tuple[list[str], Cells]:
     """Line by line: a quote that is never closed must not swallow the records after it."""
-    lines = [line for line in path.read_bytes().split(b"\n") if line.strip()]
-    header = _parsed(lines[0].removeprefix(b"\xef\xbb\xbf")) if lines else None
+    first, *lines = path.read_bytes().lstrip().removeprefix(b"\xef\xbb\xbf").removesuffix(b"\n").split(b"\n")
+    header = _parsed(first)
     if not header:
         raise TableError(f"'{path}' has no header; its first line must name the columns.")
     columns = [name.strip() for name in header]
-    rows = (_parsed(line) for line in lines[1:])
+    only_one = len(columns) == 1  # a blank line is a record then, whose cell is empty
+    rows = (_parsed(line) for line in lines if only_one or line.strip())
     whole = (row if row and len(row) == len(columns) else None for row in rows)
     return columns, [dict(zip(columns, row, strict=True)) if row else None for row in whole]
 
@@ -279,22 +363,3 @@ def _parsed(line: bytes) -> list[str] | None:
         return next(csv.reader([line.rstrip(b"\r").decode(errors="replace")]))
     except csv.Error:
         return None
-
-
-def _empty(cell: Cell) -> bool:
-    return cell is None or (isinstance(cell, str) and not cell.strip())
-
-
-def _number(cell: Cell) -> float:
-    try:
-        return float(cell)
-    except (TypeError, ValueError, OverflowError):
-        return math.nan
-
-
-def _level(cell: Cell, levels: Sequence[object]) -> int | None:
-    """Where a cell is among the levels, as a text or as a number; None: nowhere."""
-    if _empty(cell):
-        return None
-    text, value = str(cell).strip(), _number(cell)
-    return next((n for n, level in enumerate(levels) if text == str(level) or value == _number(level)), None)

@@ -29,6 +29,7 @@ class Purpose(enum.StrEnum):
 
     SAMPLING = "sampling"
     NOISE = "noise"
+    ANSWERS = "answers"
 
 
 @dataclass(frozen=True, slots=True)

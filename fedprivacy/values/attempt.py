@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
+QUESTIONS = "questions-"
+"""Begins the name of a run that asks questions, and of no other: a client keeps a budget of its own for them."""
+
 
 class Attempt(NamedTuple):
     """What a client is charged for once, by the names that the server gives: strategy, ledger and guard all mean this.
@@ -25,6 +28,11 @@ class Attempt(NamedTuple):
             KeyError: one is missing.
         """
         return cls(*(fields[name] for name in cls._fields))
+
+    @property
+    def asks(self) -> bool:
+        """Whether the run asks questions."""
+        return self.run_id.startswith(QUESTIONS)
 
     @property
     def again(self) -> Attempt:

@@ -15,6 +15,7 @@ import enum
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TypeGuard
 
 
 class NeighbouringRelation(enum.StrEnum):
@@ -246,6 +247,12 @@ History = (
     | Mapping[TruncatedPoissonSampledGaussian, int]
 )
 """How often each event was executed. Order does not matter to composition, so none is kept."""
+
+
+def is_unsampled_gaussian(event: Event) -> TypeGuard[PoissonSampledGaussian]:
+    """Whether an event is the Gaussian mechanism itself: every record joins, and nothing amplifies."""
+    return isinstance(event, PoissonSampledGaussian) and event.sampling_rate == 1.0
+
 
 Claims = Mapping[tuple[str, PoissonSampledGaussian], int]  # steps by run and event: what somebody says it executed
 

@@ -16,6 +16,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from fedprivacy.values.attempt import QUESTIONS
 from fedprivacy.values.nulls import or_infinite
 from fedprivacy.values.schedule import Schedule
 from fedprivacy.values.spent import ClientStanding
@@ -59,6 +60,11 @@ class RunFacts:
     noise_multiplier: float  # sigma of every local step; 0 without privacy
     relation: str  # the neighbouring relation of every event
     metric: str  # key of the figure that is shown first
+
+    @property
+    def asks(self) -> bool:
+        """Whether it asked questions, and trained nothing: of one round, whose metrics are the answers."""
+        return self.run_id.startswith(QUESTIONS)
 
     @property
     def private(self) -> bool:

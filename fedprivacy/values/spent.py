@@ -56,6 +56,8 @@ REASONS = {
     "no-key": Reason("the client has no key to sign with and refused to train", refused=True),
     "node-config-invalid": Reason("the client's own node configuration is incomplete or wrong", refused=True),
     "task-not-allowed": Reason("the client's own node configuration does not allow this task", refused=True),
+    "question-not-allowed": Reason("the client's own node configuration does not allow these questions", refused=True),
+    "questions-exhausted": Reason("the client's own guard refused: its budget for questions is spent", refused=True),
     "enrolment-invalid": Reason("the client's own server did not sign the request to enrol", refused=True),
     "already-charged": Reason("the client had been charged when it died, and lost its update"),
     "client-failed": Reason("training failed on the client's host"),

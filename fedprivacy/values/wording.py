@@ -8,10 +8,14 @@
 
 from __future__ import annotations
 
+import json
 import math
 from decimal import ROUND_CEILING, ROUND_FLOOR, Decimal
+from typing import Any
 
 import numpy as np
+
+from fedprivacy.values.attempt import QUESTIONS
 
 NO_PRIVACY = "no privacy"
 """What stands where an epsilon would, of a run without clipping and noise: nothing bounds what it tells."""
@@ -52,18 +56,26 @@ def budget_text(budget: float) -> str:
     return np.format_float_positional(budget, trim="-")
 
 
-def words_of_what_is_left(epsilon: float, runs: int | None, steps: int) -> str:
-    """What is left of a budget: its epsilon, and how many more runs like the last one; None: nobody can say.
+def words_of_what_is_left(epsilon: float, runs: int | None, steps: int, *, charged: bool = False) -> str:
+    """What is left of a budget: its epsilon, and how many more runs like the last one; None: none has trained.
+
+    Args:
+        epsilon: what is left of it; infinite: no budget was set.
+        runs: how many more.
+        steps: of the last one.
+        charged: whether something was taken, by questions for example, even if no run has trained.
 
     >>> words_of_what_is_left(1.0, 2, 40)
     'left: epsilon 1.00, which allows 2 more runs like the last one (40 steps, the same noise)'
     >>> words_of_what_is_left(0.004, 0, 40)
     'left: no more run like the last one (40 steps, the same noise)'
+    >>> words_of_what_is_left(0.804, None, 0, charged=True)
+    'left: epsilon 0.80, and no run has trained yet'
     """
     if not math.isfinite(epsilon):
         return "left: no budget was set, so nothing runs out"
     if runs is None:
-        return "left: all of it"
+        return f"left: epsilon {proved_text(epsilon)}, and no run has trained yet" if charged else "left: all of it"
     like = f"like the last one ({count_text(steps, 'step')}, the same noise)"
     if runs == 0:
         return f"left: no more run {like}"
@@ -115,3 +127,56 @@ def change_text(change: float, *, percent: bool) -> str:
 def count_text(count: int, noun: str) -> str:
     """'1 client', '10 clients'."""
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def run_text(run_id: str) -> str:
+    """A run's id as it fits into a table: eight characters tell runs apart, and a word says which only asked.
+
+    >>> run_text("0f8c2b7e11d34c06"), run_text("questions-0f8c2b7e11d34c06")
+    ('0f8c2b7e', 'questions-0f8c2b7e')
+    """
+    asking = QUESTIONS if run_id.startswith(QUESTIONS) else ""
+    return asking + run_id.removeprefix(asking)[:8]
+
+
+def question_text(question: str, most: int = 120) -> str:
+    """A question for people, from its JSON: its kind, its columns, its bounds, and then whatever else it says.
+
+    >>> question_text('{"column":"age","high":120,"kind":"mean","low":0}')
+    'mean of age, from 0 to 120'
+    >>> question_text('{"columns":["age","bmi"],"edges":[0,10,20,30,40,50],"kind":"joint_histogram"}')
+    'joint histogram of age and bmi, edges 0 10 20 … 50'
+
+    Args:
+        question: JSON; what is none is shown as it is.
+        most: characters that are shown.
+    """
+    try:
+        fields = json.loads(question)
+    except (ValueError, RecursionError):
+        fields = None
+    if not isinstance(fields, dict):
+        return _cut(question, most)
+    kind = metric_name(_value_text(fields.pop("kind", "question")))
+    columns = fields.pop("columns", fields.pop("column", []))
+    words = [f"{kind} of {_names_text(columns)}" if columns else kind]
+    if {"low", "high"} <= fields.keys():
+        words.append(f"from {_value_text(fields.pop('low'))} to {_value_text(fields.pop('high'))}")
+    words += [f"{metric_name(name)} {_value_text(value)}" for name, value in fields.items() if value is not None]
+    return _cut(", ".join(words), most)
+
+
+def _names_text(names: Any) -> str:
+    *most, last = map(_value_text, names if isinstance(names, list) else [names])
+    return f"{', '.join(most)} and {last}" if most else last
+
+
+def _value_text(value: Any) -> str:
+    if isinstance(value, list):
+        shown = [*value[:3], "…", value[-1]] if len(value) > 4 else value
+        return " ".join(map(_value_text, shown))
+    return value if isinstance(value, str) else json.dumps(value)
+
+
+def _cut(text: str, most: int) -> str:
+    return text if len(text) <= most else f"{text[: most - 1]}…"

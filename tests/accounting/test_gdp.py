@@ -24,6 +24,18 @@ def test_the_gaussian_epsilon_matches_60_digits(mu: float, delta: float) -> None
             assert exact_delta(ours * (1 - 1e-9)) > delta > exact_delta(ours * (1 + 1e-9))
 
 
+@pytest.mark.parametrize("delta", [0.9, 1e-3, 1e-5, 1e-12, 1e-300])
+@pytest.mark.parametrize("epsilon", [1e-12, 1e-3, 0.5, 3.0, 30.0, 1e3, 1e6, 1e12])
+def test_the_largest_mu_of_a_budget_is_right_and_within_1e_8(epsilon: float, delta: float) -> None:
+    with mpmath.workdps(400):
+        mu, e = mpmath.mpf(gdp.gaussian_mu(epsilon, delta)), mpmath.mpf(epsilon)
+
+        def exact_delta(m: mpmath.mpf) -> mpmath.mpf:
+            return mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m)
+
+        assert exact_delta(mu) <= delta < exact_delta(mu * (1 + mpmath.mpf("1e-8")))
+
+
 def test_without_sampling_it_is_exact() -> None:
     history = {PoissonSampledGaussian(1.0, 3.0): 9, PoissonSampledGaussian(1.0, 0.5): 2}
     assert gdp.mu(history) == pytest.approx(3.0)

@@ -140,7 +140,7 @@ def another_server(client):
 
 
 def misspelt(client):
-    edit(client / "node-config.toml", "epsilon =", "epsilom = 1.0\nepsilon =")
+    edit(client / "node-config.toml", "\nepsilon =", "\nepsilom = 1.0\nepsilon =")
 
 
 def no_budget(client):

@@ -7,7 +7,7 @@ import pytest
 
 from fedprivacy.figures import compared_epsilon_figure, compared_metric_figure, compared_tradeoff_figure, to_svg
 from fedprivacy.figures.style import DARK, RUNS
-from tests.figures.reading import coloured, dashed, drawn, labels, marks, texts, written
+from tests.figures.reading import SVG, coloured, dashed, drawn, labels, marks, texts, written
 from tests.runs.histories import alike, unlike
 
 FIGURES = [compared_metric_figure, compared_epsilon_figure, compared_tradeoff_figure]
@@ -135,3 +135,10 @@ def test_a_drawing_has_the_colours_of_the_palette_only(figure):
     svg = to_svg(figure([unlike(4, out=f"runs/{n}").series() for n in range(8)]))
     assert set(re.findall(r"#[0-9a-fA-F]{3,8}\b", svg)) <= set(DARK)
     assert set(re.findall(r'(?:fill|stroke)="([^"]*)"', svg)) <= {*DARK, "none"}
+
+
+@every_figure
+def test_the_paper_reaches_as_far_as_the_drawing_with_room_for_any_font(figure):
+    root = drawn(figure([unlike(4, out=f"runs/{n}").series() for n in range(3)]))
+    paper = root.find(f"{SVG}rect")
+    assert (paper.get("width"), paper.get("height")) == (root.get("width"), root.get("height"))

@@ -14,17 +14,23 @@ from fedprivacy._support import signing
 from fedprivacy._support.signing import client_key, client_public_key, server_public_key, sign
 from fedprivacy.flower import private_client
 from fedprivacy.flower.wire.messages import (
+    ASK,
     ENROL,
     ENROLMENT_REQUEST,
     GRANT,
+    QUESTION_GRANT,
     REFUSAL,
     EnrolmentRequest,
+    QuestionGrant,
     Refusal,
     RefusalCode,
 )
 from fedprivacy.guard import Guard
+from fedprivacy.questions.questionnaire import Questionnaire
+from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import NeighbouringRelation
 from tests.flower.blobs import A_GRANT, Blobs, plan_of
 
 SERVER, STRANGER = (Ed25519PrivateKey.from_private_bytes(bytes([i] * 32)) for i in (1, 2))
@@ -102,6 +108,75 @@ def train(node, *, task=None, seed=None, forged=None, **changed):
     content = grant_message(a_grant(**changed), **forged or {})
     content["arrays"] = arrays_of(task or Blobs())
     return send(MessageType.TRAIN, content, node, task=task, seed=seed)
+
+
+class Tabled(Blobs):
+    """The same task, whose records have columns, too: thirty patients, unless others are given."""
+
+    def __init__(self, **columns):
+        usual = {"age": [float(30 + n) for n in range(30)], "ward": ["a", "b", "c"] * 10}
+        self.columns = columns or usual
+
+    def table(self, source):
+        return Table(self.columns)
+
+
+class PrivatelyTabled(Tabled):
+    """The same, with a private number of records."""
+
+    shard_sizes_public = False
+    nominal_shard_size = 25
+
+
+ANSWERS_ALL = {"questions": "count,categories,heavy-hitters,histogram,sum,mean,spread,covariance,quantiles"}
+ANSWERS_ALL |= {"question-columns": "*", "smallest-cohort": 0.0}
+"""In a node configuration: whatever is asked is answered."""
+
+
+def asking(*questions, shares=()):
+    """Questions as they cross; a text is what it is."""
+    return questions[0] if isinstance(questions[0], str) else Questionnaire(questions, shares).as_text()
+
+
+def a_question(*questions, signer=SERVER, shares=(), **changed):
+    """A grant for questions, signed by a server."""
+    grant = QuestionGrant(
+        **{
+            "run_id": "questions-1",
+            "client_id": "hospital",
+            "round": 1,
+            "attempt": 1,
+            "steps": 1,
+            "sampling_rate": 1.0,
+            "noise_multiplier": 4.0,
+            "relation": NeighbouringRelation.ZERO_OUT,
+            "clipping_norm": 1.0,
+            "questions": asking(*questions, shares=shares),
+            "earlier_runs": 0,
+            "charged": "",
+            "server_key": server_public_key(signer),
+        }
+        | changed
+    )
+    return grant.signed(signer)
+
+
+def signed_question(*questions, signer=SERVER, purpose=signing.QUESTIONS, without=(), **changed):
+    """A record that says anything at all in the name of a grant for questions, signed."""
+    fields = {**a_question(*questions).to_record(), **changed}
+    for name in ("signature", *without):
+        del fields[name]
+    text = json.dumps(fields, sort_keys=True).encode()
+    return ConfigRecord({**fields, "signature": sign(signer, purpose, text)})
+
+
+def ask(node, *questions, task=None, seed=None, **changed):
+    """Send a grant for questions that a server signed, with `changed` fields."""
+    record = a_question(*questions, **changed).to_record()
+    return send(ASK, RecordDict({QUESTION_GRANT: record}), node, task=task or TABLED, seed=seed)
+
+
+TABLED = Tabled()
 
 
 def code(reply) -> RefusalCode:

@@ -1,5 +1,6 @@
 """The apps that are deployed, `server/` and `clients/`: they work as they stand, and so do their examples."""
 
+import json
 import re
 import tomllib
 from dataclasses import replace
@@ -113,3 +114,16 @@ def test_the_deployed_client_tells_another_server_nothing(hospital):
     assert code(forged) is RefusalCode.ENROLMENT_INVALID
     assert code(told(hospital, replace(a_grant(), steps=1))) is RefusalCode.GRANT_INVALID
     assert not (Path(hospital["folder"]) / "guard.log").exists()
+
+
+def test_the_deployed_apps_ask_where_the_run_config_names_questions(tmp_path):
+    asked = {"questions": "count by diagnosis=malignant,benign; mean 'mean radius' 0 30", "noise-multiplier": 0.5}
+    given = {"task": "cancer", "clients": 3, "rounds": 40, "seed": 1, "epsilon": "", **asked}
+    run_config = given | {"out": str(tmp_path / "out"), "ledger": str(tmp_path / "ledger.db")}
+    grid = InProcessGrid(clients.app.app, 3, run_config)
+    server.app.app(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=run_config))
+    answers = json.loads((tmp_path / "out" / "answers.json").read_text())
+    counts = [row["value"] for row in answers["federation"] if row["figure"] == "count" and row["group"]]
+    assert counts == pytest.approx([170, 285], abs=8)
+    assert {row["client_id"] for row in answers["clients"]} == set(answers["spent"])
+    assert not (tmp_path / "out" / "rounds.jsonl").exists()  # nothing was trained

@@ -1,11 +1,13 @@
-"""A ledger with an entry of every kind, and what somebody does who can write to its database."""
+"""A ledger with an entry of every kind, questions on it, and what somebody does who can write to its database."""
 
 import datetime
 import json
 import sqlite3
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 
 import psycopg
+import pytest
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.hashes import SHA384
@@ -13,9 +15,10 @@ from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from sqlalchemy import create_engine
 from sqlalchemy import text as sql
 
-from fedprivacy.ledger import Allowance, ChargeState, Ledger
-from fedprivacy.ledger.journal import FIRST_HASH, chained, sign_head
-from fedprivacy.ledger.replay import Evidence
+from fedprivacy.ledger import Allowance, Answer, ChargeState, Ledger
+from fedprivacy.ledger.journal import FIRST_HASH, canonical, chained, sign_head
+from fedprivacy.ledger.replay import BrokenJournalError, Evidence
+from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
@@ -23,6 +26,10 @@ from fedprivacy.values.events import PoissonSampledGaussian
 
 EVENT = PoissonSampledGaussian(0.1, 1.0)
 OTHER = PoissonSampledGaussian(0.2, 2.0)
+QUESTION = PoissonSampledGaussian(1.0, 20.0)
+MEAN = canonical({"kind": "mean", "column": "age", "low": 0, "high": 120})
+COUNT = canonical({"kind": "count"})
+ASKED = Attempt("questions-spring", 1)
 ALLOWANCE = Allowance(PrivacyBudget(3.0, 1e-5), "fixed-mechanism")
 EXPIRES = datetime.datetime(2100, 1, 1, 12, 30, tzinfo=datetime.UTC)
 CLIENT_KEY = ec.derive_private_key(7, ec.SECP384R1())
@@ -54,7 +61,7 @@ def receipt(run_id, round, steps):
 
 
 def fill(url):
-    """A ledger with twelve entries, of every kind, all covered by a signed head."""
+    """A ledger with twelve entries, of every kind but answers, all covered by a signed head."""
     ledger = Ledger(url)
     ledger.open_run("one", "digits", "2 parts")
     ledger.bind_keys({"hospital-0": key_hash(CLIENT_PEM)})
@@ -71,6 +78,23 @@ def fill(url):
     sign_head(ledger.database, KEY)
     ledger.close()
     return ledger
+
+
+def answers_of(*datasets, shift=0):
+    """What datasets answer to the mean and the count, asked together with as much noise; each something else."""
+    noise, given = QUESTION.noise_multiplier * 2.0**0.5, []
+    for dataset in datasets:
+        count = 100 * ord(dataset) + shift
+        given.append(Answer(dataset, 0, MEAN, noise, (count, -(2**60), 2**60)))
+        given.append(Answer(dataset, 1, COUNT, noise, (count,)))
+    return given
+
+
+def ask(ledger, attempt=ASKED, asked="ab", **options):
+    """Three entries more: questions to datasets are charged and answered, and the answers are kept."""
+    ledger.reserve(attempt, QUESTION, dict.fromkeys(asked, 1), unlimited)
+    ledger.settle(attempt, list(asked), ChargeState.COMMITTED)
+    ledger.keep_answers(attempt, answers_of(*asked, **options))
 
 
 def journal_of(ledger):
@@ -101,6 +125,26 @@ def tamper(url, *statements):
         for statement, values in (each if isinstance(each, tuple) else (each, {}) for each in statements):
             connection.execute(sql(statement), values)
     engine.dispose()
+
+
+class Undone(Exception):
+    """Nothing stays of what was done."""
+
+
+def found_when(ledger, *damage, match):
+    """Whether the ledger would no longer verify, for that reason."""
+
+    def work(connection, _):
+        disarm(connection)
+        for statement in damage:
+            connection.execute(sql(statement))
+        damaged = SimpleNamespace(database=SimpleNamespace(reading=lambda: nullcontext(connection)))
+        with pytest.raises(BrokenJournalError, match=match):
+            verify_ledger(damaged)
+        raise Undone
+
+    with pytest.raises(Undone):
+        ledger.database.write(work)
 
 
 def rewrite(url, number, old, new):

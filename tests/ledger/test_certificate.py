@@ -11,14 +11,15 @@ from typer.testing import CliRunner
 from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy.accounting import pld
 from fedprivacy.commands.app import app
-from fedprivacy.ledger import Allowance, Ledger
+from fedprivacy.ledger import Allowance, Answer, ChargeState, Ledger
 from fedprivacy.ledger.certificate import Certificate, CertificateError, certify
 from fedprivacy.ledger.certificate_page import certificate_html
+from fedprivacy.ledger.journal import canonical
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.conftest import lacking
-from tests.ledger.acts import EVENT, KEY, OTHER, STRANGER, fill, tamper, unlimited
+from tests.ledger.acts import EVENT, KEY, OTHER, QUESTION, STRANGER, fill, tamper, unlimited
 
 PUBLIC = server_public_key(KEY)
 LONG = "x-rays-of-the-northern-region/university-hospital-hamburg-eppendorf-radiology-department-2027"
@@ -132,18 +133,29 @@ def test_names_that_no_file_could_bear_get_files_of_their_own(typed, url, tmp_pa
 
 
 def worst_case(url):
-    """A long name, and more mechanisms than a sheet holds."""
+    """A long name, more mechanisms and more questions than a sheet holds, of two lines each."""
     ledger = Ledger(url)
     ledger.open_budgets({LONG: Allowance(PrivacyBudget(3.0, 1e-5), "fixed-then-adaptive")})
     for number in range(1, 9):
         ledger.reserve(Attempt("run", number), PoissonSampledGaussian(0.1, 40.0 + number), {LONG: 7}, unlimited)
+        asking = Attempt(f"questions-{number}", 1)
+        ledger.reserve(asking, QUESTION, {LONG: 1}, unlimited)
+        ledger.settle(asking, [LONG], ChargeState.COMMITTED)
+        ledger.keep_answers(asking, [Answer(LONG, 0, canonical({"kind": "x", "column": "y" * 200}), 20.0, (number,))])
     return certify(ledger, [LONG], PUBLIC)[0]
 
 
 def test_the_page_holds_what_the_certificate_does_and_runs_nothing(url):
     certificate = worst_case(url)
     page = certificate_html(certificate, "x.json")
-    for words in (LONG, certificate.head, PUBLIC, "And 3 mechanisms more", "8 were never confirmed, and count"):
+    for words in (
+        LONG,
+        certificate.head,
+        PUBLIC,
+        "And 4 mechanisms more",
+        "And 4 questions before",
+        "8 were never confirmed",
+    ):
         assert words in page
     assert "<script" not in page and "http" not in page.replace("http-equiv", "")
     assert "&lt;script&gt;" in certificate_html(certificate, "<script>")

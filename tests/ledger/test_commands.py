@@ -17,7 +17,20 @@ from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
-from tests.ledger.acts import ALLOWANCE, EVENT, OTHER, STRANGER, fill, journal_of, tamper, unlimited
+from tests.ledger.acts import (
+    ALLOWANCE,
+    COUNT,
+    EVENT,
+    MEAN,
+    OTHER,
+    QUESTION,
+    STRANGER,
+    ask,
+    fill,
+    journal_of,
+    tamper,
+    unlimited,
+)
 
 GENTLE = PoissonSampledGaussian(0.1, 5.0)
 
@@ -120,6 +133,50 @@ def test_show_lists_the_charges_of_one_dataset(ledger, filled):
     assert "Its last 4 of 4 charges" in page
 
 
+def test_show_lists_what_was_asked_of_all_and_of_one(ledger, filled):
+    ask(filled)
+    ask(filled, Attempt("questions-0f8c2b7e11d34c06", 1), "a")
+    found = json.loads(succeeded(ledger("show", "--json")))["questions"]
+    assert [(each["run_id"], each["number"], each["question"], each["answered"]) for each in found] == [
+        ("questions-spring", 0, MEAN, 2),
+        ("questions-spring", 1, COUNT, 2),
+        ("questions-0f8c2b7e11d34c06", 0, MEAN, 1),
+        ("questions-0f8c2b7e11d34c06", 1, COUNT, 1),
+    ]
+    fields = {"mechanism": "poisson-sampled-gaussian", "sampling_rate": 1.0, "noise_multiplier": 20.0}
+    assert found[0]["charged"] == [fields | {"relation": "add-or-remove-one", "datasets": 2}]
+    assert len(json.loads(succeeded(ledger("show", "--dataset", "b", "--json")))["questions"]) == 2
+    page = succeeded(ledger("show", "--dataset", "a"))
+    assert re.search(r"questions-0f8c2b7e\W+1\W+1\W+1\W+1\W+20\W+\d+\W+committed", page)
+    assert len(re.findall(r"mean of age, from 0 to 120\W+28\.28\W+1 of 1\W+\d{4}-\d\d-\d\d", page)) == 2
+    assert "2 of 2" in succeeded(ledger("show"))
+
+
+def test_questions_are_no_run_that_is_counted_down_to(ledger, filled):
+    before = {d["dataset_id"]: d["runs_left"] for d in json.loads(succeeded(ledger("show", "--json")))["datasets"]}
+    filled.open_budgets({"c": ALLOWANCE})
+    ask(filled, asked="abc")
+    found = {d["dataset_id"]: d for d in json.loads(succeeded(ledger("show", "--json")))["datasets"]}
+    assert [found[d]["last_steps"] for d in "abc"] == [1, 2, 0]
+    assert {d: found[d]["runs_left"] for d in "ab"} == before
+    assert (found["c"]["runs_left"], found["c"]["steps"]) == (None, 1)
+    assert found["c"]["epsilon"] == pld.epsilon({QUESTION: 1}, 1e-5)
+
+
+@pytest.mark.parametrize("columns", ["60", "80", "200"])
+def test_no_question_is_cut_however_narrow_the_terminal_is(ledger, filled, columns, monkeypatch):
+    monkeypatch.setenv("COLUMNS", columns)
+    filled.open_budgets({"c": ALLOWANCE})
+    ask(filled, asked="c")
+    page = succeeded(ledger("show"))
+    below = page[page.index("What was asked") :]
+    words = re.sub(r"[\s│]+", "", below)
+    assert "meanofage,from0" in words and "…" not in below
+    assert all(len(line) <= int(columns) for line in below.splitlines())
+    if columns == "60":
+        assert re.search(r"left: epsilon 2\.8\d, and no run has trained yet", page)
+
+
 def test_show_of_a_dataset_that_is_not_there_is_refused(ledger, filled):
     refused(ledger("show", "--dataset", "nobody"), 2, "knows no dataset 'nobody'")
 
@@ -136,9 +193,17 @@ def test_verify_says_what_it_proved_and_what_no_one_signed(ledger, filled, url):
     assert succeeded(ledger("verify")).startswith("Consistent, and not signed: 12 entries, 6 charges.")
 
 
+def test_verify_counts_the_answers_and_finds_one_that_was_changed(ledger, filled, url):
+    ask(filled)
+    assert succeeded(ledger("verify")).startswith("Nothing was changed: 15 entries, 8 charges, 4 answers.\n")
+    assert json.loads(succeeded(ledger("verify", "--json")))["answers"] == 4
+    tamper(url, "UPDATE answers SET noise_multiplier = 1 WHERE dataset_id = 'b'")
+    refused(ledger("verify"), 1, "the answer of b, questions-spring, 1, 1, 0 is not what the journal says", "put back")
+
+
 def test_verify_prints_one_json_object(ledger, filled):
     found = json.loads(succeeded(ledger("verify", "--json")))
-    counts = {"entries": 12, "charges": 6, "heads": 1, "signed": 12}
+    counts = {"entries": 12, "charges": 6, "answers": 0, "heads": 1, "signed": 12}
     assert found == counts | {"hash": journal_of(filled)[-1][2]}
 
 

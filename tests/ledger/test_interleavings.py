@@ -15,7 +15,7 @@ from fedprivacy.ledger.journal import sign_head
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
-from tests.ledger.acts import EVENT, KEY, OTHER, cut_off
+from tests.ledger.acts import COUNT, EVENT, KEY, MEAN, OTHER, answers_of, cut_off
 
 DATASETS = ("a", "b", "c")
 QUOTA = 20
@@ -49,6 +49,7 @@ class Interleavings(RuleBasedStateMachine):
         self.highest_quota = dict(self.quota)
         self.came_late = Counter()  # steps that count though no quota allowed them, by dataset
         self.released = Counter()  # steps whose update came, by dataset
+        self.answers = {}  # which of two answers was kept, by dataset, run, round and attempt, in their order
 
     def spent(self, dataset):
         return sum(steps for (d, *_), (_, steps, state) in self.charges.items() if d == dataset and state != VOID)
@@ -89,6 +90,28 @@ class Interleavings(RuleBasedStateMachine):
             self.came_late[dataset] += charge[1] * (charge[2] == VOID)
             self.released[dataset] += charge[1] * (state == COMMITTED)
             charge[2] = state
+
+    @rule(by=who, nth=st.integers(0, 99), datasets=some, shift=who, when=cuts)
+    def keep_answers(self, by, nth, datasets, shift, when):
+        """Answers to what was charged: the first, the same again, another one, and some to what nobody has paid for."""
+        known = sorted({key[1:] for key in self.charges if key[2]}) or [("one", 1, 1)]
+        attempt = Attempt(*known[nth % len(known)])
+        paid = all(self.charges.get((d, *attempt), [RESERVED])[-1] == COMMITTED for d in datasets)
+        same = all(self.answers.get((d, *attempt), shift) == shift for d in datasets)
+        with self.cut(by, when), nullcontext() if paid and same else pytest.raises(LedgerError):
+            self.ledgers[by].keep_answers(attempt, answers_of(*datasets, shift=shift))
+        if paid and same:
+            for dataset in sorted(datasets):
+                self.answers.setdefault((dataset, *attempt), shift)
+        self.reread(1 - by)
+
+    def reread(self, by):
+        for question, place in ((MEAN, 0), (COUNT, 1)):
+            held = self.ledgers[by].answers(question, DATASETS)
+            for dataset in DATASETS:
+                found = [(each.attempt, each.totals) for each in held.get(dataset, [])]
+                mine = {key[1:]: shift for key, shift in self.answers.items() if key[0] == dataset}
+                assert found == [(k, answers_of(dataset, shift=s)[place].totals) for k, s in mine.items()]
 
     @rule(
         by=who,
@@ -141,6 +164,7 @@ class Interleavings(RuleBasedStateMachine):
             tuple(key): [charge.noise_multiplier, charge.steps, charge.state] for key, charge in replay.charges.items()
         }
         assert held == {key: [event.noise_multiplier, *rest] for key, (event, *rest) in self.charges.items()}
+        assert {key[:4] for key in replay.answers} == self.answers.keys()
         for ledger in self.ledgers:
             ledger.close()
 

@@ -3,6 +3,7 @@
 import datetime
 import threading
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -21,7 +22,7 @@ from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from tests.guard.processes import at_once
-from tests.ledger.acts import fill, journal_of, tamper, unlimited
+from tests.ledger.acts import COUNT, answers_of, ask, fill, journal_of, tamper, unlimited
 
 EVENT = PoissonSampledGaussian(0.1, 1.0)
 OTHER = PoissonSampledGaussian(0.3, 1.0 / 3.0, NeighbouringRelation.ZERO_OUT)
@@ -151,10 +152,9 @@ HALFWAY = [
 HALFWAY += ["INSERT INTO journal", "INSERT INTO charges", "INSERT INTO balances", "UPDATE alembic_version"]
 
 
-@pytest.mark.parametrize("first", ["with balances"], indirect=True)
-@pytest.mark.parametrize("statement", HALFWAY)
-def test_an_upgrade_that_dies_halfway_leaves_the_ledger_as_it_was(first, statement):
-    before = contents(first)
+@contextmanager
+def dying_at(statement):
+    """The process is interrupted when it comes to a statement."""
 
     def die(_, __, executed, *___):
         if executed.lstrip().startswith(statement):
@@ -162,10 +162,17 @@ def test_an_upgrade_that_dies_halfway_leaves_the_ledger_as_it_was(first, stateme
 
     event.listen(Engine, "before_cursor_execute", die)
     try:
-        with pytest.raises(KeyboardInterrupt):
-            Ledger(first)
+        yield
     finally:
         event.remove(Engine, "before_cursor_execute", die)
+
+
+@pytest.mark.parametrize("first", ["with balances"], indirect=True)
+@pytest.mark.parametrize("statement", HALFWAY)
+def test_an_upgrade_that_dies_halfway_leaves_the_ledger_as_it_was(first, statement):
+    before = contents(first)
+    with dying_at(statement), pytest.raises(KeyboardInterrupt):
+        Ledger(first)
     assert contents(first) == before
     ledger = Ledger(first)
     assert len(verify_ledger(ledger).replay.charges) == len(CHARGES)
@@ -220,6 +227,47 @@ def test_the_migrations_make_the_tables_that_the_program_uses(url):
 def test_an_old_ledger_gets_the_same_tables_as_a_new_one(first):
     ledger = Ledger(first)
     assert differences(ledger) == []
+    ledger.close()
+
+
+@pytest.fixture
+def without_answers(url, monkeypatch):
+    """The URL of a ledger, filled by the version that kept no answers to questions."""
+    with monkeypatch.context() as before:
+        before.setattr(migrations, "NEWEST", "0003")
+        fill(url).close()
+    return url
+
+
+def test_a_ledger_that_knew_no_questions_is_brought_up_to_date_and_is_asked(without_answers):
+    before = contents(without_answers)
+    assert not {"questions", "answers"} & before.keys()
+    with pytest.raises(LedgerError, match=r"made by an earlier version.*fedprivacy ledger upgrade"):
+        Ledger(without_answers, upgrade=False)
+    assert contents(without_answers) == before
+    ledger = Ledger(without_answers)
+    assert differences(ledger) == []
+    assert contents(without_answers) == before | {
+        "alembic_version": ["('0004',)"],
+        "questions": [],
+        "answers": [],
+    }
+    assert verify_ledger(ledger).signed == 12
+    ask(ledger)
+    assert [each.totals for each in ledger.answers(COUNT, ["b"])["b"]] == [answers_of("b")[1].totals]
+    assert verify_ledger(ledger).head.number == 15
+    ledger.close()
+
+
+@pytest.mark.parametrize("statement", ["CREATE TABLE answers", "CREATE TRIGGER answers_no", "UPDATE alembic_version"])
+def test_an_upgrade_to_answers_that_dies_halfway_leaves_the_ledger_as_it_was(without_answers, statement):
+    before = contents(without_answers)
+    with dying_at(statement), pytest.raises(KeyboardInterrupt):
+        Ledger(without_answers)
+    assert contents(without_answers) == before
+    ledger = Ledger(without_answers)
+    ask(ledger)
+    assert verify_ledger(ledger).head.number == 15
     ledger.close()
 
 

@@ -22,7 +22,18 @@ from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from tests.guard.processes import in_child
-from tests.ledger.acts import ALLOWANCE, EVENT, KEY, at_most, cut_off, journal_of, unlimited
+from tests.ledger.acts import (
+    ALLOWANCE,
+    ASKED,
+    EVENT,
+    KEY,
+    QUESTION,
+    answers_of,
+    at_most,
+    cut_off,
+    journal_of,
+    unlimited,
+)
 from tests.postgres import server_user
 
 DATASETS = [f"d{number}" for number in range(20)]
@@ -265,6 +276,7 @@ ACTS = {
     "settle": lambda ledger: ledger.settle(Attempt("run", 1), ["d0"], ChargeState.VOID),
     "late receipt": lambda ledger: ledger.settle(Attempt("run", 1), ["d2"], ChargeState.COMMITTED),
     "reconcile": lambda ledger: ledger.reconcile("d0", {("run", EVENT): 9}),
+    "keep_answers": lambda ledger: ledger.keep_answers(ASKED, answers_of("x", "y")),
     "sign": lambda ledger: sign_head(ledger.database, KEY),
 }
 
@@ -274,13 +286,19 @@ def begun(url):
     ledger.bind_keys({"known": "dd"})
     ledger.reserve(Attempt("run", 1), EVENT, {"d0": 5, "d1": 8, "d2": 4}, unlimited)
     ledger.settle(Attempt("run", 1), ["d2"], ChargeState.VOID)
+    ledger.open_budgets({"x": ALLOWANCE, "y": ALLOWANCE})
+    ledger.reserve(ASKED, QUESTION, {"x": 1, "y": 1}, unlimited)
+    ledger.settle(ASKED, ["x", "y"], ChargeState.COMMITTED)
     return ledger
 
 
 def state_of(ledger):
     """What a ledger adds up to, without times."""
     replay = verify_ledger(ledger).replay
-    return replay.runs, replay.keys, replay.budgets, {k: c._replace(entry=0) for k, c in replay.charges.items()}
+    charges, answers = (
+        {key: each._replace(entry=0) for key, each in entered.items()} for entered in (replay.charges, replay.answers)
+    )
+    return replay.runs, replay.keys, replay.budgets, charges, answers
 
 
 @pytest.mark.slow

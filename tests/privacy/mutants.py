@@ -59,6 +59,8 @@ class Mutant:
 CLIENT = "tests/flower/test_deployed_client.py"
 GUARD = "tests/guard/test_guard.py"
 SPEND = "tests/accounting/test_spend.py"
+GAUSSIANS = "tests/accounting/test_gaussian_filter.py"
+QUESTIONS = "tests/guard/test_questions.py"
 LOG = "tests/guard/test_log.py"
 STORE = "tests/ledger/test_store.py"
 ROUNDS = "tests/flower/test_rounds.py"
@@ -68,6 +70,11 @@ SUM = "tests/gradients/test_clipped_sum.py"
 CLIPPING = "tests/gradients/test_clipping.py"
 ADAPTIVE = "tests/training/test_adaptive.py"
 SURVIVORS = "tests/privacy/test_survivors.py"
+ASKED = "tests/privacy/test_questions_attacked.py"
+REPLAYED = "tests/privacy/test_questions_replayed.py"
+NEIGHBOURS = "tests/privacy/test_questions_neighbours.py"
+STANDARDISED = "tests/privacy/test_standardised_attacked.py"
+ANSWERED = "tests/flower/test_questions.py"
 
 MUTANTS: tuple[Mutant, ...] = (
     # The client's guard.
@@ -76,12 +83,14 @@ MUTANTS: tuple[Mutant, ...] = (
         "fedprivacy/flower/client/app.py",
         """\
         client.charge(grant)
+        client = client.standardised(standardise)
         keystream = client.keystream(grant)
         evaluated = client.evaluated(grant, measured, keystream)  # before training moves the model
         steps, number = grant.training_steps, grant.round
         trained = training.train(engine, client.shard, steps=steps, round=number, keystream=keystream)
 """,
         """\
+        client = client.standardised(standardise)
         keystream = client.keystream(grant)
         evaluated = client.evaluated(grant, measured, keystream)  # before training moves the model
         steps, number = grant.training_steps, grant.round
@@ -103,6 +112,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "if left < steps:",
         "if left < steps - 1:",
         (f"{GUARD}::test_the_budget_is_kept_whatever_is_asked",),
+    ),
+    Mutant(
+        "questions may take the whole budget",
+        "fedprivacy/guard/guard.py",
+        "if limit and may_be_asked < steps:",
+        "if limit and may_be_asked < 0:",
+        (f"{QUESTIONS}::test_answers_stop_at_their_own_budget_and_training_goes_on",),
+    ),
+    Mutant(
+        "every question has the budget of all of them",
+        "fedprivacy/guard/tally.py",
+        "return entry.attempt.asks if isinstance(entry, ChargeEntry) else",
+        "return False if isinstance(entry, ChargeEntry) else",
+        (f"{QUESTIONS}::test_answers_stop_at_their_own_budget_and_training_goes_on",),
+    ),
+    Mutant(
+        "questions that only the server's ledger holds may be asked again",
+        "fedprivacy/guard/tally.py",
+        "else is_unsampled_gaussian(entry.event)",
+        "else False",
+        (f"{QUESTIONS}::test_what_a_server_counts_beyond_the_client_is_taken_for_questions_where_it_may_be",),
     ),
     Mutant(
         "a replayed grant is trained again under its old charge",
@@ -296,6 +326,189 @@ MUTANTS: tuple[Mutant, ...] = (
         "noise_multiplier=2.0 * update.event.noise_multiplier",
         (f"{ROUNDS}::test_epsilon_composes_over_rounds_and_never_passes_the_budget",),
     ),
+    # Answers to questions.
+    Mutant(
+        "the client answers first, and charges afterwards what it can",
+        "fedprivacy/flower/client/app.py",
+        """\
+        client.charge(grant)
+        mechanism = GaussianAnswers(grant.event, client.answerable.smallest_cohort)
+        answers = mechanism.release(asked, table, client.keystream(grant), Position(grant.round, 1))
+""",
+        """\
+        mechanism = GaussianAnswers(grant.event, client.answerable.smallest_cohort)
+        answers = mechanism.release(asked, table, client.keystream(grant), Position(grant.round, 1))
+        client.charge(grant)
+""",
+        (f"{REPLAYED}::test_the_charge_is_on_the_disk_before_a_record_is_counted",),
+    ),
+    Mutant(
+        "an answer is charged to nobody",
+        "fedprivacy/flower/client/local.py",
+        "        if self.guard is not None:\n            self.guard.charge(\n",
+        "        if self.guard is not None and not grant.charged_as.asks:\n            self.guard.charge(\n",
+        (f"{ANSWERED}::test_both_books_hold_the_charge_that_the_answer_cost",),
+    ),
+    Mutant(
+        "questions have the client's whole budget, whatever its owner says",
+        "fedprivacy/flower/client/local.py",
+        "of_questions=self.answerable.budget,",
+        "of_questions=None,",
+        (f"{ANSWERED}::test_questions_have_a_budget_of_their_own",),
+    ),
+    Mutant(
+        "an attempt that was paid for one question is answered with it for another",
+        "fedprivacy/flower/client/app.py",
+        "    elif not released.answers(grant):\n",
+        "    elif False:\n",
+        (f"{REPLAYED}::test_another_grant_for_an_attempt_that_was_answered_is_refused",),
+    ),
+    Mutant(
+        "a receipt for answers does not say to which questions",
+        "fedprivacy/flower/client/release.py",
+        'update=digest(arrays, grant.questions) if key else "",',
+        'update=digest(arrays) if key else "",',
+        (f"{REPLAYED}::test_a_receipt_is_for_these_answers_to_these_questions",),
+    ),
+    Mutant(
+        "the data owner's list is not read",
+        "fedprivacy/flower/client/app.py",
+        "    client.answerable.check(asked)\n",
+        "",
+        (f"{ASKED}::test_what_the_list_does_not_name_is_refused_wherever_it_stands",),
+    ),
+    Mutant(
+        "the list of columns holds for what is summed, and not for conditions and groups",
+        "fedprivacy/questions/question.py",
+        "return frozenset((*self.reads, *looked_at))",
+        "return frozenset(self.reads or looked_at)",
+        (f"{ASKED}::test_what_the_list_does_not_name_is_refused_wherever_it_stands",),
+    ),
+    Mutant(
+        "the list of kinds holds for the first question alone",
+        "fedprivacy/questions/questionnaire.py",
+        "return frozenset(question.kind for question in self.questions)",
+        "return frozenset(question.kind for question in self.questions[:1])",
+        (f"{ASKED}::test_what_the_list_does_not_name_is_refused_wherever_it_stands",),
+    ),
+    Mutant(
+        "the least noise holds for training alone",
+        "fedprivacy/flower/client/node.py",
+        "if grant.noise_multiplier < self.least_noise_multiplier:",
+        "if isinstance(grant, Grant) and grant.noise_multiplier < self.least_noise_multiplier:",
+        (f"{ASKED}::test_less_noise_than_the_data_owner_wants_is_refused_whatever_the_shares",),
+    ),
+    Mutant(
+        "a signature of a grant for training is one for questions, too",
+        "fedprivacy/flower/wire/messages.py",
+        "name, purpose = QUESTION_GRANT, signing.QUESTIONS",
+        "name, purpose = QUESTION_GRANT, signing.GRANT",
+        (f"{ASKED}::test_a_signature_that_was_made_for_something_else_is_none",),
+    ),
+    Mutant(
+        "a grant for training may call itself a question",
+        "fedprivacy/flower/wire/messages.py",
+        "if self.earlier_runs < 0 or self.charged_as.asks:",
+        "if self.earlier_runs < 0:",
+        (f"{ASKED}::test_a_grant_for_training_asks_nothing_and_one_for_questions_trains_nothing",),
+    ),
+    Mutant(
+        "a column's name begins a line of the client's log",
+        "fedprivacy/questions/errors.py",
+        "not name.isprintable()",
+        "not is_writable(name)",
+        (f"{ASKED}::test_what_a_server_asks_cannot_forge_a_line_in_the_client_s_log",),
+    ),
+    Mutant(
+        "the sensitivity of sums and means is that of their count",
+        "fedprivacy/questions/moments.py",
+        "return sum(weight**2 for weight in self.weights)",
+        "return self.weights[0] ** 2",
+        (f"{NEIGHBOURS}::test_the_bound_is_reached",),
+    ),
+    Mutant(
+        "the sensitivity of quantiles is that of a record in the last interval",
+        "fedprivacy/questions/quantiles.py",
+        "return int((coefficients(self.points) ** 2).sum())",
+        "return int(coefficients(self.points)[0] ** 2)",
+        (f"{NEIGHBOURS}::test_one_record_moves_noisy_totals_by_what_is_charged_and_nothing_else",),
+    ),
+    Mutant(
+        "every question has the noise of all of them together",
+        "fedprivacy/questions/questionnaire.py",
+        "return [sigma * math.sqrt(whole / share) * ROUNDED_UP for share in self.shares]",
+        "return [sigma * ROUNDED_UP for share in self.shares if whole]",
+        (f"{NEIGHBOURS}::test_every_question_carries_the_noise_of_its_share",),
+    ),
+    Mutant(
+        "whether a group is told goes by its true number of records",
+        "fedprivacy/questions/release.py",
+        "question.records(Noisy(totals[group], scale))",
+        "question.records(Noisy(exact.numpy()[group], scale))",
+        (f"{NEIGHBOURS}::test_whether_a_group_is_told_is_decided_by_its_noisy_number_alone",),
+    ),
+    Mutant(
+        "the totals of a group that is too small leave anyway",
+        "fedprivacy/questions/release.py",
+        "np.where(told[:, np.newaxis], totals, 0.0)",
+        "np.where(told[:, np.newaxis] | True, totals, 0.0)",
+        (f"{NEIGHBOURS}::test_what_is_not_told_of_one_question_is_no_matter_to_another",),
+    ),
+    Mutant(
+        "all questions of a grant have the same noise",
+        "fedprivacy/questions/release.py",
+        "Position(position.round, position.step + number)",
+        "Position(position.round, position.step)",
+        ("tests/privacy/test_questions_seeded.py::test_whatever_names_an_answer_gives_it_other_noise",),
+    ),
+    Mutant(
+        "answers draw their noise where training does",
+        "fedprivacy/questions/release.py",
+        "keystream.reader(Purpose.ANSWERS,",
+        "keystream.reader(Purpose.NOISE,",
+        ("tests/privacy/test_questions_seeded.py::test_no_noise_is_drawn_twice_on_one_ledger",),
+    ),
+    Mutant(
+        "an answer of another client is read again as one's own",
+        "fedprivacy/flower/server/asking.py",
+        "_reread(question, each[dataset][-1])",
+        "_reread(question, next(iter(each.values()))[-1])",
+        (f"{ANSWERED}::test_an_answer_is_read_again_for_nothing_and_asked_anew_for_its_price",),
+    ),
+    Mutant(
+        "inputs are standardised by the shard itself",
+        "fedprivacy/tasks/standardising.py",
+        "- self.mean) / self.scale)",
+        "- inputs[:, :count].double().nanmean(0)) / self.scale)",
+        (f"{STANDARDISED}::test_inputs_become_what_the_server_s_numbers_say_and_those_of_the_bounds_if_it_sends_none",),
+    ),
+    Mutant(
+        "inputs are not moved to their bounds",
+        "fedprivacy/tasks/standardising.py",
+        ".double().clamp(self.low, self.high)",
+        ".double()",
+        (f"{STANDARDISED}::test_inputs_become_what_the_server_s_numbers_say_and_those_of_the_bounds_if_it_sends_none",),
+    ),
+    Mutant(
+        "records are standardised before their charge",
+        "fedprivacy/flower/client/app.py",
+        """\
+        client.charge(grant)
+        client = client.standardised(standardise)
+""",
+        """\
+        client = client.standardised(standardise)
+        client.charge(grant)
+""",
+        (f"{STANDARDISED}::test_no_record_is_read_before_its_charge_is_on_the_disk",),
+    ),
+    Mutant(
+        "numbers to standardise by may be anything",
+        "fedprivacy/flower/client/local.py",
+        '    if not (received["scale"] > 0.0).all():\n',
+        "    if False:\n",
+        (f"{STANDARDISED}::test_numbers_that_are_none_are_refused_before_anything_is_charged",),
+    ),
     # The server's accountant and ledger.
     Mutant(
         "a client is granted what it is asked for, not what is left",
@@ -354,6 +567,20 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{SPEND}::test_a_change_is_for_ever",),
     ),
     Mutant(
+        "the sensitivity of a question under replacement is taken for that of removal",
+        "fedprivacy/accounting/filters.py",
+        "(Fraction(event.sensitivity) / Fraction(event.noise_multiplier))",
+        "(1 / Fraction(event.noise_multiplier))",
+        (f"{GAUSSIANS}::test_as_many_executions_as_exactly_fit_are_granted_and_not_one_more[3.0-replace-one]",),
+    ),
+    Mutant(
+        "questions that were asked count for nothing when the next one is",
+        "fedprivacy/accounting/filters.py",
+        "max(self._parts - spent, 0) // cost",
+        "self._parts // cost",
+        (f"{GAUSSIANS}::test_no_sequence_passes_the_budget_whatever_the_noises",),
+    ),
+    Mutant(
         "what a run has taken of its spend is forgotten",
         "fedprivacy/accounting/spend.py",
         "max(whole - taken, 0)",
@@ -370,8 +597,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a guard changes its filter with the program's default",
         "fedprivacy/guard/guard.py",
-        "last = tally.allowance.filter if tally.allowance else DEFAULT_FILTER",
-        "last = DEFAULT_FILTER",
+        "last = tally.allowance.filter if tally.allowance else self._usual_filter",
+        "last = self._usual_filter",
         (f"{GUARD}::test_a_filter_that_nobody_names_stays_the_one_of_the_last_charge",),
     ),
     Mutant(

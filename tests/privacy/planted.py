@@ -6,6 +6,7 @@ meaning is what counts: when the code has moved on, plant the same meaning in to
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
@@ -14,7 +15,7 @@ from unittest import mock
 
 import numpy as np
 import torch
-from flwr.app import Message, MetricRecord, RecordDict
+from flwr.app import ConfigRecord, Message, MetricRecord, RecordDict
 from torch import nn
 
 from fedprivacy.accounting.population import PopulationAccountant
@@ -22,8 +23,11 @@ from fedprivacy.audit import asking
 from fedprivacy.audit.gates.audited import Audited, Effort
 from fedprivacy.flower import private_client
 from fedprivacy.flower.client import release as release_module
+from fedprivacy.flower.client.local import LocalClient
 from fedprivacy.flower.client.node import NodeSettings
 from fedprivacy.flower.server.accounts import RunAccounts
+from fedprivacy.flower.server.asking import QuestionAccounts
+from fedprivacy.flower.wire.messages import ASK, Refusal
 from fedprivacy.gradients import GradientEngine, PerLayerClipping
 from fedprivacy.gradients import engine as engine_module
 from fedprivacy.gradients import scores as scores_module
@@ -35,9 +39,19 @@ from fedprivacy.gradients.scores import RecordScores
 from fedprivacy.gradients.tape import Gathered, Sized
 from fedprivacy.guard.tally import TallyFile
 from fedprivacy.ledger import database
+from fedprivacy.questions import moments
+from fedprivacy.questions import question as question_module
+from fedprivacy.questions import release as questions_release
+from fedprivacy.questions.cohort import Rows
+from fedprivacy.questions.figures import Noisy
+from fedprivacy.questions.moments import Mean
+from fedprivacy.questions.quantiles import Quantiles
+from fedprivacy.questions.questionnaire import Questionnaire
+from fedprivacy.questions.release import GaussianAnswers, NoisyTotals
 from fedprivacy.runs.accountant import CentralAccountant
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks import Recipe, Shard, ShardSource, Task, load_task
+from fedprivacy.tasks import columns as columns_module
 from fedprivacy.training import adaptive as adaptive_module
 from fedprivacy.training import dpsgd as dpsgd_module
 from fedprivacy.training import evaluation as evaluation_module
@@ -821,7 +835,172 @@ EVALUATION = (
 )
 """What may go wrong with local evaluation."""
 
-PLANTS = PUBLISHED + CLAIMS + SURVIVORS + HOLES + GHOST_NORMS + REVIEW + EVALUATION
+# Answers to questions
+
+
+def answered(change: Callable[..., Any]) -> Planted:
+    """A patch of the noise of an answer: (totals, scale, step, read) -> noisy totals."""
+    return patched(questions_release, "add_lattice_noise", change)
+
+
+def reading_answers(change: Callable[[Position], tuple[Purpose, Position]]) -> Planted:
+    """A patch of the words that an answer's noise is made of."""
+
+    def reader(self, purpose, position):
+        return READER(self, *(change(position) if purpose is Purpose.ANSWERS else (purpose, position)))
+
+    return patched(Keystream, "reader", reader)
+
+
+def one_without_noise(total, scale, step, read):
+    released = NOISE(total, scale, step, read)
+    released[..., 0] = total[..., 0]
+    return released
+
+
+def silent_if_nobody(total, scale, step, read):
+    return NOISE(total, scale, step, read) if total.any() else total.clone()
+
+
+def counting_its_records(self, questions, table, keystream, position):
+    NOW["records"] = len(table)
+    return RELEASE_ANSWERS(self, questions, table, keystream, position)
+
+
+def with_their_number(cls, grant, event, answers, key):
+    released = ANSWERED(cls, grant, event, answers, key)
+    receipt = replace(released.receipt, clipping_norm=1.0 + 1e-6 * NOW["records"], signature="")
+    return replace(released, receipt=receipt.signed(key) if key else receipt)
+
+
+def told_by_true_number(self, question, table, scale, read):
+    noisy = NOISY(self, question, table, scale, read)
+    exact = question.totals(table)
+    true = [question.records(Noisy(group.astype(float), scale)) for group in exact]
+    return NoisyTotals(noisy.totals, np.array(true) >= self.smallest_cohort)
+
+
+def told_all_the_same(self, question, table, scale, read):
+    """Says that a group is too small, and sends its number."""
+    open_, hidden = replace(self, smallest_cohort=0.0), NOISY(self, question, table, scale, read)
+    return NoisyTotals(NOISY(open_, question, table, scale, read).totals, hidden.told)
+
+
+def with_the_error(message, code):
+    told = ConfigRecord({"why": repr(sys.exc_info()[1].__cause__)})
+    return Message(RecordDict({Refusal.name: Refusal(code).to_record(), "error": told}), reply_to=message)
+
+
+def seeded_where_deployed(self, grant):
+    return KEYSTREAM(self, grant) if self.guard is None else Keystream.from_seed(0, self.task.dataset)
+
+
+def without_bounds(values, low, high):
+    half = high / 2.0 - low / 2.0
+    return (values - (low / 2.0 + high / 2.0)) / half
+
+
+def in_every_group(table, where, by):
+    return (Rows(table, np.arange(len(table))) for _ in GROUPS(table, where, by))
+
+
+def against_the_largest(values, low, high):
+    """Scaled by the records' own largest number."""
+    largest = np.nanmax(np.abs(values), initial=1e-9)
+    return np.clip(values / largest, -1.0, 1.0)
+
+
+def answering(task, config):
+    """The client's app, which answers any question with a count of its own records."""
+    app = private_client(task, config)
+    app._registered_funcs.pop(ASK, None)
+
+    @app.query("ask")
+    def ask(message, context):
+        parts = int(context.node_config["num-partitions"])
+        shard = task.shard(ShardSource(partition_id=int(context.node_config["partition-id"]), num_partitions=parts))
+        sums = MetricRecord({"sum": float(shard.inputs.nan_to_num().sum()), "records": len(shard)})
+        return Message(RecordDict({"metrics": sums}), reply_to=message)
+
+    return app
+
+
+KEYSTREAM = LocalClient.keystream
+RELEASE_ANSWERS, NOISY = GaussianAnswers.release, GaussianAnswers._noisy
+ANSWERED = release_module.Released.of_answers.__func__
+GROUPS = question_module.groups_of
+
+ANSWERS = (
+    Plant("an answer has half of the noise", ("answers",), answered(lambda t, s, *rest: NOISE(t, 0.5 * s, *rest))),
+    Plant("one total has no noise", ("answers",), answered(one_without_noise)),
+    Plant("an answer about nobody has no noise", ("answers",), answered(silent_if_nobody)),
+    Plant(
+        "every question has the noise of all of them together",
+        ("answers",),
+        patched(Questionnaire, "noise_multipliers", lambda self, sigma: [sigma] * len(self.questions)),
+    ),
+    Plant("a mean is taken to move by its count alone", ("answers",), patched(Mean, "squared_sensitivity", 2**40)),
+    Plant("the quantiles' sensitivity is that of a count", ("answers",), patched(Quantiles, "squared_sensitivity", 1)),
+    Plant(
+        "the number of records is in the receipt",
+        ("answers",),
+        together(
+            patched(GaussianAnswers, "release", counting_its_records),
+            patched(release_module.Released, "of_answers", classmethod(with_their_number)),
+        ),
+    ),
+    Plant(
+        "whether a group is told goes by its true number",
+        ("answers",),
+        patched(GaussianAnswers, "_noisy", told_by_true_number),
+    ),
+    Plant(
+        "the totals of a group that is too small leave",
+        ("answers",),
+        patched(GaussianAnswers, "_noisy", told_all_the_same),
+    ),
+    Plant("the text of an error leaves", ("answers",), patched(release_module, "refusal", with_the_error)),
+    Plant(
+        "a deployed client's answers are seeded",
+        ("answers",),
+        patched(LocalClient, "keystream", seeded_where_deployed),
+    ),
+    Plant(
+        "answers have the noise of training",
+        ("answers",),
+        reading_answers(lambda position: (Purpose.NOISE, position)),
+    ),
+    Plant(
+        "all questions have the same noise",
+        ("answers",),
+        reading_answers(lambda position: (Purpose.ANSWERS, Position(position.round, 1))),
+    ),
+    Plant(
+        "answers have the same noise in every round",
+        ("answers",),
+        reading_answers(lambda position: (Purpose.ANSWERS, Position(1, position.step))),
+    ),
+    Plant("numbers are not moved to their bounds", ("answers",), patched(moments, "centred", without_bounds)),
+    Plant("numbers are scaled by the largest", ("answers",), patched(moments, "centred", against_the_largest)),
+    Plant("a record is in every group", ("answers",), patched(question_module, "groups_of", in_every_group)),
+    Plant("a cell that is no number fails the client", ("answers",), patched(columns_module, "number", float)),
+    Plant(
+        "the ledger is charged for more noise than there is",
+        ("answers",),
+        answered(lambda t, s, *rest: NOISE(t, s / 1.1, *rest)),
+    ),
+    Plant("answers are never kept", ("answers",), patched(QuestionAccounts, "keep", lambda *_: None)),
+    Plant(
+        "an answer that is asked anew is the old one",
+        ("answers",),
+        seeded_by(lambda _, attempt: (0, attempt)),
+    ),
+    Plant("a client answers without a charge", ("answers",), patched(LocalClient, "charge", lambda *_: None)),
+    Plant("a client answers whoever asks, without a grant", ("release",), patched(asking, "private_client", answering)),
+)
+"""What may go wrong with answers."""
+
+PLANTS = PUBLISHED + CLAIMS + SURVIVORS + HOLES + GHOST_NORMS + REVIEW + EVALUATION + ANSWERS
 
 CORRECT = (
     Plant("the code as it is", (), ExitStack),

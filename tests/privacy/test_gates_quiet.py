@@ -8,7 +8,7 @@ from tests.privacy.planted import CORRECT
 
 STATISTICAL = ("noise", "sampling")
 EXACT = tuple(gate for gate in GATES if gate not in STATISTICAL)
-BEYOND_TRAINING = ("evaluation", "ledger")
+BEYOND_TRAINING = ("evaluation", "answers", "ledger")
 TRAINED_OTHERWISE = (
     "of sequences (compared)",
     "of sequences (paired)",

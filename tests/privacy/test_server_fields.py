@@ -32,6 +32,7 @@ from fedprivacy.flower.wire.messages import (
     RECEIPT,
     EnrolmentRequest,
     Grant,
+    QuestionGrant,
     Receipt,
     RefusalCode,
 )
@@ -52,6 +53,7 @@ from tests.flower.asked import (
 )
 from tests.flower.blobs import Blobs, plan_of
 from tests.flower.test_node import READ
+from tests.privacy.test_questions_attacked import OUT_OF_BOUNDS as OF_QUESTIONS
 
 ROOT = Path(__file__).parents[2]
 TABLE = ROOT / "docs" / "explanation" / "server-fields.md"
@@ -399,6 +401,8 @@ def named(heading):
 def test_every_field_of_a_grant_and_of_a_request_has_a_row_and_no_row_is_left_over():
     assert sorted(named("Grant")) == sorted(GRANT_FIELDS)
     assert set(OUT_OF_BOUNDS) == set(GRANT_FIELDS)
+    assert sorted(named("Grant for questions")) == sorted(field.name for field in dataclasses.fields(QuestionGrant))
+    assert set(OF_QUESTIONS) == set(named("Grant for questions"))
     assert sorted(named("Request to enrol")) == sorted(field.name for field in dataclasses.fields(EnrolmentRequest))
 
 

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedprivacy.tasks import ShardSource, Task, load_task
-from fedprivacy.tasks.cancer import PUBLIC_MEANS, PUBLIC_SCALES
+from fedprivacy.tasks.cancer import MEASUREMENTS, PUBLIC_MEANS, PUBLIC_SCALES
 
 SPLITS = {"digits": 10, "cancer": 5}
 
@@ -40,6 +40,48 @@ def test_a_deployed_client_reads_the_same_shard_from_its_folder(name, tmp_path):
     task.write_folder(ShardSource(partition_id=1, num_partitions=SPLITS[name]), tmp_path)
     read, simulated = task.shard(ShardSource(folder=tmp_path)), shards(name)[1]
     assert torch.equal(read.inputs, simulated.inputs) and torch.equal(read.targets, simulated.targets)
+
+
+def tables(name, folder, part=1):
+    """A client's table, of a simulation and from a deployed client's folder."""
+    task, simulated = load_task(name), ShardSource(partition_id=part, num_partitions=SPLITS[name])
+    task.write_folder(simulated, folder)
+    return task.table(simulated), task.table(ShardSource(folder=folder))
+
+
+def test_a_row_of_the_digits_table_is_a_record_of_the_shard(tmp_path):
+    shard = shards("digits")[1]
+    for table in tables("digits", tmp_path):
+        assert len(table) == len(shard) and len(table.columns) == 65
+        assert table.codes("digit", range(10)).tolist() == shard.targets.tolist()
+        pixels = [[table.numbers(f"pixel {row},{column}") / 16 for column in range(8)] for row in range(8)]
+        assert np.array_equal(np.moveaxis(pixels, 2, 0)[:, None], shard.inputs.numpy())
+
+
+def test_a_row_of_the_cancer_table_is_a_record_of_the_shard(tmp_path):
+    shard = shards("cancer")[1]
+    for table in tables("cancer", tmp_path):
+        assert len(table) == len(shard) and list(table.columns) == [*MEASUREMENTS, "diagnosis"]
+        assert table.codes("diagnosis", ["malignant", "benign"]).tolist() == shard.targets.tolist()
+        scores = load_task("cancer").scaled(np.stack([table.numbers(name) for name in MEASUREMENTS], axis=1))
+        assert np.array_equal(scores.astype(np.float32), shard.inputs.numpy())
+
+
+def test_the_columns_of_cancer_have_the_names_that_scikit_learn_gives_them():
+    from sklearn.datasets import load_breast_cancer
+
+    bunch = load_breast_cancer()
+    assert tuple(bunch.feature_names) == MEASUREMENTS and list(bunch.target_names) == ["malignant", "benign"]
+
+
+def test_a_label_that_is_none_in_a_client_s_folder_makes_nothing_fail_and_changes_no_other(tmp_path):
+    features, labels = np.ones((3, 30)), np.array([0, 1, 1], np.float64)
+    for label in (7, -1, np.nan, np.inf):
+        features[2, 0], labels[2] = label, label
+        np.savez(tmp_path / "records.npz", features=features, labels=labels)
+        table = load_task("cancer").table(ShardSource(folder=tmp_path))
+        assert table.texts("diagnosis") == ["malignant", "benign", ""]
+        assert table.numbers("mean radius")[:2].tolist() == [1, 1]
 
 
 def test_the_split_names_itself_and_stays_the_same():

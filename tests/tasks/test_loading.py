@@ -1,8 +1,14 @@
-"""A task that cannot be loaded is named, with what it lacks."""
+"""A task that cannot be loaded is named, with what it lacks; and so is one whose table cannot be."""
 
 import pytest
 
+import fedprivacy as fp
 from fedprivacy.tasks import TaskError, load_task
+from fedprivacy.tasks.columns import TableError
+from fedprivacy.tasks.loader import is_task, offers_table, table_of
+from tests.flower.blobs import Blobs
+
+SOURCE = fp.ShardSource(partition_id=0, num_partitions=2)
 
 
 def test_an_incomplete_task_is_told_what_it_lacks(tmp_path):
@@ -21,3 +27,43 @@ def test_a_missing_file_or_name_is_named(tmp_path):
     file.write_text("")
     with pytest.raises(TaskError, match="defines no 'Task'"):
         load_task(f"{file}:Task")
+
+
+class Silent(fp.Task):
+    """It says nothing of tables."""
+
+    model = shard = None
+
+
+def test_a_task_may_do_without_a_table_and_is_told_what_to_write_when_it_is_asked_for():
+    for task in (Silent(), Blobs()):  # of our class, and of somebody's own
+        assert is_task(task) and not offers_table(task)
+        with pytest.raises(TaskError, match=rf"^task {task.name} offers no table, .*table\(self, source\).*read_table"):
+            table_of(task, SOURCE)
+    with pytest.raises(TableError, match="task silent offers no table"):
+        Silent().table(SOURCE)
+
+
+def test_a_task_s_table_is_that_of_the_source(tmp_path):
+    class Spoken(Blobs):
+        def table(self, source):
+            return fp.Table({"part": [source.partition_id] * 3})
+
+    task = Spoken()
+    assert offers_table(task) and table_of(task, SOURCE).numbers("part").tolist() == [0, 0, 0]
+
+
+def test_a_table_that_fails_or_is_none_is_told_with_the_method():
+    class Failing(Blobs):
+        def table(self, source):
+            return self.answer()
+
+    task = Failing()
+    for answer, words in (
+        (lambda: {"age": [70]}, "table() returns a dict; return a fedprivacy.Table."),
+        (lambda: fp.Table({"age": [70], "sex": []}), "table() fails: TableError: the table's columns differ in length"),
+    ):
+        task.answer = answer
+        with pytest.raises(TaskError) as error:
+            table_of(task, SOURCE)
+        assert str(error.value).startswith(f"task blobs: {words}")

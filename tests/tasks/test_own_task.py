@@ -57,3 +57,19 @@ def test_in_the_how_to_a_record_that_cannot_be_read_changes_no_other_and_makes_n
     for row in ("70,120,3,yes", "70,120,3,", "70,120,3,7"):
         with_row = shard(*usual, row)
         assert torch.equal(with_row.inputs[:2], alone.inputs) and with_row.inputs[2].isnan().all()
+
+
+def test_in_the_how_to_a_client_s_table_has_its_shard_s_records_and_those_that_cannot_be_read(tmp_path):
+    (code,) = re.findall(r"```python\n(.*?)```", HOW_TO.read_text(), re.DOTALL)
+    (tmp_path / "patients_asked.py").write_text(code)
+    rows = ["a,70,120,3,1", "b,50,140,9,0", "public,1,1,1,1", "a,?,130,4,0", "a,60,130,4,perhaps"]
+    (tmp_path / "patients.csv").write_text("\n".join(["hospital,age,pressure,stay,readmitted", *rows]))
+    task = load_task(f"{tmp_path}/patients_asked.py:Patients")
+    for source, ages in (
+        (ShardSource(partition_id=0, num_partitions=3), [70, np.nan, 60]),
+        (ShardSource(partition_id=2, num_partitions=3), []),
+        (ShardSource(folder=tmp_path), [70, 50, 1, np.nan, 60]),
+    ):
+        table = task.table(source)
+        assert len(table) == len(task.shard(source)) == len(ages)
+        assert np.array_equal(table.numbers("age"), ages, equal_nan=True)

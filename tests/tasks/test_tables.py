@@ -1,14 +1,19 @@
-"""Tables as shards: what a row becomes depends on public constants and on itself, and no row makes reading fail."""
+"""Files as shards and tables: what a row becomes depends on public constants and on itself; none makes reading fail."""
 
+import datetime
 import math
 import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 import fedprivacy as fp
-from fedprivacy.tasks.tables import TableError
+from fedprivacy.tasks.columns import TableError
 
 HOW = {
     "target": "ill",
@@ -111,3 +116,139 @@ def test_what_is_not_there_is_named_with_the_remedy(tmp_path):
     with pytest.raises(TableError, match="2 parts, and there are 3 clients; set clients to 2"):
         source = fp.ShardSource(partition_id=0, num_partitions=3)
         fp.load_table(file, split=fp.ByColumn("sex", ["f", "m"]), source=source, **HOW)
+
+
+# --- by column ---
+
+
+def read(file, columns=("age", "sex", "ill")):
+    """All that is read of each row: comparable numbers, codes and texts."""
+    whole = fp.read_table(file)
+    numbers = [whole.numbers(name).view(np.int64).tolist() for name in columns]
+    codes = [whole.codes(name, ["f", "yes", 70, "x"]).tolist() for name in columns]
+    rows = list(zip(*numbers, *codes, *(whole.texts(name) for name in columns), strict=True))
+    assert len(rows) == len(whole)
+    return rows
+
+
+def test_a_file_is_read_by_column(tmp_path):
+    whole = fp.read_table(table(tmp_path, *USUAL, " ,f,yes", "?, m ,no"))
+    assert list(whole.columns) == ["age", "sex", "ill"] and len(whole) == 4
+    assert np.array_equal(whole.numbers("age"), [70, 50, np.nan, np.nan], equal_nan=True)
+    assert whole.codes("sex", ["f", "m"]).tolist() == [0, 1, 0, 1]
+    assert whole.texts("age") == ["70", "50", "", "?"]
+
+
+@pytest.mark.parametrize("row", UNREADABLE, ids=lambda row: repr(row[:12]))
+@pytest.mark.parametrize("place", [0, 1, 2])
+def test_a_row_that_cannot_be_read_is_a_record_and_changes_no_other(row, place, tmp_path):
+    alone, rows = (read(table(tmp_path, *lines)) for lines in (USUAL, [*USUAL[:place], row, *USUAL[place:]]))
+    assert len(rows) == 3 and rows[:place] + rows[place + 1 :] == alone
+
+
+@given(st.binary(max_size=12).filter(lambda row: b"\n" not in row and row.strip()), st.integers(0, 2))
+def test_whatever_a_line_holds_it_is_one_record(row, place):
+    with TemporaryDirectory() as folder:
+        file = Path(folder) / "people.csv"
+        lines = [line.encode() for line in USUAL]
+        file.write_bytes(b"\n".join([b"age,sex,ill", *lines[:place], row, *lines[place:], b""]))
+        rows = read(file)
+        assert len(rows) == 3 and rows[:place] + rows[place + 1 :] == read(table(Path(folder), *USUAL))
+
+
+def test_the_cells_of_a_row_that_is_none_cannot_be_read(tmp_path):
+    whole = fp.read_table(table(tmp_path, "70,f", "70,f,yes,1", *USUAL))
+    for name in whole.columns:
+        assert np.isnan(whole.numbers(name)[:2]).all() and whole.texts(name)[:2] == ["", ""]
+        assert whole.codes(name, ["f", 70, "yes", ""])[:2].tolist() == [-1, -1]
+
+
+@pytest.mark.parametrize("line", ["", " ", "\r", '""', "?", "70,1", '"'])
+def test_with_one_column_an_empty_cell_is_a_record_too(line, tmp_path):
+    file = tmp_path / "ages.csv"
+    for end in ("", "\n"):
+        file.write_text("\n".join(["age", "70", line, "50"]) + end)
+        assert np.array_equal(fp.read_table(file).numbers("age"), [70, np.nan, 50], equal_nan=True)
+    file.write_text(f"age\n70\n{line}\n")
+    assert len(fp.read_table(file)) == 2
+
+
+def test_with_more_columns_a_blank_line_is_no_record(tmp_path):
+    file = tmp_path / "people.csv"
+    file.write_text("\n\nage,sex\n\n70,f\n \n50,m\n\n\n")
+    assert fp.read_table(file).texts("age") == ["70", "50"]
+
+
+def test_an_empty_file_of_columns_is_an_empty_table(tmp_path):
+    for whole in (fp.read_table(table(tmp_path)), parquet(tmp_path, {"age": [], "sex": [], "ill": []})):
+        assert (len(whole), list(whole.columns), len(whole.numbers("age"))) == (0, ["age", "sex", "ill"], 0)
+
+
+def parquet(folder, columns):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    parquet.write_table(pa.table(columns), folder / "people.parquet")
+    return fp.read_table(folder / "people.parquet")
+
+
+def test_in_parquet_an_empty_cell_makes_no_float_of_the_others(tmp_path):
+    without, with_it = (parquet(tmp_path, {"age": [70, 2**53 + 1, *more]}) for more in ([], [None]))
+    assert without.texts("age") == ["70", "9007199254740993"] == with_it.texts("age")[:2]
+    assert np.array_equal(with_it.numbers("age"), [70, 2**53, np.nan], equal_nan=True)
+
+
+def unreadable_columns():
+    """Columns of Arrow, the second cell of which Python cannot hold, and what the first one says."""
+    import pyarrow as pa
+
+    text = pa.Array.from_buffers(
+        pa.string(), 2, [None, pa.py_buffer(np.array([0, 1, 2], "i4").tobytes()), pa.py_buffer(b"f\xff")]
+    )
+    day = pa.array([0, 2**31 - 1], pa.int32()).view(pa.date32())
+    moment = pa.array([0, 2**62], pa.int64()).view(pa.timestamp("us"))
+    return {"text": (text, "f"), "day": (day, "1970-01-01"), "moment": (moment, str(datetime.datetime(1970, 1, 1)))}  # noqa: DTZ001
+
+
+@pytest.mark.parametrize("kind", ["text", "day", "moment"])
+def test_in_parquet_a_cell_that_python_cannot_hold_makes_nothing_fail(kind, tmp_path):
+    column, word = unreadable_columns()[kind]
+    whole = parquet(tmp_path, {"age": [70, 50], "it": column})
+    assert whole.texts("it") == [word, ""] and whole.codes("it", [word]).tolist() == [0, -1]
+    shard = fp.load_table(tmp_path / "people.parquet", target="age", features={"it": fp.Category([word])})
+    assert shard.inputs[0].tolist() == [1] and shard.inputs[1].isnan().all()
+
+
+@pytest.mark.parametrize("split", [fp.Evenly(3), fp.ByDirichlet(0.5, 3), fp.ByColumn("sex", ["f", "m"])])
+def test_a_client_s_table_has_the_records_of_its_shard(split, tmp_path):
+    rng = np.random.default_rng(0)
+    rows = [f"{n},{rng.choice(['f', 'm'])},{rng.choice(['no', 'yes', '?'])}" for n in range(200)]
+    file = table(tmp_path, *rows, "1", "2,f,yes,4")
+    named = {"target": "ill", "classes": ["no", "yes"]}
+    seen = 0
+    for part in range(2):
+        how = {"split": split, "source": fp.ShardSource(partition_id=part, num_partitions=2)}
+        shard, whole = fp.load_table(file, features=["age"], **named, **how), fp.read_table(file, **named, **how)
+        kept = ~shard.inputs[:, 0].isnan().numpy()
+        assert len(shard) == len(whole) and whole.numbers("age")[kept].tolist() == shard.inputs[kept, 0].tolist()
+        assert whole.codes("ill", named["classes"])[kept].tolist() == shard.targets[kept].tolist()
+        if not isinstance(split, fp.ByDirichlet):  # nothing else goes by the target
+            assert fp.read_table(file, **how).texts("age") == whole.texts("age")
+        seen += len(whole)
+    assert seen == (200 if isinstance(split, fp.ByColumn) else 202)
+
+
+def test_a_split_by_the_target_is_told_which_it_is(tmp_path):
+    source = fp.ShardSource(partition_id=0, num_partitions=2)
+    with pytest.raises(TableError, match="ByDirichlet splits by the target; name target and classes as for the shard"):
+        fp.read_table(table(tmp_path, *USUAL), split=fp.ByDirichlet(0.5), source=source)
+
+
+def test_rows_and_columns_are_named_as_for_a_shard(tmp_path):
+    file = table(tmp_path, *USUAL, "1", "60, f ,no")
+    assert fp.read_table(file, only={"sex": "f"}).texts("age") == ["70", "60"]
+    for arguments in ({"target": "death"}, {"only": {"death": 1}}):
+        with pytest.raises(TableError, match="has no column 'death'; it has age, sex, ill"):
+            fp.read_table(file, **arguments)
+    with pytest.raises(TableError, match="there is no table"):
+        fp.read_table(tmp_path / "no.csv")

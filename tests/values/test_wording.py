@@ -1,12 +1,13 @@
 """Numbers are written as people write them, and never say more than they know."""
 
+import json
 import math
 from decimal import Decimal
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedprivacy.values.wording import delta_text, epsilon_text, metric_text, proved_text
+from fedprivacy.values.wording import delta_text, epsilon_text, metric_text, proved_text, question_text, run_text
 
 
 @given(st.floats(1e-6, 1e4))
@@ -35,3 +36,31 @@ def test_numbers_are_written_as_people_write_them():
     assert [delta_text(d) for d in (1e-4, 1e-5, 2.5e-7)] == ["1e-4", "1e-5", "2.5e-7"]
     assert metric_text("accuracy", 0.9123) == "91.2\N{NO-BREAK SPACE}%"
     assert [metric_text("mse", v) for v in (0.0294831, math.nan, None)] == ["0.02948", "not a number", "not measured"]
+
+
+def test_a_question_is_said_in_words_whatever_its_kind():
+    said = {
+        '{"kind":"count"}': "count",
+        '{"column":"sex","kind":"categorical_histogram"}': "categorical histogram of sex",
+        '{"columns":["age","bmi","bp"],"kind":"covariance"}': "covariance of age, bmi and bp",
+        '{"by":"sex","column":"age","high":120.5,"kind":"mean","low":-1}': "mean of age, from -1 to 120.5, by sex",
+        '{"column":"age","edges":[0,50,100],"kind":"histogram","where":null}': "histogram of age, edges 0 50 100",
+        "no JSON": "no JSON",
+        "[1,2]": "[1,2]",
+    }
+    assert {question: question_text(question) for question in said} == said
+
+
+numbers = st.floats(allow_nan=False, allow_infinity=False) | st.integers() | st.booleans() | st.none()
+json_values = st.recursive(numbers | st.text(), lambda v: st.lists(v) | st.dictionaries(st.text(), v), max_leaves=5)
+names = st.sampled_from(["kind", "column", "columns", "low", "high", "edges"]) | st.text()
+
+
+@given(st.dictionaries(names, json_values) | json_values)
+def test_any_question_is_said_and_none_fills_a_page(question):
+    assert len(question_text(json.dumps(question))) <= 120
+
+
+def test_what_is_charged_for_questions_is_told_from_runs_by_its_short_name():
+    runs = ["0f8c2b7e11d34c06", "questions-0f8c2b7e11d34c06", "questions-spring", "one"]
+    assert [run_text(run) for run in runs] == ["0f8c2b7e", "questions-0f8c2b7e", "questions-spring", "one"]

@@ -24,6 +24,7 @@ from fedprivacy.audit.deployed import DeployedClient, Host, costliest
 from fedprivacy.audit.findings import Gate
 from fedprivacy.audit.gates.audited import Audited, Judged, Parameters, verdict
 from fedprivacy.audit.gates.costs import TOLERANCE, recomputed
+from fedprivacy.audit.gates.node_questions import forbidden
 from fedprivacy.audit.gates.release import fields_of
 from fedprivacy.flower.client.release import ARRAYS, digest
 from fedprivacy.flower.wire.histories import claims_text
@@ -34,6 +35,7 @@ from fedprivacy.flower.wire.messages import (
     Enrolment,
     EnrolmentRequest,
     Grant,
+    QuestionGrant,
     Receipt,
     Refusal,
     RefusalCode,
@@ -242,6 +244,8 @@ def _refuses(asked: _Asked) -> None:
     """What no configuration allows: refused with a constant code, nothing charged, no record read."""
     for about, grant, expected in _forbidden(asked):
         _check_refusal(asked, asked.host.client(), grant, about, expected)
+    for about, question, expected in forbidden(asked.audited, asked.host):
+        _check_refusal(asked, asked.host.client(), question, about, expected)
     seed: dict[str, int] = {"seed": 1}
     client = asked.host.client(**seed)
     about = "a seed, by which a server could subtract the noise"
@@ -252,9 +256,14 @@ def _refuses(asked: _Asked) -> None:
         _check_refusal(asked, client, client.signed(asked.grant), about, RefusalCode.TASK_NOT_ALLOWED)
 
 
-def _check_refusal(asked: _Asked, client: DeployedClient, grant: Grant, about: str, expected: RefusalCode) -> None:
+def _check_refusal(
+    asked: _Asked, client: DeployedClient, grant: Grant | QuestionGrant, about: str, expected: RefusalCode
+) -> None:
     with asked.reading() as watched:
-        reply = client.asked_as_is(grant, asked.parameters)
+        if isinstance(grant, QuestionGrant):
+            reply = client.questioned(grant)
+        else:
+            reply = client.asked_as_is(grant, asked.parameters)
     code = refused(reply)
     asked.must(code is not None, f"What must be refused is not, or with more than a constant code: {about}.")
     asked.must(code in (None, expected), f"What must be refused is not, for that reason: {about}.")

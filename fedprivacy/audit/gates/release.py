@@ -20,7 +20,7 @@ from fedprivacy.audit.gates.audited import MOST_REASONS, Audited, Effort, Judged
 from fedprivacy.audit.gates.known import Known, known_of, shard_of, zeros_for
 from fedprivacy.audit.gates.neighbours import pairs_of
 from fedprivacy.audit.gates.stranger import told
-from fedprivacy.flower.wire.messages import ENROL, GRANT, RECEIPT, Grant
+from fedprivacy.flower.wire.messages import ASK, ENROL, GRANT, RECEIPT, Grant
 from fedprivacy.tasks import Shard
 
 Fields = list[tuple[str, object]]
@@ -29,7 +29,7 @@ Fields = list[tuple[str, object]]
 NOISED = "noised"
 """Begins the names of those fields that may differ."""
 
-_ASKED = (ENROL, MessageType.EVALUATE, MessageType.QUERY, *(f"{k}.more" for k in ("evaluate", "query", "train")))
+_ASKED = (ENROL, ASK, MessageType.EVALUATE, MessageType.QUERY, *(f"{k}.more" for k in ("evaluate", "query", "train")))
 """Types of messages that ask for no update: to each, neighbours answer the same."""
 
 _WORDS = (ConfigRecord({"proximal-mu": 1.0}), ConfigRecord({"server-round": 9, "epochs": 3, "batch-size": 1}))
@@ -89,16 +89,16 @@ class _Found:
         """Two replies to the same message must differ in nothing but what is noised."""
         if message_type == MessageType.TRAIN and not any(name.startswith(NOISED) for name, _ in one):
             self.reasons.append(f"A client of such records sends no update, and shows that it has them ({about}).")
-        if (name := _first_difference(one, other, all_of_it=False)) is not None:
+        if (name := first_difference(one, other, all_of_it=False)) is not None:
             self.reasons.append(f"What leaves for '{message_type}' tells of a record without noise: {name} ({about}).")
 
     def same(self, about: str, one: Fields, other: Fields) -> None:
         """Two replies must be the same in every byte."""
-        if (name := _first_difference(one, other, all_of_it=True)) is not None:
+        if (name := first_difference(one, other, all_of_it=True)) is not None:
             self.reasons.append(f"Records that contribute nothing can be seen in {name} ({about}).")
 
 
-def _first_difference(one: Fields, other: Fields, *, all_of_it: bool) -> str | None:
+def first_difference(one: Fields, other: Fields, *, all_of_it: bool) -> str | None:
     """The name of the first field in which two replies differ; None: none, or in those alone that are noised."""
     if [name for name, _ in one] != [name for name, _ in other]:
         return "which fields there are, or their order"
@@ -212,7 +212,7 @@ def _swayed(audited: Audited) -> Iterator[str]:
 
     usual = asked(ConfigRecord({"server-round": 1}))
     for words in _WORDS:
-        if _first_difference(usual, asked(words), all_of_it=True) is not None:
+        if first_difference(usual, asked(words), all_of_it=True) is not None:
             yield f"What a server says beside its grant changes what leaves: {', '.join(words)}."
 
 

@@ -181,19 +181,10 @@ def _title(trainings: Sequence[Training], curves: Sequence[_Curve], steps: int, 
 
 def _save(chart: alt.LayerChart, path: Path) -> None:
     if path.suffix == ".svg":
-        path.write_text(_for_both_themes(style.to_svg(chart)), encoding="utf-8")
+        path.write_text(style.for_both_themes(style.to_svg(chart)), encoding="utf-8")
     elif path.suffix == ".png":
         style.save_png(chart, path)
     elif path.suffix == ".html":
         path.write_text(chart.to_html(inline=True), encoding="utf-8")
     else:
         path.write_text(json.dumps(style.spec_of(chart), indent=2) + "\n", encoding="utf-8")
-
-
-def _for_both_themes(svg: str) -> str:
-    """The drawing with the colours of a dark page, for readers who prefer one."""
-    rules = "".join(
-        f'[{paint}="{light}"]{{{paint}:{dark}}}' for light, dark in style.DARK.items() for paint in ("fill", "stroke")
-    )
-    sheet = f"<style>@media (prefers-color-scheme:dark){{{rules}}}</style>"
-    return svg.replace(">", f">{sheet}", 1)

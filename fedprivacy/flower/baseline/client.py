@@ -23,6 +23,7 @@ from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks import Task
 from fedprivacy.tasks.identity import dataset_id
+from fedprivacy.tasks.standardising import STANDARDISE
 from fedprivacy.training.baseline import Baseline
 from fedprivacy.training.keystream import Keystream
 from fedprivacy.training.optimizers import build_optimizer
@@ -51,6 +52,7 @@ def baseline_client(task: Task | None, config: RunConfig) -> ClientApp:
 def _trained(client: LocalClient, plan: RunPlan, message: Message) -> dict[str, Tensor]:
     """The parameters after the round's local steps from the model that the server sends: not private."""
     assignment, config = Assignment.of(message), plan.config
+    client = client.standardised(client.standardising(message.content.get(STANDARDISE)))
     disclosed = len(client.shard) if client.task.shard_sizes_public else 0
     rate = plan.sampling_rate(disclosed)
     optimizer = build_optimizer(

@@ -19,20 +19,30 @@ from fedprivacy.flower.client.local import LocalClient, client_for, client_to_en
 from fedprivacy.flower.client.node import Refused
 from fedprivacy.flower.client.release import ARRAYS, Released
 from fedprivacy.flower.wire.arrays import ArraysError, Form, checked_arrays
-from fedprivacy.flower.wire.messages import ENROL, Grant, MessageError, RefusalCode
+from fedprivacy.flower.wire.messages import ASK, ENROL, Grant, MessageError, QuestionGrant, RefusalCode
 from fedprivacy.gradients import GradientEngine, trainable_parameters
 from fedprivacy.gradients.methods.obstacle import warn_of
-from fedprivacy.guard import AlreadyChargedError, BudgetExhaustedError, ForeignGrantError, InvalidGrantError, LogError
+from fedprivacy.guard import (
+    AlreadyChargedError,
+    BudgetExhaustedError,
+    ForeignGrantError,
+    InvalidGrantError,
+    LogError,
+    QuestionsExhaustedError,
+)
+from fedprivacy.questions.release import GaussianAnswers
 from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.tasks import Task
 from fedprivacy.tasks.loader import agreed
+from fedprivacy.tasks.standardising import STANDARDISE
 from fedprivacy.training.dpsgd import DPSGD
+from fedprivacy.training.keystream import Position
 from fedprivacy.training.optimizers import LARGEST_LEARNING_RATE
 
 log = logging.getLogger("fedprivacy.client")
 
-ENROL_ACTION = ENROL.removeprefix(f"{MessageType.QUERY}.")
-"""What a ClientApp answers with who it is: the action of a query."""
+ENROL_ACTION, ASK_ACTION = (action.removeprefix(f"{MessageType.QUERY}.") for action in (ENROL, ASK))
+"""What a ClientApp answers with who it is, and what its records are like: the actions of queries."""
 
 Handler = Callable[[Message, Context], Message]
 
@@ -63,6 +73,12 @@ def private_client(task: Task | None = None, config: RunConfig | None = None) ->
     def enrol(message: Message, context: Context) -> Message:
         return release.enrolment(message, client_to_enrol(message, context, task, config).public_facts())
 
+    @app.query(ASK_ACTION)
+    @refusing
+    def ask(message: Message, context: Context) -> Message:
+        grant = questions_in(message)
+        return release.update(message, answered(client_for(grant, context, task, config), grant))
+
     @app.train()
     @refusing
     def train(message: Message, context: Context) -> Message:
@@ -79,6 +95,13 @@ def grant_in(message: Message) -> Grant:
     return grant
 
 
+def questions_in(message: Message) -> QuestionGrant:
+    """The questions that a message brings, with what may be spent on them; `MessageError` if it brings none."""
+    grant = QuestionGrant.of(message)
+    reach("client.asked")
+    return grant
+
+
 def answer(client: LocalClient, grant: Grant, message: Message) -> Released:
     """What was sealed for this grant before, or what it lets this client train.
 
@@ -88,9 +111,11 @@ def answer(client: LocalClient, grant: Grant, message: Message) -> Released:
     client.check_relation(grant)
     released = client.released_before(grant)
     if released is None:
+        standardise = client.standardising(message.content.get(STANDARDISE))
         training, engine = prepared(client, grant, message)
         measured = client.measured(engine) if grant.local_evaluation else None
         client.charge(grant)
+        client = client.standardised(standardise)
         keystream = client.keystream(grant)
         evaluated = client.evaluated(grant, measured, keystream)  # before training moves the model
         steps, number = grant.training_steps, grant.round
@@ -98,6 +123,32 @@ def answer(client: LocalClient, grant: Grant, message: Message) -> Released:
         reach("client.trained")
         released = Released.of(grant, trained, evaluated, client.key)
         client.seal(grant, released)
+    reach("client.replying")
+    return released
+
+
+def answered(client: LocalClient, grant: QuestionGrant) -> Released:
+    """What was sealed for this grant before, or what its questions release of this client's records.
+
+    Whether the questions are allowed, and of a table that there is, is known before the charge.
+
+    Raises:
+        MessageError: other questions were answered for this attempt.
+    """
+    asked = grant.asked
+    client.check_relation(grant)
+    client.answerable.check(asked)
+    released = client.released_before(grant)
+    if released is None:
+        table = client.table(asked)
+        client.charge(grant)
+        mechanism = GaussianAnswers(grant.event, client.answerable.smallest_cohort)
+        answers = mechanism.release(asked, table, client.keystream(grant), Position(grant.round, 1))
+        reach("client.trained")
+        released = Released.of_answers(grant, mechanism.event, answers, client.key)
+        client.seal(grant, released)
+    elif not released.answers(grant):
+        raise MessageError(f"{grant.charged_as} was charged for other questions, and they were answered.")
     reach("client.replying")
     return released
 
@@ -167,15 +218,16 @@ def refusing(handler: Handler) -> Handler:
 
 
 def _code(error: Exception) -> RefusalCode:
-    match error:
-        case Refused():
-            return error.code
-        case BudgetExhaustedError():
-            return RefusalCode.BUDGET_EXHAUSTED
-        case AlreadyChargedError():
-            return RefusalCode.ALREADY_CHARGED
-        case LogError():
-            return RefusalCode.GUARD_UNUSABLE
-        case MessageError() | ForeignGrantError() | InvalidGrantError() | MechanismChanged():
-            return RefusalCode.GRANT_INVALID
-    return RefusalCode.CLIENT_FAILED
+    if isinstance(error, Refused):
+        return error.code
+    return next((code for kinds, code in _CODES.items() if isinstance(error, kinds)), RefusalCode.CLIENT_FAILED)
+
+
+_CODES = {
+    (QuestionsExhaustedError,): RefusalCode.QUESTIONS_EXHAUSTED,
+    (BudgetExhaustedError,): RefusalCode.BUDGET_EXHAUSTED,
+    (AlreadyChargedError,): RefusalCode.ALREADY_CHARGED,
+    (LogError,): RefusalCode.GUARD_UNUSABLE,
+    (MessageError, ForeignGrantError, InvalidGrantError, MechanismChanged): RefusalCode.GRANT_INVALID,
+}
+"""What crosses for each kind of error; of the kinds that fit, the first."""

@@ -11,29 +11,47 @@ node configuration, never from the server.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, lru_cache, partial
 from pathlib import Path
 
+import numpy as np
 import torch
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from flwr.app import Context, Message
 from torch import Tensor
 
 from fedprivacy._support.failpoints import reach
-from fedprivacy.flower.client.node import NodeSettings, Refused
+from fedprivacy.flower.client.node import EVERYTHING, Answerable, NodeSettings, Refused
 from fedprivacy.flower.client.release import Released
+from fedprivacy.flower.wire.arrays import ArraysError, Form, checked_arrays
 from fedprivacy.flower.wire.histories import claims_text, history_of
-from fedprivacy.flower.wire.messages import Enrolment, EnrolmentRequest, Grant, MessageError, RefusalCode
+from fedprivacy.flower.wire.messages import (
+    Enrolment,
+    EnrolmentRequest,
+    Grant,
+    MessageError,
+    QuestionGrant,
+    RefusalCode,
+    SpendingMessage,
+)
 from fedprivacy.gradients import GradientEngine, check_on_blank, trainable_parameters
 from fedprivacy.gradients.scores import RecordScores
 from fedprivacy.guard import Guard, LogError
+from fedprivacy.questions.codec import KINDS
+from fedprivacy.questions.errors import QuestionError
+from fedprivacy.questions.moments import Spread
+from fedprivacy.questions.questionnaire import Questionnaire
+from fedprivacy.questions.standardise import standardise_question, standardiser
 from fedprivacy.runs.configuration import ConfigError, RunConfig, Value, resolve
 from fedprivacy.runs.device import choose_device
 from fedprivacy.tasks import Shard, ShardSource, Task, load_task, relation_of
 from fedprivacy.tasks.built_in import DEFAULT_TASK
+from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.identity import dataset_id, simulated_client_id
-from fedprivacy.tasks.loader import check_scores, scores_of
+from fedprivacy.tasks.loader import check_scores, offers_table, scores_of, table_of
+from fedprivacy.tasks.protocol import NO_TABLE
+from fedprivacy.tasks.standardising import Standardise, unsuited
 from fedprivacy.training.adaptive import CLIPPINGS
 from fedprivacy.training.evaluation import LocalEvaluation, NoisySums
 from fedprivacy.training.keystream import Keystream, Position
@@ -41,6 +59,9 @@ from fedprivacy.values.events import PoissonSampledGaussian
 
 Kind = tuple[torch.Size, torch.dtype]
 """Shape and type of a row: public."""
+
+WHATEVER_IS_ASKED = Answerable(frozenset(KINDS), frozenset({EVERYTHING}), None, 0.0)
+"""What a simulated client answers: whoever runs the simulation owns its records."""
 
 IN_PROCESS = "fedprivacy-in-process"
 """Key that our in-process engine sets in the node configuration of its clients."""
@@ -54,6 +75,8 @@ class LocalClient:
         guard: its own book, which charges before a record is read and knows what was sealed; None in a simulation,
             where the ledger of the run is the only book.
         key: signs receipts; the one with which the SuperNode authenticates. None in a simulation.
+        source: where the task finds its records.
+        answerable: what may be asked about them.
         seed: of the simulation; None: secret randomness.
         num_partitions: into how many parts the simulation splits the records; 0 in a deployment.
     """
@@ -63,10 +86,12 @@ class LocalClient:
     shard: Shard
     guard: Guard | None
     key: EllipticCurvePrivateKey | None
+    source: ShardSource
+    answerable: Answerable
     seed: int | None
     num_partitions: int
 
-    def check_relation(self, grant: Grant) -> None:
+    def check_relation(self, grant: SpendingMessage) -> None:
         """Refuse, by a `MessageError`, a grant for other neighbours than what this client makes public allows."""
         relation = relation_of(self.task)
         if grant.relation is not relation:
@@ -80,19 +105,65 @@ class LocalClient:
         shard_size = len(self.shard) if self.task.shard_sizes_public else 0
         return Enrolment(self.client_id, shard_size, self.num_partitions, claims_text(claims) if claims else "")
 
-    def released_before(self, grant: Grant) -> Released | None:
+    def table(self, asked: Questionnaire) -> Table:
+        """Its records by column, for questions that may be asked.
+
+        Raises:
+            Refused: the task has no table, or none with such columns.
+        """
+        if not offers_table(self.task):
+            raise Refused(RefusalCode.QUESTION_NOT_ALLOWED, NO_TABLE.format(name=self.task.name))
+        table = _table(self.task, self.source)
+        if unknown := sorted(asked.columns - table.columns.keys()):
+            raise Refused(RefusalCode.QUESTION_NOT_ALLOWED, f"The table has no column {', '.join(unknown)}.")
+        return table
+
+    def standardising(self, numbers: object) -> Standardise | None:
+        """What its inputs become before the task's model sees them; None: they stay as they are. No record is read.
+
+        Args:
+            numbers: mean and scale of each, as the server sends them: public, whatever they are. None: those of the
+                public bounds.
+
+        Raises:
+            MessageError: they are something else, or the shard has no such inputs.
+        """
+        try:
+            question = standardise_question(self.task)
+        except QuestionError as error:
+            raise MessageError(str(error)) from error
+        if question is None:
+            return None
+        if why := unsuited(self.shard.inputs, question.reads):
+            raise MessageError(f"The task standardises its inputs, and {why}.")
+        return _standardise(question, numbers)
+
+    def standardised(self, standardise: Standardise | None) -> LocalClient:
+        """The same client, with the inputs that its task's model sees."""
+        if standardise is None:
+            return self
+        inputs = standardise.to(self.shard.inputs.device)(self.shard.inputs)
+        return replace(self, shard=Shard(inputs, self.shard.targets))
+
+    def released_before(self, grant: Grant | QuestionGrant) -> Released | None:
         """What was sealed for a grant: it is paid for, and sent again for free. Raises what `Guard.sealed` does."""
         sealed = self.guard.sealed(grant.charged_as, run_key=grant.server_key) if self.guard is not None else None
         return None if sealed is None else Released.unsealed(sealed)
 
-    def charge(self, grant: Grant) -> None:
+    def charge(self, grant: Grant | QuestionGrant) -> None:
         """Charge a grant to the client's own guard, if it has one, durably. Raises what `Guard.charge` does."""
         if self.guard is not None:
-            elsewhere = history_of(grant.charged)
-            self.guard.charge(grant.charged_as, grant.event, grant.steps, run_key=grant.server_key, elsewhere=elsewhere)
+            self.guard.charge(
+                grant.charged_as,
+                grant.event,
+                grant.steps,
+                run_key=grant.server_key,
+                elsewhere=history_of(grant.charged),
+                of_questions=self.answerable.budget,  # of no account where a run trains
+            )
             reach("client.charged")
 
-    def seal(self, grant: Grant, released: Released) -> None:
+    def seal(self, grant: Grant | QuestionGrant, released: Released) -> None:
         """Keep what is about to leave. What cannot be kept does not leave: records were read, so the charge stands."""
         if self.guard is None:
             return
@@ -102,7 +173,7 @@ class LocalClient:
             raise RuntimeError("The update was trained and cannot be sealed.") from error
         reach("client.sealed")
 
-    def keystream(self, grant: Grant) -> Keystream:
+    def keystream(self, grant: Grant | QuestionGrant) -> Keystream:
         """Its randomness for one round: fresh and kept nowhere, unless a simulation is seeded."""
         if self.seed is None:
             return Keystream.secret()
@@ -161,7 +232,7 @@ def client_to_enrol(
 
 
 def client_for(
-    grant: Grant, context: Context, task: Task | None = None, config: RunConfig | None = None
+    grant: Grant | QuestionGrant, context: Context, task: Task | None = None, config: RunConfig | None = None
 ) -> LocalClient:
     """The client that a grant is for, once the grant is held against what the data owner decided; else as above.
 
@@ -197,8 +268,10 @@ def _opened(owner: NodeSettings | None, context: Context, task: Task | None, con
         settings = config or _resolve_once(tuple(context.run_config.items()), task)
         task = task or load_task(settings.task)
         part, parts = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
+        source = ShardSource(partition_id=part, num_partitions=parts)
         shard = works_on(task, simulated_shard(task, part, parts, settings.device))
-        return LocalClient(simulated_client_id(part, parts), task, shard, None, None, settings.seed, parts)
+        name = simulated_client_id(part, parts)
+        return LocalClient(name, task, shard, None, None, source, WHATEVER_IS_ASKED, settings.seed, parts)
     named = config.public() if config else context.run_config
     if named.get("seed") not in (None, ""):
         raise Refused(RefusalCode.SEED_IN_DEPLOYMENT, "seed is set: whoever knows it can subtract the noise.")
@@ -216,8 +289,9 @@ def _deployed(task: Task, settings: NodeSettings) -> LocalClient:
     except ConfigError as error:
         raise Refused(RefusalCode.NODE_CONFIG_INVALID, f"--node-config: {error}") from error
     shard = works_on(task, own_shard(task, settings.folder, device))
-    guard = Guard(settings.guard, settings.budget, settings.filter)
-    return LocalClient(settings.client_id, task, shard, guard, settings.key, None, 0)
+    guard = Guard(settings.guard, settings.budget, settings.filter, usual=settings.usual_filter)
+    source = ShardSource(folder=settings.folder)
+    return LocalClient(settings.client_id, task, shard, guard, settings.key, source, settings.answerable, None, 0)
 
 
 @cache
@@ -235,6 +309,34 @@ def simulated_shard(task: Task, partition_id: int, num_partitions: int, device: 
 def own_shard(task: Task, folder: Path, device: torch.device) -> Shard:
     """A data owner's own, kept for the life of the process. Raises as `simulated_shard` does."""
     return _read(task, ShardSource(folder=folder), device)
+
+
+def _standardise(question: Spread, numbers: object) -> Standardise:
+    """What inputs become, by the numbers that a server sends."""
+    if numbers is None:
+        return standardiser(question)
+    form = Form((len(question.of),), np.dtype(np.float64))
+    try:
+        received = checked_arrays(numbers, {"mean": form, "scale": form})
+    except ArraysError as error:
+        raise MessageError(f"The numbers to standardise by are not this task's ({error}).") from error
+    if not (received["scale"] > 0.0).all():
+        raise MessageError("A scale to standardise by is not above zero.")
+    low, high = ([getattr(of, name) for of in question.of] for name in ("low", "high"))
+    return Standardise(low, high, received["mean"].tolist(), received["scale"].tolist())
+
+
+@lru_cache(maxsize=4096)
+def _table(task: Task, source: ShardSource) -> Table:
+    """A client's records by column, kept for the life of the process.
+
+    Raises:
+        Refused: the task has no table, or could not read it.
+    """
+    try:
+        return table_of(task, source)
+    except Exception as error:
+        raise Refused(RefusalCode.CLIENT_FAILED, "The task could not read this client's table.") from error
 
 
 def _read(task: Task, source: ShardSource, device: torch.device) -> Shard:

@@ -13,16 +13,21 @@ server whose word counts; the least noise; the device. What a server sends is he
 | `disclose-shard-size` | false: a task whose shard sizes are public is refused | the task's own declaration holds |
 | `least-noise-multiplier` | smallest sigma of a local step | `LEAST_NOISE_MULTIPLIER` |
 | `most-steps` | local steps that one grant may ask for | `MOST_STEPS` |
+| `questions` | kinds of questions that may be asked, with commas; see `fedprivacy.questions` | none may be |
+| `question-columns` | columns that questions may look at, with commas; `*`: all | none |
+| `question-epsilon` | a budget of their own for all answers together, at `delta` | all of `epsilon` |
+| `smallest-cohort` | a group with fewer records, as far as the noise shows, is not told | `SMALLEST_COHORT` |
 | `device` | auto, cpu, cuda or cuda:N | auto |
 | `client-id` | the client's name | that of the folder |
 | `guard` | the file of the client's own book | `guard.log` in the folder |
-| `filter` | how the budget is enforced | as in the guard's last charge; of a new guard `DEFAULT_FILTER` |
+| `filter` | how the budget is enforced | as in the guard's last charge; of a new one, see `usual_filter` |
 
 A key that is not in this table is refused: a misspelt limit must not be no limit.
 """
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -33,8 +38,11 @@ from flwr.app.user_config import UserConfig
 
 from fedprivacy._support import signing
 from fedprivacy._support.settings import names_in
-from fedprivacy.accounting import FILTERS
-from fedprivacy.flower.wire.messages import EnrolmentRequest, Grant, MessageError, RefusalCode
+from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
+from fedprivacy.accounting.filters import FILTER_OF_MIXTURES
+from fedprivacy.flower.wire.messages import EnrolmentRequest, Grant, MessageError, QuestionGrant, RefusalCode
+from fedprivacy.questions.codec import KINDS
+from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.runs.device import is_device
 from fedprivacy.tasks import Task, TaskError
 from fedprivacy.tasks.identity import key_hash
@@ -55,12 +63,47 @@ LEAST_NOISE_MULTIPLIER = 0.3
 under delta it would allow steps without noise, each of which shows somebody with a probability of at most delta."""
 
 
+SMALLEST_COHORT = 10.0
+"""Fewer records make an average that is about somebody; what the noise hides of them is of no use to anybody."""
+
+EVERYTHING = "*"
+"""Stands for all columns."""
+
+
 class Refused(Exception):
-    """The client will not train; carries the code that crosses."""
+    """The client will not train or answer; carries the code that crosses."""
 
     def __init__(self, code: RefusalCode, reason: str) -> None:
         self.code = code
         super().__init__(reason)
+
+
+@dataclass(frozen=True, slots=True)
+class Answerable:
+    """What a data owner lets a server ask.
+
+    Attributes:
+        kinds: of questions.
+        columns: that they may look at; `EVERYTHING`: any.
+        budget: for all answers together; None: that for everything.
+        smallest_cohort: least noisy number of records of a group that is told.
+    """
+
+    kinds: frozenset[str]
+    columns: frozenset[str]
+    budget: PrivacyBudget | None
+    smallest_cohort: float
+
+    def check(self, asked: Questionnaire) -> None:
+        """Refuse questions that are not allowed: decided by their text, which is public.
+
+        Raises:
+            Refused: says which in this client's log.
+        """
+        if kinds := sorted(asked.kinds - self.kinds):
+            raise _not_answered(f"{', '.join(kinds)}; questions = '{', '.join(sorted(self.kinds))}'")
+        if EVERYTHING not in self.columns and (columns := sorted(asked.columns - self.columns)):
+            raise _not_answered(f"of {', '.join(columns)}; question-columns = '{', '.join(sorted(self.columns))}'")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,6 +121,7 @@ class NodeSettings:
     disclose_shard_size: bool
     least_noise_multiplier: float
     most_steps: int
+    answerable: Answerable
     device: str
 
     def __post_init__(self) -> None:
@@ -86,6 +130,8 @@ class NodeSettings:
             "filter": self.filter and self.filter not in FILTERS,
             "least-noise-multiplier": not self.least_noise_multiplier > 0.0,
             "most-steps": self.most_steps < 1,
+            "questions": self.answerable.kinds - KINDS.keys(),
+            "smallest-cohort": not 0.0 <= self.answerable.smallest_cohort < math.inf,
             "device": not is_device(self.device),
         }
         if any(wrong.values()):
@@ -111,6 +157,7 @@ class NodeSettings:
         try:
             budget = PrivacyBudget(float(node["epsilon"]), float(node["delta"]))
             key = signing.client_key(Path(str(node["key"])))
+            answerable = _answerable(node, budget)
             tasks = allowed_tasks(names_in(f"{node.get('task', '')},{node.get('tasks', '')}"))
         except signing.SigningKeyError as error:
             raise Refused(RefusalCode.NO_KEY, str(error)) from error
@@ -131,8 +178,14 @@ class NodeSettings:
             disclose_shard_size=bool(node.get("disclose-shard-size", True)),
             least_noise_multiplier=float(node.get("least-noise-multiplier", LEAST_NOISE_MULTIPLIER)),
             most_steps=int(node.get("most-steps", MOST_STEPS)),
+            answerable=answerable,
             device=str(node.get("device", "auto")),
         )
+
+    @property
+    def usual_filter(self) -> str:
+        """How the budget of a new guard is enforced: where questions may be asked, too, by what takes both."""
+        return FILTER_OF_MIXTURES if self.answerable.kinds else DEFAULT_FILTER
 
     def check_enrolment(self, request: EnrolmentRequest, run_id: int) -> None:
         """Refuse to say a word to anybody but the server, asking this client, in this run of Flower's.
@@ -145,7 +198,7 @@ class NodeSettings:
         if request.client_key != key_hash(signing.client_public_key(self.key)) or request.run_id != str(run_id):
             raise MessageError("The request is signed for another client, or for another run.")
 
-    def check_grant(self, grant: Grant) -> None:
+    def check_grant(self, grant: Grant | QuestionGrant) -> None:
         """Refuse what no server that this client trusts would ask for.
 
         Raises:
@@ -190,17 +243,32 @@ class NodeSettings:
         except TaskError as error:
             raise _not_allowed(str(error)) from error
 
-    def _signed(self, message: EnrolmentRequest | Grant) -> bool:
+    def _signed(self, message: EnrolmentRequest | Grant | QuestionGrant) -> bool:
         return signing.signed_by_server(self.server_key, message.purpose, message.signed_bytes(), message.signature)
 
 
 _KINDS: dict[str, type] = {
     **dict.fromkeys(("folder", "key", "server-key", "task", "tasks", "device", "client-id", "guard", "filter"), str),
-    **dict.fromkeys(("epsilon", "delta", "least-noise-multiplier"), float),
+    **dict.fromkeys(("questions", "question-columns"), str),
+    **dict.fromkeys(("epsilon", "delta", "least-noise-multiplier", "question-epsilon", "smallest-cohort"), float),
     "disclose-shard-size": bool,
     "most-steps": int,
 }
 _FLOWER_S_OWN = {"partition-id", "num-partitions"}
+
+
+def _answerable(node: UserConfig, budget: PrivacyBudget) -> Answerable:
+    """What a node configuration lets a server ask.
+
+    Raises:
+        ValueError: the budget for it is none, or more than that for everything.
+    """
+    own = PrivacyBudget(float(node["question-epsilon"]), budget.delta) if "question-epsilon" in node else None
+    if own is not None and own.epsilon > budget.epsilon:
+        raise ValueError(f"question-epsilon is {own.epsilon}, and epsilon {budget.epsilon}: it is a part of it")
+    kinds, columns = names_in(str(node.get("questions", ""))), names_in(str(node.get("question-columns", "")))
+    least = float(node.get("smallest-cohort", SMALLEST_COHORT))
+    return Answerable(frozenset(kinds), frozenset(columns), own, least)
 
 
 def _require(node: UserConfig, names: tuple[str, ...], code: RefusalCode, what: str) -> None:
@@ -211,6 +279,10 @@ def _require(node: UserConfig, names: tuple[str, ...], code: RefusalCode, what: 
 
 def _invalid(what: str) -> Refused:
     return Refused(RefusalCode.NODE_CONFIG_INVALID, f"--node-config {what}.")
+
+
+def _not_answered(what: str) -> Refused:
+    return Refused(RefusalCode.QUESTION_NOT_ALLOWED, f"This client does not answer questions that are {what}.")
 
 
 def _not_allowed(why: str) -> Refused:

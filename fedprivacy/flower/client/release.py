@@ -1,10 +1,11 @@
 """The only way out of a client.
 
-Every reply is built here, from one of four types, and a type is all that may cross:
+Every reply is built here, from one of five types, and a type is all that may cross:
 
 | what | kind | why it may leave |
 |---|---|---|
 | `PrivateUpdate` | private | came out of the mechanism, with the event that it cost; so did an adapted clipping norm |
+| `NoisyTotals` | private | of a question: out of a Gaussian mechanism, which was charged for it |
 | `NoisySums` | private | of a local evaluation: out of the same mechanism, which was charged one step more for it |
 | `Enrolment` | public | a name, a split, what grants were charged; the shard's size only where sizes are public |
 | `RefusalCode` | constant | one of a few codes; texts of exceptions stay in the client's log |
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,16 +29,27 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 from safetensors import numpy as safetensors
 
-from fedprivacy.flower.wire.messages import Enrolment, Grant, Receipt, Refusal, RefusalCode
+from fedprivacy.flower.wire.answers import as_arrays
+from fedprivacy.flower.wire.messages import (
+    Enrolment,
+    Grant,
+    QuestionGrant,
+    Receipt,
+    Refusal,
+    RefusalCode,
+    spending,
+)
+from fedprivacy.questions.release import NoisyTotals
 from fedprivacy.training.dpsgd import PrivateUpdate
 from fedprivacy.training.evaluation import NoisySums
+from fedprivacy.values.events import PoissonSampledGaussian
 
 ARRAYS = "arrays"
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """What answers a grant: the trained parameters by name, and a receipt for what the mechanism executed."""
+    """What answers a grant: trained parameters or noisy totals by name, and a receipt for what was executed."""
 
     arrays: Mapping[str, NDArray[Any]]
     receipt: Receipt
@@ -54,18 +66,33 @@ class Released:
         if evaluated is not None and evaluated.event != update.event:
             raise ValueError(f"The local evaluation ran {evaluated.event}, and the training {update.event}.")
         arrays = {name: parameter.cpu().numpy() for name, parameter in update.parameters.items()}
+        steps = update.steps + (evaluated is not None)
         receipt = Receipt(
-            **grant.charged_as._asdict(),
-            client_id=grant.client_id,
-            steps=update.steps + (evaluated is not None),
-            sampling_rate=update.event.sampling_rate,
-            noise_multiplier=update.event.noise_multiplier,
-            relation=update.event.relation,
-            clipping_norm=update.clipping_norm,
+            **spending(grant.charged_as, grant.client_id, steps, update.event, update.clipping_norm),
             update=digest(arrays) if key else "",
             evaluation=json.dumps(evaluated.sums) if evaluated is not None else "",
         )
         return cls(arrays, receipt.signed(key) if key else receipt)
+
+    @classmethod
+    def of_answers(
+        cls,
+        grant: QuestionGrant,
+        event: PoissonSampledGaussian,
+        answers: Sequence[NoisyTotals],
+        key: EllipticCurvePrivateKey | None,
+    ) -> Released:
+        """What the one release of all questions gave, with its event; a deployed client's key signs for both."""
+        arrays = as_arrays(answers)
+        receipt = Receipt(
+            **spending(grant.charged_as, grant.client_id, 1, event, grant.clipping_norm),
+            update=digest(arrays, grant.questions) if key else "",
+        )
+        return cls(arrays, receipt.signed(key) if key else receipt)
+
+    def answers(self, grant: QuestionGrant) -> bool:
+        """Whether this, as a deployed client sealed it, is what was released for a grant's own questions."""
+        return self.receipt.matches(grant) and self.receipt.update == digest(self.arrays, grant.questions)
 
     @classmethod
     def unsealed(cls, content: bytes) -> Released:
@@ -81,9 +108,9 @@ class Released:
         return json.dumps(facts).encode() + b"\n" + safetensors.save(dict(self.arrays))
 
 
-def digest(arrays: Mapping[str, NDArray[Any]]) -> str:
-    """SHA-256, in hexadecimal, of arrays with their names, types and shapes."""
-    found = hashlib.sha256()
+def digest(arrays: Mapping[str, NDArray[Any]], questions: str = "") -> str:
+    """SHA-256, in hexadecimal, of arrays with their names, types and shapes, and of the questions that they answer."""
+    found = hashlib.sha256(questions.encode())
     for name in sorted(arrays):
         array = arrays[name]
         found.update(f"{name} {array.dtype.str} {array.shape}\n".encode())

@@ -14,10 +14,13 @@ from fedprivacy._support.random_state import RandomState
 from fedprivacy.flower.client.local import simulated_shard, works_on
 from fedprivacy.flower.client.node import Refused
 from fedprivacy.gradients import LossShapeError, UnsupportedModelError
+from fedprivacy.questions.moments import Spread
+from fedprivacy.questions.standardise import standardise_question, standardiser
 from fedprivacy.runs.configuration import RunConfig
-from fedprivacy.tasks import Shard, Task, TaskError
+from fedprivacy.tasks import Shard, ShardSource, Task, TaskError
 from fedprivacy.tasks.identity import simulated_client_id
-from fedprivacy.tasks.loader import check_scores, method_of, metrics_of, model_of
+from fedprivacy.tasks.loader import check_scores, method_of, metrics_of, model_of, table_of
+from fedprivacy.tasks.standardising import unsuited
 
 _RECORDS = 2
 """As many go through model and loss: a loss must tell one from the other."""
@@ -37,16 +40,41 @@ def try_task(task: Task, config: RunConfig, clients: Iterable[int]) -> None:
         TaskError: says which method fails, for whom, and why.
     """
     before = RandomState.now()
+    question = standardise_question(task)
     try:
         model = model_of(task)
         for number, partition_id in enumerate(clients):
-            shard = _opened(task, config, partition_id)
+            shard = _standardised(task, question, _opened(task, config, partition_id))
             if number == 0:
                 client = simulated_client_id(partition_id, config.clients)
                 _trained(task, model, shard, client, evaluates=config.local_evaluation > 0)
-        metrics_of(task, model)
+        if question is not None and config.privacy:
+            try_table(task, config, question.columns)
+        metrics_of(task, model if question is None else nn.Sequential(standardiser(question), model))
     finally:
         before.restore()
+
+
+def try_table(task: Task, config: RunConfig, columns: Iterable[str]) -> None:
+    """Open the first client's table, and see that it has the columns that questions look at.
+
+    Raises:
+        TaskError: says what is missing.
+    """
+    table = table_of(task, ShardSource(partition_id=0, num_partitions=config.clients))
+    if unknown := sorted(set(columns) - table.columns.keys()):
+        raise TaskError(
+            f"task {task.name}: the table has no column {', '.join(unknown)}; it has {', '.join(table.columns)}."
+        )
+
+
+def _standardised(task: Task, question: Spread | None, shard: Shard) -> Shard:
+    """What the model would see of a shard, by the question's bounds alone."""
+    if question is None:
+        return shard
+    if why := unsuited(shard.inputs, question.reads):
+        raise TaskError(f"task {task.name} standardises its inputs, and {why}.")
+    return Shard(standardiser(question)(shard.inputs[:_RECORDS].cpu()), shard.targets[:_RECORDS].cpu())
 
 
 def _opened(task: Task, config: RunConfig, partition_id: int) -> Shard:

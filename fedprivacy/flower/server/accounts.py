@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import json
 import logging
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
+from typing import Generic, TypeVar
 
 from flwr.app import Message
 
@@ -16,7 +19,7 @@ from fedprivacy.flower.server.checkpoint import Checkpoint
 from fedprivacy.flower.server.registry import EnrolledClient
 from fedprivacy.flower.server.replies import RoundOutcome, Unusable, checked_receipt, evidence
 from fedprivacy.flower.wire.histories import history_text
-from fedprivacy.flower.wire.messages import Grant
+from fedprivacy.flower.wire.messages import Grant, QuestionGrant, Receipt, spending
 from fedprivacy.ledger import Ledger, LedgerError
 from fedprivacy.ledger.errors import AccountError
 from fedprivacy.ledger.journal import check_ancestor, sign_head
@@ -24,7 +27,7 @@ from fedprivacy.ledger.verify import read_witness
 from fedprivacy.runs.accountant import CentralAccountant
 from fedprivacy.runs.advice import about_delta
 from fedprivacy.runs.configuration import ConfigError, RunConfig
-from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.plan import ClientGroup, RunPlan, client_groups
 from fedprivacy.tasks.identity import dataset_id
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.spent import ClientSpent
@@ -36,11 +39,39 @@ WITNESS = "ledger-checkpoint.json"
 """The newest signed head of the ledger, in the run's folder: away from the ledger, it bears witness to it."""
 
 
+Granted = TypeVar("Granted", Grant, QuestionGrant)
+
+
 class BudgetSpentError(RuntimeError):
     """No client's budget allows one step of the run that is about to begin."""
 
 
-class RunAccounts:
+def check_worth_asking(plan: RunPlan) -> None:
+    """Refuse to pay for a task's own question where no client could take a step of the training after it.
+
+    Raises:
+        BudgetSpentError: none could, and somebody would be asked. Nothing has been charged.
+    """
+    try:
+        groups = client_groups(plan)
+    except ValueError as problem:  # no noise is enough for the question
+        raise BudgetSpentError(f"{problem} Nobody was asked, nothing was charged.") from problem
+    if any(group.question for group in groups) and not any(map(partial(_can_train, plan), groups)):
+        raise BudgetSpentError(
+            f"No client could take a step with noise multiplier {plan.noise_multiplier:.4g} once the task's own "
+            "question was answered. Nobody was asked, nothing was charged. Raise epsilon or noise-multiplier, lower "
+            "question-spend, or train on records that have budget left."
+        )
+
+
+def _can_train(plan: RunPlan, group: ClientGroup) -> bool:
+    try:
+        return plan.limit(group.past, group.allowance).quota(group.past, group.event) > 0
+    except ValueError:  # the filter takes no other mechanism
+        return False
+
+
+class Accounts(ABC, Generic[Granted]):
     """Opens accounts for clients, grants against them, and settles what was granted.
 
     Formal guarantee: see `fedprivacy.runs.accountant`.
@@ -96,7 +127,7 @@ class RunAccounts:
             config.allowance().filter,
             keep_filter=not config.filter,
             run_id=run_id,
-            spend=config.most_spent,
+            spend=plan.most_spent,
         )
         if not self._deployed:
             self._open_accounts(clients)
@@ -116,12 +147,13 @@ class RunAccounts:
         if not spent or not all(client.exhausted for client in spent):
             return
         first = spent[0]
+        spend = "" if self._plan.config.spend is None else f" a spend of {self._plan.config.spend}"
         others = f", nor for {count_text(len(spent) - 1, 'other client')}" if len(spent) > 1 else ""
         raise BudgetSpentError(
             f"{first.client_id} has spent {epsilon_text(first.epsilon, first.budget_epsilon)} of "
             f"{budget_text(first.budget_epsilon)} at delta {delta_text(first.delta)}, and not one step with noise "
-            f"multiplier {self._plan.noise_multiplier:.4g} fits{others}. No round was run, and nothing was charged. "
-            "Raise epsilon or noise-multiplier, or train on records that have budget left."
+            f"multiplier {self._plan.noise_multiplier:.4g} fits{spend}{others}. No round was run, and nothing was "
+            "charged. Raise epsilon or noise-multiplier, or train on records that have budget left."
         )
 
     @staticmethod
@@ -167,7 +199,7 @@ class RunAccounts:
         charged = self._accountant.charged(attempt) if again else set()
         return (with_budget | charged) - self.left_out
 
-    def grant(self, attempt: Attempt, clients: Mapping[int, EnrolledClient], *, again: bool) -> dict[int, Grant]:
+    def grant(self, attempt: Attempt, clients: Mapping[int, EnrolledClient], *, again: bool) -> dict[int, Granted]:
         """Reserve what clients may spend in a round, before any message leaves.
 
         Args:
@@ -191,8 +223,10 @@ class RunAccounts:
     def settle(self, outcome: RoundOutcome) -> None:
         """Commit what receipts confirm, return what was refused untouched."""
         attempt, verdicts = outcome.opened.attempt, outcome.verdicts
-        receipts = {client_id: verdict.receipt for client_id, verdict in verdicts.items() if verdict.receipt}
-        untouched = [client_id for client_id, verdict in verdicts.items() if verdict.untouched]
+        receipts: dict[str, Receipt] = {
+            client_id: verdict.receipt for client_id, verdict in verdicts.items() if verdict.receipt
+        }
+        untouched: list[str] = [client_id for client_id, verdict in verdicts.items() if verdict.untouched]
         self._accountant.commit(attempt, {client_id: verdicts[client_id].evidence for client_id in receipts})
         self._accountant.void(attempt, untouched)
         self._close_charges(attempt, {*receipts, *untouched})
@@ -276,26 +310,37 @@ class RunAccounts:
         for client_id, steps in added.items():
             log.warning(more, client_id, steps)
 
+    @abstractmethod
+    def _grant(self, client: EnrolledClient, attempt: Attempt, steps: int, charged: str) -> Granted:
+        """What lets a client spend so many steps, with all that the ledger holds against it."""
+
+    @property
+    def _server_key(self) -> str:
+        """The public key that clients of a deployment hold grants against; empty in a simulation."""
+        return signing.server_public_key(self._signing_key) if self._deployed and self._signing_key else ""
+
+    def _signed(self, grant: Granted) -> Granted:
+        return grant.signed(self._signing_key) if self._deployed and self._signing_key else grant
+
+
+class RunAccounts(Accounts[Grant]):
+    """The books of a run that trains."""
+
     def _grant(self, client: EnrolledClient, attempt: Attempt, steps: int, charged: str) -> Grant:
         event, config = self._accountant.event(client.client_id), self._plan.config
-        key = self._signing_key if self._deployed else None
-        grant = Grant(
-            **attempt._asdict(),
-            client_id=client.client_id,
-            steps=steps,
-            sampling_rate=event.sampling_rate,
-            noise_multiplier=event.noise_multiplier,
-            relation=event.relation,
-            clipping_norm=self.clipping_norms.get(client.client_id, config.clipping_norm),
-            clipping=config.clipping,
-            expected_batch_size=event.sampling_rate * self._plan.shard_size(client.shard_size),
-            optimizer=config.optimizer,
-            learning_rate=config.learning_rate,
-            momentum=config.momentum,
-            weight_decay=config.weight_decay,
-            local_evaluation=steps > config.local_steps,  # a budget's last steps train
-            earlier_runs=self.earlier_runs,
-            charged=charged,
-            server_key=signing.server_public_key(key) if key else "",
+        clipping_norm = self.clipping_norms.get(client.client_id, config.clipping_norm)
+        return self._signed(
+            Grant(
+                **spending(attempt, client.client_id, steps, event, clipping_norm),
+                clipping=config.clipping,
+                expected_batch_size=event.sampling_rate * self._plan.shard_size(client.shard_size, client.answered),
+                optimizer=config.optimizer,
+                learning_rate=config.learning_rate,
+                momentum=config.momentum,
+                weight_decay=config.weight_decay,
+                local_evaluation=steps > config.local_steps,  # a budget's last steps train
+                earlier_runs=self.earlier_runs,
+                charged=charged,
+                server_key=self._server_key,
+            )
         )
-        return grant.signed(key) if key else grant

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import logging
 import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from flwr.app import Message, RecordDict
@@ -34,13 +35,17 @@ class TooFewClientsError(RuntimeError):
 
 @dataclass(frozen=True, slots=True)
 class EnrolledClient:
-    """A client that the server can ask: what its `Enrolment` says, and the key that Flower authenticated, in PEM."""
+    """A client that the server can ask: what its `Enrolment` says, and the key that Flower authenticated, in PEM.
+
+    Where it has told privately how many records it has, `answered` is that; else 0.
+    """
 
     client_id: str
     shard_size: int
     num_partitions: int
     public_key: bytes  # empty in a simulation
     claims: Claims
+    answered: float = 0.0
 
     @property
     def key_hash(self) -> str:
@@ -94,6 +99,12 @@ class ClientRegistry:
             if time.monotonic() >= deadline or online + len(self._refused) >= count:
                 raise TooFewClientsError(self._shortage(online, count))
             time.sleep(min(0.5, self._timeout))
+
+    def learn(self, records: Mapping[str, float]) -> None:
+        """Take in how many records clients have, by client_id, out of their private answers."""
+        for node_id, client in self._clients.items():
+            if client.client_id in records:
+                self._clients[node_id] = replace(client, answered=max(records[client.client_id], 1.0))
 
     def enrol_new(self, grid: Grid) -> None:
         """Ask every node that was never asked who it is."""

@@ -14,7 +14,7 @@ from fedprivacy.flower.client.release import ARRAYS, digest
 from fedprivacy.flower.server.exchange import Answers
 from fedprivacy.flower.server.registry import EnrolledClient
 from fedprivacy.flower.wire.arrays import ArraysError, Form, checked_arrays
-from fedprivacy.flower.wire.messages import Grant, MessageError, Receipt, Refusal, RefusalCode
+from fedprivacy.flower.wire.messages import Grant, MessageError, QuestionGrant, Receipt, Refusal, RefusalCode
 from fedprivacy.ledger.replay import Evidence
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.wording import count_text
@@ -39,7 +39,7 @@ class OpenRound:
     arrays: ArrayRecord
     eligible: int = 0
     messages: Sequence[Message] = ()
-    grants: Mapping[int, Grant | Assignment] = field(default_factory=dict)
+    grants: Mapping[int, Grant | QuestionGrant | Assignment] = field(default_factory=dict)
     clients: Mapping[int, EnrolledClient] = field(default_factory=dict)
     asked_before: frozenset[int] = frozenset()
 
@@ -123,15 +123,21 @@ def _verdict(reply: Message, node_id: int, opened: OpenRound, *, asked_before: b
         if refusal is not None:
             untouched = refusal.before_any_record and not asked_before
             return Verdict(failure=refusal.value, refusal=refusal, untouched=untouched)
-        if isinstance(grant := opened.grants[node_id], Grant):
+        if not isinstance(grant := opened.grants[node_id], Assignment):
             receipt = checked_receipt(reply, grant, public_key)
         update = _decoded(reply.content.get(ARRAYS), opened.arrays)
-        if receipt and public_key and receipt.update != digest({name: array.numpy() for name, array in update.items()}):
+        if receipt and public_key and receipt.update != _digest(update, grant):
             raise Unusable("receipt-of-another-update")
     except Unusable as problem:
         return Verdict(None, str(problem), receipt, evidence(receipt, public_key) if receipt else None)
     reply.content = RecordDict({ARRAYS: update})
     return Verdict(reply, "", receipt, evidence(receipt, public_key) if receipt else None)
+
+
+def _digest(update: ArrayRecord, grant: Grant | QuestionGrant | Assignment) -> str:
+    """What a receipt for this update says of it, or of these answers to a grant's questions."""
+    asked = grant.questions if isinstance(grant, QuestionGrant) else ""
+    return digest({name: array.numpy() for name, array in update.items()}, asked)
 
 
 def _refusal(reply: Message) -> RefusalCode | None:
@@ -143,7 +149,7 @@ def _refusal(reply: Message) -> RefusalCode | None:
         raise Unusable("malformed-refusal") from error
 
 
-def checked_receipt(reply: Message, grant: Grant, public_key: bytes) -> Receipt:
+def checked_receipt(reply: Message, grant: Grant | QuestionGrant, public_key: bytes) -> Receipt:
     """The reply's receipt for a grant, signed by the client with this key in PEM; with none in a simulation.
 
     Raises:

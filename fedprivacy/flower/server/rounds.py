@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, cast
 
@@ -25,6 +25,7 @@ from fedprivacy.flower.server.replies import OpenRound, RoundOutcome, sort_repli
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks.loader import scores_of
+from fedprivacy.tasks.standardising import STANDARDISE, Standardise
 from fedprivacy.training.evaluation import NoisySums
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.rounds import Phase, PhaseObserver, Stage
@@ -50,6 +51,7 @@ class Rounds:
     correspondence: Correspondence
     timeout: float  # seconds to wait for answers
     tell: PhaseObserver  # what the run is about to do
+    standardise: Standardise | None = None  # what the clients' inputs become first
 
     def open(self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, *, again: bool) -> OpenRound:
         """Let the wrapped strategy choose among clients with budget left, and reserve what each may spend.
@@ -70,7 +72,7 @@ class Rounds:
         chosen = {m.metadata.dst_node_id: m for m in self._sample(attempt.round, arrays, config, allowed)}
         clients = {node_id: self.registry[node_id] for node_id in chosen}
         grants = self.accounts.grant(attempt, clients, again=again)
-        messages = [_with_grant(chosen[node_id], grant) for node_id, grant in grants.items()]
+        messages = [_with_grant(chosen[node_id], grant, self._numbers) for node_id, grant in grants.items()]
         asked_before = frozenset(grants if again else ())
         return OpenRound(attempt, arrays, len(allowed), messages, grants, clients, asked_before)
 
@@ -113,13 +115,21 @@ class Rounds:
         if not outcome.updates:
             return None, None
         opened, key = outcome.opened, getattr(self.strategy, "weighted_by_key", "num-examples")
-        sizes = {client.client_id: client.shard_size for client in opened.clients.values()}
+        weights = {c.client_id: self.plan.weight(c.shard_size, c.answered) for c in opened.clients.values()}
         for client_id, reply in outcome.updates.items():
-            weight = MetricRecord({key: self.plan.weight(sizes[client_id])})
+            weight = MetricRecord({key: weights[client_id]})
             reply.content = RecordDict({ARRAYS: reply.content[ARRAYS], "metrics": weight})
         aggregated, metrics = self.strategy.aggregate_train(opened.attempt.round, list(outcome.updates.values()))
         reach("server.averaged")
         return _like(aggregated, opened.arrays) if aggregated else None, metrics
+
+    @property
+    def _numbers(self) -> dict[str, ArrayRecord]:
+        """What goes to every client beside the model: public numbers."""
+        if self.standardise is None:
+            return {}
+        each = {"mean": self.standardise.mean.numpy(), "scale": self.standardise.scale.numpy()}
+        return {STANDARDISE: ArrayRecord({name: Array(values) for name, values in each.items()})}
 
     def _sample(self, number: int, arrays: ArrayRecord, config: ConfigRecord, allowed: set[str]) -> list[Message]:
         """The wrapped strategy's messages, to allowed clients; none if it has too few of those to go on."""
@@ -182,8 +192,8 @@ class EligibleGrid:
         return [node for node in self._grid.get_nodes() if node.node_id in eligible]
 
 
-def _with_grant(message: Message, grant: Grant | Assignment) -> Message:
-    """The wrapped strategy's message to one client, with its grant.
+def _with_grant(message: Message, grant: Grant | Assignment, numbers: Mapping[str, ArrayRecord]) -> Message:
+    """The wrapped strategy's message to one client, with its grant, and numbers that are public.
 
     Raises:
         ValueError: the strategy sends something else than one model.
@@ -194,7 +204,7 @@ def _with_grant(message: Message, grant: Grant | Assignment) -> Message:
             f"The wrapped strategy sends {len(models)} array records to a client; wrap one that sends one."
         )
     settings = next(iter(message.content.config_records.values()), ConfigRecord())
-    content = RecordDict({ARRAYS: models[0], "config": settings, grant.name: grant.to_record()})
+    content = RecordDict({ARRAYS: models[0], "config": settings, grant.name: grant.to_record(), **numbers})
     return with_content(message, content)
 
 

@@ -11,11 +11,13 @@ from pathlib import Path
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
+from torch import nn
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.random_state import RandomState
 from fedprivacy.flower.baseline.accounts import BaselineAccounts
-from fedprivacy.flower.server.accounts import RunAccounts
+from fedprivacy.flower.server.accounts import RunAccounts, check_worth_asking
+from fedprivacy.flower.server.asking import ask_clients
 from fedprivacy.flower.server.checkpoint import (
     Checkpoint,
     GlobalModel,
@@ -30,9 +32,12 @@ from fedprivacy.flower.server.registry import ClientRegistry
 from fedprivacy.flower.server.replies import OpenRound, RoundOutcome
 from fedprivacy.flower.server.rounds import RoundFailedError, Rounds
 from fedprivacy.gradients import trainable_parameters
+from fedprivacy.questions.questionnaire import Questionnaire
+from fedprivacy.questions.standardise import standardiser
 from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks.loader import metrics_of, scores_of
+from fedprivacy.tasks.standardising import Standardise
 from fedprivacy.training.evaluation import NoisySums, estimated
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.evaluation import Evaluation
@@ -51,6 +56,9 @@ class PrivateResult(Result):
 
     stopped_because: str = ""
     """Why the run ended before its last round; empty if it did not."""
+
+    standardise: Standardise | None = None
+    """What inputs become before the model sees them; None: the task does not standardise."""
 
 
 class PrivateStrategy(Strategy):
@@ -281,15 +289,42 @@ class PrivateStrategy(Strategy):
         config = self.plan.config
         registry = ClientRegistry(config.node_timeout, config.signing_key_file)
         registry.wait_for(grid, config.clients)
+        self.result.standardise = self._standardise(grid, registry)
         clients = registry.online(grid).values()
         accounts = self._accounts(self.plan, self.run_id, clients, resume=self._resume, folder=self._checkpoints)
         self._on_open(accounts.ledger_url)
         correspondence, timeout = Correspondence(grid), timeout or config.round_timeout
-        return Rounds(self.strategy, self.plan, registry, accounts, correspondence, timeout, self._on_phase)
+        return Rounds(
+            self.strategy,
+            self.plan,
+            registry,
+            accounts,
+            correspondence,
+            timeout,
+            self._on_phase,
+            self.result.standardise,
+        )
+
+    def _standardise(self, grid: Grid, registry: ClientRegistry) -> Standardise | None:
+        """Ask the task's own question, or read its answer again; without privacy nobody is asked.
+
+        The answer also tells about how many records each client has: that is its weight, where sizes are private.
+        """
+        question = self.plan.standardise
+        if question is None:
+            return None
+        if self.plan.preliminary is None:
+            return standardiser(question)
+        check_worth_asking(self.plan)
+        asked = ask_clients(grid, self.plan.preliminary, Questionnaire((question,)), registry=registry)
+        registry.learn({client_id: asked.records(0, client_id) for client_id in asked.told})
+        return standardiser(question, asked.figures() if asked.told else ())
 
     def _evaluate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord:
         model = self.plan.task.model()
         model.load_state_dict(arrays.to_torch_state_dict(), strict=False)
+        if self.result.standardise is not None:
+            model = nn.Sequential(self.result.standardise, model)
         return MetricRecord(dict(metrics_of(self.plan.task, model)))
 
     def _local_evaluations(self, released: Mapping[str, NoisySums]) -> tuple[dict[str, Evaluation], dict[str, float]]:

@@ -1,4 +1,4 @@
-"""What crosses between server and client: enrolment and the request for it, grant, receipt, refusal.
+"""What crosses between server and client: enrolment and the request for it, grants, receipt, refusal.
 
 Each travels as one Flower `ConfigRecord`: flat, typed, versioned, strictly parsed. A record with a missing, unknown or
 ill-typed field, or another version, is refused as a whole.
@@ -11,13 +11,14 @@ import enum
 import json
 from dataclasses import dataclass
 from functools import cache
-from typing import Self, cast, get_type_hints
+from typing import Any, Self, cast, get_type_hints
 
 from flwr.app import ConfigRecord, Message
 
 from fedprivacy._support import signing
 from fedprivacy.accounting.calibration import MOST_NOISE
 from fedprivacy.guard import names_a_run
+from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.training.adaptive import ADAPTIVE, CLIPPINGS, QuantileClipping
 from fedprivacy.training.mechanisms import SampledGaussianSum
 from fedprivacy.training.noise import LARGEST_SUM
@@ -28,19 +29,21 @@ from fedprivacy.training.optimizers import (
     Optimizer,
     build_optimizer,
 )
-from fedprivacy.values.attempt import Attempt
+from fedprivacy.values.attempt import QUESTIONS, Attempt
 from fedprivacy.values.evaluation import MOST_SCORES
 from fedprivacy.values.events import CLIPPING_NORMS, NeighbouringRelation, PoissonSampledGaussian
 
 GRANT = "fedprivacy.grant"
+QUESTION_GRANT = "fedprivacy.question-grant"
 RECEIPT = "fedprivacy.receipt"
 ENROLMENT_REQUEST = "fedprivacy.enrolment-request"
 ENROLMENT = "fedprivacy.enrolment"
 REFUSAL = "fedprivacy.refusal"
 ENROL = "query.enrol"
-"""Names of the records in a message, and the message type that asks a client who it is."""
+ASK = "query.ask"
+"""Names of the records in a message; the message types that ask a client who it is, and about its records."""
 
-VERSION = 5
+VERSION = 6
 """Of every record: server and clients must speak the same."""
 
 
@@ -55,6 +58,8 @@ class RefusalCode(enum.StrEnum):
     NO_KEY = "no-key"
     NODE_CONFIG_INVALID = "node-config-invalid"
     TASK_NOT_ALLOWED = "task-not-allowed"
+    QUESTION_NOT_ALLOWED = "question-not-allowed"
+    QUESTIONS_EXHAUSTED = "questions-exhausted"
     ENROLMENT_INVALID = "enrolment-invalid"
     ALREADY_CHARGED = "already-charged"
     CLIENT_FAILED = "client-failed"
@@ -200,6 +205,35 @@ class SpendingMessage(SignedMessage):
         """What each step costs."""
         return PoissonSampledGaussian(self.sampling_rate, self.noise_multiplier, self.relation)
 
+    @property
+    def evaluates(self) -> bool:
+        """Whether one of the steps releases a local evaluation."""
+        return False
+
+    def _check_names(self) -> None:
+        """Refuse what no book could hold."""
+        if min(self.steps, self.round, self.attempt) < 1:
+            raise ValueError("round, attempt and steps count from 1.")
+        if not names_a_run(self.run_id) or len(self.client_id) > LONGEST_CLIENT_ID:
+            raise ValueError("run_id or client_id is too long, or run_id is not printable.")
+        if not self.noise_multiplier <= MOST_NOISE:
+            raise ValueError(f"noise_multiplier is {self.noise_multiplier}; it must be at most {MOST_NOISE:g}.")
+
+
+def spending(
+    attempt: Attempt, client_id: str, steps: int, event: PoissonSampledGaussian, clipping_norm: float
+) -> dict[str, Any]:
+    """The fields of a `SpendingMessage`, for any kind of it."""
+    return {
+        **attempt._asdict(),
+        "client_id": client_id,
+        "steps": steps,
+        "sampling_rate": event.sampling_rate,
+        "noise_multiplier": event.noise_multiplier,
+        "relation": event.relation,
+        "clipping_norm": clipping_norm,
+    }
+
 
 @dataclass(frozen=True, slots=True)
 class Grant(SpendingMessage):
@@ -233,14 +267,11 @@ class Grant(SpendingMessage):
     signature: str = ""
 
     def __post_init__(self) -> None:
-        if min(self.steps, self.round, self.attempt) < 1 or self.earlier_runs < 0:
-            raise ValueError("round, attempt and steps count from 1, earlier_runs from 0.")
+        self._check_names()
+        if self.earlier_runs < 0 or self.charged_as.asks:
+            raise ValueError("earlier_runs counts from 0, and a run that trains has another name than one that asks.")
         if self.training_steps < 1:
             raise ValueError(f"steps is {self.steps} with a local evaluation, which is one; it must be at least 2.")
-        if not names_a_run(self.run_id) or len(self.client_id) > LONGEST_CLIENT_ID:
-            raise ValueError("run_id or client_id is too long, or run_id is not printable.")
-        if not self.noise_multiplier <= MOST_NOISE:
-            raise ValueError(f"noise_multiplier is {self.noise_multiplier}; it must be at most {MOST_NOISE:g}.")
         low, high = EXPECTED_BATCH_SIZES
         if not low <= self.expected_batch_size <= high:
             raise ValueError(f"expected_batch_size is {self.expected_batch_size}; it must be from {low:g} to {high:g}.")
@@ -255,6 +286,11 @@ class Grant(SpendingMessage):
         _ = self.mechanism, self.local_optimizer
         if self.adaptive is not None:  # the mechanism's own norm is larger than C, by the count's share
             _ = SampledGaussianSum(self.event, self.adaptive.sensitivity(self.clipping_norm))
+
+    @property
+    def evaluates(self) -> bool:
+        """Whether the last step does."""
+        return self.local_evaluation
 
     @property
     def training_steps(self) -> int:
@@ -277,6 +313,38 @@ class Grant(SpendingMessage):
         return build_optimizer(
             self.optimizer, self.learning_rate, momentum=self.momentum, weight_decay=self.weight_decay
         )
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionGrant(SpendingMessage):
+    """What the server allows a client to spend on answers: one step, of a release of all its records' totals.
+
+    Its clipping norm is 1: totals are in units of their own sensitivity.
+
+    Attributes:
+        questions: the text of a `Questionnaire`.
+        earlier_runs, charged, server_key, signature: as in `Grant`.
+    """
+
+    name, purpose = QUESTION_GRANT, signing.QUESTIONS
+    questions: str
+    earlier_runs: int
+    charged: str
+    server_key: str
+    signature: str = ""
+
+    def __post_init__(self) -> None:
+        self._check_names()
+        if (self.steps, self.sampling_rate, self.clipping_norm) != (1, 1.0, 1.0) or self.earlier_runs < 0:
+            raise ValueError("questions are one step of sampling rate 1 and clipping norm 1; earlier_runs is from 0.")
+        if not self.charged_as.asks:
+            raise ValueError(f"run_id is '{self.run_id[:40]}'; a run that asks begins with {QUESTIONS}.")
+        _ = self.asked, self.event
+
+    @property
+    def asked(self) -> Questionnaire:
+        """The questions."""
+        return Questionnaire.of_text(self.questions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -312,10 +380,10 @@ class Receipt(SpendingMessage):
             raise ValueError("evaluation must be a list of numbers.")
         return tuple(sums)
 
-    def matches(self, grant: Grant) -> bool:
+    def matches(self, grant: Grant | QuestionGrant) -> bool:
         """Whether it states what was granted: in all that both have but the clipping norm, which may have moved."""
         granted = (field.name for field in dataclasses.fields(SpendingMessage) if field.name != "clipping_norm")
-        evaluated = bool(self.noisy_sums) == grant.local_evaluation
+        evaluated = bool(self.noisy_sums) == grant.evaluates
         return evaluated and all(getattr(self, name) == getattr(grant, name) for name in granted)
 
 

@@ -73,6 +73,7 @@ class RunSummary(BaseModel):
     noise_multiplier: float | None = Field(description="null without privacy")
     relation: str
     local_steps: int
+    asks: bool = Field(description="whether it asked questions and trained nothing: its metrics are the answers")
     seeded: bool = Field(description="whoever knows the seed can take the noise away")
     view: str = "server"
     accountant: str = "PLD"

@@ -107,6 +107,7 @@ def _summary(run: RunStanding) -> dict[str, Any]:
         "local_steps": facts.local_steps,
         "privacy": facts.private,
         "noise_multiplier": facts.noise_multiplier if facts.private else None,
+        "asks": facts.asks,
         "seeded": facts.settings.get("seed") is not None,
         "delta": facts.delta,
         "delta_text": delta_text(facts.delta),

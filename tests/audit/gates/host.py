@@ -16,10 +16,26 @@ TASKS = (
     Path(blobs_task.__file__).read_text()
     + '''
 
+import fedprivacy
+
 class Hidden(Sides):
     """How many there are is private."""
 
     shard_sizes_public, nominal_shard_size = False, 50
+
+
+class Counted(Sides):
+    """Its records have columns."""
+
+    def table(self, source):
+        inputs = self.shard(source).inputs.numpy()
+        return fedprivacy.Table({"x": inputs[:, 0], "y": inputs[:, 1]})
+
+
+class Standardised(Counted):
+    """Its inputs are standardised."""
+
+    standardise = fedprivacy.ask.mean_and_scale({"x": (-3, 3), "y": (-3, 3)})
 
 
 class Telling(Hidden):

@@ -12,18 +12,21 @@ from unittest import mock
 import pytest
 from flwr.app import ConfigRecord, Context
 
+from fedprivacy._support import signing
 from fedprivacy.accounting import DEFAULT_FILTER
 from fedprivacy.audit import auditor
 from fedprivacy.audit.auditor import NODE_GATES, NodeAuditError, audit_node
 from fedprivacy.audit.deployed import Host, NotTheAuditorsError
 from fedprivacy.audit.gates.audited import Audited
+from fedprivacy.audit.gates.node_questions import NOBODY_S
 from fedprivacy.audit.node import Node
 from fedprivacy.audit.silence import silence
 from fedprivacy.flower.client import local
 from fedprivacy.flower.client import release as release_module
 from fedprivacy.flower.client.local import LocalClient
-from fedprivacy.flower.client.node import NodeSettings
+from fedprivacy.flower.client.node import Answerable, NodeSettings
 from fedprivacy.flower.client.release import Released
+from fedprivacy.flower.wire.messages import QuestionGrant
 from fedprivacy.guard import AlreadyChargedError, Guard
 from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.training import mechanisms
@@ -63,6 +66,9 @@ def hidden(tmp_path_factory):
         {"records": 0},
         {"records": 1, "epsilon": 50.0},
         {"most_steps": 1, "epsilon": 9.0, "filter": "fixed-mechanism"},
+        {"task": "Counted", "questions": "count,mean", "question_columns": "x", "question_epsilon": 1.0},
+        {"task": "Counted", "questions": "count", "question_columns": "*"},
+        {"task": "Standardised"},
     ],
     ids=str,
 )
@@ -92,6 +98,7 @@ CHARGE, SEAL, OPENED, CHECK, FACTS = (
     LocalClient.public_facts,
 )
 REFUSAL, RELEASED, GUARD = release_module.refusal, Released.of, Guard.charge
+CHECKED = Answerable.check
 
 
 def charging_after_training(self, grant, released):
@@ -181,6 +188,25 @@ def test_a_bug_of_the_deployed_path_is_noticed(meaning, home, hidden):
     assert not found[name].passed
     if name == "node":  # an exact gate has no number to tell
         assert not any(character.isdigit() for character in "".join(found[name].reasons))
+
+
+ASKED = {
+    "any question is answered": patched(Answerable, "check", NOTHING),
+    "any column is looked at": patched(
+        Answerable, "check", lambda self, asked: CHECKED(replace(self, columns=frozenset({"*"})), asked)
+    ),
+    "a grant for training asks, too": patched(QuestionGrant, "purpose", signing.GRANT),
+    "questions are answered for other neighbours": patched(LocalClient, "check_relation", NOTHING),
+}
+
+
+@pytest.mark.parametrize("meaning", ASKED)
+def test_a_question_that_should_be_refused_is_noticed(meaning, tmp_path):
+    home = home_of(tmp_path / "host", task="Counted", questions="count", question_columns="x")
+    (home / "hospital_tasks.py").write_text((home / "hospital_tasks.py").read_text().replace('"y"', f'"{NOBODY_S}"'))
+    with ASKED[meaning]():
+        found = gates(home, ("node",))
+    assert any("question" in reason or "column" in reason for reason in found["node"].reasons), found["node"].reasons
 
 
 # What an audit leaves as it is

@@ -10,6 +10,7 @@ import sqlalchemy as sa
 from alembic import op
 
 from fedprivacy.ledger import journal
+from fedprivacy.ledger.migrations.append_only import forbid_changes
 
 revision = "0002"
 down_revision = "0001"
@@ -26,8 +27,8 @@ def upgrade() -> None:
     for name in ("charges", "budgets", "runs"):
         op.drop_table(name)
     _create_tables()
-    _forbid_changes(connection, "journal")
-    _forbid_changes(connection, "checkpoints")
+    forbid_changes("journal")
+    forbid_changes("checkpoints")
     _adopt(connection, old)
 
 
@@ -99,25 +100,6 @@ def _create_tables() -> None:
 def _mechanism(*, primary_key: bool) -> list[sa.Column[Any]]:
     numbers = [sa.Column(name, sa.Float, nullable=False, primary_key=primary_key) for name in _CHARGE[:2]]
     return [*numbers, sa.Column(_CHARGE[2], sa.String(17), nullable=False, primary_key=primary_key)]
-
-
-def _forbid_changes(connection: sa.Connection, table: str) -> None:
-    """Have the database itself refuse to change or delete a row: what it does not stop, the hashes show."""
-    if connection.dialect.name == "sqlite":
-        for act in ("UPDATE", "DELETE"):
-            op.execute(
-                f"CREATE TRIGGER {table}_no_{act.lower()} BEFORE {act} ON {table} "
-                f"BEGIN SELECT RAISE(ABORT, 'the {table} is append-only'); END"
-            )
-        return
-    op.execute(
-        f"CREATE FUNCTION {table}_is_append_only() RETURNS trigger LANGUAGE plpgsql AS "
-        f"$$ BEGIN RAISE EXCEPTION 'the {table} is append-only'; END $$"
-    )
-    op.execute(
-        f"CREATE TRIGGER {table}_no_change BEFORE UPDATE OR DELETE OR TRUNCATE ON {table} "
-        f"FOR EACH STATEMENT EXECUTE FUNCTION {table}_is_append_only()"
-    )
 
 
 def _adopt(connection: sa.Connection, old: dict[str, list[dict[str, Any]]]) -> None:

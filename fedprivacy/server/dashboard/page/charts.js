@@ -2,7 +2,7 @@
 
 import { ApiError, address, getJson, getText } from "./api.js";
 import { copyFrom, csvRows, tsv } from "./copy.js";
-import { debounced, el } from "./dom.js";
+import { debounced, el, setText } from "./dom.js";
 import { drawn } from "./drawing.js";
 import { keptFresh } from "./freshness.js";
 import { onTheme, shownTheme } from "./theme.js";
@@ -48,6 +48,12 @@ export class FigureCard {
   /** The card. */
   get element() {
     return this.#parts.card;
+  }
+
+  /** What the card is called from now on, and how its figure is read. */
+  tell(title, about) {
+    setText(this.#parts.title, title);
+    setText(this.#parts.about, about);
   }
 
   /** Something happened in the run: draws it when the card is in sight. */
@@ -167,14 +173,15 @@ function build({ title, about, kind, controls }) {
   const csv = el("a", { class: "button", download: true, "aria-describedby": id }, "CSV");
   const copy = el("button", { type: "button", "aria-describedby": id }, "Copy numbers");
   const actions = el("div", { class: "actions" }, ...controls, png, csv, copy);
+  const words = el("p", { class: "about muted" }, about);
   const drawing = el("div", { class: "drawing" }, el("p", { class: "muted" }, "Drawing…"));
   const card = el(
     "article",
     { class: `card figure-card ${kind}`, "aria-labelledby": id },
-    el("header", {}, el("div", {}, heading, el("p", { class: "about muted" }, about)), actions),
+    el("header", {}, el("div", {}, heading, words), actions),
     drawing,
   );
-  return { card, title: heading, png, csv, copy, drawing };
+  return { card, title: heading, about: words, png, csv, copy, drawing };
 }
 
 function description(spec, title) {

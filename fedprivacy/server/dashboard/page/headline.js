@@ -35,7 +35,8 @@ export function showHeadline(run) {
 
 function kicker(run) {
   const sigma = run.privacy ? `σ${NBSP}${Number(run.noise_multiplier.toPrecision(4))}` : NO_PRIVACY;
-  return `${run.name} · task ${run.task} · ${run.strategy} · ${sigma} · began ${dateText(run.started)}`;
+  const how = run.asks ? "questions" : run.strategy;
+  return `${run.asks ? "" : `${run.name} · `}task ${run.task} · ${how} · ${sigma} · began ${dateText(run.started)}`;
 }
 
 function sentence(run) {
@@ -43,6 +44,9 @@ function sentence(run) {
   const { last, worst } = run;
   if (!last) {
     return `${run.name} trains ${run.task}; no round has finished yet`;
+  }
+  if (run.asks) {
+    return `${who} answered privately: ${run.name}${worst ? `; ${spent(run)}` : ""}`;
   }
   const metric = `${metricName(run.metric)} ${last.metric_texts[run.metric] ?? "not measured"}`;
   return `${who} ${deed(run)}: ${metric}${worst ? `, ${spent(run)}` : ""}`;
@@ -79,7 +83,7 @@ function showProgress(run) {
   bar.max = Math.max(run.rounds_planned, 1);
   bar.value = run.rounds;
   bar.dataset.status = statusOf(run);
-  setText(byId("progress-words"), `Round ${number(run.rounds)} of ${number(run.rounds_planned)}`);
+  setText(byId("progress-words"), run.asks ? "Asked once" : `Round ${number(run.rounds)} of ${number(run.rounds_planned)}`);
   setText(byId("phase"), phaseText(run));
   setText(byId("time-left"), run.seconds_left === null ? "" : `${durationText(run.seconds_left)} left`);
 }
@@ -97,7 +101,7 @@ function tiles(run) {
   return [
     {
       number: last?.metric_texts[run.metric] ?? "–",
-      words: `${metricName(run.metric)} after ${count(run.rounds, "round")}`,
+      words: run.asks ? metricName(run.metric) : `${metricName(run.metric)} after ${count(run.rounds, "round")}`,
     },
     {
       number: worst ? lossText(worst, run) : "–",
@@ -112,7 +116,9 @@ function tiles(run) {
     },
     {
       number: number(run.failures),
-      words: `${run.failures === 1 ? "update was" : "updates were"} asked for and not used`,
+      words: run.asks
+        ? `${run.failures === 1 ? "client was" : "clients were"} asked and did not answer`
+        : `${run.failures === 1 ? "update was" : "updates were"} asked for and not used`,
       target: "failures",
     },
   ];

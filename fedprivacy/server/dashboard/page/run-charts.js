@@ -9,6 +9,12 @@ import { metricName } from "./words.js";
 /** Cards that a baseline, which has no epsilon, does not have. */
 const OF_EPSILON = ["epsilon", "tradeoff", "cost"];
 
+/** Cards that a run which asked questions, in one round, does not have. */
+const OF_ROUNDS = ["tradeoff", "cost"];
+
+const OF_THE_MODEL = "Of the global model, on the server's public records.";
+const OF_THE_ANSWER = "A noisy answer of all clients together.";
+
 /** All cards of a run. */
 export class RunCharts {
   #run = null;
@@ -28,8 +34,13 @@ export class RunCharts {
   show(run) {
     this.#run = run;
     OF_EPSILON.forEach((name) => {
-      this.#cards[name].element.hidden = !run.privacy;
+      this.#cards[name].element.hidden = !run.privacy || (run.asks && OF_ROUNDS.includes(name));
     });
+    this.#cards.metric.tell(run.asks ? "Answer" : "Metric by round", run.asks ? OF_THE_ANSWER : OF_THE_MODEL);
+    this.#cards.other.tell(
+      run.asks ? "Another answer" : "Another metric by round",
+      run.asks ? OF_THE_ANSWER : "Of the same model on the same public records.",
+    );
     this.#offerMetrics();
     this.#all("now");
   }
@@ -78,7 +89,7 @@ export class RunCharts {
     return {
       metric: new FigureCard({
         title: "Metric by round",
-        about: "Of the global model, on the server's public records.",
+        about: OF_THE_MODEL,
         source: this.#source("metric", () => ({ metric: this.#run.metric })),
       }),
       epsilon: new FigureCard({

@@ -1,0 +1,256 @@
+"""Asking the clients: one release of all questions by each, charged before any message leaves.
+
+An answer that was paid for is kept in the ledger, and read again for nothing.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedprivacy.flower.client.release import ARRAYS
+from fedprivacy.flower.server.accounts import Accounts, BudgetSpentError
+from fedprivacy.flower.server.exchange import Correspondence
+from fedprivacy.flower.server.registry import ClientRegistry, EnrolledClient
+from fedprivacy.flower.server.replies import OpenRound, sort_replies
+from fedprivacy.flower.wire.answers import blank, of_arrays
+from fedprivacy.flower.wire.messages import ASK, QuestionGrant, spending
+from fedprivacy.ledger import Ledger
+from fedprivacy.ledger.answers import Answer, StoredAnswer
+from fedprivacy.questions import codec
+from fedprivacy.questions.answers import Answers, Told
+from fedprivacy.questions.question import Question
+from fedprivacy.questions.questionnaire import Questionnaire
+from fedprivacy.questions.release import NoisyTotals
+from fedprivacy.runs.configuration import RunConfig
+from fedprivacy.runs.plan import RunPlan
+from fedprivacy.tasks.identity import dataset_id
+from fedprivacy.values.attempt import QUESTIONS, Attempt
+from fedprivacy.values.events import PoissonSampledGaussian
+from fedprivacy.values.spent import ClientSpent
+
+log = logging.getLogger("fedprivacy.server")
+
+ByClient = dict[str, tuple[Told, ...]]
+"""Answers to all questions of a questionnaire, in their order, by client_id."""
+
+
+class QuestionAccounts(Accounts[QuestionGrant]):
+    """The books of a run that asks: one step of a plan whose local steps read every record."""
+
+    def __init__(self, plan: RunPlan, run_id: str, clients: Sequence[EnrolledClient], asked: Questionnaire) -> None:
+        super().__init__(plan, run_id, clients)
+        self._asked = asked
+
+    def _grant(self, client: EnrolledClient, attempt: Attempt, steps: int, charged: str) -> QuestionGrant:
+        event = self._accountant.event(client.client_id)
+        return self._signed(
+            QuestionGrant(
+                **spending(attempt, client.client_id, steps, event, clipping_norm=1.0),
+                questions=self._asked.as_text(),
+                earlier_runs=self.earlier_runs,
+                charged=charged,
+                server_key=self._server_key,
+            )
+        )
+
+    def keep(self, attempt: Attempt, told: Mapping[str, Sequence[Told]]) -> None:
+        """Keep answers in the ledger, so that they need never be paid for again."""
+        texts = [codec.as_text(question) for question in self._asked.questions]
+        self._ledger.keep_answers(
+            attempt,
+            [
+                _kept(dataset_id(self._plan.task, client_id), number, text, each)
+                for client_id, answers in told.items()
+                for number, (text, each) in enumerate(zip(texts, answers, strict=True))
+            ],
+        )
+
+
+@dataclass(frozen=True)
+class Asked(Answers):
+    """What asking came to.
+
+    Attributes:
+        asked, told: the questions, and the answers of every client that answered, now or before.
+        reread: clients whose answers the ledger had, and who were not asked.
+        failures: why others have none, by client_id.
+        before: every asked client's account before; empty where nobody was.
+        spent: the same afterwards.
+        ledger: where it was charged: URL.
+        event: what each asked client was charged; None: nobody was asked.
+        run_id: of the charges, in the ledger; empty: there are none.
+    """
+
+    reread: tuple[str, ...] = ()
+    failures: Mapping[str, str] = field(default_factory=dict)
+    before: Mapping[str, ClientSpent] = field(default_factory=dict)
+    spent: Mapping[str, ClientSpent] = field(default_factory=dict)
+    ledger: str = ""
+    event: PoissonSampledGaussian | None = None
+    run_id: str = ""
+
+
+def ask_clients(
+    grid: Grid, plan: RunPlan, asked: Questionnaire, *, anew: bool = False, registry: ClientRegistry | None = None
+) -> Asked:
+    """Ask the clients that have not answered these questions before.
+
+    Formal guarantee: see `fedprivacy.runs.accountant`, and `fedprivacy.questions.release.GaussianAnswers` for what one
+    client's answer is.
+
+    Args:
+        grid: of Flower's.
+        plan: of one round of one step that reads every record, see `fedprivacy.runs.asking`.
+        asked: the questions.
+        anew: whether clients that have answered before are asked, and charged, again.
+        registry: of the clients that are there already; None: they are waited for.
+
+    Raises:
+        TooFewClientsError: the configured number of clients did not come in time.
+        BudgetSpentError: no client's budget allows the answer.
+        LedgerError: the ledger contradicts this run, or cannot be written.
+    """
+    clients = (registry or enrolled(grid, plan.config)).online(grid)
+    ledger = plan.config.ledger_url(deployed=any(client.public_key for client in clients.values()))
+    plan = replace(plan, config=replace(plan.config, ledger=ledger))
+    known = {} if anew else answered_before(plan, asked, [client.client_id for client in clients.values()])
+    lacking = {node_id: client for node_id, client in clients.items() if client.client_id not in known}
+    if not lacking:
+        return Asked(asked, known, reread=tuple(known), ledger=ledger)
+    return _asked_now(Correspondence(grid), plan, asked, lacking, known)
+
+
+def enrolled(grid: Grid, config: RunConfig) -> ClientRegistry:
+    """The clients of a run that asks, once enough of them have come.
+
+    Raises:
+        TooFewClientsError: they did not come in time.
+    """
+    registry = ClientRegistry(config.node_timeout, config.signing_key_file)
+    registry.wait_for(grid, config.clients)
+    return registry
+
+
+class InTurn:
+    """Asks questions one after another, each chosen by the answers before.
+
+    What the plan may spend is divided beforehand: the first question that somebody has not answered yet is asked with
+    the noise with which all that may still come would take the whole spend, and every further one with the same. What
+    is not asked is not charged.
+
+    Args:
+        grid: of Flower's.
+        plan: of a run that asks.
+        most: how many questions there may be.
+        anew: whether clients that have answered before are asked, and charged, again.
+
+    Raises:
+        TooFewClientsError: the configured number of clients did not come in time.
+    """
+
+    def __init__(self, grid: Grid, plan: RunPlan, most: int, *, anew: bool = False) -> None:
+        self._grid = grid
+        self._plan = plan
+        self._left = most
+        self._anew = anew
+        self._registry = enrolled(grid, plan.config)
+
+    def ask(self, asked: Questionnaire) -> Asked:
+        """Ask the next question. Raises what `ask_clients` does."""
+        plan = replace(self._plan, config=replace(self._plan.config, rounds=self._left))
+        done = ask_clients(self._grid, plan, asked, anew=self._anew, registry=self._registry)
+        self._left -= 1
+        if done.event is not None:
+            noise = done.event.noise_multiplier
+            self._plan = replace(plan, config=replace(plan.config, noise_multiplier=noise, spend=None))
+        return done
+
+
+def answered_before(plan: RunPlan, asked: Questionnaire, client_ids: Sequence[str]) -> ByClient:
+    """The newest answers of clients that have answered every question before, as the ledger keeps them."""
+    if not Ledger.exists(plan.config.ledger):
+        return {}
+    datasets = {client_id: dataset_id(plan.task, client_id) for client_id in client_ids}
+    ledger = Ledger(plan.config.ledger)
+    stored = [ledger.answers(codec.as_text(question), list(datasets.values())) for question in asked.questions]
+    ledger.close()
+    return {
+        client_id: tuple(
+            _reread(question, each[dataset][-1]) for question, each in zip(asked.questions, stored, strict=True)
+        )
+        for client_id, dataset in datasets.items()
+        if all(dataset in each for each in stored)
+    }
+
+
+def _asked_now(
+    correspondence: Correspondence,
+    plan: RunPlan,
+    asked: Questionnaire,
+    clients: Mapping[int, EnrolledClient],
+    known: ByClient,
+) -> Asked:
+    """Charge these clients, ask them, and keep what they answer."""
+    try:
+        plan = plan.of_clients([client.client_id for client in clients.values()])
+    except ValueError as error:
+        raise BudgetSpentError(str(error)) from error
+    attempt = Attempt(f"{QUESTIONS}{uuid.uuid4().hex}", 1)
+    accounts = QuestionAccounts(plan, attempt.run_id, list(clients.values()), asked)
+    accounts.check_left()
+    before = accounts.spent()
+    opened = _opened(accounts, attempt, clients, asked)
+    outcome = sort_replies(opened, correspondence.ask(opened.messages, plan.config.round_timeout))
+    accounts.settle(outcome)
+    told = {client_id: _told(reply, asked, plan) for client_id, reply in outcome.updates.items()}
+    accounts.keep(attempt, told)
+    accounts.sign()
+    without = {client.client_id for client in clients.values()} - {g.client_id for g in opened.grants.values()}
+    return Asked(
+        asked,
+        known | told,
+        reread=tuple(known),
+        failures=dict.fromkeys(sorted(without), "budget-exhausted") | outcome.failures,
+        before=before,
+        spent=accounts.spent(),
+        ledger=accounts.ledger_url,
+        event=plan.event(),
+        run_id=attempt.run_id,
+    )
+
+
+def _opened(
+    accounts: QuestionAccounts, attempt: Attempt, clients: Mapping[int, EnrolledClient], asked: Questionnaire
+) -> OpenRound:
+    """Reserve what each client may spend; who has nothing left gets no message."""
+    allowed = accounts.open_to(attempt, again=False)
+    eligible = {node_id: client for node_id, client in clients.items() if client.client_id in allowed}
+    grants = accounts.grant(attempt, eligible, again=False)
+    messages = [Message(RecordDict({g.name: g.to_record()}), node_id, ASK) for node_id, g in grants.items()]
+    forms = ArrayRecord({name: Array(zeros) for name, zeros in blank(asked).items()})
+    return OpenRound(attempt, forms, len(eligible), messages, grants, eligible)
+
+
+def _told(reply: Message, asked: Questionnaire, plan: RunPlan) -> tuple[Told, ...]:
+    arrays = {name: array.numpy() for name, array in reply.content.array_records[ARRAYS].items()}
+    answers: list[NoisyTotals] = of_arrays(asked, arrays)
+    sigmas = asked.noise_multipliers(plan.noise_multiplier)
+    return tuple(Told(sigma, answer) for sigma, answer in zip(sigmas, answers, strict=True))
+
+
+def _kept(dataset: str, number: int, question: str, told: Told) -> Answer:
+    """An answer as the ledger keeps it: its rows, one after the other."""
+    return Answer(dataset, number, question, told.noise_multiplier, tuple(told.answer.rows.ravel().tolist()))
+
+
+def _reread(question: Question, stored: StoredAnswer) -> Told:
+    """The inverse of `_kept`."""
+    rows = np.array(stored.totals, dtype=np.int64).reshape(len(question.groups), 1 + question.width)
+    return Told(stored.noise_multiplier, NoisyTotals.of_rows(rows))

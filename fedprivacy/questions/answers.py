@@ -1,0 +1,131 @@
+"""Answers for people: figures of one client, or of the federation, with what was not told."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+from fedprivacy.questions.figures import Figure
+from fedprivacy.questions.question import Question
+from fedprivacy.questions.questionnaire import Questionnaire
+from fedprivacy.questions.release import NoisyTotals, combined
+from fedprivacy.values.runs import Rows
+
+NOT_TOLD = "not told"
+"""What stands for the figures of a group that no client tells of."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one client has answered to one question.
+
+    Attributes:
+        noise_multiplier: of the question: standard deviation of its noise over its sensitivity.
+        answer: the noisy totals.
+    """
+
+    noise_multiplier: float
+    answer: NoisyTotals
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What clients have answered to the questions of one questionnaire.
+
+    Attributes:
+        asked: the questions.
+        told: by client_id, an answer to each question, in their order.
+    """
+
+    asked: Questionnaire
+    told: Mapping[str, Sequence[Told]]
+
+    @property
+    def federation(self) -> Rows:
+        """A row for each figure of all clients' records together, see `_row`."""
+        return Rows(
+            _row(question, figure)
+            for number, question in enumerate(self.asked.questions)
+            for figure in self.figures(number)
+        )
+
+    @property
+    def clients(self) -> Rows:
+        """A row for each figure of each client's records alone: with its `client_id`, else as in `federation`."""
+        return Rows(
+            {"client_id": client_id} | _row(question, figure)
+            for client_id in sorted(self.told)
+            for number, question in enumerate(self.asked.questions)
+            for figure in self.figures(number, client_id)
+        )
+
+    def figures(self, number: int = 0, client_id: str | None = None) -> list[Figure]:
+        """The figures of one question.
+
+        Args:
+            number: of the question, from 0.
+            client_id: whose records; None: those of all clients together.
+
+        Raises:
+            KeyError: no such client has answered.
+        """
+        of = self.told.values() if client_id is None else [self.told[client_id]]
+        return figures_of(self.asked.questions[number], [told[number] for told in of])
+
+    def records(self, number: int, client_id: str) -> float:
+        """How many records a client has that the answer to a question is about, as far as it tells."""
+        question, told = self.asked.questions[number], self.told[client_id][number]
+        groups = combined(question, [told.noise_multiplier], [told.answer])
+        return sum(question.records(noisy) for noisy in groups if noisy is not None)
+
+    def value(self, name: str, group: str = "", number: int = 0) -> float:
+        """One estimate for all clients' records together, by its name.
+
+        >>> import numpy as np
+        >>> from fedprivacy.questions.constructors import Questions
+        >>> forty = Told(1.0, NoisyTotals(np.array([[40 * 2**20]]), np.array([True])))
+        >>> answers = Answers(Questionnaire((Questions.count(),)), {"north": [forty], "south": [forty]})
+        >>> answers.value("count")
+        80.0
+
+        Raises:
+            KeyError: there is no such figure, or the noise left nothing to be said.
+        """
+        for figure in self.figures(number):
+            if (figure.name, figure.group) == (name, group) and figure.value is not None:
+                return figure.value
+        raise KeyError(
+            f"no value of '{name}'{f' in group {group}' if group else ''}; see `federation` for what there is"
+        )
+
+    def silent(self, number: int = 0) -> dict[str, list[str]]:
+        """Which clients do not tell of a group, because their noisy number of its records is too small; by group."""
+        question = self.asked.questions[number]
+        return {
+            group: silent
+            for place, group in enumerate(question.groups)
+            if (silent := sorted(c for c, told in self.told.items() if not told[number].answer.told[place]))
+        }
+
+
+def _row(question: Question, figure: Figure) -> dict[str, object]:
+    """A figure as a row.
+
+    `question`; `group`, empty for all records; `figure`; `value`; `error`, the standard error that the noise gives it;
+    `low` and `high`, its 95 % confidence interval. None: the noise leaves nothing to be said.
+    """
+    told = figure._asdict()
+    return {"question": question.words, "group": told.pop("group"), "figure": told.pop("name")} | told
+
+
+def figures_of(question: Question, told: Sequence[Told]) -> list[Figure]:
+    """What clients' answers to one question say together: figures of the records of all of them.
+
+    Noisy totals add up, and so do the squared deviations of their noise.
+    """
+    sums = combined(question, [each.noise_multiplier for each in told], [each.answer for each in told])
+    found: list[Figure] = []
+    for group, noisy in zip(question.groups, sums, strict=True):
+        figures = question.figures(noisy) if noisy is not None else [Figure(NOT_TOLD)]
+        found += [figure._replace(group=group) for figure in figures]
+    return found

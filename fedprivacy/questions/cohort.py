@@ -1,0 +1,239 @@
+"""Whose records a question is about: conditions that a record meets by itself, and groups that it belongs to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedprivacy.questions.errors import QuestionError, as_number, as_tuple, check_name, is_writable, settle
+from fedprivacy.tasks.cells import number
+from fedprivacy.tasks.columns import Table
+
+Level = str | int | float | bool
+"""What a category is called: public. A number is kept as its text, which names the same cells."""
+
+MOST_LEVELS = 10_000
+LONGEST_LEVEL = 256
+MOST_CONDITIONS = 64
+
+_NAMED = 4
+"""Levels that words for people name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Within:
+    """Records whose number in a column is at least `least`, and below `below`."""
+
+    column: str
+    least: float
+    below: float
+
+    def __post_init__(self) -> None:
+        check_name("column", self.column)
+        settle(self, least=as_number("least", self.least), below=as_number("below", self.below))
+        if not self.least < self.below:
+            raise QuestionError(
+                f"a condition on {self.column} is from {self.least} to {self.below}; put the less first."
+            )
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return f"{self.column} is from {self.least:g} to below {self.below:g}"
+
+    def met(self, table: Table) -> NDArray[np.bool_]:
+        """Which records meet it; one whose cell is no number does not."""
+        values = table.numbers(self.column)
+        return np.asarray((values >= self.least) & (values < self.below))
+
+
+@dataclass(frozen=True, slots=True)
+class OneOf:
+    """Records whose cell in a column is one of the given levels."""
+
+    column: str
+    levels: tuple[Level, ...]
+
+    def __post_init__(self) -> None:
+        check_name("column", self.column)
+        settle(self, levels=as_levels(self.column, self.levels))
+
+    @property
+    def words(self) -> str:
+        """For people."""
+        return f"{self.column} is {some_text(self.levels, ' or ')}"
+
+    def met(self, table: Table) -> NDArray[np.bool_]:
+        """Which records meet it."""
+        return np.asarray(table.codes(self.column, self.levels) >= 0)
+
+    def codes(self, table: Table) -> NDArray[np.int64]:
+        """Which of the levels each record has, by its place; -1: none."""
+        return table.codes(self.column, self.levels)
+
+
+Condition = Within | OneOf
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Some records of a table, by column."""
+
+    table: Table
+    chosen: NDArray[np.intp]
+
+    def __len__(self) -> int:
+        return len(self.chosen)
+
+    def numbers(self, column: str) -> NDArray[np.float64]:
+        """Numbers, NaN where a cell holds none, shape [chosen records]."""
+        return self.table.numbers(column)[self.chosen]
+
+    def codes(self, column: str, levels: Sequence[Level]) -> NDArray[np.int64]:
+        """Places among the levels, -1 where a cell is none of them, shape [chosen records]."""
+        return self.table.codes(column, levels)[self.chosen]
+
+    def beginnings(self, column: str, prefixes: Sequence[str], whole: Sequence[str]) -> NDArray[np.int64]:
+        """Places among the beginnings and whole texts, -1 where a text is none of them, shape [chosen records]."""
+        return self.table.beginnings(column, prefixes, whole)[self.chosen]
+
+    def empty(self, column: str) -> NDArray[np.bool_]:
+        """Whether a cell holds nothing, shape [chosen records]."""
+        return self.table.empty(column)[self.chosen]
+
+
+def some_text(levels: Sequence[Level], between: str) -> str:
+    """Levels for people; of many, the first ones."""
+    first = between.join(map(str, levels[:_NAMED]))
+    return first if len(levels) <= _NAMED else f"{first} and {len(levels) - _NAMED} more"
+
+
+def groups_of(table: Table, where: Sequence[Condition], by: OneOf | None) -> Iterator[Rows]:
+    """The records that meet every condition, apart for each group: a record is in one of them at most."""
+    chosen = np.ones(len(table), dtype=np.bool_)
+    for condition in where:
+        chosen &= condition.met(table)
+    if by is None:
+        yield Rows(table, np.flatnonzero(chosen))
+        return
+    codes = np.where(chosen, by.codes(table), -1)
+    order = np.argsort(codes, kind="stable")
+    ends = np.searchsorted(codes[order], np.arange(len(by.levels) + 1))
+    for first, after in pairwise(ends):
+        yield Rows(table, order[first:after])
+
+
+def as_levels(column: str, levels: object) -> tuple[Level, ...]:
+    """Levels, each in its one form; refuse those of which one is no level, or is there twice.
+
+    Raises:
+        QuestionError: says which.
+    """
+    given = as_tuple(f"levels of {column}", levels)
+    if not 1 <= len(given) <= MOST_LEVELS:
+        raise QuestionError(f"{column} has {len(given)} levels; name 1 to {MOST_LEVELS}.")
+    named = tuple(_as_level(column, level) for level in given)
+    seen: set[object] = set()
+    for level in named:
+        names = {str(level)} | {value for value in [number(level)] if not math.isnan(value)}
+        if seen & names:
+            raise QuestionError(f"two levels of {column} are the same; name each once.")
+        seen |= names
+    return named
+
+
+def _as_level(column: str, level: object) -> Level:
+    """A level in its one form: a text without blanks around, also for a number; True and False stay.
+
+    A cell that has nothing to say is no level's: neither a blank text nor NaN can be one.
+    """
+    plain = level.item() if isinstance(level, np.generic) else level
+    if isinstance(plain, bool):
+        return plain
+    if isinstance(plain, int | float):
+        if not abs(plain) < (math.inf if isinstance(plain, float) else 10**LONGEST_LEVEL):
+            raise QuestionError(f"a level of {column} is no finite number, or one of too many digits; give a text.")
+        plain = str(int(plain) if plain == int(plain) and abs(plain) < 2**53 else plain)
+    if not isinstance(plain, str):
+        raise QuestionError(f"a level of {column} is a {type(plain).__name__}; give texts or finite numbers.")
+    text = plain.strip()
+    if len(text) > LONGEST_LEVEL:
+        raise QuestionError(f"a level of {column} has {len(text)} characters; {LONGEST_LEVEL} is the most.")
+    if not text or not is_writable(text) or text.lower().lstrip("+-") == "nan":
+        raise QuestionError(f"a level of {column} is {text!r}, which stands for nothing; give a text.")
+    return text
+
+
+def as_conditions(where: object) -> tuple[Condition, ...]:
+    """Conditions in their one order, each once, and so their levels: all must be met, whatever the order.
+
+    Raises:
+        QuestionError: one is no condition, or there are too many.
+    """
+    given = as_tuple("where", where)
+    if len(given) > MOST_CONDITIONS:
+        raise QuestionError(f"{len(given)} conditions are to be met; {MOST_CONDITIONS} is the most.")
+    if not all(isinstance(condition, Condition) for condition in given):
+        raise QuestionError("a condition is neither Within nor OneOf; give one of the two.")
+    return tuple(sorted(set(map(_in_order, given)), key=repr))
+
+
+def _in_order(condition: Condition) -> Condition:
+    if isinstance(condition, Within):
+        return condition
+    return OneOf(condition.column, tuple(sorted(condition.levels, key=str)))
+
+
+Where = Mapping[str, Level | Sequence[Level] | tuple[float, float]] | None
+"""Conditions by column: a level, a list of levels, or (at least, below)."""
+
+By = Mapping[str, Sequence[Level]] | None
+"""One column, and its levels."""
+
+
+def conditions(where: Where) -> tuple[Condition, ...]:
+    """Conditions as people write them.
+
+    >>> conditions({"sex": "f", "age": (40, 60)})
+    (OneOf(column='sex', levels=('f',)), Within(column='age', least=40.0, below=60.0))
+
+    Raises:
+        QuestionError: one is none of the forms.
+    """
+    if not isinstance(where, Mapping | None):
+        raise QuestionError(f"where is a {type(where).__name__}; give conditions by column.")
+    return tuple(_condition(column, value) for column, value in (where or {}).items())
+
+
+def _condition(column: str, value: Any) -> Condition:
+    match value.item() if isinstance(value, np.generic) else value:
+        case (least, below) if isinstance(value, tuple):
+            return Within(column, least, below)
+        case str() | int() | float():
+            return OneOf(column, (value,))
+        case list():
+            return OneOf(column, tuple(value))
+    raise QuestionError(
+        f"the condition on {column} is a {type(value).__name__}; give a level, a list of levels, or (at least, below)."
+    )
+
+
+def grouping(by: By) -> OneOf | None:
+    """Groups as people write them: one column, and its levels.
+
+    Raises:
+        QuestionError: there are several columns.
+    """
+    if by is None:
+        return None
+    if not isinstance(by, Mapping) or len(by) != 1:
+        named = f"names {len(by)} columns" if isinstance(by, Mapping) else f"is a {type(by).__name__}"
+        raise QuestionError(f"by {named}; name one column, with its levels.")
+    ((column, levels),) = by.items()
+    return OneOf(column, as_tuple(f"levels of {column}", levels))

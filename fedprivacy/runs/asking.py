@@ -1,0 +1,46 @@
+"""What asking would cost every client: the plan of a run whose one step reads every record."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from fedprivacy.questions.errors import QuestionError
+from fedprivacy.questions.grammar import typed
+from fedprivacy.questions.questionnaire import Questionnaire
+from fedprivacy.runs.configuration import OF_ASKING, USUAL_SPEND, ConfigError, Value
+from fedprivacy.runs.plan import RunPlan
+from fedprivacy.tasks import Task
+
+_ONE_STEP: Mapping[str, Value] = {"rounds": 1, "local-steps": 1, "sampling-rate": 1.0}
+
+
+def question_plan(given: Mapping[str, Value | None], task: Task | None = None) -> RunPlan:
+    """The plan of a run that asks.
+
+    Args:
+        given: some of `OF_ASKING`, by hyphenated key; None and "" mean "left open". Where neither spend nor noise
+            multiplier is given, the spend is `USUAL_SPEND`.
+        task: whose records; None: the one that the settings name.
+
+    Raises:
+        ConfigError: lists everything that is wrong with the settings. That no noise meets the budget is said by the
+            plan's `noise_multiplier`: what was answered before may be read all the same.
+    """
+    named = {key: value for key, value in given.items() if value not in (None, "")}
+    if others := sorted(named.keys() - set(OF_ASKING) - {"questions"}):
+        raise ConfigError([f"{', '.join(others)} is of training; a run that asks has {', '.join(OF_ASKING)}."])
+    if not {"spend", "noise-multiplier"} & named.keys():
+        named["spend"] = USUAL_SPEND
+    return RunPlan.of({**named, **_ONE_STEP}, task, asks=True)
+
+
+def questions_in(text: str) -> Questionnaire:
+    """The questions of the setting `questions`: as people type them, or as `Questionnaire.as_text` wrote them.
+
+    Raises:
+        ConfigError: they cannot be read, or cannot be asked.
+    """
+    try:
+        return Questionnaire.of_text(text) if text.lstrip().startswith("[") else Questionnaire(typed(text))
+    except QuestionError as error:
+        raise ConfigError([f"questions: {error}"]) from error

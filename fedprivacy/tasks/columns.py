@@ -1,0 +1,197 @@
+"""A client's records by column, which questions are asked of."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedprivacy.tasks.cells import Beginnings, Cell, Levels, number, one_by_one, read_each, says_nothing, text
+
+READINGS = 32
+"""How many columns a table keeps as codes or emptiness: a question reads one again for each of its groups."""
+
+
+class TableError(ValueError):
+    """A table that is not there, lacks a column or cannot be split so; the message names no cell."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class Table:
+    """A client's records by column: each row is one record, the unit of privacy.
+
+    >>> import fedprivacy as fp
+    >>> table = fp.Table({"age": [70, " 50 ", "?", None], "sex": ["f", "m", "f", "x"]})
+    >>> len(table), table.numbers("age"), table.codes("sex", ["f", "m"])
+    (4, array([70., 50., nan, nan]), array([ 0,  1,  0, -1]))
+
+    Formal guarantee: what is read of a record depends on that record's cell and on public arguments (the column, the
+    levels) alone, bit for bit; shapes and types depend on the number of records and on public arguments. No cell makes
+    another be read otherwise, or reading fail: what cannot be read is NaN, -1 or "".
+
+    The table can keep this promise only of the cells that it is given. `np.asarray([70, "?"])` has turned 70 into a
+    text before it comes here, because of another record: give a list that may hold anything as it is.
+
+    Attributes:
+        columns: the cells of every record, by the column's name, which is public. An array of numbers stays one; of any
+            other column each cell is kept as Python has it (`tolist()`), a masked one as None.
+
+    Raises:
+        TableError: there is no column, they differ in length, a name is no text, or a column is no list of cells.
+    """
+
+    columns: Mapping[str, Sequence[Cell] | NDArray[Any]]
+    _numbers: dict[str, NDArray[np.float64]] = field(init=False, default_factory=dict)
+    _readings: dict[Hashable, NDArray[Any]] = field(init=False, default_factory=dict)
+    _texts: dict[str, tuple[list[str], NDArray[np.int64]]] = field(init=False, default_factory=dict)
+
+    def __post_init__(self) -> None:
+        for name in self.columns:
+            if not isinstance(name, str):
+                raise TableError(f"a column's name is a {type(name).__name__}; give a text.")
+        kept = {name: _kept(name, column) for name, column in self.columns.items()}
+        if not kept:
+            raise TableError("the table has no column; give one at least.")
+        if len({len(column) for column in kept.values()}) > 1:
+            raise TableError("the table's columns differ in length; give each one cell for every record.")
+        object.__setattr__(self, "columns", kept)
+
+    def __len__(self) -> int:
+        return len(next(iter(self.columns.values())))
+
+    def __repr__(self) -> str:
+        """Names what is public, and neither cells nor how many records there are."""
+        return f"Table({', '.join(self.columns)})"
+
+    def numbers(self, column: str) -> NDArray[np.float64]:
+        """The number in every cell, shape [records], read-only; NaN where a cell holds no finite number.
+
+        Numbers may be written as text; True is 1 and False 0.
+
+        Raises:
+            TableError: there is no such column.
+        """
+        if column not in self._numbers:
+            values = _as_numbers(self._cells(column))
+            values[~np.isfinite(values)] = np.nan
+            values.flags.writeable = False
+            self._numbers[column] = values
+        return self._numbers[column]
+
+    def codes(self, column: str, levels: Sequence[object]) -> NDArray[np.int64]:
+        """The place of every cell among public levels, shape [records], read-only; -1 where it is none of them.
+
+        A cell is the first level that is the same text, without blanks around, or the same number.
+
+        Raises:
+            TableError: there is no such column.
+        """
+        if all(type(level) is str for level in levels):  # 1, 1.0 and True are equal, and no one level
+            return self._kept((column, tuple(levels)), lambda: self._codes(column, levels))
+        return self._codes(column, levels)
+
+    def _codes(self, column: str, levels: Sequence[object]) -> NDArray[np.int64]:
+        cells, known = self._cells(column), Levels(levels)
+        if not isinstance(cells, np.ndarray):
+            return known.codes(cells)
+        if cells.dtype.kind == "b":
+            return np.where(cells, known.code(True), known.code(False))
+        return known.codes_of_numbers(_as_numbers(cells))
+
+    def texts(self, column: str) -> list[str]:
+        """The text of every cell, without blanks around; "" where it is empty. One for each record.
+
+        A list, since in an array of texts the longest cell would decide how much memory all of them take.
+
+        Raises:
+            TableError: there is no such column.
+        """
+        cells = self._cells(column)
+        return [text(cell) for cell in (cells.tolist() if isinstance(cells, np.ndarray) else cells)]
+
+    def beginnings(self, column: str, prefixes: Sequence[str], whole: Sequence[str] = ()) -> NDArray[np.int64]:
+        """The place of every cell's text among public beginnings and public whole texts, shape [records], read-only.
+
+        -1 where a cell is empty, or its text is none of these; see `fedprivacy.tasks.cells.Beginnings`.
+
+        >>> import fedprivacy as fp
+        >>> fp.Table({"icd": ["A01", " A0 ", "B", None]}).beginnings("icd", ["A"], ["A0"])
+        array([ 0,  1, -1, -1])
+
+        Raises:
+            TableError: there is no such column.
+        """
+        key = column, tuple(prefixes), tuple(whole)
+        return self._kept(key, lambda: self._beginnings(column, Beginnings(prefixes, whole)))
+
+    def _beginnings(self, column: str, known: Beginnings) -> NDArray[np.int64]:
+        texts, which = self._different(column)
+        places = np.fromiter(map(known.code, texts), np.int64, len(texts))
+        return np.where(self.empty(column), -1, places[which])
+
+    def _different(self, column: str) -> tuple[list[str], NDArray[np.int64]]:
+        """The texts of a column, each once, and which of them every cell has, shape [records]: there may be few."""
+        if column not in self._texts:
+            seen: dict[str, int] = {}
+            places = (seen.setdefault(words, len(seen)) for words in self.texts(column))
+            which = np.fromiter(places, np.int64, len(self))
+            self._texts[column] = list(seen), which
+        return self._texts[column]
+
+    def empty(self, column: str) -> NDArray[np.bool_]:
+        """Whether a cell holds nothing, shape [records], read-only: None, NaN, a blank text, or what has no text.
+
+        Raises:
+            TableError: there is no such column.
+        """
+        return self._kept(column, lambda: self._empty(column))
+
+    def _empty(self, column: str) -> NDArray[np.bool_]:
+        cells = self._cells(column)
+        if isinstance(cells, np.ndarray):
+            return np.asarray(np.isnan(cells))
+        return np.array(read_each(cells, says_nothing), np.bool_)
+
+    def _kept(self, key: Hashable, read: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        """A column as it was read before, or is now; the longest kept makes room."""
+        if key not in self._readings:
+            values = read()
+            values.flags.writeable = False
+            if len(self._readings) >= READINGS:
+                del self._readings[next(iter(self._readings))]
+            self._readings[key] = values
+        return self._readings[key]
+
+    def _cells(self, column: str) -> Sequence[Cell] | NDArray[Any]:
+        if column not in self.columns:
+            raise TableError(f"the table has no column '{column}'; it has {', '.join(self.columns)}.")
+        return self.columns[column]
+
+
+def _kept(name: str, column: Sequence[Cell] | NDArray[Any]) -> Sequence[Cell] | NDArray[Any]:
+    """A column that nobody changes any more: an array if it is one of numbers, else cell by cell."""
+    if not isinstance(column, np.ndarray):
+        if isinstance(column, str | bytes) or not hasattr(column, "__len__"):
+            raise TableError(f"column '{name}' is a {type(column).__name__}; give a list or an array of its cells.")
+        return tuple(column)
+    if column.ndim != 1:
+        raise TableError(f"column '{name}' has {column.ndim} dimensions; give an array of one, a cell for each record.")
+    if column.dtype.kind in "biuf" and not isinstance(column, np.ma.MaskedArray):
+        kept = np.array(column)
+        kept.flags.writeable = False
+        return kept
+    try:
+        return tuple(column.tolist())
+    except Exception:  # a file may hold what is no text
+        return tuple(one_by_one(range(len(column)), lambda place: column[place].item()))
+
+
+def _as_numbers(cells: Sequence[Cell] | NDArray[Any]) -> NDArray[np.float64]:
+    """The number in every cell, of maybe infinite ones too."""
+    if isinstance(cells, np.ndarray):
+        with np.errstate(all="ignore"):  # infinite where a float of more bits is too large
+            return cells.astype(np.float64)
+    return np.fromiter(map(number, cells), np.float64, len(cells))

@@ -1,0 +1,200 @@
+"""Table 1, private standardisation and a trained model: one account, two books, one epsilon."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+from flwr.serverapp.strategy import FedAvg
+from torch import nn
+
+import fedprivacy as fp
+from fedprivacy._support.signing import server_key
+from fedprivacy.flower import BudgetSpentError, PrivateStrategy
+from fedprivacy.flower.server.asking import ask_clients
+from fedprivacy.ledger import Ledger
+from fedprivacy.ledger.verify import verify_ledger
+from fedprivacy.questions.questionnaire import Questionnaire
+from fedprivacy.runs.asking import question_plan
+from fedprivacy.runs.plan import RunPlan
+from fedprivacy.tasks.standardising import Standardise
+from fedprivacy.values.events import PoissonSampledGaussian
+from tests.flower.deployment import DeployedGrid
+from tests.flower.runs import SAMPLING
+from tests.flower.wards import BOUNDS, CLIENTS, AsTheyAre, ByConstants, Wards, patients
+
+TABLE_ONE = fp.ask.table_one({**BOUNDS, "sex": ["f", "m"]}, by={"returned": [0, 1]})
+ALLOWED = {"questions": "spread,categories", "question-columns": "age,pressure,sex,returned"}
+
+
+@pytest.fixture
+def given(tmp_path, ledger_url):
+    server_key(tmp_path / "server.key")
+    return {"ledger": ledger_url, "signing-key": str(tmp_path / "server.key")}
+
+
+def deployed(plan, folder):
+    grid = DeployedGrid(plan, folder)
+    for context in grid._contexts.values():
+        context.node_config.update(ALLOWED)
+    return grid
+
+
+def trained(plan, grid):
+    """The last record of a run, and its result."""
+    records = []
+    strategy = PrivateStrategy(FedAvg(**SAMPLING), plan, observers=[records.append])
+    strategy.start(grid)
+    return records[-1], strategy.result
+
+
+def test_both_books_and_the_calculator_agree_on_what_everything_cost(given, tmp_path):
+    asking = question_plan({**given, "spend": 0.4}, Wards())
+    grid = deployed(asking, tmp_path)
+    asked = ask_clients(grid, asking, Questionnaire(TABLE_ONE))
+    plan = RunPlan.of(given, Wards())
+    last, _ = trained(plan, grid)
+    ledger = Ledger(given["ledger"])
+    for name in grid.names.values():
+        history = dict(ledger.accounts([f"wards/{name}"])[f"wards/{name}"].history)
+        assert history == grid.guard(plan, name).history()
+        questions = {event: count for event, count in history.items() if event.sampling_rate == 1.0}
+        (training,) = history.keys() - questions.keys()
+        assert sum(questions.values()) == 2 and asked.event in questions
+        assert history[training] == 12
+        spent = fp.epsilon(
+            sampling_rate=training.sampling_rate,
+            noise_multiplier=training.noise_multiplier,
+            steps=history[training],
+            delta=1e-4,
+            relation=training.relation,
+            past=questions,
+        )
+        assert last.spent[name].epsilon == pytest.approx(spent, rel=1e-4)
+        assert 2.0 < spent <= 3.0
+    assert {len(ledger.asked(f"wards/{name}")) for name in grid.names.values()} == {len(TABLE_ONE) + 1}
+    assert len(verify_ledger(ledger).replay.charges) == CLIENTS * (2 + plan.config.rounds)
+    assert last.metrics["accuracy"] > 0.8
+
+
+def test_table_one_is_what_the_patients_are_like(given, tmp_path):
+    asking = question_plan({**given, "spend": 2.9}, Wards())
+    asked = ask_clients(deployed(asking, tmp_path), asking, Questionnaire(TABLE_ONE))
+    everybody = [patients(part) for part in range(CLIENTS)]
+    for number, column in enumerate(BOUNDS):
+        for group in (0, 1):
+            values = torch.cat([torch.tensor(p[column][p["returned"] == group]) for p in everybody])
+            for name, truth in (
+                (f"mean of {column}", values.mean()),
+                (f"standard deviation of {column}", values.std()),
+            ):
+                figure = next(f for f in asked.figures(number) if (f.name, f.group) == (name, str(group)))
+                assert abs(figure.value - truth.item()) < 5 * figure.error < 5 * BOUNDS[column][1] / 20
+
+
+def test_a_second_run_pays_for_the_training_alone(given, tmp_path):
+    plan = RunPlan.of({**given, "spend": 1.0}, Wards())
+    grid = deployed(plan, tmp_path)
+    trained(plan, grid)
+    first = grid.guard(plan, "hospital-0").history()
+    _, result = trained(again := RunPlan.of({**given, "spend": 1.0}, Wards()), grid)
+    second = grid.guard(plan, "hospital-0").history()
+    assert {event for event in first if event.sampling_rate == 1.0} == {e for e in second if e.sampling_rate == 1.0}
+    assert sum(second.values()) == sum(first.values()) + again.total_steps
+    assert result.standardise is not None
+
+
+def test_what_a_plan_tells_is_what_the_run_costs(tmp_path):
+    settings = {"task": Wards(), "seed": 1}
+    row = fp.plan(**settings).clients[0]
+    run = fp.simulate(**settings, out=tmp_path / "run", progress=False)
+    assert row["epsilon_question"] == pytest.approx(0.3, rel=0.01)
+    assert row["epsilon_before"] == 0.0
+    assert run.clients[0]["epsilon"] == pytest.approx(row["epsilon_by_round"][-1], rel=1e-4)
+    assert run.history.start.spent["client-0"].epsilon == pytest.approx(row["epsilon_question"], rel=1e-4)
+
+
+def test_the_saved_model_takes_records_as_they_are(tmp_path):
+    task = Wards()
+    run = fp.simulate(task, seed=1, out=tmp_path / "run", question_spend=1.5, progress=False)
+    model = fp.open_run(tmp_path / "run", task).model()
+    assert task.evaluate(model)["accuracy"] == pytest.approx(run.metrics["accuracy"])
+    assert isinstance(model, nn.Sequential) and isinstance(model[0], Standardise)
+    mean, scale = model[0].mean.tolist(), model[0].scale.tolist()
+    assert mean == pytest.approx([60, 130], abs=4) and scale == pytest.approx([12, 20], rel=0.4)
+
+
+def test_a_private_scale_is_nearly_as_good_as_the_right_constants_and_better_than_none(tmp_path):
+    def accuracy(task):
+        runs = [fp.simulate(task, seed=seed, out=tmp_path / f"{type(task)}{seed}", progress=False) for seed in range(3)]
+        return sum(run.metrics["accuracy"] for run in runs) / len(runs)
+
+    none, private, constants = map(accuracy, (AsTheyAre(), Wards(), ByConstants()))
+    assert none + 0.05 < private
+    assert constants - 0.03 < private
+
+
+def test_a_run_that_was_stopped_goes_on_with_the_answer_that_was_paid_for(tmp_path):
+    whole = fp.simulate(Wards(), seed=1, out=tmp_path / "whole", progress=False)
+    checkpoint = tmp_path / "part"
+    fp.simulate(Wards(), seed=1, rounds=6, out=checkpoint, progress=False)
+    rounds = checkpoint / "rounds.jsonl"
+    assert [json.loads(line)["metrics"] for line in rounds.read_text().splitlines()] == [
+        dict(record.metrics) for record in whole.history.rounds
+    ]
+    question = PoissonSampledGaussian(1.0, _question_noise(checkpoint), whole.history.relation)
+    ledger = Ledger(f"sqlite:///{checkpoint / 'ledger.db'}")
+    assert ledger.accounts(["wards/client-0"])["wards/client-0"].history[question] == 1
+
+
+def _question_noise(folder):
+    asked = Ledger(f"sqlite:///{folder / 'ledger.db'}").asked()
+    (event,) = asked[0].charged
+    return event.noise_multiplier
+
+
+class PrivateSizes(Wards):
+    """The same with private shard sizes, which differ."""
+
+    shard_sizes_public = False
+    nominal_shard_size = 100
+
+    def _part(self, source):
+        self.records = 100 + 100 * super()._part(source)
+        return super()._part(source)
+
+    def table(self, source):
+        part = self._part(source)
+        return fp.Table(patients(part, self.records))
+
+    def shard(self, source):
+        part = self._part(source)
+        return self.examples(patients(part, self.records))
+
+
+def test_who_answers_weighs_as_much_as_the_answer_says_where_sizes_are_private(given, tmp_path):
+    plan = RunPlan.of({**given, "question-spend": 1.5}, PrivateSizes())
+    grid, weights = deployed(plan, tmp_path), {}
+
+    class Weighed(FedAvg):
+        def aggregate_train(self, server_round, replies):
+            replies = list(replies)
+            sizes = [reply.content["metrics"]["num-examples"] for reply in replies]
+            weights.update(dict(zip(sorted(grid.names.values()), sizes, strict=True)))
+            return super().aggregate_train(server_round, replies)
+
+    PrivateStrategy(Weighed(**SAMPLING), plan).start(grid)
+    for name, weight in weights.items():
+        assert weight != 100 and abs(weight - 100 - 100 * int(name[-1])) < 60
+
+
+@pytest.mark.parametrize("spend", [2.0, 2.7])  # after the latter there is nothing left for the question, either
+def test_no_question_is_paid_for_that_no_training_could_follow(spend, tmp_path):
+    ledger = tmp_path / "ledger.db"
+    fp.simulate(AsTheyAre(), seed=1, out=tmp_path / "first", ledger=ledger, spend=spend, progress=False)
+    before = Ledger(f"sqlite:///{ledger}").accounts(["wards/client-0"])
+    settings = {"noise_multiplier": 0.6, "epsilon": 3.0, "seed": 1, "out": tmp_path / "second", "ledger": ledger}
+    with pytest.raises(BudgetSpentError, match="Nobody was asked"):
+        fp.simulate(Wards(), **settings, progress=False)
+    assert Ledger(f"sqlite:///{ledger}").accounts(["wards/client-0"]) == before

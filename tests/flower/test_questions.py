@@ -1,0 +1,163 @@
+"""Questions through the real ServerApp and ClientApp: six deployed clients, two books, one epsilon."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+import fedprivacy as fp
+from fedprivacy._support.signing import server_key
+from fedprivacy.accounting import pld
+from fedprivacy.flower import BudgetSpentError
+from fedprivacy.flower.server.asking import ask_clients
+from fedprivacy.ledger import Ledger
+from fedprivacy.questions.questionnaire import Questionnaire
+from fedprivacy.runs.asking import question_plan
+from fedprivacy.values.events import PoissonSampledGaussian
+from tests.flower.blobs import Blobs
+from tests.flower.deployment import DeployedGrid
+
+CLIENTS = 6
+ALL = {"questions": "count,spread,categories,quantiles,mean", "question-columns": "*", "smallest-cohort": 0.0}
+AGE = fp.ask.mean("age", 0, 100)
+
+
+class Hospitals(Blobs):
+    """Each client holds 30 records, whose age and ward everybody here may know."""
+
+    def table(self, source: fp.ShardSource) -> fp.Table:
+        return fp.Table({"age": [float(30 + n) for n in range(30)], "ward": ["a", "b", "c"] * 10})
+
+
+def plan_of(folder, **settings):
+    given = {"clients": CLIENTS, "epsilon": 3.0, "delta": 1e-3, "ledger": str(folder / "ledger.db")}
+    given |= {"signing-key": str(folder / "server.key")} | (settings or {"spend": 0.5})
+    return question_plan(given, Hospitals())
+
+
+def deployed(plan, folder, **node):
+    """Clients whose data owners say so in their node configurations."""
+    grid = DeployedGrid(plan, folder)
+    for context in grid._contexts.values():
+        context.node_config.update(ALL | node)
+    return grid
+
+
+@pytest.fixture
+def plan(tmp_path):
+    server_key(tmp_path / "server.key")
+    return plan_of(tmp_path)
+
+
+def ask(plan, grid, *questions, anew=False):
+    return ask_clients(grid, plan, Questionnaire(questions), anew=anew)
+
+
+def test_both_books_hold_the_charge_that_the_answer_cost(plan, tmp_path):
+    grid = deployed(plan, tmp_path)
+    asked = ask(plan, grid, fp.ask.count(), AGE)
+    event = PoissonSampledGaussian(1.0, plan.noise_multiplier, plan.relation)
+    ledger = Ledger(plan.config.ledger)
+    assert len(asked.told) == CLIENTS
+    assert not asked.failures
+    for name in grid.names.values():
+        assert grid.guard(plan, name).history() == {event: 1}
+        assert ledger.accounts([f"blobs/{name}"])[f"blobs/{name}"].history == {event: 1}
+        assert asked.spent[name].epsilon == pytest.approx(pld.epsilon({event: 1}, 1e-3))
+        assert asked.spent[name].epsilon <= 0.5
+
+
+def test_the_federation_s_answer_is_as_near_to_the_truth_as_it_says(plan, tmp_path):
+    asked = ask(plan_of(tmp_path, **{"noise-multiplier": 1.2}), deployed(plan, tmp_path), fp.ask.count(), AGE)
+    for name, truth in (("count", 180.0), ("mean of age", 44.5)):
+        figure = next(f for number in (0, 1) for f in asked.figures(number) if f.name == name)
+        assert abs(figure.value - truth) < 5 * figure.error
+        assert figure.error < 5
+
+
+def test_an_answer_is_read_again_for_nothing_and_asked_anew_for_its_price(plan, tmp_path):
+    grid = deployed(plan, tmp_path)
+    first = ask(plan, grid, AGE)
+    again = ask(plan, grid, AGE)
+    assert again.federation == first.federation
+    assert again.reread == tuple(sorted(grid.names.values()))
+    assert sum(grid.guard(plan, "hospital-0").history().values()) == 1
+    anew = ask(plan_of(tmp_path), grid, AGE, anew=True)
+    assert anew.federation != first.federation
+    assert sum(grid.guard(plan, "hospital-0").history().values()) == 2
+
+
+def test_an_answer_is_read_again_when_nothing_is_left_to_spend(plan, tmp_path):
+    everything = {"epsilon": 0.5, "spend": 0.5}
+    grid = deployed(plan_of(tmp_path, **everything), tmp_path)
+    first = ask(plan_of(tmp_path, **everything), grid, AGE)
+    assert ask(plan_of(tmp_path, **everything), grid, AGE).federation == first.federation
+    with pytest.raises(BudgetSpentError, match=r"hospital-0 has spent .* not one more step"):
+        ask(plan_of(tmp_path, **everything), grid, fp.ask.count())
+
+
+def test_who_comes_later_is_asked_alone(plan, tmp_path):
+    few = replace(plan.config, clients=3)
+    grid = deployed(replace(plan, config=few), tmp_path)
+    ask(replace(plan, config=few), grid, AGE)
+    everybody = deployed(plan, tmp_path)
+    asked = ask(plan, everybody, AGE)
+    assert asked.reread == ("hospital-0", "hospital-1", "hospital-2")
+    assert len(asked.told) == CLIENTS
+    assert sum(everybody.guard(plan, "hospital-0").history().values()) == 1
+
+
+@pytest.mark.parametrize(
+    ("node", "question"),
+    [
+        ({"questions": ""}, AGE),
+        ({"questions": "count"}, AGE),
+        ({"question-columns": ""}, AGE),
+        ({"question-columns": "ward"}, AGE),
+        ({"question-columns": "age"}, fp.ask.mean("age", 0, 100, where={"ward": "a"})),
+        ({"question-columns": "age"}, fp.ask.mean("age", 0, 100, by={"ward": ["a"]})),
+        ({}, fp.ask.mean("height", 0, 100)),
+    ],
+)
+def test_what_the_data_owner_does_not_allow_is_refused_and_costs_nothing(plan, tmp_path, node, question):
+    grid = deployed(plan, tmp_path, **node)
+    asked = ask(plan, grid, question)
+    assert asked.failures == dict.fromkeys(grid.names.values(), "question-not-allowed")
+    assert not asked.told
+    assert grid.guard(plan, "hospital-0").history() == {}
+    assert not any(account.history for account in Ledger(plan.config.ledger).accounts(["blobs/hospital-0"]).values())
+
+
+def test_a_data_owner_who_says_nothing_is_asked_nothing(plan, tmp_path):
+    asked = ask(plan, DeployedGrid(plan, tmp_path), fp.ask.count())
+    assert set(asked.failures.values()) == {"question-not-allowed"}
+
+
+def test_a_small_group_is_not_told(plan, tmp_path):
+    groups = fp.ask.count(by={"ward": ["a", "b", "d"]})
+    asked = ask(
+        plan_of(tmp_path, **{"noise-multiplier": 1.2}), deployed(plan, tmp_path, **{"smallest-cohort": 6.0}), groups
+    )
+    assert [figure.value is None for figure in asked.figures()] == [False, False, True]
+    assert asked.silent() == {"d": sorted(f"hospital-{n}" for n in range(CLIENTS))}
+
+
+def test_questions_have_a_budget_of_their_own(plan, tmp_path):
+    grid = deployed(plan, tmp_path, **{"question-epsilon": 0.7})
+    ask(plan, grid, AGE)
+    second = ask(plan_of(tmp_path), grid, fp.ask.count())
+    assert set(second.failures.values()) == {"questions-exhausted"}
+    assert sum(grid.guard(plan, "hospital-0").history().values()) == 1
+    assert second.spent["hospital-0"].epsilon == pytest.approx(second.before["hospital-0"].epsilon)
+
+
+def test_the_first_questions_on_a_ledger_choose_a_filter_that_takes_training_too(plan, tmp_path):
+    ask(plan, deployed(plan, tmp_path), AGE)
+    allowances = Ledger(plan.config.ledger).allowances(["blobs/hospital-0"])
+    assert {allowance.filter for allowance in allowances.values()} == {"adaptive"}
+
+
+def test_who_answered_for_all_of_a_spend_has_budget_left(plan, tmp_path):
+    asked = ask(plan, deployed(plan, tmp_path), AGE)
+    assert all(client.steps_left > 0 for client in asked.spent.values())

@@ -1,0 +1,306 @@
+"""An answer that was paid for is kept whole, once, and read back by whoever asks the same on the ledger."""
+
+import json
+import math
+from functools import partial
+
+import numpy as np
+import pytest
+from sqlalchemy import text
+from sqlalchemy.exc import DBAPIError
+
+from fedprivacy._support import failpoints
+from fedprivacy.ledger import Answer, ChargeState, Ledger, LedgerError, StoredAnswer
+from fedprivacy.ledger.answers import answers_to
+from fedprivacy.ledger.journal import canonical
+from fedprivacy.ledger.verify import verify_ledger
+from fedprivacy.values.attempt import Attempt
+from fedprivacy.values.events import PoissonSampledGaussian
+from tests.guard.processes import KILLED, at_once, in_child
+from tests.ledger.acts import (
+    ALLOWANCE,
+    ASKED,
+    COUNT,
+    MEAN,
+    QUESTION,
+    Undone,
+    answers_of,
+    ask,
+    cut_off,
+    disarm,
+    journal_of,
+    unlimited,
+)
+
+LATER = Attempt("questions-autumn", 1)
+NOISE = QUESTION.noise_multiplier * math.sqrt(2.0)
+COMMITTED, VOID = ChargeState.COMMITTED, ChargeState.VOID
+
+
+@pytest.fixture
+def ledger(url):
+    """Three datasets; a and b were charged for questions, and their receipts came."""
+    opened = Ledger(url)
+    opened.open_budgets(dict.fromkeys("abc", ALLOWANCE))
+    opened.reserve(ASKED, QUESTION, {"a": 1, "b": 1}, unlimited)
+    opened.settle(ASKED, ["a", "b"], COMMITTED)
+    yield opened
+    opened.close()
+
+
+def kept(ledger):
+    """What is kept of every dataset, without times: totals by question, in their order."""
+    return {
+        (dataset, question): [(each.attempt, each.totals) for each in found]
+        for question in (MEAN, COUNT)
+        for dataset, found in ledger.answers(question, "abc").items()
+    }
+
+
+def of(attempt, *datasets, **options):
+    return {(a.dataset_id, a.question): [(attempt, a.totals)] for a in answers_of(*datasets, **options)}
+
+
+def test_an_answer_is_read_back_to_the_last_digit_by_another_process(url, ledger):
+    assert in_child(lambda: Ledger(url).keep_answers(ASKED, answers_of("a", "b"))) == 0
+    (stored,) = ledger.answers(MEAN, ["a", "c"])["a"]
+    given = answers_of("a")[0]
+    assert stored == StoredAnswer("a", ASKED, 0, MEAN, NOISE, given.totals, stored.at)
+    assert stored.totals[1:] == (-(2**60), 2**60)
+    assert stored.at == json.loads(journal_of(ledger)[-1][1])["at"]
+    assert kept(ledger) == of(ASKED, "a", "b")
+    assert ledger.answers(canonical({"kind": "sum"}), ["a"]) == {}
+
+
+def test_every_answer_to_the_same_question_is_there_the_newest_last(ledger):
+    ledger.keep_answers(ASKED, answers_of("a"))
+    for attempt, shift in ((LATER, 1), (LATER.again, 2)):
+        ask(ledger, attempt, "ac", shift=shift)
+    first, second, third = (answers_of("a", shift=shift)[1].totals for shift in range(3))
+    assert kept(ledger)["a", COUNT] == [(ASKED, first), (LATER, second), (LATER.again, third)]
+    assert [attempt for attempt, _ in kept(ledger)["c", MEAN]] == [LATER, LATER.again]
+    verify_ledger(ledger)
+
+
+def test_the_same_answer_is_kept_once_however_often_and_by_whatever_parts(ledger):
+    ledger.keep_answers(ASKED, answers_of("a"))
+    ledger.keep_answers(ASKED, answers_of("b")[:1])
+    entries = len(journal_of(ledger))
+    ledger.keep_answers(ASKED, [*answers_of("a"), *answers_of("b")[:1], *answers_of("a")])
+    ledger.keep_answers(ASKED, [])
+    assert len(journal_of(ledger)) == entries
+    ledger.keep_answers(ASKED, iter(answers_of("a", "b")))
+    assert len(journal_of(ledger)) == entries + 1
+    assert kept(ledger) == of(ASKED, "a", "b")
+    verify_ledger(ledger)
+
+
+def changed(**fields):
+    return answers_of("a")[0]._replace(**fields)
+
+
+REFUSED = {
+    "other totals": (changed(totals=(1, 2, 3)), "dataset a has answered question 0 of run 'questions-spring', round 1"),
+    "fewer totals": (changed(totals=changed().totals[:2]), "has answered question 0"),
+    "other noise": (changed(noise_multiplier=NOISE / 2), "has answered question 0"),
+    "another question": (changed(question=canonical({"kind": "sum"})), 'question 0 of run .* is {"column":"age"'),
+    "another question of another": (
+        changed(dataset_id="b", question=canonical({"kind": "sum"})),
+        'question 0 of run .* is {"column":"age"',
+    ),
+    "no charge": (changed(dataset_id="c"), "dataset c has no charge for run 'questions-spring', round 1, attempt 1"),
+    "no such dataset": (changed(dataset_id="d"), "dataset d has no charge"),
+    "spaces": (changed(number=2, question='{"kind": "sum"}'), "its question is not in canonical JSON"),
+    "no JSON": (changed(number=2, question="sum"), "answer of dataset a to question 2 cannot be kept"),
+    "no noise": (changed(number=2, noise_multiplier=0.0), "its noise multiplier is 0.0"),
+    "noise without a value": (changed(number=2, noise_multiplier=math.nan), "its noise multiplier is nan"),
+    "65 bits": (changed(number=2, totals=(2**63,)), "a total is no whole number of 64 bits"),
+    "a fraction": (changed(number=2, totals=(0.5,)), "a total is no whole number of 64 bits"),
+}
+
+
+def test_what_cannot_be_kept_is_refused_with_all_that_came_with_it(ledger):
+    ledger.keep_answers(ASKED, answers_of("a"))
+    entries = len(journal_of(ledger))
+    for answer, problem in REFUSED.values():
+        with pytest.raises(LedgerError, match=problem):
+            ledger.keep_answers(ASKED, [*answers_of("b")[1:], answer])
+        assert kept(ledger) == of(ASKED, "a")
+        assert len(journal_of(ledger)) == entries
+
+
+def test_two_answers_to_one_question_that_come_at_once_are_both_refused(ledger):
+    twice = [*answers_of("a"), changed(totals=(1,))]
+    with pytest.raises(LedgerError, match="question 0 is given twice, and not the same"):
+        ledger.keep_answers(ASKED, twice)
+    assert kept(ledger) == {}
+
+
+@pytest.mark.parametrize("settled", [(), (VOID,)], ids=["reserved", "void"])
+def test_an_answer_without_a_receipt_is_not_kept_until_the_receipt_comes(ledger, settled):
+    ledger.reserve(LATER, QUESTION, {"a": 1}, unlimited)
+    for state in settled:
+        ledger.settle(LATER, ["a"], state)
+    with pytest.raises(LedgerError, match=f"dataset a has a {'void' if settled else 'reserved'} charge for"):
+        ledger.keep_answers(LATER, answers_of("a"))
+    ledger.settle(LATER, ["a"], COMMITTED)
+    ledger.keep_answers(LATER, answers_of("a"))
+    assert kept(ledger) == of(LATER, "a")
+    verify_ledger(ledger)
+
+
+def test_a_charge_that_has_an_answer_is_never_void(ledger):
+    ledger.keep_answers(ASKED, answers_of("a", "b"))
+    ledger.settle(ASKED, ["a", "b"], VOID)
+    assert ledger.charged(ASKED) == {"a", "b"}
+    assert ledger.accounts(["a"])["a"].history == {QUESTION: 1}
+    verify_ledger(ledger)
+
+
+def test_numbers_of_numpy_are_kept_as_the_numbers_that_they_are(ledger):
+    totals = np.array([-3, 2**60], dtype=np.int64)
+    ledger.keep_answers(ASKED, [Answer("a", 0, COUNT, np.float64(3.5), tuple(totals))])
+    assert ledger.answers(COUNT, ["a"])["a"][0].totals == (-3, 2**60)
+    ledger.keep_answers(ASKED, [Answer("a", 0, COUNT, 3.5, (-3, 2**60))])
+    verify_ledger(ledger)
+
+
+def test_a_question_may_be_longer_than_a_page_of_the_database_and_so_may_its_answer(ledger):
+    words = [f"diagnosis {number}" for number in range(3000)]
+    question = canonical({"kind": "histogram", "column": "diagnosis", "categories": words})
+    totals = tuple(range(-1500, 1500))
+    ledger.keep_answers(ASKED, [Answer(d, 0, question, 20.0, totals) for d in "ab"])
+    ledger.keep_answers(ASKED, [Answer("a", 0, question, 20.0, totals)])
+    assert [each.totals for each in ledger.answers(question, ["b"])["b"]] == [totals]
+    assert [asked.question for asked in ledger.asked()] == [question]
+    verify_ledger(ledger)
+
+
+def test_what_was_asked_says_of_whom_at_what_cost_and_how_many_answered(ledger):
+    quieter = PoissonSampledGaussian(1.0, 40.0)
+    ledger.keep_answers(ASKED, answers_of("a", "b")[:3])
+    ledger.reserve(LATER, {"a": QUESTION, "b": quieter, "c": quieter}, dict.fromkeys("abc", 1), unlimited)
+    ledger.settle(LATER, ["a", "b"], COMMITTED)
+    ledger.settle(LATER, ["c"], VOID)
+    ledger.keep_answers(LATER, [Answer("b", 0, COUNT, 40.0, (5,)), Answer("a", 0, COUNT, 20.0, (6,))])
+    asked = ledger.asked()
+    assert [(each.attempt, each.number, each.question) for each in asked] == [
+        (ASKED, 0, MEAN),
+        (ASKED, 1, COUNT),
+        (LATER, 0, COUNT),
+    ]
+    assert [each.charged for each in asked] == [{QUESTION: 2}, {QUESTION: 2}, {QUESTION: 1, quieter: 1}]
+    assert [each.answered for each in asked] == [2, 1, 2]
+    assert [each.noise_multiplier for each in asked] == [NOISE, NOISE, 20.0]
+    mine = ledger.asked("b")
+    assert [(each.charged, each.answered) for each in mine] == [
+        ({QUESTION: 1}, 1),
+        ({QUESTION: 1}, 0),
+        ({quieter: 1}, 1),
+    ]
+    assert mine[1].noise_multiplier is None
+    assert ledger.asked("c") == []
+
+
+@pytest.mark.parametrize("point", failpoints.ANSWER_POINTS)
+def test_a_server_killed_anywhere_keeps_all_of_it_or_nothing_and_then_keeps_it_once(url, ledger, point):
+    def server():
+        again = Ledger(url)
+        failpoints.arm(point)
+        again.keep_answers(ASKED, answers_of("a", "b"))
+
+    entries = len(journal_of(ledger))
+    assert in_child(server) == KILLED
+    survived = point == "ledger.answers-kept"
+    assert kept(ledger) == (of(ASKED, "a", "b") if survived else {})
+    ledger.settle(ASKED, ["a", "b"], COMMITTED)  # a server that goes on does both again
+    ledger.keep_answers(ASKED, answers_of("a", "b"))
+    assert kept(ledger) == of(ASKED, "a", "b")
+    assert len(journal_of(ledger)) == entries + 1
+    verify_ledger(ledger)
+
+
+def test_a_server_killed_between_receipt_and_answer_can_still_keep_it(url, ledger):
+    """The client sends the answer that it has sealed again; the charge is there, and nothing is charged anew."""
+
+    def server():
+        again = Ledger(url)
+        again.reserve(LATER, QUESTION, {"a": 1}, unlimited)
+        again.settle(LATER, ["a"], COMMITTED)
+        failpoints.arm("ledger.before-keep")
+        again.keep_answers(LATER, answers_of("a"))
+
+    assert in_child(server) == KILLED
+    assert ledger.reserve(LATER, QUESTION, {"a": 1}, unlimited, resumed=True) == {"a": 1}
+    ledger.keep_answers(LATER, answers_of("a"))
+    assert kept(ledger) == of(LATER, "a")
+    assert ledger.accounts(["a"])["a"].history == {QUESTION: 2}
+
+
+@pytest.mark.parametrize("committed", [True, False], ids=["after", "before"])
+def test_answers_whose_connection_broke_at_the_commit_are_kept_once(ledger, committed):
+    entries = len(journal_of(ledger))
+    with cut_off(ledger, committed=committed) as broken:
+        ledger.keep_answers(ASKED, answers_of("a", "b"))
+    assert broken
+    assert kept(ledger) == of(ASKED, "a", "b")
+    assert len(journal_of(ledger)) == entries + 1
+
+
+def test_processes_that_keep_the_same_answers_at_once_keep_them_once(url, ledger):
+    entries = len(journal_of(ledger))
+    assert at_once(*[lambda: Ledger(url).keep_answers(ASKED, answers_of("a", "b"))] * 4) == [0] * 4
+    assert kept(ledger) == of(ASKED, "a", "b")
+    assert len(journal_of(ledger)) == entries + 1
+    verify_ledger(ledger)
+
+
+def test_of_processes_with_different_answers_one_is_believed_and_the_others_are_told(url, ledger):
+    acts = [lambda n=n: Ledger(url).keep_answers(ASKED, answers_of("a", shift=n)) for n in range(4)]
+    assert sorted(at_once(*acts)) == [0, 1, 1, 1]
+    assert kept(ledger) in [of(ASKED, "a", shift=n) for n in range(4)]
+    verify_ledger(ledger)
+
+
+def test_the_database_refuses_to_change_or_delete_an_answer(ledger):
+    ledger.keep_answers(ASKED, answers_of("a", "b"))
+    for table in ("questions", "answers"):
+        for act in (f"UPDATE {table} SET number = 5", f"DELETE FROM {table}"):
+            with pytest.raises((DBAPIError, LedgerError), match=f"the {table} is append-only"):
+                ledger.database.write(lambda connection, _, act=act: connection.execute(text(act)))
+    assert kept(ledger) == of(ASKED, "a", "b")
+
+
+BEHIND_ITS_BACK = {
+    "totals": ["UPDATE answers SET totals = (SELECT totals FROM answers WHERE dataset_id = 'b' AND number = 0)"],
+    "noise": ["UPDATE answers SET noise_multiplier = 1000"],
+    "the entry": ["UPDATE answers SET entry = 2"],
+    "the question": ["UPDATE questions SET question = '{}' WHERE number = 1"],
+    "the attempt": ["UPDATE questions SET attempt = 2", "UPDATE answers SET attempt = 2"],
+    "whose it is": [
+        "UPDATE answers SET dataset_id = 'c' WHERE dataset_id = 'a'",
+        "UPDATE answers SET dataset_id = 'a' WHERE dataset_id = 'b'",
+    ],
+    "one more": [
+        "INSERT INTO answers SELECT run_id, round, attempt, number, 'c', entry, noise_multiplier, totals FROM answers "
+        "WHERE dataset_id = 'a'"
+    ],
+}
+
+
+def test_an_answer_that_was_changed_behind_the_ledger_s_back_is_not_read(ledger):
+    ledger.keep_answers(ASKED, answers_of("a", "b")[:3])
+
+    def work(connection, _, damage):
+        disarm(connection)
+        for statement in damage:
+            connection.execute(text(statement))
+        with pytest.raises(LedgerError, match=r"is not what entry \d of the journal says: it was changed since"):
+            for question in (MEAN, COUNT, "{}"):
+                answers_to(connection, question, ["a", "b", "c"])
+        raise Undone
+
+    for damage in BEHIND_ITS_BACK.values():
+        with pytest.raises(Undone):
+            ledger.database.write(partial(work, damage=damage))
+    assert len(kept(ledger)) == 3

@@ -1,0 +1,254 @@
+"""Two tables that differ in one record, asked through the real ClientApp: what differs in the bytes that leave.
+
+With the noise frozen, only noisy totals may differ, and they by no more than what is charged for. Whether a group is
+told is decided by them alone.
+"""
+
+from __future__ import annotations
+
+import datetime
+import math
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from flwr.app import RecordDict
+
+import fedprivacy as fp
+from fedprivacy.audit.gates.release import NOISED, fields_of
+from fedprivacy.flower.wire.messages import ASK, QUESTION_GRANT, RECEIPT
+from fedprivacy.questions.release import deviation
+from fedprivacy.training.keystream import Keystream
+from fedprivacy.values.events import NeighbouringRelation
+from tests.flower.asked import ANSWERS_ALL, PrivatelyTabled, Tabled, a_question, ask
+from tests.privacy.asking import Client, binomial_range, deviation_range
+
+SIGMA = 4.0
+BOUNDS = {"age": (0, 100), "stay": (-1, 1)}
+WHERE = {"where": {"ward": ["a", "b"]}}
+EVERYTHING = [
+    fp.ask.count(),
+    fp.ask.count(where={"age": (30, 60), "ward": "a"}, by={"ward": ["a", "b", "z"]}),
+    fp.ask.categories("ward", ["a", "b", True], **WHERE),
+    fp.ask.heavy_hitters("age", ["31", "32.0", "nothing"]),
+    fp.ask.histogram("age", 0, 100, 7, by={"ward": ["a", "b"]}),
+    fp.ask.sum("age", 0, 100, by={"ward": ["a", "1"]}),
+    fp.ask.mean("stay", -1, 1),
+    fp.ask.mean_and_scale(BOUNDS, **WHERE),
+    fp.ask.covariance(BOUNDS, by={"ward": ["a", "b"]}),
+    fp.ask.quantiles("age", 0, 100, (0.1, 0.5), points=16),
+]
+SHARES = tuple(float(2**n) for n in range(-5, 5))
+
+
+class Raising:
+    """A cell that fails whoever looks at it."""
+
+    def _fail(self, *_):
+        raise RuntimeError("patient 4711")
+
+    __str__ = __repr__ = __float__ = __int__ = __index__ = __eq__ = __hash__ = __bool__ = __len__ = _fail
+    __class__ = property(_fail)
+
+
+class Unspeakable:
+    """A cell whose text is no text."""
+
+    def __str__(self):
+        return 4711  # noqa: PLE0307 - that is the point
+
+    def __float__(self):
+        return "4711"
+
+
+class Talkative(str):
+    """A text that claims to be another one."""
+
+    __slots__ = ()
+
+    def strip(self, *_):
+        return "a"
+
+    def __eq__(self, other):
+        return True
+
+    def __hash__(self):
+        raise RuntimeError("patient 4711")
+
+
+CELLS = {
+    "a usual number": 55.0,
+    "a bound": 100,
+    "beyond the bounds": 1e9,
+    "far beyond the bounds": -1.7e308,
+    "the smallest number": 5e-324,
+    "infinite": math.inf,
+    "not a number": math.nan,
+    "nothing": None,
+    "a blank": "  ",
+    "a level": "a",
+    "a level with blanks": " b\t",
+    "another text": "z" * 1000,
+    "a text of a megabyte": "9" * 10**6,
+    "half of a character": "\ud800",
+    "a number as text": " 3.1e1 ",
+    "an infinite text": "-inf",
+    "True": True,
+    "a huge whole number": 10**5000,
+    "a fraction": Fraction(10**400, 3),
+    "a signalling decimal": Decimal("sNaN"),
+    "a date": datetime.date(1968, 4, 7),
+    "bytes": b"\xff\xfe",
+    "a list that holds itself": (loop := [], loop.append(loop)) and loop,
+    "a dictionary": {"age": 4711},
+    "an array": np.zeros((2, 2)),
+    "a complex number": 1j,
+    "a long double": np.longdouble("1e4000"),
+    "a time that is none": np.datetime64("NaT"),
+    "a class": Tabled,
+    "what fails": Raising(),
+    "what has no text": Unspeakable(),
+    "a text that lies": Talkative("patient 4711"),
+}
+USUAL = {"age": [31.0, 32.0, 250.0, "33", None], "stay": [0.5, -0.5, "x", 0.0, 1e300], "ward": ["a", "b", "a", 1, ""]}
+
+
+def columns_with(cell, place=2):
+    """The usual records, and among them one of which every cell is this; None: without it."""
+    return {name: [*cells[:place], cell, *cells[place:]] for name, cells in USUAL.items()}
+
+
+def reply_of(kind, columns):
+    """To a question of everything, with the noise frozen."""
+    relation = NeighbouringRelation.ZERO_OUT if kind.shard_sizes_public else NeighbouringRelation.ADD_OR_REMOVE_ONE
+    task, grant = kind(**columns), a_question(*EVERYTHING, shares=SHARES, noise_multiplier=SIGMA, relation=relation)
+    return Client(task, seed=3).send(ASK, RecordDict({QUESTION_GRANT: grant.to_record()}))
+
+
+def totals(reply):
+    return [array.numpy()[:, 1:] for array in reply.content["arrays"].values()]
+
+
+def beside_noise(reply):
+    """All that crosses, but for the noisy totals."""
+    return [(name, value) for name, value in fields_of(reply) if not name.startswith(NOISED)]
+
+
+def check_neighbours(kind, with_it, without):
+    """Nothing but noisy totals differs, and all of them together by no more than is charged for."""
+    one, other = reply_of(kind, with_it), reply_of(kind, without)
+    assert RECEIPT in one.content and RECEIPT in other.content
+    assert beside_noise(one) == beside_noise(other)
+    grant = a_question(*EVERYTHING, shares=SHARES, noise_multiplier=SIGMA)
+    moved = 0.0
+    sigmas = grant.asked.noise_multipliers(SIGMA)
+    for question, sigma, here, there in zip(EVERYTHING, sigmas, totals(one), totals(other), strict=True):
+        change = (here - there).astype(np.float64)  # exact: the noise is the same
+        moved += float(np.square(change).sum()) / deviation(question, sigma) ** 2
+    assert moved <= 1.0 / SIGMA**2
+    return moved
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_one_record_moves_noisy_totals_by_what_is_charged_and_nothing_else(name):
+    with_it = columns_with(CELLS[name])
+    check_neighbours(PrivatelyTabled, with_it, USUAL)
+    check_neighbours(Tabled, with_it, columns_with(None))
+
+
+@pytest.mark.parametrize("place", range(6))
+def test_where_a_record_stands_and_what_it_says_in_one_column_alone_is_no_matter(place):
+    for name in ("what fails", "a huge whole number", "a list that holds itself", "beyond the bounds"):
+        for column in USUAL:
+            one = columns_with(None, place)
+            one[column][place] = CELLS[name]
+            check_neighbours(PrivatelyTabled, one, USUAL)
+
+
+def test_the_only_record_and_none():
+    nobody = {name: [] for name in USUAL}
+    for name in ("a usual number", "a level", "what fails", "infinite"):
+        one = {column: [CELLS[name]] for column in USUAL}
+        check_neighbours(PrivatelyTabled, one, nobody)
+
+
+def test_the_bound_is_reached():
+    """Else it would be no test: a record at the bounds of everything moves the totals by most of what is charged."""
+    extreme = {"age": [*USUAL["age"], 30], "stay": [*USUAL["stay"], 1.0], "ward": [*USUAL["ward"], "a"]}
+    assert check_neighbours(PrivatelyTabled, extreme, USUAL) > 0.5 / SIGMA**2
+
+
+def test_every_question_carries_the_noise_of_its_share(node):
+    """Of nobody's records: as much in every total as a record can move it by, times the noise multiplier."""
+    asked = [fp.ask.histogram("age", 0, 1, 1000), fp.ask.mean("stay", -1, 1), fp.ask.histogram("age", 0, 2, 1000)]
+    own = node | ANSWERS_ALL | {"epsilon": 1e6}
+    reply = ask(own, *asked, shares=(1.0, 2.0, 9.0), task=Tabled(age=[], stay=[], ward=[]), noise_multiplier=SIGMA)
+    for share, histogram in ((1.0, totals(reply)[0]), (9.0, totals(reply)[2])):
+        noise = histogram / (2.0**20 * SIGMA * math.sqrt(12.0 / share))
+        low, high = deviation_range(noise.size, 1.0)
+        assert low <= np.sqrt(np.mean(np.square(noise))) <= high
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_a_deployed_client_answers_in_one_form_whatever_a_record_says(node, name):
+    """With secret randomness nothing can be compared but that: names, types, shapes, sizes, and that it answers."""
+    forms = []
+    for number, cell in enumerate((CELLS[name], 55.0), start=1):
+        reply = ask(node | ANSWERS_ALL | {"epsilon": 1e6}, *EVERYTHING, task=Tabled(**columns_with(cell)), round=number)
+        arrays = {n: (a.dtype, tuple(a.shape), a.stype, len(a.data)) for n, a in reply.content["arrays"].items()}
+        receipt = {key: len(str(value)) for key, value in reply.content[RECEIPT].items() if key != "signature"}
+        forms.append((list(reply.content), arrays, receipt))
+    assert forms[0] == forms[1]
+
+
+# Whether a group is told
+
+
+def told_in(node, task, cohort, draws, sigma, run_id="questions-1"):
+    """Whether a group was told, and its noisy number of records, of as many draws."""
+    own = node | ANSWERS_ALL | {"epsilon": 1e9, "smallest-cohort": float(cohort), "least-noise-multiplier": 1e-3}
+    share = sigma / math.sqrt(draws)
+    questions = [fp.ask.count(by={"ward": ["a"]})] * draws
+    reply = ask(own, *questions, task=task, noise_multiplier=share, run_id=run_id)
+    rows = np.concatenate([array.numpy() for array in reply.content["arrays"].values()])
+    return rows[:, 0] == 1, rows[:, 1] / 2.0**20
+
+
+@pytest.mark.parametrize("people", [0, 5, 9, 10, 11, 30])
+def test_whether_a_group_is_told_is_decided_by_its_noisy_number_alone(node, people):
+    """As often as the noise says, on both sides of the smallest cohort; a cohort by the true number is always one."""
+    from scipy import stats
+
+    draws, sigma = 250, 20.0
+    told, noisy = told_in(node, Tabled(age=[40.0] * people, ward=["a"] * people), 10, draws, sigma)
+    assert (noisy[told] >= 10).all() and (noisy[~told] == 0).all()
+    low, high = binomial_range(draws, float(stats.norm.sf((10 - people) / sigma)), 1e-5)
+    assert low <= told.sum() <= high
+
+
+def test_without_a_smallest_cohort_every_group_is_told_though_nobody_is_in_it(node):
+    told, noisy = told_in(node, Tabled(age=[], ward=[]), 0, 100, 5.0)
+    assert told.all() and (noisy < 0).any()
+
+
+def test_what_is_not_told_of_one_question_is_no_matter_to_another(node):
+    own = node | ANSWERS_ALL | {"epsilon": 1e9, "smallest-cohort": 1e6}
+    reply = ask(own, *EVERYTHING, task=Tabled(**USUAL))
+    for question, array in zip(EVERYTHING, reply.content["arrays"].values(), strict=True):
+        assert array.numpy().shape == (len(question.groups), 1 + question.width)
+        assert not array.numpy().any()
+
+
+# Bugs that must be noticed, by what was tested above
+
+
+def test_a_deployed_client_s_noise_is_never_seeded(node, monkeypatch):
+    monkeypatch.setattr(Keystream, "from_seed", staticmethod(lambda *_: pytest.fail("it was seeded")))
+    own = node | ANSWERS_ALL | {"epsilon": 1e9, "least-noise-multiplier": 1.0}
+    rows = [
+        np.concatenate([a.ravel() for a in totals(ask(own, *[fp.ask.count()] * 200, round=n, noise_multiplier=2.0))])
+        for n in (1, 2, 3)
+    ]
+    for one, other in ((0, 1), (1, 2), (0, 2)):
+        assert abs(np.corrcoef(rows[one], rows[other])[0, 1]) < 0.35  # of 200 draws: less than 1e-6

@@ -1,0 +1,182 @@
+"""A grant for questions, sent again, altered, after a crash and in another order: one charge buys one answer."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from flwr.app import RecordDict
+
+import fedprivacy as fp
+from fedprivacy._support.signing import server_key
+from fedprivacy.flower.client.release import digest
+from fedprivacy.flower.server.asking import ask_clients
+from fedprivacy.flower.wire.histories import history_text
+from fedprivacy.flower.wire.messages import ASK, QUESTION_GRANT, RECEIPT, QuestionGrant, Receipt, RefusalCode
+from fedprivacy.guard import Guard, LogError
+from fedprivacy.guard.guard import KEPT_UPDATES
+from fedprivacy.questions.questionnaire import Questionnaire
+from fedprivacy.questions.release import GaussianAnswers
+from fedprivacy.runs.asking import question_plan
+from tests.flower.asked import ANSWERS_ALL, STRANGER, TABLED, a_question, ask, code, send, spent, train
+from tests.flower.deployment import DeployedGrid
+
+COUNT, AGE = fp.ask.count(), fp.ask.mean("age", 0, 100)
+
+
+@pytest.fixture
+def node(node):
+    return node | {"epsilon": 1e6} | ANSWERS_ALL
+
+
+@pytest.fixture
+def no_second_time(monkeypatch):
+    """From the time that it is called on, nothing may be answered anew."""
+    return lambda: monkeypatch.setattr(GaussianAnswers, "release", lambda *_: pytest.fail("it was answered again"))
+
+
+def content(reply):
+    """Every byte that crossed."""
+    arrays = {
+        name: (array.dtype, array.shape, array.stype, array.data) for name, array in reply.content["arrays"].items()
+    }
+    return arrays, dict(reply.content[RECEIPT]), list(reply.content)
+
+
+def test_the_same_grant_again_gives_the_same_bytes_and_costs_nothing(node, no_second_time):
+    grant = a_question(COUNT, fp.ask.count(by={"ward": ["a", "b"]}), AGE)
+    replies = [send(ASK, RecordDict({QUESTION_GRANT: grant.to_record()}), node, task=TABLED)]
+    no_second_time()
+    replies += [send(ASK, RecordDict({QUESTION_GRANT: grant.to_record()}), node, task=TABLED) for _ in range(3)]
+    assert all(content(reply) == content(replies[0]) for reply in replies)
+    assert spent(node) == 1
+
+
+def test_a_server_that_has_counted_more_since_is_sent_the_same(node, no_second_time):
+    """A server that was stopped sends the attempt again, with what its ledger holds by now."""
+    first = ask(node, COUNT)
+    no_second_time()
+    more = history_text({a_question(COUNT).event: 5})
+    assert content(ask(node, COUNT, charged=more, earlier_runs=7)) == content(first)
+    assert spent(node) == 1
+
+
+ALTERED = {
+    "another question": ([AGE], {}),
+    "another condition": ([fp.ask.count(where={"ward": "a"})], {}),
+    "one question more": ([COUNT, COUNT], {}),
+    "another group of the same form": ([fp.ask.count(by={"ward": ["b"]})], {}),
+    "other shares": ([COUNT], {"shares": (2.0,)}),
+    "less noise": ([COUNT], {"noise_multiplier": 0.5}),
+    "more noise": ([COUNT], {"noise_multiplier": 5.0}),
+    "another name": ([COUNT], {"client_id": "another"}),
+}
+
+
+@pytest.mark.parametrize("name", ALTERED)
+def test_another_grant_for_an_attempt_that_was_answered_is_refused(node, name, no_second_time):
+    """Else a server could take the answer to one question for that to another, and write it down so."""
+    first = ask(node, COUNT)
+    no_second_time()
+    questions, changed = ALTERED[name]
+    assert code(ask(node, *questions, **changed)) is RefusalCode.GRANT_INVALID
+    assert content(ask(node, COUNT)) == content(first)
+    assert spent(node) == 1
+
+
+def test_another_attempt_round_or_run_is_another_charge_and_another_answer(node):
+    others = [{}, {"attempt": 2}, {"round": 2}, {"run_id": "questions-2"}]
+    found = [content(ask(node, COUNT, AGE, **changed))[0] for changed in others]
+    assert all(one != other for place, one in enumerate(found) for other in found[:place])
+    assert spent(node) == len(others)
+
+
+def test_an_answer_that_was_lost_in_a_crash_is_not_drawn_again(node, monkeypatch):
+    drawn = []
+    release = GaussianAnswers.release
+    with monkeypatch.context() as broken:
+        broken.setattr(GaussianAnswers, "release", lambda *given: drawn.append(release(*given)) or 1 / 0)
+        assert code(ask(node, COUNT)) is RefusalCode.CLIENT_FAILED
+    assert len(drawn) == 1
+    monkeypatch.setattr(GaussianAnswers, "release", lambda *_: pytest.fail("it was answered again"))
+    for questions in ([COUNT], [AGE]):
+        assert code(ask(node, *questions)) is RefusalCode.ALREADY_CHARGED
+    assert spent(node) == 1
+
+
+def test_an_answer_that_cannot_be_kept_does_not_leave(node, monkeypatch):
+    def full(*_):
+        raise LogError("no space left")
+
+    with monkeypatch.context() as broken:
+        broken.setattr(Guard, "seal", full)
+        assert code(ask(node, COUNT)) is RefusalCode.CLIENT_FAILED
+    assert code(ask(node, COUNT)) is RefusalCode.ALREADY_CHARGED
+    assert spent(node) == 1
+
+
+def test_the_charge_is_on_the_disk_before_a_record_is_counted(node, monkeypatch):
+    counted = []
+    monkeypatch.setattr(GaussianAnswers, "release", lambda *_: counted.append(spent(node)) or 1 / 0)
+    ask(node, COUNT)
+    assert counted == [1]
+
+
+def test_a_damaged_or_overtaken_answer_is_not_drawn_again(node, no_second_time):
+    for number in range(1, KEPT_UPDATES + 3):
+        ask(node, COUNT, round=number)
+    no_second_time()
+    assert code(ask(node, COUNT, round=1)) is RefusalCode.ALREADY_CHARGED
+    for file in (Path(node["folder"]) / "guard.log.sealed").iterdir():
+        kept = bytearray(file.read_bytes())
+        kept[-3] ^= 1
+        file.write_bytes(kept)
+    assert code(ask(node, COUNT, round=KEPT_UPDATES + 2)) is RefusalCode.ALREADY_CHARGED
+    assert spent(node) == KEPT_UPDATES + 2
+
+
+def test_another_server_gets_nothing_that_was_sealed(node, no_second_time):
+    ask(node, COUNT)
+    no_second_time()
+    assert code(ask(node, COUNT, signer=STRANGER)) is RefusalCode.GRANT_INVALID
+    assert spent(node) == 1
+
+
+def test_an_answer_is_no_update_and_an_update_no_answer(node):
+    """They are charged under different names, so that neither can be had in the other's place."""
+    assert RECEIPT in train(node, task=TABLED, run_id="1").content
+    assert RECEIPT in ask(node, COUNT, run_id="questions-1").content
+    assert "weight" in train(node, task=TABLED, run_id="1").content["arrays"]
+    assert "answer-0" in ask(node, COUNT, run_id="questions-1").content["arrays"]
+    assert spent(node) == 3
+
+
+def test_a_receipt_is_for_these_answers_to_these_questions(node):
+    """So that whoever holds it can prove which question was answered, and the server takes no other answer for it."""
+    grant, other = a_question(COUNT), a_question(fp.ask.count(where={"ward": "a"}))
+    reply = ask(node, COUNT)
+    receipt = Receipt.from_record(reply.content[RECEIPT])
+    arrays = {name: array.numpy() for name, array in reply.content["arrays"].items()}
+    assert receipt.update == digest(arrays, grant.questions) != digest(arrays, other.questions)
+
+
+class Forgetful(DeployedGrid):
+    """Clients that sign for other questions than they were asked."""
+
+    def _deliver(self, message):
+        if QUESTION_GRANT in message.content:
+            grant = QuestionGrant.of(message)
+            other = replace(grant, questions=a_question(fp.ask.count(where={"ward": "a"})).questions, signature="")
+            key = server_key(self.folder / "server.key")
+            message.content[QUESTION_GRANT] = other.signed(key).to_record()
+        return super()._deliver(message)
+
+
+def test_a_server_takes_no_answer_to_another_question(tmp_path):
+    settings = {"clients": 2, "noise-multiplier": 4.0, "delta": 1e-3, "ledger": str(tmp_path / "ledger.db")}
+    plan = question_plan(settings | {"signing-key": str(tmp_path / "server.key")}, TABLED)
+    grid = Forgetful(plan, tmp_path)
+    for context in grid._contexts.values():
+        context.node_config.update(ANSWERS_ALL)
+    done = ask_clients(grid, plan, Questionnaire((COUNT,)))
+    assert set(done.failures.values()) == {"receipt-of-another-update"}
+    assert not done.told and done.spent["hospital-0"].steps == 1

@@ -1,0 +1,298 @@
+"""Standardised inputs under a hostile server: whatever it sends, a record becomes what it is alone, and pays first."""
+
+from __future__ import annotations
+
+import math
+from io import BytesIO
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, MessageType
+from torch import nn
+
+import fedprivacy as fp
+from fedprivacy.flower.client.local import LocalClient
+from fedprivacy.flower.wire.messages import RECEIPT, RefusalCode
+from fedprivacy.runs.configuration import ConfigError
+from fedprivacy.tasks import Shard
+from fedprivacy.tasks.columns import Table
+from fedprivacy.tasks.standardising import STANDARDISE, Standardise
+from fedprivacy.training.baseline import Baseline
+from fedprivacy.training.dpsgd import DPSGD
+from fedprivacy.training.mechanisms import SUM_ALLOWANCE
+from tests.flower.asked import a_grant, arrays_of, code, grant_message, send, spent
+from tests.flower.blobs import Blobs
+
+BOUNDS = {"age": (0.0, 100.0), "stay": (-1.0, 1.0)}
+HOSTILE = [0.0, -0.0, 5e-324, 1e-310, 1e-45, 1.0, -1.0, 99.9, 1e6, 3.5e38, -1e300, math.inf, -math.inf, math.nan]
+"""Inputs of records."""
+
+
+class Scaled(Blobs):
+    """Two columns that are standardised, and one input that stays; the records are given."""
+
+    standardise = fp.ask.mean_and_scale(BOUNDS)
+
+    def __init__(self, records=None, dtype=torch.float32):
+        generator = torch.Generator().manual_seed(0)
+        usual = torch.rand(30, 3, generator=generator) * 50.0
+        self.records = (usual if records is None else torch.as_tensor(records)).to(dtype)
+
+    def model(self):
+        model = nn.Linear(3, 2)
+        for parameter in model.parameters():
+            nn.init.zeros_(parameter)
+        return model
+
+    def shard(self, source):
+        return Shard(self.records, torch.arange(len(self.records)) % 2)
+
+    def evaluate(self, model):
+        return {"accuracy": 0.5 if model(torch.zeros(1, 3)).isfinite().all() else 0.0}
+
+    def table(self, source):
+        return Table({"age": self.records[:, 0].numpy(), "stay": self.records[:, -1].numpy()})
+
+
+SCALED, PLAIN = Scaled(), Blobs()
+USUAL = {"mean": np.array([40.0, 0.1]), "scale": np.array([12.0, 0.3])}
+
+
+def numbers(**changed):
+    """What a server sends to standardise by."""
+    return ArrayRecord({name: Array(np.asarray(values)) for name, values in (USUAL | changed).items()})
+
+
+def trained(node, record, task=SCALED, **changed):
+    content = grant_message(a_grant(**changed))
+    content["arrays"] = arrays_of(task)
+    if record is not None:
+        content[STANDARDISE] = record
+    return send(MessageType.TRAIN, content, node, task=task)
+
+
+@pytest.fixture
+def seen(monkeypatch):
+    """The shards that are trained on."""
+    shards = []
+    train = DPSGD.train
+
+    def noting(self, engine, shard, **rest):
+        shards.append(shard)
+        return train(self, engine, shard, **rest)
+
+    monkeypatch.setattr(DPSGD, "train", noting)
+    return shards
+
+
+@pytest.fixture
+def node(node):
+    return node | {"epsilon": 1e6}
+
+
+def npy(values):
+    stream = BytesIO()
+    np.save(stream, values, allow_pickle=True)
+    return stream.getvalue()
+
+
+NONE = {
+    "not a number": numbers(mean=[math.nan, 0.0]),
+    "infinite": numbers(scale=[math.inf, 1.0]),
+    "minus infinity": numbers(mean=[-math.inf, 1.0]),
+    "a scale of zero": numbers(scale=[0.0, 1.0]),
+    "a scale of minus zero": numbers(scale=[1.0, -0.0]),
+    "a negative scale": numbers(scale=[1.0, -1.0]),
+    "huge": numbers(mean=[1e300, 0.0]),
+    "beyond any model": numbers(scale=[1.1e15, 1.0]),
+    "too few": numbers(mean=[0.0]),
+    "too many": numbers(scale=[1.0, 1.0, 1.0]),
+    "none": numbers(mean=[]),
+    "a matrix": numbers(mean=[[0.0, 0.0]]),
+    "a number": numbers(mean=0.0),
+    "float32": numbers(mean=np.zeros(2, np.float32)),
+    "whole numbers": numbers(scale=np.ones(2, np.int64)),
+    "texts": numbers(mean=np.array(["0", "0"])),
+    "the other byte order": numbers(mean=np.zeros(2, ">f8")),
+    "a pickle": ArrayRecord({**numbers(), "mean": Array("object", (2,), "pickle", npy(np.array([None, {}])))}),
+    "no format": ArrayRecord({**numbers(), "mean": Array("float64", (2,), "numpy.ndarray", b"x" * 100)}),
+    "only means": ArrayRecord({"mean": Array(USUAL["mean"])}),
+    "more arrays": ArrayRecord({**numbers(), "seed": Array(np.zeros(2))}),
+    "other names": ArrayRecord({"mean": Array(USUAL["mean"]), "scales": Array(USUAL["scale"])}),
+    "no array": ConfigRecord({"mean": [0.0, 0.0], "scale": [1.0, 1.0]}),
+    "an empty record": ArrayRecord(),
+}
+
+
+@pytest.mark.parametrize("name", NONE)
+def test_numbers_that_are_none_are_refused_before_anything_is_charged(node, name, monkeypatch):
+    monkeypatch.setattr(LocalClient, "standardised", lambda *_: pytest.fail("records were read"))
+    assert code(trained(node, NONE[name])) is RefusalCode.GRANT_INVALID
+    assert spent(node) == 0
+
+
+@pytest.mark.parametrize("name", [*NONE, "right"])
+def test_a_task_that_does_not_standardise_does_not_read_the_numbers(node, name, seen):
+    assert RECEIPT in trained(node, NONE.get(name, numbers()), task=PLAIN).content
+    assert torch.equal(seen[0].inputs, PLAIN.shard(fp.ShardSource()).inputs)
+
+
+def test_inputs_become_what_the_server_s_numbers_say_and_those_of_the_bounds_if_it_sends_none(node, seen):
+    assert RECEIPT in trained(node, numbers()).content
+    assert RECEIPT in trained(node, None, round=2).content
+    for shard, (means, scales) in zip(seen, [((40.0, 0.1), (12.0, 0.3)), ((50.0, 0.0), (50.0, 1.0))], strict=True):
+        for column, (low, high) in enumerate(BOUNDS.values()):
+            moved = SCALED.records[:, column].double().clamp(low, high)
+            assert torch.equal(shard.inputs[:, column], ((moved - means[column]) / scales[column]).float())
+        assert torch.equal(shard.inputs[:, 2], SCALED.records[:, 2])
+        assert shard.inputs.dtype == torch.float32
+
+
+def test_no_record_is_read_before_its_charge_is_on_the_disk(node, monkeypatch):
+    read = []
+    monkeypatch.setattr(Standardise, "forward", lambda *_: read.append(spent(node)) or 1 / 0)
+    assert code(trained(node, numbers(), steps=2)) is RefusalCode.CLIENT_FAILED
+    assert read == [2]
+
+
+EXTREMES = {
+    "usual": USUAL,
+    "a tiny scale": {"mean": [0.0, 0.0], "scale": [5e-324, 1e-310]},
+    "a scale that makes the smallest numbers": {"mean": [0.0, 0.0], "scale": [1e15, 1e15]},
+    "far means": {"mean": [1e15, -1e15], "scale": [1e-9, 1e-9]},
+    "a mean that cancels": {"mean": [math.nextafter(99.9, 0.0), 1e-16], "scale": [1e-17, 1e-17]},
+    "scales that round": {"mean": [1 / 3, 1 / 7], "scale": [1 / 3, 3.0]},
+}
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("name", EXTREMES)
+def test_what_a_record_becomes_is_the_same_bits_in_any_company(name, dtype):
+    sent = EXTREMES[name]
+    low, high = zip(*BOUNDS.values(), strict=True)
+    standardise = Standardise(low, high, list(map(float, sent["mean"])), list(map(float, sent["scale"])))
+    generator = torch.Generator().manual_seed(1)
+    crowd = torch.tensor(HOSTILE, dtype=torch.float64)[torch.randint(len(HOSTILE), (131, 3), generator=generator)]
+    rows = torch.cat([crowd, torch.randn(70, 3, generator=generator).double() * 60.0]).to(dtype)
+    together = standardise(rows)
+    assert together.dtype == dtype and together.shape == rows.shape
+    for place in range(len(rows)):
+        for first, last in ((place, place + 1), (max(place - 3, 0), place + 5), (0, place + 1), (place, len(rows))):
+            part = standardise(rows[first:last])[place - first]
+            assert part.view(torch.uint8).equal(together[place].view(torch.uint8))
+    by_columns = standardise(rows.t().contiguous().t())
+    assert by_columns.contiguous().view(torch.uint8).equal(together.view(torch.uint8))
+    assert standardise(rows[:0]).shape == (0, 3)
+
+
+@pytest.mark.parametrize("name", EXTREMES)
+def test_whatever_numbers_a_server_sends_a_record_s_gradient_does_not_depend_on_others(node, name, seen):
+    """In releases of a deployed client, whose noise is made silent: a record adds alone what it adds among others."""
+    sent = {key: np.array(values, dtype=np.float64) for key, values in EXTREMES[name].items()}
+    own = node | {"epsilon": math.inf, "least-noise-multiplier": 1e-7}
+    crowd = torch.tensor([[value, other, 1.0] for value in HOSTILE for other in (0.3, math.nan, 1e30)])
+    for number, record in enumerate(([30.0, 0.2, 1.0], [99.9, 1.0, -1e9], [math.nan, 0.0, 0.0]), start=1):
+        alone, joined = torch.tensor([record]), torch.cat([crowd, torch.tensor([record])])
+        sums = [
+            released(own, Scaled(part), numbers(**sent), round=4 * number + place)
+            for place, part in enumerate((alone[:0], alone, crowd, joined))
+        ]
+        adds, among = sums[1] - sums[0], sums[3] - sums[2]
+        assert np.linalg.norm(adds) <= 1.0 + SUM_ALLOWANCE
+        assert np.abs(adds - among).max() <= 2.0**-9  # the lattice's rounding, and the noise
+
+
+def released(node, task, record, round):
+    """The sum that one step released of all records, in clipping norms."""
+    settings = {"steps": 1, "sampling_rate": 1.0, "noise_multiplier": 1e-6, "clipping_norm": 1.0}
+    settings |= {"expected_batch_size": 1.0, "learning_rate": 1.0, "round": round}
+    reply = trained(node, record, task=task, **settings)
+    assert RECEIPT in reply.content, reply.content
+    return -np.concatenate([array.numpy().ravel() for array in reply.content["arrays"].values()]).astype(np.float64)
+
+
+@pytest.mark.parametrize("evaluates", [False, True])
+def test_a_client_answers_whatever_its_records_become(node, evaluates):
+    """All of them infinite or not a number: then it sends noise, as of nobody."""
+    settings = {"steps": 2, "local_evaluation": evaluates}
+    nothing = {"mean": [1e15, 1e15], "scale": [5e-324, 5e-324]}
+    for number, records in enumerate(([[value] * 3 for value in HOSTILE], torch.zeros(0, 3)), start=1):
+        reply = trained(node, numbers(**nothing), task=Scaled(records), round=number, **settings)
+        assert RECEIPT in reply.content
+        assert all(np.isfinite(array.numpy()).all() for array in reply.content["arrays"].values())
+
+
+UNSUITED = {
+    "too few inputs": Scaled(torch.zeros(30, 1)),
+    "no axis of inputs": Scaled(torch.zeros(30)),
+    "pictures": Scaled(torch.zeros(30, 3, 4)),
+    "whole numbers": Scaled(torch.zeros(30, 3), torch.int64),
+}
+
+
+class Loose(Scaled):
+    """A task whose model takes whatever comes."""
+
+    def model(self):
+        return Any()
+
+
+class Any(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(1, 2)
+
+    def forward(self, x):
+        return self.layer(x.flatten(1).float().sum(1, keepdim=True) if x.dim() > 1 else x[:, None].float())
+
+
+@pytest.mark.parametrize("name", UNSUITED)
+def test_a_shard_that_cannot_be_standardised_is_refused_before_anything_is_charged(node, name):
+    """With a code for which the server takes its charge back: shape and type of a shard's rows are public."""
+    task = Loose(UNSUITED[name].records, UNSUITED[name].records.dtype)
+    assert code(trained(node, numbers(), task=task)) is RefusalCode.GRANT_INVALID
+    assert RefusalCode.GRANT_INVALID.before_any_record
+    assert spent(node) == 0
+
+
+@pytest.mark.parametrize("name", UNSUITED)
+@pytest.mark.parametrize("privacy", [True, False])
+def test_a_simulation_says_so_in_plain_words_before_anything_is_spent(tmp_path, name, privacy):
+    task = Loose(UNSUITED[name].records, UNSUITED[name].records.dtype)
+    said = r"task blobs standardises its inputs, and the shard's inputs are of shape \[records.*which are age, stay"
+    with pytest.raises(ConfigError, match=said):
+        fp.simulate(task, clients=2, rounds=1, out=str(tmp_path / "run"), privacy=privacy)
+    assert not (tmp_path / "run" / "ledger.db").exists()
+
+
+def test_a_simulation_says_that_the_table_lacks_a_column_before_anything_is_spent(tmp_path):
+    class Lacking(Scaled):
+        def table(self, source):
+            return Table({"age": self.records[:, 0].numpy()})
+
+    with pytest.raises(ConfigError, match="task blobs: the table has no column stay; it has age"):
+        fp.simulate(Lacking(), clients=2, rounds=1, out=str(tmp_path / "run"))
+    assert not (tmp_path / "run" / "ledger.db").exists()
+
+
+def test_a_simulation_says_that_a_question_is_none_before_anything_is_spent(tmp_path):
+    for question in ("mean age 0 1", fp.ask.mean("age", 0, 100), fp.ask.mean_and_scale(BOUNDS, by={"stay": ["1"]})):
+        task = type("Odd", (Scaled,), {"standardise": question})()
+        with pytest.raises(ConfigError, match=r"standardise is a .*give fp\.ask\.mean_and_scale"):
+            fp.simulate(task, clients=2, rounds=1, out=str(tmp_path / "run"))
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_baseline_without_privacy_trains_on_what_it_is_evaluated_on(tmp_path, monkeypatch):
+    seen, train = [], Baseline.train
+
+    def noting(self, model, loss, shard, **rest):
+        seen.append(shard)
+        return train(self, model, loss, shard, **rest)
+
+    monkeypatch.setattr(Baseline, "train", noting)
+    fp.simulate(Scaled(), clients=2, rounds=1, out=str(tmp_path / "run"), privacy=False)
+    assert len(seen) == 2
+    for shard in seen:
+        assert torch.equal(shard.inputs[:, 0], ((SCALED.records[:, 0].double() - 50.0) / 50.0).float())

@@ -1,0 +1,331 @@
+"""A question has one text, and no other text makes anything but a QuestionError."""
+
+import dataclasses
+import itertools
+import json
+import time
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from fedprivacy.questions import codec
+from fedprivacy.questions.codec import LONGEST_TEXT, as_text, of_text
+from fedprivacy.questions.constructors import Questions
+from fedprivacy.questions.errors import QuestionError
+from fedprivacy.questions.question import Question
+from fedprivacy.questions.questionnaire import Questionnaire
+from tests.questions.kinds import all_questions, every_question
+
+NAMES = st.text(min_size=1, max_size=8).filter(str.strip)
+NUMBERS = st.floats(-1e100, 1e100) | st.integers(-(10**20), 10**20)
+LEVELS = st.text(max_size=8) | st.integers() | st.floats() | st.booleans()
+BOUNDS = st.tuples(NUMBERS, NUMBERS)
+CLAUSES = st.fixed_dictionaries(
+    {},
+    optional={
+        "where": st.dictionaries(NAMES, BOUNDS | LEVELS | st.lists(LEVELS, max_size=3), max_size=3),
+        "by": st.dictionaries(NAMES, st.lists(LEVELS, max_size=3), max_size=1),
+    },
+)
+
+
+@st.composite
+def questions(draw):
+    """Whatever can be asked, of odd names and numbers; what cannot raises QuestionError."""
+    clauses, column, bounds = draw(CLAUSES), draw(NAMES), draw(BOUNDS)
+    makers = {
+        "count": lambda: Questions.count(**clauses),
+        "categories": lambda: Questions.categories(column, draw(st.lists(LEVELS, max_size=4)), **clauses),
+        "heavy": lambda: Questions.heavy_hitters(column, draw(st.lists(LEVELS, max_size=4)), 3, **clauses),
+        "histogram": lambda: Questions.histogram(column, *bounds, draw(st.integers(0, 9)), **clauses),
+        "sum": lambda: Questions.sum(column, *bounds, **clauses),
+        "mean": lambda: Questions.mean(column, *bounds, **clauses),
+        "spread": lambda: Questions.mean_and_scale(draw(st.dictionaries(NAMES, BOUNDS, max_size=3)), **clauses),
+        "covariance": lambda: Questions.covariance(draw(st.dictionaries(NAMES, BOUNDS, max_size=3)), **clauses),
+        "quantiles": lambda: Questions.quantiles(
+            column, *bounds, draw(st.lists(st.floats(0, 1), max_size=3)), 8, **clauses
+        ),
+    }
+    try:
+        return makers[draw(st.sampled_from(sorted(makers)))]()
+    except QuestionError:
+        return None
+
+
+@settings(max_examples=400, deadline=None)
+@given(questions())
+def test_a_question_comes_back_from_its_text(question):
+    if question is None:
+        return
+    text = as_text(question)
+    assert text.isascii()
+    assert of_text(text) == question and as_text(of_text(text)) == text and hash(of_text(text)) == hash(question)
+    asked = Questionnaire((question, question), (1, 2.5))
+    assert Questionnaire.of_text(asked.as_text()) == asked
+
+
+@pytest.mark.parametrize("question", every_question(), ids=lambda question: question.kind)
+def test_every_kind_comes_back_from_its_text(question):
+    assert of_text(as_text(question)) == question
+
+
+def test_what_asks_the_same_has_one_text():
+    ask = Questions
+    same = [
+        [ask.mean("a", 0, 120), ask.mean("a", 0.0, np.int64(120)), ask.mean("a", -0.0, np.float32(120))],
+        [ask.categories("a", [0, 1]), ask.categories("a", ["0", 1.0]), ask.categories("a", (-0.0, np.int8(1)))],
+        [ask.count(where={"a": 1, "b": (0, 1)}), ask.count(where={"b": (0.0, 1.0), "a": ["1"]})],
+        [ask.count(where={"a": ["x", "y"]}), ask.count(where={"a": [" y", "x "]})],
+        [ask.quantiles("a", 0, 1, (0.5, 0.25)), ask.quantiles("a", 0, 1, [0.25, 0.5, 0.5])],
+        [ask.median("a", 0, 1), ask.quantiles("a", 0, 1, (0.5,), 512)],
+        [ask.histogram("a", 0, 1, 4), ask.histogram("a", 0.0, 1.0, np.int64(4))],
+        [ask.count(by={"a": [True, 2]}), ask.count(by={"a": (True, 2.0)})],
+    ]
+    for alike in same:
+        assert len({as_text(question) for question in alike}) == len(set(alike)) == 1
+    assert len({as_text(alike[0]) for alike in same}) == len(same)
+
+
+def test_a_text_of_whole_numbers_is_the_same_question():
+    text = '{"by":null,"kind":"mean","of":[{"column":"a","high":120,"low":-0}],"where":[]}'
+    assert of_text(text) == Questions.mean("a", 0, 120) and as_text(of_text(text)) != text
+
+
+def test_truth_is_not_one_and_a_kind_is_not_another():
+    pairs = [
+        (Questions.categories("a", [1]), Questions.categories("a", [True])),
+        (Questions.sum("a", 0, 1), Questions.mean("a", 0, 1)),
+        (Questions.count(by={"a": ["x", "y"]}), Questions.count(by={"a": ["y", "x"]})),
+        (Questions.categories("a", ["x"]), Questions.heavy_hitters("a", ["x"])),
+    ]
+    for one, other in pairs:
+        assert one != other and as_text(one) != as_text(other)
+
+
+# --- hostile texts ---
+
+MEAN = json.loads(as_text(Questions.mean("a", 0, 1, where={"b": (0, 1)}, by={"c": ["x"]})))
+QUANTILES = json.loads(as_text(Questions.quantiles("a", 0, 1)))
+CATEGORIES = json.loads(as_text(Questions.categories("a", ["x"])))
+HITTERS = json.loads(as_text(Questions.heavy_hitters("a", ["x"])))
+PREFIXES = json.loads(as_text(Questions.prefixes("a", ["x"], ["y"])))
+HISTOGRAM = json.loads(as_text(Questions.histogram("a", 0, 1)))
+
+
+def deep(depth, inner="1"):
+    return "[" * depth + inner + "]" * depth
+
+
+WRONG = [None, True, -1, 1.5, "1", "", [], [[]], {}, {"column": "a"}, [None], [1e400], "x" * 10_000, 10**400, [["a"]]]
+
+HOSTILE = [
+    "",
+    "null",
+    "[]",
+    "5",
+    "\ud800",
+    "\x00",
+    "{}",
+    '{"kind":5}',
+    '{"kind":null}',
+    '{"kind":["mean"]}',
+    '{"kind":"mean"}',
+    '{"kind":"drop table"}',
+    '{"kind":"' + "k" * 10_000 + '"}',
+    '{"kind":"count","where":[],"by":null,"extra":1}',
+    '{"kind":"count","where":[],"by":null,"by":null}',
+    '{"kind":"count","kind":"count","where":[],"by":null}',
+    '{"kind":"count","where":[{"column":"a","levels":["x"],"levels":["x"]}],"by":null}',
+    '{"kind":"count","where":[{"column":"a","least":0,"below":1,"levels":["x"]}],"by":null}',
+    '{"kind":"count","where":[],"by":{"column":"a","least":0,"below":1}}',
+    '{"kind":"count","where":{"a":1},"by":null}',
+    '{"kind":"count","where":["a"],"by":null}',
+    '{"kind":"count","where":[],"by":"a"}',
+    '{"kind":"count","where":[],"by":[]}',
+    '{"kind":"count","where":[{"column":"a","least":NaN,"below":1}],"by":null}',
+    '{"kind":"count","where":[{"column":"a","least":-Infinity,"below":Infinity}],"by":null}',
+    '{"kind":"count","where":[{"column":"a","least":0,"below":' + "9" * 5000 + '}],"by":null}',
+    '{"kind":"count","where":[{"column":"a","least":0,"below":' + "9" * 4000 + '}],"by":null}',
+    '{"kind":"count","where":[{"column":"a","levels":[' + "9" * 4000 + ']}],"by":null}',
+    '{"kind":"count","where":[{"column":"\\ud800","levels":["x"]}],"by":null}',
+    '{"kind":"count","where":[{"column":"a","levels":["\\udfff"]}],"by":null}',
+    deep(100_000),
+    '{"kind":"count","where":' + deep(100_000) + ',"by":null}',
+    "{" * 100_000,
+    '{"a":' * 100_000,
+    " " * (LONGEST_TEXT + 1),
+    json.dumps(
+        {"kind": "count", "by": None, "where": [{"column": "a", "least": n, "below": n + 1} for n in range(5000)]}
+    ),
+]
+
+
+def mutated():
+    """Each field of a question left out, or replaced by each of what it is not: (the field's name, what, the text)."""
+    for fields in (MEAN, QUANTILES, CATEGORIES, HITTERS, PREFIXES, HISTOGRAM):
+        for key, value in itertools.product(fields, WRONG):
+            yield key, value, json.dumps(fields | {key: value})
+        for key in fields:
+            yield key, "left out", json.dumps({name: value for name, value in fields.items() if name != key})
+    for part, wrong in itertools.product(("of", "where"), WRONG):
+        for key in MEAN[part][0]:
+            yield key, wrong, json.dumps(MEAN | {part: [MEAN[part][0] | {key: wrong}]})
+    for key, wrong in itertools.product(MEAN["by"], WRONG):
+        yield key, wrong, json.dumps(MEAN | {"by": MEAN["by"] | {key: wrong}})
+
+
+RIGHT = [("column", "1"), ("low", -1), ("least", -1), ("high", 1.5), ("below", 1.5), ("by", None)]
+RIGHT += [(field, []) for field in ("where", "prefixes", "whole")]
+"""What is wrong elsewhere and is right there."""
+
+
+def fails(text, read=of_text):
+    """Quickly, with nothing but a QuestionError, and a message that can be shown."""
+    start = time.perf_counter()
+    with pytest.raises(QuestionError) as caught:
+        read(text)
+    assert time.perf_counter() - start < 2.0
+    str(caught.value).encode()
+    assert len(str(caught.value)) < 1000
+
+
+@pytest.mark.parametrize("text", HOSTILE, ids=lambda text: text[:40].encode("ascii", "replace").decode())
+def test_a_hostile_text_is_refused(text):
+    fails(text)
+    fails(json.dumps([[text, 1.0]]), Questionnaire.of_text)
+
+
+def test_a_field_of_another_type_or_out_of_range_is_refused():
+    seen = 0
+    for key, value, text in mutated():
+        if (key, value) in RIGHT and type(value) is not bool:
+            assert of_text(as_text(of_text(text))) == of_text(text)
+        else:
+            fails(text)
+            seen += 1
+    assert seen > 500
+
+
+@pytest.mark.parametrize("depth", range(50, 1000, 25))
+def test_depth_near_the_interpreter_s_own_limit_is_refused_too(depth):
+    """Where JSON is still read, and a message that repeated it would not be."""
+    for text in (
+        '{"kind":"count","where":' + deep(depth) + ',"by":null}',
+        '{"kind":"mean","by":null,"where":[],"of":[{"column":' + deep(depth) + ',"low":0,"high":1}]}',
+        '{"kind":"mean","by":null,"where":[],"of":[{"column":"a","low":' + deep(depth) + ',"high":1}]}',
+        '{"kind":"quantiles","by":null,"where":[],"column":"a","low":0,"high":1,"at":[0.5],"points":'
+        + deep(depth)
+        + "}",
+        '{"kind":"categories","by":null,"where":[],"column":"a","levels":' + deep(depth) + "}",
+    ):
+        fails(text)
+
+
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),
+    lambda inner: (
+        st.lists(inner, max_size=4)
+        | st.dictionaries(
+            st.sampled_from(
+                ["kind", "of", "by", "where", "column", "low", "high", "levels", "at", "points", "least", "below"]
+            ),
+            inner | st.sampled_from(sorted(codec.KINDS)),
+            max_size=6,
+        )
+    ),
+    max_leaves=25,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(JSON.map(json.dumps) | st.text(max_size=60))
+def test_any_text_is_a_question_or_refused(text):
+    for read, kind in ((of_text, Question), (Questionnaire.of_text, Questionnaire)):
+        try:
+            made = read(text)
+        except QuestionError:
+            continue
+        assert isinstance(made, kind)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.sampled_from(all_questions()), st.data())
+def test_a_damaged_text_is_a_question_or_refused(question, data):
+    text = as_text(question)
+    start = data.draw(st.integers(0, len(text)))
+    end = data.draw(st.integers(start, min(start + 10, len(text))))
+    damaged = text[:start] + data.draw(st.text(max_size=6)) + text[end:]
+    try:
+        made = of_text(damaged)
+    except QuestionError:
+        return
+    assert of_text(as_text(made)) == made
+
+
+def test_no_code_is_reached_by_a_kind_s_name():
+    for name in ("Question", "_Moments", "__class__", "codec", "Rows"):
+        fails(json.dumps({"kind": name, "where": [], "by": None}))
+
+
+# --- questionnaires ---
+
+ONE = as_text(Questions.count())
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "null",
+        "5",
+        "{}",
+        "[]",
+        json.dumps([ONE]),
+        json.dumps([[ONE]]),
+        json.dumps([[ONE, 1, 2]]),
+        json.dumps([[json.loads(ONE), 1.0]]),
+        json.dumps([[ONE, "1"]]),
+        json.dumps([[ONE, True]]),
+        json.dumps([[ONE, None]]),
+        json.dumps([[ONE, 0]]),
+        json.dumps([[ONE, -1.0]]),
+        json.dumps([[ONE, 1e7]]),
+        json.dumps([[ONE, float("nan")]]),
+        json.dumps([[ONE, float("inf")]]),
+        "[[" + json.dumps(ONE) + "," + "9" * 5000 + "]]",
+        "[[" + json.dumps(ONE) + "," + "9" * 4000 + "]]",
+        json.dumps([[ONE, 1.0]] * 257),
+        json.dumps([["x" * 10, 1.0]]),
+        json.dumps([{"0": ONE, "1": 1}]),
+        "[" * 100_000,
+        " " * (LONGEST_TEXT + 1),
+    ],
+    ids=lambda text: text[:40],
+)
+def test_a_hostile_questionnaire_is_refused(text):
+    fails(text, Questionnaire.of_text)
+
+
+def test_what_can_be_asked_can_be_read():
+    """A questionnaire whose own text is too long is refused when it is made."""
+    levels = ["\u00fc" * 100 + str(n) for n in range(1200)]
+    asked = Questionnaire((Questions.categories("a", levels),))
+    assert Questionnaire.of_text(asked.as_text()) == asked
+    with pytest.raises(QuestionError, match="name fewer levels"):
+        Questionnaire((Questions.categories("a", levels), Questions.categories("b", levels)))
+
+
+def test_the_largest_texts_are_read_quickly():
+    levels = [str(n) for n in range(10_000)]
+    text = as_text(Questions.categories("a", levels, where={"b": levels}, by={"c": levels[:50]}))
+    start = time.perf_counter()
+    assert len(of_text(text).levels) == 10_000
+    assert time.perf_counter() - start < 2.0
+
+
+def test_fields_are_those_of_the_dataclasses():
+    for question in all_questions():
+        fields = json.loads(as_text(question))
+        assert fields.keys() == {"kind"} | {field.name for field in dataclasses.fields(question)}

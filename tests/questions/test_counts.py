@@ -1,0 +1,88 @@
+"""Counts: what is counted where, and what is made of noisy counts."""
+
+import numpy as np
+import pytest
+
+import fedprivacy as fp
+from fedprivacy.questions.constructors import Questions
+from fedprivacy.questions.errors import QuestionError
+from fedprivacy.questions.figures import CONFIDENCE, Noisy
+from fedprivacy.questions.lattice import STEPS
+
+TABLE = fp.Table({"sex": ["f", "m", " f", "x", "", None, "3.0"], "age": [0, 9, 10, 99, -1, None, "?"]})
+
+
+def counted(question, table=TABLE):
+    return (question.totals(table)[0] / STEPS).tolist()
+
+
+def figures(question, counts, deviation):
+    return question.figures(Noisy(np.array(counts) * STEPS, deviation * STEPS))
+
+
+def test_records_are_counted_and_where_a_level_is_declared_by_level():
+    assert counted(Questions.count()) == [7]
+    assert counted(Questions.categories("sex", ["m", "f", 3])) == [1, 2, 1, 1]
+
+
+def test_an_empty_cell_is_of_no_level_and_not_of_the_others():
+    assert counted(Questions.categories("sex", ["none"])) == [0, 5]
+    floats = fp.Table({"sex": np.array([1.0, np.nan, 2.0])})
+    assert counted(Questions.categories("sex", [1]), floats) == [1, 1]
+
+
+def test_intervals_hold_numbers_and_the_outer_ones_those_beyond():
+    assert counted(Questions.histogram("age", 0, 20, 2)) == [3, 2]
+
+
+def test_a_noisy_count_has_the_noise_s_deviation_and_its_interval():
+    (count,) = figures(Questions.count(), [12.5], 2.0)
+    assert count == ("count", 12.5, 2.0, 12.5 - 2 * CONFIDENCE, 12.5 + 2 * CONFIDENCE, "")
+    assert Questions.count().records(Noisy(np.array([12.5 * STEPS]), 1.0)) == 12.5
+
+
+def test_each_bin_has_a_name_and_a_noisy_count():
+    found = figures(Questions.categories("sex", ["m", "f"]), [1.5, -2.0, 3.0], 1.0)
+    assert [(f.name, f.value) for f in found] == [("m", 1.5), ("f", -2.0), ("other", 3.0)]
+    found = figures(Questions.histogram("age", 0, 1, 4), [1, 2, 3, 4], 1.0)
+    assert [f.name for f in found] == ["0 to 0.25", "0.25 to 0.5", "0.5 to 0.75", "0.75 to 1"]
+    assert Questions.histogram("age", 0, 1, 4).records(Noisy(np.full(4, 2.5 * STEPS), 1.0)) == 10.0
+
+
+@pytest.mark.parametrize(("low", "high"), [(1e6, 1e6 + 1), (1, 1 + 1e-9), (-1e100, 1e100), (0, 1e-100 * 2)])
+def test_no_two_intervals_have_one_name(low, high):
+    names = [figure.name for figure in figures(Questions.histogram("x", low, high, 50), [0] * 50, 1.0)]
+    assert len(set(names)) == 50
+
+
+def test_heavy_hitters_are_the_largest_counts_that_stand_out_of_the_noise():
+    question = Questions.heavy_hitters("icd", ["a", "b", "c", "d", "e"], 2)
+    found = figures(question, [50, 400, 3, 300, 200, 9999], 1.0)
+    assert [(f.name, f.value) for f in found] == [("b", 400), ("d", 300)]
+    assert not figures(question, [4.0, 3.0, -5.0, 1.0, 4.0, 500.0], 1.0)
+    assert [f.name for f in figures(question, [-9, 0, 0, 0, 6.0, 0], 1.0)] == ["e"]
+
+
+def test_what_the_noise_alone_makes_is_hardly_ever_a_heavy_hitter():
+    """Once in a thousand answers at most."""
+    question = Questions.heavy_hitters("icd", list(range(1000)), 10)
+    noise = np.random.default_rng(3).normal(0.0, 50.0, (400, 1001))
+    assert sum(bool(figures(question, row, 50.0)) for row in noise) <= 3
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: Questions.heavy_hitters("a", ["x"], 0),
+        lambda: Questions.heavy_hitters("a", ["x"], 1001),
+        lambda: Questions.heavy_hitters("a", ["x"], True),
+        lambda: Questions.histogram("a", 0, 1, 0),
+        lambda: Questions.histogram("a", 0, 1, 4097),
+        lambda: Questions.histogram("a", 0, 1, 2.0),
+        lambda: Questions.histogram("a", 0, 1, 10**5000),
+        lambda: Questions.histogram("a", 1, 0),
+    ],
+)
+def test_how_many_is_a_whole_number_in_its_range(make):
+    with pytest.raises(QuestionError):
+        make()

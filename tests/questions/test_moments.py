@@ -1,0 +1,165 @@
+"""Sums, means, standard deviations and covariances: what they are without noise, and how a sum is weighed."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedprivacy as fp
+from fedprivacy.questions.constructors import Questions
+from fedprivacy.questions.errors import QuestionError
+from fedprivacy.questions.figures import Noisy
+from fedprivacy.questions.lattice import STEPS
+from fedprivacy.questions.moments import LEAST_COUNT, MOST_COLUMNS, Bounded, Mean
+
+RANDOM = np.random.default_rng(1)
+AGE = RANDOM.normal(60.0, 12.0, 500)
+WEIGHT = 75.0 + 0.5 * (AGE - 60.0) + RANDOM.normal(0.0, 10.0, 500)
+TABLE = fp.Table({"age": AGE, "weight": WEIGHT})
+BOTH = {"age": (0.0, 120.0), "weight": (0.0, 200.0)}
+
+
+def exact(question, table=TABLE):
+    """Figures without noise, by name."""
+    noisy = Noisy(question.totals(table)[0].astype(np.float64), 1e-9)
+    return {figure.name: figure.value for figure in question.figures(noisy)}
+
+
+def test_without_noise_figures_are_what_numpy_says():
+    found = exact(Questions.covariance(BOTH)) | exact(Questions.mean_and_scale(BOTH))
+    covariance, correlation = np.cov(AGE, WEIGHT, ddof=0), np.corrcoef(AGE, WEIGHT)
+    assert found == {
+        "count": 500.0,
+        "mean of age": pytest.approx(AGE.mean(), abs=1e-4),
+        "mean of weight": pytest.approx(WEIGHT.mean(), abs=1e-4),
+        "standard deviation of age": pytest.approx(AGE.std(), abs=1e-3),
+        "standard deviation of weight": pytest.approx(WEIGHT.std(), abs=1e-3),
+        "covariance of age and age": pytest.approx(covariance[0, 0], abs=1e-2),
+        "covariance of age and weight": pytest.approx(covariance[0, 1], abs=1e-2),
+        "covariance of weight and weight": pytest.approx(covariance[1, 1], abs=1e-2),
+        "correlation of age and weight": pytest.approx(correlation[0, 1], abs=1e-4),
+    }
+    assert exact(Questions.sum("age", 0, 120)) == {"count": 500.0, "sum of age": pytest.approx(AGE.sum(), abs=1e-2)}
+
+
+def test_pairs_of_three_columns_are_each_their_own():
+    numbers = RANDOM.uniform(-1.0, 1.0, (3, 400))
+    numbers[2] += 0.5 * numbers[0]
+    names = ["a", "b", "c"]
+    found = exact(
+        Questions.covariance(dict.fromkeys(names, (-2.0, 2.0))), fp.Table(dict(zip(names, numbers, strict=True)))
+    )
+    for one in range(3):
+        for other in range(one, 3):
+            assert found[f"covariance of {names[one]} and {names[other]}"] == pytest.approx(
+                np.cov(numbers, ddof=0)[one, other], abs=1e-5
+            )
+
+
+def test_numbers_beyond_the_bounds_count_as_the_bounds_and_records_that_lack_one_not_at_all():
+    table = fp.Table({"age": [-50, 500, None, 60, 60], "weight": [100, 100, 100, "?", 100]})
+    assert exact(Questions.mean("age", 0, 120), table) == {"count": 4.0, "mean of age": 60.0}
+    found = exact(Questions.mean_and_scale(BOTH), table)
+    assert found["count"] == 3.0 and found["mean of weight"] == 100.0
+    assert found["standard deviation of age"] == pytest.approx(math.sqrt(2400.0), abs=1e-4)
+
+
+# Weights.
+
+
+def test_but_for_sums_all_entries_weigh_alike():
+    for question in (Questions.mean("age", 0, 1), Questions.variance("age", 0, 1), Questions.covariance(BOTH)):
+        assert question.weights == (STEPS,) * question.width
+        assert question.squared_sensitivity == question.width * STEPS**2 and question.per_count == 1.0 / STEPS
+
+
+NUMBER = st.floats(-1e6, 1e6)
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.tuples(NUMBER, st.floats(1e-3, 1e6)), min_size=1, max_size=6), st.data())
+def test_no_other_weights_of_a_sum_would_err_less(bounds, data):
+    """Sum of squared errors, each in units of the largest number that its bounds allow; but for what a count keeps."""
+    question = Questions.sum("x", 0, 1).__class__(
+        of=tuple(Bounded(f"x{n}", low, low + w) for n, (low, w) in enumerate(bounds))
+    )
+
+    def squared_errors(weights):
+        count, *sums = (weight**2 for weight in weights)
+        each = [
+            (bounded.middle**2 / count + bounded.half**2 / own) / max(abs(bounded.low), abs(bounded.high)) ** 2
+            for bounded, own in zip(question.of, sums, strict=True)
+        ]
+        return (count + sum(sums)) * sum(each)
+
+    weights = question.weights
+    room = 1.0 / (1.0 - LEAST_COUNT) + 0.01
+    assert max(weights) == STEPS and min(weights) >= 0.008 * STEPS / math.sqrt(len(bounds))
+    assert weights[0] ** 2 >= 0.999 * LEAST_COUNT * sum(weight**2 for weight in weights)
+    for _ in range(5):
+        others = [weight * data.draw(st.floats(0.2, 5.0)) for weight in weights]
+        assert squared_errors(weights) <= room * squared_errors(others)
+    equal = squared_errors([1.0] * len(weights))
+    assert squared_errors(weights) <= room * equal
+
+
+def test_a_sum_with_one_sided_bounds_has_the_error_of_the_sum_alone():
+    for low, high in [(0, 120), (100, 120), (-120, -100), (20, 25)]:
+        question = Questions.sum("x", low, high)
+        noisy = Noisy(np.zeros(2), math.sqrt(question.squared_sensitivity))
+        assert question.figures(noisy)[1].error == pytest.approx(max(abs(low), abs(high)), rel=1e-4)
+
+
+# What cannot be asked.
+
+
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        {},
+        {"a": (1, 0)},
+        {"a": (0, 0)},
+        {"a": (0, math.inf)},
+        {"a": (math.nan, 1)},
+        {"a": (1.0, 1.0 + 1e-13)},
+        {"a": (0, 5e-324)},
+        {"a": (0, 1e101)},
+        {"a": (0, 10**5000)},
+        {"a": ("0", "1")},
+        {"a": (True, 2)},
+        {"a": (0,)},
+        {"a": (0, 1, 2)},
+        {"a": 5},
+        {"a": None},
+        {"": (0, 1)},
+        {5: (0, 1)},
+        {"a" * 257: (0, 1)},
+        {"\ud800": (0, 1)},
+        [("a", (0, 1))],
+        None,
+        {str(n): (0, 1) for n in range(MOST_COLUMNS + 1)},
+    ],
+)
+def test_columns_without_two_bounds_are_refused(bounds):
+    with pytest.raises(QuestionError) as caught:
+        Questions.covariance(bounds)
+    assert len(str(caught.value)) < 500
+
+
+@pytest.mark.parametrize("of", [(), None, (("a", 0, 1),), (Bounded("a", 0, 1), Bounded("a", 0, 2)), "a"])
+def test_columns_are_bounded_and_each_named_once(of):
+    with pytest.raises(QuestionError):
+        Mean(of=of)
+
+
+def test_as_many_columns_as_allowed_are_answered_quickly_and_finitely():
+    """Each figure takes the few totals that it needs: of 256 columns there are 65,793 of them."""
+    columns = {str(n): (-1e100, 1e100) for n in range(MOST_COLUMNS)}
+    question = Questions.covariance(columns)
+    totals = np.full(question.width, 1e3 * STEPS)
+    found = question.figures(Noisy(totals, 100.0 * STEPS))
+    assert len(found) == 1 + MOST_COLUMNS + MOST_COLUMNS**2
+    for figure in found:
+        assert figure.value is None or all(map(math.isfinite, figure[1:5]))

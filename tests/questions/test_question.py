@@ -1,0 +1,164 @@
+"""A record moves the totals by its own vector, whoever else is there, and by no more than is charged for."""
+
+import warnings
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import fedprivacy as fp
+from fedprivacy.questions import codec
+from fedprivacy.questions.cohort import OneOf, Within
+from fedprivacy.questions.constructors import Questions
+from fedprivacy.questions.counts import Count
+from fedprivacy.questions.errors import QuestionError
+from fedprivacy.tasks.columns import TableError
+from tests.questions.kinds import CORNERS, GROUPS, NULL, Odd, every_question, of_every_kind, table_of
+
+EVERY = every_question()
+VECTORS = [{corner: question.totals(table_of([record])) for corner, record in enumerate(CORNERS)} for question in EVERY]
+"""Of each question, the vector of each corner when it is alone."""
+
+SOME = st.lists(st.sampled_from(range(len(CORNERS))), max_size=6)
+
+
+def named(question):
+    return f"{question.kind}{' where' * bool(question.where)}{' by' * bool(question.by)}"
+
+
+def squared(vector):
+    """Exact, in Python's whole numbers."""
+    return sum(int(entry) ** 2 for entry in vector.ravel())
+
+
+def totals(question, corners):
+    return question.totals(table_of([CORNERS[corner] for corner in corners]))
+
+
+def test_no_kind_is_left_out():
+    assert of_every_kind().keys() == codec.KINDS.keys()
+    assert all(question.kind == kind for kind, questions in of_every_kind().items() for question in questions)
+
+
+@pytest.mark.parametrize(("question", "vectors"), list(zip(EVERY, VECTORS, strict=True)), ids=map(named, EVERY))
+def test_one_record_moves_the_totals_by_no_more_than_the_sensitivity_and_some_record_by_all_of_it(question, vectors):
+    shape = (len(question.groups), question.width)
+    assert all(vector.shape == shape and vector.dtype == np.int64 for vector in vectors.values())
+    assert max(map(squared, vectors.values())) == question.squared_sensitivity
+
+
+@pytest.mark.parametrize("question", EVERY, ids=map(named, EVERY))
+def test_no_record_at_all_makes_zeros(question):
+    assert not question.totals(table_of([])).any()
+
+
+@pytest.mark.parametrize("question", EVERY, ids=map(named, EVERY))
+def test_a_null_record_says_nothing_but_in_a_count_of_all_records(question):
+    counted = question.kind == "count" and not question.where and not question.by
+    assert squared(question.totals(table_of([NULL]))) == (question.squared_sensitivity if counted else 0)
+
+
+@settings(max_examples=100, deadline=None)
+@given(SOME)
+def test_totals_are_the_sum_of_each_record_s_own_vector(corners):
+    """So a record changes no other one's vector, not its group, not a shape, and not whether there is an answer."""
+    for question, vectors in zip(EVERY, VECTORS, strict=True):
+        own = sum((vectors[corner] for corner in corners), start=np.zeros_like(vectors[0]))
+        assert np.array_equal(totals(question, corners), own)
+
+
+@settings(max_examples=40, deadline=None)
+@given(SOME.filter(bool), st.data())
+def test_neighbouring_tables_differ_by_no_more_than_the_sensitivity(corners, data):
+    place = data.draw(st.sampled_from(range(len(corners))))
+    records = [CORNERS[corner] for corner in corners]
+    removed = table_of([*records[:place], *records[place + 1 :]])
+    nulled = table_of([*records[:place], NULL, *records[place + 1 :]])
+    for question in EVERY:
+        whole = question.totals(table_of(records))
+        for neighbour in (removed, nulled):
+            assert squared(whole - question.totals(neighbour)) <= question.squared_sensitivity
+
+
+@settings(max_examples=40, deadline=None)
+@given(SOME, SOME)
+def test_totals_of_two_tables_add_exactly(one, other):
+    for question in EVERY:
+        assert np.array_equal(totals(question, [*one, *other]), totals(question, one) + totals(question, other))
+
+
+def test_records_in_arrays_are_the_same_as_in_lists():
+    x, y = np.array([0.0, 50.0, np.nan, np.inf, 1e308, -3.0]), np.array([-1, 1, 0, 1, 1, -1], dtype=np.int8)
+    s, ward = np.array(["f", "m", "x", "3", "", "f"]), np.array(["a", "b", "a", "c", "a", "b"])
+    arrays = fp.Table({"x": x, "y": y, "s": s, "ward": ward})
+    lists = fp.Table({"x": x.tolist(), "y": y.tolist(), "s": s.tolist(), "ward": ward.tolist()})
+    for question in EVERY:
+        assert np.array_equal(question.totals(arrays), question.totals(lists))
+
+
+def test_nothing_is_raised_or_warned_of_whatever_a_record_holds_and_numpy_is_told():
+    tiny, wide = (0.0, 2e-100), (-1e100, 1e100)
+    extremes = [
+        Questions.histogram("x", *tiny, 3),
+        Questions.median("x", *tiny, 16),
+        Questions.mean("x", *tiny),
+        Questions.covariance({"x": wide, "y": tiny}),
+        Questions.sum("x", *wide),
+    ]
+    records = [*CORNERS, (1.7e308, 1e-300, Odd(), Odd())]
+    with np.errstate(all="raise"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for question in [*EVERY, *extremes]:
+            question.totals(table_of(records))
+
+
+def test_a_whole_number_beyond_float_s_is_exact():
+    """A float's sum would lose the last steps; these are whole numbers from record to total."""
+    table = fp.Table({"x": np.full(100_001, 1e-7)})
+    (totals,) = Questions.mean("x", -1, 1).totals(table)
+    one = Questions.mean("x", -1, 1).totals(fp.Table({"x": [1e-7]}))[0]
+    assert totals.tolist() == [100_001 * entry for entry in one.tolist()]
+
+
+def test_a_record_is_in_one_group_at_most_and_groups_are_answered_for_themselves():
+    table = fp.Table({"x": [1, 2, 3, 4], "ward": ["a", "b", "a", "z"]})
+    question = Questions.histogram("x", 0, 5, 5, by=GROUPS)
+    alone = [Questions.histogram("x", 0, 5, 5, where={"ward": ward}).totals(table)[0] for ward in ("a", "b")]
+    assert np.array_equal(question.totals(table), alone) and question.groups == ["a", "b"]
+
+
+@pytest.mark.parametrize("question", EVERY, ids=map(named, EVERY))
+def test_a_column_that_is_not_there_is_named_before_anything_else_is_read(question):
+    for column in question.columns:
+        others = {name: [1] for name in ("x", "y", "s", "ward", "other") if name != column}
+        with pytest.raises(TableError, match=f"no column '{column}'"):
+            question.totals(fp.Table(others))
+
+
+def test_columns_are_all_that_is_looked_at():
+    asked = Questions.covariance({"x": (0, 1), "y": (0, 1)}, where={"a": 1, "b": (0, 1)}, by={"c": [1]})
+    assert asked.columns == {"x", "y", "a", "b", "c"} and asked.reads == ("x", "y")
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"where": 5},
+        {"where": "sex=f"},
+        {"where": ({"column": "sex"},)},
+        {"where": tuple(Within("x", n, n + 1) for n in range(65))},
+        {"by": Within("x", 0, 1)},
+        {"by": ["sex"]},
+    ],
+)
+def test_what_is_no_condition_and_no_group_is_refused(fields):
+    with pytest.raises(QuestionError):
+        Count(**fields)
+
+
+def test_conditions_are_kept_in_one_order_and_each_once():
+    one = Count(where=(Within("x", 0, 1), OneOf("s", ("m", "f")), Within("x", 0.0, 1.0)))
+    other = Count(where=[OneOf("s", ["f", "m"]), Within("x", -0.0, 1)])
+    assert one == other and hash(one) == hash(other) and len(one.where) == 2
+    assert codec.as_text(one) == codec.as_text(other)

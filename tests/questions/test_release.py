@@ -1,0 +1,355 @@
+"""The noise of a release is normal noise rounded to whole steps, as large as its share says, and of nothing else.
+
+Seeds are fixed. Where a figure is a p-value, an unlucky seed would fail with probability 1e-4 or less.
+"""
+
+import itertools
+import math
+from dataclasses import dataclass, replace
+from fractions import Fraction
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+from scipy.special import ndtr
+
+import fedprivacy as fp
+from fedprivacy.questions.constructors import Questions
+from fedprivacy.questions.figures import Figure, Noisy
+from fedprivacy.questions.question import Question
+from fedprivacy.questions.questionnaire import Questionnaire
+from fedprivacy.questions.release import GaussianAnswers, NoisyTotals, combined, deviation
+from fedprivacy.tasks.columns import TableError
+from fedprivacy.training.keystream import Keystream, Position, Purpose
+from fedprivacy.training.noise import add_lattice_noise
+from fedprivacy.values.events import PoissonSampledGaussian
+from tests.questions.kinds import CORNERS, all_questions, table_of
+
+KEY = Keystream.from_seed(1, "client-0")
+HERE = Position(1, 1)
+NOBODY = table_of([])
+MANY = 200_000
+GROUPS = fp.ask.count(by={"ward": [str(n) for n in range(500)]}).by
+
+
+@dataclass(frozen=True, kw_only=True)
+class Marks(Question):
+    """How many records there are, `size` times in steps of `mark`: the smallest lattice, where rounding is seen."""
+
+    kind = "marks"
+    mark: int = 1
+    size: int = 1
+    reads = ()
+    words = "marks"
+    per_count = 1.0
+
+    @property
+    def width(self):
+        return self.size
+
+    @property
+    def squared_sensitivity(self):
+        return self.size * self.mark**2
+
+    def summed(self, rows):
+        return np.full(self.size, self.mark * len(rows), dtype=np.int64)
+
+    def records(self, noisy):
+        return float(noisy.totals[0]) / self.mark
+
+    def figures(self, noisy):
+        return [Figure("marks")]
+
+
+def event(sigma):
+    return PoissonSampledGaussian(1.0, sigma)
+
+
+def released(questions, sigma, shares=(), table=NOBODY, key=KEY, position=HERE, cohort=0.0):
+    """Noisy totals of each question, shape [groups, width]."""
+    asked = Questionnaire(tuple(questions), shares)
+    return GaussianAnswers(event(sigma), cohort).release(asked, table, key, position)
+
+
+def noise(questions, sigma, shares=(), **where):
+    """Of each question, flat."""
+    return [answer.totals.ravel() for answer in released(questions, sigma, shares, **where)]
+
+
+def draws(question, sigma, count, **where):
+    """So many draws of the noise of one question, from as many rounds as it takes."""
+    rounds = -(-count // (len(question.groups) * question.width))
+    keys = [Keystream.from_seed(7, "client-0", attempt=attempt) for attempt in range(1, rounds + 1)]
+    return np.concatenate([noise([question], sigma, key=key, **where)[0] for key in keys])[:count]
+
+
+def whole_normal(steps, scale):
+    """The exact probabilities of whole numbers under rounded normal noise."""
+    return ndtr((steps + 0.5) / scale) - ndtr((steps - 0.5) / scale)
+
+
+def p_of_whole_normal(drawn, scale):
+    """That draws are normal noise of a deviation, rounded to whole numbers: by chi-square."""
+    most = int(4.0 * scale) + 1
+    steps = np.arange(-most, most + 1)
+    expected = len(drawn) * whole_normal(steps, scale)
+    expected = np.append(expected, len(drawn) - expected.sum())
+    observed = np.append([(drawn == step).sum() for step in steps], (np.abs(drawn) > most).sum())
+    many = expected >= 5.0
+    observed, expected = (np.append(counts[many], counts[~many].sum()) for counts in (observed, expected))
+    return stats.chisquare(observed, expected).pvalue
+
+
+def p_of_normal(values):
+    """That values are standard normal: by chi-square over fifty cells of equal probability."""
+    cells = np.bincount((ndtr(values) * 50).astype(int).clip(max=49), minlength=50)
+    return stats.chisquare(cells).pvalue
+
+
+# --- the distribution ---
+
+
+@pytest.mark.parametrize("sigma", [0.4, 1.0, 3.0])
+def test_noise_is_normal_noise_rounded_to_whole_steps(sigma):
+    (drawn,) = noise([Marks(size=MANY, mark=1)], sigma / math.sqrt(MANY))
+    assert drawn.dtype == np.int64 and p_of_whole_normal(drawn, sigma) > 1e-4
+
+
+@pytest.mark.parametrize("mark", [2, 5])
+def test_noise_is_in_proportion_to_the_sensitivity_not_to_its_square(mark):
+    drawn = draws(Marks(mark=mark, by=GROUPS, size=4), 1.5, 40_000)
+    assert p_of_whole_normal(drawn, 1.5 * mark * math.sqrt(4)) > 1e-4
+    for wrong in (mark**2 * 4, mark * 2 / 2, mark):
+        assert p_of_whole_normal(drawn, 1.5 * wrong) < 1e-12
+
+
+@pytest.mark.parametrize("question", all_questions(), ids=lambda question: question.kind)
+def test_noise_of_every_kind_covers_the_longest_vector_of_a_record(question):
+    """The sensitivity is measured here, over records in all corners: what the noise must hide, and no more."""
+    vectors = [question.totals(table_of([record])).ravel() for record in CORNERS]
+    longest = math.sqrt(max(sum(int(entry) ** 2 for entry in vector) for vector in vectors))
+    drawn = draws(replace(question, by=GROUPS), 2.5, 20_000) / (2.5 * longest)
+    assert p_of_normal(drawn) > 1e-5
+    assert abs((drawn**2).sum() / len(drawn) - 1.0) < 4.2 * math.sqrt(2.0 / len(drawn))
+
+
+def test_noise_is_the_same_whoever_s_records_are_summed():
+    for question in all_questions(by={"ward": ["a", "b"]}):
+        table = table_of(CORNERS)
+        (answered,), (empty,) = (noise([question], 3.0, table=each) for each in (table, NOBODY))
+        assert np.array_equal(answered - question.totals(table).ravel(), empty)
+
+
+# --- shares ---
+
+
+def test_the_noise_of_each_question_is_as_its_share_says_and_together_they_are_one_gaussian():
+    """Divided by what hides a record in it, all noise is one Gaussian of the event's noise multiplier."""
+    sigma, shares = 2.0, (1.0, 3.0, 0.5)
+    questions = [Marks(mark=1000, size=5000), Marks(mark=700, size=9000), Marks(mark=300, size=20_000)]
+    whitened = []
+    for question, share, drawn in zip(questions, shares, noise(questions, sigma, shares), strict=True):
+        expected = sigma * math.sqrt(sum(shares) / share) * question.mark * math.sqrt(question.size)
+        assert abs(drawn.std() / expected - 1.0) < 4.2 / math.sqrt(2.0 * len(drawn))
+        whitened.append(drawn / expected)
+    assert p_of_normal(np.concatenate(whitened)) > 1e-4
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=20), st.floats(1e-2, 1e4))
+def test_all_questions_together_are_never_less_noisy_than_the_event(shares, sigma):
+    """In exact numbers: of (longest vector / deviation)^2 the sum is at most 1 / sigma^2, and hardly less."""
+    questions = [all_questions()[number % 10] for number in range(len(shares))]
+    sigmas = Questionnaire(tuple(questions), tuple(shares)).noise_multipliers(sigma)
+    signal = sum(
+        Fraction(question.squared_sensitivity) / Fraction(deviation(question, each)) ** 2
+        for question, each in zip(questions, sigmas, strict=True)
+    )
+    assert signal <= 1 / Fraction(sigma) ** 2
+    assert float(signal) * sigma**2 > 1.0 - 1e-10
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.sampled_from(all_questions()), st.floats(1e-2, 1e4))
+def test_no_noise_is_less_than_its_multiplier_says_by_a_rounding(question, sigma):
+    needed = Fraction(sigma) ** 2 * question.squared_sensitivity
+    assert needed <= Fraction(deviation(question, sigma)) ** 2 <= needed * Fraction(1.0 + 1e-11)
+
+
+# --- the privacy loss ---
+
+EPSILONS = np.array([0.0, 0.1, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
+
+
+def gaussian_deltas(sigma):
+    """Of the event: the hockey-stick divergences of N(1, sigma^2) and N(0, sigma^2) (Balle and Wang 2018)."""
+    half, tail = 0.5 / sigma, EPSILONS * sigma
+    return ndtr(half - tail) - np.exp(EPSILONS) * ndtr(-half - tail)
+
+
+def joint(totals, scales):
+    """Probabilities of all that may be released of some totals, over a domain that holds all but 1e-12."""
+    reach = [np.arange(-int(9 * scale) - 12, int(9 * scale) + 13) for scale in scales]
+    columns = [whole_normal(steps - total, scale) for steps, total, scale in zip(reach, totals, scales, strict=True)]
+    found = columns[0]
+    for column in columns[1:]:
+        found = np.multiply.outer(found, column)
+    return found.ravel()
+
+
+def deltas(one, other):
+    return np.array([np.maximum(one - math.exp(epsilon) * other, 0.0).sum() for epsilon in EPSILONS])
+
+
+@pytest.mark.parametrize("sigma", [0.4, 0.7, 1.3])
+@pytest.mark.parametrize(
+    ("questions", "shares"),
+    [
+        ([Marks()], ()),
+        ([Marks(mark=3)], ()),
+        ([Marks(size=2)], ()),
+        ([Marks(), Marks()], (1.0, 1.0)),
+        ([Marks(), Marks(mark=2)], (5.0, 1.0)),
+        ([Marks(by=None), Marks(where=fp.ask.count(where={"ward": "a"}).where)], (1.0, 2.0)),
+    ],
+)
+def test_two_neighbouring_tables_are_no_easier_told_apart_than_by_the_charged_event(questions, shares, sigma):
+    """Exactly: by every set of answers, from the probabilities of each whole number that may be released."""
+    table, neighbour = table_of(CORNERS[:3]), table_of(CORNERS[:2])
+    asked = Questionnaire(tuple(questions), shares)
+    sigmas = asked.noise_multipliers(sigma)
+    scales = np.concatenate([[deviation(q, s)] * q.width for q, s in zip(questions, sigmas, strict=True)])
+    more, less = (np.concatenate([q.totals(each).ravel() for q in questions]) for each in (table, neighbour))
+    one, other = joint(more - less, scales), joint(np.zeros_like(less), scales)
+    assert one.sum() > 1.0 - 1e-9
+    for found in (deltas(one, other), deltas(other, one)):
+        assert np.all(found <= gaussian_deltas(sigma) + 1e-9)
+        assert found[0] > 0.5 * gaussian_deltas(sigma)[0]  # not far less either: the charge is for what is released
+
+
+# --- independence ---
+
+
+def correlated(one, other):
+    one, other = one / one.std(), other / other.std()
+    return abs((one * other).sum()) > 5.0 * math.sqrt(len(one))
+
+
+def test_noise_of_questions_clients_rounds_steps_and_attempts_has_nothing_in_common():
+    size, sigma = 4000, 1000.0
+    same = [Marks(size=size), Marks(size=size), Marks(size=size)]
+    streams = {f"question {n}": each for n, each in enumerate(noise(same, sigma))}
+    streams["client"] = noise(same[:1], sigma, key=Keystream.from_seed(1, "client-1"))[0]
+    streams["attempt"] = noise(same[:1], sigma, key=Keystream.from_seed(1, "client-0", attempt=2))[0]
+    streams["run"] = noise(same[:1], sigma, key=Keystream.from_seed(1, "client-0", earlier_runs=1))[0]
+    streams["round"] = noise(same[:1], sigma, position=Position(2, 1))[0]
+    streams["step"] = noise(same[:1], sigma, position=Position(1, 4))[0]
+    assert np.array_equal(streams["question 0"], noise(same, sigma)[0])  # it repeats under a seed, and nowhere else
+    for one, other in itertools.combinations(streams, 2):
+        assert (streams[one] == streams[other]).mean() < 0.01, (one, other)
+        assert not correlated(streams[one], streams[other]), (one, other)
+
+
+def test_noise_of_answers_is_not_that_of_training():
+    (drawn,) = noise([Marks(size=4000)], 1000.0 / math.sqrt(4000))
+    nothing = torch.zeros(4000, dtype=torch.float64)
+    for purpose in set(Purpose) - {Purpose.ANSWERS}:
+        other = add_lattice_noise(nothing, 1000.0, 1.0, KEY.reader(purpose, HERE)).numpy()
+        assert (drawn == other).mean() < 0.01 and not correlated(drawn, other)
+
+
+def test_noise_of_questions_of_every_kind_asked_together_is_independent():
+    """The same question twice, first and last: their noise differs, and so does that of all between."""
+    questions = all_questions()
+    first, *_, last = noise([questions[0], *questions, questions[0]], 3.0)
+    assert first != last
+    pairs = [
+        noise([Questions.count(), Questions.count()], 3.0, key=Keystream.from_seed(5, str(n))) for n in range(4000)
+    ]
+    assert not correlated(*np.array(pairs)[:, :, 0].T.astype(float))
+
+
+def test_noise_of_groups_and_of_entries_is_independent():
+    question = Marks(size=40, by=fp.ask.count(by={"ward": [str(n) for n in range(5000)]}).by)
+    (answer,) = released([question], 100.0)
+    assert answer.totals.shape == (5000, 40)
+    rows = answer.totals.astype(float)
+    for lag in (1, 2, 3):
+        assert not correlated(rows[:-lag].ravel(), rows[lag:].ravel())
+        assert not correlated(rows[:, :-lag].ravel(), rows[:, lag:].ravel())
+    cells = (ndtr(rows / rows.std()) * 8).astype(int)
+    assert stats.chisquare(np.bincount((8 * cells[:, :-1] + cells[:, 1:]).ravel(), minlength=64)).pvalue > 1e-4
+
+
+# --- what is told ---
+
+
+def test_which_groups_are_told_is_decided_by_noisy_totals_alone():
+    """By the same noise, with the true number of records on either side of the smallest cohort."""
+    cohort, sigma = 10.0, 4.0
+    table = fp.Table({"ward": ["a"] * 13 + ["b"] * 7 + ["c"] * 10})
+    question = Questions.count(by={"ward": ["a", "b", "c", "d"]})
+    seen = set()
+    for number in range(60):
+        key = Keystream.from_seed(number, "client-0")
+        (whole,) = released([question], sigma, table=table, key=key)
+        (told,) = released([question], sigma, table=table, key=key, cohort=cohort)
+        records = [question.records(Noisy(row.astype(float), 1.0)) for row in whole.totals]
+        assert told.told.tolist() == [noisy >= cohort for noisy in records]
+        assert np.array_equal(told.totals, np.where(told.told[:, np.newaxis], whole.totals, 0))
+        seen |= set(zip("abcd", told.told.tolist(), strict=True))
+    assert len(seen) >= 7  # 13 records are not told sometimes, and 7 are
+
+
+def test_without_a_smallest_cohort_every_group_is_told_below_zero_too():
+    question = Questions.count(by={"ward": [str(n) for n in range(200)]})
+    (answer,) = released([question], 4.0)
+    assert answer.told.all() and (answer.totals < 0).any()
+
+
+def test_shapes_and_types_say_nothing_of_records():
+    for question in all_questions(by={"ward": ["a", "b"]}):
+        for table in (NOBODY, table_of(CORNERS)):
+            (answer,) = released([question], 3.0, table=table, cohort=5.0)
+            assert answer.totals.shape == (2, question.width) and answer.totals.dtype == np.int64
+            assert answer.told.shape == (2,) and answer.told.dtype == np.bool_
+
+
+def test_a_missing_column_is_found_before_any_record_is_read(monkeypatch):
+    read = []
+    monkeypatch.setattr(fp.Table, "numbers", lambda *_: read.append(1))
+    with pytest.raises(TableError, match=r"^the table has no column 'weight'; it has age\.$"):
+        released([Questions.mean("age", 0, 1), Questions.mean("weight", 0, 1)], 1.0, table=fp.Table({"age": [1]}))
+    assert not read
+
+
+def test_a_question_is_asked_of_all_records():
+    with pytest.raises(ValueError, match="at 1"):
+        GaussianAnswers(PoissonSampledGaussian(0.5, 1.0))
+
+
+# --- clients together ---
+
+
+def test_totals_of_clients_add_up_and_so_do_the_squares_of_their_noise():
+    question = Questions.count(by={"ward": ["a", "b", "c"]})
+    one = NoisyTotals(np.array([[5], [0], [0]]), np.array([True, False, False]))
+    other = NoisyTotals(np.array([[7], [-2], [0]]), np.array([True, True, False]))
+    both, alone, nobody = combined(question, [3.0, 4.0], [one, other])
+    step = math.sqrt(question.squared_sensitivity)
+    assert both.totals.tolist() == [12.0] and both.deviation == pytest.approx(5.0 * step)
+    assert alone.totals.tolist() == [-2.0] and alone.deviation == pytest.approx(4.0 * step)
+    assert nobody is None
+
+
+def test_the_federation_s_noise_is_that_of_its_clients():
+    question, clients = Questions.histogram("x", 0, 50, 500), 9
+    keys = [Keystream.from_seed(3, f"client-{number}") for number in range(clients)]
+    answers = [released([question], 2.0, table=table_of(CORNERS), key=key)[0] for key in keys]
+    (noisy,) = combined(question, [2.0] * clients, answers)
+    left = (noisy.totals - clients * question.totals(table_of(CORNERS))[0]) / noisy.deviation
+    assert p_of_normal(left) > 1e-4
+    assert noisy.deviation == pytest.approx(3.0 * deviation(question, 2.0))

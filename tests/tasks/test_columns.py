@@ -1,0 +1,277 @@
+"""A client's records by column: what is read of a record depends on its own cell, and no cell makes reading fail."""
+
+import datetime
+import math
+import pickle
+import warnings
+from decimal import Decimal
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+import fedprivacy as fp
+from fedprivacy.tasks.columns import TableError
+
+
+class Odd:
+    """Nothing can be done with it."""
+
+    __hash__ = None
+
+    def refuse(self, *_):
+        raise RuntimeError("no")
+
+    __str__ = __repr__ = __float__ = __eq__ = __bool__ = __len__ = __iter__ = refuse
+
+
+class Worded(str):
+    """A text that is equal to every other one, and says something else."""
+
+    def __eq__(self, other):
+        return True
+
+    def __hash__(self):
+        return hash("f")
+
+    def strip(self, *_):
+        raise RuntimeError("no")
+
+
+class Speaker:
+    """It has a text, of a type of its own."""
+
+    def __str__(self):
+        return Worded(" f ")
+
+
+# fmt: off
+HUGE = 10**5000  # too large for a float, and for the digits that Python prints
+WORDS = ["f", " f", "m", "70", " 70 ", "7e1", "-0.0", "1e999", "nan", "inf", "-Infinity", "0x10", "1_0", "٣", "", "  ",
+         "True", "1", "1.0", "f" * 10_000]
+PLAIN = [None, True, False, 0, 1, 0.0, -0.0, 1.0, math.nan, math.inf, HUGE, 2**1024, -(2**1024), 2**53 + 1]
+ODD = [Odd(), Worded("m"), Speaker(), b"70", b"\xff", bytearray(b"1"), [70], [[1], [2]], {}, (), {"a": 1}, {1},
+       object(), 1j, Decimal("sNaN"), Decimal("70"), Fraction(1, 2), Fraction(HUGE), datetime.date(2020, 1, 1),
+       np.float32(0.1), np.datetime64("NaT"), np.array([70.0]), np.array(70.0), np.ma.masked, float]
+NESTED = st.recursive(st.none() | st.integers(), st.lists, max_leaves=3)
+CELLS = st.one_of(
+    st.sampled_from([*WORDS, *PLAIN, *ODD]), st.integers(), st.floats(), st.text(max_size=4), st.binary(max_size=3),
+    NESTED,
+)
+LEVELS = st.lists(
+    st.sampled_from(["f", " m ", "1", "1.0", "True", "nan", "inf", "", 0, 1, 1.0, -0.0, True, False, None, math.nan,
+                     math.inf, np.float32(0.1), np.int64(7), HUGE, 2**53, 2**53 + 1, b"70"])
+    | st.floats() | st.integers(),
+    max_size=6,
+)
+DTYPES = ["f8", ">f8", "f4", "f2", "g", "i8", "u8", "i1", "u2", "?", "U3", "S2", "M8[D]", "M8[ns]", "m8[s]", "c16"]
+EXTREMES = {"f": [0.1, -0.0, np.nan, np.inf, -np.inf], "i": [0, 1, -1], "u": [0, 1]}
+NO_NUMBERS = ["", "  ", None, "?", "nan", "1e999", "inf", "-inf", "70 kg", "7,0", [70], [[70]], {}, 1j, math.nan,
+              math.inf, -math.inf, 2**1024, -(2**1024), HUGE, Odd(), Fraction(HUGE), float("-nan"), b"x"]
+NUMBERS = [(70, 70.0), (" 70 ", 70.0), ("7e1", 70.0), (True, 1.0), (False, 0.0), (np.float32(0.5), 0.5), ("-0", -0.0),
+           (Decimal("70"), 70.0), (2**1023, 2.0**1023), (5e-324, 5e-324)]
+# fmt: on
+
+
+def columns_of(dtype):
+    extremes, usual = EXTREMES.get(np.dtype(dtype).kind), arrays.from_dtype(np.dtype(dtype))
+    elements = st.sampled_from(extremes) | usual if extremes else usual
+    return arrays.arrays(dtype, st.integers(0, 5), elements=elements)
+
+
+ARRAYS = st.one_of(map(columns_of, DTYPES))
+OFTEN = settings(max_examples=500, deadline=None)
+
+
+def readings(column, levels=()):
+    """All that is read of each record, comparable: bits of numbers, codes, texts."""
+    table = fp.Table({"other": [None] * len(column), "it": column})
+    bits, empty = table.numbers("it").view(np.int64), table.empty("it")
+    return list(zip(bits.tolist(), table.codes("it", levels).tolist(), table.texts("it"), empty.tolist(), strict=True))
+
+
+# --- what a cell says ---
+
+
+@pytest.mark.parametrize(("cell", "number"), NUMBERS, ids=repr)
+def test_a_number_is_read_wherever_it_stands(cell, number):
+    assert fp.Table({"a": [cell]}).numbers("a").tolist() == [number]
+
+
+@pytest.mark.parametrize("cell", NO_NUMBERS, ids=type)
+def test_what_is_no_finite_number_is_nan(cell):
+    assert np.isnan(fp.Table({"a": [cell]}).numbers("a")).tolist() == [True]
+
+
+def test_a_level_is_the_same_text_or_the_same_number():
+    cells = ["f", " m ", "F", "", None, 1, "1", "1.0", " 01 ", True, 2**53 + 1, Odd(), [1], b"f", "nan", math.nan]
+    levels = ["f", "m", 1, 2.0**53, "nan"]
+    assert fp.Table({"a": cells}).codes("a", levels).tolist() == [0, 1, -1, -1, -1, 2, 2, 2, 2, 2, 3, -1, -1, -1, 4, 4]
+    assert fp.Table({"a": cells}).codes("a", []).tolist() == [-1] * len(cells)
+
+
+def test_the_first_of_two_equal_levels_is_the_one():
+    for column in (["1", "2"], [1, 2], np.array([1, 2]), np.array([1.0, 2.0]), np.array(["1", "2"])):
+        assert fp.Table({"a": column}).codes("a", [2, "1", 1.0, "2"]).tolist() == [1, 0]
+
+
+def test_truth_is_a_number_and_a_text():
+    for column in ([True, False], np.array([True, False])):
+        assert fp.Table({"a": column}).codes("a", ["False", 1]).tolist() == [1, 0]
+        assert fp.Table({"a": column}).codes("a", ["true", "yes"]).tolist() == [-1, -1]
+
+
+def test_an_empty_cell_is_none_of_the_levels():
+    assert fp.Table({"a": ["", " ", None, "f"]}).codes("a", ["", " ", None, "f"]).tolist() == [-1, -1, -1, 3]
+
+
+def test_a_cell_is_empty_where_it_holds_nothing_or_nan():
+    cells = ["", " ", None, math.nan, np.float32("nan"), Odd(), HUGE, "nan", "?", 0, False, 0.0, [], "x"]
+    assert fp.Table({"a": cells}).empty("a").tolist() == [True] * 7 + [False] * 7
+    assert fp.Table({"a": np.array([np.nan, 0.0, np.inf])}).empty("a").tolist() == [True, False, False]
+    for column in (np.array([0, 1]), np.array([True, False]), np.array(["x", " "])[:1]):
+        assert not fp.Table({"a": column}).empty("a").any()
+
+
+def test_a_text_is_stripped_and_empty_where_there_is_none():
+    cells = [" a b ", "", "  ", None, 7, 7.5, True, Odd(), HUGE, Speaker()]
+    assert fp.Table({"a": cells}).texts("a") == ["a b", "", "", "", "7", "7.5", "True", "", "", "f"]
+    assert fp.Table({"a": np.array([7.5, np.nan])}).texts("a") == ["7.5", "nan"]
+
+
+# --- one record at a time ---
+
+
+@OFTEN
+@given(st.lists(CELLS, max_size=6), LEVELS)
+def test_what_is_read_of_a_list_is_what_is_read_of_each_cell_alone(cells, levels):
+    assert readings(cells, levels) == [readings([cell], levels)[0] for cell in cells]
+
+
+@OFTEN
+@given(ARRAYS, LEVELS)
+def test_what_is_read_of_an_array_is_what_is_read_of_each_cell_alone(column, levels):
+    assert readings(column, levels) == [readings(column[n : n + 1], levels)[0] for n in range(len(column))]
+
+
+@OFTEN
+@given(st.one_of(columns_of(dtype) for dtype in DTYPES if dtype != "g"), LEVELS)  # Python has no such number
+def test_an_array_says_the_same_as_the_list_of_its_cells(column, levels):
+    assert readings(column, levels) == readings(column.tolist(), levels)
+
+
+@pytest.mark.parametrize(
+    "cell", ["?", "", None, True, 70, 70.0, "70.0", math.nan, [1], Odd(), "x" * 10_000_000], ids=type
+)
+def test_no_cell_turns_the_others_into_something_else(cell):
+    """As it would if the list became an array: of texts, of objects, of floats; and with one long text, a huge one."""
+    for others in ([70, 1, 0], [70.0, 1.5, -0.0], ["70", "1", "f"], [True, False, 1], [1, 1.0, True, "1", "True"]):
+        levels = ["True", 70, 1, "f", "-0.0", "False"]
+        alone = readings(others, levels)
+        for place in range(len(others) + 1):
+            with_it = readings([*others[:place], cell, *others[place:]], levels)
+            assert with_it[:place] + with_it[place + 1 :] == alone
+
+
+def test_equal_cells_of_different_types_are_each_read_as_what_they_are():
+    for cells in ([1, True, 1.0], [True, 1.0, 1], [1.0, 1, True]):
+        codes = dict(zip(map(type, cells), fp.Table({"a": cells}).codes("a", ["True", "1"]).tolist(), strict=True))
+        assert codes == {bool: 0, int: 1, float: 1}
+    assert fp.Table({"a": [Worded("m"), "f", Worded("m")]}).codes("a", ["f", "m"]).tolist() == [1, 0, 1]
+
+
+def test_of_masked_cells_nothing_is_read():
+    column = np.ma.array([70.0, 1e9, 60.0], mask=[False, True, False])
+    table = fp.Table({"a": column})
+    assert np.array_equal(table.numbers("a"), [70, np.nan, 60], equal_nan=True)
+    assert table.codes("a", [1e9, 60]).tolist() == [-1, -1, 1] and table.texts("a") == ["70.0", "", "60.0"]
+
+
+def test_an_array_of_texts_that_holds_none_at_a_place_is_read_at_the_others():
+    column = np.array([102, 0x110000, 109], np.uint32).view("U1")
+    assert fp.Table({"a": column}).codes("a", ["f", "m"]).tolist() == [0, -1, 1]
+
+
+def test_nothing_is_raised_where_numpy_and_warnings_are_told_to_raise():
+    deep = []
+    for _ in range(100_000):
+        deep = [deep]
+    columns = [np.array([np.finfo(np.longdouble).max, 1]), np.array([np.nan, np.inf]), np.array([2**64 - 1, 1], "u8")]
+    with np.errstate(all="raise"), warnings.catch_warnings():
+        warnings.simplefilter("error")
+        for column in [*columns, [*ODD, deep]]:
+            assert len(readings(column, [1, "nan", HUGE])) == len(column)
+
+
+# --- shapes, types, and what a table is ---
+
+
+@pytest.mark.parametrize(
+    "column", [[], [None], np.zeros(0), np.zeros(0, "i4"), np.zeros(0, "U1"), np.zeros(1), ["a"], [Odd()]]
+)
+def test_shapes_and_types_depend_on_the_number_of_records_alone(column):
+    table = fp.Table({"a": column})
+    numbers, codes = table.numbers("a"), table.codes("a", ["f"])
+    assert len(table) == len(column) and numbers.shape == codes.shape == (len(column),)
+    assert (numbers.dtype, codes.dtype, len(table.texts("a"))) == (np.float64, np.int64, len(column))
+
+
+def test_a_column_that_is_not_there_is_named_with_those_that_are_and_no_cell():
+    table = fp.Table({"age": ["secret"], "sex": ["hidden"]})
+    for read in (table.numbers, table.texts, lambda column: table.codes(column, [1])):
+        with pytest.raises(TableError, match=r"^the table has no column 'weight'; it has age, sex\.$"):
+            read("weight")
+    assert repr(table) == "Table(age, sex)"
+
+
+@pytest.mark.parametrize(
+    ("columns", "words"),
+    [
+        ({}, "no column; give one at least"),
+        ({"a": [1], "b": [1, 2]}, "differ in length"),
+        ({"a": [1], 7: [1]}, "name is a int; give a text"),
+        ({"a": "text"}, "column 'a' is a str; give a list or an array"),
+        ({"a": (n for n in range(3))}, "column 'a' is a generator"),
+        ({"a": np.zeros((2, 2))}, "column 'a' has 2 dimensions"),
+        ({"a": np.zeros(())}, "column 'a' has 0 dimensions"),
+    ],
+)
+def test_what_is_no_table_is_refused_with_the_remedy(columns, words):
+    with pytest.raises(TableError, match=words):
+        fp.Table(columns)
+
+
+def test_a_table_stays_as_it_was_made():
+    ages, sexes, columns = np.array([70.0, 50.0]), ["f", "m"], {}
+    columns |= {"age": ages, "sex": sexes}
+    table = fp.Table(columns)
+    ages[0], sexes[0] = -1, "x"
+    columns.clear()
+    assert table.numbers("age").tolist() == [70, 50] and table.texts("sex") == ["f", "m"]
+    with pytest.raises(ValueError, match="read-only"):
+        table.numbers("age")[0] = -1
+    assert pickle.loads(pickle.dumps(table)).codes("sex", ["m"]).tolist() == [-1, 0]
+
+
+def test_what_is_read_again_is_the_same_whatever_was_read_between():
+    """A table keeps some of what it has read; levels that are equal in Python are kept apart."""
+    table = fp.Table({"a": ["x", "y", 1, True, "1.0"], "b": ["y", "y", "x", "", None]})
+    levels = [["x"], ["y", "x"], ["1"], [1], [True], [1.0], *([str(n)] for n in range(2, 100))]
+    first = [(table.codes(name, each).tolist(), table.empty(name).tolist()) for each in levels for name in "ab"]
+    assert first == [(table.codes(name, each).tolist(), table.empty(name).tolist()) for each in levels for name in "ab"]
+    alone = [fp.Table({name: table.columns[name]}).codes(name, each).tolist() for each in levels for name in "ab"]
+    assert [codes for codes, _ in first] == alone
+    with pytest.raises(ValueError, match="read-only"):
+        table.codes("a", ["x"])[0] = 5
+
+
+def test_a_column_of_pandas_is_a_column():
+    import pandas as pd
+
+    frame = pd.DataFrame({"age": [70, None], "sex": ["f", None]})
+    table = fp.Table({name: frame[name] for name in frame})
+    assert table.numbers("age")[0] == 70 and math.isnan(table.numbers("age")[1])
+    assert table.codes("sex", ["f"]).tolist() == [0, -1]
