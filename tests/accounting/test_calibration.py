@@ -100,9 +100,9 @@ def test_pld_allows_more_steps_than_rdp() -> None:
 
 def test_a_quota_takes_a_moment() -> None:
     """About 20 ms here, 0.3 s for quotas of a hundred million; the margin is for busy machines."""
-    start = time.perf_counter()
+    start = time.process_time()
     step_quota(PoissonSampledGaussian(0.011, 1.03), PrivacyBudget(3.0, 1e-5), {PoissonSampledGaussian(0.02, 1.0): 9})
-    assert time.perf_counter() - start < 3.0
+    assert time.process_time() - start < 3.0
 
 
 def test_noise_after_a_past_spends_what_is_left() -> None:

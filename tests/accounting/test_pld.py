@@ -291,9 +291,9 @@ def test_the_doubt_of_the_spectrum_covers_its_rounding(count: int) -> None:
 
 def test_a_whole_plan_takes_a_moment() -> None:
     """100 step counts in about 0.1 s; the margin is for busy machines."""
-    start = time.perf_counter()
+    start = time.process_time()
     pld.epsilons(PoissonSampledGaussian(0.013, 1.07), range(10, 1001, 10), 1e-5)
-    assert time.perf_counter() - start < 5.0
+    assert time.process_time() - start < 5.0
 
 
 def test_epsilon_does_not_depend_on_the_order_of_the_history() -> None:

@@ -180,9 +180,9 @@ def test_ten_thousand_mechanisms_take_a_moment() -> None:
     generator = np.random.default_rng(0)
     rates, noise = 10.0 ** generator.uniform(-4, -0.3, 10_000), generator.uniform(0.5, 4.0, 10_000)
     events = [PoissonSampledGaussian(q, s) for q, s in zip(rates.tolist(), noise.tolist(), strict=True)]
-    start = time.perf_counter()
+    start = time.process_time()
     rows = rdp.divergences(events, OCTAVES)
-    assert time.perf_counter() - start < 15.0
+    assert time.process_time() - start < 15.0
     assert (np.diff(rows, axis=1) >= -1e-9 * rows[:, 1:]).all()
 
 

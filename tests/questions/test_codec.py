@@ -183,10 +183,10 @@ RIGHT += [(field, []) for field in ("where", "prefixes", "whole")]
 
 def fails(text, read=of_text):
     """Quickly, with nothing but a QuestionError, and a message that can be shown."""
-    start = time.perf_counter()
+    start = time.process_time()  # of this text alone: other tests run beside it
     with pytest.raises(QuestionError) as caught:
         read(text)
-    assert time.perf_counter() - start < 2.0
+    assert time.process_time() - start < 2.0
     str(caught.value).encode()
     assert len(str(caught.value)) < 1000
 
@@ -320,9 +320,9 @@ def test_what_can_be_asked_can_be_read():
 def test_the_largest_texts_are_read_quickly():
     levels = [str(n) for n in range(10_000)]
     text = as_text(Questions.categories("a", levels, where={"b": levels}, by={"c": levels[:50]}))
-    start = time.perf_counter()
+    start = time.process_time()
     assert len(of_text(text).levels) == 10_000
-    assert time.perf_counter() - start < 2.0
+    assert time.process_time() - start < 2.0
 
 
 def test_fields_are_those_of_the_dataclasses():
