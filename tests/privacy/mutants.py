@@ -322,8 +322,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a receipt says more noise than was added",
         "fedprivacy/flower/client/release.py",
-        "noise_multiplier=update.event.noise_multiplier",
-        "noise_multiplier=2.0 * update.event.noise_multiplier",
+        "client_id, steps, update.event, update",
+        "client_id, steps, type(e := update.event)(e.sampling_rate, 2.0 * e.noise_multiplier, e.relation), update",
         (f"{ROUNDS}::test_epsilon_composes_over_rounds_and_never_passes_the_budget",),
     ),
     # Answers to questions.
