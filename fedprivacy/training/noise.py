@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedprivacy.training.keystream import Reader
+from fedprivacy.training.keystream import Reader, Readers, Words
 
 LATTICE_ALLOWANCE = 2.0**-13
 """By how much rounding to the lattice may move the sums of neighbouring shards apart, in clipping norms."""
@@ -86,9 +86,45 @@ def add_lattice_noise(
 
     outside = _by_threads(release, source.size)
     if outside.size:
-        draws = scale * _outside(outside.size, read.starting_at(source.size))
+        draws = scale * _outside(outside, lambda _, numbers: read.blocks(numbers))
         target[outside] = _in_whole_steps(source[outside], draws, step)
     return released.to(total.device, dtype or total.dtype)
+
+
+def add_lattice_noise_by_row(totals: Tensor, scales: Draws, steps: Draws, read: Readers) -> Tensor:
+    """What `add_lattice_noise` makes of each row, with the bits of each row's own reader: many releases at once.
+
+    Formal guarantee: that of `add_lattice_noise`, for each row by itself. No row enters into another.
+
+    Args:
+        totals: the sums, shape [rows, d], on any device.
+        scales, steps: of each row, shape [rows].
+        read: the words of each row's draw.
+
+    Returns:
+        A new tensor on the device of `totals`, float32.
+    """
+    source = totals.detach().to("cpu", torch.promote_types(totals.dtype, torch.float32)).contiguous().numpy()
+    released = torch.empty(source.shape, dtype=torch.float32)
+    rows_at_once = max(_CHUNK // max(source.shape[1], 1), 1)
+    for start in range(0, len(source), rows_at_once):
+        rows = slice(start, start + rows_at_once)
+        _release_rows(source[rows], released.numpy()[rows], scales[rows], steps[rows], read, start)
+    return released.to(totals.device)
+
+
+def _release_rows(  # noqa: PLR0917 - the rows of arrays, in one order
+    source: NDArray[np.floating], target: NDArray[np.float32], scales: Draws, steps: Draws, read: Readers, first: int
+) -> None:
+    """Release rows, the first of which is the row `first` of all."""
+    count, width = source.shape
+    words, draws = read.words(slice(first, first + count), width), np.empty(source.shape)
+    outside = _from_rectangles(words, scales[:, np.newaxis], np.empty(source.shape, dtype=np.int64), draws)
+    target[:] = _in_whole_steps(source, draws, steps[:, np.newaxis])
+    if outside.size:
+        rows, places = np.divmod(outside, width)
+        beside = scales[rows] * _outside(places, lambda which, numbers: read.blocks(first + rows[which], numbers))
+        target[rows, places] = _in_whole_steps(source[rows, places], beside, steps[rows])
 
 
 def _by_threads(release: Callable[[range], Places], count: int) -> Places:
@@ -101,7 +137,7 @@ def _by_threads(release: Callable[[range], Places], count: int) -> Places:
         return np.concatenate(list(pool.map(release, blocks)))
 
 
-def _in_whole_steps(sums: NDArray[np.floating], draws: Draws, step: float) -> Draws:
+def _in_whole_steps(sums: NDArray[np.floating], draws: Draws, step: float | Draws) -> Draws:
     """Sums rounded to whole steps, plus draws rounded to whole steps."""
     released = _limited(sums, LARGEST_SUM * step).astype(np.float64)
     released += _CENTRE * step  # rounds the sum, whatever the noise
@@ -110,9 +146,10 @@ def _in_whole_steps(sums: NDArray[np.floating], draws: Draws, step: float) -> Dr
     return released
 
 
-def _limited(sums: NDArray[np.floating], limit: float) -> NDArray[np.floating]:
+def _limited(sums: NDArray[np.floating], limit: float | Draws) -> NDArray[np.floating]:
     """Sums within +-`limit`, zero where they are not finite."""
-    if -limit <= sums.min() and sums.max() <= limit:  # neither holds if one is NaN
+    least = np.min(limit)
+    if -least <= sums.min() and sums.max() <= least:  # neither holds if one is NaN
         return sums
     finite: NDArray[np.floating] = np.nan_to_num(sums, nan=0.0, posinf=0.0, neginf=0.0)
     return finite.clip(-limit, limit)
@@ -150,8 +187,12 @@ def _edge(x: float, floor: float, area: float) -> float:
 _EDGES, _FLOORS = _stack()
 _WIDTHS = np.append(_EDGES[:-1], np.zeros(_LAYERS - _RECTANGLES)) * 2.0**-63
 _TAIL = float(_EDGES[0])
-_TAIL_AREA = math.sqrt(math.pi / 2.0) * math.erfc(_TAIL / math.sqrt(2.0))
+_TAIL_AREA = math.exp(-0.5 * _TAIL**2) / _TAIL  # below an exponential that bounds the density there
 _OUTSIDE_AREAS = np.cumsum([_TAIL_AREA, *(-np.diff(_EDGES) * np.diff(_FLOORS[1:]))])  # then a box beside each rectangle
+
+_FIRST_TRY = np.uint64(2**63)  # the number of the first block that no coordinate's first word lies in
+_MOST_TRIES = np.uint64(2**8)  # each is refused with a probability below 1/2
+_BLOCKS_A_TRY = np.arange(2, dtype=np.uint64)
 
 
 def _inside(block: range, scale: float, read: Reader) -> Iterator[tuple[slice, Draws, Places]]:
@@ -159,51 +200,65 @@ def _inside(block: range, scale: float, read: Reader) -> Iterator[tuple[slice, D
 
     In pieces: where they belong, the values, and where they fell outside of all rectangles; there they are zero.
     """
-    widths = scale * _WIDTHS
     size = min(len(block), _CHUNK)
     all_words, all_layers, all_draws = np.empty(size, dtype=np.uint64), np.empty(size, dtype=np.int64), np.empty(size)
     for start in range(block.start, block.stop, _CHUNK):
         left = slice(block.stop - start)
-        words, layer, draws = all_words[left], all_layers[left], all_draws[left]
-        signed = read(words).view(np.int64)
-        np.bitwise_and(signed, _LAYERS - 1, out=layer)
-        np.copyto(draws, signed)
-        draws *= widths.take(layer, out=words.view(np.float64), mode="wrap")  # the words have served
-        missed = (layer >= _RECTANGLES).nonzero()[0]
+        words, layers, draws = all_words[left], all_layers[left], all_draws[left]
+        missed = _from_rectangles(read(words), scale, layers, draws)
         yield slice(start, start + draws.size), draws, start + missed
 
 
-def _outside(count: int, read: Reader) -> Draws:
-    """Draw `count` values from what N(0, 1) has outside of the rectangles, by rejection from boxes and the tail."""
-    draws = np.empty(0)
-    while draws.size < count:
-        candidates = 2 * (count - draws.size) + 8  # a little more than half of them are kept
-        box, across, up = _uniforms(3 * candidates, read).reshape(3, candidates)
-        layer = np.searchsorted(_OUTSIDE_AREAS, _OUTSIDE_AREAS[-1] * box)
-        x = _EDGES[layer] + (_EDGES[layer - 1] - _EDGES[layer]) * across
-        kept = _FLOORS[layer] + (_FLOORS[layer + 1] - _FLOORS[layer]) * up < np.exp(-0.5 * x * x)
-        tail = (layer == 0).nonzero()[0]
-        if tail.size:
-            x[tail] = _tail(tail.size, read)
-            kept[tail] = True
-        draws = np.append(draws, x[kept])
-    return np.copysign(draws[:count], _words(count, read).view(np.int64))
+def _from_rectangles(words: Words, scales: float | Draws, layers: NDArray[np.int64], draws: Draws) -> Places:
+    """Fill `draws` by one word each, with as many layers for scratch; the words are overwritten.
+
+    The scales broadcast to them. Returns where, in one dimension, the draws fell outside of all rectangles.
+    """
+    signed = words.view(np.int64)
+    np.bitwise_and(signed, _LAYERS - 1, out=layers)
+    np.copyto(draws, signed)
+    widths = _WIDTHS.take(layers, out=words.view(np.float64), mode="wrap")  # the words have served
+    widths *= scales
+    draws *= widths
+    return (layers.reshape(-1) >= _RECTANGLES).nonzero()[0]
 
 
-def _tail(count: int, read: Reader) -> Draws:
-    """Draw `count` values from N(0, 1) given that they exceed `_TAIL` (Marsaglia 1964)."""
-    draws = np.empty(0)
-    while draws.size < count:
-        across, up = -np.log(_uniforms(2 * (count + 8), read).reshape(2, -1))
-        excess = across / _TAIL
-        draws = np.append(draws, _TAIL + excess[2.0 * up > excess * excess])
-    return draws[:count]
+def _outside(places: Places, blocks: Callable[[Places, Words], Words]) -> Draws:
+    """Draw for coordinates what N(0, 1) has outside of the rectangles, by rejection from boxes and the tail.
+
+    Args:
+        places: the coordinates, shape [n].
+        blocks: (which of them, [some]; numbers of blocks, [some, 2]) -> the words of these, [some, 2, 2]. Every try of
+            every coordinate has blocks of its own.
+    """
+    draws, left, numbered = (
+        np.empty(len(places)),
+        np.arange(len(places)),
+        _FIRST_TRY + 2 * _MOST_TRIES * places.astype(np.uint64),
+    )
+    while left.size:
+        words = blocks(left, numbered[left, np.newaxis] + _BLOCKS_A_TRY)
+        drawn, kept = _tried(words.reshape(-1, 4).T)
+        draws[left[kept]] = drawn[kept]
+        left = left[~kept]
+        numbered += np.uint64(2)
+    return draws
 
 
-def _uniforms(count: int, read: Reader) -> Draws:
-    """Draw `count` uniforms from (0, 1], the smallest 2^-65."""
-    return (_words(count, read).astype(np.float64) + 0.5) * 2.0**-64
+def _tried(words: Words) -> tuple[Draws, NDArray[np.bool_]]:
+    """One draw for each column of four words, shape [4, n], and whether it is kept."""
+    box, across, up = _uniforms(words[:3])
+    layer = np.searchsorted(_OUTSIDE_AREAS, _OUTSIDE_AREAS[-1] * box)
+    x = _EDGES[layer] + (_EDGES[layer - 1] - _EDGES[layer]) * across
+    kept = _FLOORS[layer] + (_FLOORS[layer + 1] - _FLOORS[layer]) * up < np.exp(-0.5 * x * x)
+    tail = (layer == 0).nonzero()[0]
+    if tail.size:  # Marsaglia 1964
+        excess = -np.log(across[tail]) / _TAIL
+        x[tail], kept[tail] = _TAIL + excess, -2.0 * np.log(up[tail]) > excess * excess
+    return np.copysign(x, words[3].view(np.int64)), kept
 
 
-def _words(count: int, read: Reader) -> NDArray[np.uint64]:
-    return read(np.empty(count, dtype=np.uint64))
+def _uniforms(words: Words) -> Draws:
+    """Uniforms from (0, 1], the smallest 2^-65, one for each word."""
+    uniforms: Draws = (words.astype(np.float64) + 0.5) * 2.0**-64
+    return uniforms

@@ -7,7 +7,7 @@ import pytest
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
 from scipy import stats
 
-from fedprivacy.training.keystream import Keystream, Position, Purpose
+from fedprivacy.training.keystream import Keystream, Position, Purpose, Readers
 from fedprivacy.training.mechanisms import poisson_sample
 
 KEY = Keystream.from_seed(1, "client-0")
@@ -34,9 +34,9 @@ def test_a_reader_starts_at_any_word(first):
 
 
 def test_words_are_an_aes_keystream_in_counter_mode():
-    """Block i of the cipher is the encrypted number i, under a key for this draw alone (NIST SP 800-38A)."""
+    """Block i of stream s is the encrypted number 2^64 s + i, under a key for this draw alone (NIST SP 800-38A)."""
     subkey = hashlib.blake2b(b"sampling/3/2", key=KEY.key, digest_size=32).digest()
-    numbers = b"".join(i.to_bytes(16, "big") for i in range(4))
+    numbers = b"".join((KEY.stream << 64 | i).to_bytes(16, "big") for i in range(4))
     blocks = Cipher(algorithms.AES(subkey), modes.ECB()).encryptor().update(numbers)
     assert KEY.bits(Purpose.SAMPLING, HERE, 8).tobytes() == blocks
 
@@ -61,6 +61,30 @@ def test_a_reader_fills_the_array_that_it_is_given():
 )
 def test_client_seed_purpose_round_and_step_each_change_every_draw(other):
     assert not np.any(KEY.bits(Purpose.SAMPLING, HERE, 8) == other)
+
+
+@pytest.mark.parametrize("count", [0, 1, 7, 8])
+def test_many_streams_are_read_at_once_as_each_alone(count):
+    keystreams = [KEY.of(f"client-{number}") for number in range(5)]
+    words = Readers(keystreams, Purpose.NOISE, HERE).words(slice(1, 4), count)
+    assert words.shape == (3, count)
+    for row, keystream in zip(words, keystreams[1:4], strict=True):
+        assert np.array_equal(row, keystream.bits(Purpose.NOISE, HERE, count))
+
+
+def test_blocks_are_the_words_at_their_places():
+    words, numbers = KEY.bits(Purpose.NOISE, HERE, 40), np.array([[3, 0], [19, 7]], dtype=np.uint64)
+    expected = words.reshape(-1, 2)[numbers.astype(int)]
+    assert np.array_equal(KEY.reader(Purpose.NOISE, HERE).blocks(numbers), expected)
+    readers = Readers([KEY.of("another"), KEY], Purpose.NOISE, HERE)
+    assert np.array_equal(readers.blocks(np.array([1, 1]), numbers), expected)
+    last = np.array([2**64 - 1], dtype=np.uint64)
+    assert not np.array_equal(KEY.reader(Purpose.NOISE, HERE).blocks(last), readers.blocks(np.array([0]), last))
+
+
+def test_streams_of_several_keys_are_not_read_at_once():
+    with pytest.raises(ValueError, match="several keys"):
+        Readers([KEY, Keystream.secret()], Purpose.NOISE, HERE)
 
 
 def test_secret_keystreams_differ_and_hide_their_key():
