@@ -35,7 +35,7 @@ class Clipping(Protocol):
 
         Args:
             squared_norms: of each record's gradient within each group, shape [groups, batch], float64, finite.
-            clipping_norm: C, a number or a tensor without axes.
+            clipping_norm: C, a number, a tensor without axes, or one for each record, shape [batch].
 
         Returns:
             Shape [groups, batch].

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 
@@ -17,6 +19,8 @@ from fedprivacy.gradients.parameters import restored, trainable_parameters
 from fedprivacy.gradients.parts import cut, filled, plain
 from fedprivacy.gradients.products import full_precision
 from fedprivacy.gradients.selfcheck import Loop, made_up_records
+from fedprivacy.gradients.stack_check import admitted_stack
+from fedprivacy.gradients.stacked import Stack
 from fedprivacy.gradients.summation import Sums
 from fedprivacy.gradients.tape import Sized
 from fedprivacy.gradients.threads import by_speed, computing_with
@@ -106,6 +110,7 @@ class GradientEngine:
         self._groups = self._clipping.groups(list(trained))
         self._public = [p.clone() for p in trained.values()]
         self._prepared: tuple[object, ...] = ()
+        self._stacks: dict[tuple[object, ...], Stack | None] = {}
         self._admitted = Admitted(Loop(model, loss), (1,), 0, torch.get_num_threads())
 
     @property
@@ -143,9 +148,7 @@ class GradientEngine:
         if kind == self._prepared:
             return
         loss = tried_on_cpu(self._loss) if inputs.is_cuda else self._loss
-        with full_precision, restored(self.model) as parameters:
-            for p, values in zip(parameters, self._public, strict=True):
-                p.data.copy_(values)
+        with full_precision, self._as_made() as parameters:
             probe = made_up_records(inputs, targets, partial(Loop(self.model, loss).pieces, kept_bytes=0))
             self._admitted = admitted(
                 self.model, loss, probe, autocast=self._autocast, views=self._views, max_memory=self._max_memory
@@ -175,6 +178,27 @@ class GradientEngine:
         inputs = hostile_rows(probe[0], records * self._views, generator, wide=False)
         targets = hostile_rows(probe[1], records, generator, wide=False)
         return inputs if self._views == 1 else inputs.unflatten(0, (records, self._views)), targets
+
+    def stack(self, inputs: Tensor, targets: Tensor) -> Stack | None:
+        """The same gradients for many clients at once, of records of this kind; None: they are not to be stacked.
+
+        Of inputs and targets, [any, ...], no value is read. Like `prepare`, the first call takes a while.
+        """
+        kind = (inputs.shape[1:], inputs.dtype, inputs.device, targets.shape[1:], targets.dtype)
+        if kind not in self._stacks:
+            stackable = self._views == 1 and self._autocast is None and not inputs.is_cuda
+            with self._as_made():
+                found = admitted_stack(self.model, self._loss, self._clipping, inputs, targets) if stackable else None
+            self._stacks[kind] = found
+        return self._stacks[kind]
+
+    @contextmanager
+    def _as_made(self) -> Iterator[list[nn.Parameter]]:
+        """The trained parameters as they were when the engine was made: others may be a server's."""
+        with restored(self.model) as parameters:
+            for p, values in zip(parameters, self._public, strict=True):
+                p.data.copy_(values)
+            yield parameters
 
     def clipped_sum(self, inputs: Tensor, targets: Tensor, clipping_norm: float, mask: Tensor | None = None) -> Tensor:
         """Sum over the batch of each record's gradient, scaled down to Euclidean norm at most `clipping_norm`.

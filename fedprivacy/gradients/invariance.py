@@ -25,7 +25,7 @@ from fedprivacy.gradients.selfcheck import DisagreementError, Means
 from fedprivacy.gradients.tape import Sized
 from fedprivacy.gradients.watch import NothingLeftOver
 
-_EXTREMES = (math.nan, math.inf, -1e30, 1e-40, 0.0)
+EXTREMES = (math.nan, math.inf, -1e30, 1e-40, 0.0)
 """What stands in the rows around a record: each would show if it touched the record's own."""
 
 _WIDEST = 20
@@ -89,13 +89,13 @@ def _same(ones: list[Sized], of: Tensor, others: list[Sized], are: Tensor) -> bo
         return False
     pairs = zip(ones, others, strict=True)
     return all(
-        _equal(mine[of], theirs[are])
+        same_bits(mine[of], theirs[are])
         for one, other in pairs
         for mine, theirs in zip((one.norms, *one.piece.sources), (other.norms, *other.piece.sources), strict=True)
     )
 
 
-def _equal(ones: Tensor, others: Tensor) -> bool:
+def same_bits(ones: Tensor, others: Tensor) -> bool:
     """Whether all numbers have the same bits, or both are none."""
     if not ones.is_floating_point():
         return torch.equal(ones, others)
@@ -123,7 +123,7 @@ def _arranged(inputs: Tensor, targets: Tensor, rows: Tensor, company: Tensor) ->
     for tensor in (inputs, targets):
         if tensor.is_floating_point():
             places = company.nonzero().squeeze(1).to(tensor.device)
-            extremes = torch.tensor(_EXTREMES, dtype=tensor.dtype, device=tensor.device)
+            extremes = torch.tensor(EXTREMES, dtype=tensor.dtype, device=tensor.device)
             tensor[places] = extremes[places % len(extremes)].view(-1, *[1] * (tensor.dim() - 1))
         else:
             tensor[company] = tensor[0].clone()

@@ -56,13 +56,13 @@ class Linear(Operation):
     """`nn.Linear`."""
 
     def __init__(self, layer: nn.Linear) -> None:
-        self._layer = layer
+        self.layer = layer
 
     def forward(self, inputs: Tensor) -> tuple[Tensor, Tensor]:
-        return linear(inputs, self._layer.weight, self._layer.bias), inputs
+        return linear(inputs, self.layer.weight, self.layer.bias), inputs
 
     def backward(self, kept: Tensor, gradient: Tensor) -> Tensor:
-        return times(gradient, self._layer.weight)
+        return times(gradient, self.layer.weight)
 
     def piece(self, parameter: str, kept: Tensor, gradient: Tensor, kept_bytes: int) -> Piece:
         return linear_bias(gradient) if parameter == "bias" else linear_weight(kept, gradient, kept_bytes)

@@ -59,9 +59,12 @@ class QuantileClipping:
         """
         import torch
 
-        centred = clipped.within(clipping_norm) - 0.5 * clipped.records
-        count = clipped.total.new_tensor([centred * self._weight(clipping_norm)])
-        return torch.cat([clipped.total, count])
+        count = self.centred(clipped.within(clipping_norm), clipped.records, clipping_norm)
+        return torch.cat([clipped.total, clipped.total.new_tensor([count])])
+
+    def centred(self, within: int, records: int, clipping_norm: float) -> float:
+        """That coordinate, of so many records within the clipping norm C."""
+        return float(within - 0.5 * records) * self._weight(clipping_norm)
 
     def next_norm(self, noisy_count: float, clipping_norm: float, expected_batch_size: float) -> float:
         """The clipping norm of the next step, within `CLIPPING_NORMS`; the count is the last coordinate released."""

@@ -7,7 +7,7 @@ and adds noise with exactly those numbers, so what is accounted is what was exec
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,8 +15,8 @@ import torch
 from numpy.typing import NDArray
 
 from fedprivacy._support.settings import range_words
-from fedprivacy.training.keystream import Keystream, Position, Purpose
-from fedprivacy.training.noise import LATTICE_ALLOWANCE, add_lattice_noise, lattice_step
+from fedprivacy.training.keystream import Keystream, Position, Purpose, Readers
+from fedprivacy.training.noise import LATTICE_ALLOWANCE, add_lattice_noise, add_lattice_noise_by_row, lattice_step
 from fedprivacy.values.events import CLIPPING_NORMS, PoissonSampledGaussian
 
 SUM_ALLOWANCE = 2.0**-10 + 2.0**-12 + 2.0**-13
@@ -48,6 +48,47 @@ def poisson_sample(sampling_rate: float, records: int, keystream: Keystream, pos
         return np.argsort(words, kind="stable")
     joined = np.flatnonzero(words < np.uint64(math.floor(sampling_rate * 2.0**64)))
     return joined[np.argsort(words[joined], kind="stable")]
+
+
+def poisson_samples(
+    sampling_rates: NDArray[np.float64], records: Sequence[int], keystreams: Sequence[Keystream], position: Position
+) -> list[NDArray[np.intp]]:
+    """What `poisson_sample` gives each of several clients, whose keystreams are of one key.
+
+    Args:
+        sampling_rates: q of each, shape [clients].
+        records: how many each has.
+        keystreams: each one's randomness.
+        position: round and local step.
+    """
+    sizes = np.array(records)[:, np.newaxis]
+    words = Readers(keystreams, Purpose.SAMPLING, position).words(slice(None), int(sizes.max(initial=0)))
+    below = np.array([math.floor(min(q, 1.0) * 2.0**64) for q in sampling_rates.tolist()], dtype=object)
+    everybody = (below >= 2**64)[:, np.newaxis]
+    limits = np.where(below < 2**64, below, 0).astype(np.uint64)[:, np.newaxis]
+    joined = (np.arange(words.shape[1]) < sizes) & (everybody | (words < limits))
+    words[~joined] = np.iinfo(np.uint64).max  # the last of their row: behind equal words, for they stand behind them
+    order = np.argsort(words, axis=1, kind="stable")
+    return [row[:count] for row, count in zip(order, joined.sum(1).tolist(), strict=True)]
+
+
+def release_by_row(
+    mechanisms: Sequence[SampledGaussianSum], totals: torch.Tensor, keystreams: Sequence[Keystream], position: Position
+) -> torch.Tensor:
+    """Add to each client's clipped sum what `SampledGaussianSum.release` adds to it, bit for bit.
+
+    Args:
+        mechanisms: of each client.
+        totals: the sums over samples of `poisson_samples`, shape [clients, d].
+        keystreams: each one's randomness, of one key.
+        position: round and local step; never the same twice under one secret key.
+
+    Returns:
+        The noisy sums, shape [clients, d], float32: whole steps of each one's public lattice.
+    """
+    scales = np.array([mechanism.noise_scale for mechanism in mechanisms])
+    steps = np.array([lattice_step(mechanism.clipping_norm, totals.shape[1]) for mechanism in mechanisms])
+    return add_lattice_noise_by_row(totals, scales, steps, Readers(keystreams, Purpose.NOISE, position))
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,6 +136,10 @@ class SampledGaussianSum:
         """
         sample = poisson_sample(self.event.sampling_rate, records, keystream, position)
         total = clipped_sum(sample, self.clipping_norm)
-        step = lattice_step(self.clipping_norm, total.numel())
-        scale = self.event.noise_multiplier * self.clipping_norm * (1.0 + ROUNDING_ALLOWANCE)
-        return add_lattice_noise(total, scale, step, keystream.reader(Purpose.NOISE, position), torch.float32)
+        step, read = lattice_step(self.clipping_norm, total.numel()), keystream.reader(Purpose.NOISE, position)
+        return add_lattice_noise(total, self.noise_scale, step, read, torch.float32)
+
+    @property
+    def noise_scale(self) -> float:
+        """Standard deviation of the noise in each coordinate."""
+        return self.event.noise_multiplier * self.clipping_norm * (1.0 + ROUNDING_ALLOWANCE)

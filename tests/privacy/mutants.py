@@ -640,8 +640,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "half of the noise is added",
         "fedprivacy/training/mechanisms.py",
-        "scale = self.event.noise_multiplier",
-        "scale = 0.5 * self.event.noise_multiplier",
+        "return self.event.noise_multiplier",
+        "return 0.5 * self.event.noise_multiplier",
         ("tests/privacy/test_noise_added.py::test_each_step_adds_as_much_noise_as_the_receipt_says",),
     ),
     Mutant(

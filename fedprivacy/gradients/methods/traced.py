@@ -7,7 +7,7 @@ to a chain of layers needs no graph: each operation knows its own gradient.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,7 +25,7 @@ class NotAChainError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class _Step:
+class Step:
     """A layer, its trained parameters by their names, and whether a gradient goes on to the layers before it."""
 
     operation: Operation
@@ -46,7 +46,7 @@ class Program:
             Exception: what torch.fx raises on a model that it cannot trace.
         """
         indices = {p: Part(i) for i, p in enumerate(p for p in model.parameters() if p.requires_grad)}
-        self._steps = _steps(_chain(model), indices)
+        self._steps = steps_of(model, indices)
         self._uses = Counter(part for step in self._steps for part in step.parts.values())
         self._gradient_of = gradient_of(loss)
         self.held_bytes = 0
@@ -81,16 +81,21 @@ class Program:
         return gathered.finish()
 
 
-def _steps(layers: Sequence[nn.Module], indices: Mapping[nn.Parameter, Part]) -> list[_Step]:
-    """The layers' steps; no gradient goes back beyond the first that has a trained parameter."""
-    steps: list[_Step] = []
+def steps_of(model: nn.Module, indices: Mapping[nn.Parameter, Part]) -> list[Step]:
+    """The steps of a chain of layers; no gradient goes back beyond the first that has a trained parameter.
+
+    Raises:
+        NotAChainError: it is not a chain of known layers.
+        Exception: what torch.fx raises on a model that it cannot trace.
+    """
+    steps: list[Step] = []
     reached = False
-    for layer in layers:
+    for layer in _chain(model):
         operation = operation_for(layer)
         if operation is None:
             raise NotAChainError(f"{type(layer).__name__} has no operation")
         parts = {name: indices[p] for name, p in layer.named_parameters() if p.requires_grad}
-        steps.append(_Step(operation, parts, reached))
+        steps.append(Step(operation, parts, reached))
         reached = reached or bool(parts)
     for before, step, after in zip(steps, steps[1:], steps[2:], strict=False):
         if isinstance(step.operation, Activation):

@@ -1,0 +1,195 @@
+"""Whether a stack may be trusted: made-up records, under made-up models, computed in other places and other company.
+
+What `fedprivacy.gradients.invariance` asks of every means, a stack must answer twice: a record must be computed alike
+wherever it stands in a slot and whatever is beside it, and a slot must be summed alike wherever it stands and whatever
+the other slots hold, for these are other clients'.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from fedprivacy.gradients.clipping import Clipping
+from fedprivacy.gradients.invariance import EXTREMES, hostile_rows, make_hostile, same_bits
+from fedprivacy.gradients.losses import Loss
+from fedprivacy.gradients.parameters import flat_parameters, restored
+from fedprivacy.gradients.selfcheck import DisagreementError, Loop, made_up_records
+from fedprivacy.gradients.stacked import ROWS, Stack, alone
+
+log = logging.getLogger(__name__)
+
+_MODELS = 4
+"""Made-up models, which the slots have by turns."""
+
+_TOLERANCE = 1e-3
+"""As that of the engine's own check."""
+
+
+def admitted_stack(model: nn.Module, loss: Loss, clipping: Clipping, inputs: Tensor, targets: Tensor) -> Stack | None:
+    """A stack of this model that is right and keeps records and clients apart; None: there is none.
+
+    Args:
+        model: as `GradientEngine` takes it, and so are loss and clipping. It is the same afterwards.
+        inputs, targets: of the kind of the records, [any, ...]; no value is read.
+    """
+    try:
+        stack = Stack(model, loss, clipping)
+        loop = Loop(model, loss)
+        probe = made_up_records(inputs, targets, partial(loop.pieces, kept_bytes=0))
+        with alone():
+            for seed, wide in enumerate((False, True, False)):
+                _Trial(stack, model, probe, seed, wide=wide).run(None if wide else loop)
+    except Exception as reason:  # whatever it is, clients are trained one after another instead
+        log.debug("Clients are not stacked: %s", reason)
+        return None
+    return stack
+
+
+class _Trial:
+    """One set of made-up records and models, laid out in the largest size."""
+
+    def __init__(self, stack: Stack, model: nn.Module, probe: tuple[Tensor, Tensor], seed: int, *, wide: bool) -> None:
+        self._stack, self._model = stack, model
+        self._generator = torch.Generator().manual_seed(seed)
+        slots = stack.sizes[0]
+        self._positions = torch.stack([self._hostile_model(wide=wide) for _ in range(_MODELS)])
+        self._owners = torch.arange(slots) % _MODELS
+        self._inputs = hostile_rows(probe[0], slots * ROWS, self._generator, wide=wide)
+        self._targets = hostile_rows(probe[1], slots * ROWS, self._generator, wide=False)
+
+    def run(self, loop: Loop | None) -> None:
+        """Raise a `DisagreementError` where something is computed differently; held against the loop, if it is given.
+
+        Records that differ very much in size tell the loop's rounding from the stack's, not right from wrong.
+        """
+        slots = self._stack.sizes[0]
+        everything = torch.arange(slots)
+        whole = self._computed(everything, self._inputs, self._targets)
+        if not bool((whole.squared > 0).double().mean() >= 0.5):
+            raise DisagreementError("the stack showed no gradient by which it could be judged")
+        self._check_places(whole)
+        self._check_company(whole)
+        for size in self._stack.sizes[1:]:
+            few = self._computed(everything[:size], self._inputs[: size * ROWS], self._targets[: size * ROWS])
+            _check(whole.of(everything[:size]), few, "by the number of slots")
+        if loop is not None:
+            self._check_right(whole, loop)
+
+    def _hostile_model(self, *, wide: bool) -> Tensor:
+        with restored(self._model) as trained:
+            make_hostile(trained, self._generator, wide=wide)
+            return flat_parameters(self._model)
+
+    def _computed(self, slots: Tensor, inputs: Tensor, targets: Tensor) -> _Computed:
+        """All that the stack makes of rows in slots, whose models are those of `slots` in the original order."""
+        stack = self._stack
+        matrices = stack.matrices(self._positions)
+        counted = torch.ones(len(inputs), dtype=torch.bool)
+        own = [matrix.index_select(0, self._owners[slots]) for matrix in matrices]
+        rows, squared = stack.measured(own, inputs, targets, counted)
+        usable = squared.sum(0).isfinite()
+        scales = stack.scales(squared, usable, torch.ones(len(slots), dtype=torch.float64))
+        sums = [at.sums(scales, usable.view(-1, ROWS)) for at in rows]
+        sources = [factor for at in rows for factor in (at.inputs, at.gradients)]
+        return _Computed(squared.view(len(squared), -1, ROWS), sources, sums)
+
+    def _check_places(self, whole: _Computed) -> None:
+        """Slots in another order; then records in other rows of their slots."""
+        slots = torch.randperm(len(self._owners), generator=self._generator)
+        moved = self._computed(slots, *(_in_slots(t)[slots].flatten(0, 1) for t in (self._inputs, self._targets)))
+        _check(whole.of(slots), moved, "by its slot's place")
+        rows = torch.randperm(ROWS, generator=self._generator)
+        turned = self._computed(
+            torch.arange(len(slots)), *(_in_slots(t)[:, rows].flatten(0, 1) for t in (self._inputs, self._targets))
+        )
+        _check(whole.in_rows(rows), turned.without_sums(), "by its place in a slot")
+
+    def _check_company(self, whole: _Computed) -> None:
+        """Extreme numbers in half of the rows of half of the slots, and in all rows of a quarter."""
+        slots = torch.arange(len(self._owners))
+        inputs, targets = self._inputs.clone(), self._targets.clone()
+        untouched = torch.rand(len(slots), generator=self._generator) < 0.5
+        alone = torch.rand(len(slots), ROWS, generator=self._generator) < 0.5
+        kept = (alone | untouched.unsqueeze(1)) & (slots % 4 != 1).unsqueeze(1)
+        self._spoil(inputs, ~kept.flatten())
+        self._spoil(targets, ~kept.flatten())
+        beside = self._computed(slots, inputs, targets)
+        _check(whole.of(slots, kept), beside.of(slots, kept), "by its company")
+        complete = kept.all(1)
+        _check(whole.of(slots[complete]), beside.of(slots[complete]), "by the slots beside its own")
+
+    def _spoil(self, tensor: Tensor, places: Tensor) -> None:
+        if tensor.is_floating_point():
+            extremes = torch.tensor(EXTREMES, dtype=tensor.dtype)[torch.arange(int(places.sum())) % len(EXTREMES)]
+            tensor[places] = extremes.view(-1, *[1] * (tensor.dim() - 1)).expand_as(tensor[places])
+        else:
+            tensor[places] = tensor[0].clone()
+
+    def _check_right(self, whole: _Computed, loop: Loop) -> None:
+        """The first slot of each model against the loop, record by record."""
+        for number, position in enumerate(self._positions):
+            rows = slice(number * ROWS, (number + 1) * ROWS)
+            with restored(self._model) as trained:
+                nn.utils.vector_to_parameters(position.clone(), trained)
+                sized = loop.pieces(self._inputs[rows], self._targets[rows], kept_bytes=0)
+            true = torch.stack([one.norms.double().square() for one in sized]).sum(0)
+            mine = whole.squared[:, number].sum(0)
+            error = float((mine.sqrt() - true.sqrt()).abs().max() / true.max().sqrt().clamp(min=1e-12))
+            if not error <= _TOLERANCE:
+                raise DisagreementError(f"the stack's norms differ from the loop's by {error:.1g} of their size")
+            self._check_sum(whole, number, torch.cat([one.piece.gradients().flatten(1) for one in sized], 1).double())
+
+    def _check_sum(self, whole: _Computed, number: int, gradients: Tensor) -> None:
+        """The sum of a slot, clipped to 1, against one from written gradients [ROWS, d]."""
+        squared = whole.squared[:, number]
+        scales = self._stack.scales(squared, torch.ones(ROWS, dtype=torch.bool), torch.ones(1, dtype=torch.float64))
+        by_parameter = self._stack.by_parameter(scales.view(len(squared), ROWS))
+        true = (gradients * by_parameter.t()).sum(0)
+        mine = self._stack.flat([total[number : number + 1] for total in whole.sums])[0]
+        error = float((mine - true).norm() / true.norm().clamp(min=1e-12))
+        if not error <= _TOLERANCE:
+            raise DisagreementError(f"the stack's sums differ from the loop's by {error:.1g} of their size")
+
+
+class _Computed:
+    """What came of rows in slots.
+
+    Squared norms are [groups, slots, ROWS], what gradients are computed of [slots, ROWS, ...], sums [slots, ...].
+    """
+
+    def __init__(self, squared: Tensor, sources: Sequence[Tensor], sums: Sequence[Tensor]) -> None:
+        self.squared, self._sources, self.sums = squared, list(sources), list(sums)
+
+    @property
+    def everything(self) -> list[Tensor]:
+        """All of it, with the slots first."""
+        return [*self.squared, *self._sources, *self.sums]
+
+    def of(self, slots: Tensor, kept: Tensor | None = None) -> _Computed:
+        """Some slots' part of it; with a mask [slots, ROWS], that of these rows, without sums."""
+        squared, sources = self.squared[:, slots], [source[slots] for source in self._sources]
+        if kept is None:
+            return _Computed(squared, sources, [total[slots] for total in self.sums])
+        return _Computed(squared[:, kept], [source[kept] for source in sources], [])
+
+    def in_rows(self, rows: Tensor) -> _Computed:
+        """The rows of every slot in another order, without sums."""
+        return _Computed(self.squared[:, :, rows], [source[:, rows] for source in self._sources], [])
+
+    def without_sums(self) -> _Computed:
+        """The sums depend on the order of the rows."""
+        return _Computed(self.squared, self._sources, [])
+
+
+def _in_slots(rows: Tensor) -> Tensor:
+    return rows.view(-1, ROWS, *rows.shape[1:])
+
+
+def _check(one: _Computed, other: _Computed, how: str) -> None:
+    if not all(map(same_bits, one.everything, other.everything)):
+        raise DisagreementError(f"the stack computes a record or a slot {how}")

@@ -1,0 +1,405 @@
+"""Clipped sums for many small models of one architecture at once: one model, and one batch, for each client.
+
+The arithmetic of a tiny model is over before Python has asked for it. So clients are stacked: their records are laid
+out in slots of `ROWS` rows, each slot of one client, and one product per layer serves all slots. A client with more
+records has more slots; rows that no record fills are masked.
+
+What one client releases must not depend on another client's records, to the last bit: its receipt would not cover that.
+So kernels always see one of few fixed shapes, whoever is in the stack, and before a stack is trusted it is tried on
+made-up records as every means is (`fedprivacy.gradients.invariance`): a record's gradient must be the same in any
+place and any company, and a slot's sum must be the same beside any other slots.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor, nn
+
+from fedprivacy.gradients.clipping import Clipping
+from fedprivacy.gradients.losses import Loss, gradient_of
+from fedprivacy.gradients.methods.traced import NotAChainError, Step, steps_of
+from fedprivacy.gradients.operations import Linear
+from fedprivacy.gradients.parts import sizes_up_to
+from fedprivacy.gradients.products import LANES, full_precision
+from fedprivacy.gradients.tape import Part
+from fedprivacy.gradients.threads import computing_with
+
+ROWS = 16
+"""Records that a slot holds: what a matrix product adds at most, in float64."""
+
+MOST_PARAMETERS = 2**14
+"""Of a model that is stacked: a larger one keeps a processor busy by itself."""
+
+_IN_CACHE = 4 * 2**20
+"""Bytes that the slots of one turn may take."""
+
+_FEWEST_SLOTS, _MOST_SLOTS = 32, 1024
+
+_LONGEST_SQUARED = 2.0**128
+"""A layer's inputs or output gradients whose squared norm is larger count as not finite."""
+
+Indices = NDArray[np.int64]
+
+
+@contextmanager
+def alone() -> Iterator[None]:
+    """Compute with one thread, without autograd, in full precision: as the stack was tried."""
+    with full_precision, torch.no_grad(), computing_with(1):
+        yield
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The records of several clients, one shard after another, and a row of zeros at the end.
+
+    Attributes:
+        inputs: shape [records + 1, ...].
+        targets: shape [records + 1, ...].
+        starts: each client's first row, shape [clients].
+    """
+
+    inputs: Tensor
+    targets: Tensor
+    starts: Indices
+
+    @classmethod
+    def of(cls, shards: Sequence[tuple[Tensor, Tensor]]) -> Pool:
+        """Join inputs and targets of at least one shard; all of one kind."""
+        inputs, targets = (
+            [*column, column[0].new_zeros(1, *column[0].shape[1:])] for column in zip(*shards, strict=True)
+        )
+        starts = np.array([0, *accumulate(len(inputs) for inputs, _ in shards)], dtype=np.int64)[:-1]
+        return cls(torch.cat(inputs), torch.cat(targets), starts)
+
+
+@dataclass(frozen=True, slots=True)
+class StackedClipped:
+    """What each client's batch contributes.
+
+    Attributes:
+        totals: sums of the clipped gradients, shape [clients, d], float64.
+        squared_norms: of the records' gradients before clipping, NaN where not finite, shape [records], float64, in the
+            order of the batches. Private.
+    """
+
+    totals: Tensor
+    squared_norms: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    """A linear layer whose weights differ from slot to slot, with its bias as one column more of the weights.
+
+    Attributes:
+        inputs, outputs: its sizes.
+        gather: where each entry of the padded matrix stands in the flat parameters; d: it is zero.
+        scatter: where each of the layer's parameters stands in the padded matrix, flat.
+        places: where these stand in the flat parameters.
+        groups: of weight and bias, with which each is clipped.
+    """
+
+    inputs: int
+    outputs: int
+    shape: tuple[int, int]
+    gather: Tensor
+    scatter: Tensor
+    places: Tensor
+    groups: tuple[int, int | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Rows:
+    """What one turn's rows are at one layer: padded inputs [slots, ROWS, D], output gradients [slots, ROWS, P]."""
+
+    layer: _Layer
+    inputs: Tensor
+    gradients: Tensor
+
+    def squared_norms(self) -> list[tuple[int, Tensor]]:
+        """The group of each parameter, and its gradients' squared norms [slots * ROWS], float64."""
+        gradients = self.gradients.double().square().sum(2).view(-1)
+        inputs = self.inputs[..., : self.layer.inputs].double().square().sum(2).view(-1)
+        limited = gradients.where(torch.maximum(inputs, gradients) <= _LONGEST_SQUARED, math.nan)
+        weight, bias = self.layer.groups
+        return [(weight, inputs * limited)] + ([] if bias is None else [(bias, limited)])
+
+    def sums(self, scales: Tensor, usable: Tensor) -> Tensor:
+        """Each slot's sum over its usable rows, scaled by group [groups, slots, ROWS]: [slots, *shape], float64."""
+        weight, bias = self.layer.groups
+        kept = usable.unsqueeze(2)
+        gradients = torch.where(kept, self.gradients, 0.0).double()
+        inputs = torch.where(kept, self.inputs, 0.0).double()
+        if bias is None or bias == weight:
+            return torch.bmm((gradients * scales[weight].unsqueeze(2)).transpose(1, 2), inputs)
+        column = inputs[..., self.layer.inputs].clone()
+        inputs *= scales[weight].unsqueeze(2)
+        inputs[..., self.layer.inputs] = column * scales[bias]
+        return torch.bmm(gradients.transpose(1, 2), inputs)
+
+
+class Stack:
+    """Clipped sums of the gradients of models that differ in their parameters alone.
+
+    Formal guarantee: that of `GradientEngine.clipped_sum`, for each client by itself, and no client's sum depends on
+    what else is in the stack, bit for bit, as far as `fedprivacy.gradients.stack_check` can tell. Sums are in float64.
+    """
+
+    def __init__(self, model: nn.Module, loss: Loss, clipping: Clipping) -> None:
+        """Lay out a model for stacking; it is not changed.
+
+        Raises:
+            NotAChainError: it is not a chain of linear layers and functions without parameters, or is too large.
+            Exception: what torch.fx raises on a model that it cannot trace.
+        """
+        trained = {name: p for name, p in model.named_parameters() if p.requires_grad}
+        self.dimension = sum(p.numel() for p in trained.values())
+        if self.dimension > MOST_PARAMETERS:
+            raise NotAChainError(f"{self.dimension} parameters are too many to be stacked")
+        if any(p.dtype != torch.float32 or p.is_cuda for p in trained.values()):
+            raise NotAChainError("parameters that are not float32, or on a GPU")
+        indices = {p: Part(place) for place, p in enumerate(trained.values())}
+        self._steps = steps_of(model, indices)
+        groups = clipping.groups(list(trained))
+        self._groups = max(groups) + 1
+        self._clipping = clipping
+        self._layers = _layers(self._steps, [p.shape for p in trained.values()], groups)
+        self._gradient_of = gradient_of(loss)
+        each = sum(math.prod(layer.shape) for layer in self._layers.values()) * 24
+        most = min(max(_IN_CACHE // each, _FEWEST_SLOTS), _MOST_SLOTS)
+        self.sizes = sizes_up_to(1 << (most.bit_length() - 1), _FEWEST_SLOTS)
+
+    def clip(
+        self, positions: Tensor, pool: Pool, batches: Sequence[Indices], clipping_norms: NDArray[np.float64]
+    ) -> StackedClipped:
+        """The clipped sum of each client's batch under the client's own parameters.
+
+        Args:
+            positions: each client's parameters, flat, in the order of `trainable_parameters`, shape [clients, d].
+            pool: the clients' records.
+            batches: each client's batch: rows of its own shard; may be empty.
+            clipping_norms: C of each client, shape [clients].
+
+        Raises:
+            LossShapeError: the loss is not one value for each record.
+        """
+        slots = _Slots.of(pool, batches, self.sizes)
+        totals = [
+            positions.new_zeros(len(batches), *layer.shape, dtype=torch.float64) for layer in self._layers.values()
+        ]
+        squared = torch.full((len(slots.owners) * ROWS,), math.nan, dtype=torch.float64)
+        matrices, norms = self.matrices(positions), torch.from_numpy(clipping_norms)
+        with alone():
+            for start, stop in slots.turns:
+                owners, rows = slots.owners[start:stop], slots.rows[start:stop].reshape(-1)
+                own = [matrix.index_select(0, owners) for matrix in matrices]
+                counted = rows < len(pool.inputs) - 1
+                measured, whole = self.measured(
+                    own, pool.inputs.index_select(0, rows), pool.targets.index_select(0, rows), counted
+                )
+                usable = counted & (whole.sum(0) <= _LONGEST_SQUARED)
+                scales = self.scales(whole, usable, norms.index_select(0, owners))
+                for total, at in zip(totals, measured, strict=True):
+                    total.index_add_(0, owners, at.sums(scales, usable.view(-1, ROWS)))
+                squared[start * ROWS : stop * ROWS] = whole.sum(0).where(usable, math.nan)
+        return StackedClipped(self.flat(totals), squared[slots.filled])
+
+    def matrices(self, positions: Tensor) -> list[Tensor]:
+        """Each layer's matrices of models [models, d]: [models, *shape]."""
+        extended = torch.cat([positions, positions.new_zeros(len(positions), 1)], 1)
+        return [extended.index_select(1, layer.gather).view(-1, *layer.shape) for layer in self._layers.values()]
+
+    def scales(self, squared_norms: Tensor, usable: Tensor, clipping_norms: Tensor) -> Tensor:
+        """Factors [groups, slots, ROWS] for squared norms [groups, slots * ROWS] and each slot's C; 0: no record."""
+        finite = squared_norms.where(usable, 1.0)
+        scales = self._clipping.scales(finite, clipping_norms.repeat_interleave(ROWS))
+        return scales.where(usable, 0.0).view(self._groups, -1, ROWS)
+
+    def measured(
+        self, matrices: Sequence[Tensor], inputs: Tensor, targets: Tensor, counted: Tensor
+    ) -> tuple[list[_Rows], Tensor]:
+        """One turn: every layer's rows, and the squared norms [groups, slots * ROWS] of the rows' gradients.
+
+        A row whose loss cannot be computed has no norm: NaN.
+
+        Args:
+            matrices: of each layer, one for each slot.
+            inputs, targets: shape [slots * ROWS, ...].
+            counted: which rows are records, bool.
+        """
+        outputs, kept = self._forward(matrices, inputs)
+        gradient, computable = self._at_outputs(outputs, targets, counted)
+        rows = self._backward(matrices, kept, gradient)
+        squared = torch.zeros(self._groups, len(inputs), dtype=torch.float64)
+        for at in rows:
+            for group, norms in at.squared_norms():
+                squared[group] += norms
+        return rows, squared if computable is None else squared.where(computable, math.nan)
+
+    def _forward(self, matrices: Sequence[Tensor], values: Tensor) -> tuple[Tensor, list[Any]]:
+        kept: list[Any] = []
+        own = iter(matrices)
+        for number, step in enumerate(self._steps):
+            layer = self._layers.get(number)
+            if layer is None:
+                values, needed = step.operation.forward(values)
+            else:
+                needed = _with_ones(values, layer)
+                values = torch.bmm(needed, next(own).transpose(1, 2))[..., : layer.outputs].reshape(len(values), -1)
+            kept.append(needed)
+        return values, kept
+
+    def _backward(self, matrices: Sequence[Tensor], kept: list[Any], gradient: Tensor) -> list[_Rows]:
+        rows: list[_Rows] = []
+        own = list(matrices)
+        for number in reversed(range(len(self._steps))):
+            layer, needed = self._layers.get(number), kept.pop()
+            if layer is not None:
+                padded = gradient.new_zeros(len(needed), ROWS, layer.shape[0])
+                padded[..., : layer.outputs] = gradient.view(-1, ROWS, layer.outputs)
+                rows.append(_Rows(layer, needed, padded))
+            if not self._steps[number].goes_on:
+                break
+            if layer is None:
+                gradient = self._steps[number].operation.backward(needed, gradient)
+            else:
+                back = torch.bmm(padded, own.pop())
+                gradient = back[..., : layer.inputs].reshape(-1, layer.inputs)
+        return rows[::-1]
+
+    def _at_outputs(self, outputs: Tensor, targets: Tensor, counted: Tensor) -> tuple[Tensor, Tensor | None]:
+        """The gradient of each row's loss at its output, and which rows can be computed; None: all."""
+        try:
+            return self._gradient_of(outputs, targets), None
+        except Exception:
+            computable = self._computable(outputs, targets, counted)
+            return self._gradient_of(*_without(outputs, targets, computable)), computable
+
+    def _computable(self, outputs: Tensor, targets: Tensor, candidates: Tensor) -> Tensor:
+        """Which of the candidates, bool [rows], do not make the loss fail: found by halving them."""
+        try:
+            self._gradient_of(*_without(outputs, targets, candidates))
+        except Exception:
+            places = candidates.nonzero().squeeze(1)
+            if len(places) <= 1:
+                return torch.zeros_like(candidates)
+            first = candidates.clone().index_fill_(0, places[len(places) // 2 :], False)
+            return self._computable(outputs, targets, first) | self._computable(outputs, targets, candidates & ~first)
+        return candidates
+
+    def flat(self, totals: Sequence[Tensor]) -> Tensor:
+        """The layers' sums [clients, *shape] as flat vectors, [clients, d]."""
+        flat = torch.empty(len(totals[0]), self.dimension, dtype=torch.float64)
+        for layer, total in zip(self._layers.values(), totals, strict=True):
+            flat[:, layer.places] = total.flatten(1).index_select(1, layer.scatter)
+        return flat
+
+    def by_parameter(self, scales: Tensor) -> Tensor:
+        """Factors by group, [groups, ...], as factors of each parameter: [d, ...]."""
+        spread = scales.new_empty(self.dimension, *scales.shape[1:])
+        for layer in self._layers.values():
+            weight, bias = layer.groups
+            is_bias = (layer.scatter % layer.shape[1]) == layer.inputs
+            spread[layer.places[~is_bias]] = scales[weight]
+            if bias is not None:
+                spread[layer.places[is_bias]] = scales[bias]
+        return spread
+
+
+@dataclass(frozen=True, slots=True)
+class _Slots:
+    """Where records stand in slots.
+
+    Attributes:
+        owners: the client of each slot, shape [slots].
+        rows: of the pool, shape [slots, ROWS]; the last one where there is no record.
+        filled: places of the records, in the order of the batches, in rows flattened.
+        turns: (first, last + 1) of the slots that are computed at a time.
+    """
+
+    owners: Tensor
+    rows: Tensor
+    filled: Tensor
+    turns: list[tuple[int, int]]
+
+    @classmethod
+    def of(cls, pool: Pool, batches: Sequence[Indices], sizes: Sequence[int]) -> _Slots:
+        counts = np.array([len(batch) for batch in batches], dtype=np.int64)
+        slots = -(-counts // ROWS)
+        turns = list(_turns(int(slots.sum()), sizes))
+        owners = np.zeros(turns[-1][1] if turns else 0, dtype=np.int64)
+        owners[: slots.sum()] = np.repeat(np.arange(len(batches)), slots)
+        first_slots, first_records = np.cumsum(slots) - slots, np.cumsum(counts) - counts
+        within = np.arange(counts.sum()) - np.repeat(first_records, counts)
+        filled = np.repeat(first_slots, counts) * ROWS + within
+        rows = np.full(len(owners) * ROWS, len(pool.inputs) - 1, dtype=np.int64)
+        if len(filled):
+            rows[filled] = np.concatenate(batches) + np.repeat(pool.starts, counts)
+        return cls(torch.from_numpy(owners), torch.from_numpy(rows.reshape(-1, ROWS)), torch.from_numpy(filled), turns)
+
+
+def _turns(slots: int, sizes: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Slots in turns: the largest size as often as it is filled, then the smallest that holds the rest."""
+    start = 0
+    while start < slots:
+        left = slots - start
+        size = sizes[0] if left >= sizes[0] else min(size for size in sizes if size >= left)
+        yield start, start + size
+        start += size
+
+
+def _with_ones(values: Tensor, layer: _Layer) -> Tensor:
+    """A layer's inputs [rows, d] in slots, with a one for the bias and zeros up to a multiple of a vector."""
+    if values.dim() != 2:
+        raise NotAChainError("a layer that reads several positions of a record")
+    padded = values.new_zeros(len(values) // ROWS, ROWS, layer.shape[1])
+    padded[..., : layer.inputs] = values.view(-1, ROWS, layer.inputs)
+    padded[..., layer.inputs] = 1.0
+    return padded
+
+
+def _without(outputs: Tensor, targets: Tensor, kept: Tensor) -> tuple[Tensor, Tensor]:
+    """Outputs and targets, zero in rows that are not kept."""
+    rows = (t.clone() for t in (outputs, targets))
+    return tuple(row.masked_fill_(~kept.view(-1, *[1] * (row.dim() - 1)), 0) for row in rows)  # type: ignore[return-value]
+
+
+def _layers(steps: Sequence[Step], shapes: Sequence[torch.Size], groups: Sequence[int]) -> dict[int, _Layer]:
+    """The stacked layers by the numbers of their steps."""
+    starts = [0, *accumulate(shape.numel() for shape in shapes)]
+    layers: dict[int, _Layer] = {}
+    for number, step in enumerate(steps):
+        if step.parts:
+            if not isinstance(step.operation, Linear) or "weight" not in step.parts:
+                raise NotAChainError("a trained layer that is not linear, or whose weights are frozen")
+            layers[number] = _layer(step, shapes, groups, starts)
+    used = [part.place for step in steps for part in step.parts.values()]
+    if sorted(used) != list(range(len(shapes))):
+        raise NotAChainError("a parameter belongs to no layer of the chain, or to several")
+    return layers
+
+
+def _layer(step: Step, shapes: Sequence[torch.Size], groups: Sequence[int], starts: Sequence[int]) -> _Layer:
+    weight, bias = step.parts["weight"].place, step.parts.get("bias")
+    operation = step.operation
+    assert isinstance(operation, Linear)
+    if bias is None and operation.layer.bias is not None:
+        raise NotAChainError("a layer whose bias is frozen")
+    outputs, inputs = shapes[weight]
+    shape = (outputs + -outputs % LANES, inputs + 1 + -(inputs + 1) % LANES)
+    gather = torch.full(shape, starts[-1])
+    gather[:outputs, :inputs] = starts[weight] + torch.arange(outputs * inputs).view(outputs, inputs)
+    if bias is not None:
+        gather[:outputs, inputs] = starts[bias.place] + torch.arange(outputs)
+    flat = gather.flatten()
+    scatter = (flat < starts[-1]).nonzero().squeeze(1)
+    own = groups[weight], None if bias is None else groups[bias.place]
+    return _Layer(inputs, outputs, shape, flat, scatter, flat[scatter], own)

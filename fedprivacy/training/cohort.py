@@ -1,0 +1,182 @@
+"""DP-SGD for a cohort: many clients from one starting point, stacked where their models are small.
+
+What each client releases is what `fedprivacy.training.dpsgd` would have it release: the same samples, the same noise to
+the last bit, and sums of the same gradients. A stack computes these by other products, so a sum may differ in the last
+bits of float32 before it is rounded to the lattice, and a released coordinate then by one step of the lattice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from fedprivacy.gradients import GradientEngine, flat_parameters
+from fedprivacy.gradients.stacked import Pool, Stack, StackedClipped
+from fedprivacy.tasks.protocol import Shard
+from fedprivacy.training.adaptive import QuantileClipping
+from fedprivacy.training.dpsgd import DPSGD
+from fedprivacy.training.keystream import Keystream, Position
+from fedprivacy.training.mechanisms import SampledGaussianSum, poisson_samples, release_by_row
+from fedprivacy.training.optimizers import Optimizer
+
+_MOST_TOGETHER = 256
+"""Clients of a stack: more are no faster."""
+
+_MOST_BYTES = 64 * 2**20
+"""That the records of a stack may take beside their shards."""
+
+
+@dataclass(frozen=True, slots=True)
+class Trainee:
+    """One client of a cohort, as `DPSGD` knows it."""
+
+    shard: Shard
+    keystream: Keystream
+    mechanism: SampledGaussianSum
+    expected_batch_size: float
+    steps: int
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """What one client releases: see `fedprivacy.training.dpsgd.PrivateUpdate`.
+
+    Attributes:
+        parameters: the trained ones, flat, shape [d].
+        clipping_norm: that the next step would have.
+    """
+
+    parameters: Tensor
+    clipping_norm: float
+
+
+@dataclass(frozen=True, slots=True)
+class CohortTraining:
+    """Trains clients from the engine's present parameters.
+
+    Formal guarantee: each client's `Trained` is a post-processing of its own steps' releases, as in `DPSGD`; no other
+    client's records enter into it (`fedprivacy.gradients.stacked`).
+
+    Attributes:
+        engine: its model is the starting point, and is so again afterwards.
+        optimizer, proximal_mu, adaptive: see `DPSGD`.
+    """
+
+    engine: GradientEngine
+    optimizer: Optimizer
+    proximal_mu: float = 0.0
+    adaptive: QuantileClipping | None = None
+
+    def train(self, trainees: Sequence[Trainee], round: int) -> Iterator[tuple[int, Trained | Exception]]:
+        """Train every client, in an order that public numbers fix.
+
+        Yields:
+            The client's place among the trainees, and what it releases; or what went wrong with this client alone.
+        """
+        for together in _alike(trainees):
+            members = [trainees[place] for place in together]
+            stack = self.engine.stack(members[0].shard.inputs, members[0].shard.targets) if len(members) > 1 else None
+            trained = self._one_by_one(members, round) if stack is None else self._stacked(stack, members, round)
+            yield from zip(together, trained, strict=True)
+
+    def _one_by_one(self, trainees: Sequence[Trainee], round: int) -> Iterator[Trained | Exception]:
+        own = [p for p in self.engine.model.parameters() if p.requires_grad]
+        start = flat_parameters(self.engine.model)
+        for one in trainees:
+            training = DPSGD(one.mechanism, one.expected_batch_size, self.optimizer, self.proximal_mu, self.adaptive)
+            try:
+                update = training.train(self.engine, one.shard, steps=one.steps, round=round, keystream=one.keystream)
+                flat = torch.cat([values.flatten() for values in update.parameters.values()])
+                yield Trained(flat, update.clipping_norm)
+            except Exception as problem:
+                yield problem
+            finally:
+                torch.nn.utils.vector_to_parameters(start.clone(), own)
+
+    def _stacked(self, stack: Stack, trainees: Sequence[Trainee], round: int) -> Iterator[Trained]:
+        """All clients step by step; they have the same number of steps."""
+        start = flat_parameters(self.engine.model)
+        positions = start.repeat(len(trainees), 1)
+        pool = Pool.of([(one.shard.inputs, one.shard.targets) for one in trainees])
+        divisors = torch.tensor([[one.expected_batch_size] for one in trainees], dtype=positions.dtype)
+        norms = np.array([one.mechanism.clipping_norm for one in trainees])
+        move = self.optimizer.start(positions)
+        for step in range(1, trainees[0].steps + 1):
+            released, norms = self._released(stack, pool, positions, trainees, norms, Position(round, step))
+            gradients = released.div_(divisors)
+            if self.proximal_mu:
+                gradients.add_(positions - start, alpha=self.proximal_mu)
+            move(gradients)
+        return (Trained(flat, norm) for flat, norm in zip(positions.unbind(), norms.tolist(), strict=True))
+
+    def _released(  # noqa: PLR0917 - what one step needs
+        self,
+        stack: Stack,
+        pool: Pool,
+        positions: Tensor,
+        trainees: Sequence[Trainee],
+        norms: NDArray[np.float64],
+        position: Position,
+    ) -> tuple[Tensor, NDArray[np.float64]]:
+        """One release of each client's mechanism, [clients, d], and each one's next clipping norm."""
+        keystreams = [one.keystream for one in trainees]
+        rates = np.array([one.mechanism.event.sampling_rate for one in trainees])
+        batches = poisson_samples(rates, [len(one.shard) for one in trainees], keystreams, position)
+        clipped = stack.clip(positions, pool, batches, norms)
+        mechanisms, totals = [one.mechanism for one in trainees], clipped.totals
+        if self.adaptive is None:
+            return release_by_row(mechanisms, totals, keystreams, position), norms
+        sensitivities = [self.adaptive.sensitivity(norm) for norm in norms.tolist()]
+        joint = [replace(m, clipping_norm=norm) for m, norm in zip(mechanisms, sensitivities, strict=True)]
+        released = release_by_row(joint, _joined(clipped, batches, norms, self.adaptive), keystreams, position)
+        counts = released[:, -1].tolist()
+        moved = [
+            self.adaptive.next_norm(count, norm, one.expected_batch_size)
+            for count, norm, one in zip(counts, norms.tolist(), trainees, strict=True)
+        ]
+        return released[:, :-1].contiguous(), np.array(moved)
+
+
+def _joined(
+    clipped: StackedClipped,
+    batches: Sequence[NDArray[np.int64]],
+    norms: NDArray[np.float64],
+    adaptive: QuantileClipping,
+) -> Tensor:
+    """Each client's clipped sum with its centred count as one more coordinate, [clients, d + 1]."""
+    owners = np.repeat(np.arange(len(batches)), [len(batch) for batch in batches])
+    squared = clipped.squared_norms.numpy()
+    finite, within = ~np.isnan(squared), squared <= norms[owners] ** 2
+    counts = (np.bincount(owners[which], minlength=len(batches)).tolist() for which in (within, finite))
+    centred = list(map(adaptive.centred, *counts, norms.tolist()))
+    return torch.cat([clipped.totals, torch.tensor(centred, dtype=torch.float64).unsqueeze(1)], 1)
+
+
+def _alike(trainees: Sequence[Trainee]) -> Iterator[list[int]]:
+    """Places of clients that can be stacked: with as many steps, and records of one kind."""
+    kinds: dict[object, list[int]] = {}
+    for place, one in enumerate(trainees):
+        rows = (one.shard.inputs, one.shard.targets)
+        kinds.setdefault((one.steps, *((t.shape[1:], t.dtype, t.device) for t in rows)), []).append(place)
+    for places in kinds.values():
+        yield from _portions(trainees, places)
+
+
+def _portions(trainees: Sequence[Trainee], places: Sequence[int]) -> Iterator[list[int]]:
+    """The places in portions of so many clients, or so many bytes."""
+    portion: list[int] = []
+    size = 0
+    for place in places:
+        nbytes = trainees[place].shard.inputs.nbytes
+        if portion and (len(portion) == _MOST_TOGETHER or size + nbytes > _MOST_BYTES):
+            yield portion
+            portion, size = [], 0
+        portion.append(place)
+        size += nbytes
+    if portion:
+        yield portion
