@@ -26,6 +26,8 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedprivacy.flower.client.app import PrivateClientApp
+from fedprivacy.flower.client.cohort import Population
 from fedprivacy.flower.client.local import IN_PROCESS
 from fedprivacy.runs.configuration import ConfigError, Engine, RunConfig
 from fedprivacy.runs.device import choose_device
@@ -42,6 +44,9 @@ _GIVE_UP = signal.SIGUSR1
 
 _LOOK_SECONDS = 0.2
 """Between two looks for it."""
+
+POPULATION = 100
+"""Clients from which those of one process train together. Fewer get messages, as deployed ones do."""
 
 _SERVER_NODE_ID = 1
 _FIRST_CLIENT_NODE_ID = 1000
@@ -97,8 +102,15 @@ def quiet_flower() -> Iterator[None]:
 
 
 def _in_process(server_app: ServerApp, client_app: ClientApp, config: RunConfig) -> None:
-    grid = InProcessGrid(client_app, config.clients, run_config={})
+    grid = InProcessGrid(client_app, config.clients, run_config={}, population=_population(client_app, config))
     server_app(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={}))
+
+
+def _population(client_app: ClientApp, config: RunConfig) -> Population | None:
+    """The clients as one population, where they are many and their app is ours."""
+    if not isinstance(client_app, PrivateClientApp) or client_app.config is None or config.clients < POPULATION:
+        return None
+    return Population(client_app.task, config)
 
 
 def _on_ray(server_app: ServerApp, client_app: ClientApp, config: RunConfig) -> None:
@@ -198,25 +210,26 @@ class InProcessGrid(Grid):
         clients: number of simulated clients.
         run_config: what the clients find in their context.
         run_id: Flower's number of the run.
+        population: the clients as one population, which may train together; None: each has its messages.
     """
 
-    def __init__(self, client_app: ClientApp, clients: int, run_config: UserConfig, run_id: int = 1) -> None:
+    def __init__(
+        self,
+        client_app: ClientApp,
+        clients: int,
+        run_config: UserConfig,
+        run_id: int = 1,
+        population: Population | None = None,
+    ) -> None:
         TaskIdentity.task_id = TaskIdentity.run_id = run_id
         TaskIdentity.node_id = _SERVER_NODE_ID
+        self.population = population
         self._client_app = client_app
-        self._run = Run.create_empty(run_id)
+        self._clients, self._run_config = clients, run_config
+        self._run, self._run_id = Run.create_empty(run_id), run_id
         self._messages = 0
         self._replies: dict[str, Message] = {}
-        self._contexts = {
-            _FIRST_CLIENT_NODE_ID + i: Context(
-                run_id=run_id,
-                node_id=_FIRST_CLIENT_NODE_ID + i,
-                node_config={"partition-id": i, "num-partitions": clients, IN_PROCESS: True},
-                state=RecordDict(),
-                run_config=run_config,
-            )
-            for i in range(clients)
-        }
+        self._contexts: dict[int, Context] = {}
 
     def set_run(self, run: Run) -> None:
         """Set the run that messages belong to."""
@@ -235,7 +248,7 @@ class InProcessGrid(Grid):
 
     def get_node_ids(self) -> Iterable[int]:
         """Every client's node id."""
-        return list(self._contexts)
+        return list(range(_FIRST_CLIENT_NODE_ID, _FIRST_CLIENT_NODE_ID + self._clients))
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
         """Run every message's client at once and keep the replies."""
@@ -263,7 +276,20 @@ class InProcessGrid(Grid):
 
     def _deliver(self, message: Message) -> Message:
         try:
-            return self._client_app(message, self._contexts[message.metadata.dst_node_id])
+            return self._client_app(message, self._context(message.metadata.dst_node_id))
         except Exception:
             log.exception("The ClientApp of node %s failed.", message.metadata.dst_node_id)
             return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "ClientApp failed"), reply_to=message)
+
+    def _context(self, node_id: int) -> Context:
+        """A client's own, made when it is first asked for something."""
+        if node_id not in self._contexts:
+            part = node_id - _FIRST_CLIENT_NODE_ID
+            self._contexts[node_id] = Context(
+                run_id=self._run_id,
+                node_id=node_id,
+                node_config={"partition-id": part, "num-partitions": self._clients, IN_PROCESS: True},
+                state=RecordDict(),
+                run_config=self._run_config,
+            )
+        return self._contexts[node_id]

@@ -19,7 +19,9 @@ from fedprivacy.flower import private_client, simulation
 from fedprivacy.flower.baseline.accounts import BaselineAccounts
 from fedprivacy.flower.baseline.client import baseline_client
 from fedprivacy.flower.client.trial import try_task
+from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.checkpoint import checkpoint_to_go_on
+from fedprivacy.flower.server.strategy import Books
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.database import check_folder
 from fedprivacy.runs.configuration import CONFIG, ConfigError, Engine, RunConfig, Value, of_simulation
@@ -109,11 +111,9 @@ def run(plan: RunPlan, engine: Engine, console: Console) -> Run:
         console.print(going_on(finished, config.rounds))
     own = plan.task if config.task.startswith(OBJECT) else None  # what has a name, a worker of Ray loads for itself
     with RoundProgress(console, plan, finished) as progress:
-        if config.privacy:
-            server, client = server_app(progress, config=config, task=own), private_client(own, config)
-        else:
-            server = server_app(progress, config=config, task=own, accounts=BaselineAccounts)
-            client = baseline_client(own, config)
+        accounts: Books = RunAccounts if config.privacy else BaselineAccounts
+        server = server_app(progress, config=config, task=own, accounts=accounts)
+        client = private_client(own, config) if config.privacy else baseline_client(own, config)
         try:
             history = simulation.simulate(server, client, config, engine)
         except KeyboardInterrupt as stopped:

@@ -43,24 +43,28 @@ class Trainee:
 
 
 @dataclass(frozen=True, slots=True)
-class Trained:
-    """What one client releases: see `fedprivacy.training.dpsgd.PrivateUpdate`.
+class Portion:
+    """What some clients of a cohort release: see `fedprivacy.training.dpsgd.PrivateUpdate`.
 
     Attributes:
-        parameters: the trained ones, flat, shape [d].
-        clipping_norm: that the next step would have.
+        places: among the trainees.
+        parameters: the trained ones of each, flat, shape [clients, d].
+        clipping_norms: that the next step of each would have.
+        problem: why this client, alone in its portion, releases nothing; None: it does.
     """
 
+    places: list[int]
     parameters: Tensor
-    clipping_norm: float
+    clipping_norms: list[float]
+    problem: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class CohortTraining:
     """Trains clients from the engine's present parameters.
 
-    Formal guarantee: each client's `Trained` is a post-processing of its own steps' releases, as in `DPSGD`; no other
-    client's records enter into it (`fedprivacy.gradients.stacked`).
+    Formal guarantee: each client's part of a `Portion` is a post-processing of its own steps' releases, as in `DPSGD`;
+    no other client's records enter into it (`fedprivacy.gradients.stacked`).
 
     Attributes:
         engine: its model is the starting point, and is so again afterwards.
@@ -72,33 +76,30 @@ class CohortTraining:
     proximal_mu: float = 0.0
     adaptive: QuantileClipping | None = None
 
-    def train(self, trainees: Sequence[Trainee], round: int) -> Iterator[tuple[int, Trained | Exception]]:
-        """Train every client, in an order that public numbers fix.
-
-        Yields:
-            The client's place among the trainees, and what it releases; or what went wrong with this client alone.
-        """
-        for together in _alike(trainees):
-            members = [trainees[place] for place in together]
+    def train(self, trainees: Sequence[Trainee], round: int) -> Iterator[Portion]:
+        """Train every client, in portions and an order that public numbers fix."""
+        for places in _alike(trainees):
+            members = [trainees[place] for place in places]
             stack = self.engine.stack(members[0].shard.inputs, members[0].shard.targets) if len(members) > 1 else None
-            trained = self._one_by_one(members, round) if stack is None else self._stacked(stack, members, round)
-            yield from zip(together, trained, strict=True)
+            if stack is None:
+                yield from (self._alone(place, trainees[place], round) for place in places)
+            else:
+                yield self._stacked(stack, places, members, round)
 
-    def _one_by_one(self, trainees: Sequence[Trainee], round: int) -> Iterator[Trained | Exception]:
-        own = [p for p in self.engine.model.parameters() if p.requires_grad]
-        start = flat_parameters(self.engine.model)
-        for one in trainees:
-            training = DPSGD(one.mechanism, one.expected_batch_size, self.optimizer, self.proximal_mu, self.adaptive)
-            try:
-                update = training.train(self.engine, one.shard, steps=one.steps, round=round, keystream=one.keystream)
-                flat = torch.cat([values.flatten() for values in update.parameters.values()])
-                yield Trained(flat, update.clipping_norm)
-            except Exception as problem:
-                yield problem
-            finally:
-                torch.nn.utils.vector_to_parameters(start.clone(), own)
+    def _alone(self, place: int, one: Trainee, round: int) -> Portion:
+        model = self.engine.model
+        start, own = flat_parameters(model), [p for p in model.parameters() if p.requires_grad]
+        training = DPSGD(one.mechanism, one.expected_batch_size, self.optimizer, self.proximal_mu, self.adaptive)
+        try:
+            update = training.train(self.engine, one.shard, steps=one.steps, round=round, keystream=one.keystream)
+            flat = torch.cat([values.flatten() for values in update.parameters.values()])
+            return Portion([place], flat.unsqueeze(0), [update.clipping_norm])
+        except Exception as problem:
+            return Portion([place], start.unsqueeze(0), [one.mechanism.clipping_norm], problem)
+        finally:
+            torch.nn.utils.vector_to_parameters(start, own)
 
-    def _stacked(self, stack: Stack, trainees: Sequence[Trainee], round: int) -> Iterator[Trained]:
+    def _stacked(self, stack: Stack, places: list[int], trainees: Sequence[Trainee], round: int) -> Portion:
         """All clients step by step; they have the same number of steps."""
         start = flat_parameters(self.engine.model)
         positions = start.repeat(len(trainees), 1)
@@ -112,7 +113,7 @@ class CohortTraining:
             if self.proximal_mu:
                 gradients.add_(positions - start, alpha=self.proximal_mu)
             move(gradients)
-        return (Trained(flat, norm) for flat, norm in zip(positions.unbind(), norms.tolist(), strict=True))
+        return Portion(places, positions, norms.tolist())
 
     def _released(  # noqa: PLR0917 - what one step needs
         self,

@@ -47,7 +47,19 @@ ENROL_ACTION, ASK_ACTION = (action.removeprefix(f"{MessageType.QUERY}.") for act
 Handler = Callable[[Message, Context], Message]
 
 
-def private_client(task: Task | None = None, config: RunConfig | None = None) -> ClientApp:
+class PrivateClientApp(ClientApp):
+    """What `private_client` makes: an engine that has many such clients in one process may train them together.
+
+    Attributes:
+        task, config: that it was made with.
+    """
+
+    def __init__(self, task: Task | None, config: RunConfig | None) -> None:
+        super().__init__()
+        self.task, self.config = task, config
+
+
+def private_client(task: Task | None = None, config: RunConfig | None = None) -> PrivateClientApp:
     """A Flower ClientApp whose every reply is differentially private or public.
 
     Formal guarantee: see `fedprivacy.training.dpsgd` for an update and `fedprivacy.flower.client.release` for what else
@@ -66,7 +78,7 @@ def private_client(task: Task | None = None, config: RunConfig | None = None) ->
     """
     if task is not None:
         agreed(config.task if config else None, task)
-    app = ClientApp()
+    app = PrivateClientApp(task, config)
 
     @app.query(ENROL_ACTION)
     @refusing

@@ -177,8 +177,12 @@ class LocalClient:
         """Its randomness for one round: fresh and kept nowhere, unless a simulation is seeded."""
         if self.seed is None:
             return Keystream.secret()
-        dataset = dataset_id(self.task, self.client_id)
-        return Keystream.from_seed(self.seed, dataset, grant.earlier_runs, grant.attempt)
+        return Keystream.from_seed(self.seed, self.dataset_id, grant.earlier_runs, grant.attempt)
+
+    @property
+    def dataset_id(self) -> str:
+        """What its budget belongs to."""
+        return dataset_id(self.task, self.client_id)
 
     def engine(self, clipping: str) -> GradientEngine:
         """Computes the clipped sums of its gradients. Clients of one process share it: load parameters before use."""
@@ -267,15 +271,26 @@ def _opened(owner: NodeSettings | None, context: Context, task: Task | None, con
     if owner is None:
         settings = config or _resolve_once(tuple(context.run_config.items()), task)
         task = task or load_task(settings.task)
-        part, parts = int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
-        source = ShardSource(partition_id=part, num_partitions=parts)
-        shard = works_on(task, simulated_shard(task, part, parts, settings.device))
-        name = simulated_client_id(part, parts)
-        return LocalClient(name, task, shard, None, None, source, WHATEVER_IS_ASKED, settings.seed, parts)
+        return part_of(
+            task, settings, int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
+        )
     named = config.public() if config else context.run_config
     if named.get("seed") not in (None, ""):
         raise Refused(RefusalCode.SEED_IN_DEPLOYMENT, "seed is set: whoever knows it can subtract the noise.")
     return _deployed(owner.task(named.get("task") or DEFAULT_TASK, task), owner)
+
+
+def part_of(task: Task, settings: RunConfig, part: int, parts: int) -> LocalClient:
+    """The simulated client that holds one of so many parts of the task's split.
+
+    Raises:
+        Refused: the device is not there, or the task could not read the shard.
+        Exception: what model or loss raise on made-up records of the shard's kind.
+    """
+    source = ShardSource(partition_id=part, num_partitions=parts)
+    shard = works_on(task, simulated_shard(task, part, parts, settings.device))
+    name = simulated_client_id(part, parts)
+    return LocalClient(name, task, shard, None, None, source, WHATEVER_IS_ASKED, settings.seed, parts)
 
 
 @lru_cache(maxsize=16)

@@ -30,6 +30,7 @@ from fedprivacy.runs.configuration import ConfigError, RunConfig
 from fedprivacy.runs.plan import ClientGroup, RunPlan, client_groups
 from fedprivacy.tasks.identity import dataset_id
 from fedprivacy.values.attempt import Attempt
+from fedprivacy.values.events import PoissonSampledGaussian
 from fedprivacy.values.spent import ClientSpent
 from fedprivacy.values.wording import budget_text, count_text, delta_text, epsilon_text
 
@@ -207,11 +208,7 @@ class Accounts(ABC, Generic[Granted]):
             clients: whom the strategy wants to ask, by node id. Exhausted ones get no grant.
             again: whether it may have been charged before.
         """
-        steps = self._plan.config.schedule.steps_in(attempt.round)
-        wanted = dict.fromkeys((client.client_id for client in clients.values()), steps)
-        granted = self._accountant.grant(attempt, wanted, resumed=again)
-        self._open_charges[attempt] = set(granted)
-        reach("server.reserved")
+        granted = self.reserve(attempt, clients.values(), again=again)
         charged = self._accountant.histories(granted) if self._deployed else {}
         texts = {client_id: history_text(history) for client_id, history in charged.items()}
         return {
@@ -219,6 +216,19 @@ class Accounts(ABC, Generic[Granted]):
             for node_id, c in clients.items()
             if c.client_id in granted
         }
+
+    def reserve(self, attempt: Attempt, clients: Iterable[EnrolledClient], *, again: bool) -> dict[str, int]:
+        """Reserve the steps of a round: granted steps by client_id; see `grant`."""
+        steps = self._plan.config.schedule.steps_in(attempt.round)
+        wanted = dict.fromkeys((client.client_id for client in clients), steps)
+        granted = self._accountant.grant(attempt, wanted, resumed=again)
+        self._open_charges[attempt] = set(granted)
+        reach("server.reserved")
+        return granted
+
+    def event(self, client_id: str) -> PoissonSampledGaussian:
+        """What one local step of this run costs a client."""
+        return self._accountant.event(client_id)
 
     def settle(self, outcome: RoundOutcome) -> None:
         """Commit what receipts confirm, return what was refused untouched."""
@@ -326,12 +336,23 @@ class Accounts(ABC, Generic[Granted]):
 class RunAccounts(Accounts[Grant]):
     """The books of a run that trains."""
 
+    def clipping_norm(self, client_id: str) -> float:
+        """That a client's next round begins with."""
+        return self.clipping_norms.get(client_id, self._plan.config.clipping_norm)
+
+    def settle_trained(self, attempt: Attempt, clipping_norms: Mapping[str, float]) -> None:
+        """Commit the charges of simulated clients that have trained in this process, with the norms they arrived at."""
+        self._accountant.commit(attempt, dict.fromkeys(clipping_norms))
+        self._close_charges(attempt, set(clipping_norms))
+        if self._plan.config.clipping == "adaptive":
+            self.clipping_norms |= clipping_norms
+        reach("server.settled")
+
     def _grant(self, client: EnrolledClient, attempt: Attempt, steps: int, charged: str) -> Grant:
-        event, config = self._accountant.event(client.client_id), self._plan.config
-        clipping_norm = self.clipping_norms.get(client.client_id, config.clipping_norm)
+        event, config = self.event(client.client_id), self._plan.config
         return self._signed(
             Grant(
-                **spending(attempt, client.client_id, steps, event, clipping_norm),
+                **spending(attempt, client.client_id, steps, event, self.clipping_norm(client.client_id)),
                 clipping=config.clipping,
                 expected_batch_size=event.sampling_rate * self._plan.shard_size(client.shard_size, client.answered),
                 optimizer=config.optimizer,

@@ -44,8 +44,13 @@ class OpenRound:
     asked_before: frozenset[int] = frozenset()
 
     @property
+    def asked(self) -> int:
+        """How many clients are asked."""
+        return len(self.grants)
+
+    @property
     def why_nobody(self) -> str:
-        """Why there is no message."""
+        """Why nobody is asked."""
         if not self.eligible:
             return "no client has budget left"
         return f"{count_text(self.eligible, 'client')} with budget left are too few for the strategy"
@@ -80,6 +85,11 @@ class RoundOutcome:
     def updates(self) -> dict[str, Message]:
         """Replies that may be averaged, by client_id: in an order that is the same in every run."""
         return {c: verdict.update for c, verdict in sorted(self.verdicts.items()) if verdict.update is not None}
+
+    @property
+    def participants(self) -> tuple[str, ...]:
+        """Clients whose updates may be averaged, sorted."""
+        return tuple(self.updates)
 
     @cached_property
     def failures(self) -> dict[str, str]:

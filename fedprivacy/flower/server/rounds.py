@@ -6,7 +6,7 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
@@ -40,9 +40,26 @@ class RoundFailedError(RuntimeError):
     """A round without one usable update: going on would spend privacy for nothing."""
 
 
+Opened = TypeVar("Opened", bound=OpenRound)
+Came = TypeVar("Came")
+Outcome = TypeVar("Outcome", bound=RoundOutcome)
+
+
+class RoundSteps(Protocol[Opened, Came, Outcome]):
+    """The steps of a run's rounds: each takes what the step before it gave. `Rounds` says what each does."""
+
+    @property
+    def accounts(self) -> RunAccounts | BaselineAccounts: ...  # noqa: D102
+    def open(self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, *, again: bool) -> Opened: ...  # noqa: D102
+    def send(self, opened: Opened) -> Came: ...  # noqa: D102
+    def settle(self, opened: Opened, answers: Came) -> Outcome: ...  # noqa: D102
+    def evaluated(self, outcome: Outcome) -> dict[str, NoisySums]: ...  # noqa: D102
+    def average(self, outcome: Outcome) -> tuple[ArrayRecord | None, MetricRecord | None]: ...  # noqa: D102
+
+
 @dataclass(frozen=True)
 class Rounds:
-    """The rounds of one run, once its clients are there: each step takes what the step before it gave."""
+    """The rounds of one run by messages, once its clients are there."""
 
     strategy: Strategy  # samples and averages
     plan: RunPlan
@@ -69,7 +86,7 @@ class Rounds:
         self.registry.enrol_new(grid)
         self.accounts.admit(self.registry.online(grid).values())
         allowed = self.accounts.open_to(attempt, again=again)
-        chosen = {m.metadata.dst_node_id: m for m in self._sample(attempt.round, arrays, config, allowed)}
+        chosen = self.chosen(attempt.round, arrays, config, allowed)
         clients = {node_id: self.registry[node_id] for node_id in chosen}
         grants = self.accounts.grant(attempt, clients, again=again)
         messages = [_with_grant(chosen[node_id], grant, self._numbers) for node_id, grant in grants.items()]
@@ -121,7 +138,7 @@ class Rounds:
             reply.content = RecordDict({ARRAYS: reply.content[ARRAYS], "metrics": weight})
         aggregated, metrics = self.strategy.aggregate_train(opened.attempt.round, list(outcome.updates.values()))
         reach("server.averaged")
-        return _like(aggregated, opened.arrays) if aggregated else None, metrics
+        return in_its_own_types(aggregated, opened.arrays) if aggregated else None, metrics
 
     @property
     def _numbers(self) -> dict[str, ArrayRecord]:
@@ -131,15 +148,15 @@ class Rounds:
         each = {"mean": self.standardise.mean.numpy(), "scale": self.standardise.scale.numpy()}
         return {STANDARDISE: ArrayRecord({name: Array(values) for name, values in each.items()})}
 
-    def _sample(self, number: int, arrays: ArrayRecord, config: ConfigRecord, allowed: set[str]) -> list[Message]:
-        """The wrapped strategy's messages, to allowed clients; none if it has too few of those to go on."""
+    def chosen(self, number: int, arrays: ArrayRecord, config: ConfigRecord, allowed: set[str]) -> dict[int, Message]:
+        """The wrapped strategy's messages to allowed clients, by node id; none if it has too few of those to go on."""
         grid = self.correspondence.grid
 
         def eligible() -> list[int]:
             return [node_id for node_id, client in self.registry.online(grid).items() if client.client_id in allowed]
 
         if not eligible():
-            return []
+            return {}
         complete = len(self.registry.online(grid)) >= self.plan.config.clients
         view = EligibleGrid(grid, eligible, timeout=0.0 if complete else self.plan.config.node_timeout)
         try:
@@ -147,11 +164,11 @@ class Rounds:
         except TooFewClientsError:
             if allowed >= {client.client_id for client in self.registry.online(grid).values()}:
                 raise  # nobody is left out, and still there are too few
-            return []
+            return {}
         asked = [self.registry[message.metadata.dst_node_id].client_id for message in messages]
         if len(set(asked)) < len(asked):
             raise ValueError("The wrapped strategy asks a client twice in a round: a release that nobody would charge.")
-        return messages
+        return {message.metadata.dst_node_id: message for message in messages}
 
 
 @Grid.register
@@ -208,7 +225,7 @@ def _with_grant(message: Message, grant: Grant | Assignment, numbers: Mapping[st
     return with_content(message, content)
 
 
-def _like(aggregated: ArrayRecord, model: ArrayRecord) -> ArrayRecord:
+def in_its_own_types(aggregated: ArrayRecord, model: ArrayRecord) -> ArrayRecord:
     """The average in the model's own types: some strategies compute in float64 and leave it so.
 
     Raises:

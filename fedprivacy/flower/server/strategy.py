@@ -7,6 +7,7 @@ import uuid
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
@@ -27,10 +28,11 @@ from fedprivacy.flower.server.checkpoint import (
     save_checkpoint,
     write_state,
 )
+from fedprivacy.flower.server.cohorts import CohortRounds, averages, population_of
 from fedprivacy.flower.server.exchange import Answers, Correspondence
 from fedprivacy.flower.server.registry import ClientRegistry
 from fedprivacy.flower.server.replies import OpenRound, RoundOutcome
-from fedprivacy.flower.server.rounds import RoundFailedError, Rounds
+from fedprivacy.flower.server.rounds import RoundFailedError, Rounds, RoundSteps
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.standardise import standardiser
@@ -48,6 +50,7 @@ log, flower_log = logging.getLogger("fedprivacy.server"), logging.getLogger("flw
 
 Books = type[RunAccounts] | type[BaselineAccounts]
 EvaluateFn = Callable[[int, ArrayRecord], MetricRecord | None]
+Steps = RoundSteps[Any, Any, Any]
 
 
 @dataclass
@@ -155,7 +158,7 @@ class PrivateStrategy(Strategy):
         self.result.arrays = model.kept
         if self._resume and finished >= last:
             return self.result  # no client is needed, so none is waited for
-        rounds = self._rounds(grid, timeout)
+        rounds = self._together(self._rounds(grid, timeout), grid)
         if self._resume:
             self._resume.random.restore()
         else:
@@ -168,12 +171,12 @@ class PrivateStrategy(Strategy):
         return self.result
 
     def _round(
-        self, rounds: Rounds, number: int, model: GlobalModel, config: ConfigRecord, evaluate: EvaluateFn
+        self, rounds: Steps, number: int, model: GlobalModel, config: ConfigRecord, evaluate: EvaluateFn
     ) -> RoundResult | None:
         """One round; with a second attempt where a crash has cost every client its update. None: nobody is asked."""
         for attempt, again in rounds.accounts.attempts(number):
             opened = rounds.open(attempt, model.arrays, config, again=again)
-            if not opened.messages:
+            if not opened.asked:
                 self.result.stopped_because = opened.why_nobody
                 log.warning("The run ended before round %d: %s.", number, opened.why_nobody)
                 return None
@@ -183,7 +186,7 @@ class PrivateStrategy(Strategy):
                 break
         return self._finish(rounds, outcome, model, evaluate)
 
-    def _finish(self, rounds: Rounds, outcome: RoundOutcome, model: GlobalModel, evaluate: EvaluateFn) -> RoundResult:
+    def _finish(self, rounds: Steps, outcome: RoundOutcome, model: GlobalModel, evaluate: EvaluateFn) -> RoundResult:
         """Average and tell the observers, then keep where the run stands: what is recorded beyond that is done again.
 
         Raises:
@@ -196,7 +199,7 @@ class PrivateStrategy(Strategy):
         if aggregated is not None:
             model.advance(aggregated)
         kept = model.kept
-        self._on_phase(Phase(Stage.EVALUATING, number, len(outcome.opened.grants)))
+        self._on_phase(Phase(Stage.EVALUATING, number, outcome.opened.asked))
         metrics = evaluate(number, kept)
         if metrics is not None:
             self.result.evaluate_metrics_serverapp[number] = metrics
@@ -208,7 +211,7 @@ class PrivateStrategy(Strategy):
             round=number,
             metrics=public | of_clients,
             spent=rounds.accounts.spent(),
-            participants=tuple(outcome.updates),
+            participants=outcome.participants,
             failures=outcome.failures,
             unreconciled=rounds.accounts.unreconciled,
             evaluations=evaluations,
@@ -221,7 +224,7 @@ class PrivateStrategy(Strategy):
         if self._checkpoints:
             save_checkpoint(self._checkpoints, self._checkpoint(number, model, rounds.accounts))
         reach("server.checkpointed")
-        if not outcome.updates and outcome.failures.keys() != outcome.exhausted:
+        if not outcome.participants and outcome.failures.keys() != outcome.exhausted:
             reasons = "; ".join(f"{client_id}: {reason}" for client_id, reason in outcome.failures.items())
             raise RoundFailedError(
                 f"Round {number} brought no usable update ({reasons}). The run stops, so that no privacy is spent for "
@@ -288,6 +291,8 @@ class PrivateStrategy(Strategy):
         """Wait for the clients, and open their accounts."""
         config = self.plan.config
         registry = ClientRegistry(config.node_timeout, config.signing_key_file)
+        if (population := population_of(grid)) is not None:
+            registry.take_in(dict(zip(grid.get_node_ids(), population.enrolments(), strict=True)))
         registry.wait_for(grid, config.clients)
         self.result.standardise = self._standardise(grid, registry)
         clients = registry.online(grid).values()
@@ -304,6 +309,14 @@ class PrivateStrategy(Strategy):
             self._on_phase,
             self.result.standardise,
         )
+
+    def _together(self, rounds: Rounds, grid: Grid) -> Steps:
+        """Rounds in which a population trains together, where all that its clients would send is an average's part."""
+        config, population = self.plan.config, population_of(grid)
+        alone = config.local_evaluation or rounds.standardise or not averages(self.strategy)
+        if population is None or alone or not isinstance(rounds.accounts, RunAccounts):
+            return rounds
+        return CohortRounds(rounds, rounds.accounts, population)
 
     def _standardise(self, grid: Grid, registry: ClientRegistry) -> Standardise | None:
         """Ask the task's own question, or read its answer again; without privacy nobody is asked.

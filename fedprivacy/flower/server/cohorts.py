@@ -1,0 +1,159 @@
+"""The rounds of a population: what a round of messages does, with a cohort that trains together in this process.
+
+Who is sampled is the wrapped strategy's choice, as always. What its clients would have sent is added up where it is
+made, and the strategy averages one update that stands for all: so a round's memory does not grow with its cohort. That
+is the same only to a strategy that averages, and does with the average what it likes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.serverapp import Grid
+from flwr.serverapp import strategy as flower
+from flwr.serverapp.strategy import Strategy
+
+from fedprivacy._support.failpoints import reach
+from fedprivacy.flower.client.cohort import CohortUpdate, Order, Population
+from fedprivacy.flower.client.release import ARRAYS
+from fedprivacy.flower.server.accounts import RunAccounts
+from fedprivacy.flower.server.replies import OpenRound, RoundOutcome
+from fedprivacy.flower.server.rounds import Rounds, in_its_own_types
+from fedprivacy.training.evaluation import NoisySums
+from fedprivacy.values.attempt import Attempt
+from fedprivacy.values.rounds import Phase, Stage
+
+AVERAGING = (flower.FedAvg, flower.FedProx, flower.FedAvgM, flower.FedAdagrad, flower.FedAdam, flower.FedYogi)
+"""Strategies to which the average of the updates says all; their subclasses may look at each update."""
+
+
+def population_of(grid: Grid) -> Population | None:
+    """The clients of a grid that are all in this process, and may train together; None: they get messages."""
+    return getattr(grid, "population", None)
+
+
+def averages(strategy: Strategy) -> bool:
+    """Whether a strategy is known to need no more than the average."""
+    return type(strategy) in AVERAGING
+
+
+@dataclass(frozen=True)
+class OpenCohort(OpenRound):
+    """A round of a population, when it may be trained.
+
+    Attributes:
+        orders: one for each client that was charged.
+        template: the wrapped strategy's message to one of them; None: it chose nobody.
+    """
+
+    orders: Sequence[Order] = ()
+    template: Message | None = None
+
+    @property
+    def asked(self) -> int:
+        """How many clients train."""
+        return len(self.orders)
+
+    @property
+    def settings(self) -> ConfigRecord:
+        """What the wrapped strategy sends besides the model."""
+        records = self.template.content.config_records.values() if self.template else ()
+        return next(iter(records), ConfigRecord())
+
+
+@dataclass(frozen=True)
+class CohortOutcome(RoundOutcome):
+    """What became of a cohort."""
+
+    update: CohortUpdate = field(default_factory=CohortUpdate)
+
+    @property
+    def participants(self) -> tuple[str, ...]:
+        """Clients whose updates were added up, sorted."""
+        return tuple(sorted(self.update.clipping_norms.keys() - self.update.failures.keys()))
+
+    @property
+    def failures(self) -> dict[str, str]:
+        """Clients without a usable update, with a short constant reason, sorted."""
+        return dict(sorted(self.update.failures.items()))
+
+
+@dataclass(frozen=True)
+class CohortRounds:
+    """Rounds without messages; see `fedprivacy.flower.server.rounds.Rounds`, whose steps these are."""
+
+    rounds: Rounds
+    accounts: RunAccounts
+    population: Population
+
+    def open(self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, *, again: bool) -> OpenCohort:
+        """Let the wrapped strategy choose, and reserve what each client may spend; see `Rounds.open`."""
+        registry, plan = self.rounds.registry, self.rounds.plan
+        eligible = self.accounts.open_to(attempt, again=again)
+        chosen = self.rounds.chosen(attempt.round, arrays, config, eligible)
+        clients = {node_id: registry[node_id] for node_id in chosen}
+        steps = self.accounts.reserve(attempt, clients.values(), again=again)
+        orders = [
+            Order(
+                client_id=client.client_id,
+                part=registry.part(node_id),
+                event=(event := self.accounts.event(client.client_id)),
+                clipping_norm=self.accounts.clipping_norm(client.client_id),
+                expected_batch_size=event.sampling_rate * plan.shard_size(client.shard_size, client.answered),
+                steps=steps[client.client_id],
+                weight=plan.weight(client.shard_size, client.answered),
+            )
+            for node_id, client in clients.items()
+            if client.client_id in steps
+        ]
+        orders.sort(key=lambda order: order.client_id)  # whatever the strategy's order, sums are added in one
+        template = next(iter(chosen.values()), None)
+        return OpenCohort(attempt, arrays, len(eligible), clients=clients, orders=orders, template=template)
+
+    def send(self, opened: OpenCohort) -> CohortUpdate:
+        """Let the cohort train."""
+        number = opened.attempt.round
+        self.rounds.tell(Phase(Stage.TRAINING, number, opened.asked))
+        pull = float(opened.settings.get("proximal-mu", 0.0))  # type: ignore[arg-type]
+        update = self.population.train(opened.orders, opened.arrays, opened.attempt, self.accounts.earlier_runs, pull)
+        self.rounds.tell(Phase(Stage.AVERAGING, number, opened.asked))
+        reach("server.answered")
+        return update
+
+    def settle(self, opened: OpenCohort, update: CohortUpdate) -> CohortOutcome:
+        """Commit what was spent: a client that failed may have spent it, and its charge stays open."""
+        self.accounts.settle_trained(opened.attempt, update.clipping_norms)
+        return CohortOutcome(opened, update=update)
+
+    def evaluated(self, outcome: CohortOutcome) -> dict[str, NoisySums]:
+        """Nobody evaluates; a run with local evaluation sends messages."""
+        return {}
+
+    def average(self, outcome: CohortOutcome) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """Let the wrapped strategy take the average for the one update that there is.
+
+        Raises:
+            RoundFailedError: what it makes of that is not finite.
+        """
+        if not outcome.participants:  # as before the first round
+            return None, None
+        update, opened, strategy = outcome.update, outcome.opened, self.rounds.strategy
+        assert update.total is not None and isinstance(opened, OpenCohort) and opened.template is not None
+        mean = (update.total / update.weight).cpu().numpy()
+        weight = MetricRecord({getattr(strategy, "weighted_by_key", "num-examples"): update.weight})
+        reply = Message(RecordDict({ARRAYS: _shaped(mean, opened.arrays), "metrics": weight}), reply_to=opened.template)
+        aggregated, metrics = strategy.aggregate_train(opened.attempt.round, [reply])
+        reach("server.averaged")
+        return in_its_own_types(aggregated, opened.arrays) if aggregated else None, metrics
+
+
+def _shaped(flat: np.ndarray, model: Mapping[str, Array]) -> ArrayRecord:
+    """A flat vector as the model's parameters, in its own order, shapes and types."""
+    own = {name: array.numpy() for name, array in model.items()}
+    parts = np.split(flat, np.cumsum([values.size for values in own.values()])[:-1])
+    return ArrayRecord(
+        {n: Array(part.reshape(own[n].shape).astype(own[n].dtype)) for n, part in zip(own, parts, strict=True)}
+    )
