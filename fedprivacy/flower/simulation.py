@@ -26,6 +26,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedprivacy._support.spans import span, spanned
 from fedprivacy.flower.client.local import IN_PROCESS
 from fedprivacy.runs.configuration import ConfigError, Engine, RunConfig
 from fedprivacy.runs.device import choose_device
@@ -129,7 +130,9 @@ def _on_ray(server_app: ServerApp, client_app: ClientApp, config: RunConfig) -> 
         engine = thread.submit(run_simulation, server, client, config.clients, backend_config=backend)
         engine.add_done_callback(lambda _: handed.put(None))
         try:
-            if given := handed.get():
+            with span("set-up"), span("starting Ray"):
+                given = handed.get()
+            if given:
                 server_app(*given)
         except BaseException:
             logging.getLogger("flwr").setLevel(logging.CRITICAL)  # clients that fail now are no news
@@ -137,7 +140,8 @@ def _on_ray(server_app: ServerApp, client_app: ClientApp, config: RunConfig) -> 
             Path(folder, _ENDED).touch()
             raise
         done.set()
-        engine.result()
+        with span("closing"), span("ending Ray"):
+            engine.result()
 
 
 class _Travelling:
@@ -261,6 +265,7 @@ class InProcessGrid(Grid):
         message.metadata.__dict__["_message_id"] = str(self._messages)
         return str(self._messages)
 
+    @spanned("client")
     def _deliver(self, message: Message) -> Message:
         try:
             return self._client_app(message, self._contexts[message.metadata.dst_node_id])

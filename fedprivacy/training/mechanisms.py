@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedprivacy._support.settings import range_words
+from fedprivacy._support.spans import spanned
 from fedprivacy.training.keystream import Keystream, Position, Purpose
 from fedprivacy.training.noise import LATTICE_ALLOWANCE, add_lattice_noise, lattice_step
 from fedprivacy.values.events import CLIPPING_NORMS, PoissonSampledGaussian
@@ -29,6 +30,7 @@ ClippedSum = Callable[[NDArray[np.intp], float], torch.Tensor]
 """(indices of the sampled records, in random order, C) -> sum of their vectors, each of norm at most C, shape [d]."""
 
 
+@spanned("Poisson sampling")
 def poisson_sample(sampling_rate: float, records: int, keystream: Keystream, position: Position) -> NDArray[np.intp]:
     """Indices of the records that join the batch at `position`, in random order; any number from 0 to `records`.
 

@@ -15,6 +15,7 @@ from flwr.app import Message
 from fedprivacy._support import signing
 from fedprivacy._support.durable import write_durably
 from fedprivacy._support.failpoints import reach
+from fedprivacy._support.spans import span, spanned
 from fedprivacy.flower.server.checkpoint import Checkpoint
 from fedprivacy.flower.server.registry import EnrolledClient
 from fedprivacy.flower.server.replies import RoundOutcome, Unusable, checked_receipt, evidence
@@ -168,6 +169,7 @@ class Accounts(ABC, Generic[Granted]):
                 ["privacy is off, which 'fedprivacy simulate --no-privacy' alone can do; leave privacy open here."]
             )
 
+    @spanned("composing epsilons")
     def spent(self) -> dict[str, ClientSpent]:
         """Every enrolled client's privacy loss, by client_id."""
         return self._accountant.spent()
@@ -199,6 +201,7 @@ class Accounts(ABC, Generic[Granted]):
         charged = self._accountant.charged(attempt) if again else set()
         return (with_budget | charged) - self.left_out
 
+    @spanned("granting")
     def grant(self, attempt: Attempt, clients: Mapping[int, EnrolledClient], *, again: bool) -> dict[int, Granted]:
         """Reserve what clients may spend in a round, before any message leaves.
 
@@ -209,7 +212,8 @@ class Accounts(ABC, Generic[Granted]):
         """
         steps = self._plan.config.schedule.steps_in(attempt.round)
         wanted = dict.fromkeys((client.client_id for client in clients.values()), steps)
-        granted = self._accountant.grant(attempt, wanted, resumed=again)
+        with span("reserving"):
+            granted = self._accountant.grant(attempt, wanted, resumed=again)
         self._open_charges[attempt] = set(granted)
         reach("server.reserved")
         charged = self._accountant.histories(granted) if self._deployed else {}
@@ -220,6 +224,7 @@ class Accounts(ABC, Generic[Granted]):
             if c.client_id in granted
         }
 
+    @spanned("settling charges")
     def settle(self, outcome: RoundOutcome) -> None:
         """Commit what receipts confirm, return what was refused untouched."""
         attempt, verdicts = outcome.opened.attempt, outcome.verdicts
@@ -254,6 +259,7 @@ class Accounts(ABC, Generic[Granted]):
         if still_open := self._open_charges.pop(attempt, set()) - client_ids:
             self._open_charges[attempt] = still_open
 
+    @spanned("signing the ledger")
     def sign(self) -> None:
         """Sign where the ledger's journal ends, and leave a copy in the run's folder, if the run has a signing key.
 
@@ -275,6 +281,7 @@ class Accounts(ABC, Generic[Granted]):
             raise LedgerError(f"the clients hold parts of different splits ({'; '.join(names)}); start them alike.")
         return names[0]
 
+    @spanned("opening accounts")
     def admit(self, clients: Iterable[EnrolledClient]) -> list[ValueError]:
         """Open accounts for those that have none, one by one: whoever cannot have one stays out, alone.
 
