@@ -161,9 +161,11 @@ class Recording:
                 self.threads.append(found)
         return found
 
-    def has_room(self, around: int) -> bool:
-        """Whether a stretch with so many around it is kept whole."""
-        return len(self.stretches) < (self._most if around < _OUTER else self._most * 9 // 10)
+    def has_room(self, thread: int, around: int) -> bool:
+        """Whether a stretch of a thread, with so many around it, is kept whole; the outermost, which ends last, is."""
+        if thread == 0 and around == 0:
+            return True
+        return len(self.stretches) < (self._most - 1 if around < _OUTER else self._most * 9 // 10)
 
 
 class ThreadTotals:
@@ -195,8 +197,8 @@ class _Span:
 
     def __enter__(self) -> None:
         thread = self._thread
-        self._around = thread.innermost
-        self._totals = (self._around._totals if self._around else thread.totals).below(self._name)
+        around = self._around = thread.innermost
+        self._totals: Totals = (around._totals if around else thread.totals).below(self._name)
         thread.innermost = self
         thread.open += 1
         self._began = time.perf_counter_ns()
@@ -210,7 +212,7 @@ class _Span:
         self._totals.own += lasted - self._inside
         if self._around is not None:
             self._around._inside += lasted
-        if recording.has_room(thread.open):
+        if recording.has_room(thread.number, thread.open):
             began = self._began - recording.began
             recording.stretches.append(Stretch(self._name, self._number, thread.number, began, lasted))
         else:

@@ -113,6 +113,7 @@ def simulate(
     from fedprivacy.commands.outcome import outcome_text
     from fedprivacy.commands.run_tables import client_table, failures
     from fedprivacy.runs.folder import REPORT
+    from fedprivacy.runs.profile import TRACE
     from fedprivacy.server.profile import show_profile
     from fedprivacy.server.simulation import prepared, run
 
@@ -121,7 +122,8 @@ def simulate(
     with _dashboard_if(dashboard, config, console):
         history = run(plan, engine, console, profile=profile).history
         if as_json:
-            print_json(history.summary() | {"out": config.out})
+            trace = {"profile": str(Path(config.out) / TRACE)} if profile else {}
+            print_json(history.summary() | {"out": config.out} | trace)
         else:
             OUT.print(client_table(history))
             for line in failures(history):

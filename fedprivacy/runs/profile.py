@@ -154,8 +154,8 @@ def _of_run(run: Totals, first: Pace, later: Pace) -> Iterator[dict[str, Any]]:
         _add(joined.below(ROUNDS if name in {FIRST, LATER} else name), each)
     for path, totals in _walk(joined, ()):
         by_kind = {FIRST: first, LATER: later} if path[1:2] == (ROUNDS,) else {}
-        each = {kind: _milliseconds(_at(run, (kind, *path[2:])), pace) for kind, pace in by_kind.items()}
-        yield _row(path, totals, totals.own / joined.total, each)
+        each_update = {kind: _milliseconds(_at(run, (kind, *path[2:])), pace) for kind, pace in by_kind.items()}
+        yield _row(path, totals, totals.own / joined.total, each_update)
 
 
 def _of_threads(threads: Sequence[Totals]) -> Iterator[dict[str, Any]]:
@@ -168,15 +168,17 @@ def _of_threads(threads: Sequence[Totals]) -> Iterator[dict[str, Any]]:
         yield _row(path, totals, None, {})
 
 
-def _row(path: tuple[str, ...], totals: Totals, share: float | None, each: dict[str, float | None]) -> dict[str, Any]:
+def _row(
+    path: tuple[str, ...], totals: Totals, share: float | None, each_update: dict[str, float | None]
+) -> dict[str, Any]:
     return {
         "phase": BETWEEN.join(path),
         "calls": totals.calls,
         "seconds": totals.total / 1e9,
         "self_seconds": totals.own / 1e9,
         "share": share,
-        "first_round_ms": each.get(FIRST),
-        "later_rounds_ms": each.get(LATER),
+        "first_round_ms": each_update.get(FIRST),
+        "later_rounds_ms": each_update.get(LATER),
     }
 
 

@@ -55,7 +55,9 @@ def profiled(folder: Path, engine: Engine, finished: int) -> Iterator[None]:
 
 
 def show_profile(folder: Path, console: Console) -> None:
-    """Show the profile in a run's folder, and say how its trace is opened."""
+    """Show the profile in a run's folder, if it could be written, and say how its trace is opened."""
+    if not (folder / TRACE).exists():
+        return
     console.print(profile_table(Profile.read(folder)))
     how = "open it in chrome://tracing, or at https://ui.perfetto.dev, which sends it nowhere"
     console.print(f"Trace: {folder / TRACE} ({how})", highlight=False, soft_wrap=True, markup=False)

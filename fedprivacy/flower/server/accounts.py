@@ -281,7 +281,6 @@ class Accounts(ABC, Generic[Granted]):
             raise LedgerError(f"the clients hold parts of different splits ({'; '.join(names)}); start them alike.")
         return names[0]
 
-    @spanned("opening accounts")
     def admit(self, clients: Iterable[EnrolledClient]) -> list[ValueError]:
         """Open accounts for those that have none, one by one: whoever cannot have one stays out, alone.
 
