@@ -108,7 +108,8 @@ def _on_ray(server_app: ServerApp, client_app: ClientApp, config: RunConfig) -> 
     The server runs in this thread, as it does without Ray, and Flower's engine in one of its own: so Ctrl-C and errors
     end the server where it is, and neither waits for the other for ever.
     """
-    from flwr.simulation import run_simulation
+    with span("set-up"), span("loading Ray"):
+        from flwr.simulation import run_simulation
 
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     handed: SimpleQueue[tuple[Grid, Context] | None] = SimpleQueue()
@@ -130,9 +131,7 @@ def _on_ray(server_app: ServerApp, client_app: ClientApp, config: RunConfig) -> 
         engine = thread.submit(run_simulation, server, client, config.clients, backend_config=backend)
         engine.add_done_callback(lambda _: handed.put(None))
         try:
-            with span("set-up"), span("starting Ray"):
-                given = handed.get()
-            if given:
+            if given := handed.get():
                 server_app(*given)
         except BaseException:
             logging.getLogger("flwr").setLevel(logging.CRITICAL)  # clients that fail now are no news

@@ -19,7 +19,6 @@ from fedprivacy._support.durable import write_durably
 from fedprivacy._support.spans import Recording, Totals
 from fedprivacy.runs.folder import RunFolderError, writing
 from fedprivacy.values.runs import Rows
-from fedprivacy.values.wording import count_text
 
 TRACE = "profile.json"
 
@@ -93,9 +92,9 @@ class Profile:
         paces = Pace.of(first, sum(updates[:1])), Pace.of(later, sum(updates[1:]))
         rows = Rows(_of_run(run, *paces))
         rows += _of_threads([thread.totals for thread in recording.threads[1:]])
-        spans = count_text(recording.left_out + len(recording.stretches), "span")
-        left_out = f"The trace leaves out {recording.left_out} of {spans}; what phases come to has all of them."
-        return cls(rows, *paces, (*notes, *[left_out] * (recording.left_out > 0)))
+        left, spans = recording.left_out, recording.left_out + len(recording.stretches)
+        left_out = f"The trace leaves out {left:,} of {spans:,} spans; the totals have all of them."
+        return cls(rows, *paces, (*notes, *[left_out] * (left > 0)))
 
     @classmethod
     def read(cls, folder: Path) -> Self:

@@ -23,8 +23,8 @@ log = logging.getLogger("fedprivacy.server")
 TABLE = "profile.txt"
 
 ON_RAY = (
-    "Clients ran in Ray's workers: what they did is not in it, and the server waited for them in 'asking clients' and "
-    "'enrolment'. Profile with --engine in-process to see inside."
+    "Clients ran in Ray's workers: what they did is not in it. The server waited for them in 'asking clients', and for "
+    "Ray's start in 'enrolment'. Profile with --engine in-process to see inside."
 )
 
 _LEAST_SHARE = 0.001
