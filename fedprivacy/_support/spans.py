@@ -19,7 +19,7 @@ from types import TracebackType
 from typing import NamedTuple, ParamSpec, TypeVar
 
 MOST_SPANS = 100_000
-"""Stretches that are kept whole: some 15 MB of memory, and as many in a file."""
+"""Stretches that are kept whole: some 20 MB of memory, and 8 MB in a file."""
 
 _OUTER = 3
 """Stretches with fewer around them are few and say the most: a tenth of the places is theirs alone."""

@@ -14,8 +14,8 @@ from rich.table import Table
 from fedprivacy._support.durable import write_durably
 from fedprivacy._support.spans import Recording, recorded
 from fedprivacy.runs.configuration import Engine
-from fedprivacy.runs.folder import START, RunFolderError, read_history, writing
-from fedprivacy.runs.profile import BETWEEN, TRACE, Pace, Profile
+from fedprivacy.runs.folder import RunFolderError, read_history, writing
+from fedprivacy.runs.profile import BETWEEN, FIRST, TRACE, Pace, Profile
 from fedprivacy.values.wording import count_text
 
 log = logging.getLogger("fedprivacy.server")
@@ -35,7 +35,7 @@ _WIDTH = 110
 
 @contextmanager
 def profiled(folder: Path, engine: Engine, finished: int) -> Iterator[None]:
-    """Profile the run that the block is; of one that fails or is stopped, write what there is.
+    """Profile the run that the block is; of one that fails or is stopped after its first round began, what there is.
 
     Args:
         folder: the run's.
@@ -50,7 +50,7 @@ def profiled(folder: Path, engine: Engine, finished: int) -> Iterator[None]:
         with recorded("run") as recording:
             yield
     finally:
-        if recording is not None and (folder / START).exists():
+        if recording is not None and FIRST in recording.whole.inside:  # else the folder may be another run's
             _keep(recording, folder, engine, finished)
 
 

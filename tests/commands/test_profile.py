@@ -125,6 +125,12 @@ def test_a_run_is_the_same_with_and_without(place):
         fp.open_run(place / "without").profile  # noqa: B018 - reading it fails
 
 
+def test_a_run_that_is_refused_leaves_another_one_s_profile_alone(place):
+    before = {path.name: path.read_bytes() for path in (place / "with").iterdir()}
+    fedprivacy("simulate", *OPTIONS, "--profile", "--out", "with", cwd=place, code=2)
+    assert {path.name: path.read_bytes() for path in (place / "with").iterdir()} == before
+
+
 def test_json_says_where_the_trace_is(tmp_path):
     printed = fedprivacy(
         "simulate", *OPTIONS[:-4], "--task", "cancer", "--clients", 2, "--json", "--profile", "--out", "a", cwd=tmp_path
