@@ -52,6 +52,7 @@ def main(
 
 
 _BESIDE = Annotated[bool, typer.Option("--dashboard", help="Open the dashboard beside the run, on port 8050.")]
+_PROFILE = Annotated[bool, typer.Option("--profile", help="Record where the time goes: a table, and a Chrome trace.")]
 _ENGINE = Annotated[Engine, typer.Option(help="Where simulated clients run.")]
 
 _LISTED = tuple(
@@ -100,26 +101,36 @@ def _option(key: str, *, lists: bool) -> inspect.Parameter:
 @app.command()
 @with_settings
 def simulate(
-    settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, dashboard: _BESIDE = False, as_json: Json = False
+    settings: dict[str, Any],
+    *,
+    engine: _ENGINE = Engine.IN_PROCESS,
+    dashboard: _BESIDE = False,
+    profile: _PROFILE = False,
+    as_json: Json = False,
 ) -> None:
     """Train a task on simulated clients, each within its privacy budget; or go on with a run that was stopped."""
     from fedprivacy._support.console import console_of
     from fedprivacy.commands.outcome import outcome_text
     from fedprivacy.commands.run_tables import client_table, failures
     from fedprivacy.runs.folder import REPORT
+    from fedprivacy.runs.profile import TRACE
+    from fedprivacy.server.profile import show_profile
     from fedprivacy.server.simulation import prepared, run
 
     plan = prepared(settings)
     config, console = plan.config, console_of(shown=not as_json)
     with _dashboard_if(dashboard, config, console):
-        history = run(plan, engine, console).history
+        history = run(plan, engine, console, profile=profile).history
         if as_json:
-            print_json(history.summary() | {"out": config.out})
+            trace = {"profile": str(Path(config.out) / TRACE)} if profile else {}
+            print_json(history.summary() | {"out": config.out} | trace)
         else:
             OUT.print(client_table(history))
             for line in failures(history):
                 OUT.print(f"[yellow]{escape(line)}")
             OUT.print(outcome_text(history, config, settings, engine), highlight=False, soft_wrap=True)
+            if profile:
+                show_profile(Path(config.out), OUT)
             if dashboard:
                 from fedprivacy.server.dashboard.service import wait_for_reader
 

@@ -26,6 +26,7 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
+from fedprivacy._support.spans import span, spanned
 from fedprivacy.flower.client.app import PrivateClientApp
 from fedprivacy.flower.client.cohort import Population
 from fedprivacy.flower.client.local import IN_PROCESS
@@ -119,7 +120,8 @@ def _on_ray(server_app: ServerApp, client_app: ClientApp, config: RunConfig) -> 
     The server runs in this thread, as it does without Ray, and Flower's engine in one of its own: so Ctrl-C and errors
     end the server where it is, and neither waits for the other for ever.
     """
-    from flwr.simulation import run_simulation
+    with span("set-up"), span("loading Ray"):
+        from flwr.simulation import run_simulation
 
     os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
     handed: SimpleQueue[tuple[Grid, Context] | None] = SimpleQueue()
@@ -149,7 +151,8 @@ def _on_ray(server_app: ServerApp, client_app: ClientApp, config: RunConfig) -> 
             Path(folder, _ENDED).touch()
             raise
         done.set()
-        engine.result()
+        with span("closing"), span("ending Ray"):
+            engine.result()
 
 
 class _Travelling:
@@ -274,6 +277,7 @@ class InProcessGrid(Grid):
         message.metadata.__dict__["_message_id"] = str(self._messages)
         return str(self._messages)
 
+    @spanned("client")
     def _deliver(self, message: Message) -> Message:
         try:
             return self._client_app(message, self._context(message.metadata.dst_node_id))

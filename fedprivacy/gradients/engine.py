@@ -10,6 +10,7 @@ from functools import partial, reduce
 import torch
 from torch import Tensor, nn
 
+from fedprivacy._support.spans import spanned
 from fedprivacy.gradients.clipping import Clipping, FlatClipping
 from fedprivacy.gradients.invariance import hostile_rows, make_hostile
 from fedprivacy.gradients.losses import Loss, tried_on_cpu
@@ -226,6 +227,7 @@ class GradientEngine:
         """
         return self.clip(inputs, targets, clipping_norm, mask).total
 
+    @spanned("gradients and clipping")
     def clip(self, inputs: Tensor, targets: Tensor, clipping_norm: float, mask: Tensor | None = None) -> Clipped:
         """The clipped sum, and the norms of what was clipped; see `clipped_sum`."""
         if mask is not None:

@@ -258,7 +258,7 @@ class RunConfig:
         Raises:
             ConfigError: lists each that is no setting, of a wrong type, or another than this run's.
         """
-        settings, wrong = parse(FIELDS, given)
+        settings, wrong = _parsed(given)
         problems = [*wrong.values()] + [
             f"{key_of(name)} is {value}, but the run goes on with its own, {_or_open(getattr(self, name))}; leave "
             f"{key_of(name)} open, or start a new run."
@@ -280,6 +280,11 @@ OF_ASKING = (
     *("signing-key", "node-timeout", "round-timeout"),
 )
 """Settings of a run that asks, besides its questions: those that are not for training alone."""
+
+_NO_PROFILE = (
+    "profile is not a setting: how long a client's private work takes may say something of its records, so that only "
+    "'fedprivacy simulate --profile' and fp.simulate(..., profile=True) write a profile; leave it out here."
+)
 
 _DEFAULTS = {f.name: f.default for f in FIELDS.values() if f.default not in (dataclasses.MISSING, None, "")}
 
@@ -312,7 +317,7 @@ def resolve(given: Mapping[str, Value | None], task: Task | None = None) -> RunC
     """
     from fedprivacy.tasks.loader import TaskError, agreed, word_of  # torch: seconds that `--help` need not wait for
 
-    settings, wrong = parse(FIELDS, given)
+    settings, wrong = _parsed(given)
     together = combinations.with_batch_size(settings, wrong)
     try:
         task = agreed(cast(str | None, settings.get("task")), task)
@@ -335,6 +340,12 @@ def resolve(given: Mapping[str, Value | None], task: Task | None = None) -> RunC
     if problems:
         raise ConfigError(problems)
     return RunConfig(**{name: _named(name, value) for name, value in settings.items()})  # type: ignore[arg-type]
+
+
+def _parsed(given: Mapping[str, Value | None]) -> tuple[dict[str, Value], dict[str, str]]:
+    """What `parse` gives; where a profile is asked for as a setting, with the reason why it is none."""
+    settings, wrong = parse(FIELDS, given)
+    return settings, wrong | ({"profile": _NO_PROFILE} if "profile" in wrong else {})
 
 
 def _named(name: str, value: Value) -> Value:

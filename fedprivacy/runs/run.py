@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedprivacy.runs.folder import MODEL, REPORT, RunFolderError, read_history
 from fedprivacy.runs.history import RunHistory
+from fedprivacy.runs.profile import Profile
 from fedprivacy.values.runs import Rows
 from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text, epsilon_text, metric_name, metric_text
 
@@ -105,6 +106,15 @@ class Run:
         from fedprivacy.figures.notebook import RunFigures
 
         return RunFigures(self.history.series, self.history.costs)
+
+    @property
+    def profile(self) -> Rows:
+        """Where the time went, a row for each phase: see `fedprivacy.runs.profile.Profile`; the trace is beside it.
+
+        Raises:
+            RunFolderError: the run was not profiled.
+        """
+        return Profile.read(self.folder).phases
 
     @property
     def report(self) -> Path:

@@ -16,6 +16,7 @@ from flwr.app import ArrayRecord
 from safetensors.numpy import save
 
 from fedprivacy._support.durable import write_durably
+from fedprivacy._support.spans import spanned
 from fedprivacy.flower import RoundFailedError, TooFewClientsError
 from fedprivacy.flower.server.strategy import PrivateResult
 from fedprivacy.ledger import LedgerError
@@ -128,6 +129,7 @@ class Recorder:
             raise
         flower_log.info("Results are in %s.", self.folder.absolute())
 
+    @spanned("closing")
     def finish(self, result: PrivateResult, status: RunStatus, *, drawn: bool = True) -> None:
         """Write the model, draw what there is if it shall be `drawn`, and let everybody finish.
 
@@ -145,6 +147,7 @@ class Recorder:
             if self._store:
                 self._store.end(status)
 
+    @spanned("saving the model")
     def _keep(self, model: bytes, *, failed: bool) -> None:
         try:
             with writing(self.folder):
@@ -154,6 +157,7 @@ class Recorder:
                 raise
             log.warning("The model is not saved: %s", error)  # the first error says why the run failed
 
+    @spanned("drawing")
     def _draw(self) -> None:
         """Figure and report; a run whose rounds are kept does not fail because it cannot be drawn."""
         history = read_history(self.folder) if (self.folder / START).exists() else None
@@ -206,6 +210,7 @@ class StoreFeed:
         self._news.append((news, time.time()))
         self._something.set()
 
+    @spanned("ending the run store")
     def end(self, status: RunStatus) -> None:
         """Take how the run ended, and wait until it is written."""
         self._status = status
@@ -236,6 +241,7 @@ class StoreFeed:
         if recording:
             recording.close()
 
+    @spanned("run store")
     def _write(self, recording: RunRecording, ending: RunStatus | None) -> None:
         while self._news:
             news, at = self._news.popleft()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -15,6 +16,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from fedprivacy._support.console import console_of
 from fedprivacy._support.settings import without_folder
 from fedprivacy._support.signing import server_key
+from fedprivacy._support.spans import span, spanned
 from fedprivacy.flower import private_client, simulation
 from fedprivacy.flower.baseline.accounts import BaselineAccounts
 from fedprivacy.flower.baseline.client import baseline_client
@@ -30,6 +32,7 @@ from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.run import Run
 from fedprivacy.server.app import going_on, server_app
+from fedprivacy.server.profile import profiled
 from fedprivacy.server.recorder import how_to_go_on
 from fedprivacy.server.strategies import build_strategy
 from fedprivacy.tasks import Task, TaskError
@@ -41,7 +44,12 @@ from fedprivacy.values.wording import NO_PRIVACY, budget_text, epsilon_text
 
 @takes_settings
 def simulate(
-    task: GivenTask = None, *, engine: Engine | str = Engine.IN_PROCESS, progress: bool = True, **settings: Given
+    task: GivenTask = None,
+    *,
+    engine: Engine | str = Engine.IN_PROCESS,
+    progress: bool = True,
+    profile: bool = False,
+    **settings: Given,
 ) -> Run:
     """Train a task on simulated clients, each within its privacy budget; or go on with a run that was stopped.
 
@@ -63,6 +71,7 @@ def simulate(
         engine: where simulated clients run: "in-process", one after another in this process, or "ray", several at once
             in other processes.
         progress: whether a bar shows the rounds, in the terminal or the notebook.
+        profile: whether to record where the time goes: `Run.profile`, and a Chrome trace and a table in the folder.
         settings: of the run, see below.
 
     Returns:
@@ -77,12 +86,13 @@ def simulate(
         RoundFailedError: a round without one usable update.
         LedgerError: the ledger contradicts the run, or cannot be written.
         SigningKeyError: the key that is named cannot be read or made.
+        RuntimeError: another run of this process is being profiled.
         KeyboardInterrupt: somebody ended the run; its note says how to go on after its last finished round.
     """
     engines = ", ".join(Engine)
     with spelt_as_keywords(*[f"engine is '{engine}'; choose one of {engines}."] * (engine not in tuple(Engine))):
         plan = prepared(*by_key(task, settings))
-    return run(plan, Engine(engine), console_of(shown=progress))
+    return run(plan, Engine(engine), console_of(shown=progress), profile=profile)
 
 
 def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> RunPlan:
@@ -100,13 +110,20 @@ def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> Run
     return replace(plan, config=replace(plan.config, out=plan.config.out or new_run_folder(plan.task.name)))
 
 
-def run(plan: RunPlan, engine: Engine, console: Console) -> Run:
+def run(plan: RunPlan, engine: Engine, console: Console, *, profile: bool = False) -> Run:
     """Run a simulation, and show its progress on a console. Once it is planned, it raises what `simulate` does."""
     config = plan.config
-    _check(config)
-    _try_task(plan, engine)
     checkpoint = checkpoint_to_go_on(Path(config.resume)) if config.resume else None
     finished = checkpoint.round if checkpoint else 0
+    with profiled(Path(config.out), engine, finished) if profile else nullcontext():
+        return _run(plan, engine, console, finished)
+
+
+def _run(plan: RunPlan, engine: Engine, console: Console, finished: int) -> Run:
+    config = plan.config
+    with span("set-up"):
+        _check(config)
+        _try_task(plan, engine)
     if config.resume:
         console.print(going_on(finished, config.rounds))
     own = plan.task if config.task.startswith(OBJECT) else None  # what has a name, a worker of Ray loads for itself
@@ -123,6 +140,7 @@ def run(plan: RunPlan, engine: Engine, console: Console) -> Run:
     return Run(Path(config.out), history, plan.task)
 
 
+@spanned("trying the task")
 def _try_task(plan: RunPlan, engine: Engine) -> None:
     """In this process every client's shard is opened, and stays open; for Ray's workers the first and the last."""
     every = range(plan.config.clients)
@@ -135,6 +153,7 @@ def _try_task(plan: RunPlan, engine: Engine) -> None:
         raise problem from error
 
 
+@spanned("checking the settings")
 def _check(config: RunConfig) -> None:
     """Raise what this machine, or a file that is named, would stop the run with, before it seems to have begun."""
     simulation.check_machine(config)

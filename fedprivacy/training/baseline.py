@@ -11,6 +11,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from fedprivacy._support.spans import spanned
 from fedprivacy.gradients.losses import Loss, checked_losses
 from fedprivacy.tasks.protocol import Shard
 from fedprivacy.training.descent import descend
@@ -31,6 +32,7 @@ class Baseline:
     optimizer: Optimizer
     proximal_mu: float = 0.0
 
+    @spanned("training")
     def train(
         self, model: nn.Module, loss: Loss, shard: Shard, *, steps: int, round: int, keystream: Keystream
     ) -> dict[str, Tensor]:
@@ -54,6 +56,7 @@ class Baseline:
         return descend(model, gradient_sum, divisor, self.optimizer, pull, steps=steps)
 
 
+@spanned("gradients")
 def _gradient_sum(model: nn.Module, loss: Loss, shard: Shard, rows: Tensor) -> Tensor:
     """The sum of these records' gradients, shape [d]; of none it is zero."""
     trained = [p for p in model.parameters() if p.requires_grad]

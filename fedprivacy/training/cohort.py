@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedprivacy._support.spans import span, spanned
 from fedprivacy.gradients import GradientEngine, flat_parameters
 from fedprivacy.gradients.stacked import Pool, Stack, StackedClipped
 from fedprivacy.tasks.protocol import Shard
@@ -86,6 +87,7 @@ class CohortTraining:
             else:
                 yield self._stacked(stack, places, members, round)
 
+    @spanned("training")
     def _alone(self, place: int, one: Trainee, round: int) -> Portion:
         model = self.engine.model
         start, own = flat_parameters(model), [p for p in model.parameters() if p.requires_grad]
@@ -99,6 +101,7 @@ class CohortTraining:
         finally:
             torch.nn.utils.vector_to_parameters(start, own)
 
+    @spanned("training")
     def _stacked(self, stack: Stack, places: list[int], trainees: Sequence[Trainee], round: int) -> Portion:
         """All clients step by step; they have the same number of steps."""
         start = flat_parameters(self.engine.model)
@@ -112,7 +115,8 @@ class CohortTraining:
             gradients = released.div_(divisors)
             if self.proximal_mu:
                 gradients.add_(positions - start, alpha=self.proximal_mu)
-            move(gradients)
+            with span("optimiser step"):
+                move(gradients)
         return Portion(places, positions, norms.tolist())
 
     def _released(  # noqa: PLR0917 - what one step needs

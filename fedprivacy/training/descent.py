@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
+from fedprivacy._support.spans import span
 from fedprivacy.gradients import flat_parameters, trainable_parameters
 from fedprivacy.training.optimizers import Optimizer
 
@@ -39,5 +40,6 @@ def descend(
         gradient = gradient_sum(step).div_(divisor).to(position.dtype)
         if proximal_mu:
             gradient.add_(position - start, alpha=proximal_mu)
-        move(gradient)
+        with span("optimiser step"):
+            move(gradient)
     return {name: p.clone() for name, p in trainable_parameters(model).items()}

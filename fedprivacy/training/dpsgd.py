@@ -9,6 +9,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedprivacy._support.spans import spanned
 from fedprivacy.gradients import GradientEngine
 from fedprivacy.tasks.protocol import Shard
 from fedprivacy.training.adaptive import QuantileClipping
@@ -58,6 +59,7 @@ class DPSGD:
     proximal_mu: float = 0.0
     adaptive: QuantileClipping | None = None
 
+    @spanned("training")
     def train(
         self, engine: GradientEngine, shard: Shard, *, steps: int, round: int, keystream: Keystream
     ) -> PrivateUpdate:

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedprivacy._support.spans import spanned
 from fedprivacy.gradients.scores import RecordScores
 from fedprivacy.tasks.protocol import Score, Shard
 from fedprivacy.training.keystream import Keystream, Position
@@ -66,6 +67,7 @@ class LocalEvaluation:
     event: PoissonSampledGaussian
     scores: Sequence[Score]
 
+    @spanned("local evaluation")
     def release(self, measured: RecordScores, shard: Shard, keystream: Keystream, position: Position) -> NoisySums:
         """Sample, measure, sum, add noise once.
 

@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 
 from fedprivacy._support.settings import range_words
+from fedprivacy._support.spans import spanned
 from fedprivacy.training.keystream import Keystream, Position, Purpose, Readers
 from fedprivacy.training.noise import LATTICE_ALLOWANCE, add_lattice_noise, add_lattice_noise_by_row, lattice_step
 from fedprivacy.values.events import CLIPPING_NORMS, PoissonSampledGaussian
@@ -29,6 +30,7 @@ ClippedSum = Callable[[NDArray[np.intp], float], torch.Tensor]
 """(indices of the sampled records, in random order, C) -> sum of their vectors, each of norm at most C, shape [d]."""
 
 
+@spanned("Poisson sampling")
 def poisson_sample(sampling_rate: float, records: int, keystream: Keystream, position: Position) -> NDArray[np.intp]:
     """Indices of the records that join the batch at `position`, in random order; any number from 0 to `records`.
 
@@ -50,6 +52,7 @@ def poisson_sample(sampling_rate: float, records: int, keystream: Keystream, pos
     return joined[np.argsort(words[joined], kind="stable")]
 
 
+@spanned("Poisson sampling")
 def poisson_samples(
     sampling_rates: NDArray[np.float64], records: Sequence[int], keystreams: Sequence[Keystream], position: Position
 ) -> list[NDArray[np.intp]]:

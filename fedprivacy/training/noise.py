@@ -22,6 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from fedprivacy._support.spans import spanned
 from fedprivacy.training.keystream import Reader, Readers, Words
 
 LATTICE_ALLOWANCE = 2.0**-13
@@ -47,6 +48,7 @@ def lattice_step(clipping_norm: float, dimension: int) -> float:
     return math.ldexp(0.5, math.frexp(widest)[1])
 
 
+@spanned("noise")
 def add_lattice_noise(
     total: Tensor, scale: float, step: float, read: Reader, dtype: torch.dtype | None = None
 ) -> Tensor:
@@ -91,6 +93,7 @@ def add_lattice_noise(
     return released.to(total.device, dtype or total.dtype)
 
 
+@spanned("noise")
 def add_lattice_noise_by_row(totals: Tensor, scales: Draws, steps: Draws, read: Readers) -> Tensor:
     """What `add_lattice_noise` makes of each row, with the bits of each row's own reader: many releases at once.
 

@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from fedprivacy._support.allocator import keep_freed_memory
 from fedprivacy._support.failpoints import reach
+from fedprivacy._support.spans import span, spanned
 from fedprivacy.accounting import MechanismChanged
 from fedprivacy.flower.client import release
 from fedprivacy.flower.client.local import LocalClient, client_for, client_to_enrol
@@ -100,6 +101,7 @@ def private_client(task: Task | None = None, config: RunConfig | None = None) ->
     return app
 
 
+@spanned("reading the grant")
 def grant_in(message: Message) -> Grant:
     """The grant that a message brings; `MessageError` if it brings none."""
     grant = Grant.of(message)
@@ -165,6 +167,7 @@ def answered(client: LocalClient, grant: QuestionGrant) -> Released:
     return released
 
 
+@spanned("preparing")
 def prepared(client: LocalClient, grant: Grant, message: Message) -> tuple[DPSGD, GradientEngine]:
     """The training that a grant allows, and what computes its gradients, at the model that the server sends.
 
@@ -181,11 +184,13 @@ def prepared(client: LocalClient, grant: Grant, message: Message) -> tuple[DPSGD
     keep_freed_memory()
     engine = client.engine(grant.clipping)
     engine.model.load_state_dict(global_parameters(message, engine.model), strict=False)
-    engine.prepare(client.shard.inputs[:0], client.shard.targets[:0])
+    with span("preparing gradients"):
+        engine.prepare(client.shard.inputs[:0], client.shard.targets[:0])
     warn_of(engine.means, engine.obstacle)
     return training, engine
 
 
+@spanned("reading the model")
 def global_parameters(message: Message, model: nn.Module) -> dict[str, Tensor]:
     """The model that the server sends: the task's own parameters, each of its own type and shape, finite.
 

@@ -18,6 +18,7 @@ from torch import Tensor
 
 from fedprivacy._support.allocator import keep_freed_memory
 from fedprivacy._support.failpoints import reach
+from fedprivacy._support.spans import spanned
 from fedprivacy.flower.client.local import LocalClient, part_of
 from fedprivacy.flower.wire.arrays import LARGEST
 from fedprivacy.flower.wire.messages import Enrolment, RefusalCode
@@ -73,6 +74,7 @@ class CohortUpdate:
     clipping_norms: dict[str, float] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
 
+    @spanned("adding updates")
     def add(self, orders: Sequence[Order], portion: Portion) -> None:
         """Take in what some clients release."""
         weights = torch.tensor(
@@ -157,6 +159,7 @@ class Population:
     def _client(self, part: int) -> LocalClient:
         return part_of(self._task, self._config, part, self._config.clients)
 
+    @spanned("preparing")
     def _engine(self, client: LocalClient, arrays: ArrayRecord) -> GradientEngine:
         """What computes the gradients of the clients on one device, at the global model."""
         engine = client.engine(self._config.clipping)

@@ -22,6 +22,7 @@ from flwr.app import Context, Message
 from torch import Tensor
 
 from fedprivacy._support.failpoints import reach
+from fedprivacy._support.spans import spanned
 from fedprivacy.flower.client.node import EVERYTHING, Answerable, NodeSettings, Refused
 from fedprivacy.flower.client.release import Released
 from fedprivacy.flower.wire.arrays import ArraysError, Form, checked_arrays
@@ -138,6 +139,7 @@ class LocalClient:
             raise MessageError(f"The task standardises its inputs, and {why}.")
         return _standardise(question, numbers)
 
+    @spanned("standardising")
     def standardised(self, standardise: Standardise | None) -> LocalClient:
         """The same client, with the inputs that its task's model sees."""
         if standardise is None:
@@ -310,6 +312,7 @@ def _deployed(task: Task, settings: NodeSettings) -> LocalClient:
 
 
 @cache
+@spanned("opening a shard")
 def simulated_shard(task: Task, partition_id: int, num_partitions: int, device: str) -> Shard:
     """A part of the task's split, kept for the life of the process: it must not be made again with every message.
 

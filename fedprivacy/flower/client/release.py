@@ -29,6 +29,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
 from numpy.typing import NDArray
 from safetensors import numpy as safetensors
 
+from fedprivacy._support.spans import spanned
 from fedprivacy.flower.wire.answers import as_arrays
 from fedprivacy.flower.wire.messages import (
     Enrolment,
@@ -55,6 +56,7 @@ class Released:
     receipt: Receipt
 
     @classmethod
+    @spanned("sealing")
     def of(
         cls, grant: Grant, update: PrivateUpdate, evaluated: NoisySums | None, key: EllipticCurvePrivateKey | None
     ) -> Released:
@@ -118,6 +120,7 @@ def digest(arrays: Mapping[str, NDArray[Any]], questions: str = "") -> str:
     return found.hexdigest()
 
 
+@spanned("writing the reply")
 def update(message: Message, released: Released) -> Message:
     """Reply with what was released, for the first time or again."""
     arrays = ArrayRecord({name: Array(values) for name, values in released.arrays.items()})

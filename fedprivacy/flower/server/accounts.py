@@ -15,6 +15,7 @@ from flwr.app import Message
 from fedprivacy._support import signing
 from fedprivacy._support.durable import write_durably
 from fedprivacy._support.failpoints import reach
+from fedprivacy._support.spans import span, spanned
 from fedprivacy.flower.server.checkpoint import Checkpoint
 from fedprivacy.flower.server.registry import EnrolledClient
 from fedprivacy.flower.server.replies import RoundOutcome, Unusable, checked_receipt, evidence
@@ -169,6 +170,7 @@ class Accounts(ABC, Generic[Granted]):
                 ["privacy is off, which 'fedprivacy simulate --no-privacy' alone can do; leave privacy open here."]
             )
 
+    @spanned("composing epsilons")
     def spent(self) -> dict[str, ClientSpent]:
         """Every enrolled client's privacy loss, by client_id."""
         return self._accountant.spent()
@@ -200,6 +202,7 @@ class Accounts(ABC, Generic[Granted]):
         charged = self._accountant.charged(attempt) if again else set()
         return (with_budget | charged) - self.left_out
 
+    @spanned("granting")
     def grant(self, attempt: Attempt, clients: Mapping[int, EnrolledClient], *, again: bool) -> dict[int, Granted]:
         """Reserve what clients may spend in a round, before any message leaves.
 
@@ -221,7 +224,8 @@ class Accounts(ABC, Generic[Granted]):
         """Reserve the steps of a round: granted steps by client_id; see `grant`."""
         steps = self._plan.config.schedule.steps_in(attempt.round)
         wanted = dict.fromkeys((client.client_id for client in clients), steps)
-        granted = self._accountant.grant(attempt, wanted, resumed=again)
+        with span("reserving"):
+            granted = self._accountant.grant(attempt, wanted, resumed=again)
         self._open_charges[attempt] = set(granted)
         reach("server.reserved")
         return granted
@@ -230,6 +234,7 @@ class Accounts(ABC, Generic[Granted]):
         """What one local step of this run costs a client."""
         return self._accountant.event(client_id)
 
+    @spanned("settling charges")
     def settle(self, outcome: RoundOutcome) -> None:
         """Commit what receipts confirm, return what was refused untouched."""
         attempt, verdicts = outcome.opened.attempt, outcome.verdicts
@@ -264,6 +269,7 @@ class Accounts(ABC, Generic[Granted]):
         if still_open := self._open_charges.pop(attempt, set()) - client_ids:
             self._open_charges[attempt] = still_open
 
+    @spanned("signing the ledger")
     def sign(self) -> None:
         """Sign where the ledger's journal ends, and leave a copy in the run's folder, if the run has a signing key.
 
@@ -340,6 +346,7 @@ class RunAccounts(Accounts[Grant]):
         """That a client's next round begins with."""
         return self.clipping_norms.get(client_id, self._plan.config.clipping_norm)
 
+    @spanned("settling charges")
     def settle_trained(self, attempt: Attempt, clipping_norms: Mapping[str, float]) -> None:
         """Commit the charges of simulated clients that have trained in this process, with the norms they arrived at."""
         self._accountant.commit(attempt, dict.fromkeys(clipping_norms))

@@ -30,6 +30,7 @@ from safetensors.numpy import save
 from fedprivacy._support.durable import name_durably, write_unnamed
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.random_state import RandomState
+from fedprivacy._support.spans import spanned
 from fedprivacy.runs.folder import RunFolderError, begun_only, writing
 from fedprivacy.training.optimizers import MovingAverage
 
@@ -77,6 +78,7 @@ class Checkpoint:
     random: RandomState
 
 
+@spanned("checkpoint")
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
     """Replace the folder's checkpoint, whole or not at all; on the disk when this returns.
 

@@ -17,6 +17,7 @@ from flwr.serverapp import strategy as flower
 from flwr.serverapp.strategy import Strategy
 
 from fedprivacy._support.failpoints import reach
+from fedprivacy._support.spans import spanned
 from fedprivacy.flower.client.cohort import CohortUpdate, Order, Population
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.server.accounts import RunAccounts
@@ -89,6 +90,7 @@ class CohortRounds:
     accounts: RunAccounts
     population: Population
 
+    @spanned("opening the round")
     def open(self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, *, again: bool) -> OpenCohort:
         """Let the wrapped strategy choose, and reserve what each client may spend; see `Rounds.open`."""
         registry, plan = self.rounds.registry, self.rounds.plan
@@ -113,6 +115,7 @@ class CohortRounds:
         template = next(iter(chosen.values()), None)
         return OpenCohort(attempt, arrays, len(eligible), clients=clients, orders=orders, template=template)
 
+    @spanned("asking clients")
     def send(self, opened: OpenCohort) -> CohortUpdate:
         """Let the cohort train."""
         number = opened.attempt.round
@@ -123,6 +126,7 @@ class CohortRounds:
         reach("server.answered")
         return update
 
+    @spanned("settling the round")
     def settle(self, opened: OpenCohort, update: CohortUpdate) -> CohortOutcome:
         """Commit what was spent: a client that failed may have spent it, and its charge stays open."""
         self.accounts.settle_trained(opened.attempt, update.clipping_norms)
@@ -132,6 +136,7 @@ class CohortRounds:
         """Nobody evaluates; a run with local evaluation sends messages."""
         return {}
 
+    @spanned("averaging")
     def average(self, outcome: CohortOutcome) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Let the wrapped strategy take the average for the one update that there is.
 

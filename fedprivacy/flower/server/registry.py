@@ -18,6 +18,7 @@ from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 
 from fedprivacy._support import signing
+from fedprivacy._support.spans import spanned
 from fedprivacy.flower.server.exchange import Correspondence
 from fedprivacy.flower.wire.histories import claims_of
 from fedprivacy.flower.wire.messages import ENROL, Enrolment, EnrolmentRequest, MessageError, Refusal
@@ -84,6 +85,7 @@ class ClientRegistry:
         newest = {client.client_id: node_id for node_id, client in self._clients.items() if node_id in connected}
         return {newest[client_id]: self._clients[newest[client_id]] for client_id in sorted(newest)}
 
+    @spanned("enrolment")
     def wait_for(self, grid: Grid, count: int) -> None:
         """Enrol until `count` clients are online. Whoever refused is not asked again, nor waited for.
 
@@ -117,6 +119,7 @@ class ClientRegistry:
             if client.client_id in records:
                 self._clients[node_id] = replace(client, answered=max(records[client.client_id], 1.0))
 
+    @spanned("enrolment")
     def enrol_new(self, grid: Grid) -> None:
         """Ask every node that was never asked who it is."""
         asked = self._clients.keys() | self._refused.keys() | self._silent

@@ -9,6 +9,7 @@ from functools import cached_property
 from flwr.app import Array, ArrayRecord, Message, RecordDict
 
 from fedprivacy._support import signing
+from fedprivacy._support.spans import spanned
 from fedprivacy.flower.baseline.assignment import Assignment
 from fedprivacy.flower.client.release import ARRAYS, digest
 from fedprivacy.flower.server.exchange import Answers
@@ -108,6 +109,7 @@ class RoundOutcome:
         return refusals == {RefusalCode.ALREADY_CHARGED}
 
 
+@spanned("sorting replies")
 def sort_replies(opened: OpenRound, answers: Answers) -> RoundOutcome:
     """Match every reply, by the node that was asked, with the grant that it answers."""
     asked_before = opened.asked_before | answers.asked_twice

@@ -15,6 +15,7 @@ from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
 
 from fedprivacy._support.failpoints import reach
+from fedprivacy._support.spans import spanned
 from fedprivacy.flower.baseline.accounts import BaselineAccounts
 from fedprivacy.flower.baseline.assignment import Assignment
 from fedprivacy.flower.client.release import ARRAYS
@@ -70,6 +71,7 @@ class Rounds:
     tell: PhaseObserver  # what the run is about to do
     standardise: Standardise | None = None  # what the clients' inputs become first
 
+    @spanned("opening the round")
     def open(self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, *, again: bool) -> OpenRound:
         """Let the wrapped strategy choose among clients with budget left, and reserve what each may spend.
 
@@ -93,6 +95,7 @@ class Rounds:
         asked_before = frozenset(grants if again else ())
         return OpenRound(attempt, arrays, len(allowed), messages, grants, clients, asked_before)
 
+    @spanned("asking clients")
     def send(self, opened: OpenRound) -> Answers:
         """Ask the clients, and wait for their answers; with what is late from rounds before."""
         number, asked = opened.attempt.round, len(opened.messages)
@@ -102,6 +105,7 @@ class Rounds:
         reach("server.answered")
         return replace(answers, late=self.correspondence.late())
 
+    @spanned("settling the round")
     def settle(self, opened: OpenRound, answers: Answers) -> RoundOutcome:
         """Match receipts with grants, and commit what was spent."""
         for asked, reply in answers.late:
@@ -123,6 +127,7 @@ class Rounds:
                 log.warning("Client %s evaluates other scores than this server's task; update one of them.", client_id)
         return released
 
+    @spanned("averaging")
     def average(self, outcome: RoundOutcome) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Let the wrapped strategy average the updates, each with its client's public weight, in a fixed order.
 
@@ -148,6 +153,7 @@ class Rounds:
         each = {"mean": self.standardise.mean.numpy(), "scale": self.standardise.scale.numpy()}
         return {STANDARDISE: ArrayRecord({name: Array(values) for name, values in each.items()})}
 
+    @spanned("sampling clients")
     def chosen(self, number: int, arrays: ArrayRecord, config: ConfigRecord, allowed: set[str]) -> dict[int, Message]:
         """The wrapped strategy's messages to allowed clients, by node id; none if it has too few of those to go on."""
         grid = self.correspondence.grid
@@ -209,6 +215,7 @@ class EligibleGrid:
         return [node for node in self._grid.get_nodes() if node.node_id in eligible]
 
 
+@spanned("writing a message")
 def _with_grant(message: Message, grant: Grant | Assignment, numbers: Mapping[str, ArrayRecord]) -> Message:
     """The wrapped strategy's message to one client, with its grant, and numbers that are public.
 

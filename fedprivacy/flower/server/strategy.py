@@ -16,6 +16,7 @@ from torch import nn
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.random_state import RandomState
+from fedprivacy._support.spans import span, spanned
 from fedprivacy.flower.baseline.accounts import BaselineAccounts
 from fedprivacy.flower.server.accounts import RunAccounts, check_worth_asking
 from fedprivacy.flower.server.asking import ask_clients
@@ -162,11 +163,14 @@ class PrivateStrategy(Strategy):
         if self._resume:
             self._resume.random.restore()
         else:
-            rounds.accounts.check_left()
-            self._finish(rounds, RoundOutcome(OpenRound(Attempt(self.run_id, 0), model.arrays)), model, evaluate)
+            with span("set-up"):
+                rounds.accounts.check_left()
+                self._finish(rounds, RoundOutcome(OpenRound(Attempt(self.run_id, 0), model.arrays)), model, evaluate)
         self._warn_of_forgotten_state()
         for number in range(finished + 1, last + 1):
-            if self._round(rounds, number, model, train_config or ConfigRecord(), evaluate) is None:
+            with span("first round" if number == finished + 1 else "later rounds", number):
+                told = self._round(rounds, number, model, train_config or ConfigRecord(), evaluate)
+            if told is None:
                 break
         return self.result
 
@@ -200,7 +204,8 @@ class PrivateStrategy(Strategy):
             model.advance(aggregated)
         kept = model.kept
         self._on_phase(Phase(Stage.EVALUATING, number, outcome.opened.asked))
-        metrics = evaluate(number, kept)
+        with span("evaluation"):
+            metrics = evaluate(number, kept)
         if metrics is not None:
             self.result.evaluate_metrics_serverapp[number] = metrics
         evaluations, of_clients = self._local_evaluations(rounds.evaluated(outcome))
@@ -216,8 +221,9 @@ class PrivateStrategy(Strategy):
             unreconciled=rounds.accounts.unreconciled,
             evaluations=evaluations,
         )
-        for observe in (self._log_round, *self._observers):
-            observe(finished)
+        with span("recording"):
+            for observe in (self._log_round, *self._observers):
+                observe(finished)
         self.result.arrays = kept  # now, so that a run that is stopped leaves the model of its last recorded round
         rounds.accounts.sign()
         reach("server.round-recorded")
@@ -278,6 +284,7 @@ class PrivateStrategy(Strategy):
         """Log the wrapped strategy's settings."""
         self.strategy.summary()
 
+    @spanned("set-up")
     def _beginning(self, initial_arrays: ArrayRecord | None) -> tuple[int, GlobalModel]:
         """The last finished round and the model after it; the random state is restored when the clients are there."""
         decay = self.plan.config.ema_decay
@@ -287,6 +294,7 @@ class PrivateStrategy(Strategy):
         write_state(self.strategy, self._resume.strategy)
         return self._resume.round, GlobalModel.restored(self._resume, decay)
 
+    @spanned("set-up")
     def _rounds(self, grid: Grid, timeout: float | None) -> Rounds:
         """Wait for the clients, and open their accounts."""
         config = self.plan.config
@@ -296,7 +304,8 @@ class PrivateStrategy(Strategy):
         registry.wait_for(grid, config.clients)
         self.result.standardise = self._standardise(grid, registry)
         clients = registry.online(grid).values()
-        accounts = self._accounts(self.plan, self.run_id, clients, resume=self._resume, folder=self._checkpoints)
+        with span("opening accounts"):
+            accounts = self._accounts(self.plan, self.run_id, clients, resume=self._resume, folder=self._checkpoints)
         self._on_open(accounts.ledger_url)
         correspondence, timeout = Correspondence(grid), timeout or config.round_timeout
         return Rounds(

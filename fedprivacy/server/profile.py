@@ -1,0 +1,126 @@
+"""Profiles a simulation: records where its time goes, and writes a trace and a table of it into the run's folder."""
+
+from __future__ import annotations
+
+import io
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from fedprivacy._support.durable import write_durably
+from fedprivacy._support.spans import Recording, recorded
+from fedprivacy.runs.configuration import Engine
+from fedprivacy.runs.folder import RunFolderError, read_history, writing
+from fedprivacy.runs.profile import BETWEEN, FIRST, TRACE, Pace, Profile
+from fedprivacy.values.wording import count_text
+
+log = logging.getLogger("fedprivacy.server")
+
+TABLE = "profile.txt"
+
+ON_RAY = (
+    "Clients ran in Ray's workers: what they did is not in it. The server waited for them in 'asking clients', and for "
+    "Ray's start in 'enrolment'. Profile with --engine in-process to see inside."
+)
+
+_LEAST_SHARE = 0.001
+"""Of the run's time: phases that took less are left out of a terminal's table."""
+
+_WIDTH = 110
+
+
+@contextmanager
+def profiled(folder: Path, engine: Engine, finished: int) -> Iterator[None]:
+    """Profile the run that the block is; of one that fails or is stopped after its first round began, what there is.
+
+    Args:
+        folder: the run's.
+        engine: where its clients run.
+        finished: rounds that were finished before the block.
+
+    Raises:
+        RuntimeError: another run of this process is being profiled.
+    """
+    recording = None
+    try:
+        with recorded("run") as recording:
+            yield
+    finally:
+        if recording is not None and FIRST in recording.whole.inside:  # else the folder may be another run's
+            _keep(recording, folder, engine, finished)
+
+
+def show_profile(folder: Path, console: Console) -> None:
+    """Show the profile in a run's folder, if it could be written, and say how its trace is opened."""
+    if not (folder / TRACE).exists():
+        return
+    console.print(profile_table(Profile.read(folder)))
+    how = "open it in chrome://tracing, or at https://ui.perfetto.dev, which sends it nowhere"
+    console.print(f"Trace: {folder / TRACE} ({how})", highlight=False, soft_wrap=True, markup=False)
+
+
+def profile_table(profile: Profile, *, whole: bool = False) -> Table:
+    """A profile for people: phases below those that surround them, in the order in which they came first.
+
+    Args:
+        profile: of a run.
+        whole: with phases that took next to nothing, too.
+    """
+    seconds = profile.phases[0]["seconds"]
+    shown = [row for row in profile.phases if whole or row["seconds"] >= _LEAST_SHARE * seconds]
+    hidden = len(profile.phases) - len(shown)
+    notes = [*_paces(profile), *profile.notes]
+    if hidden:
+        notes.append(f"{count_text(hidden, 'phase')} of less than {_LEAST_SHARE:.1%} each: see {TABLE}.")
+    caption = "\n".join(notes)
+    table = Table(title="Where the time went", title_justify="left", caption=caption, caption_justify="left")
+    table.add_column("phase", no_wrap=True)
+    for column in ("calls", "seconds", "self", "share", "ms an update:\nfirst round", "\nlater rounds"):
+        table.add_column(column, justify="right")
+    for row in shown:
+        around, _, name = f"{BETWEEN}{row['phase']}".rpartition(BETWEEN)
+        table.add_row(
+            "  " * around.count(BETWEEN) + name,
+            f"{row['calls']:,}",
+            f"{row['seconds']:.3f}",
+            f"{row['self_seconds']:.3f}",
+            "" if row["share"] is None else f"{row['share']:.1%}",
+            _milliseconds(row["first_round_ms"]),
+            _milliseconds(row["later_rounds_ms"]),
+        )
+    return table
+
+
+def _paces(profile: Profile) -> Iterator[str]:
+    for name, pace in (("The first round", profile.first), ("Later rounds", profile.later)):
+        if pace.updates:
+            yield f"{name}: {_pace_words(pace)}."
+
+
+def _pace_words(pace: Pace) -> str:
+    each = 1e3 / pace.clients_a_second
+    updates = count_text(pace.updates, "client update")
+    return f"{updates} in {pace.seconds:.2f} s, {pace.clients_a_second:,.1f} a second, {each:.3g} ms each"
+
+
+def _milliseconds(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}"
+
+
+def _keep(recording: Recording, folder: Path, engine: Engine, finished: int) -> None:
+    """Write what was recorded; a run does not fail because its profile cannot be written."""
+    rounds = read_history(folder).rounds[finished:]
+    notes = [ON_RAY] if engine is Engine.RAY else []
+    profile = Profile.of(recording, [len(result.participants) for result in rounds], notes)
+    text = io.StringIO()
+    Console(file=text, width=_WIDTH).print(profile_table(profile, whole=True))
+    try:
+        profile.write(recording, folder)
+        with writing(folder):
+            write_durably(folder / TABLE, text.getvalue().encode())
+    except RunFolderError as error:
+        log.warning("The profile is not written: %s", error)

@@ -1,0 +1,197 @@
+"""`fedprivacy simulate --profile` and `fp.simulate(..., profile=True)`: where a run's time goes, by the real path."""
+
+import json
+import math
+
+import pytest
+
+import fedprivacy as fp
+from fedprivacy.runs.configuration import ConfigError, resolve
+from fedprivacy.runs.folder import RunFolderError
+from fedprivacy.tasks import load_task
+from tests.commands.running import fedprivacy
+from tests.flower.blobs import Blobs
+from tests.test_architecture import DOORS, HOUSE, ROOT, imports
+
+ROUNDS, STEPS, CLIENTS = 3, 2, 4
+OPTIONS = ("--rounds", ROUNDS, "--local-steps", STEPS, "--clients", CLIENTS, "--task", "cancer")
+REFUSED = "only 'fedprivacy simulate --profile' and .* write a profile; leave it out here"
+ASKED = "run > rounds > asking clients > client"
+EVERY_ROUND = (
+    "opening the round",
+    "opening the round > enrolment",
+    "opening the round > composing epsilons",
+    "opening the round > sampling clients",
+    "opening the round > granting",
+    "opening the round > granting > reserving",
+    "asking clients",
+    "settling the round",
+    "settling the round > sorting replies",
+    "settling the round > settling charges",
+    "averaging",
+    "evaluation",
+    "composing epsilons",
+    "recording",
+    "signing the ledger",
+    "checkpoint",
+)
+EVERY_UPDATE = (
+    "reading the grant",
+    "preparing",
+    "preparing > reading the model",
+    "preparing > preparing gradients",
+    "standardising",
+    "training",
+    "sealing",
+    "writing the reply",
+)
+EVERY_STEP = ("Poisson sampling", "gradients and clipping", "noise", "optimiser step")
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    """A folder in which the same run was profiled, and not."""
+    place = tmp_path_factory.mktemp("profiled")
+    printed = fedprivacy("simulate", *OPTIONS, "--profile", "--out", "with", cwd=place).stdout
+    (place / "printed").write_text(printed)
+    fedprivacy("simulate", *OPTIONS, "--out", "without", cwd=place)
+    return place
+
+
+@pytest.fixture(scope="module")
+def phases(place):
+    return {row["phase"]: row for row in fp.open_run(place / "with").profile}
+
+
+def test_every_phase_is_called_as_often_as_it_happens(phases):
+    updates = ROUNDS * CLIENTS
+    expected = {ASKED: updates, "run > rounds > opening the round > writing a message": updates, "run > rounds": ROUNDS}
+    expected |= {f"run > rounds > {name}": ROUNDS for name in EVERY_ROUND}
+    expected |= {f"{ASKED} > {name}": updates for name in EVERY_UPDATE}
+    expected |= {f"{ASKED} > training > {name}": updates * STEPS for name in EVERY_STEP}
+    assert {name: row["calls"] for name, row in phases.items() if name.startswith("run > rounds")} == expected
+    assert phases["run > set-up > enrolment > client"]["calls"] == CLIENTS
+    for once in ("set-up > trying the task", "set-up > opening accounts", "closing", "closing > drawing"):
+        assert phases[f"run > {once}"]["calls"] == 1
+
+
+def test_shares_add_to_1_and_no_time_is_counted_twice(phases):
+    run = [row for name, row in phases.items() if name.startswith("run")]
+    assert math.isclose(sum(row["share"] for row in run), 1.0)
+    assert all(row["self_seconds"] >= 0.0 for row in run)
+    assert phases["run"]["share"] < 0.5, "most of a run is in a phase with a name"
+    assert phases["run > rounds"]["first_round_ms"] > phases[ASKED]["first_round_ms"] > 0.0
+
+
+def test_the_command_ends_with_the_table_and_where_the_trace_is(place):
+    printed, table = (place / "printed").read_text(), (place / "with" / "profile.txt").read_text()
+    for words in (
+        "Where the time went",
+        "gradients and clipping",
+        "self",
+        "share",
+        "Later rounds: 8 client updates in ",
+    ):
+        assert words in printed
+        assert words in table
+    last = printed.splitlines()[-1]
+    assert last.startswith("Trace: with/profile.json (open it in chrome://tracing, or at https://ui.perfetto.dev")
+    assert "signing the ledger" in table
+
+
+def test_the_trace_holds_names_numbers_and_durations_alone(place, phases):
+    """No client's name, no path, no private value: every text is a phase, a thread or a note."""
+    trace = json.loads((place / "with" / "profile.json").read_text())
+    known = {part for phase in phases for part in phase.split(" > ")} | {"first round", "later rounds"}
+    for event in trace["traceEvents"]:
+        if event["ph"] == "X":
+            assert event["name"] in known
+            assert event.get("args", {}).keys() <= {"round"}
+    threads = {event["args"]["name"] for event in trace["traceEvents"] if event["ph"] == "M"}
+    assert threads == {"fedprivacy simulate", "MainThread", "run store"}
+    assert trace["profile"]["notes"] == []
+
+
+def test_a_run_is_the_same_with_and_without(place):
+    for name in ("rounds.jsonl", "start.json"):
+        assert (place / "with" / name).read_bytes() == (place / "without" / name).read_bytes()
+    kept = {path.name for path in (place / "with").iterdir()} - {path.name for path in (place / "without").iterdir()}
+    assert kept == {"profile.json", "profile.txt"}
+    models = [fp.open_run(place / folder).model().state_dict() for folder in ("with", "without")]
+    assert all(bool((models[0][name] == models[1][name]).all()) for name in models[0])
+    settings = [json.loads((place / folder / "config.json").read_text())["settings"] for folder in ("with", "without")]
+    assert settings[0].keys() == settings[1].keys()
+    with pytest.raises(RunFolderError, match="has no profile"):
+        fp.open_run(place / "without").profile  # noqa: B018 - reading it fails
+
+
+def test_a_run_that_is_refused_leaves_another_one_s_profile_alone(place):
+    before = {path.name: path.read_bytes() for path in (place / "with").iterdir()}
+    fedprivacy("simulate", *OPTIONS, "--profile", "--out", "with", cwd=place, code=2)
+    assert {path.name: path.read_bytes() for path in (place / "with").iterdir()} == before
+
+
+def test_json_says_where_the_trace_is(tmp_path):
+    printed = fedprivacy(
+        "simulate", *OPTIONS[:-4], "--task", "cancer", "--clients", 2, "--json", "--profile", "--out", "a", cwd=tmp_path
+    )
+    assert json.loads(printed.stdout)["profile"] == "a/profile.json"
+
+
+class Stopped(Blobs):
+    """Whoever watches ends the run after its second round."""
+
+    name, rounds = "stopped", 0
+
+    def evaluate(self, model):
+        Stopped.rounds += 1
+        if Stopped.rounds == 5:  # the trial, round 0, then rounds
+            raise KeyboardInterrupt
+        return super().evaluate(model)
+
+
+def test_a_run_that_is_stopped_and_goes_on_is_profiled_each_time(tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        fp.simulate(Stopped, clients=2, rounds=4, seed=1, out=tmp_path / "run", progress=False, profile=True)
+    stopped = fp.open_run(tmp_path / "run")
+    assert len(stopped.rounds) == 2
+    assert {row["phase"]: row["calls"] for row in stopped.profile}["run > rounds > averaging"] == 3
+    run = fp.simulate(Stopped, resume=tmp_path / "run", progress=False, profile=True)
+    phases = {row["phase"]: row["calls"] for row in run.profile}
+    assert (len(run.rounds), phases["run > rounds"]) == (4, 2)
+    trace = json.loads((tmp_path / "run" / "profile.json").read_text())
+    assert [event["args"]["round"] for event in trace["traceEvents"] if "round" in event.get("args", {})] == [3, 4]
+    assert (trace["profile"]["first"]["updates"], trace["profile"]["later"]["updates"]) == (2, 2)
+
+
+def test_a_baseline_is_profiled_too(tmp_path):
+    run = fp.simulate(Blobs(), privacy=False, clients=2, rounds=2, out=tmp_path / "run", progress=False, profile=True)
+    calls = {row["phase"]: row["calls"] for row in run.profile}
+    assert calls[f"{ASKED} > training > gradients"] == 2 * 2 * 2
+
+
+def test_a_profile_is_no_setting_of_a_run_and_the_reason_is_given():
+    with pytest.raises(ConfigError, match=REFUSED):
+        resolve({"profile": True})
+    with pytest.raises(ConfigError, match=REFUSED):
+        fp.plan("cancer", profile=True)
+    with pytest.raises(ConfigError, match=REFUSED):
+        resolve({"task": "cancer"}, load_task("cancer")).check_same({"profile": True})
+
+
+def test_no_module_that_a_deployment_loads_records():
+    """Who records names `recorded`: one module, which neither a deployed server nor a client reaches, however late."""
+    entered = {module_name(path): imports(path) for path in HOUSE if path.stem not in DOORS}
+    recording = {name for name, names in entered.items() if "fedprivacy._support.spans.recorded" in names}
+    assert recording == {"fedprivacy.server.profile"}
+    reached, new = set(), {"fedprivacy.server.app", "fedprivacy.flower.own_app", "fedprivacy.flower.client.app"}
+    while new:
+        reached |= new
+        new = {name for module in new for name in entered[module] & entered.keys()} - reached
+    assert "fedprivacy.flower.server.strategy" in reached
+    assert not reached & {"fedprivacy.server.simulation", "fedprivacy.server.profile"}
+
+
+def module_name(path):
+    """As it is imported."""
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
