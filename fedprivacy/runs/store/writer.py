@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
+import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import Connection, delete, insert, select, update
 
 from fedprivacy.ledger.database import Database, put_rows
@@ -34,6 +36,7 @@ class RunRecording:
         self._run_id = facts.run_id
         self._database = Database(url, patience, durable=False)
         self._roster = Roster()
+        self._numbered: tuple[Mapping[str, int], NDArray[np.int64]] = {}, np.empty(0, dtype=np.int64)
         self._pending: list[tuple[RoundResult, float]] = []
         self._phase: Phase | None = None
         self._status = RunStatus.RUNNING
@@ -84,7 +87,7 @@ class RunRecording:
         added = {
             schema.recorded_clients: (schema.client_row(run_id, client) for client in changed),
             schema.recorded_rounds: (schema.round_row(run_id, result.point, at) for result, at in self._pending),
-            schema.recorded_epsilons: (row for one in results for row in schema.epsilon_rows(run_id, one, clients)),
+            schema.recorded_epsilons: (row for one in results for row in self._epsilon_rows(one)),
             schema.recorded_failures: (row for one in results for row in schema.failure_rows(run_id, one)),
         }
         for table, rows in added.items():
@@ -92,6 +95,18 @@ class RunRecording:
         now = {"status": self._status, "updated": time.time(), "changes": schema.recorded_runs.c.changes + 1}
         mine = update(schema.recorded_runs).where(schema.recorded_runs.c.run_id == run_id)
         connection.execute(mine.values(schema.phase_row(self._phase) | now))
+
+
+    def _epsilon_rows(self, result: RoundResult) -> Iterator[schema.Row]:
+        """A round's epsilons by number: nobody's number is ever given to another client."""
+        places = result.population.places
+        if self._numbered[0] is not places:
+            clients = self._roster.clients
+            self._numbered = places, np.array([clients[client_id].number for client_id in places], dtype=np.int64)
+        numbers = self._numbered[1]
+        epsilons = np.full(numbers.max(initial=-1) + 1, np.nan)
+        epsilons[numbers] = result.population.epsilons
+        return schema.epsilon_rows(self._run_id, result.round, epsilons)
 
 
 def record_audits(url: str, run_id: str, results: Sequence[AuditResult]) -> None:
