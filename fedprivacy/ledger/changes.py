@@ -56,13 +56,12 @@ def _named_since(connection: Connection, since: Head) -> set[str] | None:
     """Datasets whose accounts or budgets the entries after one speak of; None: the journal does not hold that one."""
     if since == Head():
         return None
-    entries = select(journal.c.number, journal.c.entry, journal.c.hash).order_by(journal.c.number)
-    held, *after = connection.execute(entries.where(journal.c.number >= since.number)).all() or [None]
-    if held is None or (held.number, held.hash) != since:  # an older copy was put back
+    held = connection.scalar(select(journal.c.hash).where(journal.c.number == since.number))
+    if held != since.hash:  # an older copy was put back
         return None
     named: set[str] = set()
-    for entry in after:
-        facts = json.loads(entry.entry)
+    for entry in connection.scalars(select(journal.c.entry).where(journal.c.number > since.number)):
+        facts = json.loads(entry)
         named.update(_NAMED[facts["kind"]](facts))
     return named
 

@@ -95,7 +95,7 @@ class CentralAccountant:
         for client_id, dataset in datasets.items():
             history = accounts.get(dataset, NOTHING_SPENT).history
             _check_composes(in_force[dataset], frozenset(history.items()), events[client_id])
-            before = without(history, own.get(dataset, NOTHING_SPENT).history)
+            before = without(history, own.get(dataset, NOTHING_SPENT).history) if history else history
             self._before[dataset] = frozenset(before.items())
         self._datasets |= datasets
         self._events |= {dataset: events[client_id] for client_id, dataset in datasets.items()}
@@ -164,7 +164,8 @@ class CentralAccountant:
     def _allowances(self, datasets: Collection[str]) -> dict[str, Allowance]:
         """What the run asks for on each dataset."""
         known = self._ledger.allowances(datasets) if self._keep_filter else {}
-        return {d: replace(self._asked, filter=known.get(d, self._asked).filter) for d in datasets}
+        kept = {filter: replace(self._asked, filter=filter) for filter in {each.filter for each in known.values()}}
+        return {d: kept[known[d].filter] if d in known else self._asked for d in datasets}
 
     def _left(self, dataset: str, allowance: Allowance, history: History) -> int:
         """Steps that budget and spend still allow; none where another run has charged what does not compose with it."""

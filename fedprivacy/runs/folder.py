@@ -1,9 +1,9 @@
 """A run on disk: written round by round, read back by reports and scripts.
 
 A folder holds `config.json` (every setting, the noise that was used, the run's name in its ledger), `start.json` (the
-state before the first round), `rounds.jsonl` (one line a round, which leaves out the clients that are as in the round before) and, when the run has ended, `model.safetensors`,
-`figure.png` and `report.html`; beside them lies the checkpoint from which a stopped run goes on. Nothing in the history
-depends on the clock, so the same seed writes the same bytes.
+state before the first round), `rounds.jsonl` (one line a round, which names the clients that have changed) and, when
+the run has ended, `model.safetensors`, `figure.png` and `report.html`; beside them lies the checkpoint from which a
+stopped run goes on. Nothing in the history depends on the clock, so the same seed writes the same bytes.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ class RunWriter:
                 _cut_rounds(folder / ROUNDS, resume_from)
 
     def __call__(self, result: RoundResult) -> None:
-        """Append a finished round; round 0 has a file of its own. Clients that are as in the round before are left out."""
-        changed = result.population.changed_since(self._last and self._last.population)
+        """Append a finished round, without the clients that are as in the round before; round 0 has a file of its own."""
+        changed = result.population.changed_since(self._last.population if self._last else None)
         told = {
             "round": result.round,
             "metrics": plain(result.metrics),

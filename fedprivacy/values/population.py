@@ -85,7 +85,7 @@ class PopulationSpent(Mapping[str, ClientSpent]):
         if not changed:
             return self
         known = changed.keys() <= self.places.keys()
-        after = self._with(changed) if known else PopulationSpent(self._whole | changed)
+        after = self._with(changed) if known else PopulationSpent({**self._whole, **changed})
         if self._moment.then is None:  # else another reading was taken after this one
             self._moment.then = frozenset(changed), after._moment
         return after
@@ -113,7 +113,7 @@ class PopulationSpent(Mapping[str, ClientSpent]):
     def _with(self, changed: Mapping[str, ClientSpent]) -> PopulationSpent:
         """The same clients, some of them changed."""
         after: PopulationSpent = object.__new__(PopulationSpent)
-        apart = self._apart | changed
+        apart = {**self._apart, **changed}
         crowded = len(apart) > _MOST_APART * len(self)
         after._shared, after._apart = (self._shared | apart, {}) if crowded else (self._shared, apart)
         after.places, after._moment = self.places, _Moment()
@@ -121,9 +121,7 @@ class PopulationSpent(Mapping[str, ClientSpent]):
         after._exhausted = self._exhausted if self._exhausted is None else _exhausted_with(changed, self._exhausted)
         return after
 
-    def _epsilons_with(
-        self, changed: Mapping[str, ClientSpent], before: NDArray[np.float64]
-    ) -> NDArray[np.float64]:
+    def _epsilons_with(self, changed: Mapping[str, ClientSpent], before: NDArray[np.float64]) -> NDArray[np.float64]:
         epsilons = before.copy()
         epsilons[[self.places[client_id] for client_id in changed]] = [client.epsilon for client in changed.values()]
         return epsilons

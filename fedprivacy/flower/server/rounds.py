@@ -19,6 +19,7 @@ from fedprivacy.flower.baseline.accounts import BaselineAccounts
 from fedprivacy.flower.baseline.assignment import Assignment
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.server.accounts import RunAccounts
+from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.exchange import Answers, Correspondence, with_content
 from fedprivacy.flower.server.registry import ClientRegistry, TooFewClientsError
 from fedprivacy.flower.server.replies import OpenRound, RoundOutcome, sort_replies
@@ -67,7 +68,7 @@ class Rounds:
         """
         grid = self.correspondence.grid
         self.registry.enrol_new(grid)
-        self.accounts.admit(self.registry.online(grid).values())
+        self.accounts.admit(self.registry.arrived(grid))
         allowed = self.accounts.open_to(attempt, again=again)
         chosen = {m.metadata.dst_node_id: m for m in self._sample(attempt.round, arrays, config, allowed)}
         clients = {node_id: self.registry[node_id] for node_id in chosen}
@@ -131,12 +132,12 @@ class Rounds:
         each = {"mean": self.standardise.mean.numpy(), "scale": self.standardise.scale.numpy()}
         return {STANDARDISE: ArrayRecord({name: Array(values) for name, values in each.items()})}
 
-    def _sample(self, number: int, arrays: ArrayRecord, config: ConfigRecord, allowed: set[str]) -> list[Message]:
+    def _sample(self, number: int, arrays: ArrayRecord, config: ConfigRecord, allowed: Eligible) -> list[Message]:
         """The wrapped strategy's messages, to allowed clients; none if it has too few of those to go on."""
         grid = self.correspondence.grid
 
         def eligible() -> list[int]:
-            return [node_id for node_id, client in self.registry.online(grid).items() if client.client_id in allowed]
+            return self.registry.eligible(grid, allowed)
 
         if not eligible():
             return []

@@ -96,7 +96,6 @@ class RunRecording:
         mine = update(schema.recorded_runs).where(schema.recorded_runs.c.run_id == run_id)
         connection.execute(mine.values(schema.phase_row(self._phase) | now))
 
-
     def _epsilon_rows(self, result: RoundResult) -> Iterator[schema.Row]:
         """A round's epsilons by number: nobody's number is ever given to another client."""
         places = result.population.places
