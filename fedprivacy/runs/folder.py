@@ -43,7 +43,7 @@ REPORT = "report.html"
 SINCE = "since"
 """In the line of a round: the round before it, whose clients are still as they were, but for those that the line names.
 
-A line without it names every client: that of round 0, the first one of a run that went on, and all of older versions.
+A line without it names every client: that of round 0, one after clients have left, and all lines of older versions.
 """
 
 
@@ -81,14 +81,16 @@ class RunWriter:
             self._let_go = weakref.finalize(self, os.close, _hold(folder / CONFIG))
             if resume_from is not None:
                 _cut_rounds(folder / ROUNDS, resume_from)
+                self._last = read_history(folder).last
 
     def __call__(self, result: RoundResult) -> None:
-        """Append a finished round, without the clients that are as in the round before; round 0 has a file of its own."""
-        changed = result.population.changed_since(self._last.population if self._last else None)
+        """Append a finished round, with the clients that have changed; round 0 has a file of its own."""
+        last = self._last if self._last and self._last.spent.keys() <= result.spent.keys() else None
+        changed = result.population.changed_since(last.population if last else None)
         told = {
             "round": result.round,
             "metrics": plain(result.metrics),
-            "clients": [plain(result.spent[client_id]) for client_id in sorted(changed)],
+            "clients": [plain(result.spent[client_id]) for client_id in changed],
             "participants": result.participants,
             "failures": plain(result.failures),
             "exhausted": result.exhausted,
@@ -96,8 +98,8 @@ class RunWriter:
             "max_epsilon": finite_or_none(result.max_epsilon),
             "privacy": self._privacy,
         }
-        if self._last is not None:
-            told[SINCE] = self._last.round
+        if last:
+            told[SINCE] = last.round
         if result.evaluations:
             told["evaluations"] = plain(result.evaluations)
         line = json.dumps(told) + "\n"

@@ -90,18 +90,20 @@ class PopulationSpent(Mapping[str, ClientSpent]):
             self._moment.then = frozenset(changed), after._moment
         return after
 
-    def changed_since(self, before: PopulationSpent | None) -> Iterable[str]:
-        """Clients that may be others than in a reading before, or are new; everybody else is the same.
-
-        Only where this reading did not come from that one, by `updated`, is every client looked at.
-        """
+    def changed_since(self, before: PopulationSpent | None) -> list[str]:
+        """Clients that are others than in a reading before, or are new, in the order of the client_ids."""
         if before is None:
-            return self.keys()
+            return list(self)
+        looked_at = self._perhaps_changed_since(before)
+        return sorted(client_id for client_id in looked_at if before.get(client_id) != self[client_id])
+
+    def _perhaps_changed_since(self, before: PopulationSpent) -> Iterable[str]:
+        """Clients beside which no other has changed; all, if this reading did not come from that one by `updated`."""
         changed: set[str] = set()
         moment = before._moment
         while moment is not self._moment:
             if moment.then is None:
-                return [client_id for client_id, client in self.items() if before.get(client_id) != client]
+                return self
             some, moment = moment.then
             changed |= some
         return changed

@@ -73,7 +73,7 @@ class Roster:
 
     def add(self, result: RoundResult) -> None:
         """Take in a finished round, the state before the first one too."""
-        for client_id in sorted(result.population.changed_since(self._seen)):
+        for client_id in result.population.changed_since(self._seen):
             self._take_in(client_id, result.spent[client_id], result.round)
         self._seen = result.population
         for client_id in result.participants:
