@@ -85,7 +85,7 @@ class RunWriter:
 
     def __call__(self, result: RoundResult) -> None:
         """Append a finished round, with the clients that have changed; round 0 has a file of its own."""
-        last = self._last if self._last and self._last.spent.keys() <= result.spent.keys() else None
+        last = self._last if self._last and result.population.includes(self._last.population) else None
         changed = result.population.changed_since(last.population if last else None)
         told = {
             "round": result.round,

@@ -97,6 +97,10 @@ class PopulationSpent(Mapping[str, ClientSpent]):
         looked_at = self._perhaps_changed_since(before)
         return sorted(client_id for client_id in looked_at if before.get(client_id) != self[client_id])
 
+    def includes(self, before: PopulationSpent) -> bool:
+        """Whether every client of another reading is in this one."""
+        return before.places is self.places or before.places.keys() <= self.places.keys()
+
     def _perhaps_changed_since(self, before: PopulationSpent) -> Iterable[str]:
         """Clients beside which no other has changed; all, if this reading did not come from that one by `updated`."""
         changed: set[str] = set()
