@@ -6,7 +6,9 @@ which they are, so that neither a round nor an observer that keeps every round p
 
 from __future__ import annotations
 
-from collections.abc import ItemsView, Iterable, Iterator, Mapping, Set, ValuesView
+import math
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, Set, ValuesView
+from operator import eq
 from typing import Any
 
 import numpy as np
@@ -72,6 +74,12 @@ class PopulationSpent(Mapping[str, ClientSpent]):
         if self._epsilons is None:
             self._epsilons = np.fromiter((client.epsilon for client in self.values()), np.float64, len(self))
         return self._epsilons
+
+    def epsilons_of(self, client_ids: Sequence[str]) -> NDArray[np.float64]:
+        """The privacy losses of some clients in nats, in this order; NaN for those that are not there."""
+        if len(client_ids) == len(self) and all(map(eq, client_ids, self.places)):
+            return self.epsilons
+        return np.array([self[one].epsilon if one in self.places else math.nan for one in client_ids], np.float64)
 
     @property
     def exhausted(self) -> tuple[str, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from sqlalchemy import Connection, delete, insert, select, update
+from sqlalchemy import Connection, Table, delete, insert, select, update
 
 from fedprivacy.ledger.database import Database, put_rows
 from fedprivacy.runs.store import schema
@@ -63,7 +63,8 @@ class RunRecording:
         Raises:
             LedgerError: the database cannot be used; nothing is lost, and the next call tries again.
         """
-        self._database.write(lambda connection, _: self._write(connection))
+        rows = self._rows()  # made before the ledger's database is locked: of many clients that takes a while
+        self._database.write(lambda connection, _: self._write(connection, rows))
         self._roster.changed.clear()
         self._pending.clear()
 
@@ -80,20 +81,23 @@ class RunRecording:
         if connection.scalar(select(runs.c.run_id).where(runs.c.run_id == self._run_id)) is None:
             connection.execute(insert(runs).values(schema.run_row(facts)))
 
-    def _write(self, connection: Connection) -> None:
+    def _rows(self) -> dict[Table, list[schema.Row]]:
+        """What was added since the last time, by table."""
         run_id, clients = self._run_id, self._roster.clients
         changed = sorted((clients[client_id] for client_id in self._roster.changed), key=lambda client: client.number)
         results = [result for result, _ in self._pending]
-        added = {
-            schema.recorded_clients: (schema.client_row(run_id, client) for client in changed),
-            schema.recorded_rounds: (schema.round_row(run_id, result.point, at) for result, at in self._pending),
-            schema.recorded_epsilons: (row for one in results for row in self._epsilon_rows(one)),
-            schema.recorded_failures: (row for one in results for row in schema.failure_rows(run_id, one)),
+        return {
+            schema.recorded_clients: [schema.client_row(run_id, client) for client in changed],
+            schema.recorded_rounds: [schema.round_row(run_id, result.point, at) for result, at in self._pending],
+            schema.recorded_epsilons: [row for one in results for row in self._epsilon_rows(one)],
+            schema.recorded_failures: [row for one in results for row in schema.failure_rows(run_id, one)],
         }
+
+    def _write(self, connection: Connection, added: Mapping[Table, Sequence[schema.Row]]) -> None:
         for table, rows in added.items():
-            put_rows(connection, table, list(rows))
+            put_rows(connection, table, rows)
         now = {"status": self._status, "updated": time.time(), "changes": schema.recorded_runs.c.changes + 1}
-        mine = update(schema.recorded_runs).where(schema.recorded_runs.c.run_id == run_id)
+        mine = update(schema.recorded_runs).where(schema.recorded_runs.c.run_id == self._run_id)
         connection.execute(mine.values(schema.phase_row(self._phase) | now))
 
     def _epsilon_rows(self, result: RoundResult) -> Iterator[schema.Row]:
