@@ -162,19 +162,38 @@ class PopulationAccountant:
         self._steps = np.insert(self._steps, at[~known], total[~known])
         self._changed[keys >> _MECHANISM_BITS] = True
 
-    def restate(self, rows: ArrayLike, mechanisms: ArrayLike, steps: ArrayLike) -> None:
-        """Let all accounts hold these executions and no others, as they stand in a ledger.
+    def restate(
+        self, rows: ArrayLike, mechanisms: ArrayLike, steps: ArrayLike, *, accounts: ArrayLike | None = None
+    ) -> None:
+        """Let accounts hold these executions and no others, as they stand in a ledger.
 
         What has not changed is not computed again. Takes and raises what `record` does.
+
+        Args:
+            rows: whose, shape [charges]; no other's than `accounts`.
+            mechanisms: of what.
+            steps: how often.
+            accounts: the rows of those that are restated, shape [accounts]; None: all.
         """
         keys, total = self._charges(rows, mechanisms, steps)
         _check_totals(total)
-        both = np.union1d(self._keys, keys)
+        whose = np.arange(len(self)) if accounts is None else np.unique(_whole("accounts", accounts, len(self) - 1))
+        if not np.isin(keys >> _MECHANISM_BITS, whose).all():
+            raise ValueError("rows name an account that accounts does not; name each account that is restated.")
+        old = self._entries(whose)
+        both = np.union1d(self._keys[old], keys)
         before, after = np.zeros(both.size, dtype=np.int64), np.zeros(both.size, dtype=np.int64)
-        before[np.searchsorted(both, self._keys)] = self._steps
+        before[np.searchsorted(both, self._keys[old])] = self._steps[old]
         after[np.searchsorted(both, keys)] = total
         self._changed[both[before != after] >> _MECHANISM_BITS] = True
-        self._keys, self._steps = keys, total
+        kept, kept_steps = np.delete(self._keys, old), np.delete(self._steps, old)
+        at = np.searchsorted(kept, keys)
+        self._keys, self._steps = np.insert(kept, at, keys), np.insert(kept_steps, at, total)
+
+    def _entries(self, rows: IntArray) -> IntArray:
+        """The places of all entries of accounts, shape [entries]; `rows` are distinct and increasing."""
+        starts, stops = np.searchsorted(self._keys, [rows << _MECHANISM_BITS, (rows + 1) << _MECHANISM_BITS])
+        return _ranges(starts, stops - starts)
 
     def _charges(self, rows: ArrayLike, mechanisms: ArrayLike, steps: ArrayLike) -> tuple[IntArray, IntArray]:
         """Keys of (row, mechanism), increasing, and the steps of each; raises as `record`."""
@@ -268,8 +287,7 @@ class PopulationAccountant:
         return self._memo.get(keys, compute)[back]
 
     def _composed(self, starts: IntArray, entries: IntArray, deltas: FloatArray) -> FloatArray:
-        ends = np.append(0, entries.cumsum())
-        places = np.arange(ends[-1]) + np.repeat(starts - ends[:-1], entries)
+        ends, places = np.append(0, entries.cumsum()), _ranges(starts, entries)
         counts = csr_array(
             (self._steps[places].astype(np.float64), self._keys[places] & _MECHANISM, ends),
             shape=(deltas.size, len(self._composer.events)),
@@ -309,6 +327,12 @@ class _Memo:
             self._keys = np.insert(self._keys, at[~known], keys[~known])
             self._values = np.insert(self._values, at[~known], values[~known])
         return values
+
+
+def _ranges(starts: IntArray, lengths: IntArray) -> IntArray:
+    """The whole numbers of ranges, one range after the other."""
+    ends = np.append(0, lengths.cumsum())
+    return np.asarray(np.arange(ends[-1]) + np.repeat(starts - ends[:-1], lengths))
 
 
 def _located(keys: IntArray, wanted: IntArray) -> tuple[IntArray, BoolArray]:

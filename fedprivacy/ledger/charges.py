@@ -51,13 +51,13 @@ Allowed = Callable[[str, History, Allowance], int]
 def accounts_of(connection: Connection, dataset_ids: Collection[str]) -> dict[str, Account]:
     """What each dataset was charged; those that were charged nothing are missing."""
     mine = among(connection.dialect, balances.c.dataset_id, dataset_ids)
-    return _accounts(connection.execute(select(balances).where(mine, balances.c.charges > 0)))
+    return _accounts(connection.execute(select(balances).where(mine, balances.c.charges > 0)).all())
 
 
 def accounts_in_run(connection: Connection, run_id: str, dataset_ids: Collection[str]) -> dict[str, Account]:
     """What each dataset was charged in one run; those that were charged nothing are missing."""
     mine = charges.c.run_id == run_id, among(connection.dialect, charges.c.dataset_id, dataset_ids)
-    return _accounts(connection.execute(_summed().where(*mine)))
+    return _accounts(connection.execute(_summed().where(*mine)).all())
 
 
 def _accounts(rows: Iterable[Sequence[Any]]) -> dict[str, Account]:
@@ -77,7 +77,7 @@ _event = lru_cache(maxsize=65_536)(PoissonSampledGaussian)
 def allowances_of(connection: Connection, dataset_ids: Collection[str]) -> dict[str, Allowance]:
     """The budgets in force; datasets without one are missing."""
     rows = connection.execute(select(budgets).where(among(connection.dialect, budgets.c.dataset_id, dataset_ids)))
-    return {dataset_id: _allowance(*row) for dataset_id, *row in rows}
+    return {dataset_id: _allowance(*row) for dataset_id, *row in rows.all()}
 
 
 @lru_cache(maxsize=1024)

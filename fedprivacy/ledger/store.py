@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import datetime
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Set
 
 from sqlalchemy import Connection, func, insert, select, update
 
 from fedprivacy._support.failpoints import reach
-from fedprivacy.ledger import answers, charges, journal
+from fedprivacy.ledger import answers, changes, charges, journal
 from fedprivacy.ledger.answers import Answer, AskedQuestion, StoredAnswer
 from fedprivacy.ledger.charges import Account, Allowed
 from fedprivacy.ledger.database import PATIENCE, Database, database_file
@@ -225,6 +225,16 @@ class Ledger:
     def allowances(self, dataset_ids: Collection[str]) -> dict[str, Allowance]:
         """The budgets in force."""
         return self.database.read(lambda connection: charges.allowances_of(connection, dataset_ids))
+
+    def read_changed(self, known: Set[str], since: journal.Head, unread: Set[str]) -> changes.Reading:
+        """The accounts and budgets of those datasets that somebody has written about since another reading.
+
+        Args:
+            known: datasets that are of interest.
+            since: the `head` of the other reading; one that the journal does not hold: all of them are read.
+            unread: of these datasets, those that are read in any case.
+        """
+        return self.database.read(lambda connection: changes.read_changed(connection, known, since, unread))
 
     def dataset_ids(self) -> list[str]:
         """Every dataset that has a budget, sorted."""

@@ -13,19 +13,24 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 from functools import lru_cache
-
-import numpy as np
+from typing import TypeAlias
 
 from fedprivacy.accounting import RunLimit
 from fedprivacy.accounting.filters import filter_of
 from fedprivacy.accounting.histories import without
-from fedprivacy.accounting.population import PopulationAccountant
-from fedprivacy.ledger import NOTHING_SPENT, Account, Allowance, ChargeState, Ledger
+from fedprivacy.ledger import NOTHING_SPENT, Allowance, ChargeState, Ledger
 from fedprivacy.ledger.replay import Evidence
+from fedprivacy.runs.odometer import Enrolled, Odometer
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
-from fedprivacy.values.events import Claims, History, NeighbouringRelation, PoissonSampledGaussian
-from fedprivacy.values.spent import ClientSpent
+from fedprivacy.values.events import Claims, Event, History, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.population import PopulationSpent
+
+Executed: TypeAlias = frozenset[tuple[Event, int]]
+"""A history by whose value something is remembered."""
+
+_MOST_REMEMBERED = 2**16
+"""Different histories whose quotas are kept: most clients share theirs."""
 
 
 class CentralAccountant:
@@ -57,12 +62,10 @@ class CentralAccountant:
         self._keep_filter = keep_filter
         self._run_id = run_id
         self._spend = spend
-        self._before: dict[str, History] = {}
+        self._before: dict[str, Executed] = {}
         self._datasets: dict[str, str] = {}
         self._events: dict[str, PoissonSampledGaussian] = {}
-        self._deltas: dict[str, float] = {}
-        self._rows: dict[str, int] = {}
-        self._population = PopulationAccountant(relation)
+        self._odometer = Odometer(ledger, relation, self._left)
 
     def enrol(
         self,
@@ -91,14 +94,17 @@ class CentralAccountant:
         own = self._ledger.accounts_in_run(self._run_id, list(datasets.values()))
         for client_id, dataset in datasets.items():
             history = accounts.get(dataset, NOTHING_SPENT).history
-            _filter(in_force[dataset]).quota(history, events[client_id])
-            self._before[dataset] = without(history, own.get(dataset, NOTHING_SPENT).history)
+            _check_composes(in_force[dataset], frozenset(history.items()), events[client_id])
+            before = without(history, own.get(dataset, NOTHING_SPENT).history) if history else history
+            self._before[dataset] = frozenset(before.items())
         self._datasets |= datasets
         self._events |= {dataset: events[client_id] for client_id, dataset in datasets.items()}
-        deltas = {dataset: in_force[dataset].budget.delta for dataset in datasets.values()}
-        self._deltas |= deltas
-        rows = self._population.enrol(list(deltas), np.array(list(deltas.values()))).tolist()
-        self._rows |= dict(zip(deltas, rows, strict=True))
+        self._odometer.enrol(
+            [
+                Enrolled(client_id, dataset, in_force[dataset].budget.delta, events[client_id])
+                for client_id, dataset in datasets.items()
+            ]
+        )
         return {client_id: steps for client_id, steps in claimed.items() if steps}
 
     def event(self, client_id: str) -> PoissonSampledGaussian:
@@ -151,51 +157,20 @@ class CentralAccountant:
         accounts = self._ledger.accounts([self._datasets[client_id] for client_id in client_ids])
         return {c: accounts.get(self._datasets[c], NOTHING_SPENT).history for c in client_ids}
 
-    def spent(self) -> dict[str, ClientSpent]:
+    def spent(self) -> PopulationSpent:
         """Every enrolled client's privacy loss, by client_id. Other runs on the same ledger count."""
-        datasets = list(self._datasets.values())
-        accounts, in_force = self._ledger.accounts(datasets), self._ledger.allowances(datasets)
-        epsilons, spent = self._epsilons(accounts), {}
-        for client_id, dataset in sorted(self._datasets.items()):
-            account, allowance, event = accounts.get(dataset, NOTHING_SPENT), in_force[dataset], self._events[dataset]
-            left = 0 if allowance.expired else self._left(dataset, allowance, account.history)
-            spent[client_id] = ClientSpent(
-                client_id=client_id,
-                epsilon=epsilons[dataset],
-                delta=self._deltas[dataset],
-                budget_epsilon=allowance.budget.epsilon,
-                rounds=account.rounds,
-                steps=sum(account.history.values()),
-                steps_left=left,
-                sampling_rate=event.sampling_rate,
-            )
-        return spent
+        return self._odometer.read()
 
     def _allowances(self, datasets: Collection[str]) -> dict[str, Allowance]:
         """What the run asks for on each dataset."""
         known = self._ledger.allowances(datasets) if self._keep_filter else {}
-        return {d: replace(self._asked, filter=known.get(d, self._asked).filter) for d in datasets}
+        kept = {filter: replace(self._asked, filter=filter) for filter in {each.filter for each in known.values()}}
+        return {d: kept[known[d].filter] if d in known else self._asked for d in datasets}
 
     def _left(self, dataset: str, allowance: Allowance, history: History) -> int:
         """Steps that budget and spend still allow; none where another run has charged what does not compose with it."""
-        limit = RunLimit(_filter(allowance), self._before[dataset], self._spend)
-        try:
-            return limit.quota(history, self._events[dataset])
-        except ValueError:
-            return 0
-
-    def _epsilons(self, accounts: Mapping[str, Account]) -> dict[str, float]:
-        """Every enrolled dataset's privacy loss; only those that were charged since the last time are computed."""
-        charged = [
-            (self._rows[dataset], event, steps)
-            for dataset, account in accounts.items()
-            for event, steps in account.history.items()
-        ]
-        mechanisms = self._population.mechanisms([event for _, event, _ in charged])
-        steps = np.array([steps for _, _, steps in charged], dtype=np.int64)
-        self._population.restate([row for row, _, _ in charged], mechanisms, steps)
-        epsilons = self._population.epsilons().tolist()
-        return {dataset: epsilons[row] for dataset, row in self._rows.items()}
+        executed = frozenset(history.items())
+        return _steps_left(allowance, self._before[dataset], self._spend, executed, self._events[dataset])
 
     def _settle(self, attempt: Attempt, receipts: Mapping[str, Evidence | None], state: ChargeState) -> None:
         of_datasets = {self._datasets[client_id]: receipt for client_id, receipt in receipts.items()}
@@ -203,3 +178,20 @@ class CentralAccountant:
 
 
 _filter = lru_cache(maxsize=1024)(filter_of)
+
+
+@lru_cache(maxsize=_MOST_REMEMBERED)
+def _steps_left(
+    allowance: Allowance, before: Executed, spend: float, executed: Executed, event: PoissonSampledGaussian
+) -> int:
+    """Steps of an event that are left to all who have executed the same; see `CentralAccountant._left`."""
+    try:
+        return RunLimit(_filter(allowance), dict(before), spend).quota(dict(executed), event)
+    except ValueError:
+        return 0
+
+
+@lru_cache(maxsize=_MOST_REMEMBERED)
+def _check_composes(allowance: Allowance, executed: Executed, event: PoissonSampledGaussian) -> None:
+    """Refuse, as the filter does, a mechanism that it cannot compose with what was executed."""
+    _filter(allowance).quota(dict(executed), event)

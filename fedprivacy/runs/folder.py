@@ -1,9 +1,9 @@
 """A run on disk: written round by round, read back by reports and scripts.
 
 A folder holds `config.json` (every setting, the noise that was used, the run's name in its ledger), `start.json` (the
-state before the first round), `rounds.jsonl` (one line a round) and, when the run has ended, `model.safetensors`,
-`figure.png` and `report.html`; beside them lies the checkpoint from which a stopped run goes on. Nothing in the history
-depends on the clock, so the same seed writes the same bytes.
+state before the first round), `rounds.jsonl` (one line a round, which names the clients that have changed) and, when
+the run has ended, `model.safetensors`, `figure.png` and `report.html`; beside them lies the checkpoint from which a
+stopped run goes on. Nothing in the history depends on the clock, so the same seed writes the same bytes.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import json
 import os
 import tempfile
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -30,6 +30,7 @@ from fedprivacy.tasks.loader import agreed
 from fedprivacy.values.evaluation import Evaluation
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.nulls import finite_or_none, measured, plain, unbounded
+from fedprivacy.values.population import PopulationSpent
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.spent import ClientSpent
 
@@ -38,6 +39,12 @@ ROUNDS = "rounds.jsonl"
 MODEL = "model.safetensors"
 FIGURE = "figure.png"
 REPORT = "report.html"
+
+SINCE = "since"
+"""In the line of a round: the round before it, whose clients are still as they were, but for those that the line names.
+
+A line without it names every client: that of round 0, one after clients have left, and all lines of older versions.
+"""
 
 
 def new_run_folder(name: str, runs: Path = Path(RUNS)) -> str:
@@ -67,35 +74,41 @@ class RunWriter:
     def __init__(self, folder: Path, plan: RunPlan, resume_from: int | None = None, run_id: str = "") -> None:
         self.folder = folder
         self._privacy = plan.config.privacy
+        self._last: RoundResult | None = None
         if resume_from is None:
             self._begin(plan, run_id)
         with writing(folder):
             self._let_go = weakref.finalize(self, os.close, _hold(folder / CONFIG))
             if resume_from is not None:
                 _cut_rounds(folder / ROUNDS, resume_from)
+                self._last = read_history(folder).last
 
     def __call__(self, result: RoundResult) -> None:
-        """Append a finished round; round 0 has a file of its own."""
-        written = plain(result)
+        """Append a finished round, with the clients that have changed; round 0 has a file of its own."""
+        last = self._last if self._last and result.population.includes(self._last.population) else None
+        changed = result.population.changed_since(last.population if last else None)
         told = {
             "round": result.round,
-            "metrics": written["metrics"],
-            "clients": list(written["spent"].values()),
+            "metrics": plain(result.metrics),
+            "clients": [plain(result.spent[client_id]) for client_id in changed],
             "participants": result.participants,
-            "failures": written["failures"],
+            "failures": plain(result.failures),
             "exhausted": result.exhausted,
             "unreconciled": result.unreconciled,
             "max_epsilon": finite_or_none(result.max_epsilon),
             "privacy": self._privacy,
         }
+        if last:
+            told[SINCE] = last.round
         if result.evaluations:
-            told["evaluations"] = written["evaluations"]
+            told["evaluations"] = plain(result.evaluations)
         line = json.dumps(told) + "\n"
         with writing(self.folder):
             if result.round == 0:
                 write_durably(self.folder / START, line.encode())
             else:
                 append_durably(self.folder / ROUNDS, line.encode())
+        self._last = result
 
     def close(self) -> None:
         """Let the run go: another process, or this one, may go on with it."""
@@ -272,14 +285,24 @@ def read_history(folder: Path) -> RunHistory:
     if not (folder / START).exists():
         raise RunFolderError(f"'{folder}' holds no run; name a folder that a run wrote to (out).")
     config = json.loads((folder / CONFIG).read_text())
+    start = _round_from_json(json.loads((folder / START).read_text()), PopulationSpent({}))
+    rounds = _rounds_after(start, _whole_lines(folder / ROUNDS))
     return RunHistory(
         settings=config["settings"],
         noise_multiplier=config["noise_multiplier"],
         relation=NeighbouringRelation(config["relation"]),
         metric=config["metric"],
-        start=_round_from_json(json.loads((folder / START).read_text())),
-        rounds=tuple(_round_from_json(json.loads(line)) for line in _whole_lines(folder / ROUNDS)),
+        start=start,
+        rounds=tuple(rounds),
     )
+
+
+def _rounds_after(start: RoundResult, lines: Iterable[str]) -> Iterator[RoundResult]:
+    before = start.population
+    for line in lines:
+        result = _round_from_json(json.loads(line), before)
+        before = result.population
+        yield result
 
 
 def _whole_lines(rounds: Path) -> list[str]:
@@ -287,12 +310,13 @@ def _whole_lines(rounds: Path) -> list[str]:
     return rounds.read_text().split("\n")[:-1]
 
 
-def _round_from_json(line: Mapping[str, Any]) -> RoundResult:
-    clients = [ClientSpent(**unbounded(client)) for client in line["clients"]]
+def _round_from_json(line: Mapping[str, Any], before: PopulationSpent) -> RoundResult:
+    """A round from its line, and what everybody had spent in the round before."""
+    named = {client["client_id"]: ClientSpent(**unbounded(client)) for client in line["clients"]}
     return RoundResult(
         round=line["round"],
         metrics=measured(line["metrics"]),
-        spent={client.client_id: client for client in clients},
+        spent=before.updated(named) if SINCE in line else PopulationSpent(named),
         participants=tuple(line["participants"]),
         failures=line["failures"],
         unreconciled=tuple(line.get("unreconciled", ())),  # a run of an earlier version has no such line

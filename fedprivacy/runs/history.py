@@ -197,10 +197,9 @@ class RunHistory:
 
     def curves(self, clients: Sequence[ClientStanding], rounds: Sequence[int]) -> ClientCurves:
         """The epsilons of some clients after some rounds."""
-        accounts = [(self.rounds[number - 1] if number else self.start).spent for number in rounds]
-        epsilons = [
-            [spent[c.client_id].epsilon if c.client_id in spent else math.nan for c in clients] for spent in accounts
-        ]
+        wanted = [client.client_id for client in clients]
+        results = [self.rounds[number - 1] if number else self.start for number in rounds]
+        epsilons = [result.population.epsilons_of(wanted) for result in results]
         return ClientCurves(clients, rounds, np.array(epsilons, dtype=np.float64).reshape(len(rounds), len(clients)))
 
     def budgets(self) -> list[float]:

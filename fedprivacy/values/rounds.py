@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from fedprivacy.values.evaluation import Evaluation
+from fedprivacy.values.population import PopulationSpent
 from fedprivacy.values.series import RoundPoint, Spread
 from fedprivacy.values.spent import ClientSpent, ClientStanding
 
@@ -29,12 +30,17 @@ class RoundResult:
     @property
     def max_epsilon(self) -> float:
         """The largest privacy loss of a client."""
-        return max((client.epsilon for client in self.spent.values()), default=0.0)
+        return float(self.population.epsilons.max(initial=0.0))
 
     @property
     def exhausted(self) -> tuple[str, ...]:
         """Clients with nothing left of their budget."""
-        return tuple(client_id for client_id, client in self.spent.items() if client.exhausted)
+        return self.population.exhausted
+
+    @cached_property
+    def population(self) -> PopulationSpent:
+        """What `spent` says, of as many clients as there may be."""
+        return PopulationSpent.of(self.spent)
 
     @cached_property
     def point(self) -> RoundPoint:
@@ -42,7 +48,7 @@ class RoundResult:
         return RoundPoint(
             round=self.round,
             metrics=self.metrics,
-            epsilons=Spread.of([client.epsilon for client in self.spent.values()]),
+            epsilons=Spread.of(self.population.epsilons),
             clients=len(self.spent),
             participants=len(self.participants),
             failed=len(self.failures),
@@ -63,11 +69,13 @@ class Roster:
         self.clients: dict[str, ClientStanding] = {}
         self.changed: set[str] = set()
         self._unreconciled: frozenset[str] = frozenset()
+        self._seen: PopulationSpent | None = None
 
     def add(self, result: RoundResult) -> None:
         """Take in a finished round, the state before the first one too."""
-        for client_id, spent in result.spent.items():
-            self._take_in(client_id, spent, result.round)
+        for client_id in result.population.changed_since(self._seen):
+            self._take_in(client_id, result.spent[client_id], result.round)
+        self._seen = result.population
         for client_id in result.participants:
             self._answered(client_id, None)
         for client_id, reason in result.failures.items():

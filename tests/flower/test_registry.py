@@ -11,9 +11,11 @@ from fedprivacy._support import signing
 from fedprivacy._support.signing import server_key, server_public_key
 from fedprivacy.flower import InProcessGrid, TooFewClientsError
 from fedprivacy.flower.client import release
-from fedprivacy.flower.server.registry import ClientRegistry
+from fedprivacy.flower.server.eligible import Eligible
+from fedprivacy.flower.server.registry import ClientRegistry, EnrolledClient
 from fedprivacy.flower.wire.messages import ENROLMENT, ENROLMENT_REQUEST, Enrolment, EnrolmentRequest, RefusalCode
 from fedprivacy.tasks.identity import key_hash
+from tests.operations import operations
 
 PEM = b"-----BEGIN PUBLIC KEY-----\nAAAA\n-----END PUBLIC KEY-----\n"
 
@@ -122,3 +124,64 @@ def test_during_a_run_a_silent_node_is_asked_once(key):
     for _ in range(3):
         registry.enrol_new(grid)
     assert grid.pushed == 2
+
+
+class Nodes:
+    """A grid on which so many nodes are connected; the answers of clients are not needed."""
+
+    def __init__(self, nodes):
+        self.node_ids = list(nodes)
+
+    def get_node_ids(self):
+        return list(self.node_ids)
+
+    def get_nodes(self):
+        return [NodeInfo(node_id=node_id) for node_id in self.node_ids]
+
+
+def registry_of(key, nodes):
+    """A registry in which `client-N` has enrolled from node N."""
+    registry = ClientRegistry(0.1, key)
+    for node in nodes:
+        registry._clients[node] = EnrolledClient(f"client-{node:05}", 7, 0, b"", {})
+    return registry
+
+
+def test_who_is_online_who_arrived_and_who_may_be_asked_follow_the_nodes(key):
+    grid, registry = Nodes([4, 2]), registry_of(key, range(5))
+    everybody = {f"client-{node:05}" for node in range(5)}
+    assert list(registry.online(grid)) == registry.eligible(grid, Eligible(everybody, ())) == [2, 4]
+    assert [client.client_id for client in registry.arrived(grid)] == ["client-00002", "client-00004"]
+    assert registry.arrived(grid) == []
+    assert registry.eligible(grid, Eligible(everybody, ["client-00002"])) == [4]
+    assert registry.eligible(grid, Eligible(everybody - {"client-00004"}, ())) == [2]
+    grid.node_ids = [0, 4]
+    assert registry.eligible(grid, Eligible(everybody, ())) == [0, 4]
+    assert [client.client_id for client in registry.arrived(grid)] == ["client-00000"]
+    registry.learn({"client-00004": 12.0})
+    assert registry.online(grid)[4].answered == 12.0
+    assert [client.client_id for client in registry.arrived(grid)] == ["client-00004"]
+
+
+def test_clients_that_stay_are_not_looked_at_in_every_round(key):
+    def of_a_round(enrolled):
+        grid, registry = Nodes(range(enrolled)), registry_of(key, range(enrolled))
+        everybody = dict.fromkeys(client.client_id for client in registry.online(grid).values())
+
+        def round():
+            registry.enrol_new(grid)
+            assert registry.arrived(grid) == []
+            assert len(registry.eligible(grid, Eligible(everybody, ["client-00001"]))) == enrolled - 1
+
+        registry.arrived(grid)
+        round()
+        return operations(round)
+
+    assert of_a_round(10) == of_a_round(1000)
+
+
+def test_those_that_may_be_asked_are_everybody_but_those_that_may_not():
+    allowed = Eligible(["a", "b", "c"], ["b", "somebody else"])
+    assert set(allowed) == allowed == {"a", "c"} and len(allowed) == 2
+    assert "a" in allowed and "b" not in allowed and "d" not in allowed
+    assert allowed >= {"a"} and not allowed >= {"a", "b"}

@@ -604,16 +604,35 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a mechanism that does not compose with the charges is granted all the same",
         "fedprivacy/runs/accountant.py",
-        "        except ValueError:\n            return 0\n",
-        "        except ValueError:\n            return 1\n",
+        "    except ValueError:\n        return 0\n",
+        "    except ValueError:\n        return 1\n",
         (f"{STORE}::test_what_another_run_charges_meanwhile_stops_the_client_that_it_concerns_and_no_other[sqlite]",),
     ),
     Mutant(
         "epsilon is shown for the last round alone",
-        "fedprivacy/runs/accountant.py",
+        "fedprivacy/runs/odometer.py",
         "for event, steps in account.history.items()\n        ]",
         "for event, steps in [(e, n // account.rounds) for e, n in account.history.items()]\n        ]",
         (f"{ROUNDS}::test_epsilon_composes_over_rounds_and_never_passes_the_budget",),
+    ),
+    Mutant(
+        "what another run charges meanwhile is not read again",
+        "fedprivacy/ledger/changes.py",
+        'lambda entry: entry["charges"]',
+        "lambda _: ()",
+        (
+            "tests/ledger/test_changes.py::test_what_another_program_writes_is_read_again_and_nothing_else",
+            "tests/runs/test_odometer.py::test_after_any_acts_of_two_runs_every_client_is_read_as_from_scratch",
+        ),
+    ),
+    Mutant(
+        "a budget that ends during a run goes on being shown as open",
+        "fedprivacy/runs/odometer.py",
+        "self._unread |= self._expired()",
+        "self._unread |= set()",
+        (
+            "tests/runs/test_odometer.py::test_a_budget_that_ends_between_two_readings_leaves_nothing_though_nobody_writes",
+        ),
     ),
     Mutant(
         "what a receipt has confirmed is given back",

@@ -117,3 +117,54 @@ def test_a_folder_without_a_configuration_is_named(text, tmp_path):
         (tmp_path / CONFIG).write_text(text)
     with pytest.raises(RunFolderError, match="holds no run that could go on"):
         read_config(tmp_path)
+
+
+def of_two(round, a, b):
+    """A round after which `a` and `b` have taken so many steps."""
+    spent = {c: ClientSpent(c, steps / 8, 1e-5, 3.0, 1, steps, 7, 0.5) for c, steps in (("a", a), ("b", b))}
+    return RoundResult(round, {}, spent, ("a",), {})
+
+
+def named(folder):
+    """The clients in each line of a run's rounds."""
+    return [[client["client_id"] for client in strict(line)["clients"]] for line in (folder / ROUNDS).open()]
+
+
+def test_a_line_names_the_clients_that_have_changed_and_all_are_read_back(tmp_path):
+    plan = plan_of(Blobs(), noise_multiplier=1.0)
+    records = [of_two(0, 0, 0), of_two(1, 2, 0), of_two(2, 2, 0), of_two(3, 4, 2), of_two(4, 4, 3)]
+    write = RunWriter(tmp_path, plan)
+    for one in records[:4]:
+        write(one)
+    write.close()
+    write = RunWriter(tmp_path, plan, resume_from=3)  # it goes on as if it had never been stopped
+    write(records[4])
+    assert named(tmp_path) == [["a"], [], ["a", "b"], ["b"]]
+    history = read_history(tmp_path)
+    assert [history.start, *history.rounds] == records
+    assert [one.point for one in history.rounds] == [one.point for one in records[1:]]
+
+
+def test_a_client_that_did_not_come_back_to_a_run_that_goes_on_is_not_read_back(tmp_path):
+    plan = plan_of(Blobs(), noise_multiplier=1.0)
+    write = RunWriter(tmp_path, plan)
+    write(of_two(0, 0, 0))
+    write(of_two(1, 2, 2))
+    alone = record(2)
+    write(alone)
+    write(record(3))
+    assert named(tmp_path) == [["a", "b"], ["a"], ["a"]]
+    assert read_history(tmp_path).rounds == (of_two(1, 2, 2), alone, record(3))
+
+
+def test_lines_of_older_versions_name_everybody_and_are_read_as_ever(tmp_path):
+    write = RunWriter(tmp_path, plan_of(Blobs(), noise_multiplier=1.0))
+    records = [of_two(0, 0, 0), of_two(1, 2, 2), of_two(2, 4, 2)]
+    for one in records:
+        write(one)
+    first, second = ((strict(line)) for line in (tmp_path / ROUNDS).open())
+    for line in (first, second):
+        del line["since"]
+    second["clients"].append(first["clients"][1])
+    (tmp_path / ROUNDS).write_text(f"{json.dumps(first)}\n{json.dumps(second)}\n")
+    assert list(read_history(tmp_path).rounds) == records[1:]

@@ -12,12 +12,14 @@ from flwr.app import Message
 from fedprivacy.accounting import UNLIMITED
 from fedprivacy.flower.baseline.assignment import Assignment
 from fedprivacy.flower.server.checkpoint import Checkpoint
+from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.registry import EnrolledClient
 from fedprivacy.flower.server.replies import RoundOutcome
 from fedprivacy.runs.configuration import ConfigError, RunConfig
 from fedprivacy.runs.folder import read_history
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.values.attempt import Attempt
+from fedprivacy.values.population import PopulationSpent
 from fedprivacy.values.spent import ClientSpent
 
 
@@ -44,6 +46,8 @@ class BaselineAccounts:
         self.ledger_url = plan.config.ledger_url(deployed=False)  # beside it is the store that pages read
         self._plan, self._run_id = plan, run_id
         self._sampling_rates: dict[str, float] = {}
+        self._unread: set[str] = set()  # clients that have changed since `spent` was last asked
+        self._spent = PopulationSpent({})
         self._rounds = Counter(_trained_before(folder, resume.round) if folder and resume else {})
         self.admit(clients)
 
@@ -58,36 +62,39 @@ class BaselineAccounts:
         for client in clients:
             if client.public_key:
                 raise ConfigError([f"privacy is off, and client {client.client_id} is deployed; leave privacy open."])
+            self._unread.add(client.client_id)
             self._sampling_rates[client.client_id] = self._plan.sampling_rate(client.shard_size)
         return []
 
     def check_left(self) -> None:
         """Nobody has a budget here, and none can be spent."""
 
-    def spent(self) -> dict[str, ClientSpent]:
+    def spent(self) -> PopulationSpent:
         """Every client's part in the run, by client_id; its epsilon is infinite: there is no bound."""
+        changed, self._unread = self._unread, set()
+        self._spent = self._spent.updated({client_id: self._part(client_id) for client_id in changed})
+        return self._spent
+
+    def _part(self, client_id: str) -> ClientSpent:
         config = self._plan.config
-        return {
-            client_id: ClientSpent(
-                client_id=client_id,
-                epsilon=math.inf,
-                delta=config.delta,
-                budget_epsilon=math.inf,
-                rounds=self._rounds[client_id],
-                steps=self._rounds[client_id] * config.local_steps,
-                steps_left=UNLIMITED,
-                sampling_rate=rate,
-            )
-            for client_id, rate in sorted(self._sampling_rates.items())
-        }
+        return ClientSpent(
+            client_id=client_id,
+            epsilon=math.inf,
+            delta=config.delta,
+            budget_epsilon=math.inf,
+            rounds=self._rounds[client_id],
+            steps=self._rounds[client_id] * config.local_steps,
+            steps_left=UNLIMITED,
+            sampling_rate=self._sampling_rates[client_id],
+        )
 
     def attempts(self, server_round: int) -> Iterator[tuple[Attempt, bool]]:
         """One attempt: what is lost costs nothing, and is not tried again."""
         yield Attempt(self._run_id, server_round), False
 
-    def open_to(self, attempt: Attempt, *, again: bool) -> set[str]:
+    def open_to(self, attempt: Attempt, *, again: bool) -> Eligible:
         """Everybody."""
-        return set(self._sampling_rates)
+        return Eligible(self.spent().places, ())
 
     def grant(self, attempt: Attempt, clients: Mapping[int, EnrolledClient], *, again: bool) -> dict[int, Assignment]:
         """What the clients are asked for, by node id."""
@@ -96,6 +103,7 @@ class BaselineAccounts:
     def settle(self, outcome: RoundOutcome) -> None:
         """Count who trained."""
         self._rounds.update(outcome.updates.keys())
+        self._unread.update(outcome.updates)
 
     def settle_late(self, asked: Message, reply: Message, key: bytes) -> None:
         """Nothing was charged, so nothing is to be confirmed."""

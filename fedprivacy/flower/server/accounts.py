@@ -17,6 +17,7 @@ from fedprivacy._support.durable import write_durably
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.spans import span, spanned
 from fedprivacy.flower.server.checkpoint import Checkpoint
+from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.registry import EnrolledClient
 from fedprivacy.flower.server.replies import RoundOutcome, Unusable, checked_receipt, evidence
 from fedprivacy.flower.wire.histories import history_text
@@ -32,7 +33,7 @@ from fedprivacy.runs.plan import ClientGroup, RunPlan, client_groups
 from fedprivacy.tasks.identity import dataset_id
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.events import PoissonSampledGaussian
-from fedprivacy.values.spent import ClientSpent
+from fedprivacy.values.population import PopulationSpent
 from fedprivacy.values.wording import budget_text, count_text, delta_text, epsilon_text
 
 log = logging.getLogger("fedprivacy.server")
@@ -171,7 +172,7 @@ class Accounts(ABC, Generic[Granted]):
             )
 
     @spanned("composing epsilons")
-    def spent(self) -> dict[str, ClientSpent]:
+    def spent(self) -> PopulationSpent:
         """Every enrolled client's privacy loss, by client_id."""
         return self._accountant.spent()
 
@@ -196,11 +197,11 @@ class Accounts(ABC, Generic[Granted]):
         yield attempt, again
         yield attempt.again, False
 
-    def open_to(self, attempt: Attempt, *, again: bool) -> set[str]:
+    def open_to(self, attempt: Attempt, *, again: bool) -> Eligible:
         """Clients that may be asked: with budget left, or charged already for an attempt that is handed out again."""
-        with_budget = {client_id for client_id, client in self.spent().items() if not client.exhausted}
+        spent = self.spent()
         charged = self._accountant.charged(attempt) if again else set()
-        return (with_budget | charged) - self.left_out
+        return Eligible(spent.places, set(spent.exhausted) - charged | self.left_out)
 
     @spanned("granting")
     def grant(self, attempt: Attempt, clients: Mapping[int, EnrolledClient], *, again: bool) -> dict[int, Granted]:
@@ -317,9 +318,10 @@ class Accounts(ABC, Generic[Granted]):
         clients = list(clients)
         self._keys |= {client.client_id: client.key_hash for client in clients}
         self._ledger.bind_keys({client.client_id: client.key_hash for client in clients if client.public_key})
+        events = {size: self._plan.event(size) for size in {client.shard_size for client in clients}}
         added = self._accountant.enrol(
             {client.client_id: dataset_id(self._plan.task, client.client_id) for client in clients},
-            {client.client_id: self._plan.event(client.shard_size) for client in clients},
+            {client.client_id: events[client.shard_size] for client in clients},
             {client.client_id: client.claims for client in clients if client.claims},
         )
         more = "Client %s says that it spent %d steps more than the ledger held; they are charged now."

@@ -9,9 +9,11 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
+from typing import NamedTuple
 
 from flwr.app import Message, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
@@ -19,6 +21,7 @@ from flwr.serverapp import Grid
 
 from fedprivacy._support import signing
 from fedprivacy._support.spans import spanned
+from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.exchange import Correspondence
 from fedprivacy.flower.wire.histories import claims_of
 from fedprivacy.flower.wire.messages import ENROL, Enrolment, EnrolmentRequest, MessageError, Refusal
@@ -54,6 +57,13 @@ class EnrolledClient:
         return key_hash(self.public_key) if self.public_key else ""
 
 
+class _Online(NamedTuple):
+    """Who is online, as long as the same nodes are connected and nobody enrols."""
+
+    connected: list[int] | None = None  # None: nobody has looked
+    clients: Mapping[int, EnrolledClient] = MappingProxyType({})
+
+
 class ClientRegistry:
     """The clients of one run, by node id.
 
@@ -71,19 +81,43 @@ class ClientRegistry:
         self._refused: dict[int, str] = {}
         self._names: dict[int, str] = {}
         self._silent: set[int] = set()
+        self._greeted: list[int] = []  # the nodes that were connected when all of them had been asked
+        self._online = _Online()
+        self._arrived: Mapping[int, EnrolledClient] = {}
+        self._eligible: tuple[_Online, Eligible, list[int]] | None = None
 
     def __getitem__(self, node_id: int) -> EnrolledClient:
         return self._clients[node_id]
 
-    def online(self, grid: Grid) -> dict[int, EnrolledClient]:
+    def online(self, grid: Grid) -> Mapping[int, EnrolledClient]:
         """Enrolled clients among the nodes that are connected now, in the order of their client_ids.
 
         A client that came back as another node may be connected as both for a while: the newest stands for it. Were
         both asked, two updates would leave for one charge.
         """
-        connected = set(grid.get_node_ids())
+        connected = list(grid.get_node_ids())
+        if self._online.connected != connected:
+            self._online = _Online(connected, self._newest(set(connected)))
+        return self._online.clients
+
+    def _newest(self, connected: Set[int]) -> dict[int, EnrolledClient]:
         newest = {client.client_id: node_id for node_id, client in self._clients.items() if node_id in connected}
         return {newest[client_id]: self._clients[newest[client_id]] for client_id in sorted(newest)}
+
+    def arrived(self, grid: Grid) -> list[EnrolledClient]:
+        """Clients that are online, and were not, or not as they are now, when this was last asked."""
+        before, self._arrived = self._arrived, self.online(grid)
+        if self._arrived is before:
+            return []
+        return [client for node_id, client in self._arrived.items() if before.get(node_id) is not client]
+
+    def eligible(self, grid: Grid, allowed: Eligible) -> list[int]:
+        """The nodes of clients that are online and may be asked, in the order of their client_ids."""
+        self.online(grid)
+        if self._eligible is None or self._eligible[0] is not self._online or not allowed.same_as(self._eligible[1]):
+            nodes = [node_id for node_id, client in self._online.clients.items() if client.client_id in allowed]
+            self._eligible = self._online, allowed, nodes
+        return list(self._eligible[2])
 
     @spanned("enrolment")
     def wait_for(self, grid: Grid, count: int) -> None:
@@ -105,9 +139,11 @@ class ClientRegistry:
 
     def take_in(self, enrolments: Mapping[int, Enrolment]) -> None:
         """Enrol the simulated clients of this process, by node id, without asking each by a message."""
+        self._online = _Online()
         for part, (node_id, own) in enumerate(enrolments.items()):
             self._clients[node_id] = EnrolledClient(own.client_id, own.shard_size, own.num_partitions, b"", {})
             self._parts[node_id] = part
+        self._greeted = list(enrolments)
 
     def part(self, node_id: int) -> int:
         """Which part of the simulated split a client holds that was taken in."""
@@ -115,6 +151,7 @@ class ClientRegistry:
 
     def learn(self, records: Mapping[str, float]) -> None:
         """Take in how many records clients have, by client_id, out of their private answers."""
+        self._online = _Online()
         for node_id, client in self._clients.items():
             if client.client_id in records:
                 self._clients[node_id] = replace(client, answered=max(records[client.client_id], 1.0))
@@ -122,8 +159,12 @@ class ClientRegistry:
     @spanned("enrolment")
     def enrol_new(self, grid: Grid) -> None:
         """Ask every node that was never asked who it is."""
+        connected = list(grid.get_node_ids())
+        if connected == self._greeted:
+            return
         asked = self._clients.keys() | self._refused.keys() | self._silent
         self._ask(grid, [node for node in grid.get_nodes() if node.node_id not in asked])
+        self._greeted = connected
 
     def _ask(self, grid: Grid, nodes: list[NodeInfo]) -> None:
         keys: dict[int, bytes] = {}
@@ -139,6 +180,7 @@ class ClientRegistry:
         replies = Correspondence(grid).ask(messages, self._timeout).replies
         self._silent = (self._silent | keys.keys()) - replies.keys()
         taken = {client.client_id for client in self.online(grid).values()}
+        self._online = _Online()
         for node in nodes:
             if node.node_id in replies:
                 self._enrol(node, keys[node.node_id], replies[node.node_id], taken)

@@ -20,6 +20,7 @@ from fedprivacy.flower.baseline.accounts import BaselineAccounts
 from fedprivacy.flower.baseline.assignment import Assignment
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.server.accounts import RunAccounts
+from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.exchange import Answers, Correspondence, with_content
 from fedprivacy.flower.server.registry import ClientRegistry, TooFewClientsError
 from fedprivacy.flower.server.replies import OpenRound, RoundOutcome, sort_replies
@@ -86,7 +87,7 @@ class Rounds:
         """
         grid = self.correspondence.grid
         self.registry.enrol_new(grid)
-        self.accounts.admit(self.registry.online(grid).values())
+        self.accounts.admit(self.registry.arrived(grid))
         allowed = self.accounts.open_to(attempt, again=again)
         chosen = self.chosen(attempt.round, arrays, config, allowed)
         clients = {node_id: self.registry[node_id] for node_id in chosen}
@@ -154,12 +155,12 @@ class Rounds:
         return {STANDARDISE: ArrayRecord({name: Array(values) for name, values in each.items()})}
 
     @spanned("sampling clients")
-    def chosen(self, number: int, arrays: ArrayRecord, config: ConfigRecord, allowed: set[str]) -> dict[int, Message]:
+    def chosen(self, number: int, arrays: ArrayRecord, config: ConfigRecord, allowed: Eligible) -> dict[int, Message]:
         """The wrapped strategy's messages to allowed clients, by node id; none if it has too few of those to go on."""
         grid = self.correspondence.grid
 
         def eligible() -> list[int]:
-            return [node_id for node_id, client in self.registry.online(grid).items() if client.client_id in allowed]
+            return self.registry.eligible(grid, allowed)
 
         if not eligible():
             return {}

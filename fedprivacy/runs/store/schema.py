@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import astuple, fields
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 from sqlalchemy import (
     BigInteger,
     Column,
@@ -185,14 +186,11 @@ def point_of(row: RowMapping) -> RoundPoint:
     return RoundPoint(**_fields(RoundPoint, row) | unpacked)
 
 
-def epsilon_rows(run_id: str, result: RoundResult, clients: Mapping[str, ClientStanding]) -> Iterator[Row]:
-    """A round's epsilons in parts; nobody's number is ever given to another client."""
-    numbers = [clients[client_id].number for client_id in result.spent]
-    epsilons = np.full(max(numbers, default=-1) + 1, np.nan, dtype=EPSILONS)
-    epsilons[numbers] = [spent.epsilon for spent in result.spent.values()]
+def epsilon_rows(run_id: str, round: int, epsilons: NDArray[np.float64]) -> Iterator[Row]:
+    """A round's epsilons, by number of the client, in parts."""
     for part, first in enumerate(range(0, epsilons.size, CLIENTS_PER_PART)):
-        some = epsilons[first : first + CLIENTS_PER_PART].tobytes()
-        yield {"run_id": run_id, "part": part, "round": result.round, "epsilons": some}
+        some = epsilons[first : first + CLIENTS_PER_PART].astype(EPSILONS, copy=False).tobytes()
+        yield {"run_id": run_id, "part": part, "round": round, "epsilons": some}
 
 
 def failure_rows(run_id: str, result: RoundResult) -> Iterator[Row]:

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
-from sqlalchemy import Connection, delete, insert, select, update
+import numpy as np
+from numpy.typing import NDArray
+from sqlalchemy import Connection, Table, delete, insert, select, update
 
 from fedprivacy.ledger.database import Database, put_rows
 from fedprivacy.runs.store import schema
@@ -34,6 +36,7 @@ class RunRecording:
         self._run_id = facts.run_id
         self._database = Database(url, patience, durable=False)
         self._roster = Roster()
+        self._numbered: tuple[Mapping[str, int], NDArray[np.int64]] = {}, np.empty(0, dtype=np.int64)
         self._pending: list[tuple[RoundResult, float]] = []
         self._phase: Phase | None = None
         self._status = RunStatus.RUNNING
@@ -60,7 +63,8 @@ class RunRecording:
         Raises:
             LedgerError: the database cannot be used; nothing is lost, and the next call tries again.
         """
-        self._database.write(lambda connection, _: self._write(connection))
+        rows = self._rows()  # made before the ledger's database is locked: of many clients that takes a while
+        self._database.write(lambda connection, _: self._write(connection, rows))
         self._roster.changed.clear()
         self._pending.clear()
 
@@ -77,21 +81,35 @@ class RunRecording:
         if connection.scalar(select(runs.c.run_id).where(runs.c.run_id == self._run_id)) is None:
             connection.execute(insert(runs).values(schema.run_row(facts)))
 
-    def _write(self, connection: Connection) -> None:
+    def _rows(self) -> dict[Table, list[schema.Row]]:
+        """What was added since the last time, by table."""
         run_id, clients = self._run_id, self._roster.clients
         changed = sorted((clients[client_id] for client_id in self._roster.changed), key=lambda client: client.number)
         results = [result for result, _ in self._pending]
-        added = {
-            schema.recorded_clients: (schema.client_row(run_id, client) for client in changed),
-            schema.recorded_rounds: (schema.round_row(run_id, result.point, at) for result, at in self._pending),
-            schema.recorded_epsilons: (row for one in results for row in schema.epsilon_rows(run_id, one, clients)),
-            schema.recorded_failures: (row for one in results for row in schema.failure_rows(run_id, one)),
+        return {
+            schema.recorded_clients: [schema.client_row(run_id, client) for client in changed],
+            schema.recorded_rounds: [schema.round_row(run_id, result.point, at) for result, at in self._pending],
+            schema.recorded_epsilons: [row for one in results for row in self._epsilon_rows(one)],
+            schema.recorded_failures: [row for one in results for row in schema.failure_rows(run_id, one)],
         }
+
+    def _write(self, connection: Connection, added: Mapping[Table, Sequence[schema.Row]]) -> None:
         for table, rows in added.items():
-            put_rows(connection, table, list(rows))
+            put_rows(connection, table, rows)
         now = {"status": self._status, "updated": time.time(), "changes": schema.recorded_runs.c.changes + 1}
-        mine = update(schema.recorded_runs).where(schema.recorded_runs.c.run_id == run_id)
+        mine = update(schema.recorded_runs).where(schema.recorded_runs.c.run_id == self._run_id)
         connection.execute(mine.values(schema.phase_row(self._phase) | now))
+
+    def _epsilon_rows(self, result: RoundResult) -> Iterator[schema.Row]:
+        """A round's epsilons by number: nobody's number is ever given to another client."""
+        places = result.population.places
+        if self._numbered[0] is not places:
+            clients = self._roster.clients
+            self._numbered = places, np.array([clients[client_id].number for client_id in places], dtype=np.int64)
+        numbers = self._numbered[1]
+        epsilons = np.full(numbers.max(initial=-1) + 1, np.nan)
+        epsilons[numbers] = result.population.epsilons
+        return schema.epsilon_rows(self._run_id, result.round, epsilons)
 
 
 def record_audits(url: str, run_id: str, results: Sequence[AuditResult]) -> None:

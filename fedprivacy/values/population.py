@@ -1,0 +1,157 @@
+"""What every client of a run has spent at one moment, at the cost of the clients that have changed since the last one.
+
+Of a hundred thousand clients a round asks a thousand. A reading shares all others with the reading before it, and knows
+which they are, so that neither a round nor an observer that keeps every round pays for clients that were not asked.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import ItemsView, Iterable, Iterator, Mapping, Sequence, Set, ValuesView
+from operator import eq
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedprivacy.values.spent import ClientSpent
+
+_MOST_APART = 1 / 8
+"""Share of the clients that a reading keeps apart from those that it shares; beyond, copying all of them costs less."""
+
+
+class PopulationSpent(Mapping[str, ClientSpent]):
+    """Every client's privacy loss at one moment, by client_id and in the order of the client_ids. It never changes.
+
+    Args:
+        clients: by client_id.
+
+    Attributes:
+        places: client_id -> its place in that order; the same object in every reading of the same clients.
+    """
+
+    __slots__ = ("_apart", "_epsilons", "_exhausted", "_moment", "_shared", "places")
+
+    def __init__(self, clients: Mapping[str, ClientSpent]) -> None:
+        self._shared = dict(sorted(clients.items()))
+        self._apart: dict[str, ClientSpent] = {}
+        self.places = {client_id: place for place, client_id in enumerate(self._shared)}
+        self._moment = _Moment()
+        self._epsilons: NDArray[np.float64] | None = None
+        self._exhausted: tuple[str, ...] | None = None
+
+    @classmethod
+    def of(cls, clients: Mapping[str, ClientSpent]) -> PopulationSpent:
+        """Clients by client_id; what is a reading already stays itself."""
+        return clients if isinstance(clients, PopulationSpent) else cls(clients)
+
+    def __getitem__(self, client_id: str) -> ClientSpent:
+        return self._apart[client_id] if client_id in self._apart else self._shared[client_id]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._shared)
+
+    def __len__(self) -> int:
+        return len(self._shared)
+
+    def items(self) -> ItemsView[str, ClientSpent]:
+        """Every client with its client_id."""
+        return self._whole.items()
+
+    def values(self) -> ValuesView[ClientSpent]:
+        """Every client."""
+        return self._whole.values()
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self._whole})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self._whole,)
+
+    @property
+    def epsilons(self) -> NDArray[np.float64]:
+        """Every client's privacy loss in nats, by place; not to be written to."""
+        if self._epsilons is None:
+            self._epsilons = np.fromiter((client.epsilon for client in self.values()), np.float64, len(self))
+        return self._epsilons
+
+    def epsilons_of(self, client_ids: Sequence[str]) -> NDArray[np.float64]:
+        """The privacy losses of some clients in nats, in this order; NaN for those that are not there."""
+        if len(client_ids) == len(self) and all(map(eq, client_ids, self.places)):
+            return self.epsilons
+        return np.array([self[one].epsilon if one in self.places else math.nan for one in client_ids], np.float64)
+
+    @property
+    def exhausted(self) -> tuple[str, ...]:
+        """Clients with nothing left of their budget."""
+        if self._exhausted is None:
+            self._exhausted = tuple(client_id for client_id, client in self.items() if client.exhausted)
+        return self._exhausted
+
+    def updated(self, changed: Mapping[str, ClientSpent]) -> PopulationSpent:
+        """The reading after this one, in which these clients, known or new, are as given; nobody else has changed."""
+        if not changed:
+            return self
+        known = changed.keys() <= self.places.keys()
+        after = self._with(changed) if known else PopulationSpent({**self._whole, **changed})
+        if self._moment.then is None:  # else another reading was taken after this one
+            self._moment.then = frozenset(changed), after._moment
+        return after
+
+    def changed_since(self, before: PopulationSpent | None) -> list[str]:
+        """Clients that are others than in a reading before, or are new, in the order of the client_ids."""
+        if before is None:
+            return list(self)
+        looked_at = self._perhaps_changed_since(before)
+        return sorted(client_id for client_id in looked_at if before.get(client_id) != self[client_id])
+
+    def includes(self, before: PopulationSpent) -> bool:
+        """Whether every client of another reading is in this one."""
+        return before.places is self.places or before.places.keys() <= self.places.keys()
+
+    def _perhaps_changed_since(self, before: PopulationSpent) -> Iterable[str]:
+        """Clients beside which no other has changed; all, if this reading did not come from that one by `updated`."""
+        changed: set[str] = set()
+        moment = before._moment
+        while moment is not self._moment:
+            if moment.then is None:
+                return self
+            some, moment = moment.then
+            changed |= some
+        return changed
+
+    @property
+    def _whole(self) -> dict[str, ClientSpent]:
+        return self._shared | self._apart if self._apart else self._shared
+
+    def _with(self, changed: Mapping[str, ClientSpent]) -> PopulationSpent:
+        """The same clients, some of them changed."""
+        after: PopulationSpent = object.__new__(PopulationSpent)
+        apart = {**self._apart, **changed}
+        crowded = len(apart) > _MOST_APART * len(self)
+        after._shared, after._apart = (self._shared | apart, {}) if crowded else (self._shared, apart)
+        after.places, after._moment = self.places, _Moment()
+        after._epsilons = self._epsilons if self._epsilons is None else self._epsilons_with(changed, self._epsilons)
+        after._exhausted = self._exhausted if self._exhausted is None else _exhausted_with(changed, self._exhausted)
+        return after
+
+    def _epsilons_with(self, changed: Mapping[str, ClientSpent], before: NDArray[np.float64]) -> NDArray[np.float64]:
+        epsilons = before.copy()
+        epsilons[[self.places[client_id] for client_id in changed]] = [client.epsilon for client in changed.values()]
+        return epsilons
+
+
+def _exhausted_with(changed: Mapping[str, ClientSpent], before: tuple[str, ...]) -> tuple[str, ...]:
+    now = {client_id for client_id, client in changed.items() if client.exhausted}
+    if now == changed.keys() & set(before):
+        return before
+    return tuple(sorted([*(client_id for client_id in before if client_id not in changed), *now]))
+
+
+class _Moment:
+    """When a reading was taken: it leads to the moment after it, and is forgotten with the last earlier reading."""
+
+    __slots__ = ("then",)
+
+    def __init__(self) -> None:
+        self.then: tuple[Set[str], _Moment] | None = None  # who has changed until the moment after it
