@@ -81,7 +81,7 @@ class CohortTraining:
         """Train every client, in portions and an order that public numbers fix."""
         for places in _alike(trainees):
             members = [trainees[place] for place in places]
-            stack = self.engine.stack(members[0].shard.inputs, members[0].shard.targets) if len(members) > 1 else None
+            stack = self.engine.stack(members[0].shard.inputs, members[0].shard.targets)
             if stack is None:
                 yield from (self._alone(place, trainees[place], round) for place in places)
             else:

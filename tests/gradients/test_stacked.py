@@ -1,0 +1,225 @@
+"""A stack computes each client's clipped sum as the client alone would, and no client's bits depend on another's."""
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fedprivacy.gradients import GradientEngine, flat_parameters
+from fedprivacy.gradients.clipping import CLIPPINGS
+from fedprivacy.gradients.stack_check import admitted_stack
+from fedprivacy.gradients.stacked import ROWS, Pool, Stack
+
+MODELS = {
+    "logistic": lambda: nn.Linear(6, 3),
+    "without bias": lambda: nn.Linear(6, 3, bias=False),
+    "mlp": lambda: nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 3)),
+    "deep": lambda: nn.Sequential(
+        nn.Flatten(), nn.Linear(6, 17), nn.Tanh(), nn.Linear(17, 9, bias=False), nn.Sigmoid(), nn.Linear(9, 3)
+    ),
+    "frozen body": lambda: nn.Sequential(nn.Linear(6, 8).requires_grad_(False), nn.GELU(), nn.Linear(8, 3)),
+}
+SIZES = [0, 1, 7, ROWS, ROWS + 1, 3 * ROWS + 5, 12]  # of the batches
+NORMS = np.geomspace(0.05, 20.0, len(SIZES))
+RECORDS = 80
+
+
+def cross_entropy(outputs, targets):
+    return functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def squared_error(outputs, targets):
+    return (outputs.sum(1) - targets).square()
+
+
+LOSSES = {torch.int64: cross_entropy, torch.float32: squared_error}
+
+
+class Cohort:
+    """Clients with shards, batches and models of their own, and the stack of these models."""
+
+    def __init__(self, model="mlp", clipping="flat", targets=torch.int64):
+        torch.manual_seed(0)
+        self.model, self.clipping, self.loss = MODELS[model](), clipping, LOSSES[targets]
+        generator, order = torch.Generator().manual_seed(0), np.random.default_rng(0)
+        self.shards = [self._shard(targets, generator) for _ in SIZES]
+        self.batches = [order.permutation(RECORDS)[:size] for size in SIZES]
+        start = flat_parameters(self.model)
+        self.positions = start + 0.3 * torch.randn(len(SIZES), len(start), generator=generator)
+        empty = (rows[:0] for rows in self.shards[0])
+        self.stack = admitted_stack(self.model, self.loss, CLIPPINGS[clipping](), *empty)
+
+    def clip(self, chosen=None):
+        chosen = list(range(len(SIZES))) if chosen is None else chosen
+        pool = Pool.of([self.shards[client] for client in chosen])
+        batches = [self.batches[client] for client in chosen]
+        return self.stack.clip(self.positions[chosen], pool, batches, NORMS[chosen])
+
+    def alone(self, client):
+        """What the engine makes of one client's batch."""
+        model = copy.deepcopy(self.model)
+        own = [p for p in model.parameters() if p.requires_grad]
+        nn.utils.vector_to_parameters(self.positions[client].clone(), own)
+        rows = (rows[torch.from_numpy(self.batches[client])] for rows in self.shards[client])
+        return GradientEngine(model, self.loss, CLIPPINGS[self.clipping]()).clip(*rows, NORMS[client])
+
+    def _shard(self, targets, generator):
+        inputs = torch.randn(RECORDS, 6, generator=generator)
+        labels = torch.randint(0, 3, (RECORDS,), generator=generator)
+        return inputs, labels if targets == torch.int64 else torch.randn(RECORDS, generator=generator)
+
+
+def check(cohort):
+    """Every client's sum and norms against the engine's."""
+    stacked, start = cohort.clip(), 0
+    for client, size in enumerate(SIZES):
+        expected = cohort.alone(client)
+        tolerance = 1e-6 * NORMS[client] * max(size, 1)
+        assert torch.allclose(stacked.totals[client], expected.total, rtol=0.0, atol=tolerance)
+        norms = stacked.squared_norms[start : start + size]
+        assert torch.allclose(norms[~norms.isnan()], torch.cat([*expected.squared_norms, norms[:0]]), 1e-3, 1e-4)
+        start += size
+
+
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+@pytest.mark.parametrize("model", MODELS)
+def test_each_client_s_sum_is_what_the_engine_makes_of_it_alone(model, clipping):
+    check(Cohort(model, clipping))
+
+
+def test_any_loss_is_taken():
+    check(Cohort(targets=torch.float32))
+
+
+HOSTILE = [math.nan, math.inf, -math.inf, 1e30, -3e38]
+
+
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+def test_records_without_a_gradient_count_for_nothing(clipping):
+    cohort = Cohort(clipping=clipping, targets=torch.float32)
+    for number, value in enumerate(HOSTILE):
+        cohort.shards[5][0][cohort.batches[5][3 * number], number] = value
+        cohort.shards[3][1][cohort.batches[3][number]] = value
+    check(cohort)
+    assert int(cohort.clip().squared_norms.isnan().sum()) >= len(HOSTILE)
+
+
+def test_records_whose_loss_cannot_be_computed_count_for_nothing():
+    cohort = Cohort()
+    for place in (0, 5, 6, 40):
+        cohort.shards[5][1][cohort.batches[5][place]] = 7  # of three labels
+    check(cohort)
+    cohort.shards[5][1][:] = 7  # all of one client's records
+    stacked = cohort.clip()
+    assert not torch.any(stacked.totals[5])
+
+
+@pytest.mark.parametrize("model", ["logistic", "mlp", "deep"])
+@pytest.mark.parametrize("value", [*HOSTILE, "a label out of range", "fewer records", "nobody else"])
+def test_no_bit_of_a_client_depends_on_another(model, value):
+    """Catches: kernels that go by the number of slots, a batch that is redone for all because of one record."""
+    cohort = Cohort(model)
+    before, kept = cohort.clip().totals, [1, 3, 5]
+    if value == "nobody else":
+        assert torch.equal(cohort.clip(kept).totals, before[kept])
+        return
+    for client in set(range(len(SIZES))) - set(kept):
+        if value == "fewer records":
+            cohort.batches[client] = cohort.batches[client][:3]
+        elif value == "a label out of range":
+            cohort.shards[client][1][:] = 9
+        else:
+            cohort.shards[client][0][::2] = value
+    after = cohort.clip().totals
+    assert torch.equal(after[kept], before[kept])
+    assert torch.equal(cohort.clip([5, 0, 3, 1]).totals[[0, 2, 3]], before[[5, 3, 1]])
+
+
+def test_one_record_s_part_depends_on_no_other_of_its_client():
+    """The sum of a batch, less that of the batch without a record, is what the record adds: to float64's rounding."""
+    cohort = Cohort()
+    whole = cohort.clip().totals[5]
+    last = cohort.batches[5][-1]
+    cohort.batches[5] = cohort.batches[5][:-1]
+    less = cohort.clip().totals[5]
+    cohort.batches[5] = np.array([last])
+    assert torch.allclose(whole - less, cohort.clip().totals[5], rtol=0.0, atol=1e-13 * NORMS[5])
+
+
+class Bent(Stack):
+    """A stack in which a row's place, or its company, shows."""
+
+    fault = "place"
+
+    def measured(self, matrices, inputs, targets, counted):
+        rows, squared = super().measured(matrices, inputs, targets, counted)
+        if self.fault == "place":
+            squared[:, ::ROWS] *= 1.0 + 2.0**-50
+        elif self.fault == "company":
+            squared = squared + 1e-12 * inputs.nan_to_num(0.0, 0.0, 0.0).abs().amax()
+        elif self.fault == "slots":
+            squared = squared * (1.0 + 2.0**-50 * len(inputs))
+        elif self.fault == "wrong norms":
+            squared = 1.01 * squared
+        return rows, squared
+
+    def flat(self, totals):
+        return super().flat(totals) * (1.01 if self.fault == "wrong sums" else 1.0)
+
+
+@pytest.mark.parametrize("fault", ["place", "company", "slots", "wrong norms", "wrong sums"])
+def test_a_stack_that_computes_something_else_is_not_trusted(monkeypatch, fault):
+    monkeypatch.setattr("fedprivacy.gradients.stack_check.Stack", Bent)
+    monkeypatch.setattr(Bent, "fault", "")
+    assert Cohort().stack is not None
+    monkeypatch.setattr(Bent, "fault", fault)
+    assert Cohort().stack is None
+
+
+class Tied(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = nn.Linear(6, 6), nn.Linear(6, 6)
+        self.two.weight = self.one.weight
+
+    def forward(self, x):
+        return self.two(self.one(x))
+
+
+@pytest.mark.parametrize(
+    "model",
+    [
+        nn.Sequential(nn.Unflatten(1, (1, 6)), nn.Conv1d(1, 3, 6), nn.Flatten()),
+        nn.Sequential(nn.Unflatten(1, (2, 3)), nn.Linear(3, 2), nn.Flatten()),
+        nn.Sequential(nn.Linear(6, 3), nn.LayerNorm(3)),
+        nn.Linear(6, 3).double(),
+        nn.Linear(6, 3000),
+        Tied(),
+        nn.GRU(6, 3),
+    ],
+    ids=["convolution", "positions", "normalisation", "float64", "large", "tied", "recurrent"],
+)
+def test_other_models_are_not_stacked(model):
+    assert admitted_stack(model, cross_entropy, CLIPPINGS["flat"](), torch.empty(0, 6), torch.empty(0).long()) is None
+
+
+def test_a_loss_that_mixes_records_is_not_stacked():
+    def mixing(outputs, targets):
+        losses = cross_entropy(outputs, targets)
+        return losses - losses.mean()
+
+    rows = torch.empty(0, 6), torch.empty(0).long()
+    assert admitted_stack(nn.Linear(6, 3), mixing, CLIPPINGS["flat"](), *rows) is None
+
+
+def test_the_model_is_the_same_afterwards():
+    cohort = Cohort()
+    before = flat_parameters(cohort.model)
+    cohort.clip()
+    admitted_stack(cohort.model, cross_entropy, CLIPPINGS["flat"](), *(rows[:0] for rows in cohort.shards[0]))
+    assert torch.equal(flat_parameters(cohort.model), before)
+    assert all(p.grad is None for p in cohort.model.parameters())

@@ -1,0 +1,159 @@
+"""A cohort releases what each of its clients would release alone: the same samples, noise and events."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fedprivacy.gradients import GradientEngine, flat_parameters
+from fedprivacy.tasks import Shard
+from fedprivacy.training import cohort
+from fedprivacy.training.adaptive import CLIPPINGS, QuantileClipping
+from fedprivacy.training.cohort import CohortTraining, Trainee
+from fedprivacy.training.dpsgd import DPSGD
+from fedprivacy.training.keystream import Keystream, Position
+from fedprivacy.training.mechanisms import (
+    SampledGaussianSum,
+    poisson_sample,
+    poisson_samples,
+    release_by_row,
+)
+from fedprivacy.training.noise import lattice_step
+from fedprivacy.training.optimizers import SGD, Adam, AdamW
+from fedprivacy.values.events import PoissonSampledGaussian
+
+KEY = Keystream.from_seed(7, "cohort")
+RECORDS = [40, 0, 1, 23, 64, 40, 40, 12]
+RATES = [0.3, 0.3, 0.5, 1.0, 0.1, 0.3, 1e-9, 0.9]
+STREAMS = [KEY.of(f"client-{number}") for number in range(len(RECORDS))]
+OPTIMIZERS = [SGD(0.5), SGD(0.5, momentum=0.9, weight_decay=0.01), Adam(0.05), AdamW(0.05, 0.1)]
+
+
+def loss(outputs, targets):
+    return functional.cross_entropy(outputs, targets, reduction="none")
+
+
+def model_of(name):
+    torch.manual_seed(0)
+    return {
+        "stacked": lambda: nn.Sequential(nn.Linear(5, 12), nn.Tanh(), nn.Linear(12, 4)),
+        "one by one": lambda: nn.Sequential(nn.Unflatten(1, (1, 5)), nn.Conv1d(1, 4, 5), nn.Flatten()),
+    }[name]()
+
+
+def trainees():
+    generator = torch.Generator().manual_seed(0)
+    return [
+        Trainee(
+            shard=Shard(
+                torch.randn(records, 5, generator=generator), torch.randint(0, 4, (records,), generator=generator)
+            ),
+            keystream=keystream,
+            mechanism=SampledGaussianSum(PoissonSampledGaussian(rate, 0.5 + number), 0.2 * (1 + number)),
+            expected_batch_size=5.0 + number,
+            steps=3 if number % 3 else 2,
+        )
+        for number, (records, rate, keystream) in enumerate(zip(RECORDS, RATES, STREAMS, strict=True))
+    ]
+
+
+def together(model, members, optimizer, clipping="flat", pull=0.0):
+    engine = GradientEngine(model, loss, CLIPPINGS[clipping]())
+    adaptive = QuantileClipping() if clipping == "adaptive" else None
+    found = {}
+    for portion in CohortTraining(engine, optimizer, pull, adaptive).train(members, round=4):
+        rows = zip(portion.places, portion.parameters, portion.clipping_norms, strict=True)
+        found |= {place: (flat.clone(), norm, portion.problem) for place, flat, norm in rows}
+    return [found[place] for place in range(len(members))]
+
+
+def alone(model, member, optimizer, clipping="flat", pull=0.0):
+    engine = GradientEngine(model, loss, CLIPPINGS[clipping]())
+    adaptive = QuantileClipping() if clipping == "adaptive" else None
+    training = DPSGD(member.mechanism, member.expected_batch_size, optimizer, pull, adaptive)
+    update = training.train(engine, member.shard, steps=member.steps, round=4, keystream=member.keystream)
+    return torch.cat([values.flatten() for values in update.parameters.values()]), update.clipping_norm
+
+
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
+@pytest.mark.parametrize("clipping", CLIPPINGS)
+def test_each_client_ends_where_it_would_end_alone(clipping, optimizer):
+    """But for steps of the lattice: where one client's rounding and the other's fall on two sides."""
+    for expected, member, (flat, norm, problem) in zip(
+        (alone(model_of("stacked"), member, optimizer, clipping, 0.1) for member in trainees()),
+        trainees(),
+        together(model_of("stacked"), trainees(), optimizer, clipping, 0.1),
+        strict=True,
+    ):
+        assert problem is None
+        assert norm == pytest.approx(expected[1], rel=1e-9)
+        step = lattice_step(2 * member.mechanism.clipping_norm, len(flat)) / member.expected_batch_size
+        assert (flat - expected[0]).abs().max() <= 4 * member.steps * step + 1e-6
+
+
+def test_clients_that_are_not_stacked_release_the_same_bytes():
+    expected = [alone(model_of("one by one"), member, SGD(0.5)) for member in trainees()]
+    for (flat, norm, problem), (own, own_norm) in zip(
+        together(model_of("one by one"), trainees(), SGD(0.5)), expected, strict=True
+    ):
+        assert torch.equal(flat, own) and norm == own_norm and problem is None
+
+
+@pytest.mark.parametrize("name", ["stacked", "one by one"])
+def test_who_else_trains_changes_no_bit(name):
+    whole = together(model_of(name), trainees(), Adam(0.05))
+    some = [4, 1, 7]
+    fewer = together(model_of(name), [trainees()[place] for place in some], Adam(0.05))
+    for place, (flat, _, _) in zip(some, fewer, strict=True):
+        assert torch.equal(flat, whole[place][0])
+
+
+def test_portions_change_no_bit(monkeypatch):
+    whole = together(model_of("stacked"), trainees(), SGD(0.5))
+    for name, value in {"_MOST_TOGETHER": 2, "_MOST_BYTES": 900}.items():
+        monkeypatch.setattr(cohort, name, value)
+        parts = together(model_of("stacked"), trainees(), SGD(0.5))
+        assert all(torch.equal(one[0], other[0]) for one, other in zip(whole, parts, strict=True))
+
+
+@pytest.mark.parametrize("name", ["stacked", "one by one"])
+def test_the_starting_point_stays(name):
+    model = model_of(name)
+    before = flat_parameters(model)
+    together(model, trainees(), SGD(0.5))
+    assert torch.equal(flat_parameters(model), before)
+
+
+def test_a_client_that_fails_fails_alone():
+    members = trainees()
+    members[2] = Trainee(Shard(torch.randn(6, 9), torch.zeros(6).long()), *(
+        getattr(members[2], name) for name in ("keystream", "mechanism", "expected_batch_size", "steps")
+    ))  # fmt: skip
+    expected = together(model_of("stacked"), trainees(), SGD(0.5))
+    for place, (flat, _, problem) in enumerate(together(model_of("stacked"), members, SGD(0.5))):
+        assert (problem is not None) == (place == 2)
+        assert place == 2 or torch.allclose(flat, expected[place][0], atol=1e-5)
+
+
+# Its parts
+
+
+def test_samples_of_many_clients_are_those_of_each():
+    samples = poisson_samples(np.array(RATES), RECORDS, STREAMS, Position(2, 1))
+    assert any(len(sample) for sample in samples)
+    for sample, rate, records, keystream in zip(samples, RATES, RECORDS, STREAMS, strict=True):
+        assert np.array_equal(sample, poisson_sample(rate, records, keystream, Position(2, 1)))
+
+
+def test_samples_of_empty_shards_are_empty():
+    assert [len(sample) for sample in poisson_samples(np.ones(2), [0, 0], STREAMS[:2], Position(2, 1))] == [0, 0]
+
+
+def test_the_noise_of_many_clients_is_that_of_each():
+    totals = torch.randn(len(STREAMS), 33, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    mechanisms = [member.mechanism for member in trainees()]
+    released = release_by_row(mechanisms, totals, STREAMS, Position(3, 2))
+    for row, mechanism, total, keystream in zip(released, mechanisms, totals, STREAMS, strict=True):
+        own = mechanism.release(lambda *_, total=total: total, 0, keystream, Position(3, 2))
+        assert torch.equal(row, own)
