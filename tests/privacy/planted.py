@@ -552,7 +552,8 @@ def at_configured_delta():
 
     def enrolled(self, *given):
         added = enrol(self, *given)
-        self._deltas = dict.fromkeys(self._deltas, self._asked.budget.delta)
+        clients, delta = self._odometer._clients, self._asked.budget.delta
+        clients |= {dataset: client._replace(delta=delta) for dataset, client in clients.items()}
         return added
 
     return mock.patch.object(CentralAccountant, "enrol", enrolled)
