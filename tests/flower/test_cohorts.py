@@ -1,0 +1,177 @@
+"""A population that trains together has the run that it would have by messages: model, accounts, books, failures."""
+
+import random
+
+import pytest
+import torch
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx
+from torch import nn
+
+from fedprivacy.flower import InProcessGrid, PrivateStrategy, RoundFailedError, private_client
+from fedprivacy.flower import simulation as engine
+from fedprivacy.flower.client.cohort import CohortUpdate, Population
+from fedprivacy.flower.server.cohorts import averages
+from fedprivacy.ledger import Ledger
+from fedprivacy.ledger.verify import verify_ledger
+from fedprivacy.training.dpsgd import DPSGD
+
+from .blobs import Blobs, plan_of
+
+SAMPLING = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
+STRATEGIES = {
+    "fedavg": lambda: FedAvg(fraction_train=0.5, **SAMPLING),
+    "fedprox": lambda: FedProx(proximal_mu=0.5, **SAMPLING),
+    "fedavgm": lambda: FedAvgM(server_learning_rate=0.5, server_momentum=0.5, **SAMPLING),
+    "fedadam": lambda: FedAdam(eta=0.1, **SAMPLING),
+}
+
+
+class Silent(InProcessGrid):
+    """A grid that lets no message through."""
+
+    def push_messages(self, messages):
+        assert not list(messages), "a population sends no messages"
+        return []
+
+
+def run(plan, *, together, strategy=None, **kwargs):
+    """The finished strategy, with its records."""
+    random.seed(0)  # by which Flower samples
+    records = []
+    wrapped = PrivateStrategy(strategy or FedAvg(**SAMPLING), plan, observers=[records.append], **kwargs)
+    client, clients = private_client(plan.task, plan.config), plan.config.clients
+    population = Population(plan.task, plan.config) if together else None
+    wrapped.start((Silent if together else InProcessGrid)(client, clients, {}, population=population))
+    wrapped.records = records
+    return wrapped
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def both(task=None, strategy="fedavg", **settings):
+    """The same run by messages and together, each with a ledger of its own."""
+    finished = []
+    for together in (False, True):
+        plan = plan_of(task or Blobs(), ledger=f"sqlite:///{together}.db", **settings)
+        finished.append(run(plan, together=together, strategy=STRATEGIES[strategy]()))
+    return finished
+
+
+def model_of(wrapped):
+    return torch.cat([values.flatten() for values in wrapped.result.arrays.to_torch_state_dict().values()])
+
+
+def check_same(messages, together, tolerance=2e-6):
+    assert (model_of(messages) - model_of(together)).abs().max() < tolerance
+    for one, other in zip(messages.records, together.records, strict=True):
+        assert one.participants == other.participants and one.failures == other.failures
+        assert dict(one.spent) == dict(other.spent) and one.unreconciled == other.unreconciled
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_population_has_the_run_of_its_messages(strategy):
+    check_same(*both(strategy=strategy, clients=9))
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"clipping": "adaptive"},
+        {"clipping": "per-layer", "optimizer": "adam", "learning_rate": 0.05},
+        {"batch_size": 8, "noise_multiplier": 1.5},
+        {"ema_decay": 0.5},
+        {"noise_multiplier": 1.1, "epsilon": 2.0, "rounds": 6},  # ends where the budgets do
+        {"filter": "adaptive", "epsilon": 2.0},
+    ],
+    ids=lambda settings: next(iter(settings)),
+)
+def test_whatever_the_run_is_set_to(settings):
+    messages, together = both(clients=6, **settings)
+    check_same(messages, together)
+    assert messages.result.stopped_because == together.result.stopped_because
+
+
+def test_charges_come_first_and_stand_in_a_ledger_that_proves_itself(tmp_path, monkeypatch):
+    """A crash in training can only over-count."""
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    plan = plan_of(Blobs(), clients=4, ledger=url)
+
+    def crash(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Population, "train", crash)
+    with pytest.raises(KeyboardInterrupt):
+        run(plan, together=True)
+    monkeypatch.undo()
+    ledger = Ledger(url)
+    assert [account.rounds for account in ledger.accounts([f"blobs/client-{i}" for i in range(4)]).values()] == [1] * 4
+    monkeypatch.setattr(Population, "train", lambda *_: CohortUpdate())
+    run(plan, together=True)  # nobody answers
+    states = [charge.state for charge in verify_ledger(ledger).replay.charges.values()]
+    assert states == ["reserved"] * 4 * (1 + plan.config.rounds)
+
+
+class Convolved(Blobs):
+    """Of a model that is not stacked."""
+
+    def model(self):
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Unflatten(1, (1, 2)), nn.Conv1d(1, 2, 2), nn.Flatten())
+
+
+def test_models_that_are_not_stacked_have_the_same_run():
+    check_same(*both(Convolved(), clients=5))
+
+
+def test_a_client_that_fails_is_left_out_of_the_average_and_stays_charged(monkeypatch):
+    train = DPSGD.train
+
+    def failing(self, engine, shard, **given):
+        return 1 / 0 if len(shard) == 32 else train(self, engine, shard, **given)
+
+    monkeypatch.setattr(DPSGD, "train", failing)
+    messages, together = both(Convolved(), clients=5)
+    check_same(messages, together)
+    last = together.records[-1]
+    assert last.failures == {"client-2": "client-failed"} and last.unreconciled == ("client-2",)
+    assert last.spent["client-2"].rounds == 3
+
+
+def test_an_update_that_is_not_finite_is_dropped():
+    """The learning rate carries every update beyond float32: nothing is left to be averaged, and the run says so."""
+    with pytest.raises(RoundFailedError, match="not-finite"):
+        run(plan_of(Blobs(), clients=3, learning_rate=1e30, optimizer="sgd"), together=True)
+
+
+def test_a_strategy_that_looks_at_each_update_gets_its_messages():
+    class Mine(FedAvg):
+        pass
+
+    assert [averages(made()) for made in STRATEGIES.values()] == [True] * 4
+    assert not averages(FedMedian(**SAMPLING)) and not averages(Mine(**SAMPLING))
+    with pytest.raises(AssertionError, match="sends no messages"):
+        run(plan_of(Blobs(), clients=3), together=True, strategy=Mine(**SAMPLING))
+
+
+@pytest.mark.parametrize("clients", [engine.POPULATION - 1, engine.POPULATION])
+def test_an_engine_trains_many_clients_together(clients, monkeypatch):
+    sent = []
+    monkeypatch.setattr(InProcessGrid, "_deliver", lambda *_: sent.append(1) or 1 / 0)
+    plan = plan_of(Blobs(), clients=clients, rounds=1)
+    population = engine._population(private_client(plan.task, plan.config), plan.config)
+    assert (population is None) == (clients < engine.POPULATION)
+
+
+def test_randomness_is_secret_without_a_seed():
+    plans = [plan_of(Blobs(), clients=3, seed=None, rounds=1, ledger=f"sqlite:///{n}.db") for n in range(2)]
+    one, other = (model_of(run(plan, together=True)) for plan in plans)
+    assert not torch.equal(one, other)
+
+
+def test_two_runs_on_one_ledger_share_no_noise():
+    plan = plan_of(Blobs(), clients=3, rounds=1, noise_multiplier=2.0, ledger="sqlite:///ledger.db")
+    one, other = (model_of(run(plan, together=True)) for _ in range(2))
+    assert not torch.equal(one, other)
