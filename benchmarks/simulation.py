@@ -1,0 +1,120 @@
+"""What a simulation costs: client updates per second and peak memory, against two peers and a bare loop.
+
+    python -m benchmarks.simulation [--json] [--settings lr,mlp] [--turns 3] [--save]
+    python -m benchmarks.simulation --scale [--json] [--populations 1000,10000,100000] [--cohort 1000] [--plot FILE.svg]
+
+The same work for all: users with 50 records each, five local steps on (expected) batches of ten, noise multiplier 1,
+clipping norm 1; 1,000 users of whom 50 train in a round, and in lr-10k 10,000 and 1,000.
+
+- fedprivacy, fedprivacy_2: `fp.simulate` in one process, and with two workers where it has that setting (else null).
+  Each record is protected; accounting, budgets, ledger and recorder are on.
+- flower_opacus: Flower's simulation on Ray, clients that train with Opacus, no epsilon asked for.
+- pfl_central: pfl-research with central Gaussian privacy, since it has none for records. `benchmarks.peers_pfl` says
+  how to install it; null where it is missing.
+- bare_nonprivate: the same steps in plain torch, without privacy, messages or books.
+
+Contenders take turns, each turn in a process of its own, with one thread in each process; Ray starts a worker for each
+core. A rate is the cohort over the median duration of a round, of all turns; the first round of a turn warms up, and
+set-up does not count. Memory is what a contender's process and all its descendants hold at the worst moment beyond what
+the process held after its imports, median of all turns; see `benchmarks.resident`. Needs Linux and the `bench` extra.
+
+--scale measures ours alone, on populations of lr of whom a fixed number train in each round.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import platform
+import statistics
+import sys
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from benchmarks.contenders import NAMES, OURS, OURS_ON_TWO, SLOW, ContenderFailed, Turn, take_turn
+from benchmarks.gradients import save
+from benchmarks.populations import SETTINGS, Setting
+from benchmarks.scale import draw, measure_scale, report_scale
+from benchmarks.simulators import WORKERS, has_workers
+
+Figures = dict[str, dict[str, float | None]]
+"""By figure, then by contender; None of one that takes no part."""
+
+
+def measure(setting: Setting, turns: int) -> Figures:
+    """Rates and memory of all contenders."""
+    taken: dict[str, list[Turn]] = defaultdict(list)
+    out = set() if has_workers() else {OURS_ON_TWO}
+    for name in sorted(out):
+        print(f"{setting.name}: {name} takes no part: fp.simulate has no setting '{WORKERS}'", file=sys.stderr)
+    for number in range(min(turns, setting.turns)):
+        for name in NAMES:
+            slow = name in SLOW
+            if name in out or (slow and number >= setting.slow_turns):
+                continue
+            print(f"{setting.name}: turn {number + 1} of {name}", file=sys.stderr)
+            try:
+                taken[name].append(take_turn(name, setting, setting.slow_rounds if slow else setting.rounds))
+            except ContenderFailed as failed:
+                out.add(name)
+                print(f"{setting.name}: {name} takes no part: {failed}", file=sys.stderr)
+    return {
+        "clients_per_s": {name: _rate(setting, taken[name]) for name in NAMES},
+        "peak_mb": {name: _memory(taken[name]) for name in NAMES},
+    }
+
+
+def _rate(setting: Setting, turns: Sequence[Turn]) -> float | None:
+    rounds = [seconds for turn in turns for seconds in turn.rounds_s]
+    return setting.cohort / statistics.median(rounds) if rounds else None
+
+
+def _memory(turns: Sequence[Turn]) -> float | None:
+    return statistics.median(turn.peak_mb for turn in turns) if turns else None
+
+
+def report(settings: Mapping[str, Figures]) -> None:
+    """Print rates and memory, each beside what ours is of it."""
+    print("setting  contender        clients/s   ours is   peak, MB   ours is")
+    for setting, figures in settings.items():
+        for name in NAMES:
+            cells = [_beside(figures[figure], name) for figure in ("clients_per_s", "peak_mb")]
+            print(f"{setting:8s} {name:16s} {cells[0]}  {cells[1]}")
+
+
+def _beside(figure: Mapping[str, float | None], name: str) -> str:
+    value, ours = figure[name], figure[OURS]
+    number = "-" if value is None else f"{value:.1f}"
+    ratio = "-" if not value or ours is None else f"{ours / value:.2f} x"
+    return f"{number:>9s} {ratio:>9s}"
+
+
+def main() -> None:
+    """Measure one of the two, print it, and save it if asked to."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
+    parser.add_argument("--settings", default=",".join(SETTINGS), help="what is simulated")
+    parser.add_argument("--turns", type=int, default=3, help="of each contender, at most")
+    parser.add_argument("--save", action="store_true", help="write benchmarks/results/<date>-simulation-<device>.json")
+    parser.add_argument("--scale", action="store_true", help="measure ours on ever larger populations instead")
+    parser.add_argument("--populations", default="1000,3000,10000,30000,100000", help="of --scale")
+    parser.add_argument("--cohort", type=int, default=1_000, help="of --scale: users in each round")
+    parser.add_argument("--plot", metavar="FILE.svg", type=Path, help="of --scale: draw it")
+    options = parser.parse_args()
+    if unknown := set(options.settings.split(",")) - set(SETTINGS):
+        parser.error(f"There is no setting {', '.join(sorted(unknown))}; write some of {', '.join(SETTINGS)}.")
+    if options.scale:
+        points = measure_scale([int(users) for users in options.populations.split(",")], options.cohort)
+        print(json.dumps({"cohort": options.cohort, "populations": points})) if options.json else report_scale(points)
+        if options.plot:
+            options.plot.write_text(draw(points, options.cohort))
+        return
+    measured = {"settings": {name: measure(SETTINGS[name], options.turns) for name in options.settings.split(",")}}
+    print(json.dumps(measured)) if options.json else report(measured["settings"])
+    if options.save:
+        print(f"saved {save(measured, f'simulation {platform.machine()} CPU')}", file=sys.stderr)
+
+
+if __name__ == "__main__":
+    main()
