@@ -52,7 +52,7 @@ class Setting:
     rounds: int
     slow_rounds: int
     turns: int = 5
-    slow_turns: int = 2
+    slow_turns: int = 1
     users: int = 1_000
     cohort: int = 50
 
@@ -106,16 +106,15 @@ SETTINGS = {
         Setting("lr", logistic_regression, (32,), 10, rounds=20, slow_rounds=3),
         Setting("mlp", perceptron, (32,), 2, rounds=20, slow_rounds=3),
         Setting("cnn", tanh_cnn, (1, 28, 28), 10, rounds=5, slow_rounds=2),
-        Setting("pfl-cnn", pfl_cnn, (3, 32, 32), 10, rounds=1, slow_rounds=1, turns=2, slow_turns=1),
+        Setting("pfl-cnn", pfl_cnn, (3, 32, 32), 10, rounds=1, slow_rounds=1, turns=1),
         Setting(
             "lr-10k",
             logistic_regression,
             (32,),
             10,
-            rounds=2,
+            rounds=3,
             slow_rounds=1,
-            turns=3,
-            slow_turns=1,
+            turns=1,
             users=10_000,
             cohort=1_000,
         ),

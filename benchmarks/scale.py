@@ -58,7 +58,7 @@ def measure_scale(populations: Iterable[int], cohort: int) -> list[Point]:
         populations: numbers of users.
         cohort: users that train in a round, where there are as many.
     """
-    points = []
+    points: list[Point] = []
     for users in populations:
         print(f"{users} users", file=sys.stderr)
         asked = min(users, cohort)

@@ -1,6 +1,7 @@
 """What a simulation costs: client updates per second and peak memory, against two peers and a bare loop.
 
-    python -m benchmarks.simulation [--json] [--settings lr,mlp] [--turns 3] [--save]
+    python -m benchmarks.simulation [--json] [--settings lr,mlp] [--contenders fedprivacy,pfl_central] [--turns 2]
+                                    [--save]
     python -m benchmarks.simulation --scale [--json] [--populations 1000,10000,100000] [--cohort 1000] [--plot FILE.svg]
 
 The same work for all: users with 50 records each, five local steps on (expected) batches of ten, noise multiplier 1,
@@ -16,7 +17,8 @@ clipping norm 1; 1,000 users of whom 50 train in a round, and in lr-10k 10,000 a
 Contenders take turns, each turn in a process of its own, with one thread in each process; Ray starts a worker for each
 core. A rate is the cohort over the median duration of a round, of all turns; the first round of a turn warms up, and
 set-up does not count. Memory is what a contender's process and all its descendants hold at the worst moment beyond what
-the process held after its imports, median of all turns; see `benchmarks.resident`. Needs Linux and the `bench` extra.
+the process held after its imports, median of all turns; see `benchmarks.resident`. That moment may lie outside the
+rounds: ours draws figures for its report at the end, which takes 60 MB. Needs Linux and the `bench` extra.
 
 --scale measures ours alone, on populations of lr of whom a fixed number train in each round.
 """
@@ -29,7 +31,7 @@ import platform
 import statistics
 import sys
 from collections import defaultdict
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from benchmarks.contenders import NAMES, OURS, OURS_ON_TWO, SLOW, ContenderFailed, Turn, take_turn
@@ -42,22 +44,20 @@ Figures = dict[str, dict[str, float | None]]
 """By figure, then by contender; None of one that takes no part."""
 
 
-def measure(setting: Setting, turns: int) -> Figures:
-    """Rates and memory of all contenders."""
+def measure(setting: Setting, contenders: Iterable[str], turns: int) -> Figures:
+    """Rates and memory of contenders, by turns."""
     taken: dict[str, list[Turn]] = defaultdict(list)
-    out = set() if has_workers() else {OURS_ON_TWO}
-    for name in sorted(out):
-        print(f"{setting.name}: {name} takes no part: fp.simulate has no setting '{WORKERS}'", file=sys.stderr)
+    left = list(contenders)
     for number in range(min(turns, setting.turns)):
-        for name in NAMES:
+        for name in tuple(left):
             slow = name in SLOW
-            if name in out or (slow and number >= setting.slow_turns):
+            if slow and number >= setting.slow_turns:
                 continue
             print(f"{setting.name}: turn {number + 1} of {name}", file=sys.stderr)
             try:
                 taken[name].append(take_turn(name, setting, setting.slow_rounds if slow else setting.rounds))
             except ContenderFailed as failed:
-                out.add(name)
+                left.remove(name)
                 print(f"{setting.name}: {name} takes no part: {failed}", file=sys.stderr)
     return {
         "clients_per_s": {name: _rate(setting, taken[name]) for name in NAMES},
@@ -95,25 +95,42 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true", help="print JSON instead of a table")
     parser.add_argument("--settings", default=",".join(SETTINGS), help="what is simulated")
-    parser.add_argument("--turns", type=int, default=3, help="of each contender, at most")
+    parser.add_argument("--contenders", default=",".join(NAMES), help="who takes part")
+    parser.add_argument("--turns", type=int, default=2, help="of each contender, at most")
     parser.add_argument("--save", action="store_true", help="write benchmarks/results/<date>-simulation-<device>.json")
     parser.add_argument("--scale", action="store_true", help="measure ours on ever larger populations instead")
     parser.add_argument("--populations", default="1000,3000,10000,30000,100000", help="of --scale")
     parser.add_argument("--cohort", type=int, default=1_000, help="of --scale: users in each round")
     parser.add_argument("--plot", metavar="FILE.svg", type=Path, help="of --scale: draw it")
     options = parser.parse_args()
-    if unknown := set(options.settings.split(",")) - set(SETTINGS):
-        parser.error(f"There is no setting {', '.join(sorted(unknown))}; write some of {', '.join(SETTINGS)}.")
-    if options.scale:
-        points = measure_scale([int(users) for users in options.populations.split(",")], options.cohort)
-        print(json.dumps({"cohort": options.cohort, "populations": points})) if options.json else report_scale(points)
-        if options.plot:
-            options.plot.write_text(draw(points, options.cohort))
-        return
-    measured = {"settings": {name: measure(SETTINGS[name], options.turns) for name in options.settings.split(",")}}
-    print(json.dumps(measured)) if options.json else report(measured["settings"])
+    for given, known in ((options.settings, SETTINGS), (options.contenders, NAMES)):
+        if unknown := set(given.split(",")) - set(known):
+            parser.error(f"{', '.join(sorted(unknown))} is unknown; choose from {', '.join(known)}.")
+    _scale(options) if options.scale else _compare(options)
+
+
+def _compare(options: argparse.Namespace) -> None:
+    contenders = [name for name in NAMES if name in options.contenders.split(",")]
+    if OURS_ON_TWO in contenders and not has_workers():
+        print(f"{OURS_ON_TWO} takes no part: fp.simulate has no setting '{WORKERS}'", file=sys.stderr)
+        contenders.remove(OURS_ON_TWO)
+    settings = {name: measure(SETTINGS[name], contenders, options.turns) for name in options.settings.split(",")}
+    if options.json:
+        print(json.dumps({"settings": settings}))
+    else:
+        report(settings)
     if options.save:
-        print(f"saved {save(measured, f'simulation {platform.machine()} CPU')}", file=sys.stderr)
+        print(f"saved {save({'settings': settings}, f'simulation {platform.machine()} CPU')}", file=sys.stderr)
+
+
+def _scale(options: argparse.Namespace) -> None:
+    points = measure_scale([int(users) for users in options.populations.split(",")], options.cohort)
+    if options.json:
+        print(json.dumps({"cohort": options.cohort, "populations": points}))
+    else:
+        report_scale(points)
+    if options.plot:
+        options.plot.write_text(draw(points, options.cohort))
 
 
 if __name__ == "__main__":

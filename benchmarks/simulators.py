@@ -10,8 +10,9 @@ import inspect
 import random
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -46,7 +47,7 @@ def has_workers() -> bool:
     return WORKERS in inspect.signature(fp.simulate).parameters
 
 
-def fedprivacy_rounds(setting: Setting, rounds: int, **settings: int) -> list[float]:
+def fedprivacy_rounds(setting: Setting, rounds: int, **settings: Any) -> list[float]:
     """`fp.simulate`: record-level privacy, with accounting, enforced budgets, ledger and recorder."""
     task = TimedPopulation(setting)
     with tempfile.TemporaryDirectory() as folder:
@@ -86,13 +87,13 @@ def bare_rounds(setting: Setting, rounds: int) -> list[float]:
 
 
 @torch.no_grad()
-def _copy(source: list[Tensor], target: list[Tensor]) -> None:
+def _copy(source: Sequence[Tensor], target: Sequence[Tensor]) -> None:
     for there, here in zip(source, target, strict=True):
         here.copy_(there)
 
 
 @torch.no_grad()
-def _add(local: list[Tensor], total: list[Tensor], weight: float) -> None:
+def _add(local: Sequence[Tensor], total: Sequence[Tensor], weight: float) -> None:
     for parameter, sum in zip(local, total, strict=True):
         sum.add_(parameter, alpha=weight)
 
