@@ -103,8 +103,8 @@ def pfl_cnn() -> nn.Module:
 SETTINGS = {
     setting.name: setting
     for setting in (
-        Setting("lr", logistic_regression, (32,), 10, rounds=20, slow_rounds=3),
-        Setting("mlp", perceptron, (32,), 2, rounds=20, slow_rounds=3),
+        Setting("lr", logistic_regression, (32,), 10, rounds=10, slow_rounds=3),
+        Setting("mlp", perceptron, (32,), 2, rounds=10, slow_rounds=3),
         Setting("cnn", tanh_cnn, (1, 28, 28), 10, rounds=5, slow_rounds=2),
         Setting("pfl-cnn", pfl_cnn, (3, 32, 32), 10, rounds=1, slow_rounds=1, turns=1),
         Setting(
