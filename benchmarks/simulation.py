@@ -114,13 +114,15 @@ def _compare(options: argparse.Namespace) -> None:
     if OURS_ON_TWO in contenders and not has_workers():
         print(f"{OURS_ON_TWO} takes no part: fp.simulate has no setting '{WORKERS}'", file=sys.stderr)
         contenders.remove(OURS_ON_TWO)
-    settings = {name: measure(SETTINGS[name], contenders, options.turns) for name in options.settings.split(",")}
+    settings: dict[str, Figures] = {}
+    for name in options.settings.split(","):
+        settings[name] = measure(SETTINGS[name], contenders, options.turns)
+        if options.save:  # after each, so that a run that is ended leaves what it found
+            print(f"saved {save({'settings': settings}, f'simulation {platform.machine()} CPU')}", file=sys.stderr)
     if options.json:
         print(json.dumps({"settings": settings}))
     else:
         report(settings)
-    if options.save:
-        print(f"saved {save({'settings': settings}, f'simulation {platform.machine()} CPU')}", file=sys.stderr)
 
 
 def _scale(options: argparse.Namespace) -> None:
