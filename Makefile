@@ -52,6 +52,7 @@ lint: $(VENV)/.installed-test $(VENV)/.installed-lint
 
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks.engines
+	$(BIN)/python -m benchmarks.simulation
 	$(BIN)/python -m benchmarks.noise
 	$(BIN)/python -m benchmarks.questions
 	$(BIN)/python -m benchmarks.gradients

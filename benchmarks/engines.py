@@ -29,10 +29,18 @@ Engine = Callable[[ServerApp, ClientApp, int], None]
 
 
 class TimedFedAvg(FedAvg):
-    """FedAvg that notes when each round begins."""
+    """FedAvg that notes when each round begins.
 
-    def __init__(self, clients: int) -> None:
-        super().__init__(fraction_evaluate=0.0, min_train_nodes=clients, min_available_nodes=clients)
+    Args:
+        clients: that it waits for.
+        cohort: how many of them train in a round; None: all.
+    """
+
+    def __init__(self, clients: int, cohort: int | None = None) -> None:
+        asked = clients if cohort is None else cohort
+        super().__init__(
+            fraction_train=asked / clients, fraction_evaluate=0.0, min_train_nodes=asked, min_available_nodes=clients
+        )
         self.started: list[float] = []
 
     def configure_train(self, *args, **kwargs):  # type: ignore[no-untyped-def]

@@ -21,14 +21,17 @@ SMALL = {
     "ledger": ["--charges", "20000", "--seconds", "0.1"],
     "noise": ["--rounds", "1", "--draws", "1"],
     "questions": ["--clients", "3", "--records", "500", "--turns", "1"],
+    "simulation": ["--settings", "lr", "--turns", "1", "--contenders", "fedprivacy,bare_nonprivate"],
+    "simulation --scale": ["--populations", "30", "--cohort", "10", "--plot", "/dev/null"],
 }
-"""Those whose start is quick; the accountant's, the engines' and the dashboard's take minutes at any size."""
+"""Those whose start is quick; the accountant's, the engines', the dashboard's and simulation's peers take minutes."""
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", SMALL)
 def test_a_benchmark_prints_its_figures(name: str) -> None:
-    command = [sys.executable, "-m", f"benchmarks.{name}", "--json", *SMALL[name]]
+    module, *mode = name.split()
+    command = [sys.executable, "-m", f"benchmarks.{module}", "--json", *mode, *SMALL[name]]
     done = subprocess.run(command, cwd=PROJECT, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stderr
     figures = list(numbers(json.loads(done.stdout.splitlines()[-1])))
