@@ -194,8 +194,8 @@ _TAIL_AREA = math.exp(-0.5 * _TAIL**2) / _TAIL  # below an exponential that boun
 _OUTSIDE_AREAS = np.cumsum([_TAIL_AREA, *(-np.diff(_EDGES) * np.diff(_FLOORS[1:]))])  # then a box beside each rectangle
 
 _FIRST_TRY = np.uint64(2**63)  # the number of the first block that no coordinate's first word lies in
-_MOST_TRIES = np.uint64(2**8)  # each is refused with a probability below 1/2
-_BLOCKS_A_TRY = np.arange(2, dtype=np.uint64)
+_MOST_TRIES, _BLOCKS_A_TRY = np.uint64(2**8), np.uint64(2)  # each is refused with a probability below 1/2
+_BLOCKS_AT_ONCE = np.arange(4 * _BLOCKS_A_TRY, dtype=np.uint64)  # most coordinates need no more
 
 
 def _inside(block: range, scale: float, read: Reader) -> Iterator[tuple[slice, Draws, Places]]:
@@ -231,20 +231,18 @@ def _outside(places: Places, blocks: Callable[[Places, Words], Words]) -> Draws:
 
     Args:
         places: the coordinates, shape [n].
-        blocks: (which of them, [some]; numbers of blocks, [some, 2]) -> the words of these, [some, 2, 2]. Every try of
-            every coordinate has blocks of its own.
+        blocks: (which of them, [some]; numbers of blocks, [some, more]) -> the words of these, [some, more, 2]. Every
+            try of every coordinate has blocks of its own.
     """
-    draws, left, numbered = (
-        np.empty(len(places)),
-        np.arange(len(places)),
-        _FIRST_TRY + 2 * _MOST_TRIES * places.astype(np.uint64),
-    )
+    draws, left = np.empty(len(places)), np.arange(len(places))
+    numbered = _FIRST_TRY + _MOST_TRIES * _BLOCKS_A_TRY * places.astype(np.uint64)
     while left.size:
-        words = blocks(left, numbered[left, np.newaxis] + _BLOCKS_A_TRY)
-        drawn, kept = _tried(words.reshape(-1, 4).T)
-        draws[left[kept]] = drawn[kept]
-        left = left[~kept]
-        numbered += np.uint64(2)
+        words = blocks(left, numbered[left, np.newaxis] + _BLOCKS_AT_ONCE)
+        drawn, kept = (each.reshape(len(left), -1) for each in _tried(words.reshape(-1, 4).T))
+        first, found = kept.argmax(1), kept.any(1)
+        draws[left[found]] = drawn[found, first[found]]
+        left = left[~found]
+        numbered += np.uint64(_BLOCKS_AT_ONCE.size)
     return draws
 
 

@@ -187,7 +187,7 @@ def test_every_try_of_every_coordinate_has_words_of_its_own():
     def refusing(which, numbers):
         seen.append(numbers.reshape(-1).copy())
         words = np.full((*numbers.shape, 2), 2**64 - 1, dtype=np.uint64)  # of which no draw is kept
-        return reader().blocks(numbers) if len(seen) > 20 else words
+        return reader().blocks(numbers) if len(seen) > 10 else words
 
     noise._outside(np.array([0, 1, 2, 5, 10**12]), refusing)
     numbers = np.concatenate(seen)

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, Self
@@ -97,7 +97,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         "clipping_norms": dict(checkpoint.clipping_norms),
         "left_out": sorted(checkpoint.left_out),
         "strategy": layout,
-        "random": asdict(checkpoint.random),
+        "random": {each.name: getattr(checkpoint.random, each.name) for each in fields(checkpoint.random)},
     }
     groups = {"arrays": checkpoint.arrays, "average": checkpoint.average, "strategy": kept}
     content = save(
