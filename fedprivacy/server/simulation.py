@@ -25,6 +25,7 @@ from fedprivacy.ledger.database import check_folder
 from fedprivacy.runs.configuration import CONFIG, ConfigError, Engine, RunConfig, Value, of_simulation
 from fedprivacy.runs.folder import new_run_folder, plan_of
 from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
+from fedprivacy.runs.participation import participation_of
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.run import Run
 from fedprivacy.server.app import going_on, server_app
@@ -141,6 +142,7 @@ def _check(config: RunConfig) -> None:
     with simulation.quiet_flower():
         build_strategy(config)
     build_trackers(config.trackers)
+    participation_of(config, run_id="")
     if config.ledger:
         check_folder(config.ledger)
         Ledger(config.ledger).close()

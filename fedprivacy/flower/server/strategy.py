@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,13 +28,14 @@ from fedprivacy.flower.server.checkpoint import (
     write_state,
 )
 from fedprivacy.flower.server.exchange import Answers, Correspondence
-from fedprivacy.flower.server.registry import ClientRegistry
+from fedprivacy.flower.server.registry import ClientRegistry, EnrolledClient
 from fedprivacy.flower.server.replies import OpenRound, RoundOutcome
 from fedprivacy.flower.server.rounds import RoundFailedError, Rounds
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.standardise import standardiser
 from fedprivacy.runs.configuration import ConfigError
+from fedprivacy.runs.participation import check_participation, participation_of
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks.loader import metrics_of, scores_of
 from fedprivacy.tasks.standardising import Standardise
@@ -88,7 +89,7 @@ class PrivateStrategy(Strategy):
 
     Raises:
         ConfigError: the configuration says that a run goes on, and there is no checkpoint to go on from; or that it is
-            without privacy, and these are not the accounts for that.
+            without privacy, and these are not the accounts for that; or a trace that it names cannot be read.
 
     Attributes:
         result: so far.
@@ -119,6 +120,8 @@ class PrivateStrategy(Strategy):
         self.run_id = resume.run_id if resume else run_id or uuid.uuid4().hex
         self.result = PrivateResult()
         accounts.check(plan.config)
+        self._participation = participation_of(plan.config, self.run_id)
+        self._clock = resume.clock if resume else 0.0  # simulated seconds
         self._accounts = accounts
         self._observers = observers
         self._on_open = on_open
@@ -172,7 +175,10 @@ class PrivateStrategy(Strategy):
     ) -> RoundResult | None:
         """One round; with a second attempt where a crash has cost every client its update. None: nobody is asked."""
         for attempt, again in rounds.accounts.attempts(number):
-            opened = rounds.open(attempt, model.arrays, config, again=again)
+            opened = rounds.open(attempt, model.arrays, config, again=again, at=self._clock)
+            if opened.passed_over:
+                outcome = RoundOutcome(opened, ended=opened.began)
+                break
             if not opened.messages:
                 self.result.stopped_because = opened.why_nobody
                 log.warning("The run ended before round %d: %s.", number, opened.why_nobody)
@@ -212,7 +218,10 @@ class PrivateStrategy(Strategy):
             failures=outcome.failures,
             unreconciled=rounds.accounts.unreconciled,
             evaluations=evaluations,
+            clock=outcome.ended if self._participation.clocked else None,
+            seconds=outcome.ended - self._clock if self._participation.clocked else None,
         )
+        self._clock = outcome.ended
         for observe in (self._log_round, *self._observers):
             observe(finished)
         self.result.arrays = kept  # now, so that a run that is stopped leaves the model of its last recorded round
@@ -221,7 +230,7 @@ class PrivateStrategy(Strategy):
         if self._checkpoints:
             save_checkpoint(self._checkpoints, self._checkpoint(number, model, rounds.accounts))
         reach("server.checkpointed")
-        if not outcome.updates and outcome.failures.keys() != outcome.exhausted:
+        if not outcome.updates and outcome.failures.keys() - outcome.missed != outcome.exhausted:
             reasons = "; ".join(f"{client_id}: {reason}" for client_id, reason in outcome.failures.items())
             raise RoundFailedError(
                 f"Round {number} brought no usable update ({reasons}). The run stops, so that no privacy is spent for "
@@ -238,9 +247,9 @@ class PrivateStrategy(Strategy):
         """
         rounds = self._hooked[0] if self._hooked else self._rounds(grid, None)
         attempt, again = next(rounds.accounts.attempts(server_round))
-        opened = rounds.open(attempt, arrays, config, again=again)
+        opened = rounds.open(attempt, arrays, config, again=again, at=self._clock)
         self._hooked = rounds, opened
-        return opened.messages
+        return rounds.reached(opened)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -257,6 +266,7 @@ class PrivateStrategy(Strategy):
         for reply in replies:
             answers.setdefault(reply.metadata.src_node_id, reply)
         outcome = rounds.settle(opened, Answers(answers))
+        self._clock = outcome.ended
         self._told = server_round, self._local_evaluations(rounds.evaluated(outcome))[1]
         return rounds.average(outcome)
 
@@ -289,6 +299,7 @@ class PrivateStrategy(Strategy):
         config = self.plan.config
         registry = ClientRegistry(config.node_timeout, config.signing_key_file)
         registry.wait_for(grid, config.clients)
+        self._check_participation(registry.online(grid).values())
         self.result.standardise = self._standardise(grid, registry)
         clients = registry.online(grid).values()
         accounts = self._accounts(self.plan, self.run_id, clients, resume=self._resume, folder=self._checkpoints)
@@ -302,8 +313,14 @@ class PrivateStrategy(Strategy):
             correspondence,
             timeout,
             self._on_phase,
+            self._participation,
             self.result.standardise,
         )
+
+    def _check_participation(self, clients: Collection[EnrolledClient]) -> None:
+        """Refuse, by a `ConfigError`, what these clients cannot do; none has been asked for anything but its name."""
+        client_ids, deployed = [c.client_id for c in clients], any(c.public_key for c in clients)
+        check_participation(self._participation, self.plan.config, client_ids, deployed=deployed)
 
     def _standardise(self, grid: Grid, registry: ClientRegistry) -> Standardise | None:
         """Ask the task's own question, or read its answer again; without privacy nobody is asked.
@@ -345,6 +362,7 @@ class PrivateStrategy(Strategy):
             iterates=model.average.iterates,
             clipping_norms=accounts.clipping_norms,
             left_out=frozenset(accounts.left_out),
+            clock=self._clock,
             strategy=read_state(self.strategy),
             random=RandomState.now(),
         )
