@@ -99,8 +99,10 @@ class Participation:
         """
         coming = {client_id: self.availability.next(client_id, at)[0] for client_id in client_ids}
         began = max(at, min(coming.values(), default=at))
+        if math.isinf(began):
+            return Turnout(frozenset(), began)
         there = {client_id for client_id, start in coming.items() if start <= began}
-        if self.cohort is None or math.isinf(began):
+        if self.cohort is None:
             return Turnout(there, began)
         drawn = {client_id: self.draws.uniform(Purpose.COHORT, client_id, round) for client_id in there}
         return Turnout(self.cohort.chosen(drawn), began)

@@ -35,7 +35,7 @@ from fedprivacy.tasks import Task, TaskError
 from fedprivacy.tasks.loader import OBJECT
 from fedprivacy.trackers import build_trackers
 from fedprivacy.values.rounds import RoundResult
-from fedprivacy.values.wording import NO_PRIVACY, budget_text, epsilon_text
+from fedprivacy.values.wording import NO_PRIVACY, budget_text, epsilon_text, time_text
 
 
 @takes_settings
@@ -184,6 +184,7 @@ class RoundProgress:
         """Show a finished round."""
         value = record.metrics.get(self._metric)
         measured = "" if value is None else f"{self._metric} {value:.3f}  "
+        measured += "" if record.clock is None else f"clock {time_text(record.clock)}  "
         limit = f" of {budget_text(self._budget)}" if math.isfinite(self._budget) else ""
         spent = (
             f"largest epsilon {epsilon_text(record.max_epsilon, self._budget)}{limit}" if self._private else NO_PRIVACY
