@@ -32,6 +32,7 @@ from fedprivacy.server.app import going_on, server_app
 from fedprivacy.server.recorder import how_to_go_on
 from fedprivacy.server.strategies import build_strategy
 from fedprivacy.tasks import Task, TaskError
+from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.tasks.loader import OBJECT
 from fedprivacy.trackers import build_trackers
 from fedprivacy.values.rounds import RoundResult
@@ -142,7 +143,7 @@ def _check(config: RunConfig) -> None:
     with simulation.quiet_flower():
         build_strategy(config)
     build_trackers(config.trackers)
-    participation_of(config, run_id="")
+    _check_participation(config)
     if config.ledger:
         check_folder(config.ledger)
         Ledger(config.ledger).close()
@@ -151,6 +152,13 @@ def _check(config: RunConfig) -> None:
         if problem := without_folder("signing-key", key):
             raise ConfigError([problem])
         server_key(key)
+
+
+def _check_participation(config: RunConfig) -> None:
+    """Raise what is wrong with a trace or a deadline, as far as it is known: without a seed, who is fast is not yet."""
+    client_ids = [simulated_client_id(number, config.clients) for number in range(config.clients)]
+    known = config if config.seed is not None else replace(config, deadline=None)
+    participation_of(known, run_id="").check(client_ids, config.local_steps)
 
 
 class RoundProgress:
