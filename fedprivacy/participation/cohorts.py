@@ -5,17 +5,19 @@ Formal guarantee: none. Whoever is asked is known to the server and spends what 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
-from heapq import nsmallest
 from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 class Cohort(Protocol):
     """Chooses clients by one uniform draw for each."""
 
-    def chosen(self, drawn: Mapping[str, float]) -> set[str]:
-        """Those of the clients that a round asks; `drawn` holds each one's number between 0 and 1."""
+    def chosen(self, client_ids: Sequence[str], drawn: NDArray[np.float64]) -> set[str]:
+        """Those of the clients that a round asks, by each one's number between 0 and 1, shape [clients]."""
         ...
 
 
@@ -25,9 +27,11 @@ class FixedSize:
 
     size: int
 
-    def chosen(self, drawn: Mapping[str, float]) -> set[str]:
-        """Those with the smallest draws."""
-        return set(nsmallest(self.size, drawn, key=drawn.__getitem__))
+    def chosen(self, client_ids: Sequence[str], drawn: NDArray[np.float64]) -> set[str]:
+        """Those with the smallest numbers."""
+        if len(client_ids) <= self.size:
+            return set(client_ids)
+        return {client_ids[n] for n in np.argpartition(drawn, self.size)[: self.size].tolist()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +40,9 @@ class Poisson:
 
     rate: float
 
-    def chosen(self, drawn: Mapping[str, float]) -> set[str]:
-        """Those whose draw is below the rate."""
-        return {client_id for client_id, number in drawn.items() if number < self.rate}
+    def chosen(self, client_ids: Sequence[str], drawn: NDArray[np.float64]) -> set[str]:
+        """Those whose number is below the rate."""
+        return {client_ids[n] for n in np.flatnonzero(drawn < self.rate).tolist()}
 
 
 def _fixed(size: int, clients: int) -> Cohort:

@@ -10,8 +10,12 @@ from __future__ import annotations
 
 import enum
 import hashlib
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Self
+
+import numpy as np
+from numpy.typing import NDArray
 
 
 class Purpose(enum.StrEnum):
@@ -37,6 +41,21 @@ class Draws:
 
     def uniform(self, purpose: Purpose, client_id: str, round: int = 0) -> float:
         """A number above 0 and below 1, uniformly distributed; of a client for good, where no round is given."""
-        label = f"{purpose}/{round}/{client_id}".encode()
-        word = hashlib.blake2b(label, key=self.key, digest_size=8).digest()
-        return ((int.from_bytes(word) >> 12) + 0.5) * 2.0**-52
+        word = int.from_bytes(_finished(self._begun(purpose, round), client_id))
+        return ((word >> 12) + 0.5) * 2.0**-52
+
+    def uniforms(self, purpose: Purpose, client_ids: Iterable[str], round: int = 0) -> NDArray[np.float64]:
+        """The numbers of several clients, in their order, shape [clients]."""
+        begun = self._begun(purpose, round)
+        words = np.frombuffer(b"".join(_finished(begun, client_id) for client_id in client_ids), dtype=">u8")
+        return ((words >> np.uint64(12)).astype(np.float64) + 0.5) * 2.0**-52
+
+    def _begun(self, purpose: Purpose, round: int) -> hashlib.blake2b:
+        return hashlib.blake2b(f"{purpose}/{round}/".encode(), key=self.key, digest_size=8)
+
+
+def _finished(begun: hashlib.blake2b, client_id: str) -> bytes:
+    """The hash of one more text; to begin it anew for each of a million clients would take three times as long."""
+    finished = begun.copy()
+    finished.update(client_id.encode())
+    return finished.digest()

@@ -52,9 +52,8 @@ class Participation:
         wanted: how many answers a round waits for, the first ones; None: all that come.
         drop_out: probability with which a client that is asked does not begin.
         deadline: seconds after which a round is over.
-        speeds: of local steps.
+        speeds: of local steps; `INSTANT`: there is no clock, nothing takes time and nobody is late.
         availability: when clients are there.
-        clocked: whether time passes; else every moment is 0.
     """
 
     draws: Draws = field(repr=False)
@@ -64,7 +63,11 @@ class Participation:
     deadline: float = math.inf
     speeds: Speeds = INSTANT
     availability: Availability = ALWAYS
-    clocked: bool = False
+
+    @property
+    def clocked(self) -> bool:
+        """Whether time passes."""
+        return self.speeds != INSTANT
 
     @property
     def selective(self) -> bool:
@@ -97,18 +100,23 @@ class Participation:
             client_ids: who could be asked.
             at: when the round before was over.
         """
+        there, began = self._there(list(client_ids), at)
+        if self.cohort is None:
+            return Turnout(set(there), began)
+        return Turnout(self.cohort.chosen(there, self.draws.uniforms(Purpose.COHORT, there, round)), began)
+
+    def _there(self, client_ids: list[str], at: float) -> tuple[list[str], float]:
+        """Those that are there first, and when: now, or as soon as somebody is."""
+        if self.availability == ALWAYS:
+            return client_ids, at
         coming = {client_id: self.availability.next(client_id, at)[0] for client_id in client_ids}
         began = max(at, min(coming.values(), default=at))
-        if math.isinf(began):
-            return Turnout(frozenset(), began)
-        there = {client_id for client_id, start in coming.items() if start <= began}
-        if self.cohort is None:
-            return Turnout(there, began)
-        drawn = {client_id: self.draws.uniform(Purpose.COHORT, client_id, round) for client_id in there}
-        return Turnout(self.cohort.chosen(drawn), began)
+        return [client_id for client_id, start in coming.items() if start <= began < math.inf], began
 
     def begins(self, round: int, steps: Mapping[str, int], began: float) -> set[str]:
         """Those who train to the end and answer, too late or not, of the clients with so many steps to take."""
+        if self.drop_out == 0.0 and self.availability == ALWAYS:
+            return set(steps)
         return {
             client_id
             for client_id, count in steps.items()
@@ -129,6 +137,8 @@ class Participation:
             usable: those whose updates could be averaged.
         """
         over, training = began + self.deadline, self.begins(round, steps, began)
+        if not self.clocked:
+            return Closed(dict.fromkeys(steps.keys() - training, DROPPED_OUT), began)
         arrivals = {client_id: self._arrival(client_id, steps[client_id], began) for client_id in training}
         answering = training.intersection(usable)
         counted = {client_id for client_id in answering if arrivals[client_id] <= over}

@@ -35,7 +35,6 @@ def participation_of(config: RunConfig, run_id: str) -> Participation:
         deadline=math.inf if config.deadline is None else config.deadline,
         speeds=speeds_of(config.speeds, draws) if config.speeds else Equal() if clocked else INSTANT,
         availability=availability_of(config.availability, draws) if config.availability else ALWAYS,
-        clocked=clocked,
     )
 
 

@@ -58,10 +58,18 @@ def test_fewer_steps_are_done_sooner(speeds):
 
 
 def test_of_equally_fast_ones_each_is_as_often_among_the_first():
-    participation = Participation(DRAWS, wanted=1)
+    participation = Participation(DRAWS, wanted=1, speeds=speeds_of("equal", DRAWS))
     late = [participation.closes(n, STEPS, 0.0, set(STEPS)).missed.keys() for n in range(1, 2001)]
     first = [sum(client not in missed for missed in late) for client in STEPS]
     assert sum(first) == 2000 and stats.chisquare(first).pvalue > 1e-4
+
+
+def test_without_a_clock_nothing_takes_time_and_nobody_is_late():
+    participation = Participation(DRAWS, drop_out=0.5)
+    answering = participation.begins(7, STEPS, 0.0)
+    closed = participation.closes(7, STEPS, 0.0, answering)
+    assert not participation.clocked
+    assert (closed.missed, closed.ended) == (dict.fromkeys(STEPS.keys() - answering, DROPPED_OUT), 0.0)
 
 
 def test_drop_outs_are_as_frequent_as_they_should_be_and_end_a_round_at_once():

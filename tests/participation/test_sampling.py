@@ -61,6 +61,7 @@ def test_draws_are_uniform_never_0_or_1_and_another_name_draws_others(purpose):
     assert stats.kstest(draws, "uniform").pvalue > FALSE_ALARM
     assert min(draws) > 0.0 and max(draws) < 1.0
     assert abs(stats.spearmanr(draws, other).statistic) < 0.06
+    assert draws[6] == Draws.of("seed 0").uniforms(purpose, ["client-0", "client-1"], 7)[1]
     assert draws[:3] == [Draws.of("seed 0").uniform(purpose, "client-1", n) for n in (1, 2, 3)]
 
 
