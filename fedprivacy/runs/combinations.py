@@ -236,7 +236,7 @@ def _refusal(use: Callable[[], object]) -> list[str]:
 
 _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Settings], list[str]]], ...] = (
     *((("strategy", name), partial(_ignored, name)) for name in SERVER_SETTINGS),
-    (("strategy", "clients", "fraction_train", "cohort_size", "cohort_sampling"), _too_few_clients),
+    (("strategy", "clients", "fraction_train", "cohort_size", "cohort_sampling", "availability"), _too_few_clients),
     (("clients", "fraction_train", "cohort_size", "cohort_sampling", "over_selection"), _cohort_problems),
     (("speeds",), partial(_formless, "speeds", speeds.check_form)),
     (("availability",), partial(_formless, "availability", availability.check_form)),

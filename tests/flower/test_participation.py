@@ -1,5 +1,6 @@
 """Simulated participation in whole runs: who is asked, whose update is averaged, and what everybody is charged."""
 
+import json
 import math
 from itertools import pairwise
 
@@ -10,6 +11,7 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from fedprivacy.accounting import pld
+from fedprivacy.commands.outcome import outcome_text
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, RoundFailedError, private_client
 from fedprivacy.flower.baseline.accounts import BaselineAccounts
 from fedprivacy.flower.baseline.client import baseline_client
@@ -17,7 +19,10 @@ from fedprivacy.flower.server.strategy import as_arrays
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.ledger import ChargeState, Ledger
 from fedprivacy.ledger.verify import verify_ledger
-from fedprivacy.runs.configuration import ConfigError
+from fedprivacy.runs.configuration import ConfigError, Engine
+from fedprivacy.runs.folder import read_config
+from fedprivacy.server.simulation import simulate
+from fedprivacy.values.wording import time_text
 from tests.flower.blobs import Blobs, plan_of
 from tests.flower.deployment import DeployedGrid
 from tests.flower.runs import SAMPLING, run
@@ -249,6 +254,20 @@ def test_real_clients_are_sampled_and_their_own_books_say_so(tmp_path, ledger_ur
         assert sum(grid.guard(plan, name).history().values()) == 2 * rounds
 
 
+def test_when_no_real_client_is_left_the_run_ends_and_does_not_pass_over_its_rounds(tmp_path, ledger_url):
+    plan, grid = deployed(tmp_path, ledger_url, cohort_size=2)
+    records = []
+
+    def leave(record):
+        records.append(record.round)
+        if record.round == 1:
+            grid._contexts.clear()
+
+    result = PrivateStrategy(FedAvg(**SAMPLING), plan, observers=[leave]).start(grid)
+    assert records == [0, 1]
+    assert result.stopped_because == "3 clients with budget left are too few for the strategy"
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
@@ -266,3 +285,17 @@ def test_nobody_makes_up_what_real_clients_do(settings, named, tmp_path, ledger_
     assert [line.split()[0] for line in refused.value.problems] == named
     assert "these are deployed ones; leave" in refused.value.problems[0]
     assert not any(grid.guard(plan, name).history() for name in grid.names.values())
+
+
+def test_the_clock_is_in_the_results_the_report_and_the_terminal(tmp_path):
+    settings = {"clients": 4, "rounds": 3, "noise_multiplier": 4.0, "cohort_size": 2, "out": tmp_path / "run"}
+    done = simulate("cancer", speeds="lognormal:1:3600", progress=False, **settings)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
+    seconds = [row["seconds"] for row in done.rounds]
+    assert [line["seconds"] for line in lines] == seconds and min(seconds) > 0.0
+    assert [line["clock"] for line in lines] == [row["clock"] for row in done.rounds]
+    assert done.history.last.clock == done.history.summary()["simulated_seconds"] == pytest.approx(sum(seconds))
+    words = time_text(done.history.last.clock)
+    assert f"<dd>{words}</dd><dt>of simulated time</dt>" in done.report.read_text()
+    config = read_config(tmp_path / "run")
+    assert f"after 3 rounds and {words} of simulated time;" in outcome_text(done.history, config, {}, Engine.IN_PROCESS)

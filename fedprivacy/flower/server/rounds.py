@@ -82,10 +82,16 @@ class Rounds:
         clients = {node_id: self.registry[node_id] for node_id in chosen}
         grants = self.accounts.grant(attempt, clients, again=again)
         messages = [_with_grant(chosen[node_id], grant, self._numbers) for node_id, grant in grants.items()]
-        asked_before = frozenset(grants if again else ())
-        passed_over = not messages and bool(allowed) and self.participation.selective and isfinite(turnout.began)
         return OpenRound(
-            attempt, arrays, len(allowed), messages, grants, clients, asked_before, turnout.began, passed_over
+            attempt,
+            arrays,
+            eligible=len(allowed),
+            messages=messages,
+            grants=grants,
+            clients=clients,
+            asked_before=frozenset(grants if again else ()),
+            began=turnout.began,
+            passed_over=not messages and self._could_ask(allowed, turnout),
         )
 
     def reached(self, opened: OpenRound) -> list[Message]:
@@ -146,8 +152,15 @@ class Rounds:
         """Whom the wrapped strategy may choose from: all that are allowed, but for who is away or was not drawn."""
         if not self.participation.selective:
             return Turnout(allowed, at)
-        online = {client.client_id for client in self.registry.online(self.correspondence.grid).values()}
-        return self.participation.turnout(number, allowed & online, at)
+        return self.participation.turnout(number, self._online(allowed), at)
+
+    def _could_ask(self, allowed: set[str], turnout: Turnout) -> bool:
+        """Whether the draw alone keeps a round from having a client, or who is there: the next may have some."""
+        return self.participation.selective and isfinite(turnout.began) and bool(self._online(allowed))
+
+    def _online(self, allowed: set[str]) -> set[str]:
+        """Those that are connected."""
+        return allowed & {client.client_id for client in self.registry.online(self.correspondence.grid).values()}
 
     def _steps(self, opened: OpenRound) -> dict[str, int]:
         """How many steps each client was asked for, by client_id."""
