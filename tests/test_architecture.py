@@ -15,7 +15,7 @@ ROOT = Path(__file__).parent.parent
 FLOORS = (
     ("_support",),
     ("values",),
-    ("tasks", "gradients", "accounting", "trackers"),
+    ("tasks", "gradients", "accounting", "trackers", "participation"),
     ("training",),
     ("questions",),
     ("ledger", "guard"),

@@ -16,6 +16,7 @@ from fedprivacy.accounting import FILTERS, FixedMechanismFilter
 from fedprivacy.flower import private_client
 from fedprivacy.flower.simulation import simulate
 from fedprivacy.gradients import FlatClipping
+from fedprivacy.participation import COHORTS
 from fedprivacy.runs.configuration import ConfigError, resolve
 from fedprivacy.runs.run import open_run
 from fedprivacy.runs.strategies import STRATEGIES, KnownStrategy
@@ -163,3 +164,21 @@ def test_the_help_lists_whatever_there_is_and_needs_neither_torch_nor_flower_nor
     ):
         assert words in printed
     assert printed.splitlines()[-1] == "[]"
+
+
+@dataclass(frozen=True, slots=True)
+class FirstOnes:
+    """The same clients in every round."""
+
+    size: int
+
+    def chosen(self, client_ids, drawn):
+        return set(sorted(client_ids)[: self.size])
+
+
+def test_a_way_to_draw_a_cohort(tmp_path, monkeypatch):
+    monkeypatch.setitem(COHORTS, "first", lambda size, clients: FirstOnes(size))
+    history = run(tmp_path, clients=3, rounds=2, cohort_size=1, cohort_sampling="first")
+    assert [result.participants for result in history.rounds] == [("client-0",)] * 2
+    with pytest.raises(ConfigError, match="choose one of fixed, poisson, first"):
+        resolve({"cohort-size": 1, "cohort-sampling": "last"})

@@ -19,6 +19,10 @@ SCRIPTS = Path(__file__).parent.parent / "simulations"
             ["run 2: accuracy 0.9", "without any privacy: accuracy 0.9", "In plain words", "factor of e^2.00"],
         ),
         ("hospitals.py", ["stayed away mean of age", "one account. Accuracy 0.7", "by a private answer accuracy 0.7"]),
+        (
+            "stragglers.py",
+            ["60 rounds in 5.1 hours", "60 rounds in 1.5 hours", "epsilon 4.60 on average"],
+        ),
         ("averaging.py 40", ["The truth: 170 patients", "Refused after 7 answers", "7 answers,", "then no more"]),
     ],
 )

@@ -15,7 +15,7 @@ from fedprivacy.runs.folder import REPORT
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 from fedprivacy.values.evaluation import OF_CLIENTS, RECORDS
-from fedprivacy.values.wording import NO_PRIVACY, count_text, epsilon_text, metric_name, metric_text
+from fedprivacy.values.wording import NO_PRIVACY, count_text, epsilon_text, metric_name, metric_text, time_text
 
 _OF_THIS_RUN = ("epsilon", "noise-multiplier", "out", "privacy", "resume")
 """Settings that the run that is proposed next does not take over."""
@@ -41,7 +41,7 @@ def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Val
     out, report = Path(config.out), Path(config.out) / REPORT
     store = () if out.parent == Path(RUNS) else ("--store", config.out)
     return (
-        f"\n[bold]{escape(result)}[/] after {count_text(len(history.rounds), 'round')}; "
+        f"\n[bold]{escape(result)}[/] after {count_text(len(history.rounds), 'round')}{_simulated_time(history)}; "
         f"{loss if config.privacy else f'[bold red]{NO_PRIVACY}[/]'}.\n"
         f"{_on_own_records(history)}"
         f"{_standardised(config)}"
@@ -50,6 +50,11 @@ def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Val
         f"In a browser{'' if store else ', with all runs'}: {_bold('dashboard', *store)}\n"
         f"{_next(last.max_epsilon, config, given, engine)}"
     )
+
+
+def _simulated_time(history: RunHistory) -> str:
+    """What the run's own clock shows, if it has one."""
+    return "" if history.last.clock is None else f" and {time_text(history.last.clock)} of simulated time"
 
 
 def _standardised(config: RunConfig) -> str:

@@ -12,6 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from fedprivacy._support.settings import Value, key_of, names_in
+from fedprivacy.participation import availability, speeds
 from fedprivacy.runs.device import is_device
 from fedprivacy.runs.strategies import SERVER_SETTINGS, STRATEGIES
 from fedprivacy.trackers import TRACKERS
@@ -175,13 +176,38 @@ def _too_few_clients(settings: Settings) -> list[str]:
     known = STRATEGIES.get(name := str(settings["strategy"]))
     if "clients" not in settings:  # of a task that cannot be loaded
         return []
-    asked = max(int(float(settings["clients"]) * float(settings["fraction_train"])), 1)
-    if known is None or asked >= known.fewest_clients:
+    share = max(int(float(settings["clients"]) * float(settings["fraction_train"])), 1)
+    asked = int(settings.get("cohort_size", share))
+    if known is None or known.fewest_clients == 1:
         return []
-    return [
-        f"strategy is '{name}', which needs {known.fewest_clients} clients in each round, and clients times "
-        f"fraction-train is {asked}; give more clients, or choose another strategy."
-    ]
+    needs = f"strategy is '{name}', which needs {known.fewest_clients} clients in each round, and"
+    if asked < known.fewest_clients:
+        said = "cohort-size" if "cohort_size" in settings else "clients times fraction-train"
+        return [f"{needs} {said} is {asked}; give more clients, or choose another strategy."]
+    fewer = [f"availability '{settings['availability']}'"] if settings.get("availability") else []
+    fewer += ["cohort-sampling 'poisson'"] if settings["cohort_sampling"] == "poisson" else []
+    return [f"{needs} {words} may leave fewer; leave that open, or choose another strategy." for words in fewer]
+
+
+def _cohort_problems(settings: Settings) -> list[str]:
+    """How many clients a round asks, said in one way that makes sense."""
+    size, problems = settings.get("cohort_size"), []
+    if size is None:
+        return [
+            f"{key_of(name)} is {settings[name]}, and there is no cohort-size that it would be about; give one."
+            for name, usual in (("cohort_sampling", "fixed"), ("over_selection", 1.0))
+            if settings[name] != usual
+        ]
+    if settings["fraction_train"] != 1.0:
+        problems.append("cohort-size and fraction-train both say how many clients a round asks; give one of them.")
+    if int(size) > int(settings.get("clients", size)):
+        problems.append(f"cohort-size is {size}, and clients is {settings['clients']}; give at most as many.")
+    if settings["over_selection"] != 1.0 and settings["cohort_sampling"] == "poisson":
+        problems.append(
+            "over-selection waits for the first cohort-size answers, and cohort-sampling 'poisson' asks for no fixed "
+            "number; leave one of them open."
+        )
+    return problems
 
 
 def _too_few_steps(settings: Settings) -> list[str]:
@@ -192,6 +218,11 @@ def _too_few_steps(settings: Settings) -> list[str]:
         f"strategy is '{name}', which is fedavg when local-steps is {settings['local_steps']}; give local-steps "
         f"from {known.fewest_local_steps}, or choose another strategy."
     ]
+
+
+def _formless(setting: str, check: Callable[[str], None], settings: Settings) -> list[str]:
+    """What is wrong with the form of a setting that is not left open."""
+    return _refusal(partial(check, text)) if (text := str(settings.get(setting, ""))) else []
 
 
 def _refusal(use: Callable[[], object]) -> list[str]:
@@ -205,7 +236,10 @@ def _refusal(use: Callable[[], object]) -> list[str]:
 
 _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Settings], list[str]]], ...] = (
     *((("strategy", name), partial(_ignored, name)) for name in SERVER_SETTINGS),
-    (("strategy", "clients", "fraction_train"), _too_few_clients),
+    (("strategy", "clients", "fraction_train", "cohort_size", "cohort_sampling", "availability"), _too_few_clients),
+    (("clients", "fraction_train", "cohort_size", "cohort_sampling", "over_selection"), _cohort_problems),
+    (("speeds",), partial(_formless, "speeds", speeds.check_form)),
+    (("availability",), partial(_formless, "availability", availability.check_form)),
     (("strategy", "local_steps"), _too_few_steps),
     (("optimizer", "momentum", "weight_decay"), _optimizer_problems),
     (("epsilon", "noise_multiplier", "spend"), _noise_problems),

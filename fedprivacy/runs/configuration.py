@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, cast
 from fedprivacy._support.settings import ConfigError, Value, fields_of, key_of, not_allowed, parse, setting
 from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
 from fedprivacy.accounting.filters import FILTER_OF_MIXTURES
+from fedprivacy.participation import COHORTS, availability, speeds
 from fedprivacy.runs import combinations
 from fedprivacy.runs.strategies import DEFAULT_STRATEGY, STRATEGIES, default_words
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
@@ -164,6 +165,39 @@ class RunConfig:
         bounds=(0.0, LARGEST_LEARNING_RATE),
     )
     fraction_train: float = setting("Share of the clients that each round asks.", 1.0, bounds=(_LEAST, 1.0))
+    cohort_size: int | None = setting(
+        "How many clients' updates a round averages, sampled anew in each; left open: fraction-train of them.",
+        None,
+        bounds=_WHOLE,
+    )
+    cohort_sampling: str = setting(
+        "How they are sampled. fixed: so many, all sets alike; poisson: each client by itself, so many on average.",
+        "fixed",
+        choices=COHORTS,
+    )
+    over_selection: float = setting(
+        "Simulated: a round asks so many times cohort-size clients, and averages the first cohort-size answers.",
+        1.0,
+        bounds=(1.0, 100.0),
+    )
+    drop_out: float = setting(
+        "Simulated: probability with which a client that is asked goes away without an answer. It stays charged.",
+        0.0,
+        bounds=(0.0, 0.99),
+    )
+    speeds: str = setting(
+        f"Simulated: seconds that a local step takes each client: {speeds.FORMS}. Left open: one, where the run has a "
+        "clock (over-selection, deadline or availability).",
+        "",
+    )
+    deadline: float | None = setting(
+        "Simulated: seconds after which a round is over; what comes later is charged, and not averaged.",
+        None,
+        bounds=(_LEAST, 1e9),
+    )
+    availability: str = setting(
+        f"Simulated: when each client can be asked: {availability.FORMS}, in seconds. Left open: always.", ""
+    )
     filter: str = setting(
         f"How the budget is enforced: {', '.join(FILTERS)}. Left open: as on the ledger; a new dataset's is "
         f"{DEFAULT_FILTER}, or {FILTER_OF_MIXTURES} where there is a spend.",

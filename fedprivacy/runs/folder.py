@@ -3,7 +3,7 @@
 A folder holds `config.json` (every setting, the noise that was used, the run's name in its ledger), `start.json` (the
 state before the first round), `rounds.jsonl` (one line a round, which names the clients that have changed) and, when
 the run has ended, `model.safetensors`, `figure.png` and `report.html`; beside them lies the checkpoint from which a
-stopped run goes on. Nothing in the history depends on the clock, so the same seed writes the same bytes.
+stopped run goes on. Nothing in the history depends on the time of day, so the same seed writes the same bytes.
 """
 
 from __future__ import annotations
@@ -102,6 +102,8 @@ class RunWriter:
             told[SINCE] = last.round
         if result.evaluations:
             told["evaluations"] = plain(result.evaluations)
+        if result.clock is not None:
+            told |= {"clock": result.clock, "seconds": result.seconds}
         line = json.dumps(told) + "\n"
         with writing(self.folder):
             if result.round == 0:
@@ -321,4 +323,6 @@ def _round_from_json(line: Mapping[str, Any], before: PopulationSpent) -> RoundR
         failures=line["failures"],
         unreconciled=tuple(line.get("unreconciled", ())),  # a run of an earlier version has no such line
         evaluations={client: Evaluation(**told) for client, told in line.get("evaluations", {}).items()},
+        clock=line.get("clock"),
+        seconds=line.get("seconds"),
     )

@@ -154,6 +154,7 @@ class RunHistory:
             "accuracy": metrics.get("accuracy"),
             "metrics": metrics,
             "rounds": len(self.rounds),
+            **({} if self.last.clock is None else {"simulated_seconds": self.last.clock}),
             "clients": [
                 {
                     "client_id": client.client_id,

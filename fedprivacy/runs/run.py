@@ -68,7 +68,8 @@ class Run:
 
         `round`, counted from 1; every metric under its own name; `max_epsilon`, the largest of a client, at its delta,
         infinite without privacy;
-        `participants`, `failed`, `exhausted` and `unreconciled`, numbers of clients.
+        `participants`, `failed`, `exhausted` and `unreconciled`, numbers of clients; where the run has a clock, `clock`
+        at its end, in simulated seconds, and `seconds` that it took.
         """
         return Rows(
             {
@@ -79,6 +80,7 @@ class Run:
                 "failed": len(result.failures),
                 "exhausted": len(result.exhausted),
                 "unreconciled": len(result.unreconciled),
+                **({} if result.clock is None else {"clock": result.clock, "seconds": result.seconds}),
             }
             for result in self.history.rounds
         )

@@ -29,6 +29,7 @@ from fedprivacy.ledger.database import check_folder
 from fedprivacy.runs.configuration import CONFIG, ConfigError, Engine, RunConfig, Value, of_simulation
 from fedprivacy.runs.folder import new_run_folder, plan_of
 from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
+from fedprivacy.runs.participation import participation_of
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.run import Run
 from fedprivacy.server.app import going_on, server_app
@@ -36,10 +37,11 @@ from fedprivacy.server.profile import profiled
 from fedprivacy.server.recorder import how_to_go_on
 from fedprivacy.server.strategies import build_strategy
 from fedprivacy.tasks import Task, TaskError
+from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.tasks.loader import OBJECT
 from fedprivacy.trackers import build_trackers
 from fedprivacy.values.rounds import RoundResult
-from fedprivacy.values.wording import NO_PRIVACY, budget_text, epsilon_text
+from fedprivacy.values.wording import NO_PRIVACY, budget_text, epsilon_text, time_text
 
 
 @takes_settings
@@ -160,6 +162,7 @@ def _check(config: RunConfig) -> None:
     with simulation.quiet_flower():
         build_strategy(config)
     build_trackers(config.trackers)
+    _check_participation(config)
     if config.ledger:
         check_folder(config.ledger)
         Ledger(config.ledger).close()
@@ -168,6 +171,13 @@ def _check(config: RunConfig) -> None:
         if problem := without_folder("signing-key", key):
             raise ConfigError([problem])
         server_key(key)
+
+
+def _check_participation(config: RunConfig) -> None:
+    """Raise what is wrong with a trace or a deadline, as far as it is known: without a seed, who is fast is not yet."""
+    client_ids = [simulated_client_id(number, config.clients) for number in range(config.clients)]
+    known = config if config.seed is not None else replace(config, deadline=None)
+    participation_of(known, run_id="").check(client_ids, config.local_steps)
 
 
 class RoundProgress:
@@ -201,6 +211,7 @@ class RoundProgress:
         """Show a finished round."""
         value = record.metrics.get(self._metric)
         measured = "" if value is None else f"{self._metric} {value:.3f}  "
+        measured += "" if record.clock is None else f"clock {time_text(record.clock)}  "
         limit = f" of {budget_text(self._budget)}" if math.isfinite(self._budget) else ""
         spent = (
             f"largest epsilon {epsilon_text(record.max_epsilon, self._budget)}{limit}" if self._private else NO_PRIVACY

@@ -26,6 +26,8 @@ class RoundResult:
     unreconciled: tuple[str, ...] = ()  # clients with a charge of this run that no receipt has confirmed. It counts
     # Local evaluations, by client_id, of the model that the round began with; each is noisy, and was charged.
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
+    clock: float | None = None  # simulated seconds since the run began, at the round's end; None: it has no such clock
+    seconds: float | None = None  # how many of them the round took, with the wait for somebody to ask
 
     @property
     def max_epsilon(self) -> float:

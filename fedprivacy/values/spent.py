@@ -48,6 +48,8 @@ class Reason:
 
 REASONS = {
     "no-reply": Reason("the client did not answer in time"),
+    "dropped-out": Reason("the simulated client went away without an answer"),
+    "too-late": Reason("the simulated client answered when the round was over; what it released is charged"),
     "budget-exhausted": Reason("the client's own guard refused: its budget is spent", refused=True),
     "grant-invalid": Reason("the client refused a grant that it could not accept", refused=True),
     "seed-in-deployment": Reason("the client refused to train with a known seed", refused=True),

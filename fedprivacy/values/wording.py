@@ -129,6 +129,22 @@ def count_text(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
+def time_text(seconds: float) -> str:
+    """Simulated seconds in the two units that tell most.
+
+    >>> time_text(7.25), time_text(3725.0), time_text(200_000.0)
+    ('7.25 s', '1 h 2 min', '2 d 7 h')
+    """
+    units = {"d": 86_400, "h": 3600, "min": 60, "s": 1}
+    if seconds < 60:
+        return f"{seconds:.3g} s"
+    names = list(units)
+    large = next(name for name in names if seconds >= units[name])
+    small = names[names.index(large) + 1]
+    most, rest = divmod(int(seconds), units[large])
+    return f"{most} {large} {rest // units[small]} {small}"
+
+
 def run_text(run_id: str) -> str:
     """A run's id as it fits into a table: eight characters tell runs apart, and a word says which only asked.
 

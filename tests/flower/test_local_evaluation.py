@@ -190,7 +190,7 @@ def test_estimates_have_the_same_bits_in_whatever_order_clients_answer(planned):
         verdicts = {
             f"client-{n}": Verdict(receipt=replace(A_RECEIPT, evaluation=f"[{0.1 * 3**n}, 0.7, 0.3]")) for n in order
         }
-        rounds = Rounds(None, planned(Blobs(), local_evaluation=1), None, None, None, 0.0, print)
+        rounds = Rounds(None, planned(Blobs(), local_evaluation=1), None, None, None, 0.0, print, None)
         released = rounds.evaluated(RoundOutcome(None, verdicts))
         return list(released), estimated(scores_of(Blobs()), list(released.values()))
 

@@ -64,6 +64,7 @@ QUESTIONS = "tests/guard/test_questions.py"
 LOG = "tests/guard/test_log.py"
 STORE = "tests/ledger/test_store.py"
 ROUNDS = "tests/flower/test_rounds.py"
+PARTICIPATION = "tests/flower/test_participation.py"
 RELEASE = "tests/flower/test_release.py"
 ACCOUNTANT = "tests/runs/test_accountant.py"
 SUM = "tests/gradients/test_clipped_sum.py"
@@ -640,6 +641,28 @@ MUTANTS: tuple[Mutant, ...] = (
         "self._settle(attempt, receipts, ChargeState.COMMITTED)",
         "self._settle(attempt, receipts, ChargeState.VOID)",
         (f"{ACCOUNTANT}::test_what_is_settled_is_the_attempt_that_is_named_and_the_first_if_none_is",),
+    ),
+    # What a simulation makes up.
+    Mutant(
+        "a client that drops out gets its charge back, as if the server knew that it did nothing",
+        "fedprivacy/flower/server/replies.py",
+        "update=None, failure=reason)",
+        "update=None, failure=reason, untouched=True)",
+        (f"{PARTICIPATION}::test_a_drop_out_trains_nothing_and_stays_charged",),
+    ),
+    Mutant(
+        "what comes too late is averaged all the same",
+        "fedprivacy/flower/server/replies.py",
+        "replace(self.verdicts[client_id], update=None, failure=reason)",
+        "replace(self.verdicts[client_id], failure=reason)",
+        (f"{PARTICIPATION}::test_what_comes_too_late_is_not_in_the_average",),
+    ),
+    Mutant(
+        "a deployed client's answer is thrown away for a drop-out that was made up",
+        "fedprivacy/runs/participation.py",
+        "if deployed and made_up:",
+        "if False:",
+        (f"{PARTICIPATION}::test_nobody_makes_up_what_real_clients_do",),
     ),
     # The mechanism.
     Mutant(

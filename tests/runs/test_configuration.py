@@ -263,6 +263,39 @@ def test_what_a_strategy_would_ignore_or_cannot_do_is_refused(settings, words):
     assert words in problem
 
 
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"cohort_size": 3, "fraction_train": 0.5}, "cohort-size and fraction-train both say how many clients"),
+        ({"cohort_sampling": "poisson"}, "cohort-sampling is poisson, and there is no cohort-size"),
+        (
+            {"cohort_size": 3, "cohort_sampling": "poisson", "over_selection": 2.0},
+            "asks for no fixed number",
+        ),
+        ({"cohort_size": 4, "strategy": "krum"}, "needs 5 clients in each round, and cohort-size is 4; give more"),
+        ({"cohort_size": 6, "strategy": "krum", "cohort_sampling": "poisson"}, "'poisson' may leave fewer; leave that"),
+        (
+            {"availability": "diurnal:0.5", "strategy": "fedtrimmedavg"},
+            "'diurnal:0.5' may leave fewer",
+        ),
+        *(
+            ({"speeds": text}, f"speeds is '{text}'; give equal")
+            for text in ("lognormal", "lognormal:0", "lognormal:9")
+        ),
+        *(({"speeds": text}, "MEDIAN seconds above 0") for text in ("lognormal:1:0", "lognormal:1:inf", "normal:1")),
+        *(({"availability": text}, "; give diurnal:SHARE") for text in ("diurnal:1", "diurnal:x", "night:0.5")),
+    ],
+)
+def test_participation_that_says_nothing_or_two_things_is_refused(settings, words):
+    (problem,) = problems(**settings)
+    assert words in problem
+
+
+def test_a_trace_is_not_looked_for_before_a_server_needs_it():
+    """A client resolves the settings of its run, too, and opens no file that a server names."""
+    assert resolve({"speeds": "/nowhere/speeds.csv"}).speeds == "/nowhere/speeds.csv"
+
+
 def test_neither_torch_nor_flower_nor_a_database_is_needed_to_know_the_settings():
     heavy = "{'torch', 'flwr', 'sqlalchemy', 'mlflow', 'wandb', 'tensorboard'}"
     code = f"import sys, fedprivacy.runs.configuration; print(sorted({heavy} & set(sys.modules)))"

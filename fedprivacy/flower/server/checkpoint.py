@@ -63,6 +63,7 @@ class Checkpoint:
         average, iterates: of the global models, and how many it has seen.
         clipping_norms: where adaptive clipping has arrived, by client_id.
         left_out: clients that are not asked any more.
+        clock: simulated seconds since the run began; 0 where it has no such clock.
         strategy, random: what the wrapped strategy and the global random generators remember.
     """
 
@@ -74,6 +75,7 @@ class Checkpoint:
     iterates: int
     clipping_norms: Mapping[str, float]
     left_out: frozenset[str]
+    clock: float
     strategy: StrategyState
     random: RandomState
 
@@ -96,6 +98,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         "iterates": checkpoint.iterates,
         "clipping_norms": dict(checkpoint.clipping_norms),
         "left_out": sorted(checkpoint.left_out),
+        "clock": checkpoint.clock,
         "strategy": layout,
         "random": {each.name: getattr(checkpoint.random, each.name) for each in fields(checkpoint.random)},
     }
@@ -159,6 +162,7 @@ def _checkpoint(facts: Mapping[str, Any], arrays: Arrays) -> Checkpoint:
         iterates=facts["iterates"],
         clipping_norms=facts["clipping_norms"],
         left_out=frozenset(facts["left_out"]),
+        clock=facts["clock"],
         strategy=unpack(facts["strategy"], kept),
         random=RandomState(**facts["random"]),
     )

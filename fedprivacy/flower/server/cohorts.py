@@ -91,11 +91,14 @@ class CohortRounds:
     population: Population
 
     @spanned("opening the round")
-    def open(self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, *, again: bool) -> OpenCohort:
+    def open(
+        self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, *, again: bool, at: float = 0.0
+    ) -> OpenCohort:
         """Let the wrapped strategy choose, and reserve what each client may spend; see `Rounds.open`."""
         registry, plan = self.rounds.registry, self.rounds.plan
         eligible = self.accounts.open_to(attempt, again=again)
-        chosen = self.rounds.chosen(attempt.round, arrays, config, eligible)
+        turnout = self.rounds.turnout(attempt.round, eligible, at)
+        chosen = self.rounds.chosen(attempt.round, arrays, config, turnout.client_ids)
         clients = {node_id: registry[node_id] for node_id in chosen}
         steps = self.accounts.reserve(attempt, clients.values(), again=again)
         orders = [
@@ -113,7 +116,16 @@ class CohortRounds:
         ]
         orders.sort(key=lambda order: order.client_id)  # whatever the strategy's order, sums are added in one
         template = next(iter(chosen.values()), None)
-        return OpenCohort(attempt, arrays, len(eligible), clients=clients, orders=orders, template=template)
+        return OpenCohort(
+            attempt,
+            arrays,
+            eligible=len(eligible),
+            clients=clients,
+            began=turnout.began,
+            passed_over=not orders and self.rounds.could_ask(eligible, turnout),
+            orders=orders,
+            template=template,
+        )
 
     @spanned("asking clients")
     def send(self, opened: OpenCohort) -> CohortUpdate:
@@ -130,7 +142,7 @@ class CohortRounds:
     def settle(self, opened: OpenCohort, update: CohortUpdate) -> CohortOutcome:
         """Commit what was spent: a client that failed may have spent it, and its charge stays open."""
         self.accounts.settle_trained(opened.attempt, update.clipping_norms)
-        return CohortOutcome(opened, update=update)
+        return CohortOutcome(opened, update=update, ended=opened.began)
 
     def evaluated(self, outcome: CohortOutcome) -> dict[str, NoisySums]:
         """Nobody evaluates; a run with local evaluation sends messages."""

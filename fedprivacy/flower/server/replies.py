@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from flwr.app import Array, ArrayRecord, Message, RecordDict
@@ -17,6 +18,7 @@ from fedprivacy.flower.server.registry import EnrolledClient
 from fedprivacy.flower.wire.arrays import ArraysError, Form, checked_arrays
 from fedprivacy.flower.wire.messages import Grant, MessageError, QuestionGrant, Receipt, Refusal, RefusalCode
 from fedprivacy.ledger.replay import Evidence
+from fedprivacy.participation import DROPPED_OUT, TOO_LATE, Closed
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.wording import count_text
 
@@ -34,6 +36,8 @@ class OpenRound:
         messages: one for each grant.
         grants, clients: by node id (a baseline assigns where others grant), for the nodes that the strategy chose.
         asked_before: nodes that may have had their grants before: a refusal says nothing of what they did then.
+        began: when, in simulated seconds; infinite where nobody is ever there again.
+        passed_over: whether clients had budget left and were not drawn, or not there.
     """
 
     attempt: Attempt
@@ -43,6 +47,8 @@ class OpenRound:
     grants: Mapping[int, Grant | QuestionGrant | Assignment] = field(default_factory=dict)
     clients: Mapping[int, EnrolledClient] = field(default_factory=dict)
     asked_before: frozenset[int] = frozenset()
+    began: float = 0.0
+    passed_over: bool = False
 
     @property
     def asked(self) -> int:
@@ -54,6 +60,8 @@ class OpenRound:
         """Why nobody is asked."""
         if not self.eligible:
             return "no client has budget left"
+        if math.isinf(self.began):
+            return "no client with budget left is ever there again"
         return f"{count_text(self.eligible, 'client')} with budget left are too few for the strategy"
 
 
@@ -77,10 +85,11 @@ class Verdict:
 
 @dataclass(frozen=True)
 class RoundOutcome:
-    """What became of a round's grants, by client_id."""
+    """What became of a round's grants, by client_id, and when it was over, in simulated seconds."""
 
     opened: OpenRound
     verdicts: Mapping[str, Verdict] = field(default_factory=dict)
+    ended: float = 0.0
 
     @cached_property
     def updates(self) -> dict[str, Message]:
@@ -101,6 +110,19 @@ class RoundOutcome:
     def exhausted(self) -> set[str]:
         """Clients whose own guard says that their budget is spent."""
         return {c for c, verdict in self.verdicts.items() if verdict.refusal is RefusalCode.BUDGET_EXHAUSTED}
+
+    @property
+    def missed(self) -> set[str]:
+        """Clients that the simulation let drop out, or be too late."""
+        return {c for c, verdict in self.verdicts.items() if verdict.failure in {DROPPED_OUT, TOO_LATE}}
+
+    def closed_by(self, closed: Closed) -> RoundOutcome:
+        """The same, where only those answers count that came in time."""
+        missed = {
+            client_id: replace(self.verdicts[client_id], update=None, failure=reason)
+            for client_id, reason in closed.missed.items()
+        }
+        return replace(self, verdicts={**self.verdicts, **missed}, ended=closed.ended)
 
     @property
     def all_lost(self) -> bool:

@@ -5,7 +5,9 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, replace
+from math import isfinite
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
@@ -25,6 +27,7 @@ from fedprivacy.flower.server.exchange import Answers, Correspondence, with_cont
 from fedprivacy.flower.server.registry import ClientRegistry, TooFewClientsError
 from fedprivacy.flower.server.replies import OpenRound, RoundOutcome, sort_replies
 from fedprivacy.flower.wire.messages import Grant
+from fedprivacy.participation import TOO_LATE, Participation, Turnout
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks.loader import scores_of
 from fedprivacy.tasks.standardising import STANDARDISE, Standardise
@@ -52,7 +55,9 @@ class RoundSteps(Protocol[Opened, Came, Outcome]):
 
     @property
     def accounts(self) -> RunAccounts | BaselineAccounts: ...  # noqa: D102
-    def open(self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, *, again: bool) -> Opened: ...  # noqa: D102
+    def open(  # noqa: D102
+        self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, *, again: bool, at: float = 0.0
+    ) -> Opened: ...
     def send(self, opened: Opened) -> Came: ...  # noqa: D102
     def settle(self, opened: Opened, answers: Came) -> Outcome: ...  # noqa: D102
     def evaluated(self, outcome: Outcome) -> dict[str, NoisySums]: ...  # noqa: D102
@@ -70,10 +75,13 @@ class Rounds:
     correspondence: Correspondence
     timeout: float  # seconds to wait for answers
     tell: PhaseObserver  # what the run is about to do
+    participation: Participation  # who is there, and in time
     standardise: Standardise | None = None  # what the clients' inputs become first
 
     @spanned("opening the round")
-    def open(self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, *, again: bool) -> OpenRound:
+    def open(
+        self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, *, again: bool, at: float = 0.0
+    ) -> OpenRound:
         """Let the wrapped strategy choose among clients with budget left, and reserve what each may spend.
 
         Args:
@@ -81,37 +89,56 @@ class Rounds:
             arrays: the global model.
             config: what the wrapped strategy sends besides.
             again: whether this attempt was granted before, by a run that was stopped since.
+            at: when the round before was over, in simulated seconds.
 
         Returns:
-            The round; without messages when no client has budget left, or too few for the wrapped strategy.
+            The round; without messages when no client has budget left, or too few for the wrapped strategy, or none
+            was drawn.
         """
         grid = self.correspondence.grid
         self.registry.enrol_new(grid)
         self.accounts.admit(self.registry.arrived(grid))
         allowed = self.accounts.open_to(attempt, again=again)
-        chosen = self.chosen(attempt.round, arrays, config, allowed)
+        turnout = self.turnout(attempt.round, allowed, at)
+        chosen = self.chosen(attempt.round, arrays, config, turnout.client_ids)
         clients = {node_id: self.registry[node_id] for node_id in chosen}
         grants = self.accounts.grant(attempt, clients, again=again)
         messages = [_with_grant(chosen[node_id], grant, self._numbers) for node_id, grant in grants.items()]
-        asked_before = frozenset(grants if again else ())
-        return OpenRound(attempt, arrays, len(allowed), messages, grants, clients, asked_before)
+        return OpenRound(
+            attempt,
+            arrays,
+            eligible=len(allowed),
+            messages=messages,
+            grants=grants,
+            clients=clients,
+            asked_before=frozenset(grants if again else ()),
+            began=turnout.began,
+            passed_over=not messages and self.could_ask(allowed, turnout),
+        )
+
+    def reached(self, opened: OpenRound) -> list[Message]:
+        """The messages to clients that will answer: to a simulated one that drops out none needs to go."""
+        steps = self._steps(opened)
+        begins = self.participation.begins(opened.attempt.round, steps, opened.began)
+        return [m for m in opened.messages if opened.grants[m.metadata.dst_node_id].client_id in begins]
 
     @spanned("asking clients")
     def send(self, opened: OpenRound) -> Answers:
         """Ask the clients, and wait for their answers; with what is late from rounds before."""
         number, asked = opened.attempt.round, len(opened.messages)
         self.tell(Phase(Stage.TRAINING, number, asked))
-        answers = self.correspondence.ask(opened.messages, self.timeout)
+        answers = self.correspondence.ask(self.reached(opened), self.timeout)
         self.tell(Phase(Stage.AVERAGING, number, asked))
         reach("server.answered")
         return replace(answers, late=self.correspondence.late())
 
     @spanned("settling the round")
     def settle(self, opened: OpenRound, answers: Answers) -> RoundOutcome:
-        """Match receipts with grants, and commit what was spent."""
+        """Match receipts with grants, leave out what came too late, and commit what was spent."""
         for asked, reply in answers.late:
             self.accounts.settle_late(asked, reply, self.registry[asked.metadata.dst_node_id].public_key)
-        outcome = sort_replies(opened, answers)
+        outcome, number, steps = sort_replies(opened, answers), opened.attempt.round, self._steps(opened)
+        outcome = outcome.closed_by(self.participation.closes(number, steps, opened.began, outcome.updates))
         self.accounts.settle(outcome)
         return outcome
 
@@ -120,7 +147,7 @@ class Rounds:
         scores, released = scores_of(self.plan.task) if self.plan.config.local_evaluation else {}, {}
         for client_id, verdict in sorted(outcome.verdicts.items()):
             receipt = verdict.receipt
-            if receipt is None or not receipt.noisy_sums:
+            if receipt is None or not receipt.noisy_sums or verdict.failure == TOO_LATE:
                 continue
             if len(receipt.noisy_sums) == 1 + len(scores):
                 released[client_id] = NoisySums(receipt.event, receipt.noisy_sums)
@@ -146,6 +173,27 @@ class Rounds:
         reach("server.averaged")
         return in_its_own_types(aggregated, opened.arrays) if aggregated else None, metrics
 
+    def turnout(self, number: int, allowed: AbstractSet[str], at: float) -> Turnout:
+        """Whom the wrapped strategy may choose from: all that are allowed, but for who is away or was not drawn."""
+        if not self.participation.selective:
+            return Turnout(allowed, at)
+        return self.participation.turnout(number, self._online(allowed), at)
+
+    def could_ask(self, allowed: AbstractSet[str], turnout: Turnout) -> bool:
+        """Whether the draw alone keeps a round from having a client, or who is there: the next may have some."""
+        return self.participation.selective and isfinite(turnout.began) and bool(self._online(allowed))
+
+    def _online(self, allowed: AbstractSet[str]) -> set[str]:
+        """Those that are connected."""
+        online = self.registry.online(self.correspondence.grid).values()
+        return {client.client_id for client in online if client.client_id in allowed}
+
+    def _steps(self, opened: OpenRound) -> dict[str, int]:
+        """How many steps each client was asked for, by client_id."""
+        usual = self.plan.config.local_steps  # without privacy
+        grants = opened.grants.values()
+        return {grant.client_id: grant.steps if isinstance(grant, Grant) else usual for grant in grants}
+
     @property
     def _numbers(self) -> dict[str, ArrayRecord]:
         """What goes to every client beside the model: public numbers."""
@@ -155,12 +203,15 @@ class Rounds:
         return {STANDARDISE: ArrayRecord({name: Array(values) for name, values in each.items()})}
 
     @spanned("sampling clients")
-    def chosen(self, number: int, arrays: ArrayRecord, config: ConfigRecord, allowed: Eligible) -> dict[int, Message]:
+    def chosen(
+        self, number: int, arrays: ArrayRecord, config: ConfigRecord, allowed: AbstractSet[str]
+    ) -> dict[int, Message]:
         """The wrapped strategy's messages to allowed clients, by node id; none if it has too few of those to go on."""
         grid = self.correspondence.grid
+        among = allowed if isinstance(allowed, Eligible) else Eligible(allowed, ())
 
         def eligible() -> list[int]:
-            return self.registry.eligible(grid, allowed)
+            return self.registry.eligible(grid, among)
 
         if not eligible():
             return {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import uuid
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -31,13 +31,14 @@ from fedprivacy.flower.server.checkpoint import (
 )
 from fedprivacy.flower.server.cohorts import CohortRounds, averages, population_of
 from fedprivacy.flower.server.exchange import Answers, Correspondence
-from fedprivacy.flower.server.registry import ClientRegistry
+from fedprivacy.flower.server.registry import ClientRegistry, EnrolledClient
 from fedprivacy.flower.server.replies import OpenRound, RoundOutcome
 from fedprivacy.flower.server.rounds import RoundFailedError, Rounds, RoundSteps
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.standardise import standardiser
 from fedprivacy.runs.configuration import ConfigError
+from fedprivacy.runs.participation import check_participation, participation_of
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks.loader import metrics_of, scores_of
 from fedprivacy.tasks.standardising import Standardise
@@ -92,7 +93,7 @@ class PrivateStrategy(Strategy):
 
     Raises:
         ConfigError: the configuration says that a run goes on, and there is no checkpoint to go on from; or that it is
-            without privacy, and these are not the accounts for that.
+            without privacy, and these are not the accounts for that; or a trace that it names cannot be read.
 
     Attributes:
         result: so far.
@@ -123,6 +124,8 @@ class PrivateStrategy(Strategy):
         self.run_id = resume.run_id if resume else run_id or uuid.uuid4().hex
         self.result = PrivateResult()
         accounts.check(plan.config)
+        self._participation = participation_of(plan.config, self.run_id)
+        self._clock = resume.clock if resume else 0.0  # simulated seconds
         self._accounts = accounts
         self._observers = observers
         self._on_open = on_open
@@ -179,7 +182,10 @@ class PrivateStrategy(Strategy):
     ) -> RoundResult | None:
         """One round; with a second attempt where a crash has cost every client its update. None: nobody is asked."""
         for attempt, again in rounds.accounts.attempts(number):
-            opened = rounds.open(attempt, model.arrays, config, again=again)
+            opened = rounds.open(attempt, model.arrays, config, again=again, at=self._clock)
+            if opened.passed_over:
+                outcome = RoundOutcome(opened, ended=opened.began)
+                break
             if not opened.asked:
                 self.result.stopped_because = opened.why_nobody
                 log.warning("The run ended before round %d: %s.", number, opened.why_nobody)
@@ -220,7 +226,10 @@ class PrivateStrategy(Strategy):
             failures=outcome.failures,
             unreconciled=rounds.accounts.unreconciled,
             evaluations=evaluations,
+            clock=outcome.ended if self._participation.clocked else None,
+            seconds=outcome.ended - self._clock if self._participation.clocked else None,
         )
+        self._clock = outcome.ended
         with span("recording"):
             for observe in (self._log_round, *self._observers):
                 observe(finished)
@@ -230,7 +239,7 @@ class PrivateStrategy(Strategy):
         if self._checkpoints:
             save_checkpoint(self._checkpoints, self._checkpoint(number, model, rounds.accounts))
         reach("server.checkpointed")
-        if not outcome.participants and outcome.failures.keys() != outcome.exhausted:
+        if not outcome.participants and outcome.failures.keys() - outcome.missed != outcome.exhausted:
             reasons = "; ".join(f"{client_id}: {reason}" for client_id, reason in outcome.failures.items())
             raise RoundFailedError(
                 f"Round {number} brought no usable update ({reasons}). The run stops, so that no privacy is spent for "
@@ -247,9 +256,9 @@ class PrivateStrategy(Strategy):
         """
         rounds = self._hooked[0] if self._hooked else self._rounds(grid, None)
         attempt, again = next(rounds.accounts.attempts(server_round))
-        opened = rounds.open(attempt, arrays, config, again=again)
+        opened = rounds.open(attempt, arrays, config, again=again, at=self._clock)
         self._hooked = rounds, opened
-        return opened.messages
+        return rounds.reached(opened)
 
     def aggregate_train(
         self, server_round: int, replies: Iterable[Message]
@@ -266,6 +275,7 @@ class PrivateStrategy(Strategy):
         for reply in replies:
             answers.setdefault(reply.metadata.src_node_id, reply)
         outcome = rounds.settle(opened, Answers(answers))
+        self._clock = outcome.ended
         self._told = server_round, self._local_evaluations(rounds.evaluated(outcome))[1]
         return rounds.average(outcome)
 
@@ -302,6 +312,7 @@ class PrivateStrategy(Strategy):
         if (population := population_of(grid)) is not None:
             registry.take_in(dict(zip(grid.get_node_ids(), population.enrolments(), strict=True)))
         registry.wait_for(grid, config.clients)
+        self._check_participation(registry.online(grid).values())
         self.result.standardise = self._standardise(grid, registry)
         clients = registry.online(grid).values()
         with span("opening accounts"):
@@ -316,16 +327,22 @@ class PrivateStrategy(Strategy):
             correspondence,
             timeout,
             self._on_phase,
+            self._participation,
             self.result.standardise,
         )
 
     def _together(self, rounds: Rounds, grid: Grid) -> Steps:
         """Rounds in which a population trains together, where all that its clients would send is an average's part."""
         config, population = self.plan.config, population_of(grid)
-        alone = config.local_evaluation or rounds.standardise or not averages(self.strategy)
-        if population is None or alone or not isinstance(rounds.accounts, RunAccounts):
+        alone = config.local_evaluation or rounds.standardise or self._participation.eventful
+        if population is None or alone or not averages(self.strategy) or not isinstance(rounds.accounts, RunAccounts):
             return rounds
         return CohortRounds(rounds, rounds.accounts, population)
+
+    def _check_participation(self, clients: Collection[EnrolledClient]) -> None:
+        """Refuse, by a `ConfigError`, what these clients cannot do; none has been asked for anything but its name."""
+        client_ids, deployed = [c.client_id for c in clients], any(c.public_key for c in clients)
+        check_participation(self._participation, self.plan.config, client_ids, deployed=deployed)
 
     def _standardise(self, grid: Grid, registry: ClientRegistry) -> Standardise | None:
         """Ask the task's own question, or read its answer again; without privacy nobody is asked.
@@ -367,6 +384,7 @@ class PrivateStrategy(Strategy):
             iterates=model.average.iterates,
             clipping_norms=accounts.clipping_norms,
             left_out=frozenset(accounts.left_out),
+            clock=self._clock,
             strategy=read_state(self.strategy),
             random=RandomState.now(),
         )

@@ -1,0 +1,167 @@
+"""The course of a round: who is there, who is asked, who answers in time, and when it is over.
+
+All of it is a function of the run's key, the round, the clients' ids and public numbers: nothing is remembered between
+two questions, so that they may be asked again, for one client or for all.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+from heapq import nsmallest
+
+from fedprivacy._support.settings import ConfigError
+from fedprivacy.participation.availability import ALWAYS, Availability
+from fedprivacy.participation.cohorts import Cohort
+from fedprivacy.participation.draws import Draws, Purpose
+from fedprivacy.participation.speeds import INSTANT, Speeds
+
+DROPPED_OUT, TOO_LATE = "dropped-out", "too-late"
+"""Why an update is not averaged."""
+
+
+@dataclass(frozen=True, slots=True)
+class Turnout:
+    """Who may be asked in a round, and when it begins: infinite where nobody is ever there again."""
+
+    client_ids: AbstractSet[str]
+    began: float
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """How a round ended: whose answers do not count, each with the reason, and when."""
+
+    missed: Mapping[str, str]
+    ended: float
+
+
+@dataclass(frozen=True, slots=True)
+class Participation:
+    """Which clients take part in a run's rounds. Moments are simulated seconds since the run began.
+
+    A client that is asked and drops out before it begins, or goes away before it has finished, releases nothing, and
+    the server cannot know that: what it was granted stays charged. One that answers too late has trained, and what it
+    released is charged as any other.
+
+    Attributes:
+        draws: of the run.
+        cohort: samples clients; None: all that may be asked are.
+        wanted: how many answers a round waits for, the first ones; None: all that come.
+        drop_out: probability with which a client that is asked does not begin.
+        deadline: seconds after which a round is over.
+        speeds: of local steps; `INSTANT`: there is no clock, nothing takes time and nobody is late.
+        availability: when clients are there.
+    """
+
+    draws: Draws = field(repr=False)
+    cohort: Cohort | None = None
+    wanted: int | None = None
+    drop_out: float = 0.0
+    deadline: float = math.inf
+    speeds: Speeds = INSTANT
+    availability: Availability = ALWAYS
+
+    @property
+    def clocked(self) -> bool:
+        """Whether time passes."""
+        return self.speeds != INSTANT
+
+    @property
+    def selective(self) -> bool:
+        """Whether some clients may be left out of a round though they could be asked."""
+        return self.cohort is not None or self.availability != ALWAYS
+
+    @property
+    def eventful(self) -> bool:
+        """Whether a client that is asked may fail to answer, or in time."""
+        return self.clocked or self.drop_out > 0.0 or self.wanted is not None or self.availability != ALWAYS
+
+    def check(self, client_ids: Collection[str], steps: int) -> None:
+        """Refuse what these clients cannot do: to be known to the traces, and to take so many steps by the deadline.
+
+        Raises:
+            ConfigError: says what they cannot. Nothing has been spent.
+        """
+        self.speeds.check(client_ids)
+        self.availability.check(client_ids)
+        if math.isfinite(self.deadline):
+            fastest = steps * min(map(self.speeds.seconds, client_ids))
+            if fastest > self.deadline:
+                raise ConfigError(
+                    [
+                        f"deadline is {self.deadline:g}, and the fastest client takes {fastest:.4g} simulated seconds "
+                        "for a round, so that no update would be averaged; give a later deadline."
+                    ]
+                )
+
+    def turnout(self, round: int, client_ids: Iterable[str], at: float) -> Turnout:
+        """Sample a round's clients from those that are there, or wait until somebody is.
+
+        Args:
+            round: its number, from 1.
+            client_ids: who could be asked.
+            at: when the round before was over.
+        """
+        there, began = self._there(list(client_ids), at)
+        if self.cohort is None:
+            return Turnout(set(there), began)
+        return Turnout(self.cohort.chosen(there, self.draws.uniforms(Purpose.COHORT, there, round)), began)
+
+    def _there(self, client_ids: list[str], at: float) -> tuple[list[str], float]:
+        """Those that are there first, and when: now, or as soon as somebody is."""
+        if self.availability == ALWAYS:
+            return client_ids, at
+        coming = {client_id: self.availability.next(client_id, at)[0] for client_id in client_ids}
+        began = max(at, min(coming.values(), default=at))
+        return [client_id for client_id, start in coming.items() if start <= began < math.inf], began
+
+    def begins(self, round: int, steps: Mapping[str, int], began: float) -> set[str]:
+        """Those who train to the end and answer, too late or not, of the clients with so many steps to take."""
+        if self.drop_out == 0.0 and self.availability == ALWAYS:
+            return set(steps)
+        return {
+            client_id
+            for client_id, count in steps.items()
+            if not self._drops_out(client_id, round)
+            and self._arrival(client_id, count, began) <= self.availability.next(client_id, began)[1]
+        }
+
+    def closes(self, round: int, steps: Mapping[str, int], began: float, usable: Collection[str]) -> Closed:
+        """Who answers in time, and when the server goes on.
+
+        It goes on when it has all the answers that it wants, or when every client has answered or is known to have gone
+        away, and no later than at the deadline. A connection that breaks is noticed at once.
+
+        Args:
+            round: its number, from 1.
+            steps: that each client was granted.
+            began: when they were asked.
+            usable: those whose updates could be averaged.
+        """
+        over, training = began + self.deadline, self.begins(round, steps, began)
+        if not self.clocked:
+            return Closed(dict.fromkeys(steps.keys() - training, DROPPED_OUT), began)
+        arrivals = {client_id: self._arrival(client_id, steps[client_id], began) for client_id in training}
+        answering = training.intersection(usable)
+        counted = {client_id for client_id in answering if arrivals[client_id] <= over}
+        if self.wanted is not None:
+            ties = {client_id: self.draws.uniform(Purpose.TIE, client_id, round) for client_id in counted}
+            counted = set(nsmallest(self.wanted, counted, key=lambda client_id: (arrivals[client_id], ties[client_id])))
+        missed = dict.fromkeys(steps.keys() - training, DROPPED_OUT) | dict.fromkeys(answering - counted, TOO_LATE)
+        if len(counted) == self.wanted:
+            return Closed(missed, max(arrivals[client_id] for client_id in counted))
+        gone = [self._left(client_id, round, began) for client_id in steps.keys() - training]
+        return Closed(missed, min(over, max([*arrivals.values(), *gone], default=began)))
+
+    def _drops_out(self, client_id: str, round: int) -> bool:
+        return self.drop_out > 0.0 and self.draws.uniform(Purpose.DROP_OUT, client_id, round) < self.drop_out
+
+    def _arrival(self, client_id: str, steps: int, began: float) -> float:
+        return began + steps * self.speeds.seconds(client_id)
+
+    def _left(self, client_id: str, round: int, began: float) -> float:
+        """When a client that does not answer is known to have gone."""
+        return began if self._drops_out(client_id, round) else self.availability.next(client_id, began)[1]

@@ -1,0 +1,301 @@
+"""Simulated participation in whole runs: who is asked, whose update is averaged, and what everybody is charged."""
+
+import json
+import math
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAvg
+
+from fedprivacy.accounting import pld
+from fedprivacy.commands.outcome import outcome_text
+from fedprivacy.flower import InProcessGrid, PrivateStrategy, RoundFailedError, private_client
+from fedprivacy.flower.baseline.accounts import BaselineAccounts
+from fedprivacy.flower.baseline.client import baseline_client
+from fedprivacy.flower.server.strategy import as_arrays
+from fedprivacy.gradients import trainable_parameters
+from fedprivacy.ledger import ChargeState, Ledger
+from fedprivacy.ledger.verify import verify_ledger
+from fedprivacy.runs.configuration import ConfigError, Engine
+from fedprivacy.runs.folder import read_config
+from fedprivacy.server.simulation import simulate
+from fedprivacy.values.wording import time_text
+from tests.flower.blobs import Blobs, plan_of
+from tests.flower.deployment import DeployedGrid
+from tests.flower.runs import SAMPLING, run
+from tests.flower.test_rounds import tampered
+
+NOISE = {"noise_multiplier": 2.0, "epsilon": 50.0}
+
+
+@pytest.fixture
+def plan(ledger_url):
+    """Makes plans that share a ledger."""
+    return lambda **settings: plan_of(Blobs(), **NOISE | {"ledger": ledger_url, "rounds": 4} | settings)
+
+
+@pytest.fixture
+def speeds(tmp_path):
+    """A trace in which client n takes n + 1 seconds for a local step."""
+    file = tmp_path / "speeds.csv"
+    file.write_text("client,seconds\n" + "".join(f"{n},{n + 1}\n" for n in range(6)))
+    return str(file)
+
+
+@pytest.fixture
+def away(tmp_path):
+    """A trace in which the last two of four clients come after 20 seconds, and everybody leaves after 57."""
+    file = tmp_path / "availability.csv"
+    file.write_text("client,from,to\n0,0,57\n1,0,57\n2,20,57\n3,20,57\n")
+    return str(file)
+
+
+def listening(plan):
+    """The real ClientApp, and whom it was run for in each round."""
+    honest, app, asked = private_client(plan.task, plan.config), ClientApp(), []
+    app.query("enrol")(honest)
+
+    @app.train()
+    def train(message, context):
+        asked.append(f"client-{context.node_config['partition-id']}")
+        return honest(message, context)
+
+    return app, asked
+
+
+class Listening(FedAvg):
+    """FedAvg, and how many updates it averaged in each round."""
+
+    averaged: list[int]
+
+    def aggregate_train(self, server_round, replies):
+        replies = list(replies)
+        self.averaged = [*getattr(self, "averaged", []), len(replies)]
+        return super().aggregate_train(server_round, replies)
+
+
+def asked_in(records):
+    """How often each client was asked."""
+    everybody = [client for record in records for client in (*record.participants, *record.failures)]
+    return {client: everybody.count(client) for client in records[-1].spent}
+
+
+def assert_charged(done, plan):
+    """Whoever was asked was charged for a whole round, on books that verify, and nobody else for anything."""
+    asked, last = asked_in(done.records), done.records[-1]
+    assert {c: spent.rounds for c, spent in last.spent.items()} == asked
+    for client, spent in last.spent.items():
+        steps = asked[client] * plan.config.local_steps
+        assert spent.steps == steps
+        expected = pld.epsilon({plan.event(30 + int(client[-1])): steps}, 1e-3) if steps else 0.0
+        assert spent.epsilon == pytest.approx(expected)
+    charges = verify_ledger(Ledger(plan.config.ledger)).replay.charges
+    open_charges = {key.dataset_id for key, charge in charges.items() if charge.state is ChargeState.RESERVED}
+    assert {dataset.rpartition("/")[2] for dataset in open_charges} == set(last.unreconciled)
+    assert len(charges) == sum(asked.values())
+
+
+def test_a_cohort_of_a_fixed_size_is_asked_and_charged_and_nobody_else(plan):
+    plan = plan(cohort_size=2, rounds=6)
+    app, asked = listening(plan)
+    done = run(plan, client=app)
+    assert [len(record.participants) for record in done.records] == [2] * 6
+    assert sorted(asked) == sorted(client for record in done.records for client in record.participants)
+    assert len({record.participants for record in done.records}) > 2
+    assert all(record.clock is None and record.seconds is None for record in done.records)
+    assert_charged(done, plan)
+
+
+def test_a_poisson_cohort_may_be_empty_and_the_run_goes_on_with_the_same_model(plan):
+    plan, models = plan(cohort_size=1, cohort_sampling="poisson", rounds=12), []
+
+    def watched(model, evaluate=plan.task.evaluate):
+        models.append(model.weight.detach().clone().numpy())
+        return evaluate(model)
+
+    plan.task.evaluate = watched
+    done = run(plan)
+    sizes = [len(record.participants) for record in done.records]
+    assert {0, 1, 2} <= set(sizes) and len(sizes) == 12
+    assert [np.array_equal(*pair) for pair in pairwise(models)] == [size == 0 for size in sizes]
+    assert_charged(done, plan)
+
+
+def test_over_selection_averages_the_first_answers_and_charges_all(plan, speeds):
+    plan, strategy = plan(clients=6, cohort_size=2, over_selection=2.0, speeds=speeds), Listening(**SAMPLING)
+    done = run(plan, strategy)
+    assert strategy.averaged == [2] * 4
+    clock = 0.0
+    for record in done.records:
+        asked = sorted({*record.participants, *record.failures})
+        assert len(asked) == 4 and record.participants == tuple(asked[:2])  # the quickest: the lowest numbers
+        assert set(record.failures.values()) == {"too-late"}
+        assert record.seconds == 2 * (int(asked[1][-1]) + 1)
+        clock += record.seconds
+        assert record.clock == clock
+    assert done.records[-1].unreconciled == ()  # what came too late has a receipt all the same
+    assert_charged(done, plan)
+
+
+def test_what_comes_too_late_is_not_in_the_average(plan, speeds, tmp_path):
+    """The same model as if the slow had not been asked at all."""
+    late = run(plan(rounds=1, speeds=speeds, deadline=4.0))
+    assert late.records[0].participants == ("client-0", "client-1")
+    assert late.records[0].seconds == 4.0
+    assert_charged(late, plan(rounds=1))
+    there = tmp_path / "two.csv"
+    there.write_text("client,from,to\n0,0,100\n1,0,100\n")
+    two = run(plan(rounds=1, availability=str(there), ledger=f"sqlite:///{tmp_path / 'other.db'}"))
+    assert two.records[0].participants == ("client-0", "client-1")
+    assert np.array_equal(late.result.arrays["weight"].numpy(), two.result.arrays["weight"].numpy())
+
+
+def test_a_drop_out_trains_nothing_and_stays_charged(plan):
+    plan = plan(drop_out=0.4, rounds=6)
+    app, asked = listening(plan)
+    done = run(plan, client=app)
+    dropped = [client for record in done.records for client, why in record.failures.items() if why == "dropped-out"]
+    assert dropped and len(asked) + len(dropped) == 24
+    assert sorted(asked) == sorted(client for record in done.records for client in record.participants)
+    assert set(done.records[-1].unreconciled) == set(dropped)
+    assert_charged(done, plan)
+
+
+def test_a_round_in_which_everybody_drops_out_does_not_end_the_run(plan):
+    plan = plan(drop_out=0.9, rounds=6, clients=2)
+    done = run(plan)
+    assert len(done.records) == 6 and any(not record.participants for record in done.records)
+    assert_charged(done, plan)
+
+
+def test_a_round_that_real_failures_alone_emptied_still_ends_it(plan):
+    plan = plan(cohort_size=2, drop_out=0.01)
+
+    def fail(message, reply):
+        raise RuntimeError
+
+    with pytest.raises(RoundFailedError, match="brought no usable update"):
+        run(plan, client=tampered(plan, fail, [f"client-{n}" for n in range(4)]))
+
+
+def test_only_who_is_there_is_asked_and_the_clock_waits(plan, speeds, away):
+    plan = plan(availability=away, speeds=speeds, rounds=20)
+    done = run(plan)
+    for record in done.records:
+        there = 4 if record.clock - record.seconds >= 20 else 2
+        assert len(record.participants) + len(record.failures) == there
+    last = done.records[-1]  # begins at 52, and two clients are not done when they leave
+    assert last.failures == {"client-2": "dropped-out", "client-3": "dropped-out"}
+    assert (last.round, last.clock, last.seconds) == (10, 57.0, 5.0)
+    assert done.result.stopped_because == "no client with budget left is ever there again"
+    assert_charged(done, plan)
+
+
+def test_a_late_evaluation_is_not_told(plan, speeds):
+    plan = plan(local_evaluation=1, speeds=speeds, deadline=6.0, rounds=1, local_steps=1)
+    done = run(plan)
+    assert set(done.records[0].evaluations) == set(done.records[0].participants) == {"client-0", "client-1", "client-2"}
+    assert done.records[0].failures == {"client-3": "too-late"}
+
+
+SIMULATED = {"cohort_size": 3, "over_selection": 1.3, "drop_out": 0.2, "speeds": "lognormal:1:9000"}
+SIMULATED |= {"availability": "diurnal:0.6", "deadline": 30000.0}
+
+
+def test_the_same_seed_tells_the_same_story_and_another_seed_another(tmp_path):
+    def story(name, **settings):
+        settings = {"rounds": 5, "clients": 6, "ledger": str(tmp_path / f"{name}.db")} | settings
+        plan = plan_of(Blobs(), **NOISE | SIMULATED | settings)
+        return [(r.participants, r.failures, r.clock) for r in run(plan).records]
+
+    assert story("a") == story("b")
+    assert story("again") != story("c", seed=2)
+
+
+def test_a_run_that_another_drives_by_flower_s_hooks_drops_the_same_clients(plan, speeds):
+    plan = plan(clients=6, cohort_size=2, over_selection=2.0, speeds=speeds, drop_out=0.3)
+    grid = InProcessGrid(private_client(plan.task, plan.config), 6, {})
+    averaging, arrays = Listening(**SAMPLING), as_arrays(trainable_parameters(plan.task.model()))
+    wrapped = PrivateStrategy(averaging, plan)
+    for number in (1, 2, 3):
+        messages = list(wrapped.configure_train(number, arrays, ConfigRecord(), grid))
+        assert len(messages) <= 4
+        arrays, _ = wrapped.aggregate_train(number, grid.send_and_receive(messages))
+    assert set(averaging.averaged) <= {1, 2}
+
+
+def test_a_baseline_has_the_same_rounds(plan, speeds, tmp_path):
+    settings = {"cohort_size": 2, "over_selection": 2.0, "speeds": speeds, "drop_out": 0.2}
+    private = run(plan(**settings))
+    bare = plan_of(Blobs(), **settings, rounds=4, privacy=False, out=str(tmp_path / "bare"))
+    (tmp_path / "bare").mkdir()
+    baseline = run(bare, client=baseline_client(bare.task, bare.config), accounts=BaselineAccounts)
+    told = [[(r.participants, r.failures, r.clock) for r in each.records] for each in (private, baseline)]
+    assert told[0] == told[1] and math.isinf(baseline.records[-1].max_epsilon)
+
+
+def deployed(tmp_path, ledger_url, **settings):
+    settings = {"clients": 3, "seed": None, "rounds": 3, "ledger": ledger_url, **NOISE} | settings
+    plan = plan_of(Blobs(), **settings, signing_key=str(tmp_path / "server.key"))
+    return plan, DeployedGrid(plan, tmp_path)
+
+
+def test_real_clients_are_sampled_and_their_own_books_say_so(tmp_path, ledger_url):
+    plan, grid = deployed(tmp_path, ledger_url, cohort_size=2)
+    records = []
+    PrivateStrategy(FedAvg(**SAMPLING), plan, observers=[records.append]).start(grid)
+    assert [len(record.participants) for record in records] == [0, 2, 2, 2]
+    for name in grid.names.values():
+        rounds = sum(name in record.participants for record in records)
+        assert records[-1].spent[name].rounds == rounds
+        assert sum(grid.guard(plan, name).history().values()) == 2 * rounds
+
+
+def test_when_no_real_client_is_left_the_run_ends_and_does_not_pass_over_its_rounds(tmp_path, ledger_url):
+    plan, grid = deployed(tmp_path, ledger_url, cohort_size=2)
+    records = []
+
+    def leave(record):
+        records.append(record.round)
+        if record.round == 1:
+            grid._contexts.clear()
+
+    result = PrivateStrategy(FedAvg(**SAMPLING), plan, observers=[leave]).start(grid)
+    assert records == [0, 1]
+    assert result.stopped_because == "3 clients with budget left are too few for the strategy"
+
+
+@pytest.mark.parametrize(
+    ("settings", "named"),
+    [
+        ({"drop_out": 0.1}, ["drop-out"]),
+        ({"speeds": "equal", "deadline": 9.0}, ["deadline", "speeds"]),
+        ({"availability": "diurnal:0.5"}, ["availability"]),
+        ({"cohort_size": 2, "over_selection": 1.5}, ["over-selection"]),
+    ],
+    ids=lambda value: "-".join(value) if isinstance(value, list) else "",
+)
+def test_nobody_makes_up_what_real_clients_do(settings, named, tmp_path, ledger_url):
+    plan, grid = deployed(tmp_path, ledger_url, **settings)
+    with pytest.raises(ConfigError) as refused:
+        PrivateStrategy(FedAvg(**SAMPLING), plan).start(grid)
+    assert [line.split()[0] for line in refused.value.problems] == named
+    assert "these are deployed ones; leave" in refused.value.problems[0]
+    assert not any(grid.guard(plan, name).history() for name in grid.names.values())
+
+
+def test_the_clock_is_in_the_results_the_report_and_the_terminal(tmp_path):
+    settings = {"clients": 4, "rounds": 3, "noise_multiplier": 4.0, "cohort_size": 2, "out": tmp_path / "run"}
+    done = simulate("cancer", speeds="lognormal:1:3600", progress=False, **settings)
+    lines = [json.loads(line) for line in (tmp_path / "run" / "rounds.jsonl").read_text().splitlines()]
+    seconds = [row["seconds"] for row in done.rounds]
+    assert [line["seconds"] for line in lines] == seconds and min(seconds) > 0.0
+    assert [line["clock"] for line in lines] == [row["clock"] for row in done.rounds]
+    assert done.history.last.clock == done.history.summary()["simulated_seconds"] == pytest.approx(sum(seconds))
+    words = time_text(done.history.last.clock)
+    assert f"<dd>{words}</dd><dt>of simulated time</dt>" in done.report.read_text()
+    config = read_config(tmp_path / "run")
+    assert f"after 3 rounds and {words} of simulated time;" in outcome_text(done.history, config, {}, Engine.IN_PROCESS)

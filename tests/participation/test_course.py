@@ -1,0 +1,163 @@
+"""The course of a round: who is there, who answers in time, when it is over."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedprivacy.participation import DROPPED_OUT, TOO_LATE, Draws, Participation, availability_of, speeds_of
+from fedprivacy.participation.availability import DAY
+from fedprivacy.runs.configuration import ConfigError
+
+DRAWS = Draws.of("seed 0")
+STEPS = dict.fromkeys(["client-0", "client-1", "client-2", "client-3"], 10)
+
+
+@pytest.fixture
+def trace(tmp_path):
+    """Writes a trace, and gives its name."""
+
+    def write(*lines):
+        file = tmp_path / "trace.csv"
+        file.write_text("\n".join(lines) + "\n")
+        return str(file)
+
+    return write
+
+
+@pytest.fixture
+def speeds(trace):
+    """Client n takes n + 1 seconds for a local step."""
+    return speeds_of(trace("client,seconds", "0,1", "1,2", "client-2,3", "3,4"), DRAWS)
+
+
+def test_all_answers_end_a_round_with_the_slowest(speeds):
+    closed = Participation(DRAWS, speeds=speeds).closes(1, STEPS, 100.0, set(STEPS))
+    assert (closed.missed, closed.ended) == ({}, 140.0)
+
+
+def test_the_first_answers_that_are_wanted_end_it_and_the_others_are_too_late(speeds):
+    closed = Participation(DRAWS, speeds=speeds, wanted=2).closes(1, STEPS, 100.0, set(STEPS))
+    assert (closed.missed, closed.ended) == ({"client-2": TOO_LATE, "client-3": TOO_LATE}, 120.0)
+
+
+def test_an_answer_that_cannot_be_used_is_none_of_the_first(speeds):
+    closed = Participation(DRAWS, speeds=speeds, wanted=2).closes(1, STEPS, 0.0, set(STEPS) - {"client-0"})
+    assert (closed.missed, closed.ended) == ({"client-3": TOO_LATE}, 30.0)
+
+
+def test_the_deadline_ends_it(speeds):
+    closed = Participation(DRAWS, speeds=speeds, deadline=30.0).closes(1, STEPS, 100.0, set(STEPS))
+    assert (closed.missed, closed.ended) == ({"client-3": TOO_LATE}, 130.0)
+
+
+def test_fewer_steps_are_done_sooner(speeds):
+    closed = Participation(DRAWS, speeds=speeds, deadline=30.0).closes(1, STEPS | {"client-3": 7}, 0.0, set(STEPS))
+    assert (closed.missed, closed.ended) == ({}, 30.0)
+
+
+def test_of_equally_fast_ones_each_is_as_often_among_the_first():
+    participation = Participation(DRAWS, wanted=1, speeds=speeds_of("equal", DRAWS))
+    late = [participation.closes(n, STEPS, 0.0, set(STEPS)).missed.keys() for n in range(1, 2001)]
+    first = [sum(client not in missed for missed in late) for client in STEPS]
+    assert sum(first) == 2000 and stats.chisquare(first).pvalue > 1e-4
+
+
+def test_without_a_clock_nothing_takes_time_and_nobody_is_late():
+    participation = Participation(DRAWS, drop_out=0.5)
+    answering = participation.begins(7, STEPS, 0.0)
+    closed = participation.closes(7, STEPS, 0.0, answering)
+    assert not participation.clocked
+    assert (closed.missed, closed.ended) == (dict.fromkeys(STEPS.keys() - answering, DROPPED_OUT), 0.0)
+
+
+def test_drop_outs_are_as_frequent_as_they_should_be_and_end_a_round_at_once():
+    participation = Participation(DRAWS, drop_out=0.3, speeds=speeds_of("equal", DRAWS))
+    begun = [participation.begins(n, STEPS, 0.0) for n in range(1, 2001)]
+    assert stats.binomtest(sum(map(len, begun)), 4 * 2000, 0.7).pvalue > 1e-4
+    assert len(set(map(frozenset, begun))) == 16  # each by itself
+    for number, answering in enumerate(begun, 1):
+        closed = participation.closes(number, STEPS, 5.0, answering)
+        assert closed.missed == dict.fromkeys(STEPS.keys() - answering, DROPPED_OUT)
+        assert closed.ended == (15.0 if answering else 5.0)
+
+
+def test_a_client_that_goes_away_during_training_drops_out_when_it_goes(trace, speeds):
+    absences = ["client,from,to", *(f"{n},0,1000" for n in range(3)), "3,0,33"]
+    away = availability_of(trace(*absences), DRAWS)
+    participation = Participation(DRAWS, speeds=speeds, availability=away)
+    assert participation.begins(1, STEPS, 0.0) == {"client-0", "client-1", "client-2"}
+    closed = participation.closes(1, STEPS, 0.0, {"client-0", "client-1", "client-2"})
+    assert (closed.missed, closed.ended) == ({"client-3": DROPPED_OUT}, 33.0)
+
+
+def test_only_who_is_there_is_asked_and_if_nobody_is_the_server_waits(trace):
+    lines = ["client,from,to", "0,10,20", "1,15,30", "1,30,40", "0,90,95", "2,15,16", "someone,0,9"]
+    participation = Participation(DRAWS, availability=availability_of(trace(*lines), DRAWS))
+    turnouts = {at: participation.turnout(1, STEPS, at) for at in (0.0, 15.0, 16.0, 35.0, 40.0, 95.0)}
+    there = {at: (sorted(each.client_ids), each.began) for at, each in turnouts.items()}
+    assert there == {
+        0.0: (["client-0"], 10.0),
+        15.0: (["client-0", "client-1", "client-2"], 15.0),
+        16.0: (["client-0", "client-1"], 16.0),  # an end is not included
+        35.0: (["client-1"], 35.0),  # lines that touch are one
+        40.0: (["client-0"], 90.0),
+        95.0: ([], math.inf),  # nobody comes again
+    }
+
+
+def test_lines_that_overlap_are_one(trace):
+    away = availability_of(trace("client,from,to", "0,0,10", "0,2,3", "0,9,12", "0,20,30"), DRAWS)
+    assert [away.next("client-0", at) for at in (0.0, 5.0, 12.0)] == [(0.0, 12.0), (0.0, 12.0), (20.0, 30.0)]
+
+
+def test_a_day_has_each_client_there_for_its_share_at_an_hour_of_its_own():
+    diurnal = availability_of("diurnal:0.25", DRAWS)
+    hours = [diurnal.next(f"client-{n}", DAY)[0] % DAY / DAY for n in range(1000)]
+    assert stats.kstest(hours, "uniform").pvalue > 1e-4
+    moments = np.linspace(0.0, 3 * DAY, 3000, endpoint=False)
+    for client in ("client-0", "client-1", "client-2"):
+        intervals = [diurnal.next(client, at) for at in moments]
+        assert all(end > at for at, (_, end) in zip(moments, intervals, strict=True))
+        assert np.allclose([end - start for start, end in intervals], DAY / 4)
+        there = [start <= at for at, (start, _) in zip(moments, intervals, strict=True)]
+        assert np.mean(there) == pytest.approx(0.25, abs=0.01)
+
+
+def test_speeds_are_each_client_s_own_for_good_and_lognormal():
+    lognormal = speeds_of("lognormal:0.5:60", DRAWS)
+    drawn = [lognormal.seconds(f"client-{n}") for n in range(2000)]
+    assert stats.kstest(np.log(np.array(drawn) / 60) / 0.5, "norm").pvalue > 1e-4
+    assert drawn[7] == speeds_of("lognormal:0.5:60", Draws.of("seed 0")).seconds("client-7")
+
+
+@pytest.mark.parametrize(
+    ("setting", "lines", "words"),
+    [
+        ("speeds", ["client,time", "0,1"], "has no column seconds; its first line must name client, seconds"),
+        ("speeds", ["client,seconds", "0,1", "1,fast"], "line 3 of .* has seconds 'fast'; give seconds, a number"),
+        ("speeds", ["client,seconds", "0,-1"], "line 2 .* has seconds '-1'"),
+        ("availability", ["client,from,to", "0,1"], "line 2 .* has to None"),
+        ("availability", ["client,from,to", "0,9,3"], "0 is there from 9 to 3; swap the two"),
+    ],
+)
+def test_a_wrong_trace_is_refused_by_its_line(setting, lines, words, trace):
+    read = {"speeds": speeds_of, "availability": availability_of}[setting]
+    with pytest.raises(ConfigError, match=f"^{setting}: .*{words}"):
+        read(trace(*lines), DRAWS)
+
+
+def test_a_missing_trace_is_named():
+    with pytest.raises(ConfigError, match=r"speeds names file 'nowhere.csv', which cannot be read: No such file"):
+        speeds_of("nowhere.csv", DRAWS)
+
+
+def test_a_trace_of_others_or_of_the_slow_alone_is_refused(trace, speeds):
+    with pytest.raises(ConfigError, match="no line for client-4; give one for every client"):
+        Participation(DRAWS, speeds=speeds).check(["client-0", "client-4"], 10)
+    with pytest.raises(ConfigError, match="deadline is 9, and the fastest client takes 10 simulated seconds"):
+        Participation(DRAWS, speeds=speeds, deadline=9.0).check(list(STEPS), 10)
+    others = availability_of(trace("client,from,to", "hospital-9,0,1"), DRAWS)
+    with pytest.raises(ConfigError, match="has a line for no client of this run"):
+        Participation(DRAWS, availability=others).check(list(STEPS), 10)

@@ -1,0 +1,71 @@
+"""Cohorts and draws: every set of clients is as likely as it should be. False alarms: at most one in 10,000."""
+
+from collections import Counter
+from itertools import combinations
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from fedprivacy.participation import COHORTS, Draws, Participation
+from fedprivacy.participation.draws import Purpose
+
+CLIENTS = [f"client-{n}" for n in range(6)]
+ROUNDS = range(1, 6001)
+FALSE_ALARM = 1e-4
+
+
+def cohorts(kind, size, clients=CLIENTS, name="seed 0"):
+    """Who is sampled in each of many rounds."""
+    participation = Participation(Draws.of(name), COHORTS[kind](size, len(clients)))
+    return [frozenset(participation.turnout(number, clients, 0.0).client_ids) for number in ROUNDS]
+
+
+def test_of_a_fixed_size_every_set_is_as_likely_as_any_other():
+    counted = Counter(cohorts("fixed", 3))
+    assert set(counted) == set(map(frozenset, combinations(CLIENTS, 3)))
+    assert stats.chisquare(list(counted.values())).pvalue > FALSE_ALARM
+
+
+def test_one_round_tells_nothing_of_the_next():
+    sampled = cohorts("fixed", 3)
+    joined = np.array([[client in cohort for client in CLIENTS] for cohort in sampled])
+    both = np.array([[joined[:-1, 0] & joined[1:, 0]], [joined[:-1, 0] & ~joined[1:, 0]]]).sum(axis=-1).ravel()
+    assert stats.binomtest(int(both[0]), int(both.sum()), 0.5).pvalue > FALSE_ALARM
+
+
+def test_poisson_asks_each_client_by_itself():
+    sampled = cohorts("poisson", 2)
+    sizes = np.bincount([len(cohort) for cohort in sampled], minlength=7)
+    expected = len(ROUNDS) * stats.binom(6, 2 / 6).pmf(np.arange(7))
+    sizes, expected = [*sizes[:5], sizes[5:].sum()], [*expected[:5], expected[5:].sum()]
+    assert stats.chisquare(sizes, expected).pvalue > FALSE_ALARM
+    counted = Counter(sampled)  # every set of two, too
+    pairs = [counted[frozenset(pair)] for pair in combinations(CLIENTS, 2)]
+    assert stats.chisquare(pairs).pvalue > FALSE_ALARM
+    assert frozenset() in counted
+
+
+def test_of_fewer_clients_than_the_size_all_are_asked():
+    assert set(cohorts("fixed", 6, CLIENTS[:4])) == {frozenset(CLIENTS[:4])}
+
+
+def test_a_client_that_is_away_changes_no_other_s_draw():
+    everybody, fewer = cohorts("poisson", 3), cohorts("poisson", 2.5, CLIENTS[:5])  # the same rate
+    assert [cohort - {CLIENTS[5]} for cohort in everybody] == fewer
+
+
+@pytest.mark.parametrize("purpose", Purpose)
+def test_draws_are_uniform_never_0_or_1_and_another_name_draws_others(purpose):
+    draws, other = ([Draws.of(name).uniform(purpose, "client-1", n) for n in ROUNDS] for name in ("seed 0", "seed 1"))
+    assert stats.kstest(draws, "uniform").pvalue > FALSE_ALARM
+    assert min(draws) > 0.0 and max(draws) < 1.0
+    assert abs(stats.spearmanr(draws, other).statistic) < 0.06
+    assert draws[6] == Draws.of("seed 0").uniforms(purpose, ["client-0", "client-1"], 7)[1]
+    assert draws[:3] == [Draws.of("seed 0").uniform(purpose, "client-1", n) for n in (1, 2, 3)]
+
+
+def test_draws_for_different_purposes_are_independent():
+    drawn = [[Draws.of("seed 0").uniform(purpose, "client-1", n) for n in ROUNDS] for purpose in Purpose]
+    found = np.abs(np.corrcoef(drawn) - np.eye(len(Purpose)))
+    assert found.max() < 0.06
