@@ -32,6 +32,7 @@ from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.nulls import finite_or_none, measured, plain, unbounded
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.spent import ClientSpent
+from fedprivacy.values.user_level import UserLevelSpent
 
 START = "start.json"
 ROUNDS = "rounds.jsonl"
@@ -90,6 +91,8 @@ class RunWriter:
         }
         if result.evaluations:
             told["evaluations"] = written["evaluations"]
+        if result.user_level:
+            told["user_level"] = written["user_level"]
         line = json.dumps(told) + "\n"
         with writing(self.folder):
             if result.round == 0:
@@ -297,4 +300,5 @@ def _round_from_json(line: Mapping[str, Any]) -> RoundResult:
         failures=line["failures"],
         unreconciled=tuple(line.get("unreconciled", ())),  # a run of an earlier version has no such line
         evaluations={client: Evaluation(**told) for client, told in line.get("evaluations", {}).items()},
+        user_level=UserLevelSpent(**unbounded(line["user_level"])) if "user_level" in line else None,
     )

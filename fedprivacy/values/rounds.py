@@ -10,6 +10,7 @@ from functools import cached_property
 from fedprivacy.values.evaluation import Evaluation
 from fedprivacy.values.series import RoundPoint, Spread
 from fedprivacy.values.spent import ClientSpent, ClientStanding
+from fedprivacy.values.user_level import UserLevelSpent
 
 
 @dataclass(frozen=True)
@@ -25,6 +26,7 @@ class RoundResult:
     unreconciled: tuple[str, ...] = ()  # clients with a charge of this run that no receipt has confirmed. It counts
     # Local evaluations, by client_id, of the model that the round began with; each is noisy, and was charged.
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
+    user_level: UserLevelSpent | None = None  # what the models tell of a client as a whole; None: without such noise
 
     @property
     def max_epsilon(self) -> float:

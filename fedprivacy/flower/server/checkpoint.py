@@ -63,6 +63,7 @@ class Checkpoint:
         clipping_norms: where adaptive clipping has arrived, by client_id.
         left_out: clients that are not asked any more.
         strategy, random: what the wrapped strategy and the global random generators remember.
+        user_level_clipping_norm: where the clipping of whole updates has arrived; None: there is none.
     """
 
     run_id: str
@@ -75,6 +76,7 @@ class Checkpoint:
     left_out: frozenset[str]
     strategy: StrategyState
     random: RandomState
+    user_level_clipping_norm: float | None = None
 
 
 def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
@@ -96,6 +98,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         "left_out": sorted(checkpoint.left_out),
         "strategy": layout,
         "random": asdict(checkpoint.random),
+        "user_level_clipping_norm": checkpoint.user_level_clipping_norm,
     }
     groups = {"arrays": checkpoint.arrays, "average": checkpoint.average, "strategy": kept}
     content = save(
@@ -159,6 +162,7 @@ def _checkpoint(facts: Mapping[str, Any], arrays: Arrays) -> Checkpoint:
         left_out=frozenset(facts["left_out"]),
         strategy=unpack(facts["strategy"], kept),
         random=RandomState(**facts["random"]),
+        user_level_clipping_norm=facts.get("user_level_clipping_norm"),  # an earlier version has none
     )
 
 

@@ -33,6 +33,9 @@ class OpenRound:
         messages: one for each grant.
         grants, clients: by node id (a baseline assigns where others grant), for the nodes that the strategy chose.
         asked_before: nodes that may have had their grants before: a refusal says nothing of what they did then.
+        sampled: whether the clients joined by Poisson sampling, for a noisy average: maybe nobody, and maybe clients
+            that have no budget left. The round is released all the same.
+        over: why no round can be opened, where that depends on the number of rounds alone; empty: one can.
     """
 
     attempt: Attempt
@@ -42,10 +45,19 @@ class OpenRound:
     grants: Mapping[int, Grant | QuestionGrant | Assignment] = field(default_factory=dict)
     clients: Mapping[int, EnrolledClient] = field(default_factory=dict)
     asked_before: frozenset[int] = frozenset()
+    sampled: bool = False
+    over: str = ""
+
+    @property
+    def ends_the_run(self) -> bool:
+        """Whether there is nothing more to do. That nobody joined by chance does not end a run."""
+        return bool(self.over) or not (self.messages or self.sampled)
 
     @property
     def why_nobody(self) -> str:
         """Why there is no message."""
+        if self.over:
+            return self.over
         if not self.eligible:
             return "no client has budget left"
         return f"{count_text(self.eligible, 'client')} with budget left are too few for the strategy"

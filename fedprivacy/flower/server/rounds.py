@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, cast
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -22,6 +22,7 @@ from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.exchange import Answers, Correspondence, with_content
 from fedprivacy.flower.server.registry import ClientRegistry, TooFewClientsError
 from fedprivacy.flower.server.replies import OpenRound, RoundOutcome, sort_replies
+from fedprivacy.flower.server.user_level import UserLevelRounds
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks.loader import scores_of
@@ -31,6 +32,9 @@ from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.rounds import Phase, PhaseObserver, Stage
 
 log = logging.getLogger("fedprivacy.server")
+
+_NOBODY = 0
+"""The node that a reply comes from which no client has sent."""
 
 _BETWEEN_LOOKS = 0.9
 """`sample_nodes` sleeps 1 s between looks: a strategy that looks again later than this is waiting for nodes."""
@@ -52,6 +56,7 @@ class Rounds:
     timeout: float  # seconds to wait for answers
     tell: PhaseObserver  # what the run is about to do
     standardise: Standardise | None = None  # what the clients' inputs become first
+    user_level: UserLevelRounds | None = None  # samples clients and averages with noise; None: the strategy does
 
     def open(self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, *, again: bool) -> OpenRound:
         """Let the wrapped strategy choose among clients with budget left, and reserve what each may spend.
@@ -63,18 +68,22 @@ class Rounds:
             again: whether this attempt was granted before, by a run that was stopped since.
 
         Returns:
-            The round; without messages when no client has budget left, or too few for the wrapped strategy.
+            The round; without messages when no client has budget left, or too few for the wrapped strategy. With
+            user-level noise clients join by Poisson sampling, and it may have none by chance.
         """
+        if self.user_level and (over := self.user_level.why_over(attempt)):
+            return OpenRound(attempt, arrays, over=over)
         grid = self.correspondence.grid
         self.registry.enrol_new(grid)
         self.accounts.admit(self.registry.online(grid).values())
         allowed = self.accounts.open_to(attempt, again=again)
-        chosen = {m.metadata.dst_node_id: m for m in self._sample(attempt.round, arrays, config, allowed)}
+        chosen = {m.metadata.dst_node_id: m for m in self._chosen(attempt, arrays, config, allowed)}
         clients = {node_id: self.registry[node_id] for node_id in chosen}
         grants = self.accounts.grant(attempt, clients, again=again)
         messages = [_with_grant(chosen[node_id], grant, self._numbers) for node_id, grant in grants.items()]
         asked_before = frozenset(grants if again else ())
-        return OpenRound(attempt, arrays, len(allowed), messages, grants, clients, asked_before)
+        sampled = self.user_level is not None
+        return OpenRound(attempt, arrays, len(allowed), messages, grants, clients, asked_before, sampled)
 
     def send(self, opened: OpenRound) -> Answers:
         """Ask the clients, and wait for their answers; with what is late from rounds before."""
@@ -109,17 +118,27 @@ class Rounds:
     def average(self, outcome: RoundOutcome) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Let the wrapped strategy average the updates, each with its client's public weight, in a fixed order.
 
+        With user-level noise it is given their noisy average alone, in which all count alike.
+
         Raises:
             RoundFailedError: the average is not finite.
         """
+        opened, key = outcome.opened, getattr(self.strategy, "weighted_by_key", "num-examples")
+        if self.user_level and opened.sampled:
+            noisy = self.user_level.average(opened.attempt, opened.arrays, outcome.updates)
+            content = RecordDict({ARRAYS: noisy, "metrics": MetricRecord({key: 1.0})})
+            return self._aggregated(opened, [Message(content, _NOBODY, MessageType.TRAIN)])
         if not outcome.updates:
             return None, None
-        opened, key = outcome.opened, getattr(self.strategy, "weighted_by_key", "num-examples")
         weights = {c.client_id: self.plan.weight(c.shard_size, c.answered) for c in opened.clients.values()}
         for client_id, reply in outcome.updates.items():
             weight = MetricRecord({key: weights[client_id]})
             reply.content = RecordDict({ARRAYS: reply.content[ARRAYS], "metrics": weight})
-        aggregated, metrics = self.strategy.aggregate_train(opened.attempt.round, list(outcome.updates.values()))
+        return self._aggregated(opened, list(outcome.updates.values()))
+
+    def _aggregated(self, opened: OpenRound, replies: list[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """What the wrapped strategy makes of replies, each with its weight."""
+        aggregated, metrics = self.strategy.aggregate_train(opened.attempt.round, replies)
         reach("server.averaged")
         return _like(aggregated, opened.arrays) if aggregated else None, metrics
 
@@ -130,6 +149,29 @@ class Rounds:
             return {}
         each = {"mean": self.standardise.mean.numpy(), "scale": self.standardise.scale.numpy()}
         return {STANDARDISE: ArrayRecord({name: Array(values) for name, values in each.items()})}
+
+    def _chosen(self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, allowed: set[str]) -> list[Message]:
+        """Messages to allowed clients: those that the wrapped strategy chooses, or that join by Poisson sampling.
+
+        In the second case the strategy writes to everybody, and what it wrote to those that did not join goes nowhere.
+
+        Raises:
+            ValueError: the strategy chooses some itself, where it must not.
+        """
+        if self.user_level is None:
+            return self._sample(attempt.round, arrays, config, allowed)
+        clients = {c.client_id for c in self.registry.online(self.correspondence.grid).values()}
+        messages = {
+            self.registry[message.metadata.dst_node_id].client_id: message
+            for message in self._sample(attempt.round, arrays, config, clients)
+        }
+        if messages.keys() != clients:
+            raise ValueError(
+                f"The wrapped strategy asks {len(messages)} of {len(clients)} clients; with user-level noise clients "
+                "join by Poisson sampling, with probability fraction-train of the settings: let its own be 1."
+            )
+        joined = self.user_level.joined(clients, attempt) & allowed
+        return [message for client_id, message in messages.items() if client_id in joined]
 
     def _sample(self, number: int, arrays: ArrayRecord, config: ConfigRecord, allowed: set[str]) -> list[Message]:
         """The wrapped strategy's messages, to allowed clients; none if it has too few of those to go on."""

@@ -31,14 +31,17 @@ from fedprivacy.flower.server.exchange import Answers, Correspondence
 from fedprivacy.flower.server.registry import ClientRegistry
 from fedprivacy.flower.server.replies import OpenRound, RoundOutcome
 from fedprivacy.flower.server.rounds import RoundFailedError, Rounds
+from fedprivacy.flower.server.user_level import UserLevelRounds, check_averages
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.standardise import standardiser
 from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.user_level_book import UserLevelBook
 from fedprivacy.tasks.loader import metrics_of, scores_of
 from fedprivacy.tasks.standardising import Standardise
 from fedprivacy.training.evaluation import NoisySums, estimated
+from fedprivacy.training.keystream import Keystream
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.evaluation import Evaluation
 from fedprivacy.values.rounds import Observer, Phase, PhaseObserver, RoundResult, Stage
@@ -72,6 +75,10 @@ class PrivateStrategy(Strategy):
     With `ema-decay` the model that is evaluated and kept is the average of the global models. The clients receive the
     last one.
 
+    With user-level noise (`user-level-noise-multiplier`, `user-level-epsilon`) clients join by Poisson sampling, and
+    the wrapped strategy is given one update: the global model plus the noisy average of clipped differences from it.
+    What that costs each client as a whole has an account of its own, see `fedprivacy.runs.user_level_book`.
+
     Formal guarantee: see `fedprivacy.runs.accountant`.
 
     Args:
@@ -88,7 +95,8 @@ class PrivateStrategy(Strategy):
 
     Raises:
         ConfigError: the configuration says that a run goes on, and there is no checkpoint to go on from; or that it is
-            without privacy, and these are not the accounts for that.
+            without privacy, and these are not the accounts for that; or that it has user-level noise, with a strategy
+            that needs more than an average, or without a folder for its account.
 
     Attributes:
         result: so far.
@@ -119,6 +127,8 @@ class PrivateStrategy(Strategy):
         self.run_id = resume.run_id if resume else run_id or uuid.uuid4().hex
         self.result = PrivateResult()
         accounts.check(plan.config)
+        if plan.config.user_level:
+            _check_user_level(strategy, checkpoints)
         self._accounts = accounts
         self._observers = observers
         self._on_open = on_open
@@ -173,13 +183,13 @@ class PrivateStrategy(Strategy):
         """One round; with a second attempt where a crash has cost every client its update. None: nobody is asked."""
         for attempt, again in rounds.accounts.attempts(number):
             opened = rounds.open(attempt, model.arrays, config, again=again)
-            if not opened.messages:
+            if opened.ends_the_run:
                 self.result.stopped_because = opened.why_nobody
                 log.warning("The run ended before round %d: %s.", number, opened.why_nobody)
                 return None
             answers = rounds.send(opened)
             outcome = rounds.settle(opened, answers)
-            if not outcome.all_lost:
+            if opened.sampled or not outcome.all_lost:  # whether some are asked again must not depend on others
                 break
         return self._finish(rounds, outcome, model, evaluate)
 
@@ -212,6 +222,7 @@ class PrivateStrategy(Strategy):
             failures=outcome.failures,
             unreconciled=rounds.accounts.unreconciled,
             evaluations=evaluations,
+            user_level=rounds.user_level.spent() if rounds.user_level else None,
         )
         for observe in (self._log_round, *self._observers):
             observe(finished)
@@ -219,9 +230,10 @@ class PrivateStrategy(Strategy):
         rounds.accounts.sign()
         reach("server.round-recorded")
         if self._checkpoints:
-            save_checkpoint(self._checkpoints, self._checkpoint(number, model, rounds.accounts))
+            save_checkpoint(self._checkpoints, self._checkpoint(number, model, rounds))
         reach("server.checkpointed")
-        if not outcome.updates and outcome.failures.keys() != outcome.exhausted:
+        sampled = outcome.opened.sampled  # then nothing but the number of rounds may end the run
+        if not sampled and not outcome.updates and outcome.failures.keys() != outcome.exhausted:
             reasons = "; ".join(f"{client_id}: {reason}" for client_id, reason in outcome.failures.items())
             raise RoundFailedError(
                 f"Round {number} brought no usable update ({reasons}). The run stops, so that no privacy is spent for "
@@ -303,7 +315,20 @@ class PrivateStrategy(Strategy):
             timeout,
             self._on_phase,
             self.result.standardise,
+            self._user_level(accounts),
         )
+
+    def _user_level(self, accounts: RunAccounts | BaselineAccounts) -> UserLevelRounds | None:
+        """What clips and noises the clients' updates; None: nothing does."""
+        plan, seed = self.plan.user_level, self.plan.config.seed
+        if plan is None or self._checkpoints is None:
+            return None
+        book = UserLevelBook(self._checkpoints, self.run_id, plan, repeatable=seed is not None)
+        keystream = Keystream.secret()
+        if seed is not None:
+            keystream = Keystream.from_seed(seed, f"user-level/{self.plan.task.dataset}", accounts.earlier_runs)
+        arrived = self._resume.user_level_clipping_norm if self._resume else None
+        return UserLevelRounds(plan, book, keystream, arrived)
 
     def _standardise(self, grid: Grid, registry: ClientRegistry) -> Standardise | None:
         """Ask the task's own question, or read its answer again; without privacy nobody is asked.
@@ -335,7 +360,8 @@ class PrivateStrategy(Strategy):
         by_client = {client_id: estimated(scores, [sums]) for client_id, sums in released.items()}
         return by_client, estimated(scores, list(released.values())).metrics
 
-    def _checkpoint(self, number: int, model: GlobalModel, accounts: RunAccounts | BaselineAccounts) -> Checkpoint:
+    def _checkpoint(self, number: int, model: GlobalModel, rounds: Rounds) -> Checkpoint:
+        accounts, user_level = rounds.accounts, rounds.user_level
         return Checkpoint(
             run_id=self.run_id,
             round=number,
@@ -347,12 +373,14 @@ class PrivateStrategy(Strategy):
             left_out=frozenset(accounts.left_out),
             strategy=read_state(self.strategy),
             random=RandomState.now(),
+            user_level_clipping_norm=user_level.clipping_norm if user_level else None,
         )
 
     def _log_round(self, result: RoundResult) -> None:
         """One line a round in Flower's log, which is what `flwr run --stream` shows."""
         metrics = "".join(f"{name} {value:.4g}, " for name, value in result.metrics.items())
         cost = f"largest epsilon {epsilon_text(result.max_epsilon)}" if self.plan.config.privacy else NO_PRIVACY
+        cost += f"; {result.user_level.text}" if result.user_level else ""
         flower_log.info("Round %d: %s%s", result.round, metrics, cost)
 
     def _warn_of_forgotten_state(self) -> None:
@@ -363,3 +391,15 @@ class PrivateStrategy(Strategy):
                 ", ".join(names),
                 type(self.strategy).__name__,
             )
+
+
+def _check_user_level(strategy: Strategy, folder: Path | None) -> None:
+    """Refuse what a run with user-level noise cannot do with, by a `ConfigError`."""
+    check_averages(strategy)
+    if folder is None:
+        raise ConfigError(
+            [
+                "user-level noise is charged to an account in the run's folder, and there is none; give "
+                "PrivateStrategy checkpoints, a folder."
+            ]
+        )
