@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 Settings = Mapping[str, Value]
 
-_USER_LEVEL_SWITCHES = {"user_level_noise_multiplier", "user_level_epsilon"}
+_USER_LEVEL_SWITCHES = ("user_level_noise_multiplier", "user_level_epsilon")
 """Whichever of them is given switches user-level noise on."""
 
 _OF_USER_LEVEL = ("user_level_clipping_norm", "user_level_quantile")
@@ -62,7 +62,7 @@ def with_question(task: Task, given: Settings, wrong: Collection[str]) -> list[s
         return [str(error)]
     if question is None and "question_spend" in given and "question_spend" not in wrong:
         return ["question-spend is given, and the task asks no question (Task.standardise); leave it open."]
-    if question is not None and given.get("privacy", True) and _USER_LEVEL_SWITCHES & given.keys():
+    if question is not None and given.get("privacy", True) and given.keys() & _USER_LEVEL_SWITCHES:
         return [
             f"task {task.name} standardises by a question, whose answer goes to every client and is in no user-level "
             "account; leave user-level-noise-multiplier and user-level-epsilon open, or give the task no question."
@@ -205,15 +205,20 @@ def _too_few_steps(settings: Settings) -> list[str]:
     ]
 
 
+def _without_user_level(setting: str, settings: Settings) -> list[str]:
+    """A setting of user-level noise where there is none."""
+    if setting not in settings or settings.keys() & _USER_LEVEL_SWITCHES:
+        return []
+    return [
+        f"{key_of(setting)} is {settings[setting]}, and there is no user-level noise; give a "
+        "user-level-noise-multiplier or a user-level-epsilon, or leave it open."
+    ]
+
+
 def _user_level_problems(settings: Settings) -> list[str]:
-    """What does not go with a noisy average that the server makes, or is given without one."""
-    if not _USER_LEVEL_SWITCHES & settings.keys():
-        return [
-            f"{key_of(name)} is {settings[name]}, and there is no user-level noise; give a user-level-noise-multiplier "
-            "or a user-level-epsilon, or leave it open."
-            for name in _OF_USER_LEVEL
-            if name in settings
-        ]
+    """What does not go with a noisy average that the server makes."""
+    if not settings.keys() & _USER_LEVEL_SWITCHES:
+        return []
     problems = []
     known = STRATEGIES.get(name := str(settings["strategy"]))
     if known is not None and not known.averages:
@@ -260,8 +265,9 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Settings], list[str]]], ...] = (
     (("privacy", "local_evaluation"), _evaluation_problems),
     (("rounds", "local_evaluation"), _too_rare_evaluations),
     (("device",), _device_problems),
+    *(((name, *_USER_LEVEL_SWITCHES), partial(_without_user_level, name)) for name in _OF_USER_LEVEL),
     (
-        ("strategy", "local_evaluation", "clients", "user_level_delta", "user_level_clipping"),
+        ("strategy", "local_evaluation", "clients", "user_level_delta", "user_level_clipping", "user_level_quantile"),
         _user_level_problems,
     ),
     (("ledger",), _ledger_problems),
