@@ -34,6 +34,8 @@ def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Val
     about_seed = "The noise came from a secret that is gone: this run cannot be repeated."
     if not config.privacy:
         about_seed = "A baseline, without clipping and noise: to compare with, never to use on real people's records."
+        if last.user_level:
+            about_seed = "Clients trained without clipping and noise: the server is trusted with all that they sent."
     elif config.seed is not None:
         about_seed = f"Seeded with {config.seed}: repeatable, and no protection from whoever knows the seed."
     result = f"{metric_name(history.metric)} {metric_text(history.metric, last.metrics.get(history.metric))}"
@@ -43,6 +45,7 @@ def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Val
     return (
         f"\n[bold]{escape(result)}[/] after {count_text(len(history.rounds), 'round')}; "
         f"{loss if config.privacy else f'[bold red]{NO_PRIVACY}[/]'}.\n"
+        f"{_user_level(history)}"
         f"{_on_own_records(history)}"
         f"{_standardised(config)}"
         f"{about_seed}\n"
@@ -50,6 +53,13 @@ def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Val
         f"In a browser{'' if store else ', with all runs'}: {_bold('dashboard', *store)}\n"
         f"{_next(last.max_epsilon, config, given, engine)}"
     )
+
+
+def _user_level(history: RunHistory) -> str:
+    """What the models tell of a client as a whole: beside what its records lost, and never added to it."""
+    if (spent := history.last.user_level) is None:
+        return ""
+    return f"Each client as a whole: {escape(spent.text)}; an account of its own, never added to the other.\n"
 
 
 def _standardised(config: RunConfig) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fedprivacy.runs.folder import MODEL, REPORT, RunFolderError, read_history
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.values.runs import Rows
+from fedprivacy.values.user_level import UserLevelSpent
 from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text, epsilon_text, metric_name, metric_text
 
 if TYPE_CHECKING:
@@ -60,6 +61,11 @@ class Run:
     def metrics(self) -> dict[str, float]:
         """The metrics after the last round, of the global model on the server's public records."""
         return dict(self.history.last.metrics)
+
+    @property
+    def user_level(self) -> UserLevelSpent | None:
+        """What the run's models tell of any client as a whole, an account of its own; None: there is no such noise."""
+        return self.history.last.user_level
 
     @cached_property
     def rounds(self) -> Rows:
