@@ -30,8 +30,8 @@ SETTINGS = {
     "McMahan et al., K = 1e5": Published(1e2 / 1e5, 1.0, 10_000, 1e5**-1.1, None),
     "McMahan et al., K = 1e6": Published(1e4 / 1e6, 1.0, 1_000, 1e6**-1.1, None),
     "McMahan et al., K = 1e6, z = 3": Published(1e3 / 1e6, 3.0, 100_000, 1e6**-1.1, None),
-    # tensorflow_federated, docs/tutorials/federated_learning_with_differential_privacy.ipynb: EMNIST's 3,383 writers of
-    # digits, 120 in a round, adaptive clipping by Andrew et al. 2021.
+    # tensorflow_federated's tutorial "Differential Privacy in TFF": EMNIST's 3,383 writers of digits, 120 in a round,
+    # adaptive clipping by Andrew et al. 2021.
     "TFF's tutorial": Published(120 / 3_383, 1.2, 100, 1e-5, 2.0),
 }
 
@@ -50,7 +50,7 @@ def test_a_published_setting_costs_what_dp_accounting_says(setting: Published) -
 
 
 def test_the_noise_of_pfl_research_s_benchmark_meets_its_epsilon() -> None:
-    """apple/pfl-research, benchmarks/image_classification: epsilon 2 at 1e-6, 1,500 rounds, 1,000 of a million.
+    """apple/pfl-research, its CIFAR-10 benchmark: epsilon 2 at 1e-6, 1,500 rounds, 1,000 of a million.
 
     Its noise is solved for by dp_accounting's PLD; ours is held against the same.
     """
