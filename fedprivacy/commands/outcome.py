@@ -32,10 +32,8 @@ def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Val
     """
     last = history.last
     about_seed = "The noise came from a secret that is gone: this run cannot be repeated."
-    if not config.privacy:
+    if not (config.privacy or config.user_level):
         about_seed = "A baseline, without clipping and noise: to compare with, never to use on real people's records."
-        if last.user_level:
-            about_seed = "Clients trained without clipping and noise: the server is trusted with all that they sent."
     elif config.seed is not None:
         about_seed = f"Seeded with {config.seed}: repeatable, and no protection from whoever knows the seed."
     result = f"{metric_name(history.metric)} {metric_text(history.metric, last.metrics.get(history.metric))}"
@@ -59,7 +57,10 @@ def _user_level(history: RunHistory) -> str:
     """What the models tell of a client as a whole: beside what its records lost, and never added to it."""
     if (spent := history.last.user_level) is None:
         return ""
-    return f"Each client as a whole: {escape(spent.text)}; an account of its own, never added to the other.\n"
+    trusted = (
+        "" if history.facts.private else " Clients trained plainly: the server is trusted with all that they sent."
+    )
+    return f"Each client as a whole: {escape(spent.text)}; an account of its own, never added to the other.{trusted}\n"
 
 
 def _standardised(config: RunConfig) -> str:

@@ -65,3 +65,4 @@ def test_a_baseline_with_it_promises_nothing_for_records_and_something_for_clien
     assert told["user_level"]["epsilon"] == expected
     page = html.unescape((tmp_path / "runs" / "cancer-1" / "report.html").read_text())
     assert "The server is trusted with all of it" in page and "Each client as a whole" in page
+    assert "A simulation with a known seed protects nobody" in page
