@@ -160,18 +160,23 @@ class Rounds:
         """
         if self.user_level is None:
             return self._sample(attempt.round, arrays, config, allowed)
-        clients = {c.client_id for c in self.registry.online(self.correspondence.grid).values()}
+        before = self._online()
         messages = {
             self.registry[message.metadata.dst_node_id].client_id: message
-            for message in self._sample(attempt.round, arrays, config, clients)
+            for message in self._sample(attempt.round, arrays, config, before)
         }
-        if messages.keys() != clients:
+        everybody = before & self._online()  # a client may come or go meanwhile
+        if not messages.keys() >= everybody:
             raise ValueError(
-                f"The wrapped strategy asks {len(messages)} of {len(clients)} clients; with user-level noise clients "
+                f"The wrapped strategy asks {len(messages)} of {len(everybody)} clients; with user-level noise clients "
                 "join by Poisson sampling, with probability fraction-train of the settings: let its own be 1."
             )
-        joined = self.user_level.joined(clients, attempt) & allowed
+        joined = self.user_level.joined(messages, attempt) & allowed
         return [message for client_id, message in messages.items() if client_id in joined]
+
+    def _online(self) -> set[str]:
+        """Clients that are connected now."""
+        return {client.client_id for client in self.registry.online(self.correspondence.grid).values()}
 
     def _sample(self, number: int, arrays: ArrayRecord, config: ConfigRecord, allowed: set[str]) -> list[Message]:
         """The wrapped strategy's messages, to allowed clients; none if it has too few of those to go on."""

@@ -6,7 +6,7 @@ round, with weight 1, so that whatever it makes of it is post-processing.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, Message
@@ -57,7 +57,7 @@ class UserLevelRounds:
         """Why the round cannot be opened; empty: it can. It depends on the number of rounds alone."""
         return "" if self._book.allows(attempt) else OVER
 
-    def joined(self, client_ids: Collection[str], attempt: Attempt) -> set[str]:
+    def joined(self, client_ids: Iterable[str], attempt: Attempt) -> set[str]:
         """Who joins the round, of all clients: whether one of them has budget left, or is there, does not count."""
         return self._mechanism.joined(client_ids, self._keystream, _position(attempt))
 
@@ -71,8 +71,7 @@ class UserLevelRounds:
         self._book.charge(attempt)
         start = {name: array.numpy() for name, array in model.items()}
         flat = _flat(start.values())
-        trained = (reply.content[ARRAYS] for reply in updates.values())
-        differences = _differences((record for record in trained if isinstance(record, ArrayRecord)), start, flat)
+        differences = _differences((reply.content.array_records[ARRAYS] for reply in updates.values()), start, flat)
         released = self._mechanism.release(
             differences, flat.size, self.clipping_norm, self._keystream, _position(attempt)
         )
