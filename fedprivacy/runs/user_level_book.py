@@ -77,9 +77,9 @@ class UserLevelBook:
                 "sampling_rate": event.sampling_rate,
                 "noise_multiplier": event.noise_multiplier,
             }
+            write = append_durably if self._file.exists() else write_durably  # which keeps the file's name, too
             with writing(self._file.parent):
-                self._file.parent.mkdir(parents=True, exist_ok=True)
-                append_durably(self._file, (json.dumps(entry) + "\n").encode())
+                write(self._file, (json.dumps(entry) + "\n").encode())
             self._account.record(event.sampling_rate, event.noise_multiplier)
             self._charged.add((attempt.round, attempt.attempt))
         self._released.add(attempt)

@@ -820,7 +820,7 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a round's average is released first, and charged afterwards",
         "fedprivacy/runs/user_level_book.py",
-        'append_durably(self._file, (json.dumps(entry) + "\\n").encode())',
+        'write(self._file, (json.dumps(entry) + "\\n").encode())',
         "pass",
         (f"{USER_LEVEL_RUNS}::test_a_round_is_on_the_disk_before_its_average_is_handed_on",),
     ),
