@@ -32,7 +32,7 @@ def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Val
     """
     last = history.last
     about_seed = "The noise came from a secret that is gone: this run cannot be repeated."
-    if not config.privacy:
+    if not (config.privacy or config.user_level):
         about_seed = "A baseline, without clipping and noise: to compare with, never to use on real people's records."
     elif config.seed is not None:
         about_seed = f"Seeded with {config.seed}: repeatable, and no protection from whoever knows the seed."
@@ -43,6 +43,7 @@ def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Val
     return (
         f"\n[bold]{escape(result)}[/] after {count_text(len(history.rounds), 'round')}{_simulated_time(history)}; "
         f"{loss if config.privacy else f'[bold red]{NO_PRIVACY}[/]'}.\n"
+        f"{_user_level(history)}"
         f"{_on_own_records(history)}"
         f"{_standardised(config)}"
         f"{about_seed}\n"
@@ -55,6 +56,16 @@ def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Val
 def _simulated_time(history: RunHistory) -> str:
     """What the run's own clock shows, if it has one."""
     return "" if history.last.clock is None else f" and {time_text(history.last.clock)} of simulated time"
+
+
+def _user_level(history: RunHistory) -> str:
+    """What the models tell of a client as a whole: beside what its records lost, and never added to it."""
+    if (spent := history.last.user_level) is None:
+        return ""
+    trusted = (
+        "" if history.facts.private else " Clients trained plainly: the server is trusted with all that they sent."
+    )
+    return f"Each client as a whole: {escape(spent.text)}; an account of its own, never added to the other.{trusted}\n"
 
 
 def _standardised(config: RunConfig) -> str:

@@ -14,6 +14,7 @@ from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.prospect import Outlook
 from fedprivacy.values.spent import ClientSpent
+from fedprivacy.values.user_level import FOR_WHOM
 from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text, epsilon_text, proved_text, reading_text
 
 _MOST_GROUPS = 6
@@ -31,7 +32,7 @@ def client_table(history: RunHistory) -> Table:
     if not facts.private:
         title, caption = (
             f"A baseline: {NO_PRIVACY}",
-            "No clipping and no noise: nothing was charged, nothing is bounded.",
+            "No clipping and no noise by the clients: nothing was charged, and the server sees it all.",
         )
     table = Table(title=title, title_justify="left", caption=caption)
     table.add_column("client", overflow="fold")
@@ -92,11 +93,24 @@ def plan_table(plan: RunPlan, outlooks: Sequence[Outlook]) -> Group:
         *first,
         f"Every local step: sampling rate {rate}, noise multiplier {plan.noise_multiplier:.4f}; "
         f"{count_text(config.local_steps, 'local step')} a round{evaluations}.",
+        *_user_level_text(plan),
         "Epsilon of a client that joins every round, by PLD, "
         f"at delta {config.delta:g} ({_limit(config.epsilon)}){chosen}:",
         table,
         *([_budget_table(plan, outlooks)] if several else []),
     )
+
+
+def _user_level_text(plan: RunPlan) -> list[str]:
+    """What the server's own noise makes of all rounds, for those who see the models; one line, or none."""
+    if (user_level := plan.user_level) is None:
+        return []
+    event, rounds = user_level.mechanism.event, min(plan.config.rounds, user_level.rounds_left)
+    return [
+        f"Each client as a whole ({FOR_WHOM}): joins with probability {event.sampling_rate:g}, noise multiplier "
+        f"{event.noise_multiplier:.4f}; epsilon {epsilon_text(user_level.epsilon(rounds))} at delta "
+        f"{user_level.budget.delta:g} after {count_text(rounds, 'round')}, never added to what follows."
+    ]
 
 
 def _question_text(plan: RunPlan, outlooks: Sequence[Outlook]) -> str:

@@ -23,6 +23,15 @@ if TYPE_CHECKING:
 
 Settings = Mapping[str, Value]
 
+_USER_LEVEL_SWITCHES = ("user_level_noise_multiplier", "user_level_epsilon")
+"""Whichever of them is given switches user-level noise on."""
+
+_SELECTING: dict[str, Value] = {"cohort_size": "", "over_selection": 1.0, "deadline": "", "availability": ""}
+"""Settings by which other clients decide whether a client's update counts, each as it is where it is left open."""
+
+_OF_USER_LEVEL = ("user_level_clipping_norm", "user_level_quantile")
+"""Settings that are only given where there is user-level noise."""
+
 
 def with_task(task: Task) -> list[str]:
     """What about a task itself keeps it from being trained."""
@@ -57,6 +66,11 @@ def with_question(task: Task, given: Settings, wrong: Collection[str]) -> list[s
         return [str(error)]
     if question is None and "question_spend" in given and "question_spend" not in wrong:
         return ["question-spend is given, and the task asks no question (Task.standardise); leave it open."]
+    if question is not None and given.get("privacy", True) and given.keys() & _USER_LEVEL_SWITCHES:
+        return [
+            f"task {task.name} standardises by a question, whose answer goes to every client and is in no user-level "
+            "account; leave user-level-noise-multiplier and user-level-epsilon open, or give the task no question."
+        ]
     if question is not None and not offers_table(task):
         return [f"task {task.name} standardises by a question, which is asked of its table; give it a method table()."]
     return []
@@ -225,6 +239,53 @@ def _formless(setting: str, check: Callable[[str], None], settings: Settings) ->
     return _refusal(partial(check, text)) if (text := str(settings.get(setting, ""))) else []
 
 
+def _without_user_level(setting: str, settings: Settings) -> list[str]:
+    """A setting of user-level noise where there is none."""
+    if setting not in settings or settings.keys() & _USER_LEVEL_SWITCHES:
+        return []
+    return [
+        f"{key_of(setting)} is {settings[setting]}, and there is no user-level noise; give a "
+        "user-level-noise-multiplier or a user-level-epsilon, or leave it open."
+    ]
+
+
+def _user_level_problems(settings: Settings) -> list[str]:
+    """What does not go with a noisy average that the server makes."""
+    if not settings.keys() & _USER_LEVEL_SWITCHES:
+        return []
+    problems = []
+    known = STRATEGIES.get(name := str(settings["strategy"]))
+    if known is not None and not known.averages:
+        able = ", ".join(other for other, strategy in STRATEGIES.items() if strategy.averages)
+        problems.append(
+            f"strategy is '{name}', which compares the clients' updates, and with user-level noise there is nothing "
+            f"but their noisy average; choose one of {able}."
+        )
+    if settings["local_evaluation"]:
+        problems.append(
+            f"local-evaluation is {settings['local_evaluation']}, and what it tells is in no user-level account; leave "
+            "it open: the server's own evaluation sees the global model alone."
+        )
+    if "user_level_quantile" in settings and settings["user_level_clipping"] != "adaptive":
+        problems.append(
+            f"user-level-quantile is {settings['user_level_quantile']}, and user-level-clipping is "
+            f"{settings['user_level_clipping']}; choose adaptive, or leave the quantile open."
+        )
+    problems += [
+        f"{key_of(name)} is {settings[name]}, and with user-level noise each client joins with probability "
+        "fraction-train, whatever others do; leave it open."
+        for name, usual in _SELECTING.items()
+        if settings.get(name, usual) != usual
+    ]
+    delta, clients = float(settings["user_level_delta"]), settings.get("clients")
+    if clients is not None and delta * float(clients) >= 1.0:
+        problems.append(
+            f"user-level-delta is {delta} and clients is {clients}: at a delta of 1 / clients, a run that publishes "
+            f"all of one client would do; give a user-level-delta well below {1.0 / float(clients):g}."
+        )
+    return problems
+
+
 def _refusal(use: Callable[[], object]) -> list[str]:
     """What is wrong with settings in the words of what uses them."""
     try:
@@ -247,6 +308,14 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Settings], list[str]]], ...] = (
     (("privacy", "local_evaluation"), _evaluation_problems),
     (("rounds", "local_evaluation"), _too_rare_evaluations),
     (("device",), _device_problems),
+    *(((name, *_USER_LEVEL_SWITCHES), partial(_without_user_level, name)) for name in _OF_USER_LEVEL),
+    (
+        (
+            *("strategy", "local_evaluation", "clients", "user_level_delta", "user_level_clipping"),
+            *("user_level_quantile", *_SELECTING),
+        ),
+        _user_level_problems,
+    ),
     (("ledger",), _ledger_problems),
     (("trackers",), _tracker_problems),
 )

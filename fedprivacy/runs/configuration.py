@@ -72,6 +72,9 @@ _LEAST = 5e-324
 
 _KEPT = (0.0, 0.9999)
 
+USER_LEVEL_CLIPPINGS = ("fixed", "adaptive")
+"""How the bound on a client's whole update is chosen."""
+
 _OF_BUDGETS = {"noise_multiplier", "question_spend", "spend"}
 """What a run without privacy has no use for."""
 
@@ -164,7 +167,11 @@ class RunConfig:
         None,
         bounds=(0.0, LARGEST_LEARNING_RATE),
     )
-    fraction_train: float = setting("Share of the clients that each round asks.", 1.0, bounds=(_LEAST, 1.0))
+    fraction_train: float = setting(
+        "Share of the clients that each round asks; with user-level noise, the probability with which each joins.",
+        1.0,
+        bounds=(_LEAST, 1.0),
+    )
     cohort_size: int | None = setting(
         "How many clients' updates a round averages, sampled anew in each; left open: fraction-train of them.",
         None,
@@ -197,6 +204,35 @@ class RunConfig:
     )
     availability: str = setting(
         f"Simulated: when each client can be asked: {availability.FORMS}, in seconds. Left open: always.", ""
+    )
+    user_level_noise_multiplier: float | None = setting(
+        "Noise that the server adds to the sum of the clients' clipped updates, in clipping norms, so that the global "
+        "models protect each client as a whole (user-level central DP). Left open: the least that user-level-epsilon "
+        "allows; with neither of them, there is none.",
+        None,
+        bounds=(0.05, 1e4),
+    )
+    user_level_epsilon: float | None = setting(
+        "Each client's user-level budget, for this run's global models; the run ends when the next round does not fit. "
+        "It is never added to epsilon, which is for a record. Left open: measure only.",
+        None,
+        bounds=(_LEAST, 1e6),
+    )
+    user_level_delta: float = setting("Delta of that budget.", 1e-5, bounds=(1e-300, 0.999))
+    user_level_clipping_norm: float | None = setting(
+        "Bound on the norm of one client's whole update. Left open: 1; where user-level-clipping is adaptive, which "
+        "starts there, 0.1.",
+        None,
+        bounds=CLIPPING_NORMS,
+    )
+    user_level_clipping: str = setting(
+        f"How that bound is chosen: {', '.join(USER_LEVEL_CLIPPINGS)}. adaptive: it follows a quantile of the updates' "
+        "norms.",
+        USER_LEVEL_CLIPPINGS[0],
+        choices=USER_LEVEL_CLIPPINGS,
+    )
+    user_level_quantile: float | None = setting(
+        "Share of the updates that adaptive user-level clipping leaves whole. Left open: 0.5.", None, bounds=(0.0, 1.0)
     )
     filter: str = setting(
         f"How the budget is enforced: {', '.join(FILTERS)}. Left open: as on the ledger; a new dataset's is "
@@ -234,6 +270,11 @@ class RunConfig:
     )
     node_timeout: float = setting("Seconds to wait for enough clients.", 120.0, bounds=(0.0, 1e9))
     round_timeout: float = setting("Seconds to wait for a round's replies.", 3600.0, bounds=(_LEAST, 1e9))
+
+    @property
+    def user_level(self) -> bool:
+        """Whether the server clips and noises the clients' updates, so that the models protect each client."""
+        return self.user_level_noise_multiplier is not None or self.user_level_epsilon is not None
 
     @property
     def budget(self) -> PrivacyBudget:

@@ -33,6 +33,7 @@ from fedprivacy.values.nulls import finite_or_none, measured, plain, unbounded
 from fedprivacy.values.population import PopulationSpent
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.spent import ClientSpent
+from fedprivacy.values.user_level import UserLevelSpent
 
 START = "start.json"
 ROUNDS = "rounds.jsonl"
@@ -104,6 +105,8 @@ class RunWriter:
             told["evaluations"] = plain(result.evaluations)
         if result.clock is not None:
             told |= {"clock": result.clock, "seconds": result.seconds}
+        if result.user_level:
+            told["user_level"] = plain(result.user_level)
         line = json.dumps(told) + "\n"
         with writing(self.folder):
             if result.round == 0:
@@ -325,4 +328,5 @@ def _round_from_json(line: Mapping[str, Any], before: PopulationSpent) -> RoundR
         evaluations={client: Evaluation(**told) for client, told in line.get("evaluations", {}).items()},
         clock=line.get("clock"),
         seconds=line.get("seconds"),
+        user_level=UserLevelSpent(**unbounded(line["user_level"])) if "user_level" in line else None,
     )

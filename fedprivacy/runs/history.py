@@ -170,6 +170,7 @@ class RunHistory:
             ],
             "max_epsilon": finite_or_none(self.last.max_epsilon),
             "privacy": self.facts.private,
+            **({"user_level": plain(self.last.user_level)} if self.last.user_level else {}),
         }
 
     @cached_property

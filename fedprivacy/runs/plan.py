@@ -18,6 +18,7 @@ from fedprivacy.questions.codec import as_text
 from fedprivacy.questions.moments import Spread
 from fedprivacy.questions.standardise import standardise_question
 from fedprivacy.runs.configuration import ConfigError, RunConfig, Value, resolve
+from fedprivacy.runs.user_level import UserLevelPlan, user_level_plan
 from fedprivacy.tasks import ShardSource, Task, TaskError, load_task, relation_of
 from fedprivacy.tasks.identity import dataset_id, simulated_client_id
 from fedprivacy.tasks.loader import agreed
@@ -57,7 +58,7 @@ class RunPlan:
         config = resolve(given, task)
         plan = cls(config, task or load_task(config.task), goes_on, asks)
         try:
-            _ = plan.noise_multiplier  # before anything is spent
+            _ = plan.noise_multiplier, plan.user_level  # before anything is spent
         except ConfigError:
             if not asks:  # what was answered before can be read when nothing is left to spend
                 raise
@@ -80,6 +81,15 @@ class RunPlan:
             return _solved(self, _standings(self))
         except ValueError as error:
             raise ConfigError([str(error)]) from error
+
+    @cached_property
+    def user_level(self) -> UserLevelPlan | None:
+        """What the server's own noise makes of each round; None: it adds none.
+
+        Raises:
+            ConfigError: says why no noise meets the user-level budget, or that it does not allow one round.
+        """
+        return user_level_plan(self.config) if self.config.user_level else None
 
     def of_clients(self, client_ids: Collection[str]) -> RunPlan:
         """The same for these clients alone: where the noise is left open, it is what they need, and keeps the spend.

@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from fedprivacy import figures
 from fedprivacy._support.durable import write_durably
+from fedprivacy.accounting.views import View
 from fedprivacy.runs.folder import FIGURE, REPORT, RunFolderError, writing
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.page import page
@@ -74,6 +75,7 @@ def report_html(history: RunHistory) -> str:
         clients=sorted(history.named(list(spent)), key=lambda client: _as_counted(client.client_id)),
         evaluated=_evaluated(history),
         failures=failures(history),
+        user_level_view=View.USER_LEVEL,
         levels=[(worst.epsilon, False)] + [(budget, True)] * math.isfinite(budget),
         odds=_factor_text,
         found_at_most=lambda *test: _percent_up(true_positive_bound(*test)),

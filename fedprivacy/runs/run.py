@@ -15,6 +15,7 @@ from fedprivacy.runs.folder import MODEL, REPORT, RunFolderError, read_history
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.profile import Profile
 from fedprivacy.values.runs import Rows
+from fedprivacy.values.user_level import UserLevelSpent
 from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text, epsilon_text, metric_name, metric_text
 
 if TYPE_CHECKING:
@@ -61,6 +62,11 @@ class Run:
     def metrics(self) -> dict[str, float]:
         """The metrics after the last round, of the global model on the server's public records."""
         return dict(self.history.last.metrics)
+
+    @property
+    def user_level(self) -> UserLevelSpent | None:
+        """What the run's models tell of any client as a whole, an account of its own; None: there is no such noise."""
+        return self.history.last.user_level
 
     @cached_property
     def rounds(self) -> Rows:

@@ -25,6 +25,7 @@ class KnownStrategy:
         fixed: further arguments of its maker.
         fewest_clients: in each round; with fewer, it is no better than the plain average, or makes no sense.
         fewest_local_steps: in each round; with fewer, it is the plain average.
+        averages: whether all it needs of a round is the clients' average; else it looks at each client's update.
     """
 
     source: str
@@ -33,6 +34,7 @@ class KnownStrategy:
     fixed: Mapping[str, float] = field(default_factory=dict)
     fewest_clients: int = 1
     fewest_local_steps: int = 1
+    averages: bool = True
 
 
 STRATEGIES = {
@@ -53,10 +55,12 @@ STRATEGIES = {
     ),
     # Yin et al. 2018. Of fewer than five values, a fifth at each end is none.
     "fedtrimmedavg": KnownStrategy(
-        source="flwr.serverapp.strategy:FedTrimmedAvg", fixed={"beta": 0.2}, fewest_clients=5
+        source="flwr.serverapp.strategy:FedTrimmedAvg", fixed={"beta": 0.2}, fewest_clients=5, averages=False
     ),
     # Blanchard et al. 2017: f malicious clients need 2 f + 3 in all.
-    "krum": KnownStrategy(source="flwr.serverapp.strategy:Krum", fixed={"num_malicious_nodes": 1}, fewest_clients=5),
+    "krum": KnownStrategy(
+        source="flwr.serverapp.strategy:Krum", fixed={"num_malicious_nodes": 1}, fewest_clients=5, averages=False
+    ),
 }
 """By the name that configurations have for them."""
 

@@ -25,7 +25,8 @@ def build_strategy(config: RunConfig) -> Strategy:
     fewest = known.fewest_clients
     sampling = {"fraction_evaluate": 0.0, "min_train_nodes": fewest, "min_available_nodes": fewest}
     chosen = {name: value for name in SERVER_SETTINGS if (value := getattr(config, name)) is not None}
-    (sampling if config.fraction_train == 1.0 else chosen)["fraction_train"] = config.fraction_train
+    fraction = 1.0 if config.user_level else config.fraction_train  # the wrapper samples clients, then
+    (sampling if fraction == 1.0 else chosen)["fraction_train"] = fraction
     chosen = {known.arguments.get(name, name): value for name, value in chosen.items()}
     try:
         return _made(known.source, {**chosen, **known.fixed}, sampling)

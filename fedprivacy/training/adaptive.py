@@ -64,17 +64,17 @@ class QuantileClipping:
 
     def centred(self, within: int, records: int, clipping_norm: float) -> float:
         """That coordinate, of so many records within the clipping norm C."""
-        return float(within - 0.5 * records) * self._weight(clipping_norm)
+        return float(within - 0.5 * records) * self.weight(clipping_norm)
 
     def next_norm(self, noisy_count: float, clipping_norm: float, expected_batch_size: float) -> float:
         """The clipping norm of the next step, within `CLIPPING_NORMS`; the count is the last coordinate released."""
-        within = 0.5 + noisy_count / (self._weight(clipping_norm) * expected_batch_size)
+        within = 0.5 + noisy_count / (self.weight(clipping_norm) * expected_batch_size)
         moved = clipping_norm * math.exp(-self.learning_rate * (min(max(within, 0.0), 1.0) - self.quantile))
         # The mechanism's own norm, `sensitivity`, must stay in range too.
         low, high = CLIPPING_NORMS[0], CLIPPING_NORMS[1] / self.sensitivity(1.0)
         return min(max(moved, low), high)
 
-    def _weight(self, clipping_norm: float) -> float:
+    def weight(self, clipping_norm: float) -> float:
         """Of the count in the vector: C^2 + (weight / 2)^2 is the square of the sensitivity."""
         return 2.0 * clipping_norm * math.sqrt(self.share / (1.0 - self.share))
 

@@ -11,6 +11,7 @@ from fedprivacy.values.evaluation import Evaluation
 from fedprivacy.values.population import PopulationSpent
 from fedprivacy.values.series import RoundPoint, Spread
 from fedprivacy.values.spent import ClientSpent, ClientStanding
+from fedprivacy.values.user_level import UserLevelSpent
 
 
 @dataclass(frozen=True)
@@ -28,6 +29,7 @@ class RoundResult:
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
     clock: float | None = None  # simulated seconds since the run began, at the round's end; None: it has no such clock
     seconds: float | None = None  # how many of them the round took, with the wait for somebody to ask
+    user_level: UserLevelSpent | None = None  # what the models tell of a client as a whole; None: without such noise
 
     @property
     def max_epsilon(self) -> float:

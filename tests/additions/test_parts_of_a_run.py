@@ -10,7 +10,7 @@ SETTING = Addition(
     edits={
         "fedprivacy/runs/configuration.py": [
             after(
-                '"Share of the clients that each round asks.", 1.0, bounds=(_LEAST, 1.0))\n',
+                '    node_timeout: float = setting("Seconds to wait for enough clients.", 120.0, bounds=(0.0, 1e9))\n',
                 '    evaluate_every: int = setting("Rounds from one evaluation to the next.", 1, bounds=_WHOLE)\n',
             ),
         ],
@@ -29,7 +29,7 @@ STRATEGY = Addition(
     edits={
         "fedprivacy/runs/strategies.py": [
             after(
-                'fixed={"num_malicious_nodes": 1}, fewest_clients=5),\n',
+                'fixed={"num_malicious_nodes": 1}, fewest_clients=5, averages=False\n    ),\n',
                 '    "fedmedian": KnownStrategy(source="flwr.serverapp.strategy:FedMedian"),  # Yin et al. 2018\n',
             ),
         ],

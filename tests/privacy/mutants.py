@@ -76,6 +76,8 @@ REPLAYED = "tests/privacy/test_questions_replayed.py"
 NEIGHBOURS = "tests/privacy/test_questions_neighbours.py"
 STANDARDISED = "tests/privacy/test_standardised_attacked.py"
 ANSWERED = "tests/flower/test_questions.py"
+USER_LEVEL = "tests/training/test_user_level.py"
+USER_LEVEL_RUNS = "tests/flower/test_user_level.py"
 
 MUTANTS: tuple[Mutant, ...] = (
     # The client's guard.
@@ -814,6 +816,62 @@ MUTANTS: tuple[Mutant, ...] = (
         "return 2.0 * clipping_norm * math.sqrt(self.share / (1.0 - self.share))",
         "return 4.0 * clipping_norm * math.sqrt(self.share / (1.0 - self.share))",
         (f"{ADAPTIVE}::test_one_record_moves_the_joined_vector_by_no_more_than_the_sensitivity",),
+    ),
+    # User-level noise.
+    Mutant(
+        "the server forgets the noise on the sum of the clients' updates",
+        "fedprivacy/training/user_level.py",
+        "scale = self.event.noise_multiplier * longest * (1.0 + CLIENT_ALLOWANCE)",
+        "scale = 1e-6 * longest",
+        (
+            f"{USER_LEVEL_RUNS}::test_the_model_moves_by_noise_of_the_promised_deviation_where_no_client_moves_it[silent]",
+        ),
+    ),
+    Mutant(
+        "a client's update is not clipped",
+        "fedprivacy/training/user_level.py",
+        "return unit * (clipping_norm / length), False",
+        "return update, False",
+        (f"{USER_LEVEL}::test_no_client_moves_the_sum_by_more_than_its_part_whatever_it_sends[fixed-0.3-7]",),
+    ),
+    Mutant(
+        "cohorts have a fixed size, and are accounted as Poisson samples",
+        "fedprivacy/training/user_level.py",
+        "return {client_id for client_id in client_ids if _word(keystream, position, client_id) < bound}",
+        "drawn = sorted(client_ids, key=lambda client_id: _word(keystream, position, client_id))\n"
+        "        return set(drawn[: round(len(drawn) * bound / 2**64)])",
+        (f"{USER_LEVEL}::test_clients_join_by_poisson_sampling",),
+    ),
+    Mutant(
+        "the noisy sum is divided by how many clients joined",
+        "fedprivacy/flower/server/user_level.py",
+        "moved = np.split(flat + released.mean, ",
+        "joined = max(len(updates), 1)\n"
+        "        moved = np.split(flat + released.mean * self._mechanism.expected_clients / joined, ",
+        (f"{USER_LEVEL_RUNS}::test_clients_count_alike_and_are_divided_by_the_expected_cohort",),
+    ),
+    Mutant(
+        "a round that nobody joined tells so by ending the run",
+        "fedprivacy/flower/server/replies.py",
+        "return bool(self.over) or not (self.asked or self.sampled)",
+        "return bool(self.over) or not self.messages",
+        (
+            f"{USER_LEVEL_RUNS}::test_the_model_moves_by_noise_of_the_promised_deviation_where_no_client_moves_it[nobody]",
+        ),
+    ),
+    Mutant(
+        "a round's average is released first, and charged afterwards",
+        "fedprivacy/runs/user_level_book.py",
+        'write(self._file, (json.dumps(entry) + "\\n").encode())',
+        "pass",
+        (f"{USER_LEVEL_RUNS}::test_a_round_is_on_the_disk_before_its_average_is_handed_on",),
+    ),
+    Mutant(
+        "a round that is released again with other noise is charged once",
+        "fedprivacy/runs/user_level_book.py",
+        "return self._repeatable and (attempt.round, attempt.attempt) in self._charged",
+        "return (attempt.round, attempt.attempt) in self._charged",
+        ("tests/runs/test_user_level_book.py",),
     ),
 )
 

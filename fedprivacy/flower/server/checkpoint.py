@@ -65,6 +65,7 @@ class Checkpoint:
         left_out: clients that are not asked any more.
         clock: simulated seconds since the run began; 0 where it has no such clock.
         strategy, random: what the wrapped strategy and the global random generators remember.
+        user_level_clipping_norm: where the clipping of whole updates has arrived; None: there is none.
     """
 
     run_id: str
@@ -78,6 +79,7 @@ class Checkpoint:
     clock: float
     strategy: StrategyState
     random: RandomState
+    user_level_clipping_norm: float | None = None
 
 
 @spanned("checkpoint")
@@ -101,6 +103,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         "clock": checkpoint.clock,
         "strategy": layout,
         "random": {each.name: getattr(checkpoint.random, each.name) for each in fields(checkpoint.random)},
+        "user_level_clipping_norm": checkpoint.user_level_clipping_norm,
     }
     groups = {"arrays": checkpoint.arrays, "average": checkpoint.average, "strategy": kept}
     content = save(
@@ -165,6 +168,7 @@ def _checkpoint(facts: Mapping[str, Any], arrays: Arrays) -> Checkpoint:
         clock=facts["clock"],
         strategy=unpack(facts["strategy"], kept),
         random=RandomState(**facts["random"]),
+        user_level_clipping_norm=facts.get("user_level_clipping_norm"),  # an earlier version has none
     )
 
 

@@ -23,6 +23,7 @@ from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.replies import OpenRound, RoundOutcome
 from fedprivacy.flower.server.rounds import Rounds, in_its_own_types
+from fedprivacy.flower.server.user_level import UserLevelRounds
 from fedprivacy.training.evaluation import NoisySums
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.rounds import Phase, Stage
@@ -89,6 +90,7 @@ class CohortRounds:
     rounds: Rounds
     accounts: RunAccounts
     population: Population
+    user_level: UserLevelRounds | None = None
 
     @spanned("opening the round")
     def open(

@@ -38,6 +38,9 @@ class OpenRound:
         asked_before: nodes that may have had their grants before: a refusal says nothing of what they did then.
         began: when, in simulated seconds; infinite where nobody is ever there again.
         passed_over: whether clients had budget left and were not drawn, or not there.
+        sampled: whether the clients joined by Poisson sampling, for a noisy average: maybe nobody, and maybe clients
+            that have no budget left. The round is released all the same.
+        over: why no round can be opened, where that depends on the number of rounds alone; empty: one can.
     """
 
     attempt: Attempt
@@ -49,6 +52,8 @@ class OpenRound:
     asked_before: frozenset[int] = frozenset()
     began: float = 0.0
     passed_over: bool = False
+    sampled: bool = False
+    over: str = ""
 
     @property
     def asked(self) -> int:
@@ -56,8 +61,15 @@ class OpenRound:
         return len(self.grants)
 
     @property
+    def ends_the_run(self) -> bool:
+        """Whether there is nothing more to do. That nobody joined by chance does not end a run."""
+        return bool(self.over) or not (self.asked or self.sampled)
+
+    @property
     def why_nobody(self) -> str:
         """Why nobody is asked."""
+        if self.over:
+            return self.over
         if not self.eligible:
             return "no client has budget left"
         if math.isinf(self.began):

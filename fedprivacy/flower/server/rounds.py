@@ -11,7 +11,7 @@ from math import isfinite
 from typing import Any, Protocol, TypeVar, cast
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, MetricRecord, RecordDict
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
@@ -26,6 +26,7 @@ from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.exchange import Answers, Correspondence, with_content
 from fedprivacy.flower.server.registry import ClientRegistry, TooFewClientsError
 from fedprivacy.flower.server.replies import OpenRound, RoundOutcome, sort_replies
+from fedprivacy.flower.server.user_level import UserLevelRounds
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.participation import TOO_LATE, Participation, Turnout
 from fedprivacy.runs.plan import RunPlan
@@ -36,6 +37,9 @@ from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.rounds import Phase, PhaseObserver, Stage
 
 log = logging.getLogger("fedprivacy.server")
+
+_NOBODY = 0
+"""The node that a reply comes from which no client has sent."""
 
 _BETWEEN_LOOKS = 0.9
 """`sample_nodes` sleeps 1 s between looks: a strategy that looks again later than this is waiting for nodes."""
@@ -55,6 +59,8 @@ class RoundSteps(Protocol[Opened, Came, Outcome]):
 
     @property
     def accounts(self) -> RunAccounts | BaselineAccounts: ...  # noqa: D102
+    @property
+    def user_level(self) -> UserLevelRounds | None: ...  # noqa: D102
     def open(  # noqa: D102
         self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, *, again: bool, at: float = 0.0
     ) -> Opened: ...
@@ -77,6 +83,7 @@ class Rounds:
     tell: PhaseObserver  # what the run is about to do
     participation: Participation  # who is there, and in time
     standardise: Standardise | None = None  # what the clients' inputs become first
+    user_level: UserLevelRounds | None = None  # samples clients and averages with noise; None: the strategy does
 
     @spanned("opening the round")
     def open(
@@ -93,14 +100,19 @@ class Rounds:
 
         Returns:
             The round; without messages when no client has budget left, or too few for the wrapped strategy, or none
-            was drawn.
+            was drawn. With user-level noise clients join by Poisson sampling, and it may have none by chance.
         """
+        if self.user_level and (over := self.user_level.why_over(attempt)):
+            return OpenRound(attempt, arrays, over=over)
         grid = self.correspondence.grid
         self.registry.enrol_new(grid)
         self.accounts.admit(self.registry.arrived(grid))
         allowed = self.accounts.open_to(attempt, again=again)
         turnout = self.turnout(attempt.round, allowed, at)
-        chosen = self.chosen(attempt.round, arrays, config, turnout.client_ids)
+        if self.user_level is None:
+            chosen = self.chosen(attempt.round, arrays, config, turnout.client_ids)
+        else:
+            chosen = self._joined(attempt, arrays, config, allowed, self.user_level)
         clients = {node_id: self.registry[node_id] for node_id in chosen}
         grants = self.accounts.grant(attempt, clients, again=again)
         messages = [_with_grant(chosen[node_id], grant, self._numbers) for node_id, grant in grants.items()]
@@ -114,6 +126,7 @@ class Rounds:
             asked_before=frozenset(grants if again else ()),
             began=turnout.began,
             passed_over=not messages and self.could_ask(allowed, turnout),
+            sampled=self.user_level is not None,
         )
 
     def reached(self, opened: OpenRound) -> list[Message]:
@@ -159,17 +172,27 @@ class Rounds:
     def average(self, outcome: RoundOutcome) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """Let the wrapped strategy average the updates, each with its client's public weight, in a fixed order.
 
+        With user-level noise it is given their noisy average alone, in which all count alike.
+
         Raises:
             RoundFailedError: the average is not finite.
         """
+        opened, key = outcome.opened, getattr(self.strategy, "weighted_by_key", "num-examples")
+        if self.user_level and opened.sampled:
+            noisy = self.user_level.average(opened.attempt, opened.arrays, outcome.updates)
+            content = RecordDict({ARRAYS: noisy, "metrics": MetricRecord({key: 1.0})})
+            return self._aggregated(opened, [Message(content, _NOBODY, MessageType.TRAIN)])
         if not outcome.updates:
             return None, None
-        opened, key = outcome.opened, getattr(self.strategy, "weighted_by_key", "num-examples")
         weights = {c.client_id: self.plan.weight(c.shard_size, c.answered) for c in opened.clients.values()}
         for client_id, reply in outcome.updates.items():
             weight = MetricRecord({key: weights[client_id]})
             reply.content = RecordDict({ARRAYS: reply.content[ARRAYS], "metrics": weight})
-        aggregated, metrics = self.strategy.aggregate_train(opened.attempt.round, list(outcome.updates.values()))
+        return self._aggregated(opened, list(outcome.updates.values()))
+
+    def _aggregated(self, opened: OpenRound, replies: list[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """What the wrapped strategy makes of replies, each with its weight."""
+        aggregated, metrics = self.strategy.aggregate_train(opened.attempt.round, replies)
         reach("server.averaged")
         return in_its_own_types(aggregated, opened.arrays) if aggregated else None, metrics
 
@@ -185,8 +208,11 @@ class Rounds:
 
     def _online(self, allowed: AbstractSet[str]) -> set[str]:
         """Those that are connected."""
-        online = self.registry.online(self.correspondence.grid).values()
-        return {client.client_id for client in online if client.client_id in allowed}
+        return {client_id for client_id in self._everybody() if client_id in allowed}
+
+    def _everybody(self) -> set[str]:
+        """Clients that are connected now."""
+        return {client.client_id for client in self.registry.online(self.correspondence.grid).values()}
 
     def _steps(self, opened: OpenRound) -> dict[str, int]:
         """How many steps each client was asked for, by client_id."""
@@ -201,6 +227,33 @@ class Rounds:
             return {}
         each = {"mean": self.standardise.mean.numpy(), "scale": self.standardise.scale.numpy()}
         return {STANDARDISE: ArrayRecord({name: Array(values) for name, values in each.items()})}
+
+    def _joined(
+        self,
+        attempt: Attempt,
+        arrays: ArrayRecord,
+        config: ConfigRecord,
+        allowed: AbstractSet[str],
+        user_level: UserLevelRounds,
+    ) -> dict[int, Message]:
+        """Messages to allowed clients that join by Poisson sampling, by node id.
+
+        The strategy writes to everybody, and what it wrote to those that did not join goes nowhere.
+
+        Raises:
+            ValueError: the strategy chooses some itself, where it must not.
+        """
+        before = self._everybody()
+        messages = self.chosen(attempt.round, arrays, config, before)
+        asked = {self.registry[node_id].client_id: node_id for node_id in messages}
+        everybody = before & self._everybody()  # a client may come or go meanwhile
+        if not asked.keys() >= everybody:
+            raise ValueError(
+                f"The wrapped strategy asks {len(asked)} of {len(everybody)} clients; with user-level noise clients "
+                "join by Poisson sampling, with probability fraction-train of the settings: let its own be 1."
+            )
+        joined = user_level.joined(asked, attempt)
+        return {n: messages[n] for client_id, n in asked.items() if client_id in joined and client_id in allowed}
 
     @spanned("sampling clients")
     def chosen(

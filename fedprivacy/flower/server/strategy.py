@@ -34,15 +34,18 @@ from fedprivacy.flower.server.exchange import Answers, Correspondence
 from fedprivacy.flower.server.registry import ClientRegistry, EnrolledClient
 from fedprivacy.flower.server.replies import OpenRound, RoundOutcome
 from fedprivacy.flower.server.rounds import RoundFailedError, Rounds, RoundSteps
+from fedprivacy.flower.server.user_level import UserLevelRounds, check_averages
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.standardise import standardiser
 from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.participation import check_participation, participation_of
 from fedprivacy.runs.plan import RunPlan
+from fedprivacy.runs.user_level_book import UserLevelBook
 from fedprivacy.tasks.loader import metrics_of, scores_of
 from fedprivacy.tasks.standardising import Standardise
 from fedprivacy.training.evaluation import NoisySums, estimated
+from fedprivacy.training.keystream import Keystream
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.evaluation import Evaluation
 from fedprivacy.values.rounds import Observer, Phase, PhaseObserver, RoundResult, Stage
@@ -77,6 +80,10 @@ class PrivateStrategy(Strategy):
     With `ema-decay` the model that is evaluated and kept is the average of the global models. The clients receive the
     last one.
 
+    With user-level noise (`user-level-noise-multiplier`, `user-level-epsilon`) clients join by Poisson sampling, and
+    the wrapped strategy is given one update: the global model plus the noisy average of clipped differences from it.
+    What that costs each client as a whole has an account of its own, see `fedprivacy.runs.user_level_book`.
+
     Formal guarantee: see `fedprivacy.runs.accountant`.
 
     Args:
@@ -93,7 +100,8 @@ class PrivateStrategy(Strategy):
 
     Raises:
         ConfigError: the configuration says that a run goes on, and there is no checkpoint to go on from; or that it is
-            without privacy, and these are not the accounts for that; or a trace that it names cannot be read.
+            without privacy, and these are not the accounts for that; or a trace that it names cannot be read; or that
+            it has user-level noise, with a strategy that needs more than an average, or no folder for its account.
 
     Attributes:
         result: so far.
@@ -126,6 +134,8 @@ class PrivateStrategy(Strategy):
         accounts.check(plan.config)
         self._participation = participation_of(plan.config, self.run_id)
         self._clock = resume.clock if resume else 0.0  # simulated seconds
+        if plan.config.user_level:
+            _check_user_level(strategy, checkpoints)
         self._accounts = accounts
         self._observers = observers
         self._on_open = on_open
@@ -186,13 +196,13 @@ class PrivateStrategy(Strategy):
             if opened.passed_over:
                 outcome = RoundOutcome(opened, ended=opened.began)
                 break
-            if not opened.asked:
+            if opened.ends_the_run:
                 self.result.stopped_because = opened.why_nobody
                 log.warning("The run ended before round %d: %s.", number, opened.why_nobody)
                 return None
             answers = rounds.send(opened)
             outcome = rounds.settle(opened, answers)
-            if not outcome.all_lost:
+            if opened.sampled or not outcome.all_lost:  # whether some are asked again must not depend on others
                 break
         return self._finish(rounds, outcome, model, evaluate)
 
@@ -228,6 +238,7 @@ class PrivateStrategy(Strategy):
             evaluations=evaluations,
             clock=outcome.ended if self._participation.clocked else None,
             seconds=outcome.ended - self._clock if self._participation.clocked else None,
+            user_level=rounds.user_level.spent() if rounds.user_level else None,
         )
         self._clock = outcome.ended
         with span("recording"):
@@ -237,9 +248,11 @@ class PrivateStrategy(Strategy):
         rounds.accounts.sign()
         reach("server.round-recorded")
         if self._checkpoints:
-            save_checkpoint(self._checkpoints, self._checkpoint(number, model, rounds.accounts))
+            save_checkpoint(self._checkpoints, self._checkpoint(number, model, rounds))
         reach("server.checkpointed")
-        if not outcome.participants and outcome.failures.keys() - outcome.missed != outcome.exhausted:
+        sampled = outcome.opened.sampled  # then nothing but the number of rounds may end the run
+        answered = outcome.participants or outcome.failures.keys() - outcome.missed == outcome.exhausted
+        if not sampled and not answered:
             reasons = "; ".join(f"{client_id}: {reason}" for client_id, reason in outcome.failures.items())
             raise RoundFailedError(
                 f"Round {number} brought no usable update ({reasons}). The run stops, so that no privacy is spent for "
@@ -329,12 +342,13 @@ class PrivateStrategy(Strategy):
             self._on_phase,
             self._participation,
             self.result.standardise,
+            self._user_level(accounts),
         )
 
     def _together(self, rounds: Rounds, grid: Grid) -> Steps:
         """Rounds in which a population trains together, where all that its clients would send is an average's part."""
         config, population = self.plan.config, population_of(grid)
-        alone = config.local_evaluation or rounds.standardise or self._participation.eventful
+        alone = config.local_evaluation or rounds.standardise or rounds.user_level or self._participation.eventful
         if population is None or alone or not averages(self.strategy) or not isinstance(rounds.accounts, RunAccounts):
             return rounds
         return CohortRounds(rounds, rounds.accounts, population)
@@ -343,6 +357,18 @@ class PrivateStrategy(Strategy):
         """Refuse, by a `ConfigError`, what these clients cannot do; none has been asked for anything but its name."""
         client_ids, deployed = [c.client_id for c in clients], any(c.public_key for c in clients)
         check_participation(self._participation, self.plan.config, client_ids, deployed=deployed)
+
+    def _user_level(self, accounts: RunAccounts | BaselineAccounts) -> UserLevelRounds | None:
+        """What clips and noises the clients' updates; None: nothing does."""
+        plan, seed = self.plan.user_level, self.plan.config.seed
+        if plan is None or self._checkpoints is None:
+            return None
+        book = UserLevelBook(self._checkpoints, self.run_id, plan, repeatable=seed is not None)
+        keystream = Keystream.secret()
+        if seed is not None:
+            keystream = Keystream.from_seed(seed, f"user-level/{self.plan.task.dataset}", accounts.earlier_runs)
+        arrived = self._resume.user_level_clipping_norm if self._resume else None
+        return UserLevelRounds(plan, book, keystream, arrived)
 
     def _standardise(self, grid: Grid, registry: ClientRegistry) -> Standardise | None:
         """Ask the task's own question, or read its answer again; without privacy nobody is asked.
@@ -374,7 +400,8 @@ class PrivateStrategy(Strategy):
         by_client = {client_id: estimated(scores, [sums]) for client_id, sums in released.items()}
         return by_client, estimated(scores, list(released.values())).metrics
 
-    def _checkpoint(self, number: int, model: GlobalModel, accounts: RunAccounts | BaselineAccounts) -> Checkpoint:
+    def _checkpoint(self, number: int, model: GlobalModel, rounds: Steps) -> Checkpoint:
+        accounts, user_level = rounds.accounts, rounds.user_level
         return Checkpoint(
             run_id=self.run_id,
             round=number,
@@ -387,12 +414,14 @@ class PrivateStrategy(Strategy):
             clock=self._clock,
             strategy=read_state(self.strategy),
             random=RandomState.now(),
+            user_level_clipping_norm=user_level.clipping_norm if user_level else None,
         )
 
     def _log_round(self, result: RoundResult) -> None:
         """One line a round in Flower's log, which is what `flwr run --stream` shows."""
         metrics = "".join(f"{name} {value:.4g}, " for name, value in result.metrics.items())
         cost = f"largest epsilon {epsilon_text(result.max_epsilon)}" if self.plan.config.privacy else NO_PRIVACY
+        cost += f"; {result.user_level.text}" if result.user_level else ""
         flower_log.info("Round %d: %s%s", result.round, metrics, cost)
 
     def _warn_of_forgotten_state(self) -> None:
@@ -403,3 +432,15 @@ class PrivateStrategy(Strategy):
                 ", ".join(names),
                 type(self.strategy).__name__,
             )
+
+
+def _check_user_level(strategy: Strategy, folder: Path | None) -> None:
+    """Refuse what a run with user-level noise cannot do with, by a `ConfigError`."""
+    check_averages(strategy)
+    if folder is None:
+        raise ConfigError(
+            [
+                "user-level noise is charged to an account in the run's folder, and there is none; give "
+                "PrivateStrategy checkpoints, a folder."
+            ]
+        )

@@ -1,0 +1,79 @@
+"""User-level epsilons of settings that papers, tutorials and benchmarks have published, against dp_accounting's PLD."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import dp_accounting
+import pytest
+from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
+from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
+
+from fedprivacy.accounting.views import UserLevelAccount
+from fedprivacy.values.budget import PrivacyBudget
+
+
+class Published(NamedTuple):
+    """A setting: q, z, rounds, delta; and the epsilon that was published for it, an upper bound, if one is known."""
+
+    rate: float
+    noise_multiplier: float
+    rounds: int
+    delta: float
+    epsilon: float | None
+
+
+SETTINGS = {
+    # McMahan, Ramage, Talwar, Zhang 2018 (arXiv 1710.06963), introduction: 763,430 users, 5,000 expected in a round.
+    "McMahan et al., Reddit": Published(5_000 / 763_430, 1.0, 5_000, 1e-9, 4.634),
+    # The same, table 1: delta = K^-1.1. Its moments accountant converts as of 2017.
+    "McMahan et al., K = 1e5": Published(1e2 / 1e5, 1.0, 10_000, 1e5**-1.1, None),
+    "McMahan et al., K = 1e6": Published(1e4 / 1e6, 1.0, 1_000, 1e6**-1.1, None),
+    "McMahan et al., K = 1e6, z = 3": Published(1e3 / 1e6, 3.0, 100_000, 1e6**-1.1, None),
+    # tensorflow_federated's tutorial "Differential Privacy in TFF": EMNIST's 3,383 writers of digits, 120 in a round,
+    # adaptive clipping by Andrew et al. 2021.
+    "TFF's tutorial": Published(120 / 3_383, 1.2, 100, 1e-5, 2.0),
+}
+
+
+@pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
+def test_a_published_setting_costs_what_dp_accounting_says(setting: Published) -> None:
+    account = UserLevelAccount()
+    account.record(setting.rate, setting.noise_multiplier, setting.rounds)
+    ours = account.epsilon(setting.delta).value
+    oracle = PLDAccountant(value_discretization_interval=1e-4 if setting.rounds <= 5_000 else 1e-5)
+    gaussian = dp_accounting.GaussianDpEvent(setting.noise_multiplier)
+    oracle.compose(dp_accounting.PoissonSampledDpEvent(setting.rate, gaussian), setting.rounds)
+    assert ours == pytest.approx(oracle.get_epsilon(setting.delta), rel=5e-3)
+    if setting.epsilon is not None:
+        assert ours <= setting.epsilon
+
+
+def test_the_noise_of_pfl_research_s_benchmark_meets_its_epsilon() -> None:
+    """apple/pfl-research, its CIFAR-10 benchmark: epsilon 2 at 1e-6, 1,500 rounds, 1,000 of a million.
+
+    Its noise is solved for by dp_accounting's PLD; ours is held against the same.
+    """
+    rate, rounds, budget = 1_000 / 1e6, 1_500, PrivacyBudget(2.0, 1e-6)
+    ours = UserLevelAccount().noise_multiplier(budget, rate, rounds)
+    oracle = PLDAccountant()
+    oracle.compose(dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(ours)), rounds)
+    assert 0.995 * budget.epsilon <= oracle.get_epsilon(budget.delta) <= 1.002 * budget.epsilon
+
+
+def test_one_sample_with_the_split_noise_of_andrew_et_al_costs_what_the_whole_noise_does() -> None:
+    """Sum and count share a sample; two samples, each accounted for itself, would be another mechanism.
+
+    dp_accounting's PLD takes one Gaussian in a sample; its RDP takes several.
+    """
+    rate, z, count_noise, rounds, delta = 0.03, 1.0, 5.0, 200, 1e-6
+    z_delta = (z**-2 - (2.0 * count_noise) ** -2) ** -0.5
+    split = dp_accounting.ComposedDpEvent(
+        [dp_accounting.GaussianDpEvent(z_delta), dp_accounting.GaussianDpEvent(2.0 * count_noise)]
+    )
+    costs = []
+    for inner in (split, dp_accounting.GaussianDpEvent(z)):
+        oracle = RdpAccountant()
+        oracle.compose(dp_accounting.PoissonSampledDpEvent(rate, inner), rounds)
+        costs.append(oracle.get_epsilon(delta))
+    assert costs[0] == pytest.approx(costs[1], rel=1e-9)

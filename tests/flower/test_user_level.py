@@ -1,0 +1,334 @@
+"""Whole runs with user-level noise: what is released, charged and shown, who joins, and what no client can change."""
+
+import json
+import math
+import random
+
+import numpy as np
+import pytest
+from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
+from flwr.clientapp import ClientApp
+from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedMedian, FedProx, FedYogi, Krum
+from scipy import stats
+from torch import nn
+
+from fedprivacy.accounting.views import UserLevelAccount
+from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
+from fedprivacy.flower.baseline.accounts import BaselineAccounts
+from fedprivacy.flower.baseline.client import baseline_client
+from fedprivacy.flower.server.checkpoint import load_checkpoint
+from fedprivacy.flower.server.user_level import OVER
+from fedprivacy.runs.configuration import ConfigError
+from fedprivacy.runs.folder import ROUNDS, RunWriter, read_history
+from fedprivacy.runs.user_level_book import BOOK
+from fedprivacy.training.user_level import CLIENT_ALLOWANCE
+from tests.flower.blobs import Blobs, plan_of
+from tests.flower.runs import SAMPLING, run
+
+NOISE = {"user_level_noise_multiplier": 1.0}
+
+
+def planned(folder, task=None, **settings):
+    return plan_of(task or Blobs(), ledger=f"sqlite:///{folder / 'ledger.db'}", **settings)
+
+
+def charged(folder):
+    return [json.loads(line) for line in (folder / BOOK).read_text().splitlines()]
+
+
+def answering(plan, change):
+    """The real ClientApp, whose reply to a round becomes `change(message, context, reply)`."""
+    honest, app = private_client(plan.task, plan.config), ClientApp()
+    app.query("enrol")(honest)
+    app.train()(lambda message, context: change(message, context, honest(message, context)))
+    return app
+
+
+def weights(record):
+    return np.concatenate([array.numpy().ravel() for array in record.values()]).astype(np.float64)
+
+
+class Wide(Blobs):
+    """The same with 15,000 parameters: its noise can be read."""
+
+    def model(self):
+        model = nn.Linear(2, 5_000)
+        for parameter in model.parameters():
+            nn.init.zeros_(parameter)
+        return model
+
+
+# --- accounts -------------------------------------------------------------------------------------------------------
+
+
+def test_every_round_is_charged_to_an_account_of_its_own_and_the_records_accounts_are_as_without(tmp_path):
+    plan = planned(tmp_path, rounds=4, noise_multiplier=1.1, **NOISE)
+    done = run(plan, checkpoints=tmp_path)
+    plain = run(planned(tmp_path / "plain", rounds=4, noise_multiplier=1.1))
+    account = UserLevelAccount()
+    for number, record in enumerate(done.records, start=1):
+        account.record(1.0, 1.0)
+        assert record.user_level.epsilon == account.epsilon(1e-5).value
+        assert (record.user_level.rounds, record.user_level.delta) == (number, 1e-5)
+    assert [record.spent for record in done.records] == [record.spent for record in plain.records]
+    assert [(line["round"], line["sampling_rate"], line["noise_multiplier"]) for line in charged(tmp_path)] == [
+        (number, 1.0, 1.0) for number in range(1, 5)
+    ]
+    assert all(record.user_level is None for record in plain.records)
+
+
+def test_a_round_is_on_the_disk_before_its_average_is_handed_on(tmp_path):
+    seen = []
+
+    class Watching(FedAvg):
+        def aggregate_train(self, server_round, replies):
+            seen.append((server_round, len(charged(tmp_path))))
+            return super().aggregate_train(server_round, replies)
+
+    run(planned(tmp_path, rounds=3, **NOISE), Watching(**SAMPLING), checkpoints=tmp_path)
+    assert seen == [(1, 1), (2, 2), (3, 3)]
+
+
+def test_nothing_is_released_that_cannot_be_charged(tmp_path):
+    (tmp_path / BOOK).mkdir()  # a file cannot be written in its place
+
+    class Never(FedAvg):
+        def aggregate_train(self, server_round, replies):
+            raise AssertionError("released without a charge")
+
+    with pytest.raises((IsADirectoryError, ValueError)):
+        run(planned(tmp_path, rounds=1, **NOISE), Never(**SAMPLING), checkpoints=tmp_path)
+
+
+def test_the_budget_ends_the_run_before_the_round_that_does_not_fit_and_keeps_the_model(tmp_path):
+    account = UserLevelAccount()
+    account.record(0.5, 2.0, 3)
+    budget = account.epsilon(1e-5).value + 1e-6
+    settings = {"fraction_train": 0.5, "user_level_noise_multiplier": 2.0, "user_level_epsilon": budget}
+    done = run(planned(tmp_path, rounds=9, **settings), checkpoints=tmp_path)
+    assert len(done.records) == len(charged(tmp_path)) == 3
+    assert done.result.stopped_because == OVER
+    assert done.records[-1].user_level.epsilon <= budget
+    assert np.isfinite(weights(done.result.arrays)).all()
+
+
+def test_noise_that_is_left_open_is_the_least_that_the_budget_allows_for_all_rounds(tmp_path):
+    done = run(planned(tmp_path, rounds=5, fraction_train=0.5, user_level_epsilon=3.0), checkpoints=tmp_path)
+    assert len(done.records) == 5 and not done.result.stopped_because
+    assert 2.99 < done.records[-1].user_level.epsilon <= 3.0
+
+
+# --- what is released -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("joining", ["silent", "nobody"])
+def test_the_model_moves_by_noise_of_the_promised_deviation_where_no_client_moves_it(joining, tmp_path):
+    """Catches: noise forgotten on the real path, or divided by those that joined; a round skipped for want of any."""
+    settings = {"clients": 6, "user_level_noise_multiplier": 0.8, "user_level_clipping_norm": 0.3}
+    settings["fraction_train"] = 0.5 if joining == "silent" else 1e-6
+    plan = planned(tmp_path, Wide(), rounds=1, **settings)
+
+    def unmoved(message, context, reply):
+        return Message(RecordDict({**reply.content, "arrays": message.content["arrays"]}), reply_to=message)
+
+    done = run(plan, client=answering(plan, unmoved), checkpoints=tmp_path)
+    assert bool(done.records[0].participants) is (joining == "silent")
+    deviation = 0.8 * 0.3 * (1 + CLIENT_ALLOWANCE) / (6 * settings["fraction_train"])
+    assert stats.kstest(weights(done.result.arrays) / deviation, stats.norm.cdf).pvalue > 1e-4
+
+
+def test_clients_count_alike_and_are_divided_by_the_expected_cohort(tmp_path):
+    """Without noise to speak of: shards of 30 to 33 records would weigh differently, and three of four answer."""
+    settings = {"user_level_noise_multiplier": 0.05, "user_level_clipping_norm": 1e-3}
+    plan = planned(tmp_path, Wide(), rounds=1, **settings)
+    steps = {f"client-{i}": np.float32(10.0 * (i + 1)) * np.eye(4, 15_000, dtype=np.float32)[i] for i in range(4)}
+
+    def pushing(message, context, reply):
+        client_id = f"client-{context.node_config['partition-id']}"
+        if client_id == "client-3":
+            return Message(RecordDict({}), reply_to=message)
+        bias, weight = np.split(steps[client_id], [5_000])
+        arrays = ArrayRecord({"weight": Array(weight.reshape(5_000, 2)), "bias": Array(bias)})
+        return Message(RecordDict({**reply.content, "arrays": arrays}), reply_to=message)
+
+    done = run(plan, client=answering(plan, pushing), checkpoints=tmp_path)
+    assert set(done.records[0].failures) == {"client-3"}
+    moved = done.result.arrays["bias"].numpy()[:4]
+    np.testing.assert_allclose(moved, [2.5e-4, 2.5e-4, 2.5e-4, 0.0], atol=8e-5)  # noise: 1.25e-5
+
+
+@pytest.mark.parametrize("bad", [math.nan, 1e30], ids=["not finite", "too large"])
+def test_a_run_goes_on_when_every_client_fails_and_every_round_is_released_and_charged(bad, tmp_path):
+    """Whether it goes on must not depend on any client."""
+    plan = planned(tmp_path, rounds=3, **NOISE)
+
+    def broken(message, context, reply):
+        arrays = {name: Array(np.full_like(a.numpy(), bad)) for name, a in reply.content["arrays"].items()}
+        return Message(RecordDict({**reply.content, "arrays": ArrayRecord(arrays)}), reply_to=message)
+
+    done = run(plan, client=answering(plan, broken), checkpoints=tmp_path)
+    assert len(done.records) == len(charged(tmp_path)) == 3
+    assert all(not record.participants and len(record.failures) == 4 for record in done.records)
+
+
+def test_a_run_goes_on_when_every_client_s_own_budget_is_spent(tmp_path):
+    """Two steps a round, and a budget for the records of one round."""
+    plan = planned(tmp_path, rounds=1, noise_multiplier=2.0)
+    spent = run(plan).records[0].max_epsilon + 1e-6
+    settings = {"noise_multiplier": 2.0, "epsilon": spent, **NOISE}
+    done = run(planned(tmp_path / "spent", rounds=4, **settings), checkpoints=tmp_path / "spent")
+    assert [len(record.participants) for record in done.records] == [4, 0, 0, 0]
+    assert done.records[-1].user_level.rounds == 4 and done.records[-1].max_epsilon <= spent
+
+
+def test_who_joins_is_drawn_from_the_server_s_keystream_whatever_python_s_random_is(tmp_path):
+    def cohorts(name, python_s, **settings):
+        random.seed(python_s)
+        plan = planned(tmp_path / name, rounds=20, clients=8, fraction_train=0.5, **NOISE, **settings)
+        return [record.participants for record in run(plan, checkpoints=tmp_path / name).records]
+
+    seeded = cohorts("one", 1)
+    assert cohorts("two", 2) == seeded and len({len(joined) for joined in seeded}) > 2
+    assert cohorts("three", 1, seed=None) != cohorts("four", 1, seed=None)
+
+
+@pytest.mark.parametrize("made", [FedAvg, FedAvgM, FedAdam, FedAdagrad, FedYogi, FedProx])
+def test_strategies_that_average_are_given_one_update_of_weight_one(made, tmp_path):
+    given = []
+
+    class Watching(made):
+        def aggregate_train(self, server_round, replies):
+            replies = list(replies)
+            given.append([dict(reply.content["metrics"]) for reply in replies])
+            return super().aggregate_train(server_round, replies)
+
+    options = {"proximal_mu": 0.1} if made is FedProx else {}
+    plan = planned(tmp_path, rounds=6, clients=4, fraction_train=0.3, **NOISE)
+    done = run(plan, Watching(**SAMPLING, **options), checkpoints=tmp_path)
+    assert given == [[{"num-examples": 1.0}]] * 6
+    assert np.isfinite(weights(done.result.arrays)).all()
+
+
+@pytest.mark.parametrize("clipping", ["fixed", "adaptive"])
+def test_it_learns_where_there_is_little_noise(clipping, tmp_path):
+    settings = {"user_level_noise_multiplier": 0.05, "user_level_clipping": clipping, "user_level_delta": 1e-3}
+    done = run(planned(tmp_path, rounds=10, epsilon=50.0, **settings), checkpoints=tmp_path)
+    assert done.records[-1].metrics["accuracy"] > 0.75
+    norms = [record.user_level.clipping_norm for record in done.records]
+    assert (len(set(norms)) > 5) is (clipping == "adaptive")
+
+
+def test_clients_that_train_without_privacy_are_protected_as_a_whole_all_the_same(tmp_path):
+    plan = planned(tmp_path, rounds=3, privacy=False, fraction_train=0.5, user_level_epsilon=5.0)
+    client = baseline_client(plan.task, plan.config)
+    done = run(plan, client=client, accounts=BaselineAccounts, checkpoints=tmp_path)
+    assert done.records[-1].max_epsilon == math.inf
+    assert 4.9 < done.records[-1].user_level.epsilon <= 5.0
+
+
+# --- hooks, resuming ------------------------------------------------------------------------------------------------
+
+
+def test_a_driver_by_hooks_is_charged_the_same_and_releases_no_round_twice(tmp_path):
+    plan = planned(tmp_path, rounds=2, noise_multiplier=1.1, **NOISE)
+    grid = InProcessGrid(private_client(plan.task, plan.config), 4, {})
+    strategy = PrivateStrategy(FedAvg(**SAMPLING), plan, checkpoints=tmp_path)
+    model = ArrayRecord({name: Array(p.detach().numpy()) for name, p in plan.task.model().named_parameters()})
+    replies = list(grid.send_and_receive(strategy.configure_train(1, model, ConfigRecord(), grid)))
+    aggregated, _ = strategy.aggregate_train(1, replies)
+    assert len(charged(tmp_path)) == 1 and not np.array_equal(weights(aggregated), weights(model))
+    with pytest.raises(ValueError, match="round 1 was released already"):
+        strategy.aggregate_train(1, replies)
+    assert len(charged(tmp_path)) == 1
+
+
+class Killed(Exception):
+    pass
+
+
+def whole(folder, *, stop_in=None, seed=1):
+    """A run in a folder that dies after round `stop_in` was recorded, before its checkpoint."""
+
+    def dies(record):
+        if record.round == stop_in:
+            raise Killed
+
+    plan = planned(folder, rounds=5, clients=6, fraction_train=0.5, out=str(folder), seed=seed, strategy="fedadam",
+                   user_level_noise_multiplier=0.5, user_level_clipping="adaptive")  # fmt: skip
+    resumed = load_checkpoint(folder) if (folder / ROUNDS).exists() else None
+    writer = RunWriter(folder, plan, resumed.round if resumed else None, "run")
+    strategy = PrivateStrategy(
+        FedAdam(**SAMPLING), plan, run_id="run", observers=[writer, dies], resume=resumed, checkpoints=folder
+    )
+    try:
+        return strategy.start(InProcessGrid(private_client(plan.task, plan.config), 6, {}))
+    finally:
+        writer.close()
+
+
+def test_a_run_that_goes_on_ends_with_the_same_bytes_and_the_same_account(tmp_path):
+    for name in ("whole", "stopped"):
+        (tmp_path / name).mkdir()
+    uninterrupted = whole(tmp_path / "whole")
+    with pytest.raises(Killed):
+        whole(tmp_path / "stopped", stop_in=3)
+    assert len(charged(tmp_path / "stopped")) == 3  # the round that is done again, too
+    with (tmp_path / "stopped" / BOOK).open("a") as book:
+        book.write('{"run_id": "ru')  # half a line: its release was never made
+    resumed = whole(tmp_path / "stopped")
+    assert np.array_equal(weights(resumed.arrays), weights(uninterrupted.arrays))
+    assert (tmp_path / "stopped" / BOOK).read_bytes() == (tmp_path / "whole" / BOOK).read_bytes()
+    rounds, others = (read_history(tmp_path / name).rounds for name in ("whole", "stopped"))
+    assert [record.user_level for record in rounds] == [record.user_level for record in others]
+    assert [record.participants for record in rounds] == [record.participants for record in others]
+
+
+def test_with_secret_noise_a_round_that_is_done_again_is_charged_again(tmp_path):
+    with pytest.raises(Killed):
+        whole(tmp_path, stop_in=3, seed=None)
+    whole(tmp_path, seed=None)
+    assert [line["round"] for line in charged(tmp_path)] == [1, 2, 3, 3, 4, 5]
+    assert read_history(tmp_path).last.user_level.rounds == 6
+
+
+# --- what is refused ------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("strategy", [FedMedian(**SAMPLING), Krum(**SAMPLING, num_malicious_nodes=1)])
+def test_a_strategy_that_compares_updates_is_refused(strategy, tmp_path):
+    with pytest.raises(ConfigError, match=f"the strategy is {type(strategy).__name__}, which compares"):
+        run(planned(tmp_path, **NOISE), strategy, checkpoints=tmp_path)
+
+
+def test_a_strategy_that_samples_clients_itself_is_refused_before_anybody_is_asked(tmp_path):
+    half = FedAvg(**SAMPLING, fraction_train=0.5)
+    with pytest.raises(ValueError, match=r"asks 2 of 4 clients.*let its own be 1"):
+        run(planned(tmp_path, **NOISE), half, checkpoints=tmp_path)
+    assert not (tmp_path / BOOK).exists()
+
+
+def test_an_account_without_a_folder_is_refused(tmp_path):
+    with pytest.raises(ConfigError, match="give PrivateStrategy checkpoints, a folder"):
+        run(planned(tmp_path, **NOISE))
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({"strategy": "krum", "clients": 5}, "strategy is 'krum', which compares the clients' updates"),
+        ({"strategy": "fedtrimmedavg", "clients": 5}, "strategy is 'fedtrimmedavg', which compares"),
+        ({"local_evaluation": 2}, "local-evaluation is 2, and what it tells is in no user-level account"),
+        ({"user_level_quantile": 0.3}, "user-level-clipping is fixed; choose adaptive"),
+        ({"user_level_delta": 0.3}, "give a user-level-delta well below 0.25"),
+        ({"user_level_epsilon": 0.1}, "does not allow one round with user-level-noise-multiplier 1.0"),
+    ],
+)
+def test_settings_that_do_not_go_with_it_are_named_with_a_remedy(settings, told, tmp_path):
+    with pytest.raises(ConfigError, match=told):
+        planned(tmp_path, rounds=4, **(NOISE | settings))
+
+
+@pytest.mark.parametrize("setting", ["user_level_clipping_norm", "user_level_quantile"])
+def test_settings_of_it_are_refused_without_it(setting, tmp_path):
+    with pytest.raises(ConfigError, match="there is no user-level noise; give a user-level-noise-multiplier"):
+        planned(tmp_path, **{setting: 0.5})
