@@ -254,7 +254,7 @@ def whole(folder, *, stop_in=None, seed=1):
             raise Killed
 
     plan = planned(folder, rounds=5, clients=6, fraction_train=0.5, out=str(folder), seed=seed, strategy="fedadam",
-                   user_level_noise_multiplier=0.5, user_level_clipping="adaptive")  # fmt: skip
+                   noise_multiplier=1.8, user_level_noise_multiplier=0.5, user_level_clipping="adaptive")  # fmt: skip
     resumed = load_checkpoint(folder) if (folder / ROUNDS).exists() else None
     writer = RunWriter(folder, plan, resumed.round if resumed else None, "run")
     strategy = PrivateStrategy(

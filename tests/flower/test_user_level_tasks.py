@@ -79,4 +79,4 @@ def test_digits_are_learnt_from_plain_clients_with_little_user_level_noise(tmp_p
     settings = {"rounds": 10, "privacy": False, "fraction_train": 0.6, "progress": False}
     settings |= {"user_level_noise_multiplier": 0.1, "user_level_clipping_norm": 1.0}
     run = fp.simulate("digits", out=tmp_path / "digits", **settings)
-    assert run.metrics["accuracy"] > 0.8
+    assert run.metrics["accuracy"] > 0.7
