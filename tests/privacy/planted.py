@@ -311,12 +311,14 @@ def by_records(engine, inputs, targets, norm):
 def shuffled(rate, records, keystream, position):
     size = max(round(rate * records), 1)
     epoch, turn = divmod(position.step - 1, max(records // size, 1))
-    order = np.random.default_rng([*keystream.key, position.round, epoch]).permutation(records)
+    order = np.random.default_rng([*keystream.key, keystream.stream, position.round, epoch]).permutation(records)
     return order[turn * size : (turn + 1) * size]
 
 
 def fixed_size(rate, records, keystream, position):
-    order = np.random.default_rng([*keystream.key, position.round, position.step]).permutation(records)
+    order = np.random.default_rng([*keystream.key, keystream.stream, position.round, position.step]).permutation(
+        records
+    )
     return order[: round(rate * records)]
 
 

@@ -130,11 +130,11 @@ def test_no_word_of_the_randomness_serves_two_draws(monkeypatch):
     uncounted = Keystream.reader
 
     def counted(keystream, *draw):
-        return Counted(uncounted(keystream, *draw), words.setdefault((keystream.key, *draw), set()))
+        return Counted(uncounted(keystream, *draw), words.setdefault((keystream.key, keystream.stream, *draw), set()))
 
     monkeypatch.setattr(Keystream, "reader", counted)
     Client(Canaries(torch.zeros(40, size))).train(steps=3, sampling_rate=0.5)
-    noise = [taken for (_, purpose, _), taken in words.items() if purpose == "noise"]
+    noise = [taken for (_, _, purpose, _), taken in words.items() if purpose == "noise"]
     assert len(noise) == 3
     assert all(len(taken) > size + 4_000 for taken in noise)  # an honest try takes 1,200
 

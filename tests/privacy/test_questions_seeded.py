@@ -44,7 +44,7 @@ def drawn(monkeypatch):
 
     def noting(self, purpose, position):
         if purpose is not Purpose.SAMPLING:
-            found.append((self.key, purpose, position))
+            found.append(((self.key, self.stream), purpose, position))
         return reader(self, purpose, position)
 
     monkeypatch.setattr(Keystream, "reader", noting)
