@@ -167,17 +167,31 @@ class Bent(Stack):
             squared = 1.01 * squared
         return rows, squared
 
+    def scales(self, squared_norms, usable, clipping_norms):
+        if self.fault == "another slot's C":
+            clipping_norms = clipping_norms.roll(1)
+        elif self.fault == "no clip":
+            clipping_norms = 1e6 * clipping_norms
+        scales = super().scales(squared_norms, usable, clipping_norms)
+        if self.fault == "another record's scale":
+            return scales.roll(1, 2)
+        return scales.flip(0) if self.fault == "another group's scale" else scales
+
     def flat(self, totals):
         return super().flat(totals) * (1.01 if self.fault == "wrong sums" else 1.0)
 
 
-@pytest.mark.parametrize("fault", ["place", "company", "slots", "wrong norms", "wrong sums"])
+FAULTS = ["place", "company", "slots", "wrong norms", "wrong sums"]
+CLIPPED_WRONGLY = ["another slot's C", "no clip", "another record's scale", "another group's scale"]
+
+
+@pytest.mark.parametrize("fault", FAULTS + CLIPPED_WRONGLY)
 def test_a_stack_that_computes_something_else_is_not_trusted(monkeypatch, fault):
     monkeypatch.setattr("fedprivacy.gradients.stack_check.Stack", Bent)
     monkeypatch.setattr(Bent, "fault", "")
-    assert Cohort().stack is not None
+    assert Cohort(clipping="per-layer").stack is not None
     monkeypatch.setattr(Bent, "fault", fault)
-    assert Cohort().stack is None
+    assert Cohort(clipping="per-layer").stack is None
 
 
 class Tied(nn.Module):
