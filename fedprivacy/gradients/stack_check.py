@@ -56,7 +56,7 @@ def admitted_stack(model: nn.Module, loss: Loss, clipping: Clipping, inputs: Ten
 class _Trial:
     """One set of made-up records, models and clipping norms, laid out in the largest size."""
 
-    def __init__(  # noqa: PLR0917 - what a stack is made for, and what it is tried on
+    def __init__(
         self, stack: Stack, model: nn.Module, clipping: Clipping, probe: tuple[Tensor, Tensor], seed: int, *, wide: bool
     ) -> None:
         self._stack, self._model, self._clipping = stack, model, clipping
