@@ -4,13 +4,15 @@ import random
 
 import pytest
 import torch
+from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx
 from torch import nn
 
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, RoundFailedError, private_client
 from fedprivacy.flower import simulation as engine
 from fedprivacy.flower.client.cohort import CohortUpdate, Population
-from fedprivacy.flower.server.cohorts import averages
+from fedprivacy.flower.server.checkpoint import load_checkpoint
+from fedprivacy.flower.server.cohorts import CohortRounds, averages
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.training.dpsgd import DPSGD
@@ -34,14 +36,15 @@ class Silent(InProcessGrid):
         return []
 
 
-def run(plan, *, together, strategy=None, **kwargs):
+def run(plan, *, together, strategy=None, initial_arrays=None, **kwargs):
     """The finished strategy, with its records."""
     random.seed(0)  # by which Flower samples
     records = []
     wrapped = PrivateStrategy(strategy or FedAvg(**SAMPLING), plan, observers=[records.append], **kwargs)
     client, clients = private_client(plan.task, plan.config), plan.config.clients
     population = Population(plan.task, plan.config) if together else None
-    wrapped.start((Silent if together else InProcessGrid)(client, clients, {}, population=population))
+    grid = (Silent if together else InProcessGrid)(client, clients, {}, population=population)
+    wrapped.start(grid, initial_arrays=initial_arrays)
     wrapped.records = records
     return wrapped
 
@@ -92,6 +95,51 @@ def test_whatever_the_run_is_set_to(settings):
     messages, together = both(clients=6, **settings)
     check_same(messages, together)
     assert messages.result.stopped_because == together.result.stopped_because
+
+
+def test_a_first_model_may_list_its_parameters_in_any_order():
+    """Catches: an average that is cut into parameters by another order than that in which it was joined."""
+
+    class Deep(Blobs):
+        def model(self):
+            torch.manual_seed(0)
+            return nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2))
+
+    backwards = ArrayRecord({n: Array(p.detach().numpy()) for n, p in reversed([*Deep().model().named_parameters()])})
+    messages, together = (
+        run(plan_of(Deep(), clients=3, ledger=f"sqlite:///{way}.db"), together=way, initial_arrays=backwards)
+        for way in (False, True)
+    )
+    assert list(together.result.arrays) == list(backwards)
+    check_same(messages, together)
+
+
+@pytest.mark.parametrize("settings", [{}, {"clipping": "adaptive"}], ids=["fixed", "adaptive"])
+def test_a_run_that_was_stopped_in_a_round_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch, settings):
+    """The round was charged and trained, and its average lost: it is trained again, for the same charge."""
+    plan = plan_of(Blobs(), clients=4, ema_decay=0.5, ledger="sqlite:///whole.db", **settings)
+    whole = run(plan, together=True)
+    plan, folder = (
+        plan_of(Blobs(), clients=4, ema_decay=0.5, ledger="sqlite:///stopped.db", **settings),
+        tmp_path / "run",
+    )
+    folder.mkdir()
+    average = CohortRounds.average
+
+    def stopping(self, outcome):
+        if outcome.opened.attempt.round == 2:
+            raise KeyboardInterrupt
+        return average(self, outcome)
+
+    monkeypatch.setattr(CohortRounds, "average", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        run(plan, together=True, checkpoints=folder)
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    resumed = run(plan, together=True, checkpoints=folder, resume=load_checkpoint(folder))
+    assert torch.equal(model_of(resumed), model_of(whole))
+    assert dict(resumed.records[-1].spent) == dict(whole.records[-1].spent)
+    assert not resumed.records[-1].unreconciled
 
 
 def test_charges_come_first_and_stand_in_a_ledger_that_proves_itself(tmp_path, monkeypatch):
