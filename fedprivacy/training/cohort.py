@@ -7,6 +7,7 @@ bits of float32 before it is rounded to the lattice, and a released coordinate t
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
@@ -29,7 +30,7 @@ _MOST_TOGETHER = 256
 """Clients of a stack: more are no faster."""
 
 _MOST_BYTES = 64 * 2**20
-"""That the records of a stack may take beside their shards."""
+"""That the inputs of a stack would take, had each shard its public size: how updates are added up follows from that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,13 +176,20 @@ def _alike(trainees: Sequence[Trainee]) -> Iterator[list[int]]:
 def _portions(trainees: Sequence[Trainee], places: Sequence[int]) -> Iterator[list[int]]:
     """The places in portions of so many clients, or so many bytes."""
     portion: list[int] = []
-    size = 0
+    size = 0.0
     for place in places:
-        nbytes = trainees[place].shard.inputs.nbytes
+        nbytes = _public_bytes(trainees[place])
         if portion and (len(portion) == _MOST_TOGETHER or size + nbytes > _MOST_BYTES):
             yield portion
-            portion, size = [], 0
+            portion, size = [], 0.0
         portion.append(place)
         size += nbytes
     if portion:
         yield portion
+
+
+def _public_bytes(one: Trainee) -> float:
+    """That a shard's inputs take if it has as many records as is publicly said."""
+    inputs = one.shard.inputs
+    records = one.expected_batch_size / one.mechanism.event.sampling_rate
+    return records * math.prod(inputs.shape[1:]) * inputs.element_size()
