@@ -13,8 +13,10 @@ from fedprivacy.flower import simulation as engine
 from fedprivacy.flower.client.cohort import CohortUpdate, Population
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.flower.server.cohorts import CohortRounds, averages
+from fedprivacy.gradients.stacked import Stack
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import verify_ledger
+from fedprivacy.training import cohort
 from fedprivacy.training.dpsgd import DPSGD
 
 from .blobs import Blobs, plan_of
@@ -187,6 +189,22 @@ def test_a_client_that_fails_is_left_out_of_the_average_and_stays_charged(monkey
     assert failed and all(record.failures == {"client-2": "client-failed"} for record in failed)
     assert together.records[-1].unreconciled == ("client-2",)
     assert together.records[-1].spent["client-2"].rounds == len(failed)
+
+
+def test_clients_that_fail_together_leave_the_others_their_round(monkeypatch):
+    clip, calls = Stack.clip, []
+
+    def failing(self, *given):
+        calls.append(given)
+        return 1 / 0 if len(calls) == 1 else clip(self, *given)
+
+    monkeypatch.setattr(cohort, "_MOST_TOGETHER", 2)
+    monkeypatch.setattr(Stack, "clip", failing)
+    _, one, *_ = run(plan_of(Blobs(), clients=4), together=True).records
+    assert one.failures == {f"client-{part}": "client-failed" for part in (0, 1)}
+    assert one.participants == ("client-2", "client-3")
+    assert one.unreconciled == ("client-0", "client-1")
+    assert all(spent.rounds == 1 for spent in one.spent.values())
 
 
 def test_an_update_that_is_not_finite_is_dropped():

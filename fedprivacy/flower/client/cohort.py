@@ -144,7 +144,8 @@ class Population:
                 if portion.problem is None:
                     update.add(asked, portion)
                 else:
-                    _failed(asked[0], portion.problem, update)
+                    for order in asked:
+                        _failed(order, portion.problem, update)
         return update
 
     def _by_device(self, orders: Iterable[Order], update: CohortUpdate) -> Iterable[list[tuple[Order, LocalClient]]]:
