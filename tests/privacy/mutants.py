@@ -921,6 +921,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{STACKED}::test_records_without_a_gradient_count_for_nothing[flat]",),
     ),
     Mutant(
+        "a huge input times a scaled gradient that is subnormal is more than C",
+        "fedprivacy/gradients/stacked.py",
+        "inputs, gradients) <= _LONGEST_SQUARED, math.nan)",
+        "inputs, gradients) <= math.inf, math.nan)",
+        (f"{STACKED}::test_no_record_adds_more_than_c_though_its_gradient_has_factors_from_both_ends_of_float32",),
+    ),
+    Mutant(
         "the check of a stack believes the stack's own clip",
         "fedprivacy/gradients/stack_check.py",
         "factors = self._clipping.scales(squared, float(self._norms[number]))",
