@@ -10,7 +10,7 @@ from torch import nn
 
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, RoundFailedError, private_client
 from fedprivacy.flower import simulation as engine
-from fedprivacy.flower.client.cohort import CohortUpdate, Population
+from fedprivacy.flower.client.cohort import CohortUpdate, Order, Population
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.flower.server.cohorts import CohortRounds, averages
 from fedprivacy.gradients.stacked import Stack
@@ -18,6 +18,8 @@ from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.training import cohort
 from fedprivacy.training.dpsgd import DPSGD
+from fedprivacy.values.attempt import Attempt
+from fedprivacy.values.events import PoissonSampledGaussian
 
 from .blobs import Blobs, plan_of
 
@@ -28,6 +30,9 @@ STRATEGIES = {
     "fedavgm": lambda: FedAvgM(server_learning_rate=0.5, server_momentum=0.5, **SAMPLING),
     "fedadam": lambda: FedAdam(eta=0.1, **SAMPLING),
 }
+
+ENDING = {"noise_multiplier": 1.1, "epsilon": 2.0, "rounds": 6}
+"""Of a run that ends where the budgets do, in the midst of a round."""
 
 
 class Silent(InProcessGrid):
@@ -88,7 +93,7 @@ def test_a_population_has_the_run_of_its_messages(strategy):
         {"clipping": "per-layer", "optimizer": "adam", "learning_rate": 0.05},
         {"batch_size": 8, "noise_multiplier": 1.5},
         {"ema_decay": 0.5},
-        {"noise_multiplier": 1.1, "epsilon": 2.0, "rounds": 6},  # ends where the budgets do
+        ENDING,
         {"filter": "adaptive", "epsilon": 2.0},
     ],
     ids=lambda settings: next(iter(settings)),
@@ -116,7 +121,7 @@ def test_a_first_model_may_list_its_parameters_in_any_order():
     check_same(messages, together)
 
 
-@pytest.mark.parametrize("settings", [{}, {"clipping": "adaptive"}], ids=["fixed", "adaptive"])
+@pytest.mark.parametrize("settings", [{}, {"clipping": "adaptive"}, ENDING], ids=["fixed", "adaptive", "ending"])
 def test_a_run_that_was_stopped_in_a_round_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch, settings):
     """The round was charged and trained, and its average lost: it is trained again, for the same charge."""
     plan = plan_of(Blobs(), clients=4, ema_decay=0.5, ledger="sqlite:///whole.db", **settings)
@@ -129,7 +134,7 @@ def test_a_run_that_was_stopped_in_a_round_goes_on_as_if_it_had_not_been(tmp_pat
     average = CohortRounds.average
 
     def stopping(self, outcome):
-        if outcome.opened.attempt.round == 2:
+        if outcome.opened.attempt.round == whole.records[-1].round:
             raise KeyboardInterrupt
         return average(self, outcome)
 
@@ -236,6 +241,18 @@ def test_randomness_is_secret_without_a_seed():
     plans = [plan_of(Blobs(), clients=3, seed=None, rounds=1, ledger=f"sqlite:///{n}.db") for n in range(2)]
     one, other = (model_of(run(plan, together=True)) for plan in plans)
     assert not torch.equal(one, other)
+
+
+def test_another_attempt_draws_other_noise():
+    plan = plan_of(Blobs(), clients=1)
+    event = PoissonSampledGaussian(0.5, 1.0)
+    order = Order("client-0", 0, event, clipping_norm=1.0, expected_batch_size=15.0, steps=1, weight=1.0)
+    arrays = ArrayRecord({n: Array(p.detach().numpy()) for n, p in plan.task.model().named_parameters()})
+    one, again, other = (
+        Population(plan.task, plan.config).train([order], arrays, Attempt("run", 1, number), 0, 0.0).total
+        for number in (1, 1, 2)
+    )
+    assert torch.equal(one, again) and not torch.any(one == other)
 
 
 def test_two_runs_on_one_ledger_share_no_noise():

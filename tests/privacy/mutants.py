@@ -991,6 +991,13 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{POPULATIONS}::test_two_runs_on_one_ledger_share_no_noise",),
     ),
     Mutant(
+        "another attempt at a population's round has the noise of the first",
+        "fedprivacy/flower/client/cohort.py",
+        'Keystream.from_seed(seed, "", earlier_runs, attempt.attempt)',
+        'Keystream.from_seed(seed, "", earlier_runs)',
+        (f"{POPULATIONS}::test_another_attempt_draws_other_noise",),
+    ),
+    Mutant(
         "a cohort trains before anybody is charged",
         "fedprivacy/flower/server/cohorts.py",
         "steps = self.accounts.reserve(attempt, clients.values(), again=again)",
