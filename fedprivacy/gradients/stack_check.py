@@ -26,6 +26,9 @@ log = logging.getLogger(__name__)
 _MODELS = 4
 """Made-up models, which the slots have by turns."""
 
+_CLIPPING_NORMS = -4.0, 0.0
+"""Of the first slot and the last, in powers of two: no two slots have the same, and most records are clipped."""
+
 _TOLERANCE = 1e-3
 """As that of the engine's own check."""
 
@@ -43,7 +46,7 @@ def admitted_stack(model: nn.Module, loss: Loss, clipping: Clipping, inputs: Ten
         probe = made_up_records(inputs, targets, partial(loop.pieces, kept_bytes=0))
         with alone():
             for seed, wide in enumerate((False, True, False)):
-                _Trial(stack, model, probe, seed, wide=wide).run(None if wide else loop)
+                _Trial(stack, model, clipping, probe, seed, wide=wide).run(None if wide else loop)
     except Exception as reason:  # whatever it is, clients are trained one after another instead
         log.debug("Clients are not stacked: %s", reason)
         return None
@@ -51,14 +54,17 @@ def admitted_stack(model: nn.Module, loss: Loss, clipping: Clipping, inputs: Ten
 
 
 class _Trial:
-    """One set of made-up records and models, laid out in the largest size."""
+    """One set of made-up records, models and clipping norms, laid out in the largest size."""
 
-    def __init__(self, stack: Stack, model: nn.Module, probe: tuple[Tensor, Tensor], seed: int, *, wide: bool) -> None:
-        self._stack, self._model = stack, model
+    def __init__(
+        self, stack: Stack, model: nn.Module, clipping: Clipping, probe: tuple[Tensor, Tensor], seed: int, *, wide: bool
+    ) -> None:
+        self._stack, self._model, self._clipping = stack, model, clipping
         self._generator = torch.Generator().manual_seed(seed)
         slots = stack.sizes[0]
         self._positions = torch.stack([self._hostile_model(wide=wide) for _ in range(_MODELS)])
         self._owners = torch.arange(slots) % _MODELS
+        self._norms = torch.logspace(*_CLIPPING_NORMS, slots, base=2.0, dtype=torch.float64)
         self._inputs = hostile_rows(probe[0], slots * ROWS, self._generator, wide=wide)
         self._targets = hostile_rows(probe[1], slots * ROWS, self._generator, wide=False)
 
@@ -93,7 +99,7 @@ class _Trial:
         own = [matrix.index_select(0, self._owners[slots]) for matrix in matrices]
         rows, squared = stack.measured(own, inputs, targets, counted)
         usable = squared.sum(0).isfinite()
-        scales = stack.scales(squared, usable, torch.ones(len(slots), dtype=torch.float64))
+        scales = stack.scales(squared, usable, self._norms[slots])
         sums = [at.sums(scales, usable.view(-1, ROWS)) for at in rows]
         sources = [factor for at in rows for factor in (at.inputs, at.gradients)]
         return _Computed(squared.view(len(squared), -1, ROWS), sources, sums)
@@ -145,11 +151,13 @@ class _Trial:
             self._check_sum(whole, number, torch.cat([one.piece.gradients().flatten(1) for one in sized], 1).double())
 
     def _check_sum(self, whole: _Computed, number: int, gradients: Tensor) -> None:
-        """The sum of a slot, clipped to 1, against one from written gradients [ROWS, d]."""
-        squared = whole.squared[:, number]
-        scales = self._stack.scales(squared, torch.ones(ROWS, dtype=torch.bool), torch.ones(1, dtype=torch.float64))
-        by_parameter = self._stack.by_parameter(scales.view(len(squared), ROWS))
-        true = (gradients * by_parameter.t()).sum(0)
+        """The sum of a slot against written gradients [ROWS, d], clipped by their own norms and the slot's C."""
+        trained = {name: p for name, p in self._model.named_parameters() if p.requires_grad}
+        sizes = torch.tensor([p.numel() for p in trained.values()])
+        groups = torch.tensor(self._clipping.groups(list(trained))).repeat_interleave(sizes)
+        squared = gradients.new_zeros(int(groups.max()) + 1, ROWS).index_add_(0, groups, gradients.t().square())
+        factors = self._clipping.scales(squared, float(self._norms[number]))
+        true = (gradients * factors[groups].t()).sum(0)
         mine = self._stack.flat([total[number : number + 1] for total in whole.sums])[0]
         error = float((mine - true).norm() / true.norm().clamp(min=1e-12))
         if not error <= _TOLERANCE:

@@ -304,17 +304,6 @@ class Stack:
         """The layers' sums [clients, *shape] as flat vectors, [clients, d]."""
         return torch.cat([total.flatten(1) for total in totals], 1).index_select(1, self._order)
 
-    def by_parameter(self, scales: Tensor) -> Tensor:
-        """Factors by group, [groups, ...], as factors of each parameter: [d, ...]."""
-        spread = scales.new_empty(self.dimension, *scales.shape[1:])
-        for layer in self._layers.values():
-            weight, bias = layer.groups
-            is_bias = (layer.scatter % layer.shape[1]) == layer.inputs
-            spread[layer.places[~is_bias]] = scales[weight]
-            if bias is not None:
-                spread[layer.places[is_bias]] = scales[bias]
-        return spread
-
 
 @dataclass(frozen=True, slots=True)
 class _Slots:

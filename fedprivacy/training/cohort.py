@@ -7,8 +7,10 @@ bits of float32 before it is rounded to the lattice, and a released coordinate t
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 import numpy as np
 import torch
@@ -29,7 +31,7 @@ _MOST_TOGETHER = 256
 """Clients of a stack: more are no faster."""
 
 _MOST_BYTES = 64 * 2**20
-"""That the records of a stack may take beside their shards."""
+"""That the inputs of a stack would take, had each shard its public size: how updates are added up follows from that."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +53,7 @@ class Portion:
         places: among the trainees.
         parameters: the trained ones of each, flat, shape [clients, d].
         clipping_norms: that the next step of each would have.
-        problem: why this client, alone in its portion, releases nothing; None: it does.
+        problem: why these clients release nothing, and these are no parameters of theirs; None: they do.
     """
 
     places: list[int]
@@ -83,21 +85,25 @@ class CohortTraining:
             members = [trainees[place] for place in places]
             stack = self.engine.stack(members[0].shard.inputs, members[0].shard.targets)
             if stack is None:
-                yield from (self._alone(place, trainees[place], round) for place in places)
+                for place, one in zip(places, members, strict=True):
+                    yield self._tried(partial(self._alone, place, one, round), [place])
             else:
-                yield self._stacked(stack, places, members, round)
+                yield self._tried(partial(self._stacked, stack, places, members, round), places)
 
     @spanned("training")
     def _alone(self, place: int, one: Trainee, round: int) -> Portion:
-        model = self.engine.model
-        start, own = flat_parameters(model), [p for p in model.parameters() if p.requires_grad]
         training = DPSGD(one.mechanism, one.expected_batch_size, self.optimizer, self.proximal_mu, self.adaptive)
+        update = training.train(self.engine, one.shard, steps=one.steps, round=round, keystream=one.keystream)
+        flat = torch.cat([values.flatten() for values in update.parameters.values()])
+        return Portion([place], flat.unsqueeze(0), [update.clipping_norm])
+
+    def _tried(self, train: Callable[[], Portion], places: list[int]) -> Portion:
+        """What comes of training these clients: their failure is not the others'. The model is as it was before."""
+        start, own = flat_parameters(self.engine.model), [p for p in self.engine.model.parameters() if p.requires_grad]
         try:
-            update = training.train(self.engine, one.shard, steps=one.steps, round=round, keystream=one.keystream)
-            flat = torch.cat([values.flatten() for values in update.parameters.values()])
-            return Portion([place], flat.unsqueeze(0), [update.clipping_norm])
+            return train()
         except Exception as problem:
-            return Portion([place], start.unsqueeze(0), [one.mechanism.clipping_norm], problem)
+            return Portion(places, start.expand(len(places), -1), [math.nan] * len(places), problem)
         finally:
             torch.nn.utils.vector_to_parameters(start, own)
 
@@ -175,13 +181,20 @@ def _alike(trainees: Sequence[Trainee]) -> Iterator[list[int]]:
 def _portions(trainees: Sequence[Trainee], places: Sequence[int]) -> Iterator[list[int]]:
     """The places in portions of so many clients, or so many bytes."""
     portion: list[int] = []
-    size = 0
+    size = 0.0
     for place in places:
-        nbytes = trainees[place].shard.inputs.nbytes
+        nbytes = _public_bytes(trainees[place])
         if portion and (len(portion) == _MOST_TOGETHER or size + nbytes > _MOST_BYTES):
             yield portion
-            portion, size = [], 0
+            portion, size = [], 0.0
         portion.append(place)
         size += nbytes
     if portion:
         yield portion
+
+
+def _public_bytes(one: Trainee) -> float:
+    """That a shard's inputs take if it has as many records as is publicly said."""
+    inputs = one.shard.inputs
+    records = one.expected_batch_size / one.mechanism.event.sampling_rate
+    return records * math.prod(inputs.shape[1:]) * inputs.element_size()

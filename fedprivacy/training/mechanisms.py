@@ -26,6 +26,9 @@ SUM_ALLOWANCE = 2.0**-10 + 2.0**-12 + 2.0**-13
 ROUNDING_ALLOWANCE = SUM_ALLOWANCE + LATTICE_ALLOWANCE
 """By how much the sensitivity may exceed the clipping norm, relative; the noise is scaled up to cover it."""
 
+_MANY_RECORDS = 2**12
+"""Of a client that is sampled by itself: among small shards, it would make a wide table of them all."""
+
 ClippedSum = Callable[[NDArray[np.intp], float], torch.Tensor]
 """(indices of the sampled records, in random order, C) -> sum of their vectors, each of norm at most C, shape [d]."""
 
@@ -64,6 +67,23 @@ def poisson_samples(
         keystreams: each one's randomness.
         position: round and local step.
     """
+    samples: dict[int, NDArray[np.intp]] = {}
+    few = []
+    for place, count in enumerate(records):
+        if count > _MANY_RECORDS:
+            samples[place] = poisson_sample(float(sampling_rates[place]), count, keystreams[place], position)
+        else:
+            few.append(place)
+    if few:
+        of_few = [records[place] for place in few], [keystreams[place] for place in few]
+        samples |= zip(few, _samples_at_once(sampling_rates[few], *of_few, position), strict=True)
+    return [samples[place] for place in range(len(records))]
+
+
+def _samples_at_once(
+    sampling_rates: NDArray[np.float64], records: Sequence[int], keystreams: Sequence[Keystream], position: Position
+) -> list[NDArray[np.intp]]:
+    """The samples of clients that have few records, in one table as wide as the largest shard."""
     sizes = np.array(records)[:, np.newaxis]
     words = Readers(keystreams, Purpose.SAMPLING, position).words(slice(None), int(sizes.max(initial=0)))
     below = np.array([math.floor(min(q, 1.0) * 2.0**64) for q in sampling_rates.tolist()], dtype=object)

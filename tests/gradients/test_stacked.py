@@ -108,6 +108,15 @@ def test_records_without_a_gradient_count_for_nothing(clipping):
     assert int(cohort.clip().squared_norms.isnan().sum()) >= len(HOSTILE)
 
 
+def test_no_record_adds_more_than_c_though_its_gradient_has_factors_from_both_ends_of_float32():
+    """Catches: an output gradient that is scaled to a subnormal number, whose rounding a huge input multiplies."""
+    stack, norms = Cohort("logistic", targets=torch.float32).stack, np.geomspace(1e-6, 1e-5, 200)
+    shard = torch.tensor([[1e38, 0, 0, 0, 0, 0]]), torch.tensor([1e-20])
+    one = [np.zeros(1, dtype=np.int64)]
+    clipped = stack.clip(torch.zeros(200, stack.dimension), Pool.of(200 * [shard]), 200 * one, norms)
+    assert (clipped.totals.norm(dim=1).numpy() <= norms).all()
+
+
 def test_records_whose_loss_cannot_be_computed_count_for_nothing():
     cohort = Cohort()
     for place in (0, 5, 6, 40):
@@ -167,17 +176,31 @@ class Bent(Stack):
             squared = 1.01 * squared
         return rows, squared
 
+    def scales(self, squared_norms, usable, clipping_norms):
+        if self.fault == "another slot's C":
+            clipping_norms = clipping_norms.roll(1)
+        elif self.fault == "no clip":
+            clipping_norms = 1e6 * clipping_norms
+        scales = super().scales(squared_norms, usable, clipping_norms)
+        if self.fault == "another record's scale":
+            return scales.roll(1, 2)
+        return scales.flip(0) if self.fault == "another group's scale" else scales
+
     def flat(self, totals):
         return super().flat(totals) * (1.01 if self.fault == "wrong sums" else 1.0)
 
 
-@pytest.mark.parametrize("fault", ["place", "company", "slots", "wrong norms", "wrong sums"])
+FAULTS = ["place", "company", "slots", "wrong norms", "wrong sums"]
+CLIPPED_WRONGLY = ["another slot's C", "no clip", "another record's scale", "another group's scale"]
+
+
+@pytest.mark.parametrize("fault", FAULTS + CLIPPED_WRONGLY)
 def test_a_stack_that_computes_something_else_is_not_trusted(monkeypatch, fault):
     monkeypatch.setattr("fedprivacy.gradients.stack_check.Stack", Bent)
     monkeypatch.setattr(Bent, "fault", "")
-    assert Cohort().stack is not None
+    assert Cohort(clipping="per-layer").stack is not None
     monkeypatch.setattr(Bent, "fault", fault)
-    assert Cohort().stack is None
+    assert Cohort(clipping="per-layer").stack is None
 
 
 class Tied(nn.Module):

@@ -76,6 +76,10 @@ REPLAYED = "tests/privacy/test_questions_replayed.py"
 NEIGHBOURS = "tests/privacy/test_questions_neighbours.py"
 STANDARDISED = "tests/privacy/test_standardised_attacked.py"
 ANSWERED = "tests/flower/test_questions.py"
+STACKED = "tests/gradients/test_stacked.py"
+TOGETHER = "tests/training/test_cohort.py"
+PLAIN_SGD = "SGD(learning_rate=0.5, momentum=0.0, weight_decay=0.0)"
+POPULATIONS = "tests/flower/test_cohorts.py"
 USER_LEVEL = "tests/training/test_user_level.py"
 USER_LEVEL_RUNS = "tests/flower/test_user_level.py"
 
@@ -872,6 +876,140 @@ MUTANTS: tuple[Mutant, ...] = (
         "return self._repeatable and (attempt.round, attempt.attempt) in self._charged",
         "return (attempt.round, attempt.attempt) in self._charged",
         ("tests/runs/test_user_level_book.py",),
+    ),
+    # Many clients at once.
+    Mutant(
+        "a stack sums gradients that it has not clipped",
+        "fedprivacy/gradients/stacked.py",
+        "return scales.where(usable, 0.0).view(self._groups, -1, ROWS)",
+        "return torch.ones_like(scales).where(usable, 0.0).view(self._groups, -1, ROWS)",
+        (f"{STACKED}::test_each_client_s_sum_is_what_the_engine_makes_of_it_alone[mlp-flat]",),
+    ),
+    Mutant(
+        "all clients of a stack are clipped to the first one's C",
+        "fedprivacy/gradients/stacked.py",
+        "norms.index_select(0, owners)",
+        "norms.index_select(0, 0 * owners)",
+        (f"{STACKED}::test_each_client_s_sum_is_what_the_engine_makes_of_it_alone[mlp-flat]",),
+    ),
+    Mutant(
+        "all clients of a stack have their gradients at the first one's parameters",
+        "fedprivacy/gradients/stacked.py",
+        "[matrix.index_select(0, owners) for matrix in matrices]",
+        "[matrix.index_select(0, 0 * owners) for matrix in matrices]",
+        (f"{STACKED}::test_each_client_s_sum_is_what_the_engine_makes_of_it_alone[mlp-flat]",),
+    ),
+    Mutant(
+        "rows that no record fills count in a client's sum",
+        "fedprivacy/gradients/stacked.py",
+        "counted = rows < len(pool.inputs) - 1",
+        "counted = torch.ones_like(rows, dtype=torch.bool)",
+        (f"{STACKED}::test_each_client_s_sum_is_what_the_engine_makes_of_it_alone[mlp-flat]",),
+    ),
+    Mutant(
+        "a slot's sum goes to the client after its own",
+        "fedprivacy/gradients/stacked.py",
+        "total.index_add_(0, owners, at.sums",
+        "total.index_add_(0, (owners + 1) % len(total), at.sums",
+        (f"{STACKED}::test_each_client_s_sum_is_what_the_engine_makes_of_it_alone[mlp-flat]",),
+    ),
+    Mutant(
+        "one record's gradient without end spoils its client's sum",
+        "fedprivacy/gradients/stacked.py",
+        "usable = counted & (whole.sum(0) <= _LONGEST_SQUARED)",
+        "usable = counted",
+        (f"{STACKED}::test_records_without_a_gradient_count_for_nothing[flat]",),
+    ),
+    Mutant(
+        "a huge input times a scaled gradient that is subnormal is more than C",
+        "fedprivacy/gradients/stacked.py",
+        "inputs, gradients) <= _LONGEST_SQUARED, math.nan)",
+        "inputs, gradients) <= math.inf, math.nan)",
+        (f"{STACKED}::test_no_record_adds_more_than_c_though_its_gradient_has_factors_from_both_ends_of_float32",),
+    ),
+    Mutant(
+        "the check of a stack believes the stack's own clip",
+        "fedprivacy/gradients/stack_check.py",
+        "factors = self._clipping.scales(squared, float(self._norms[number]))",
+        "factors = self._stack.scales(squared, torch.ones(ROWS, dtype=torch.bool), self._norms[[number]])[:, 0]",
+        (f"{STACKED}::test_a_stack_that_computes_something_else_is_not_trusted[no clip]",),
+    ),
+    Mutant(
+        "the noise of a cohort's rows is forgotten",
+        "fedprivacy/training/mechanisms.py",
+        "scales = np.array([mechanism.noise_scale for mechanism in mechanisms])",
+        "scales = np.array([1e-9 * mechanism.noise_scale for mechanism in mechanisms])",
+        (f"{TOGETHER}::test_the_noise_of_many_clients_is_that_of_each",),
+    ),
+    Mutant(
+        "all clients of a cohort have the same noise",
+        "fedprivacy/training/keystream.py",
+        "np.array([keystream.stream for keystream in keystreams], dtype=np.uint64)",
+        "np.array([first.stream for _ in keystreams], dtype=np.uint64)",
+        (f"{TOGETHER}::test_the_noise_of_many_clients_is_that_of_each",),
+    ),
+    Mutant(
+        "all clients of a cohort have one client's sample",
+        "fedprivacy/training/mechanisms.py",
+        "words = Readers(keystreams, Purpose.SAMPLING, position)",
+        "words = Readers([keystreams[0]] * len(keystreams), Purpose.SAMPLING, position)",
+        (f"{TOGETHER}::test_samples_of_many_clients_are_those_of_each",),
+    ),
+    Mutant(
+        "a cohort's local steps share their noise, which their difference is free of",
+        "fedprivacy/training/cohort.py",
+        "trainees, norms, Position(round, step))",
+        "trainees, norms, Position(round, 1))",
+        (f"{TOGETHER}::test_each_client_ends_where_it_would_end_alone[flat-{PLAIN_SGD}]",),
+    ),
+    Mutant(
+        "the count that steers a cohort's clipping norm is not in the sensitivity",
+        "fedprivacy/training/cohort.py",
+        "[self.adaptive.sensitivity(norm) for norm in norms.tolist()]",
+        "norms.tolist()",
+        (f"{TOGETHER}::test_each_client_ends_where_it_would_end_alone[adaptive-{PLAIN_SGD}]",),
+    ),
+    Mutant(
+        "how a cohort's updates are added up depends on private numbers of records",
+        "fedprivacy/training/cohort.py",
+        "nbytes = _public_bytes(trainees[place])",
+        "nbytes = trainees[place].shard.inputs.nbytes",
+        (f"{TOGETHER}::test_portions_go_by_public_sizes_not_by_how_many_records_there_are",),
+    ),
+    Mutant(
+        "all clients of a population draw from one stream",
+        "fedprivacy/flower/client/cohort.py",
+        "keystream = base.of(client.dataset_id)",
+        "keystream = base",
+        (f"{POPULATIONS}::test_a_population_has_the_run_of_its_messages[fedavg]",),
+    ),
+    Mutant(
+        "two runs of a population on one ledger share their noise",
+        "fedprivacy/flower/client/cohort.py",
+        'Keystream.from_seed(seed, "", earlier_runs, attempt.attempt)',
+        'Keystream.from_seed(seed, "", 0, attempt.attempt)',
+        (f"{POPULATIONS}::test_two_runs_on_one_ledger_share_no_noise",),
+    ),
+    Mutant(
+        "another attempt at a population's round has the noise of the first",
+        "fedprivacy/flower/client/cohort.py",
+        'Keystream.from_seed(seed, "", earlier_runs, attempt.attempt)',
+        'Keystream.from_seed(seed, "", earlier_runs)',
+        (f"{POPULATIONS}::test_another_attempt_draws_other_noise",),
+    ),
+    Mutant(
+        "a cohort trains before anybody is charged",
+        "fedprivacy/flower/server/cohorts.py",
+        "steps = self.accounts.reserve(attempt, clients.values(), again=again)",
+        "steps = dict.fromkeys((c.client_id for c in clients.values()), plan.config.local_steps)",
+        (f"{POPULATIONS}::test_charges_come_first_and_stand_in_a_ledger_that_proves_itself",),
+    ),
+    Mutant(
+        "a cohort's sum is divided by its clients, not by their weights",
+        "fedprivacy/flower/server/cohorts.py",
+        "update.total / update.weight",
+        "update.total / len(outcome.participants)",
+        (f"{POPULATIONS}::test_a_population_has_the_run_of_its_messages[fedavg]",),
     ),
 )
 

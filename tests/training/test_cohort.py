@@ -1,5 +1,7 @@
 """A cohort releases what each of its clients would release alone: the same samples, noise and events."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
@@ -8,7 +10,7 @@ from torch.nn import functional
 
 from fedprivacy.gradients import GradientEngine, flat_parameters
 from fedprivacy.tasks import Shard
-from fedprivacy.training import cohort
+from fedprivacy.training import cohort, mechanisms
 from fedprivacy.training.adaptive import CLIPPINGS, QuantileClipping
 from fedprivacy.training.cohort import CohortTraining, Trainee
 from fedprivacy.training.dpsgd import DPSGD
@@ -117,6 +119,14 @@ def test_portions_change_no_bit(monkeypatch):
         assert all(torch.equal(one[0], other[0]) for one, other in zip(whole, parts, strict=True))
 
 
+def test_portions_go_by_public_sizes_not_by_how_many_records_there_are(monkeypatch):
+    """Catches: an average that is added up, and so rounded, by private numbers of records."""
+    monkeypatch.setattr(cohort, "_MOST_BYTES", 5000)
+    emptied = [replace(one, shard=Shard(one.shard.inputs[:1], one.shard.targets[:1])) for one in trainees()[2:]]
+    assert list(cohort._alike(emptied)) == list(cohort._alike(trainees()[2:]))
+    assert len(list(cohort._alike(emptied))) > len({one.steps for one in emptied})
+
+
 @pytest.mark.parametrize("name", ["stacked", "one by one"])
 def test_the_starting_point_stays(name):
     model = model_of(name)
@@ -146,14 +156,22 @@ def test_samples_of_many_clients_are_those_of_each():
         assert np.array_equal(sample, poisson_sample(rate, records, keystream, Position(2, 1)))
 
 
+@pytest.mark.parametrize("many", [0, 20, 63])
+def test_a_large_shard_among_small_ones_is_sampled_by_itself(monkeypatch, many):
+    expected = poisson_samples(np.array(RATES), RECORDS, STREAMS, Position(2, 1))
+    monkeypatch.setattr(mechanisms, "_MANY_RECORDS", many)
+    samples = poisson_samples(np.array(RATES), RECORDS, STREAMS, Position(2, 1))
+    assert all(map(np.array_equal, samples, expected))
+
+
 def test_samples_of_empty_shards_are_empty():
     assert [len(sample) for sample in poisson_samples(np.ones(2), [0, 0], STREAMS[:2], Position(2, 1))] == [0, 0]
 
 
 def test_the_noise_of_many_clients_is_that_of_each():
     totals = torch.randn(len(STREAMS), 33, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
-    mechanisms = [member.mechanism for member in trainees()]
-    released = release_by_row(mechanisms, totals, STREAMS, Position(3, 2))
-    for row, mechanism, total, keystream in zip(released, mechanisms, totals, STREAMS, strict=True):
+    own_mechanisms = [member.mechanism for member in trainees()]
+    released = release_by_row(own_mechanisms, totals, STREAMS, Position(3, 2))
+    for row, mechanism, total, keystream in zip(released, own_mechanisms, totals, STREAMS, strict=True):
         own = mechanism.release(lambda *_, total=total: total, 0, keystream, Position(3, 2))
         assert torch.equal(row, own)

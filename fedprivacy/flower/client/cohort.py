@@ -63,12 +63,14 @@ class CohortUpdate:
     """What a cohort's updates add up to. Nothing in it grows with the number of clients but their names.
 
     Attributes:
-        total: of the trained parameters, each client's times its weight, flat, float64; None: nobody trained.
+        names: of the trained parameters, in the order in which the model has them; empty: nobody trained.
+        total: of these, each client's times its weight, flat, float64; None: nobody trained.
         weight: the sum of these weights.
         clipping_norms: that the next step of each client would have, by client_id: of all that have trained.
         failures: why others have no usable update, as a constant code, by client_id.
     """
 
+    names: tuple[str, ...] = ()
     total: Tensor | None = None
     weight: float = 0.0
     clipping_norms: dict[str, float] = field(default_factory=dict)
@@ -133,6 +135,7 @@ class Population:
         keep_freed_memory()
         for clients in self._by_device(orders, update):
             engine = self._engine(clients[0][1], arrays)
+            update.names = tuple(trainable_parameters(engine.model))
             training = self._training(engine, proximal_mu)
             trainees = [_trainee(order, client, base) for order, client in clients]
             for portion in training.train(trainees, attempt.round):
@@ -141,7 +144,8 @@ class Population:
                 if portion.problem is None:
                     update.add(asked, portion)
                 else:
-                    _failed(asked[0], portion.problem, update)
+                    for order in asked:
+                        _failed(order, portion.problem, update)
         return update
 
     def _by_device(self, orders: Iterable[Order], update: CohortUpdate) -> Iterable[list[tuple[Order, LocalClient]]]:

@@ -163,16 +163,16 @@ class CohortRounds:
         assert update.total is not None and isinstance(opened, OpenCohort) and opened.template is not None
         mean = (update.total / update.weight).cpu().numpy()
         weight = MetricRecord({getattr(strategy, "weighted_by_key", "num-examples"): update.weight})
-        reply = Message(RecordDict({ARRAYS: _shaped(mean, opened.arrays), "metrics": weight}), reply_to=opened.template)
+        content = RecordDict({ARRAYS: _shaped(mean, update.names, opened.arrays), "metrics": weight})
+        reply = Message(content, reply_to=opened.template)
         aggregated, metrics = strategy.aggregate_train(opened.attempt.round, [reply])
         reach("server.averaged")
         return in_its_own_types(aggregated, opened.arrays) if aggregated else None, metrics
 
 
-def _shaped(flat: np.ndarray, model: Mapping[str, Array]) -> ArrayRecord:
-    """A flat vector as the model's parameters, in its own order, shapes and types."""
-    own = {name: array.numpy() for name, array in model.items()}
+def _shaped(flat: np.ndarray, names: Sequence[str], model: Mapping[str, Array]) -> ArrayRecord:
+    """A flat vector of the named parameters, in the shapes and types of the model's, which may stand in any order."""
+    own = {name: model[name].numpy() for name in names}
     parts = np.split(flat, np.cumsum([values.size for values in own.values()])[:-1])
-    return ArrayRecord(
-        {n: Array(part.reshape(own[n].shape).astype(own[n].dtype)) for n, part in zip(own, parts, strict=True)}
-    )
+    shaped = {n: Array(part.reshape(own[n].shape).astype(own[n].dtype)) for n, part in zip(own, parts, strict=True)}
+    return ArrayRecord({name: shaped[name] for name in model})
