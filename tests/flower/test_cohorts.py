@@ -259,3 +259,13 @@ def test_two_runs_on_one_ledger_share_no_noise():
     plan = plan_of(Blobs(), clients=3, rounds=1, noise_multiplier=2.0, ledger="sqlite:///ledger.db")
     one, other = (model_of(run(plan, together=True)) for _ in range(2))
     assert not torch.equal(one, other)
+
+
+def test_a_first_model_of_another_task_is_refused_before_anybody_is_charged():
+    plan = plan_of(Blobs(), clients=3, ledger="sqlite:///ledger.db")
+    own = {name: Array(values.numpy()) for name, values in Blobs().model().state_dict().items()}
+    strategy, app = PrivateStrategy(FedAvg(**SAMPLING), plan), private_client(plan.task, plan.config)
+    grid = Silent(app, 3, {}, population=Population(plan.task, plan.config))
+    with pytest.raises(ValueError, match="'more' is in one of them alone"):
+        strategy.start(grid, ArrayRecord(own | {"more": own["bias"]}))
+    assert not Ledger("sqlite:///ledger.db").reserved(strategy.run_id)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import torch
 from flwr.app import ArrayRecord
@@ -117,6 +118,22 @@ class Population:
     def enrolments(self) -> Iterator[Enrolment]:
         """What every client would say of itself, in the order of the split."""
         return (self._client(part).public_facts() for part in range(self._config.clients))
+
+    def check(self, arrays: ArrayRecord) -> None:
+        """Refuse a global model that is not the task's, before anybody is charged for training it.
+
+        Raises:
+            ValueError: names what it has, and should not have, or lacks.
+        """
+        if other := self._names ^ arrays.keys():
+            raise ValueError(
+                f"The global model is not the task's: '{min(other)}' is in one of them alone. Give initial_arrays the "
+                "trained parameters of the task's own model, or leave it open."
+            )
+
+    @cached_property
+    def _names(self) -> set[str]:
+        return set(trainable_parameters(self._task.model()))
 
     def train(
         self, orders: Sequence[Order], arrays: ArrayRecord, attempt: Attempt, earlier_runs: int, proximal_mu: float

@@ -97,6 +97,7 @@ class CohortRounds:
         self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, *, again: bool, at: float = 0.0
     ) -> OpenCohort:
         """Let the wrapped strategy choose, and reserve what each client may spend; see `Rounds.open`."""
+        self.population.check(arrays)
         registry, plan = self.rounds.registry, self.rounds.plan
         eligible = self.accounts.open_to(attempt, again=again)
         turnout = self.rounds.turnout(attempt.round, eligible, at)
