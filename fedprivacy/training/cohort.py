@@ -79,13 +79,16 @@ class CohortTraining:
 
     def train(self, trainees: Sequence[Trainee], round: int) -> Iterator[Portion]:
         """Train every client, in portions and an order that public numbers fix."""
+        alone: list[int] = []
         for places in _alike(trainees):
             members = [trainees[place] for place in places]
             stack = self.engine.stack(members[0].shard.inputs, members[0].shard.targets)
             if stack is None:
-                yield from (self._alone(place, trainees[place], round) for place in places)
+                alone += places
             else:
                 yield self._stacked(stack, places, members, round)
+        for place in sorted(alone):  # large models: in order, their sum keeps the fewest of them
+            yield self._alone(place, trainees[place], round)
 
     @spanned("training")
     def _alone(self, place: int, one: Trainee, round: int) -> Portion:
