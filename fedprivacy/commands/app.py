@@ -54,7 +54,7 @@ def main(
 _BESIDE = Annotated[bool, typer.Option("--dashboard", help="Open the dashboard beside the run, on port 8050.")]
 _PROFILE = Annotated[bool, typer.Option("--profile", help="Record where the time goes: a table, and a Chrome trace.")]
 _ENGINE = Annotated[Engine, typer.Option(help="Where simulated clients run.")]
-_WORKERS = Annotated[int, typer.Option(help="Processes that train populations of 100 clients and more; no result differs.")]
+_WORKERS = Annotated[int, typer.Option(help="Processes that train 100 clients and more; no result differs.")]
 
 _LISTED = tuple(
     key for key in FIELDS if key not in {"privacy", "seed", "out", "ledger", "questions", "resume", "signing-key"}

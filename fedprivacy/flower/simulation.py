@@ -101,7 +101,7 @@ def drive(
 
 def check_workers(workers: int, engine: Engine) -> None:
     """Raise a `ConfigError` unless an engine can train in so many processes."""
-    if workers < 1:
+    if not isinstance(workers, int) or workers < 1:  # a keyword may be anything
         raise ConfigError([f"workers is {workers}; choose 1, for this process alone, or up to as many as cores."])
     if workers > 1 and engine is Engine.RAY:
         raise ConfigError([f"workers is {workers}, and Ray has workers of its own; choose engine in-process, or 1."])

@@ -28,8 +28,8 @@ ON_RAY = (
 )
 
 IN_WORKERS = (
-    "A population that trains in worker processes does so unseen: the server waited for it in 'asking clients'. Profile "
-    "with --workers 1 to see inside."
+    "What trained in worker processes is not in it: the server waited for them in 'asking clients'. Profile with "
+    "--workers 1 to see inside."
 )
 
 _LEAST_SHARE = 0.001

@@ -1,9 +1,9 @@
 """Pairwise summation of vectors that come from anywhere, in any order: their ranks alone decide the sum's bits.
 
-Floating-point addition is not associative, so what several processes add up would depend on who has added what. Here the
-tree is fixed: rank 0 is added to rank 1, and 2 to 3, then the first pair to the second, and so on. Whoever has some of
-the vectors adds up the branches that are whole, and branches of several are joined. It is also the more accurate sum:
-its error grows with the logarithm of their number (Higham 2002, section 4.2).
+Floating-point addition is not associative, so what several processes add up would depend on who has added what. Here
+the tree is fixed: rank 0 is added to rank 1, and 2 to 3, then the first pair to the second, and so on. Whoever has some
+of the vectors adds up the branches that are whole, and the branches of several are joined. It is also the more accurate
+sum: its error grows with the logarithm of their number (Higham 2002, section 4.2).
 """
 
 from __future__ import annotations

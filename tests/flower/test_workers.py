@@ -127,9 +127,9 @@ def test_there_may_be_fewer_clients_than_workers(secret, two):
 
 def test_what_ends_a_round_ends_the_workers(secret, two):
     processes = [worker._process for worker in two._workers]
-    with pytest.raises(WorkerError, match="could not train its clients:\n(.|\n)*KeyError"):
+    with pytest.raises(WorkerError, match=r"could not train its clients:\n(.|\n)*KeyError"):
         two.train(orders(2), ArrayRecord(), ATTEMPT, 0, 0.0)
-    assert len(processes) == 2 and [process.returncode for process in processes] == [-signal.SIGKILL] * 2
+    assert len(processes) == 2 and all(process.returncode == -signal.SIGKILL for process in processes)
 
 
 # Deaths
@@ -197,6 +197,7 @@ def test_a_worker_ends_with_its_pipe(tmp_path):
     ("settings", "words"),
     [
         ({"workers": 0}, "workers is 0; choose 1, "),
+        ({"workers": "many"}, "workers is many; choose 1, "),
         ({"workers": 2, "engine": "ray"}, "workers is 2, and Ray has workers of its own; choose engine in-process"),
     ],
     ids=str,

@@ -1,13 +1,15 @@
 """Worker processes: a cohort of a simulated population trains on several cores, each client where its shard is kept.
 
-The server stays where it is, with its accounts, ledger and recorder. Each worker trains a row of clients that follow one
-another in the cohort, as `Population` trains all of them; a client has the same bits in any company, and their sum in
-any division (`fedprivacy.training.pairwise`). So how many workers there are changes no bit of a seeded run.
+The server stays where it is, with its accounts, ledger and recorder. Each worker trains a row of clients that follow
+one another in the cohort, as `Population` trains all of them. A client has the same bits in any company, and their sum
+in any division (`fedprivacy.training.pairwise`): so how many workers there are changes no bit of a seeded run.
 
-Each client belongs to the same worker in most rounds: there its shard is opened, when it is first asked for, and kept.
-Of randomness a worker gets the key of one round. One that dies is replaced, and the new one trains the same clients with
-the same key: what a charge paid for is computed again, to the same bits, and nothing else. A worker ends with the pipe
-to it, whatever it does: none outlives the server.
+Rows are of the split's order, so that a client has the same worker in most rounds: there its shard is opened, when it
+is first asked for, and kept.
+
+Of randomness a worker gets one round's key. One that dies is replaced, and the new one trains the same clients with the
+same key: what a charge has paid for is computed again, to the same bits, and nothing else is. A worker ends with the
+pipe to it, whatever it is doing: none outlives the server.
 """
 
 from __future__ import annotations
@@ -161,9 +163,9 @@ class _Worker:
 
     def kill(self) -> str:
         """End it, and say how it ended."""
-        self._pipe.close()
         self._process.kill()
         status = self._process.wait()
+        self._pipe.close()
         return signal.Signals(-status).name if status < 0 else f"exit code {status}"
 
 
