@@ -2,7 +2,9 @@
 
 The server stays where it is, with its accounts, ledger and recorder. Each worker trains a row of clients that follow
 one another in the cohort, as `Population` trains all of them. A client has the same bits in any company, and their sum
-in any division (`fedprivacy.training.pairwise`): so how many workers there are changes no bit of a seeded run.
+in any division (`fedprivacy.training.pairwise`): so how many workers there are changes no bit of a seeded run. Each
+computes with one thread. One process alone has more for models of which a few records fill the cache
+(`fedprivacy.gradients.threads`), and then other bits, unless it is told to have one, too (`OMP_NUM_THREADS=1`).
 
 Rows are of the split's order, so that a client has the same worker in most rounds: there its shard is opened, when it
 is first asked for, and kept.
