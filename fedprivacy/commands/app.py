@@ -54,6 +54,7 @@ def main(
 _BESIDE = Annotated[bool, typer.Option("--dashboard", help="Open the dashboard beside the run, on port 8050.")]
 _PROFILE = Annotated[bool, typer.Option("--profile", help="Record where the time goes: a table, and a Chrome trace.")]
 _ENGINE = Annotated[Engine, typer.Option(help="Where simulated clients run.")]
+_WORKERS = Annotated[int, typer.Option(help="Processes that train 100 clients and more; no result differs.")]
 
 _LISTED = tuple(
     key for key in FIELDS if key not in {"privacy", "seed", "out", "ledger", "questions", "resume", "signing-key"}
@@ -104,6 +105,7 @@ def simulate(
     settings: dict[str, Any],
     *,
     engine: _ENGINE = Engine.IN_PROCESS,
+    workers: _WORKERS = 1,
     dashboard: _BESIDE = False,
     profile: _PROFILE = False,
     as_json: Json = False,
@@ -120,7 +122,7 @@ def simulate(
     plan = prepared(settings)
     config, console = plan.config, console_of(shown=not as_json)
     with _dashboard_if(dashboard, config, console):
-        history = run(plan, engine, console, profile=profile).history
+        history = run(plan, engine, console, profile=profile, workers=workers).history
         if as_json:
             trace = {"profile": str(Path(config.out) / TRACE)} if profile else {}
             print_json(history.summary() | {"out": config.out} | trace)
@@ -183,7 +185,9 @@ def dashboard(
 
 @app.command()
 @with_settings
-def plan(settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, as_json: Json = False) -> None:
+def plan(
+    settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, workers: _WORKERS = 1, as_json: Json = False
+) -> None:
     """Show what each client would spend after each round, and the noise that the budget needs. Runs nothing.
 
     Takes the options of simulate, so that one command line serves both.
@@ -372,7 +376,7 @@ def _checked(*, traceback: bool) -> Iterator[None]:
     from fedprivacy._support.signing import SigningKeyError
     from fedprivacy._support.sources import SourceError
     from fedprivacy.accounting import MechanismChanged
-    from fedprivacy.flower import BudgetSpentError, RoundFailedError, TooFewClientsError
+    from fedprivacy.flower import BudgetSpentError, RoundFailedError, TooFewClientsError, WorkerError
     from fedprivacy.ledger import LedgerError
     from fedprivacy.ledger.replay import BrokenJournalError
     from fedprivacy.runs.configuration import ConfigError
@@ -381,6 +385,6 @@ def _checked(*, traceback: bool) -> Iterator[None]:
     warnings = RichHandler(console=Console(stderr=True), show_path=False)
     logging.basicConfig(level=logging.WARNING, format="%(message)s", handlers=[warnings])
     mistakes = (ConfigError, SigningKeyError, LedgerError, BrokenJournalError, MechanismChanged, RunFolderError)
-    failures = (BudgetSpentError, RoundFailedError, SourceError, TooFewClientsError)
+    failures = (BudgetSpentError, RoundFailedError, SourceError, TooFewClientsError, WorkerError)
     with ends_in_order(), plain_errors(*mistakes, *failures, code=2, traceback=traceback):
         yield

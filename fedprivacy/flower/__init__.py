@@ -1,6 +1,7 @@
 """The bridge to Flower: a strategy wrapper, a ClientApp, messages on the wire, an in-process grid."""
 
 from fedprivacy.flower.client.app import private_client
+from fedprivacy.flower.client.workers import WorkerError
 from fedprivacy.flower.server.accounts import BudgetSpentError
 from fedprivacy.flower.server.registry import TooFewClientsError
 from fedprivacy.flower.server.rounds import RoundFailedError
@@ -13,5 +14,6 @@ __all__ = [
     "PrivateStrategy",
     "RoundFailedError",
     "TooFewClientsError",
+    "WorkerError",
     "private_client",
 ]

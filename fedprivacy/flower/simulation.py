@@ -12,7 +12,7 @@ import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from functools import lru_cache
 from pathlib import Path
 from queue import SimpleQueue
@@ -30,6 +30,7 @@ from fedprivacy._support.spans import span, spanned
 from fedprivacy.flower.client.app import PrivateClientApp
 from fedprivacy.flower.client.cohort import Population
 from fedprivacy.flower.client.local import IN_PROCESS
+from fedprivacy.flower.client.workers import USELESS, Workers
 from fedprivacy.runs.configuration import ConfigError, Engine, RunConfig
 from fedprivacy.runs.device import choose_device
 from fedprivacy.runs.folder import check_usable, read_history
@@ -54,7 +55,11 @@ _FIRST_CLIENT_NODE_ID = 1000
 
 
 def simulate(
-    server_app: ServerApp, client_app: ClientApp, config: RunConfig, engine: Engine = Engine.IN_PROCESS
+    server_app: ServerApp,
+    client_app: ClientApp,
+    config: RunConfig,
+    engine: Engine = Engine.IN_PROCESS,
+    workers: int = 1,
 ) -> RunHistory:
     """Run a simulation to its end and read back what it recorded.
 
@@ -63,24 +68,43 @@ def simulate(
         client_app: made with `config`, for example `fedprivacy.flower.private_client(config=config)`.
         config: the run's configuration; `out` must be set.
         engine: where clients run.
+        workers: processes in which the in-process engine trains large populations; they change no result.
 
     Raises:
-        ConfigError: `out` is empty, or this machine lacks the configured device.
+        ConfigError: `out` is empty, this machine lacks the configured device, or there cannot be such workers.
+        WorkerError: one of these died, and so did the one that took its place.
         RunFolderError: `out` holds a run already, or cannot be written; said before an engine is started, which takes
             a while.
     """
     if not config.out:
         raise ConfigError(["out is empty; name the folder that receives the results."])
+    check_workers(workers, engine)
     check_machine(config)
-    drive(server_app, client_app, config, engine)
+    drive(server_app, client_app, config, engine, workers)
     return read_history(Path(config.out))
 
 
-def drive(server_app: ServerApp, client_app: ClientApp, config: RunConfig, engine: Engine = Engine.IN_PROCESS) -> None:
+def drive(
+    server_app: ServerApp,
+    client_app: ClientApp,
+    config: RunConfig,
+    engine: Engine = Engine.IN_PROCESS,
+    workers: int = 1,
+) -> None:
     """Let a ServerApp talk to simulated clients until it has done what it does."""
-    run = _on_ray if engine is Engine.RAY else _in_process
     with quiet_flower():
-        run(server_app, client_app, config)
+        if engine is Engine.RAY:
+            _on_ray(server_app, client_app, config)
+        else:
+            _in_process(server_app, client_app, config, workers)
+
+
+def check_workers(workers: int, engine: Engine) -> None:
+    """Raise a `ConfigError` unless an engine can train in so many processes."""
+    if not isinstance(workers, int) or workers < 1:  # a keyword may be anything
+        raise ConfigError([f"workers is {workers}; choose 1, for this process alone, or up to as many as cores."])
+    if workers > 1 and engine is Engine.RAY:
+        raise ConfigError([f"workers is {workers}, and Ray has workers of its own; choose engine in-process, or 1."])
 
 
 def check_machine(config: RunConfig) -> None:
@@ -102,16 +126,20 @@ def quiet_flower() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _in_process(server_app: ServerApp, client_app: ClientApp, config: RunConfig) -> None:
-    grid = InProcessGrid(client_app, config.clients, run_config={}, population=_population(client_app, config))
-    server_app(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={}))
+def _in_process(server_app: ServerApp, client_app: ClientApp, config: RunConfig, workers: int) -> None:
+    population = _population(client_app, config, workers)
+    with population if isinstance(population, Workers) else nullcontext():
+        grid = InProcessGrid(client_app, config.clients, run_config={}, population=population)
+        server_app(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={}))
 
 
-def _population(client_app: ClientApp, config: RunConfig) -> Population | None:
+def _population(client_app: ClientApp, config: RunConfig, workers: int = 1) -> Population | None:
     """The clients as one population, where they are many and their app is ours."""
     if not isinstance(client_app, PrivateClientApp) or client_app.config is None or config.clients < POPULATION:
+        if workers > 1:
+            log.warning(USELESS, workers, f"fewer than {POPULATION} clients, or a baseline without privacy")
         return None
-    return Population(client_app.task, config)
+    return Workers(client_app.task, config, workers) if workers > 1 else Population(client_app.task, config)
 
 
 def _on_ray(server_app: ServerApp, client_app: ClientApp, config: RunConfig) -> None:

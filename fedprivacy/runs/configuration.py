@@ -218,7 +218,7 @@ class RunConfig:
         None,
         bounds=(_LEAST, 1e6),
     )
-    user_level_delta: float = setting("Delta of that budget.", 1e-5, bounds=(1e-300, 0.999))
+    user_level_delta: float = setting("Delta of user-level-epsilon.", 1e-5, bounds=(1e-300, 0.999))
     user_level_clipping_norm: float | None = setting(
         "Bound on the norm of one client's whole update. Left open: 1; where user-level-clipping is adaptive, which "
         "starts there, 0.1.",

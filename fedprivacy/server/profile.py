@@ -27,6 +27,11 @@ ON_RAY = (
     "Ray's start in 'enrolment'. Profile with --engine in-process to see inside."
 )
 
+IN_WORKERS = (
+    "What trained in worker processes is not in it: the server waited for them in 'asking clients'. Profile with "
+    "--workers 1 to see inside."
+)
+
 _LEAST_SHARE = 0.001
 """Of the run's time: phases that took less are left out of a terminal's table."""
 
@@ -34,24 +39,25 @@ _WIDTH = 110
 
 
 @contextmanager
-def profiled(folder: Path, engine: Engine, finished: int) -> Iterator[None]:
+def profiled(folder: Path, engine: Engine, finished: int, workers: int = 1) -> Iterator[None]:
     """Profile the run that the block is; of one that fails or is stopped after its first round began, what there is.
 
     Args:
         folder: the run's.
         engine: where its clients run.
         finished: rounds that were finished before the block.
+        workers: processes in which they were to train.
 
     Raises:
         RuntimeError: another run of this process is being profiled.
     """
-    recording = None
+    recording, notes = None, [ON_RAY] * (engine is Engine.RAY) + [IN_WORKERS] * (workers > 1)
     try:
         with recorded("run") as recording:
             yield
     finally:
         if recording is not None and FIRST in recording.whole.inside:  # else the folder may be another run's
-            _keep(recording, folder, engine, finished)
+            _keep(recording, folder, finished, notes)
 
 
 def show_profile(folder: Path, console: Console) -> None:
@@ -111,10 +117,9 @@ def _milliseconds(value: float | None) -> str:
     return "" if value is None else f"{value:.3f}"
 
 
-def _keep(recording: Recording, folder: Path, engine: Engine, finished: int) -> None:
+def _keep(recording: Recording, folder: Path, finished: int, notes: list[str]) -> None:
     """Write what was recorded; a run does not fail because its profile cannot be written."""
     rounds = read_history(folder).rounds[finished:]
-    notes = [ON_RAY] if engine is Engine.RAY else []
     profile = Profile.of(recording, [len(result.participants) for result in rounds], notes)
     text = io.StringIO()
     Console(file=text, width=_WIDTH).print(profile_table(profile, whole=True))

@@ -17,7 +17,7 @@ from safetensors.numpy import save
 
 from fedprivacy._support.durable import write_durably
 from fedprivacy._support.spans import spanned
-from fedprivacy.flower import RoundFailedError, TooFewClientsError
+from fedprivacy.flower import RoundFailedError, TooFewClientsError, WorkerError
 from fedprivacy.flower.server.strategy import PrivateResult
 from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.configuration import Engine, RunConfig
@@ -121,7 +121,7 @@ class Recorder:
                 raise
             finally:
                 self.finish(result, status, drawn=drawn)
-        except (LedgerError, RoundFailedError, TaskError, TooFewClientsError, RunFolderError) as error:
+        except (LedgerError, RoundFailedError, TaskError, TooFewClientsError, WorkerError, RunFolderError) as error:
             error.add_note(
                 f"{how_to_go_on(self._config)}\n"
                 f"In a deployment: start the run again with its own settings and resume = '{self.folder}'."

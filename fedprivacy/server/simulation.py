@@ -49,6 +49,7 @@ def simulate(
     task: GivenTask = None,
     *,
     engine: Engine | str = Engine.IN_PROCESS,
+    workers: int = 1,
     progress: bool = True,
     profile: bool = False,
     **settings: Given,
@@ -72,6 +73,8 @@ def simulate(
             the task of the run that goes on.
         engine: where simulated clients run: "in-process", one after another in this process, or "ray", several at once
             in other processes.
+        workers: processes in which the in-process engine trains populations of 100 clients and more, each with one
+            thread. No result depends on it, and a run that goes on may have another number.
         progress: whether a bar shows the rounds, in the terminal or the notebook.
         profile: whether to record where the time goes: `Run.profile`, and a Chrome trace and a table in the folder.
         settings: of the run, see below.
@@ -86,6 +89,7 @@ def simulate(
         RunFolderError: `out` holds a run already, or cannot be written, or `resume` names a folder that holds none.
         BudgetSpentError: no client's budget allows one step.
         RoundFailedError: a round without one usable update.
+        WorkerError: a worker died, and so did the one that took its place.
         LedgerError: the ledger contradicts the run, or cannot be written.
         SigningKeyError: the key that is named cannot be read or made.
         RuntimeError: another run of this process is being profiled.
@@ -94,7 +98,7 @@ def simulate(
     engines = ", ".join(Engine)
     with spelt_as_keywords(*[f"engine is '{engine}'; choose one of {engines}."] * (engine not in tuple(Engine))):
         plan = prepared(*by_key(task, settings))
-    return run(plan, Engine(engine), console_of(shown=progress), profile=profile)
+    return run(plan, Engine(engine), console_of(shown=progress), profile=profile, workers=workers)
 
 
 def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> RunPlan:
@@ -112,16 +116,17 @@ def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> Run
     return replace(plan, config=replace(plan.config, out=plan.config.out or new_run_folder(plan.task.name)))
 
 
-def run(plan: RunPlan, engine: Engine, console: Console, *, profile: bool = False) -> Run:
+def run(plan: RunPlan, engine: Engine, console: Console, *, profile: bool = False, workers: int = 1) -> Run:
     """Run a simulation, and show its progress on a console. Once it is planned, it raises what `simulate` does."""
+    simulation.check_workers(workers, engine)
     config = plan.config
     checkpoint = checkpoint_to_go_on(Path(config.resume)) if config.resume else None
     finished = checkpoint.round if checkpoint else 0
-    with profiled(Path(config.out), engine, finished) if profile else nullcontext():
-        return _run(plan, engine, console, finished)
+    with profiled(Path(config.out), engine, finished, workers) if profile else nullcontext():
+        return _run(plan, engine, console, finished, workers)
 
 
-def _run(plan: RunPlan, engine: Engine, console: Console, finished: int) -> Run:
+def _run(plan: RunPlan, engine: Engine, console: Console, finished: int, workers: int) -> Run:
     config = plan.config
     with span("set-up"):
         _check(config)
@@ -134,7 +139,7 @@ def _run(plan: RunPlan, engine: Engine, console: Console, finished: int) -> Run:
         server = server_app(progress, config=config, task=own, accounts=accounts)
         client = private_client(own, config) if config.privacy else baseline_client(own, config)
         try:
-            history = simulation.simulate(server, client, config, engine)
+            history = simulation.simulate(server, client, config, engine, workers)
         except KeyboardInterrupt as stopped:
             if (Path(config.out) / CONFIG).exists():
                 stopped.add_note(how_to_go_on(config, engine))

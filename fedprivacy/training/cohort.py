@@ -81,14 +81,16 @@ class CohortTraining:
 
     def train(self, trainees: Sequence[Trainee], round: int) -> Iterator[Portion]:
         """Train every client, in portions and an order that public numbers fix."""
+        alone: list[int] = []
         for places in _alike(trainees):
             members = [trainees[place] for place in places]
             stack = self.engine.stack(members[0].shard.inputs, members[0].shard.targets)
             if stack is None:
-                for place, one in zip(places, members, strict=True):
-                    yield self._tried(partial(self._alone, place, one, round), [place])
+                alone += places
             else:
                 yield self._tried(partial(self._stacked, stack, places, members, round), places)
+        for place in sorted(alone):  # large models: in order, their sum keeps the fewest of them
+            yield self._tried(partial(self._alone, place, trainees[place], round), [place])
 
     @spanned("training")
     def _alone(self, place: int, one: Trainee, round: int) -> Portion:

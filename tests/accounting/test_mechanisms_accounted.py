@@ -140,7 +140,8 @@ def test_the_discrete_loss_dominates_at_every_epsilon(event: Event, direction: D
     discrete, width = dots(event, direction, coarseness)
     truth = exact(event) if direction is Direction.REMOVE else mirrored(exact(event))
     for epsilon in width * np.concatenate([-np.geomspace(0.01, 5.0, 12), [0.0], np.geomspace(0.01, 9.0, 20)]):
-        assert discrete(epsilon) >= truth(np.asarray(epsilon)) - 4e-15
+        cancelled = 2.0**-50 * np.exp(epsilon)  # what is left of `mirrored`, whose terms are as large as this
+        assert discrete(epsilon) >= truth(np.asarray(epsilon)) - 4e-15 - cancelled * (direction is Direction.ADD)
 
 
 @pytest.mark.parametrize("direction", Direction)

@@ -249,7 +249,7 @@ def test_another_attempt_draws_other_noise():
     order = Order("client-0", 0, event, clipping_norm=1.0, expected_batch_size=15.0, steps=1, weight=1.0)
     arrays = ArrayRecord({n: Array(p.detach().numpy()) for n, p in plan.task.model().named_parameters()})
     one, again, other = (
-        Population(plan.task, plan.config).train([order], arrays, Attempt("run", 1, number), 0, 0.0).total
+        Population(plan.task, plan.config).train([order], arrays, Attempt("run", 1, number), 0, 0.0).mean()
         for number in (1, 1, 2)
     )
     assert torch.equal(one, again) and not torch.any(one == other)

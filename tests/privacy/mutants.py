@@ -1006,9 +1006,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a cohort's sum is divided by its clients, not by their weights",
-        "fedprivacy/flower/server/cohorts.py",
-        "update.total / update.weight",
-        "update.total / len(outcome.participants)",
+        "fedprivacy/flower/client/cohort.py",
+        "total / self.weight",
+        "total / len(self.weights)",
         (f"{POPULATIONS}::test_a_population_has_the_run_of_its_messages[fedavg]",),
     ),
 )

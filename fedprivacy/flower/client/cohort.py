@@ -9,6 +9,7 @@ an update that is not finite is dropped.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -25,12 +26,14 @@ from fedprivacy.flower.wire.arrays import LARGEST
 from fedprivacy.flower.wire.messages import Enrolment, RefusalCode
 from fedprivacy.gradients import GradientEngine, trainable_parameters
 from fedprivacy.runs.configuration import RunConfig
+from fedprivacy.runs.device import choose_device
 from fedprivacy.tasks import Task, load_task
 from fedprivacy.training.adaptive import ADAPTIVE
 from fedprivacy.training.cohort import CohortTraining, Portion, Trainee
 from fedprivacy.training.keystream import Keystream
 from fedprivacy.training.mechanisms import SampledGaussianSum
 from fedprivacy.training.optimizers import build_optimizer
+from fedprivacy.training.pairwise import PairwiseSum
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.events import PoissonSampledGaussian
 
@@ -59,48 +62,79 @@ class Order:
     weight: float
 
 
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where and how all clients of a cohort begin.
+
+    Attributes:
+        arrays: the global model.
+        round: its number.
+        keystream: of whose key each client has a stream of its own.
+        proximal_mu: FedProx's pull.
+    """
+
+    arrays: ArrayRecord
+    round: int
+    keystream: Keystream
+    proximal_mu: float
+
+
 @dataclass(slots=True)
 class CohortUpdate:
     """What a cohort's updates add up to. Nothing in it grows with the number of clients but their names.
 
     Attributes:
         names: of the trained parameters, in the order in which the model has them; empty: nobody trained.
-        total: of these, each client's times its weight, flat, float64; None: nobody trained.
-        weight: the sum of these weights.
+        sum: of these, each client's times its weight, flat, float64, by the clients' ranks.
+        weights: of the clients in it, by client_id.
         clipping_norms: that the next step of each client would have, by client_id: of all that have trained.
         failures: why others have no usable update, as a constant code, by client_id.
     """
 
     names: tuple[str, ...] = ()
-    total: Tensor | None = None
-    weight: float = 0.0
+    sum: PairwiseSum = field(default_factory=PairwiseSum)
+    weights: dict[str, float] = field(default_factory=dict)
     clipping_norms: dict[str, float] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
 
     @spanned("adding updates")
-    def add(self, orders: Sequence[Order], portion: Portion) -> None:
+    def add(self, ranks: Sequence[int], orders: Sequence[Order], portion: Portion) -> None:
         """Take in what some clients release."""
-        weights = torch.tensor(
-            [order.weight for order in orders], dtype=torch.float64, device=portion.parameters.device
-        )
         usable = portion.parameters.abs().amax(1) <= LARGEST  # false of NaN
         for order, norm, use in zip(orders, portion.clipping_norms, usable.tolist(), strict=True):
             self.clipping_norms[order.client_id] = norm
-            if not use:
+            if use:
+                self.weights[order.client_id] = order.weight
+            else:
                 self.failures[order.client_id] = "not-finite"
-        kept = weights.where(usable, 0.0)
-        summed = _weighted(
-            portion.parameters if bool(usable.all()) else portion.parameters.where(usable.unsqueeze(1), 0.0), kept
-        )
-        self.total = summed if self.total is None else self.total.add_(summed.to(self.total.device))
-        self.weight += float(kept.sum())
+        rows = portion.parameters if bool(usable.all()) else portion.parameters.where(usable.unsqueeze(1), 0.0)
+        weights = torch.tensor([[order.weight] for order in orders], dtype=torch.float64, device=rows.device)
+        self.sum.add(ranks, rows.double().mul_(weights))
 
+    def leave_out(self, rank: int, order: Order, problem: Exception) -> None:
+        """Note that a client has failed."""
+        log.error("Client %s sends no update (%s).", order.client_id, RefusalCode.CLIENT_FAILED, exc_info=problem)
+        self.failures[order.client_id] = RefusalCode.CLIENT_FAILED.value
+        self.sum.skip(rank)
 
-def _weighted(rows: Tensor, weights: Tensor) -> Tensor:
-    """The sum of rows [n, d] times weights [n], float64."""
-    if len(rows) == 1:
-        return rows[0].double().mul_(weights)
-    return weights @ rows.double()
+    def join(self, other: CohortUpdate) -> None:
+        """Take in what other clients of the cohort add up to."""
+        self.names = self.names or other.names
+        self.sum.join(other.sum)
+        self.weights |= other.weights
+        self.clipping_norms |= other.clipping_norms
+        self.failures |= other.failures
+
+    @property
+    def weight(self) -> float:
+        """The sum of the weights, exactly rounded: the same in any order."""
+        return math.fsum(self.weights.values())
+
+    def mean(self) -> Tensor:
+        """The weighted average, flat, float64, of at least one client."""
+        total = self.sum.total
+        assert total is not None
+        return total / self.weight
 
 
 class Population:
@@ -146,35 +180,50 @@ class Population:
             attempt: what was charged for this.
             earlier_runs: runs that the ledger held before this one.
             proximal_mu: FedProx's pull.
+
+        Raises:
+            WorkerError: clients train in other processes, and one of these died twice.
         """
-        update, seed = CohortUpdate(), self._config.seed
+        seed = self._config.seed
         base = Keystream.secret() if seed is None else Keystream.from_seed(seed, "", earlier_runs, attempt.attempt)
+        by_device = sorted(orders, key=lambda order: str(choose_device(self._config.device, order.part)))
+        return self.trained(0, by_device, Start(arrays, attempt.round, base, proximal_mu))
+
+    def warn_of_messages(self, why: str) -> None:
+        """Clients get messages, here and one after another, because of the run's settings: nothing else was asked."""
+
+    def trained(self, first: int, orders: Sequence[Order], start: Start) -> CohortUpdate:
+        """Train some clients of a cohort, who follow one another in it from the rank `first` on."""
+        update = CohortUpdate()
         keep_freed_memory()
-        for clients in self._by_device(orders, update):
-            engine = self._engine(clients[0][1], arrays)
+        for clients in self._by_device(enumerate(orders, first), update):
+            ranks, asked, opened = zip(*clients, strict=True)
+            engine = self._engine(opened[0], start.arrays)
             update.names = tuple(trainable_parameters(engine.model))
-            training = self._training(engine, proximal_mu)
-            trainees = [_trainee(order, client, base) for order, client in clients]
-            for portion in training.train(trainees, attempt.round):
-                asked = [clients[place][0] for place in portion.places]
+            training = self._training(engine, start.proximal_mu)
+            trainees = [_trainee(order, client, start.keystream) for order, client in zip(asked, opened, strict=True)]
+            for portion in training.train(trainees, start.round):
                 reach("client.trained")
+                own = portion.places
                 if portion.problem is None:
-                    update.add(asked, portion)
+                    update.add([ranks[place] for place in own], [asked[place] for place in own], portion)
                 else:
-                    for order in asked:
-                        _failed(order, portion.problem, update)
+                    for place in own:
+                        update.leave_out(ranks[place], asked[place], portion.problem)
         return update
 
-    def _by_device(self, orders: Iterable[Order], update: CohortUpdate) -> Iterable[list[tuple[Order, LocalClient]]]:
+    def _by_device(
+        self, orders: Iterable[tuple[int, Order]], update: CohortUpdate
+    ) -> Iterable[list[tuple[int, Order, LocalClient]]]:
         """The clients that have records, by the device on which these are."""
-        found: dict[torch.device, list[tuple[Order, LocalClient]]] = {}
-        for order in orders:
+        found: dict[torch.device, list[tuple[int, Order, LocalClient]]] = {}
+        for rank, order in orders:
             try:
                 client = self._client(order.part)
             except Exception as problem:
-                _failed(order, problem, update)
+                update.leave_out(rank, order, problem)
             else:
-                found.setdefault(client.shard.inputs.device, []).append((order, client))
+                found.setdefault(client.shard.inputs.device, []).append((rank, order, client))
         return found.values()
 
     def _client(self, part: int) -> LocalClient:
@@ -202,8 +251,3 @@ def _trainee(order: Order, client: LocalClient, base: Keystream) -> Trainee:
     mechanism = SampledGaussianSum(order.event, order.clipping_norm)
     keystream = base.of(client.dataset_id)
     return Trainee(client.shard, keystream, mechanism, order.expected_batch_size, order.steps)
-
-
-def _failed(order: Order, problem: Exception, update: CohortUpdate) -> None:
-    log.error("Client %s sends no update (%s).", order.client_id, RefusalCode.CLIENT_FAILED, exc_info=problem)
-    update.failures[order.client_id] = RefusalCode.CLIENT_FAILED.value

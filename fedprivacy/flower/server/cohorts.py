@@ -75,7 +75,7 @@ class CohortOutcome(RoundOutcome):
     @property
     def participants(self) -> tuple[str, ...]:
         """Clients whose updates were added up, sorted."""
-        return tuple(sorted(self.update.clipping_norms.keys() - self.update.failures.keys()))
+        return tuple(sorted(self.update.weights))
 
     @property
     def failures(self) -> dict[str, str]:
@@ -144,7 +144,7 @@ class CohortRounds:
     @spanned("settling the round")
     def settle(self, opened: OpenCohort, update: CohortUpdate) -> CohortOutcome:
         """Commit what was spent: a client that failed may have spent it, and its charge stays open."""
-        self.accounts.settle_trained(opened.attempt, update.clipping_norms)
+        self.accounts.settle_trained(opened.attempt, dict(sorted(update.clipping_norms.items())))
         return CohortOutcome(opened, update=update, ended=opened.began)
 
     def evaluated(self, outcome: CohortOutcome) -> dict[str, NoisySums]:
@@ -161,11 +161,10 @@ class CohortRounds:
         if not outcome.participants:  # as before the first round
             return None, None
         update, opened, strategy = outcome.update, outcome.opened, self.rounds.strategy
-        assert update.total is not None and isinstance(opened, OpenCohort) and opened.template is not None
-        mean = (update.total / update.weight).cpu().numpy()
+        assert isinstance(opened, OpenCohort) and opened.template is not None
+        mean = _shaped(update.mean().cpu().numpy(), update.names, opened.arrays)
         weight = MetricRecord({getattr(strategy, "weighted_by_key", "num-examples"): update.weight})
-        content = RecordDict({ARRAYS: _shaped(mean, update.names, opened.arrays), "metrics": weight})
-        reply = Message(content, reply_to=opened.template)
+        reply = Message(RecordDict({ARRAYS: mean, "metrics": weight}), reply_to=opened.template)
         aggregated, metrics = strategy.aggregate_train(opened.attempt.round, [reply])
         reach("server.averaged")
         return in_its_own_types(aggregated, opened.arrays) if aggregated else None, metrics

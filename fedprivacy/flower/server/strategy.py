@@ -347,11 +347,20 @@ class PrivateStrategy(Strategy):
 
     def _together(self, rounds: Rounds, grid: Grid) -> Steps:
         """Rounds in which a population trains together, where all that its clients would send is an average's part."""
-        config, population = self.plan.config, population_of(grid)
-        alone = config.local_evaluation or rounds.standardise or rounds.user_level or self._participation.eventful
-        if population is None or alone or not averages(self.strategy) or not isinstance(rounds.accounts, RunAccounts):
+        if (population := population_of(grid)) is None:
             return rounds
-        return CohortRounds(rounds, rounds.accounts, population)
+        needs_messages = {
+            "local-evaluation": self.plan.config.local_evaluation,
+            "a task that standardises its inputs": rounds.standardise,
+            "user-level privacy": rounds.user_level,
+            "simulated participation": self._participation.eventful,
+            "a strategy that may look at each update": not averages(self.strategy),
+        }
+        why = [reason for reason, given in needs_messages.items() if given]
+        if not why and isinstance(rounds.accounts, RunAccounts):
+            return CohortRounds(rounds, rounds.accounts, population)
+        population.warn_of_messages(" and ".join(why))
+        return rounds
 
     def _check_participation(self, clients: Collection[EnrolledClient]) -> None:
         """Refuse, by a `ConfigError`, what these clients cannot do; none has been asked for anything but its name."""

@@ -1,0 +1,78 @@
+"""Pairwise summation of vectors that come from anywhere, in any order: their ranks alone decide the sum's bits.
+
+Floating-point addition is not associative, so what several processes add up would depend on who has added what. Here
+the tree is fixed: rank 0 is added to rank 1, and 2 to 3, then the first pair to the second, and so on. Whoever has some
+of the vectors adds up the branches that are whole, and the branches of several are joined. It is also the more accurate
+sum: its error grows with the logarithm of their number (Higham 2002, section 4.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import reduce
+from itertools import pairwise
+
+import numpy as np
+from torch import Tensor
+
+_Branch = tuple[int, int]
+"""(l, i): the sum of ranks i 2^l to (i + 1) 2^l - 1."""
+
+
+class PairwiseSum:
+    """A sum of vectors, of which some are here. Of n vectors in a row, at most 2 log2(n) sums are kept."""
+
+    def __init__(self) -> None:
+        self._branches: dict[_Branch, Tensor | None] = {}
+
+    def add(self, ranks: Sequence[int], rows: Tensor) -> None:
+        """Take in vectors, each rank once.
+
+        Args:
+            ranks: counted from 0, ascending.
+            rows: the vectors, shape [ranks, d].
+        """
+        gaps = (np.flatnonzero(np.diff(ranks) != 1) + 1).tolist()
+        for start, stop in pairwise([0, *gaps, len(ranks)]):
+            self._add_run(ranks[start], rows[start:stop])
+
+    def skip(self, rank: int) -> None:
+        """There is no vector of this rank."""
+        self._grow((0, rank), None)
+
+    def join(self, other: PairwiseSum) -> None:
+        """Take in what another has added up, which is not used any more."""
+        for branch, vector in other._branches.items():
+            self._grow(branch, vector)
+
+    @property
+    def total(self) -> Tensor | None:
+        """The sum, once every rank below some number was added or skipped; None: there was no vector."""
+        whole = (self._branches[branch] for branch in sorted(self._branches))
+        return reduce(_plus, whole, None)
+
+    def _add_run(self, first: int, rows: Tensor) -> None:
+        """Take in consecutive ranks, all branches of a level at once."""
+        level = 0
+        while len(rows):
+            if first % 2:
+                self._grow((level, first), rows[0].clone())  # which does not keep the others in memory
+                first, rows = first + 1, rows[1:]
+            if len(rows) % 2:
+                self._grow((level, first + len(rows) - 1), rows[-1].clone())
+                rows = rows[:-1]
+            level, first, rows = level + 1, first // 2, rows[0::2] + rows[1::2]
+
+    def _grow(self, branch: _Branch, vector: Tensor | None) -> None:
+        """Add a branch to its sibling, and so on, as long as that is there. (Addition is commutative, to the bit.)"""
+        level, place = branch
+        while (sibling := (level, place ^ 1)) in self._branches:
+            vector = _plus(vector, self._branches.pop(sibling))
+            level, place = level + 1, place // 2
+        self._branches[level, place] = vector
+
+
+def _plus(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+    if one is None or other is None:
+        return other if one is None else one
+    return one + other.to(one.device)

@@ -1,0 +1,233 @@
+"""Worker processes change no bit of a run: not by their number, and not by their deaths."""
+
+import logging
+import os
+import pickle
+import random
+import signal
+import threading
+import time
+from dataclasses import replace
+from itertools import pairwise
+
+import pytest
+import torch
+from flwr.app import ArrayRecord
+from flwr.serverapp.strategy import FedAvg
+from torch import nn
+
+import fedprivacy as fp
+from fedprivacy.flower import PrivateStrategy, WorkerError, private_client
+from fedprivacy.flower import simulation as engine
+from fedprivacy.flower.client.cohort import CohortUpdate, Order, Population, Start
+from fedprivacy.flower.client.workers import Workers
+from fedprivacy.ledger import Ledger
+from fedprivacy.runs.configuration import ConfigError
+from fedprivacy.training.keystream import Keystream
+from fedprivacy.values.attempt import Attempt
+from fedprivacy.values.events import PoissonSampledGaussian
+
+from .blobs import Blobs, plan_of
+from .test_cohorts import SAMPLING, Convolved, Silent, model_of
+
+ATTEMPT = Attempt("run", 1)
+KEY = Keystream.from_seed(1, "workers")
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def run(plan, population, ledger, **sampling):
+    """The finished strategy, with a ledger of its own."""
+    random.seed(0)  # by which Flower samples
+    plan = replace(plan, config=replace(plan.config, ledger=f"sqlite:///{ledger}.db"))
+    wrapped = PrivateStrategy(FedAvg(**SAMPLING | sampling), plan)
+    wrapped.start(Silent(private_client(plan.task, plan.config), plan.config.clients, {}, population=population))
+    return wrapped
+
+
+def orders(number):
+    """Of clients that take one step or two, with weights of their own."""
+    return [
+        Order(f"client-{part:02}", part, PoissonSampledGaussian(0.5, 1.0), 1.0, 15.0, 1 + part % 3 // 2, 1 / (3 + part))
+        for part in range(number)
+    ]
+
+
+def arrays_of(task):
+    return ArrayRecord(task.model().state_dict())
+
+
+class Evaluated(Blobs):
+    """With a score to be taken locally."""
+
+    def scores(self):
+        return {"accuracy": fp.Score(lambda outputs, targets: (outputs.argmax(1) == targets).float())}
+
+
+class Partly(Blobs):
+    """Some of whose clients have no records."""
+
+    def shard(self, source):
+        return 1 / 0 if source.partition_id % 7 == 5 else super().shard(source)
+
+
+@pytest.mark.parametrize("task", [Blobs(), Convolved(), Partly()], ids=lambda task: type(task).__name__)
+def test_no_division_of_a_cohort_changes_a_bit(task):
+    """As it would, were the sums of parts added up, or were a client's company to matter."""
+    population = Population(task, plan_of(task, clients=23).config)
+    start = Start(arrays_of(task), 1, KEY, 0.1)
+    whole = population.trained(0, orders(23), start)
+    for workers in (2, 3, 11, 30):
+        divided = CohortUpdate()
+        for begin, end in pairwise(23 * number // workers for number in range(workers + 1)):
+            divided.join(population.trained(begin, orders(23)[begin:end], start))
+        assert torch.equal(divided.mean(), whole.mean()) and divided.weight == whole.weight
+        assert divided.clipping_norms == whole.clipping_norms and divided.failures == whole.failures
+    assert len(whole.weights) == (20 if isinstance(task, Partly) else 23)
+
+
+# Two real processes, for all tests of them
+
+
+@pytest.fixture(scope="module")
+def secret():
+    """A plan without a seed, on a task that no other process could import."""
+
+    class Unheard(Blobs):
+        def model(self):
+            return nn.Sequential(super().model(), nn.Tanh())
+
+    return plan_of(Unheard(), clients=8, seed=None, rounds=2)
+
+
+@pytest.fixture(scope="module")
+def two(secret):
+    with Workers(secret.task, secret.config, 2) as workers:
+        yield workers
+
+
+def test_workers_have_the_bits_of_one_process(secret, two, monkeypatch):
+    monkeypatch.setattr(Keystream, "secret", lambda: KEY)
+    alone = run(secret, Population(secret.task, secret.config), "alone", fraction_train=0.6)
+    assert torch.equal(model_of(run(secret, two, "two", fraction_train=0.6)), model_of(alone))
+
+
+def test_their_randomness_is_secret(secret, two):
+    one, other = (model_of(run(secret, two, ledger)) for ledger in ("one", "other"))
+    assert not torch.equal(one, other)
+
+
+def test_there_may_be_fewer_clients_than_workers(secret, two):
+    update = two.train(orders(1), arrays_of(secret.task), ATTEMPT, 0, 0.0)
+    assert set(update.weights) == {"client-00"}
+
+
+def test_what_ends_a_round_ends_the_workers(secret, two):
+    processes = [worker._process for worker in two._workers]
+    with pytest.raises(WorkerError, match=r"could not train its clients:\n(.|\n)*KeyError"):
+        two.train(orders(2), ArrayRecord(), ATTEMPT, 0, 0.0)
+    assert len(processes) == 2 and all(process.returncode == -signal.SIGKILL for process in processes)
+
+
+# Deaths
+
+
+class Mortal(Blobs):
+    """To open a shard ends a worker process, as long as there is a file in `deaths`; each death takes one away."""
+
+    def __init__(self, deaths):
+        self.deaths, self.home = deaths, os.getpid()
+
+    def shard(self, source):
+        if os.getpid() != self.home and (left := list(self.deaths.iterdir())):
+            left[0].unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        return super().shard(source)
+
+
+def test_a_worker_that_dies_is_replaced_once(tmp_path):
+    """To the same bits, under the same charges: its clients pay once for what was computed twice."""
+    deaths = tmp_path / "deaths"
+    deaths.mkdir()
+    task = Mortal(deaths)
+    plan = plan_of(task, clients=3, rounds=1)
+    expected = model_of(run(plan, Population(task, plan.config), "undisturbed"))
+    (deaths / "one").touch()
+    with Workers(task, plan.config, 1) as workers:
+        assert torch.equal(model_of(run(plan, workers, "disturbed")), expected)
+        assert not list(deaths.iterdir())
+        accounts = Ledger("sqlite:///disturbed.db").accounts([f"blobs/client-{part}" for part in range(3)])
+        assert [account.rounds for account in accounts.values()] == [1, 1, 1]
+        for name in ("one", "another"):
+            (deaths / name).touch()
+        with pytest.raises(WorkerError, match=r"died \(SIGKILL\), and so did .* choose fewer workers; workers is 1"):
+            workers.train(orders(4), arrays_of(task), ATTEMPT, 0, 0.0)
+    assert not workers._workers
+
+
+def test_a_worker_ends_with_its_pipe(tmp_path):
+    """As it does when the server is killed, whatever it is doing."""
+    home, busy = os.getpid(), tmp_path / "busy"
+
+    class Endless(Blobs):
+        def loss(self, outputs, targets):
+            if os.getpid() != home:
+                busy.touch()
+                time.sleep(600)
+            return super().loss(outputs, targets)
+
+    task = Endless()
+    with Workers(task, plan_of(task, clients=3).config, 1) as workers:
+        (worker,) = workers._workers = workers._started(1)
+        worker.ask(pickle.dumps(Start(arrays_of(task), 1, KEY, 0.0)), pickle.dumps((0, orders(3))))
+        while not busy.exists():
+            assert worker._process.poll() is None
+            time.sleep(0.05)
+        worker._pipe.close()
+        assert worker._process.wait(timeout=30) == 1
+
+
+# What is asked for
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"workers": 0}, "workers is 0; choose 1, "),
+        ({"workers": "many"}, "workers is many; choose 1, "),
+        ({"workers": 2, "engine": "ray"}, "workers is 2, and Ray has workers of its own; choose engine in-process"),
+    ],
+    ids=str,
+)
+def test_workers_that_there_cannot_be_are_refused(settings, words, tmp_path):
+    with pytest.raises(ConfigError, match=words):
+        fp.simulate(Blobs(), clients=100, progress=False, out=tmp_path / "run", **settings)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_task_that_cannot_go_elsewhere_is_refused():
+    task = Blobs()
+    task.lock = threading.Lock()
+    plan = plan_of(task, clients=100)
+    with pytest.raises(ConfigError, match=r"workers is 2, but the task cannot go to another process \(.*lock"):
+        engine._population(private_client(task, plan.config), plan.config, 2)
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [({"clients": 99}, "fewer than 100 clients"), ({"clients": 100, "local_evaluation": 1}, "local-evaluation")],
+    ids=str,
+)
+def test_workers_of_no_use_are_told_of(settings, why, caplog, monkeypatch):
+    monkeypatch.setattr(engine.InProcessGrid, "_deliver", lambda *_: 1 / 0)
+    monkeypatch.setattr(Workers, "_started", lambda *_: pytest.fail("workers were started"))
+    plan = plan_of(Evaluated(), rounds=1, **settings)
+    wrapped = PrivateStrategy(FedAvg(**SAMPLING), plan)
+    with caplog.at_level(logging.WARNING, "fedprivacy.engine"), pytest.raises(ZeroDivisionError):
+        engine._in_process(
+            lambda grid, _: wrapped.start(grid), private_client(plan.task, plan.config), plan.config, workers=2
+        )
+    assert [record.message for record in caplog.records if "workers is 2" in record.message and why in record.message]
