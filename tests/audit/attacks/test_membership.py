@@ -100,7 +100,7 @@ def memorised():
 
 def test_every_attack_finds_the_members_of_a_model_that_has_memorised_them(memorised):
     assert set(memorised) == {LOSS, QUANTILE, OFFLINE, ONLINE}
-    assert all(roc.area > 0.9 for roc in memorised.values())
+    assert all(roc.area > 0.85 for roc in memorised.values())
     assert memorised[ONLINE].at(0.01).low > 0.1
 
 
