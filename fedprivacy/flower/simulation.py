@@ -260,7 +260,10 @@ class InProcessGrid(Grid):
         self._run, self._run_id = Run.create_empty(run_id), run_id
         self._messages = 0
         self._replies: dict[str, Message] = {}
+        nodes = range(_FIRST_CLIENT_NODE_ID, _FIRST_CLIENT_NODE_ID + clients)
         self._contexts: dict[int, Context] = {}
+        if population is None:
+            self._contexts |= {node_id: self._context(node_id) for node_id in nodes}
 
     def set_run(self, run: Run) -> None:
         """Set the run that messages belong to."""
@@ -279,6 +282,8 @@ class InProcessGrid(Grid):
 
     def get_node_ids(self) -> Iterable[int]:
         """Every client's node id."""
+        if self.population is None:
+            return list(self._contexts)
         return list(range(_FIRST_CLIENT_NODE_ID, _FIRST_CLIENT_NODE_ID + self._clients))
 
     def push_messages(self, messages: Iterable[Message]) -> Iterable[str]:
@@ -314,7 +319,7 @@ class InProcessGrid(Grid):
             return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "ClientApp failed"), reply_to=message)
 
     def _context(self, node_id: int) -> Context:
-        """A client's own, made when it is first asked for something."""
+        """A client's own; in a population, made when it is first asked for something."""
         if node_id not in self._contexts:
             part = node_id - _FIRST_CLIENT_NODE_ID
             self._contexts[node_id] = Context(

@@ -261,7 +261,7 @@ def test_when_no_real_client_is_left_the_run_ends_and_does_not_pass_over_its_rou
     def leave(record):
         records.append(record.round)
         if record.round == 1:
-            grid._clients = 0
+            grid._contexts.clear()
 
     result = PrivateStrategy(FedAvg(**SAMPLING), plan, observers=[leave]).start(grid)
     assert records == [0, 1]

@@ -359,7 +359,7 @@ def test_memory_does_not_grow_with_the_sum(monkeypatch):
     add_lattice_noise(total, 1.0, FINE, reader())
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert peak < 3e6  # besides the result, which is PyTorch's
+    assert peak < 4e6  # besides the result, which is PyTorch's
 
 
 # The mechanism
