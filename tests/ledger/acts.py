@@ -1,6 +1,7 @@
 """A ledger with an entry of every kind, questions on it, and what somebody does who can write to its database."""
 
 import datetime
+import io
 import json
 import sqlite3
 from contextlib import contextmanager, nullcontext
@@ -16,6 +17,7 @@ from sqlalchemy import create_engine
 from sqlalchemy import text as sql
 
 from fedprivacy.ledger import Allowance, Answer, ChargeState, Ledger
+from fedprivacy.ledger.export import verify_export, write_export
 from fedprivacy.ledger.journal import FIRST_HASH, canonical, chained, sign_head
 from fedprivacy.ledger.replay import BrokenJournalError, Evidence
 from fedprivacy.ledger.verify import verify_ledger
@@ -189,3 +191,30 @@ def cut(dialect):
     error = sqlite3.OperationalError("disk I/O error")
     error.sqlite_errorcode = sqlite3.SQLITE_IOERR
     return error
+
+
+def exported(ledger):
+    """The bytes of an export."""
+    out = io.StringIO()
+    with ledger.database.reading() as connection:
+        write_export(connection, out)
+    return out.getvalue().encode()
+
+
+def problem(content):
+    """What is wrong with an export, in words; the file is one in memory, for there are many."""
+    with pytest.raises(BrokenJournalError) as error:
+        verify_export(SimpleNamespace(open=lambda _: io.BytesIO(content)))
+    return str(error.value)
+
+
+def undamaged_by(fill, request, tmp_path_factory):
+    """A ledger in the database that is asked for, whose damage is undone after each test; a fixture's generator."""
+    if request.param == "postgresql":
+        url = request.getfixturevalue("postgres").new_database()
+    else:
+        url = f"sqlite:///{tmp_path_factory.mktemp('ledger') / 'ledger.db'}"
+    ledger = fill(url)
+    yield ledger
+    verify_ledger(ledger)
+    ledger.close()

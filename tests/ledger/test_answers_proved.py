@@ -2,10 +2,8 @@
 
 import dataclasses
 import hashlib
-import io
 import json
 import re
-from types import SimpleNamespace
 
 import pytest
 
@@ -15,7 +13,7 @@ from fedprivacy.accounting import pld
 from fedprivacy.ledger import Answer, ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.certificate import Certificate, CertificateError, certify
 from fedprivacy.ledger.certificate_page import certificate_html
-from fedprivacy.ledger.export import check_export, import_ledger, verify_export, write_export
+from fedprivacy.ledger.export import check_export, import_ledger
 from fedprivacy.ledger.journal import canonical
 from fedprivacy.ledger.replay import BrokenJournalError, Replay
 from fedprivacy.ledger.verify import verify_ledger
@@ -32,12 +30,15 @@ from tests.ledger.acts import (
     QUESTION,
     answers_of,
     ask,
+    exported,
     fill,
     found_when,
     journal_of,
+    problem,
     query,
     rewrite,
     tamper,
+    undamaged_by,
     unlimited,
 )
 
@@ -57,14 +58,7 @@ def fill_and_ask(url):
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def undamaged(request, tmp_path_factory):
     """A ledger whose damage is undone after each test."""
-    if request.param == "postgresql":
-        url = request.getfixturevalue("postgres").new_database()
-    else:
-        url = f"sqlite:///{tmp_path_factory.mktemp('ledger') / 'ledger.db'}"
-    ledger = fill_and_ask(url)
-    yield ledger
-    verify_ledger(ledger)
-    ledger.close()
+    yield from undamaged_by(fill_and_ask, request, tmp_path_factory)
 
 
 SPRING = "run_id = 'questions-spring' AND number = 0"
@@ -212,23 +206,10 @@ def test_a_journal_that_was_rewritten_for_another_answer_contradicts_the_table(t
         verify_ledger(ledger)
 
 
-def exported(ledger):
-    out = io.StringIO()
-    with ledger.database.reading() as connection:
-        write_export(connection, out)
-    return out.getvalue().encode()
-
-
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """The bytes of an export with answers: 18 entries, a signed head, 6 answers."""
     return exported(fill_and_ask(f"sqlite:///{tmp_path_factory.mktemp('ledger') / 'ledger.db'}"))
-
-
-def problem(content):
-    with pytest.raises(BrokenJournalError) as error:
-        verify_export(SimpleNamespace(open=lambda _: io.BytesIO(content)))
-    return str(error.value)
 
 
 def test_an_export_holds_every_answer_in_an_order_of_its_own_and_says_that_it_is_of_a_newer_version(small):

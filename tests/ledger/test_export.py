@@ -1,41 +1,37 @@
 """An exported ledger is whole or it is refused; brought back, it is the same ledger, and goes on."""
 
-import io
 import json
 import re
-from types import SimpleNamespace
 
 import pytest
 from sqlalchemy import text
 
 from fedprivacy._support.signing import server_public_key
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError, export
-from fedprivacy.ledger.export import import_ledger, verify_export, write_export
+from fedprivacy.ledger.export import import_ledger, verify_export
 from fedprivacy.ledger.journal import sign_head
 from fedprivacy.ledger.replay import BrokenJournalError
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.values.attempt import Attempt
-from tests.ledger.acts import EVENT, KEY, OTHER, STRANGER, at_most, fill, journal_of, query, unlimited
-
-
-def exported(ledger):
-    out = io.StringIO()
-    with ledger.database.reading() as connection:
-        write_export(connection, out)
-    return out.getvalue().encode()
+from tests.ledger.acts import (
+    EVENT,
+    KEY,
+    OTHER,
+    STRANGER,
+    at_most,
+    exported,
+    fill,
+    journal_of,
+    problem,
+    query,
+    unlimited,
+)
 
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
     """The bytes of an export with an entry of every kind and a signed head: 15 lines."""
     return exported(fill(f"sqlite:///{tmp_path_factory.mktemp('ledger') / 'ledger.db'}"))
-
-
-def problem(content):
-    """What is wrong with an export, in words; the file is one in memory, for there are many."""
-    with pytest.raises(BrokenJournalError) as error:
-        verify_export(SimpleNamespace(open=lambda _: io.BytesIO(content)))
-    return str(error.value)
 
 
 @pytest.fixture

@@ -11,7 +11,19 @@ from fedprivacy.ledger.journal import chained, parsed_head, read_heads, sign_hea
 from fedprivacy.ledger.replay import BrokenJournalError
 from fedprivacy.ledger.verify import read_witness, verify_ledger
 from fedprivacy.values.attempt import Attempt
-from tests.ledger.acts import EVENT, KEY, OTHER, STRANGER, fill, found_when, journal_of, rewrite, tamper, unlimited
+from tests.ledger.acts import (
+    EVENT,
+    KEY,
+    OTHER,
+    STRANGER,
+    fill,
+    found_when,
+    journal_of,
+    rewrite,
+    tamper,
+    undamaged_by,
+    unlimited,
+)
 
 
 def found(url, match, **options):
@@ -25,14 +37,7 @@ def found(url, match, **options):
 @pytest.fixture(scope="module", params=["sqlite", "postgresql"])
 def undamaged(request, tmp_path_factory):
     """A ledger whose damage is undone after each test."""
-    if request.param == "postgresql":
-        url = request.getfixturevalue("postgres").new_database()
-    else:
-        url = f"sqlite:///{tmp_path_factory.mktemp('ledger') / 'ledger.db'}"
-    ledger = fill(url)
-    yield ledger
-    verify_ledger(ledger)
-    ledger.close()
+    yield from undamaged_by(fill, request, tmp_path_factory)
 
 
 def head_of(ledger):

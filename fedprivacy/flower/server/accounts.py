@@ -348,6 +348,11 @@ class RunAccounts(Accounts[Grant]):
         """That a client's next round begins with."""
         return self.clipping_norms.get(client_id, self._plan.config.clipping_norm)
 
+    def expected_batch_size(self, client: EnrolledClient) -> float:
+        """The public divisor of a client's noisy sums."""
+        size = self._plan.shard_size(client.shard_size, client.answered)
+        return self.event(client.client_id).sampling_rate * size
+
     @spanned("settling charges")
     def settle_trained(self, attempt: Attempt, clipping_norms: Mapping[str, float]) -> None:
         """Commit the charges of simulated clients that have trained in this process, with the norms they arrived at."""
@@ -363,7 +368,7 @@ class RunAccounts(Accounts[Grant]):
             Grant(
                 **spending(attempt, client.client_id, steps, event, self.clipping_norm(client.client_id)),
                 clipping=config.clipping,
-                expected_batch_size=event.sampling_rate * self._plan.shard_size(client.shard_size, client.answered),
+                expected_batch_size=self.expected_batch_size(client),
                 optimizer=config.optimizer,
                 learning_rate=config.learning_rate,
                 momentum=config.momentum,

@@ -108,9 +108,9 @@ class CohortRounds:
             Order(
                 client_id=client.client_id,
                 part=registry.part(node_id),
-                event=(event := self.accounts.event(client.client_id)),
+                event=self.accounts.event(client.client_id),
                 clipping_norm=self.accounts.clipping_norm(client.client_id),
-                expected_batch_size=event.sampling_rate * plan.shard_size(client.shard_size, client.answered),
+                expected_batch_size=self.accounts.expected_batch_size(client),
                 steps=steps[client.client_id],
                 weight=plan.weight(client.shard_size, client.answered),
             )
