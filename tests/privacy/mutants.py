@@ -1034,9 +1034,10 @@ def _unnoticed(mutants: Sequence[Mutant]) -> list[str]:
     """What is wrong with some mutants, or rather with their tests; empty if each was noticed."""
     with tempfile.TemporaryDirectory() as folder:
         bench = Workbench(Path(folder))
-        healthy = bench.run(sorted({test for mutant in mutants for test in mutant.tests}), LIMIT)
+        tests = sorted({test for mutant in mutants for test in mutant.tests})
+        healthy = bench.run(tests, LIMIT * len(mutants))
         if not healthy.passed:
-            return [f"The tests fail where nothing is planted:\n{healthy.output}"]
+            return [f"The tests fail where nothing is planted ({healthy.ended}):\n{healthy.output}"]
         return [complaint for mutant in mutants for complaint in _complaints(bench, mutant)]
 
 
@@ -1046,7 +1047,7 @@ def _complaints(bench: Workbench, mutant: Mutant) -> list[str]:
         outcome = bench.run(mutant.tests, LIMIT)
     if outcome.failed:
         return []
-    said = "pass" if outcome.passed else f"cannot run:\n{outcome.output}"
+    said = "pass" if outcome.passed else f"cannot run ({outcome.ended}):\n{outcome.output}"
     return [f"Nobody notices that {mutant.meaning} ({mutant.file}): {', '.join(mutant.tests)} {said}"]
 
 

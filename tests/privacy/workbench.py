@@ -62,6 +62,11 @@ class Outcome:
         """Whether a test failed: all could begin, and one was not content."""
         return self.code == pytest.ExitCode.TESTS_FAILED
 
+    @property
+    def ended(self) -> str:
+        """How they ended, for people; the printed lines of who is stopped do not tell."""
+        return f"{'code' if self.code >= 0 else 'stopped, signal'} {abs(self.code)} after {self.seconds:.0f} s"
+
 
 def copy_project(folder: Path) -> None:
     """Fill an empty folder with the project."""
