@@ -4,6 +4,7 @@ import copy
 import json
 import os
 import re
+from functools import cache
 from pathlib import Path
 
 import pandas as pd
@@ -19,13 +20,18 @@ from fedprivacy.tasks import ShardSource, load_task
 from tests.gradients.oracle import expected_sum, norms_of, records_gradients, some_clipping_norm
 
 os.environ["HF_HUB_OFFLINE"] = "1"
-transformers = pytest.importorskip("transformers")
-pytest.importorskip("peft")
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "transformers.md"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "the", "nurse", "was", "kind", "and", "food", "cold", "again"]
 SMALL = {"vocab_size": 50, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 64}
 TASKS = ("reviews.py:Reviews", "reviews.py:Adapted", "notes.py:Notes")
+
+
+@cache
+def huggingface():
+    """The library, imported by who needs it: each test process would spend seconds on it to collect its tests."""
+    pytest.importorskip("peft")
+    return pytest.importorskip("transformers")
 
 
 @pytest.fixture(scope="module")
@@ -37,13 +43,15 @@ def folder(tmp_path_factory):
     ):
         (made / f"{name}.py").write_text(code)
     torch.manual_seed(0)
-    transformers.BertModel(transformers.BertConfig(**SMALL, max_position_embeddings=32)).save_pretrained(made / "bert")
+    huggingface().BertModel(huggingface().BertConfig(**SMALL, max_position_embeddings=32)).save_pretrained(
+        made / "bert"
+    )
     (made / "bert" / "vocab.txt").write_text("\n".join(WORDS))
-    transformers.BertTokenizerFast(str(made / "bert" / "vocab.txt")).save_pretrained(made / "bert")
-    gpt2 = transformers.GPT2Config(
+    huggingface().BertTokenizerFast(str(made / "bert" / "vocab.txt")).save_pretrained(made / "bert")
+    gpt2 = huggingface().GPT2Config(
         n_embd=32, n_layer=2, n_head=2, vocab_size=50, n_positions=16, bos_token_id=0, eos_token_id=0
     )
-    transformers.GPT2LMHeadModel(gpt2).save_pretrained(made / "gpt2")
+    huggingface().GPT2LMHeadModel(gpt2).save_pretrained(made / "gpt2")
     texts = [" ".join(WORDS[4 : 5 + i % 8]) for i in range(40)]
     table = pd.DataFrame({"site": [i % 2 for i in range(40)], "text": texts, "label": [i // 2 % 2 for i in range(40)]})
     table.to_csv(made / "reviews.csv")
@@ -154,12 +162,12 @@ RECORDS = torch.ones(3, 2, 12, dtype=torch.int64), torch.arange(3)
 
 def causal(implementation):
     no_dropout = {"embd_pdrop": 0.0, "attn_pdrop": 0.0, "resid_pdrop": 0.0}
-    llama = transformers.LlamaConfig(**SMALL, num_key_value_heads=1, attn_implementation=implementation)
-    gpt2 = transformers.GPT2Config(
+    llama = huggingface().LlamaConfig(**SMALL, num_key_value_heads=1, attn_implementation=implementation)
+    gpt2 = huggingface().GPT2Config(
         n_embd=32, n_layer=2, n_head=2, vocab_size=50, bos_token_id=0, eos_token_id=0, **no_dropout,
         attn_implementation=implementation,
     )  # fmt: skip
-    return transformers.LlamaForCausalLM(llama), transformers.GPT2LMHeadModel(gpt2)
+    return huggingface().LlamaForCausalLM(llama), huggingface().GPT2LMHeadModel(gpt2)
 
 
 def test_a_mask_that_is_looked_into_is_named_with_its_line_and_remedy():
