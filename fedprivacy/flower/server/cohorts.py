@@ -108,7 +108,8 @@ class CohortRounds:
         turnout = self.rounds.turnout(attempt.round, eligible, at)
         chosen = self.rounds.chosen(attempt.round, arrays, config, turnout.client_ids)
         clients = {node_id: registry[node_id] for node_id in chosen}
-        orders = self.orders(clients, self.accounts.reserve(attempt, clients.values(), again=again))
+        steps = self.accounts.reserve(attempt, clients.values(), again=again)
+        orders = self.orders(clients, steps)
         template = next(iter(chosen.values()), None)
         return OpenCohort(
             attempt,
