@@ -43,6 +43,7 @@ def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Val
     return (
         f"\n[bold]{escape(result)}[/] after {count_text(len(history.rounds), 'round')}{_simulated_time(history)}; "
         f"{loss if config.privacy else f'[bold red]{NO_PRIVACY}[/]'}.\n"
+        f"{_still_training(history)}"
         f"{_user_level(history)}"
         f"{_on_own_records(history)}"
         f"{_standardised(config)}"
@@ -56,6 +57,14 @@ def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Val
 def _simulated_time(history: RunHistory) -> str:
     """What the run's own clock shows, if it has one."""
     return "" if history.last.clock is None else f" and {time_text(history.last.clock)} of simulated time"
+
+
+def _still_training(history: RunHistory) -> str:
+    """Who had not answered when an asynchronous run ended, and is charged all the same."""
+    if (buffered := history.last.buffered) is None or not buffered.training:
+        return ""
+    still = f"{count_text(buffered.training, 'client')} {'was' if buffered.training == 1 else 'were'} still training"
+    return f"{still} when the run ended: charged, and in no model.\n"
 
 
 def _user_level(history: RunHistory) -> str:

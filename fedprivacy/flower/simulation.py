@@ -71,7 +71,8 @@ def simulate(
         workers: processes in which the in-process engine trains large populations; they change no result.
 
     Raises:
-        ConfigError: `out` is empty, this machine lacks the configured device, or there cannot be such workers.
+        ConfigError: `out` is empty, this machine lacks the configured device, or there cannot be such workers, or the
+            engine cannot have asynchronous rounds.
         WorkerError: one of these died, and so did the one that took its place.
         RunFolderError: `out` holds a run already, or cannot be written; said before an engine is started, which takes
             a while.
@@ -79,6 +80,7 @@ def simulate(
     if not config.out:
         raise ConfigError(["out is empty; name the folder that receives the results."])
     check_workers(workers, engine)
+    check_rounds(config, engine)
     check_machine(config)
     drive(server_app, client_app, config, engine, workers)
     return read_history(Path(config.out))
@@ -105,6 +107,17 @@ def check_workers(workers: int, engine: Engine) -> None:
         raise ConfigError([f"workers is {workers}; choose 1, for this process alone, or up to as many as cores."])
     if workers > 1 and engine is Engine.RAY:
         raise ConfigError([f"workers is {workers}, and Ray has workers of its own; choose engine in-process, or 1."])
+
+
+def check_rounds(config: RunConfig, engine: Engine) -> None:
+    """Raise a `ConfigError` unless an engine can have rounds as they are configured."""
+    if engine is Engine.RAY and config.buffer_size is not None:
+        raise ConfigError(
+            [
+                f"buffer-size is {config.buffer_size}, and asynchronous rounds are simulated in this process; choose "
+                "engine in-process."
+            ]
+        )
 
 
 def check_machine(config: RunConfig) -> None:
@@ -134,8 +147,9 @@ def _in_process(server_app: ServerApp, client_app: ClientApp, config: RunConfig,
 
 
 def _population(client_app: ClientApp, config: RunConfig, workers: int = 1) -> Population | None:
-    """The clients as one population, where they are many and their app is ours."""
-    if not isinstance(client_app, PrivateClientApp) or client_app.config is None or config.clients < POPULATION:
+    """The clients as one population, where they are many, or rounds asynchronous, and their app is ours."""
+    together = config.clients >= POPULATION or config.buffer_size is not None
+    if not isinstance(client_app, PrivateClientApp) or client_app.config is None or not together:
         if workers > 1:
             log.warning(USELESS, workers, f"fewer than {POPULATION} clients, or a baseline without privacy")
         return None

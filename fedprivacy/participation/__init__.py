@@ -5,6 +5,7 @@ here depends on a record. Who was sampled is no secret from the server, so sampl
 view; and what a client was granted stays charged, whether or not its update is averaged.
 """
 
+from fedprivacy.participation.asynchronous import Buffer, Course, Dispatch, discount
 from fedprivacy.participation.availability import ALWAYS, Availability, availability_of
 from fedprivacy.participation.cohorts import COHORTS, Cohort
 from fedprivacy.participation.draws import Draws
@@ -17,12 +18,16 @@ __all__ = [
     "DROPPED_OUT",
     "TOO_LATE",
     "Availability",
+    "Buffer",
     "Closed",
     "Cohort",
+    "Course",
+    "Dispatch",
     "Draws",
     "Participation",
     "Speeds",
     "Turnout",
     "availability_of",
+    "discount",
     "speeds_of",
 ]

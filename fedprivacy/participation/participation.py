@@ -129,6 +129,16 @@ class Participation:
             and self._arrival(client_id, count, began) <= self.availability.next(client_id, began)[1]
         }
 
+    def there(self, client_id: str, at: float) -> bool:
+        """Whether a client could be asked at that moment."""
+        return self.availability == ALWAYS or self.availability.next(client_id, at)[0] <= at
+
+    def ends(self, client_id: str, round: int, steps: int, began: float) -> tuple[float, bool]:
+        """When a client is done, and whether it answers then; else it is known then to have gone away."""
+        if client_id in self.begins(round, {client_id: steps}, began):
+            return self._arrival(client_id, steps, began), True
+        return self._left(client_id, round, began), False
+
     def closes(self, round: int, steps: Mapping[str, int], began: float, usable: Collection[str]) -> Closed:
         """Who answers in time, and when the server goes on.
 

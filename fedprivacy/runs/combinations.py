@@ -29,6 +29,17 @@ _USER_LEVEL_SWITCHES = ("user_level_noise_multiplier", "user_level_epsilon")
 _SELECTING: dict[str, Value] = {"cohort_size": "", "over_selection": 1.0, "deadline": "", "availability": ""}
 """Settings by which other clients decide whether a client's update counts, each as it is where it is left open."""
 
+_TOGETHER: dict[str, Value] = {
+    "fraction_train": 1.0,
+    "cohort_size": "",
+    "cohort_sampling": "fixed",
+    "over_selection": 1.0,
+    "deadline": "",
+}
+"""Settings of rounds that end together, each as it is where it is left open."""
+
+_ASYNCHRONOUS = ("concurrency", "buffer_size")
+
 _OF_USER_LEVEL = ("user_level_clipping_norm", "user_level_quantile")
 """Settings that are only given where there is user-level noise."""
 
@@ -66,6 +77,11 @@ def with_question(task: Task, given: Settings, wrong: Collection[str]) -> list[s
         return [str(error)]
     if question is None and "question_spend" in given and "question_spend" not in wrong:
         return ["question-spend is given, and the task asks no question (Task.standardise); leave it open."]
+    if question is not None and given.keys() & {*_ASYNCHRONOUS}:
+        return [
+            f"task {task.name} standardises by a question, which asynchronous rounds do not know; leave buffer-size "
+            "and concurrency open, or give the task no question."
+        ]
     if question is not None and given.get("privacy", True) and given.keys() & _USER_LEVEL_SWITCHES:
         return [
             f"task {task.name} standardises by a question, whose answer goes to every client and is in no user-level "
@@ -224,6 +240,45 @@ def _cohort_problems(settings: Settings) -> list[str]:
     return problems
 
 
+def _asynchronous_problems(settings: Settings) -> list[str]:
+    """What does not go with rounds in which clients are replaced one by one."""
+    given = {name: int(settings[name]) for name in _ASYNCHRONOUS if name in settings}
+    if not given:
+        return []
+    if len(given) == 1:
+        ((name, number),) = given.items()
+        other = next(key_of(other) for other in _ASYNCHRONOUS if other != name)
+        return [f"{key_of(name)} is {number} and {other} is open; asynchronous rounds need both, others neither."]
+    problems = [
+        f"{key_of(name)} is {number}, and clients is {settings['clients']}; give at most as many."
+        for name, number in given.items()
+        if number > int(settings.get("clients", number))
+    ]
+    problems += [
+        f"{key_of(name)} is {settings[name]}, and asynchronous rounds (buffer-size, concurrency) replace clients one "
+        "by one, as they are done; leave it open."
+        for name, usual in _TOGETHER.items()
+        if settings.get(name, usual) != usual
+    ]
+    known = STRATEGIES.get(name := str(settings["strategy"]))
+    if known is not None and not known.averages:
+        able = ", ".join(other for other, strategy in STRATEGIES.items() if strategy.averages)
+        problems.append(
+            f"strategy is '{name}', which compares the clients' updates, and an asynchronous round gives it the mean "
+            f"of a buffer; choose one of {able}."
+        )
+    unable = {
+        "local-evaluation is on": bool(settings["local_evaluation"]),
+        "privacy is off": not settings["privacy"],
+        "there is user-level noise": bool(settings.keys() & _USER_LEVEL_SWITCHES),
+    }
+    return problems + [
+        f"{what}, which asynchronous rounds cannot do; leave that, or buffer-size and concurrency, open."
+        for what, given in unable.items()
+        if given
+    ]
+
+
 def _too_few_steps(settings: Settings) -> list[str]:
     known = STRATEGIES.get(name := str(settings["strategy"]))
     if known is None or float(settings.get("local_steps", known.fewest_local_steps)) >= known.fewest_local_steps:
@@ -299,6 +354,10 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Settings], list[str]]], ...] = (
     *((("strategy", name), partial(_ignored, name)) for name in SERVER_SETTINGS),
     (("strategy", "clients", "fraction_train", "cohort_size", "cohort_sampling", "availability"), _too_few_clients),
     (("clients", "fraction_train", "cohort_size", "cohort_sampling", "over_selection"), _cohort_problems),
+    (
+        ("clients", "strategy", "local_evaluation", "privacy", *_TOGETHER, *_ASYNCHRONOUS, *_USER_LEVEL_SWITCHES),
+        _asynchronous_problems,
+    ),
     (("speeds",), partial(_formless, "speeds", speeds.check_form)),
     (("availability",), partial(_formless, "availability", availability.check_form)),
     (("strategy", "local_steps"), _too_few_steps),

@@ -194,7 +194,7 @@ class RunConfig:
     )
     speeds: str = setting(
         f"Simulated: seconds that a local step takes each client: {speeds.FORMS}. Left open: one, where the run has a "
-        "clock (over-selection, deadline or availability).",
+        "clock (over-selection, deadline, availability or buffer-size).",
         "",
     )
     deadline: float | None = setting(
@@ -204,6 +204,17 @@ class RunConfig:
     )
     availability: str = setting(
         f"Simulated: when each client can be asked: {availability.FORMS}, in seconds. Left open: always.", ""
+    )
+    concurrency: int | None = setting(
+        "Simulated: how many clients train at any moment in asynchronous rounds (FedBuff), which need buffer-size.",
+        None,
+        bounds=_WHOLE,
+    )
+    buffer_size: int | None = setting(
+        "Simulated: how many updates make a step of the server in asynchronous rounds, where whoever is done is "
+        "replaced at once, and a stale update counts less. Left open, with concurrency: rounds are synchronous.",
+        None,
+        bounds=_WHOLE,
     )
     user_level_noise_multiplier: float | None = setting(
         "Noise that the server adds to the sum of the clients' clipped updates, in clipping norms, so that the global "

@@ -31,7 +31,7 @@ from fedprivacy.values.evaluation import Evaluation
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.nulls import finite_or_none, measured, plain, unbounded
 from fedprivacy.values.population import PopulationSpent
-from fedprivacy.values.rounds import RoundResult
+from fedprivacy.values.rounds import Buffered, RoundResult
 from fedprivacy.values.spent import ClientSpent
 from fedprivacy.values.user_level import UserLevelSpent
 
@@ -105,6 +105,8 @@ class RunWriter:
             told["evaluations"] = plain(result.evaluations)
         if result.clock is not None:
             told |= {"clock": result.clock, "seconds": result.seconds}
+        if result.buffered:
+            told["buffered"] = plain(result.buffered)
         if result.user_level:
             told["user_level"] = plain(result.user_level)
         line = json.dumps(told) + "\n"
@@ -328,5 +330,10 @@ def _round_from_json(line: Mapping[str, Any], before: PopulationSpent) -> RoundR
         evaluations={client: Evaluation(**told) for client, told in line.get("evaluations", {}).items()},
         clock=line.get("clock"),
         seconds=line.get("seconds"),
+        buffered=_buffered(line["buffered"]) if "buffered" in line else None,
         user_level=UserLevelSpent(**unbounded(line["user_level"])) if "user_level" in line else None,
     )
+
+
+def _buffered(told: Mapping[str, Any]) -> Buffered:
+    return Buffered(**{**told, "dispatched": tuple(told["dispatched"])})

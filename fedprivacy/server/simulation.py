@@ -118,8 +118,9 @@ def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> Run
 
 def run(plan: RunPlan, engine: Engine, console: Console, *, profile: bool = False, workers: int = 1) -> Run:
     """Run a simulation, and show its progress on a console. Once it is planned, it raises what `simulate` does."""
-    simulation.check_workers(workers, engine)
     config = plan.config
+    simulation.check_workers(workers, engine)
+    simulation.check_rounds(config, engine)
     checkpoint = checkpoint_to_go_on(Path(config.resume)) if config.resume else None
     finished = checkpoint.round if checkpoint else 0
     with profiled(Path(config.out), engine, finished, workers) if profile else nullcontext():

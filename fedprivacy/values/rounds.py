@@ -14,6 +14,16 @@ from fedprivacy.values.spent import ClientSpent, ClientStanding
 from fedprivacy.values.user_level import UserLevelSpent
 
 
+@dataclass(frozen=True, slots=True)
+class Buffered:
+    """What a step of an asynchronous run was made of, and who goes on training: see `fedprivacy.participation`."""
+
+    dispatched: tuple[str, ...]  # clients that began to train in the round, and were charged for it, sorted
+    training: int  # how many still train after it, and are charged already
+    mean_staleness: float | None  # steps that the server has made while its updates were trained; None: there are none
+    max_staleness: int | None  # of the stalest
+
+
 @dataclass(frozen=True)
 class RoundResult:
     """Everything that a finished round tells."""
@@ -29,6 +39,7 @@ class RoundResult:
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
     clock: float | None = None  # simulated seconds since the run began, at the round's end; None: it has no such clock
     seconds: float | None = None  # how many of them the round took, with the wait for somebody to ask
+    buffered: Buffered | None = None  # of an asynchronous round; None: all that were asked in it have ended with it
     user_level: UserLevelSpent | None = None  # what the models tell of a client as a whole; None: without such noise
 
     @property

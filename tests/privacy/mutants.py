@@ -65,6 +65,8 @@ LOG = "tests/guard/test_log.py"
 STORE = "tests/ledger/test_store.py"
 ROUNDS = "tests/flower/test_rounds.py"
 PARTICIPATION = "tests/flower/test_participation.py"
+COURSE = "tests/participation/test_asynchronous.py"
+ASYNCHRONOUS = "tests/flower/test_asynchronous.py"
 RELEASE = "tests/flower/test_release.py"
 ACCOUNTANT = "tests/runs/test_accountant.py"
 SUM = "tests/gradients/test_clipped_sum.py"
@@ -669,6 +671,35 @@ MUTANTS: tuple[Mutant, ...] = (
         "if deployed and made_up:",
         "if False:",
         (f"{PARTICIPATION}::test_nobody_makes_up_what_real_clients_do",),
+    ),
+    Mutant(
+        "of those that an asynchronous round lets train, only whose updates come in time for its step are charged",
+        "fedprivacy/flower/server/asynchronous.py",
+        "        granted = self.accounts.reserve(attempt, clients.values(), again=again)\n",
+        "        fresh = [c for c in clients.values() if dispatched[c.client_id] in course.answered]\n"
+        "        granted = {c: steps[c] for c in dispatched} | self.accounts.reserve(attempt, fresh, again=again)\n",
+        (f"{ASYNCHRONOUS}::test_every_training_is_charged_once_when_it_begins_and_epsilon_is_what_its_client_s_cost",),
+    ),
+    Mutant(
+        "a client that goes away in an asynchronous round is not charged, as if the server knew that it did nothing",
+        "fedprivacy/flower/server/asynchronous.py",
+        "(client := registry[n]).client_id in dispatched}",
+        "(client := registry[n]).client_id in dispatched and dispatched[client.client_id].answers}",
+        (f"{ASYNCHRONOUS}::test_every_training_is_charged_once_when_it_begins_and_epsilon_is_what_its_client_s_cost",),
+    ),
+    Mutant(
+        "a client trains twice from one model, and its second training has the first one's noise",
+        "fedprivacy/participation/asynchronous.py",
+        "            self.training.remove(dispatch)\n",
+        "            self.training.remove(dispatch)\n            self.waiting[dispatch.client_id] = None\n",
+        (f"{COURSE}::test_a_step_is_made_of_the_first_answers_of_this_round_and_of_rounds_before",),
+    ),
+    Mutant(
+        "all trainings of a simulated client have the same noise",
+        "fedprivacy/flower/client/cohort.py",
+        "Start(arrays, attempt.round, base,",
+        "Start(arrays, 1, base,",
+        (f"{ASYNCHRONOUS}::test_no_two_trainings_share_a_draw_of_noise",),
     ),
     # The mechanism.
     Mutant(

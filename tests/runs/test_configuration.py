@@ -291,6 +291,35 @@ def test_participation_that_says_nothing_or_two_things_is_refused(settings, word
     assert words in problem
 
 
+ASYNCHRONOUS = {"concurrency": 4, "buffer_size": 2}
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"concurrency": 4}, "concurrency is 4 and buffer-size is open; asynchronous rounds need both"),
+        ({"buffer_size": 4}, "buffer-size is 4 and concurrency is open; asynchronous rounds need both"),
+        ({**ASYNCHRONOUS, "concurrency": 11}, "concurrency is 11, and clients is 10; give at most as many"),
+        ({**ASYNCHRONOUS, "buffer_size": 11}, "buffer-size is 11, and clients is 10; give at most as many"),
+        ({**ASYNCHRONOUS, "cohort_size": 3}, "cohort-size is 3, and asynchronous rounds (buffer-size, concurrency)"),
+        ({**ASYNCHRONOUS, "fraction_train": 0.5}, "fraction-train is 0.5, and asynchronous rounds"),
+        ({**ASYNCHRONOUS, "deadline": 60.0}, "deadline is 60.0, and asynchronous rounds"),
+        ({**ASYNCHRONOUS, "strategy": "krum"}, "strategy is 'krum', which compares the clients' updates"),
+        ({**ASYNCHRONOUS, "local_evaluation": 2}, "local-evaluation is on, which asynchronous rounds cannot do"),
+        ({**ASYNCHRONOUS, "user_level_epsilon": 8.0}, "there is user-level noise, which asynchronous rounds cannot"),
+        ({**ASYNCHRONOUS, "privacy": False}, "privacy is off, which asynchronous rounds cannot do"),
+    ],
+)
+def test_what_asynchronous_rounds_do_not_go_with_is_refused(settings, words):
+    (problem,) = problems(**settings)
+    assert words in problem
+
+
+def test_asynchronous_rounds_go_with_what_simulates_clients():
+    given = {"buffer-size": 2, "speeds": "lognormal:1", "drop-out": 0.1, "availability": "diurnal:0.5"}
+    assert resolve({"concurrency": 4, **given}).buffer_size == 2
+
+
 def test_a_trace_is_not_looked_for_before_a_server_needs_it():
     """A client resolves the settings of its run, too, and opens no file that a server names."""
     assert resolve({"speeds": "/nowhere/speeds.csv"}).speeds == "/nowhere/speeds.csv"

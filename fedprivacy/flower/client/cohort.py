@@ -71,17 +71,21 @@ class Start:
         round: its number.
         keystream: of whose key each client has a stream of its own.
         proximal_mu: FedProx's pull.
+        apart: whether each client's update is kept by itself, instead of being added to the others'.
     """
 
     arrays: ArrayRecord
     round: int
     keystream: Keystream
     proximal_mu: float
+    apart: bool = False
 
 
 @dataclass(slots=True)
 class CohortUpdate:
     """What a cohort's updates add up to. Nothing in it grows with the number of clients but their names.
+
+    Where updates are kept apart, which is what asynchronous rounds need, there is no sum.
 
     Attributes:
         names: of the trained parameters, in the order in which the model has them; empty: nobody trained.
@@ -89,6 +93,7 @@ class CohortUpdate:
         weights: of the clients in it, by client_id.
         clipping_norms: that the next step of each client would have, by client_id: of all that have trained.
         failures: why others have no usable update, as a constant code, by client_id.
+        apart: of these, by client_id, flat, shape [d]; None: they are added up.
     """
 
     names: tuple[str, ...] = ()
@@ -96,6 +101,7 @@ class CohortUpdate:
     weights: dict[str, float] = field(default_factory=dict)
     clipping_norms: dict[str, float] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
+    apart: dict[str, Tensor] | None = None
 
     @spanned("adding updates")
     def add(self, ranks: Sequence[int], orders: Sequence[Order], portion: Portion) -> None:
@@ -107,6 +113,10 @@ class CohortUpdate:
                 self.weights[order.client_id] = order.weight
             else:
                 self.failures[order.client_id] = "not-finite"
+        if self.apart is not None:
+            each = zip(orders, portion.parameters.cpu(), usable.tolist(), strict=True)
+            self.apart |= {order.client_id: row.clone() for order, row, use in each if use}
+            return
         rows = portion.parameters if bool(usable.all()) else portion.parameters.where(usable.unsqueeze(1), 0.0)
         weights = torch.tensor([[order.weight] for order in orders], dtype=torch.float64, device=rows.device)
         self.sum.add(ranks, rows.double().mul_(weights))
@@ -124,6 +134,8 @@ class CohortUpdate:
         self.weights |= other.weights
         self.clipping_norms |= other.clipping_norms
         self.failures |= other.failures
+        if self.apart is not None:
+            self.apart |= other.apart or {}
 
     @property
     def weight(self) -> float:
@@ -159,18 +171,25 @@ class Population:
         Raises:
             ValueError: names what it has, and should not have, or lacks.
         """
-        if other := self._names ^ arrays.keys():
+        if other := set(self.names) ^ arrays.keys():
             raise ValueError(
                 f"The global model is not the task's: '{min(other)}' is in one of them alone. Give initial_arrays the "
                 "trained parameters of the task's own model, or leave it open."
             )
 
     @cached_property
-    def _names(self) -> set[str]:
-        return set(trainable_parameters(self._task.model()))
+    def names(self) -> tuple[str, ...]:
+        """Of the trained parameters, in the order in which updates list them."""
+        return tuple(trainable_parameters(self._task.model()))
 
-    def train(
-        self, orders: Sequence[Order], arrays: ArrayRecord, attempt: Attempt, earlier_runs: int, proximal_mu: float
+    def train(  # noqa: PLR0917 - what a cohort needs
+        self,
+        orders: Sequence[Order],
+        arrays: ArrayRecord,
+        attempt: Attempt,
+        earlier_runs: int,
+        proximal_mu: float,
+        apart: bool = False,
     ) -> CohortUpdate:
         """Train a cohort from the global model.
 
@@ -180,6 +199,7 @@ class Population:
             attempt: what was charged for this.
             earlier_runs: runs that the ledger held before this one.
             proximal_mu: FedProx's pull.
+            apart: whether each client's update is kept by itself.
 
         Raises:
             WorkerError: clients train in other processes, and one of these died twice.
@@ -187,14 +207,14 @@ class Population:
         seed = self._config.seed
         base = Keystream.secret() if seed is None else Keystream.from_seed(seed, "", earlier_runs, attempt.attempt)
         by_device = sorted(orders, key=lambda order: str(choose_device(self._config.device, order.part)))
-        return self.trained(0, by_device, Start(arrays, attempt.round, base, proximal_mu))
+        return self.trained(0, by_device, Start(arrays, attempt.round, base, proximal_mu, apart))
 
     def warn_of_messages(self, why: str) -> None:
         """Clients get messages, here and one after another, because of the run's settings: nothing else was asked."""
 
     def trained(self, first: int, orders: Sequence[Order], start: Start) -> CohortUpdate:
         """Train some clients of a cohort, who follow one another in it from the rank `first` on."""
-        update = CohortUpdate()
+        update = CohortUpdate(apart={} if start.apart else None)
         keep_freed_memory()
         for clients in self._by_device(enumerate(orders, first), update):
             ranks, asked, opened = zip(*clients, strict=True)

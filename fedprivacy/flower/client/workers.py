@@ -90,7 +90,7 @@ class Workers(Population):
             self._workers = self._started(self._number)
         cuts = [len(orders) * number // self._number for number in range(self._number + 1)]
         rows = [pickle.dumps((first + begin, orders[begin:end])) for begin, end in pairwise(cuts)]
-        begins, update = pickle.dumps(start), CohortUpdate()
+        begins, update = pickle.dumps(start), CohortUpdate(apart={} if start.apart else None)
         try:
             for worker, row in zip(self._workers, rows, strict=True):
                 worker.ask(begins, row)

@@ -353,6 +353,16 @@ class RunAccounts(Accounts[Grant]):
         size = self._plan.shard_size(client.shard_size, client.answered)
         return self.event(client.client_id).sampling_rate * size
 
+    def steps_ahead(self, attempt: Attempt, client_ids: Iterable[str], *, again: bool) -> dict[str, int]:
+        """How many steps each of these clients would be granted in a round. Nothing is charged.
+
+        An attempt that is handed out again grants what it was charged, whatever is left since.
+        """
+        wanted, spent = self._plan.config.schedule.steps_in(attempt.round), self.spent()
+        charged = dict.fromkeys(self._accountant.charged(attempt), wanted) if again else {}
+        granted = self._accountant.grant(attempt, charged, resumed=True) if charged else {}
+        return {c: granted[c] if c in granted else min(wanted, spent[c].steps_left) for c in client_ids}
+
     @spanned("settling charges")
     def settle_trained(self, attempt: Attempt, clipping_norms: Mapping[str, float]) -> None:
         """Commit the charges of simulated clients that have trained in this process, with the norms they arrived at."""

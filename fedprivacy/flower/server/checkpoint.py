@@ -31,6 +31,7 @@ from fedprivacy._support.durable import name_durably, write_unnamed
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.random_state import RandomState
 from fedprivacy._support.spans import spanned
+from fedprivacy.flower.server.underway import Underway
 from fedprivacy.runs.folder import RunFolderError, begun_only, writing
 from fedprivacy.training.optimizers import MovingAverage
 
@@ -66,6 +67,7 @@ class Checkpoint:
         clock: simulated seconds since the run began; 0 where it has no such clock.
         strategy, random: what the wrapped strategy and the global random generators remember.
         user_level_clipping_norm: where the clipping of whole updates has arrived; None: there is none.
+        underway: who trains meanwhile, in an asynchronous run; None: rounds end together.
     """
 
     run_id: str
@@ -80,6 +82,7 @@ class Checkpoint:
     strategy: StrategyState
     random: RandomState
     user_level_clipping_norm: float | None = None
+    underway: Underway | None = None
 
 
 @spanned("checkpoint")
@@ -104,8 +107,10 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         "strategy": layout,
         "random": {each.name: getattr(checkpoint.random, each.name) for each in fields(checkpoint.random)},
         "user_level_clipping_norm": checkpoint.user_level_clipping_norm,
+        "underway": checkpoint.underway.facts if checkpoint.underway else None,
     }
     groups = {"arrays": checkpoint.arrays, "average": checkpoint.average, "strategy": kept}
+    groups["underway"] = checkpoint.underway.arrays if checkpoint.underway else {}
     content = save(
         {
             f"{group}/{name}": array.copy(order="C")
@@ -155,7 +160,8 @@ def load_checkpoint(folder: Path) -> Checkpoint:
 def _checkpoint(facts: Mapping[str, Any], arrays: Arrays) -> Checkpoint:
     if facts["version"] != _VERSION:
         raise ValueError(f"its version is {facts['version']}, and this is version {_VERSION}")
-    kept = {name.removeprefix("strategy/"): array for name, array in arrays.items() if name.startswith("strategy/")}
+    kept, pending = (_of_group(group, arrays) for group in ("strategy", "underway"))
+    underway = facts.get("underway")  # an earlier version has none
     return Checkpoint(
         run_id=facts["run_id"],
         round=facts["round"],
@@ -169,7 +175,14 @@ def _checkpoint(facts: Mapping[str, Any], arrays: Arrays) -> Checkpoint:
         strategy=unpack(facts["strategy"], kept),
         random=RandomState(**facts["random"]),
         user_level_clipping_norm=facts.get("user_level_clipping_norm"),  # an earlier version has none
+        underway=None if underway is None else Underway.of(facts["run_id"], underway, pending),
     )
+
+
+def _of_group(group: str, arrays: Arrays) -> dict[str, NDArray[Any]]:
+    """The arrays of a group, by their own names."""
+    prefix = f"{group}/"
+    return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
 def read_state(strategy: Strategy) -> StrategyState:

@@ -21,8 +21,10 @@ from fedprivacy._support.spans import spanned
 from fedprivacy.flower.client.cohort import CohortUpdate, Order, Population
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.server.accounts import RunAccounts
+from fedprivacy.flower.server.registry import EnrolledClient
 from fedprivacy.flower.server.replies import OpenRound, RoundOutcome
 from fedprivacy.flower.server.rounds import Rounds, in_its_own_types
+from fedprivacy.flower.server.underway import Underway
 from fedprivacy.flower.server.user_level import UserLevelRounds
 from fedprivacy.training.evaluation import NoisySums
 from fedprivacy.values.attempt import Attempt
@@ -49,10 +51,12 @@ class OpenCohort(OpenRound):
     Attributes:
         orders: one for each client that was charged.
         template: the wrapped strategy's message to one of them; None: it chose nobody.
+        apart: whether each one's update is kept by itself.
     """
 
     orders: Sequence[Order] = ()
     template: Message | None = None
+    apart: bool = False
 
     @property
     def asked(self) -> int:
@@ -91,6 +95,7 @@ class CohortRounds:
     accounts: RunAccounts
     population: Population
     user_level: UserLevelRounds | None = None
+    underway: Underway | None = None
 
     @spanned("opening the round")
     def open(
@@ -98,26 +103,13 @@ class CohortRounds:
     ) -> OpenCohort:
         """Let the wrapped strategy choose, and reserve what each client may spend; see `Rounds.open`."""
         self.population.check(arrays)
-        registry, plan = self.rounds.registry, self.rounds.plan
+        registry = self.rounds.registry
         eligible = self.accounts.open_to(attempt, again=again)
         turnout = self.rounds.turnout(attempt.round, eligible, at)
         chosen = self.rounds.chosen(attempt.round, arrays, config, turnout.client_ids)
         clients = {node_id: registry[node_id] for node_id in chosen}
         steps = self.accounts.reserve(attempt, clients.values(), again=again)
-        orders = [
-            Order(
-                client_id=client.client_id,
-                part=registry.part(node_id),
-                event=self.accounts.event(client.client_id),
-                clipping_norm=self.accounts.clipping_norm(client.client_id),
-                expected_batch_size=self.accounts.expected_batch_size(client),
-                steps=steps[client.client_id],
-                weight=plan.weight(client.shard_size, client.answered),
-            )
-            for node_id, client in clients.items()
-            if client.client_id in steps
-        ]
-        orders.sort(key=lambda order: order.client_id)  # whatever the strategy's order, sums are added in one
+        orders = self.orders(clients, steps)
         template = next(iter(chosen.values()), None)
         return OpenCohort(
             attempt,
@@ -130,13 +122,36 @@ class CohortRounds:
             template=template,
         )
 
+    def orders(self, clients: Mapping[int, EnrolledClient], steps: Mapping[str, int]) -> list[Order]:
+        """What clients, by node id, train with that were granted steps, by client_id.
+
+        Whatever the strategy's order is, theirs is one: sums are added in it.
+        """
+        plan = self.rounds.plan
+        orders = [
+            Order(
+                client_id=client.client_id,
+                part=self.rounds.registry.part(node_id),
+                event=self.accounts.event(client.client_id),
+                clipping_norm=self.accounts.clipping_norm(client.client_id),
+                expected_batch_size=self.accounts.expected_batch_size(client),
+                steps=steps[client.client_id],
+                weight=plan.weight(client.shard_size, client.answered),
+            )
+            for node_id, client in clients.items()
+            if client.client_id in steps
+        ]
+        return sorted(orders, key=lambda order: order.client_id)
+
     @spanned("asking clients")
     def send(self, opened: OpenCohort) -> CohortUpdate:
         """Let the cohort train."""
         number = opened.attempt.round
         self.rounds.tell(Phase(Stage.TRAINING, number, opened.asked))
         pull = float(opened.settings.get("proximal-mu", 0.0))  # type: ignore[arg-type]
-        update = self.population.train(opened.orders, opened.arrays, opened.attempt, self.accounts.earlier_runs, pull)
+        update = self.population.train(
+            opened.orders, opened.arrays, opened.attempt, self.accounts.earlier_runs, pull, opened.apart
+        )
         self.rounds.tell(Phase(Stage.AVERAGING, number, opened.asked))
         reach("server.answered")
         return update
@@ -160,17 +175,29 @@ class CohortRounds:
         """
         if not outcome.participants:  # as before the first round
             return None, None
-        update, opened, strategy = outcome.update, outcome.opened, self.rounds.strategy
-        assert isinstance(opened, OpenCohort) and opened.template is not None
-        mean = _shaped(update.mean().cpu().numpy(), update.names, opened.arrays)
-        weight = MetricRecord({getattr(strategy, "weighted_by_key", "num-examples"): update.weight})
-        reply = Message(RecordDict({ARRAYS: mean, "metrics": weight}), reply_to=opened.template)
+        update, opened = outcome.update, outcome.opened
+        assert isinstance(opened, OpenCohort)
+        mean = shaped(update.mean().cpu().numpy(), update.names, opened.arrays)
+        return self.aggregated(opened, mean, update.weight)
+
+    def aggregated(
+        self, opened: OpenCohort, mean: ArrayRecord, weight: float
+    ) -> tuple[ArrayRecord | None, MetricRecord | None]:
+        """What the wrapped strategy makes of one update that stands for all, with the weight of all.
+
+        Raises:
+            RoundFailedError: it is not finite.
+        """
+        strategy = self.rounds.strategy
+        assert opened.template is not None
+        metrics_of_all = MetricRecord({getattr(strategy, "weighted_by_key", "num-examples"): weight})
+        reply = Message(RecordDict({ARRAYS: mean, "metrics": metrics_of_all}), reply_to=opened.template)
         aggregated, metrics = strategy.aggregate_train(opened.attempt.round, [reply])
         reach("server.averaged")
         return in_its_own_types(aggregated, opened.arrays) if aggregated else None, metrics
 
 
-def _shaped(flat: np.ndarray, names: Sequence[str], model: Mapping[str, Array]) -> ArrayRecord:
+def shaped(flat: np.ndarray, names: Sequence[str], model: Mapping[str, Array]) -> ArrayRecord:
     """A flat vector of the named parameters, in the shapes and types of the model's, which may stand in any order."""
     own = {name: model[name].numpy() for name in names}
     parts = np.split(flat, np.cumsum([values.size for values in own.values()])[:-1])

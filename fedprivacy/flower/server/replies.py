@@ -20,6 +20,7 @@ from fedprivacy.flower.wire.messages import Grant, MessageError, QuestionGrant, 
 from fedprivacy.ledger.replay import Evidence
 from fedprivacy.participation import DROPPED_OUT, TOO_LATE, Closed
 from fedprivacy.values.attempt import Attempt
+from fedprivacy.values.rounds import Buffered
 from fedprivacy.values.wording import count_text
 
 NO_REPLY = "no-reply"
@@ -117,6 +118,11 @@ class RoundOutcome:
     def failures(self) -> dict[str, str]:
         """Clients without a usable update, with a short constant reason, sorted."""
         return {c: verdict.failure for c, verdict in sorted(self.verdicts.items()) if verdict.failure}
+
+    @property
+    def buffered(self) -> Buffered | None:
+        """What an asynchronous round's step was made of; None: the round ended together."""
+        return None
 
     @property
     def exhausted(self) -> set[str]:

@@ -26,6 +26,7 @@ from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.exchange import Answers, Correspondence, with_content
 from fedprivacy.flower.server.registry import ClientRegistry, TooFewClientsError
 from fedprivacy.flower.server.replies import OpenRound, RoundOutcome, sort_replies
+from fedprivacy.flower.server.underway import Underway
 from fedprivacy.flower.server.user_level import UserLevelRounds
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.participation import TOO_LATE, Participation, Turnout
@@ -61,6 +62,8 @@ class RoundSteps(Protocol[Opened, Came, Outcome]):
     def accounts(self) -> RunAccounts | BaselineAccounts: ...  # noqa: D102
     @property
     def user_level(self) -> UserLevelRounds | None: ...  # noqa: D102
+    @property
+    def underway(self) -> Underway | None: ...  # noqa: D102
     def open(  # noqa: D102
         self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, *, again: bool, at: float = 0.0
     ) -> Opened: ...
@@ -84,6 +87,7 @@ class Rounds:
     participation: Participation  # who is there, and in time
     standardise: Standardise | None = None  # what the clients' inputs become first
     user_level: UserLevelRounds | None = None  # samples clients and averages with noise; None: the strategy does
+    underway: Underway | None = None  # who trains between two rounds; None: they end together
 
     @spanned("opening the round")
     def open(

@@ -20,6 +20,7 @@ from fedprivacy._support.spans import span, spanned
 from fedprivacy.flower.baseline.accounts import BaselineAccounts
 from fedprivacy.flower.server.accounts import RunAccounts, check_worth_asking
 from fedprivacy.flower.server.asking import ask_clients
+from fedprivacy.flower.server.asynchronous import BufferedRounds, check_known_to_average
 from fedprivacy.flower.server.checkpoint import (
     Checkpoint,
     GlobalModel,
@@ -34,12 +35,13 @@ from fedprivacy.flower.server.exchange import Answers, Correspondence
 from fedprivacy.flower.server.registry import ClientRegistry, EnrolledClient
 from fedprivacy.flower.server.replies import OpenRound, RoundOutcome
 from fedprivacy.flower.server.rounds import RoundFailedError, Rounds, RoundSteps
+from fedprivacy.flower.server.underway import Underway
 from fedprivacy.flower.server.user_level import UserLevelRounds, check_averages
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.standardise import standardiser
 from fedprivacy.runs.configuration import ConfigError
-from fedprivacy.runs.participation import check_participation, participation_of
+from fedprivacy.runs.participation import buffer_of, check_participation, participation_of
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.user_level_book import UserLevelBook
 from fedprivacy.tasks.loader import metrics_of, scores_of
@@ -84,6 +86,9 @@ class PrivateStrategy(Strategy):
     the wrapped strategy is given one update: the global model plus the noisy average of clipped differences from it.
     What that costs each client as a whole has an account of its own, see `fedprivacy.runs.user_level_book`.
 
+    With `buffer-size` and `concurrency` rounds are asynchronous, in simulations alone: the simulated clock chooses
+    clients, and the wrapped strategy is given the mean of a buffer, see `fedprivacy.flower.server.asynchronous`.
+
     Formal guarantee: see `fedprivacy.runs.accountant`.
 
     Args:
@@ -101,7 +106,8 @@ class PrivateStrategy(Strategy):
     Raises:
         ConfigError: the configuration says that a run goes on, and there is no checkpoint to go on from; or that it is
             without privacy, and these are not the accounts for that; or a trace that it names cannot be read; or that
-            it has user-level noise, with a strategy that needs more than an average, or no folder for its account.
+            it has user-level noise, with a strategy that needs more than an average, or no folder for its account; or
+            asynchronous rounds, with a strategy that may need more.
 
     Attributes:
         result: so far.
@@ -134,6 +140,9 @@ class PrivateStrategy(Strategy):
         accounts.check(plan.config)
         self._participation = participation_of(plan.config, self.run_id)
         self._clock = resume.clock if resume else 0.0  # simulated seconds
+        self._buffer = buffer_of(plan.config, self._participation)
+        if self._buffer:
+            check_known_to_average(strategy)
         if plan.config.user_level:
             _check_user_level(strategy, checkpoints)
         self._accounts = accounts
@@ -161,6 +170,7 @@ class PrivateStrategy(Strategy):
         task: a new model, the rounds, the round's time-out, the evaluation on the server's public records.
 
         Raises:
+            ConfigError: rounds are asynchronous, and the clients are not simulated in this process.
             TooFewClientsError: the configured number of clients did not come in time.
             BudgetSpentError: no client's budget allows one step.
             RoundFailedError: a round without one usable update, or with an average that is not finite.
@@ -168,6 +178,8 @@ class PrivateStrategy(Strategy):
             LedgerError: the ledger contradicts this run, or cannot be written.
         """
         evaluate, last = evaluate_fn or self._evaluate, num_rounds or self.plan.config.rounds
+        if self._buffer and population_of(grid) is None:
+            raise _not_simulated()
         finished, model = self._beginning(initial_arrays)
         self.result.arrays = model.kept
         if self._resume and finished >= last:
@@ -238,6 +250,7 @@ class PrivateStrategy(Strategy):
             evaluations=evaluations,
             clock=outcome.ended if self._participation.clocked else None,
             seconds=outcome.ended - self._clock if self._participation.clocked else None,
+            buffered=outcome.buffered,
             user_level=rounds.user_level.spent() if rounds.user_level else None,
         )
         self._clock = outcome.ended
@@ -266,7 +279,12 @@ class PrivateStrategy(Strategy):
         """Open a round for whoever drives this strategy by Flower's hooks; `start` does without them.
 
         Returns no message when no client has budget left.
+
+        Raises:
+            ConfigError: rounds are asynchronous, which messages cannot be.
         """
+        if self._buffer:
+            raise _not_simulated()
         rounds = self._hooked[0] if self._hooked else self._rounds(grid, None)
         attempt, again = next(rounds.accounts.attempts(server_round))
         opened = rounds.open(attempt, arrays, config, again=again, at=self._clock)
@@ -349,6 +367,10 @@ class PrivateStrategy(Strategy):
         """Rounds in which a population trains together, where all that its clients would send is an average's part."""
         if (population := population_of(grid)) is None:
             return rounds
+        if self._buffer and isinstance(rounds.accounts, RunAccounts):
+            cohorts = CohortRounds(rounds, rounds.accounts, population)
+            underway = self._resume.underway if self._resume else None
+            return BufferedRounds(cohorts, self._buffer, underway or Underway())
         needs_messages = {
             "local-evaluation": self.plan.config.local_evaluation,
             "a task that standardises its inputs": rounds.standardise,
@@ -424,6 +446,7 @@ class PrivateStrategy(Strategy):
             strategy=read_state(self.strategy),
             random=RandomState.now(),
             user_level_clipping_norm=user_level.clipping_norm if user_level else None,
+            underway=rounds.underway,
         )
 
     def _log_round(self, result: RoundResult) -> None:
@@ -441,6 +464,15 @@ class PrivateStrategy(Strategy):
                 ", ".join(names),
                 type(self.strategy).__name__,
             )
+
+
+def _not_simulated() -> ConfigError:
+    return ConfigError(
+        [
+            "buffer-size and concurrency make rounds asynchronous, which are simulated: with fedprivacy's own client "
+            "app, by the in-process engine; leave both open here."
+        ]
+    )
 
 
 def _check_user_level(strategy: Strategy, folder: Path | None) -> None:

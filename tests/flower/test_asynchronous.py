@@ -1,0 +1,328 @@
+"""Asynchronous rounds of whole runs: the model is FedBuff's, and every training is charged once, come what may."""
+
+import json
+import random
+import shutil
+from collections import Counter
+from heapq import heapify, heappop, heappush
+
+import pytest
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord
+from flwr.serverapp.strategy import FedAdam, FedAvg, FedAvgM, FedMedian, FedProx
+
+import fedprivacy as fp
+from fedprivacy.audit.gates.ledger import check_run
+from fedprivacy.commands.outcome import outcome_text
+from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
+from fedprivacy.flower.client.cohort import Order, Population
+from fedprivacy.flower.server.asynchronous import BufferedRounds
+from fedprivacy.flower.server.checkpoint import load_checkpoint
+from fedprivacy.flower.simulation import check_rounds
+from fedprivacy.ledger import Ledger
+from fedprivacy.ledger.verify import verify_ledger
+from fedprivacy.runs.configuration import ConfigError, Engine
+from fedprivacy.runs.folder import ROUNDS, START, RunWriter, read_config
+from fedprivacy.server.simulation import simulate
+from fedprivacy.training import cohort
+from fedprivacy.values.attempt import Attempt
+from tests.flower.blobs import Blobs, plan_of
+from tests.flower.runs import SAMPLING
+
+BUFFERED = {"concurrency": 4, "buffer_size": 2, "speeds": "lognormal:1", "clients": 9, "rounds": 9}
+NOISE = {"noise_multiplier": 2.0, "epsilon": 50.0}
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def run(plan, strategy=None, population=None, observers=(), **kwargs):
+    """The finished strategy, with its records after round 0."""
+    random.seed(0)  # by which Flower samples
+    records = []
+    watching = [records.append, *observers]
+    wrapped = PrivateStrategy(strategy or FedAvg(**SAMPLING), plan, observers=watching, **kwargs)
+    population = population or Population(plan.task, plan.config)
+    app = private_client(plan.task, plan.config)
+    wrapped.start(InProcessGrid(app, plan.config.clients, {}, population=population))
+    wrapped.records = [record for record in records if record.round]
+    return wrapped
+
+
+def plan(name="run", **settings):
+    return plan_of(Blobs(), **NOISE | BUFFERED | {"ledger": f"sqlite:///{name}.db"} | settings)
+
+
+def flat(arrays):
+    return torch.cat([values.flatten() for values in arrays.to_torch_state_dict().values()])
+
+
+def trained(plan, client, version, model):
+    """Where local DP-SGD takes one client from a model, flat: by the cohort's own code, which has tests of its own."""
+    event, records = plan.event(), 30 + client
+    expected = event.sampling_rate * records
+    order = Order(f"client-{client}", client, event, 1.0, expected, plan.config.local_steps, float(records))
+    weight, bias = model.float().split([4, 2])
+    arrays = ArrayRecord({"weight": Array(weight.reshape(2, 2).numpy()), "bias": Array(bias.numpy())})
+    update = Population(plan.task, plan.config).train([order], arrays, Attempt("any", version + 1), 0, 0.0)
+    return update.mean().double()
+
+
+def fedbuff(plan, seconds, size, steps):
+    """Nguyen et al. 2022, algorithm 1, in its own words, where everybody trains who has not just answered."""
+    model, version, buffer = torch.zeros(6, dtype=torch.float64), 0, []
+    training = [(each * plan.config.local_steps, client, version, model) for client, each in enumerate(seconds)]
+    heapify(training)
+    idle, models = [], []
+    while len(models) < steps:
+        now, client, began, start = heappop(training)
+        weight = 30 + client
+        difference = trained(plan, client, began, start) - start
+        buffer.append((weight, weight * difference / (1 + version - began) ** 0.5))
+        idle.append(client)
+        if len(buffer) == size:
+            total = sum(weight for weight, _ in buffer)
+            model = (model + sum(difference for _, difference in buffer) / total).float().double()
+            models.append(model)
+            version, buffer = version + 1, []
+            for each in idle:
+                heappush(training, (now + seconds[each] * plan.config.local_steps, each, version, model))
+            idle = []
+    return models
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_the_model_is_that_of_fedbuff(size, tmp_path):
+    seconds = [1.0, 1.7, 2.9, 4.3, 7.1]  # no two are ever done at the same moment
+    (tmp_path / "speeds.csv").write_text("client,seconds\n" + "".join(f"{n},{s}\n" for n, s in enumerate(seconds)))
+    settings = plan(clients=5, concurrency=5, buffer_size=size, speeds=str(tmp_path / "speeds.csv"), rounds=10)
+    done = run(settings)
+    assert max(record.buffered.max_staleness for record in done.records) >= 2
+    assert (flat(done.result.arrays) - fedbuff(settings, seconds, size, 10)[-1]).abs().max() < 1e-5
+
+
+def test_with_equal_speeds_and_a_buffer_for_all_that_train_it_is_the_synchronous_run():
+    asynchronous = run(plan("buffered", clients=6, concurrency=3, buffer_size=3, speeds=""))
+    settings = {"concurrency": None, "buffer_size": None, "speeds": None}
+    together = run(plan("together", clients=6, cohort_size=3, **settings))
+    assert (flat(asynchronous.result.arrays) - flat(together.result.arrays)).abs().max() < 1e-6
+    for one, other in zip(asynchronous.records, together.records, strict=True):
+        assert one.participants == one.buffered.dispatched == other.participants
+        assert dict(one.spent) == dict(other.spent) and one.unreconciled == other.unreconciled == ()
+        assert one.buffered.max_staleness == one.buffered.training == 0
+
+
+def test_every_training_is_charged_once_when_it_begins_and_epsilon_is_what_its_client_s_cost():
+    settings = plan(drop_out=0.2, rounds=30)
+    done = run(settings)
+    begun = Counter()
+    for record in done.records:
+        begun.update(record.buffered.dispatched)
+        assert {client: spent.rounds for client, spent in record.spent.items()} == {c: begun[c] for c in record.spent}
+        assert {c: spent.steps for c, spent in record.spent.items()} == {c: 2 * begun[c] for c in record.spent}
+    answered = Counter(client for record in done.records for client in (*record.participants, *record.failures))
+    last = done.records[-1]
+    assert sum((begun - answered).values()) == last.buffered.training > 0
+    assert any("dropped-out" in record.failures.values() for record in done.records)
+    for client, spent in last.spent.items():
+        mechanism = {"sampling_rate": 0.5, "noise_multiplier": 2.0, "relation": "zero-out"}
+        told = fp.epsilon(**mechanism, steps=2 * begun[client], delta=spent.delta) if begun[client] else 0.0
+        assert spent.epsilon == pytest.approx(told, rel=1e-6)
+    replayed = verify_ledger(Ledger(settings.config.ledger)).replay.charges
+    states = Counter(charge.state for charge in replayed.values())
+    committed = sum(len(record.participants) for record in done.records)
+    assert states == {"committed": committed, "reserved": sum(begun.values()) - committed}
+    left = {client for client in begun if begun[client] > sum(client in record.participants for record in done.records)}
+    assert set(last.unreconciled) == left
+
+
+def test_charges_come_before_training(monkeypatch):
+    def crash(*_, **__):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Population, "train", crash)
+    settings = plan()
+    with pytest.raises(KeyboardInterrupt):
+        run(settings)
+    charged = Ledger(settings.config.ledger).accounts([f"blobs/client-{n}" for n in range(9)])
+    assert len(charged) >= 4 and {account.rounds for account in charged.values()} == {1}
+
+
+def test_no_two_trainings_share_a_draw_of_noise(monkeypatch):
+    """Of 40 rounds in which fast clients answer again and again, some from models that differ by little or nothing."""
+    drawn, release = [], cohort.release_by_row
+
+    def noting(mechanisms, totals, keystreams, position):
+        drawn.extend((each.key, each.stream, position) for each in keystreams)
+        return release(mechanisms, totals, keystreams, position)
+
+    monkeypatch.setattr(cohort, "release_by_row", noting)
+    done = run(plan(rounds=40, concurrency=3, buffer_size=3))
+    assert len(drawn) == sum(spent.steps for spent in done.records[-1].spent.values())
+    assert len(set(drawn)) == len(drawn)
+
+
+def test_a_run_ends_when_budgets_are_spent_and_everybody_who_trained_has_answered():
+    done = run(plan(epsilon=1.2, rounds=60))
+    assert done.result.stopped_because == "no client has budget left"
+    last = done.records[-1]
+    assert len(last.exhausted) == 9 and last.buffered.training == 0 and not last.unreconciled
+    assert all(spent.epsilon <= 1.2 for spent in last.spent.values())
+    assert not last.buffered.dispatched and last.participants  # the last ones cost nothing any more
+
+
+def begin(folder, **settings):
+    folder.mkdir()
+    settings = plan(str(folder), out=str(folder), **settings)
+    strategy = FedAvgM(**SAMPLING, server_momentum=0.5)
+    return run(settings, strategy, checkpoints=folder, observers=[RunWriter(folder, settings)])
+
+
+def go_on(folder, **settings):
+    settings, stopped = plan(str(folder), out=str(folder), **settings), load_checkpoint(folder)
+    strategy, writer = FedAvgM(**SAMPLING, server_momentum=0.5), RunWriter(folder, settings, stopped.round)
+    return run(settings, strategy, checkpoints=folder, resume=stopped, observers=[writer])
+
+
+@pytest.mark.parametrize(
+    ("where", "settings"),
+    [
+        ("send", {"drop_out": 0.2}),
+        ("settle", {"clipping": "adaptive"}),
+        ("average", {"epsilon": 1.0, "rounds": 40}),
+        ("average", {"availability": "diurnal:0.5"}),
+    ],
+    ids=["drop_out", "adaptive", "ending", "availability"],
+)
+def test_a_run_that_was_stopped_in_a_round_ends_with_the_same_bytes(where, settings, tmp_path, monkeypatch):
+    """It was charged and trained, and all that was in memory is lost: who trained meanwhile is in the checkpoint."""
+    settings = {"ema_decay": 0.5, "speeds": "lognormal:1:5000"} | settings
+    whole = begin(tmp_path / "whole", **settings)
+    step = getattr(BufferedRounds, where)
+
+    def stopping(self, first, *rest):
+        opened = first if where != "average" else first.opened
+        if opened.attempt.round == len(whole.records) - 1:
+            raise KeyboardInterrupt
+        return step(self, first, *rest)
+
+    monkeypatch.setattr(BufferedRounds, where, stopping)
+    with pytest.raises(KeyboardInterrupt):
+        begin(tmp_path / "stopped", **settings)
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    assert load_checkpoint(tmp_path / "stopped").underway.training
+    resumed = go_on(tmp_path / "stopped", **settings)
+    assert torch.equal(flat(resumed.result.arrays), flat(whole.result.arrays))
+    for name in (START, ROUNDS):
+        assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
+
+
+def test_without_a_seed_what_was_lost_is_trained_and_charged_anew_and_what_is_kept_is_not(tmp_path, monkeypatch):
+    average = BufferedRounds.average
+
+    def stopping(self, outcome):
+        if outcome.opened.attempt.round == 5:
+            raise KeyboardInterrupt
+        return average(self, outcome)
+
+    monkeypatch.setattr(BufferedRounds, "average", stopping)
+    with pytest.raises(KeyboardInterrupt):
+        begin(tmp_path / "stopped", seed=None)
+    monkeypatch.undo()
+    monkeypatch.chdir(tmp_path)
+    resumed = go_on(tmp_path / "stopped", seed=None)
+    replayed = verify_ledger(Ledger(resumed.plan.config.ledger)).replay.charges
+    attempts = Counter((key.round, key.attempt) for key in replayed)
+    assert attempts[5, 1] == attempts[5, 2] > 0 and all(again == 1 for number, again in attempts if number != 5)
+
+
+def test_a_client_that_fails_has_an_empty_place_in_the_buffer_and_stays_charged(monkeypatch):
+    settings = plan(rounds=20, concurrency=9, buffer_size=3)
+    population = Population(settings.task, settings.config)
+    enrolments, client = list(population.enrolments()), population._client
+    monkeypatch.setattr(population, "enrolments", lambda: enrolments)
+    monkeypatch.setattr(population, "_client", lambda part: 1 / 0 if part == 3 else client(part))
+    done = run(settings, population=population)
+    failed = [record for record in done.records if record.failures]
+    assert failed and all(record.failures == {"client-3": "client-failed"} for record in failed)
+    assert all(len(record.participants) == 2 for record in failed)
+    last = done.records[-1]
+    assert last.spent["client-3"].rounds >= len(failed) and "client-3" in last.unreconciled
+
+
+@pytest.mark.parametrize(
+    "strategy",
+    [lambda: FedAdam(eta=0.1, **SAMPLING), lambda: FedProx(proximal_mu=0.5, **SAMPLING)],
+    ids=["fedadam", "fedprox"],
+)
+def test_strategies_that_average_are_given_the_mean_of_a_buffer(strategy):
+    done = run(plan(rounds=8), strategy=strategy())
+    assert torch.isfinite(flat(done.result.arrays)).all() and flat(done.result.arrays).abs().max() > 0.0
+
+
+@pytest.fixture(scope="module")
+def cancer(tmp_path_factory):
+    """A run in a folder of its own."""
+    settings = {"clients": 5, "rounds": 4, "noise_multiplier": 4.0, "concurrency": 4, "buffer_size": 2}
+    out = tmp_path_factory.mktemp("cancer") / "run"
+    return simulate("cancer", speeds="lognormal:1:60", progress=False, out=out, **settings)
+
+
+def test_the_results_say_how_stale_updates_were_and_who_still_trained(cancer):
+    done, out = cancer, cancer.folder
+    lines = [json.loads(line)["buffered"] for line in (out / ROUNDS).read_text().splitlines()]
+    for row, line, record in zip(done.rounds, lines, done.history.rounds, strict=True):
+        assert row["mean_staleness"] == line["mean_staleness"] == record.buffered.mean_staleness
+        assert (row["max_staleness"], row["training"]) == (line["max_staleness"], line["training"])
+        assert tuple(line["dispatched"]) == record.buffered.dispatched
+    assert max(row["max_staleness"] for row in done.rounds) > 0
+    assert done.rounds[-1]["training"] == 3
+    told = outcome_text(done.history, read_config(out), {}, Engine.IN_PROCESS)
+    assert "3 clients were still training when the run ended: charged, and in no model." in told
+    assert "<dd>3</dd><dt>clients were still training at the end: charged, and in no" in done.report.read_text()
+    assert check_run(out).reasons == ()
+
+
+def test_an_audit_notices_a_training_that_was_not_charged_and_an_update_that_nobody_was_asked_for(cancer, tmp_path):
+    out = shutil.copytree(cancer.folder, tmp_path / "copy")
+    lines = [json.loads(line) for line in (out / ROUNDS).read_text().splitlines()]
+    more = sorted({f"client-{n}" for n in range(5)} - set(lines[1]["buffered"]["dispatched"]))[0]
+    answered = lines[0]["participants"][0]
+    lines[1]["buffered"]["dispatched"].append(more)
+    lines[0]["buffered"]["dispatched"].remove(answered)
+    (out / ROUNDS).write_text("".join(json.dumps(line) + "\n" for line in lines))
+    reasons = check_run(out).reasons
+    assert f"{more} took part in round 2 with 2 steps, and was charged 0." in reasons
+    assert f"{answered} answered in round 1, and was not asked." in reasons
+
+
+def test_where_clients_are_not_simulated_in_this_process_nothing_is_spent():
+    settings = plan()
+    strategy = PrivateStrategy(FedAvg(**SAMPLING), settings)
+    grid = InProcessGrid(private_client(settings.task, settings.config), 9, {})
+    with pytest.raises(ConfigError, match="leave both open here"):
+        strategy.start(grid)
+    with pytest.raises(ConfigError, match="leave both open here"):
+        strategy.configure_train(1, ArrayRecord(), ConfigRecord(), grid)
+    with pytest.raises(ConfigError, match=r"buffer-size is 2, .* choose engine in-process"):
+        check_rounds(settings.config, Engine.RAY)
+    assert not Ledger.exists(settings.config.ledger)
+
+
+def test_a_strategy_that_may_look_at_each_update_is_refused():
+    class Mine(FedAvg):
+        pass
+
+    for strategy in (FedMedian(**SAMPLING), Mine(**SAMPLING)):
+        with pytest.raises(ConfigError, match=f"the strategy is {type(strategy).__name__}, which may look at each"):
+            PrivateStrategy(strategy, plan())
+
+
+def test_a_strategy_that_samples_by_itself_is_refused_before_anybody_is_charged():
+    settings = plan()
+    with pytest.raises(ValueError, match=r"asks 2 of \d clients; in asynchronous rounds"):
+        run(settings, strategy=FedAvg(fraction_train=0.5, **SAMPLING))
+    assert not Ledger(settings.config.ledger).accounts([f"blobs/client-{n}" for n in range(9)])
