@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 
 from fedprivacy.gradients.parameters import restored
-from fedprivacy.gradients.parts import plain
+from fedprivacy.gradients.parts import WHOLE, plain
 from fedprivacy.gradients.selfcheck import DisagreementError, Means
 from fedprivacy.gradients.tape import Sized
 from fedprivacy.gradients.watch import NothingLeftOver
@@ -67,11 +67,17 @@ def sizes_that_agree(
 
 
 def _agrees(means: Means, records: tuple[Tensor, Tensor], whole: list[Sized], size: int, kept_bytes: int) -> bool:
-    """Whether all records have the same gradients in parts of another size."""
-    if size == len(records[0]):
+    """Whether records have the same gradients in parts of another size: all of them, or of a small one's the first.
+
+    What the last part has room for is the first records once more.
+    """
+    count = len(records[0])
+    if size == count:
         return True
-    for start in range(0, len(records[0]), size):
-        rows = torch.arange(start, start + size)
+    if size < WHOLE:
+        count = min(count, WHOLE)
+    for start in range(0, count, size):
+        rows = torch.arange(start, start + size) % count
         inputs, targets = (plain(tensor[rows]) for tensor in records)
         try:
             with NothingLeftOver(size):

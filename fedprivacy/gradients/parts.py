@@ -7,6 +7,7 @@ record's gradient is known to have the same bits (`fedprivacy.gradients.invarian
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import torch
@@ -19,6 +20,9 @@ end of a tensor goes through other code. So many rows leave nothing over, howeve
 _ROOM, _TURN = 1.25, 48
 """A part may have so many times the rows that are left, and so many more: smaller ones would take more turns, each of
 which costs as much as some rows."""
+
+_SMALL = (24, 16, 12, 8)
+"""Below those that leave nothing over at any width: each a multiple of eight or four, which convolutions like."""
 
 _ALIGNMENT = 64
 """Bytes at whose multiples rows begin in memory of their own: kernels may treat what comes before apart."""
@@ -40,14 +44,25 @@ def sizes_up_to(largest: int, least: int = WHOLE) -> tuple[int, ...]:
     return tuple(sizes)
 
 
+def with_small(sizes: Sequence[int]) -> tuple[int, ...]:
+    """The sizes and smaller ones: where a row takes long, few records are worth a size of their own."""
+    return *sizes, *(size for size in _SMALL if size < sizes[-1])
+
+
 def cut(records: int, sizes: Sequence[int]) -> Iterator[BatchPart]:
     """The batch in parts: the largest size as often as it is filled, then those that waste little or save a turn."""
     start = 0
     while start < records:
-        left = records - start
-        size = next((size for size in sizes if size < 2 * left and size <= _ROOM * left + _TURN), sizes[-1])
+        size = _size(records - start, sizes)
         yield BatchPart(start, min(start + size, records), size)
         start += size
+
+
+def _size(left: int, sizes: Sequence[int]) -> int:
+    """The smallest that holds all that is left and wastes little, or else the largest that is filled."""
+    holding = (size for size in reversed(sizes) if left <= size <= _ROOM * left + _TURN)
+    full = (size for size in sizes if size < left)
+    return next(chain(holding, full), sizes[-1])
 
 
 def filled(rows: Tensor, size: int) -> Tensor:

@@ -37,10 +37,13 @@ class Sums:
         large = {place: shape for place, shape in enumerate(shapes) if shape.numel() > _SMALL}
         self._blocks = {place: torch.empty(shape, dtype=dtype, device=device) for place, shape in large.items()}
         self._block_rows = min(BLOCK, STRETCH * largest)
-        self._held = 0
-        self._total = torch.zeros(sum(shape.numel() for shape in shapes), dtype=torch.float64, device=device)
+        self._held, self._finished = 0, False  # rows of the present block; whether there was one before
+        self._total = torch.empty(sum(shape.numel() for shape in shapes), dtype=torch.float64, device=device)
         parts = self._total.split([shape.numel() for shape in shapes])
         self._totals = [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+        for place, total in enumerate(self._totals):
+            if place not in large:  # a large one begins with its first block
+                total.zero_()
 
     def add(self, pieces: Sequence[Sized], scales: Sequence[Tensor]) -> None:
         """Add a part of a batch: for each piece the records' factors [rows], float64, 0 for a row that is no record."""
@@ -67,7 +70,8 @@ class Sums:
 
     def total(self) -> Tensor:
         """The sum, shape [d], float64."""
-        if self._held:
+        if self._held or not self._finished:
+            self._begin()
             self._finish()
         return self._total
 
@@ -83,5 +87,8 @@ class Sums:
 
     def _finish(self) -> None:
         for place, block in self._blocks.items():
-            self._totals[place].add_(block)
-        self._held = 0
+            if self._finished:
+                self._totals[place].add_(block)
+            else:
+                self._totals[place].copy_(block)
+        self._held, self._finished = 0, True

@@ -22,8 +22,10 @@ _BY_VALUE = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)
 _SHARE = 32768
 """Elements at least that a thread of torch takes."""
 
-_OTHERWISE = ("stack", "cat", "mm", "bmm", "addmm", "baddbmm")
-"""Besides views, what does not go element by element: it computes nothing, or by rows and columns."""
+_NOTHING_COMPUTED = ("new_empty", "copy_", "constant_pad_nd", "stack", "cat")
+_BY_ROWS_AND_COLUMNS = ("mm", "bmm", "addmm", "baddbmm")
+_OTHERWISE = _NOTHING_COMPUTED + _BY_ROWS_AND_COLUMNS
+"""Besides views, what computes no element by itself."""
 
 
 class ValueDependentError(ValueError):

@@ -31,14 +31,14 @@ def descend(
     Returns:
         Copies of the trained parameters, by name.
     """
-    start = flat_parameters(model)
-    position = start.clone()
+    position = flat_parameters(model)
+    start = position.clone() if proximal_mu else None
     trained = [p for p in model.parameters() if p.requires_grad]
     torch.nn.utils.vector_to_parameters(position, trained)  # views: what moves it moves them
     move = optimizer.start(position)
     for step in range(1, steps + 1):
         gradient = gradient_sum(step).div_(divisor).to(position.dtype)
-        if proximal_mu:
+        if start is not None:
             gradient.add_(position - start, alpha=proximal_mu)
         with span("optimiser step"):
             move(gradient)

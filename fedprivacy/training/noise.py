@@ -122,7 +122,7 @@ def _release_rows(  # noqa: PLR0917 - the rows of arrays, in one order
     """Release rows, the first of which is the row `first` of all."""
     count, width = source.shape
     words, draws = read.words(slice(first, first + count), width), np.empty(source.shape)
-    outside = _from_rectangles(words, scales[:, np.newaxis], np.empty(source.shape, dtype=np.int64), draws)
+    outside = _from_rectangles(words, _WIDTHS, np.empty(source.shape, dtype=np.int64), draws, scales[:, np.newaxis])
     target[:] = _in_whole_steps(source, draws, steps[:, np.newaxis])
     if outside.size:
         rows, places = np.divmod(outside, width)
@@ -142,8 +142,7 @@ def _by_threads(release: Callable[[range], Places], count: int) -> Places:
 
 def _in_whole_steps(sums: NDArray[np.floating], draws: Draws, step: float | Draws) -> Draws:
     """Sums rounded to whole steps, plus draws rounded to whole steps."""
-    released = _limited(sums, LARGEST_SUM * step).astype(np.float64)
-    released += _CENTRE * step  # rounds the sum, whatever the noise
+    released: Draws = np.add(_limited(sums, LARGEST_SUM * step), _CENTRE * step, dtype=np.float64)  # rounds the sum
     released += draws  # rounds the noise
     released -= _CENTRE * step
     return released
@@ -204,25 +203,37 @@ def _inside(block: range, scale: float, read: Reader) -> Iterator[tuple[slice, D
     In pieces: where they belong, the values, and where they fell outside of all rectangles; there they are zero.
     """
     size = min(len(block), _CHUNK)
+    widths = _WIDTHS * scale
     all_words, all_layers, all_draws = np.empty(size, dtype=np.uint64), np.empty(size, dtype=np.int64), np.empty(size)
     for start in range(block.start, block.stop, _CHUNK):
         left = slice(block.stop - start)
         words, layers, draws = all_words[left], all_layers[left], all_draws[left]
-        missed = _from_rectangles(read(words), scale, layers, draws)
+        missed = _from_rectangles(read(words), widths, layers, draws)
         yield slice(start, start + draws.size), draws, start + missed
 
 
-def _from_rectangles(words: Words, scales: float | Draws, layers: NDArray[np.int64], draws: Draws) -> Places:
-    """Fill `draws` by one word each, with as many layers for scratch; the words are overwritten.
+def _from_rectangles(
+    words: Words, widths: Draws, layers: NDArray[np.int64], draws: Draws, scales: Draws | None = None
+) -> Places:
+    """Fill draws by one word each.
 
-    The scales broadcast to them. Returns where, in one dimension, the draws fell outside of all rectangles.
+    Args:
+        words: overwritten.
+        widths: of the rectangles, each times 2^-63.
+        layers: scratch.
+        draws: filled.
+        scales: by which widths differ from draw to draw, broadcast to the draws; None: they do not.
+
+    Returns:
+        Where, in one dimension, the draws fell outside of all rectangles.
     """
     signed = words.view(np.int64)
     np.bitwise_and(signed, _LAYERS - 1, out=layers)
     np.copyto(draws, signed)
-    widths = _WIDTHS.take(layers, out=words.view(np.float64), mode="wrap")  # the words have served
-    widths *= scales
-    draws *= widths
+    each = widths.take(layers, out=words.view(np.float64), mode="clip")  # the words have served
+    if scales is not None:
+        each *= scales
+    draws *= each
     return (layers.reshape(-1) >= _RECTANGLES).nonzero()[0]
 
 

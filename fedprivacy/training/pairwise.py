@@ -8,7 +8,7 @@ sum: its error grows with the logarithm of their number (Higham 2002, section 4.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import reduce
 from itertools import pairwise
 
@@ -30,8 +30,11 @@ class PairwiseSum:
 
         Args:
             ranks: counted from 0, ascending.
-            rows: the vectors, shape [ranks, d].
+            rows: the vectors, shape [ranks, d]; their memory is the sum's from now on, which writes in it.
         """
+        if len(ranks) == 1:
+            self._grow((0, ranks[0]), rows[0])
+            return
         gaps = (np.flatnonzero(np.diff(ranks) != 1) + 1).tolist()
         for start, stop in pairwise([0, *gaps, len(ranks)]):
             self._add_run(ranks[start], rows[start:stop])
@@ -67,12 +70,14 @@ class PairwiseSum:
         """Add a branch to its sibling, and so on, as long as that is there. (Addition is commutative, to the bit.)"""
         level, place = branch
         while (sibling := (level, place ^ 1)) in self._branches:
-            vector = _plus(vector, self._branches.pop(sibling))
+            vector = _plus(vector, self._branches.pop(sibling), Tensor.add_)
             level, place = level + 1, place // 2
         self._branches[level, place] = vector
 
 
-def _plus(one: Tensor | None, other: Tensor | None) -> Tensor | None:
+def _plus(
+    one: Tensor | None, other: Tensor | None, add: Callable[[Tensor, Tensor], Tensor] = Tensor.add
+) -> Tensor | None:
     if one is None or other is None:
         return other if one is None else one
-    return one + other.to(one.device)
+    return add(one, other.to(one.device))

@@ -1,6 +1,7 @@
 """What is computed of a record must not depend on its place, company or their number; means that do are not used."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from fedprivacy.gradients import GradientEngine, products
 from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.methods import admission
 from fedprivacy.gradients.methods.traced import Program
-from fedprivacy.gradients.parts import cut, filled, plain, sizes_up_to
+from fedprivacy.gradients.parts import cut, filled, plain, sizes_up_to, with_small
 from fedprivacy.gradients.pieces import Written
 from fedprivacy.gradients.selfcheck import DisagreementError
 from fedprivacy.gradients.tape import Part, Sized
@@ -103,6 +104,39 @@ def test_one_last_bit_of_one_record_in_a_smaller_part_is_enough(start):
     assert agreeing(first_of_a_window) == (128, 64)
 
 
+@pytest.mark.parametrize("start", [0, 12, 24])
+def test_one_last_bit_of_one_record_in_a_small_part_is_enough(start):
+    """The last part of 12 of the first 32 records has the first four once more."""
+    records = []
+
+    def first_of_a_window(inputs):
+        if len(inputs) == 128 and not records:
+            records.append(inputs[start])
+        found = torch.zeros(len(inputs), dtype=torch.bool)
+        if len(inputs) == 12:
+            found[0] = torch.equal(inputs[0], records[0])
+        return found
+
+    net = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 8))
+    means = Leaning(net, first_of_a_window)
+    assert sizes_that_agree(means, net, PROBE, (128, 16, 12, 8), KEPT) == (128, 16, 8)
+
+
+@pytest.mark.parametrize("records", [1, 8, 10, 13, 24, 40])
+def test_few_costly_records_are_computed_in_small_parts_with_the_same_bits(records):
+    torch.manual_seed(0)
+    net = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32 * 13 * 13, 10))
+    inputs, targets = torch.randn(records, 3, 28, 28), torch.arange(records) % 10
+    engine = GradientEngine(net, cross_entropy)
+    engine.prepare(inputs, targets)
+    assert set(engine._admitted.sizes) >= {32, 24, 16, 12, 8}
+    small = engine.clip(inputs, targets, 0.5)
+    engine._admitted = replace(engine._admitted, sizes=tuple(s for s in engine._admitted.sizes if s >= 32))
+    whole = engine.clip(inputs, targets, 0.5)
+    assert all(map(torch.equal, small.squared_norms, whole.squared_norms))
+    assert torch.allclose(small.total, whole.total, rtol=1e-5, atol=1e-7)
+
+
 @pytest.mark.parametrize("rows", [2, 4, 8, 16])
 def test_parts_that_leave_elements_over_for_other_code_are_not_used(rows):
     """Seven units in 16 rows are 112 numbers: three vectors of 32, and 16 that are computed one by one."""
@@ -119,12 +153,12 @@ def test_parts_that_leave_elements_over_for_other_code_are_not_used(rows):
                 sizes_that_agree(Program(net, cross_entropy), net, PROBE, (rows,), KEPT)
 
 
-@pytest.mark.parametrize(("outputs", "taken"), [(16, 8), (10, 16), (7, 32)])
-def test_a_large_model_is_computed_in_the_smallest_parts_that_leave_nothing_over(outputs, taken, monkeypatch):
-    """Not one by one, where eight rows of ten logits leave sixteen numbers over, and sixteen rows none."""
+@pytest.mark.parametrize(("units", "taken"), [(16, 8), (10, 16), (7, 32)])
+def test_a_large_model_is_computed_in_the_smallest_parts_that_leave_nothing_over(units, taken, monkeypatch):
+    """Not one by one, where eight rows of ten units leave sixteen numbers over, and sixteen rows none."""
     torch.manual_seed(0)
     monkeypatch.setattr(admission, "_fastest", lambda *_, **__: 8)
-    engine = GradientEngine(nn.Sequential(nn.Linear(6, 16), nn.Sigmoid(), nn.Linear(16, outputs)), cross_entropy)
+    engine = GradientEngine(nn.Sequential(nn.Linear(6, units), nn.Sigmoid(), nn.Linear(units, 3)), cross_entropy)
     engine.prepare(*PROBE)
     assert engine._admitted.sizes == (taken,)
 
@@ -204,7 +238,7 @@ def test_padded_products_are_products(d, p):
 
 
 @pytest.mark.parametrize("records", [0, 1, 15, 16, 17, 64, 65, 200, 230, 255, 256, 257, 1000])
-@pytest.mark.parametrize("sizes", [(1,), (8,), (16,), (64, 32), sizes_up_to(256)])
+@pytest.mark.parametrize("sizes", [(1,), (8,), (16,), (64, 32), sizes_up_to(256), with_small((32,))])
 def test_parts_cover_every_record_once_and_waste_little_or_a_turn(records, sizes):
     parts = list(cut(records, sizes))
     assert [place for part in parts for place in range(part.start, part.stop)] == list(range(records))

@@ -747,8 +747,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a sum is not rounded to the lattice before the noise",
         "fedprivacy/training/noise.py",
-        "    released += _CENTRE * step  # rounds the sum, whatever the noise\n",
-        "",
+        "np.add(_limited(sums, LARGEST_SUM * step), _CENTRE * step, dtype=np.float64)",
+        "np.add(_limited(sums, LARGEST_SUM * step), 0.0, dtype=np.float64)",
         ("tests/training/test_noise.py::test_every_released_value_is_a_whole_number_of_steps",),
     ),
     Mutant(

@@ -13,7 +13,7 @@ from torch import nn
 
 from fedprivacy.gradients import GradientEngine, PerLayerClipping
 from fedprivacy.gradients.methods import admission
-from fedprivacy.gradients.parts import cut, sizes_up_to
+from fedprivacy.gradients.parts import cut, sizes_up_to, with_small
 from fedprivacy.gradients.pieces import Piece
 from fedprivacy.gradients.summation import Sums
 from fedprivacy.gradients.tape import Part, Sized
@@ -77,22 +77,25 @@ def blocks_of(records, sizes):
     return blocks
 
 
-@pytest.mark.parametrize("largest", [1, 2, 4, 8, 16, 64, 256])
-def test_the_allowance_covers_the_rounding_of_every_block_that_is_made(largest):
+SIZES = {str(largest): sizes_up_to(largest) for largest in (1, 2, 4, 8, 16, 64, 256)}
+SIZES |= {"32 and small": with_small((32,)), "256 and small": with_small(sizes_up_to(256))}
+
+
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_the_allowance_covers_the_rounding_of_every_block_that_is_made(sizes):
     """Catches: longer products, more of them in a block, blocks that never end. Two blocks change, each on both sides.
 
     A product of m records, each no longer than C, is rounded at most m - 1 times, then as often as products follow it.
     """
-    for block in blocks_of(1000, sizes_up_to(largest)).products:
+    for block in (block for records in (40, 1000, 1100) for block in blocks_of(records, sizes).products):
         rounded = max(len(product) for product in block) - 1 + len(block)
-        records = sum(len(product) for product in block)
-        assert 4 * rounded * ROUNDING * records <= SUM_ALLOWANCE
+        together = sum(len(product) for product in block)
+        assert 4 * rounded * ROUNDING * together <= SUM_ALLOWANCE
 
 
-@pytest.mark.parametrize("largest", [1, 2, 16, 64, 256])
-def test_a_record_s_block_is_known_from_its_place_however_many_there_are(largest):
+@pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
+def test_a_record_s_block_is_known_from_its_place_however_many_there_are(sizes):
     """Catches: blocks by part, or by how many came before. One record more would let all blocks round anew."""
-    sizes = sizes_up_to(largest)
     whole = blocks_of(1000, sizes).places()
     block_of = {place: number for number, block in enumerate(whole) for place in block}
     for records in (1, 15, 16, 17, 127, 128, 129, 255, 256, 257, 500, 750, 999):

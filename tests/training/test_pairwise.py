@@ -15,7 +15,7 @@ def added(some):
     """The sum of some ranks, one after another."""
     sums = PairwiseSum()
     for rank in some:
-        sums.skip(rank) if rank in LEFT_OUT else sums.add([rank], VECTORS[rank : rank + 1])
+        sums.skip(rank) if rank in LEFT_OUT else sums.add([rank], VECTORS[rank : rank + 1].clone())
     return sums
 
 

@@ -106,7 +106,8 @@ class CohortUpdate:
     @spanned("adding updates")
     def add(self, ranks: Sequence[int], orders: Sequence[Order], portion: Portion) -> None:
         """Take in what some clients release."""
-        usable = portion.parameters.abs().amax(1) <= LARGEST  # false of NaN
+        least, most = portion.parameters.amin(1), portion.parameters.amax(1)
+        usable = (least >= -LARGEST) & (most <= LARGEST)  # false of NaN
         for order, norm, use in zip(orders, portion.clipping_norms, usable.tolist(), strict=True):
             self.clipping_norms[order.client_id] = norm
             if use:

@@ -20,7 +20,7 @@ from fedprivacy.gradients.losses import InPlaceError, Loss, LossShapeError, Unsu
 from fedprivacy.gradients.methods.bookkeeping import BookKeeping
 from fedprivacy.gradients.methods.obstacle import Obstacle, obstacle_of
 from fedprivacy.gradients.methods.traced import Program
-from fedprivacy.gradients.parts import WHOLE, sizes_up_to
+from fedprivacy.gradients.parts import WHOLE, sizes_up_to, with_small
 from fedprivacy.gradients.selfcheck import (
     PROBES,
     DisagreementError,
@@ -45,6 +45,10 @@ _LEAST_PART = 8
 
 _MOST_ROWS = 256
 """Records that a part has at most: more are no faster, and the parts are tried before they are used."""
+
+_COSTLY = 2**16
+"""Bytes of a record that takes so long that few records are computed in small parts: measured, a row of 100 KB takes a
+twentieth of what a turn takes besides, and one of a megabyte as long."""
 
 _ON_GPU = 2**32
 """Bytes that a part may take on a GPU, which wants many records at a time."""
@@ -129,6 +133,7 @@ def _in_portions(
     held = probe[0].nbytes + means.held_bytes + sum(sized.piece.kept_bytes for sized in pieces)
     each = (held // PROBES + 1) * views
     largest = _fastest(each, max_memory, on_gpu=probe[0].is_cuda)
+    small = each >= _COSTLY and least == WHOLE and not probe[0].is_cuda  # half precision leaves more over
     threads = 1 if largest >= WHOLE and not probe[0].is_cuda else torch.get_num_threads()
     if isinstance(means, Loop):  # a record alone has no company that could show
         return Admitted(means, (min(largest, WHOLE),), kept_bytes, threads)
@@ -136,7 +141,8 @@ def _in_portions(
     while tried[-1] < WHOLE and (max_memory is None or 2 * tried[-1] * each <= max_memory):
         tried.append(2 * tried[-1])  # so few records leave elements over
     for rows in tried:
-        sizes = [size * views for size in sizes_up_to(rows, least)]
+        wanted = sizes_up_to(rows, least)
+        sizes = [size * views for size in (with_small(wanted) if small else wanted)]
         try:
             with computing_with(threads):
                 agreeing = sizes_that_agree(means, model, probe, sizes, kept_bytes)

@@ -17,6 +17,7 @@ from torch.nn import functional
 
 from fedprivacy.gradients.losses import Loss, gradient_of
 from fedprivacy.gradients.operations import Activation, Operation, operation_for
+from fedprivacy.gradients.parts import WHOLE, filled
 from fedprivacy.gradients.tape import Gathered, Part, Sized
 
 
@@ -56,7 +57,9 @@ class Program:
     def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
         with torch.no_grad():
             outputs, kept = self._forward(inputs)
-            return self._backward(kept, self._gradient_of(outputs, targets), kept_bytes)
+            rows = max(len(outputs), WHOLE)  # few rows of few numbers would leave elements over
+            gradient = self._gradient_of(filled(outputs, rows), filled(targets, rows))[: len(outputs)]
+            return self._backward(kept, gradient, kept_bytes)
 
     def _forward(self, inputs: Tensor) -> tuple[Tensor, list[object]]:
         values, kept, records, held = inputs, [], inputs.shape[0], 0
