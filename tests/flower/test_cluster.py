@@ -19,11 +19,13 @@ from ray._private import services
 import fedprivacy as fp
 from fedprivacy.flower.client import cluster, joining
 from fedprivacy.flower.client.cluster import ClusterWorkers
+from fedprivacy.flower.client.crew import WorkerError
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.placement import Placement
 from tests.commands.running import ENVIRONMENT
+from tests.processes import all_end
 
 from . import watched
 from .blobs import Blobs, plan_of
@@ -70,22 +72,6 @@ def simulated(**placement):
 
 def results():
     return {name: Path("run", name).read_bytes() for name in RESULTS}
-
-
-def runs(process):
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-
-
-def all_end(processes, seconds=20.0):
-    """Whether none of the processes is left, soon."""
-    end = time.monotonic() + seconds
-    while any(map(runs, processes)) and time.monotonic() < end:
-        time.sleep(0.1)
-    return not any(map(runs, processes))
 
 
 @pytest.mark.slow
@@ -277,15 +263,134 @@ def test_gpus_that_a_cluster_lacks():
         entered({"CPU": 8.0}, device="cuda")
 
 
-def greeted(greeting):
-    """A worker whose greeting is that."""
-    handle = SimpleNamespace(greet=SimpleNamespace(remote=lambda: greeting))
-    ray = SimpleNamespace(get=lambda it: it, exceptions=SimpleNamespace(RayError=RuntimeError))
-    return cluster._Actor(ray, handle, 0, Placement(ray_address="auto"))
+GREETING = cluster._Greeting("gpu-7", cluster._versions(), 0)
 
 
-def test_a_machine_with_other_versions_is_refused():
-    """Or a seeded run would have other bits there."""
-    with pytest.raises(ConfigError, match=r"gpu-7 has torch 1\.0, and here .*: install the same on both"):
-        greeted(("gpu-7", cluster._versions() | {"torch": "1.0"})).be_greeted()
-    greeted(("gpu-7", cluster._versions())).be_greeted()
+class Pretended:
+    """Ray, as far as whoever asks it for actors can tell: each comes at once, with its greeting, if there is room."""
+
+    exceptions = SimpleNamespace(RayError=RuntimeError)
+
+    def __init__(self, cpus, greeting=GREETING):
+        self.cpus, self.greeting, self.alive = cpus, greeting, []
+
+    def cluster_resources(self):
+        return {"CPU": float(self.cpus)}
+
+    def available_resources(self):
+        return {"CPU": float(max(0, self.cpus - len(self.alive)))}
+
+    def remote(self, *_):
+        return self
+
+    def options(self, **_):
+        self.alive.append(SimpleNamespace(greet=SimpleNamespace(remote=object)))
+        return SimpleNamespace(remote=lambda _: self.alive[-1])
+
+    def wait(self, greetings, num_returns, timeout):
+        room = max(0, self.cpus - (len(self.alive) - len(greetings)))
+        return greetings[: min(num_returns, room)], []
+
+    def get(self, _):
+        if isinstance(self.greeting, Exception):
+            raise self.greeting
+        return self.greeting
+
+    def kill(self, handle):
+        self.alive.remove(handle)
+
+
+def pretended(ray, timeout=0.05, **placement):
+    """A population on a pretended cluster, once its workers have begun."""
+    config = replace(plan_of(Blobs(), clients=CLIENTS).config, node_timeout=timeout)
+    found = ClusterWorkers(Blobs(), config, Placement(ray_address="auto", **placement))
+    found._ray, found._gpus, found._luggage = ray, 0.0, None
+    found._begin()
+    return found
+
+
+def places(population):
+    return [actor.place for actor in population._ready()]
+
+
+def test_workers_that_died_are_replaced_in_their_places_as_soon_as_there_is_room():
+    ray = Pretended(4)
+    found = pretended(ray)
+    assert places(found) == [0, 1, 2, 3]
+    dead = [found._workers[1], found._workers[2]]
+    ray.cpus = 2  # with them went the machine
+    for worker in dead:
+        worker.kill()
+    assert [actor.place for actor in found._instead_of(dead)] == [0, 3]
+    assert places(found) == [0, 3] and not found._coming
+    ray.cpus = 5
+    assert places(found) == [0, 1, 2, 3, 4]
+    found.close()
+    assert not ray.alive
+
+
+def test_a_number_that_was_asked_for_is_waited_for_in_every_round():
+    ray = Pretended(2)
+    found = pretended(ray, workers=2)
+    ray.cpus = 1
+    found._workers[0].kill()
+    found._instead_of([found._workers[0]])
+    assert places(found) == [1] and places(found) == [1] and len(found._coming) == 1
+    ray.cpus = 2
+    assert places(found) == [0, 1]
+
+
+def test_when_all_have_died_the_run_ends():
+    ray = Pretended(1)
+    found = pretended(ray)
+    ray.cpus = 0
+    (dead,) = found._workers
+    dead.kill()
+    with pytest.raises(WorkerError, match=r"All workers of the cluster have died, and none came within node-timeout"):
+        found._instead_of([dead])
+
+
+def test_a_cluster_without_room():
+    words = (
+        r"2 of 3 workers came within node-timeout \(0.05 s\): each needs a CPU, and 0 of 2 CPUs are free. Choose fewer"
+    )
+    with pytest.raises(ConfigError, match=words):
+        pretended(Pretended(2), workers=3)
+
+
+@pytest.mark.parametrize(
+    ("greeting", "words"),
+    [
+        (
+            replace(GREETING, versions=GREETING.versions | {"torch": "1.0"}),
+            r"gpu-7 has torch 1\.0, and here .*: install",
+        ),
+        (
+            ImportError("No module named 'fedprivacy'"),
+            r"cannot be made there \(No module named 'fedprivacy'\); install",
+        ),
+    ],
+    ids=["other versions", "nothing installed"],
+)
+def test_a_machine_that_will_not_do_is_refused(greeting, words):
+    """With other versions, a seeded run would have other bits there."""
+    ray = Pretended(1, greeting)
+    ray.exceptions = SimpleNamespace(RayError=ImportError)
+    if isinstance(greeting, Exception):
+        greeting.actor_init_failed = True
+    with pytest.raises(ConfigError, match=words):
+        pretended(ray)
+
+
+def test_a_machine_that_joins_later_and_will_not_do_is_left_out(caplog):
+    ray = Pretended(1)
+    found = pretended(ray)
+    ray.cpus, ray.greeting = 2, replace(GREETING, versions=GREETING.versions | {"torch": "1.0"})
+    assert places(found) == [0] and len(ray.alive) == 1
+    assert "gpu-7 has torch 1.0" in caplog.text
+
+
+def test_a_gpu_that_pytorch_does_not_find():
+    actor = cluster._Actor(Pretended(1), SimpleNamespace(greet=SimpleNamespace(remote=object)), 0, 1.0, Placement())
+    with pytest.raises(ConfigError, match="PyTorch finds no GPU on gpu-7: install a build for its GPUs, or use device"):
+        actor.be_greeted()

@@ -36,6 +36,9 @@ from pathlib import Path
 from textwrap import shorten
 from typing import Any, Self
 
+import torch
+
+from fedprivacy._support.spans import span
 from fedprivacy.flower.client.cohort import Order, Population, Start
 from fedprivacy.flower.client.crew import Crew, Worker, WorkerError, answer_to, packed
 from fedprivacy.flower.client.joining import joined
@@ -94,7 +97,7 @@ class ClusterWorkers(Crew):
         self._coming: list[_Actor] = []
 
     def __enter__(self) -> Self:
-        with ExitStack() as entered:
+        with span("set-up"), span("loading Ray"), ExitStack() as entered:
             self._ray = entered.enter_context(joined(self._placement.ray_address))
             entered.callback(self.close)
             self._gpus = self._gpus_of_each()
@@ -106,7 +109,8 @@ class ClusterWorkers(Crew):
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._leave()
+        with span("closing"), span("ending Ray"):
+            self._leave()
 
     def close(self) -> None:
         """End the workers, now: they hold nothing that is not somewhere else."""
@@ -213,7 +217,7 @@ class ClusterWorkers(Crew):
             "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}},
         }
         handle = self._ray.remote(_Hand).options(**resources, **own).remote(self._luggage)
-        return _Actor(self._ray, handle, place, self._placement)
+        return _Actor(self._ray, handle, place, self._gpus, self._placement)
 
     def _wanted(self) -> int:
         """How many workers there are to be now."""
@@ -241,6 +245,21 @@ class ClusterWorkers(Crew):
         return " and ".join(f"{left.get(kind, 0.0):g} of {have.get(kind, 0.0):g} {kind}s are free" for kind in kinds)
 
 
+@dataclass(frozen=True, slots=True)
+class _Greeting:
+    """What a worker says once it is there.
+
+    Attributes:
+        machine: its name.
+        versions: of the packages that compute.
+        gpus: how many of them PyTorch finds.
+    """
+
+    machine: str
+    versions: dict[str, str]
+    gpus: int
+
+
 class _Actor:
     """A worker, as the driver knows it.
 
@@ -250,9 +269,9 @@ class _Actor:
         greeting: comes when it has started.
     """
 
-    def __init__(self, ray: Any, handle: Any, place: int, placement: Placement) -> None:
+    def __init__(self, ray: Any, handle: Any, place: int, gpus: float, placement: Placement) -> None:
         self.name, self.place = f"Worker {place + 1}", place
-        self._ray, self._handle, self._placement = ray, handle, placement
+        self._ray, self._handle, self._gpus, self._placement = ray, handle, gpus, placement
         self.greeting = handle.greet.remote()
         self._asked: deque[Any] = deque()
         self._end = "ended"
@@ -263,11 +282,13 @@ class _Actor:
         Raises:
             ConfigError: it cannot be made there, or would have other bits than this process.
         """
-        found = self._got(self.greeting)
-        if found is None:
+        greeting: _Greeting | None = self._got(self.greeting)
+        if greeting is None:
             return False
-        machine, theirs = found
+        machine, theirs = greeting.machine, greeting.versions
         self.name += f" on {machine}"
+        if greeting.gpus < self._gpus:
+            raise self._unsuited(f"PyTorch finds no GPU on {machine}: install a build for its GPUs, or use device cpu")
         if other := [
             f"{name} {theirs[name]}, and here {own}" for name, own in _versions().items() if theirs[name] != own
         ]:
@@ -318,9 +339,9 @@ class _Hand:
             os.chdir(folder)
         self._population = Population(*pickle.loads(everything))
 
-    def greet(self) -> tuple[str, dict[str, str]]:
-        """The machine's name, and what it would compute with."""
-        return socket.gethostname(), _versions()
+    def greet(self) -> _Greeting:
+        """Where it is."""
+        return _Greeting(socket.gethostname(), _versions(), torch.cuda.device_count())
 
     def answer(self, start: bytes, errand: bytes) -> bytes:
         """See `answer_to`."""

@@ -138,10 +138,12 @@ class Crew(Population, ABC):
         Raises:
             WorkerError: a worker died, and so did the one that took its clients; or it could not train.
         """
+
+        def training(row: range) -> Training:
+            return Training(first + row.start, orders[row.start : row.stop])
+
         update = CohortUpdate()
-        for part in self._divided(
-            len(orders), lambda row: Training(first + row.start, orders[row.start : row.stop]), start
-        ):
+        for part in self._divided(len(orders), training, start):
             assert isinstance(part, CohortUpdate)
             update.join(part)
         return update
@@ -166,17 +168,15 @@ class Crew(Population, ABC):
 
     def _heard_of_others(self, lost: Sequence[_Asked], handed: Any, workers: int) -> Iterator[object]:
         """What comes of errands whose workers have died, each from another worker."""
-        ends = {id(worker): worker.kill() for worker, _ in lost}
-        for worker, _ in lost:
-            log.warning("%s died (%s); another one takes its clients.", worker.name, ends[id(worker)])
-        others = self._instead_of([worker for worker, _ in lost])
+        ends = {worker: worker.kill() for worker, _ in lost}
+        for worker, end in ends.items():
+            log.warning("%s died (%s); another one takes its clients.", worker.name, end)
+        others = self._instead_of(list(ends))
         again = [(other, errand) for other, (_, errand) in zip(cycle(others), lost, strict=False)]
-        lost_again = yield from self._heard(again, handed)
-        if lost_again:
-            other = lost_again[0][0]
-            first = next(worker for (worker, _), (its, _) in zip(lost, again, strict=True) if its is other)
+        for other, errand in (yield from self._heard(again, handed)):
+            first = next(worker for worker, its in lost if its is errand)
             raise WorkerError(
-                f"{first.name} died ({ends[id(first)]}), and so did the one that took its clients ({other.kill()}). If "
+                f"{first.name} died ({ends[first]}), and so did the one that took its clients ({other.kill()}). If "
                 f"memory was short, choose fewer workers; there were {workers}."
             )
 
