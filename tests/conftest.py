@@ -17,6 +17,7 @@ GROUPS = {
     "tests/deploy/test_deploy_demo.py": FLOWER,
     "tests/deploy/test_wheel.py": FLOWER,
     "tests/deploy/test_flwr_run.py": RAY,
+    "tests/flower/test_cluster.py": RAY,
     "tests/flower/test_ray.py": RAY,
     "tests/commands/test_stopped.py": RAY,
     "tests/test_front_door.py": RAY,

@@ -54,7 +54,20 @@ def main(
 _BESIDE = Annotated[bool, typer.Option("--dashboard", help="Open the dashboard beside the run, on port 8050.")]
 _PROFILE = Annotated[bool, typer.Option("--profile", help="Record where the time goes: a table, and a Chrome trace.")]
 _ENGINE = Annotated[Engine, typer.Option(help="Where simulated clients run.")]
-_WORKERS = Annotated[int, typer.Option(help="Processes that train 100 clients and more; no result differs.")]
+_WORKERS = Annotated[
+    int | None,
+    typer.Option(
+        help="Processes that train 100 clients and more; no result differs. Default: 1; on a cluster, one for each of "
+        "its GPUs or, without, CPUs.",
+        show_default=False,
+    ),
+]
+_RAY_ADDRESS = Annotated[
+    str,
+    typer.Option(
+        help="Ray cluster that runs already, and on which these processes are: host:port, or auto.", show_default=False
+    ),
+]
 
 _LISTED = tuple(
     key for key in FIELDS if key not in {"privacy", "seed", "out", "ledger", "questions", "resume", "signing-key"}
@@ -105,7 +118,8 @@ def simulate(
     settings: dict[str, Any],
     *,
     engine: _ENGINE = Engine.IN_PROCESS,
-    workers: _WORKERS = 1,
+    workers: _WORKERS = None,
+    ray_address: _RAY_ADDRESS = "",
     dashboard: _BESIDE = False,
     profile: _PROFILE = False,
     as_json: Json = False,
@@ -115,14 +129,15 @@ def simulate(
     from fedprivacy.commands.outcome import outcome_text
     from fedprivacy.commands.run_tables import client_table, failures
     from fedprivacy.runs.folder import REPORT
+    from fedprivacy.runs.placement import Placement
     from fedprivacy.runs.profile import TRACE
     from fedprivacy.server.profile import show_profile
     from fedprivacy.server.simulation import prepared, run
 
-    plan = prepared(settings)
+    plan, placement = prepared(settings), Placement(engine, workers, ray_address)
     config, console = plan.config, console_of(shown=not as_json)
     with _dashboard_if(dashboard, config, console):
-        history = run(plan, engine, console, profile=profile, workers=workers).history
+        history = run(plan, placement, console, profile=profile).history
         if as_json:
             trace = {"profile": str(Path(config.out) / TRACE)} if profile else {}
             print_json(history.summary() | {"out": config.out} | trace)
@@ -130,7 +145,7 @@ def simulate(
             OUT.print(client_table(history))
             for line in failures(history):
                 OUT.print(f"[yellow]{escape(line)}")
-            OUT.print(outcome_text(history, config, settings, engine), highlight=False, soft_wrap=True)
+            OUT.print(outcome_text(history, config, settings, placement), highlight=False, soft_wrap=True)
             if profile:
                 show_profile(Path(config.out), OUT)
             if dashboard:
@@ -186,7 +201,12 @@ def dashboard(
 @app.command()
 @with_settings
 def plan(
-    settings: dict[str, Any], *, engine: _ENGINE = Engine.IN_PROCESS, workers: _WORKERS = 1, as_json: Json = False
+    settings: dict[str, Any],
+    *,
+    engine: _ENGINE = Engine.IN_PROCESS,
+    workers: _WORKERS = None,
+    ray_address: _RAY_ADDRESS = "",
+    as_json: Json = False,
 ) -> None:
     """Show what each client would spend after each round, and the noise that the budget needs. Runs nothing.
 

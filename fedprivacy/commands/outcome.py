@@ -10,9 +10,10 @@ from pathlib import Path
 from rich.markup import escape
 
 from fedprivacy.commands.terminal import as_typed
-from fedprivacy.runs.configuration import RUNS, Engine, RunConfig, Value, resolve
+from fedprivacy.runs.configuration import RUNS, RunConfig, Value, resolve
 from fedprivacy.runs.folder import REPORT
 from fedprivacy.runs.history import RunHistory
+from fedprivacy.runs.placement import Placement
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 from fedprivacy.values.evaluation import OF_CLIENTS, RECORDS
 from fedprivacy.values.wording import NO_PRIVACY, count_text, epsilon_text, metric_name, metric_text, time_text
@@ -21,14 +22,14 @@ _OF_THIS_RUN = ("epsilon", "noise-multiplier", "out", "privacy", "resume")
 """Settings that the run that is proposed next does not take over."""
 
 
-def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Value], engine: Engine) -> str:
+def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Value], placement: Placement) -> str:
     """A finished run for people, in Rich's markup; no command in it may be wrapped.
 
     Args:
         history: the run.
         config: its settings.
         given: those that the user typed.
-        engine: where the clients ran.
+        placement: where the clients ran.
     """
     last = history.last
     about_seed = "The noise came from a secret that is gone: this run cannot be repeated."
@@ -50,7 +51,7 @@ def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Val
         f"{about_seed}\n"
         f"Report: {escape(str(report)) if report.exists() else 'none'}\n"
         f"In a browser{'' if store else ', with all runs'}: {_bold('dashboard', *store)}\n"
-        f"{_next(last.max_epsilon, config, given, engine)}"
+        f"{_next(last.max_epsilon, config, given, placement)}"
     )
 
 
@@ -94,24 +95,25 @@ def _on_own_records(history: RunHistory) -> str:
     return f"On the clients' own records, in round {evaluated.round}: {escape(figures)}; noisy, and charged.\n"
 
 
-def _next(spent: float, config: RunConfig, given: Mapping[str, Value], engine: Engine) -> str:
+def _next(spent: float, config: RunConfig, given: Mapping[str, Value], placement: Placement) -> str:
     """What a tighter budget costs, or a baseline's privacy; where the past counts, what every dataset has spent."""
     if not config.privacy:
-        private = _bold("simulate", *_options(_kept(config, given), engine))
+        private = _bold("simulate", *_options(_kept(config, given)), *placement.options)
         price = _bold("compare", config.out, "RUN")
         return f"Next, the same with privacy, and then what it costs:\n  {private}\n  {price}"
     if config.ledger:
         ledger = _bold("ledger", "show", "--ledger", str(given.get("ledger", config.ledger)))
         return f"Next, what every dataset has spent over all runs of this ledger:\n  {ledger}"
     tighter = {"epsilon": f"{_tighter(min(spent, config.epsilon)):g}"} | _kept(config, given)
-    commands = "".join(f"\n  {_bold(command, *_options(tighter, engine))}" for command in ("plan", "simulate"))
+    commands = "".join(
+        f"\n  {_bold(command, *_options(tighter), *placement.options)}" for command in ("plan", "simulate")
+    )
     return f"Next, what a tighter budget costs, and a run of it:{commands}"
 
 
-def _options(settings: Mapping[str, Value], engine: Engine) -> list[str]:
+def _options(settings: Mapping[str, Value]) -> list[str]:
     """Settings as they are typed."""
-    words = [word for key, value in settings.items() for word in (f"--{key}", str(value))]
-    return words if engine is Engine.IN_PROCESS else [*words, "--engine", engine]
+    return [word for key, value in settings.items() for word in (f"--{key}", str(value))]
 
 
 def _kept(config: RunConfig, given: Mapping[str, Value]) -> dict[str, Value]:

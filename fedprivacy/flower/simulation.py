@@ -1,4 +1,4 @@
-"""Runs the same ServerApp and ClientApp on one machine: in this process, or on Flower's engine on Ray."""
+"""Runs the same ServerApp and ClientApp without a network: in this process, or on Flower's engine on Ray."""
 
 from __future__ import annotations
 
@@ -28,13 +28,16 @@ from flwr.supercore.task_identity import TaskIdentity
 
 from fedprivacy._support.spans import span, spanned
 from fedprivacy.flower.client.app import PrivateClientApp
+from fedprivacy.flower.client.cluster import ClusterWorkers
 from fedprivacy.flower.client.cohort import Population
+from fedprivacy.flower.client.crew import USELESS, Crew
 from fedprivacy.flower.client.local import IN_PROCESS
-from fedprivacy.flower.client.workers import USELESS, Workers
+from fedprivacy.flower.client.workers import Workers
 from fedprivacy.runs.configuration import ConfigError, Engine, RunConfig
 from fedprivacy.runs.device import choose_device
 from fedprivacy.runs.folder import check_usable, read_history
 from fedprivacy.runs.history import RunHistory
+from fedprivacy.runs.placement import HERE, Placement
 
 log = logging.getLogger("fedprivacy.engine")
 
@@ -58,8 +61,7 @@ def simulate(
     server_app: ServerApp,
     client_app: ClientApp,
     config: RunConfig,
-    engine: Engine = Engine.IN_PROCESS,
-    workers: int = 1,
+    placement: Placement = HERE,
 ) -> RunHistory:
     """Run a simulation to its end and read back what it recorded.
 
@@ -67,46 +69,31 @@ def simulate(
         server_app: made with `config`, for example `fedprivacy.server.app.server_app(config=config)`.
         client_app: made with `config`, for example `fedprivacy.flower.private_client(config=config)`.
         config: the run's configuration; `out` must be set.
-        engine: where clients run.
-        workers: processes in which the in-process engine trains large populations; they change no result.
+        placement: where clients run, and in how many processes.
 
     Raises:
-        ConfigError: `out` is empty, this machine lacks the configured device, or there cannot be such workers, or the
-            engine cannot have asynchronous rounds.
-        WorkerError: one of these died, and so did the one that took its place.
+        ConfigError: `out` is empty, the configured device is not there, or there cannot be such workers, or the engine
+            cannot have asynchronous rounds.
+        WorkerError: one of these died, and so did the one that took its clients.
         RunFolderError: `out` holds a run already, or cannot be written; said before an engine is started, which takes
             a while.
     """
     if not config.out:
         raise ConfigError(["out is empty; name the folder that receives the results."])
-    check_workers(workers, engine)
-    check_rounds(config, engine)
-    check_machine(config)
-    drive(server_app, client_app, config, engine, workers)
+    placement.check()
+    check_rounds(config, placement.engine)
+    check_machine(config, placement)
+    drive(server_app, client_app, config, placement)
     return read_history(Path(config.out))
 
 
-def drive(
-    server_app: ServerApp,
-    client_app: ClientApp,
-    config: RunConfig,
-    engine: Engine = Engine.IN_PROCESS,
-    workers: int = 1,
-) -> None:
+def drive(server_app: ServerApp, client_app: ClientApp, config: RunConfig, placement: Placement = HERE) -> None:
     """Let a ServerApp talk to simulated clients until it has done what it does."""
     with quiet_flower():
-        if engine is Engine.RAY:
+        if placement.engine is Engine.RAY:
             _on_ray(server_app, client_app, config)
         else:
-            _in_process(server_app, client_app, config, workers)
-
-
-def check_workers(workers: int, engine: Engine) -> None:
-    """Raise a `ConfigError` unless an engine can train in so many processes."""
-    if not isinstance(workers, int) or workers < 1:  # a keyword may be anything
-        raise ConfigError([f"workers is {workers}; choose 1, for this process alone, or up to as many as cores."])
-    if workers > 1 and engine is Engine.RAY:
-        raise ConfigError([f"workers is {workers}, and Ray has workers of its own; choose engine in-process, or 1."])
+            _in_process(server_app, client_app, config, placement)
 
 
 def check_rounds(config: RunConfig, engine: Engine) -> None:
@@ -120,9 +107,10 @@ def check_rounds(config: RunConfig, engine: Engine) -> None:
         )
 
 
-def check_machine(config: RunConfig) -> None:
+def check_machine(config: RunConfig, placement: Placement = HERE) -> None:
     """Raise what this machine would stop a run with: a device that it lacks, a folder that cannot be written."""
-    choose_device(config.device)
+    if not placement.ray_address:  # a cluster's machines have devices of their own
+        choose_device(config.device)
     if not config.resume:
         check_usable(Path(config.out))
 
@@ -139,21 +127,24 @@ def quiet_flower() -> Iterator[None]:
         logger.setLevel(level)
 
 
-def _in_process(server_app: ServerApp, client_app: ClientApp, config: RunConfig, workers: int) -> None:
-    population = _population(client_app, config, workers)
-    with population if isinstance(population, Workers) else nullcontext():
+def _in_process(server_app: ServerApp, client_app: ClientApp, config: RunConfig, placement: Placement) -> None:
+    population = _population(client_app, config, placement)
+    with population if isinstance(population, Crew) else nullcontext():
         grid = InProcessGrid(client_app, config.clients, run_config={}, population=population)
         server_app(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={}))
 
 
-def _population(client_app: ClientApp, config: RunConfig, workers: int = 1) -> Population | None:
+def _population(client_app: ClientApp, config: RunConfig, placement: Placement = HERE) -> Population | None:
     """The clients as one population, where they are many, or rounds asynchronous, and their app is ours."""
     together = config.clients >= POPULATION or config.buffer_size is not None
     if not isinstance(client_app, PrivateClientApp) or client_app.config is None or not together:
-        if workers > 1:
-            log.warning(USELESS, workers, f"fewer than {POPULATION} clients, or a baseline without privacy")
+        if placement.elsewhere:
+            choose_device(config.device)
+            log.warning(USELESS, placement.words, f"fewer than {POPULATION} clients, or a baseline without privacy")
         return None
-    return Workers(client_app.task, config, workers) if workers > 1 else Population(client_app.task, config)
+    if not placement.elsewhere:
+        return Population(client_app.task, config)
+    return (ClusterWorkers if placement.ray_address else Workers)(client_app.task, config, placement)
 
 
 def _on_ray(server_app: ServerApp, client_app: ClientApp, config: RunConfig) -> None:

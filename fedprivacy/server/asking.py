@@ -29,6 +29,7 @@ from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.runs.asking import question_plan, questions_in
 from fedprivacy.runs.configuration import LEDGER, OF_ASKING, RUNS, ConfigError, Engine, Value, of_simulation
 from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords
+from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.store import RunRecording
 from fedprivacy.tasks import Task, TaskError
@@ -243,7 +244,7 @@ def _simulated(plan: RunPlan, columns: Collection[str], talk: Callable[[Grid], O
     def main(grid: Grid, _: Context) -> None:
         outcomes.append(talk(grid))
 
-    simulation.drive(server, private_client(own, plan.config), plan.config, engine)
+    simulation.drive(server, private_client(own, plan.config), plan.config, Placement(engine))
     return outcomes[0]
 
 

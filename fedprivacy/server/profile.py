@@ -15,6 +15,7 @@ from fedprivacy._support.durable import write_durably
 from fedprivacy._support.spans import Recording, recorded
 from fedprivacy.runs.configuration import Engine
 from fedprivacy.runs.folder import RunFolderError, read_history, writing
+from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.profile import BETWEEN, FIRST, TRACE, Pace, Profile
 from fedprivacy.values.wording import count_text
 
@@ -29,7 +30,7 @@ ON_RAY = (
 
 IN_WORKERS = (
     "What trained in worker processes is not in it: the server waited for them in 'asking clients'. Profile with "
-    "--workers 1 to see inside."
+    "--workers 1 and without --ray-address to see inside."
 )
 
 _LEAST_SHARE = 0.001
@@ -39,19 +40,18 @@ _WIDTH = 110
 
 
 @contextmanager
-def profiled(folder: Path, engine: Engine, finished: int, workers: int = 1) -> Iterator[None]:
+def profiled(folder: Path, placement: Placement, finished: int) -> Iterator[None]:
     """Profile the run that the block is; of one that fails or is stopped after its first round began, what there is.
 
     Args:
         folder: the run's.
-        engine: where its clients run.
+        placement: where its clients run.
         finished: rounds that were finished before the block.
-        workers: processes in which they were to train.
 
     Raises:
         RuntimeError: another run of this process is being profiled.
     """
-    recording, notes = None, [ON_RAY] * (engine is Engine.RAY) + [IN_WORKERS] * (workers > 1)
+    recording, notes = None, [ON_RAY] * (placement.engine is Engine.RAY) + [IN_WORKERS] * placement.elsewhere
     try:
         with recorded("run") as recording:
             yield

@@ -20,8 +20,9 @@ from fedprivacy._support.spans import spanned
 from fedprivacy.flower import RoundFailedError, TooFewClientsError, WorkerError
 from fedprivacy.flower.server.strategy import PrivateResult
 from fedprivacy.ledger import LedgerError
-from fedprivacy.runs.configuration import Engine, RunConfig
+from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.runs.folder import MODEL, REPORT, START, RunFolderError, RunWriter, read_history, writing
+from fedprivacy.runs.placement import HERE, Placement
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.report import draw
 from fedprivacy.runs.store import RunRecording
@@ -178,13 +179,12 @@ def saved(arrays: ArrayRecord, standardise: Standardise | None) -> bytes:
     return save({name: array.numpy() for name, array in arrays.items()}, metadata)
 
 
-def how_to_go_on(config: RunConfig, engine: Engine = Engine.IN_PROCESS) -> str:
+def how_to_go_on(config: RunConfig, placement: Placement = HERE) -> str:
     """What to type when a run has ended before its last round: a task that is an object must be given again."""
-    ray = engine is Engine.RAY
-    again = f"fedprivacy simulate --resume {shlex.quote(config.out)}" + " --engine ray" * ray
+    again = f"fedprivacy simulate --resume {shlex.quote(config.out)}{placement.typed}"
     if config.task.startswith(OBJECT):
         task = config.task.removeprefix(OBJECT)
-        again = f"fp.simulate({task}(), resume={config.out!r}" + ", engine='ray'" * ray + ")"
+        again = f"fp.simulate({task}(), resume={config.out!r}{placement.keywords})"
     return f"To go on after the last finished round: {again}"
 
 

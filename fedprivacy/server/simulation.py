@@ -30,6 +30,7 @@ from fedprivacy.runs.configuration import CONFIG, ConfigError, Engine, RunConfig
 from fedprivacy.runs.folder import new_run_folder, plan_of
 from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.runs.participation import participation_of
+from fedprivacy.runs.placement import Placement
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.run import Run
 from fedprivacy.server.app import going_on, server_app
@@ -49,7 +50,8 @@ def simulate(
     task: GivenTask = None,
     *,
     engine: Engine | str = Engine.IN_PROCESS,
-    workers: int = 1,
+    workers: int | None = None,
+    ray_address: str = "",
     progress: bool = True,
     profile: bool = False,
     **settings: Given,
@@ -74,7 +76,10 @@ def simulate(
         engine: where simulated clients run: "in-process", one after another in this process, or "ray", several at once
             in other processes.
         workers: processes in which the in-process engine trains populations of 100 clients and more, each with one
-            thread. No result depends on it, and a run that goes on may have another number.
+            thread. No result depends on it, and a run that goes on may have another number. None: this process alone,
+            or, on a cluster, one for each of its GPUs or, without, CPUs.
+        ray_address: of a Ray cluster that runs already, and on which these processes are: "host:port", or "auto" for
+            the one that runs on this machine.
         progress: whether a bar shows the rounds, in the terminal or the notebook.
         profile: whether to record where the time goes: `Run.profile`, and a Chrome trace and a table in the folder.
         settings: of the run, see below.
@@ -85,11 +90,11 @@ def simulate(
 
     Raises:
         ConfigError: lists everything that is wrong with the settings, or says which method of the task fails, and for
-            which client; nothing has been spent.
+            which client, or what keeps the workers from coming; nothing has been spent.
         RunFolderError: `out` holds a run already, or cannot be written, or `resume` names a folder that holds none.
         BudgetSpentError: no client's budget allows one step.
         RoundFailedError: a round without one usable update.
-        WorkerError: a worker died, and so did the one that took its place.
+        WorkerError: a worker died, and so did the one that took its clients.
         LedgerError: the ledger contradicts the run, or cannot be written.
         SigningKeyError: the key that is named cannot be read or made.
         RuntimeError: another run of this process is being profiled.
@@ -98,7 +103,7 @@ def simulate(
     engines = ", ".join(Engine)
     with spelt_as_keywords(*[f"engine is '{engine}'; choose one of {engines}."] * (engine not in tuple(Engine))):
         plan = prepared(*by_key(task, settings))
-    return run(plan, Engine(engine), console_of(shown=progress), profile=profile, workers=workers)
+    return run(plan, Placement(Engine(engine), workers, ray_address), console_of(shown=progress), profile=profile)
 
 
 def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> RunPlan:
@@ -116,22 +121,22 @@ def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> Run
     return replace(plan, config=replace(plan.config, out=plan.config.out or new_run_folder(plan.task.name)))
 
 
-def run(plan: RunPlan, engine: Engine, console: Console, *, profile: bool = False, workers: int = 1) -> Run:
+def run(plan: RunPlan, placement: Placement, console: Console, *, profile: bool = False) -> Run:
     """Run a simulation, and show its progress on a console. Once it is planned, it raises what `simulate` does."""
+    placement.check()
     config = plan.config
-    simulation.check_workers(workers, engine)
-    simulation.check_rounds(config, engine)
+    simulation.check_rounds(config, placement.engine)
     checkpoint = checkpoint_to_go_on(Path(config.resume)) if config.resume else None
     finished = checkpoint.round if checkpoint else 0
-    with profiled(Path(config.out), engine, finished, workers) if profile else nullcontext():
-        return _run(plan, engine, console, finished, workers)
+    with profiled(Path(config.out), placement, finished) if profile else nullcontext():
+        return _run(plan, placement, console, finished)
 
 
-def _run(plan: RunPlan, engine: Engine, console: Console, finished: int, workers: int) -> Run:
+def _run(plan: RunPlan, placement: Placement, console: Console, finished: int) -> Run:
     config = plan.config
     with span("set-up"):
-        _check(config)
-        _try_task(plan, engine)
+        _check(config, placement)
+        _try_task(plan, placement)
     if config.resume:
         console.print(going_on(finished, config.rounds))
     own = plan.task if config.task.startswith(OBJECT) else None  # what has a name, a worker of Ray loads for itself
@@ -140,20 +145,24 @@ def _run(plan: RunPlan, engine: Engine, console: Console, finished: int, workers
         server = server_app(progress, config=config, task=own, accounts=accounts)
         client = private_client(own, config) if config.privacy else baseline_client(own, config)
         try:
-            history = simulation.simulate(server, client, config, engine, workers)
+            history = simulation.simulate(server, client, config, placement)
         except KeyboardInterrupt as stopped:
             if (Path(config.out) / CONFIG).exists():
-                stopped.add_note(how_to_go_on(config, engine))
+                stopped.add_note(how_to_go_on(config, placement))
             raise
     return Run(Path(config.out), history, plan.task)
 
 
 @spanned("trying the task")
-def _try_task(plan: RunPlan, engine: Engine) -> None:
+def _try_task(plan: RunPlan, placement: Placement) -> None:
     """In this process every client's shard is opened, and stays open; for Ray's workers the first and the last."""
-    every = range(plan.config.clients)
+    clients, config = range(plan.config.clients), plan.config
+    if placement.ray_address:
+        config = replace(config, device="cpu")  # the cluster's GPUs are not this machine's
+    if placement.ray_address or placement.engine is Engine.RAY:
+        clients = range(0, len(clients), max(1, len(clients) - 1))
     try:
-        try_task(plan.task, plan.config, every if engine is Engine.IN_PROCESS else sorted({every[0], every[-1]}))
+        try_task(plan.task, config, clients)
     except TaskError as error:
         problem = ConfigError([str(error)])
         for note in getattr(error, "__notes__", []):
@@ -162,9 +171,9 @@ def _try_task(plan: RunPlan, engine: Engine) -> None:
 
 
 @spanned("checking the settings")
-def _check(config: RunConfig) -> None:
+def _check(config: RunConfig, placement: Placement) -> None:
     """Raise what this machine, or a file that is named, would stop the run with, before it seems to have begun."""
-    simulation.check_machine(config)
+    simulation.check_machine(config, placement)
     with simulation.quiet_flower():
         build_strategy(config)
     build_trackers(config.trackers)

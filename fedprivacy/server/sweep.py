@@ -14,7 +14,7 @@ import torch
 from rich.console import Console
 
 from fedprivacy.flower.server.checkpoint import CHECKPOINT
-from fedprivacy.runs.configuration import Engine
+from fedprivacy.runs.placement import HERE
 from fedprivacy.runs.sweep import FINISHED, SweptRun
 from fedprivacy.server.simulation import prepared, run
 
@@ -60,7 +60,7 @@ def run_one(one: SweptRun) -> str:
             if one.folder.exists():
                 shutil.rmtree(one.folder)  # stopped before its first round: nothing in it was charged or trained
             plan = prepared({**one.given, "out": str(one.folder)})
-        run(plan, Engine.IN_PROCESS, Console(quiet=True))
+        run(plan, HERE, Console(quiet=True))
     except Exception as error:
         logging.getLogger("fedprivacy.sweep").exception("%s failed.", one.folder.name)
         return f"{type(error).__name__}: {error}"

@@ -48,6 +48,10 @@ class PairwiseSum:
         for branch, vector in other._branches.items():
             self._grow(branch, vector)
 
+    def move(self, device: str) -> None:
+        """Take the sums that are here to a device; on any, they are added to the same bits."""
+        self._branches = {branch: None if v is None else v.to(device) for branch, v in self._branches.items()}
+
     @property
     def total(self) -> Tensor | None:
         """The sum, once every rank below some number was added or skipped; None: there was no vector."""

@@ -1,6 +1,5 @@
 """The supervisor: nothing that it started, and nothing that those started, outlives its `with` block."""
 
-import os
 import signal
 import subprocess
 import sys
@@ -11,6 +10,7 @@ import pytest
 
 from fedprivacy.deploy import processes
 from fedprivacy.deploy.processes import ProcessError, Supervisor
+from tests.processes import alive
 
 SLEEP = "import time; time.sleep(120)"
 PARENT = f"""
@@ -22,18 +22,6 @@ print(child.pid, detached.pid, flush=True)
 """Leaves a child behind and, where the supervisor can find it, another in a session of its own, as Flower's SuperLink
 does."""
 FAMILY = PARENT + SLEEP
-
-
-def alive(pid: int) -> bool:
-    """Whether a process exists and is not a zombie (a container's first process may never reap those)."""
-    stat = Path(f"/proc/{pid}/stat")
-    if Path("/proc/self/stat").exists():
-        return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def wait_for_pids(log: Path, count: int) -> list[int]:

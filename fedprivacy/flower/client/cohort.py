@@ -22,6 +22,7 @@ from fedprivacy._support.allocator import keep_freed_memory
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.spans import spanned
 from fedprivacy.flower.client.local import LocalClient, part_of
+from fedprivacy.flower.client.trial import opened_shard
 from fedprivacy.flower.wire.arrays import LARGEST
 from fedprivacy.flower.wire.messages import Enrolment, RefusalCode
 from fedprivacy.gradients import GradientEngine, trainable_parameters
@@ -163,8 +164,18 @@ class Population:
         self._config = config
 
     def enrolments(self) -> Iterator[Enrolment]:
-        """What every client would say of itself, in the order of the split."""
-        return (self._client(part).public_facts() for part in range(self._config.clients))
+        """What every client would say of itself, in the order of the split.
+
+        Raises:
+            TaskError: the task cannot open a shard.
+        """
+        return self.enrolled(range(self._config.clients))
+
+    def enrolled(self, parts: Iterable[int]) -> Iterator[Enrolment]:
+        """What the clients that hold these parts of the split would say. Raises what `enrolments` does."""
+        for part in parts:
+            opened_shard(self._task, self._config, part)
+            yield self._client(part).public_facts()
 
     def check(self, arrays: ArrayRecord) -> None:
         """Refuse a global model that is not the task's, before anybody is charged for training it.
@@ -207,8 +218,12 @@ class Population:
         """
         seed = self._config.seed
         base = Keystream.secret() if seed is None else Keystream.from_seed(seed, "", earlier_runs, attempt.attempt)
-        by_device = sorted(orders, key=lambda order: str(choose_device(self._config.device, order.part)))
-        return self.trained(0, by_device, Start(arrays, attempt.round, base, proximal_mu, apart))
+        start = Start(arrays, attempt.round, base, proximal_mu, apart)
+        return self.trained(0, self._in_line(orders), start)
+
+    def _in_line(self, orders: Sequence[Order]) -> Sequence[Order]:
+        """In the order in which sums are added: those together whose shards are on one device."""
+        return sorted(orders, key=lambda order: str(choose_device(self._config.device, order.part)))
 
     def warn_of_messages(self, why: str) -> None:
         """Clients get messages, here and one after another, because of the run's settings: nothing else was asked."""

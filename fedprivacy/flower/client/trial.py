@@ -44,7 +44,7 @@ def try_task(task: Task, config: RunConfig, clients: Iterable[int]) -> None:
     try:
         model = model_of(task)
         for number, partition_id in enumerate(clients):
-            shard = _standardised(task, question, _opened(task, config, partition_id))
+            shard = _standardised(task, question, opened_shard(task, config, partition_id))
             if number == 0:
                 client = simulated_client_id(partition_id, config.clients)
                 _trained(task, model, shard, client, evaluates=config.local_evaluation > 0)
@@ -77,7 +77,12 @@ def _standardised(task: Task, question: Spread | None, shard: Shard) -> Shard:
     return Shard(standardiser(question)(shard.inputs[:_RECORDS].cpu()), shard.targets[:_RECORDS].cpu())
 
 
-def _opened(task: Task, config: RunConfig, partition_id: int) -> Shard:
+def opened_shard(task: Task, config: RunConfig, partition_id: int) -> Shard:
+    """A simulated client's shard, which stays open for the life of the process.
+
+    Raises:
+        TaskError: says why the task cannot open it.
+    """
     client = simulated_client_id(partition_id, config.clients)
     try:
         with method_of(task, f"shard() for {client}"):

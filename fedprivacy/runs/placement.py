@@ -1,0 +1,100 @@
+"""Where simulated clients run, and in how many processes: it belongs to no run, and changes no result of one."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from dataclasses import dataclass
+
+from fedprivacy.runs.configuration import ConfigError, Engine
+
+NEAREST = "auto"
+"""The address of the cluster that runs on this machine, or that the environment variable RAY_ADDRESS names."""
+
+_HOST_AND_PORT = re.compile(r"(\[[0-9a-fA-F:.]+\]|[^\s:/\[\]]+):(\d{1,5})")
+
+
+@dataclass(frozen=True, slots=True)
+class Placement:
+    """Who runs the clients of a simulation.
+
+    Attributes:
+        engine: what carries messages to them.
+        workers: processes that train the clients of a large population; None: left open, which is this process alone,
+            or as many as a cluster has room for.
+        ray_address: of a Ray cluster that runs already, whose machines these processes are then on: "host:port", or
+            "auto"; empty: there is none.
+    """
+
+    engine: Engine = Engine.IN_PROCESS
+    workers: int | None = None
+    ray_address: str = ""
+
+    def check(self) -> None:
+        """Refuse what there cannot be, before anything is started.
+
+        Raises:
+            ConfigError: lists it.
+        """
+        if problems := [*self._about_workers(), *self._about_address()]:
+            raise ConfigError(problems)
+
+    @property
+    def elsewhere(self) -> bool:
+        """Whether a large population trains in processes of its own."""
+        return bool(self.ray_address) or (self.workers or 1) > 1
+
+    @property
+    def words(self) -> str:
+        """What asked for these processes, for people: "workers is 8"."""
+        return f"ray-address is '{self.ray_address}'" if self.ray_address else f"workers is {self.workers or 1}"
+
+    @property
+    def options(self) -> list[str]:
+        """What another run takes to be placed alike, on the command line. How many processes it has is left open."""
+        ray = ["--engine", self.engine.value] if self.engine is not Engine.IN_PROCESS else []
+        return [*ray, "--ray-address", self.ray_address] if self.ray_address else ray
+
+    @property
+    def keywords(self) -> str:
+        """The same, as further keywords of a call."""
+        ray = f", engine='{self.engine}'" if self.engine is not Engine.IN_PROCESS else ""
+        return f"{ray}, ray_address={self.ray_address!r}" if self.ray_address else ray
+
+    @property
+    def typed(self) -> str:
+        """The options, as they are typed after others."""
+        return "".join(f" {shlex.quote(word)}" for word in self.options)
+
+    def _about_workers(self) -> list[str]:
+        if self.workers is None:
+            return []
+        if not isinstance(self.workers, int) or self.workers < 1:  # a keyword may be anything
+            most = "as the cluster has GPUs or CPUs" if self.ray_address else "as cores"
+            return [f"workers is {self.workers}; choose 1, for this process alone, or up to as many {most}."]
+        if self.workers > 1 and self.engine is Engine.RAY:
+            return [f"workers is {self.workers}, and Ray has workers of its own; choose engine in-process, or 1."]
+        return []
+
+    def _about_address(self) -> list[str]:
+        given = f"ray-address is '{self.ray_address}'"
+        if self.ray_address in ("", None):
+            return []
+        if self.engine is Engine.RAY:
+            return [
+                f"{given}, and engine ray is Flower's, which sends each client a message; leave engine open, so that "
+                "the cluster trains whole cohorts, or leave ray-address open."
+            ]
+        text = str(self.ray_address)
+        if text.startswith("ray://"):
+            return [
+                f"{given}, for which Ray has a proxy; start this on a machine of the cluster, and give host:port, as "
+                "'ray start' has printed it, or auto."
+            ]
+        if text != NEAREST and not _HOST_AND_PORT.fullmatch(text):
+            return [f"{given}; give host:port, as 'ray start' has printed it, or auto, for the one on this machine."]
+        return []
+
+
+HERE = Placement()
+"""In this process, all of them."""

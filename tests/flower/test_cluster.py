@@ -1,0 +1,396 @@
+"""A population on a Ray cluster has the run of one process, whatever becomes of the cluster's machines."""
+
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from ray._private import services
+
+import fedprivacy as fp
+from fedprivacy.flower.client import cluster, joining
+from fedprivacy.flower.client.cluster import ClusterWorkers
+from fedprivacy.flower.client.crew import WorkerError
+from fedprivacy.ledger import Ledger
+from fedprivacy.ledger.verify import verify_ledger
+from fedprivacy.runs.configuration import ConfigError
+from fedprivacy.runs.placement import Placement
+from tests.commands.running import ENVIRONMENT
+from tests.processes import all_end
+
+from . import watched
+from .blobs import Blobs, plan_of
+from .watched import Watched
+
+RESULTS = ("start.json", "rounds.jsonl", "model.safetensors")
+CLIENTS = 100
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+# Two machines
+
+
+@pytest.fixture(scope="module")
+def address():
+    """Of a Ray cluster of two nodes on this machine, with a CPU each, the second of which is doomed."""
+    from ray.cluster_utils import Cluster
+
+    with tempfile.TemporaryDirectory(prefix="ray-") as folder:
+        head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": folder}
+        two = Cluster(initialize_head=True, head_node_args=head)
+        try:
+            two.add_node(num_cpus=1, env_vars={watched.DOOMED: "yes"})
+            yield two.address
+        finally:
+            two.shutdown()
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    """What the run leaves in one process."""
+    with contextlib.chdir(tmp_path_factory.mktemp("alone")):
+        simulated()
+        return results()
+
+
+def simulated(**placement):
+    return fp.simulate(Watched(), clients=CLIENTS, seed=1, out="run", progress=False, **placement)
+
+
+def results():
+    return {name: Path("run", name).read_bytes() for name in RESULTS}
+
+
+@pytest.mark.slow
+def test_two_machines_have_the_bytes_of_one_process(address, alone, monkeypatch, capfd):
+    """Each shard is opened by the worker that trains it, and besides by the trial, before anything is started."""
+    monkeypatch.setenv("RAY_ADDRESS", address)
+    handler = signal.getsignal(signal.SIGTERM)
+    simulated(ray_address="auto")
+    assert results() == alone
+    here, opened = os.getpid(), watched.opened()
+    assert sorted(opened) == list(range(CLIENTS))
+    assert [part for part, processes in opened.items() if here in processes] == [0, CLIENTS - 1]
+    there = [[process for process in processes if process != here] for processes in opened.values()]
+    assert all(len(processes) == 1 for processes in there) and len({process for (process,) in there}) == 2
+    assert all_end({process for (process,) in there})
+    assert signal.getsignal(signal.SIGTERM) is handler
+    printed = capfd.readouterr()
+    assert "ray" not in printed.out.lower() + printed.err.lower()
+
+
+@pytest.mark.slow
+def test_ctrl_c_ends_the_run_and_its_workers_and_leaves_the_cluster(address, alone):
+    """The terminal's signal reaches the command alone; the run goes on with the bytes of one that nobody stopped."""
+    Path("watched.py").write_text(Path(watched.__file__).read_text())
+    command = ("simulate", "--task", "watched.py:Watched", "--clients", str(CLIENTS), "--seed", "1", "--out", "run")
+    watched.STILL.touch()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedprivacy", *command, "--ray-address", address, "--workers", "2"],
+        env=ENVIRONMENT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    while not watched.STANDING.exists():
+        assert process.poll() is None, process.stdout.read()
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGINT)
+    began = time.monotonic()
+    printed, _ = process.communicate(timeout=50)
+    assert (process.returncode, "Traceback" in printed) == (130, False), printed
+    assert f"fedprivacy simulate --resume run --ray-address {address}" in printed
+    assert time.monotonic() - began < 30  # far less than a worker would stand still
+    processes = {process for processes in watched.opened().values() for process in processes}
+    assert len(processes) == 3 and all_end(processes)
+    watched.STILL.unlink()
+    fp.simulate(resume="run", progress=False)
+    assert results()["model.safetensors"] == alone["model.safetensors"]
+
+
+@pytest.mark.slow
+def test_a_machine_that_dies_in_a_round_changes_nothing(address, alone, caplog):
+    """Nor does a client pay twice: those that were trained there train again elsewhere, for what was charged."""
+    watched.DEADLY.touch()
+    simulated(ray_address=address)
+    assert results() == alone
+    (death,) = [record.message for record in caplog.records if "died" in record.message]
+    assert "another one takes its clients" in death
+    again = [processes for processes in watched.opened().values() if len(set(processes) - {os.getpid()}) == 2]
+    assert len(again) == CLIENTS // 2  # shards that were opened on both machines
+    accounts = Ledger("sqlite:///run/ledger.db").accounts([f"made up/client-{part:02}" for part in range(CLIENTS)])
+    assert [account.rounds for account in accounts.values()] == [3] * CLIENTS
+    verify_ledger(Ledger("sqlite:///run/ledger.db"))
+
+
+# What is refused, before anything is started or spent
+
+
+@pytest.fixture
+def closed():
+    """An address at which nothing listens."""
+    with socket.create_server(("", 0)) as server:
+        number = server.getsockname()[1]
+    return f"127.0.0.1:{number}"
+
+
+@pytest.fixture
+def listening():
+    """An address at which something listens that is no cluster of this machine."""
+    with socket.create_server(("", 0)) as server:
+        yield f"127.0.0.1:{server.getsockname()[1]}"
+
+
+def refused(**settings):
+    """What `fp.simulate` says, and that it leaves no folder."""
+    with pytest.raises(ConfigError) as problem:
+        fp.simulate(Blobs(), clients=CLIENTS, progress=False, out="run", **settings)
+    assert not Path("run").exists()
+    return str(problem.value)
+
+
+def test_an_address_at_which_nothing_listens(closed, monkeypatch):
+    said = refused(ray_address=closed)
+    assert f"ray-address is '{closed}', but nothing listens at " in said and "'ray start --head' printed" in said
+    monkeypatch.setenv("RAY_ADDRESS", closed)
+    assert f"ray-address is 'auto' (RAY_ADDRESS: {closed}), but nothing listens at" in refused(ray_address="auto")
+
+
+@pytest.mark.parametrize(("own", "words"), [((), "no cluster"), (("127.0.0.1:1",), "the cluster at 127.0.0.1:1")])
+def test_a_machine_that_is_none_of_the_cluster_s(own, words, listening, monkeypatch):
+    """For which Ray itself would look for a minute."""
+    monkeypatch.setattr(services, "find_gcs_addresses", lambda: own)
+    assert f"this machine belongs to {words}; start this on a machine of " in refused(ray_address=listening)
+
+
+def test_a_cluster_of_another_python(listening, monkeypatch):
+    def mismatched(**_):
+        raise RuntimeError("Version mismatch: Python: 3.9.1")
+
+    found = services.canonicalize_bootstrap_address(listening)
+    monkeypatch.setattr(services, "find_gcs_addresses", cache(lambda: {found}))  # Ray's own is a cache, too
+    monkeypatch.setattr("ray.init", mismatched)
+    said = refused(ray_address=listening)
+    assert (
+        "does not let this process join it (Version mismatch: Python: 3.9.1); see that the cluster runs, with" in said
+    )
+
+
+@pytest.mark.parametrize(
+    ("other", "same"),
+    [("localhost:80", True), ("127.0.0.1:81", False), ("[::1]:80", False), ("nobody.invalid:80", False)],
+)
+def test_addresses_of_one_place(other, same):
+    assert joining._same_place("127.0.0.1:80", other) is same
+
+
+def test_no_cluster_at_all(monkeypatch):
+    def nothing(address):
+        raise ConnectionError
+
+    monkeypatch.setattr(services, "canonicalize_bootstrap_address", nothing)
+    assert "no cluster runs on this machine; start one by 'ray start --head'" in refused(ray_address="auto")
+
+
+def test_a_gpu_by_its_number(monkeypatch):
+    monkeypatch.setattr(joining, "joined", lambda _: pytest.fail("the cluster was joined"))
+    assert "device is 'cuda:0', but ray-address is 'auto': " in refused(ray_address="auto", device="cuda:0")
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [({"clients": 99}, "fewer than 100 clients"), ({"clients": 100, "privacy": False}, "a baseline")],
+)
+def test_a_cluster_of_no_use_is_told_of(settings, why, closed, caplog):
+    fp.simulate(Blobs(), rounds=1, progress=False, out="run", ray_address=closed, **settings)
+    assert [
+        record.message
+        for record in caplog.records
+        if f"ray-address is '{closed}'" in record.message and why in record.message
+    ]
+
+
+# Whom it asks for
+
+
+def entered(resources, **placement):
+    """A population that has joined a cluster with these resources, as far as that decides whom it asks for."""
+    device = placement.pop("device", "auto")
+    config = replace(plan_of(Blobs(), clients=CLIENTS).config, device=device)
+    found = ClusterWorkers(Blobs(), config, Placement(ray_address="auto", **placement))
+    found._ray = SimpleNamespace(cluster_resources=lambda: resources)
+    found._gpus = found._gpus_of_each()
+    return found
+
+
+@pytest.mark.parametrize(
+    ("resources", "settings", "workers", "gpus"),
+    [
+        ({"CPU": 8.0}, {}, 8, 0.0),
+        ({"CPU": 8.0}, {"workers": 3}, 3, 0.0),
+        ({"CPU": 512.0}, {}, CLIENTS, 0.0),
+        ({"CPU": 8.0, "GPU": 4.0}, {}, 4, 1.0),
+        ({"CPU": 8.0, "GPU": 4.0}, {"device": "cuda", "workers": 2}, 2, 1.0),
+        ({"CPU": 8.0, "GPU": 4.0}, {"workers": 6}, 6, 0.5),
+        ({"CPU": 8.0, "GPU": 2.0}, {"workers": 5}, 5, 0.3333),
+        ({"CPU": 8.0, "GPU": 4.0}, {"device": "cpu"}, 8, 0.0),
+    ],
+    ids=str,
+)
+def test_how_many_workers_and_what_each_has(resources, settings, workers, gpus):
+    found = entered(resources, **settings)
+    assert (found._wanted(), found._gpus) == (workers, gpus)
+
+
+def test_gpus_that_a_cluster_lacks():
+    with pytest.raises(
+        ConfigError, match="device is 'cuda', but ray-address is 'auto', and no machine there has a GPU"
+    ):
+        entered({"CPU": 8.0}, device="cuda")
+
+
+GREETING = cluster._Greeting("gpu-7", cluster._versions(), 0)
+
+
+class Pretended:
+    """Ray, as far as whoever asks it for actors can tell: each comes at once, with its greeting, if there is room."""
+
+    exceptions = SimpleNamespace(RayError=RuntimeError)
+
+    def __init__(self, cpus, greeting=GREETING):
+        self.cpus, self.greeting, self.alive = cpus, greeting, []
+
+    def cluster_resources(self):
+        return {"CPU": float(self.cpus)}
+
+    def available_resources(self):
+        return {"CPU": float(max(0, self.cpus - len(self.alive)))}
+
+    def remote(self, *_):
+        return self
+
+    def options(self, **_):
+        self.alive.append(SimpleNamespace(greet=SimpleNamespace(remote=object)))
+        return SimpleNamespace(remote=lambda _: self.alive[-1])
+
+    def wait(self, greetings, num_returns, timeout):
+        room = max(0, self.cpus - (len(self.alive) - len(greetings)))
+        return greetings[: min(num_returns, room)], []
+
+    def get(self, _):
+        if isinstance(self.greeting, Exception):
+            raise self.greeting
+        return self.greeting
+
+    def kill(self, handle):
+        self.alive.remove(handle)
+
+
+def pretended(ray, timeout=0.05, **placement):
+    """A population on a pretended cluster, once its workers have begun."""
+    config = replace(plan_of(Blobs(), clients=CLIENTS).config, node_timeout=timeout)
+    found = ClusterWorkers(Blobs(), config, Placement(ray_address="auto", **placement))
+    found._ray, found._gpus, found._luggage = ray, 0.0, None
+    found._begin()
+    return found
+
+
+def places(population):
+    return [actor.place for actor in population._ready()]
+
+
+def test_workers_that_died_are_replaced_in_their_places_as_soon_as_there_is_room():
+    ray = Pretended(4)
+    found = pretended(ray)
+    assert places(found) == [0, 1, 2, 3]
+    dead = [found._workers[1], found._workers[2]]
+    ray.cpus = 2  # with them went the machine
+    for worker in dead:
+        worker.kill()
+    assert [actor.place for actor in found._instead_of(dead)] == [0, 3]
+    assert places(found) == [0, 3] and not found._coming
+    ray.cpus = 5
+    assert places(found) == [0, 1, 2, 3, 4]
+    found.close()
+    assert not ray.alive
+
+
+def test_a_number_that_was_asked_for_is_waited_for_in_every_round():
+    ray = Pretended(2)
+    found = pretended(ray, workers=2)
+    ray.cpus = 1
+    found._workers[0].kill()
+    found._instead_of([found._workers[0]])
+    assert places(found) == [1] and places(found) == [1] and len(found._coming) == 1
+    ray.cpus = 2
+    assert places(found) == [0, 1]
+
+
+def test_when_all_have_died_the_run_ends():
+    ray = Pretended(1)
+    found = pretended(ray)
+    ray.cpus = 0
+    (dead,) = found._workers
+    dead.kill()
+    with pytest.raises(WorkerError, match=r"All workers of the cluster have died, and none came within node-timeout"):
+        found._instead_of([dead])
+
+
+def test_a_cluster_without_room():
+    words = (
+        r"2 of 3 workers came within node-timeout \(0.05 s\): each needs a CPU, and 0 of 2 CPUs are free. Choose fewer"
+    )
+    with pytest.raises(ConfigError, match=words):
+        pretended(Pretended(2), workers=3)
+
+
+@pytest.mark.parametrize(
+    ("greeting", "words"),
+    [
+        (
+            replace(GREETING, versions=GREETING.versions | {"torch": "1.0"}),
+            r"gpu-7 has torch 1\.0, and here .*: install",
+        ),
+        (
+            ImportError("No module named 'fedprivacy'"),
+            r"cannot be made there \(No module named 'fedprivacy'\); install",
+        ),
+    ],
+    ids=["other versions", "nothing installed"],
+)
+def test_a_machine_that_will_not_do_is_refused(greeting, words):
+    """With other versions, a seeded run would have other bits there."""
+    ray = Pretended(1, greeting)
+    ray.exceptions = SimpleNamespace(RayError=ImportError)
+    if isinstance(greeting, Exception):
+        greeting.actor_init_failed = True
+    with pytest.raises(ConfigError, match=words):
+        pretended(ray)
+
+
+def test_a_machine_that_joins_later_and_will_not_do_is_left_out(caplog):
+    ray = Pretended(1)
+    found = pretended(ray)
+    ray.cpus, ray.greeting = 2, replace(GREETING, versions=GREETING.versions | {"torch": "1.0"})
+    assert places(found) == [0] and len(ray.alive) == 1
+    assert "gpu-7 has torch 1.0" in caplog.text
+
+
+def test_a_gpu_that_pytorch_does_not_find():
+    actor = cluster._Actor(Pretended(1), SimpleNamespace(greet=SimpleNamespace(remote=object)), 0, 1.0, Placement())
+    with pytest.raises(ConfigError, match="PyTorch finds no GPU on gpu-7: install a build for its GPUs, or use device"):
+        actor.be_greeted()

@@ -1,0 +1,52 @@
+"""Where clients run is checked before anything is started, and told to whoever goes on."""
+
+import pytest
+
+from fedprivacy.runs.configuration import ConfigError, Engine
+from fedprivacy.runs.placement import HERE, Placement
+
+
+@pytest.mark.parametrize(
+    ("placement", "words"),
+    [
+        (Placement(workers=0), "workers is 0; choose 1, .* as cores"),
+        (Placement(workers="many"), "workers is many; choose 1, "),
+        (Placement(workers=0, ray_address="auto"), "workers is 0; choose 1, .* as the cluster has GPUs or CPUs"),
+        (Placement(Engine.RAY, 2), "workers is 2, and Ray has workers of its own; choose engine in-process"),
+        (Placement(Engine.RAY, ray_address="auto"), "ray-address is 'auto', and engine ray is Flower's"),
+        (Placement(ray_address="ray://head:10001"), "ray-address is 'ray://head:10001', for which Ray has a proxy"),
+        (Placement(ray_address="head"), "ray-address is 'head'; give host:port"),
+        (Placement(ray_address="head:gcs"), "ray-address is 'head:gcs'; give host:port"),
+        (Placement(ray_address=6379), "ray-address is '6379'; give host:port"),
+    ],
+    ids=str,
+)
+def test_what_there_cannot_be_is_refused(placement, words):
+    with pytest.raises(ConfigError, match=words):
+        placement.check()
+
+
+@pytest.mark.parametrize("address", ["auto", "10.0.0.1:6379", "head.cluster:6379", "[fd00::1]:6379"])
+def test_addresses_of_clusters(address):
+    Placement(ray_address=address).check()
+
+
+def test_everything_that_is_wrong_is_said_at_once():
+    with pytest.raises(ConfigError) as refused:
+        Placement(workers=0, ray_address="head").check()
+    assert len(refused.value.problems) == 2
+
+
+@pytest.mark.parametrize(
+    ("placement", "elsewhere", "typed", "keywords"),
+    [
+        (HERE, False, "", ""),
+        (Placement(workers=8), True, "", ""),  # their number is left open: a run goes on with any
+        (Placement(Engine.RAY), False, " --engine ray", ", engine='ray'"),
+        (Placement(workers=1, ray_address="auto"), True, " --ray-address auto", ", ray_address='auto'"),
+    ],
+    ids=str,
+)
+def test_what_another_run_takes(placement, elsewhere, typed, keywords):
+    placement.check()
+    assert (placement.elsewhere, placement.typed, placement.keywords) == (elsewhere, typed, keywords)
