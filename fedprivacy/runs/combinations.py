@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from fedprivacy._support.settings import Value, key_of, names_in
 from fedprivacy.participation import availability, speeds
+from fedprivacy.runs import client_terms
 from fedprivacy.runs.device import is_device
 from fedprivacy.runs.strategies import SERVER_SETTINGS, STRATEGIES
 from fedprivacy.trackers import TRACKERS
@@ -301,6 +302,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Settings], list[str]]], ...] = (
     (("clients", "fraction_train", "cohort_size", "cohort_sampling", "over_selection"), _cohort_problems),
     (("speeds",), partial(_formless, "speeds", speeds.check_form)),
     (("availability",), partial(_formless, "availability", availability.check_form)),
+    (("client_terms",), partial(_formless, "client_terms", client_terms.check_form)),
     (("strategy", "local_steps"), _too_few_steps),
     (("optimizer", "momentum", "weight_decay"), _optimizer_problems),
     (("epsilon", "noise_multiplier", "spend"), _noise_problems),

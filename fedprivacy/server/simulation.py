@@ -129,6 +129,7 @@ def run(plan: RunPlan, engine: Engine, console: Console, *, profile: bool = Fals
 def _run(plan: RunPlan, engine: Engine, console: Console, finished: int, workers: int) -> Run:
     config = plan.config
     with span("set-up"):
+        plan.client_terms.check_names([simulated_client_id(number, config.clients) for number in range(config.clients)])
         _check(config)
         _try_task(plan, engine)
     if config.resume:
@@ -193,7 +194,7 @@ class RoundProgress:
 
     def __init__(self, console: Console, plan: RunPlan, finished: int = 0) -> None:
         self._metric = plan.task.metric
-        self._budget, self._private = plan.config.epsilon, plan.config.privacy
+        self._budget, self._private = plan.common_budget, plan.config.privacy
         self._bar = Progress(
             TextColumn("[bold]round"),
             MofNCompleteColumn(),

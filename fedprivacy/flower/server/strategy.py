@@ -18,7 +18,7 @@ from fedprivacy._support.failpoints import reach
 from fedprivacy._support.random_state import RandomState
 from fedprivacy._support.spans import span, spanned
 from fedprivacy.flower.baseline.accounts import BaselineAccounts
-from fedprivacy.flower.server.accounts import RunAccounts, check_worth_asking
+from fedprivacy.flower.server.accounts import RunAccounts, check_named, check_worth_asking
 from fedprivacy.flower.server.asking import ask_clients
 from fedprivacy.flower.server.checkpoint import (
     Checkpoint,
@@ -326,6 +326,7 @@ class PrivateStrategy(Strategy):
             registry.take_in(dict(zip(grid.get_node_ids(), population.enrolments(), strict=True)))
         registry.wait_for(grid, config.clients)
         self._check_participation(registry.online(grid).values())
+        check_named(self.plan, registry.online(grid).values())
         self.result.standardise = self._standardise(grid, registry)
         clients = registry.online(grid).values()
         with span("opening accounts"):
