@@ -104,11 +104,15 @@ class RunPlan:
         return self.config.noise_multiplier is None and self.client_terms.of(client_id).noise_multiplier is None
 
     @property
+    def simulated_clients(self) -> list[str]:
+        """What the clients of a simulation are called."""
+        return [simulated_client_id(number, self.config.clients) for number in range(self.config.clients)]
+
+    @property
     def noise_multipliers(self) -> tuple[float, float]:
         """The least and the largest sigma of the clients that may come."""
-        own, clients = self._noise.own, range(self.config.clients)
-        all_own = all(simulated_client_id(number, len(clients)) in own for number in clients)
-        each = [*own.values(), *([] if all_own else [self._noise.shared])]
+        own = self._noise.own
+        each = [*own.values(), *([] if own.keys() >= {*self.simulated_clients} else [self._noise.shared])]
         return min(each), max(each)
 
     @cached_property
@@ -440,7 +444,7 @@ def _expected(plan: RunPlan, ledger: Ledger | None) -> dict[str, str]:
     all. Where each client has a rate of its own, nothing is known of those before they come, and the simulated ones are
     meant.
     """
-    clients = [simulated_client_id(number, plan.config.clients) for number in range(plan.config.clients)]
+    clients = plan.simulated_clients
     named, known = list(plan.client_terms.by_client), list[str]()
     if ledger is not None and plan.config.batch_size is None:
         records = dataset_id(plan.task, "")
@@ -449,4 +453,6 @@ def _expected(plan: RunPlan, ledger: Ledger | None) -> dict[str, str]:
         clients = list(dict.fromkeys([*known, *named]))
     elif plan.client_terms.unknown(clients) == named:  # those who are not named stand for the others
         clients = [*named, *clients[len(named) :]]
+    else:
+        clients = [*clients, *plan.client_terms.unknown(clients)]
     return {client_id: dataset_id(plan.task, client_id) for client_id in clients}

@@ -13,7 +13,6 @@ from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.folder import plan_of
 from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
 from fedprivacy.runs.plan import ClientGroup, RunPlan, client_groups
-from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.nulls import finite_or_none
 from fedprivacy.values.runs import Rows
@@ -107,9 +106,8 @@ def spending(plan: RunPlan) -> list[Outlook]:
     """
     if not plan.config.privacy:
         raise ConfigError(["privacy is off, so no epsilon bounds what the run costs; leave privacy open to plan it."])
-    simulated = [simulated_client_id(number, plan.config.clients) for number in range(plan.config.clients)]
-    if not set(simulated).isdisjoint(plan.client_terms.by_client):  # else they are a deployment's
-        plan.client_terms.check_names(simulated)
+    if plan.client_terms.unknown(plan.simulated_clients) != list(plan.client_terms.by_client):  # else a deployment's
+        plan.client_terms.check_names(plan.simulated_clients)
     if plan.config.ledger:
         check_folder(plan.config.ledger)
     if advice := about_delta(plan, simulated_sizes(plan)):

@@ -116,7 +116,8 @@ class Grid:
         plans = []
         for run in self.runs[:: self.seeds]:
             try:
-                plans.append(RunPlan.of(run.given))
+                plans.append(plan := RunPlan.of(run.given))
+                plan.client_terms.check_names(plan.simulated_clients)
             except ConfigError as error:
                 problems |= dict.fromkeys(error.problems)
         if problems:

@@ -113,6 +113,7 @@ def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> Run
         RunFolderError: the folder to go on in holds no run.
     """
     plan = plan_of(of_simulation(given, task), task)
+    plan.client_terms.check_names(plan.simulated_clients)
     return replace(plan, config=replace(plan.config, out=plan.config.out or new_run_folder(plan.task.name)))
 
 
@@ -129,7 +130,6 @@ def run(plan: RunPlan, engine: Engine, console: Console, *, profile: bool = Fals
 def _run(plan: RunPlan, engine: Engine, console: Console, finished: int, workers: int) -> Run:
     config = plan.config
     with span("set-up"):
-        plan.client_terms.check_names([simulated_client_id(number, config.clients) for number in range(config.clients)])
         _check(config)
         _try_task(plan, engine)
     if config.resume:
