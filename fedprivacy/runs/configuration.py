@@ -76,6 +76,9 @@ _KEPT = (0.0, 0.9999)
 USER_LEVEL_CLIPPINGS = ("fixed", "adaptive")
 """How the bound on a client's whole update is chosen."""
 
+WEIGHTINGS = ("size", "inverse-variance")
+"""How much a client's update counts in the average."""
+
 _OF_BUDGETS = {"noise_multiplier", "question_spend", "spend"}
 """What a run without privacy has no use for."""
 
@@ -172,6 +175,12 @@ class RunConfig:
         f"{default_words('proximal_mu')}.",
         None,
         bounds=(0.0, LARGEST_LEARNING_RATE),
+    )
+    weighting: str = setting(
+        f"How much an update counts in the average: {', '.join(WEIGHTINGS)}. size: as its client's public shard size, "
+        "all alike where sizes are private. inverse-variance: the less noise it holds, the more.",
+        WEIGHTINGS[0],
+        choices=WEIGHTINGS,
     )
     fraction_train: float = setting(
         "Share of the clients that each round asks; with user-level noise, the probability with which each joins.",

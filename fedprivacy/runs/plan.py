@@ -243,8 +243,19 @@ class RunPlan:
         public = disclosed if self.task.shard_sizes_public else answered or self.task.nominal_shard_size
         return float(max(public or 0, 1))
 
-    def weight(self, disclosed: int, answered: float = 0.0) -> float:
-        """The public weight of a client's update in the average: its shard size if that is known, else 1."""
+    def weight(self, disclosed: int, answered: float = 0.0, event: PoissonSampledGaussian | None = None) -> float:
+        """The public weight of a client's update in the average: its shard size if that is known, else 1.
+
+        With `inverse-variance`, it is (b / sigma)^2, b being the client's expected batch size: the noise of a step's
+        released mean has a standard deviation of sigma C / b, and of all averages this one has the least noise.
+
+        Args:
+            disclosed: how many records the client disclosed.
+            answered: how many it has, by its private answer; 0: there is none.
+            event: what its local step is; None: it adds no noise.
+        """
+        if event is not None and self.config.weighting == "inverse-variance":
+            return (event.sampling_rate * self.shard_size(disclosed, answered) / event.noise_multiplier) ** 2
         known = self.task.shard_sizes_public or answered
         return self.shard_size(disclosed, answered) if known else 1.0
 

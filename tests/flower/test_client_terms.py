@@ -24,7 +24,7 @@ from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
 from fedprivacy.values.budget import PrivacyBudget
 from tests.flower.blobs import Blobs, plan_of
 from tests.flower.deployment import DeployedGrid
-from tests.flower.test_cohorts import check_same, run
+from tests.flower.test_cohorts import check_same, model_of, run
 from tests.flower.test_deployed_rounds import start
 from tests.flower.wards import Wards
 from tests.privacy.asking import Canaries, deviation_range, root_mean_square
@@ -128,6 +128,37 @@ def test_a_second_run_on_a_ledger_takes_what_each_has_left():
     assert second.noise_multiplier_of("client-0") > second.noise_multiplier_of("client-1")
     spent = run(second, together=False).records[-1].spent
     assert [spent[f"client-{n}"].epsilon <= (2.0, 3.0, 3.0, 3.0)[n] for n in range(4)] == [True] * 4
+
+
+def test_averages_weighed_by_noise_are_the_same_by_messages_and_together_and_have_the_least():
+    """Weights in the ratio (q n / sigma)^2: with them the average of pure noise has the variance 1 / their sum."""
+    settings = {"weighting": "inverse-variance", "rounds": 1, "local_steps": 1, "learning_rate": 1.0}
+    plans = [plan_with(terms(), **settings, ledger=f"sqlite:///{together}.db") for together in (False, True)]
+    check_same(*(run(plan, together=together) for plan, together in zip(plans, (False, True), strict=True)))
+    task = Canaries(torch.zeros(3, 20_000))
+    for weighting in ("size", "inverse-variance"):
+        own = {"weighting": weighting, "ledger": f"sqlite:///{weighting}.db", "clipping_norm": 1.0}
+        plan = plan_with(terms(), task, **settings | own)
+        moved = model_of(run(plan, together=True)).double().numpy()
+        deviations = [plan.event(client_id=c) for c in plan.simulated_clients]
+        deviations = np.array([e.noise_multiplier / e.sampling_rate / task.nominal_shard_size for e in deviations])
+        least = (deviations**-2.0).sum() ** -0.5
+        mean = least if weighting == "inverse-variance" else np.sqrt((deviations**2).sum()) / CLIENTS
+        low, high = deviation_range(moved.size, mean * (1 + ROUNDING_ALLOWANCE))
+        assert low <= root_mean_square(moved) <= high and least <= mean
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"strategy": "krum", "clients": 6}, "strategy 'krum' weighs no update; choose one of fedavg"),
+        ({"user_level_epsilon": 8.0}, "all clients count alike"),
+        ({"weighting": "epsilon"}, "choose one of size, inverse-variance"),
+    ],
+)
+def test_weights_where_nothing_is_weighed_are_refused(settings, words):
+    with pytest.raises(ConfigError, match=words):
+        plan_of(Blobs(), **{"weighting": "inverse-variance"} | settings)
 
 
 def simulated(folder, given=None, **settings):

@@ -89,6 +89,10 @@ class BaselineAccounts:
             noise_multiplier=0.0,
         )
 
+    def weight(self, client: EnrolledClient) -> float:
+        """How much a client's update counts in the average: none has noise."""
+        return self._plan.weight(client.shard_size, client.answered)
+
     def attempts(self, server_round: int) -> Iterator[tuple[Attempt, bool]]:
         """One attempt: what is lost costs nothing, and is not tried again."""
         yield Attempt(self._run_id, server_round), False

@@ -373,6 +373,10 @@ class RunAccounts(Accounts[Grant]):
         size = self._plan.shard_size(client.shard_size, client.answered)
         return self.event(client.client_id).sampling_rate * size
 
+    def weight(self, client: EnrolledClient) -> float:
+        """How much a client's update counts in the average: public."""
+        return self._plan.weight(client.shard_size, client.answered, self.event(client.client_id))
+
     @spanned("settling charges")
     def settle_trained(self, attempt: Attempt, clipping_norms: Mapping[str, float]) -> None:
         """Commit the charges of simulated clients that have trained in this process, with the norms they arrived at."""

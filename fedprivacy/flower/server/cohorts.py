@@ -98,7 +98,7 @@ class CohortRounds:
     ) -> OpenCohort:
         """Let the wrapped strategy choose, and reserve what each client may spend; see `Rounds.open`."""
         self.population.check(arrays)
-        registry, plan = self.rounds.registry, self.rounds.plan
+        registry = self.rounds.registry
         eligible = self.accounts.open_to(attempt, again=again)
         turnout = self.rounds.turnout(attempt.round, eligible, at)
         chosen = self.rounds.chosen(attempt.round, arrays, config, turnout.client_ids)
@@ -112,7 +112,7 @@ class CohortRounds:
                 clipping_norm=self.accounts.clipping_norm(client.client_id),
                 expected_batch_size=self.accounts.expected_batch_size(client),
                 steps=steps[client.client_id],
-                weight=plan.weight(client.shard_size, client.answered),
+                weight=self.accounts.weight(client),
             )
             for node_id, client in clients.items()
             if client.client_id in steps

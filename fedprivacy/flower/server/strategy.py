@@ -73,9 +73,10 @@ class PrivateStrategy(Strategy):
     """Wraps a Flower strategy: grants before dispatch, checks receipts, composes every client's privacy loss.
 
     The wrapped strategy samples and averages as always. It sees only clients that have budget left, and only updates
-    whose receipts match their grants; the weights of its average are public shard sizes (or equal), never a count that
-    a client sends. Flower's own client-side evaluation is off: its metrics are a release that nobody accounts for.
-    With `local-evaluation` clients release noisy ones together with their updates, charged as one more step.
+    whose receipts match their grants; the weights of its average are public (shard sizes, or the noise that each adds),
+    never a count that a client sends. Flower's own client-side evaluation is off: its metrics are a release that nobody
+    accounts for. With `local-evaluation` clients release noisy ones together with their updates, charged as one more
+    step.
 
     With `ema-decay` the model that is evaluated and kept is the average of the global models. The clients receive the
     last one.
