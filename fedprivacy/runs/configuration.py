@@ -366,8 +366,8 @@ OF_TRAINING = tuple(key for key in FIELDS if key != "questions")
 """Settings of a run that trains."""
 
 OF_ASKING = (
-    *("task", "clients", "epsilon", "delta", "spend", "noise-multiplier", "filter", "seed", "out", "ledger"),
-    *("signing-key", "node-timeout", "round-timeout"),
+    *("task", "clients", "epsilon", "delta", "spend", "noise-multiplier", "client-terms", "filter", "seed", "out"),
+    *("ledger", "signing-key", "node-timeout", "round-timeout"),
 )
 """Settings of a run that asks, besides its questions: those that are not for training alone."""
 

@@ -246,6 +246,16 @@ def test_a_task_s_own_question_is_charged_to_each_client_s_own_budget():
     assert len(set(map(frozenset, asked))) == 1 and all(len(events) == 1 for events in asked)
 
 
+def test_questions_are_asked_within_each_client_s_own_budget():
+    """With one noise for all; a client whose budget is smaller than that takes is not asked."""
+    own = {"client-0": {"epsilon": 0.05, "noise_multiplier": 9.0, "sampling_rate": 0.1}, "client-1": {"epsilon": 9.0}}
+    asked = fp.ask(Wards(), "count", client_terms=own, spend=0.2, ledger="ledger.db", seed=1)
+    assert asked.failures == {"client-0": "budget-exhausted"}
+    assert [spent.budget_epsilon for spent in asked.spent.values()] == [0.05, 9.0, 3.0, 3.0, 3.0, 3.0]
+    assert asked.event.sampling_rate == 1.0 and asked.event.noise_multiplier != 9.0
+    assert [spent.epsilon for spent in asked.spent.values()] == pytest.approx([0.0, *[0.2] * 5], rel=0.01)
+
+
 class Strict(DeployedGrid):
     """Of one hospital that allows less than the server's table says."""
 
