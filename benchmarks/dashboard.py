@@ -72,7 +72,7 @@ def _rounds(clients: int, rounds: int) -> Iterator[RoundResult]:
     for number in range(rounds + 2 * EVENTS):
         epsilons = BUDGET * np.sqrt(np.minimum(1.0, pace * number / rounds))
         spent = {
-            name: ClientSpent(name, epsilon, DELTA, BUDGET, number, number, max(rounds - number, 0), 0.01)
+            name: ClientSpent(name, epsilon, DELTA, BUDGET, number, number, max(rounds - number, 0), 0.01, 1.5)
             for name, epsilon in zip(names, epsilons.tolist(), strict=True)
         }
         yield RoundResult(number, {"accuracy": number / (number + 9)}, spent, tuple(names if number else ()), {})

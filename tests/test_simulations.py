@@ -26,6 +26,10 @@ SCRIPTS = Path(__file__).parent.parent / "simulations"
                 *("epsilon 3.68 on average", "epsilon 4.60 on average", "epsilon 3.78 on average"),
             ],
         ),
+        (
+            "personal_budgets.py",
+            ["for all: accuracy 63.", "by size: accuracy 7", "by noise: accuracy 9", "10 clients of budget 8"],
+        ),
         ("averaging.py 40", ["The truth: 170 patients", "Refused after 7 answers", "7 answers,", "then no more"]),
     ],
 )

@@ -17,6 +17,7 @@ from fedprivacy.flower.client.local import own_shard, works_on
 from fedprivacy.flower.client.node import NODE_CONFIG, NodeSettings, Refused
 from fedprivacy.flower.wire.messages import RefusalCode
 from fedprivacy.gradients import LossShapeError, UnsupportedModelError
+from fedprivacy.runs.client_terms import client_terms_of
 from fedprivacy.runs.configuration import FIELDS, ConfigError, Value
 from fedprivacy.runs.device import choose_device
 from fedprivacy.runs.plan import RunPlan
@@ -97,12 +98,15 @@ class Node:
         """A run with these settings, as far as this client's own budget allows it.
 
         Args:
-            run: settings of the run by hyphenated key; those that no client sees count for nothing.
+            run: settings of the run by hyphenated key; those that no client sees count for nothing, but for this
+                client's line of client-terms.
 
         Raises:
             ConfigError: they are wrong, or this client would take no round of it.
         """
-        training = {key: value for key, value in run.items() if key in TRAINING}
+        own = client_terms_of(str(run.get("client-terms") or "")).of(self.settings.client_id).settings
+        without = {"batch-size"} if "sampling-rate" in own else set()
+        training = {key: value for key, value in run.items() if key in TRAINING and key not in without} | own
         asked = RunPlan.of(training, self.task)
         noise, settings, schedule = asked.noise_multiplier, self.settings, asked.config.schedule
         steps = schedule.steps_in(schedule.local_evaluation)  # of the costliest round
@@ -117,8 +121,8 @@ class Node:
             raise ConfigError(
                 [f"A round takes {steps} steps, and this client takes {settings.most_steps} at most (most-steps)."]
             )
-        own = {key: value for key, value in training.items() if key not in {"spend", "epsilon", "delta"}}
-        plan = self._plan(own | {"noise-multiplier": noise})
+        kept = {key: value for key, value in training.items() if key not in {"spend", "epsilon", "delta"}}
+        plan = self._plan(kept | {"noise-multiplier": noise})
         if plan.limit({}).quota({}, plan.event(len(self.shard))) < steps:
             raise ConfigError(
                 [

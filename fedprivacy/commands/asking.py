@@ -99,11 +99,12 @@ def _show_plan(plan: RunPlan, asked: Questionnaire, *, as_json: bool) -> None:
 def _price(plan: RunPlan) -> str:
     """What asking costs, in a sentence."""
     worst = max(spending(plan), key=lambda outlook: outlook.by_round[-1])
-    before, after = epsilon_text(worst.before), epsilon_text(worst.by_round[-1], plan.config.epsilon)
+    budget = worst.group.allowance.budget
+    before, after = epsilon_text(worst.before), epsilon_text(worst.by_round[-1], budget.epsilon)
     who = f"{worst.group.client_ids[0]} and all others alike" if len(worst.group.client_ids) > 1 else ""
     return (
         f"Asking takes {who or worst.group.client_ids[0]} from epsilon {before} to {after}, of "
-        f"{budget_text(plan.config.epsilon)} at delta {delta_text(plan.config.delta)}."
+        f"{budget_text(budget.epsilon)} at delta {delta_text(budget.delta)}."
     )
 
 

@@ -104,6 +104,9 @@ def _next(spent: float, config: RunConfig, given: Mapping[str, Value], placement
     if config.ledger:
         ledger = _bold("ledger", "show", "--ledger", str(given.get("ledger", config.ledger)))
         return f"Next, what every dataset has spent over all runs of this ledger:\n  {ledger}"
+    if config.client_terms:
+        own = _bold("plan", *_options(_kept(config, given)), *placement.options)
+        return f"Next, change some client's terms, and see what they would cost:\n  {own}"
     tighter = {"epsilon": f"{_tighter(min(spent, config.epsilon)):g}"} | _kept(config, given)
     commands = "".join(
         f"\n  {_bold(command, *_options(tighter), *placement.options)}" for command in ("plan", "simulate")

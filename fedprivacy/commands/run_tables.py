@@ -24,10 +24,12 @@ _MOST_GROUPS = 6
 def client_table(history: RunHistory) -> Table:
     """Every client: rounds joined, sigma, q, epsilon spent, budget left."""
     clients, facts = list(history.last.spent.values()), history.facts
+    several = len({client.budget_epsilon for client in clients}) > 1
     title = "Privacy spent by each client (server's view, over all rounds and runs)"
+    limit = "each client's own budget" if several else _limit(clients[0].budget_epsilon)
     caption = (
-        f"{_limit(clients[0].budget_epsilon)}, delta {clients[0].delta:g}; accountant PLD; "
-        f"{history.relation} relation. {reading_text(clients[0].budget_epsilon)}"
+        f"{limit}, delta {clients[0].delta:g}; accountant PLD; {history.relation} relation. "
+        f"{reading_text(min(client.budget_epsilon for client in clients))}"
     )
     if not facts.private:
         title, caption = (
@@ -45,8 +47,9 @@ def client_table(history: RunHistory) -> Table:
             str(client.rounds),
             str(client.steps),
             f"{client.sampling_rate:.3g}",
-            f"{history.noise_multiplier:.3f}" if facts.private else "none",
-            facts.epsilon_text(client.epsilon, client.budget_epsilon),
+            f"{client.noise_multiplier:.3f}" if facts.private else "none",
+            facts.epsilon_text(client.epsilon, client.budget_epsilon)
+            + f" of {_budget(client.budget_epsilon)}" * (several and client.limited),
             f"{client.steps_left} steps" if client.limited else "unlimited",  # epsilons cannot be subtracted
             _state(history, client),
         )
@@ -85,17 +88,19 @@ def plan_table(plan: RunPlan, outlooks: Sequence[Outlook]) -> Group:
         table.add_row(str(index + 1), *(f"{outlook.by_round[index]:.4f}" for outlook in outlooks))
     config = plan.config
     rate = f"{config.sampling_rate:g}" if config.batch_size is None else f"{config.batch_size:g} / shard size"
+    others = " of a client without terms of its own" if plan.client_terms else ""
     every = config.local_evaluation
     evaluations = f", and one more every {count_text(every, 'round')} for a local evaluation" if every else ""
     several = config.spend is not None or any(outlook.group.past for outlook in outlooks)
     first = [_question_text(plan, outlooks)] if any(outlook.question for outlook in outlooks) else []
     return Group(
         *first,
-        f"Every local step: sampling rate {rate}, noise multiplier {plan.noise_multiplier:.4f}; "
+        f"Every local step{others}: sampling rate {rate}, noise multiplier {plan.noise_multiplier:.4f}; "
         f"{count_text(config.local_steps, 'local step')} a round{evaluations}.",
+        *([_terms_table(outlooks)] if plan.client_terms else []),
         *_user_level_text(plan),
         "Epsilon of a client that joins every round, by PLD, "
-        f"at delta {config.delta:g} ({_limit(config.epsilon)}){chosen}:",
+        f"at delta {config.delta:g} ({_limit(plan.common_budget) if not plan.client_terms else 'see above'}){chosen}:",
         table,
         *([_budget_table(plan, outlooks)] if several else []),
     )
@@ -120,6 +125,22 @@ def _question_text(plan: RunPlan, outlooks: Sequence[Outlook]) -> str:
     return f"Before the first round clients are asked once, privately: {words}. It takes epsilon {most} of a client."
 
 
+def _terms_table(outlooks: Sequence[Outlook]) -> Table:
+    """What a local step of each group of clients is, and the budget that it is charged to."""
+    table = Table()
+    table.add_column("", overflow="fold")
+    for column in ("budget", "sampling rate", "noise multiplier"):
+        table.add_column(column, justify="right")
+    for outlook in outlooks:
+        event, budget = outlook.group.event, outlook.group.allowance.budget.epsilon
+        table.add_row(_names(outlook), _budget(budget), f"{event.sampling_rate:g}", f"{event.noise_multiplier:.4f}")
+    return table
+
+
+def _budget(epsilon: float) -> str:
+    return budget_text(epsilon) if math.isfinite(epsilon) else "none"
+
+
 def _budget_table(plan: RunPlan, outlooks: Sequence[Outlook]) -> Group:
     """What the run takes of each budget, what is left of it, and for how many such runs."""
     table = Table()
@@ -131,14 +152,15 @@ def _budget_table(plan: RunPlan, outlooks: Sequence[Outlook]) -> Group:
         runs = "no limit" if outlook.runs_left is None else str(outlook.runs_left)
         table.add_row(
             _names(outlook),
-            budget_text(budget) if math.isfinite(budget) else "none",
+            _budget(budget),
             epsilon_text(outlook.before, budget),
             epsilon_text(after - outlook.before),
             proved_text(outlook.left) if math.isfinite(budget) else "no limit",
             f"more than {MOST_RUNS - 1}" if outlook.runs_left == MOST_RUNS else runs,
         )
     filters = sorted({outlook.group.allowance.filter for outlook in outlooks})
-    noise = "each with noise of its own" if plan.config.noise_multiplier is None else "with this noise"
+    solved = [plan.finds_noise(outlook.group.client_ids[0]) for outlook in outlooks]
+    noise = "each with noise of its own" if any(solved) else "with this noise"
     return Group(
         "What the run takes of each client's budget, in epsilon composed with all runs before:",
         table,

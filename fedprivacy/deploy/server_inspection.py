@@ -35,6 +35,7 @@ from fedprivacy.ledger.database import database_file
 from fedprivacy.runs.folder import RunFolderError, plan_of
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks.loader import public_name
+from fedprivacy.values.wording import count_text
 
 RUN_CONFIG = "run.toml"
 
@@ -100,7 +101,9 @@ def _run(folder: Path, party: Party) -> str:
     if plan.config.seed is not None:
         raise Objection(f"{RUN_CONFIG} sets a seed, which every client refuses", "leave seed open")
     budget = plan.config.budget
-    return f"task {named}, epsilon {budget.epsilon:g} at delta {budget.delta:g}, {plan.config.rounds} rounds"
+    own = count_text(len(plan.client_terms.by_client), "client")
+    but = f" (but for {own} with terms of their own)" if plan.client_terms else ""
+    return f"task {named}, epsilon {budget.epsilon:g} at delta {budget.delta:g}{but}, {plan.config.rounds} rounds"
 
 
 def _signing_key(plan: RunPlan, party: Party) -> str:

@@ -39,7 +39,8 @@ class CentralAccountant:
     Args:
         ledger: where charges are kept, over all runs.
         relation: the neighbouring relation of every event.
-        budget: each client's budget over all runs, where the ledger was given no other by an explicit act.
+        budget: each client's budget over all runs, where it has none of its own and the ledger was given no other by an
+            explicit act.
         filter: name of the filter that enforces it.
         keep_filter: whether a dataset that is known keeps the filter that it has.
         run_id: of the run; what it was charged already, before it was stopped, counts as its own.
@@ -72,6 +73,7 @@ class CentralAccountant:
         datasets: Mapping[str, str],
         events: Mapping[str, PoissonSampledGaussian],
         claims: Mapping[str, Claims] | None = None,
+        budgets: Mapping[str, PrivacyBudget] | None = None,
     ) -> dict[str, int]:
         """Open the accounts of clients.
 
@@ -80,6 +82,7 @@ class CentralAccountant:
             events: client_id -> what one local step of this run costs the client.
             claims: client_id -> steps by run and event, as the client's own guard has them. The larger of both
                 books counts.
+            budgets: client_id -> the client's own budget; who is missing has the run's.
 
         Returns:
             Steps that a client's own book held beyond the ledger, and that are charged now, by client_id.
@@ -88,7 +91,7 @@ class CentralAccountant:
             LedgerError: a dataset already has another budget.
             MechanismChanged: a dataset was charged with another mechanism than the filter can compose with.
         """
-        in_force = self._ledger.open_budgets(self._allowances(datasets.values()))
+        in_force = self._ledger.open_budgets(self._allowances(datasets, budgets or {}))
         claimed = {c: self._ledger.reconcile(datasets[c], own) for c, own in (claims or {}).items()}
         accounts = self._ledger.accounts(list(datasets.values()))
         own = self._ledger.accounts_in_run(self._run_id, list(datasets.values()))
@@ -161,11 +164,15 @@ class CentralAccountant:
         """Every enrolled client's privacy loss, by client_id. Other runs on the same ledger count."""
         return self._odometer.read()
 
-    def _allowances(self, datasets: Collection[str]) -> dict[str, Allowance]:
+    def _allowances(self, datasets: Mapping[str, str], budgets: Mapping[str, PrivacyBudget]) -> dict[str, Allowance]:
         """What the run asks for on each dataset."""
-        known = self._ledger.allowances(datasets) if self._keep_filter else {}
+        known = self._ledger.allowances(datasets.values()) if self._keep_filter else {}
         kept = {filter: replace(self._asked, filter=filter) for filter in {each.filter for each in known.values()}}
-        return {d: kept[known[d].filter] if d in known else self._asked for d in datasets}
+        asked = {
+            dataset: kept[known[dataset].filter] if dataset in known else self._asked for dataset in datasets.values()
+        }
+        own = {datasets[client_id]: budget for client_id, budget in budgets.items()}
+        return asked | {dataset: replace(asked[dataset], budget=budget) for dataset, budget in own.items()}
 
     def _left(self, dataset: str, allowance: Allowance, history: History) -> int:
         """Steps that budget and spend still allow; none where another run has charged what does not compose with it."""

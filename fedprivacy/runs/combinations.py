@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from fedprivacy._support.settings import Value, key_of, names_in
 from fedprivacy.participation import availability, speeds
+from fedprivacy.runs import client_terms
 from fedprivacy.runs.device import is_device
 from fedprivacy.runs.strategies import SERVER_SETTINGS, STRATEGIES
 from fedprivacy.trackers import TRACKERS
@@ -202,6 +203,19 @@ def _ignored(setting: str, settings: Settings) -> list[str]:
     ]
 
 
+def _weightless(settings: Settings) -> list[str]:
+    """Weights where an average has none."""
+    known, weighting = STRATEGIES.get(name := str(settings["strategy"])), settings["weighting"]
+    if weighting == "size":
+        return []
+    if settings.keys() & _USER_LEVEL_SWITCHES:
+        return [f"weighting is '{weighting}', and with user-level noise all clients count alike; leave weighting open."]
+    if known is None or known.averages:
+        return []
+    able = ", ".join(other for other, strategy in STRATEGIES.items() if strategy.averages)
+    return [f"weighting is '{weighting}', and strategy '{name}' weighs no update; choose one of {able}."]
+
+
 def _too_few_clients(settings: Settings) -> list[str]:
     known = STRATEGIES.get(name := str(settings["strategy"]))
     if "clients" not in settings:  # of a task that cannot be loaded
@@ -360,7 +374,9 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Settings], list[str]]], ...] = (
     ),
     (("speeds",), partial(_formless, "speeds", speeds.check_form)),
     (("availability",), partial(_formless, "availability", availability.check_form)),
+    (("client_terms",), partial(_formless, "client_terms", client_terms.check_form)),
     (("strategy", "local_steps"), _too_few_steps),
+    (("strategy", "weighting", *_USER_LEVEL_SWITCHES), _weightless),
     (("optimizer", "momentum", "weight_decay"), _optimizer_problems),
     (("epsilon", "noise_multiplier", "spend"), _noise_problems),
     (("epsilon", "spend"), _spend_problems),

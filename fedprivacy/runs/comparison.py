@@ -63,9 +63,10 @@ class Comparison:
         """A row for each run.
 
         `run`, its name here; `folder`; `task`; `final` and `best`, the metric after the last round and in `best_round`,
-        or None; `rounds`, finished; `epsilon`, the largest of a client, and `budget`, None without a bound; `privacy`,
-        False for a baseline; `delta`; `noise_multiplier`, None for a baseline; `seed`; `cost`, by how much `final` is
-        worse than the baseline's (the mean of several), None without a baseline of the same task.
+        or None; `rounds`, finished; `epsilon`, the largest of a client, and its `budget`, None without a bound;
+        `privacy`, False for a baseline; `delta`; `noise_multiplier`, None for a baseline, and
+        `largest_noise_multiplier`, another where clients have their own; `seed`; `cost`, by how much `final` is worse
+        than the baseline's (the mean of several), None without a baseline of the same task.
         """
         names = names_of([run.history.facts for run in self.runs])
         return Rows(self._row(name, run) for name, run in zip(names, self.runs, strict=True))
@@ -142,6 +143,7 @@ class Comparison:
     def _row(self, name: str, run: Run) -> dict[str, Any]:
         history, facts = run.history, run.history.facts
         best = best_of(history, self.metric)
+        worst = max(history.last.spent.values(), key=lambda client: client.epsilon)
         return {
             "run": name,
             "folder": str(run.folder),
@@ -151,10 +153,11 @@ class Comparison:
             "best_round": best[1] if best else None,
             "rounds": history.finished,
             "privacy": facts.private,
-            "epsilon": finite_or_none(history.last.max_epsilon),
-            "budget": finite_or_none(facts.budget),
+            "epsilon": finite_or_none(worst.epsilon),
+            "budget": finite_or_none(worst.budget_epsilon),
             "delta": facts.delta,
-            "noise_multiplier": history.noise_multiplier if facts.private else None,
+            "noise_multiplier": facts.noise_multiplier if facts.private else None,
+            "largest_noise_multiplier": facts.largest_noise_multiplier if facts.private else None,
             "seed": run.settings.get("seed"),
             "cost": self._cost(run),
         }

@@ -23,6 +23,7 @@ from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
 from fedprivacy.accounting.filters import FILTER_OF_MIXTURES
 from fedprivacy.participation import COHORTS, availability, speeds
 from fedprivacy.runs import combinations
+from fedprivacy.runs.client_terms import EPSILONS, NOISE_MULTIPLIERS, SAMPLING_RATES, TABLE_FORMS
 from fedprivacy.runs.strategies import DEFAULT_STRATEGY, STRATEGIES, default_words
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.trackers import TRACKERS
@@ -75,6 +76,9 @@ _KEPT = (0.0, 0.9999)
 USER_LEVEL_CLIPPINGS = ("fixed", "adaptive")
 """How the bound on a client's whole update is chosen."""
 
+WEIGHTINGS = ("size", "inverse-variance")
+"""How much a client's update counts in the average."""
+
 _OF_BUDGETS = {"noise_multiplier", "question_spend", "spend"}
 """What a run without privacy has no use for."""
 
@@ -105,7 +109,7 @@ class RunConfig:
         bounds=(0, 10**9),
     )
     epsilon: float = setting(
-        "Each client's privacy budget over all runs on its shard; inf: measure only.", bounds=(_LEAST, math.inf)
+        "Each client's privacy budget over all runs on its shard; inf: measure only.", bounds=EPSILONS
     )
     delta: float = setting("Delta of that budget.", bounds=(1e-300, 0.999))
     spend: float | None = setting(
@@ -123,7 +127,7 @@ class RunConfig:
         "Off: the baseline, the same run without clipping and noise, which protects nobody. Simulations only.", True
     )
     noise_multiplier: float | None = setting(
-        "Sigma; left open: the least that the budget allows.", None, bounds=(0.05, 1e4)
+        "Sigma; left open: the least that the budget allows.", None, bounds=NOISE_MULTIPLIERS
     )
     clipping_norm: float = setting("C, bound on the norm of one record's gradient.", bounds=CLIPPING_NORMS)
     clipping: str = setting(
@@ -132,11 +136,16 @@ class RunConfig:
         "flat",
         choices=CLIPPINGS,
     )
-    sampling_rate: float = setting("q, probability with which a record joins a local step.", bounds=(1e-9, 1.0))
+    sampling_rate: float = setting("q, probability with which a record joins a local step.", bounds=SAMPLING_RATES)
     batch_size: float | None = setting(
         "Expected batch size, instead of sampling-rate: a client's q is this over its public shard size, at most 1.",
         None,
         bounds=(1e-6, 1e9),
+    )
+    client_terms: str = setting(
+        f"What some clients have of their own: {TABLE_FORMS}; in Python, or a mapping. What is open is the "
+        "run's; noise that is open in both is the least that the client's own budget and rate allow.",
+        "",
     )
     optimizer: str = setting(f"Optimiser of the local steps: {', '.join(OPTIMIZERS)}.", choices=OPTIMIZERS)
     learning_rate: float = setting("Step size of the local steps.", bounds=(_LEAST, LARGEST_LEARNING_RATE))
@@ -166,6 +175,12 @@ class RunConfig:
         f"{default_words('proximal_mu')}.",
         None,
         bounds=(0.0, LARGEST_LEARNING_RATE),
+    )
+    weighting: str = setting(
+        f"How much an update counts in the average: {', '.join(WEIGHTINGS)}. size: as its client's public shard size, "
+        "all alike where sizes are private. inverse-variance: the less noise it holds, the more.",
+        WEIGHTINGS[0],
+        choices=WEIGHTINGS,
     )
     fraction_train: float = setting(
         "Share of the clients that each round asks; with user-level noise, the probability with which each joins.",
@@ -362,8 +377,8 @@ OF_TRAINING = tuple(key for key in FIELDS if key != "questions")
 """Settings of a run that trains."""
 
 OF_ASKING = (
-    *("task", "clients", "epsilon", "delta", "spend", "noise-multiplier", "filter", "seed", "out", "ledger"),
-    *("signing-key", "node-timeout", "round-timeout"),
+    *("task", "clients", "epsilon", "delta", "spend", "noise-multiplier", "client-terms", "filter", "seed", "out"),
+    *("ledger", "signing-key", "node-timeout", "round-timeout"),
 )
 """Settings of a run that asks, besides its questions: those that are not for training alone."""
 

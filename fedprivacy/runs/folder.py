@@ -1,7 +1,8 @@
 """A run on disk: written round by round, read back by reports and scripts.
 
-A folder holds `config.json` (every setting, the noise that was used, the run's name in its ledger), `start.json` (the
-state before the first round), `rounds.jsonl` (one line a round, which names the clients that have changed) and, when
+A folder holds `config.json` (every setting, the noise that was used, the run's name in its ledger), where clients have
+terms of their own `client-terms.csv` (with the noise that was found for them), `start.json` (the state before the first
+round), `rounds.jsonl` (one line a round, which names the clients that have changed) and, when
 the run has ended, `model.safetensors`, `figure.png` and `report.html`; beside them lies the checkpoint from which a
 stopped run goes on. Nothing in the history depends on the time of day, so the same seed writes the same bytes.
 """
@@ -22,6 +23,7 @@ from typing import Any
 
 from fedprivacy._support.durable import append_durably, write_durably
 from fedprivacy.runs import microbatches
+from fedprivacy.runs.client_terms import client_terms_of
 from fedprivacy.runs.configuration import CONFIG, RUNS, ConfigError, RunConfig, Value
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.plan import RunPlan
@@ -35,6 +37,7 @@ from fedprivacy.values.rounds import Buffered, RoundResult
 from fedprivacy.values.spent import ClientSpent
 from fedprivacy.values.user_level import UserLevelSpent
 
+CLIENT_TERMS = "client-terms.csv"
 START = "start.json"
 ROUNDS = "rounds.jsonl"
 MODEL = "model.safetensors"
@@ -131,8 +134,11 @@ class RunWriter:
             "metric": plan.task.metric,
             "task": plan.task.name,
         }
+        terms = plan.client_terms.with_noise(plan.own_noise_multipliers)
         with writing(self.folder):
             self.folder.mkdir(parents=True, exist_ok=True)
+            if terms:
+                write_durably(self.folder / CLIENT_TERMS, terms.as_csv().encode())
             write_durably(self.folder / CONFIG, (json.dumps(config, indent=2) + "\n").encode())
             (self.folder / ROUNDS).touch()
 
@@ -249,15 +255,36 @@ def plan_of(given: Mapping[str, Value | None], task: Task | None = None) -> RunP
     if not folder:
         return RunPlan.of(given, task)
     recorded = read_config(Path(str(folder)))
-    recorded.check_same({key: value for key, value in given.items() if key != "resume"})
+    recorded.check_same({key: value for key, value in given.items() if key not in ("resume", "client-terms")})
+    if problem := _other_terms(given.get("client-terms"), recorded):
+        raise ConfigError([problem])
     try:
         return RunPlan(replace(recorded, resume=str(folder), out=str(folder)), agreed(recorded.task, task))
     except TaskError as error:
         raise ConfigError([str(error)]) from error
 
 
+def _other_terms(given: Value | None, recorded: RunConfig) -> str:
+    """What is wrong with client terms that are given for a run that goes on; empty: they are its own, or left open."""
+    if given in (None, ""):
+        return ""
+    used = client_terms_of(recorded.client_terms)
+    if client_terms_of(str(given)).became(used):
+        return ""
+    own = f"which are in '{recorded.client_terms}'" if used else "which were left open"
+    return (
+        f"client-terms is '{given}', but the run goes on with its own, {own}; leave client-terms open, or start a new "
+        "run."
+    )
+
+
+def has_terms_of(folder: Path, plan: RunPlan) -> bool:
+    """Whether the run in a folder has the terms of a plan."""
+    return plan.client_terms.became(client_terms_of(read_config(folder).client_terms))
+
+
 def read_config(folder: Path) -> RunConfig:
-    """The configuration that a run was started with; its noise multiplier is the one that was used.
+    """The configuration that a run was started with; its noise multiplier and client terms are those that were used.
 
     Raises:
         RunFolderError: the folder holds no run.
@@ -270,7 +297,9 @@ def read_config(folder: Path) -> RunConfig:
         raise RunFolderError(
             f"'{folder}' holds no run that could go on ({CONFIG}: {error}); name a folder that a run wrote to (out)."
         ) from error
-    return replace(RunConfig.of_public(settings), noise_multiplier=noise_multiplier or None)  # 0: without privacy
+    recorded = RunConfig.of_public(settings)
+    terms = str(folder / CLIENT_TERMS) if recorded.client_terms else ""
+    return replace(recorded, noise_multiplier=noise_multiplier or None, client_terms=terms)  # 0: without privacy
 
 
 def ledger_of(folder: Path) -> str:
@@ -292,11 +321,12 @@ def read_history(folder: Path) -> RunHistory:
     if not (folder / START).exists():
         raise RunFolderError(f"'{folder}' holds no run; name a folder that a run wrote to (out).")
     config = json.loads((folder / CONFIG).read_text())
-    start = _round_from_json(json.loads((folder / START).read_text()), PopulationSpent({}))
-    rounds = _rounds_after(start, _whole_lines(folder / ROUNDS))
+    noise_multiplier = config["noise_multiplier"]
+    start = _round_from_json(json.loads((folder / START).read_text()), PopulationSpent({}), noise_multiplier)
+    rounds = _rounds_after(start, _whole_lines(folder / ROUNDS), noise_multiplier)
     return RunHistory(
         settings=config["settings"],
-        noise_multiplier=config["noise_multiplier"],
+        noise_multiplier=noise_multiplier,
         relation=NeighbouringRelation(config["relation"]),
         metric=config["metric"],
         start=start,
@@ -304,10 +334,10 @@ def read_history(folder: Path) -> RunHistory:
     )
 
 
-def _rounds_after(start: RoundResult, lines: Iterable[str]) -> Iterator[RoundResult]:
+def _rounds_after(start: RoundResult, lines: Iterable[str], noise_multiplier: float) -> Iterator[RoundResult]:
     before = start.population
     for line in lines:
-        result = _round_from_json(json.loads(line), before)
+        result = _round_from_json(json.loads(line), before, noise_multiplier)
         before = result.population
         yield result
 
@@ -317,9 +347,13 @@ def _whole_lines(rounds: Path) -> list[str]:
     return rounds.read_text().split("\n")[:-1]
 
 
-def _round_from_json(line: Mapping[str, Any], before: PopulationSpent) -> RoundResult:
-    """A round from its line, and what everybody had spent in the round before."""
-    named = {client["client_id"]: ClientSpent(**unbounded(client)) for client in line["clients"]}
+def _round_from_json(line: Mapping[str, Any], before: PopulationSpent, noise_multiplier: float) -> RoundResult:
+    """A round from its line, and what everybody had spent in the round before.
+
+    An earlier version wrote no client's noise multiplier: all of a run had the same.
+    """
+    usual = {"noise_multiplier": noise_multiplier}
+    named = {client["client_id"]: ClientSpent(**unbounded(usual | client)) for client in line["clients"]}
     return RoundResult(
         round=line["round"],
         metrics=measured(line["metrics"]),

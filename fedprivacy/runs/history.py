@@ -88,7 +88,7 @@ class RunHistory:
 
     Attributes:
         settings: the configuration by hyphenated key.
-        noise_multiplier: sigma of every local step; 0 without privacy.
+        noise_multiplier: sigma of the local steps of clients without noise of their own; 0 without privacy.
         relation: the neighbouring relation of every event.
         metric: key of the figure that is shown first.
         start: the state before the first round.
@@ -120,13 +120,15 @@ class RunHistory:
     @cached_property
     def facts(self) -> RunFacts:
         """What does not change. A run in memory knows no run_id; without a folder it has its task's name."""
+        noises = [client.noise_multiplier for client in self.last.spent.values()] or [self.noise_multiplier]
         facts = RunFacts(
             run_id="",
             name=Path(str(self.settings["out"])).name,
             settings=self.settings,
-            noise_multiplier=self.noise_multiplier,
+            noise_multiplier=min(noises),
             relation=self.relation.value,
             metric=self.metric,
+            largest_noise_multiplier=max(noises),
         )
         return facts if facts.name else replace(facts, name=facts.task)
 
@@ -163,7 +165,7 @@ class RunHistory:
                     "budget": finite_or_none(client.budget_epsilon),
                     "rounds": client.rounds,
                     "sampling_rate": client.sampling_rate,
-                    "noise_multiplier": self.noise_multiplier,
+                    "noise_multiplier": client.noise_multiplier,
                     "steps": client.steps,
                 }
                 for client in self.last.spent.values()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -14,8 +15,8 @@ from fedprivacy._support.settings import kind_of
 from fedprivacy.runs.configuration import FIELDS, OF_TRAINING, ConfigError, Value, words_of
 from fedprivacy.tasks import Task
 
-Given = Value | os.PathLike[str] | None
-"""What a keyword takes; a path stands for its text."""
+Given = Value | os.PathLike[str] | Mapping[str, Mapping[str, Real | None]] | None
+"""What a keyword takes; a path stands for its text, and a mapping, of `client_terms`, for its JSON."""
 
 GivenTask = Task | type[Task] | str | None
 """A task, its class, or its name; None: left open."""
@@ -83,9 +84,11 @@ def as_keywords(text: str) -> str:
 
 
 def _plain(value: Given) -> Value | None:
-    """The value as the configuration knows it: numpy's numbers and paths become Python's."""
+    """The value as the configuration knows it: numpy's numbers and paths become Python's, a mapping JSON."""
     if isinstance(value, os.PathLike):
         return os.fspath(value)
+    if isinstance(value, Mapping):
+        return json.dumps(value, default=lambda one: float(one) if isinstance(one, Real) else str(one))
     if isinstance(value, bool) or not isinstance(value, Real):
         return value
     return int(value) if isinstance(value, Integral) else float(value)

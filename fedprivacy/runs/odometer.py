@@ -89,6 +89,7 @@ class Odometer:
                 steps=sum(account.history.values()),
                 steps_left=self._steps_left(dataset, allowance, account),
                 sampling_rate=client.event.sampling_rate,
+                noise_multiplier=client.event.noise_multiplier,
             )
         return changed
 

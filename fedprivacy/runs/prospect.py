@@ -25,14 +25,15 @@ class Prospect:
     """What a run would cost.
 
     Attributes:
-        noise_multiplier: sigma of every local step, in clipping norms.
+        noise_multiplier: sigma of a local step, in clipping norms, of clients without noise of their own.
         delta: at which the epsilons hold.
         relation: the neighbouring relation that they hold for.
-        clients: a row for each: `client_id`; `sampling_rate`; `epsilon_before`, what it has spent before the run;
-            `epsilon_question`, what the answer to the task's own question adds before the first round;
-            `epsilon_by_round`, its privacy loss after each round over all runs on its shard, should it join until its
-            budget or the spend is spent; `epsilon_left` of its budget after the run; and `runs_left`, how many more
-            such runs that allows, of which at most 20 are counted. Both are None without a budget.
+        clients: a row for each: `client_id`; `sampling_rate` and `noise_multiplier` of its local steps; `budget`, its
+            epsilon over all runs; `epsilon_before`, what it has spent before the run; `epsilon_question`, what the
+            answer to the task's own question adds before the first round; `epsilon_by_round`, its privacy loss after
+            each round over all runs on its shard, should it join until its budget or the spend is spent;
+            `epsilon_left` of its budget after the run; and `runs_left`, how many more such runs that allows, of which
+            at most 20 are counted. These two and `budget` are None without a budget.
     """
 
     noise_multiplier: float
@@ -47,6 +48,8 @@ class Prospect:
             {
                 "client_id": client_id,
                 "sampling_rate": outlook.group.event.sampling_rate,
+                "noise_multiplier": outlook.group.event.noise_multiplier,
+                "budget": finite_or_none(outlook.group.allowance.budget.epsilon),
                 "epsilon_before": outlook.before,
                 "epsilon_question": outlook.question,
                 "epsilon_by_round": list(outlook.by_round),
@@ -98,11 +101,13 @@ def spending(plan: RunPlan) -> list[Outlook]:
     """What each group of clients that spend alike would have spent after each round; warns of too large a delta.
 
     Raises:
-        ConfigError: the run is without privacy.
+        ConfigError: the run is without privacy, or terms are for some simulated clients and for others that are none.
         LedgerError: the ledger that is named is in a folder that is not there.
     """
     if not plan.config.privacy:
         raise ConfigError(["privacy is off, so no epsilon bounds what the run costs; leave privacy open to plan it."])
+    if plan.client_terms.unknown(plan.simulated_clients) != list(plan.client_terms.by_client):  # else a deployment's
+        plan.client_terms.check_names(plan.simulated_clients)
     if plan.config.ledger:
         check_folder(plan.config.ledger)
     if advice := about_delta(plan, simulated_sizes(plan)):
@@ -113,7 +118,7 @@ def spending(plan: RunPlan) -> list[Outlook]:
 def _outlook(plan: RunPlan, group: ClientGroup) -> Outlook:
     limit, budget = plan.limit(group.past, group.allowance), group.allowance.budget
     by_round = plan.epsilon_by_round(group.event, group.past, group.allowance).tolist()
-    solved_anew = plan.config.noise_multiplier is None and plan.config.spend is not None
+    solved_anew = plan.finds_noise(group.client_ids[0]) and plan.config.spend is not None
     further = runs_left(limit, group.event, plan.total_steps, solved_anew=solved_anew) if budget.enforced else None
     past = without(group.past, {group.question: 1}) if group.question else group.past
     before = plan.limit(past, group.allowance).before_epsilon

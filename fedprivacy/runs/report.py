@@ -63,7 +63,8 @@ def report_html(history: RunHistory) -> str:
     if series.facts.private:
         drawings.append(figures.epsilon_figure(series, FIGURE_WIDTH))
     worst = max(spent.values(), key=lambda client: client.epsilon)
-    budget = max(client.budget_epsilon for client in spent.values())
+    budgets = {client.budget_epsilon for client in spent.values()}
+    budget = max(budgets)
     return page(
         TEMPLATE,
         history=history,
@@ -76,6 +77,7 @@ def report_html(history: RunHistory) -> str:
         evaluated=_evaluated(history),
         failures=failures(history),
         user_level_view=View.USER_LEVEL,
+        several_budgets=len(budgets) > 1,
         levels=[(worst.epsilon, False)] + [(budget, True)] * math.isfinite(budget),
         odds=_factor_text,
         found_at_most=lambda *test: _percent_up(true_positive_bound(*test)),

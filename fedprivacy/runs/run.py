@@ -106,7 +106,7 @@ class Run:
         """
         return Rows(
             asdict(client.spent)
-            | {"noise_multiplier": self.history.noise_multiplier, "exhausted_in": client.exhausted_in}
+            | {"exhausted_in": client.exhausted_in}
             | {"averaged": client.averaged, "failed": client.failed, "state": str(client.state)}
             for client in self.history.everybody()
         )

@@ -19,7 +19,7 @@ from fedprivacy.figures import save_png
 from fedprivacy.figures.sweep import EpsilonLine, Spread, spread_of, sweep_figure
 from fedprivacy.runs.comparison import final_of
 from fedprivacy.runs.configuration import CONFIG, FIELDS, Value
-from fedprivacy.runs.folder import read_history
+from fedprivacy.runs.folder import has_terms_of, read_history
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.values.nulls import finite_or_none
 from fedprivacy.values.runs import Rows
@@ -116,7 +116,8 @@ class Grid:
         plans = []
         for run in self.runs[:: self.seeds]:
             try:
-                plans.append(RunPlan.of(run.given))
+                plans.append(plan := RunPlan.of(run.given))
+                plan.client_terms.check_names(plan.simulated_clients)
             except ConfigError as error:
                 problems |= dict.fromkeys(error.problems)
         if problems:
@@ -178,6 +179,8 @@ def _differences(plan: RunPlan, run: SweptRun) -> list[str]:
         return []  # nothing has begun there
     wanted = plan.config.public() | {"seed": run.seed}
     other = [key for key in wanted if key not in ("out", "resume") and recorded.get(key) != wanted[key]]
+    if not other and not has_terms_of(run.folder, plan):
+        other = ["table of client-terms"]
     if not other:
         return []
     return [f"'{run.folder}' holds a run with another {', '.join(other)}; name a new folder (--out)."]

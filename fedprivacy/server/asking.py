@@ -90,9 +90,9 @@ class Ask(Questions):
             shares: of the privacy loss, one for each question; none: equal ones.
             anew: whether clients that have answered these questions before are asked, and charged, again.
             engine: "in-process" or "ray".
-            settings: of the run: `clients`, `epsilon` and `delta` (the budget over all runs), `spend` (how much of it
-                the questions take; left open: 0.1) or `noise_multiplier`, `filter`, `seed`, `ledger` (left open: one
-                in runs/TASK-questions), `out`, `signing_key`.
+            settings: of the run: `clients`, `epsilon` and `delta` (the budget over all runs), `client_terms` (those of
+                some clients' own), `spend` (how much of it the questions take; left open: 0.1) or `noise_multiplier`,
+                `filter`, `seed`, `ledger` (left open: one in runs/TASK-questions), `out`, `signing_key`.
 
         Raises:
             ConfigError: lists everything that is wrong with the settings, or with a question. Nothing has been spent.

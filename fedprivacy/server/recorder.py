@@ -77,9 +77,10 @@ class Recorder:
             run_id=run_id,
             name=folder.absolute().name,
             settings=plan.config.public(),
-            noise_multiplier=plan.noise_multiplier,
+            noise_multiplier=plan.noise_multipliers[0],
             relation=plan.relation,
             metric=plan.task.metric,
+            largest_noise_multiplier=plan.noise_multipliers[1],
         )
         self._resumed = resume_from is not None
         self._store: StoreFeed | None = None

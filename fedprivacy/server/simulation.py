@@ -118,6 +118,7 @@ def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> Run
         RunFolderError: the folder to go on in holds no run.
     """
     plan = plan_of(of_simulation(given, task), task)
+    plan.client_terms.check_names(plan.simulated_clients)
     return replace(plan, config=replace(plan.config, out=plan.config.out or new_run_folder(plan.task.name)))
 
 
@@ -203,7 +204,7 @@ class RoundProgress:
 
     def __init__(self, console: Console, plan: RunPlan, finished: int = 0) -> None:
         self._metric = plan.task.metric
-        self._budget, self._private = plan.config.epsilon, plan.config.privacy
+        self._budget, self._private = plan.common_budget, plan.config.privacy
         self._bar = Progress(
             TextColumn("[bold]round"),
             MofNCompleteColumn(),

@@ -20,7 +20,7 @@ from fedprivacy.values.attempt import QUESTIONS
 from fedprivacy.values.nulls import or_infinite
 from fedprivacy.values.schedule import Schedule
 from fedprivacy.values.spent import ClientStanding
-from fedprivacy.values.wording import NO_PRIVACY, epsilon_text
+from fedprivacy.values.wording import NO_PRIVACY, epsilon_text, noise_text
 
 MOST_ROUNDS = 300  # more rounds than this are thinned: a plot has no more pixels
 MOST_CURVES = 20  # more different curves than this are drawn as a fan
@@ -57,9 +57,15 @@ class RunFacts:
     run_id: str  # unique in the ledger
     name: str  # for people, the last part of the run's folder
     settings: Mapping[str, Any]  # the configuration by hyphenated key; JSON types
-    noise_multiplier: float  # sigma of every local step; 0 without privacy
+    noise_multiplier: float  # sigma of every local step, the least of any client's; 0 without privacy
     relation: str  # the neighbouring relation of every event
     metric: str  # key of the figure that is shown first
+    largest_noise_multiplier: float = 0.0  # where clients have their own; not above the other: they have not
+
+    @property
+    def noise_text(self) -> str:
+        """Sigma for people: of every client, or from the least to the largest."""
+        return noise_text(self.noise_multiplier, self.largest_noise_multiplier) if self.private else NO_PRIVACY
 
     @property
     def asks(self) -> bool:

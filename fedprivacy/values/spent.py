@@ -20,6 +20,7 @@ class ClientSpent:
     steps: int  # local steps charged
     steps_left: int  # steps of the run that the budget still allows
     sampling_rate: float  # q of the run's local steps
+    noise_multiplier: float  # sigma of the run's local steps; 0 without privacy
 
     @property
     def exhausted(self) -> bool:

@@ -87,6 +87,15 @@ def delta_text(delta: float) -> str:
     return f"{Decimal(repr(float(delta))).normalize():e}"
 
 
+def noise_text(least: float, most: float = 0.0, digits: int = 4) -> str:
+    """A run's noise multiplier for people; the least and the largest, where clients have their own.
+
+    >>> noise_text(1.25, 1.25), noise_text(0.75, 2.5)
+    ('1.25', '0.75 to 2.5')
+    """
+    return f"{least:.{digits}g}" + (f" to {most:.{digits}g}" if most > least else "")
+
+
 def metric_text(metric: str, value: float | None) -> str:
     """A metric's value for people: in percent if it is an accuracy."""
     if value is None:

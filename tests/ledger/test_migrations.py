@@ -248,7 +248,7 @@ def test_a_ledger_that_knew_no_questions_is_brought_up_to_date_and_is_asked(with
     ledger = Ledger(without_answers)
     assert differences(ledger) == []
     assert contents(without_answers) == before | {
-        "alembic_version": ["('0004',)"],
+        "alembic_version": [f"('{migrations.NEWEST}',)"],
         "questions": [],
         "answers": [],
     }
@@ -268,6 +268,39 @@ def test_an_upgrade_to_answers_that_dies_halfway_leaves_the_ledger_as_it_was(wit
     ledger = Ledger(without_answers)
     ask(ledger)
     assert verify_ledger(ledger).head.number == 15
+    ledger.close()
+
+
+@pytest.fixture
+def without_terms(url):
+    """A ledger whose run store knows one noise multiplier for each run, and none for a client; its URL."""
+    with pytest.MonkeyPatch.context() as before:
+        before.setattr(migrations, "NEWEST", "0004")
+        ledger = Ledger(url)
+        ledger.database.write(lambda connection, _: record_without_terms(connection))
+        ledger.close()
+    return url
+
+
+def record_without_terms(connection):
+    counts = dict.fromkeys(("stage_round", "stage_clients", "started", "updated", "changes"), 0)
+    words = {"name": "n", "settings": "{}", "relation": "zero-out", "metric": "m", "status": "finished", "stage": ""}
+    spent = dict.fromkeys(("rounds", "steps", "steps_left", "averaged", "failed"), 0)
+    for run_id, noise in {"one": 1.25, "two": 0.5}.items():
+        insert(connection, "recorded_runs", run_id=run_id, noise_multiplier=noise, **words, **counts)
+        for number in range(2):
+            client = {"client_id": f"c-{number}", "delta": 1e-5, "sampling_rate": 0.1, "state": "active"}
+            insert(connection, "recorded_clients", run_id=run_id, number=number, **client, **spent)
+
+
+def test_clients_of_runs_that_are_recorded_get_the_noise_multiplier_of_their_run(without_terms):
+    ledger = Ledger(without_terms)
+    assert differences(ledger) == []
+    with ledger.database.reading() as connection:
+        of_clients = connection.execute(text("SELECT run_id, noise_multiplier FROM recorded_clients")).all()
+        of_runs = connection.execute(text("SELECT run_id, largest_noise_multiplier FROM recorded_runs")).all()
+    assert sorted(map(tuple, of_clients)) == [("one", 1.25), ("one", 1.25), ("two", 0.5), ("two", 0.5)]
+    assert sorted(map(tuple, of_runs)) == [("one", 1.25), ("two", 0.5)]
     ledger.close()
 
 

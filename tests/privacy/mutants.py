@@ -82,6 +82,7 @@ STACKED = "tests/gradients/test_stacked.py"
 TOGETHER = "tests/training/test_cohort.py"
 PLAIN_SGD = "SGD(learning_rate=0.5, momentum=0.0, weight_decay=0.0)"
 POPULATIONS = "tests/flower/test_cohorts.py"
+TERMS = "tests/flower/test_client_terms.py"
 USER_LEVEL = "tests/training/test_user_level.py"
 USER_LEVEL_RUNS = "tests/flower/test_user_level.py"
 
@@ -1032,8 +1033,37 @@ MUTANTS: tuple[Mutant, ...] = (
         "a cohort trains before anybody is charged",
         "fedprivacy/flower/server/cohorts.py",
         "steps = self.accounts.reserve(attempt, clients.values(), again=again)",
-        "steps = dict.fromkeys((c.client_id for c in clients.values()), plan.config.local_steps)",
+        "steps = dict.fromkeys((c.client_id for c in clients.values()), self.rounds.plan.config.local_steps)",
         (f"{POPULATIONS}::test_charges_come_first_and_stand_in_a_ledger_that_proves_itself",),
+    ),
+    # Clients with terms of their own.
+    Mutant(
+        "all clients of a stack add the noise of the first one",
+        "fedprivacy/training/cohort.py",
+        "mechanisms, totals = [one.mechanism for one in trainees], clipped.totals",
+        "mechanisms, totals = [trainees[0].mechanism for _ in trainees], clipped.totals",
+        (f"{TERMS}::test_each_client_of_a_stack_adds_its_own_noise",),
+    ),
+    Mutant(
+        "a cohort's clients are charged for noise of their own, and add the run's",
+        "fedprivacy/flower/server/cohorts.py",
+        "event=self.accounts.event(client.client_id),",
+        "event=self.rounds.plan.event(client.shard_size),",
+        (f"{TERMS}::test_each_client_of_a_stack_adds_its_own_noise",),
+    ),
+    Mutant(
+        "a client that is asked by message is charged for noise of its own, and adds the run's",
+        "fedprivacy/flower/server/accounts.py",
+        "event, config = self.event(client.client_id), self._plan.config",
+        "event, config = self._plan.event(client.shard_size), self._plan.config",
+        (f"{TERMS}::test_deployed_clients_have_theirs_in_both_books",),
+    ),
+    Mutant(
+        "the ledger keeps the run's budget where a client has a smaller one",
+        "fedprivacy/flower/server/accounts.py",
+        "{client.client_id: plan.budget(client.client_id) for client in own},",
+        "{},",
+        (f"{TERMS}::test_the_budget_of_each_is_what_the_ledger_enforces",),
     ),
     Mutant(
         "a cohort's sum is divided by its clients, not by their weights",

@@ -28,7 +28,7 @@ from tests.flower.blobs import Blobs, plan_of
 from tests.flower.deployment import DeployedGrid
 from tests.test_architecture import HOUSE, imports, name_of
 
-ASSIGNMENT = Assignment("hospital", 1).to_record()
+ASSIGNMENT = Assignment("hospital", 1, 0.5).to_record()
 
 OFF = [
     {"privacy": False},

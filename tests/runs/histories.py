@@ -10,6 +10,7 @@ from fedprivacy.values.spent import ClientSpent
 
 LOCAL_STEPS = 4
 DELTA = 1e-4
+NOISE = 2.1374
 
 
 def settings(**changed):
@@ -72,6 +73,7 @@ def run_history(
                 steps=LOCAL_STEPS * charged[c],
                 steps_left=LOCAL_STEPS * (quota - charged[c]) if math.isfinite(budget) else 10**9,
                 sampling_rate=0.2,
+                noise_multiplier=NOISE,
             )
             for c in joins
         }
@@ -80,7 +82,7 @@ def run_history(
         records.append(RoundResult(number, metrics, spent, participants, failed))
     return RunHistory(
         settings=settings(epsilon=budget if math.isfinite(budget) else None, **changed),
-        noise_multiplier=2.1374,
+        noise_multiplier=NOISE,
         relation=relation,
         metric=metric or "accuracy",
         start=RoundResult(0, {}, {}, (), {}),

@@ -13,7 +13,7 @@ from tests.flower.blobs import Blobs, plan_of
 
 
 def record(round, epsilon=1.5, budget=3.0, accuracy=0.5, failures=None):
-    spent = {"a": ClientSpent("a", epsilon, 1e-5, budget, round, 2 * round, 7, 0.5)}
+    spent = {"a": ClientSpent("a", epsilon, 1e-5, budget, round, 2 * round, 7, 0.5, 1.5)}
     return RoundResult(round, {"accuracy": accuracy}, spent, ("a",), failures or {})
 
 
@@ -121,7 +121,7 @@ def test_a_folder_without_a_configuration_is_named(text, tmp_path):
 
 def of_two(round, a, b):
     """A round after which `a` and `b` have taken so many steps."""
-    spent = {c: ClientSpent(c, steps / 8, 1e-5, 3.0, 1, steps, 7, 0.5) for c, steps in (("a", a), ("b", b))}
+    spent = {c: ClientSpent(c, steps / 8, 1e-5, 3.0, 1, steps, 7, 0.5, 1.5) for c, steps in (("a", a), ("b", b))}
     return RoundResult(round, {}, spent, ("a",), {})
 
 

@@ -13,7 +13,7 @@ from fedprivacy.values.spent import ClientSpent
 
 
 def client(number, epsilon=0.0, left=5):
-    return ClientSpent(f"client-{number:03}", epsilon, 1e-5, 3.0, 0, 0, left, 0.1)
+    return ClientSpent(f"client-{number:03}", epsilon, 1e-5, 3.0, 0, 0, left, 0.1, 1.5)
 
 
 def clients(numbers, **of_each):

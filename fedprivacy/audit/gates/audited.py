@@ -96,11 +96,12 @@ class Audited:
         config, schedule = plan.config, plan.config.schedule
         if shard is None:
             shard = plan.task.shard(ShardSource(partition_id=0, num_partitions=config.clients))
-        event = plan.event(len(shard))
-        steps = min(plan.limit({}).quota({}, event), plan.total_steps)
+        client_id = simulated_client_id(0, config.clients)
+        event, allowance = plan.event(len(shard), client_id), plan.allowance(client_id)
+        steps = min(plan.limit({}, allowance).quota({}, event), plan.total_steps)
         grant = Grant(
             run_id="audit",
-            client_id=simulated_client_id(0, config.clients),
+            client_id=client_id,
             round=1,
             attempt=1,
             steps=max(min(schedule.steps_in(schedule.local_evaluation), steps), 1),
@@ -121,7 +122,7 @@ class Audited:
         )
         rounds = schedule.rounds_within(steps)
         evaluations = schedule.steps_until(rounds) - rounds * schedule.local_steps
-        claim = Claim(float(plan.epsilon_by_round(event, {})[-1]), config.delta, rounds, evaluations)
+        claim = Claim(float(plan.epsilon_by_round(event, {}, allowance)[-1]), config.delta, rounds, evaluations)
         return cls(
             task=plan.task, shard=shard, grant=grant, claim=claim, device=config.device, effort=effort, seed=seed
         )

@@ -24,7 +24,8 @@ from fedprivacy.audit.gates.rehearsal import rehearsed
 from fedprivacy.audit.gates.rollback import forgotten
 from fedprivacy.flower.wire.messages import Receipt
 from fedprivacy.ledger import Ledger
-from fedprivacy.runs.folder import ledger_of, read_history, read_run_id
+from fedprivacy.runs.client_terms import Terms, client_terms_of
+from fedprivacy.runs.folder import CLIENT_TERMS, ledger_of, read_history, read_run_id
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.rounds import RoundResult
@@ -150,7 +151,11 @@ def _unasked(history: RunHistory) -> list[str]:
 
 def _executed(folder: Path, history: RunHistory) -> dict[str, tuple[History, list[str]]]:
     """What each client executed, by the run's ledger where there is one, else by its folder; and what contradicts."""
-    own = {client: _of_folder(history, spent) for client, spent in history.last.spent.items()}
+    terms = client_terms_of(str(folder / CLIENT_TERMS) if history.settings.get("client-terms") else "")
+    stated = {client: _stated(terms.of(client), history, spent) for client, spent in history.last.spent.items()}
+    own: dict[str, History] = {
+        client: {stated[client]: spent.steps} if spent.steps else {} for client, spent in history.last.spent.items()
+    }
     if not Ledger.exists(url := ledger_of(folder)):
         return {client: (executed, []) for client, executed in own.items()}
     ledger, run_id = Ledger(url, upgrade=False), read_run_id(folder)
@@ -160,15 +165,13 @@ def _executed(folder: Path, history: RunHistory) -> dict[str, tuple[History, lis
     allowances = ledger.allowances(list(datasets.values()))
     found = {}
     for client, executed in own.items():
-        dataset, stated = datasets.get(client, ""), history.last.spent[client]
+        dataset, shown = datasets.get(client, ""), history.last.spent[client]
         complaints = []
         if dataset in in_run:
-            complaints += _contradictions(client, in_run[dataset].history, history)
-        if dataset in allowances and stated.delta != allowances[dataset].budget.delta:
+            complaints += _contradictions(client, in_run[dataset].history, stated[client])
+        if dataset in allowances and shown.delta != allowances[dataset].budget.delta:
             delta = allowances[dataset].budget.delta
-            complaints.append(
-                f"{client} is shown an epsilon at delta {stated.delta:.2g}; its budget is at {delta:.2g}."
-            )
+            complaints.append(f"{client} is shown an epsilon at delta {shown.delta:.2g}; its budget is at {delta:.2g}.")
         charged = accounts[dataset].history if dataset in accounts else executed
         if sum(charged.values()) < sum(executed.values()):
             complaints.append(f"The ledger holds fewer steps of {client} than the run shows.")
@@ -176,26 +179,18 @@ def _executed(folder: Path, history: RunHistory) -> dict[str, tuple[History, lis
     return found
 
 
-def _of_folder(history: RunHistory, spent: ClientSpent) -> History:
-    """What a client executed, by the run's own figures."""
-    relation = NeighbouringRelation(history.relation)
-    rate = _stated_rate(history, spent)
-    return {PoissonSampledGaussian(rate, history.noise_multiplier, relation): spent.steps} if spent.steps else {}
+def _stated(own: Terms, history: RunHistory, spent: ClientSpent) -> PoissonSampledGaussian:
+    """What a client's local step is, by its own terms and the run's settings; its rate, where they say a batch size."""
+    rate = own.sampling_rate
+    if rate is None:
+        sized = history.settings.get("batch-size") is not None
+        rate = spent.sampling_rate if sized else float(history.settings["sampling-rate"])
+    noise = history.noise_multiplier if own.noise_multiplier is None else own.noise_multiplier
+    return PoissonSampledGaussian(rate, noise, NeighbouringRelation(history.relation))
 
 
-def _stated_rate(history: RunHistory, spent: ClientSpent) -> float:
-    """The sampling rate that a run's settings say; a client's own where they say a batch size."""
-    if history.settings.get("batch-size") is None:
-        return float(history.settings["sampling-rate"])
-    return spent.sampling_rate
-
-
-def _contradictions(client: str, charged: History, history: RunHistory) -> list[str]:
+def _contradictions(client: str, charged: History, expected: PoissonSampledGaussian) -> list[str]:
     """Charges of a run that are for other mechanisms than its settings say."""
-    stated = history.last.spent[client]
-    expected = PoissonSampledGaussian(
-        _stated_rate(history, stated), history.noise_multiplier, NeighbouringRelation(history.relation)
-    )
     others = [event for event in charged if not _costs_as_much(event, expected)]
     return [f"{client} was charged for {event}, and trained with {expected}." for event in others]
 

@@ -63,7 +63,7 @@ class BaselineAccounts:
             if client.public_key:
                 raise ConfigError([f"privacy is off, and client {client.client_id} is deployed; leave privacy open."])
             self._unread.add(client.client_id)
-            self._sampling_rates[client.client_id] = self._plan.sampling_rate(client.shard_size)
+            self._sampling_rates[client.client_id] = self._plan.sampling_rate(client.shard_size, client.client_id)
         return []
 
     def check_left(self) -> None:
@@ -86,7 +86,12 @@ class BaselineAccounts:
             steps=self._rounds[client_id] * config.local_steps,
             steps_left=UNLIMITED,
             sampling_rate=self._sampling_rates[client_id],
+            noise_multiplier=0.0,
         )
+
+    def weight(self, client: EnrolledClient) -> float:
+        """How much a client's update counts in the average: none has noise."""
+        return self._plan.weight(client.shard_size, client.answered)
 
     def attempts(self, server_round: int) -> Iterator[tuple[Attempt, bool]]:
         """One attempt: what is lost costs nothing, and is not tried again."""
@@ -98,7 +103,10 @@ class BaselineAccounts:
 
     def grant(self, attempt: Attempt, clients: Mapping[int, EnrolledClient], *, again: bool) -> dict[int, Assignment]:
         """What the clients are asked for, by node id."""
-        return {node_id: Assignment(client.client_id, attempt.round) for node_id, client in clients.items()}
+        return {
+            node_id: Assignment(client.client_id, attempt.round, self._sampling_rates[client.client_id])
+            for node_id, client in clients.items()
+        }
 
     def settle(self, outcome: RoundOutcome) -> None:
         """Count who trained."""

@@ -1,6 +1,7 @@
 """What a baseline's server asks a simulated client for: no grant, and nothing that a deployed client's app would read.
 
-What the training is, the client knows from the run's configuration: in a simulation one owner has both.
+What the training is, the client knows from the run's configuration, but for the sampling rate, which may be its own: in
+a simulation one owner has both.
 """
 
 from __future__ import annotations
@@ -17,3 +18,4 @@ class Assignment(WireMessage):
     name = "fedprivacy.assignment"
     client_id: str
     round: int
+    sampling_rate: float

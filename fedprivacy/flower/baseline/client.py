@@ -54,7 +54,7 @@ def _trained(client: LocalClient, plan: RunPlan, message: Message) -> dict[str, 
     assignment, config = Assignment.of(message), plan.config
     client = client.standardised(client.standardising(message.content.get(STANDARDISE)))
     disclosed = len(client.shard) if client.task.shard_sizes_public else 0
-    rate = plan.sampling_rate(disclosed)
+    rate = assignment.sampling_rate
     optimizer = build_optimizer(
         config.optimizer, config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay
     )

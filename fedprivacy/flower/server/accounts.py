@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Generic, TypeVar
@@ -34,7 +34,7 @@ from fedprivacy.tasks.identity import dataset_id
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.events import PoissonSampledGaussian
 from fedprivacy.values.population import PopulationSpent
-from fedprivacy.values.wording import budget_text, count_text, delta_text, epsilon_text
+from fedprivacy.values.wording import budget_text, count_text, delta_text, epsilon_text, noise_text
 
 log = logging.getLogger("fedprivacy.server")
 
@@ -49,6 +49,23 @@ class BudgetSpentError(RuntimeError):
     """No client's budget allows one step of the run that is about to begin."""
 
 
+def check_named(plan: RunPlan, clients: Collection[EnrolledClient]) -> None:
+    """Refuse terms of simulated clients that are not there; of deployed ones, which may come later, warn.
+
+    Raises:
+        ConfigError: says which. Nobody has been asked for anything but its name.
+    """
+    client_ids = [client.client_id for client in clients]
+    if not any(client.public_key for client in clients):
+        plan.client_terms.check_names(client_ids)
+    elif absent := plan.client_terms.unknown(client_ids):
+        log.warning(
+            "client-terms are for %s, and no such client is there yet; if a name is misspelt, the client has the run's "
+            "terms.",
+            ", ".join(absent),
+        )
+
+
 def check_worth_asking(plan: RunPlan) -> None:
     """Refuse to pay for a task's own question where no client could take a step of the training after it.
 
@@ -61,9 +78,9 @@ def check_worth_asking(plan: RunPlan) -> None:
         raise BudgetSpentError(f"{problem} Nobody was asked, nothing was charged.") from problem
     if any(group.question for group in groups) and not any(map(partial(_can_train, plan), groups)):
         raise BudgetSpentError(
-            f"No client could take a step with noise multiplier {plan.noise_multiplier:.4g} once the task's own "
-            "question was answered. Nobody was asked, nothing was charged. Raise epsilon or noise-multiplier, lower "
-            "question-spend, or train on records that have budget left."
+            f"No client could take a step with noise multiplier {noise_text(*plan.noise_multipliers)} once the task's "
+            "own question was answered. Nobody was asked, nothing was charged. Raise epsilon or noise-multiplier, "
+            "lower question-spend, or train on records that have budget left."
         )
 
 
@@ -155,7 +172,7 @@ class Accounts(ABC, Generic[Granted]):
         raise BudgetSpentError(
             f"{first.client_id} has spent {epsilon_text(first.epsilon, first.budget_epsilon)} of "
             f"{budget_text(first.budget_epsilon)} at delta {delta_text(first.delta)}, and not one step with noise "
-            f"multiplier {self._plan.noise_multiplier:.4g} fits{spend}{others}. No round was run, and nothing was "
+            f"multiplier {first.noise_multiplier:.4g} fits{spend}{others}. No round was run, and nothing was "
             "charged. Raise epsilon or noise-multiplier, or train on records that have budget left."
         )
 
@@ -318,11 +335,14 @@ class Accounts(ABC, Generic[Granted]):
         clients = list(clients)
         self._keys |= {client.client_id: client.key_hash for client in clients}
         self._ledger.bind_keys({client.client_id: client.key_hash for client in clients if client.public_key})
-        events = {size: self._plan.event(size) for size in {client.shard_size for client in clients}}
+        plan, own = self._plan, [client for client in clients if client.client_id in self._plan.client_terms]
+        usual = {size: plan.event(size) for size in {client.shard_size for client in clients}}
         added = self._accountant.enrol(
-            {client.client_id: dataset_id(self._plan.task, client.client_id) for client in clients},
-            {client.client_id: events[client.shard_size] for client in clients},
+            {client.client_id: dataset_id(plan.task, client.client_id) for client in clients},
+            {client.client_id: usual[client.shard_size] for client in clients}
+            | {client.client_id: plan.event(client.shard_size, client.client_id) for client in own},
             {client.client_id: client.claims for client in clients if client.claims},
+            {client.client_id: plan.budget(client.client_id) for client in own},
         )
         more = "Client %s says that it spent %d steps more than the ledger held; they are charged now."
         for client_id, steps in added.items():
@@ -362,6 +382,10 @@ class RunAccounts(Accounts[Grant]):
         charged = dict.fromkeys(self._accountant.charged(attempt), wanted) if again else {}
         granted = self._accountant.grant(attempt, charged, resumed=True) if charged else {}
         return {c: granted[c] if c in granted else min(wanted, spent[c].steps_left) for c in client_ids}
+
+    def weight(self, client: EnrolledClient) -> float:
+        """How much a client's update counts in the average: public."""
+        return self._plan.weight(client.shard_size, client.answered, self.event(client.client_id))
 
     @spanned("settling charges")
     def settle_trained(self, attempt: Attempt, clipping_norms: Mapping[str, float]) -> None:

@@ -15,7 +15,7 @@ from flwr.app import Array, ArrayRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedprivacy.flower.client.release import ARRAYS
-from fedprivacy.flower.server.accounts import Accounts, BudgetSpentError
+from fedprivacy.flower.server.accounts import Accounts, BudgetSpentError, check_named
 from fedprivacy.flower.server.exchange import Correspondence
 from fedprivacy.flower.server.registry import ClientRegistry, EnrolledClient
 from fedprivacy.flower.server.replies import OpenRound, sort_replies
@@ -113,11 +113,13 @@ def ask_clients(
         registry: of the clients that are there already; None: they are waited for.
 
     Raises:
+        ConfigError: client terms are for a simulated client that there is not.
         TooFewClientsError: the configured number of clients did not come in time.
         BudgetSpentError: no client's budget allows the answer.
         LedgerError: the ledger contradicts this run, or cannot be written.
     """
     clients = (registry or enrolled(grid, plan.config)).online(grid)
+    check_named(plan, clients.values())
     ledger = plan.config.ledger_url(deployed=any(client.public_key for client in clients.values()))
     plan = replace(plan, config=replace(plan.config, ledger=ledger))
     known = {} if anew else answered_before(plan, asked, [client.client_id for client in clients.values()])

@@ -127,7 +127,6 @@ class CohortRounds:
 
         Whatever the strategy's order is, theirs is one: sums are added in it.
         """
-        plan = self.rounds.plan
         orders = [
             Order(
                 client_id=client.client_id,
@@ -136,7 +135,7 @@ class CohortRounds:
                 clipping_norm=self.accounts.clipping_norm(client.client_id),
                 expected_batch_size=self.accounts.expected_batch_size(client),
                 steps=steps[client.client_id],
-                weight=plan.weight(client.shard_size, client.answered),
+                weight=self.accounts.weight(client),
             )
             for node_id, client in clients.items()
             if client.client_id in steps

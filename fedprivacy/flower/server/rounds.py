@@ -188,7 +188,7 @@ class Rounds:
             return self._aggregated(opened, [Message(content, _NOBODY, MessageType.TRAIN)])
         if not outcome.updates:
             return None, None
-        weights = {c.client_id: self.plan.weight(c.shard_size, c.answered) for c in opened.clients.values()}
+        weights = {c.client_id: self.accounts.weight(c) for c in opened.clients.values()}
         for client_id, reply in outcome.updates.items():
             weight = MetricRecord({key: weights[client_id]})
             reply.content = RecordDict({ARRAYS: reply.content[ARRAYS], "metrics": weight})

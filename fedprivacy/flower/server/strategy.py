@@ -18,7 +18,7 @@ from fedprivacy._support.failpoints import reach
 from fedprivacy._support.random_state import RandomState
 from fedprivacy._support.spans import span, spanned
 from fedprivacy.flower.baseline.accounts import BaselineAccounts
-from fedprivacy.flower.server.accounts import RunAccounts, check_worth_asking
+from fedprivacy.flower.server.accounts import RunAccounts, check_named, check_worth_asking
 from fedprivacy.flower.server.asking import ask_clients
 from fedprivacy.flower.server.asynchronous import BufferedRounds, check_known_to_average
 from fedprivacy.flower.server.checkpoint import (
@@ -75,9 +75,10 @@ class PrivateStrategy(Strategy):
     """Wraps a Flower strategy: grants before dispatch, checks receipts, composes every client's privacy loss.
 
     The wrapped strategy samples and averages as always. It sees only clients that have budget left, and only updates
-    whose receipts match their grants; the weights of its average are public shard sizes (or equal), never a count that
-    a client sends. Flower's own client-side evaluation is off: its metrics are a release that nobody accounts for.
-    With `local-evaluation` clients release noisy ones together with their updates, charged as one more step.
+    whose receipts match their grants; the weights of its average are public (shard sizes, or the noise that each adds),
+    never a count that a client sends. Flower's own client-side evaluation is off: its metrics are a release that nobody
+    accounts for. With `local-evaluation` clients release noisy ones together with their updates, charged as one more
+    step.
 
     With `ema-decay` the model that is evaluated and kept is the average of the global models. The clients receive the
     last one.
@@ -344,6 +345,7 @@ class PrivateStrategy(Strategy):
             registry.take_in(dict(zip(grid.get_node_ids(), population.enrolments(), strict=True)))
         registry.wait_for(grid, config.clients)
         self._check_participation(registry.online(grid).values())
+        check_named(self.plan, registry.online(grid).values())
         self.result.standardise = self._standardise(grid, registry)
         clients = registry.online(grid).values()
         with span("opening accounts"):

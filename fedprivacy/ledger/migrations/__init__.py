@@ -9,7 +9,7 @@ from sqlalchemy import Connection, inspect, text
 
 from fedprivacy.ledger.errors import LedgerError
 
-NEWEST = "0004"
+NEWEST = "0005"
 """The revision that this program works with."""
 
 _BEFORE_MIGRATIONS = "0001"

@@ -132,7 +132,8 @@ class _Page:
         self.round = _gauge("run_round", "Finished rounds.")
         self.rounds_planned = _gauge("run_rounds_planned", "Rounds that the run was asked for.")
         self.noise_multiplier = _gauge(
-            "run_noise_multiplier", "Sigma of every local step, in multiples of the clipping norm."
+            "run_noise_multiplier",
+            "Sigma of every local step, in multiples of the clipping norm; the least of any client's.",
         )
         self.sign_of_life = _gauge(
             "run_last_sign_of_life_seconds",

@@ -8,7 +8,7 @@ import io
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Annotated, Any
 
 import altair as alt
@@ -122,7 +122,8 @@ def _cost(run: StoredRun, wish: Wish) -> CostMap:
 
 def _forecast_figure(run: StoredRun, wish: Wish, width: int) -> alt.LayerChart:
     forecast, client_id = rounds_by_noise(run, wish.client_id)
-    return figures.forecast_figure(forecast, run.facts, client_id, width)
+    facts = replace(run.facts, noise_multiplier=forecast[len(forecast) // 2][0])  # the client's
+    return figures.forecast_figure(forecast, facts, client_id, width)
 
 
 _FIGURES: dict[Figure, Callable[[StoredRun, Wish, int], alt.LayerChart]] = {

@@ -22,7 +22,7 @@ from fedprivacy.values.spent import ClientStanding, ClientState
 from fedprivacy.values.wording import budget_text, count_text, epsilon_text
 
 POINTS = 13
-"""Noise multipliers of the figure, from half the run's to twice it."""
+"""Noise multipliers of the figure, from half the client's to twice it."""
 
 _Past = frozenset[tuple[Event, int]]
 
@@ -30,7 +30,7 @@ _Past = frozenset[tuple[Event, int]]
 def forecast(run: StoredRun, client_id: str, noise_multiplier: float) -> models.Forecast:
     """What the budget of a client still allows, with sigma of every further local step; see `_account`."""
     client, past, allowance = _account(run, client_id)
-    budget, epsilon, own = allowance.budget, client.spent.epsilon, run.facts.noise_multiplier
+    budget, epsilon, own = allowance.budget, client.spent.epsilon, client.spent.noise_multiplier
     return models.Forecast(
         client_id=client.client_id,
         epsilon=finite_or_none(epsilon),
@@ -46,7 +46,7 @@ def forecast(run: StoredRun, client_id: str, noise_multiplier: float) -> models.
 
 
 def rounds_by_noise(run: StoredRun, client_id: str) -> tuple[list[tuple[float, int]], str]:
-    """Rounds left at noise multipliers around the run's own, which is the middle one, and the client whose they are.
+    """Rounds left at noise multipliers around the client's, which is the middle one, and the client whose they are.
 
     Raises:
         HTTPException: 404, no such client; 409, no client yet, or one without a budget.
@@ -54,7 +54,7 @@ def rounds_by_noise(run: StoredRun, client_id: str) -> tuple[list[tuple[float, i
     client, past, allowance = _account(run, client_id)
     if not allowance.budget.enforced:
         raise HTTPException(409, "This client has no budget, so nothing limits its rounds.")
-    own = run.facts.noise_multiplier
+    own = client.spent.noise_multiplier
     sigmas = np.clip(own * np.geomspace(0.5, 2.0, POINTS), LEAST_NOISE, MOST_NOISE).tolist()
     sigmas[POINTS // 2] = own  # not nearly: it would be another mechanism
     events = [_event(run, client, sigma) for sigma in sigmas]

@@ -70,7 +70,8 @@ class RunSummary(BaseModel):
     rounds_planned: int
     clients: int
     privacy: bool = Field(description="false: a baseline, a simulation without clipping and noise; it has no epsilon")
-    noise_multiplier: float | None = Field(description="null without privacy")
+    noise_multiplier: float | None = Field(description="the least of any client's; null without privacy")
+    largest_noise_multiplier: float | None = Field(description="another where clients have their own")
     relation: str
     local_steps: int
     asks: bool = Field(description="whether it asked questions and trained nothing: its metrics are the answers")
@@ -233,7 +234,7 @@ class Asked(BaseModel):
 
 
 class Forecast(BaseModel):
-    """What a client's budget still allows, at the run's noise multiplier and at another."""
+    """What a client's budget still allows, at its noise multiplier in the run and at another."""
 
     client_id: str
     epsilon: float | None

@@ -58,7 +58,7 @@ def client(facts: RunFacts, standing: ClientStanding) -> models.Client:
     spent, reason = standing.spent, standing.reason
     share = finite_or_none(spent.share)
     said = {
-        "noise_multiplier": facts.noise_multiplier if facts.private else None,
+        "noise_multiplier": spent.noise_multiplier if facts.private else None,
         "delta_text": delta_text(spent.delta),
         "share": share,
         "share_left": None if share is None else max(0.0, 1.0 - share),
@@ -107,6 +107,7 @@ def _summary(run: RunStanding) -> dict[str, Any]:
         "local_steps": facts.local_steps,
         "privacy": facts.private,
         "noise_multiplier": facts.noise_multiplier if facts.private else None,
+        "largest_noise_multiplier": facts.largest_noise_multiplier if facts.private else None,
         "asks": facts.asks,
         "seeded": facts.settings.get("seed") is not None,
         "delta": facts.delta,

@@ -1,6 +1,7 @@
 """The gates of a deployed client: quiet where nothing is wrong, and each bug of the deployed path is noticed."""
 
 import contextlib
+import json
 import socket
 import tempfile
 import traceback
@@ -293,6 +294,15 @@ def test_the_costliest_step_that_the_owner_allows_costs_the_whole_budget(home):
 def test_it_is_not_below_the_least_noise(tmp_path):
     node = Node.read(home_of(tmp_path / "host", least_noise_multiplier=4.0))
     assert node.worst().noise_multiplier == 4.0
+
+
+def test_a_run_is_planned_with_the_client_s_own_line_of_the_table(home):
+    node = Node.read(home)
+    own = {"noise_multiplier": 2.5, "sampling_rate": 0.125, "epsilon": 50.0}
+    run = {"rounds": 4, "local-steps": 2, "batch-size": 8.0, "noise-multiplier": 1.0, "clients": 3}
+    plan = node.planned(run | {"client-terms": json.dumps({node.settings.client_id: own, "another": {"epsilon": 1}})})
+    assert (plan.noise_multiplier, plan.config.sampling_rate, plan.config.batch_size) == (2.5, 0.125, None)
+    assert plan.config.epsilon == 3.0  # the owner's, whatever the table says
 
 
 def test_a_run_is_planned_within_the_owner_s_budget(home):

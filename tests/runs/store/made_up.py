@@ -16,7 +16,7 @@ def facts(run_id="run-1", rounds=10, name=None, **settings):
 
 
 def spent(client_id, epsilon, *, budget=3.0, rounds=1, steps_left=8, q=0.1):
-    return ClientSpent(client_id, epsilon, DELTA, budget, rounds, 2 * rounds, steps_left, q)
+    return ClientSpent(client_id, epsilon, DELTA, budget, rounds, 2 * rounds, steps_left, q, 1.5)
 
 
 def finished(number, accounts, *, participants=None, failures=None, unreconciled=(), **metrics):

@@ -7,7 +7,7 @@ import { byId, chip, el } from "./dom.js";
 import { allAt, go } from "./place.js";
 import { foundRuns, statusMark } from "./runs.js";
 import { NAME, NUMBER, TEXT, table } from "./table.js";
-import { metricName, number, short } from "./words.js";
+import { metricName, noiseText, number } from "./words.js";
 
 const MOST = 8;
 const FEWEST = 2;
@@ -130,7 +130,7 @@ function cells(run) {
     worst?.epsilon_text ?? "–",
     worst?.budget_text ?? "–",
     run.privacy ? run.delta_text : "–",
-    short(run.noise_multiplier),
+    noiseText(run),
     `${number(run.rounds)} of ${number(run.rounds_planned)}`,
     number(run.clients),
     run.strategy,

@@ -13,6 +13,7 @@ import {
   dateText,
   durationText,
   metricName,
+  noiseText,
   number,
   ownSpentText,
   smallPrint,
@@ -34,7 +35,7 @@ export function showHeadline(run) {
 }
 
 function kicker(run) {
-  const sigma = run.privacy ? `σ${NBSP}${Number(run.noise_multiplier.toPrecision(4))}` : NO_PRIVACY;
+  const sigma = run.privacy ? `σ${NBSP}${noiseText(run, (sigma) => Number(sigma.toPrecision(4)))}` : NO_PRIVACY;
   const how = run.asks ? "questions" : run.strategy;
   return `${run.asks ? "" : `${run.name} · `}task ${run.task} · ${how} · ${sigma} · began ${dateText(run.started)}`;
 }

@@ -1,7 +1,7 @@
 // What the run was asked to do.
 
 import { byId, el } from "./dom.js";
-import { NO_PRIVACY, short } from "./words.js";
+import { NO_PRIVACY, noiseText } from "./words.js";
 
 const OPEN = {
   epsilon: "infinite: the run measures and stops nobody",
@@ -11,13 +11,14 @@ const OPEN = {
 const WITHOUT = { ...OPEN, epsilon: NO_PRIVACY, "noise-multiplier": NO_PRIVACY };
 
 /** Lists the settings of a run. */
-export function showSettings({ settings, noise_multiplier, relation }) {
-  const smallest = `left open: the smallest that the budget allows, ${short(noise_multiplier)}`;
+export function showSettings(run) {
+  const { settings, relation } = run;
+  const smallest = `left open: the smallest that the budget allows, ${noiseText(run)}`;
   const open = settings.privacy === false ? WITHOUT : { ...OPEN, "noise-multiplier": smallest };
   const given = Object.entries(settings).map(([key, value]) =>
     row(el("code", {}, key), text(value) ?? open[key] ?? "left open"),
   );
-  const used = [row("noise multiplier used", noise_multiplier === null ? NO_PRIVACY : String(noise_multiplier)), row("neighbouring relation", relation)];
+  const used = [row("noise multiplier used", settings.privacy === false ? NO_PRIVACY : noiseText(run, String)), row("neighbouring relation", relation)];
   byId("settings").tBodies[0].replaceChildren(...given, ...used);
 }
 

@@ -17,6 +17,7 @@ export class WhatIf {
   #run = null;
   #clientId = "";
   #sigma = 0;
+  #own = 0; // the client's sigma in the run
   #limited = null;
   #drawn = null;
   #asking = null;
@@ -48,8 +49,8 @@ export class WhatIf {
     if (!run.privacy) {
       return;
     }
-    setText(byId("sigma-own"), `The run's own: ${shown(run.noise_multiplier)}`);
-    this.#setSigma(run.noise_multiplier);
+    this.#setOwn(run.noise_multiplier);
+    this.#setSigma(this.#own);
     this.ask("");
   }
 
@@ -74,16 +75,16 @@ export class WhatIf {
     const field = byId("sigma");
     slider.addEventListener("input", () => {
       const exponent = Number(slider.value);
-      this.#setSigma(exponent === 0 ? this.#run.noise_multiplier : rounded(this.#run.noise_multiplier * 2 ** exponent));
+      this.#setSigma(exponent === 0 ? this.#own : rounded(this.#own * 2 ** exponent));
       this.#typed();
     });
     field.addEventListener("input", () => {
       this.#sigma = field.valueAsNumber;
-      slider.value = String(Math.log2(this.#sigma / this.#run.noise_multiplier));
+      slider.value = String(Math.log2(this.#sigma / this.#own));
       this.#typed();
     });
     byId("sigma-own").addEventListener("click", () => {
-      this.#setSigma(this.#run.noise_multiplier);
+      this.#setSigma(this.#own);
       this.#fresh.now();
     });
     byId("whatif").addEventListener("submit", (event) => event.preventDefault());
@@ -95,7 +96,23 @@ export class WhatIf {
   #setSigma(value) {
     this.#sigma = value;
     byId("sigma").value = shown(value);
-    byId("sigma-slider").value = String(Math.log2(value / this.#run.noise_multiplier));
+    byId("sigma-slider").value = String(Math.log2(value / this.#own));
+  }
+
+  #setOwn(value) {
+    this.#own = value;
+    setText(byId("sigma-own"), `The run's own: ${shown(value)}`);
+  }
+
+  // Clients may each have their own: whether what was asked for another was that one's, and is this one's no more.
+  #isAnother({ noise_multiplier }) {
+    if (noise_multiplier === this.#own) {
+      return false;
+    }
+    const stale = this.#sigma === this.#own;
+    this.#setOwn(noise_multiplier);
+    this.#setSigma(stale ? noise_multiplier : this.#sigma);
+    return stale;
   }
 
   async #found(search, signal) {
@@ -140,6 +157,10 @@ export class WhatIf {
     const query = { client_id: this.#clientId, noise_multiplier: this.#sigma };
     try {
       const forecast = await getJson(runPath(this.#run.run_id, "/forecast"), query, { signal });
+      if (this.#isAnother(forecast)) {
+        await this.#load();
+        return;
+      }
       this.#limited = forecast.budget !== null;
       this.#draw();
       this.#say(...answer(forecast), el("p", { class: "muted" }, `ε ${smallPrint(this.#run)}.`));

@@ -61,6 +61,11 @@ export function short(value) {
   return value === null || value === undefined ? "–" : String(Number(value.toPrecision(6)));
 }
 
+/** A run's noise multiplier: of every client, or from the least to the largest. */
+export function noiseText({ noise_multiplier: least, largest_noise_multiplier: largest }, shown = short) {
+  return largest > least ? `${shown(least)} to ${shown(largest)}` : shown(least);
+}
+
 /** A metric's name for people: words, not a key. */
 export function metricName(metric) {
   return metric.replaceAll(/[_-]/g, " ");

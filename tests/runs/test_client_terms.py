@@ -1,0 +1,227 @@
+"""The table of client terms: what it says, everything that is wrong with it at once, and the noise that follows."""
+
+import math
+from pathlib import Path
+
+import pytest
+
+import fedprivacy as fp
+from fedprivacy.accounting import pld
+from fedprivacy.commands.run_tables import plan_table
+from fedprivacy.ledger import Allowance, Ledger
+from fedprivacy.runs import client_terms
+from fedprivacy.runs.client_terms import COLUMNS, Terms, check_form, client_terms_of
+from fedprivacy.runs.configuration import FIELDS, ConfigError
+from fedprivacy.runs.plan import client_groups
+from fedprivacy.runs.prospect import spending
+from fedprivacy.values.attempt import Attempt
+from fedprivacy.values.budget import PrivacyBudget
+from tests.flower.blobs import Blobs, plan_of
+
+
+def table(tmp_path, *lines):
+    file = tmp_path / "terms.csv"
+    file.write_text("\n".join(lines) + "\n")
+    return str(file)
+
+
+def plan_with(tmp_path, *lines, **settings):
+    return plan_of(Blobs(), client_terms=table(tmp_path, *lines), **{"epsilon": 3.0} | settings)
+
+
+def test_a_table_says_what_clients_have_of_their_own(tmp_path):
+    file = table(tmp_path, "epsilon, client ,noise-multiplier", "1,a,", " 2.5 , b ,1.5", "inf,c", "", ",d,")
+    terms = client_terms_of(file)
+    assert terms.by_client == {
+        "a": Terms(epsilon=1.0),
+        "b": Terms(epsilon=2.5, noise_multiplier=1.5),
+        "c": Terms(epsilon=math.inf),
+        "d": Terms(),
+    }
+    assert terms.of("e") == Terms() and "e" not in terms
+    assert client_terms_of(table(tmp_path, *terms.as_csv().splitlines())) == terms
+
+
+def test_json_says_the_same_and_so_does_a_mapping(tmp_path):
+    file = table(tmp_path, "client,epsilon,sampling_rate", "client-0,1,0.25", "client-1,inf,")
+    mapping = {"client-0": {"epsilon": 1, "sampling_rate": 0.25}, "client-1": {"epsilon": math.inf}}
+    own = [
+        [(row["epsilon_by_round"][-1], row["budget"]) for row in fp.plan(Blobs(), client_terms=given, **rest).clients]
+        for rest in [{"clients": 3, "noise_multiplier": 2.0, "epsilon": 30.0}]
+        for given in (file, Path(file), mapping)
+    ]
+    assert own[0] == own[1] == own[2]
+    assert [budget for _, budget in own[0]] == [1.0, None, 30.0]
+
+
+def test_everything_that_is_wrong_is_said_at_once_with_its_line(tmp_path):
+    file = table(
+        tmp_path,
+        "client,epsilon,noise_multiplier,sampling_rate",
+        "client-0,much,0.01,2",
+        "client-1,-1,nan,",
+        ",3,,",
+        "client-0,1,,",
+    )
+    with pytest.raises(ConfigError) as refused:
+        plan_of(Blobs(), client_terms=file)
+    assert refused.value.problems == [
+        f"client-terms: line 2 of '{file}' (client-0): epsilon is 'much'; give a number.",
+        f"client-terms: line 2 of '{file}' (client-0): noise-multiplier is 0.01; choose a number from 0.05 to 10,000.",
+        f"client-terms: line 2 of '{file}' (client-0): sampling-rate is 2.0; choose a number above 0, at most 1.",
+        f"client-terms: line 3 of '{file}' (client-1): noise-multiplier is nan; give a number.",
+        f"client-terms: line 3 of '{file}' (client-1): epsilon is -1.0; choose a number above 0, or inf.",
+        f"client-terms: line 4 of '{file}' names no client; write its client_id in the column client.",
+        f"client-terms: line 5 of '{file}' (client-0) names a client that line 2 of '{file}' has named; leave one of "
+        "them.",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("lines", "words"),
+    [
+        (["client,epsilonn", "a,1"], "the first line of .* is 'client,epsilonn'; it names client and any of epsilon"),
+        (["client;epsilon", "a;1"], "with commas"),
+        (["epsilon", "1"], "it names client"),
+        (["client,epsilon,epsilon", "a,1,2"], "each once"),
+        (["client", "a"], "any of epsilon"),
+        (["client,delta", "a,1e-6"], "any of epsilon, noise_multiplier, sampling_rate"),
+        (["client,epsilon", "a,1,2"], "line 2 of .* has more cells"),
+        (["client,epsilon"], "names no client; give it a line, or leave it open"),
+        ([""], "the first line"),
+    ],
+)
+def test_what_is_no_table_of_terms(tmp_path, lines, words):
+    with pytest.raises(ConfigError, match=words):
+        client_terms_of(table(tmp_path, *lines))
+
+
+@pytest.mark.parametrize(
+    ("text", "words"),
+    [
+        ("terms.txt", "client-terms is 'terms.txt'; give FILE.csv with the column client"),
+        ("missing.csv", "cannot be read: No such file"),
+        ('{"a": 3}', "a has no terms by name"),
+        ('{"a": {"epsilon": [1]}}', "a has no terms by name"),
+        ('{"a": ', "begins like JSON, and is none"),
+        ('{"a": {"epsilon": true}}', "epsilon is 'true'; give a number"),
+        ('{"a": {"epsilon": 1}, "a": {"epsilon": 2}}', "has named; leave one of them"),
+        ('{"a": {"budget": 1}}', "budget is not a setting"),
+        ("{}", "names no client"),
+    ],
+)
+def test_what_names_no_terms(text, words):
+    with pytest.raises(ConfigError, match=words):
+        plan_of(Blobs(), client_terms=text)
+
+
+def test_a_mapping_of_no_numbers_is_refused_in_the_words_of_a_keyword():
+    with pytest.raises(ConfigError, match=r"client_terms: the table .client-0.: noise_multiplier is 'a lot'"):
+        fp.plan(Blobs(), clients=3, client_terms={"client-0": {"noise_multiplier": "a lot"}})
+
+
+def test_no_file_is_read_where_only_the_form_is_looked_at():
+    check_form("missing.csv")
+
+
+def test_a_client_may_have_what_a_run_may_have():
+    bounds = {name: FIELDS[name.replace("_", "-")].metadata["bounds"] for name in COLUMNS[1:]}
+    assert bounds == {name: each.metadata["bounds"] for name, each in Terms.__dataclass_fields__.items()}
+
+
+def test_names_that_no_simulated_client_has_are_refused_before_anything_is_spent(tmp_path):
+    file = table(tmp_path, "client,epsilon", "client-1,1", "7,1", "clinet-03,1", *(f"x-{n},1" for n in range(40, 50)))
+    with pytest.raises(ConfigError) as refused:
+        fp.simulate(Blobs(), clients=12, client_terms=file, out=str(tmp_path / "run"), progress=False)
+    first, second, third, *_, last = refused.value.problems
+    assert first == f"client_terms: line 2 of '{file}' (client-1): this run has no such client. Did you mean client-01?"
+    assert "line 3" in second and "Did you mean client-07?" in second
+    assert "line 4" in third and "Did you mean client-03?" in third
+    assert "Its clients are client-00 to client-11, nor 8 others of the table" in last
+    assert not (tmp_path / "run").exists()
+    with pytest.raises(ConfigError, match="no such client"):
+        fp.plan(Blobs(), clients=12, client_terms={"client-01": {"epsilon": 1}, "client-1": {"epsilon": 1}})
+
+
+def test_open_noise_is_the_least_that_each_budget_allows(tmp_path):
+    """And is sought once for clients that are alike."""
+    plan = plan_with(
+        tmp_path,
+        "client,epsilon,noise_multiplier,sampling_rate",
+        "client-0,1,,",
+        "client-1,,,0.1",
+        "client-2,1,,",
+        "client-3,,5,",
+        clients=6,
+    )
+    for client_id, budget in {f"client-{n}": plan.budget(f"client-{n}").epsilon for n in range(6)}.items():
+        event = plan.event(30, client_id)
+        spent = pld.epsilon({event: plan.total_steps}, 1e-3)
+        less = pld.epsilon({type(event)(event.sampling_rate, 0.97 * event.noise_multiplier, event.relation): 6}, 1e-3)
+        assert spent <= budget and (client_id == "client-3" or less > budget)
+    assert plan.event(30, "client-0") == plan.event(30, "client-2")
+    assert plan.noise_multiplier == plan.event(30, "client-5").noise_multiplier
+    assert plan.event(30, "client-1").sampling_rate == 0.1 and plan.event(30).sampling_rate == 0.5
+    assert plan.noise_multipliers == (plan.event(30, "client-1").noise_multiplier, 5.0)
+
+
+def test_noise_that_the_run_gives_is_everybody_s_but_for_who_has_its_own(tmp_path):
+    plan = plan_with(
+        tmp_path, "client,epsilon,noise_multiplier", "client-0,1,", "client-1,,9", noise_multiplier=4.0, clients=3
+    )
+    assert [plan.noise_multiplier_of(f"client-{n}") for n in range(3)] == [4.0, 9.0, 4.0]
+
+
+def test_terms_with_which_not_one_step_fits_are_refused_each_with_what_would_do(tmp_path):
+    lines = ["client,epsilon,noise_multiplier", "client-0,0.5,0.6", "client-1,9,0.6", "client-2,0.5,0.6", "client-3,2,"]
+    with pytest.raises(ConfigError) as refused:
+        plan_with(tmp_path, *lines)
+    assert len(refused.value.problems) == 2
+    first, second = refused.value.problems
+    assert "line 2" in first and "(client-0): epsilon 0.5 at delta 0.001 allows not one local step of " in first
+    assert "sampling rate 0.5 and noise multiplier 0.6; give it a larger epsilon or noise_multiplier" in first
+    assert "(client-2)" in second
+
+
+def test_a_budget_that_no_noise_meets_is_refused_by_the_client_s_name(tmp_path):
+    with pytest.raises(ConfigError, match=r"line 2 of .* \(client-1\): epsilon is 1e-07 .*does not meet"):
+        plan_with(tmp_path, "client,epsilon", "client-1,1e-7", "client-2,1", delta=1e-12)
+    with pytest.raises(ConfigError, match=r"\(client-2\): epsilon is inf"):
+        plan_with(tmp_path, "client,epsilon", "client-1,1", "client-2,inf")
+
+
+def test_what_a_client_has_spent_counts_for_its_own_noise_alone(tmp_path):
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    lines = ("client,epsilon", "client-0,2", "client-1,2", "client-2,2")
+    fresh = plan_with(tmp_path, *lines, ledger=url, filter="adaptive")
+    ledger, event = Ledger(url), fresh.event(30, "client-0")
+    datasets = [f"blobs/client-{n}" for n in (1, 2)]
+    ledger.open_budgets(dict.fromkeys(datasets, Allowance(PrivacyBudget(2.0, 1e-3), "adaptive")))
+    ledger.reserve(Attempt("before", 1), event, {datasets[0]: 2, datasets[1]: 1000}, lambda *_: 1000)
+    later = plan_with(tmp_path, *lines, ledger=url, filter="adaptive")
+    noises = [later.noise_multiplier_of(f"client-{n}") for n in range(4)]
+    assert noises[0] == fresh.noise_multiplier_of("client-0") < noises[1]
+    assert noises[2] == noises[0]  # nothing is left, whatever the noise: it takes no part
+    assert noises[3] == fresh.noise_multiplier
+
+
+def test_the_clients_of_a_deployment_are_planned_by_their_names(tmp_path):
+    plan = plan_with(tmp_path, "client,epsilon", "hospital-a,1", "hospital-b,2", clients=5)
+    groups = {tuple(group.client_ids): group.allowance.budget.epsilon for group in client_groups(plan)}
+    assert groups == {("hospital-a",): 1.0, ("hospital-b",): 2.0, ("client-2", "client-3", "client-4"): 3.0}
+    shown = plan_table(plan, spending(plan))
+    assert [column.header for column in shown.renderables[1].columns][1:] == [
+        "budget",
+        "sampling rate",
+        "noise multiplier",
+    ]
+
+
+def test_a_long_table_is_read_in_little_time(tmp_path, monkeypatch):
+    """Of a hundred thousand clients; lines that are alike are looked at once."""
+    looked = []
+    parse = client_terms.parse
+    monkeypatch.setattr(client_terms, "parse", lambda *given: looked.append(1) or parse(*given))
+    file = table(tmp_path, "client,epsilon", *(f"client-{n:05},{(1.5, 3.5, 8.5)[n % 3]}" for n in range(100_000)))
+    assert len(client_terms_of(file).by_client) == 100_000
+    assert len(looked) <= 3
