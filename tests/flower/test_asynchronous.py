@@ -28,6 +28,7 @@ from fedprivacy.training import cohort
 from fedprivacy.values.attempt import Attempt
 from tests.flower.blobs import Blobs, plan_of
 from tests.flower.runs import SAMPLING
+from tests.flower.wards import Wards
 
 BUFFERED = {"concurrency": 4, "buffer_size": 2, "speeds": "lognormal:1", "clients": 9, "rounds": 9}
 NOISE = {"noise_multiplier": 2.0, "epsilon": 50.0}
@@ -319,6 +320,11 @@ def test_a_strategy_that_may_look_at_each_update_is_refused():
     for strategy in (FedMedian(**SAMPLING), Mine(**SAMPLING)):
         with pytest.raises(ConfigError, match=f"the strategy is {type(strategy).__name__}, which may look at each"):
             PrivateStrategy(strategy, plan())
+
+
+def test_a_task_that_standardises_by_a_question_is_refused():
+    with pytest.raises(ConfigError, match="task wards standardises by a question, which asynchronous rounds do not"):
+        plan_of(Wards(), **BUFFERED)
 
 
 def test_a_strategy_that_samples_by_itself_is_refused_before_anybody_is_charged():
