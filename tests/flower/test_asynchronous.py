@@ -23,6 +23,7 @@ from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.configuration import ConfigError, Engine
 from fedprivacy.runs.folder import ROUNDS, START, RunWriter, read_config
+from fedprivacy.runs.placement import HERE
 from fedprivacy.server.simulation import simulate
 from fedprivacy.training import cohort
 from fedprivacy.values.attempt import Attempt
@@ -281,7 +282,7 @@ def test_the_results_say_how_stale_updates_were_and_who_still_trained(cancer):
         assert tuple(line["dispatched"]) == record.buffered.dispatched
     assert max(row["max_staleness"] for row in done.rounds) > 0
     assert done.rounds[-1]["training"] == 3
-    told = outcome_text(done.history, read_config(out), {}, Engine.IN_PROCESS)
+    told = outcome_text(done.history, read_config(out), {}, HERE)
     assert "3 clients were still training when the run ended: charged, and in no model." in told
     assert "<dd>3</dd><dt>clients were still training at the end: charged, and in no" in done.report.read_text()
     assert check_run(out).reasons == ()

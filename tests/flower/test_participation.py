@@ -19,8 +19,9 @@ from fedprivacy.flower.server.strategy import as_arrays
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.ledger import ChargeState, Ledger
 from fedprivacy.ledger.verify import verify_ledger
-from fedprivacy.runs.configuration import ConfigError, Engine
+from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.folder import read_config
+from fedprivacy.runs.placement import HERE
 from fedprivacy.server.simulation import simulate
 from fedprivacy.values.wording import time_text
 from tests.flower.blobs import Blobs, plan_of
@@ -298,4 +299,4 @@ def test_the_clock_is_in_the_results_the_report_and_the_terminal(tmp_path):
     words = time_text(done.history.last.clock)
     assert f"<dd>{words}</dd><dt>of simulated time</dt>" in done.report.read_text()
     config = read_config(tmp_path / "run")
-    assert f"after 3 rounds and {words} of simulated time;" in outcome_text(done.history, config, {}, Engine.IN_PROCESS)
+    assert f"after 3 rounds and {words} of simulated time;" in outcome_text(done.history, config, {}, HERE)
