@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedprivacy._support.spans import spanned
+from fedprivacy.training.fused import OnePass, WhenWorth
 from fedprivacy.training.keystream import Reader, Readers, Words
 
 LATTICE_ALLOWANCE = 2.0**-13
@@ -33,6 +34,8 @@ LARGEST_SUM = 2.0**50
 
 _CENTRE = 1.5 * 2.0**52
 """Between 2^52 and 2^53, float64 holds whole numbers only: what is added to this many steps is rounded to steps."""
+
+_COMPILED = WhenWorth()
 
 Draws = NDArray[np.float64]
 Places = NDArray[np.intp]
@@ -77,9 +80,13 @@ def add_lattice_noise(
     sums = total.detach().to("cpu", torch.promote_types(total.dtype, torch.float32)).contiguous()
     released = torch.empty(sums.shape, dtype=torch.promote_types(dtype or total.dtype, torch.float32))
     source, target = sums.numpy().reshape(-1), released.numpy().reshape(-1)
+    usual = source.dtype == np.float64 and target.dtype == np.float32
+    one_pass = _COMPILED.next(source.size) if usual else None
 
     def release(block: range) -> Places:
         """Release a block, but for the noise outside of the rectangles; returns where that is."""
+        if one_pass is not None:
+            return _in_one_pass(one_pass, block, source, target, scale, step, read.starting_at(block.start))
         outside = []
         for where, draws, missed in _inside(block, scale, read.starting_at(block.start)):
             target[where] = _in_whole_steps(source[where], draws, step)
@@ -210,6 +217,27 @@ def _inside(block: range, scale: float, read: Reader) -> Iterator[tuple[slice, D
         words, layers, draws = all_words[left], all_layers[left], all_draws[left]
         missed = _from_rectangles(read(words), widths, layers, draws)
         yield slice(start, start + draws.size), draws, start + missed
+
+
+def _in_one_pass(  # noqa: PLR0917 - what a release needs
+    one_pass: OnePass,
+    block: range,
+    source: NDArray[np.floating],
+    target: NDArray[np.floating],
+    scale: float,
+    step: float,
+    read: Reader,
+) -> Places:
+    """Release a block of coordinates by compiled code; returns where draws fell outside of all rectangles."""
+    size = min(len(block), _CHUNK)
+    words, missed, widths = np.empty(size, dtype=np.uint64), np.empty(size, dtype=np.intp), _WIDTHS * scale
+    outside = []
+    for start in range(block.start, block.stop, _CHUNK):
+        where = slice(start, min(start + _CHUNK, block.stop))
+        drawn = read(words[: where.stop - start]).view(np.int64)
+        sums = (source[where], _CENTRE * step, LARGEST_SUM * step, target[where])
+        outside.append(start + missed[: one_pass(drawn, widths, _RECTANGLES, *sums, missed)])
+    return np.concatenate(outside)
 
 
 def _from_rectangles(

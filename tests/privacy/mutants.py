@@ -753,6 +753,13 @@ MUTANTS: tuple[Mutant, ...] = (
         ("tests/training/test_noise.py::test_every_released_value_is_a_whole_number_of_steps",),
     ),
     Mutant(
+        "a sum is not rounded to the lattice before the noise where both are added in one compiled pass",
+        "fedprivacy/training/fused.py",
+        "((total + centre) + words[place] * widths[layer]) - centre",
+        "(total + (centre + words[place] * widths[layer])) - centre",
+        ("tests/training/test_fused.py::test_one_pass_has_the_bits_of_numpy_s_passes[1.0-1.0]",),
+    ),
+    Mutant(
         "a rate of .9 or more takes everybody",
         "fedprivacy/training/mechanisms.py",
         "if sampling_rate >= 1.0:",
@@ -794,6 +801,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "BatchPart(start, min(start + size, records), size)",
         "BatchPart(start, start + size, size)",
         (f"{SUM}::test_equals_the_per_record_loop",),
+    ),
+    Mutant(
+        "small parts are used whether or not a record has the same bits in them",
+        "fedprivacy/gradients/invariance.py",
+        "count = min(count, WHOLE)",
+        "count = 0",
+        ("tests/gradients/test_invariance.py::test_one_last_bit_of_one_record_in_a_small_part_is_enough[12]",),
     ),
     # The sum.
     Mutant(
