@@ -17,7 +17,7 @@ import pytest
 from ray._private import services
 
 import fedprivacy as fp
-from fedprivacy.flower.client import cluster, joining
+from fedprivacy.flower.client import actor, cluster, joining
 from fedprivacy.flower.client.cluster import ClusterWorkers
 from fedprivacy.flower.client.crew import WorkerError
 from fedprivacy.ledger import Ledger
@@ -263,11 +263,12 @@ def test_gpus_that_a_cluster_lacks():
         entered({"CPU": 8.0}, device="cuda")
 
 
-GREETING = cluster._Greeting("gpu-7", cluster._versions(), 0)
+GREETING = actor.Greeting("gpu-7", actor.versions(), 0)
 
 
 class Pretended:
-    """Ray, as far as whoever asks it for actors can tell: each comes at once, with its greeting, if there is room."""
+    """Ray, as far as whoever asks it for actors can tell: each comes at once, with its greeting, if there is room, and
+    answers in this process."""
 
     exceptions = SimpleNamespace(RayError=RuntimeError)
 
@@ -280,18 +281,24 @@ class Pretended:
     def available_resources(self):
         return {"CPU": float(max(0, self.cpus - len(self.alive)))}
 
-    def remote(self, *_):
-        return self
+    def put(self, value):
+        return value
 
-    def options(self, **_):
-        self.alive.append(SimpleNamespace(greet=SimpleNamespace(remote=object)))
-        return SimpleNamespace(remote=lambda _: self.alive[-1])
+    def remote(self, kind):
+        return SimpleNamespace(options=lambda **_: SimpleNamespace(remote=lambda luggage: self.made(kind(luggage))))
+
+    def made(self, hand):
+        call = SimpleNamespace(remote=hand.answer)
+        self.alive.append(SimpleNamespace(greet=SimpleNamespace(remote=object), answer=call))
+        return self.alive[-1]
 
     def wait(self, greetings, num_returns, timeout):
         room = max(0, self.cpus - (len(self.alive) - len(greetings)))
         return greetings[: min(num_returns, room)], []
 
-    def get(self, _):
+    def get(self, reference):
+        if isinstance(reference, bytes):
+            return reference
         if isinstance(self.greeting, Exception):
             raise self.greeting
         return self.greeting
@@ -304,13 +311,14 @@ def pretended(ray, timeout=0.05, **placement):
     """A population on a pretended cluster, once its workers have begun."""
     config = replace(plan_of(Blobs(), clients=CLIENTS).config, node_timeout=timeout)
     found = ClusterWorkers(Blobs(), config, Placement(ray_address="auto", **placement))
-    found._ray, found._gpus, found._luggage = ray, 0.0, None
+    found._ray = ray
+    found._pack()
     found._begin()
     return found
 
 
 def places(population):
-    return [actor.place for actor in population._ready()]
+    return [worker.place for worker in population._ready()]
 
 
 def test_workers_that_died_are_replaced_in_their_places_as_soon_as_there_is_room():
@@ -321,7 +329,7 @@ def test_workers_that_died_are_replaced_in_their_places_as_soon_as_there_is_room
     ray.cpus = 2  # with them went the machine
     for worker in dead:
         worker.kill()
-    assert [actor.place for actor in found._instead_of(dead)] == [0, 3]
+    assert [worker.place for worker in found._instead_of(dead)] == [0, 3]
     assert places(found) == [0, 3] and not found._coming
     ray.cpus = 5
     assert places(found) == [0, 1, 2, 3, 4]
@@ -390,7 +398,22 @@ def test_a_machine_that_joins_later_and_will_not_do_is_left_out(caplog):
     assert "gpu-7 has torch 1.0" in caplog.text
 
 
+def test_a_shard_that_cannot_be_opened_there_is_refused_before_anything_is_spent(monkeypatch):
+    """With the words of a run in one process, and before there is a folder."""
+
+    class Partly(Blobs):
+        def shard(self, source):
+            return 1 / 0 if source.partition_id == 57 else super().shard(source)
+
+    ray = Pretended(3)
+    monkeypatch.setattr(cluster, "joined", lambda _: contextlib.nullcontext(ray))
+    with pytest.raises(ConfigError, match=r"task blobs: shard\(\) for client-57 fails: ZeroDivisionError") as problem:
+        fp.simulate(Partly(), clients=CLIENTS, progress=False, out="run", ray_address="auto")
+    assert "client-57 holds part 58 of 100" in problem.value.__notes__[0]
+    assert not Path("run").exists() and not ray.alive
+
+
 def test_a_gpu_that_pytorch_does_not_find():
-    actor = cluster._Actor(Pretended(1), SimpleNamespace(greet=SimpleNamespace(remote=object)), 0, 1.0, Placement())
+    worker = actor.Actor(Pretended(1), SimpleNamespace(greet=SimpleNamespace(remote=object)), 0, 1.0, Placement())
     with pytest.raises(ConfigError, match="PyTorch finds no GPU on gpu-7: install a build for its GPUs, or use device"):
-        actor.be_greeted()
+        worker.be_greeted()

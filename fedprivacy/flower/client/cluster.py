@@ -21,26 +21,20 @@ from __future__ import annotations
 
 import logging
 import math
-import os
 import pickle
-import socket
 import sys
 import time
-from collections import deque
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, suppress
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
-from importlib import import_module
 from itertools import count, islice
 from pathlib import Path
-from textwrap import shorten
 from typing import Any, Self
 
-import torch
-
 from fedprivacy._support.spans import span
+from fedprivacy.flower.client.actor import Actor, Hand
 from fedprivacy.flower.client.cohort import Order, Population, Start
-from fedprivacy.flower.client.crew import Crew, Worker, WorkerError, answer_to, packed
+from fedprivacy.flower.client.crew import Crew, Worker, WorkerError, packed
 from fedprivacy.flower.client.joining import joined
 from fedprivacy.flower.wire.messages import Enrolment
 from fedprivacy.runs.configuration import ConfigError, RunConfig
@@ -50,14 +44,8 @@ from fedprivacy.tasks import Task
 
 log = logging.getLogger("fedprivacy.engine")
 
-_COMPUTES = ("fedprivacy", "torch", "numpy")
-"""Packages on whose versions a run's bits depend."""
-
 _LOOK_SECONDS = 1.0
 """Between two looks at what the cluster has, while workers start."""
-
-_MOST_WORDS = 200
-"""Characters of what Ray tells of a death."""
 
 _PARTS = 10_000
 """Into how many parts Ray can divide a GPU."""
@@ -83,28 +71,29 @@ class ClusterWorkers(Crew):
             GPUs; for each of its CPUs, where it has none or the device is "cpu". More than it has GPUs share them.
 
     Raises:
-        ConfigError: when it is made or entered: there cannot be these workers; says why, and what to do.
+        ConfigError: when it is made or entered: there cannot be these workers, or the task does not open a shard there;
+            says why, and what to do.
     """
 
     def __init__(self, task: Task | None, config: RunConfig, placement: Placement) -> None:
         if config.device.startswith("cuda:"):
             raise ConfigError(
-                [f"device is '{config.device}', but {placement.words}: there a worker has a GPU to itself; use cuda."]
+                [f"device is '{config.device}', but {placement.words}: there a worker sees only its own; use cuda."]
             )
         super().__init__(task, config, placement)
         self._given = task
-        self._workers: list[_Actor] = []
-        self._coming: list[_Actor] = []
+        self._workers: list[Actor] = []
+        self._coming: list[Actor] = []
 
     def __enter__(self) -> Self:
-        with span("set-up"), span("loading Ray"), ExitStack() as entered:
-            self._ray = entered.enter_context(joined(self._placement.ray_address))
-            entered.callback(self.close)
-            self._gpus = self._gpus_of_each()
-            config = replace(self._config, device="cuda" if self._gpus else "cpu")
-            everything = packed(self._placement, (self._given, config))
-            self._luggage = self._ray.put(pickle.dumps((sys.path, Path.cwd(), everything)))
-            self._begin()
+        with span("set-up"), ExitStack() as entered:
+            with span("loading Ray"):
+                self._ray = entered.enter_context(joined(self._placement.ray_address))
+                entered.callback(self.close)
+                self._pack()
+                self._begin()
+            with span("enrolment"):
+                self._enrolments = self._asked_who_they_are()
             self._leave = entered.pop_all().close
         return self
 
@@ -128,12 +117,8 @@ class ClusterWorkers(Crew):
         choose_device(self._config.device)
 
     def enrolments(self) -> Iterator[Enrolment]:
-        """See `Population`: each worker opens the shards of a row."""
-        said: dict[int, Enrolment] = {}
-        for row in self._divided(self._config.clients, Enrolling):
-            assert isinstance(row, dict)
-            said |= row
-        return (said[part] for part in range(self._config.clients))
+        """See `Population`: what clients said as soon as the workers were there."""
+        return iter(self._enrolments)
 
     def _in_line(self, orders: Sequence[Order]) -> Sequence[Order]:
         """As they come: what devices this machine has says nothing of the cluster's."""
@@ -145,7 +130,8 @@ class ClusterWorkers(Crew):
     def _ready(self) -> Sequence[Worker]:
         self._ask_for_more()
         try:
-            self._take_in(0.0 if self._workers else self._config.node_timeout)
+            self._take_in(0.0)
+            self._gather(1)
         except ConfigError as error:  # a machine that has joined since, and will not do
             log.warning("%s", error)
         if not self._workers:
@@ -160,11 +146,16 @@ class ClusterWorkers(Crew):
         self._workers = [worker for worker in self._workers if worker not in dead]
         return self._workers or self._ready()
 
+    def _pack(self) -> None:
+        """Make what every worker gets once, in memory that each machine fetches it from."""
+        self._gpus = self._gpus_of_each()
+        config = replace(self._config, device="cuda" if self._gpus else "cpu")
+        everything = packed(self._placement, (self._given, config))
+        self._luggage = self._ray.put(pickle.dumps((sys.path, Path.cwd(), everything)))
+
     def _begin(self) -> None:
         """Have all workers come, before anybody is charged for what they are to train."""
-        deadline = time.monotonic() + self._config.node_timeout
-        while self._ask_for_more() and (left := deadline - time.monotonic()) > 0:
-            self._take_in(min(left, _LOOK_SECONDS))
+        self._gather(math.inf)
         if self._coming:
             each = f"a CPU and {self._gpus:.3g} of a GPU" if self._gpus else "a CPU"
             raise ConfigError(
@@ -174,6 +165,20 @@ class ClusterWorkers(Crew):
                     "fewer workers, end what else runs there, or raise node-timeout."
                 ]
             )
+
+    def _gather(self, least: float) -> None:
+        """Wait until so many workers are here, or all; node-timeout at most. Raises what `_take_in` does."""
+        deadline = time.monotonic() + self._config.node_timeout
+        while len(self._workers) < least and self._ask_for_more() and (left := deadline - time.monotonic()) > 0:
+            self._take_in(min(left, _LOOK_SECONDS))
+
+    def _asked_who_they_are(self) -> list[Enrolment]:
+        """What every client says of itself; each worker opens the shards of a row."""
+        said: dict[int, Enrolment] = {}
+        for row in self._divided(self._config.clients, Enrolling):
+            assert isinstance(row, dict)
+            said |= row
+        return [said[part] for part in range(self._config.clients)]
 
     def _ask_for_more(self) -> bool:
         """Have as many workers started as are missing, in places that are free; whether any are coming."""
@@ -209,15 +214,15 @@ class ClusterWorkers(Crew):
                 log.warning("%s died before it began (%s).", actor.name, actor.kill())
         self._workers.sort(key=lambda actor: actor.place)
 
-    def _started(self, place: int) -> _Actor:
+    def _started(self, place: int) -> Actor:
         resources = {"num_cpus": 1, "num_gpus": self._gpus}
         own = {
             "max_restarts": 0,
             "scheduling_strategy": "SPREAD",
             "runtime_env": {"env_vars": {"OMP_NUM_THREADS": "1"}},
         }
-        handle = self._ray.remote(_Hand).options(**resources, **own).remote(self._luggage)
-        return _Actor(self._ray, handle, place, self._gpus, self._placement)
+        handle = self._ray.remote(Hand).options(**resources, **own).remote(self._luggage)
+        return Actor(self._ray, handle, place, self._gpus, self._placement)
 
     def _wanted(self) -> int:
         """How many workers there are to be now."""
@@ -243,110 +248,3 @@ class ClusterWorkers(Crew):
         have, left = self._ray.cluster_resources(), self._ray.available_resources()
         kinds = ("CPU", "GPU") if self._gpus else ("CPU",)
         return " and ".join(f"{left.get(kind, 0.0):g} of {have.get(kind, 0.0):g} {kind}s are free" for kind in kinds)
-
-
-@dataclass(frozen=True, slots=True)
-class _Greeting:
-    """What a worker says once it is there.
-
-    Attributes:
-        machine: its name.
-        versions: of the packages that compute.
-        gpus: how many of them PyTorch finds.
-    """
-
-    machine: str
-    versions: dict[str, str]
-    gpus: int
-
-
-class _Actor:
-    """A worker, as the driver knows it.
-
-    Attributes:
-        name: for people.
-        place: its number among the workers, from 0.
-        greeting: comes when it has started.
-    """
-
-    def __init__(self, ray: Any, handle: Any, place: int, gpus: float, placement: Placement) -> None:
-        self.name, self.place = f"Worker {place + 1}", place
-        self._ray, self._handle, self._gpus, self._placement = ray, handle, gpus, placement
-        self.greeting = handle.greet.remote()
-        self._asked: deque[Any] = deque()
-        self._end = "ended"
-
-    def be_greeted(self) -> bool:
-        """Learn where it is, and whether it lives.
-
-        Raises:
-            ConfigError: it cannot be made there, or would have other bits than this process.
-        """
-        greeting: _Greeting | None = self._got(self.greeting)
-        if greeting is None:
-            return False
-        machine, theirs = greeting.machine, greeting.versions
-        self.name += f" on {machine}"
-        if greeting.gpus < self._gpus:
-            raise self._unsuited(f"PyTorch finds no GPU on {machine}: install a build for its GPUs, or use device cpu")
-        if other := [
-            f"{name} {theirs[name]}, and here {own}" for name, own in _versions().items() if theirs[name] != own
-        ]:
-            raise self._unsuited(f"{machine} has {'; '.join(other)}: install the same on both, or results would differ")
-        return True
-
-    def ask(self, start: Any, errand: bytes) -> None:
-        """See `Worker`."""
-        self._asked.append(self._handle.answer.remote(start, errand))
-
-    def answer(self) -> bytes | None:
-        """See `Worker`."""
-        answer: bytes | None = self._got(self._asked.popleft())
-        return answer
-
-    def kill(self) -> str:
-        """End it, and say how it ended."""
-        self._ray.kill(self._handle)
-        return self._end
-
-    def _got(self, reference: Any) -> Any:
-        """What a call has returned; None: it has not, and will not any more."""
-        try:
-            return self._ray.get(reference)
-        except self._ray.exceptions.RayError as error:
-            *_, last_but_one, last = ["", *(line for line in str(error).splitlines() if line.strip() == line)]
-            if getattr(error, "actor_init_failed", False):
-                remedy = "install on each machine what is installed here"
-                raise self._unsuited(f"a worker cannot be made there ({last}); {remedy}") from error
-            self._end = f"{type(error).__name__}: {shorten(f'{last_but_one} {last}', _MOST_WORDS)}"
-            return None
-
-    def _unsuited(self, why: str) -> ConfigError:
-        return ConfigError([f"{self._placement.words}, but {why}."])
-
-
-class _Hand:
-    """A worker, where it is: an actor's own population.
-
-    Args:
-        luggage: the driver's module path and folder, and what its population is made of, pickled.
-    """
-
-    def __init__(self, luggage: bytes) -> None:
-        paths, folder, everything = pickle.loads(luggage)
-        sys.path += [path for path in paths if path not in sys.path]
-        with suppress(OSError):  # no such folder here; then no path of the task's may be relative
-            os.chdir(folder)
-        self._population = Population(*pickle.loads(everything))
-
-    def greet(self) -> _Greeting:
-        """Where it is."""
-        return _Greeting(socket.gethostname(), _versions(), torch.cuda.device_count())
-
-    def answer(self, start: bytes, errand: bytes) -> bytes:
-        """See `answer_to`."""
-        return answer_to(self._population, start, errand)
-
-
-def _versions() -> dict[str, str]:
-    return {name: str(import_module(name).__version__) for name in _COMPUTES}
