@@ -2,6 +2,7 @@
 
 import json
 import logging
+import shutil
 from collections import defaultdict
 from pathlib import Path
 
@@ -166,8 +167,13 @@ def simulated(folder, given=None, **settings):
     return fp.simulate(Blobs(), clients=6, client_terms=given, rounds=3, seed=3, out=folder, progress=False, **settings)
 
 
-def test_a_stopped_run_goes_on_with_the_terms_and_the_noise_that_it_had(monkeypatch):
-    whole = simulated("whole", epsilon=3.0)
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory):
+    """A simulation of six clients, to its end."""
+    return simulated(tmp_path_factory.mktemp("whole") / "run", epsilon=3.0)
+
+
+def test_a_stopped_run_goes_on_with_the_terms_and_the_noise_that_it_had(whole, monkeypatch):
     write, stopped = RunWriter.__call__, []
 
     def stop(self, result):
@@ -184,7 +190,7 @@ def test_a_stopped_run_goes_on_with_the_terms_and_the_noise_that_it_had(monkeypa
     Path("moved").symlink_to("stopped")
     resumed = fp.simulate(Blobs(), resume="moved", client_terms=terms(6), progress=False)
     assert resumed.clients == whole.clients
-    assert Path("stopped/rounds.jsonl").read_bytes() == Path("whole/rounds.jsonl").read_bytes()
+    assert Path("stopped/rounds.jsonl").read_bytes() == (whole.folder / "rounds.jsonl").read_bytes()
     with pytest.raises(ConfigError, match="its own, which were left open"):
         fp.simulate(Blobs(), resume=simulated("plain", "").folder, client_terms=terms(6), progress=False)
     Path("stopped", CLIENT_TERMS).unlink()
@@ -192,36 +198,36 @@ def test_a_stopped_run_goes_on_with_the_terms_and_the_noise_that_it_had(monkeypa
         fp.simulate(Blobs(), resume="stopped", progress=False)
 
 
-def test_whatever_shows_the_run_shows_each_client_s_own_noise_and_budget():
-    done = simulated("run", epsilon=3.0)
-    noises = [client["noise_multiplier"] for client in done.clients]
+def test_whatever_shows_the_run_shows_each_client_s_own_noise_and_budget(whole):
+    noises = [client["noise_multiplier"] for client in whole.clients]
     assert noises[1] == 3.0 and len(set(noises)) == 5 and noises[0] == noises[5]
-    assert [client["budget_epsilon"] for client in done.clients] == [1.5, 3.0, 12.0, 2.0, 3.0, 1.5]
-    assert [row["noise_multiplier"] for row in done.history.summary()["clients"]] == noises
-    facts = done.history.facts
+    assert [client["budget_epsilon"] for client in whole.clients] == [1.5, 3.0, 12.0, 2.0, 3.0, 1.5]
+    assert [row["noise_multiplier"] for row in whole.history.summary()["clients"]] == noises
+    facts = whole.history.facts
     assert (facts.noise_multiplier, facts.largest_noise_multiplier) == (min(noises), max(noises))
     text = f"{min(noises):.4g} to {max(noises):.4g}"
     assert tracked(facts)["noise-multiplier"] == facts.noise_text == text
-    report = Path("run/report.html").read_text()
+    report = whole.report.read_text()
     assert f"{min(noises):.6g} to {max(noises):.6g}" in report and all(f"{noise:.6g}" in report for noise in noises)
     assert "spends its whole budget, the largest" in report
-    assert "each client's own budget" in str(client_table(done.history).caption)
-    store = RunStore("sqlite:///run/ledger.db")
+    assert "each client's own budget" in str(client_table(whole.history).caption)
+    store = RunStore(f"sqlite:///{whole.folder}/ledger.db")
     (standing,) = store.runs()
     assert standing.facts.noise_text == text
     stored = store.run(standing.facts.run_id)
-    assert [client.spent.noise_multiplier for client in stored.named([c["client_id"] for c in done.clients])] == noises
+    assert [client.spent.noise_multiplier for client in stored.named([c["client_id"] for c in whole.clients])] == noises
     assert forecast(stored, "client-1", 5.0).noise_multiplier == 3.0
-    assert check_run(Path("run")).passed
-    row = fp.compare(done, simulated("other", "", epsilon=3.0)).rows[0]
-    assert (row["epsilon"], row["budget"]) == max((c["epsilon"], c["budget_epsilon"]) for c in done.clients)
+    assert check_run(whole.folder).passed
+    row = fp.compare(whole, whole).rows[0]
+    assert (row["epsilon"], row["budget"]) == max((c["epsilon"], c["budget_epsilon"]) for c in whole.clients)
+    assert (row["noise_multiplier"], row["largest_noise_multiplier"]) == (min(noises), max(noises))
 
 
-def test_a_table_that_was_changed_afterwards_contradicts_the_charges():
-    folder = simulated("run", epsilon=3.0).folder
-    table = folder / CLIENT_TERMS
+def test_a_table_that_was_changed_afterwards_contradicts_the_charges(whole):
+    folder = shutil.copytree(whole.folder, "run")
+    table = Path(folder, CLIENT_TERMS)
     table.write_text(table.read_text().replace("3.0,0.2", "3.5,0.2"))
-    assert any("client-1 was charged for" in reason for reason in check_run(folder).reasons)
+    assert any("client-1 was charged for" in reason for reason in check_run(Path(folder)).reasons)
 
 
 def test_a_baseline_samples_at_the_same_rates(monkeypatch):
