@@ -330,12 +330,14 @@ def _noise_of(plan: RunPlan) -> _Noise:
     own = {c: each.noise_multiplier for c, each in terms.by_client.items() if each.noise_multiplier is not None}
     if configured is not None:
         return _Noise(configured, own)
-    standings = _standings(plan)
-    asking = {} if plan.asks else {c: s for c, s in standings.items() if terms.of(c).asks_for_noise}
-    sharing = {c: s for c, s in standings.items() if c not in own and c not in asking}
-    found = _found(plan, asking)
     try:
+        standings = _standings(plan)
+        asking = {} if plan.asks else {c: s for c, s in standings.items() if terms.of(c).asks_for_noise}
+        sharing = {c: s for c, s in standings.items() if c not in own and c not in asking}
+        found = _found(plan, asking)
         shared = _solved(plan, sharing or {"": _Standing({}, plan.config.allowance())})
+    except ConfigError:
+        raise
     except ValueError as error:
         raise ConfigError([str(error)]) from error
     return _Noise(shared, own | found)
