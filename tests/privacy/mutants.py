@@ -756,7 +756,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "a sum is not rounded to the lattice before the noise where both are added in one compiled pass",
         "fedprivacy/training/fused.py",
         "((total + centre) + words[place] * widths[layer]) - centre",
-        "(total + (centre + words[place] * widths[layer])) - centre",
+        "((total + words[place] * widths[layer]) + centre) - centre",
         ("tests/training/test_fused.py::test_one_pass_has_the_bits_of_numpy_s_passes[1.0-1.0]",),
     ),
     Mutant(

@@ -43,7 +43,6 @@ def test_one_pass_has_the_bits_of_numpy_s_passes(scale, clipping_norm, monkeypat
 
 
 def test_compiled_it_has_them_too(monkeypatch):
-    pytest.importorskip("numba")
     expected = released(300_007, 1.0, 1.0)
     compiled = fused.compiled()
     assert compiled is not None

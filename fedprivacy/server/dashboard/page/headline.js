@@ -35,7 +35,7 @@ export function showHeadline(run) {
 }
 
 function kicker(run) {
-  const sigma = run.privacy ? `σ${NBSP}${noiseText(run, (sigma) => Number(sigma.toPrecision(4)))}` : NO_PRIVACY;
+  const sigma = run.privacy ? `σ${NBSP}${noiseText(run, (each) => Number(each.toPrecision(4)))}` : NO_PRIVACY;
   const how = run.asks ? "questions" : run.strategy;
   return `${run.asks ? "" : `${run.name} · `}task ${run.task} · ${how} · ${sigma} · began ${dateText(run.started)}`;
 }
