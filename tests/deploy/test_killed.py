@@ -57,7 +57,7 @@ class Deployment:
                 time.sleep(5.0)
 
     def start_run(self, **more: str) -> None:
-        settings = {"task": "digits", "clients": 3, "rounds": 6, "round-timeout": 20.0, **BUDGET}
+        settings = {"task": "digits", "clients": 3, "rounds": 6, "round-timeout": 60.0, **BUDGET}
         files = {"out": str(self.out), "ledger": self.ledger, "signing-key": str(self.folder / "signing.key")}
         self.run = self._federation.start_run(REPOSITORY, settings | files | more)
 
