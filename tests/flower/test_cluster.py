@@ -111,10 +111,10 @@ def test_ctrl_c_ends_the_run_and_its_workers_and_leaves_the_cluster(address, alo
         time.sleep(0.05)
     os.killpg(process.pid, signal.SIGINT)
     began = time.monotonic()
-    printed, _ = process.communicate(timeout=50)
+    printed, _ = process.communicate(timeout=300)
     assert (process.returncode, "Traceback" in printed) == (130, False), printed
     assert f"fedprivacy simulate --resume run --ray-address {address}" in printed
-    assert time.monotonic() - began < 30  # far less than a worker would stand still
+    assert time.monotonic() - began < watched.STANDSTILL / 2.0
     processes = {process for processes in watched.opened().values() for process in processes}
     assert len(processes) == 3 and all_end(processes)
     watched.STILL.unlink()

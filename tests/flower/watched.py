@@ -20,7 +20,7 @@ DOOMED = "FEDPRIVACY_TESTS_DOOMED"
 IN_ROUND_2 = 3
 """Evaluations before it."""
 
-STANDSTILL = 60.0
+STANDSTILL = 400.0
 """Seconds: longer than anybody waits for a run to end."""
 
 
