@@ -116,7 +116,7 @@ def test_ctrl_c_ends_the_run_and_its_workers_and_leaves_the_cluster(address, alo
     assert f"fedprivacy simulate --resume run --ray-address {address}" in printed
     assert time.monotonic() - began < watched.STANDSTILL / 2.0
     processes = {process for processes in watched.opened().values() for process in processes}
-    assert len(processes) == 3 and all_end(processes)
+    assert len(processes) == 3 and all_end(processes, 60.0)
     watched.STILL.unlink()
     fp.simulate(resume="run", progress=False)
     assert results()["model.safetensors"] == alone["model.safetensors"]
