@@ -274,13 +274,7 @@ def _asynchronous_problems(settings: Settings) -> list[str]:
         for name, usual in _TOGETHER.items()
         if settings.get(name, usual) != usual
     ]
-    known = STRATEGIES.get(name := str(settings["strategy"]))
-    if known is not None and not known.averages:
-        able = ", ".join(other for other, strategy in STRATEGIES.items() if strategy.averages)
-        problems.append(
-            f"strategy is '{name}', which compares the clients' updates, and an asynchronous round gives it the mean "
-            f"of a buffer; choose one of {able}."
-        )
+    problems += _unable_to_average(settings, "an asynchronous round gives it the mean of a buffer")
     unable = {
         "local-evaluation is on": bool(settings["local_evaluation"]),
         "privacy is off": not settings["privacy"],
@@ -291,6 +285,15 @@ def _asynchronous_problems(settings: Settings) -> list[str]:
         for what, given in unable.items()
         if given
     ]
+
+
+def _unable_to_average(settings: Settings, why: str) -> list[str]:
+    """A strategy that makes something else of the updates than their average, where it is given no more than that."""
+    known = STRATEGIES.get(name := str(settings["strategy"]))
+    if known is None or known.averages:
+        return []
+    able = ", ".join(other for other, strategy in STRATEGIES.items() if strategy.averages)
+    return [f"strategy is '{name}', which compares the clients' updates, and {why}; choose one of {able}."]
 
 
 def _too_few_steps(settings: Settings) -> list[str]:
@@ -322,14 +325,7 @@ def _user_level_problems(settings: Settings) -> list[str]:
     """What does not go with a noisy average that the server makes."""
     if not settings.keys() & _USER_LEVEL_SWITCHES:
         return []
-    problems = []
-    known = STRATEGIES.get(name := str(settings["strategy"]))
-    if known is not None and not known.averages:
-        able = ", ".join(other for other, strategy in STRATEGIES.items() if strategy.averages)
-        problems.append(
-            f"strategy is '{name}', which compares the clients' updates, and with user-level noise there is nothing "
-            f"but their noisy average; choose one of {able}."
-        )
+    problems = _unable_to_average(settings, "with user-level noise there is nothing but their noisy average")
     if settings["local_evaluation"]:
         problems.append(
             f"local-evaluation is {settings['local_evaluation']}, and what it tells is in no user-level account; leave "

@@ -15,18 +15,6 @@ STEPS = dict.fromkeys(["client-0", "client-1", "client-2", "client-3"], 10)
 
 
 @pytest.fixture
-def trace(tmp_path):
-    """Writes a trace, and gives its name."""
-
-    def write(*lines):
-        file = tmp_path / "trace.csv"
-        file.write_text("\n".join(lines) + "\n")
-        return str(file)
-
-    return write
-
-
-@pytest.fixture
 def speeds(trace):
     """Client n takes n + 1 seconds for a local step."""
     return speeds_of(trace("client,seconds", "0,1", "1,2", "client-2,3", "3,4"), DRAWS)
