@@ -33,6 +33,7 @@ from .watched import Watched
 
 RESULTS = ("start.json", "rounds.jsonl", "model.safetensors")
 CLIENTS = 100
+PATIENCE = 400.0  # seconds for workers to come, on busy cores
 
 
 @pytest.fixture(autouse=True)
@@ -67,7 +68,9 @@ def alone(tmp_path_factory):
 
 
 def simulated(**placement):
-    return fp.simulate(Watched(), clients=CLIENTS, seed=1, out="run", progress=False, **placement)
+    return fp.simulate(
+        Watched(), clients=CLIENTS, seed=1, out="run", node_timeout=PATIENCE, progress=False, **placement
+    )
 
 
 def results():
@@ -97,6 +100,7 @@ def test_ctrl_c_ends_the_run_and_its_workers_and_leaves_the_cluster(address, alo
     """The terminal's signal reaches the command alone; the run goes on with the bytes of one that nobody stopped."""
     Path("watched.py").write_text(Path(watched.__file__).read_text())
     command = ("simulate", "--task", "watched.py:Watched", "--clients", str(CLIENTS), "--seed", "1", "--out", "run")
+    command += ("--node-timeout", str(PATIENCE))
     watched.STILL.touch()
     process = subprocess.Popen(
         [sys.executable, "-m", "fedprivacy", *command, "--ray-address", address, "--workers", "2"],
