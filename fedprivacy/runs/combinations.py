@@ -212,8 +212,7 @@ def _weightless(settings: Settings) -> list[str]:
         return [f"weighting is '{weighting}', and with user-level noise all clients count alike; leave weighting open."]
     if known is None or known.averages:
         return []
-    able = ", ".join(other for other, strategy in STRATEGIES.items() if strategy.averages)
-    return [f"weighting is '{weighting}', and strategy '{name}' weighs no update; choose one of {able}."]
+    return [f"weighting is '{weighting}', and strategy '{name}' weighs no update; choose one of {_averaging()}."]
 
 
 def _too_few_clients(settings: Settings) -> list[str]:
@@ -287,13 +286,17 @@ def _asynchronous_problems(settings: Settings) -> list[str]:
     ]
 
 
+def _averaging() -> str:
+    """The strategies that average updates, for people."""
+    return ", ".join(name for name, strategy in STRATEGIES.items() if strategy.averages)
+
+
 def _unable_to_average(settings: Settings, why: str) -> list[str]:
     """A strategy that makes something else of the updates than their average, where it is given no more than that."""
     known = STRATEGIES.get(name := str(settings["strategy"]))
     if known is None or known.averages:
         return []
-    able = ", ".join(other for other, strategy in STRATEGIES.items() if strategy.averages)
-    return [f"strategy is '{name}', which compares the clients' updates, and {why}; choose one of {able}."]
+    return [f"strategy is '{name}', which compares the clients' updates, and {why}; choose one of {_averaging()}."]
 
 
 def _too_few_steps(settings: Settings) -> list[str]:

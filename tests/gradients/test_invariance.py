@@ -89,36 +89,31 @@ def test_sizes_in_which_a_last_bit_differs_are_not_used():
     assert agreeing(lambda inputs: torch.full((len(inputs),), len(inputs) == 128)) == (128,)
 
 
-@pytest.mark.parametrize("start", [0, 32, 64, 96])
-def test_one_last_bit_of_one_record_in_a_smaller_part_is_enough(start):
+def first_in_a_part_of(size, start):
+    """Says of a part's first record whether the part has so many and the record was at this place of all."""
     records = []
 
     def first_of_a_window(inputs):
         if len(inputs) == 128 and not records:
             records.append(inputs[start])
         found = torch.zeros(len(inputs), dtype=torch.bool)
-        if len(inputs) == 32:
+        if len(inputs) == size:
             found[0] = torch.equal(inputs[0], records[0])
         return found
 
-    assert agreeing(first_of_a_window) == (128, 64)
+    return first_of_a_window
+
+
+@pytest.mark.parametrize("start", [0, 32, 64, 96])
+def test_one_last_bit_of_one_record_in_a_smaller_part_is_enough(start):
+    assert agreeing(first_in_a_part_of(32, start)) == (128, 64)
 
 
 @pytest.mark.parametrize("start", [0, 12, 24])
 def test_one_last_bit_of_one_record_in_a_small_part_is_enough(start):
     """The last part of 12 of the first 32 records has the first four once more."""
-    records = []
-
-    def first_of_a_window(inputs):
-        if len(inputs) == 128 and not records:
-            records.append(inputs[start])
-        found = torch.zeros(len(inputs), dtype=torch.bool)
-        if len(inputs) == 12:
-            found[0] = torch.equal(inputs[0], records[0])
-        return found
-
     net = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 8))
-    means = Leaning(net, first_of_a_window)
+    means = Leaning(net, first_in_a_part_of(12, start))
     assert sizes_that_agree(means, net, PROBE, (128, 16, 12, 8), KEPT) == (128, 16, 8)
 
 
