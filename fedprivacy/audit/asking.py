@@ -29,6 +29,7 @@ from fedprivacy.runs.configuration import resolve
 from fedprivacy.tasks import Shard, ShardSource, Task, relation_of
 from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.identity import simulated_client_id
+from fedprivacy.training.algorithms import FedAvg, text_of
 from fedprivacy.values.events import NeighbouringRelation
 
 _NODE = 7
@@ -215,6 +216,7 @@ _USUAL = Grant(
     learning_rate=1.0,
     momentum=0.0,
     weight_decay=0.0,
+    algorithm=text_of(FedAvg()),
     local_evaluation=False,
     earlier_runs=0,
     charged="",

@@ -33,11 +33,13 @@ from fedprivacy.flower.client.cohort import Population
 from fedprivacy.flower.client.crew import USELESS, Crew
 from fedprivacy.flower.client.local import IN_PROCESS
 from fedprivacy.flower.client.workers import Workers
+from fedprivacy.flower.kept import KeptModels
 from fedprivacy.runs.configuration import ConfigError, Engine, RunConfig
 from fedprivacy.runs.device import choose_device
 from fedprivacy.runs.folder import check_usable, read_history
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.placement import HERE, Placement
+from fedprivacy.tasks.identity import simulated_client_id
 
 log = logging.getLogger("fedprivacy.engine")
 
@@ -103,6 +105,13 @@ def check_rounds(config: RunConfig, engine: Engine) -> None:
             [
                 f"buffer-size is {config.buffer_size}, and asynchronous rounds are simulated in this process; choose "
                 "engine in-process."
+            ]
+        )
+    if engine is Engine.RAY and config.keeps:
+        raise ConfigError(
+            [
+                f"{config.keeping}, and clients keep something from round to round, for which Flower's engine has no "
+                "checkpoint; choose engine in-process, which has workers and takes a ray-address, too."
             ]
         )
 
@@ -260,6 +269,7 @@ class InProcessGrid(Grid):
         TaskIdentity.task_id = TaskIdentity.run_id = run_id
         TaskIdentity.node_id = _SERVER_NODE_ID
         self.population = population
+        self.kept = KeptModels() if population is None else population.kept
         self._client_app = client_app
         self._clients, self._run_config = clients, run_config
         self._run, self._run_id = Run.create_empty(run_id), run_id
@@ -317,8 +327,13 @@ class InProcessGrid(Grid):
 
     @spanned("client")
     def _deliver(self, message: Message) -> Message:
+        context = self._context(message.metadata.dst_node_id)
+        client_id = simulated_client_id(message.metadata.dst_node_id - _FIRST_CLIENT_NODE_ID, self._clients)
+        self.kept.lend(client_id, context.state)
         try:
-            return self._client_app(message, self._context(message.metadata.dst_node_id))
+            reply = self._client_app(message, context)
+            self.kept.take(client_id, context.state)
+            return reply
         except Exception:
             log.exception("The ClientApp of node %s failed.", message.metadata.dst_node_id)
             return Message(Error(ErrorCode.CLIENT_APP_RAISED_EXCEPTION, "ClientApp failed"), reply_to=message)

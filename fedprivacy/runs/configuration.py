@@ -28,7 +28,17 @@ from fedprivacy.runs.strategies import DEFAULT_STRATEGY, STRATEGIES, default_wor
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.trackers import TRACKERS
 from fedprivacy.training.adaptive import CLIPPINGS
+from fedprivacy.training.algorithms import (
+    ALGORITHM_SETTINGS,
+    ALGORITHMS,
+    DEFAULT_ALGORITHM,
+    LARGEST_PULL,
+    Algorithm,
+    LocalTraining,
+    arguments_of,
+)
 from fedprivacy.training.optimizers import LARGEST_LEARNING_RATE, LARGEST_WEIGHT_DECAY, OPTIMIZERS
+from fedprivacy.training.schedules import LEARNING_RATE_SCHEDULES
 from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.events import CLIPPING_NORMS
 from fedprivacy.values.schedule import Schedule
@@ -155,6 +165,32 @@ class RunConfig:
     )
     ema_decay: float = setting(
         "Decay of the average of the global models, which is evaluated and kept; 0: the last.", bounds=_KEPT
+    )
+    learning_rate_schedule: str = setting(
+        f"How the step size of the local steps changes over the rounds: {', '.join(LEARNING_RATE_SCHEDULES)}.",
+        "constant",
+        choices=LEARNING_RATE_SCHEDULES,
+    )
+    algorithm: str = setting(
+        f"What clients do with a round's local steps: {', '.join(ALGORITHMS)}. fedavg: all train the global model; "
+        "the others keep something of their own.",
+        DEFAULT_ALGORITHM,
+        choices=ALGORITHMS,
+    )
+    pull: float | None = setting(
+        "Lambda: how much mr-mtl and ditto pull a client's own model to the global one; 0: not at all. Left open: 1.",
+        None,
+        bounds=(0.0, LARGEST_PULL),
+    )
+    personal_steps: int | None = setting(
+        "How many of a round's local steps ditto and fedrep spend on what is a client's own. Left open: half.",
+        None,
+        bounds=_WHOLE,
+    )
+    fine_tuning_rounds: int = setting(
+        "In so many last rounds every client trains a model of its own, from the global one, which stays as it is.",
+        0,
+        bounds=(0, 10**9),
     )
     strategy: str = setting(
         f"Flower strategy that averages: {', '.join(STRATEGIES)}; or path/to/file.py:name of one of your own.",
@@ -301,6 +337,30 @@ class RunConfig:
     def user_level(self) -> bool:
         """Whether the server clips and noises the clients' updates, so that the models protect each client."""
         return self.user_level_noise_multiplier is not None or self.user_level_epsilon is not None
+
+    def algorithm_in(self, round: int) -> Algorithm:
+        """What clients do in a round: the algorithm, and in the last `fine_tuning_rounds` local training."""
+        if round > self.rounds - self.fine_tuning_rounds:
+            return LocalTraining()
+        given = {name: getattr(self, name) for name in ALGORITHM_SETTINGS}
+        taken = arguments_of(self.algorithm)
+        return ALGORITHMS[self.algorithm](**{k: v for k, v in given.items() if v is not None and k in taken})
+
+    @property
+    def keeps(self) -> bool:
+        """Whether clients keep something of their own from round to round."""
+        return bool(self.fine_tuning_rounds) or ALGORITHMS[self.algorithm].keeps
+
+    @property
+    def keeping(self) -> str:
+        """Which setting has them do so, for people."""
+        if ALGORITHMS[self.algorithm].keeps:
+            return f"algorithm is '{self.algorithm}'"
+        return f"fine-tuning-rounds is {self.fine_tuning_rounds}"
+
+    def learning_rate_in(self, round: int) -> float:
+        """Step size of the local steps in a round, from 1."""
+        return self.learning_rate * LEARNING_RATE_SCHEDULES[self.learning_rate_schedule](round, self.rounds)
 
     @property
     def budget(self) -> PrivacyBudget:

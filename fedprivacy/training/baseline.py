@@ -14,7 +14,9 @@ from torch import Tensor, nn
 from fedprivacy._support.spans import spanned
 from fedprivacy.gradients.losses import Loss, checked_losses
 from fedprivacy.tasks.protocol import Shard
-from fedprivacy.training.descent import descend
+from fedprivacy.training.algorithms import FEDAVG, Algorithm, LocalUpdate
+from fedprivacy.training.descent import Descent, ModelAt
+from fedprivacy.training.kept import NOTHING_KEPT, Kept, local_round
 from fedprivacy.training.keystream import Keystream, Position
 from fedprivacy.training.mechanisms import poisson_sample
 from fedprivacy.training.optimizers import Optimizer
@@ -31,29 +33,44 @@ class Baseline:
     expected_batch_size: float
     optimizer: Optimizer
     proximal_mu: float = 0.0
+    algorithm: Algorithm = FEDAVG
 
     @spanned("training")
     def train(
-        self, model: nn.Module, loss: Loss, shard: Shard, *, steps: int, round: int, keystream: Keystream
-    ) -> dict[str, Tensor]:
-        """Take local steps from the model's present parameters; the model is changed in place.
+        self,
+        model: nn.Module,
+        loss: Loss,
+        shard: Shard,
+        *,
+        steps: int,
+        round: int,
+        keystream: Keystream,
+        before: Kept = NOTHING_KEPT,
+    ) -> LocalUpdate:
+        """Take local steps from the model's present parameters, which are then those that are sent.
 
         With the keystream of a private run, each step hears the records that the private run hears.
 
         Returns:
-            The trained parameters, by name: not private.
+            What the algorithm sends and keeps, flat: not private.
 
         Raises:
             LossShapeError: the loss is not one value for each record.
         """
 
-        def gradient_sum(step: int) -> Tensor:
+        at = ModelAt(model)
+
+        def mean_gradient(step: int, position: Tensor) -> Tensor:
+            at.go(position)
             sample = poisson_sample(self.sampling_rate, len(shard), keystream, Position(round, step))
             rows = torch.from_numpy(sample).to(shard.inputs.device)
-            return _gradient_sum(model, loss, shard, rows)
+            return _gradient_sum(model, loss, shard, rows).div_(self.expected_batch_size).to(position.dtype)
 
-        divisor, pull = self.expected_batch_size, self.proximal_mu
-        return descend(model, gradient_sum, divisor, self.optimizer, pull, steps=steps)
+        descent = Descent(mean_gradient, self.optimizer, self.proximal_mu, steps)
+        client = local_round(self.algorithm, model, before, descent)
+        update = self.algorithm.train(client)
+        at.go(update.sent)
+        return update
 
 
 @spanned("gradients")

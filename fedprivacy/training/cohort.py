@@ -17,12 +17,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedprivacy._support.spans import span, spanned
+from fedprivacy._support.spans import spanned
 from fedprivacy.gradients import GradientEngine, flat_parameters
 from fedprivacy.gradients.stacked import Pool, Stack, StackedClipped
 from fedprivacy.tasks.protocol import Shard
 from fedprivacy.training.adaptive import QuantileClipping
+from fedprivacy.training.algorithms import FEDAVG, Algorithm, LocalRound
+from fedprivacy.training.descent import Descent
 from fedprivacy.training.dpsgd import DPSGD
+from fedprivacy.training.kept import Kept, personal_mask
 from fedprivacy.training.keystream import Keystream, Position
 from fedprivacy.training.mechanisms import SampledGaussianSum, poisson_samples, release_by_row
 from fedprivacy.training.optimizers import Optimizer
@@ -36,13 +39,14 @@ _MOST_BYTES = 64 * 2**20
 
 @dataclass(frozen=True, slots=True)
 class Trainee:
-    """One client of a cohort, as `DPSGD` knows it."""
+    """One client of a cohort, as `DPSGD` knows it, and what it kept of its last round."""
 
     shard: Shard
     keystream: Keystream
     mechanism: SampledGaussianSum
     expected_batch_size: float
     steps: int
+    own: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,14 +55,16 @@ class Portion:
 
     Attributes:
         places: among the trainees.
-        parameters: the trained ones of each, flat, shape [clients, d].
+        parameters: the trained ones of each, flat, as they are sent, shape [clients, d].
         clipping_norms: that the next step of each would have.
+        kept: what each keeps for its next round, shape [clients, d]; None: nothing.
         problem: why these clients release nothing, and these are no parameters of theirs; None: they do.
     """
 
     places: list[int]
     parameters: Tensor
     clipping_norms: list[float]
+    kept: Tensor | None = None
     problem: Exception | None = None
 
 
@@ -71,13 +77,16 @@ class CohortTraining:
 
     Attributes:
         engine: its model is the starting point, and is so again afterwards.
-        optimizer, proximal_mu, adaptive: see `DPSGD`.
+        optimizer, proximal_mu, adaptive, algorithm: see `DPSGD`.
+        control: what the server sends besides the model, shape [d]; None: nothing.
     """
 
     engine: GradientEngine
     optimizer: Optimizer
     proximal_mu: float = 0.0
     adaptive: QuantileClipping | None = None
+    algorithm: Algorithm = FEDAVG
+    control: Tensor | None = None
 
     def train(self, trainees: Sequence[Trainee], round: int) -> Iterator[Portion]:
         """Train every client, in portions and an order that public numbers fix."""
@@ -94,10 +103,16 @@ class CohortTraining:
 
     @spanned("training")
     def _alone(self, place: int, one: Trainee, round: int) -> Portion:
-        training = DPSGD(one.mechanism, one.expected_batch_size, self.optimizer, self.proximal_mu, self.adaptive)
-        update = training.train(self.engine, one.shard, steps=one.steps, round=round, keystream=one.keystream)
+        training = DPSGD(
+            one.mechanism, one.expected_batch_size, self.optimizer, self.proximal_mu, self.adaptive, self.algorithm
+        )
+        before = Kept(one.own, self.control)
+        update = training.train(
+            self.engine, one.shard, steps=one.steps, round=round, keystream=one.keystream, before=before
+        )
         flat = torch.cat([values.flatten() for values in update.parameters.values()])
-        return Portion([place], flat.unsqueeze(0), [update.clipping_norm])
+        kept = None if update.kept is None else update.kept.unsqueeze(0)
+        return Portion([place], flat.unsqueeze(0), [update.clipping_norm], kept)
 
     def _tried(self, train: Callable[[], Portion], places: list[int]) -> Portion:
         """What comes of training these clients: their failure is not the others'. The model is as it was before."""
@@ -105,7 +120,7 @@ class CohortTraining:
         try:
             return train()
         except Exception as problem:
-            return Portion(places, start.expand(len(places), -1), [math.nan] * len(places), problem)
+            return Portion(places, start.expand(len(places), -1), [math.nan] * len(places), problem=problem)
         finally:
             torch.nn.utils.vector_to_parameters(start, own)
 
@@ -113,19 +128,28 @@ class CohortTraining:
     def _stacked(self, stack: Stack, places: list[int], trainees: Sequence[Trainee], round: int) -> Portion:
         """All clients step by step; they have the same number of steps."""
         start = flat_parameters(self.engine.model)
-        positions = start.repeat(len(trainees), 1)
         pool = Pool.of([(one.shard.inputs, one.shard.targets) for one in trainees])
-        divisors = torch.tensor([[one.expected_batch_size] for one in trainees], dtype=positions.dtype)
+        divisors = torch.tensor([[one.expected_batch_size] for one in trainees], dtype=start.dtype)
         norms = np.array([one.mechanism.clipping_norm for one in trainees])
-        move = self.optimizer.start(positions)
-        for step in range(1, trainees[0].steps + 1):
+
+        def noisy_means(step: int, positions: Tensor) -> Tensor:
+            nonlocal norms
             released, norms = self._released(stack, pool, positions, trainees, norms, Position(round, step))
-            gradients = released.div_(divisors)
-            if self.proximal_mu:
-                gradients.add_(positions - start, alpha=self.proximal_mu)
-            with span("optimiser step"):
-                move(gradients)
-        return Portion(places, positions, norms.tolist())
+            return released.div_(divisors)
+
+        steps = trainees[0].steps
+        descent = Descent(noisy_means, self.optimizer, self.proximal_mu, steps)
+        update = self.algorithm.train(self._rounds(start, trainees, descent))
+        return Portion(places, update.sent, norms.tolist(), update.kept)
+
+    def _rounds(self, start: Tensor, trainees: Sequence[Trainee], descent: Descent) -> LocalRound:
+        """What the algorithm has of all clients of a stack: rows."""
+        shared = own = start.expand(len(trainees), -1)
+        if self.algorithm.keeps:
+            first = self.algorithm.first(start, self.control)
+            own = torch.stack([first if one.own is None else one.own for one in trainees])
+        mask = personal_mask(self.algorithm, self.engine.model)
+        return descent.round(shared, own, self.control, mask)
 
     def _released(  # noqa: PLR0917 - what one step needs
         self,

@@ -1,45 +1,80 @@
-"""Local steps from the global model along given gradients: what training with and without privacy have in common."""
+"""Local steps along given gradients: what training with and without privacy, alone and in a stack, have in common."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor, nn
 
 from fedprivacy._support.spans import span
-from fedprivacy.gradients import flat_parameters, trainable_parameters
+from fedprivacy.training.algorithms import LocalRound, StepsExceededError
 from fedprivacy.training.optimizers import Optimizer
 
-GradientSum = Callable[[int], Tensor]
-"""The number of a local step, from 1 -> the sum of its sample's gradients at the model as it is then, shape [d]."""
+MeanGradient = Callable[[int, Tensor], Tensor]
+"""The number of a local step, from 1, and where it is taken, shape [..., d] -> its mean gradient, of the same shape.
+
+The position is the same object for all steps that follow one another, moved in place. What is returned is overwritten.
+"""
 
 
-def descend(
-    model: nn.Module, gradient_sum: GradientSum, divisor: float, optimizer: Optimizer, proximal_mu: float, *, steps: int
-) -> dict[str, Tensor]:
-    """Take local steps from the model's present parameters; the model is changed in place.
+@dataclass(slots=True)
+class Descent:
+    """The local steps of a round; see `fedprivacy.training.algorithms.protocol.Descend`.
 
-    Args:
-        model: its trainable parameters move.
-        gradient_sum: asked once for each step; what it returns is overwritten.
-        divisor: of every sum, the expected batch size.
-        optimizer: moves the parameters by the mean gradients.
-        proximal_mu: FedProx's pull towards where the parameters began (Li et al. 2020).
-        steps: how many, >= 1.
-
-    Returns:
-        Copies of the trained parameters, by name.
+    Attributes:
+        mean_gradient: asked once for each step.
+        optimizer: moves positions by mean gradients; what it remembers is new in every call.
+        proximal_mu: FedProx's pull towards where a call began (Li et al. 2020).
+        granted: steps that may be taken, in all calls together.
+        taken: so far.
     """
-    position = flat_parameters(model)
-    start = position.clone() if proximal_mu else None
-    trained = [p for p in model.parameters() if p.requires_grad]
-    torch.nn.utils.vector_to_parameters(position, trained)  # views: what moves it moves them
-    move = optimizer.start(position)
-    for step in range(1, steps + 1):
-        gradient = gradient_sum(step).div_(divisor).to(position.dtype)
-        if start is not None:
-            gradient.add_(position - start, alpha=proximal_mu)
-        with span("optimiser step"):
-            move(gradient)
-    return {name: p.clone() for name, p in trainable_parameters(model).items()}
+
+    mean_gradient: MeanGradient
+    optimizer: Optimizer
+    proximal_mu: float
+    granted: int
+    taken: int = field(default=0, init=False)
+
+    def round(self, shared: Tensor, own: Tensor, control: Tensor | None, personal: Tensor | None) -> LocalRound:
+        """What an algorithm has of the round whose steps these are; see `LocalRound`."""
+        return LocalRound(shared, own, control, personal, self.granted, self.optimizer.learning_rate, self)
+
+    def __call__(
+        self, start: Tensor, steps: int, *, correction: Tensor | None = None, only: Tensor | None = None
+    ) -> Tensor:
+        if self.taken + steps > self.granted:
+            raise StepsExceededError(
+                f"The algorithm asks for {steps} private steps after {self.taken}, and {self.granted} were granted; "
+                "let it take LocalRound.steps in all."
+            )
+        position = start.clone()
+        move = self.optimizer.start(position)
+        for _ in range(steps):
+            self.taken += 1
+            gradient = self.mean_gradient(self.taken, position)
+            if self.proximal_mu:
+                gradient.add_(position - start, alpha=self.proximal_mu)
+            if correction is not None:
+                gradient.add_(correction)
+            with span("optimiser step"):
+                move(gradient)
+            if only is not None:
+                torch.where(only, position, start, out=position)
+        return position
+
+
+@dataclass(slots=True)
+class ModelAt:
+    """A model whose trained parameters are views of a position, so that what moves it moves them."""
+
+    model: nn.Module
+    _position: Tensor | None = field(default=None, init=False)
+
+    def go(self, position: Tensor) -> None:
+        """Stand at a position, shape [d]; nothing is done where it stands there already."""
+        if position is not self._position:
+            trained = [p for p in self.model.parameters() if p.requires_grad]
+            torch.nn.utils.vector_to_parameters(position, trained)
+            self._position = position

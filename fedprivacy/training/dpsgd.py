@@ -10,10 +10,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedprivacy._support.spans import spanned
-from fedprivacy.gradients import GradientEngine
+from fedprivacy.gradients import GradientEngine, trainable_parameters
 from fedprivacy.tasks.protocol import Shard
 from fedprivacy.training.adaptive import QuantileClipping
-from fedprivacy.training.descent import descend
+from fedprivacy.training.algorithms import FEDAVG, Algorithm
+from fedprivacy.training.descent import Descent, ModelAt
+from fedprivacy.training.kept import NOTHING_KEPT, Kept, local_round
 from fedprivacy.training.keystream import Keystream, Position
 from fedprivacy.training.mechanisms import SampledGaussianSum
 from fedprivacy.training.optimizers import Optimizer
@@ -25,19 +27,21 @@ class PrivateUpdate:
     """What DP-SGD releases: parameters after the last local step, and the events that produced them.
 
     Formal guarantee: given the starting point, `parameters` and `clipping_norm` are a post-processing of `steps`
-    adaptive releases of `event`. Nothing else in this object depends on the shard.
+    adaptive releases of `event`, and so is `kept`. Nothing else in this object depends on the shard.
 
     Attributes:
-        parameters: the trained ones, by name.
+        parameters: the trained ones, by name, as the server averages them.
         event: of each release.
         steps: how many releases there were.
         clipping_norm: that the next step would have: another one only with adaptive clipping.
+        kept: what the client itself keeps for its next round, shape [d]; None: nothing.
     """
 
     parameters: dict[str, Tensor]
     event: PoissonSampledGaussian
     steps: int
     clipping_norm: float
+    kept: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +55,7 @@ class DPSGD:
         optimizer: moves the parameters by the noisy mean gradients: post-processing.
         proximal_mu: FedProx's pull towards the global model (Li et al. 2020), added after the noise: post-processing.
         adaptive: moves the clipping norm from step to step, starting from the mechanism's; None: it stays.
+        algorithm: where the steps begin, and what becomes of where they lead to: post-processing.
     """
 
     mechanism: SampledGaussianSum
@@ -58,12 +63,20 @@ class DPSGD:
     optimizer: Optimizer
     proximal_mu: float = 0.0
     adaptive: QuantileClipping | None = None
+    algorithm: Algorithm = FEDAVG
 
     @spanned("training")
     def train(
-        self, engine: GradientEngine, shard: Shard, *, steps: int, round: int, keystream: Keystream
+        self,
+        engine: GradientEngine,
+        shard: Shard,
+        *,
+        steps: int,
+        round: int,
+        keystream: Keystream,
+        before: Kept = NOTHING_KEPT,
     ) -> PrivateUpdate:
-        """Take `steps` local steps from the model's present parameters; the model is changed in place.
+        """Take `steps` local steps from the model's present parameters, which are then those that are sent.
 
         Args:
             engine: computes the clipped sums; its model is the starting point, and its trainable parameters move.
@@ -71,17 +84,22 @@ class DPSGD:
             steps: local steps, >= 1.
             round: the round, which names the randomness.
             keystream: the client's randomness.
+            before: what the client kept of its last round, and what the server sends besides the model.
         """
-        norm = self.mechanism.clipping_norm
+        norm, model = self.mechanism.clipping_norm, ModelAt(engine.model)
 
-        def noisy_sum(step: int) -> Tensor:
+        def noisy_mean(step: int, position: Tensor) -> Tensor:
             nonlocal norm
+            model.go(position)
             released, norm = self._release(engine, shard, norm, keystream, Position(round, step))
-            return released
+            return released.div_(self.expected_batch_size).to(position.dtype)
 
-        divisor, pull = self.expected_batch_size, self.proximal_mu
-        parameters = descend(engine.model, noisy_sum, divisor, self.optimizer, pull, steps=steps)
-        return PrivateUpdate(parameters, self.mechanism.event, steps, norm)
+        descent = Descent(noisy_mean, self.optimizer, self.proximal_mu, steps)
+        client = local_round(self.algorithm, engine.model, before, descent)
+        update = self.algorithm.train(client)
+        model.go(update.sent)
+        parameters = {name: p.clone() for name, p in trainable_parameters(engine.model).items()}
+        return PrivateUpdate(parameters, self.mechanism.event, steps, norm, update.kept)
 
     def _release(
         self, engine: GradientEngine, shard: Shard, norm: float, keystream: Keystream, position: Position

@@ -41,6 +41,11 @@ Step: TypeAlias = "Callable[[Tensor], None]"
 class Optimizer(Protocol):
     """The settings of an optimiser. What it remembers from step to step is new in every `start`."""
 
+    @property
+    def learning_rate(self) -> float:
+        """Step size."""
+        ...
+
     def start(self, position: Tensor) -> Step:
         """Steps that move `position`, shape [d], in place."""
         ...

@@ -12,6 +12,7 @@ from torch.nn import functional
 from fedprivacy.flower.wire.messages import Grant, Receipt
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks import Recipe, Shard, ShardSource
+from fedprivacy.training.algorithms import FedAvg, text_of
 from fedprivacy.values.events import NeighbouringRelation
 
 
@@ -80,6 +81,7 @@ A_GRANT = Grant(
     learning_rate=2.0,
     momentum=0.0,
     weight_decay=0.0,
+    algorithm=text_of(FedAvg()),
     local_evaluation=False,
     earlier_runs=0,
     charged="",

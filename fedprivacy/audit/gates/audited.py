@@ -20,6 +20,7 @@ from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks import Shard, ShardSource, Task, relation_of
 from fedprivacy.tasks.identity import simulated_client_id
+from fedprivacy.training.algorithms import FedAvg, text_of
 from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
 
 Parameters = Mapping[str, NDArray[Any]]
@@ -115,6 +116,7 @@ class Audited:
             learning_rate=config.learning_rate,
             momentum=config.momentum,
             weight_decay=config.weight_decay,
+            algorithm=text_of(FedAvg()),  # sends all that the steps release, of which others keep a part back
             local_evaluation=schedule.local_evaluation > 0 and steps > schedule.local_steps,
             earlier_runs=0,
             charged="",

@@ -16,14 +16,18 @@ from torch import Tensor, nn
 
 from fedprivacy.flower.baseline.assignment import Assignment
 from fedprivacy.flower.client import release
-from fedprivacy.flower.client.app import ENROL_ACTION, global_parameters, proximal_mu, refusing
+from fedprivacy.flower.client.app import ENROL_ACTION, global_parameters, kept_before, proximal_mu, refusing
+from fedprivacy.flower.client.kept import KeptFor
 from fedprivacy.flower.client.local import LocalClient, simulated_client
 from fedprivacy.flower.client.release import ARRAYS
+from fedprivacy.flower.kept import KeptInState
+from fedprivacy.gradients import trainable_parameters
 from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks import Task
 from fedprivacy.tasks.identity import dataset_id
 from fedprivacy.tasks.standardising import STANDARDISE
+from fedprivacy.training.algorithms import text_of
 from fedprivacy.training.baseline import Baseline
 from fedprivacy.training.keystream import Keystream
 from fedprivacy.training.optimizers import build_optimizer
@@ -42,27 +46,38 @@ def baseline_client(task: Task | None, config: RunConfig) -> ClientApp:
     @refusing
     def train(message: Message, context: Context) -> Message:
         client = simulated_client(context, task, config)
-        parameters = _trained(client, RunPlan(config, client.task), message)
+        parameters = _trained(client, RunPlan(config, client.task), message, KeptInState(context.state))
         arrays = ArrayRecord({name: Array(values.cpu().numpy()) for name, values in parameters.items()})
         return Message(RecordDict({ARRAYS: arrays}), reply_to=message)
 
     return app
 
 
-def _trained(client: LocalClient, plan: RunPlan, message: Message) -> dict[str, Tensor]:
+def _trained(client: LocalClient, plan: RunPlan, message: Message, store: KeptInState) -> dict[str, Tensor]:
     """The parameters after the round's local steps from the model that the server sends: not private."""
     assignment, config = Assignment.of(message), plan.config
     client = client.standardised(client.standardising(message.content.get(STANDARDISE)))
     disclosed = len(client.shard) if client.task.shard_sizes_public else 0
     rate = assignment.sampling_rate
     optimizer = build_optimizer(
-        config.optimizer, config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay
+        config.optimizer,
+        config.learning_rate_in(assignment.round),
+        momentum=config.momentum,
+        weight_decay=config.weight_decay,
     )
-    training = Baseline(rate, rate * plan.shard_size(disclosed), optimizer, proximal_mu(message))
+    algorithm = config.algorithm_in(assignment.round)
+    training = Baseline(rate, rate * plan.shard_size(disclosed), optimizer, proximal_mu(message), algorithm)
     model = _model(client.task, client.shard.inputs.device)
     model.load_state_dict(global_parameters(message, model), strict=False)
     steps, number, keystream = config.local_steps, assignment.round, _keystream(client)
-    return training.train(model, client.task.loss, client.shard, steps=steps, round=number, keystream=keystream)
+    whose = KeptFor("", text_of(algorithm), number)
+    before = kept_before(store.load(whose) if algorithm.keeps else None, message, model, algorithm)
+    update = training.train(
+        model, client.task.loss, client.shard, steps=steps, round=number, keystream=keystream, before=before
+    )
+    if update.kept is not None:
+        store.keep(whose, update.kept)
+    return {name: p.clone() for name, p in trainable_parameters(model).items()}
 
 
 def _keystream(client: LocalClient) -> Keystream:

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Callable
 from functools import wraps
 
+import numpy as np
 import torch
 from flwr.app import ConfigRecord, Context, Message, MessageType
 from flwr.clientapp import ClientApp
@@ -21,7 +22,7 @@ from fedprivacy.flower.client.node import Refused
 from fedprivacy.flower.client.release import ARRAYS, Released
 from fedprivacy.flower.wire.arrays import ArraysError, Form, checked_arrays
 from fedprivacy.flower.wire.messages import ASK, ENROL, Grant, MessageError, QuestionGrant, RefusalCode
-from fedprivacy.gradients import GradientEngine, trainable_parameters
+from fedprivacy.gradients import GradientEngine, flat_parameters, trainable_parameters
 from fedprivacy.gradients.methods.obstacle import warn_of
 from fedprivacy.guard import (
     AlreadyChargedError,
@@ -36,7 +37,9 @@ from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.tasks import Task
 from fedprivacy.tasks.loader import agreed
 from fedprivacy.tasks.standardising import STANDARDISE
+from fedprivacy.training.algorithms import Algorithm
 from fedprivacy.training.dpsgd import DPSGD
+from fedprivacy.training.kept import CONTROL, Kept, personal_mask
 from fedprivacy.training.keystream import Position
 from fedprivacy.training.optimizers import LARGEST_LEARNING_RATE
 
@@ -126,15 +129,16 @@ def answer(client: LocalClient, grant: Grant, message: Message) -> Released:
     released = client.released_before(grant)
     if released is None:
         standardise = client.standardising(message.content.get(STANDARDISE))
-        training, engine = prepared(client, grant, message)
+        training, engine, before = prepared(client, grant, message)
         measured = client.measured(engine) if grant.local_evaluation else None
         client.charge(grant)
         client = client.standardised(standardise)
         keystream = client.keystream(grant)
         evaluated = client.evaluated(grant, measured, keystream)  # before training moves the model
         steps, number = grant.training_steps, grant.round
-        trained = training.train(engine, client.shard, steps=steps, round=number, keystream=keystream)
+        trained = training.train(engine, client.shard, steps=steps, round=number, keystream=keystream, before=before)
         reach("client.trained")
+        client.keep(grant, trained.kept)
         released = Released.of(grant, trained, evaluated, client.key)
         client.seal(grant, released)
     reach("client.replying")
@@ -168,11 +172,12 @@ def answered(client: LocalClient, grant: QuestionGrant) -> Released:
 
 
 @spanned("preparing")
-def prepared(client: LocalClient, grant: Grant, message: Message) -> tuple[DPSGD, GradientEngine]:
-    """The training that a grant allows, and what computes its gradients, at the model that the server sends.
+def prepared(client: LocalClient, grant: Grant, message: Message) -> tuple[DPSGD, GradientEngine, Kept]:
+    """The training that a grant allows, what computes its gradients at the model that the server sends, and the past.
 
     Raises:
         MessageError: the message asks for what cannot be done.
+        Refused: what the client kept of its last round is damaged.
     """
     training = DPSGD(
         mechanism=grant.mechanism,
@@ -180,6 +185,7 @@ def prepared(client: LocalClient, grant: Grant, message: Message) -> tuple[DPSGD
         optimizer=grant.local_optimizer,
         proximal_mu=proximal_mu(message),
         adaptive=grant.adaptive,
+        algorithm=grant.local_algorithm,
     )
     keep_freed_memory()
     engine = client.engine(grant.clipping)
@@ -187,7 +193,26 @@ def prepared(client: LocalClient, grant: Grant, message: Message) -> tuple[DPSGD
     with span("preparing gradients"):
         engine.prepare(client.shard.inputs[:0], client.shard.targets[:0])
     warn_of(engine.means, engine.obstacle)
-    return training, engine
+    return training, engine, kept_before(client.before(grant), message, engine.model, grant.local_algorithm)
+
+
+def kept_before(own: Tensor | None, message: Message, model: nn.Module, algorithm: Algorithm) -> Kept:
+    """What a round begins with besides the global model.
+
+    Raises:
+        MessageError: the server's control is not of the model's size; or the model has none of the layers that the
+            algorithm has each client keep; or what the client kept is another model's.
+    """
+    size = len(flat_parameters(model))
+    try:
+        _ = personal_mask(algorithm, model)
+        record = message.content.get(CONTROL) if algorithm.server is not None else None
+        control = checked_arrays(record, {CONTROL: Form((size,), np.dtype(np.float32))}) if record is not None else {}
+    except (ArraysError, ValueError) as error:
+        raise MessageError(f"The grant's algorithm does not fit this task's model ({error}).") from error
+    if own is not None and own.shape != (size,):
+        raise MessageError("What this client kept of its last round is of another model.")
+    return Kept(own, torch.from_numpy(control[CONTROL]) if control else None)
 
 
 @spanned("reading the model")

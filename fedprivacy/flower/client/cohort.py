@@ -11,7 +11,7 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 import torch
@@ -23,13 +23,15 @@ from fedprivacy._support.failpoints import reach
 from fedprivacy._support.spans import spanned
 from fedprivacy.flower.client.local import LocalClient, part_of
 from fedprivacy.flower.client.trial import opened_shard
+from fedprivacy.flower.kept import KeptModels
 from fedprivacy.flower.wire.arrays import LARGEST
 from fedprivacy.flower.wire.messages import Enrolment, RefusalCode
-from fedprivacy.gradients import GradientEngine, trainable_parameters
+from fedprivacy.gradients import GradientEngine, flat_parameters, trainable_parameters
 from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.runs.device import choose_device
 from fedprivacy.tasks import Task, load_task
 from fedprivacy.training.adaptive import ADAPTIVE
+from fedprivacy.training.algorithms import text_of
 from fedprivacy.training.cohort import CohortTraining, Portion, Trainee
 from fedprivacy.training.keystream import Keystream
 from fedprivacy.training.mechanisms import SampledGaussianSum
@@ -52,6 +54,7 @@ class Order:
         expected_batch_size: public divisor of the noisy sums.
         steps: local steps.
         weight: of its update in the average, public.
+        own: what the client kept of its last round, shape [d]; None: nothing.
     """
 
     client_id: str
@@ -61,6 +64,7 @@ class Order:
     expected_batch_size: float
     steps: int
     weight: float
+    own: Tensor | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +77,7 @@ class Start:
         keystream: of whose key each client has a stream of its own.
         proximal_mu: FedProx's pull.
         apart: whether each client's update is kept by itself, instead of being added to the others'.
+        control: what the algorithm's server half sends, shape [d]; None: nothing.
     """
 
     arrays: ArrayRecord
@@ -80,6 +85,7 @@ class Start:
     keystream: Keystream
     proximal_mu: float
     apart: bool = False
+    control: Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -95,6 +101,7 @@ class CohortUpdate:
         clipping_norms: that the next step of each client would have, by client_id: of all that have trained.
         failures: why others have no usable update, as a constant code, by client_id.
         apart: of these, by client_id, flat, shape [d]; None: they are added up.
+        kept: what clients keep for their next round, by client_id, shape [d]: it is in no sum.
     """
 
     names: tuple[str, ...] = ()
@@ -103,12 +110,16 @@ class CohortUpdate:
     clipping_norms: dict[str, float] = field(default_factory=dict)
     failures: dict[str, str] = field(default_factory=dict)
     apart: dict[str, Tensor] | None = None
+    kept: dict[str, Tensor] = field(default_factory=dict)
 
     @spanned("adding updates")
     def add(self, ranks: Sequence[int], orders: Sequence[Order], portion: Portion) -> None:
         """Take in what some clients release."""
         least, most = portion.parameters.amin(1), portion.parameters.amax(1)
         usable = (least >= -LARGEST) & (most <= LARGEST)  # false of NaN
+        if portion.kept is not None:
+            each = zip(orders, portion.kept.cpu(), usable.tolist(), strict=True)
+            self.kept |= {order.client_id: row.clone() for order, row, use in each if use}
         for order, norm, use in zip(orders, portion.clipping_norms, usable.tolist(), strict=True):
             self.clipping_norms[order.client_id] = norm
             if use:
@@ -136,6 +147,7 @@ class CohortUpdate:
         self.weights |= other.weights
         self.clipping_norms |= other.clipping_norms
         self.failures |= other.failures
+        self.kept |= other.kept
         if self.apart is not None:
             self.apart |= other.apart or {}
 
@@ -162,6 +174,7 @@ class Population:
     def __init__(self, task: Task | None, config: RunConfig) -> None:
         self._task = task or load_task(config.task)
         self._config = config
+        self.kept = KeptModels()
 
     def enrolments(self) -> Iterator[Enrolment]:
         """What every client would say of itself, in the order of the split.
@@ -202,8 +215,9 @@ class Population:
         earlier_runs: int,
         proximal_mu: float,
         apart: bool = False,
+        control: Tensor | None = None,
     ) -> CohortUpdate:
-        """Train a cohort from the global model.
+        """Train a cohort from the global model; what its clients keep, the population has for them.
 
         Args:
             orders: one for each client.
@@ -212,14 +226,18 @@ class Population:
             earlier_runs: runs that the ledger held before this one.
             proximal_mu: FedProx's pull.
             apart: whether each client's update is kept by itself.
+            control: what the algorithm's server half sends.
 
         Raises:
             WorkerError: clients train in other processes, and one of these died twice.
         """
         seed = self._config.seed
         base = Keystream.secret() if seed is None else Keystream.from_seed(seed, "", earlier_runs, attempt.attempt)
-        start = Start(arrays, attempt.round, base, proximal_mu, apart)
-        return self.trained(0, self._in_line(orders), start)
+        start = Start(arrays, attempt.round, base, proximal_mu, apart, control)
+        own = self.kept.of(text_of(self._config.algorithm_in(attempt.round)))
+        update = self.trained(0, [replace(o, own=own.get(o.client_id)) for o in self._in_line(orders)], start)
+        own |= update.kept
+        return update
 
     def _in_line(self, orders: Sequence[Order]) -> Sequence[Order]:
         """In the order in which sums are added: those together whose shards are on one device."""
@@ -236,7 +254,7 @@ class Population:
             ranks, asked, opened = zip(*clients, strict=True)
             engine = self._engine(opened[0], start.arrays)
             update.names = tuple(trainable_parameters(engine.model))
-            training = self._training(engine, start.proximal_mu)
+            training = self._training(engine, start)
             trainees = [_trainee(order, client, start.keystream) for order, client in zip(asked, opened, strict=True)]
             for portion in training.train(trainees, start.round):
                 reach("client.trained")
@@ -274,16 +292,18 @@ class Population:
         engine.prepare(client.shard.inputs[:0], client.shard.targets[:0])
         return engine
 
-    def _training(self, engine: GradientEngine, proximal_mu: float) -> CohortTraining:
-        config = self._config
-        optimizer = build_optimizer(
-            config.optimizer, config.learning_rate, momentum=config.momentum, weight_decay=config.weight_decay
+    def _training(self, engine: GradientEngine, start: Start) -> CohortTraining:
+        config, rate = self._config, self._config.learning_rate_in(start.round)
+        optimizer = build_optimizer(config.optimizer, rate, momentum=config.momentum, weight_decay=config.weight_decay)
+        adaptive, algorithm = ADAPTIVE.get(config.clipping), config.algorithm_in(start.round)
+        control = None if start.control is None else start.control.to(flat_parameters(engine.model).device)
+        return CohortTraining(
+            engine, optimizer, start.proximal_mu, adaptive() if adaptive else None, algorithm, control
         )
-        adaptive = ADAPTIVE.get(config.clipping)
-        return CohortTraining(engine, optimizer, proximal_mu, adaptive() if adaptive else None)
 
 
 def _trainee(order: Order, client: LocalClient, base: Keystream) -> Trainee:
     mechanism = SampledGaussianSum(order.event, order.clipping_norm)
     keystream = base.of(client.dataset_id)
-    return Trainee(client.shard, keystream, mechanism, order.expected_batch_size, order.steps)
+    own = None if order.own is None else order.own.to(client.shard.inputs.device)
+    return Trainee(client.shard, keystream, mechanism, order.expected_batch_size, order.steps, own)

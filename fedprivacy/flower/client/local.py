@@ -23,8 +23,10 @@ from torch import Tensor
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.spans import spanned
+from fedprivacy.flower.client.kept import KeptError, KeptFor, KeptInFolder, KeptStore, kept_beside
 from fedprivacy.flower.client.node import EVERYTHING, Answerable, NodeSettings, Refused
 from fedprivacy.flower.client.release import Released
+from fedprivacy.flower.kept import KeptInState
 from fedprivacy.flower.wire.arrays import ArraysError, Form, checked_arrays
 from fedprivacy.flower.wire.histories import claims_text, history_of
 from fedprivacy.flower.wire.messages import (
@@ -80,6 +82,7 @@ class LocalClient:
         answerable: what may be asked about them.
         seed: of the simulation; None: secret randomness.
         num_partitions: into how many parts the simulation splits the records; 0 in a deployment.
+        kept: where it keeps what is its own from round to round; None: nowhere, the engine of the simulation does.
     """
 
     client_id: str
@@ -91,6 +94,7 @@ class LocalClient:
     answerable: Answerable
     seed: int | None
     num_partitions: int
+    kept: KeptStore | None = None
 
     def check_relation(self, grant: SpendingMessage) -> None:
         """Refuse, by a `MessageError`, a grant for other neighbours than what this client makes public allows."""
@@ -181,6 +185,29 @@ class LocalClient:
             return Keystream.secret()
         return Keystream.from_seed(self.seed, self.dataset_id, grant.earlier_runs, grant.attempt)
 
+    def before(self, grant: Grant) -> Tensor | None:
+        """What it kept of its last round under this grant's run and algorithm, shape [d]; None: nothing yet.
+
+        Raises:
+            Refused: it is damaged. No record has been read.
+        """
+        if self.kept is None or not grant.local_algorithm.keeps:
+            return None
+        try:
+            return self.kept.load(_kept_for(grant))
+        except KeptError as error:
+            raise Refused(RefusalCode.GUARD_UNUSABLE, str(error)) from error
+
+    def keep(self, grant: Grant, own: Tensor | None) -> None:
+        """Keep what a round has trained. What cannot be kept stops the round: the charge stands."""
+        if self.kept is None or own is None:
+            return
+        try:
+            self.kept.keep(_kept_for(grant), own)
+        except (OSError, KeptError) as error:
+            raise RuntimeError("The client's own part of the round was trained and cannot be kept.") from error
+        reach("client.kept")
+
     @property
     def dataset_id(self) -> str:
         """What its budget belongs to."""
@@ -210,6 +237,10 @@ class LocalClient:
             return None
         evaluation = LocalEvaluation(grant.event, list(scores_of(self.task).values()))
         return evaluation.release(measured, self.shard, keystream, Position(grant.round, grant.steps))
+
+
+def _kept_for(grant: Grant) -> KeptFor:
+    return KeptFor(grant.run_id, grant.algorithm, grant.round)
 
 
 def client_to_enrol(
@@ -273,9 +304,9 @@ def _opened(owner: NodeSettings | None, context: Context, task: Task | None, con
     if owner is None:
         settings = config or _resolve_once(tuple(context.run_config.items()), task)
         task = task or load_task(settings.task)
-        return part_of(
-            task, settings, int(context.node_config["partition-id"]), int(context.node_config["num-partitions"])
-        )
+        node = context.node_config
+        client = part_of(task, settings, int(node["partition-id"]), int(node["num-partitions"]))
+        return replace(client, kept=KeptInState(context.state))
     named = config.public() if config else context.run_config
     if named.get("seed") not in (None, ""):
         raise Refused(RefusalCode.SEED_IN_DEPLOYMENT, "seed is set: whoever knows it can subtract the noise.")
@@ -308,7 +339,8 @@ def _deployed(task: Task, settings: NodeSettings) -> LocalClient:
     shard = works_on(task, own_shard(task, settings.folder, device))
     guard = Guard(settings.guard, settings.budget, settings.filter, usual=settings.usual_filter)
     source = ShardSource(folder=settings.folder)
-    return LocalClient(settings.client_id, task, shard, guard, settings.key, source, settings.answerable, None, 0)
+    kept = KeptInFolder(kept_beside(settings.guard))
+    return LocalClient(settings.client_id, task, shard, guard, settings.key, source, settings.answerable, None, 0, kept)
 
 
 @cache

@@ -31,6 +31,7 @@ from fedprivacy.runs.advice import about_delta
 from fedprivacy.runs.configuration import ConfigError, RunConfig
 from fedprivacy.runs.plan import ClientGroup, RunPlan, client_groups
 from fedprivacy.tasks.identity import dataset_id
+from fedprivacy.training.algorithms import text_of
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.events import PoissonSampledGaussian
 from fedprivacy.values.population import PopulationSpent
@@ -404,9 +405,10 @@ class RunAccounts(Accounts[Grant]):
                 clipping=config.clipping,
                 expected_batch_size=self.expected_batch_size(client),
                 optimizer=config.optimizer,
-                learning_rate=config.learning_rate,
+                learning_rate=config.learning_rate_in(attempt.round),
                 momentum=config.momentum,
                 weight_decay=config.weight_decay,
+                algorithm=text_of(config.algorithm_in(attempt.round)),
                 local_evaluation=steps > config.local_steps,  # a budget's last steps train
                 earlier_runs=self.earlier_runs,
                 charged=charged,

@@ -26,6 +26,7 @@ from fedprivacy._support.spans import spanned
 from fedprivacy.flower.client.cohort import CohortUpdate
 from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.cohorts import CohortRounds, OpenCohort, averages, shaped
+from fedprivacy.flower.server.control import ServerControl
 from fedprivacy.flower.server.replies import RoundOutcome
 from fedprivacy.flower.server.underway import Pending, Underway
 from fedprivacy.flower.server.user_level import UserLevelRounds
@@ -145,6 +146,11 @@ class BufferedRounds:
     def accounts(self) -> RunAccounts:
         """The books of the run."""
         return self.cohorts.accounts
+
+    @property
+    def control(self) -> ServerControl:
+        """Nothing: an algorithm with a server half needs rounds that end together."""
+        return self.cohorts.control
 
     @spanned("opening the round")
     def open(

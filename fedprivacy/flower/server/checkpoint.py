@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from itertools import count, takewhile
 from pathlib import Path
 from typing import Any, Self
@@ -31,6 +31,7 @@ from fedprivacy._support.durable import name_durably, write_unnamed
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.random_state import RandomState
 from fedprivacy._support.spans import spanned
+from fedprivacy.flower.server.control import ServerControl
 from fedprivacy.flower.server.underway import Underway
 from fedprivacy.runs.folder import RunFolderError, begun_only, writing
 from fedprivacy.training.optimizers import MovingAverage
@@ -68,6 +69,8 @@ class Checkpoint:
         strategy, random: what the wrapped strategy and the global random generators remember.
         user_level_clipping_norm: where the clipping of whole updates has arrived; None: there is none.
         underway: who trains meanwhile, in an asynchronous run; None: rounds end together.
+        control: what the algorithm's server half sends.
+        kept, keeps: what simulated clients keep, by client_id, and in which algorithm's rounds.
     """
 
     run_id: str
@@ -83,6 +86,9 @@ class Checkpoint:
     random: RandomState
     user_level_clipping_norm: float | None = None
     underway: Underway | None = None
+    control: ServerControl = field(default_factory=ServerControl)
+    kept: Arrays = field(default_factory=dict)
+    keeps: str = ""
 
 
 @spanned("checkpoint")
@@ -108,8 +114,11 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         "random": {each.name: getattr(checkpoint.random, each.name) for each in fields(checkpoint.random)},
         "user_level_clipping_norm": checkpoint.user_level_clipping_norm,
         "underway": checkpoint.underway.facts if checkpoint.underway else None,
+        "control": checkpoint.control.facts,
+        "keeps": checkpoint.keeps,
     }
     groups = {"arrays": checkpoint.arrays, "average": checkpoint.average, "strategy": kept}
+    groups |= {"control": checkpoint.control.arrays, "kept": checkpoint.kept}
     groups["underway"] = checkpoint.underway.arrays if checkpoint.underway else {}
     content = save(
         {
@@ -160,7 +169,7 @@ def load_checkpoint(folder: Path) -> Checkpoint:
 def _checkpoint(facts: Mapping[str, Any], arrays: Arrays) -> Checkpoint:
     if facts["version"] != _VERSION:
         raise ValueError(f"its version is {facts['version']}, and this is version {_VERSION}")
-    kept, pending = (_of_group(group, arrays) for group in ("strategy", "underway"))
+    kept, pending, control, own = (_of_group(group, arrays) for group in ("strategy", "underway", "control", "kept"))
     underway = facts.get("underway")  # an earlier version has none
     return Checkpoint(
         run_id=facts["run_id"],
@@ -176,6 +185,9 @@ def _checkpoint(facts: Mapping[str, Any], arrays: Arrays) -> Checkpoint:
         random=RandomState(**facts["random"]),
         user_level_clipping_norm=facts.get("user_level_clipping_norm"),  # an earlier version has none
         underway=None if underway is None else Underway.of(facts["run_id"], underway, pending),
+        control=ServerControl.of(facts.get("control", {}), control),  # an earlier version has none
+        kept=own,
+        keeps=facts.get("keeps", ""),
     )
 
 

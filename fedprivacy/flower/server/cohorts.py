@@ -21,6 +21,7 @@ from fedprivacy._support.spans import spanned
 from fedprivacy.flower.client.cohort import CohortUpdate, Order, Population
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.server.accounts import RunAccounts
+from fedprivacy.flower.server.control import ServerControl
 from fedprivacy.flower.server.registry import EnrolledClient
 from fedprivacy.flower.server.replies import OpenRound, RoundOutcome
 from fedprivacy.flower.server.rounds import Rounds, in_its_own_types
@@ -97,6 +98,11 @@ class CohortRounds:
     user_level: UserLevelRounds | None = None
     underway: Underway | None = None
 
+    @property
+    def control(self) -> ServerControl:
+        """What the algorithm's server half sends."""
+        return self.rounds.control
+
     @spanned("opening the round")
     def open(
         self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, *, again: bool, at: float = 0.0
@@ -149,7 +155,13 @@ class CohortRounds:
         self.rounds.tell(Phase(Stage.TRAINING, number, opened.asked))
         pull = float(opened.settings.get("proximal-mu", 0.0))  # type: ignore[arg-type]
         update = self.population.train(
-            opened.orders, opened.arrays, opened.attempt, self.accounts.earlier_runs, pull, opened.apart
+            opened.orders,
+            opened.arrays,
+            opened.attempt,
+            self.accounts.earlier_runs,
+            pull,
+            opened.apart,
+            self.rounds.control.value,
         )
         self.rounds.tell(Phase(Stage.AVERAGING, number, opened.asked))
         reach("server.answered")
@@ -176,8 +188,9 @@ class CohortRounds:
             return None, None
         update, opened = outcome.update, outcome.opened
         assert isinstance(opened, OpenCohort)
-        mean = shaped(update.mean().cpu().numpy(), update.names, opened.arrays)
-        return self.aggregated(opened, mean, update.weight)
+        mean = update.mean().cpu()
+        self.rounds.advance_control(opened, mean, update.weights)
+        return self.aggregated(opened, shaped(mean.numpy(), update.names, opened.arrays), update.weight)
 
     def aggregated(
         self, opened: OpenCohort, mean: ArrayRecord, weight: float

@@ -6,7 +6,8 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from functools import cached_property
 from math import isfinite
 from typing import Any, Protocol, TypeVar, cast
 
@@ -15,6 +16,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, Met
 from flwr.proto.node_pb2 import NodeInfo
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Strategy
+from torch import Tensor
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.spans import spanned
@@ -22,6 +24,7 @@ from fedprivacy.flower.baseline.accounts import BaselineAccounts
 from fedprivacy.flower.baseline.assignment import Assignment
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.server.accounts import RunAccounts
+from fedprivacy.flower.server.control import ServerControl, flat
 from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.exchange import Answers, Correspondence, with_content
 from fedprivacy.flower.server.registry import ClientRegistry, TooFewClientsError
@@ -29,6 +32,7 @@ from fedprivacy.flower.server.replies import OpenRound, RoundOutcome, sort_repli
 from fedprivacy.flower.server.underway import Underway
 from fedprivacy.flower.server.user_level import UserLevelRounds
 from fedprivacy.flower.wire.messages import Grant
+from fedprivacy.gradients import trainable_parameters
 from fedprivacy.participation import TOO_LATE, Participation, Turnout
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks.loader import scores_of
@@ -63,6 +67,8 @@ class RoundSteps(Protocol[Opened, Came, Outcome]):
     @property
     def user_level(self) -> UserLevelRounds | None: ...  # noqa: D102
     @property
+    def control(self) -> ServerControl: ...  # noqa: D102
+    @property
     def underway(self) -> Underway | None: ...  # noqa: D102
     def open(  # noqa: D102
         self, attempt: Attempt, arrays: ArrayRecord, config: ConfigRecord, *, again: bool, at: float = 0.0
@@ -87,6 +93,7 @@ class Rounds:
     participation: Participation  # who is there, and in time
     standardise: Standardise | None = None  # what the clients' inputs become first
     user_level: UserLevelRounds | None = None  # samples clients and averages with noise; None: the strategy does
+    control: ServerControl = field(default_factory=ServerControl)  # what the algorithm's server half sends
     underway: Underway | None = None  # who trains between two rounds; None: they end together
 
     @spanned("opening the round")
@@ -119,7 +126,8 @@ class Rounds:
             chosen = self._joined(attempt, arrays, config, allowed, self.user_level)
         clients = {node_id: self.registry[node_id] for node_id in chosen}
         grants = self.accounts.grant(attempt, clients, again=again)
-        messages = [_with_grant(chosen[node_id], grant, self._numbers) for node_id, grant in grants.items()]
+        numbers = self._numbers | self.control.record
+        messages = [_with_grant(chosen[node_id], grant, numbers) for node_id, grant in grants.items()]
         return OpenRound(
             attempt,
             arrays,
@@ -192,7 +200,34 @@ class Rounds:
         for client_id, reply in outcome.updates.items():
             weight = MetricRecord({key: weights[client_id]})
             reply.content = RecordDict({ARRAYS: reply.content[ARRAYS], "metrics": weight})
+        self._advance_control(opened, {c: (weights[c], r.content[ARRAYS]) for c, r in outcome.updates.items()})
         return self._aggregated(opened, list(outcome.updates.values()))
+
+    def advance_control(self, opened: OpenRound, mean: Tensor, weights: Mapping[str, float]) -> None:
+        """Let the algorithm's server half take in a round.
+
+        Args:
+            opened: the round.
+            mean: the average of the updates, shape [d].
+            weights: of the clients in it, by client_id.
+        """
+        number, config = opened.attempt.round, self.plan.config
+        half = config.algorithm_in(number).server
+        if half is not None:
+            start, rate = flat(opened.arrays, self.names), config.learning_rate_in(number)
+            self.control.advance(half, start, mean, weights, config.local_steps, rate)
+
+    def _advance_control(self, opened: OpenRound, updates: Mapping[str, tuple[float, Any]]) -> None:
+        """The same of messages: each client's weight and arrays."""
+        if self.plan.config.algorithm_in(opened.attempt.round).server is not None:
+            weights = {client_id: weight for client_id, (weight, _) in updates.items()}
+            total = sum(weight * flat(arrays, self.names) for weight, arrays in updates.values())
+            self.advance_control(opened, cast(Tensor, total) / sum(weights.values()), weights)
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Of the trained parameters, in the order of flat vectors."""
+        return tuple(trainable_parameters(self.plan.task.model()))
 
     def _aggregated(self, opened: OpenRound, replies: list[Message]) -> tuple[ArrayRecord | None, MetricRecord | None]:
         """What the wrapped strategy makes of replies, each with its weight."""

@@ -18,6 +18,7 @@ from fedprivacy._support.failpoints import reach
 from fedprivacy._support.random_state import RandomState
 from fedprivacy._support.spans import span, spanned
 from fedprivacy.flower.baseline.accounts import BaselineAccounts
+from fedprivacy.flower.kept import KeptModels
 from fedprivacy.flower.server.accounts import RunAccounts, check_named, check_worth_asking
 from fedprivacy.flower.server.asking import ask_clients
 from fedprivacy.flower.server.asynchronous import BufferedRounds, check_known_to_average
@@ -31,6 +32,7 @@ from fedprivacy.flower.server.checkpoint import (
     write_state,
 )
 from fedprivacy.flower.server.cohorts import CohortRounds, averages, population_of
+from fedprivacy.flower.server.control import ServerControl
 from fedprivacy.flower.server.exchange import Answers, Correspondence
 from fedprivacy.flower.server.registry import ClientRegistry, EnrolledClient
 from fedprivacy.flower.server.replies import OpenRound, RoundOutcome
@@ -152,6 +154,7 @@ class PrivateStrategy(Strategy):
         self._on_phase = on_phase
         self._resume = resume
         self._checkpoints = checkpoints
+        self._models: KeptModels | None = None  # what simulated clients keep
         self._hooked: tuple[Rounds, OpenRound] | None = None
         self._told: tuple[int, dict[str, float]] = 0, {}  # to a driver by hooks: a round, and what clients evaluated
 
@@ -363,7 +366,18 @@ class PrivateStrategy(Strategy):
             self._participation,
             self.result.standardise,
             self._user_level(accounts),
+            self._kept(grid),
         )
+
+    def _kept(self, grid: Grid) -> ServerControl:
+        """What a run that goes on has kept: its clients', where they are simulated here, and the server's own."""
+        kept: KeptModels | None = getattr(grid, "kept", None)
+        self._models = kept
+        if self._resume is None:
+            return ServerControl()
+        if kept is not None:
+            kept.restore(self._resume.keeps, self._resume.kept)
+        return self._resume.control
 
     def _together(self, rounds: Rounds, grid: Grid) -> Steps:
         """Rounds in which a population trains together, where all that its clients would send is an average's part."""
@@ -449,6 +463,9 @@ class PrivateStrategy(Strategy):
             random=RandomState.now(),
             user_level_clipping_norm=user_level.clipping_norm if user_level else None,
             underway=rounds.underway,
+            control=rounds.control,
+            kept=self._models.arrays if self._models else {},
+            keeps=self._models.algorithm if self._models else "",
         )
 
     def _log_round(self, result: RoundResult) -> None:

@@ -20,6 +20,7 @@ from fedprivacy.accounting.calibration import MOST_NOISE
 from fedprivacy.guard import names_a_run
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.training.adaptive import ADAPTIVE, CLIPPINGS, QuantileClipping
+from fedprivacy.training.algorithms import Algorithm, algorithm_of
 from fedprivacy.training.mechanisms import SampledGaussianSum
 from fedprivacy.training.noise import LARGEST_SUM
 from fedprivacy.training.optimizers import (
@@ -43,7 +44,7 @@ ENROL = "query.enrol"
 ASK = "query.ask"
 """Names of the records in a message; the message types that ask a client who it is, and about its records."""
 
-VERSION = 6
+VERSION = 7
 """Of every record: server and clients must speak the same."""
 
 
@@ -245,6 +246,7 @@ class Grant(SpendingMessage):
         clipping: how a record's gradient is bounded by C, one of `CLIPPINGS`.
         expected_batch_size: public divisor of the noisy sum.
         optimizer, learning_rate, momentum, weight_decay: what moves the parameters; see `local_optimizer`.
+        algorithm: what becomes of the steps, see `fedprivacy.training.algorithms.text_of`.
         local_evaluation: whether the last of the steps evaluates the global model instead of training it.
         earlier_runs: runs that the ledger held before this one. A seeded client draws other noise in each.
         charged: what the ledger holds against the client, over all runs, this grant included: see `history_text`. Empty
@@ -260,6 +262,7 @@ class Grant(SpendingMessage):
     learning_rate: float
     momentum: float
     weight_decay: float
+    algorithm: str
     local_evaluation: bool
     earlier_runs: int
     charged: str
@@ -283,7 +286,7 @@ class Grant(SpendingMessage):
             raise ValueError(f"clipping must be one of {', '.join(CLIPPINGS)}, optimizer of {', '.join(OPTIMIZERS)}.")
         if not 0.0 <= self.weight_decay <= LARGEST_WEIGHT_DECAY:
             raise ValueError(f"weight_decay is {self.weight_decay}; it must be from 0 to {LARGEST_WEIGHT_DECAY:g}.")
-        _ = self.mechanism, self.local_optimizer
+        _ = self.mechanism, self.local_optimizer, self.local_algorithm
         if self.adaptive is not None:  # the mechanism's own norm is larger than C, by the count's share
             _ = SampledGaussianSum(self.event, self.adaptive.sensitivity(self.clipping_norm))
 
@@ -306,6 +309,11 @@ class Grant(SpendingMessage):
     def adaptive(self) -> QuantileClipping | None:
         """What moves the clipping norm from step to step; None: it stays."""
         return ADAPTIVE[self.clipping]() if self.clipping in ADAPTIVE else None
+
+    @property
+    def local_algorithm(self) -> Algorithm:
+        """What becomes of the steps."""
+        return algorithm_of(self.algorithm)
 
     @property
     def local_optimizer(self) -> Optimizer:

@@ -1,0 +1,105 @@
+"""Federated algorithms, each on one page that reads like its paper."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, fields
+from functools import cache
+
+from fedprivacy.training.algorithms.ditto import Ditto
+from fedprivacy.training.algorithms.fedavg import FEDAVG, FedAvg
+from fedprivacy.training.algorithms.local import LocalTraining
+from fedprivacy.training.algorithms.mr_mtl import MeanRegularised
+from fedprivacy.training.algorithms.protocol import (
+    Algorithm,
+    LocalRound,
+    LocalUpdate,
+    ServerHalf,
+    StepsExceededError,
+    Turnout,
+)
+from fedprivacy.training.algorithms.pull import LARGEST_PULL
+from fedprivacy.training.algorithms.scaffold import Scaffold
+from fedprivacy.training.algorithms.shared_body import FedPer, FedRep, OwnNormalisation
+
+__all__ = [
+    "ALGORITHMS",
+    "ALGORITHM_SETTINGS",
+    "DEFAULT_ALGORITHM",
+    "FEDAVG",
+    "LARGEST_PULL",
+    "Algorithm",
+    "FedAvg",
+    "LocalRound",
+    "LocalTraining",
+    "LocalUpdate",
+    "ServerHalf",
+    "StepsExceededError",
+    "Turnout",
+    "algorithm_of",
+    "arguments_of",
+    "text_of",
+]
+
+ALGORITHMS: dict[str, type[Algorithm]] = {
+    "fedavg": FedAvg,
+    "local": LocalTraining,
+    "mr-mtl": MeanRegularised,
+    "ditto": Ditto,
+    "scaffold": Scaffold,
+    "fedper": FedPer,
+    "fedrep": FedRep,
+    "fedbn": OwnNormalisation,
+}
+"""By the name that configurations and grants have for it.
+
+To add one is to add its page and its entry. Its arguments are set by the run's settings of these names.
+"""
+
+DEFAULT_ALGORITHM = "fedavg"
+
+ALGORITHM_SETTINGS = ("pull", "personal_steps")
+"""The settings of algorithms."""
+
+_MOST_STEPS = 10**9
+
+
+@cache
+def arguments_of(algorithm: str) -> frozenset[str]:
+    """The settings that an algorithm takes."""
+    return frozenset(each.name for each in fields(ALGORITHMS[algorithm]) if each.init)  # type: ignore[arg-type]
+
+
+def text_of(algorithm: Algorithm) -> str:
+    """A known algorithm with its settings, as a grant names it: JSON, of which there is one for each."""
+    name = next(name for name, kind in ALGORITHMS.items() if type(algorithm) is kind)
+    return json.dumps({"name": name, **asdict(algorithm)}, sort_keys=True)  # type: ignore[call-overload]
+
+
+@cache
+def algorithm_of(text: str) -> Algorithm:
+    """The inverse of `text_of`.
+
+    Raises:
+        ValueError: it is no such text, or a setting is out of range.
+    """
+    try:
+        named = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise ValueError("algorithm is no JSON.") from error
+    if not isinstance(named, Mapping) or named.get("name") not in ALGORITHMS:
+        raise ValueError(f"algorithm must name one of {', '.join(ALGORITHMS)}.")
+    given = {setting: value for setting, value in named.items() if setting != "name"}
+    if given.keys() != arguments_of(named["name"]):
+        raise ValueError(f"algorithm must have the settings of '{named['name']}', and no others.")
+    _check(given)
+    return ALGORITHMS[named["name"]](**given)
+
+
+def _check(settings: Mapping[str, object]) -> None:
+    pull, steps = settings.get("pull", 0.0), settings.get("personal_steps", 0)
+    if type(pull) is not float or not 0.0 <= pull <= LARGEST_PULL:
+        raise ValueError(f"pull must be a number from 0 to {LARGEST_PULL:g}.")
+    if type(steps) is not int or not 0 <= steps <= _MOST_STEPS:
+        raise ValueError(f"personal_steps must be an integer from 0 to {_MOST_STEPS}.")

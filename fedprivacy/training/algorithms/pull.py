@@ -1,0 +1,20 @@
+"""How far a penalty draws a client's own model towards the global one."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+LARGEST_PULL = 1e6
+
+
+def pulled(own: Tensor, shared: Tensor, pull: float, learning_rate: float, steps: int) -> Tensor:
+    """Where `steps` steps of gradient descent on lambda/2 |own - shared|^2 lead to, of any shape.
+
+    Each step keeps a share 1 - learning_rate * lambda of the distance; from lambda = 1 / learning_rate on it keeps
+    none, so that a large lambda cannot make the steps diverge. Exact at both ends: at 0 it is `own`, there `shared`.
+    """
+    kept = max(0.0, 1.0 - learning_rate * pull) ** steps
+    return own.lerp(shared, 1.0 - kept)

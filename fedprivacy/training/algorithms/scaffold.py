@@ -1,0 +1,49 @@
+"""SCAFFOLD (Karimireddy et al. 2020) with controls of noisy gradients: DP-SCAFFOLD (Noble, Bellet, Dieuleveut 2022)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from fedprivacy.training.algorithms.protocol import Algorithm, LocalRound, LocalUpdate, ServerHalf, Turnout
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+
+class MeanControl:
+    """The server's control c: the mean of the clients' controls c_k, of all that took part so far.
+
+    Nobody sends a control. With K steps of learning rate eta from x, corrected by c - c_k, a client arrives at
+    y = x - K eta (g - c_k + c), g being the mean of its noisy gradients, which is its next control. So
+    (x - y) / (K eta) - c = g - c_k is how much its control moves, and the average of the models tells the average of
+    these.
+    """
+
+    def advanced(self, control: Tensor | None, start: Tensor, mean: Tensor, turnout: Turnout) -> Tensor:
+        told = (start - mean) / (turnout.steps * turnout.learning_rate)
+        return told if control is None else control + turnout.share * (told - control)
+
+
+@dataclass(frozen=True)
+class Scaffold(Algorithm):
+    """Local steps corrected by c - c_k: by how much the mean of all clients' gradients differs from the client's own.
+
+    A client's control c_k is the mean of the noisy gradients of its last round: post-processing, no further charge. A
+    client that takes part for the first time is corrected by nothing (c_k = c), and its gradients join the mean: this
+    is the warm start, which wastes no round. In a run where every client's update arrives, c is the weighted mean of
+    all c_k, exactly; an update that is lost moves c_k alone.
+    """
+
+    keeps: ClassVar[bool] = True
+    plain_sgd: ClassVar[bool] = True
+    server: ClassVar[ServerHalf] = MeanControl()
+
+    def first(self, shared: Tensor, control: Tensor | None) -> Tensor:
+        return shared.new_zeros(shared.shape) if control is None else control
+
+    def train(self, client: LocalRound) -> LocalUpdate:
+        correction = client.control - client.own if client.control is not None else None
+        model = client.descend(client.shared, client.steps, correction=correction)
+        told = (client.shared - model) / (client.steps * client.learning_rate)
+        return LocalUpdate(sent=model, kept=told if correction is None else told - correction)

@@ -1,0 +1,71 @@
+"""A shared body with layers of each client's own: FedPer, FedRep, and normalisation that stays at home (FedBN)."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from fedprivacy.training.algorithms.layers import head_of, normalisations_of
+from fedprivacy.training.algorithms.protocol import Algorithm, LocalRound, LocalUpdate
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+
+@dataclass(frozen=True)
+class FedPer(Algorithm):
+    """Body and head train together, and the head never leaves its client (Arivazhagan et al. 2019).
+
+    One release tells of both, so that the head costs nothing beside the body.
+    """
+
+    keeps: ClassVar[bool] = True
+    personal: ClassVar[bool] = True
+
+    def layers(self, model: nn.Module) -> frozenset[str]:
+        return head_of(model)
+
+    def train(self, client: LocalRound) -> LocalUpdate:
+        trained = client.descend(self.model(client.shared, client.own, client.personal), client.steps)
+        return self._parted(client, trained)
+
+    def model(self, shared: Tensor, kept: Tensor, personal: Tensor | None) -> Tensor:
+        assert personal is not None
+        return kept.where(personal, shared)
+
+    def _parted(self, client: LocalRound, trained: Tensor) -> LocalUpdate:
+        assert client.personal is not None
+        return LocalUpdate(sent=client.shared.where(client.personal, trained), kept=trained)
+
+
+@dataclass(frozen=True)
+class FedRep(FedPer):
+    """First the head moves, then the body (Collins et al. 2021).
+
+    Each step's release bounds the gradients of both, and moves one: with privacy FedPer makes more of the same charge.
+
+    Attributes:
+        personal_steps: how many of a round's local steps move the head; 0: half of them.
+    """
+
+    fewest_steps: ClassVar[int] = 2
+    personal_steps: int = 0
+
+    def train(self, client: LocalRound) -> LocalUpdate:
+        assert client.personal is not None
+        start = self.model(client.shared, client.own, client.personal)
+        body = max(1, client.steps - (self.personal_steps or client.steps // 2))
+        headed = client.descend(start, client.steps - body, only=client.personal)
+        return self._parted(client, client.descend(headed, body, only=~client.personal))
+
+
+@dataclass(frozen=True)
+class OwnNormalisation(FedPer):
+    """Every client has scales and offsets of its own in normalisation layers (FedBN, Li et al. 2021).
+
+    No layer may mix records, so there are no batch statistics to keep: these are the trained parameters of group,
+    layer and instance normalisation.
+    """
+
+    def layers(self, model: nn.Module) -> frozenset[str]:
+        return normalisations_of(model)

@@ -1,0 +1,56 @@
+"""What clients keep from round to round, and how an algorithm finds it at the beginning of the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedprivacy.gradients import flat_parameters, trainable_parameters
+from fedprivacy.training.algorithms import Algorithm, LocalRound
+from fedprivacy.training.descent import Descent
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """What a client begins a round with besides the global model.
+
+    Attributes:
+        own: what it kept of its last round, shape [d]; None: nothing yet.
+        control: what the server sends besides the model, shape [d]; None: nothing.
+    """
+
+    own: Tensor | None = None
+    control: Tensor | None = None
+
+
+NOTHING_KEPT = Kept()
+
+CONTROL = "control"
+"""What a server's control is called in a message, as a record and as an array."""
+
+
+def local_round(algorithm: Algorithm, model: nn.Module, before: Kept, descent: Descent) -> LocalRound:
+    """One client's round, at the model's present parameters.
+
+    Raises:
+        ValueError: the model has none of the layers that the algorithm has each client keep.
+    """
+    shared = flat_parameters(model)
+    control = None if before.control is None else before.control.to(shared.device)
+    own = algorithm.first(shared, control) if before.own is None else before.own.to(shared.device)
+    return descent.round(shared, own, control, personal_mask(algorithm, model))
+
+
+def personal_mask(algorithm: Algorithm, model: nn.Module) -> Tensor | None:
+    """Which trained parameters are in personal layers, of type bool, shape [d]; None: the algorithm has none.
+
+    Raises:
+        ValueError: the model has no such layers.
+    """
+    names = algorithm.layers(model)
+    if not names:
+        return None
+    parameters = trainable_parameters(model).items()
+    return torch.cat([torch.full((p.numel(),), name in names, device=p.device) for name, p in parameters])
