@@ -127,7 +127,7 @@ def simulate(
     """Train a task on simulated clients, each within its privacy budget; or go on with a run that was stopped."""
     from fedprivacy._support.console import console_of
     from fedprivacy.commands.outcome import outcome_text
-    from fedprivacy.commands.run_tables import client_table, failures
+    from fedprivacy.commands.run_tables import client_table, failures, held_out_table
     from fedprivacy.runs.folder import REPORT
     from fedprivacy.runs.placement import Placement
     from fedprivacy.runs.profile import TRACE
@@ -143,6 +143,8 @@ def simulate(
             print_json(history.summary() | {"out": config.out} | trace)
         else:
             OUT.print(client_table(history))
+            if spread := held_out_table(history):
+                OUT.print(spread)
             for line in failures(history):
                 OUT.print(f"[yellow]{escape(line)}")
             OUT.print(outcome_text(history, config, settings, placement), highlight=False, soft_wrap=True)

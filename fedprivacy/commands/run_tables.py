@@ -13,6 +13,7 @@ from fedprivacy.accounting.spend import MOST_RUNS
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.prospect import Outlook
+from fedprivacy.values.held_out import spread_of
 from fedprivacy.values.spent import ClientSpent
 from fedprivacy.values.user_level import FOR_WHOM
 from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text, epsilon_text, proved_text, reading_text
@@ -53,6 +54,22 @@ def client_table(history: RunHistory) -> Table:
             f"{client.steps_left} steps" if client.limited else "unlimited",  # epsilons cannot be subtracted
             _state(history, client),
         )
+    return table
+
+
+def held_out_table(history: RunHistory) -> Table | None:
+    """How clients' models differ on their held-out records; None: they were not measured."""
+    if (record := history.last_held_out) is None:
+        return None
+    clients = count_text(len(record.held_out), "client")
+    table = Table(
+        title=f"Each client's model on its held-out, public records, after round {record.round}", title_justify="left"
+    )
+    for column in ("score", "all records", "least", "lower quartile", "median", "upper quartile", "most"):
+        table.add_column(column, justify="left" if column == "score" else "right")
+    for name, spread in spread_of(record.held_out).items():
+        table.add_row(name, *(f"{value:.4g}" for value in spread))
+    table.caption = f"Of {clients}; from the second figure on, of the clients' means."
     return table
 
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from fedprivacy._support.settings import Value, key_of, names_in
 from fedprivacy.participation import availability, speeds
 from fedprivacy.runs import client_terms
+from fedprivacy.runs.algorithms import GOES_WITH, OF_ALGORITHMS, algorithm_problems
 from fedprivacy.runs.device import is_device
 from fedprivacy.runs.strategies import SERVER_SETTINGS, STRATEGIES
 from fedprivacy.trackers import TRACKERS
@@ -375,6 +376,7 @@ _CHECKS: tuple[tuple[tuple[str, ...], Callable[[Settings], list[str]]], ...] = (
     (("availability",), partial(_formless, "availability", availability.check_form)),
     (("client_terms",), partial(_formless, "client_terms", client_terms.check_form)),
     (("strategy", "local_steps"), _too_few_steps),
+    ((*OF_ALGORITHMS, *GOES_WITH), algorithm_problems),
     (("strategy", "weighting", *_USER_LEVEL_SWITCHES), _weightless),
     (("optimizer", "momentum", "weight_decay"), _optimizer_problems),
     (("epsilon", "noise_multiplier", "spend"), _noise_problems),

@@ -192,6 +192,12 @@ class RunConfig:
         0,
         bounds=(0, 10**9),
     )
+    held_out_evaluation: int = setting(
+        "Simulated: every so many rounds, and after the last one, each client's model is measured on records of its "
+        "own that the task holds out and declares public (Task.held_out); 0: after the last one alone.",
+        0,
+        bounds=(0, 10**9),
+    )
     strategy: str = setting(
         f"Flower strategy that averages: {', '.join(STRATEGIES)}; or path/to/file.py:name of one of your own.",
         DEFAULT_STRATEGY,

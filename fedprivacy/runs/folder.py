@@ -31,6 +31,7 @@ from fedprivacy.tasks import Task, TaskError
 from fedprivacy.tasks.loader import agreed
 from fedprivacy.values.evaluation import Evaluation
 from fedprivacy.values.events import NeighbouringRelation
+from fedprivacy.values.held_out import HeldOut
 from fedprivacy.values.nulls import finite_or_none, measured, plain, unbounded
 from fedprivacy.values.population import PopulationSpent
 from fedprivacy.values.rounds import Buffered, RoundResult
@@ -106,6 +107,8 @@ class RunWriter:
             told[SINCE] = last.round
         if result.evaluations:
             told["evaluations"] = plain(result.evaluations)
+        if result.held_out:
+            told["held_out"] = plain(result.held_out)
         if result.clock is not None:
             told |= {"clock": result.clock, "seconds": result.seconds}
         if result.buffered:
@@ -362,6 +365,7 @@ def _round_from_json(line: Mapping[str, Any], before: PopulationSpent, noise_mul
         failures=line["failures"],
         unreconciled=tuple(line.get("unreconciled", ())),  # a run of an earlier version has no such line
         evaluations={client: Evaluation(**told) for client, told in line.get("evaluations", {}).items()},
+        held_out={client: HeldOut(**told) for client, told in line.get("held_out", {}).items()},
         clock=line.get("clock"),
         seconds=line.get("seconds"),
         buffered=_buffered(line["buffered"]) if "buffered" in line else None,

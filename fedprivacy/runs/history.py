@@ -113,6 +113,11 @@ class RunHistory:
         return next((record for record in reversed(self.rounds) if record.evaluations), None)
 
     @property
+    def last_held_out(self) -> RoundResult | None:
+        """The newest round after which clients' models were measured on held-out records; None: there is none."""
+        return next((record for record in reversed(self.rounds) if record.held_out), None)
+
+    @property
     def finished(self) -> int:
         """The newest finished round; 0: none."""
         return len(self.rounds)

@@ -19,6 +19,7 @@ from fedprivacy.runs.folder import FIGURE, REPORT, RunFolderError, writing
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.page import page
 from fedprivacy.values.evaluation import Evaluation
+from fedprivacy.values.held_out import HeldOut, ScoreSpread, spread_of
 from fedprivacy.values.runs import Failures
 from fedprivacy.values.spent import reason_of
 
@@ -75,6 +76,7 @@ def report_html(history: RunHistory) -> str:
         worst=worst,
         clients=sorted(history.named(list(spent)), key=lambda client: _as_counted(client.client_id)),
         evaluated=_evaluated(history),
+        held_out=_held_out(history),
         failures=failures(history),
         user_level_view=View.USER_LEVEL,
         several_budgets=len(budgets) > 1,
@@ -98,6 +100,21 @@ def _evaluated(history: RunHistory) -> Evaluated | None:
         return None
     clients = sorted(record.evaluations.items(), key=lambda told: _as_counted(told[0]))
     return Evaluated(record.round, list(clients[0][1].means), clients)
+
+
+class OfEach(NamedTuple):
+    """The newest scores of clients' models on held-out records: of which round, their spread, and each client's."""
+
+    round: int
+    spreads: dict[str, ScoreSpread]
+    clients: list[tuple[str, HeldOut]]
+
+
+def _held_out(history: RunHistory) -> OfEach | None:
+    if (record := history.last_held_out) is None:
+        return None
+    clients = sorted(record.held_out.items(), key=lambda told: _as_counted(told[0]))
+    return OfEach(record.round, spread_of(record.held_out), clients)
 
 
 def failures(history: RunHistory) -> list[Failures]:

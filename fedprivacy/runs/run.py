@@ -111,6 +111,21 @@ class Run:
             for client in self.history.everybody()
         )
 
+    @cached_property
+    def held_out(self) -> Rows:
+        """A row for each client, of the newest round that measured its model on held-out, public records.
+
+        `client_id`; `round`; `records`, how many; every score under its own name, the records' mean. Without such
+        records (`Task.held_out`) there is no row.
+        """
+        newest = self.history.last_held_out
+        each = newest.held_out.items() if newest else ()
+        return Rows(
+            {"client_id": client_id, "round": newest.round, "records": told.records, **told.means}
+            for client_id, told in each
+            if newest
+        )
+
     @property
     def figures(self) -> RunFigures:
         """The run's figures: `run.figures.epsilon()` in a notebook's cell shows one."""

@@ -18,7 +18,7 @@ from torch import nn
 from fedprivacy._support import sources
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.tasks.columns import Table
-from fedprivacy.tasks.protocol import NO_TABLE, Score, ShardSource, Task
+from fedprivacy.tasks.protocol import NO_TABLE, Score, Shard, ShardSource, Task
 from fedprivacy.values.evaluation import MOST_SCORES, RECORDS
 from fedprivacy.values.wording import count_text
 
@@ -158,6 +158,25 @@ def scores_of(task: Task) -> dict[str, Score]:
     return scores
 
 
+def offers_held_out(task: Task) -> bool:
+    """Whether the task holds records out for simulated clients: it has a `held_out` of its own."""
+    method = getattr(task, "held_out", Task.held_out)
+    return getattr(method, "__func__", method) is not Task.held_out
+
+
+def held_out_of(task: Task, source: ShardSource) -> Shard:
+    """A simulated client's held-out records.
+
+    Raises:
+        TaskError: `held_out` fails, or returns something else.
+    """
+    with method_of(task, f"held_out() for part {source.partition_id}"):
+        records = task.held_out(source)
+    if not isinstance(records, Shard):
+        raise TaskError(f"task {task.name}: held_out() returns a {type(records).__name__}; return a fedprivacy.Shard.")
+    return records
+
+
 def offers_table(task: Task) -> bool:
     """Whether questions can be asked of the task's records: it has a `table` of its own."""
     method = getattr(task, "table", Task.table)
@@ -232,7 +251,7 @@ def _check_complete(task: object, named: str) -> None:
         raise TaskError(f"{named}, which lacks {', '.join(missing)}; see fedprivacy.Task.")
 
 
-_OPTIONAL = {"scores", "standardise", "table"}
+_OPTIONAL = {"held_out", "scores", "standardise", "table"}
 """Members of a task that a class of somebody's own may do without: then it has `Task`'s."""
 
 

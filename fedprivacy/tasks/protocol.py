@@ -164,7 +164,7 @@ class Task(Protocol):
     """One learning problem, the same code on server and clients: a base class, or a form to be filled.
 
     A subclass writes `model` and `shard`; everything else has a default. A class of one's own that has all of these
-    attributes and methods, `scores` and `table` aside, is a task as well.
+    attributes and methods, `scores`, `table` and `held_out` aside, is a task as well.
 
     >>> import fedprivacy as fp, torch
     >>> class Coins(fp.Task):
@@ -255,8 +255,19 @@ class Task(Protocol):
         """Metrics of the model on the *server's public* records; called after every round. Default: none."""
         return {}
 
+    def held_out(self, source: ShardSource) -> Shard:
+        """Records of a simulated client that are declared public: never in its `shard`, and no one's private record.
+
+        With them a simulation measures how the model does for each client, not only on the mean; see `scores`.
+        Default: there are none.
+
+        Raises:
+            LookupError: the task holds none out.
+        """
+        raise LookupError(f"task {self.name} holds no records out; give it a method held_out(self, source)")
+
     def scores(self) -> Mapping[str, Score]:
-        """What local evaluation measures of each record, by name: public, and chosen without looking at the records.
+        """What evaluation by client measures of each record, by name: public, chosen without looking at the records.
 
         Default: the loss, up to 5, and accuracy if that is the task's metric.
         """

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 from fedprivacy.values.evaluation import Evaluation
+from fedprivacy.values.held_out import HeldOut
 from fedprivacy.values.population import PopulationSpent
 from fedprivacy.values.series import RoundPoint, Spread
 from fedprivacy.values.spent import ClientSpent, ClientStanding
@@ -37,6 +38,8 @@ class RoundResult:
     unreconciled: tuple[str, ...] = ()  # clients with a charge of this run that no receipt has confirmed. It counts
     # Local evaluations, by client_id, of the model that the round began with; each is noisy, and was charged.
     evaluations: Mapping[str, Evaluation] = field(default_factory=dict)
+    # What clients' models score on held-out, public records, by client_id: simulated, of the model after the round.
+    held_out: Mapping[str, HeldOut] = field(default_factory=dict)
     clock: float | None = None  # simulated seconds since the run began, at the round's end; None: it has no such clock
     seconds: float | None = None  # how many of them the round took, with the wait for somebody to ask
     buffered: Buffered | None = None  # of an asynchronous round; None: all that were asked in it have ended with it

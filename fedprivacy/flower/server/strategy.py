@@ -22,6 +22,7 @@ from fedprivacy.flower.kept import KeptModels
 from fedprivacy.flower.server.accounts import RunAccounts, check_named, check_worth_asking
 from fedprivacy.flower.server.asking import ask_clients
 from fedprivacy.flower.server.asynchronous import BufferedRounds, check_known_to_average
+from fedprivacy.flower.server.by_client import HeldOutEvaluation
 from fedprivacy.flower.server.checkpoint import (
     Checkpoint,
     GlobalModel,
@@ -52,6 +53,7 @@ from fedprivacy.training.evaluation import NoisySums, estimated
 from fedprivacy.training.keystream import Keystream
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.evaluation import Evaluation
+from fedprivacy.values.held_out import HeldOut, metrics_of_each
 from fedprivacy.values.rounds import Observer, Phase, PhaseObserver, RoundResult, Stage
 from fedprivacy.values.wording import NO_PRIVACY, epsilon_text
 
@@ -240,18 +242,20 @@ class PrivateStrategy(Strategy):
             metrics = evaluate(number, kept)
         if metrics is not None:
             self.result.evaluate_metrics_serverapp[number] = metrics
+        held_out = self._held_out(number, kept)
         evaluations, of_clients = self._local_evaluations(rounds.evaluated(outcome))
         if of_clients:
             self.result.evaluate_metrics_clientapp[number] = MetricRecord(dict(of_clients))
         public = {name: float(value) for name, value in (metrics or {}).items() if isinstance(value, int | float)}
         finished = RoundResult(
             round=number,
-            metrics=public | of_clients,
+            metrics=public | metrics_of_each(held_out) | of_clients,
             spent=rounds.accounts.spent(),
             participants=outcome.participants,
             failures=outcome.failures,
             unreconciled=rounds.accounts.unreconciled,
             evaluations=evaluations,
+            held_out=held_out,
             clock=outcome.ended if self._participation.clocked else None,
             seconds=outcome.ended - self._clock if self._participation.clocked else None,
             buffered=outcome.buffered,
@@ -431,6 +435,13 @@ class PrivateStrategy(Strategy):
         asked = ask_clients(grid, self.plan.preliminary, Questionnaire((question,)), registry=registry)
         registry.learn({client_id: asked.records(0, client_id) for client_id in asked.told})
         return standardiser(question, asked.figures() if asked.told else ())
+
+    def _held_out(self, number: int, arrays: ArrayRecord) -> dict[str, HeldOut]:
+        """What the simulated clients' models score on their held-out records, where they are measured now."""
+        if self._models is None:
+            return {}
+        evaluation = HeldOutEvaluation(self.plan, self._models)
+        return evaluation.measure(number, arrays, self.result.standardise) if evaluation.due(number) else {}
 
     def _evaluate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord:
         model = self.plan.task.model()
