@@ -24,6 +24,7 @@ FLOORS = (
     ("flower",),
     ("audit",),
     ("server",),
+    ("reproductions",),
     ("deploy",),
     ("commands",),
 )

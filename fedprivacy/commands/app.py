@@ -24,6 +24,7 @@ from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.commands.guard import guard_app
 from fedprivacy.commands.ledger import ledger_app
 from fedprivacy.commands.mistyped import Commands
+from fedprivacy.commands.reproduce import reproduce
 from fedprivacy.commands.terminal import OUT, PLAIN, Json, as_typed, ends_in_order, plain_errors, print_json
 from fedprivacy.runs.configuration import FIELDS, OF_ASKING, OF_TRAINING, RUNS, Engine, RunConfig, words_of
 
@@ -308,6 +309,7 @@ def ask(
 app.command()(compare)
 app.command()(epsilon)
 app.command()(sigma)
+app.command()(reproduce)
 
 
 @app.command()

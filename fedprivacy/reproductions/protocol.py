@@ -1,0 +1,97 @@
+"""What a reproduction is made of: rows with a goal, and a function that measures them with one seed.
+
+A reproduction is any object with the attributes of `Reproduction`; a class of one's own, or a frozen dataclass.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol
+
+
+class ReproductionError(ValueError):
+    """A reproduction cannot be run as it was asked for; its text names what is wrong, and the remedy."""
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One figure that is measured: a line of the table.
+
+    >>> Row("FedAvg", "mean squared error at epsilon 6", goal=0.0254, published=0.02564, at_least=False)
+    Row(name='FedAvg', what='mean squared error at epsilon 6', goal=0.0254, published=0.02564, at_least=False)
+
+    Attributes:
+        name: short, and no other row's of the reproduction.
+        what: which figure it is, its unit, and the budget that it was reached with.
+        goal: what the mean over seeds must reach; None: it is recorded, beside the others.
+        published: what the paper reports; None: it reports no such figure.
+        at_least: whether more is better (accuracy, C-index), so that the goal is a lower bound; of an error, it is not.
+    """
+
+    name: str
+    what: str
+    goal: float | None = None
+    published: float | None = None
+    at_least: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """What one seed gave a row.
+
+    Attributes:
+        value: the figure.
+        epsilon: the largest privacy loss of a client that it cost, in nats, at the reproduction's delta, by the PLD
+            accountant; None: without privacy.
+    """
+
+    value: float
+    epsilon: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Workplace:
+    """What one seed's measurements are given.
+
+    Attributes:
+        data: the folder of --data, in which the reproduction's files are; the present folder, where it needs none.
+        runs: a folder of this seed alone, for the folders of its runs: `fp.simulate(..., out=place.runs / "a")`.
+        tell: shows in a few words what is under way.
+    """
+
+    data: Path
+    runs: Path
+    tell: Callable[[str], None]
+
+
+class Reproduction(Protocol):
+    """A paper's experiment, as `fedprivacy reproduce` runs it.
+
+    Attributes:
+        name: as it is typed.
+        title: for people, a few words.
+        source: the paper: authors, year, title.
+        delta: of every epsilon in it.
+        data: where to get each file that must be in the folder of --data, by its path there; empty: it needs none.
+        settings: hyper-parameters for people and for JSON: every constant that the result depends on.
+        rows: what is measured, in the order of the table.
+        seeds: how many seeds there are unless somebody says otherwise.
+    """
+
+    name: str
+    title: str
+    source: str
+    delta: float
+    data: Mapping[str, str]
+    settings: Mapping[str, object]
+    rows: tuple[Row, ...]
+    seeds: int
+
+    def measure(self, seed: int, place: Workplace) -> Iterator[tuple[str, Measured]]:
+        """Every row's name and figure, in the order of `rows`, each as soon as it is known: the time is taken between.
+
+        The seed decides everything random: the same seed gives the same figures.
+        """
+        ...

@@ -1,0 +1,212 @@
+"""What a reproduction found: figures of each seed, kept as soon as it is finished, and the verdict over all seeds."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from enum import StrEnum
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+from fedprivacy._support.durable import write_durably
+from fedprivacy.figures.reproduction import DrawnRow
+from fedprivacy.reproductions.protocol import Reproduction, ReproductionError, Row
+
+RESULTS, FIGURE = "results.json", "figure.svg"
+
+
+class Verdict(StrEnum):
+    """Whether the mean over seeds reaches the goal."""
+
+    MET = "met"
+    NOT_MET = "not met"
+    RECORDED = "recorded"  # there is no goal
+
+
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """What one seed gave a row, and how long it took.
+
+    Attributes:
+        value: the figure.
+        epsilon: the largest privacy loss that it cost, in nats; None: without privacy.
+        seconds: since the row before it.
+    """
+
+    value: float
+    epsilon: float | None
+    seconds: float
+
+
+@dataclass(frozen=True)
+class SeedResult:
+    """Everything that one seed gave.
+
+    Attributes:
+        seed: the seed.
+        rows: by the row's name.
+    """
+
+    seed: int
+    rows: dict[str, Timed]
+
+    def save(self, reproduction: Reproduction, out: Path) -> None:
+        """Keep it, with the settings that it was measured with."""
+        rows = {name: asdict(timed) for name, timed in self.rows.items()}
+        kept = {"name": reproduction.name, "seed": self.seed, "settings": _settings(reproduction), "rows": rows}
+        write_durably(_file(out, self.seed), (json.dumps(kept, indent=2) + "\n").encode())
+
+    @classmethod
+    def read(cls, reproduction: Reproduction, out: Path, seed: int) -> SeedResult | None:
+        """What is kept of a seed; None: it is not finished.
+
+        Raises:
+            ReproductionError: it is of another reproduction, of other settings or rows, or cannot be read.
+        """
+        file = _file(out, seed)
+        if not file.exists():
+            return None
+        try:
+            kept = json.loads(file.read_text())
+            rows = {name: Timed(**timed) for name, timed in kept["rows"].items()}
+            known = (kept["name"], kept["settings"], set(rows))
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise ReproductionError(f"'{file}' cannot be read ({error}); delete it to measure again.") from None
+        if known != (reproduction.name, _settings(reproduction), {row.name for row in reproduction.rows}):
+            raise ReproductionError(
+                f"'{file}' was measured with other settings than those of '{reproduction.name}' today; name a new "
+                "folder (--out)."
+            )
+        return cls(seed, rows)
+
+
+@dataclass(frozen=True)
+class RowResult:
+    """One line of the table.
+
+    Attributes:
+        row: what was measured.
+        values: of each seed, in the order of the seeds.
+        epsilon: the largest privacy loss of any seed; None: without privacy.
+        seconds: that one seed took, on average.
+    """
+
+    row: Row
+    values: tuple[float, ...]
+    epsilon: float | None
+    seconds: float
+
+    @property
+    def mean(self) -> float:
+        """Of the values."""
+        return math.fsum(self.values) / len(self.values)
+
+    @property
+    def standard_error(self) -> float | None:
+        """Of the mean; None: of one seed nothing is known.
+
+        >>> RowResult(Row("a", ""), (1.0, 3.0), None, 0.0).standard_error
+        1.0
+        """
+        if len(self.values) == 1:
+            return None
+        squares = math.fsum((value - self.mean) ** 2 for value in self.values)
+        return math.sqrt(squares / (len(self.values) - 1) / len(self.values))
+
+    @property
+    def verdict(self) -> Verdict:
+        """Whether the mean is at least the goal, or at most.
+
+        >>> error = Row("error", "", goal=0.025, at_least=False)
+        >>> str(RowResult(error, (0.024, 0.026), None, 0.0).verdict)
+        'met'
+        """
+        goal = self.row.goal
+        if goal is None:
+            return Verdict.RECORDED
+        return Verdict.MET if (self.mean >= goal if self.row.at_least else self.mean <= goal) else Verdict.NOT_MET
+
+    @property
+    def drawn(self) -> DrawnRow:
+        """As the figure takes it."""
+        met = None if self.verdict is Verdict.RECORDED else self.verdict is Verdict.MET
+        error = self.standard_error or 0.0
+        return DrawnRow(self.row.name, self.values, self.mean, error, self.row.goal, self.row.published, met)
+
+
+@dataclass(frozen=True)
+class Results:
+    """What all seeds gave.
+
+    Attributes:
+        reproduction: that was run.
+        seeds: the result of each, at least one.
+    """
+
+    reproduction: Reproduction
+    seeds: Sequence[SeedResult]
+
+    @cached_property
+    def rows(self) -> tuple[RowResult, ...]:
+        """In the order of the reproduction's rows."""
+        return tuple(self._row(row) for row in self.reproduction.rows)
+
+    @property
+    def met(self) -> bool:
+        """Whether every goal is reached."""
+        return all(row.verdict is not Verdict.NOT_MET for row in self.rows)
+
+    @property
+    def seconds(self) -> float:
+        """That all seeds took, those of an earlier start of the command among them."""
+        return math.fsum(timed.seconds for seed in self.seeds for timed in seed.rows.values())
+
+    def summary(self) -> dict[str, Any]:
+        """Everything, as JSON has it."""
+        about = self.reproduction
+        return {
+            "name": about.name,
+            "title": about.title,
+            "source": about.source,
+            "delta": about.delta,
+            "settings": _settings(about),
+            "seeds": [seed.seed for seed in self.seeds],
+            "rows": [
+                {
+                    **asdict(row.row),
+                    "values": list(row.values),
+                    "mean": row.mean,
+                    "standard_error": row.standard_error,
+                    "epsilon": row.epsilon,
+                    "verdict": str(row.verdict),
+                    "seconds": row.seconds,
+                }
+                for row in self.rows
+            ],
+            "met": self.met,
+            "seconds": self.seconds,
+        }
+
+    def save(self, out: Path) -> Path:
+        """Write the summary; where it was written."""
+        write_durably(out / RESULTS, (json.dumps(self.summary(), indent=2) + "\n").encode())
+        return out / RESULTS
+
+    def _row(self, row: Row) -> RowResult:
+        found = [seed.rows[row.name] for seed in self.seeds]
+        epsilons = [timed.epsilon for timed in found if timed.epsilon is not None]
+        seconds = math.fsum(timed.seconds for timed in found) / len(found)
+        return RowResult(row, tuple(timed.value for timed in found), max(epsilons, default=None), seconds)
+
+
+def _settings(reproduction: Reproduction) -> dict[str, Any]:
+    """As JSON gives them back."""
+    settings: dict[str, Any] = json.loads(json.dumps(dict(reproduction.settings)))
+    return settings
+
+
+def _file(out: Path, seed: int) -> Path:
+    return out / f"seed-{seed}.json"

@@ -1,0 +1,128 @@
+"""`fedprivacy reproduce`: a table with verdicts, files to keep, and a command that goes on where it was stopped."""
+
+import json
+
+import pytest
+
+from fedprivacy.reproductions import REPRODUCTIONS
+from fedprivacy.reproductions.bench import measure, reproduction_of
+from fedprivacy.reproductions.protocol import Measured, Row
+from fedprivacy.reproductions.results import RowResult, Verdict
+from tests.commands.running import fedprivacy
+from tests.reproductions import coins
+from tests.reproductions.coins import Coins
+
+
+@pytest.fixture
+def toss(tmp_path, monkeypatch):
+    """Runs the command on a reproduction that this test may change."""
+
+    def run(*options, code=0, **changes):
+        monkeypatch.setattr(coins, "COINS", Coins(**changes))
+        monkeypatch.setitem(REPRODUCTIONS, "coins", "tests.reproductions.coins:COINS")
+        return fedprivacy("reproduce", "coins", *options, cwd=tmp_path, code=code)
+
+    return run
+
+
+def test_a_table_a_figure_and_results_that_say_the_same(toss, tmp_path):
+    printed = " ".join(toss().output.split())
+    assert "heads │ share of heads │ 0.5 │ 0.5 │ 0.6 │ 0.058 │ 3.00 │ met" in printed
+    assert "error │ mean squared error │ 0.2 │ 0.25 │ 0.21 │ 0.0058 │ 2.00 │ met" in printed
+    assert "beside │ without privacy │ - │ - │ 0.9 │ 0 │ no privacy │ recorded" in printed
+    assert "Bernoulli 1713" in printed and "Delta 0.001" in printed and "Mean over 3 seeds" in printed
+    out = tmp_path / "runs" / "reproduce-coins"
+    told = json.loads(toss("--json").stdout)
+    assert told == json.loads((out / "results.json").read_text()) | {"out": "runs/reproduce-coins"}
+    assert (told["seeds"], told["settings"]) == ([0, 1, 2], {"tosses": 10, "sides": [0, 1]})
+    assert told["rows"][0]["values"] == [0.5, 0.6, 0.7] and told["met"]
+    drawing = (out / "figure.svg").read_text()
+    assert drawing.startswith("<svg") and "Coins: all 2 goals are met" in drawing
+
+
+def test_a_goal_that_is_not_met_is_said_and_ends_with_1(toss):
+    rows = (Row("heads", "share", goal=0.61), Row("error", "error", goal=0.2, at_least=False), Row("beside", ""))
+    printed = " ".join(toss(code=1, rows=rows).output.split())
+    assert "0.61 │ 0.6 │ 0.058 │ 3.00 │ not met" in printed
+    assert printed.count("not met") == 2
+
+
+def test_it_goes_on_where_ctrl_c_ended_it(toss, tmp_path):
+    stopped = toss("--out", "kept", code=130, ended_at=1)
+    assert "the same command goes on" in stopped.stderr
+    assert coins.COINS.measured == [0]
+    assert [file.name for file in (tmp_path / "kept").glob("*.json")] == ["seed-0.json"]
+    first = (tmp_path / "kept" / "seed-0.json").stat().st_mtime_ns
+    printed = toss("--out", "kept").output
+    assert coins.COINS.measured == [1, 2]
+    assert (tmp_path / "kept" / "seed-0.json").stat().st_mtime_ns == first
+    assert "Mean over 3 seeds" in " ".join(printed.split())
+
+
+def test_more_seeds_are_added_and_fewer_need_nothing(toss):
+    toss("--seeds", "1")
+    assert coins.COINS.measured == [0]
+    toss("--seeds", "2")
+    assert coins.COINS.measured == [1]
+    told = json.loads(toss("--seeds", "1", "--json").stdout)
+    assert coins.COINS.measured == [] and told["rows"][0]["standard_error"] is None
+
+
+def test_results_of_other_settings_are_refused(toss):
+    toss("--seeds", "1")
+    refused = " ".join(toss("--seeds", "1", code=2, settings={"tosses": 11}).stderr.split())
+    assert "was measured with other settings" in refused and "name a new folder (--out)" in refused
+
+
+def test_a_file_that_is_no_result_is_named(toss, tmp_path):
+    toss("--seeds", "1", "--out", "kept")
+    (tmp_path / "kept" / "seed-0.json").write_text('{"name": "coins"}')
+    assert "delete it to measure again" in " ".join(toss("--out", "kept", code=2).stderr.split())
+
+
+def test_missing_data_are_named_with_where_to_get_them(toss, tmp_path):
+    needed = {"coins.csv": "https://example.org/coins", "more.npz": "made by hand"}
+    refused = toss(code=2, data=needed).stderr
+    assert "coins.csv: https://example.org/coins" in refused and "--data DIR" in refused
+    (tmp_path / "there").mkdir()
+    (tmp_path / "there" / "coins.csv").touch()
+    refused = toss("--data", "there", code=2, data=needed).stderr
+    assert "more.npz: made by hand" in refused and "coins.csv" not in refused
+    assert not (tmp_path / "runs").exists()
+    (tmp_path / "there" / "more.npz").touch()
+    toss("--data", "there", data=needed)
+
+
+def test_a_name_that_there_is_not(tmp_path):
+    refused = " ".join(fedprivacy("reproduce", "nosuch", cwd=tmp_path, code=2).stderr.split())
+    assert f"reproduction is 'nosuch'; choose one of {', '.join(REPRODUCTIONS)}" in refused
+
+
+@pytest.mark.parametrize("name", REPRODUCTIONS)
+def test_every_reproduction_is_what_it_says(name):
+    found = reproduction_of(name)
+    assert found.name == name and found.seeds == 5 and found.source and 0.0 < found.delta < 1.0
+    assert len({row.name for row in found.rows}) == len(found.rows)
+    assert json.loads(json.dumps(dict(found.settings)))
+
+
+@pytest.mark.parametrize(
+    ("goal", "at_least", "mean", "verdict"),
+    [
+        (0.9, True, 0.9, Verdict.MET),
+        (0.9, True, 0.8999, Verdict.NOT_MET),
+        (0.1, False, 0.1, Verdict.MET),
+        (0.1, False, 0.1001, Verdict.NOT_MET),
+        (0.1, False, float("nan"), Verdict.NOT_MET),
+        (None, True, 0.0, Verdict.RECORDED),
+    ],
+)
+def test_the_verdict_is_of_the_mean(goal, at_least, mean, verdict):
+    assert RowResult(Row("a", "", goal, None, at_least), (mean,), None, 0.0).verdict is verdict
+
+
+def test_rows_that_were_not_announced_are_a_mistake_of_the_reproduction(tmp_path, monkeypatch):
+    monkeypatch.setattr(Coins, "measure", lambda self, seed, place: iter([("tails", Measured(0.5))]))
+    with pytest.raises(RuntimeError, match=r"measured the rows \['tails'\], and announced \['heads', "):
+        measure(Coins(), 0, tmp_path, tmp_path, tell=print, advance=print)
+    assert not list(tmp_path.glob("*.json"))
