@@ -22,7 +22,7 @@ from fedprivacy.runs.configuration import ConfigError, RunConfig, Value, resolve
 from fedprivacy.runs.user_level import UserLevelPlan, user_level_plan
 from fedprivacy.tasks import ShardSource, Task, TaskError, load_task, relation_of
 from fedprivacy.tasks.identity import dataset_id, simulated_client_id
-from fedprivacy.tasks.loader import agreed
+from fedprivacy.tasks.loader import agreed, model_of
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 
@@ -59,6 +59,7 @@ class RunPlan:
         """
         config = resolve(given, task)
         plan = cls(config, task or load_task(config.task), goes_on, asks)
+        _check_layers(plan)
         _ = plan.client_terms
         try:
             _ = plan.noise_multiplier, plan.user_level  # before anything is spent
@@ -376,6 +377,14 @@ def _least_noise(limit: RunLimit, sampling_rate: float, plan: RunPlan) -> float:
         if not limit.before:
             raise
     return replace(limit, before={}).noise_multiplier(sampling_rate, plan.total_steps, plan.relation)
+
+
+def _check_layers(plan: RunPlan) -> None:
+    """Raise a `ConfigError` unless the model has the layers that the run's algorithm has each client keep."""
+    try:
+        _ = plan.config.algorithm_in(1).layers(model_of(plan.task))
+    except ValueError as error:
+        raise ConfigError([f"algorithm is '{plan.config.algorithm}', and {error}"]) from error
 
 
 def _check_one_step(plan: RunPlan) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from functools import cache
+from functools import cache, lru_cache
 
 from fedprivacy.training.algorithms.ditto import Ditto
 from fedprivacy.training.algorithms.fedavg import FEDAVG, FedAvg
@@ -77,7 +77,7 @@ def text_of(algorithm: Algorithm) -> str:
     return json.dumps({"name": name, **asdict(algorithm)}, sort_keys=True)  # type: ignore[call-overload]
 
 
-@cache
+@lru_cache(maxsize=64)
 def algorithm_of(text: str) -> Algorithm:
     """The inverse of `text_of`.
 
@@ -88,13 +88,16 @@ def algorithm_of(text: str) -> Algorithm:
         named = json.loads(text)
     except (ValueError, RecursionError) as error:
         raise ValueError("algorithm is no JSON.") from error
-    if not isinstance(named, Mapping) or named.get("name") not in ALGORITHMS:
+    if not isinstance(named, Mapping) or not isinstance(named.get("name"), str) or named["name"] not in ALGORITHMS:
         raise ValueError(f"algorithm must name one of {', '.join(ALGORITHMS)}.")
     given = {setting: value for setting, value in named.items() if setting != "name"}
     if given.keys() != arguments_of(named["name"]):
         raise ValueError(f"algorithm must have the settings of '{named['name']}', and no others.")
     _check(given)
-    return ALGORITHMS[named["name"]](**given)
+    algorithm = ALGORITHMS[named["name"]](**given)
+    if text_of(algorithm) != text:
+        raise ValueError("algorithm is not written as it would be here.")
+    return algorithm
 
 
 def _check(settings: Mapping[str, object]) -> None:

@@ -1,0 +1,227 @@
+"""Each algorithm does what its paper says, moves by granted steps alone, and is one page for one client and for many."""
+
+import json
+from dataclasses import replace
+
+import pytest
+import torch
+from torch import nn
+
+from fedprivacy.training.algorithms import (
+    ALGORITHMS,
+    LocalRound,
+    StepsExceededError,
+    Turnout,
+    algorithm_of,
+    arguments_of,
+    text_of,
+)
+from fedprivacy.training.algorithms.ditto import Ditto
+from fedprivacy.training.algorithms.fedavg import FedAvg
+from fedprivacy.training.algorithms.layers import head_of, normalisations_of
+from fedprivacy.training.algorithms.local import LocalTraining
+from fedprivacy.training.algorithms.mr_mtl import MeanRegularised
+from fedprivacy.training.algorithms.scaffold import MeanControl, Scaffold
+from fedprivacy.training.algorithms.shared_body import FedPer, FedRep
+from fedprivacy.training.descent import Descent
+from fedprivacy.training.optimizers import SGD
+
+RATE = 0.1
+EVERY = [kind() for kind in ALGORITHMS.values()]
+MASK = torch.tensor([False, False, True])
+
+
+def pulls_to(target, rate=RATE):
+    """A round of steps whose gradients are those of |position - target|^2 / 2; `target` is shape [..., 3]."""
+
+    def gradient(step, position):
+        return position - target
+
+    return lambda steps: Descent(gradient, SGD(rate), 0.0, steps)
+
+
+def begun(shared, own=None, control=None, steps=4, target=None, personal=MASK):
+    descent = pulls_to(torch.ones_like(shared) if target is None else target)(steps)
+    return descent.round(shared, shared if own is None else own, control, personal)
+
+
+@pytest.mark.parametrize("algorithm", EVERY, ids=lambda a: type(a).__name__)
+def test_a_stack_is_one_client_after_another(algorithm):
+    shared = torch.tensor([0.5, -1.0, 2.0])
+    own, targets = torch.randn(3, 3, generator=torch.Generator().manual_seed(0)), torch.arange(9.0).reshape(3, 3)
+    control = torch.tensor([0.1, 0.2, 0.3]) if algorithm.server else None
+    stacked = algorithm.train(begun(shared.expand(3, -1), own, control, target=targets))
+    for row in range(3):
+        single = algorithm.train(begun(shared, own[row], control, target=targets[row]))
+        assert torch.equal(stacked.sent[row], single.sent)
+        assert (single.kept is None) == (stacked.kept is None) == (not algorithm.keeps)
+        assert single.kept is None or torch.equal(stacked.kept[row], single.kept)
+
+
+@pytest.mark.parametrize("algorithm", EVERY, ids=lambda a: type(a).__name__)
+@pytest.mark.parametrize("steps", [1, 2, 5])
+def test_every_algorithm_takes_the_steps_that_were_granted_and_changes_nothing_that_it_was_given(algorithm, steps):
+    shared, own, control = torch.zeros(3), torch.ones(3), torch.full((3,), 0.5)
+    client = begun(shared, own, control, steps=steps)
+    algorithm.train(client)
+    assert client.descend.taken == steps
+    for given, value in ((shared, 0.0), (own, 1.0), (control, 0.5)):
+        assert torch.equal(given, torch.full((3,), value))
+
+
+def test_more_steps_than_were_granted_are_refused_before_the_first_of_them():
+    client = begun(torch.zeros(3), steps=3)
+    client.descend(client.shared, 2)
+    with pytest.raises(StepsExceededError, match="2 private steps after 2, and 3 were granted"):
+        client.descend(client.shared, 2)
+    assert client.descend.taken == 2
+
+
+def test_local_training_sends_what_it_was_sent():
+    shared, own = torch.randn(3), torch.randn(3)
+    update = LocalTraining().train(begun(shared, own))
+    assert torch.equal(update.sent, shared)
+    assert torch.equal(update.kept, FedAvg().train(begun(own)).sent)
+
+
+@pytest.mark.parametrize("steps", [1, 5])
+def test_the_ends_of_mean_regularisation_are_local_training_and_fedavg_to_the_bit(steps):
+    shared, own = torch.randn(3), torch.randn(3)
+    without = MeanRegularised(pull=0.0).train(begun(shared, own, steps=steps))
+    assert torch.equal(without.kept, LocalTraining().train(begun(shared, own, steps=steps)).kept)
+    for pull in (1.0 / RATE, 1e6):
+        largest = MeanRegularised(pull=pull).train(begun(shared, own, steps=steps))
+        assert torch.equal(largest.sent, FedAvg().train(begun(shared, own, steps=steps)).sent)
+        assert torch.equal(largest.sent, largest.kept)
+
+
+def test_a_small_pull_is_the_paper_s_gradient():
+    """w <- w - eta (g + lambda (w - mean)), up to terms of second order."""
+    rate, pull = 1e-3, 0.5
+    shared, own, target = torch.zeros(3), torch.tensor([1.0, -2.0, 3.0]), torch.ones(3)
+    descent = Descent(lambda step, position: position - target, SGD(rate), 0.0, 1)
+    moved = MeanRegularised(pull=pull).train(descent.round(shared, own, None, None)).kept
+    expected = own - rate * ((own - target) + pull * (own - shared))
+    assert (moved - expected).abs().max() < 4 * rate**2
+
+
+@pytest.mark.parametrize(("personal", "steps", "first"), [(0, 4, 2), (1, 4, 3), (3, 4, 1), (3, 2, 1), (0, 1, 1)])
+def test_ditto_divides_the_steps_and_keeps_its_model_at_home(personal, steps, first):
+    shared, own = torch.zeros(3), torch.full((3,), 5.0)
+    update = Ditto(pull=0.0, personal_steps=personal).train(begun(shared, own, steps=steps))
+    assert torch.allclose(update.sent, torch.full((3,), 1 - 0.9**first))
+    assert torch.allclose(update.kept, torch.full((3,), 1 + 4 * 0.9 ** (steps - first)))
+    assert torch.equal(
+        update.sent, Ditto(pull=0.0, personal_steps=personal).train(begun(shared, own * 7, steps=steps)).sent
+    )
+
+
+@pytest.mark.parametrize("algorithm", [FedPer(), FedRep()])
+def test_what_is_personal_is_not_sent_and_what_is_shared_is_not_kept(algorithm):
+    shared, own = torch.tensor([0.0, 0.0, -8.0]), torch.tensor([9.0, 9.0, 4.0])
+    update = algorithm.train(begun(shared, own))
+    assert update.sent[2] == -8.0
+    assert (update.sent[:2] > 0).all()
+    other = algorithm.train(begun(shared, torch.tensor([-9.0, 1.0, 4.0])))
+    assert torch.equal(other.sent, update.sent)
+    assert torch.equal(algorithm.model(shared, update.kept, MASK)[:2], shared[:2])
+    assert algorithm.model(shared, update.kept, MASK)[2] == update.kept[2] != 4.0
+
+
+def test_the_head_of_fedrep_moves_first_and_alone():
+    places = []
+
+    def gradient(step, position):
+        places.append(position.clone())
+        return torch.ones(3)
+
+    shared = torch.zeros(3)
+    FedRep(personal_steps=1).train(Descent(gradient, SGD(1.0), 0.0, 3).round(shared, shared, None, MASK))
+    assert [place.tolist() for place in places] == [[0, 0, 0], [0, 0, -1], [-1, -1, -1]]
+
+
+def test_scaffold_s_controls_are_the_mean_noisy_gradients_and_their_server_knows_the_mean():
+    """Clients come and go at random; after each round c is the mean of the controls of all that ever came."""
+    random = torch.Generator().manual_seed(3)
+    targets = torch.randn(6, 3, generator=random, dtype=torch.float64)
+    shared, control, kept = torch.zeros(3, dtype=torch.float64), None, {}
+    for number in range(12):
+        chosen = torch.randperm(6, generator=random)[: 3 if number % 2 else 2].tolist()
+        sent, heard = [], {}
+        for client in chosen:
+            gradients = []
+
+            def gradient(step, position, client=client, gradients=gradients):
+                noisy = position - targets[client] + torch.randn(3, generator=random, dtype=torch.float64)
+                gradients.append(noisy.clone())
+                return noisy
+
+            own = kept.get(client, Scaffold().first(shared, control))
+            update = Scaffold().train(Descent(gradient, SGD(RATE), 0.0, 5).round(shared, own, control, None))
+            sent.append(update.sent)
+            heard[client] = update.kept
+            torch.testing.assert_close(update.kept, torch.stack(gradients).mean(0))
+        kept |= heard
+        mean = torch.stack(sent).mean(0)
+        control = MeanControl().advanced(control, shared, mean, Turnout(len(chosen) / len(kept), 5, RATE))
+        shared = mean
+        torch.testing.assert_close(control, torch.stack(list(kept.values())).mean(0))
+
+
+def test_a_client_s_first_round_of_scaffold_is_corrected_by_nothing():
+    shared, control = torch.zeros(3), torch.full((3,), 0.7)
+    first = Scaffold().train(begun(shared, Scaffold().first(shared, control), control))
+    assert torch.equal(first.sent, FedAvg().train(begun(shared)).sent)
+
+
+@pytest.mark.parametrize("algorithm", EVERY, ids=lambda a: type(a).__name__)
+def test_an_algorithm_is_what_its_text_says(algorithm):
+    assert algorithm_of(text_of(algorithm)) == algorithm
+    assert set(json.loads(text_of(algorithm))) == {"name", *arguments_of(json.loads(text_of(algorithm))["name"])}
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *(
+            "",
+            "{}",
+            '{"name":"fedavg"}',
+            '{"pull": 1.00, "name": "mr-mtl"}',
+            "[]",
+            "fedavg",
+            "[" * 100_000,
+            '{"name": 3}',
+            '{"name": "raw"}',
+            '{"name": []}',
+        ),
+        *('{"name": "mr-mtl"}', '{"name": "fedavg", "pull": 1.0}', '{"name": "mr-mtl", "pull": 1}'),
+        *('{"name": "mr-mtl", "pull": NaN}', '{"name": "mr-mtl", "pull": -1.0}', '{"name": "mr-mtl", "pull": 1e7}'),
+        *('{"name": "fedrep", "personal_steps": -1}', '{"name": "fedrep", "personal_steps": true}'),
+    ],
+    ids=lambda text: text[:30],
+)
+def test_any_other_text_is_refused(text):
+    with pytest.raises(ValueError, match=r"algorithm|pull|personal_steps"):
+        algorithm_of(text)
+
+
+def test_the_head_is_the_last_layer_and_normalisations_are_where_they_are():
+    model = nn.Sequential(nn.Conv2d(1, 4, 3), nn.GroupNorm(2, 4), nn.Flatten(), nn.Linear(4, 3), nn.Linear(3, 2))
+    assert head_of(model) == {"4.weight", "4.bias"}
+    assert normalisations_of(model) == {"1.weight", "1.bias"}
+    model[4].requires_grad_(False)
+    assert head_of(model) == {"3.weight", "3.bias"}
+    with pytest.raises(ValueError, match="choose algorithm local"):
+        head_of(nn.Linear(2, 2))
+    with pytest.raises(ValueError, match="no normalisation layer"):
+        normalisations_of(nn.Linear(2, 2))
+
+
+def test_an_algorithm_of_one_s_own_cannot_take_more_than_its_steps():
+    class Greedy(FedAvg):
+        def train(self, client: LocalRound):
+            return replace(super().train(client), sent=client.descend(client.shared, 1))
+
+    with pytest.raises(StepsExceededError):
+        Greedy().train(begun(torch.zeros(3), steps=4))
