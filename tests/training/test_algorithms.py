@@ -1,4 +1,4 @@
-"""Each algorithm does what its paper says, moves by granted steps alone, and is one page for one client and for many."""
+"""Each algorithm does what its paper says, moves by granted steps alone, and is one page for one client and many."""
 
 import json
 from dataclasses import replace
