@@ -43,9 +43,14 @@ STRATEGIES = {
     "fedavgm": KnownStrategy(
         source="flwr.serverapp.strategy:FedAvgM", defaults={"server_learning_rate": 0.1, "server_momentum": 0.9}
     ),
-    # Reddi et al. 2021: beta 2 is .99, tau .001.
+    # Both Reddi et al. 2021: beta 2 is .99, tau .001.
     "fedadam": KnownStrategy(
         source="flwr.serverapp.strategy:FedAdam",
+        defaults={"server_learning_rate": 0.03, "server_momentum": 0.9},
+        arguments={"server_learning_rate": "eta", "server_momentum": "beta_1"},
+    ),
+    "fedyogi": KnownStrategy(
+        source="flwr.serverapp.strategy:FedYogi",
         defaults={"server_learning_rate": 0.03, "server_momentum": 0.9},
         arguments={"server_learning_rate": "eta", "server_momentum": "beta_1"},
     ),

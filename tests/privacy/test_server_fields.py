@@ -36,7 +36,9 @@ from fedprivacy.flower.wire.messages import (
     Receipt,
     RefusalCode,
 )
+from fedprivacy.training.algorithms import Ditto, LocalTraining, MeanRegularised, Scaffold, text_of
 from fedprivacy.training.dpsgd import DPSGD
+from fedprivacy.training.kept import CONTROL
 from tests.flower.asked import (
     STRANGER,
     a_grant,
@@ -102,6 +104,10 @@ OUT_OF_BOUNDS = {
     "learning_rate": [0.0, -1.0, 1e31, 1e300, *NOT_NUMBERS],
     "momentum": [1.0, -0.1, *NOT_NUMBERS],
     "weight_decay": [-0.1, 1001.0, 1e300, *NOT_NUMBERS],
+    "algorithm": [
+        *("", "fedavg", "[]", '{"name": "os:getpid"}', '{"name": []}', '{"name": "fedper"}', "[" * 10**5),
+        *('{"name": "fedavg", "pull": 1.0}', '{"name": "mr-mtl", "pull": NaN}', '{"name": "mr-mtl", "pull": -1.0}'),
+    ],
     "local_evaluation": [1, 0, 2],
     "earlier_runs": [-1],
     "charged": ["x", "{}", "[[]]", '[[0.5, 2.0, "zero-out", -1]]', '[[0.5, NaN, "zero-out", 1]]', " " * 4_000_001],
@@ -125,6 +131,10 @@ EXTREMES = [
     {"momentum": math.nextafter(1.0, 0.0), "weight_decay": 1e3, "learning_rate": 1e30},
     {"optimizer": "adam", "learning_rate": 1e30},
     {"optimizer": "adamw", "learning_rate": 1e30, "weight_decay": 1e3},
+    {"algorithm": text_of(MeanRegularised(1e6)), "learning_rate": 1e30},
+    {"algorithm": text_of(Ditto(0.0, 10**9)), "learning_rate": 1e30},
+    {"algorithm": text_of(Scaffold()), "learning_rate": 5e-324, "momentum": math.nextafter(1.0, 0.0)},
+    {"algorithm": text_of(LocalTraining())},
     {"local_evaluation": True, "steps": 2, "noise_multiplier": 0.3, "sampling_rate": 1.0},
 ]
 """The ends of what is within bounds, together."""
@@ -313,6 +323,31 @@ def test_a_pull_towards_the_global_model_that_is_no_number_is_refused_before_any
 @pytest.mark.parametrize("value", [0, 0.0, 1, 0.1, 1e30])
 def test_a_pull_within_bounds_is_taken(node, value):
     assert RECEIPT in told(node, content_of(config=ConfigRecord({"proximal-mu": value}))).content
+
+
+def a_control(values):
+    return {CONTROL: ArrayRecord({CONTROL: Array(np.asarray(values))})}
+
+
+@pytest.mark.parametrize(
+    "control",
+    [
+        a_control(np.zeros(5, np.float32)),
+        a_control(np.zeros((6, 1), np.float32)),
+        a_control(np.zeros(6)),
+        a_control(np.full(6, np.nan, np.float32)),
+        a_control(np.full(6, 1e16, np.float32)),
+        {CONTROL: ConfigRecord({CONTROL: 1.0})},
+        {CONTROL: ArrayRecord({"other": Array(np.zeros(6, np.float32))})},
+    ],
+    ids=["short", "matrix", "double", "nan", "huge", "no arrays", "another name"],
+)
+def test_a_control_that_is_none_is_refused_before_anything_is_charged(node, control):
+    assert refused(node, content_of(signed_grant(algorithm=text_of(Scaffold())), **control))
+
+
+def test_no_other_algorithm_reads_a_control(node):
+    assert RECEIPT in told(node, content_of(**a_control(np.full(6, np.nan, np.float32)))).content
 
 
 def test_records_and_settings_that_nobody_asked_for_are_not_read(node):

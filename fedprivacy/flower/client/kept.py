@@ -21,6 +21,10 @@ from fedprivacy._support.durable import PRIVATE, name_durably, sync_folder, writ
 
 _FACTS = "fedprivacy-kept"
 _ROUNDS_KEPT = 2
+_SUFFIX = ".safetensors"
+
+MOST_KEPT = 64
+"""Files that lie on the disk, over all runs and algorithms."""
 
 
 class KeptFor(NamedTuple):
@@ -59,7 +63,8 @@ class KeptError(RuntimeError):
 class KeptInFolder:
     """On a data owner's disk: one file for a run and an algorithm, with the last two rounds.
 
-    Two, because a server that was stopped may ask for its last round again: that begins where it began before.
+    Two, because a server that was stopped may ask for its last round again: that begins where it began before. Of more
+    than `MOST_KEPT` files the oldest is deleted, so that no server can fill the disk.
     """
 
     folder: Path
@@ -79,6 +84,9 @@ class KeptInFolder:
         content = save(newest, {_FACTS: json.dumps({"run_id": whose.run_id, "algorithm": whose.algorithm})})
         file = self._file(whose)
         name_durably(write_unnamed(file, content, PRIVATE), file)
+        by_age = sorted(self.folder.glob(f"*{_SUFFIX}"), key=lambda kept: kept.stat().st_mtime_ns)
+        for old in by_age[:-MOST_KEPT]:
+            old.unlink()
 
     def _rounds(self, whose: KeptFor) -> dict[int, Tensor]:
         """What is kept, by round."""
@@ -97,7 +105,7 @@ class KeptInFolder:
     def _file(self, whose: KeptFor) -> Path:
         """Its name is a hash: a server chooses no part of it."""
         named = json.dumps([whose.run_id, whose.algorithm]).encode()
-        return self.folder / f"{sha256(named).hexdigest()}.safetensors"
+        return self.folder / f"{sha256(named).hexdigest()}{_SUFFIX}"
 
 
 def kept_beside(guard: Path) -> Path:
