@@ -42,6 +42,8 @@ CLIENT_TERMS = "client-terms.csv"
 START = "start.json"
 ROUNDS = "rounds.jsonl"
 MODEL = "model.safetensors"
+CLIENT_MODELS = "client-models.safetensors"
+"""Models of simulated clients' own, where they have some: flat vectors, by client_id."""
 FIGURE = "figure.png"
 REPORT = "report.html"
 

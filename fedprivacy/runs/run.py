@@ -11,7 +11,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedprivacy.runs.folder import MODEL, REPORT, RunFolderError, read_history
+from fedprivacy.runs.folder import CLIENT_MODELS, MODEL, REPORT, RunFolderError, read_history
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.profile import Profile
 from fedprivacy.values.rounds import Buffered
@@ -20,7 +20,7 @@ from fedprivacy.values.user_level import UserLevelSpent
 from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text, epsilon_text, metric_name, metric_text
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
     from fedprivacy.figures import RunFigures
     from fedprivacy.tasks import Task
@@ -151,14 +151,15 @@ class Run:
         """
         return self._written(REPORT)
 
-    def model(self, task: Task | None = None) -> nn.Module:
+    def model(self, task: Task | None = None, *, client_id: str | None = None) -> nn.Module:
         """The trained model, ready to predict; of a task that standardises, after what its inputs become first.
 
         Args:
             task: that the run was of; None: the one that is known.
+            client_id: whose own model, in a simulation whose algorithm gives clients some; None: the global one.
 
         Raises:
-            RunFolderError: the run has left no model yet.
+            RunFolderError: the run has left no model yet, or that client none of its own.
             TaskError: the task was an object of another process, or another one than `task`; give it.
         """
         from safetensors import safe_open
@@ -172,9 +173,26 @@ class Run:
             names = file.keys()
             model.load_state_dict({name: file.get_tensor(name) for name in names}, strict=False)
             numbers = (file.metadata() or {}).get(STANDARDISE)
+        if client_id is not None:
+            own = [p for p in model.parameters() if p.requires_grad]
+            nn.utils.vector_to_parameters(self._personal(client_id), own)
         if numbers is not None:
             model = nn.Sequential(Standardise(**json.loads(numbers)), model)
         return model.eval()
+
+    def _personal(self, client_id: str) -> Tensor:
+        """A client's own model, flat."""
+        from safetensors import safe_open
+
+        if (self.folder / CLIENT_MODELS).exists():
+            with safe_open(self.folder / CLIENT_MODELS, framework="pt") as file:
+                if client_id in file.keys():  # noqa: SIM118 - no mapping
+                    own: Tensor = file.get_tensor(client_id)
+                    return own
+        raise RunFolderError(
+            f"'{self.folder}' holds no model of {client_id}'s own (algorithm {self.settings.get('algorithm', 'fedavg')}"
+            "); leave client_id open for the global one."
+        )
 
     def _written(self, name: str) -> Path:
         path = self.folder / name

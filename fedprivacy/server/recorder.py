@@ -21,7 +21,7 @@ from fedprivacy.flower import RoundFailedError, TooFewClientsError, WorkerError
 from fedprivacy.flower.server.strategy import PrivateResult
 from fedprivacy.ledger import LedgerError
 from fedprivacy.runs.configuration import RunConfig
-from fedprivacy.runs.folder import MODEL, REPORT, START, RunFolderError, RunWriter, read_history, writing
+from fedprivacy.runs.folder import CLIENT_MODELS, MODEL, REPORT, START, RunFolderError, RunWriter, read_history, writing
 from fedprivacy.runs.placement import HERE, Placement
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.report import draw
@@ -140,7 +140,10 @@ class Recorder:
         """
         try:
             if result.arrays is not None:
-                self._keep(saved(result.arrays, result.standardise), failed=status is RunStatus.FAILED)
+                failed = status is RunStatus.FAILED
+                self._keep(MODEL, saved(result.arrays, result.standardise), failed=failed)
+                if personal := result.personal():
+                    self._keep(CLIENT_MODELS, save({c: p.numpy() for c, p in personal.items()}), failed=failed)
             if drawn:
                 self._draw()
         finally:
@@ -150,10 +153,10 @@ class Recorder:
                 self._store.end(status)
 
     @spanned("saving the model")
-    def _keep(self, model: bytes, *, failed: bool) -> None:
+    def _keep(self, name: str, model: bytes, *, failed: bool) -> None:
         try:
             with writing(self.folder):
-                write_durably(self.folder / MODEL, model)
+                write_durably(self.folder / name, model)
         except RunFolderError as error:
             if not failed:
                 raise

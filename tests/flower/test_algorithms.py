@@ -14,8 +14,12 @@ from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.flower.client.cohort import Population
 from fedprivacy.flower.client.kept import KeptFor, KeptInFolder
 from fedprivacy.flower.server.checkpoint import load_checkpoint
+from fedprivacy.gradients import flat_parameters
 from fedprivacy.runs.configuration import ConfigError
+from fedprivacy.runs.folder import RunFolderError
 from fedprivacy.training.algorithms import ALGORITHMS, algorithm_of, text_of
+from fedprivacy.training.evaluation import LocalEvaluation
+from fedprivacy.training.kept import personal_mask
 from tests.flower import asked
 from tests.flower.asked import code, node_of, spent
 from tests.flower.blobs import Blobs, _blobs, plan_of
@@ -170,6 +174,45 @@ def test_each_client_is_measured_with_the_model_that_it_uses():
     )
 
 
+def test_a_client_s_own_model_is_in_the_run_s_folder():
+    run = fp.simulate(DeepBlobs(), algorithm="fedper", clients=3, rounds=2, out="run", progress=False)
+    shared, own = run.model(), run.model(client_id="client-1")
+    assert not torch.equal(own[3].weight, shared[3].weight)
+    assert torch.equal(own[0].weight, shared[0].weight)
+    assert [row["client_id"] for row in run.held_out] == ["client-0", "client-1", "client-2"]
+    records = DeepBlobs().held_out(fp.ShardSource(partition_id=1, num_partitions=3))
+    with torch.no_grad():
+        loss = DeepBlobs().loss(own(records.inputs), records.targets).double().mean().item()
+    assert run.held_out[1]["loss"] == pytest.approx(loss)
+    assert "For each client" in run.report.read_text()
+    plain = fp.simulate(DeepBlobs(), clients=3, rounds=2, out="plain", progress=False)
+    with pytest.raises(RunFolderError, match="no model of client-1"):
+        plain.model(client_id="client-1")
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_local_evaluation_measures_the_model_that_a_client_uses(name, deep_node, tmp_path, monkeypatch):
+    node, seen = deep_node("one") | {"epsilon": 1e6}, []
+    release = LocalEvaluation.release
+
+    def watched(self, measured, *args):
+        seen.append(flat_parameters(measured.model).clone())
+        return release(self, measured, *args)
+
+    monkeypatch.setattr(LocalEvaluation, "release", watched)
+    for number in (1, 2):
+        train(node, round=number, algorithm=named(name), steps=3, local_evaluation=True)
+    shared = flat_parameters(DeepBlobs().model())
+    assert torch.equal(seen[0], shared)
+    if not ALGORITHMS[name].personal:
+        assert torch.equal(seen[1], shared)
+        return
+    kept = KeptInFolder(next((tmp_path / "one").glob("*.kept"))).load(KeptFor("run", named(name), 2))
+    algorithm, model = ALGORITHMS[name](), DeepBlobs().model()
+    assert torch.equal(seen[1], algorithm.model(shared, kept, personal_mask(algorithm, model)))
+    assert not torch.equal(seen[1], shared)
+
+
 def test_fine_tuning_leaves_the_global_model_where_it_is():
     tuned = run("fedavg", together=True, ledger="tuned", fine_tuning_rounds=2, fraction=1.0)
     plain = run("fedavg", together=True, ledger="plain", fraction=1.0, stop=3)
@@ -215,6 +258,20 @@ def test_no_other_algorithm_is_given_what_a_client_kept(deep_node, tmp_path):
         node_round_two = KeptInFolder(folder).load(KeptFor("run", named(other), 3))
         assert node_round_two is None or node_round_two.abs().max() < 5.0
         node = deep_node(f"again-{other}", kept=folder)
+
+
+def test_no_other_run_is_given_what_a_client_kept(deep_node):
+    """It begins from the global model, whatever the run before has left."""
+    one, fresh = deep_node("one"), deep_node("fresh")
+    for number in (1, 2):
+        train(one, round=number, algorithm=named("mr-mtl", pull=0.0), steps=2, learning_rate=50.0)
+    replies = [
+        train(node, round=3, algorithm=named("mr-mtl", pull=0.0), steps=2, learning_rate=1e-9, run_id="another")
+        for node in (one, fresh)
+    ]
+    for parameter in NAMES:
+        ours, theirs = (reply.content["arrays"][parameter].numpy() for reply in replies)
+        assert np.abs(ours - theirs).max() < 1e-5
 
 
 def test_a_round_that_is_asked_for_again_begins_where_it_began_before(deep_node, tmp_path):

@@ -57,6 +57,7 @@ class Mutant:
 
 
 CLIENT = "tests/flower/test_deployed_client.py"
+ALGORITHMS = "tests/flower/test_algorithms.py"
 GUARD = "tests/guard/test_guard.py"
 SPEND = "tests/accounting/test_spend.py"
 GAUSSIANS = "tests/accounting/test_gaussian_filter.py"
@@ -97,14 +98,14 @@ MUTANTS: tuple[Mutant, ...] = (
         keystream = client.keystream(grant)
         evaluated = client.evaluated(grant, measured, keystream)  # before training moves the model
         steps, number = grant.training_steps, grant.round
-        trained = training.train(engine, client.shard, steps=steps, round=number, keystream=keystream)
+        trained = training.train(engine, client.shard, steps=steps, round=number, keystream=keystream, before=before)
 """,
         """\
         client = client.standardised(standardise)
         keystream = client.keystream(grant)
         evaluated = client.evaluated(grant, measured, keystream)  # before training moves the model
         steps, number = grant.training_steps, grant.round
-        trained = training.train(engine, client.shard, steps=steps, round=number, keystream=keystream)
+        trained = training.train(engine, client.shard, steps=steps, round=number, keystream=keystream, before=before)
         client.charge(grant)
 """,
         (f"{CLIENT}::test_the_charge_comes_before_the_training_and_no_text_crosses",),
@@ -741,8 +742,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the update says fewer steps than were taken",
         "fedprivacy/training/dpsgd.py",
-        "self.mechanism.event, steps, norm)",
-        "self.mechanism.event, steps - 1, norm)",
+        "self.mechanism.event, steps, norm, update.kept)",
+        "self.mechanism.event, steps - 1, norm, update.kept)",
         ("tests/training/test_dpsgd.py::test_the_update_states_the_event_of_the_mechanism_that_ran",),
     ),
     Mutant(
@@ -1078,6 +1079,55 @@ MUTANTS: tuple[Mutant, ...] = (
         "{client.client_id: plan.budget(client.client_id) for client in own},",
         "{},",
         (f"{TERMS}::test_the_budget_of_each_is_what_the_ledger_enforces",),
+    ),
+    Mutant(
+        "local training sends the model that it keeps at home",
+        "fedprivacy/training/algorithms/local.py",
+        "LocalUpdate(sent=client.shared, kept=client.descend(client.own, client.steps))",
+        "LocalUpdate(sent=(own := client.descend(client.own, client.steps)), kept=own)",
+        (f"{ALGORITHMS}::test_what_stays_at_home_is_in_no_byte_that_leaves[local]",),
+    ),
+    Mutant(
+        "a personal head leaves with the body",
+        "fedprivacy/training/algorithms/shared_body.py",
+        "sent=client.shared.where(client.personal, trained)",
+        "sent=trained",
+        (f"{ALGORITHMS}::test_what_stays_at_home_is_in_no_byte_that_leaves[fedper]",),
+    ),
+    Mutant(
+        "what one algorithm keeps at home is given to another, which sends it",
+        "fedprivacy/flower/client/kept.py",
+        "json.dumps([whose.run_id, whose.algorithm])",
+        "json.dumps([whose.run_id])",
+        (f"{ALGORITHMS}::test_no_other_algorithm_is_given_what_a_client_kept",),
+    ),
+    Mutant(
+        "one run's personal models are another's to begin with",
+        "fedprivacy/flower/client/kept.py",
+        "json.dumps([whose.run_id, whose.algorithm])",
+        "json.dumps([whose.algorithm])",
+        (f"{ALGORITHMS}::test_no_other_run_is_given_what_a_client_kept",),
+    ),
+    Mutant(
+        "an algorithm may take more private steps than were granted and charged",
+        "fedprivacy/training/descent.py",
+        "if self.taken + steps > self.granted:",
+        "if steps > self.granted:",
+        ("tests/training/test_algorithms.py::test_more_steps_than_were_granted_are_refused_before_the_first_of_them",),
+    ),
+    Mutant(
+        "two steps of a round that an algorithm divides share their sample and their noise",
+        "fedprivacy/training/descent.py",
+        "gradient = self.mean_gradient(self.taken, position)",
+        "gradient = self.mean_gradient(1, position)",
+        ("tests/training/test_algorithms.py::test_no_two_steps_of_a_round_share_a_position_in_the_keystream",),
+    ),
+    Mutant(
+        "what a client kept is readable by everybody on its host",
+        "fedprivacy/flower/client/kept.py",
+        "write_unnamed(file, content, PRIVATE)",
+        "write_unnamed(file, content)",
+        (f"{ALGORITHMS}::test_no_other_algorithm_is_given_what_a_client_kept",),
     ),
     Mutant(
         "a cohort's sum is divided by its clients, not by their weights",

@@ -77,6 +77,20 @@ def test_more_steps_than_were_granted_are_refused_before_the_first_of_them():
     assert client.descend.taken == 2
 
 
+@pytest.mark.parametrize("algorithm", EVERY, ids=lambda a: type(a).__name__)
+def test_no_two_steps_of_a_round_share_a_position_in_the_keystream(algorithm):
+    """Two steps with one sample and one noise would be one release that is charged as two, and tell more than two."""
+    numbers = []
+
+    def gradient(step, position):
+        numbers.append(step)
+        return position - 1.0
+
+    descent = Descent(gradient, SGD(RATE), 0.0, 5)
+    algorithm.train(descent.round(torch.zeros(3), torch.ones(3), None, MASK))
+    assert numbers == [1, 2, 3, 4, 5]
+
+
 def test_local_training_sends_what_it_was_sent():
     shared, own = torch.randn(3), torch.randn(3)
     update = LocalTraining().train(begun(shared, own))

@@ -130,7 +130,7 @@ def answer(client: LocalClient, grant: Grant, message: Message) -> Released:
     if released is None:
         standardise = client.standardising(message.content.get(STANDARDISE))
         training, engine, before = prepared(client, grant, message)
-        measured = client.measured(engine) if grant.local_evaluation else None
+        measured = client.measured(engine, grant.local_algorithm, before) if grant.local_evaluation else None
         client.charge(grant)
         client = client.standardised(standardise)
         keystream = client.keystream(grant)

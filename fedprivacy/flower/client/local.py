@@ -20,6 +20,7 @@ import torch
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 from flwr.app import Context, Message
 from torch import Tensor
+from torch.nn.utils import vector_to_parameters
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.spans import spanned
@@ -38,7 +39,7 @@ from fedprivacy.flower.wire.messages import (
     RefusalCode,
     SpendingMessage,
 )
-from fedprivacy.gradients import GradientEngine, check_on_blank, trainable_parameters
+from fedprivacy.gradients import GradientEngine, check_on_blank, flat_parameters
 from fedprivacy.gradients.scores import RecordScores
 from fedprivacy.guard import Guard, LogError
 from fedprivacy.questions.codec import KINDS
@@ -56,7 +57,9 @@ from fedprivacy.tasks.loader import check_scores, offers_table, scores_of, table
 from fedprivacy.tasks.protocol import NO_TABLE
 from fedprivacy.tasks.standardising import Standardise, unsuited
 from fedprivacy.training.adaptive import CLIPPINGS
+from fedprivacy.training.algorithms import Algorithm
 from fedprivacy.training.evaluation import LocalEvaluation, NoisySums
+from fedprivacy.training.kept import Kept, personal_mask
 from fedprivacy.training.keystream import Keystream, Position
 from fedprivacy.values.events import PoissonSampledGaussian
 
@@ -217,8 +220,8 @@ class LocalClient:
         """Computes the clipped sums of its gradients. Clients of one process share it: load parameters before use."""
         return _engine(self.task, self.shard.inputs.device, clipping)
 
-    def measured(self, engine: GradientEngine) -> RecordScores:
-        """Takes its records' scores under the parameters of the engine's model; shared as that is.
+    def measured(self, engine: GradientEngine, algorithm: Algorithm, before: Kept) -> RecordScores:
+        """Takes its records' scores under the model that it uses: the engine's, or one of its own; shared as that is.
 
         Raises:
             MessageError: the scores cannot be taken of made-up records. No record has been read.
@@ -228,7 +231,10 @@ class LocalClient:
             measured = _measured(self.task, self.shard.inputs.device, engine.threads, *kinds)
         except Exception as error:
             raise MessageError("The grant evaluates, and the scores of this client's task cannot be taken.") from error
-        measured.model.load_state_dict(trainable_parameters(engine.model), strict=False)
+        shared = flat_parameters(engine.model)
+        own = shared if before.own is None else before.own.to(shared.device)
+        used = algorithm.model(shared, own, personal_mask(algorithm, engine.model))
+        vector_to_parameters(used, [p for p in measured.model.parameters() if p.requires_grad])
         return measured
 
     def evaluated(self, grant: Grant, measured: RecordScores | None, keystream: Keystream) -> NoisySums | None:

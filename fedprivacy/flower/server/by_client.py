@@ -6,8 +6,9 @@ a deployment clients measure their own records, which is charged (`local-evaluat
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from flwr.app import ArrayRecord
@@ -23,9 +24,50 @@ from fedprivacy.tasks import Shard, ShardSource
 from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.tasks.loader import held_out_of, offers_held_out, scores_of
 from fedprivacy.tasks.standardising import Standardise
-from fedprivacy.training.algorithms import text_of
+from fedprivacy.training.algorithms import Algorithm, text_of
 from fedprivacy.training.kept import personal_mask
 from fedprivacy.values.held_out import HeldOut
+
+
+@dataclass(frozen=True)
+class ClientModels:
+    """The models that simulated clients use after a round.
+
+    Attributes:
+        plan: of the run.
+        kept: what its clients keep.
+        number: of the round.
+        arrays: the global model.
+    """
+
+    plan: RunPlan
+    kept: KeptModels
+    number: int
+    arrays: ArrayRecord
+
+    def of(self, client_id: str) -> Tensor:
+        """A client's model, flat, shape [d]."""
+        shared, mask = self._shared
+        return self._algorithm.model(shared, self._kept.get(client_id, shared), mask)
+
+    def personal(self) -> dict[str, Tensor]:
+        """Of each client that has a model of its own, by client_id."""
+        return {client_id: self.of(client_id) for client_id in self._kept} if self._algorithm.personal else {}
+
+    @property
+    def _algorithm(self) -> Algorithm:
+        return self.plan.config.algorithm_in(self.number)
+
+    @property
+    def _kept(self) -> Mapping[str, Tensor]:
+        return self.kept.own if self.kept.algorithm == text_of(self._algorithm) else {}
+
+    @cached_property
+    def _shared(self) -> tuple[Tensor, Tensor | None]:
+        """The global model, flat, and which parameters are in personal layers."""
+        model = self.plan.task.model()
+        names = tuple(trainable_parameters(model))
+        return flat(self.arrays, names).float(), personal_mask(self._algorithm, model)
 
 
 @dataclass(frozen=True)
@@ -62,25 +104,14 @@ class HeldOutEvaluation:
         """
         task, clients = self.plan.task, self.plan.config.clients
         model = task.model().eval()
-        own = self._models(number, flat(arrays, tuple(trainable_parameters(model))).float(), model)
+        own = ClientModels(self.plan, self.kept, number, arrays)
         found = {}
         for part in range(clients):
             records = held_out_of(task, ShardSource(partition_id=part, num_partitions=clients))
             client_id = simulated_client_id(part, clients)
-            vector_to_parameters(own(client_id), [p for p in model.parameters() if p.requires_grad])
+            vector_to_parameters(own.of(client_id), [p for p in model.parameters() if p.requires_grad])
             found[client_id] = self._scored(model, records, standardise)
         return found
-
-    def _models(self, number: int, shared: Tensor, model: nn.Module) -> Callable[[str], Tensor]:
-        """(client_id) -> the model that the client uses, flat, shape [d]."""
-        algorithm = self.plan.config.algorithm_in(number)
-        kept = self.kept.own if self.kept.algorithm == text_of(algorithm) else {}
-        mask = personal_mask(algorithm, model)
-
-        def own(client_id: str) -> Tensor:
-            return algorithm.model(shared, kept.get(client_id, shared), mask)
-
-        return own
 
     @torch.no_grad()
     def _scored(self, model: nn.Module, records: Shard, standardise: Standardise | None) -> HeldOut:

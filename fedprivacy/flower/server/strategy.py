@@ -12,7 +12,7 @@ from typing import Any
 from flwr.app import ArrayRecord, ConfigRecord, Message, MetricRecord
 from flwr.serverapp import Grid
 from flwr.serverapp.strategy import Result, Strategy
-from torch import nn
+from torch import Tensor, nn
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.random_state import RandomState
@@ -22,7 +22,7 @@ from fedprivacy.flower.kept import KeptModels
 from fedprivacy.flower.server.accounts import RunAccounts, check_named, check_worth_asking
 from fedprivacy.flower.server.asking import ask_clients
 from fedprivacy.flower.server.asynchronous import BufferedRounds, check_known_to_average
-from fedprivacy.flower.server.by_client import HeldOutEvaluation
+from fedprivacy.flower.server.by_client import ClientModels, HeldOutEvaluation
 from fedprivacy.flower.server.checkpoint import (
     Checkpoint,
     GlobalModel,
@@ -70,6 +70,9 @@ class PrivateResult(Result):
 
     stopped_because: str = ""
     """Why the run ended before its last round; empty if it did not."""
+
+    personal: Callable[[], Mapping[str, Tensor]] = dict
+    """What simulated clients have as models of their own, flat, by client_id; empty: all use the global one."""
 
     standardise: Standardise | None = None
     """What inputs become before the model sees them; None: the task does not standardise."""
@@ -265,6 +268,8 @@ class PrivateStrategy(Strategy):
         with span("recording"):
             for observe in (self._log_round, *self._observers):
                 observe(finished)
+        if self._models is not None:
+            self.result.personal = ClientModels(self.plan, self._models, number, kept).personal
         self.result.arrays = kept  # now, so that a run that is stopped leaves the model of its last recorded round
         rounds.accounts.sign()
         reach("server.round-recorded")
