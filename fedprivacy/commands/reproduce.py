@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from fedprivacy.commands.terminal import ERR, OUT, Json, ends_in_order, plain_errors, print_json
@@ -34,6 +37,12 @@ def reproduce(
     out: Annotated[
         Path | None, typer.Option(help="Folder for results. Default: runs/reproduce-NAME.", show_default=False)
     ] = None,
+    jobs: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="How many seeds at a time, each in a process. Default: one for each core.", show_default=False
+        ),
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Run a paper's experiment over several seeds, and compare what came out with what was published.
@@ -54,7 +63,13 @@ def reproduce(
         if left := [seed for seed in numbers if seed not in {result.seed for result in kept}]:
             files = data_folder(chosen, data)
             folder.mkdir(parents=True, exist_ok=True)
-            found = [*kept, *_measure(chosen, left, files, folder, quiet=as_json)]
+            several = min(jobs or os.cpu_count() or 1, len(left))
+            with _bar(quiet=as_json) as bar:
+                seeds_left = _Left(chosen, left, files, folder, bar)
+                found = [
+                    *kept,
+                    *(seeds_left.one_by_one() if several == 1 else seeds_left.together(REPRODUCTIONS[name], several)),
+                ]
         results = Results(chosen, sorted(found, key=lambda result: result.seed))
         written = [results.save(folder), _draw(results, folder)]
     if as_json:
@@ -66,29 +81,65 @@ def reproduce(
         raise typer.Exit(1)
 
 
-def _measure(
-    reproduction: Reproduction, seeds: Sequence[int], data: Path, out: Path, *, quiet: bool
-) -> list[SeedResult]:
-    """The results of seeds, with a bar."""
-    from fedprivacy.reproductions.bench import measure
+@dataclass(frozen=True)
+class _Left:
+    """Seeds that are to be measured, with a bar that shows it."""
 
-    found: list[SeedResult] = []
-    with _bar(quiet=quiet) as bar:
-        task = bar.add_task("", total=len(seeds) * len(reproduction.rows))
+    reproduction: Reproduction
+    seeds: Sequence[int]
+    data: Path
+    out: Path
+    bar: Progress
+
+    def one_by_one(self) -> list[SeedResult]:
+        """In this process."""
+        from fedprivacy.reproductions.bench import measure
+
+        found: list[SeedResult] = []
+        task, rows = self._task()
 
         def tell(words: str) -> None:
-            bar.update(task, description=f"seed {seeds[len(found)]}: {escape(words)}")
+            self.bar.update(task, description=f"seed {self.seeds[len(found)]}: {escape(words)}")
 
-        def advance(rows: int) -> None:
-            bar.update(task, completed=len(found) * len(reproduction.rows) + rows)
+        def advance(done: int) -> None:
+            self.bar.update(task, completed=len(found) * rows + done)
 
-        try:
-            for seed in seeds:
-                found.append(measure(reproduction, seed, data, out, tell=tell, advance=advance))
-        except KeyboardInterrupt:
-            ERR.print("Stopped. Finished seeds are kept: the same command goes on with the others.")
-            raise
-    return found
+        with _said_if_stopped():
+            for seed in self.seeds:
+                found.append(measure(self.reproduction, seed, self.data, self.out, tell=tell, advance=advance))
+        return found
+
+    def together(self, source: str, jobs: int) -> list[SeedResult]:
+        """Several at a time."""
+        from fedprivacy.reproductions.jobs import News, SeedProcesses
+
+        found: list[SeedResult] = []
+        task, rows = self._task()
+        done = dict.fromkeys(self.seeds, 0)
+        with _said_if_stopped(), SeedProcesses(source, self.data, self.out, jobs) as processes:
+            for told in processes.measured(self.seeds):
+                if isinstance(told, News):
+                    done[told.seed] = told.rows
+                    self.bar.update(task, description=f"seed {told.seed}: {escape(told.words)}")
+                else:
+                    done[told.seed] = rows
+                    found.append(told)
+                self.bar.update(task, completed=sum(done.values()))
+        return found
+
+    def _task(self) -> tuple[TaskID, int]:
+        """The bar's task, and how many rows a seed has."""
+        rows = len(self.reproduction.rows)
+        return self.bar.add_task("", total=len(self.seeds) * rows), rows
+
+
+@contextmanager
+def _said_if_stopped() -> Iterator[None]:
+    try:
+        yield
+    except KeyboardInterrupt:
+        ERR.print("Stopped. Finished seeds are kept: the same command goes on with the others.")
+        raise
 
 
 def _bar(*, quiet: bool) -> Progress:

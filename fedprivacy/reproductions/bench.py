@@ -21,7 +21,12 @@ def reproduction_of(name: str) -> Reproduction:
     """
     if name not in REPRODUCTIONS:
         raise ReproductionError(f"reproduction is '{name}'; choose one of {', '.join(REPRODUCTIONS)}.")
-    module, attribute = REPRODUCTIONS[name].split(":")
+    return loaded(REPRODUCTIONS[name])
+
+
+def loaded(source: str) -> Reproduction:
+    """The reproduction at "module:attribute"."""
+    module, attribute = source.split(":")
     found: Reproduction = getattr(import_module(module), attribute)
     return found
 

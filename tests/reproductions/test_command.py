@@ -20,7 +20,7 @@ def toss(tmp_path, monkeypatch):
     def run(*options, code=0, **changes):
         monkeypatch.setattr(coins, "COINS", Coins(**changes))
         monkeypatch.setitem(REPRODUCTIONS, "coins", "tests.reproductions.coins:COINS")
-        return fedprivacy("reproduce", "coins", *options, cwd=tmp_path, code=code)
+        return fedprivacy("reproduce", "coins", "--jobs", 1, *options, cwd=tmp_path, code=code)
 
     return run
 
@@ -38,6 +38,18 @@ def test_a_table_a_figure_and_results_that_say_the_same(toss, tmp_path):
     assert told["rows"][0]["values"] == [0.5, 0.6, 0.7] and told["met"]
     drawing = (out / "figure.svg").read_text()
     assert drawing.startswith("<svg") and "Coins: all 2 goals are met" in drawing
+
+
+def test_several_seeds_at_a_time_give_the_same_table(toss, tmp_path):
+    """In processes of their own; those that are finished are kept, and a seed that fails ends the others."""
+    one = json.loads(toss("--json").stdout)
+    several = json.loads(toss("--json", "--jobs", 2, "--out", "several").stdout)
+    same = ("name", "seeds", "met", "settings")
+    assert {name: one[name] for name in same} == {name: several[name] for name in same}
+    assert [row["values"] for row in one["rows"]] == [row["values"] for row in several["rows"]]
+    assert sorted(file.name for file in (tmp_path / "several").glob("seed-*.json")) == [
+        f"seed-{number}.json" for number in range(3)
+    ]
 
 
 def test_a_goal_that_is_not_met_is_said_and_ends_with_1(toss):
