@@ -7,5 +7,7 @@ begin an experiment of your own. `fedprivacy.reproductions.protocol` says what a
 
 from __future__ import annotations
 
-REPRODUCTIONS: dict[str, str] = {}
+REPRODUCTIONS: dict[str, str] = {
+    "tcga-brca": "fedprivacy.reproductions.tcga_brca:TCGA_BRCA",
+}
 """Where each reproduction is, "module:attribute", by the name that is typed. It is imported when it is asked for."""
