@@ -306,6 +306,33 @@ def ask(
     )
 
 
+@app.command()
+@partial(with_settings, keys=("clients", "epsilon", "delta"))
+def recommend(
+    settings: dict[str, Any],
+    *,
+    task: Annotated[str, typer.Argument(help=escape(words_of(FIELDS["task"])), show_default=False)],
+    shard_size: Annotated[
+        float | None,
+        typer.Option(
+            min=1,
+            help="A public guess of how many records a client has, where that cannot be known here. Default: the "
+            "task's nominal_shard_size.",
+            show_default=False,
+        ),
+    ] = None,
+    as_json: Json = False,
+) -> None:
+    """Choose the settings of a task's training from public facts alone, and say why. Runs nothing.
+
+    The facts are the number of clients, their shard sizes where those are public, the model and the budget. No record
+    is looked at, so that the choice costs no privacy.
+    """
+    from fedprivacy.commands import recommend as recommending
+
+    recommending.recommend(settings | {"task": task}, shard_size, as_json=as_json)
+
+
 app.command()(compare)
 app.command()(epsilon)
 app.command()(sigma)

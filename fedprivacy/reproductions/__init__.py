@@ -10,5 +10,6 @@ from __future__ import annotations
 REPRODUCTIONS: dict[str, str] = {
     "school": "fedprivacy.reproductions.school:SCHOOL",
     "logistic": "fedprivacy.reproductions.logistic:LOGISTIC",
+    "tcga-brca": "fedprivacy.reproductions.tcga_brca:TCGA_BRCA",
 }
 """Where each reproduction is, "module:attribute", by the name that is typed. It is imported when it is asked for."""

@@ -1,0 +1,148 @@
+"""Settings from public facts alone: no record changes them, and each follows from the budget as its reason says."""
+
+import math
+
+import pytest
+import torch
+
+import fedprivacy as fp
+from fedprivacy.accounting.calibration import noise_multiplier
+from fedprivacy.runs.configuration import ConfigError
+from fedprivacy.runs.recommendation import DRIFT, LONGEST_STRIDES, SLACK, STEPS
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import NeighbouringRelation
+
+
+class Sealed(fp.Task):
+    """Private sizes: nothing of a shard may be touched."""
+
+    dataset = "sealed"
+    recipe = fp.Recipe(clients=6, epsilon=2.0, delta=1e-4)
+    shard_sizes_public = False
+    nominal_shard_size = 200
+
+    def model(self):
+        return torch.nn.Linear(12, 3)
+
+    def shard(self, source):
+        raise AssertionError("a private shard was opened")
+
+    def evaluate(self, model):
+        raise AssertionError("the model was evaluated")
+
+
+class Open(fp.Task):
+    """Public sizes: 20, 40, 60 records, of which the values are given."""
+
+    dataset = "open"
+    recipe = fp.Recipe(clients=3, epsilon=2.0, delta=1e-4)
+
+    def __init__(self, values, outputs=2):
+        self.values, self.outputs = values, outputs
+
+    def model(self):
+        return torch.nn.Linear(5, self.outputs)
+
+    def shard(self, source):
+        size = 20 * (source.partition_id + 1)
+        return fp.Shard(self.values * torch.ones(size, 5), torch.zeros(size, dtype=torch.int64))
+
+
+def test_a_private_shard_is_never_opened():
+    found = fp.recommend(Sealed())
+    assert (found.facts.records, found.facts.guessed, found.facts.parameters) == (1200.0, True, 39)
+    assert found.facts.outputs == 3 and "about 1,200 records in 6 clients" in str(found.facts)
+
+
+def test_tasks_whose_records_differ_in_values_alone_get_the_same():
+    assert fp.recommend(Open(0.0)) == fp.recommend(Open(math.pi)) == fp.recommend(Open(math.nan))
+
+
+def test_public_sizes_are_counted():
+    assert fp.recommend(Open(0.0)).facts.records == 120
+
+
+def test_noise_drifts_each_parameter_as_far_as_is_said():
+    for epsilon in (0.5, 2.0):
+        found = fp.recommend(Sealed(), epsilon=epsilon)
+        chosen = found.settings
+        of_one_step = found.noise_multiplier * chosen["clipping_norm"] / (chosen["sampling_rate"] * 200 * math.sqrt(6))
+        drift = chosen["learning_rate"] * of_one_step * math.sqrt(chosen["rounds"] * chosen["local_steps"])
+        assert drift == pytest.approx(DRIFT, rel=0.05)  # the learning rate is rounded to two digits
+        path = chosen["learning_rate"] * chosen["clipping_norm"] * chosen["rounds"]
+        assert found.loudness == pytest.approx(drift * math.sqrt(39) / path, rel=0.05)
+
+
+def test_the_noise_is_what_the_budget_needs_and_hardly_more_than_the_least():
+    found = fp.recommend(Sealed(), epsilon=3.0)
+    plan = fp.plan(Sealed(), **found.settings)
+    assert plan.noise_multiplier == found.noise_multiplier
+    assert plan.clients[0]["epsilon_by_round"][-1] <= 3.0
+    budget = PrivacyBudget(3.0, 1e-4)
+    least = noise_multiplier(budget, 1.0, STEPS, NeighbouringRelation.ADD_OR_REMOVE_ONE)
+    assert found.noise_multiplier <= SLACK * least * found.settings["sampling_rate"]
+
+
+def test_with_hardly_any_noise_the_step_is_what_limits():
+    scores = fp.recommend(Sealed(), shard_size=10**6)
+    assert scores.facts.records == 6e6
+    assert scores.settings["learning_rate"] * scores.settings["clipping_norm"] == pytest.approx(
+        LONGEST_STRIDES["scores"], rel=0.05
+    )
+    number = fp.recommend(Open(0.0, outputs=1), epsilon=100.0)
+    assert number.facts.outputs == 1
+    assert number.settings["learning_rate"] * number.settings["clipping_norm"] <= LONGEST_STRIDES["number"] * 1.05
+
+
+def test_more_budget_more_records_and_more_clients_go_further():
+    def rate(**changes):
+        return fp.recommend(Sealed(), **changes).settings["learning_rate"]
+
+    assert rate(epsilon=0.5) < rate(epsilon=2.0) < rate(epsilon=8.0)
+    assert rate(shard_size=100) < rate() < rate(shard_size=400)
+    assert rate(clients=3) < rate() < rate(clients=24)
+
+
+def test_its_settings_train_within_the_budget(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = fp.recommend("cancer", epsilon=1.0, clients=3)
+    run = fp.simulate("cancer", **found.settings, progress=False)
+    assert all(client["epsilon"] <= 1.0 for client in run.clients)
+    assert len(run.rounds) == STEPS and run.metrics["accuracy"] > 0.9
+    assert eval(found.call, {"fp": PlanOnly}) == fp.plan("cancer", **found.settings)
+
+
+class PlanOnly:
+    simulate = staticmethod(fp.plan)
+
+
+def test_too_much_noise_and_too_large_a_delta_are_told():
+    assert fp.recommend(Sealed()).advice == ()
+    (loud,) = fp.recommend(Sealed(), shard_size=5).advice
+    assert "too much for so many parameters" in loud
+    (delta,) = fp.recommend(Sealed(), delta=0.01).advice
+    assert "delta is 1e-2" in delta and "has about 200 records" in delta
+
+
+def test_what_must_be_known_is_asked_for():
+    class Hidden(Open):
+        def shard(self, source):
+            raise FileNotFoundError("only on the hospital's own host")
+
+    with pytest.raises(ConfigError, match="not known here; give a guess of the shard size"):
+        fp.recommend(Hidden(0.0))
+    found = fp.recommend(Hidden(0.0), shard_size=50)
+    assert found.facts.guessed and found.facts.records == 150 and found.facts.outputs == 2
+
+
+def test_without_a_budget_nothing_follows():
+    with pytest.raises(ConfigError, match="epsilon"):
+        fp.recommend(Sealed(), epsilon=math.inf)
+
+
+def test_a_model_whose_input_nothing_tells_has_scores():
+    class Convolved(Sealed):
+        def model(self):
+            return torch.nn.Sequential(torch.nn.Conv2d(1, 2, 3), torch.nn.Flatten(), torch.nn.Linear(18, 1))
+
+    assert fp.recommend(Convolved()).facts.outputs is None
