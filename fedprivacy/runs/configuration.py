@@ -192,6 +192,11 @@ class RunConfig:
         0,
         bounds=(0, 10**9),
     )
+    initial_model: str = setting(
+        "A safetensors file with parameters that the global model begins with: public, such as another run's model of "
+        "public records. Left open: the task's own new model.",
+        "",
+    )
     held_out_evaluation: int = setting(
         "Simulated: every so many rounds, and after the last one, each client's model is measured on records of its "
         "own that the task holds out and declares public (Task.held_out); 0: after the last one alone.",

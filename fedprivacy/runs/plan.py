@@ -19,6 +19,7 @@ from fedprivacy.questions.moments import Spread
 from fedprivacy.questions.standardise import standardise_question
 from fedprivacy.runs.client_terms import ClientTerms, client_terms_of
 from fedprivacy.runs.configuration import ConfigError, RunConfig, Value, resolve
+from fedprivacy.runs.initial_model import initial_parameters
 from fedprivacy.runs.user_level import UserLevelPlan, user_level_plan
 from fedprivacy.tasks import ShardSource, Task, TaskError, load_task, relation_of
 from fedprivacy.tasks.identity import dataset_id, simulated_client_id
@@ -60,6 +61,8 @@ class RunPlan:
         config = resolve(given, task)
         plan = cls(config, task or load_task(config.task), goes_on, asks)
         _check_layers(plan)
+        if config.initial_model:
+            initial_parameters(config.initial_model, plan.task)
         _ = plan.client_terms
         try:
             _ = plan.noise_multiplier, plan.user_level  # before anything is spent

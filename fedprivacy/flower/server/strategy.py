@@ -44,6 +44,7 @@ from fedprivacy.gradients import trainable_parameters
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.standardise import standardiser
 from fedprivacy.runs.configuration import ConfigError
+from fedprivacy.runs.initial_model import initial_parameters
 from fedprivacy.runs.participation import buffer_of, check_participation, participation_of
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.runs.user_level_book import UserLevelBook
@@ -343,10 +344,14 @@ class PrivateStrategy(Strategy):
         """The last finished round and the model after it; the random state is restored when the clients are there."""
         decay = self.plan.config.ema_decay
         if self._resume is None:
-            new = initial_arrays or as_arrays(trainable_parameters(self.plan.task.model()))
-            return 0, GlobalModel.new(new, decay)
+            return 0, GlobalModel.new(initial_arrays or self._new(), decay)
         write_state(self.strategy, self._resume.strategy)
         return self._resume.round, GlobalModel.restored(self._resume, decay)
+
+    def _new(self) -> ArrayRecord:
+        """The model of a run that begins: a public one, where the configuration names it, or the task's own."""
+        task, file = self.plan.task, self.plan.config.initial_model
+        return as_arrays(initial_parameters(file, task) if file else trainable_parameters(task.model()))
 
     @spanned("set-up")
     def _rounds(self, grid: Grid, timeout: float | None) -> Rounds:
