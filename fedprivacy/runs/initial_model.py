@@ -1,4 +1,4 @@
-"""A public model that a run begins with: what was learned elsewhere costs nothing here, if no private record was in it."""
+"""A public model that a run begins with: what was learned of public records costs nothing here."""
 
 from __future__ import annotations
 
@@ -33,16 +33,15 @@ def initial_parameters(file: str, task: Task) -> dict[str, Tensor]:
     try:
         found = load_file(Path(file))
     except (SafetensorError, OSError) as error:
-        raise ConfigError(
-            [f"initial-model is '{file}', which cannot be read ({error}); name a safetensors file."]
-        ) from error
+        unreadable = f"initial-model is '{file}', which cannot be read ({error}); name a safetensors file."
+        raise ConfigError([unreadable]) from error
     for name, parameter in own.items():
         shape = list(found[name].shape) if name in found else "none"
-        if shape != list(parameter.shape):
+        if shape != (wanted := list(parameter.shape)):
             raise ConfigError(
                 [
-                    f"initial-model is '{file}', and for '{name}' the task's model wants shape {list(parameter.shape)}, "
-                    f"where it has {shape}; name a file of this model, or leave it open."
+                    f"initial-model is '{file}', and for '{name}' the task's model wants shape {wanted}, where it has "
+                    f"{shape}; name a file of this model, or leave it open."
                 ]
             )
     return {name: found[name].to(parameter.dtype) for name, parameter in own.items()}

@@ -43,7 +43,7 @@ def spread_of(held_out: Mapping[str, HeldOut]) -> dict[str, ScoreSpread]:
 
 def metrics_of_each(held_out: Mapping[str, HeldOut]) -> dict[str, float]:
     """The mean scores as metrics of a round, each with the least and the most of a client."""
-    metrics = {}
+    metrics: dict[str, float] = {}
     for name, spread in spread_of(held_out).items():
         each = f"{OF_EACH}{name}"
         metrics |= {each: spread.mean, f"{each}_least": spread.least, f"{each}_most": spread.most}
