@@ -7,5 +7,8 @@ begin an experiment of your own. `fedprivacy.reproductions.protocol` says what a
 
 from __future__ import annotations
 
-REPRODUCTIONS: dict[str, str] = {}
+REPRODUCTIONS: dict[str, str] = {
+    "mnist": "fedprivacy.reproductions.mnist:MNIST",
+    "digits": "fedprivacy.reproductions.digits:DIGITS",
+}
 """Where each reproduction is, "module:attribute", by the name that is typed. It is imported when it is asked for."""
