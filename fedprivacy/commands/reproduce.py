@@ -174,11 +174,10 @@ def _table(results: Results) -> Table:
     about = results.reproduction
     table = Table(title=f"{escape(about.title)}", caption=f"{escape(about.source)}. Delta {about.delta:g}.")
     table.add_column("row")
-    table.add_column("figure")
-    for column in ("published", "goal", "ours", "std. error", "epsilon"):
-        table.add_column(column, justify="right")
-    table.add_column("verdict")
-    table.add_column("seconds", justify="right")
+    for column in ("published", "goal", "ours", "± s.e.", "epsilon"):
+        table.add_column(column, justify="right", no_wrap=True)
+    table.add_column("verdict", no_wrap=True)
+    table.add_column("seconds", justify="right", no_wrap=True)
     for row in results.rows:
         table.add_row(*_cells(row))
     return table
@@ -188,8 +187,7 @@ def _cells(row: RowResult) -> list[str]:
     from fedprivacy.values.wording import NO_PRIVACY, epsilon_text
 
     return [
-        escape(row.row.name),
-        escape(row.row.what),
+        f"{escape(row.row.name)}\n[dim]{escape(row.row.what)}[/]",
         _number(row.row.published),
         _number(row.row.goal),
         _number(row.mean),

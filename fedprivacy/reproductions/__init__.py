@@ -10,6 +10,8 @@ from __future__ import annotations
 REPRODUCTIONS: dict[str, str] = {
     "school": "fedprivacy.reproductions.school:SCHOOL",
     "logistic": "fedprivacy.reproductions.logistic:LOGISTIC",
+    "mnist": "fedprivacy.reproductions.mnist:MNIST",
     "tcga-brca": "fedprivacy.reproductions.tcga_brca:TCGA_BRCA",
+    "digits": "fedprivacy.reproductions.digits:DIGITS",
 }
 """Where each reproduction is, "module:attribute", by the name that is typed. It is imported when it is asked for."""

@@ -27,9 +27,9 @@ def toss(tmp_path, monkeypatch):
 
 def test_a_table_a_figure_and_results_that_say_the_same(toss, tmp_path):
     printed = " ".join(toss().output.split())
-    assert "heads │ share of heads │ 0.5 │ 0.5 │ 0.6 │ 0.058 │ 3.00 │ met" in printed
-    assert "error │ mean squared error │ 0.2 │ 0.25 │ 0.21 │ 0.0058 │ 2.00 │ met" in printed
-    assert "beside │ without privacy │ - │ - │ 0.9 │ 0 │ no privacy │ recorded" in printed
+    assert "heads │ 0.5 │ 0.5 │ 0.6 │ 0.058 │ 3.00 │ met │ 0 │ │ share of heads │" in printed
+    assert "error │ 0.2 │ 0.25 │ 0.21 │ 0.0058 │ 2.00 │ met │ 0 │ │ mean squared error │" in printed
+    assert "beside │ - │ - │ 0.9 │ 0 │ no privacy │ recorded │ 0 │ │ without privacy │" in printed
     assert "Bernoulli 1713" in printed and "Delta 0.001" in printed and "Mean over 3 seeds" in printed
     out = tmp_path / "runs" / "reproduce-coins"
     told = json.loads(toss("--json").stdout)
