@@ -8,6 +8,8 @@ begin an experiment of your own. `fedprivacy.reproductions.protocol` says what a
 from __future__ import annotations
 
 REPRODUCTIONS: dict[str, str] = {
+    "mnist": "fedprivacy.reproductions.mnist:MNIST",
+    "digits": "fedprivacy.reproductions.digits:DIGITS",
     "tcga-brca": "fedprivacy.reproductions.tcga_brca:TCGA_BRCA",
 }
 """Where each reproduction is, "module:attribute", by the name that is typed. It is imported when it is asked for."""
