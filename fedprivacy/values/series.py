@@ -88,8 +88,10 @@ class RunFacts:
 
     @property
     def strategy(self) -> str:
-        """The strategy's name, without the file that it came from."""
-        return str(self.settings.get("strategy", "")).rpartition(":")[2]
+        """The strategy's name, without the file that it came from; with that of an algorithm that is not the usual."""
+        name = str(self.settings.get("strategy", "")).rpartition(":")[2]
+        algorithm = str(self.settings.get("algorithm", "fedavg"))  # an earlier version has none
+        return name if algorithm == "fedavg" else algorithm if name == "fedavg" else f"{algorithm}, {name}"
 
     @property
     def delta(self) -> float:
