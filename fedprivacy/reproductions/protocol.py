@@ -67,27 +67,47 @@ class Workplace:
 
 
 class Reproduction(Protocol):
-    """A paper's experiment, as `fedprivacy reproduce` runs it.
+    """A paper's experiment, as `fedprivacy reproduce` runs it. Attributes will do where there are properties here."""
 
-    Attributes:
-        name: as it is typed.
-        title: for people, a few words.
-        source: the paper: authors, year, title.
-        delta: of every epsilon in it.
-        data: where to get each file that must be in the folder of --data, by its path there; empty: it needs none.
-        settings: hyper-parameters for people and for JSON: every constant that the result depends on.
-        rows: what is measured, in the order of the table.
-        seeds: how many seeds there are unless somebody says otherwise.
-    """
+    @property
+    def name(self) -> str:
+        """As it is typed."""
+        ...
 
-    name: str
-    title: str
-    source: str
-    delta: float
-    data: Mapping[str, str]
-    settings: Mapping[str, object]
-    rows: tuple[Row, ...]
-    seeds: int
+    @property
+    def title(self) -> str:
+        """For people, a few words."""
+        ...
+
+    @property
+    def source(self) -> str:
+        """The paper: authors, year, title."""
+        ...
+
+    @property
+    def delta(self) -> float:
+        """Of every epsilon in it."""
+        ...
+
+    @property
+    def data(self) -> Mapping[str, str]:
+        """Where to get each file that must be in the folder of --data, by its path there; empty: it needs none."""
+        ...
+
+    @property
+    def settings(self) -> Mapping[str, object]:
+        """Hyper-parameters, as JSON takes them: every constant that the figures depend on."""
+        ...
+
+    @property
+    def rows(self) -> tuple[Row, ...]:
+        """What is measured, in the order of the table."""
+        ...
+
+    @property
+    def seeds(self) -> int:
+        """How many seeds there are unless somebody says otherwise."""
+        ...
 
     def measure(self, seed: int, place: Workplace) -> Iterator[tuple[str, Measured]]:
         """Every row's name and figure, in the order of `rows`, each as soon as it is known: the time is taken between.

@@ -94,8 +94,9 @@ def _modulus(spectrum: Tensor, size: int, coarse: int, scale: int, angles: int) 
         scale: of the wavelet.
         angles: how many.
     """
-    filtered = spectrum[:, :, None] * _wavelets(size, coarse, scale, angles)
-    return torch.fft.ifft2(_every(2 ** (scale - coarse), filtered)).abs().flatten(1, 2)
+    filtered: Tensor = spectrum[:, :, None] * _wavelets(size, coarse, scale, angles)
+    stripes: Tensor = torch.fft.ifft2(_every(2 ** (scale - coarse), filtered))
+    return stripes.abs().flatten(1, 2)
 
 
 def _every(step: int, spectrum: Tensor) -> Tensor:
@@ -103,7 +104,8 @@ def _every(step: int, spectrum: Tensor) -> Tensor:
     if step == 1:
         return spectrum
     size = spectrum.shape[-1] // step
-    return spectrum.unflatten(-1, (step, size)).unflatten(-3, (step, size)).mean(dim=(-4, -2))
+    blocks: Tensor = spectrum.unflatten(-1, (step, size)).unflatten(-3, (step, size))
+    return blocks.mean(dim=(-4, -2))
 
 
 def _averaged(channels: Tensor, size: int, coarse: int, scales: int) -> Tensor:
@@ -152,4 +154,5 @@ def _gaussian(frequencies: Tensor, width: float) -> Tensor:
 
 def _frequencies(size: int, coarse: int) -> Tensor:
     """Those of the discrete Fourier transform of every 2^coarse of `size` pixels, in radians per pixel, float64."""
-    return 2.0 * math.pi * torch.fft.fftfreq(size // 2**coarse, d=2.0**coarse, dtype=torch.float64)
+    frequencies: Tensor = torch.fft.fftfreq(size // 2**coarse, d=2.0**coarse, dtype=torch.float64)
+    return 2.0 * math.pi * frequencies

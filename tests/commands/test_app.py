@@ -107,6 +107,7 @@ def test_an_option_that_there_is_not_names_the_one_that_was_meant(typed, meant, 
     ("typed", "meant"),
     [
         (("sweep", "--seed", "3"), "--seeds"),
+        (("reproduce", "digits", "--seed", "3"), "--seeds"),
         (("report", "run", "--folder", "x"), "--out"),
         (("dashboard", "--interface", "x"), "--host"),
         (("deploy", "demo", "--round", "2"), "--rounds"),

@@ -1,0 +1,57 @@
+"""Digits: features of each record's own pixels, and a run that keeps the budget. The goals are those of the command."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedprivacy.reproductions import digits
+from fedprivacy.reproductions.protocol import Workplace
+from tests.commands.running import started
+
+
+@pytest.fixture(scope="module")
+def scans():
+    return digits.ScatteredDigits(1.0).bundled()[0][:6]
+
+
+def test_a_record_s_features_are_its_own_and_of_length_1(scans):
+    task = digits.ScatteredDigits(4.0)
+    features = task.scaled(scans)
+    assert features.shape == (6, task.model().in_features)
+    np.testing.assert_allclose(np.linalg.norm(features, axis=1), 1.0, atol=1e-6)
+    np.testing.assert_allclose(task.scaled(scans[2:3]), features[2:3], atol=1e-6)
+    assert task.dataset == "digits"  # what it spends adds up with what others spend on these records
+
+
+def test_products_stand_for_the_square_of_the_features_inner_product():
+    unit = torch.nn.functional.normalize(torch.randn(40, 200, generator=torch.Generator().manual_seed(1)))
+    found = digits.products(unit)
+    kernel = found @ found.T / digits.PRODUCTS
+    assert (kernel - (unit @ unit.T) ** 2).abs().max() < 0.2
+
+
+def test_a_slant_of_nothing_only_enlarges():
+    blank = torch.full((2, 8, 8), 0.5)
+    blank[:, :2], blank[:, -2:], blank[:, :, :2], blank[:, :, -2:] = 0, 0, 0, 0
+    upright = digits.slanted(blank, 0.0)
+    assert upright.shape == (2, 16, 16)
+    torch.testing.assert_close(upright, upright.flip(-1), atol=1e-5, rtol=0)
+    assert not torch.allclose(digits.slanted(blank, 0.25), upright, atol=0.1)
+
+
+@pytest.mark.slow
+def test_a_short_run_learns_within_its_budget(tmp_path, monkeypatch):
+    monkeypatch.setattr(digits, "ROUNDS", 3)
+    told = []
+    found = dict(digits.DIGITS.measure(100, Workplace(tmp_path, tmp_path, told.append)))
+    assert list(found) == [row.name for row in digits.DIGITS.rows] and len(told) == 3
+    for epsilon, measured in zip((1.0, 3.0, 8.0), found.values(), strict=True):
+        assert 0.9 * epsilon < measured.epsilon <= epsilon
+    assert found["epsilon 8"].value > 0.7
+    assert (tmp_path / "epsilon-8" / "rounds.jsonl").exists()
+
+
+@pytest.mark.slow
+def test_the_command_with_one_seed_is_near_its_goals(tmp_path):
+    printed = " ".join(started("reproduce", "digits", "--seeds", "1", "--out", "kept", cwd=tmp_path).stdout.split())
+    assert "Digits, ten hospitals" in printed and "Mean over 1 seed" in printed
