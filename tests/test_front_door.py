@@ -121,14 +121,15 @@ def test_every_setting_is_a_keyword_and_explained(function):
 
 def test_everything_that_is_wrong_is_said_at_once_in_keywords_and_before_anything_is_spent(tmp_path):
     with pytest.raises(fp.ConfigError) as error:
-        fp.simulate("digits", noise_multiplyer=1.0, local_steps="two", batch_size=3, engine="abacus", epsilon=-1.0)
+        given = {"batch_size": 3, "sampling_rate": 0.1, "engine": "abacus", "epsilon": -1.0}
+        fp.simulate("digits", noise_multiplyer=1.0, local_steps="two", **given)
     problems = "\n".join(error.value.problems)
     for words in (
         "engine is 'abacus'; choose one of in-process, ray.",
         "noise_multiplyer is not a setting; the settings are task, clients, rounds, local_steps,",
         "Did you mean noise_multiplier?",
         "local_steps is 'two'; give a whole number.",
-        "batch_size is 3.0 and noise_multiplier is open",
+        "batch_size and sampling_rate both say",
         "epsilon is -1.0; choose a number",
     ):
         assert words in problems

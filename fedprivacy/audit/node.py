@@ -108,7 +108,8 @@ class Node:
         without = {"batch-size"} if "sampling-rate" in own else set()
         training = {key: value for key, value in run.items() if key in TRAINING and key not in without} | own
         asked = RunPlan.of(training, self.task)
-        noise, settings, schedule = asked.noise_multiplier, self.settings, asked.config.schedule
+        noise = asked.event(len(self.shard)).noise_multiplier
+        settings, schedule = self.settings, asked.config.schedule
         steps = schedule.steps_in(schedule.local_evaluation)  # of the costliest round
         if noise < settings.least_noise_multiplier:
             raise ConfigError(

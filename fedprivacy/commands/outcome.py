@@ -120,12 +120,11 @@ def _options(settings: Mapping[str, Value]) -> list[str]:
 
 
 def _kept(config: RunConfig, given: Mapping[str, Value]) -> dict[str, Value]:
-    """The user's settings but those of this run alone; with a batch size, the noise is the user's in any run."""
+    """The user's settings but those of this run alone."""
     if "resume" in given:
         usual = resolve({"task": config.task}).public() | {"task": DEFAULT_TASK}
         given = {key: value for key, value in config.public().items() if value not in (None, "", usual[key])}
-    left_out = set(_OF_THIS_RUN) - ({"noise-multiplier"} if config.batch_size is not None else set())
-    return {key: value for key, value in given.items() if key not in left_out}
+    return {key: value for key, value in given.items() if key not in _OF_THIS_RUN}
 
 
 def _tighter(spent: float) -> float:

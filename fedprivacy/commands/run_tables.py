@@ -16,7 +16,15 @@ from fedprivacy.runs.prospect import Outlook
 from fedprivacy.values.held_out import spread_of
 from fedprivacy.values.spent import ClientSpent
 from fedprivacy.values.user_level import FOR_WHOM
-from fedprivacy.values.wording import NO_PRIVACY, budget_text, count_text, epsilon_text, proved_text, reading_text
+from fedprivacy.values.wording import (
+    NO_PRIVACY,
+    budget_text,
+    count_text,
+    epsilon_text,
+    noise_text,
+    proved_text,
+    reading_text,
+)
 
 _MOST_GROUPS = 6
 """Columns of a plan."""
@@ -93,11 +101,12 @@ def failures(history: RunHistory) -> list[str]:
 
 def plan_table(plan: RunPlan, outlooks: Sequence[Outlook]) -> Group:
     """Epsilon by round, for every group of clients with one past; of many for three: least, middling and most spent."""
-    chosen = ""
+    chosen, noises = "", [outlook.group.event.noise_multiplier for outlook in outlooks]
     if len(outlooks) > _MOST_GROUPS:
-        chosen = f"; of {len(outlooks)} that differ, those that spend least, middling and most"
-        by_loss = sorted(outlooks, key=lambda outlook: outlook.by_round[-1])
-        outlooks = [by_loss[0], by_loss[len(by_loss) // 2], by_loss[-1]]
+        by, most = (_sigma, "add") if plan.noise_by_rate else (_loss, "spend")
+        chosen = f"; of {len(outlooks)} that differ, those that {most} least, middling and most"
+        ranked = sorted(outlooks, key=by)
+        outlooks = [ranked[0], ranked[len(ranked) // 2], ranked[-1]]
     table = Table("round", *(_names(outlook) for outlook in outlooks))
     for column in table.columns:
         column.justify = "right"
@@ -112,15 +121,30 @@ def plan_table(plan: RunPlan, outlooks: Sequence[Outlook]) -> Group:
     first = [_question_text(plan, outlooks)] if any(outlook.question for outlook in outlooks) else []
     return Group(
         *first,
-        f"Every local step{others}: sampling rate {rate}, noise multiplier {plan.noise_multiplier:.4f}; "
+        f"Every local step{others}: sampling rate {rate}, {_noise_text(plan, noises)}; "
         f"{count_text(config.local_steps, 'local step')} a round{evaluations}.",
-        *([_terms_table(outlooks)] if plan.client_terms else []),
+        *([_terms_table(outlooks)] if plan.client_terms or plan.noise_by_rate else []),
         *_user_level_text(plan),
         "Epsilon of a client that joins every round, by PLD, "
         f"at delta {config.delta:g} ({_limit(plan.common_budget) if not plan.client_terms else 'see above'}){chosen}:",
         table,
         *([_budget_table(plan, outlooks)] if several else []),
     )
+
+
+def _sigma(outlook: Outlook) -> float:
+    return outlook.group.event.noise_multiplier
+
+
+def _loss(outlook: Outlook) -> float:
+    return outlook.by_round[-1]
+
+
+def _noise_text(plan: RunPlan, noises: Sequence[float]) -> str:
+    """The run's noise multiplier, or those of its clients."""
+    if (common := plan.common_noise_multiplier) is None:
+        return f"each client's own noise multiplier ({noise_text(min(noises), max(noises))})"
+    return f"noise multiplier {common:.4f}"
 
 
 def _user_level_text(plan: RunPlan) -> list[str]:

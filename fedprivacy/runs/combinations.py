@@ -107,19 +107,11 @@ def with_recipe(recipe: Recipe, given: Settings, wrong: Collection[str]) -> list
     ]
 
 
-def with_batch_size(given: Settings, wrong: Collection[str]) -> list[str]:
+def with_batch_size(given: Settings) -> list[str]:
     """What a batch size does not go with."""
-    if "batch_size" not in given:
+    if not {"batch_size", "sampling_rate"} <= given.keys():
         return []
-    problems = []
-    if "sampling_rate" in given:
-        problems.append("batch-size and sampling-rate both say how many records join a step; give one of them.")
-    if not {"noise_multiplier"} & {*given, *wrong} and given.get("privacy", True):
-        problems.append(
-            f"batch-size is {given['batch_size']} and noise-multiplier is open, but clients with different sampling "
-            "rates need different noise; give a noise-multiplier ('fedprivacy sigma' finds one for the largest rate)."
-        )
-    return problems
+    return ["batch-size and sampling-rate both say how many records join a step; give one of them."]
 
 
 def with_one_another(settings: Settings, wrong: Collection[str]) -> list[str]:

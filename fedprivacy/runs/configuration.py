@@ -148,7 +148,8 @@ class RunConfig:
     )
     sampling_rate: float = setting("q, probability with which a record joins a local step.", bounds=SAMPLING_RATES)
     batch_size: float | None = setting(
-        "Expected batch size, instead of sampling-rate: a client's q is this over its public shard size, at most 1.",
+        "Expected batch size, instead of sampling-rate: a client's q is this over its public shard size, at most 1. "
+        "With noise-multiplier left open, each client has the least noise for its own q.",
         None,
         bounds=(1e-6, 1e9),
     )
@@ -490,7 +491,7 @@ def resolve(given: Mapping[str, Value | None], task: Task | None = None) -> RunC
     from fedprivacy.tasks.loader import TaskError, agreed, word_of  # torch: seconds that `--help` need not wait for
 
     settings, wrong = _parsed(given)
-    together = combinations.with_batch_size(settings, wrong)
+    together = combinations.with_batch_size(settings)
     try:
         task = agreed(cast(str | None, settings.get("task")), task)
     except TaskError as error:

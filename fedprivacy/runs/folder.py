@@ -134,7 +134,7 @@ class RunWriter:
         config = {
             "run_id": run_id,
             "settings": plan.config.public(),
-            "noise_multiplier": plan.noise_multiplier,
+            "noise_multiplier": plan.common_noise_multiplier,
             "relation": plan.relation,
             "metric": plan.task.metric,
             "task": plan.task.name,
@@ -291,20 +291,24 @@ def has_terms_of(folder: Path, plan: RunPlan) -> bool:
 def read_config(folder: Path) -> RunConfig:
     """The configuration that a run was started with; its noise multiplier and client terms are those that were used.
 
+    Where each client has noise for its own sampling rate, the noise multiplier is open: what the run has charged a
+    client on its ledger says which it had.
+
     Raises:
         RunFolderError: the folder holds no run.
         ConfigError: another version of fedprivacy wrote it, with other settings.
     """
     try:
         config = json.loads((folder / CONFIG).read_text())
-        settings, noise_multiplier = config["settings"], float(config["noise_multiplier"])
+        settings, used = config["settings"], config["noise_multiplier"]
+        noise_multiplier = None if used is None else float(used) or None  # 0: without privacy
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunFolderError(
             f"'{folder}' holds no run that could go on ({CONFIG}: {error}); name a folder that a run wrote to (out)."
         ) from error
     recorded = RunConfig.of_public(settings)
     terms = str(folder / CLIENT_TERMS) if recorded.client_terms else ""
-    return replace(recorded, noise_multiplier=noise_multiplier or None, client_terms=terms)  # 0: without privacy
+    return replace(recorded, noise_multiplier=noise_multiplier, client_terms=terms)
 
 
 def ledger_of(folder: Path) -> str:
@@ -339,7 +343,7 @@ def read_history(folder: Path) -> RunHistory:
     )
 
 
-def _rounds_after(start: RoundResult, lines: Iterable[str], noise_multiplier: float) -> Iterator[RoundResult]:
+def _rounds_after(start: RoundResult, lines: Iterable[str], noise_multiplier: float | None) -> Iterator[RoundResult]:
     before = start.population
     for line in lines:
         result = _round_from_json(json.loads(line), before, noise_multiplier)
@@ -352,7 +356,7 @@ def _whole_lines(rounds: Path) -> list[str]:
     return rounds.read_text().split("\n")[:-1]
 
 
-def _round_from_json(line: Mapping[str, Any], before: PopulationSpent, noise_multiplier: float) -> RoundResult:
+def _round_from_json(line: Mapping[str, Any], before: PopulationSpent, noise_multiplier: float | None) -> RoundResult:
     """A round from its line, and what everybody had spent in the round before.
 
     An earlier version wrote no client's noise multiplier: all of a run had the same.

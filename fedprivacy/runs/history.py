@@ -88,7 +88,8 @@ class RunHistory:
 
     Attributes:
         settings: the configuration by hyphenated key.
-        noise_multiplier: sigma of the local steps of clients without noise of their own; 0 without privacy.
+        noise_multiplier: sigma of the local steps of clients without noise of their own; 0 without privacy; None: each
+            client has the least for its own sampling rate, see `ClientSpent.noise_multiplier`.
         relation: the neighbouring relation of every event.
         metric: key of the figure that is shown first.
         start: the state before the first round.
@@ -96,7 +97,7 @@ class RunHistory:
     """
 
     settings: Mapping[str, Any]
-    noise_multiplier: float
+    noise_multiplier: float | None
     relation: NeighbouringRelation
     metric: str
     start: RoundResult
@@ -125,7 +126,7 @@ class RunHistory:
     @cached_property
     def facts(self) -> RunFacts:
         """What does not change. A run in memory knows no run_id; without a folder it has its task's name."""
-        noises = [client.noise_multiplier for client in self.last.spent.values()] or [self.noise_multiplier]
+        noises = [client.noise_multiplier for client in self.last.spent.values()] or [self.noise_multiplier or 0.0]
         facts = RunFacts(
             run_id="",
             name=Path(str(self.settings["out"])).name,

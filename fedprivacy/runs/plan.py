@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Collection, Mapping
-from dataclasses import dataclass, replace
-from functools import cached_property
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property, lru_cache
+from types import MappingProxyType
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +28,12 @@ from fedprivacy.tasks.identity import dataset_id, simulated_client_id
 from fedprivacy.tasks.loader import agreed, model_of
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.wording import count_text
+
+_NAMED = 5
+"""Problems that one error tells."""
+
+_Executed: TypeAlias = frozenset[tuple[Event, int]]
 
 
 @dataclass(frozen=True)
@@ -65,7 +73,7 @@ class RunPlan:
             initial_parameters(config.initial_model, plan.task)
         _ = plan.client_terms
         try:
-            _ = plan.noise_multiplier, plan.user_level  # before anything is spent
+            _ = plan.common_noise_multiplier, plan.user_level  # before anything is spent
             _check_one_step(plan)
         except ConfigError:
             if not asks:  # what was answered before can be read when nothing is left to spend
@@ -91,12 +99,35 @@ class RunPlan:
 
         Raises:
             ConfigError: says why no noise meets the budget, or that of clients with terms of their own.
+            ValueError: there is none: each client has its own, see `noise_by_rate`.
         """
+        if (common := self.common_noise_multiplier) is None:
+            raise ValueError("each client has the least noise for its own sampling rate; ask for a client's event.")
+        return common
+
+    @property
+    def common_noise_multiplier(self) -> float | None:
+        """The same; None: there is no such number, since each client has its own (`noise_by_rate`)."""
         return self._noise.shared
 
+    @property
+    def rates_differ(self) -> bool:
+        """Whether a client's sampling rate follows from its public shard size."""
+        return self.config.batch_size is not None and self.task.shard_sizes_public
+
+    @property
+    def noise_by_rate(self) -> bool:
+        """Whether each client has the least noise for its own sampling rate, past and budget.
+
+        It is found when the client's shard size is known: when it enrols, however late. A client whose terms name a
+        noise multiplier has that one.
+        """
+        return self.rates_differ and self.config.privacy and self.config.noise_multiplier is None
+
     def noise_multiplier_of(self, client_id: str) -> float:
-        """Sigma of a client's local steps: its own, or the run's."""
-        return self._noise.own.get(client_id, self._noise.shared)
+        """Sigma of a client's local steps: its own, or the run's. Raises what `noise_multiplier` does."""
+        own = self._noise.own.get(client_id)
+        return self.noise_multiplier if own is None else own
 
     @property
     def own_noise_multipliers(self) -> Mapping[str, float]:
@@ -113,9 +144,11 @@ class RunPlan:
         return [simulated_client_id(number, self.config.clients) for number in range(self.config.clients)]
 
     @property
-    def noise_multipliers(self) -> tuple[float, float]:
-        """The least and the largest sigma of the clients that may come."""
+    def noise_multipliers(self) -> tuple[float, float] | None:
+        """The least and the largest sigma of the clients that may come; None: not known before they have."""
         own = self._noise.own
+        if self._noise.shared is None:
+            return None
         each = [*own.values(), *([] if own.keys() >= {*self.simulated_clients} else [self._noise.shared])]
         return min(each), max(each)
 
@@ -145,6 +178,15 @@ class RunPlan:
         datasets = {client_id: dataset_id(self.task, client_id) for client_id in client_ids}
         noise_multiplier = _solved(self, _on_ledger(self, datasets))
         return replace(self, config=replace(self.config, noise_multiplier=noise_multiplier), solved=True)
+
+    def charged_to(self, ledger: str, run_id: str) -> RunPlan:
+        """The same for a run that is charged by this name to the ledger at a URL, where each client's noise is found.
+
+        What the run has charged a client there before it was stopped says which noise that was.
+        """
+        if not self.noise_by_rate:
+            return self
+        return replace(self, config=replace(self.config, ledger=ledger), goes_on=run_id)
 
     @cached_property
     def standardise(self) -> Spread | None:
@@ -197,13 +239,28 @@ class RunPlan:
         return RunLimit(filter_of(allowance or self.allowance(client_id)), past, self.most_spent, client_id)
 
     def event(self, disclosed: int = 0, client_id: str = "") -> PoissonSampledGaussian:
-        """What one local step costs a client that disclosed so many records.
+        """What one local step costs a client that disclosed so many records. Raises what `events` does."""
+        return self.events({client_id: disclosed})[client_id]
+
+    def events(self, disclosed: Mapping[str, int]) -> dict[str, PoissonSampledGaussian]:
+        """What one local step costs each of some clients, by client_id.
+
+        Where noise is found by rate, a client's is the least with which it can take all steps after what the ledger
+        says that it has spent before this run; whose past leaves too little for that takes part as long as it lasts.
+
+        Args:
+            disclosed: how many records each disclosed.
 
         Raises:
+            ConfigError: no noise meets the budget of some of them, with what would do.
             ValueError: the run is without privacy, so that no epsilon bounds what a step costs.
         """
-        rate, noise_multiplier = self.sampling_rate(disclosed, client_id), self.noise_multiplier_of(client_id)
-        return PoissonSampledGaussian(rate, noise_multiplier, self.relation)
+        found = _found_by_rate(self, disclosed) if self.noise_by_rate else {}
+        return {client_id: self._event(size, client_id, found.get(client_id)) for client_id, size in disclosed.items()}
+
+    def _event(self, disclosed: int, client_id: str, found: float | None) -> PoissonSampledGaussian:
+        noise_multiplier = self.noise_multiplier_of(client_id) if found is None else found
+        return _step(self.sampling_rate(disclosed, client_id), noise_multiplier, self.relation)
 
     def sampling_rate(self, disclosed: int = 0, client_id: str = "") -> float:
         """q of a local step of a client; how many records it disclosed counts with a `batch_size` only."""
@@ -285,24 +342,59 @@ class _Standing:
     past: History
     allowance: Allowance
     question: PoissonSampledGaussian | None = None
+    charged: History = field(default_factory=dict)  # by this run, before it was stopped
+
+    def charged_at(self, sampling_rate: float) -> float | None:
+        """Sigma that this run has charged at a sampling rate; None: it has not.
+
+        Of several, which only a client's own book can have claimed, the one that tells least of its records.
+        """
+        poisson = [event for event in self.charged if isinstance(event, PoissonSampledGaussian)]
+        return max((event.noise_multiplier for event in poisson if event.sampling_rate == sampling_rate), default=None)
 
 
-def client_groups(plan: RunPlan) -> list[ClientGroup]:
-    """The run's clients, those alike together: the simulated ones, or those of a deployment that the ledger knows."""
-    sizes_count = plan.config.batch_size is not None and plan.task.shard_sizes_public  # else no shard is loaded
+_step = lru_cache(maxsize=65_536)(PoissonSampledGaussian)
+"""Most clients of a run take the same."""
+
+_NOTHING_DISCLOSED: Mapping[str, int] = MappingProxyType({})
+
+
+def client_groups(plan: RunPlan, disclosed: Mapping[str, int] | None = None) -> list[ClientGroup]:
+    """A run's clients before its first step, those alike together.
+
+    Args:
+        plan: of the run.
+        disclosed: how many records each client that has come disclosed; None: none has, and these are the simulated
+            ones, or those of a deployment that the ledger knows.
+
+    Raises:
+        ConfigError: no noise meets the budget of some of them.
+    """
+    standings = _standings(plan, disclosed)
+    sizes = _simulated_sizes(plan, standings) if disclosed is None else disclosed
+    found = _found(plan, _seeking(plan, standings), sizes) if plan.noise_by_rate else {}
     groups: dict[object, ClientGroup] = {}
-    for number, (client_id, standing) in enumerate(_standings(plan).items()):
-        shard = ShardSource(partition_id=number, num_partitions=plan.config.clients)
-        event = plan.event(len(plan.task.shard(shard)) if sizes_count else 0, client_id)
+    for client_id, standing in standings.items():
+        event = plan._event(sizes[client_id], client_id, found.get(client_id))
         key = event, frozenset(standing.past.items()), standing.allowance, plan.finds_noise(client_id)
         alike = groups.setdefault(key, ClientGroup([], event, standing.past, standing.allowance, standing.question))
         alike.client_ids.append(client_id)
     return list(groups.values())
 
 
-def _standings(plan: RunPlan) -> dict[str, _Standing]:
-    """How each client stands before the run's first step, by client_id: the task's own question counts as answered."""
-    standings = _on_ledger(plan)
+def _simulated_sizes(plan: RunPlan, client_ids: Collection[str]) -> dict[str, int]:
+    """How many records simulated clients would disclose, by client_id; 0 where that does not count."""
+    if not plan.rates_differ:  # then no shard is loaded
+        return dict.fromkeys(client_ids, 0)
+    parts = plan.config.clients
+    shards = (plan.task.shard(ShardSource(partition_id=n, num_partitions=parts)) for n in range(len(client_ids)))
+    return {client_id: len(shard) for client_id, shard in zip(client_ids, shards, strict=True)}
+
+
+def _standings(plan: RunPlan, client_ids: Collection[str] | None = None) -> dict[str, _Standing]:
+    """How clients stand before the run's first step, by client_id: the task's own question counts as answered."""
+    come = None if client_ids is None else {client_id: dataset_id(plan.task, client_id) for client_id in client_ids}
+    standings = _on_ledger(plan, come)
     if plan.preliminary is None or plan.standardise is None:
         return standings
     datasets = {client_id: dataset_id(plan.task, client_id) for client_id in standings}
@@ -318,9 +410,12 @@ def _standings(plan: RunPlan) -> dict[str, _Standing]:
 
 @dataclass(frozen=True, slots=True)
 class _Noise:
-    """Sigma of a run: of the clients that share it, and of those that have one of their own, by client_id."""
+    """Sigma of a run: of the clients that share it, and of those that have one of their own, by client_id.
 
-    shared: float
+    `shared` is None where each client's is found by its rate.
+    """
+
+    shared: float | None
     own: Mapping[str, float]
 
 
@@ -332,7 +427,7 @@ def _noise_of(plan: RunPlan) -> _Noise:
     """
     terms, configured = plan.client_terms, plan.config.noise_multiplier
     own = {c: each.noise_multiplier for c, each in terms.by_client.items() if each.noise_multiplier is not None}
-    if configured is not None:
+    if configured is not None or plan.noise_by_rate:
         return _Noise(configured, own)
     try:
         standings = _standings(plan)
@@ -347,26 +442,65 @@ def _noise_of(plan: RunPlan) -> _Noise:
     return _Noise(shared, own | found)
 
 
-def _found(plan: RunPlan, standings: Mapping[str, _Standing]) -> dict[str, float]:
-    """The least noise of each client that has terms of its own; those that stand alike are asked once."""
-    known: dict[object, float] = {}
+def _found_by_rate(plan: RunPlan, disclosed: Mapping[str, int]) -> dict[str, float]:
+    """Sigma of clients that have come, by client_id: as this run has charged it already, or the least.
+
+    Raises:
+        ConfigError: no noise meets the budget of some of them.
+    """
+    come = {client_id: dataset_id(plan.task, client_id) for client_id in disclosed}
+    seeking = _seeking(plan, _on_ledger(plan, come))
+    charged = {c: noise for c, s in seeking.items() if (noise := s.charged_at(plan.sampling_rate(disclosed[c], c)))}
+    return charged | _found(plan, {c: s for c, s in seeking.items() if c not in charged}, disclosed)
+
+
+def _seeking(plan: RunPlan, standings: Mapping[str, _Standing]) -> dict[str, _Standing]:
+    """Those of these clients whose terms leave their noise open."""
+    return {c: standing for c, standing in standings.items() if plan.client_terms.of(c).noise_multiplier is None}
+
+
+def _found(
+    plan: RunPlan, standings: Mapping[str, _Standing], disclosed: Mapping[str, int] = _NOTHING_DISCLOSED
+) -> dict[str, float]:
+    """The least noise of each of these clients for itself; those that stand alike are asked once.
+
+    Raises:
+        ConfigError: names those, or the first of those, whose budget no noise meets.
+    """
+    alike: dict[tuple[_Executed, Allowance, float], list[str]] = {}
+    for client_id, standing in standings.items():
+        rate = plan.sampling_rate(disclosed.get(client_id, 0), client_id)
+        alike.setdefault((frozenset(standing.past.items()), standing.allowance, rate), []).append(client_id)
     found: dict[str, float] = {}
     problems: list[str] = []
-    for client_id, standing in standings.items():
-        rate = plan.sampling_rate(client_id=client_id)
-        alike = frozenset(standing.past.items()), standing.allowance, rate
+    for standing_so, client_ids in alike.items():
         try:
-            if alike not in known:
-                known[alike] = _least_noise(plan.limit(standing.past, standing.allowance, client_id), rate, plan)
-            found[client_id] = known[alike]
+            noise = _least_noise(*standing_so, plan.most_spent, plan.total_steps, plan.relation)
+            found |= dict.fromkeys(client_ids, noise)
         except ValueError as error:
-            problems.append(f"{plan.client_terms.place(client_id)}: {error}")
+            problems.append(f"{_place(plan, client_ids)}: {error}")
     if problems:
-        raise ConfigError(problems)
+        more = len(problems) - _NAMED
+        raise ConfigError(problems[:_NAMED] + [f"It is so for {more} other sampling rates and pasts."] * (more > 0))
     return found
 
 
-def _least_noise(limit: RunLimit, sampling_rate: float, plan: RunPlan) -> float:
+def _place(plan: RunPlan, client_ids: Sequence[str]) -> str:
+    """Whom an error is about: the first of clients that stand alike, and where its terms are from, if it has any."""
+    first, others = client_ids[0], len(client_ids) - 1
+    named = plan.client_terms.place(first) if first in plan.client_terms else first or "a client"
+    return f"{named} and {count_text(others, 'other client')}" if others else named
+
+
+@lru_cache(maxsize=2**16)
+def _least_noise(  # noqa: PLR0917 - what clients that stand alike have in common
+    past: _Executed,
+    allowance: Allowance,
+    sampling_rate: float,
+    most_spent: float,
+    steps: int,
+    relation: NeighbouringRelation,
+) -> float:
     """With which a client can take all steps; where its past leaves too little for that, what a new one would need.
 
     Whose past leaves too little takes part as long as that lasts, as in `fedprivacy.accounting.spend.shared_noise`.
@@ -374,12 +508,13 @@ def _least_noise(limit: RunLimit, sampling_rate: float, plan: RunPlan) -> float:
     Raises:
         ValueError: no noise meets the budget of a client without a past.
     """
+    limit = RunLimit(filter_of(allowance), dict(past), most_spent)
     try:
-        return limit.noise_multiplier(sampling_rate, plan.total_steps, plan.relation)
+        return limit.noise_multiplier(sampling_rate, steps, relation)
     except ValueError:
-        if not limit.before:
+        if not past:
             raise
-    return replace(limit, before={}).noise_multiplier(sampling_rate, plan.total_steps, plan.relation)
+    return replace(limit, before={}).noise_multiplier(sampling_rate, steps, relation)
 
 
 def _check_layers(plan: RunPlan) -> None:
@@ -431,7 +566,7 @@ def _solved(plan: RunPlan, standings: Mapping[str, _Standing]) -> float:
     for client_id, standing in standings.items():
         limit = plan.limit(standing.past, standing.allowance, client_id)
         limits.setdefault((frozenset(standing.past.items()), standing.allowance), limit)
-    return shared_noise(list(limits.values()), plan.config.sampling_rate, plan.total_steps, plan.relation)
+    return shared_noise(list(limits.values()), plan.sampling_rate(), plan.total_steps, plan.relation)
 
 
 def _known_allowance(plan: RunPlan) -> Allowance:
@@ -447,19 +582,20 @@ def _on_ledger(plan: RunPlan, datasets: Mapping[str, str] | None = None) -> dict
         datasets: dataset_id by client_id; None: of those that are expected.
     """
     ledger = Ledger(plan.config.ledger) if Ledger.exists(plan.config.ledger) else None
-    datasets = datasets or _expected(plan, ledger)
+    datasets = _expected(plan, ledger) if datasets is None else datasets
     if ledger is None:
         return {client_id: _Standing({}, plan.allowance(client_id)) for client_id in datasets}
     accounts, allowances = ledger.accounts(datasets.values()), ledger.allowances(datasets.values())
-    own = ledger.accounts_in_run(plan.goes_on, datasets.values()) if plan.goes_on else {}
+    of_run = ledger.accounts_in_run(plan.goes_on, datasets.values()) if plan.goes_on else {}
     known = next(iter(allowances.values()), None)
-    return {
-        client_id: _Standing(
-            without(accounts.get(dataset, NOTHING_SPENT).history, own.get(dataset, NOTHING_SPENT).history),
-            allowances.get(dataset) or plan.allowance(client_id, known),
+    standings = {}
+    for client_id, dataset in datasets.items():
+        charged = of_run.get(dataset, NOTHING_SPENT).history
+        past = without(accounts.get(dataset, NOTHING_SPENT).history, charged)
+        standings[client_id] = _Standing(
+            past, allowances.get(dataset) or plan.allowance(client_id, known), charged=charged
         )
-        for client_id, dataset in datasets.items()
-    }
+    return standings
 
 
 def _expected(plan: RunPlan, ledger: Ledger | None) -> dict[str, str]:
@@ -471,7 +607,7 @@ def _expected(plan: RunPlan, ledger: Ledger | None) -> dict[str, str]:
     """
     clients = plan.simulated_clients
     named, known = list(plan.client_terms.by_client), list[str]()
-    if ledger is not None and plan.config.batch_size is None:
+    if ledger is not None and not plan.rates_differ:
         records = dataset_id(plan.task, "")
         known = [dataset.removeprefix(records) for dataset in ledger.dataset_ids() if dataset.startswith(records)]
     if known and not set(known) & set(clients):

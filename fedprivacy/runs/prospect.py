@@ -25,7 +25,8 @@ class Prospect:
     """What a run would cost.
 
     Attributes:
-        noise_multiplier: sigma of a local step, in clipping norms, of clients without noise of their own.
+        noise_multiplier: sigma of a local step, in clipping norms, of clients without noise of their own; None: each
+            has its own, for its own sampling rate.
         delta: at which the epsilons hold.
         relation: the neighbouring relation that they hold for.
         clients: a row for each: `client_id`; `sampling_rate` and `noise_multiplier` of its local steps; `budget`, its
@@ -36,7 +37,7 @@ class Prospect:
             at most 20 are counted. These two and `budget` are None without a budget.
     """
 
-    noise_multiplier: float
+    noise_multiplier: float | None
     delta: float
     relation: NeighbouringRelation
     clients: Rows
@@ -59,7 +60,7 @@ class Prospect:
             for outlook in spending(plan)
             for client_id in outlook.group.client_ids
         )
-        return cls(plan.noise_multiplier, plan.config.delta, plan.relation, clients)
+        return cls(plan.common_noise_multiplier, plan.config.delta, plan.relation, clients)
 
 
 @takes_settings

@@ -103,7 +103,7 @@ class RunStart:
         if config.seed is not None:  # Flower's strategies draw clients from `random`, a model its weights from torch
             random.seed(config.seed)
             torch.manual_seed(config.seed)
-        return cls(RunPlan(config, task or load_task(config.task)), run_id, checkpoint)
+        return cls(RunPlan(config, task or load_task(config.task), goes_on=run_id), run_id, checkpoint)
 
     @property
     def folder(self) -> Path:

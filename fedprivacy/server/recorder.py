@@ -72,15 +72,16 @@ class Recorder:
     ) -> None:
         self.folder = folder
         self._config = plan.config
+        least, largest = plan.noise_multipliers or (0.0, 0.0)  # the store finds out as clients come
         self._write = RunWriter(folder, plan, resume_from, run_id)
         self._facts = RunFacts(
             run_id=run_id,
             name=folder.absolute().name,
             settings=plan.config.public(),
-            noise_multiplier=plan.noise_multipliers[0],
+            noise_multiplier=least,
             relation=plan.relation,
             metric=plan.task.metric,
-            largest_noise_multiplier=plan.noise_multipliers[1],
+            largest_noise_multiplier=largest,
         )
         self._resumed = resume_from is not None
         self._store: StoreFeed | None = None

@@ -20,7 +20,7 @@ from fedprivacy._support.spans import span, spanned
 from fedprivacy.flower import private_client, simulation
 from fedprivacy.flower.baseline.accounts import BaselineAccounts
 from fedprivacy.flower.baseline.client import baseline_client
-from fedprivacy.flower.client.trial import try_task
+from fedprivacy.flower.client.trial import opened_shard, try_task
 from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.checkpoint import checkpoint_to_go_on
 from fedprivacy.flower.server.strategy import Books
@@ -138,6 +138,7 @@ def _run(plan: RunPlan, placement: Placement, console: Console, finished: int) -
     with span("set-up"):
         _check(config, placement)
         _try_task(plan, placement)
+        _find_noise(plan, placement)
     if config.resume:
         console.print(going_on(finished, config.rounds))
     own = plan.task if config.task.startswith(OBJECT) else None  # what has a name, a worker of Ray loads for itself
@@ -169,6 +170,19 @@ def _try_task(plan: RunPlan, placement: Placement) -> None:
         for note in getattr(error, "__notes__", []):
             problem.add_note(note)
         raise problem from error
+
+
+@spanned("finding each client's noise")
+def _find_noise(plan: RunPlan, placement: Placement) -> None:
+    """Raise, before there is a folder, that no noise meets the budget of a client that has its own; Ray's come later.
+
+    What is found is remembered for when the client enrols.
+    """
+    config = plan.config
+    if not plan.noise_by_rate or config.resume or placement.ray_address or placement.engine is Engine.RAY:
+        return
+    parts = enumerate(plan.simulated_clients)
+    plan.events({client_id: len(opened_shard(plan.task, config, number)) for number, client_id in parts})
 
 
 @spanned("checking the settings")

@@ -52,7 +52,8 @@ def settings(facts: RunFacts) -> dict[str, float | str]:
     names = {"task": facts.task, "strategy": facts.strategy}
     if not facts.private:
         return numbers | choices | names | dict.fromkeys(("epsilon", "noise-multiplier"), NO_PRIVACY)
-    noise = facts.noise_multiplier if facts.noise_multiplier >= facts.largest_noise_multiplier else facts.noise_text
+    same = 0.0 < facts.noise_multiplier >= facts.largest_noise_multiplier
+    noise = facts.noise_multiplier if same else facts.noise_text
     return numbers | choices | names | {"epsilon": facts.budget, "noise-multiplier": noise}
 
 

@@ -57,14 +57,17 @@ class RunFacts:
     run_id: str  # unique in the ledger
     name: str  # for people, the last part of the run's folder
     settings: Mapping[str, Any]  # the configuration by hyphenated key; JSON types
-    noise_multiplier: float  # sigma of every local step, the least of any client's; 0 without privacy
+    noise_multiplier: float  # sigma of every local step, the least of any client's; 0 without privacy, or see below
     relation: str  # the neighbouring relation of every event
     metric: str  # key of the figure that is shown first
     largest_noise_multiplier: float = 0.0  # where clients have their own; not above the other: they have not
+    # Where each client's noise is found when it enrols, both are 0 as long as none has come.
 
     @property
     def noise_text(self) -> str:
         """Sigma for people: of every client, or from the least to the largest."""
+        if self.private and not self.noise_multiplier:
+            return "each client's own"
         return noise_text(self.noise_multiplier, self.largest_noise_multiplier) if self.private else NO_PRIVACY
 
     @property

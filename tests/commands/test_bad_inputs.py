@@ -36,7 +36,6 @@ SETTINGS = {
     "simulate --sampling-rate 0": ("sampling-rate is 0", "choose"),
     "simulate --sampling-rate 1.5": ("sampling-rate is 1.5", "choose"),
     "simulate --batch-size 32 --sampling-rate 0.1": ("batch-size and sampling-rate", "give one of them"),
-    "simulate --batch-size 32": ("batch-size is 32", "give a noise-multiplier"),
     "simulate --batch-size 0 --noise-multiplier 1": ("batch-size is 0", "choose"),
     "simulate --optimizer lion": ("optimizer is 'lion'", "choose one of sgd, adam, adamw"),
     "simulate --optimizer adam": ("optimizer is 'adam'", "give a learning-rate"),

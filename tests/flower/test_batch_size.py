@@ -59,7 +59,6 @@ def test_the_plan_knows_each_simulated_client():
     ("settings", "message"),
     [
         ({"batch-size": 8, "sampling-rate": 0.1, "noise-multiplier": 1.0}, "give one of them"),
-        ({"batch-size": 8}, "give a noise-multiplier"),
         ({"batch-size": 0.0, "noise-multiplier": 1.0}, "batch-size is 0.0; choose a number above 0"),
     ],
 )

@@ -111,6 +111,7 @@ def test_a_run_with_any_strategy_ends_as_if_it_had_never_been_killed(name, tmp_p
         {"availability": "diurnal:0.3", "deadline": 60000.0, "speeds": "lognormal:0.5:20000", "cohort_size": 2},
         {"momentum": 0.9},
         {"batch_size": 8.0, "noise_multiplier": 1.0},
+        {"batch_size": 8.0, "epsilon": 3.0},
     ],
     ids=lambda settings: next(iter(settings)),
 )

@@ -92,6 +92,7 @@ def test_a_population_has_the_run_of_its_messages(strategy):
         {"clipping": "adaptive"},
         {"clipping": "per-layer", "optimizer": "adam", "learning_rate": 0.05},
         {"batch_size": 8, "noise_multiplier": 1.5},
+        {"batch_size": 8, "epsilon": 3.0},
         {"ema_decay": 0.5},
         ENDING,
         {"filter": "adaptive", "epsilon": 2.0},

@@ -89,7 +89,7 @@ def check_run(folder: Path) -> Gate:
     history = read_history(folder)
     reasons: list[str] = []
     worst = 0.0
-    if history.settings.get("privacy") is False or not history.noise_multiplier > 0.0:
+    if history.settings.get("privacy") is False or history.noise_multiplier == 0.0:
         reasons.append("This run trained without privacy: no epsilon bounds what left its clients.")
     else:
         reasons += _uncharged(history) + _unasked(history)
@@ -180,12 +180,16 @@ def _executed(folder: Path, history: RunHistory) -> dict[str, tuple[History, lis
 
 
 def _stated(own: Terms, history: RunHistory, spent: ClientSpent) -> PoissonSampledGaussian:
-    """What a client's local step is, by its own terms and the run's settings; its rate, where they say a batch size."""
+    """What a client's local step is, by its own terms and the run's settings.
+
+    Where they say a batch size, its rate is what the run shows of it, and so is noise that was found for that rate.
+    """
     rate = own.sampling_rate
     if rate is None:
         sized = history.settings.get("batch-size") is not None
         rate = spent.sampling_rate if sized else float(history.settings["sampling-rate"])
-    noise = history.noise_multiplier if own.noise_multiplier is None else own.noise_multiplier
+    usual = spent.noise_multiplier if history.noise_multiplier is None else history.noise_multiplier
+    noise = usual if own.noise_multiplier is None else own.noise_multiplier
     return PoissonSampledGaussian(rate, noise, NeighbouringRelation(history.relation))
 
 

@@ -67,19 +67,20 @@ def check_named(plan: RunPlan, clients: Collection[EnrolledClient]) -> None:
         )
 
 
-def check_worth_asking(plan: RunPlan) -> None:
+def check_worth_asking(plan: RunPlan, clients: Collection[EnrolledClient]) -> None:
     """Refuse to pay for a task's own question where no client could take a step of the training after it.
 
     Raises:
         BudgetSpentError: none could, and somebody would be asked. Nothing has been charged.
     """
     try:
-        groups = client_groups(plan)
+        groups = client_groups(plan, {client.client_id: client.shard_size for client in clients})
     except ValueError as problem:  # no noise is enough for the question
         raise BudgetSpentError(f"{problem} Nobody was asked, nothing was charged.") from problem
     if any(group.question for group in groups) and not any(map(partial(_can_train, plan), groups)):
+        noises = [group.event.noise_multiplier for group in groups]
         raise BudgetSpentError(
-            f"No client could take a step with noise multiplier {noise_text(*plan.noise_multipliers)} once the task's "
+            f"No client could take a step with noise multiplier {noise_text(min(noises), max(noises))} once the task's "
             "own question was answered. Nobody was asked, nothing was charged. Raise epsilon or noise-multiplier, "
             "lower question-spend, or train on records that have budget left."
         )
@@ -123,7 +124,6 @@ class Accounts(ABC, Generic[Granted]):
         clients, config = list(clients), plan.config
         self.left_out = set(resume.left_out) if resume else set()  # clients that are not asked any more
         self.clipping_norms = dict(resume.clipping_norms) if resume else {}  # where adaptive clipping has arrived
-        self._plan = plan
         self._run_id = run_id
         self._goes_on_with = resume.round + 1 if resume else None
         self._keys: dict[str, str] = {}
@@ -131,6 +131,7 @@ class Accounts(ABC, Generic[Granted]):
         signs = self._deployed or config.signing_key
         self._signing_key = signing.server_key(config.signing_key_file) if signs else None
         self.ledger_url = config.ledger_url(deployed=self._deployed)
+        self._plan = plan.charged_to(self.ledger_url, run_id)
         self._ledger = Ledger(self.ledger_url)
         if resume:
             self._ledger.resume_run(run_id)
@@ -337,14 +338,18 @@ class Accounts(ABC, Generic[Granted]):
         self._keys |= {client.client_id: client.key_hash for client in clients}
         self._ledger.bind_keys({client.client_id: client.key_hash for client in clients if client.public_key})
         plan, own = self._plan, [client for client in clients if client.client_id in self._plan.client_terms]
-        usual = {size: plan.event(size) for size in {client.shard_size for client in clients}}
+        datasets = {client.client_id: dataset_id(plan.task, client.client_id) for client in clients}
+        sizes = {client.client_id: client.shard_size for client in clients}
         added = self._accountant.enrol(
-            {client.client_id: dataset_id(plan.task, client.client_id) for client in clients},
-            {client.client_id: usual[client.shard_size] for client in clients}
-            | {client.client_id: plan.event(client.shard_size, client.client_id) for client in own},
+            datasets,
+            plan.events(sizes),  # refuses a budget that no noise meets before the ledger knows it
             {client.client_id: client.claims for client in clients if client.claims},
             {client.client_id: plan.budget(client.client_id) for client in own},
         )
+        if added and plan.noise_by_rate:  # their past is longer than it was when their noise was found
+            budgets = {client.client_id: plan.budget(client.client_id) for client in own if client.client_id in added}
+            again = plan.events({client_id: sizes[client_id] for client_id in added})
+            self._accountant.enrol({client_id: datasets[client_id] for client_id in added}, again, None, budgets)
         more = "Client %s says that it spent %d steps more than the ledger held; they are charged now."
         for client_id, steps in added.items():
             log.warning(more, client_id, steps)

@@ -441,7 +441,7 @@ class PrivateStrategy(Strategy):
             return None
         if self.plan.preliminary is None:
             return standardiser(question)
-        check_worth_asking(self.plan)
+        check_worth_asking(self.plan, registry.online(grid).values())
         asked = ask_clients(grid, self.plan.preliminary, Questionnaire((question,)), registry=registry)
         registry.learn({client_id: asked.records(0, client_id) for client_id in asked.told})
         return standardiser(question, asked.figures() if asked.told else ())

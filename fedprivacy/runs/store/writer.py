@@ -41,6 +41,7 @@ class RunRecording:
         self._phase: Phase | None = None
         self._status = RunStatus.RUNNING
         self._recorded_at: dict[int, float] = {}
+        self._noises: list[float] | None = None if facts.noise_multiplier else []  # the least and the largest that came
         self._database.write(lambda connection, _: self._begin(connection, facts))
 
     def add(self, result: RoundResult, at: float | None = None) -> None:
@@ -81,6 +82,15 @@ class RunRecording:
         if connection.scalar(select(runs.c.run_id).where(runs.c.run_id == self._run_id)) is None:
             connection.execute(insert(runs).values(schema.run_row(facts)))
 
+    def _range_of_noise(self) -> schema.Row:
+        """The least and the largest noise multiplier, where clients come with their own; empty: known before."""
+        if self._noises is None:
+            return {}
+        came = [self._roster.clients[client_id].spent.noise_multiplier for client_id in self._roster.changed]
+        noises = [*self._noises, *came]
+        self._noises = [min(noises), max(noises)] if noises else []
+        return dict(zip(("noise_multiplier", "largest_noise_multiplier"), self._noises, strict=False))
+
     def _rows(self) -> dict[Table, list[schema.Row]]:
         """What was added since the last time, by table."""
         run_id, clients = self._run_id, self._roster.clients
@@ -98,7 +108,7 @@ class RunRecording:
             put_rows(connection, table, rows)
         now = {"status": self._status, "updated": time.time(), "changes": schema.recorded_runs.c.changes + 1}
         mine = update(schema.recorded_runs).where(schema.recorded_runs.c.run_id == self._run_id)
-        connection.execute(mine.values(schema.phase_row(self._phase) | now))
+        connection.execute(mine.values(schema.phase_row(self._phase) | self._range_of_noise() | now))
 
     def _epsilon_rows(self, result: RoundResult) -> Iterator[schema.Row]:
         """A round's epsilons by number: nobody's number is ever given to another client."""

@@ -70,7 +70,9 @@ class RunSummary(BaseModel):
     rounds_planned: int
     clients: int
     privacy: bool = Field(description="false: a baseline, a simulation without clipping and noise; it has no epsilon")
-    noise_multiplier: float | None = Field(description="the least of any client's; null without privacy")
+    noise_multiplier: float | None = Field(
+        description="the least of any client's, 0 as long as none has come with its own; null without privacy"
+    )
     largest_noise_multiplier: float | None = Field(description="another where clients have their own")
     relation: str
     local_steps: int

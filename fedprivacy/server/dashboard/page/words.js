@@ -61,8 +61,11 @@ export function short(value) {
   return value === null || value === undefined ? "–" : String(Number(value.toPrecision(6)));
 }
 
-/** A run's noise multiplier: of every client, or from the least to the largest. */
+/** A run's noise multiplier: of every client, or from the least to the largest; 0: no client has come with its own. */
 export function noiseText({ noise_multiplier: least, largest_noise_multiplier: largest }, shown = short) {
+  if (least === 0) {
+    return "each client's own";
+  }
   return largest > least ? `${shown(least)} to ${shown(largest)}` : shown(least);
 }
 
