@@ -13,9 +13,9 @@ digits and tested on the other 10,000, which are as hard as the papers' (3.45 % 
 
 The batch size and the number of steps of "from scratch" were chosen on seed 100 and those 10,000 digits; its learning
 rate on seed 100 and, unlike everything else, the 3,000 (2 gave .975 there, and 3 gave .972). "Scattering" is as
-published but for the normalisation. The federation's constants were hardly tuned. The noise is the least of the PLD accountant, for Poisson
-samples; the papers shuffled, and used Renyi bounds. No statistic of several records is used: features are normalised by
-each record's own numbers (the papers' noisy means cost a part of the budget).
+published but for the normalisation. The federation's constants were hardly tuned. The noise is the least of the PLD
+accountant, for Poisson samples; the papers shuffled, and used Renyi bounds. No statistic of several records is used:
+features are normalised by each record's own numbers (the papers' noisy means cost a part of the budget).
 """
 
 from __future__ import annotations
