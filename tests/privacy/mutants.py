@@ -84,6 +84,7 @@ TOGETHER = "tests/training/test_cohort.py"
 PLAIN_SGD = "SGD(learning_rate=0.5, momentum=0.0, weight_decay=0.0)"
 POPULATIONS = "tests/flower/test_cohorts.py"
 TERMS = "tests/flower/test_client_terms.py"
+RATES = "tests/flower/test_noise_by_rate.py"
 USER_LEVEL = "tests/training/test_user_level.py"
 USER_LEVEL_RUNS = "tests/flower/test_user_level.py"
 
@@ -1128,6 +1129,29 @@ MUTANTS: tuple[Mutant, ...] = (
         "write_unnamed(file, content, PRIVATE)",
         "write_unnamed(file, content)",
         (f"{ALGORITHMS}::test_no_other_algorithm_is_given_what_a_client_kept",),
+    ),
+    Mutant(
+        "all clients of a batch size add the noise that the largest shard needs",
+        "fedprivacy/runs/plan.py",
+        "rate = plan.sampling_rate(disclosed.get(client_id, 0), client_id)",
+        "rate = plan.sampling_rate(max(disclosed.values(), default=0), client_id)",
+        (
+            f"{RATES}::test_every_client_spends_its_whole_budget_and_no_more_and_the_smaller_its_shard_the_more_noise_it_adds",
+        ),
+    ),
+    Mutant(
+        "the noise for a client's own rate forgets what the client has spent before",
+        "fedprivacy/runs/plan.py",
+        "alike.setdefault((frozenset(standing.past.items()), standing.allowance, rate), []).append(client_id)",
+        "alike.setdefault((frozenset(), standing.allowance, rate), []).append(client_id)",
+        (f"{RATES}::test_who_has_spent_before_adds_the_least_noise_after_that",),
+    ),
+    Mutant(
+        "a run that goes on finds each client's noise anew, and not the one that it has charged",
+        "fedprivacy/runs/plan.py",
+        "return charged | _found(plan, {c: s for c, s in seeking.items() if c not in charged}, disclosed)",
+        "return _found(plan, seeking, disclosed)",
+        (f"{RATES}::test_a_deployed_run_that_is_killed_goes_on_with_the_noise_that_each_client_had",),
     ),
     Mutant(
         "a cohort's sum is divided by its clients, not by their weights",
