@@ -245,7 +245,7 @@ def test_what_a_strategy_leaves_open_is_its_entry_s():
 @pytest.mark.parametrize(
     ("settings", "words"),
     [
-        ({"server_momentum": 0.9}, "fedavg does not take; leave it open, or choose fedavgm or fedadam."),
+        ({"server_momentum": 0.9}, "fedavg does not take; leave it open, or choose fedavgm or fedadam or fedyogi."),
         ({"server_learning_rate": 1.0, "strategy": "krum"}, "krum does not take; leave it open, or choose fedavgm"),
         ({"proximal_mu": 0.1, "strategy": "fedadam"}, "fedadam does not take; leave it open, or choose fedprox."),
         ({"strategy": "krum", "clients": 4}, "needs 5 clients in each round, and clients times fraction-train is 4;"),
@@ -254,7 +254,7 @@ def test_what_a_strategy_leaves_open_is_its_entry_s():
         ({"strategy": "fedavgm", "server_momentum": 1.0}, "server-momentum is 1.0; choose a number from 0 to 0.9999"),
         (
             {"strategy": "averaging.py"},
-            "choose one of fedavg, fedavgm, fedadam, fedprox, fedtrimmedavg, krum, or write",
+            "choose one of fedavg, fedavgm, fedadam, fedyogi, fedprox, fedtrimmedavg, krum, or write",
         ),
     ],
 )
