@@ -160,7 +160,7 @@ def test_the_help_lists_whatever_there_is_and_needs_neither_torch_nor_flower_nor
         "tensorboard, mlflow, wandb, mytracker",
         "sgd, adam, adamw, myoptimizer",
         "krum, mystrategy",
-        "0.9 for fedadam, 0.75 for mystrategy",
+        "0.9 for fedyogi, 0.75 for mystrategy",
     ):
         assert words in printed
     assert printed.splitlines()[-1] == "[]"
