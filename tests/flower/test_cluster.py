@@ -47,8 +47,10 @@ def _own_folder(tmp_path, monkeypatch):
 @pytest.fixture(scope="module")
 def address():
     """Of a Ray cluster of two nodes on this machine, with a CPU each, the second of which is doomed."""
+    from ray._common.utils import get_default_ray_temp_dir
     from ray.cluster_utils import Cluster
 
+    Path(get_default_ray_temp_dir()).mkdir(parents=True, exist_ok=True)  # where the cluster's address is written
     with tempfile.TemporaryDirectory(prefix="ray-") as folder:
         head = {"num_cpus": 1, "include_dashboard": False, "temp_dir": folder}
         two = Cluster(initialize_head=True, head_node_args=head)
