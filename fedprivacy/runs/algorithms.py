@@ -25,7 +25,7 @@ def algorithm_problems(settings: Settings) -> list[str]:
     name = str(settings["algorithm"])
     algorithm = ALGORITHMS[name]
     tuned = int(settings.get("fine_tuning_rounds", 0))
-    keeps = _keeping(name, algorithm, tuned)
+    keeps = keeping(name, tuned)
     return [
         *_ignored(name, settings),
         *_step_problems(name, algorithm, settings),
@@ -34,9 +34,9 @@ def algorithm_problems(settings: Settings) -> list[str]:
     ]
 
 
-def _keeping(name: str, algorithm: type[Algorithm], tuned: int) -> str:
-    """Which setting has clients keep something; empty: none."""
-    if algorithm.keeps:
+def keeping(name: str, tuned: int) -> str:
+    """Which of an algorithm's name and its fine-tuning rounds has clients keep something, for people; empty: none."""
+    if ALGORITHMS[name].keeps:
         return f"algorithm is '{name}'"
     return f"fine-tuning-rounds is {tuned}" if tuned else ""
 

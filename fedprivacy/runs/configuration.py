@@ -23,6 +23,7 @@ from fedprivacy.accounting import DEFAULT_FILTER, FILTERS
 from fedprivacy.accounting.filters import FILTER_OF_MIXTURES
 from fedprivacy.participation import COHORTS, availability, speeds
 from fedprivacy.runs import combinations
+from fedprivacy.runs.algorithms import keeping
 from fedprivacy.runs.client_terms import EPSILONS, NOISE_MULTIPLIERS, SAMPLING_RATES, TABLE_FORMS
 from fedprivacy.runs.strategies import DEFAULT_STRATEGY, STRATEGIES, default_words
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
@@ -361,14 +362,12 @@ class RunConfig:
     @property
     def keeps(self) -> bool:
         """Whether clients keep something of their own from round to round."""
-        return bool(self.fine_tuning_rounds) or ALGORITHMS[self.algorithm].keeps
+        return bool(self.keeping)
 
     @property
     def keeping(self) -> str:
-        """Which setting has them do so, for people."""
-        if ALGORITHMS[self.algorithm].keeps:
-            return f"algorithm is '{self.algorithm}'"
-        return f"fine-tuning-rounds is {self.fine_tuning_rounds}"
+        """Which setting has them do so, for people; empty: none."""
+        return keeping(self.algorithm, self.fine_tuning_rounds)
 
     def learning_rate_in(self, round: int) -> float:
         """Step size of the local steps in a round, from 1."""

@@ -17,7 +17,7 @@ from fedprivacy.flower.baseline.assignment import Assignment
 from fedprivacy.flower.client.cohort import CohortUpdate
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.configuration import ConfigError
-from fedprivacy.runs.folder import CLIENT_TERMS, RunWriter
+from fedprivacy.runs.folder import CLIENT_TERMS
 from fedprivacy.runs.store import RunStore
 from fedprivacy.server.dashboard.forecasts import forecast
 from fedprivacy.trackers.protocol import settings as tracked
@@ -25,6 +25,7 @@ from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
 from fedprivacy.values.budget import PrivacyBudget
 from tests.flower.blobs import Blobs, plan_of
 from tests.flower.deployment import DeployedGrid
+from tests.flower.runs import stop_once_in_round_two
 from tests.flower.test_cohorts import check_same, model_of, run
 from tests.flower.test_deployed_rounds import start
 from tests.flower.wards import Wards
@@ -174,15 +175,7 @@ def whole(tmp_path_factory):
 
 
 def test_a_stopped_run_goes_on_with_the_terms_and_the_noise_that_it_had(whole, monkeypatch):
-    write, stopped = RunWriter.__call__, []
-
-    def stop(self, result):
-        if result.round == 2 and not stopped:
-            stopped.append(1)
-            raise KeyboardInterrupt
-        write(self, result)
-
-    monkeypatch.setattr(RunWriter, "__call__", stop)
+    stop_once_in_round_two(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         simulated("stopped", epsilon=3.0)
     with pytest.raises(ConfigError, match=r"its own, which are in 'stopped/client-terms.csv'; leave client_terms open"):

@@ -29,7 +29,7 @@ from fedprivacy.values.rounds import Stage
 from tests.audit.gates.host import home_of
 from tests.flower.blobs import Blobs, PrivateSizes, _blobs, plan_of
 from tests.flower.deployment import DeployedGrid
-from tests.flower.runs import SAMPLING
+from tests.flower.runs import SAMPLING, stop_once_in_round_two
 from tests.flower.test_checkpoint import killed
 from tests.flower.test_cohorts import check_same, model_of, run
 from tests.flower.test_deployed_rounds import start
@@ -288,15 +288,7 @@ def simulated(folder):
 
 
 def test_a_simulation_that_is_stopped_goes_on_and_ends_as_if_it_had_not_been(whole, monkeypatch):
-    write, stopped = RunWriter.__call__, []
-
-    def stop(self, result):
-        if result.round == 2 and not stopped:
-            stopped.append(1)
-            raise KeyboardInterrupt
-        write(self, result)
-
-    monkeypatch.setattr(RunWriter, "__call__", stop)
+    stop_once_in_round_two(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
         simulated("stopped")
     resumed = fp.simulate(Uneven(), resume="stopped", progress=False)

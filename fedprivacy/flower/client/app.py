@@ -22,7 +22,7 @@ from fedprivacy.flower.client.node import Refused
 from fedprivacy.flower.client.release import ARRAYS, Released
 from fedprivacy.flower.wire.arrays import ArraysError, Form, checked_arrays
 from fedprivacy.flower.wire.messages import ASK, ENROL, Grant, MessageError, QuestionGrant, RefusalCode
-from fedprivacy.gradients import GradientEngine, flat_parameters, trainable_parameters
+from fedprivacy.gradients import GradientEngine, trainable_parameters
 from fedprivacy.gradients.methods.obstacle import warn_of
 from fedprivacy.guard import (
     AlreadyChargedError,
@@ -203,7 +203,7 @@ def kept_before(own: Tensor | None, message: Message, model: nn.Module, algorith
         MessageError: the server's control is not of the model's size; or the model has none of the layers that the
             algorithm has each client keep; or what the client kept is another model's.
     """
-    size = len(flat_parameters(model))
+    size = sum(parameter.numel() for parameter in trainable_parameters(model).values())
     try:
         _ = personal_mask(algorithm, model)
         record = message.content.get(CONTROL) if algorithm.server is not None else None

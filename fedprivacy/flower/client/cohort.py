@@ -26,7 +26,7 @@ from fedprivacy.flower.client.trial import opened_shard
 from fedprivacy.flower.kept import KeptModels
 from fedprivacy.flower.wire.arrays import LARGEST
 from fedprivacy.flower.wire.messages import Enrolment, RefusalCode
-from fedprivacy.gradients import GradientEngine, flat_parameters, trainable_parameters
+from fedprivacy.gradients import GradientEngine, trainable_parameters
 from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.runs.device import choose_device
 from fedprivacy.tasks import Task, load_task
@@ -296,7 +296,7 @@ class Population:
         config, rate = self._config, self._config.learning_rate_in(start.round)
         optimizer = build_optimizer(config.optimizer, rate, momentum=config.momentum, weight_decay=config.weight_decay)
         adaptive, algorithm = ADAPTIVE.get(config.clipping), config.algorithm_in(start.round)
-        control = None if start.control is None else start.control.to(flat_parameters(engine.model).device)
+        control = None if start.control is None else start.control.to(next(engine.model.parameters()).device)
         return CohortTraining(
             engine, optimizer, start.proximal_mu, adaptive() if adaptive else None, algorithm, control
         )
