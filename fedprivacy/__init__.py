@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from fedprivacy.runs.run import open_run as open_run
     from fedprivacy.server.asking import ask as ask
     from fedprivacy.server.simulation import simulate as simulate
+    from fedprivacy.tasks import Augmentation as Augmentation
     from fedprivacy.tasks import Recipe as Recipe
     from fedprivacy.tasks import Score as Score
     from fedprivacy.tasks import Shard as Shard
@@ -69,6 +70,7 @@ _HOMES = {
     "private_client": "flower",
     "tasks": "",
     "Task": "tasks",
+    "Augmentation": "tasks",
     "Recipe": "tasks",
     "Score": "tasks",
     "Shard": "tasks",

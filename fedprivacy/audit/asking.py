@@ -217,6 +217,7 @@ _USUAL = Grant(
     momentum=0.0,
     weight_decay=0.0,
     algorithm=text_of(FedAvg()),
+    augmentation_multiplicity=0,
     local_evaluation=False,
     earlier_runs=0,
     charged="",

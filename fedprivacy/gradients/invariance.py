@@ -157,7 +157,7 @@ def make_hostile(trained: list[nn.Parameter], generator: torch.Generator, *, wid
     If `wide`, single weights are up to 2^6 times as large, or as small, and they lie in one vector, as in training:
     their addresses are of other kinds.
     """
-    if wide:
+    if wide and trained:
         nn.utils.vector_to_parameters(torch.cat([p.data.flatten() for p in trained]), trained)
     for p in trained:
         values = torch.randn(p.shape, generator=generator) / (p[0].numel() if p.dim() > 1 else 1) ** 0.5

@@ -1,9 +1,7 @@
 """What records score under a model, each by itself, bit for bit.
 
-What is measured of a record may depend on nothing else in its batch, as its gradient may not. So a batch is computed in
-parts of one size, in which made-up records are known to have the same outputs and scores in any place and any company,
-under hostile parameters too (`fedprivacy.gradients.invariance`), and to take one path whatever they say; where they
-have not, one record after the other.
+What is measured of a record may depend on nothing else in its batch, as its gradient may not: outputs and scores are
+computed as `fedprivacy.gradients.apart` says.
 """
 
 from __future__ import annotations
@@ -18,15 +16,11 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from fedprivacy.gradients.invariance import sizes_that_agree
+from fedprivacy.gradients.apart import RowByRow, sizes_apart
 from fedprivacy.gradients.losses import Loss
-from fedprivacy.gradients.parts import WHOLE, cut, filled
-from fedprivacy.gradients.pieces import Written
 from fedprivacy.gradients.products import AlikeProducts, full_precision
 from fedprivacy.gradients.selfcheck import made_up_records
-from fedprivacy.gradients.tape import Part, Sized
 from fedprivacy.gradients.threads import computing_with
-from fedprivacy.gradients.watch import OnePath
 
 
 class RecordScores:
@@ -34,7 +28,7 @@ class RecordScores:
 
     Attributes:
         model: read in every call, never changed. Its parameters when this is made are public.
-        rows: records that are computed at a time.
+        rows: records that are computed at a time, at most.
         example: outputs and targets of made-up records, on the CPU.
     """
 
@@ -58,32 +52,18 @@ class RecordScores:
         with full_precision, torch.no_grad(), computing_with(threads):
             probe = made_up_records(*kinds, lambda ones, others: loss(self._outputs(ones), others.cpu()))
             self.example = self._outputs(probe[0]), probe[1].cpu()
-            self.rows = WHOLE if self._keeps_apart(probe) else 1
+            sizes = sizes_apart(self._shown, model, probe)
+        self.rows = sizes[0]
+        failed = torch.full((1, len(measures)), math.nan, dtype=torch.float64)
+        self._row_by_row = RowByRow(self._scores, failed, sizes)
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """The scores of a batch [batch, ...], shape [batch, measures], float64, on the CPU.
 
         Of a record whose output or score cannot be computed, or is not a number, all are NaN.
         """
-        parts = [torch.empty(0, len(self._measures), dtype=torch.float64)]
         with full_precision, torch.no_grad(), computing_with(self._threads):
-            for start, stop, size in cut(len(inputs), (self.rows,)):
-                parts.append(self._of_part(inputs[start:stop], targets[start:stop], size))
-        return torch.cat(parts)
-
-    def _of_part(self, inputs: Tensor, targets: Tensor, size: int) -> Tensor:
-        """The scores of a part; if one of its records makes it fail, each is computed with copies of itself."""
-        try:
-            return self._scores(filled(inputs, size), filled(targets, size))[: len(inputs)]
-        except Exception:
-            pairs = zip(inputs.split(1), targets.split(1), strict=True)
-            return torch.cat([self._of_one(record, target, size) for record, target in pairs])
-
-    def _of_one(self, record: Tensor, target: Tensor, size: int) -> Tensor:
-        try:
-            return self._scores(filled(record, size), filled(target, size))[:1]
-        except Exception:
-            return torch.full((1, len(self._measures)), math.nan, dtype=torch.float64)
+            return self._row_by_row(inputs, targets)[0]
 
     def _scores(self, inputs: Tensor, targets: Tensor) -> Tensor:
         outputs, targets = self._outputs(inputs), targets.cpu()
@@ -97,18 +77,8 @@ class RecordScores:
             outputs: Tensor = self.model(inputs)
         return outputs.cpu()
 
-    def _keeps_apart(self, probe: tuple[Tensor, Tensor]) -> bool:
-        """Whether a record's outputs and scores are the same in any place of a part, and in any company.
-
-        A branch on a value may be one that no made-up record takes, and that a true one takes for all around it.
-        """
-        rows = filled(probe[0], WHOLE), filled(probe[1], WHOLE)
-        try:
-            with OnePath(*rows):
-                self._scores(*rows)
-            return sizes_that_agree(_Judged(self), self.model, probe, (WHOLE,), 0) == (WHOLE,)
-        except Exception:  # such parts cannot be computed at all, or show who is in them
-            return False
+    def _shown(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        return self._outputs(inputs), self._scores(inputs, targets)
 
 
 class KnownIds(TorchFunctionMode):
@@ -133,17 +103,3 @@ def _look_up(input: Tensor, weight: Tensor, *_: Any, **__: Any) -> None:
     ids = input.cpu().numpy()
     if ((ids < 0) | (ids >= len(weight))).any():
         raise IndexError("an id is out of range")
-
-
-class _Judged:
-    """Outputs and scores in the place of gradients, to be judged by the same check."""
-
-    name, held_bytes = "the model", 0
-
-    def __init__(self, of: RecordScores) -> None:
-        self._of = of
-
-    def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
-        rows = self._of._outputs(inputs).reshape(len(inputs), -1), self._of._scores(inputs, targets)
-        found = map(Written, rows)
-        return [Sized(Part(place), piece, piece.norms()) for place, piece in enumerate(found)]

@@ -26,6 +26,7 @@ from fedprivacy.runs import combinations
 from fedprivacy.runs.algorithms import keeping
 from fedprivacy.runs.client_terms import EPSILONS, NOISE_MULTIPLIERS, SAMPLING_RATES, TABLE_FORMS
 from fedprivacy.runs.strategies import DEFAULT_STRATEGY, STRATEGIES, default_words
+from fedprivacy.tasks.augmentation import LARGEST_MULTIPLICITY
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.trackers import TRACKERS
 from fedprivacy.training.adaptive import CLIPPINGS
@@ -193,6 +194,12 @@ class RunConfig:
         "In so many last rounds every client trains a model of its own, from the global one, which stays as it is.",
         0,
         bounds=(0, 10**9),
+    )
+    augmentation_multiplicity: int = setting(
+        "Random views of each record (Task.augmentation) over which its gradient is averaged before it is clipped: no "
+        "epsilon, and so many times the work; 0: the record as it is.",
+        0,
+        bounds=(0, LARGEST_MULTIPLICITY),
     )
     initial_model: str = setting(
         "A safetensors file with parameters that the global model begins with: public, such as another run's model of "

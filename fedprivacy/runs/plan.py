@@ -25,7 +25,7 @@ from fedprivacy.runs.initial_model import initial_parameters
 from fedprivacy.runs.user_level import UserLevelPlan, user_level_plan
 from fedprivacy.tasks import ShardSource, Task, TaskError, load_task, relation_of
 from fedprivacy.tasks.identity import dataset_id, simulated_client_id
-from fedprivacy.tasks.loader import agreed, model_of
+from fedprivacy.tasks.loader import agreed, augmentation_of, model_of
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.wording import count_text
@@ -69,6 +69,7 @@ class RunPlan:
         config = resolve(given, task)
         plan = cls(config, task or load_task(config.task), goes_on, asks)
         _check_layers(plan)
+        _check_views(plan)
         if config.initial_model:
             initial_parameters(config.initial_model, plan.task)
         _ = plan.client_terms
@@ -523,6 +524,15 @@ def _check_layers(plan: RunPlan) -> None:
         _ = plan.config.algorithm_in(1).layers(model_of(plan.task))
     except ValueError as error:
         raise ConfigError([f"algorithm is '{plan.config.algorithm}', and {error}"]) from error
+
+
+def _check_views(plan: RunPlan) -> None:
+    """Raise a `ConfigError` unless the task has views of records, where the run wants some."""
+    if plan.config.augmentation_multiplicity:
+        try:
+            augmentation_of(plan.task)
+        except TaskError as error:
+            raise ConfigError([f"augmentation-multiplicity is set, and {error}"]) from error
 
 
 def _check_one_step(plan: RunPlan) -> None:

@@ -5,14 +5,16 @@ from typing import TYPE_CHECKING
 from fedprivacy._support.lazy import when_asked
 
 if TYPE_CHECKING:
+    from fedprivacy.tasks.augmentation import Augmentation, mirrored, shifted
     from fedprivacy.tasks.cancer import Cancer
     from fedprivacy.tasks.digits import Digits
     from fedprivacy.tasks.loader import TaskError, load_task
     from fedprivacy.tasks.protocol import Recipe, Score, Shard, ShardSource, Task, relation_of
 else:  # the names of the built-in tasks are asked for by every `--help`, and need no torch
-    __getattr__ = when_asked(__name__, "loader", "protocol", "cancer", "digits")
+    __getattr__ = when_asked(__name__, "loader", "protocol", "augmentation", "cancer", "digits")
 
 __all__ = [
+    "Augmentation",
     "Cancer",
     "Digits",
     "Recipe",
@@ -22,5 +24,7 @@ __all__ = [
     "Task",
     "TaskError",
     "load_task",
+    "mirrored",
     "relation_of",
+    "shifted",
 ]

@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 from fedprivacy._support import sources
+from fedprivacy.tasks.augmentation import Augmentation
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.protocol import NO_TABLE, Score, Shard, ShardSource, Task
@@ -177,6 +178,21 @@ def held_out_of(task: Task, source: ShardSource) -> Shard:
     return records
 
 
+def augmentation_of(task: Task) -> Augmentation:
+    """How views of the task's records are made.
+
+    Raises:
+        TaskError: the task does not say, or says it in another way.
+    """
+    augmentation = getattr(task, "augmentation", None)
+    if not isinstance(augmentation, Augmentation):
+        raise TaskError(
+            f"task {task.name} has no augmentation, of which augmentation-multiplicity takes views; leave it open, or "
+            "give the task one: augmentation = fedprivacy.tasks.shifted(pixels=1)."
+        )
+    return augmentation
+
+
 def offers_table(task: Task) -> bool:
     """Whether questions can be asked of the task's records: it has a `table` of its own."""
     method = getattr(task, "table", Task.table)
@@ -251,7 +267,7 @@ def _check_complete(task: object, named: str) -> None:
         raise TaskError(f"{named}, which lacks {', '.join(missing)}; see fedprivacy.Task.")
 
 
-_OPTIONAL = {"held_out", "scores", "standardise", "table"}
+_OPTIONAL = {"augmentation", "held_out", "scores", "standardise", "table"}
 """Members of a task that a class of somebody's own may do without: then it has `Task`'s."""
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedprivacy.tasks.augmentation import Augmentation
 from fedprivacy.tasks.columns import Table, TableError
 from fedprivacy.values.events import NeighbouringRelation
 
@@ -164,7 +165,7 @@ class Task(Protocol):
     """One learning problem, the same code on server and clients: a base class, or a form to be filled.
 
     A subclass writes `model` and `shard`; everything else has a default. A class of one's own that has all of these
-    attributes and methods, `scores`, `table` and `held_out` aside, is a task as well.
+    attributes and methods, `augmentation`, `scores`, `table` and `held_out` aside, is a task as well.
 
     >>> import fedprivacy as fp, torch
     >>> class Coins(fp.Task):
@@ -195,6 +196,8 @@ class Task(Protocol):
             the first round, and charged to the same account: the inputs, of which the first are these columns in this
             order, are moved to their bounds, and standardised by its private answer. Where shard sizes are private, the
             answer's count of a client's records weighs its updates. None: they stay as they are.
+        augmentation: how random views of the records are made, for runs with an augmentation multiplicity: of inputs as
+            the model sees them. None: there are none.
     """
 
     name: str = ""
@@ -204,6 +207,7 @@ class Task(Protocol):
     shard_sizes_public: bool = True
     nominal_shard_size: int | None = None
     standardise: Any = None
+    augmentation: Augmentation | None = None
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

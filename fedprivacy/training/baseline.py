@@ -15,6 +15,7 @@ from fedprivacy._support.spans import spanned
 from fedprivacy.gradients.losses import Loss, checked_losses
 from fedprivacy.tasks.protocol import Shard
 from fedprivacy.training.algorithms import FEDAVG, Algorithm, LocalUpdate
+from fedprivacy.training.augment import Views, heard
 from fedprivacy.training.descent import Descent, ModelAt
 from fedprivacy.training.kept import NOTHING_KEPT, Kept, local_round
 from fedprivacy.training.keystream import Keystream, Position
@@ -34,6 +35,7 @@ class Baseline:
     optimizer: Optimizer
     proximal_mu: float = 0.0
     algorithm: Algorithm = FEDAVG
+    views: Views | None = None
 
     @spanned("training")
     def train(
@@ -62,9 +64,12 @@ class Baseline:
 
         def mean_gradient(step: int, position: Tensor) -> Tensor:
             at.go(position)
-            sample = poisson_sample(self.sampling_rate, len(shard), keystream, Position(round, step))
-            rows = torch.from_numpy(sample).to(shard.inputs.device)
-            return _gradient_sum(model, loss, shard, rows).div_(self.expected_batch_size).to(position.dtype)
+            now = Position(round, step)
+            sample = poisson_sample(self.sampling_rate, len(shard), keystream, now)
+            records = heard(shard, sample, self.views, keystream, now)
+            multiplicity = 1 if self.views is None else self.views.multiplicity
+            total = _gradient_sum(model, loss, records, multiplicity)
+            return total.div_(self.expected_batch_size).to(position.dtype)
 
         descent = Descent(mean_gradient, self.optimizer, self.proximal_mu, steps)
         client = local_round(self.algorithm, model, before, descent)
@@ -74,12 +79,16 @@ class Baseline:
 
 
 @spanned("gradients")
-def _gradient_sum(model: nn.Module, loss: Loss, shard: Shard, rows: Tensor) -> Tensor:
-    """The sum of these records' gradients, shape [d]; of none it is zero."""
+def _gradient_sum(model: nn.Module, loss: Loss, records: Shard, multiplicity: int) -> Tensor:
+    """The sum of these records' gradients, shape [d], each the mean over its views; of none it is zero."""
+    inputs = records.inputs.flatten(0, 1) if multiplicity > 1 else records.inputs
+    targets = records.targets.repeat_interleave(multiplicity, 0)
     trained = [p for p in model.parameters() if p.requires_grad]
     total = torch.cat([torch.zeros_like(p).flatten() for p in trained])
-    for part in rows.split(_MOST_RECORDS) if len(rows) else ():
-        losses = checked_losses(loss(model(shard.inputs[part]), shard.targets[part]), len(part))
+    for some, theirs in zip(inputs.split(_MOST_RECORDS), targets.split(_MOST_RECORDS), strict=True):
+        if not len(some):  # what an empty tensor is split into
+            break
+        losses = checked_losses(loss(model(some), theirs), len(some))
         gradients = torch.autograd.grad(losses.sum(), trained, materialize_grads=True)
         total += torch.cat([gradient.flatten() for gradient in gradients])
-    return total
+    return total / multiplicity

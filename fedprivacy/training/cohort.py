@@ -23,6 +23,7 @@ from fedprivacy.gradients.stacked import Pool, Stack, StackedClipped
 from fedprivacy.tasks.protocol import Shard
 from fedprivacy.training.adaptive import QuantileClipping
 from fedprivacy.training.algorithms import FEDAVG, Algorithm, LocalRound
+from fedprivacy.training.augment import Views
 from fedprivacy.training.descent import Descent
 from fedprivacy.training.dpsgd import DPSGD
 from fedprivacy.training.kept import Kept, personal_mask
@@ -77,7 +78,7 @@ class CohortTraining:
 
     Attributes:
         engine: its model is the starting point, and is so again afterwards.
-        optimizer, proximal_mu, adaptive, algorithm: see `DPSGD`.
+        optimizer, proximal_mu, adaptive, algorithm, views: see `DPSGD`.
         control: what the server sends besides the model, shape [d]; None: nothing.
     """
 
@@ -87,13 +88,15 @@ class CohortTraining:
     adaptive: QuantileClipping | None = None
     algorithm: Algorithm = FEDAVG
     control: Tensor | None = None
+    views: Views | None = None
 
     def train(self, trainees: Sequence[Trainee], round: int) -> Iterator[Portion]:
         """Train every client, in portions and an order that public numbers fix."""
         alone: list[int] = []
         for places in _alike(trainees):
             members = [trainees[place] for place in places]
-            stack = self.engine.stack(members[0].shard.inputs, members[0].shard.targets)
+            kinds = members[0].shard.inputs, members[0].shard.targets
+            stack = self.engine.stack(*kinds) if self.views is None else None
             if stack is None:
                 alone += places
             else:
@@ -104,7 +107,13 @@ class CohortTraining:
     @spanned("training")
     def _alone(self, place: int, one: Trainee, round: int) -> Portion:
         training = DPSGD(
-            one.mechanism, one.expected_batch_size, self.optimizer, self.proximal_mu, self.adaptive, self.algorithm
+            one.mechanism,
+            one.expected_batch_size,
+            self.optimizer,
+            self.proximal_mu,
+            self.adaptive,
+            self.algorithm,
+            self.views,
         )
         before = Kept(one.own, self.control)
         update = training.train(

@@ -5,7 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -14,6 +13,7 @@ from fedprivacy.gradients import GradientEngine, trainable_parameters
 from fedprivacy.tasks.protocol import Shard
 from fedprivacy.training.adaptive import QuantileClipping
 from fedprivacy.training.algorithms import FEDAVG, Algorithm
+from fedprivacy.training.augment import Views, heard
 from fedprivacy.training.descent import Descent, ModelAt
 from fedprivacy.training.kept import NOTHING_KEPT, Kept, local_round
 from fedprivacy.training.keystream import Keystream, Position
@@ -56,6 +56,8 @@ class DPSGD:
         proximal_mu: FedProx's pull towards the global model (Li et al. 2020), added after the noise: post-processing.
         adaptive: moves the clipping norm from step to step, starting from the mechanism's; None: it stays.
         algorithm: where the steps begin, and what becomes of where they lead to: post-processing.
+        views: random views of each record, whose gradients are averaged before they are clipped, by an engine of as
+            many views; None: the records as they are.
     """
 
     mechanism: SampledGaussianSum
@@ -64,6 +66,7 @@ class DPSGD:
     proximal_mu: float = 0.0
     adaptive: QuantileClipping | None = None
     algorithm: Algorithm = FEDAVG
+    views: Views | None = None
 
     @spanned("training")
     def train(
@@ -108,8 +111,8 @@ class DPSGD:
         adaptive = self.adaptive
 
         def clipped_sum(sample: NDArray[np.intp], _: float) -> Tensor:
-            rows = torch.from_numpy(sample).to(shard.inputs.device)
-            clipped = engine.clip(shard.inputs[rows], shard.targets[rows], norm)
+            records = heard(shard, sample, self.views, keystream, position)
+            clipped = engine.clip(records.inputs, records.targets, norm)
             return clipped.total if adaptive is None else adaptive.joined(clipped, norm)
 
         if adaptive is None:

@@ -37,6 +37,7 @@ class Purpose(enum.StrEnum):
     SAMPLING = "sampling"
     NOISE = "noise"
     ANSWERS = "answers"
+    VIEWS = "views"
 
 
 @dataclass(frozen=True, slots=True)

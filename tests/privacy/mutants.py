@@ -57,6 +57,7 @@ class Mutant:
 
 
 CLIENT = "tests/flower/test_deployed_client.py"
+VIEWS = "tests/training/test_augment.py"
 ALGORITHMS = "tests/flower/test_algorithms.py"
 GUARD = "tests/guard/test_guard.py"
 SPEND = "tests/accounting/test_spend.py"
@@ -1159,6 +1160,42 @@ MUTANTS: tuple[Mutant, ...] = (
         "total / self.weight",
         "total / len(self.weights)",
         (f"{POPULATIONS}::test_a_population_has_the_run_of_its_messages[fedavg]",),
+    ),
+    # Views of records.
+    Mutant(
+        "which views a record has tells who joined before it",
+        "fedprivacy/training/augment.py",
+        "numbers = (sample[:, np.newaxis] * blocks",
+        "numbers = (np.arange(len(sample))[:, np.newaxis] * blocks",
+        (f"{VIEWS}::test_a_record_has_the_same_views_in_any_place_and_company",),
+    ),
+    Mutant(
+        "a view may be made of other records",
+        "fedprivacy/training/augment.py",
+        "if not torch.allclose(together.double(), alone.double(), rtol=1e-4, atol=1e-4, equal_nan=True):",
+        "if together.shape != alone.shape:",
+        (f"{VIEWS}::test_what_is_no_view_of_each_record_is_refused[mean]",),
+    ),
+    Mutant(
+        "records that show one another where few are made up are computed together",
+        "fedprivacy/gradients/apart.py",
+        "        return sizes_that_agree(_Judged(shown), model, probe, sizes, 0)",
+        "        return tuple(sizes)",
+        (f"{VIEWS}::test_records_that_are_sorted_where_nobody_looks_are_seen_one_by_one",),
+    ),
+    Mutant(
+        "a record whose view cannot be made stops the client",
+        "fedprivacy/gradients/apart.py",
+        "            if records == 1:\n",
+        "            raise\n            if records == 1:\n",
+        (f"{VIEWS}::test_a_record_whose_view_cannot_be_made_is_left_out_and_stops_nobody",),
+    ),
+    Mutant(
+        "clients that train together are given no views",
+        "fedprivacy/training/cohort.py",
+        "stack = self.engine.stack(*kinds) if self.views is None else None",
+        "stack = self.engine.stack(*kinds)",
+        (f"{VIEWS}::test_clients_that_train_together_see_what_each_sees_alone[1]",),
     ),
 )
 

@@ -108,6 +108,7 @@ OUT_OF_BOUNDS = {
         *("", "fedavg", "[]", '{"name": "os:getpid"}', '{"name": []}', '{"name": "fedper"}', "[" * 10**5),
         *('{"name": "fedavg", "pull": 1.0}', '{"name": "mr-mtl", "pull": NaN}', '{"name": "mr-mtl", "pull": -1.0}'),
     ],
+    "augmentation_multiplicity": [-1, 257, 2**62, 1],  # the task has no views of its records
     "local_evaluation": [1, 0, 2],
     "earlier_runs": [-1],
     "charged": ["x", "{}", "[[]]", '[[0.5, 2.0, "zero-out", -1]]', '[[0.5, NaN, "zero-out", 1]]', " " * 4_000_001],

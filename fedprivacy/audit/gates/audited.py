@@ -117,6 +117,7 @@ class Audited:
             momentum=config.momentum,
             weight_decay=config.weight_decay,
             algorithm=text_of(FedAvg()),  # sends all that the steps release, of which others keep a part back
+            augmentation_multiplicity=config.augmentation_multiplicity,
             local_evaluation=schedule.local_evaluation > 0 and steps > schedule.local_steps,
             earlier_runs=0,
             charged="",

@@ -15,11 +15,15 @@ from torch import Tensor, nn
 
 from fedprivacy.audit.gates.audited import Audited, Parameters
 from fedprivacy.gradients import trainable_parameters
-from fedprivacy.tasks import Shard, ShardSource, Task
+from fedprivacy.tasks import Augmentation, Shard, ShardSource, Task
 from fedprivacy.values.events import NeighbouringRelation
 
 _MOST_COORDINATES = 4000
 """Of a known task's model: a larger one is stood for by a smaller one, layer by layer."""
+
+
+SAME_VIEWS = Augmentation(lambda records, chances: records, draws=1)
+"""Every view is the record, so that its gradient is known in runs that take views, too."""
 
 
 class Known(Task):
@@ -32,6 +36,7 @@ class Known(Task):
     """
 
     name, metric = "known", "output"
+    augmentation = SAME_VIEWS
 
     def __init__(self, sizes: Sequence[int], relation: NeighbouringRelation, dataset: str) -> None:
         self.sizes = tuple(sizes)

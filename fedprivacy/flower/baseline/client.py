@@ -66,7 +66,8 @@ def _trained(client: LocalClient, plan: RunPlan, message: Message, store: KeptIn
         weight_decay=config.weight_decay,
     )
     algorithm = config.algorithm_in(assignment.round)
-    training = Baseline(rate, rate * plan.shard_size(disclosed), optimizer, proximal_mu(message), algorithm)
+    views = client.views(config.augmentation_multiplicity)
+    training = Baseline(rate, rate * plan.shard_size(disclosed), optimizer, proximal_mu(message), algorithm, views)
     model = _model(client.task, client.shard.inputs.device)
     model.load_state_dict(global_parameters(message, model), strict=False)
     steps, number, keystream = config.local_steps, assignment.round, _keystream(client)

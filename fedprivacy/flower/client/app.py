@@ -186,9 +186,10 @@ def prepared(client: LocalClient, grant: Grant, message: Message) -> tuple[DPSGD
         proximal_mu=proximal_mu(message),
         adaptive=grant.adaptive,
         algorithm=grant.local_algorithm,
+        views=client.views(grant.augmentation_multiplicity),
     )
     keep_freed_memory()
-    engine = client.engine(grant.clipping)
+    engine = client.engine(grant.clipping, grant.augmentation_multiplicity)
     engine.model.load_state_dict(global_parameters(message, engine.model), strict=False)
     with span("preparing gradients"):
         engine.prepare(client.shard.inputs[:0], client.shard.targets[:0])

@@ -254,7 +254,7 @@ class Population:
             ranks, asked, opened = zip(*clients, strict=True)
             engine = self._engine(opened[0], start.arrays)
             update.names = tuple(trainable_parameters(engine.model))
-            training = self._training(engine, start)
+            training = self._training(engine, opened[0], start)
             trainees = [_trainee(order, client, start.keystream) for order, client in zip(asked, opened, strict=True)]
             for portion in training.train(trainees, start.round):
                 reach("client.trained")
@@ -286,19 +286,26 @@ class Population:
     @spanned("preparing")
     def _engine(self, client: LocalClient, arrays: ArrayRecord) -> GradientEngine:
         """What computes the gradients of the clients on one device, at the global model."""
-        engine = client.engine(self._config.clipping)
+        engine = client.engine(self._config.clipping, self._config.augmentation_multiplicity)
         model: Mapping[str, Tensor] = arrays.to_torch_state_dict()
         engine.model.load_state_dict({name: model[name] for name in trainable_parameters(engine.model)}, strict=False)
         engine.prepare(client.shard.inputs[:0], client.shard.targets[:0])
         return engine
 
-    def _training(self, engine: GradientEngine, start: Start) -> CohortTraining:
+    def _training(self, engine: GradientEngine, client: LocalClient, start: Start) -> CohortTraining:
+        """How all clients on one device, of which this is one, train."""
         config, rate = self._config, self._config.learning_rate_in(start.round)
         optimizer = build_optimizer(config.optimizer, rate, momentum=config.momentum, weight_decay=config.weight_decay)
         adaptive, algorithm = ADAPTIVE.get(config.clipping), config.algorithm_in(start.round)
         control = None if start.control is None else start.control.to(next(engine.model.parameters()).device)
         return CohortTraining(
-            engine, optimizer, start.proximal_mu, adaptive() if adaptive else None, algorithm, control
+            engine,
+            optimizer,
+            start.proximal_mu,
+            adaptive() if adaptive else None,
+            algorithm,
+            control,
+            client.views(config.augmentation_multiplicity),
         )
 
 

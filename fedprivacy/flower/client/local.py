@@ -53,11 +53,12 @@ from fedprivacy.tasks import Shard, ShardSource, Task, load_task, relation_of
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.identity import dataset_id, simulated_client_id
-from fedprivacy.tasks.loader import check_scores, offers_table, scores_of, table_of
+from fedprivacy.tasks.loader import TaskError, augmentation_of, check_scores, offers_table, scores_of, table_of
 from fedprivacy.tasks.protocol import NO_TABLE
 from fedprivacy.tasks.standardising import Standardise, unsuited
 from fedprivacy.training.adaptive import CLIPPINGS
 from fedprivacy.training.algorithms import Algorithm
+from fedprivacy.training.augment import AugmentationError, Views
 from fedprivacy.training.evaluation import LocalEvaluation, NoisySums
 from fedprivacy.training.kept import Kept, personal_mask
 from fedprivacy.training.keystream import Keystream, Position
@@ -216,9 +217,26 @@ class LocalClient:
         """What its budget belongs to."""
         return dataset_id(self.task, self.client_id)
 
-    def engine(self, clipping: str) -> GradientEngine:
-        """Computes the clipped sums of its gradients. Clients of one process share it: load parameters before use."""
-        return _engine(self.task, self.shard.inputs.device, clipping)
+    def engine(self, clipping: str, multiplicity: int = 0) -> GradientEngine:
+        """Computes the clipped sums of its gradients, each of so many views of a record.
+
+        Clients of one process share it: load parameters before use.
+        """
+        return _engine(self.task, self.shard.inputs.device, clipping, max(multiplicity, 1))
+
+    def views(self, multiplicity: int) -> Views | None:
+        """Makes so many views of its records; None: they are trained on as they are. No record is read.
+
+        Raises:
+            MessageError: the task has no augmentation, or one that does not suit such records.
+        """
+        if multiplicity == 0:
+            return None
+        inputs = self.shard.inputs
+        try:
+            return views_of(self.task, multiplicity, inputs.device, (inputs.shape[1:], inputs.dtype))
+        except (TaskError, AugmentationError) as error:
+            raise MessageError(f"The grant is for views of records. {error}") from error
 
     def measured(self, engine: GradientEngine, algorithm: Algorithm, before: Kept) -> RecordScores:
         """Takes its records' scores under the model that it uses: the engine's, or one of its own; shared as that is.
@@ -443,7 +461,18 @@ def _blank(device: torch.device, inputs: Kind, targets: Kind) -> tuple[Tensor, T
 
 
 @cache
-def _engine(task: Task, device: torch.device, clipping: str) -> GradientEngine:
+def views_of(task: Task, multiplicity: int, device: torch.device, kind: Kind) -> Views:
+    """What makes views of such records, kept for the life of the process.
+
+    Raises:
+        TaskError: the task has no augmentation.
+        AugmentationError: it does not suit such records.
+    """
+    return Views(augmentation_of(task), multiplicity, _blank(device, kind, kind)[0])
+
+
+@cache
+def _engine(task: Task, device: torch.device, clipping: str, views: int) -> GradientEngine:
     """Kept for the life of the process: to choose and check how gradients are computed takes longer than a step."""
     model = task.model().to(device).train()
-    return GradientEngine(model, task.loss, CLIPPINGS[clipping]())
+    return GradientEngine(model, task.loss, CLIPPINGS[clipping](), views=views)

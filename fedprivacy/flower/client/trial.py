@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from torch import nn
 
 from fedprivacy._support.random_state import RandomState
-from fedprivacy.flower.client.local import simulated_shard, works_on
+from fedprivacy.flower.client.local import simulated_shard, views_of, works_on
 from fedprivacy.flower.client.node import Refused
 from fedprivacy.gradients import LossShapeError, UnsupportedModelError
 from fedprivacy.questions.moments import Spread
@@ -21,6 +21,7 @@ from fedprivacy.tasks import Shard, ShardSource, Task, TaskError
 from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.tasks.loader import check_scores, method_of, metrics_of, model_of, table_of
 from fedprivacy.tasks.standardising import unsuited
+from fedprivacy.training.augment import AugmentationError
 
 _RECORDS = 2
 """As many go through model and loss: a loss must tell one from the other."""
@@ -48,6 +49,7 @@ def try_task(task: Task, config: RunConfig, clients: Iterable[int]) -> None:
             if number == 0:
                 client = simulated_client_id(partition_id, config.clients)
                 _trained(task, model, shard, client, evaluates=config.local_evaluation > 0)
+                _viewed(task, shard, config.augmentation_multiplicity)
         if question is not None and config.privacy:
             try_table(task, config, question.columns)
         metrics_of(task, model if question is None else nn.Sequential(standardiser(question), model))
@@ -97,6 +99,15 @@ def opened_shard(task: Task, config: RunConfig, partition_id: int) -> Shard:
                 "lower clients."
             )
         raise
+
+
+def _viewed(task: Task, shard: Shard, multiplicity: int) -> None:
+    """Make views of made-up records of a shard's kind, if there are to be any."""
+    if multiplicity:
+        try:
+            views_of(task, multiplicity, shard.inputs.device, (shard.inputs.shape[1:], shard.inputs.dtype))
+        except AugmentationError as error:
+            raise TaskError(f"task {task.name}: {error}.") from error
 
 
 def _trained(task: Task, model: nn.Module, shard: Shard, client: str, *, evaluates: bool) -> None:

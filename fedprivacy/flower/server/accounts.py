@@ -414,6 +414,7 @@ class RunAccounts(Accounts[Grant]):
                 momentum=config.momentum,
                 weight_decay=config.weight_decay,
                 algorithm=text_of(config.algorithm_in(attempt.round)),
+                augmentation_multiplicity=config.augmentation_multiplicity,
                 local_evaluation=steps > config.local_steps,  # a budget's last steps train
                 earlier_runs=self.earlier_runs,
                 charged=charged,

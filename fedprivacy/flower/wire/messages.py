@@ -19,6 +19,7 @@ from fedprivacy._support import signing
 from fedprivacy.accounting.calibration import MOST_NOISE
 from fedprivacy.guard import names_a_run
 from fedprivacy.questions.questionnaire import Questionnaire
+from fedprivacy.tasks.augmentation import LARGEST_MULTIPLICITY
 from fedprivacy.training.adaptive import ADAPTIVE, CLIPPINGS, QuantileClipping
 from fedprivacy.training.algorithms import Algorithm, algorithm_of
 from fedprivacy.training.mechanisms import SampledGaussianSum
@@ -44,7 +45,7 @@ ENROL = "query.enrol"
 ASK = "query.ask"
 """Names of the records in a message; the message types that ask a client who it is, and about its records."""
 
-VERSION = 7
+VERSION = 8
 """Of every record: server and clients must speak the same."""
 
 
@@ -247,6 +248,7 @@ class Grant(SpendingMessage):
         expected_batch_size: public divisor of the noisy sum.
         optimizer, learning_rate, momentum, weight_decay: what moves the parameters; see `local_optimizer`.
         algorithm: what becomes of the steps, see `fedprivacy.training.algorithms.text_of`.
+        augmentation_multiplicity: views of each record that the gradients are averaged over; 0: the record as it is.
         local_evaluation: whether the last of the steps evaluates the global model instead of training it.
         earlier_runs: runs that the ledger held before this one. A seeded client draws other noise in each.
         charged: what the ledger holds against the client, over all runs, this grant included: see `history_text`. Empty
@@ -263,6 +265,7 @@ class Grant(SpendingMessage):
     momentum: float
     weight_decay: float
     algorithm: str
+    augmentation_multiplicity: int
     local_evaluation: bool
     earlier_runs: int
     charged: str
@@ -284,6 +287,9 @@ class Grant(SpendingMessage):
             raise ValueError(f"momentum is {self.momentum}; it must be in [0, 1).")
         if self.clipping not in CLIPPINGS or self.optimizer not in OPTIMIZERS:
             raise ValueError(f"clipping must be one of {', '.join(CLIPPINGS)}, optimizer of {', '.join(OPTIMIZERS)}.")
+        if not 0 <= self.augmentation_multiplicity <= LARGEST_MULTIPLICITY:
+            multiplicity = self.augmentation_multiplicity
+            raise ValueError(f"augmentation_multiplicity is {multiplicity}; it must be at most {LARGEST_MULTIPLICITY}.")
         if not 0.0 <= self.weight_decay <= LARGEST_WEIGHT_DECAY:
             raise ValueError(f"weight_decay is {self.weight_decay}; it must be from 0 to {LARGEST_WEIGHT_DECAY:g}.")
         _ = self.mechanism, self.local_optimizer, self.local_algorithm

@@ -1,0 +1,98 @@
+"""Something computed of each record of a batch by itself, bit for bit, whatever the others are.
+
+A batch is computed in parts of one size, in which made-up records are known to have the same results in any place and
+any company, under hostile parameters too (`fedprivacy.gradients.invariance`), and to take one path whatever they say;
+where they have not, one record after the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from fedprivacy.gradients.invariance import sizes_that_agree
+from fedprivacy.gradients.parts import WHOLE, cut, filled, sizes_up_to
+from fedprivacy.gradients.pieces import Written
+from fedprivacy.gradients.tape import Part, Sized
+from fedprivacy.gradients.watch import OnePath
+
+Results = Callable[[Tensor, Tensor], Sequence[Tensor]]
+"""What is computed of two rows for each record, [batch, ...] each: any results, [batch, ...] each."""
+
+
+@dataclass(frozen=True, slots=True)
+class RowByRow:
+    """Computes one result of each record of a batch.
+
+    Attributes:
+        result: of two rows for each record, [batch, ...] each, what is wanted of it, [batch, ...].
+        failed: what stands for a record of which it cannot be computed, shape [1, ...].
+        sizes: of the parts, the largest first, as `sizes_apart` says.
+    """
+
+    result: Callable[[Tensor, Tensor], Tensor]
+    failed: Tensor
+    sizes: tuple[int, ...]
+
+    def __call__(self, ones: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
+        """The results, [batch, ...], and which of them could be computed, bool [batch]."""
+        found = [(self.failed[:0], torch.empty(0, dtype=torch.bool))]
+        for start, stop, size in cut(len(ones), self.sizes):
+            found.append(self._of_part(ones[start:stop], others[start:stop], size))
+        results, known = zip(*found, strict=True)
+        return torch.cat(results), torch.cat(known)
+
+    def _of_part(self, ones: Tensor, others: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """A part's; if one of its records makes it fail, each is computed with copies of itself."""
+        records = len(ones)
+        try:
+            found = self.result(filled(ones, size), filled(others, size))[:records]
+            return found, torch.ones(records, dtype=torch.bool)
+        except Exception:
+            if records == 1:
+                return self.failed, torch.zeros(1, dtype=torch.bool)
+        pairs = zip(ones.split(1), others.split(1), strict=True)
+        results, known = zip(*(self._of_part(*pair, size) for pair in pairs), strict=True)
+        return torch.cat(results), torch.cat(known)
+
+
+def sizes_apart(
+    shown: Results, model: nn.Module, probe: tuple[Tensor, Tensor], largest: int = WHOLE
+) -> tuple[int, ...]:
+    """The sizes of parts in which records are computed by themselves, the largest first; if there are none, 1.
+
+    A branch on a value may be one that no made-up record takes, and that a true one takes for all around it.
+
+    Args:
+        shown: everything of a batch that must not show who else is in it, [batch, ...] each.
+        model: with whose parameters it is computed; they are others in the meantime.
+        probe: made-up records of the kind that will come.
+        largest: the largest size that is wanted, `WHOLE` times a power of two.
+    """
+    axes = {length for part in probe for length in part.shape[1:]}  # an axis as long would pass for that of the records
+    sizes = [size for size in sizes_up_to(max(largest, 4 * WHOLE)) if size not in axes]
+    sizes = [size for size in sizes if size <= largest] or sizes[-1:]
+    rows = filled(probe[0], sizes[0]), filled(probe[1], sizes[0])
+    try:
+        with OnePath(*rows):
+            shown(*rows)
+        return sizes_that_agree(_Judged(shown), model, probe, sizes, 0)
+    except Exception:  # such parts cannot be computed at all, or show who is in them
+        return (1,)
+
+
+class _Judged:
+    """Results in the place of gradients, to be judged by the same check."""
+
+    name, held_bytes = "the model", 0
+
+    def __init__(self, shown: Results) -> None:
+        self._shown = shown
+
+    def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
+        rows = (result.reshape(len(inputs), -1) for result in self._shown(inputs, targets))
+        found = [Written(row if row.is_floating_point() else row.double()) for row in rows]
+        return [Sized(Part(place), piece, piece.norms()) for place, piece in enumerate(found)]

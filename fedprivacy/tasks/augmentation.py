@@ -1,0 +1,84 @@
+"""Augmentation: random views of a record that mean the same, such as a scan moved by a pixel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:  # the bound below is asked for by every `--help`, which need not wait for torch
+    from torch import Tensor
+
+LARGEST_MULTIPLICITY = 256
+"""Views of a record: each costs what a record costs without them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Augmentation:
+    """How random views of records are made.
+
+    A row of a view depends on the same row of inputs and chances, and on public constants: on no other record, and on
+    no random numbers of its own. That is what makes it cost nothing: a record's views are averaged before the average
+    is clipped (augmentation multiplicity, De et al. 2022).
+
+    >>> import fedprivacy as fp, torch
+    >>> dimmed = fp.Augmentation(lambda scans, chances: scans * (0.9 + 0.2 * chances.view(-1, 1, 1, 1)), draws=1)
+    >>> both = fp.tasks.shifted(pixels=1).then(dimmed)
+    >>> both.draws, both.view(torch.ones(5, 1, 8, 8), torch.rand(5, 3)).shape
+    (3, torch.Size([5, 1, 8, 8]))
+
+    Attributes:
+        view: (inputs [batch, ...], chances [batch, draws], from [0, 1)) -> a view of each record, of the inputs' shape
+            and type.
+        draws: random numbers that it takes for a record, at least 1.
+
+    Raises:
+        ValueError: it takes none, so that all views were the same.
+    """
+
+    view: Callable[[Tensor, Tensor], Tensor]
+    draws: int
+
+    def __post_init__(self) -> None:
+        if self.draws < 1:
+            raise ValueError(f"draws is {self.draws}; a view needs at least one random number to differ from others.")
+
+    def then(self, other: Augmentation) -> Augmentation:
+        """This one's view, seen by the other."""
+
+        def view(inputs: Tensor, chances: Tensor) -> Tensor:
+            return other.view(self.view(inputs, chances[:, : self.draws]), chances[:, self.draws :])
+
+        return Augmentation(view, self.draws + other.draws)
+
+
+def shifted(pixels: int) -> Augmentation:
+    """Images [batch, ..., height, width] moved by up to so many pixels along each axis; the border repeats."""
+
+    def view(inputs: Tensor, chances: Tensor) -> Tensor:
+        for axis, chance in zip((-2, -1), chances.unbind(1), strict=True):
+            inputs = _moved(inputs, (chance * (2 * pixels + 1)).floor().long() - pixels, axis)
+        return inputs
+
+    return Augmentation(view, 2)
+
+
+def mirrored() -> Augmentation:
+    """Images [batch, ..., width], of which half are seen from behind: left and right change places."""
+
+    def view(inputs: Tensor, chances: Tensor) -> Tensor:
+        turned = (chances[:, 0] < 0.5).view(-1, *[1] * (inputs.dim() - 1))
+        return inputs.flip(-1).where(turned, inputs)
+
+    return Augmentation(view, 1)
+
+
+def _moved(inputs: Tensor, by: Tensor, axis: int) -> Tensor:
+    """Each record's values from so many places further on along an axis, by [batch]."""
+    import torch
+
+    length = inputs.shape[axis]
+    places = (torch.arange(length, device=inputs.device) + by.unsqueeze(1)).clamp(0, length - 1)
+    shape = [len(inputs)] + [1] * (inputs.dim() - 1)
+    shape[axis] = length
+    return inputs.gather(axis, places.view(shape).expand_as(inputs))

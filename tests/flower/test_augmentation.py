@@ -1,0 +1,116 @@
+"""Views of records in whole rounds: by messages and together, without privacy, at a deployed client, in an audit."""
+
+import numpy as np
+import pytest
+import torch
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+import fedprivacy as fp
+from fedprivacy.audit.gates.audited import Audited
+from fedprivacy.audit.gates.invariance import check as invariance
+from fedprivacy.audit.gates.replay import check as replay
+from fedprivacy.flower.wire.messages import RECEIPT, RefusalCode
+from fedprivacy.runs.configuration import ConfigError
+from tests.flower.asked import code, node_of, spent, train
+from tests.flower.blobs import Blobs, plan_of
+from tests.flower.test_cohorts import both, check_same, model_of, run
+
+WIDENED = fp.Augmentation(lambda points, chances: points * (0.5 + chances), draws=2)
+
+
+class Widened(Blobs):
+    """Blobs, whose points may lie anywhere between half and three halves of the way from the origin."""
+
+    augmentation = WIDENED
+
+
+class Wandering(Blobs):
+    """Blobs, of which the mean is taken off: that shows the others."""
+
+    augmentation = fp.Augmentation(lambda points, chances: points - points.mean(0), draws=1)
+
+
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def node(tmp_path):
+    key = tmp_path / "client.key"
+    key.write_bytes(
+        ec.generate_private_key(ec.SECP384R1()).private_bytes(Encoding.PEM, PrivateFormat.OpenSSH, NoEncryption())
+    )
+    return node_of(tmp_path, key)
+
+
+@pytest.mark.parametrize("settings", [{}, {"clipping": "adaptive"}, {"privacy": False}], ids=str)
+@pytest.mark.parametrize("views", [1, 4])
+def test_views_change_the_model_and_nothing_that_is_spent(settings, views):
+    with_views, without = (
+        fp.simulate(
+            Widened(), clients=3, epsilon=3.0, seed=1, augmentation_multiplicity=many, out=f"{many}", progress=False,
+            **settings,
+        )
+        for many in (views, 0)
+    )  # fmt: skip
+    assert [c["epsilon"] for c in with_views.clients] == [c["epsilon"] for c in without.clients]
+    models = [torch.cat([p.flatten() for p in run.model().parameters()]) for run in (with_views, without)]
+    assert not torch.equal(*models) and torch.isfinite(models[0]).all()
+
+
+@pytest.mark.parametrize("views", [1, 4])
+def test_by_messages_and_together_records_have_the_same_views(views):
+    messages, together = both(Widened(), augmentation_multiplicity=views)
+    check_same(messages, together)
+    plain = run(plan_of(Widened(), ledger="sqlite:///plain.db"), together=True)
+    assert not torch.equal(model_of(together), model_of(plain))
+
+
+def test_a_task_without_views_is_refused_before_anything_is_spent():
+    with pytest.raises(ConfigError, match="augmentation-multiplicity is set, and task blobs has no augmentation"):
+        plan_of(Blobs(), augmentation_multiplicity=2)
+
+
+def test_what_is_no_view_of_each_record_is_refused_before_anything_is_spent():
+    with pytest.raises(ConfigError, match="task blobs: a view of a record is another one without the others"):
+        fp.simulate(Wandering(), clients=2, augmentation_multiplicity=2, out="out", progress=False)
+
+
+@pytest.mark.parametrize("views", [1, 256])
+def test_a_deployed_client_takes_as_many_views_as_there_may_be(node, views):
+    reply = train(node, task=Widened(), augmentation_multiplicity=views)
+    assert list(reply.content) == ["arrays", RECEIPT] and spent(node) == 2
+
+
+@pytest.mark.parametrize("task", [Blobs(), Wandering()], ids=["none", "that show others"])
+def test_a_deployed_client_whose_task_has_no_views_is_not_charged(node, task):
+    assert code(train(node, task=task, augmentation_multiplicity=2)) is RefusalCode.GRANT_INVALID
+    assert spent(node) == 0
+
+
+def audited(task):
+    plan = plan_of(task, augmentation_multiplicity=3, noise_multiplier=1.0)
+    found = Audited.of(plan)
+    assert found.grant.augmentation_multiplicity == 3
+    return found
+
+
+@pytest.mark.parametrize("gate", [replay, invariance], ids=["replay", "invariance"])
+def test_the_auditor_takes_views_too(gate):
+    assert gate(audited(Widened())).passed
+
+
+def test_views_that_are_clipped_one_by_one_are_seen(monkeypatch):
+    """A planted bug: each view is clipped and the sum is not divided, so that a record counts for three times C."""
+    from fedprivacy.gradients import GradientEngine
+
+    clip = GradientEngine.clip
+
+    def each_view(self, inputs, targets, norm, mask=None):
+        return clip(self, inputs, targets, norm * (self._views if self._views > 1 else 1), mask)
+
+    monkeypatch.setattr(GradientEngine, "clip", each_view)
+    found = replay(audited(Widened()))
+    assert not found.passed and np.isclose(found.statistic, 3.0, rtol=0.1)
