@@ -1181,7 +1181,7 @@ MUTANTS: tuple[Mutant, ...] = (
         "fedprivacy/gradients/apart.py",
         "        return sizes_that_agree(_Judged(shown), model, probe, sizes, 0)",
         "        return tuple(sizes)",
-        (f"{VIEWS}::test_records_that_are_sorted_where_nobody_looks_are_seen_one_by_one",),
+        (f"{VIEWS}::test_records_that_are_mixed_where_nobody_looks_are_seen_one_by_one[with_those_after_the_third]",),
     ),
     Mutant(
         "a record whose view cannot be made stops the client",
