@@ -71,7 +71,7 @@ def reproduce(
                     *(seeds_left.one_by_one() if several == 1 else seeds_left.together(REPRODUCTIONS[name], several)),
                 ]
         results = Results(chosen, sorted(found, key=lambda result: result.seed))
-        written = [results.save(folder), _draw(results, folder)]
+        written = [results.save(folder), *_draw(results, folder)]
     if as_json:
         print_json(results.summary() | {"out": str(folder)})
     else:
@@ -153,17 +153,22 @@ def _bar(*, quiet: bool) -> Progress:
     )
 
 
-def _draw(results: Results, out: Path) -> Path:
-    """Write the figure; where it was written."""
+def _draw(results: Results, out: Path) -> Iterator[Path]:
+    """Write the figures, and say where each was written: every row, and where rows make lines over budgets, these."""
     from fedprivacy._support.durable import write_durably
     from fedprivacy.figures import to_svg
+    from fedprivacy.figures.budgets import budgets_figure, has_lines
     from fedprivacy.figures.reproduction import reproduction_figure
     from fedprivacy.figures.style import for_both_themes
-    from fedprivacy.reproductions.results import FIGURE
+    from fedprivacy.reproductions.results import BUDGETS, FIGURE
 
-    figure = reproduction_figure(results.reproduction.title, [row.drawn for row in results.rows])
-    write_durably(out / FIGURE, for_both_themes(to_svg(figure)).encode())
-    return out / FIGURE
+    about, rows = results.reproduction, [row.drawn for row in results.rows]
+    figures = {FIGURE: reproduction_figure(about.title, rows)}
+    if has_lines(rows):
+        figures[BUDGETS] = budgets_figure(about.title, about.rows[0].what.partition(",")[0], rows)
+    for name, figure in figures.items():
+        write_durably(out / name, for_both_themes(to_svg(figure)).encode())
+        yield out / name
 
 
 _COLOURS = {"met": "green", "not met": "red", "recorded": "dim"}

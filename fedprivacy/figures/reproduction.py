@@ -28,6 +28,7 @@ class DrawnRow:
         goal: that the mean should reach, or None.
         published: what the paper reports, or None.
         met: whether the goal is reached; None: there is no goal.
+        line, budget: of the figure over budgets, as `fedprivacy.reproductions.Row` has them.
     """
 
     name: str
@@ -37,6 +38,8 @@ class DrawnRow:
     goal: float | None
     published: float | None
     met: bool | None
+    line: str = ""
+    budget: float | None = None
 
 
 def reproduction_figure(title: str, rows: Sequence[DrawnRow], width: int = WIDTH) -> alt.LayerChart:

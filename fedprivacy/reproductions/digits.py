@@ -154,7 +154,10 @@ class DigitsReproduction:
     def rows(self) -> tuple[Row, ...]:
         """One for each epsilon."""
         what = "accuracy on 360 test records"
-        return tuple(Row(_name(epsilon), what, goal=setting.goal) for epsilon, setting in SETTINGS.items())
+        return tuple(
+            Row(_name(epsilon), what, goal=setting.goal, line="ten hospitals", budget=epsilon)
+            for epsilon, setting in SETTINGS.items()
+        )
 
     def measure(self, seed: int, place: Workplace) -> Iterator[tuple[str, Measured]]:
         """A federation for each epsilon."""

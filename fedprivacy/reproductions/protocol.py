@@ -19,15 +19,17 @@ class ReproductionError(ValueError):
 class Row:
     """One figure that is measured: a line of the table.
 
-    >>> Row("FedAvg", "mean squared error at epsilon 6", goal=0.0254, published=0.02564, at_least=False)
-    Row(name='FedAvg', what='mean squared error at epsilon 6', goal=0.0254, published=0.02564, at_least=False)
+    >>> Row("FedAvg", "mean squared error at epsilon 6", goal=0.0254, published=0.02564, at_least=False).name
+    'FedAvg'
 
     Attributes:
         name: short, and no other row's of the reproduction.
-        what: which figure it is, its unit, and the budget that it was reached with.
+        what: which figure it is, and its unit; after a comma, more of it.
         goal: what the mean over seeds must reach; None: it is recorded, beside the others.
         published: what the paper reports; None: it reports no such figure.
         at_least: whether more is better (accuracy, C-index), so that the goal is a lower bound; of an error, it is not.
+        line: of the figure over budgets, the line that this is a point of: such as the way of training. "": of none.
+        budget: epsilon at which the line has that point; None: without privacy.
     """
 
     name: str
@@ -35,6 +37,8 @@ class Row:
     goal: float | None = None
     published: float | None = None
     at_least: bool = True
+    line: str = ""
+    budget: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from fedprivacy._support.durable import write_durably
 from fedprivacy.figures.reproduction import DrawnRow
 from fedprivacy.reproductions.protocol import Reproduction, ReproductionError, Row
 
-RESULTS, FIGURE = "results.json", "figure.svg"
+RESULTS, FIGURE, BUDGETS = "results.json", "figure.svg", "budgets.svg"
 
 
 class Verdict(StrEnum):
@@ -134,7 +134,10 @@ class RowResult:
         """As the figure takes it."""
         met = None if self.verdict is Verdict.RECORDED else self.verdict is Verdict.MET
         error = self.standard_error or 0.0
-        return DrawnRow(self.row.name, self.values, self.mean, error, self.row.goal, self.row.published, met)
+        row = self.row
+        return DrawnRow(
+            row.name, self.values, self.mean, error, row.goal, row.published, met, line=row.line, budget=row.budget
+        )
 
 
 @dataclass(frozen=True)

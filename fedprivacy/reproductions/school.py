@@ -130,10 +130,10 @@ class SchoolReproduction:
     def rows(self) -> tuple[Row, ...]:
         """The published three, the same without privacy, and the curve."""
         error = "mean squared error over held-out pupils"
-        first = [Row(n, f"{error}, epsilon {AT:g}", GOALS[n], PUBLISHED[n], at_least=False) for n in ALGORITHMS]
-        bare = [Row(_bare(n), f"{error}, no privacy", at_least=False) for n in ALGORITHMS]
+        first = [Row(n, f"{error}, epsilon {AT:g}", GOALS[n], PUBLISHED[n], False, n, AT) for n in ALGORITHMS]
+        bare = [Row(_bare(n), error, at_least=False, line=n) for n in ALGORITHMS]
         curve = [
-            Row(_along(n, epsilon), f"{error}, epsilon {epsilon:g}", at_least=False)
+            Row(_along(n, epsilon), error, at_least=False, line=n, budget=epsilon)
             for epsilon in EPSILONS
             if epsilon != AT
             for n in ALGORITHMS
