@@ -1,4 +1,4 @@
-"""`fedprivacy guard`: what a client's own file says. Neither command charges or forgets anything."""
+"""`fedprivacy guard`: what a client's own file says. No command charges or forgets anything."""
 
 from __future__ import annotations
 
@@ -44,6 +44,34 @@ def export(file: _FILE) -> None:
 
     for entry in _read(file).entries:
         print_json(exported(entry))
+
+
+@guard_app.command()
+def model(
+    file: _FILE,
+    *,
+    task: Annotated[str, typer.Option(help="The run's task, as in the node configuration.", show_default=False)],
+    global_model: Annotated[
+        Path, typer.Option(help="The run's model.safetensors, from whoever ran it.", exists=True, show_default=False)
+    ],
+    out: Annotated[Path, typer.Option(help="File to write, which only you can read.", show_default=False)],
+    run: Annotated[
+        str | None, typer.Option(help="Which run. Default: the one that kept something last.", show_default=False)
+    ] = None,
+) -> None:
+    """Write this client's own model of a run (mr-mtl, fedper, ...) as a file with names, to predict with.
+
+    It came out of the client's own noisy steps and was charged with them: to write it costs nothing.
+    """
+    from fedprivacy._support.durable import PRIVATE, name_durably, write_unnamed
+    from fedprivacy.flower.client.kept import KeptError
+    from fedprivacy.flower.client.own_model import NoOwnModelError, own_model
+    from fedprivacy.tasks import TaskError, load_task
+
+    with plain_errors(NoOwnModelError, KeptError, TaskError, OSError, code=2):
+        whose, content = own_model(file, load_task(task), global_model, run)
+        name_durably(write_unnamed(out, content, PRIVATE), out)
+    ERR.print(f"Run {whose.run_id}, {whose.algorithm}, after round {whose.round}: written to {out}.", markup=False)
 
 
 @guard_app.command(name="import")

@@ -7,9 +7,13 @@ import numpy as np
 import pytest
 import torch
 from flwr.serverapp.strategy import FedAvg
+from safetensors import safe_open
+from safetensors.torch import load_file, save_file
 from torch import nn
+from typer.testing import CliRunner
 
 import fedprivacy as fp
+from fedprivacy.commands.guard import guard_app
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.flower.client.cohort import Population
 from fedprivacy.flower.client.kept import KeptFor, KeptInFolder
@@ -246,6 +250,59 @@ def test_what_stays_at_home_is_in_no_byte_that_leaves(name, deep_node):
             assert np.array_equal(ours, model[parameter]) and np.array_equal(theirs, model[parameter])
         else:
             assert not np.array_equal(ours, theirs)
+
+
+TASK = f"{__name__}:DeepBlobs"
+
+
+@pytest.fixture
+def written(tmp_path):
+    """`fedprivacy guard model`: exit code, what it says, and the parameters in the file."""
+    torch.manual_seed(1)
+    public = {name: torch.randn_like(p) for name, p in DeepBlobs().model().named_parameters()}
+    save_file(public, tmp_path / "model.safetensors", {"standardise": "numbers"})
+
+    def write(guard, *options):
+        out = tmp_path / "own.safetensors"
+        given = [str(guard), "--task", TASK, "--global-model", str(tmp_path / "model.safetensors"), "--out", str(out)]
+        result = CliRunner().invoke(guard_app, ["model", *given, *options])
+        return result.exit_code, result.stderr, out, public
+
+    return write
+
+
+@pytest.mark.parametrize("name", ["fedper", "mr-mtl", "local"])
+def test_a_data_owner_has_its_own_model_as_a_file(name, deep_node, tmp_path, written):
+    node = deep_node("one")
+    for number in (1, 2):
+        train(node, round=number, algorithm=named(name), steps=4)
+    code, said, out, public = written(tmp_path / "one" / "guard.log")
+    assert code == 0 and "Run run" in said and "after round 2" in said
+    assert out.stat().st_mode & 0o777 == 0o600
+    kept = KeptInFolder(next((tmp_path / "one").glob("*.kept"))).load(KeptFor("run", named(name), 3))
+    own = DeepBlobs().model()
+    torch.nn.utils.vector_to_parameters(kept, own.parameters())
+    found = load_file(out)
+    for parameter, values in own.named_parameters():
+        expected = values if parameter in HOME.get(name, NAMES) else public[parameter]
+        assert torch.equal(found[parameter], expected)
+    with safe_open(out, framework="pt") as file:
+        assert file.metadata() == {"standardise": "numbers"}
+
+
+def test_a_run_that_left_no_model_of_one_s_own_is_said_to_have_none(deep_node, tmp_path, written):
+    node = deep_node("one")
+    train(node, algorithm=named("scaffold"), steps=2)
+    guard = tmp_path / "one" / "guard.log"
+    code, said, out, _ = written(guard)
+    assert code == 2 and "lies no model of any run" in said and not out.exists()
+    train(node, round=2, algorithm=named("fedper"), steps=2)
+    code, said, *_ = written(guard, "--run", "another")
+    assert code == 2 and "no model of run 'another'" in " ".join(said.split()) and "'run'" in said
+    save_file({"0.weight": torch.zeros(4, 2)}, tmp_path / "model.safetensors")
+    code, said, *_ = written(guard)
+    assert code == 2 and "is not the global model" in " ".join(said.split())
+    assert written(guard)[0] == 2 and spent(node) == 4
 
 
 def test_no_other_algorithm_is_given_what_a_client_kept(deep_node, tmp_path):

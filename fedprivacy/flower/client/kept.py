@@ -88,6 +88,15 @@ class KeptInFolder:
         for old in by_age[:-MOST_KEPT]:
             old.unlink()
 
+    def held(self) -> list[KeptFor]:
+        """What there is, each by its last round, the latest written first.
+
+        Raises:
+            KeptError: a file cannot be read.
+        """
+        files = sorted(self.folder.glob(f"*{_SUFFIX}"), key=lambda file: file.stat().st_mtime_ns, reverse=True)
+        return list(map(_told, files))
+
     def _rounds(self, whose: KeptFor) -> dict[int, Tensor]:
         """What is kept, by round."""
         file = self._file(whose)
@@ -106,6 +115,16 @@ class KeptInFolder:
         """Its name is a hash: a server chooses no part of it."""
         named = json.dumps([whose.run_id, whose.algorithm]).encode()
         return self.folder / f"{sha256(named).hexdigest()}{_SUFFIX}"
+
+
+def _told(file: Path) -> KeptFor:
+    """Whose a file says it is, and its last round."""
+    try:
+        with safe_open(file, framework="pt") as opened:
+            facts = json.loads((opened.metadata() or {})[_FACTS])
+            return KeptFor(facts["run_id"], facts["algorithm"], max(map(int, opened.keys())))
+    except (SafetensorError, OSError, ValueError, KeyError) as error:
+        raise KeptError(f"'{file}' cannot be read ({error}); put back an undamaged copy, or delete it.") from error
 
 
 def kept_beside(guard: Path) -> Path:
