@@ -30,6 +30,13 @@ SCRIPTS = Path(__file__).parent.parent / "simulations"
             "personal_budgets.py",
             ["for all: accuracy 63.", "by size: accuracy 7", "by noise: accuracy 9", "10 clients of budget 8"],
         ),
+        (
+            "unlike_clients.py",
+            [
+                *("epsilon 0.25 together (fedavg) error 0.53", "in between (mr-mtl) error 0.24"),
+                *("alone (local) error 0.11", "spent 3.99"),
+            ],
+        ),
         ("averaging.py 40", ["The truth: 170 patients", "Refused after 7 answers", "7 answers,", "then no more"]),
     ],
 )
