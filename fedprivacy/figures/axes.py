@@ -17,6 +17,9 @@ from fedprivacy.values.wording import budget_text, is_share
 HEADROOM = 0.1
 """Free space beyond the largest value, as a share of the axis."""
 
+POWER = "format(pow(10, datum.value), '.2~g')"
+"""The label of a logarithm, in Vega's expression language."""
+
 PERCENT = "round(100 * datum.value) + '\u00a0%'"
 """A label in percent, in Vega's expression language."""
 
@@ -40,11 +43,15 @@ DASHES = [5, 4]
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A linear scale from `low` to `high`, in the unit of its values; `percent`: they are shares of 1."""
+    """A linear scale from `low` to `high`, in the unit of its values.
+
+    `percent`: they are shares of 1; `logarithms`: to the base of 10, labelled by what they are logarithms of.
+    """
 
     low: float
     high: float
     percent: bool = False
+    logarithms: bool = False
 
     def x(self, field: str) -> alt.X:
         """The horizontal channel of a field."""
@@ -54,7 +61,8 @@ class Scale:
     def y(self, field: str) -> alt.Y:
         """The vertical channel of a field; its axis has no title, because the figure's title says what it is."""
         scaled = alt.Y(f"{field}:Q").title(None).scale(domain=[self.low, self.high], nice=False)
-        return scaled.axis(alt.Axis(tickCount=5, labelExpr=PERCENT) if self.percent else alt.Axis(tickCount=5))
+        words = PERCENT if self.percent else POWER if self.logarithms else None
+        return scaled.axis(alt.Axis(tickCount=5, labelExpr=words) if words else alt.Axis(tickCount=5))
 
     def length(self, px: float) -> float:
         """What so many px of a plot's height are worth."""
@@ -134,6 +142,19 @@ def leaders(rows: Rows, frame: Frame) -> alt.Chart:
     begin, end = (alt.value(frame.width + px) for px in LEADER)
     lines: alt.Chart = chart_of(rows).mark_rule(color=MUTED, strokeWidth=0.75)
     return lines.encode(frame.y("value"), x=begin, x2=end, y2="place")
+
+
+def named_beside(rows: Rows, frame: Frame, colours: alt.Scale, shapes: alt.Scale) -> list[alt.Chart]:
+    """The labels of `placed`, with lines that lead to them, each after a mark in the look of its kind."""
+    beside = chart_of(rows).encode(frame.y("place"))
+    marks = beside.mark_point(size=60).encode(
+        alt.Color("kind:N", legend=None, scale=colours), alt.Shape("kind:N", legend=None, scale=shapes)
+    )
+    return [
+        leaders(rows, frame),
+        marks.encode(x=alt.value(frame.width + BESIDE_LABEL + 5)),
+        beside.mark_text().encode(x=alt.value(frame.width + BESIDE_LABEL + 16), text="text:N"),
+    ]
 
 
 def spread_apart(wanted: Sequence[float], gap: float, low: float, high: float) -> list[float]:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
-from itertools import groupby
 from typing import Any
 
 import altair as alt
 
-from fedprivacy.figures.axes import BESIDE_LABEL, HEADROOM, LABEL_ROOM, Frame, Label, Scale, leaders, placed
+from fedprivacy.figures.axes import HEADROOM, LABEL_ROOM, Frame, Label, Scale, named_beside, placed
 from fedprivacy.figures.comparison import DASHES, SHAPES
 from fedprivacy.figures.reproduction import DrawnRow
 from fedprivacy.figures.style import INK, RUNS, WIDTH, chart_of, layered, styled, titled
@@ -22,28 +20,8 @@ MOST_LINES = len(RUNS)
 _FAR_APART = 4.0
 """From so many times the least value on, the vertical axis is logarithmic."""
 
-_POWER = "format(pow(10, datum.value), '.2~g')"
-"""The label of a logarithm, in Vega's expression language."""
-
 _UPWARDS = 1.12
 """By how much the axis of budgets goes on beyond the last ones."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Axis:
-    """Values as the vertical axis has them: their logarithms where they are far apart."""
-
-    logarithmic: bool
-
-    @classmethod
-    def of(cls, values: Sequence[float]) -> _Axis:
-        return cls(min(values) > 0.0 and max(values) > _FAR_APART * min(values))
-
-    def place(self, value: float) -> float:
-        return math.log10(value) if self.logarithmic else value
-
-    def y(self, scale: Scale, field: str) -> alt.Y:
-        return scale.y(field).axis(alt.Axis(tickCount=5, labelExpr=_POWER)) if self.logarithmic else scale.y(field)
 
 
 def has_lines(rows: Sequence[DrawnRow]) -> bool:
@@ -64,12 +42,14 @@ def budgets_figure(title: str, what: str, rows: Sequence[DrawnRow], width: int =
     drawn = [row for row in rows if row.line]
     names = list(dict.fromkeys(row.line for row in drawn))
     ends = {row.line: row for row in drawn if row.budget is None}
-    axis = _Axis.of([side for row in drawn for side in (row.mean, *row.values)])
-    points = [_point(row, axis) for row in sorted(drawn, key=lambda row: row.budget or math.inf)]
+    measured = [value for row in drawn for value in (row.mean, *row.values)]
+    logarithms = 0.0 < _FAR_APART * min(measured) < max(measured)
+    points = [_point(row, logarithms) for row in sorted(drawn, key=lambda row: row.budget or math.inf)]
     shown = [value for point in points for value in (point["low"], point["high"], point["goal"]) if value is not None]
     margin = HEADROOM * (max(shown) - min(shown)) or HEADROOM
     budgets = sorted({row.budget for row in drawn if row.budget is not None})
-    frame = Frame(_budgets(budgets), Scale(min(shown) - margin, max(shown) + margin), width)
+    scale = Scale(min(shown) - margin, max(shown) + margin, logarithms=logarithms)
+    frame = Frame(_budgets(budgets), scale, width)
     clauses = [
         [what],
         [f"means of {count_text(len(drawn[0].values), 'seed')} with two standard errors"],
@@ -77,19 +57,17 @@ def budgets_figure(title: str, what: str, rows: Sequence[DrawnRow], width: int =
         ["level mark: a goal"] if any(row.goal is not None and row.budget is not None for row in drawn) else [],
     ]
     about = titled(title, [clause for clause in clauses if clause], width + LABEL_ROOM)
-    return styled(layered(_layers(points, names, axis, frame), about, width))
+    return styled(layered(_layers(points, names, frame), about, width))
 
 
-def _point(row: DrawnRow, axis: _Axis) -> dict[str, Any]:
+def _point(row: DrawnRow, logarithms: bool) -> dict[str, Any]:
     low, high = (row.mean + side * row.standard_error for side in (-2, 2))
-    least = min(row.values) if low <= 0.0 else low  # a logarithm needs a number above zero
-    place = {"mean": axis.place(row.mean), "low": axis.place(least), "high": axis.place(high)}
-    return place | {
-        "line": row.line,
-        "budget": row.budget,
-        "goal": None if row.goal is None else axis.place(row.goal),
-        "text": f"{row.mean:#.3g}\N{EN SPACE}{row.line}",
-    }
+    if low <= 0.0:  # of which there is no logarithm
+        low = min(row.values)
+    places = {"mean": row.mean, "low": low, "high": high, "goal": row.goal}
+    if logarithms:
+        places = {name: None if value is None else math.log10(value) for name, value in places.items()}
+    return places | {"line": row.line, "budget": row.budget, "text": f"{row.mean:#.3g}\N{EN SPACE}{row.line}"}
 
 
 def _budgets(budgets: Sequence[float]) -> alt.X:
@@ -101,37 +79,22 @@ def _budgets(budgets: Sequence[float]) -> alt.X:
     return scaled.axis(axis)
 
 
-def _layers(points: list[dict[str, Any]], names: Sequence[str], axis: _Axis, frame: Frame) -> list[alt.Chart]:
+def _layers(points: list[dict[str, Any]], names: Sequence[str], frame: Frame) -> list[alt.Chart]:
     private, bare = ([p for p in points if (p["budget"] is None) is without] for without in (False, True))
-    colour, dash, shape = (_looks(looks, names) for looks in (RUNS, DASHES, SHAPES))
-    own = alt.Color("line:N", legend=None, scale=colour)
-
-    def y(field: str) -> alt.Y:
-        return axis.y(frame.scale, field)
-
+    colours, dashes, shapes = (_looks(looks, names) for looks in (RUNS, DASHES, SHAPES))
+    own, y = alt.Color("line:N", legend=None, scale=colours), frame.y
     base = chart_of(private).encode(frame.x, own)
     goals = chart_of([point for point in private if point["goal"] is not None]).encode(frame.x)
-    last = [list(of_line)[-1] for _, of_line in groupby(sorted(private, key=_order(names)), key=lambda p: p["line"])]
-    labels = placed([Label(p["text"], p["mean"], p["line"]) for p in last], frame)
-    beside = chart_of(labels).encode(y("place"))
+    last = {point["line"]: point for point in private}  # they come in the order of their budgets
+    labels = placed([Label(last[name]["text"], last[name]["mean"], name) for name in names if name in last], frame)
     return [
         chart_of(bare).mark_rule(strokeDash=[2, 4], strokeWidth=1.5).encode(y("mean"), own),
-        base.mark_line(strokeCap="butt").encode(y("mean"), alt.StrokeDash("line:N", legend=None, scale=dash)),
+        base.mark_line(strokeCap="butt").encode(y("mean"), alt.StrokeDash("line:N", legend=None, scale=dashes)),
         base.mark_rule(strokeWidth=1.5).encode(y("low"), y2="high"),
-        base.mark_point(size=60).encode(y("mean"), alt.Shape("line:N", legend=None, scale=shape)),
+        base.mark_point(size=60).encode(y("mean"), alt.Shape("line:N", legend=None, scale=shapes)),
         goals.mark_tick(orient="horizontal", color=INK, thickness=2, size=18).encode(y("goal")),
-        leaders(labels, frame),
-        beside.mark_point(size=60).encode(
-            alt.Color("kind:N", legend=None, scale=colour),
-            alt.Shape("kind:N", legend=None, scale=shape),
-            x=alt.value(frame.width + BESIDE_LABEL + 5),
-        ),
-        beside.mark_text().encode(x=alt.value(frame.width + BESIDE_LABEL + 16), text="text:N"),
+        *named_beside(labels, frame, colours, shapes),
     ]
-
-
-def _order(names: Sequence[str]) -> Any:
-    return lambda point: (names.index(point["line"]), point["budget"])
 
 
 def _looks(looks: Sequence[Any], names: Sequence[str]) -> alt.Scale:

@@ -8,13 +8,12 @@ from typing import Any
 import altair as alt
 
 from fedprivacy.figures.axes import (
-    BESIDE_LABEL,
     LABEL_ROOM,
     Frame,
     Label,
-    leaders,
     loss_scale,
     metric_scale,
+    named_beside,
     names_across,
     names_upright,
     placed,
@@ -134,17 +133,10 @@ def _drawn(rows: Rows, frame: Frame, field: str, found: Contest) -> list[alt.Cha
     lines = chart_of(rows).mark_line(strokeCap="butt").encode(frame.x, frame.y(field), own, order="round:Q")
     ends = chart_of(_ends(rows).values()).mark_point(size=80).encode(frame.x, frame.y(field), own)
     names = placed(_labels(rows, field, found), frame)
-    beside = chart_of(names).encode(frame.y("place"))
     return [
         lines.encode(alt.StrokeDash("run:N", legend=None, scale=dashes)),
         ends.encode(alt.Shape("run:N", legend=None, scale=shapes)),
-        leaders(names, frame),
-        beside.mark_point(size=60).encode(
-            alt.Color("kind:N", legend=None, scale=colours),
-            alt.Shape("kind:N", legend=None, scale=shapes),
-            x=alt.value(frame.width + BESIDE_LABEL + 5),
-        ),
-        beside.mark_text().encode(x=alt.value(frame.width + BESIDE_LABEL + 16), text="text:N"),
+        *named_beside(names, frame, colours, shapes),
     ]
 
 
