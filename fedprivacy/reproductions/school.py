@@ -128,41 +128,33 @@ class SchoolReproduction:
 
     @property
     def rows(self) -> tuple[Row, ...]:
-        """The published three, the same without privacy, and the curve."""
+        """The published three, and the curve."""
         error = "mean squared error over held-out pupils"
         first = [Row(n, f"{error}, epsilon {AT:g}", GOALS[n], PUBLISHED[n], False, n, AT) for n in ALGORITHMS]
-        bare = [Row(_bare(n), error, at_least=False, line=n) for n in ALGORITHMS]
         curve = [
             Row(_along(n, epsilon), error, at_least=False, line=n, budget=epsilon)
             for epsilon in EPSILONS
             if epsilon != AT
             for n in ALGORITHMS
         ]
-        return (*first, *bare, *curve)
+        return (*first, *curve)
 
     def measure(self, seed: int, place: Workplace) -> Iterator[tuple[str, Measured]]:
         """Every run trains 139 schools for 200 rounds."""
         task = School(place.data / "school.mat", seed)
         for name in ALGORITHMS:
-            yield name, _run(task, name, place, epsilon=AT)
-        for name in ALGORITHMS:
-            yield _bare(name), _run(task, name, place, privacy=False)
+            yield name, _run(task, name, place, AT)
         for epsilon in EPSILONS:
             for name in ALGORITHMS if epsilon != AT else ():
-                yield _along(name, epsilon), _run(task, name, place, epsilon=epsilon)
+                yield _along(name, epsilon), _run(task, name, place, epsilon)
 
 
-def _run(task: School, name: str, place: Workplace, **budget: Any) -> Measured:
-    place.tell(f"{name}, {'epsilon {:g}'.format(budget['epsilon']) if budget.get('epsilon') else 'no privacy'}")
-    out = place.runs / f"{name}-{budget.get('epsilon', 'bare')}"
-    settings = {**SETTINGS, **ALGORITHMS[name], **budget}
+def _run(task: School, name: str, place: Workplace, epsilon: float) -> Measured:
+    place.tell(f"{name}, epsilon {epsilon:g}")
+    out = place.runs / f"{name}-{epsilon:g}"
+    settings = {**SETTINGS, **ALGORITHMS[name], "epsilon": epsilon}
     run = simulate(task, clients=SCHOOLS, seed=task.seed, out=out, progress=False, **settings)
-    private = budget.get("privacy", True)
-    return Measured(run.metrics["each_mse"], run.history.last.max_epsilon if private else None)
-
-
-def _bare(name: str) -> str:
-    return f"{name}, no privacy"
+    return Measured(run.metrics["each_mse"], run.history.last.max_epsilon)
 
 
 def _along(name: str, epsilon: float) -> str:
