@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial, reduce
@@ -47,6 +47,12 @@ class Clipped:
     def records(self) -> int:
         """How many records' gradients are finite. Private."""
         return sum(len(part) for part in self.squared_norms)
+
+    @classmethod
+    def joined(cls, parts: Sequence[Clipped]) -> Clipped:
+        """Of one batch in several parts, at least one: added up in float64, as blocks are."""
+        total = reduce(torch.add, (part.total for part in parts))
+        return cls(total, [squared for part in parts for squared in part.squared_norms])
 
     def same_as(self, other: Clipped) -> bool:
         """Whether every number is the same."""

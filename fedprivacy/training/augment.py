@@ -11,6 +11,8 @@ divergence is jointly convex). So a step's event is what it is without views.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import numpy as np
 import torch
 from numpy.typing import NDArray
@@ -31,6 +33,10 @@ _EVENLY = 2.0**-24
 
 _MOST_ROWS, _MOST_NUMBERS = 512, 2**20
 """That a part has, if that is more than the least: larger ones are no faster."""
+
+
+_MOST_HELD = 2**24
+"""Numbers of views that are held at once, of one record at least: of a large sample, some records after the others."""
 
 
 class AugmentationError(ValueError):
@@ -81,22 +87,28 @@ class Views:
             )
         return inputs, chances
 
+    @property
+    def together(self) -> int:
+        """Of how many records views are made at once: a power of two, which public shapes alone decide."""
+        held = self.multiplicity * max(self._row_by_row.failed.numel(), 1)
+        return 1 << (max(_MOST_HELD // held, 1).bit_length() - 1)
+
     @spanned("views")
     def of(self, shard: Shard, sample: NDArray[np.intp], keystream: Keystream, position: Position) -> Shard:
         """The sampled records as their views, inputs of shape [records, multiplicity, ...]; [records, ...] for one.
 
-        A record of which a view cannot be made is left out: it contributes nothing.
+        Where a view cannot be made, the record itself is in its place.
         """
         rows = torch.from_numpy(sample).to(shard.inputs.device)
         inputs = shard.inputs[rows].repeat_interleave(self.multiplicity, 0)
         chances = self._chances(sample, keystream, position).to(inputs.device)
         with torch.no_grad(), computing_with(1):
             views, made = self._row_by_row(inputs, chances.flatten(0, 1))
-        by_record = (len(sample), self.multiplicity)
-        whole = made.view(by_record).all(1).to(rows.device)
+        failed = ~made.to(inputs.device)
+        views[failed] = inputs[failed]
         if self.multiplicity > 1:
-            views = views.unflatten(0, by_record)
-        return Shard(views[whole], shard.targets[rows][whole])
+            views = views.unflatten(0, (len(sample), self.multiplicity))
+        return Shard(views, shard.targets[rows])
 
     def _chances(self, sample: NDArray[np.intp], keystream: Keystream, position: Position) -> Tensor:
         """Of each sampled record the random numbers in [0, 1), shape [records, multiplicity, draws]."""
@@ -118,9 +130,14 @@ class Views:
 
 def heard(
     shard: Shard, sample: NDArray[np.intp], views: Views | None, keystream: Keystream, position: Position
-) -> Shard:
-    """What the gradients of a sample are taken of: the records as they are, or as their views."""
-    if views is not None:
-        return views.of(shard, sample, keystream, position)
-    rows = torch.from_numpy(sample).to(shard.inputs.device)
-    return Shard(shard.inputs[rows], shard.targets[rows])
+) -> Iterator[Shard]:
+    """What the gradients of a sample are taken of: the records as they are, or as their views, some after the others.
+
+    Of nobody there is one part, too.
+    """
+    if views is None:
+        rows = torch.from_numpy(sample).to(shard.inputs.device)
+        yield Shard(shard.inputs[rows], shard.targets[rows])
+        return
+    for start in range(0, max(len(sample), 1), views.together):
+        yield views.of(shard, sample[start : start + views.together], keystream, position)

@@ -7,6 +7,7 @@ loads imports this one, and a test holds that.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import reduce
 
 import torch
 from torch import Tensor, nn
@@ -66,10 +67,10 @@ class Baseline:
             at.go(position)
             now = Position(round, step)
             sample = poisson_sample(self.sampling_rate, len(shard), keystream, now)
-            records = heard(shard, sample, self.views, keystream, now)
             multiplicity = 1 if self.views is None else self.views.multiplicity
-            total = _gradient_sum(model, loss, records, multiplicity)
-            return total.div_(self.expected_batch_size).to(position.dtype)
+            parts = heard(shard, sample, self.views, keystream, now)
+            total = reduce(torch.add, (_gradient_sum(model, loss, part, multiplicity) for part in parts))
+            return total.div(self.expected_batch_size).to(position.dtype)
 
         descent = Descent(mean_gradient, self.optimizer, self.proximal_mu, steps)
         client = local_round(self.algorithm, model, before, descent)

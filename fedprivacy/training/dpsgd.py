@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from fedprivacy._support.spans import spanned
-from fedprivacy.gradients import GradientEngine, trainable_parameters
+from fedprivacy.gradients import Clipped, GradientEngine, trainable_parameters
 from fedprivacy.tasks.protocol import Shard
 from fedprivacy.training.adaptive import QuantileClipping
 from fedprivacy.training.algorithms import FEDAVG, Algorithm
@@ -111,8 +111,8 @@ class DPSGD:
         adaptive = self.adaptive
 
         def clipped_sum(sample: NDArray[np.intp], _: float) -> Tensor:
-            records = heard(shard, sample, self.views, keystream, position)
-            clipped = engine.clip(records.inputs, records.targets, norm)
+            parts = heard(shard, sample, self.views, keystream, position)
+            clipped = Clipped.joined([engine.clip(part.inputs, part.targets, norm) for part in parts])
             return clipped.total if adaptive is None else adaptive.joined(clipped, norm)
 
         if adaptive is None:

@@ -85,14 +85,16 @@ def refusing_threes(records, chances):
     return records
 
 
-def test_a_record_whose_view_cannot_be_made_is_left_out_and_stops_nobody():
+def test_a_record_whose_view_cannot_be_made_is_in_its_place_as_it_is_and_stops_nobody():
+    """Catches: that it is left out, which moves all that come after it to other blocks of the sum."""
     shard = rows()
     shard.inputs[[7, 30]] = 3.0
-    kept = [number for number in range(40) if number not in (7, 30)]
+    halved = Augmentation(lambda records, chances: refusing_threes(records, chances) / 2.0, 1)
     for multiplicity in (1, 3):
-        views = made(Augmentation(refusing_threes, 1), shard, multiplicity).of(shard, EVERY, KEY, NOW)
-        assert torch.equal(views.targets, shard.targets[kept])
-        assert torch.equal(views.inputs.reshape(38, multiplicity, 4)[:, -1], shard.inputs[kept])
+        views = made(halved, shard, multiplicity).of(shard, EVERY, KEY, NOW)
+        expected = torch.where(shard.inputs == 3.0, 3.0, shard.inputs / 2.0)
+        assert torch.equal(views.inputs.reshape(40, multiplicity, 4)[:, -1], expected)
+        assert torch.equal(views.targets, shard.targets)
 
 
 @pytest.mark.parametrize(
@@ -169,6 +171,21 @@ def test_clients_that_train_together_see_what_each_sees_alone(multiplicity):
     (portion,) = CohortTraining(computed, SGD(1.0), views=views).train([trainee], 4)
     update = one.train(engine(multiplicity), shard, steps=2, round=4, keystream=KEY)
     assert torch.equal(portion.parameters[0], torch.cat([p.flatten() for p in update.parameters.values()]))
+
+
+def test_the_views_of_a_large_sample_are_made_some_records_after_the_others(monkeypatch):
+    shard, flats, asked = rows(), [], []
+    of = Views.of
+    monkeypatch.setattr(
+        Views, "of", lambda self, shard, sample, *at: asked.append(len(sample)) or of(self, shard, sample, *at)
+    )
+    for most in (2**24, 100):
+        monkeypatch.setattr("fedprivacy.training.augment._MOST_HELD", most)
+        views = made(DIMMED, shard, 3)
+        update = training(views).train(engine(3), shard, steps=1, round=4, keystream=KEY)
+        flats.append(torch.cat([p.flatten() for p in update.parameters.values()]))
+    assert asked[0] == sum(asked[1:]) and set(asked[1:-1]) == {8}  # of 100 / (3 views of 4 numbers), a power of two
+    torch.testing.assert_close(flats[0], flats[1], rtol=1e-5, atol=1e-6)
 
 
 def trained(**options):
