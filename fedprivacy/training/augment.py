@@ -30,10 +30,8 @@ from fedprivacy.training.keystream import WORDS_A_BLOCK, Keystream, Position, Pu
 _EVENLY = 2.0**-24
 """Between neighbouring random numbers: float32 has all of them."""
 
-
 _MOST_ROWS, _MOST_NUMBERS = 512, 2**20
 """That a part has, if that is more than the least: larger ones are no faster."""
-
 
 _MOST_HELD = 2**24
 """Numbers of views that are held at once, of one record at least: of a large sample, some records after the others."""
