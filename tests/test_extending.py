@@ -26,6 +26,7 @@ from fedprivacy.tasks import load_task
 from fedprivacy.tasks.built_in import BUILT_IN
 from fedprivacy.trackers import TRACKERS
 from fedprivacy.training.adaptive import CLIPPINGS
+from fedprivacy.training.algorithms import ALGORITHMS
 from fedprivacy.training.optimizers import OPTIMIZERS
 
 SEED = 1
@@ -182,3 +183,39 @@ def test_a_way_to_draw_a_cohort(tmp_path, monkeypatch):
     assert [result.participants for result in history.rounds] == [("client-0",)] * 2
     with pytest.raises(ConfigError, match="choose one of fixed, poisson, first"):
         resolve({"cohort-size": 1, "cohort-sampling": "last"})
+
+
+OWN_ALGORITHM = """
+from dataclasses import dataclass
+
+import fedprivacy as fp
+from fedprivacy.training.algorithms import ALGORITHMS, Algorithm, LocalUpdate
+from tests.flower.blobs import Blobs
+
+
+@dataclass(frozen=True, slots=True)
+class HalfBack(Algorithm):
+    def train(self, client):
+        there = client.descend(client.shared, 1)
+        return LocalUpdate(sent=client.descend(there.lerp(client.shared, 0.5), client.steps - 1))
+
+
+ALGORITHMS["half-back"] = HalfBack
+
+
+class Mine(Blobs):
+    name = dataset = "mine"
+"""
+
+
+def test_an_algorithm_in_the_file_of_a_task(monkeypatch, tmp_path):
+    with pytest.raises(ConfigError, match="algorithm is 'half-back'; choose one of"):
+        run(tmp_path, algorithm="half-back")
+    (tmp_path / "mine.py").write_text(OWN_ALGORITHM)
+    monkeypatch.setitem(ALGORITHMS, "half-back", None)  # and is gone when this ends
+    task = f"{tmp_path}/mine.py:Mine"
+    assert run(tmp_path / "run", task=task, algorithm="half-back").settings["algorithm"] == "half-back"
+    run(tmp_path / "plain", task=task)
+    models = [open_run(tmp_path / folder, load_task(task)).model() for folder in ("run", "plain")]
+    with_it, without = (torch.nn.utils.parameters_to_vector(model.parameters()) for model in models)
+    assert not torch.equal(with_it, without)
