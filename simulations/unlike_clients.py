@@ -33,25 +33,31 @@ class Stays(fp.Task):
     )
 
     def model(self) -> nn.Module:
+        """A weight for each feature, from zero."""
         model = nn.Linear(FEATURES, 1, bias=False)
         nn.init.zeros_(model.weight)
         return model
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
+        """The squared error."""
         return (outputs[:, 0] - targets).square()
 
     def scores(self) -> dict[str, fp.Score]:
+        """The same, by hospital."""
         return {"error": fp.Score(self.loss, 0.0, 25.0)}
 
     def shard(self, source: fp.ShardSource) -> fp.Shard:
+        """The patients that a hospital trains on."""
         inputs, targets = self._patients(source)
         return fp.Shard(inputs[PUBLIC:], targets[PUBLIC:])
 
     def held_out(self, source: fp.ShardSource) -> fp.Shard:
+        """Those that it declares public."""
         inputs, targets = self._patients(source)
         return fp.Shard(inputs[:PUBLIC], targets[:PUBLIC])
 
     def partition(self, num_partitions: int) -> str:
+        """Each hospital is a client."""
         return f"{num_partitions} made-up hospitals"
 
     def _patients(self, source: fp.ShardSource) -> tuple[Tensor, Tensor]:
@@ -69,5 +75,5 @@ if __name__ == "__main__":
         for name, settings in ALGORITHMS.items():
             run = fp.simulate(task, epsilon=epsilon, seed=0, progress=False, **settings)
             spent = max(client["epsilon"] for client in run.clients)
-            worst = max(row["error"] for row in run.held_out)
-            print(f"    {name:20} error {run.metrics['each_error']:6.3f}, worst hospital {worst:6.3f}, spent {spent:.2f}")
+            mean, worst = run.metrics["each_error"], max(row["error"] for row in run.held_out)
+            print(f"    {name:20} error {mean:6.3f}, worst hospital {worst:6.3f}, spent {spent:.2f}")
