@@ -29,13 +29,13 @@ from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.asking import QuestionAccounts
 from fedprivacy.flower.wire.messages import ASK, Refusal
 from fedprivacy.gradients import GradientEngine, PerLayerClipping
+from fedprivacy.gradients import apart as apart_module
 from fedprivacy.gradients import engine as engine_module
-from fedprivacy.gradients import scores as scores_module
+from fedprivacy.gradients.apart import RowByRow
 from fedprivacy.gradients.engine import Clipped
 from fedprivacy.gradients.methods import admission
 from fedprivacy.gradients.parts import BatchPart, filled
 from fedprivacy.gradients.pieces import Gram, added
-from fedprivacy.gradients.scores import RecordScores
 from fedprivacy.gradients.tape import Gathered, Sized
 from fedprivacy.guard.tally import TallyFile
 from fedprivacy.ledger import database
@@ -793,8 +793,9 @@ def against_the_mean(self, scores):
     return vectors - vectors.mean(0)
 
 
-def raising(self, inputs, targets, size):
-    return self._scores(filled(inputs, size), filled(targets, size))[: len(inputs)]
+def raising(self, ones, others, size):
+    found = self.result(filled(ones, size), filled(others, size))[: len(ones)]
+    return found, torch.ones(len(ones), dtype=torch.bool)
 
 
 EVALUATE, VECTORS = LocalEvaluation.release, LocalEvaluation._vectors
@@ -812,9 +813,7 @@ EVALUATION = (
         ("evaluation",),
         patched(evaluation_module, "unit", lambda _: 1.0),
     ),
-    Plant(
-        "a record that cannot be scored fails the client", ("evaluation",), patched(RecordScores, "_of_part", raising)
-    ),
+    Plant("a record that cannot be scored fails the client", ("evaluation",), patched(RowByRow, "_of_part", raising)),
     Plant(
         "scores are taken against the batch's mean",
         ("evaluation",),
@@ -823,7 +822,7 @@ EVALUATION = (
     Plant(
         "outputs are computed in batches of any size, and a server amplifies their rounding",
         ("evaluation",),
-        patched(scores_module, "cut", one_part),
+        patched(apart_module, "cut", one_part),
     ),
     Plant(
         "an evaluation is not on the receipt",
