@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
@@ -76,6 +77,7 @@ def reproduce(
         print_json(results.summary() | {"out": str(folder)})
     else:
         OUT.print(_table(results))
+        OUT.print(_measured(results), highlight=False)
         OUT.print(_last_words(results, written), highlight=False)
     if not results.met:
         raise typer.Exit(1)
@@ -175,31 +177,41 @@ _COLOURS = {"met": "green", "not met": "red", "recorded": "dim"}
 
 
 def _table(results: Results) -> Table:
-    """A line for each row."""
+    """A line for each row, that fits into a terminal of 80 columns."""
     about = results.reproduction
-    table = Table(title=f"{escape(about.title)}", caption=f"{escape(about.source)}. Delta {about.delta:g}.")
-    table.add_column("row")
-    for column in ("published", "goal", "ours", "± s.e.", "epsilon"):
+    table = Table(title=escape(about.title), box=box.SIMPLE_HEAD, padding=0)
+    table.add_column("row", overflow="fold")
+    for column in ("paper", "goal", "ours", "± s.e.", "epsilon"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("verdict", no_wrap=True)
-    table.add_column("seconds", justify="right", no_wrap=True)
+    table.add_column("time", justify="right", no_wrap=True)
     for row in results.rows:
         table.add_row(*_cells(row))
     return table
+
+
+def _measured(results: Results) -> str:
+    """What the figures are, each with the rows that hold it, and whose they are."""
+    names: dict[str, list[str]] = {}
+    for row in results.reproduction.rows:
+        names.setdefault(row.what, []).append(row.name)
+    about = results.reproduction
+    figures = (f"{escape(what)}: [dim]{escape('; '.join(rows))}[/]" for what, rows in names.items())
+    return "\n".join([*figures, f"\n{escape(about.source)}. Delta {about.delta:g}."])
 
 
 def _cells(row: RowResult) -> list[str]:
     from fedprivacy.values.wording import NO_PRIVACY, epsilon_text
 
     return [
-        f"{escape(row.row.name)}\n[dim]{escape(row.row.what)}[/]",
+        escape(row.row.name),
         _number(row.row.published),
         _number(row.row.goal),
         _number(row.mean),
         "-" if row.standard_error is None else f"{row.standard_error:.2g}",
         NO_PRIVACY if row.epsilon is None else epsilon_text(row.epsilon),
         f"[{_COLOURS[row.verdict]}]{row.verdict}[/]",
-        f"{row.seconds:.0f}",
+        f"{row.seconds:.0f} s",
     ]
 
 
@@ -212,6 +224,4 @@ def _last_words(results: Results, written: Sequence[Path]) -> str:
 
     files = ", ".join(escape(str(path)) for path in written)
     seeds = count_text(len(results.seeds), "seed")
-    return (
-        f"\nMean over {seeds}, {results.seconds:.0f} s in all; a row's seconds are those of one seed.\nWritten: {files}"
-    )
+    return f"\nMean over {seeds}, {results.seconds:.0f} s in all; a row's time is that of one seed.\nWritten: {files}"

@@ -7,7 +7,7 @@ import pytest
 from fedprivacy.reproductions import REPRODUCTIONS
 from fedprivacy.reproductions.bench import measure, reproduction_of
 from fedprivacy.reproductions.protocol import Measured, Row
-from fedprivacy.reproductions.results import RowResult, Verdict
+from fedprivacy.reproductions.results import RowResult, SeedResult, Timed, Verdict
 from tests.commands.running import fedprivacy
 from tests.reproductions import coins
 from tests.reproductions.coins import Coins
@@ -27,9 +27,10 @@ def toss(tmp_path, monkeypatch):
 
 def test_a_table_a_figure_and_results_that_say_the_same(toss, tmp_path):
     printed = " ".join(toss().output.split())
-    assert "heads │ 0.5 │ 0.5 │ 0.6 │ 0.058 │ 3.00 │ met │ 0 │ │ share of heads │" in printed
-    assert "error │ 0.2 │ 0.25 │ 0.21 │ 0.0058 │ 2.00 │ met │ 0 │ │ mean squared error │" in printed
-    assert "beside │ - │ - │ 0.9 │ 0 │ no privacy │ recorded │ 0 │ │ without privacy │" in printed
+    assert "heads 0.5 0.5 0.6 0.058 3.00 met 0 s" in printed
+    assert "error 0.2 0.25 0.21 0.0058 2.00 met 0 s" in printed
+    assert "beside - - 0.9 0 no privacy recorded 0 s" in printed
+    assert "share of heads: heads mean squared error: error without privacy: beside" in printed
     assert "Bernoulli 1713" in printed and "Delta 0.001" in printed and "Mean over 3 seeds" in printed
     out = tmp_path / "runs" / "reproduce-coins"
     told = json.loads(toss("--json").stdout)
@@ -38,6 +39,21 @@ def test_a_table_a_figure_and_results_that_say_the_same(toss, tmp_path):
     assert told["rows"][0]["values"] == [0.5, 0.6, 0.7] and told["met"]
     drawing = (out / "figure.svg").read_text()
     assert drawing.startswith("<svg") and "Coins: all 2 goals are met" in drawing
+
+
+@pytest.mark.parametrize("name", REPRODUCTIONS)
+def test_a_row_is_one_line_of_80_columns(name, tmp_path):
+    """A table is of no use if its names are broken into letters, as they were in a terminal of this width."""
+    reproduction = reproduction_of(name)
+    for seed in range(2):
+        rows = {row.name: Timed(0.9742 + seed / 1e4, None, 321.4) for row in reproduction.rows}
+        SeedResult(seed, rows).save(reproduction, tmp_path)
+    ends = any(row.goal is not None and (row.goal > 0.974 if row.at_least else True) for row in reproduction.rows)
+    command = "reproduce", name, "--seeds", 2, "--out", tmp_path
+    shown = fedprivacy(*command, cwd=tmp_path, code=int(ends), columns=80).output
+    for row in reproduction.rows:
+        line = next(line for line in shown.splitlines() if line.lstrip().startswith(f"{row.name} "))
+        assert len(line) <= 80 and line.rstrip().endswith(" 321 s"), shown
 
 
 def test_several_seeds_at_a_time_give_the_same_table(toss, tmp_path):
@@ -55,7 +71,7 @@ def test_several_seeds_at_a_time_give_the_same_table(toss, tmp_path):
 def test_a_goal_that_is_not_met_is_said_and_ends_with_1(toss):
     rows = (Row("heads", "share", goal=0.61), Row("error", "error", goal=0.2, at_least=False), Row("beside", ""))
     printed = " ".join(toss(code=1, rows=rows).output.split())
-    assert "0.61 │ 0.6 │ 0.058 │ 3.00 │ not met" in printed
+    assert "0.61 0.6 0.058 3.00 not met" in printed
     assert printed.count("not met") == 2
 
 
