@@ -119,17 +119,27 @@ def loss_of(model: nn.Module, alpha: float, beta: float) -> Tensor:
 @cache
 def least_loss(alpha: float, beta: float) -> float:
     """The optimum's mean cross-entropy, by L-BFGS on all records in one place."""
+    inputs, classes = users(alpha, beta)
+    rows, wanted = _whitened(inputs.flatten(0, 1)), classes.flatten()
     model = Logistic(alpha, beta).model()
     optimizer = torch.optim.LBFGS(model.parameters(), max_iter=300, history_size=20, line_search_fn="strong_wolfe")
 
     def closure() -> float:
         optimizer.zero_grad()
-        loss = loss_of(model, alpha, beta)
+        loss = functional.cross_entropy(model(rows), wanted)
         loss.backward()
         return loss.item()
 
     optimizer.step(closure)
     return closure()
+
+
+def _whitened(inputs: Tensor) -> Tensor:
+    """Inputs of mean zero and covariance one: linear models of them have the same optimum, in a third of the steps."""
+    centred = (inputs - inputs.mean(0)).double()
+    variances, axes = torch.linalg.eigh(centred.T @ centred / len(inputs))
+    white: Tensor = centred @ (axes * variances.rsqrt())
+    return white.float()
 
 
 class LogisticReproduction:
