@@ -27,7 +27,8 @@ def test_inputs_have_norm_1_and_users_differ_by_alpha_and_beta(few):
     assert inputs.shape == (20, 250, logistic.INPUTS) and classes.shape == (20, 250)
     torch.testing.assert_close(inputs.norm(dim=2), torch.ones(20, 250))
     apart, _ = logistic.users(0.0, 5.0)
-    assert (1 - apart.mean(1).norm(dim=1)).mean() < 0.7 * (1 - inputs.mean(1).norm(dim=1)).mean()  # each keeps to itself
+    spread, alike = (1 - of.mean(1).norm(dim=1).mean() for of in (apart, inputs))
+    assert spread < 0.7 * alike  # each keeps to itself
     assert not torch.equal(logistic.users(5.0, 0.0)[1], classes)
 
 
