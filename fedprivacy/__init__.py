@@ -6,12 +6,12 @@
 True
 
 What there is: `simulate` trains a federation on this machine, `open_run` opens what it recorded, `compare` puts runs
-side by side, `plan` tells the cost before, `recommend` chooses settings, `audit_training` tells whether the code
-deserves its epsilon; a task of one's own is made of `Task`, `Recipe`, `Shard`, `ShardSource` and `Score`, and `tasks`
-has the built-in ones; `load_table` reads a CSV or Parquet file as a shard, by `Number` and `Category`, `read_table`
-as a `Table`, which questions are asked of, and a simulation splits it by one of `ByColumn`, `ByDirichlet` and
-`Evenly`; `PrivateStrategy` and `private_client` make a Flower app private; `train` is DP-SGD without a federation;
-`epsilon` and `noise_multiplier` calculate.
+side by side, `plan` tells the cost before, `recommend` chooses settings, `reproduce` runs an experiment over seeds,
+`audit_training` tells whether the code deserves its epsilon; a task of one's own is made of `Task`, `Recipe`, `Shard`,
+`ShardSource` and `Score`, and `tasks` has the built-in ones; `load_table` reads a CSV or Parquet file as a shard, by
+`Number` and `Category`, `read_table` as a `Table`, which questions are asked of, and a simulation splits it by one of
+`ByColumn`, `ByDirichlet` and `Evenly`; `PrivateStrategy` and `private_client` make a Flower app private; `train` is
+DP-SGD without a federation; `epsilon` and `noise_multiplier` calculate.
 
 Every name is loaded when it is first asked for: to import this package loads neither torch nor Flower.
 """
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from fedprivacy.audit.training import audit_training as audit_training
     from fedprivacy.flower import private_client as private_client
     from fedprivacy.flower.own_app import PrivateStrategy as PrivateStrategy
+    from fedprivacy.reproductions.reproduction import reproduce as reproduce
     from fedprivacy.runs.comparison import compare as compare
     from fedprivacy.runs.configuration import ConfigError as ConfigError
     from fedprivacy.runs.prospect import plan as plan
@@ -62,6 +63,7 @@ _HOMES = {
     "Run": "runs.run",
     "plan": "runs.prospect",
     "recommend": "runs.recommendation",
+    "reproduce": "reproductions.reproduction",
     "audit_training": "audit.training",
     "epsilon": "accounting.calculator",
     "noise_multiplier": "accounting.calculator",

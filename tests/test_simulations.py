@@ -1,10 +1,13 @@
 """The example scripts run, and say what they promise."""
 
+import json
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from tests.commands.running import fedprivacy
 
 SCRIPTS = Path(__file__).parent.parent / "simulations"
 
@@ -46,3 +49,12 @@ def test_it_runs_and_says(script, words, tmp_path):
     run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert run.returncode == 0, run.stderr
     assert all(word in " ".join(run.stdout.split()).replace("round 60", "round  60") for word in words)
+
+
+@pytest.mark.slow
+def test_the_one_over_seeds_is_a_reproduction(tmp_path):
+    source = f"{SCRIPTS / 'over_seeds.py'}:Together"
+    told = json.loads(fedprivacy("reproduce", source, "--seeds", 1, "--json", cwd=tmp_path).stdout)
+    together, alone = told["rows"]
+    assert told["met"] and together["mean"] > 0.9 and 0.85 < alone["mean"] < 0.97
+    assert 0.9 < together["epsilon"] <= 1.0 and 0.9 < alone["epsilon"] <= 1.0

@@ -2,33 +2,57 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Callable, Sequence
-from importlib import import_module
 from pathlib import Path
 
+from fedprivacy._support import sources
 from fedprivacy.reproductions import REPRODUCTIONS
-from fedprivacy.reproductions.protocol import Reproduction, ReproductionError, Workplace
+from fedprivacy.reproductions.protocol import Reproduction, ReproductionError, Workplace, lacking
 from fedprivacy.reproductions.results import SeedResult, Timed
 
 
 def reproduction_of(name: str) -> Reproduction:
-    """The reproduction of a name.
+    """The reproduction of a name, or the one that `path/to/file.py:name` or `package.module:name` defines.
+
+    What a source names may also be a class, or another callable without arguments, that makes the reproduction.
 
     Raises:
-        ReproductionError: there is none.
+        ReproductionError: there is none, or what there is lacks a part of one.
     """
-    if name not in REPRODUCTIONS:
-        raise ReproductionError(f"reproduction is '{name}'; choose one of {', '.join(REPRODUCTIONS)}.")
-    return loaded(REPRODUCTIONS[name])
+    if name not in REPRODUCTIONS and not sources.is_source(name):
+        raise ReproductionError(
+            f"reproduction is '{name}'; choose one of {', '.join(REPRODUCTIONS)}, or write path/to/file.py:name."
+        )
+    try:
+        found = sources.load("reproduction", REPRODUCTIONS.get(name, name))
+    except sources.SourceError as error:
+        raise ReproductionError(str(error)) from error
+    made = _made(found, name) if isinstance(found, type) or (callable(found) and lacking(found)) else found
+    check_complete(made, f"reproduction is '{name}'")
+    return made
 
 
-def loaded(source: str) -> Reproduction:
-    """The reproduction at "module:attribute"."""
-    module, attribute = source.split(":")
-    found: Reproduction = getattr(import_module(module), attribute)
-    return found
+def check_complete(reproduction: object, named: str) -> None:
+    """Check that an object has all that a reproduction needs.
+
+    Raises:
+        ReproductionError: it lacks a part, or its name is none for a folder.
+    """
+    if missing := lacking(reproduction):
+        raise ReproductionError(f"{named}, which lacks {', '.join(missing)}; see docs/how-to/reproduce.md.")
+    name = reproduction.name  # type: ignore[attr-defined]  # it lacks nothing
+    if not (isinstance(name, str) and re.fullmatch(r"[\w-]+", name)):
+        raise ReproductionError(f"{named}, and its name is {name!r}; take letters, digits, - and _ alone.")
+
+
+def _made(maker: Callable[[], Reproduction], name: str) -> Reproduction:
+    try:
+        return maker()
+    except Exception as error:
+        raise ReproductionError(f"reproduction is '{name}', which cannot be made: {sources.told(error)}.") from error
 
 
 def data_folder(reproduction: Reproduction, data: Path | None) -> Path:

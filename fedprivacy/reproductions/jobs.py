@@ -10,7 +10,7 @@ from pathlib import Path
 from queue import Empty
 from typing import Any, NamedTuple
 
-from fedprivacy.reproductions.bench import loaded, measure
+from fedprivacy.reproductions.bench import measure, reproduction_of
 from fedprivacy.reproductions.results import SeedResult
 
 _LOOK_SECONDS = 0.2
@@ -31,7 +31,7 @@ class SeedProcesses:
     Every process computes with one thread, so that how many there are changes no figure.
 
     Args:
-        source: of the reproduction, "module:attribute".
+        source: of the reproduction, from which every process loads it.
         data, out: see `fedprivacy.reproductions.bench.measure`.
         jobs: how many processes.
     """
@@ -81,7 +81,7 @@ def _begin(news: Any, source: str, data: Path, out: Path) -> None:
 
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the one that was told ends the others
     torch.set_num_threads(1)
-    _work.update(news=news, reproduction=loaded(source), data=data, out=out)
+    _work.update(news=news, reproduction=reproduction_of(source), data=data, out=out)
 
 
 def _measured(seed: int) -> SeedResult:

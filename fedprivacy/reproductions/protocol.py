@@ -119,3 +119,9 @@ class Reproduction(Protocol):
         The seed decides everything random: the same seed gives the same figures.
         """
         ...
+
+
+def lacking(value: object) -> list[str]:
+    """What an object would need to be a reproduction."""
+    parts = (part for part in vars(Reproduction) if not part.startswith("_"))
+    return sorted(part for part in parts if not hasattr(value, part))

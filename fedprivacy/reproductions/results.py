@@ -12,8 +12,13 @@ from pathlib import Path
 from typing import Any
 
 from fedprivacy._support.durable import write_durably
-from fedprivacy.figures.reproduction import DrawnRow
+from fedprivacy.figures import to_svg
+from fedprivacy.figures.budgets import budgets_figure, has_lines
+from fedprivacy.figures.notebook import Figure
+from fedprivacy.figures.reproduction import DrawnRow, reproduction_figure
+from fedprivacy.figures.style import for_both_themes
 from fedprivacy.reproductions.protocol import Reproduction, ReproductionError, Row
+from fedprivacy.values.runs import Rows
 
 RESULTS, FIGURE, BUDGETS = "results.json", "figure.svg", "budgets.svg"
 
@@ -147,10 +152,12 @@ class Results:
     Attributes:
         reproduction: that was run.
         seeds: the result of each, at least one.
+        out: the folder in which they are kept.
     """
 
     reproduction: Reproduction
     seeds: Sequence[SeedResult]
+    out: Path
 
     @cached_property
     def rows(self) -> tuple[RowResult, ...]:
@@ -167,6 +174,37 @@ class Results:
         """That all seeds took, those of an earlier start of the command among them."""
         return math.fsum(timed.seconds for seed in self.seeds for timed in seed.rows.values())
 
+    @cached_property
+    def table(self) -> Rows:
+        """A row for each figure.
+
+        `name`, `what`, `goal`, `published`, `at_least`, `line` and `budget` as in `Row`; `values` of the seeds, their
+        `mean` and its `standard_error`, None of one seed; the largest `epsilon`, None without privacy; the `verdict`;
+        `seconds` of one seed.
+        """
+        return Rows(
+            {
+                **asdict(row.row),
+                "values": list(row.values),
+                "mean": row.mean,
+                "standard_error": row.standard_error,
+                "epsilon": row.epsilon,
+                "verdict": str(row.verdict),
+                "seconds": row.seconds,
+            }
+            for row in self.rows
+        )
+
+    @property
+    def figures(self) -> dict[str, Figure]:
+        """By file name: every row, and where rows make lines over budgets, these."""
+        about, drawn = self.reproduction, [row.drawn for row in self.rows]
+        figures = {FIGURE: Figure(reproduction_figure(about.title, drawn))}
+        if has_lines(drawn):
+            metric = about.rows[0].what.partition(",")[0]
+            figures[BUDGETS] = Figure(budgets_figure(about.title, metric, drawn))
+        return figures
+
     def summary(self) -> dict[str, Any]:
         """Everything, as JSON has it."""
         about = self.reproduction
@@ -177,26 +215,21 @@ class Results:
             "delta": about.delta,
             "settings": _settings(about),
             "seeds": [seed.seed for seed in self.seeds],
-            "rows": [
-                {
-                    **asdict(row.row),
-                    "values": list(row.values),
-                    "mean": row.mean,
-                    "standard_error": row.standard_error,
-                    "epsilon": row.epsilon,
-                    "verdict": str(row.verdict),
-                    "seconds": row.seconds,
-                }
-                for row in self.rows
-            ],
+            "rows": list(self.table),
             "met": self.met,
             "seconds": self.seconds,
         }
 
-    def save(self, out: Path) -> Path:
-        """Write the summary; where it was written."""
-        write_durably(out / RESULTS, (json.dumps(self.summary(), indent=2) + "\n").encode())
-        return out / RESULTS
+    @property
+    def files(self) -> list[Path]:
+        """What `save` wrote."""
+        return [file for name in (RESULTS, FIGURE, BUDGETS) if (file := self.out / name).exists()]
+
+    def save(self) -> None:
+        """Write the summary and the figures into the folder."""
+        write_durably(self.out / RESULTS, (json.dumps(self.summary(), indent=2) + "\n").encode())
+        for name, figure in self.figures.items():
+            write_durably(self.out / name, for_both_themes(to_svg(figure.chart)).encode())
 
     def _row(self, row: Row) -> RowResult:
         found = [seed.rows[row.name] for seed in self.seeds]

@@ -1,12 +1,15 @@
 """`fedprivacy reproduce`: a table with verdicts, files to keep, and a command that goes on where it was stopped."""
 
 import json
+import re
+from pathlib import Path
 
 import pytest
 
+import fedprivacy as fp
 from fedprivacy.reproductions import REPRODUCTIONS
 from fedprivacy.reproductions.bench import measure, reproduction_of
-from fedprivacy.reproductions.protocol import Measured, Row
+from fedprivacy.reproductions.protocol import Measured, ReproductionError, Row
 from fedprivacy.reproductions.results import RowResult, SeedResult, Timed, Verdict
 from tests.commands.running import fedprivacy
 from tests.reproductions import coins
@@ -124,6 +127,71 @@ def test_missing_data_are_named_with_where_to_get_them(toss, tmp_path):
 def test_a_name_that_there_is_not(tmp_path):
     refused = " ".join(fedprivacy("reproduce", "nosuch", cwd=tmp_path, code=2).stderr.split())
     assert f"reproduction is 'nosuch'; choose one of {', '.join(REPRODUCTIONS)}" in refused
+
+
+def test_one_of_one_s_own_is_named_by_its_file(tmp_path):
+    """And every process loads it from there."""
+    source = f"{Path(coins.__file__)}:COINS"
+    told = json.loads(fedprivacy("reproduce", source, "--jobs", 2, "--json", cwd=tmp_path).stdout)
+    assert (told["name"], told["out"], told["seeds"]) == ("coins", "runs/reproduce-coins", [0, 1, 2])
+    assert told["rows"][0]["values"] == [0.5, 0.6, 0.7]
+    made = fedprivacy("reproduce", f"{Path(coins.__file__)}:Coins", "--jobs", 1, "--json", cwd=tmp_path)  # the class
+    assert json.loads(made.stdout)["rows"] == told["rows"]
+
+
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [
+        ("nowhere.py:COINS", "names file 'nowhere.py', which does not exist"),
+        ("own.py:NOTHING", "defines no 'NOTHING'"),
+        ("own.py:half", "which lacks data, delta, measure, rows, seeds, settings, source, title"),
+        ("own.py:Asks", "which cannot be made: TypeError"),
+        ("own.py:elsewhere", "its name is '../coins'; take letters, digits, - and _ alone"),
+    ],
+)
+def test_what_is_no_reproduction_is_refused_before_anything_is_written(source, words, tmp_path):
+    (tmp_path / "own.py").write_text(
+        "from types import SimpleNamespace\n"
+        "from tests.reproductions.coins import Coins\n"
+        "half = SimpleNamespace(name='half')\n"
+        "elsewhere = Coins(name='../coins')\n"
+        "class Asks:\n"
+        "    def __init__(self, sides): pass\n"
+    )
+    assert words in " ".join(fedprivacy("reproduce", source, cwd=tmp_path, code=2).stderr.split())
+    assert [file.name for file in tmp_path.iterdir() if file.suffix != ".py" and "cache" not in file.name] == []
+
+
+def test_an_object_is_reproduced_from_a_script(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    fair = Coins()
+    found = fp.reproduce(fair, seeds=2, progress=False)
+    assert fair.measured == [0, 1] and found.met
+    assert [(row["name"], row["mean"], row["verdict"]) for row in found.table] == [
+        ("heads", 0.55, "met"),
+        ("error", pytest.approx(0.205), "met"),
+        ("beside", 0.9, "recorded"),
+    ]
+    assert found.files == [Path("runs/reproduce-coins") / name for name in ("results.json", "figure.svg")]
+    assert json.loads(found.files[0].read_text())["rows"] == list(found.table)
+    again = Coins()
+    assert fp.reproduce(again, progress=False, out="runs/reproduce-coins").table[0]["values"] == [0.5, 0.6, 0.7]
+    assert again.measured == [2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"jobs": 2}, "jobs is 2, and the reproduction is an object of class Coins, which other processes do not have"),
+        ({"jobs": 0}, "jobs is 0; give 1 or more"),
+        ({"seeds": 0}, "seeds is 0; give 1 or more"),
+    ],
+)
+def test_what_a_script_cannot_ask_for_is_said_before_anything_is_measured(settings, words, tmp_path):
+    fair = Coins()
+    with pytest.raises(ReproductionError, match=re.escape(words)):
+        fp.reproduce(fair, out=tmp_path / "out", **settings)
+    assert fair.measured == [] and not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("name", REPRODUCTIONS)

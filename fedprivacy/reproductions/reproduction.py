@@ -1,0 +1,81 @@
+"""A reproduction from its name to its results over seeds: for `fedprivacy.reproduce` and for the command."""
+
+from __future__ import annotations
+
+from os import PathLike
+from pathlib import Path
+
+from fedprivacy._support.console import console_of
+from fedprivacy.reproductions import REPRODUCTIONS
+from fedprivacy.reproductions.bench import check_complete, data_folder, finished, reproduction_of
+from fedprivacy.reproductions.protocol import Reproduction, ReproductionError
+from fedprivacy.reproductions.results import Results
+from fedprivacy.reproductions.seeds import SeedsLeft, rows_bar
+from fedprivacy.runs.configuration import RUNS
+
+
+def reproduce(
+    reproduction: str | Reproduction,
+    *,
+    seeds: int | None = None,
+    data: str | PathLike[str] | None = None,
+    out: str | PathLike[str] | None = None,
+    jobs: int = 1,
+    progress: bool = True,
+) -> Results:
+    """Run a paper's experiment, or one of your own, over several seeds; what is finished is kept, and not run again.
+
+    Args:
+        reproduction: a name, as `fedprivacy reproduce` takes it, "path/to/file.py:name", or an object of your own
+            (`fedprivacy.reproductions.protocol.Reproduction`).
+        seeds: how many, from 0 on; None: the reproduction's own number.
+        data: the folder of the files that it needs.
+        out: the folder for results and figures; None: "runs/reproduce-NAME".
+        jobs: how many seeds at a time. More than one are processes of their own, for which a script needs the guard
+            `if __name__ == "__main__":`.
+        progress: whether a bar shows the rows, in the terminal or the notebook.
+
+    Returns:
+        The results of these seeds, with a row for each figure: `results.table`.
+
+    Raises:
+        ReproductionError: there is none of that name, files are missing, what is kept in `out` is of other settings,
+            or an object, which other processes do not have, is to be run in several.
+        KeyboardInterrupt: somebody ended it; finished seeds are kept.
+    """
+    chosen = _chosen(reproduction, jobs)
+    for name, value in {"seeds": seeds, "jobs": jobs}.items():
+        if value is not None and value < 1:
+            raise ReproductionError(f"{name} is {value}; give 1 or more.")
+    numbers = range(chosen.seeds if seeds is None else seeds)
+    folder = Path(out or Path(RUNS) / f"reproduce-{chosen.name}")
+    found = finished(chosen, numbers, folder)
+    if left := [seed for seed in numbers if seed not in {result.seed for result in found}]:
+        files = data_folder(chosen, None if data is None else Path(data))
+        folder.mkdir(parents=True, exist_ok=True)
+        several = min(jobs, len(left))
+        with rows_bar(console_of(shown=progress)) as bar:
+            measured = SeedsLeft(chosen, left, files, folder, bar)
+            found += measured.one_by_one() if several == 1 else measured.together(_source(reproduction), several)
+    results = Results(chosen, sorted(found, key=lambda result: result.seed), folder)
+    results.save()
+    return results
+
+
+def _source(reproduction: str | Reproduction) -> str:
+    """Where other processes find it: there is none but a name of it, see `_chosen`."""
+    name = str(reproduction)
+    return REPRODUCTIONS.get(name, name)
+
+
+def _chosen(reproduction: str | Reproduction, jobs: int) -> Reproduction:
+    if isinstance(reproduction, str):
+        return reproduction_of(reproduction)
+    words = f"the reproduction is an object of class {type(reproduction).__name__}"
+    check_complete(reproduction, words)
+    if jobs > 1:
+        raise ReproductionError(
+            f"jobs is {jobs}, and {words}, which other processes do not have; name it, path/to/file.py:name, or leave "
+            "jobs at 1."
+        )
+    return reproduction
