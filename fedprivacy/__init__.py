@@ -6,12 +6,12 @@
 True
 
 What there is: `simulate` trains a federation on this machine, `open_run` opens what it recorded, `compare` puts runs
-side by side, `plan` tells the cost before, `recommend` chooses settings, `reproduce` runs an experiment over seeds,
-`audit_training` tells whether the code deserves its epsilon; a task of one's own is made of `Task`, `Recipe`, `Shard`,
-`ShardSource` and `Score`, and `tasks` has the built-in ones; `load_table` reads a CSV or Parquet file as a shard, by
-`Number` and `Category`, `read_table` as a `Table`, which questions are asked of, and a simulation splits it by one of
-`ByColumn`, `ByDirichlet` and `Evenly`; `PrivateStrategy` and `private_client` make a Flower app private; `train` is
-DP-SGD without a federation; `epsilon` and `noise_multiplier` calculate.
+side by side, `plan` tells the cost before, `recommend` chooses settings, `reproduce` runs one of the `reproductions`
+over seeds, or an experiment of one's own, `audit_training` tells whether the code deserves its epsilon; a task of one's
+own is made of `Task`, `Recipe`, `Shard`, `ShardSource` and `Score`, and `tasks` has the built-in ones; `load_table`
+reads a CSV or Parquet file as a shard, by `Number` and `Category`, `read_table` as a `Table`, which questions are asked
+of, and a simulation splits it by one of `ByColumn`, `ByDirichlet` and `Evenly`; `PrivateStrategy` and `private_client`
+make a Flower app private; `train` is DP-SGD without a federation; `epsilon` and `noise_multiplier` calculate.
 
 Every name is loaded when it is first asked for: to import this package loads neither torch nor Flower.
 """
@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 from fedprivacy._support.lazy import from_homes
 
 if TYPE_CHECKING:
+    from fedprivacy import reproductions as reproductions
     from fedprivacy import tasks as tasks
     from fedprivacy.accounting.calculator import epsilon as epsilon
     from fedprivacy.accounting.calculator import noise_multiplier as noise_multiplier
@@ -64,6 +65,7 @@ _HOMES = {
     "plan": "runs.prospect",
     "recommend": "runs.recommendation",
     "reproduce": "reproductions.reproduction",
+    "reproductions": "",
     "audit_training": "audit.training",
     "epsilon": "accounting.calculator",
     "noise_multiplier": "accounting.calculator",

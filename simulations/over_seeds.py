@@ -9,7 +9,6 @@ epsilon 1 the hospitals diagnose better together. What was measured is kept: to 
 """
 
 import fedprivacy as fp
-from fedprivacy.reproductions.protocol import Measured, Row
 
 HOSPITALS, EPSILON = 4, 1.0
 ALGORITHMS = {"together": "fedavg", "alone": "local"}
@@ -26,8 +25,8 @@ class Together:
     data = {}  # file: where to get it
     settings = {"hospitals": HOSPITALS, "epsilon": EPSILON}  # results of other settings are refused
     rows = (
-        Row("together", "accuracy on public biopsies", goal=0.9),
-        Row("alone", "accuracy on public biopsies, mean of four models"),
+        fp.reproductions.Row("together", "accuracy on public biopsies", goal=0.9),
+        fp.reproductions.Row("alone", "accuracy on public biopsies, mean of four models"),
     )
 
     def measure(self, seed, place):
@@ -46,7 +45,8 @@ class Together:
             )
             owners = [client["client_id"] for client in run.clients] if row == "alone" else [None]  # None: of all
             accuracies = [fp.tasks.Cancer().evaluate(run.model(client_id=owner))["accuracy"] for owner in owners]
-            yield row, Measured(sum(accuracies) / len(owners), max(client["epsilon"] for client in run.clients))
+            accuracy, spent = sum(accuracies) / len(owners), max(client["epsilon"] for client in run.clients)
+            yield row, fp.reproductions.Measured(accuracy, spent)
 
 
 if __name__ == "__main__":

@@ -2,10 +2,24 @@
 
 `fedprivacy reproduce NAME` runs one over several seeds, and puts what came out beside what was published. Each module
 holds its hyper-parameters as constants, with their source, and trains through the package's front door: copy one to
-begin an experiment of your own. `fedprivacy.reproductions.protocol` says what a reproduction is made of.
+begin an experiment of your own, which is a `Reproduction` whose `measure` yields what it `Measured` for each `Row`, at
+the `Workplace` that it is given.
 """
 
 from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fedprivacy._support.lazy import when_asked
+
+if TYPE_CHECKING:
+    from fedprivacy.reproductions.protocol import Measured as Measured
+    from fedprivacy.reproductions.protocol import Reproduction as Reproduction
+    from fedprivacy.reproductions.protocol import ReproductionError as ReproductionError
+    from fedprivacy.reproductions.protocol import Row as Row
+    from fedprivacy.reproductions.protocol import Workplace as Workplace
+
+__all__ = ["REPRODUCTIONS", "Measured", "Reproduction", "ReproductionError", "Row", "Workplace"]
 
 REPRODUCTIONS: dict[str, str] = {
     "school": "fedprivacy.reproductions.school:SCHOOL",
@@ -15,3 +29,5 @@ REPRODUCTIONS: dict[str, str] = {
     "digits": "fedprivacy.reproductions.digits:DIGITS",
 }
 """Where each reproduction is, "module:attribute", by the name that is typed. It is imported when it is asked for."""
+
+__getattr__ = when_asked(__name__, "protocol")

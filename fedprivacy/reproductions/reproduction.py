@@ -25,9 +25,20 @@ def reproduce(
 ) -> Results:
     """Run a paper's experiment, or one of your own, over several seeds; what is finished is kept, and not run again.
 
+    >>> import fedprivacy as fp
+    >>> class Coin:
+    ...     name, title, source, delta, seeds = "coin", "A coin", "nobody", 1e-3, 2
+    ...     data, settings = {}, {"sides": 2}
+    ...     rows = (fp.reproductions.Row("heads", "share of heads", goal=0.5),)
+    ...     def measure(self, seed, place):
+    ...         yield "heads", fp.reproductions.Measured(0.5 + seed / 10)
+    >>> results = fp.reproduce(Coin(), progress=False)
+    >>> results.table[0]["mean"], results.table[0]["standard_error"], results.met
+    (0.55, 0.05, True)
+
     Args:
         reproduction: a name, as `fedprivacy reproduce` takes it, "path/to/file.py:name", or an object of your own
-            (`fedprivacy.reproductions.protocol.Reproduction`).
+            (`fedprivacy.reproductions.Reproduction`).
         seeds: how many, from 0 on; None: the reproduction's own number.
         data: the folder of the files that it needs.
         out: the folder for results and figures; None: "runs/reproduce-NAME".
