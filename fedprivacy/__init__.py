@@ -7,11 +7,12 @@ True
 
 What there is: `simulate` trains a federation on this machine, `open_run` opens what it recorded, `compare` puts runs
 side by side, `plan` tells the cost before, `recommend` chooses settings, `reproduce` runs one of the `reproductions`
-over seeds, or an experiment of one's own, `audit_training` tells whether the code deserves its epsilon; a task of one's
-own is made of `Task`, `Recipe`, `Shard`, `ShardSource` and `Score`, and `tasks` has the built-in ones; `load_table`
-reads a CSV or Parquet file as a shard, by `Number` and `Category`, `read_table` as a `Table`, which questions are asked
-of, and a simulation splits it by one of `ByColumn`, `ByDirichlet` and `Evenly`; `PrivateStrategy` and `private_client`
-make a Flower app private; `train` is DP-SGD without a federation; `epsilon` and `noise_multiplier` calculate.
+over seeds, or an experiment of one's own, `audit_training` tells whether the code deserves its epsilon; a `Callback`,
+such as `EarlyStopping`, hears of every round; a task of one's own is made of `Task`, `Recipe`, `Shard`, `ShardSource`
+and `Score`, and `tasks` has the built-in ones; `load_table` reads a CSV or Parquet file as a shard, by `Number` and
+`Category`, `read_table` as a `Table`, which questions are asked of, and a simulation splits it by one of `ByColumn`,
+`ByDirichlet` and `Evenly`; `PrivateStrategy` and `private_client` make a Flower app private; `train` is DP-SGD without
+a federation; `epsilon` and `noise_multiplier` calculate.
 
 Every name is loaded when it is first asked for: to import this package loads neither torch nor Flower.
 """
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
     from fedprivacy.flower import private_client as private_client
     from fedprivacy.flower.own_app import PrivateStrategy as PrivateStrategy
     from fedprivacy.reproductions.reproduction import reproduce as reproduce
+    from fedprivacy.runs.callbacks import Callback as Callback
+    from fedprivacy.runs.callbacks import EarlyStopping as EarlyStopping
     from fedprivacy.runs.comparison import compare as compare
     from fedprivacy.runs.configuration import ConfigError as ConfigError
     from fedprivacy.runs.prospect import plan as plan
@@ -60,6 +63,8 @@ _HOMES = {
     "simulate": "server.simulation",
     "ask": "server.asking",
     "open_run": "runs.run",
+    "Callback": "runs.callbacks",
+    "EarlyStopping": "runs.callbacks",
     "compare": "runs.comparison",
     "Run": "runs.run",
     "plan": "runs.prospect",

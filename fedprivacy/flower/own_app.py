@@ -35,7 +35,7 @@ class PrivateStrategy(wrapper.PrivateStrategy):
         run_config: settings by hyphenated key: `context.run_config`.
         resume: the folder with the checkpoint of a run that was stopped, to go on from; None: a new run.
         options: those of `fedprivacy.flower.PrivateStrategy`: checkpoints (a folder that receives one after every
-            round), run_id, observers, on_phase.
+            round), run_id, callbacks, observers, on_phase.
 
     Raises:
         ConfigError: lists everything that is wrong with the settings, for example that they name another task; or says

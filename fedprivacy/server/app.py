@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import random
 import uuid
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Self
@@ -17,6 +18,7 @@ from fedprivacy.flower import PrivateStrategy
 from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.checkpoint import Checkpoint, checkpoint_to_go_on
 from fedprivacy.flower.server.strategy import Books
+from fedprivacy.runs.callbacks import Callback, Callbacks
 from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.runs.folder import plan_of, read_run_id
 from fedprivacy.runs.plan import RunPlan
@@ -31,7 +33,11 @@ flower_log = logging.getLogger("flwr")
 
 
 def server_app(
-    *observers: Observer, config: RunConfig | None = None, task: Task | None = None, accounts: Books = RunAccounts
+    *observers: Observer,
+    config: RunConfig | None = None,
+    task: Task | None = None,
+    accounts: Books = RunAccounts,
+    callbacks: Sequence[Callback] = (),
 ) -> ServerApp:
     """A Flower ServerApp that trains privately, and that goes on with a run that was stopped if `resume` names one.
 
@@ -43,6 +49,7 @@ def server_app(
         task: what is learned; None: the task that the configuration names. A run whose configuration names another one
             ends before it begins.
         accounts: what charges and grants; see `fedprivacy.flower.PrivateStrategy`.
+        callbacks: of a run; see `fedprivacy.Callback`.
     """
     app = ServerApp()
 
@@ -51,7 +58,7 @@ def server_app(
         if config is None and context.run_config.get("questions"):
             answer_run_config(grid, context.run_config, task)
             return
-        start = RunStart.of(config or plan_of(context.run_config, task).config, task, accounts)
+        start = RunStart.of(config or plan_of(context.run_config, task).config, task, accounts, callbacks)
         averaging = build_strategy(start.plan.config)  # before there is a folder: it may be a file that cannot be read
         trackers = build_trackers(start.plan.config.trackers)
         recorder = Recorder(start.folder, start.plan, start.run_id, trackers=trackers, resume_from=start.finished)
@@ -65,6 +72,7 @@ def server_app(
             on_phase=recorder.on_phase,
             resume=start.checkpoint,
             checkpoints=start.folder,
+            callbacks=callbacks,
         )
         with recorder.recording(strategy.result):
             strategy.start(grid)
@@ -81,21 +89,30 @@ class RunStart:
     checkpoint: Checkpoint | None
 
     @classmethod
-    def of(cls, config: RunConfig, task: Task | None = None, accounts: Books = RunAccounts) -> Self:
+    def of(
+        cls,
+        config: RunConfig,
+        task: Task | None = None,
+        accounts: Books = RunAccounts,
+        callbacks: Sequence[Callback] = (),
+    ) -> Self:
         """Find where the run goes on, or give it a name, and its folder one; make it repeatable if it has a seed.
 
         Args:
             config: checked; with `resume`, the stopped run's own.
             task: what is learned; None: the task that the configuration names.
             accounts: that the run will have.
+            callbacks: the same.
 
         Raises:
-            ConfigError: the run is without privacy, and these are not the accounts for that; or the other way round.
+            ConfigError: the run is without privacy, and these are not the accounts for that; or the other way round; or
+                it goes on, and had other callbacks.
             RunFolderError: the folder to go on in holds no checkpoint.
         """
         accounts.check(config)
         checkpoint = checkpoint_to_go_on(Path(config.resume)) if config.resume else None
         if checkpoint:
+            Callbacks(callbacks).check_goes_on(checkpoint.callback_names)
             flower_log.info("%s", going_on(checkpoint.round, config.rounds))
         begun = checkpoint.run_id if checkpoint else read_run_id(Path(config.resume)) if config.resume else ""
         run_id = begun or uuid.uuid4().hex

@@ -20,6 +20,7 @@ from fedprivacy._support.spans import spanned
 from fedprivacy.flower import RoundFailedError, TooFewClientsError, WorkerError
 from fedprivacy.flower.server.strategy import PrivateResult
 from fedprivacy.ledger import LedgerError
+from fedprivacy.runs.callbacks import CallbackError
 from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.runs.folder import CLIENT_MODELS, MODEL, REPORT, START, RunFolderError, RunWriter, read_history, writing
 from fedprivacy.runs.placement import HERE, Placement
@@ -124,7 +125,15 @@ class Recorder:
                 raise
             finally:
                 self.finish(result, status, drawn=drawn)
-        except (LedgerError, RoundFailedError, TaskError, TooFewClientsError, WorkerError, RunFolderError) as error:
+        except (
+            CallbackError,
+            LedgerError,
+            RoundFailedError,
+            TaskError,
+            TooFewClientsError,
+            WorkerError,
+            RunFolderError,
+        ) as error:
             error.add_note(
                 f"{how_to_go_on(self._config)}\n"
                 f"In a deployment: start the run again with its own settings and resume = '{self.folder}'."

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
@@ -26,6 +26,7 @@ from fedprivacy.flower.server.checkpoint import checkpoint_to_go_on
 from fedprivacy.flower.server.strategy import Books
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.database import check_folder
+from fedprivacy.runs.callbacks import Callback, Callbacks
 from fedprivacy.runs.configuration import CONFIG, ConfigError, Engine, RunConfig, Value, of_simulation
 from fedprivacy.runs.folder import new_run_folder, plan_of
 from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords, takes_settings
@@ -52,6 +53,7 @@ def simulate(
     engine: Engine | str = Engine.IN_PROCESS,
     workers: int | None = None,
     ray_address: str = "",
+    callbacks: Sequence[Callback] = (),
     progress: bool = True,
     profile: bool = False,
     **settings: Given,
@@ -80,6 +82,7 @@ def simulate(
             or, on a cluster, one for each of its GPUs or, without, CPUs.
         ray_address: of a Ray cluster that runs already, and on which these processes are: "host:port", or "auto" for
             the one that runs on this machine.
+        callbacks: objects that hear of every round, measure the model or end the run early: see `fedprivacy.Callback`.
         progress: whether a bar shows the rounds, in the terminal or the notebook.
         profile: whether to record where the time goes: `Run.profile`, and a Chrome trace and a table in the folder.
         settings: of the run, see below.
@@ -92,6 +95,7 @@ def simulate(
         ConfigError: lists everything that is wrong with the settings, or says which method of the task fails, and for
             which client, or what keeps the workers from coming; nothing has been spent.
         RunFolderError: `out` holds a run already, or cannot be written, or `resume` names a folder that holds none.
+        CallbackError: a callback gives what a run cannot take.
         BudgetSpentError: no client's budget allows one step.
         RoundFailedError: a round without one usable update.
         WorkerError: a worker died, and so did the one that took its clients.
@@ -103,7 +107,8 @@ def simulate(
     engines = ", ".join(Engine)
     with spelt_as_keywords(*[f"engine is '{engine}'; choose one of {engines}."] * (engine not in tuple(Engine))):
         plan = prepared(*by_key(task, settings))
-    return run(plan, Placement(Engine(engine), workers, ray_address), console_of(shown=progress), profile=profile)
+    placement, console = Placement(Engine(engine), workers, ray_address), console_of(shown=progress)
+    return run(plan, placement, console, profile=profile, callbacks=Callbacks(callbacks).each)
 
 
 def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> RunPlan:
@@ -122,7 +127,9 @@ def prepared(given: Mapping[str, Value | None], task: Task | None = None) -> Run
     return replace(plan, config=replace(plan.config, out=plan.config.out or new_run_folder(plan.task.name)))
 
 
-def run(plan: RunPlan, placement: Placement, console: Console, *, profile: bool = False) -> Run:
+def run(
+    plan: RunPlan, placement: Placement, console: Console, *, profile: bool = False, callbacks: Sequence[Callback] = ()
+) -> Run:
     """Run a simulation, and show its progress on a console. Once it is planned, it raises what `simulate` does."""
     placement.check()
     config = plan.config
@@ -130,10 +137,10 @@ def run(plan: RunPlan, placement: Placement, console: Console, *, profile: bool 
     checkpoint = checkpoint_to_go_on(Path(config.resume)) if config.resume else None
     finished = checkpoint.round if checkpoint else 0
     with profiled(Path(config.out), placement, finished) if profile else nullcontext():
-        return _run(plan, placement, console, finished)
+        return _run(plan, placement, console, finished, callbacks)
 
 
-def _run(plan: RunPlan, placement: Placement, console: Console, finished: int) -> Run:
+def _run(plan: RunPlan, placement: Placement, console: Console, finished: int, callbacks: Sequence[Callback]) -> Run:
     config = plan.config
     with span("set-up"):
         _check(config, placement)
@@ -144,7 +151,7 @@ def _run(plan: RunPlan, placement: Placement, console: Console, finished: int) -
     own = plan.task if config.task.startswith(OBJECT) else None  # what has a name, a worker of Ray loads for itself
     with RoundProgress(console, plan, finished) as progress:
         accounts: Books = RunAccounts if config.privacy else BaselineAccounts
-        server = server_app(progress, config=config, task=own, accounts=accounts)
+        server = server_app(progress, config=config, task=own, accounts=accounts, callbacks=callbacks)
         client = private_client(own, config) if config.privacy else baseline_client(own, config)
         try:
             history = simulation.simulate(server, client, config, placement)

@@ -142,4 +142,4 @@ class Phase:
 
 
 PhaseObserver = Callable[[Phase], None]  # is told what a run is about to do; it must return at once
-Observer = Callable[[RoundResult], None]  # is told of every finished round: the only way to extend the loop
+Observer = Callable[[RoundResult], None]  # is told of every finished round

@@ -5,15 +5,15 @@ what the server knows anyway: updates that went through a mechanism, and public 
 in its header.
 
 Flower's strategies have no interface for what they remember from round to round: they keep momentum and moments in
-plain attributes. So the attributes of the kinds of `StrategyValue` are the state, and callables and everything else are
+plain attributes. So the attributes of the kinds of `StateValue` are the state, and callables and everything else are
 left alone. A strategy that keeps its state in another way defines `state_dict()` and `load_state_dict()`, which give
-and take a dictionary of the same kinds.
+and take a dictionary of the same kinds. So it is with callbacks.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from itertools import count, takewhile
 from pathlib import Path
@@ -22,7 +22,6 @@ from typing import Any, Self
 import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord
-from flwr.serverapp.strategy import Strategy
 from numpy.typing import NDArray
 from safetensors import SafetensorError, safe_open
 from safetensors.numpy import save
@@ -43,10 +42,10 @@ _FACTS = "fedprivacy-checkpoint"
 
 Arrays = Mapping[str, NDArray[Any]]
 
-StrategyValue = (
+StateValue = (
     bool | int | float | str | np.generic | NDArray[Any] | list[NDArray[Any]] | dict[str, NDArray[Any]] | ArrayRecord
 ) | None
-StrategyState = Mapping[str, StrategyValue]
+State = Mapping[str, StateValue]
 """By name of the attribute."""
 
 Layout = dict[str, tuple[str, Any]]
@@ -71,6 +70,7 @@ class Checkpoint:
         underway: who trains meanwhile, in an asynchronous run; None: rounds end together.
         control: what the algorithm's server half sends.
         kept, keeps: what simulated clients keep, by client_id, and in which algorithm's rounds.
+        callbacks: the class of each, and what it remembers.
     """
 
     run_id: str
@@ -82,13 +82,19 @@ class Checkpoint:
     clipping_norms: Mapping[str, float]
     left_out: frozenset[str]
     clock: float
-    strategy: StrategyState
+    strategy: State
     random: RandomState
     user_level_clipping_norm: float | None = None
     underway: Underway | None = None
     control: ServerControl = field(default_factory=ServerControl)
     kept: Arrays = field(default_factory=dict)
     keeps: str = ""
+    callbacks: Sequence[tuple[str, State]] = ()
+
+    @property
+    def callback_names(self) -> list[str]:
+        """The class of each callback."""
+        return [name for name, _ in self.callbacks]
 
 
 @spanned("checkpoint")
@@ -99,6 +105,7 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         RunFolderError: it cannot be written; the one before is still there.
     """
     layout, kept = pack(checkpoint.strategy)
+    callbacks = [(name, *pack(state)) for name, state in checkpoint.callbacks]
     facts = {
         "version": _VERSION,
         "run_id": checkpoint.run_id,
@@ -116,9 +123,11 @@ def save_checkpoint(folder: Path, checkpoint: Checkpoint) -> None:
         "underway": checkpoint.underway.facts if checkpoint.underway else None,
         "control": checkpoint.control.facts,
         "keeps": checkpoint.keeps,
+        "callbacks": [(name, layout) for name, layout, _ in callbacks],
     }
     groups = {"arrays": checkpoint.arrays, "average": checkpoint.average, "strategy": kept}
     groups |= {"control": checkpoint.control.arrays, "kept": checkpoint.kept}
+    groups |= {f"callbacks/{number}": arrays for number, (_, _, arrays) in enumerate(callbacks)}
     groups["underway"] = checkpoint.underway.arrays if checkpoint.underway else {}
     content = save(
         {
@@ -188,6 +197,10 @@ def _checkpoint(facts: Mapping[str, Any], arrays: Arrays) -> Checkpoint:
         control=ServerControl.of(facts.get("control", {}), control),  # an earlier version has none
         kept=own,
         keeps=facts.get("keeps", ""),
+        callbacks=[
+            (name, unpack(layout, _of_group(f"callbacks/{number}", arrays)))
+            for number, (name, layout) in enumerate(facts.get("callbacks", ()))  # an earlier version has none
+        ],
     )
 
 
@@ -197,23 +210,23 @@ def _of_group(group: str, arrays: Arrays) -> dict[str, NDArray[Any]]:
     return {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
 
 
-def read_state(strategy: Strategy) -> StrategyState:
-    """What the strategy remembers now."""
-    if _speaks_for_itself(strategy):
-        return dict(strategy.state_dict())  # type: ignore[attr-defined]
-    return {name: value for name, value in vars(strategy).items() if _kept(value)}
+def read_state(keeper: object) -> State:
+    """What a strategy or a callback remembers now."""
+    if _speaks_for_itself(keeper):
+        return dict(keeper.state_dict())  # type: ignore[attr-defined]
+    return {name: value for name, value in vars(keeper).items() if _kept(value)}
 
 
-def write_state(strategy: Strategy, state: StrategyState) -> None:
-    """Let the strategy remember `state`."""
-    if _speaks_for_itself(strategy):
-        strategy.load_state_dict(dict(state))  # type: ignore[attr-defined]
+def write_state(keeper: object, state: State) -> None:
+    """Let a strategy or a callback remember `state`."""
+    if _speaks_for_itself(keeper):
+        keeper.load_state_dict(dict(state))  # type: ignore[attr-defined]
         return
     for name, value in state.items():
-        setattr(strategy, name, value)
+        setattr(keeper, name, value)
 
 
-def pack(state: StrategyState) -> tuple[Layout, dict[str, NDArray[Any]]]:
+def pack(state: State) -> tuple[Layout, dict[str, NDArray[Any]]]:
     """Separate a state into what JSON can hold, and its arrays."""
     layout: Layout = {}
     arrays: dict[str, NDArray[Any]] = {}
@@ -224,28 +237,28 @@ def pack(state: StrategyState) -> tuple[Layout, dict[str, NDArray[Any]]]:
     return layout, arrays
 
 
-def unpack(layout: Layout, arrays: Mapping[str, NDArray[Any]]) -> StrategyState:
+def unpack(layout: Layout, arrays: Mapping[str, NDArray[Any]]) -> State:
     """Put together what `pack` has separated.
 
     Raises:
         KeyError: the layout names a kind or an array that there is not.
     """
-    state: dict[str, StrategyValue] = {}
+    state: dict[str, StateValue] = {}
     for number, (name, (kind, held)) in enumerate(layout.items()):
         members = takewhile(arrays.__contains__, (f"{number}.{index}" for index in count()))
         state[name] = _put_together(kind, held, [arrays[member] for member in members])
     return state
 
 
-def forgotten(strategy: Strategy) -> list[str]:
+def forgotten(keeper: object) -> list[str]:
     """Attributes that no checkpoint keeps, though they may be state: what is neither data nor something to call."""
-    if _speaks_for_itself(strategy):
+    if _speaks_for_itself(keeper):
         return []
-    return sorted(name for name, value in vars(strategy).items() if not _kept(value) and not callable(value))
+    return sorted(name for name, value in vars(keeper).items() if not _kept(value) and not callable(value))
 
 
-def _speaks_for_itself(strategy: Strategy) -> bool:
-    return hasattr(strategy, "state_dict") and hasattr(strategy, "load_state_dict")
+def _speaks_for_itself(keeper: object) -> bool:
+    return hasattr(keeper, "state_dict") and hasattr(keeper, "load_state_dict")
 
 
 def _kept(value: object) -> bool:
@@ -261,7 +274,7 @@ def _kept(value: object) -> bool:
     return False
 
 
-def _taken_apart(value: StrategyValue) -> tuple[str, Any, list[NDArray[Any]]]:
+def _taken_apart(value: StateValue) -> tuple[str, Any, list[NDArray[Any]]]:
     """The kind of a value, what JSON can hold of it, and its arrays in order."""
     match value:
         case np.generic():  # before float: numpy's float64 is one, and counts with other types in its own way
@@ -277,7 +290,7 @@ def _taken_apart(value: StrategyValue) -> tuple[str, Any, list[NDArray[Any]]]:
     return "plain", value, []
 
 
-def _put_together(kind: str, held: Any, members: list[NDArray[Any]]) -> StrategyValue:
+def _put_together(kind: str, held: Any, members: list[NDArray[Any]]) -> StateValue:
     match kind:
         case "plain":
             return held  # type: ignore[no-any-return]

@@ -6,6 +6,7 @@ import logging
 import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from fedprivacy.flower.server.by_client import ClientModels, HeldOutEvaluation
 from fedprivacy.flower.server.checkpoint import (
     Checkpoint,
     GlobalModel,
+    State,
     as_arrays,
     forgotten,
     read_state,
@@ -43,6 +45,7 @@ from fedprivacy.flower.server.user_level import UserLevelRounds, check_averages
 from fedprivacy.gradients import trainable_parameters
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.standardise import standardiser
+from fedprivacy.runs.callbacks import Callback, Callbacks
 from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.initial_model import initial_parameters
 from fedprivacy.runs.participation import buffer_of, check_participation, participation_of
@@ -111,12 +114,14 @@ class PrivateStrategy(Strategy):
         on_phase: told what the run is about to do.
         resume: go on after this checkpoint's round, as if the run had never been stopped; None: a new run.
         checkpoints: the folder that receives a checkpoint after every finished round; None: none is kept.
+        callbacks: see `fedprivacy.Callback`; `start` alone calls them.
 
     Raises:
+        CallbackError: what is given as a callback is none.
         ConfigError: the configuration says that a run goes on, and there is no checkpoint to go on from; or that it is
             without privacy, and these are not the accounts for that; or a trace that it names cannot be read; or that
             it has user-level noise, with a strategy that needs more than an average, or no folder for its account; or
-            asynchronous rounds, with a strategy that may need more.
+            asynchronous rounds, with a strategy that may need more; or that it goes on, and had other callbacks.
 
     Attributes:
         result: so far.
@@ -134,6 +139,7 @@ class PrivateStrategy(Strategy):
         on_phase: PhaseObserver = lambda _: None,
         resume: Checkpoint | None = None,
         checkpoints: Path | None = None,
+        callbacks: Sequence[Callback] = (),
     ) -> None:
         if plan.config.resume and resume is None:
             raise ConfigError(
@@ -160,6 +166,9 @@ class PrivateStrategy(Strategy):
         self._on_phase = on_phase
         self._resume = resume
         self._checkpoints = checkpoints
+        self._callbacks = Callbacks(callbacks)
+        if resume:
+            self._callbacks.check_goes_on(resume.callback_names)
         self._models: KeptModels | None = None  # what simulated clients keep
         self._hooked: tuple[Rounds, OpenRound] | None = None
         self._told: tuple[int, dict[str, float]] = 0, {}  # to a driver by hooks: a round, and what clients evaluated
@@ -181,6 +190,7 @@ class PrivateStrategy(Strategy):
 
         Raises:
             ConfigError: rounds are asynchronous, and the clients are not simulated in this process.
+            CallbackError: a callback gives what a run cannot take.
             TooFewClientsError: the configured number of clients did not come in time.
             BudgetSpentError: no client's budget allows one step.
             RoundFailedError: a round without one usable update, or with an average that is not finite.
@@ -194,7 +204,21 @@ class PrivateStrategy(Strategy):
         self.result.arrays = model.kept
         if self._resume and finished >= last:
             return self.result  # no client is needed, so none is waited for
-        rounds = self._together(self._rounds(grid, timeout), grid)
+        with self._callbacks.during(self.plan):
+            rounds = self._together(self._rounds(grid, timeout), grid)
+            self._before_rounds(rounds, model, evaluate)
+            for number in range(finished + 1, last + 1):
+                if why := self._callbacks.stop_because:
+                    self._end_before(number, why)
+                    break
+                with span("first round" if number == finished + 1 else "later rounds", number):
+                    told = self._round(rounds, number, model, train_config or ConfigRecord(), evaluate)
+                if told is None:
+                    break
+        return self.result
+
+    def _before_rounds(self, rounds: Steps, model: GlobalModel, evaluate: EvaluateFn) -> None:
+        """Tell how things stand before the first round; of a run that goes on, draw random numbers where it stopped."""
         if self._resume:
             self._resume.random.restore()
         else:
@@ -202,12 +226,10 @@ class PrivateStrategy(Strategy):
                 rounds.accounts.check_left()
                 self._finish(rounds, RoundOutcome(OpenRound(Attempt(self.run_id, 0), model.arrays)), model, evaluate)
         self._warn_of_forgotten_state()
-        for number in range(finished + 1, last + 1):
-            with span("first round" if number == finished + 1 else "later rounds", number):
-                told = self._round(rounds, number, model, train_config or ConfigRecord(), evaluate)
-            if told is None:
-                break
-        return self.result
+
+    def _end_before(self, number: int, why: str) -> None:
+        self.result.stopped_because = why
+        log.warning("The run ended before round %d: %s.", number, why)
 
     def _round(
         self, rounds: Steps, number: int, model: GlobalModel, config: ConfigRecord, evaluate: EvaluateFn
@@ -219,8 +241,7 @@ class PrivateStrategy(Strategy):
                 outcome = RoundOutcome(opened, ended=opened.began)
                 break
             if opened.ends_the_run:
-                self.result.stopped_because = opened.why_nobody
-                log.warning("The run ended before round %d: %s.", number, opened.why_nobody)
+                self._end_before(number, opened.why_nobody)
                 return None
             answers = rounds.send(opened)
             outcome = rounds.settle(opened, answers)
@@ -251,9 +272,10 @@ class PrivateStrategy(Strategy):
         if of_clients:
             self.result.evaluate_metrics_clientapp[number] = MetricRecord(dict(of_clients))
         public = {name: float(value) for name, value in (metrics or {}).items() if isinstance(value, int | float)}
+        measured = public | metrics_of_each(held_out) | of_clients
         finished = RoundResult(
             round=number,
-            metrics=public | metrics_of_each(held_out) | of_clients,
+            metrics=measured | self._callbacks.measure(number, partial(self._model, kept), measured),
             spent=rounds.accounts.spent(),
             participants=outcome.participants,
             failures=outcome.failures,
@@ -269,6 +291,7 @@ class PrivateStrategy(Strategy):
         with span("recording"):
             for observe in (self._log_round, *self._observers):
                 observe(finished)
+            self._callbacks.after_round(finished)
         if self._models is not None:
             self.result.personal = ClientModels(self.plan, self._models, number, kept).personal
         self.result.arrays = kept  # now, so that a run that is stopped leaves the model of its last recorded round
@@ -346,7 +369,16 @@ class PrivateStrategy(Strategy):
         if self._resume is None:
             return 0, GlobalModel.new(initial_arrays or self._new(), decay)
         write_state(self.strategy, self._resume.strategy)
+        self._remind(self._resume.callbacks)
         return self._resume.round, GlobalModel.restored(self._resume, decay)
+
+    def _remind(self, remembered: Sequence[tuple[str, State]]) -> None:
+        """Let callbacks go on; with none at all the run goes on without."""
+        if remembered and not self._callbacks.each:
+            names = ", ".join(name for name, _ in remembered)
+            log.warning("The run goes on without its callbacks: %s.", names)
+        for callback, (_, state) in zip(self._callbacks.each, remembered, strict=False):
+            write_state(callback, state)
 
     def _new(self) -> ArrayRecord:
         """The model of a run that begins: a public one, where the configuration names it, or the task's own."""
@@ -454,11 +486,13 @@ class PrivateStrategy(Strategy):
         return evaluation.measure(number, arrays, self.result.standardise) if evaluation.due(number) else {}
 
     def _evaluate(self, server_round: int, arrays: ArrayRecord) -> MetricRecord:
+        return MetricRecord(dict(metrics_of(self.plan.task, self._model(arrays))))
+
+    def _model(self, arrays: ArrayRecord) -> nn.Module:
+        """A model of the task with these parameters, for evaluation."""
         model = self.plan.task.model()
         model.load_state_dict(arrays.to_torch_state_dict(), strict=False)
-        if self.result.standardise is not None:
-            model = nn.Sequential(self.result.standardise, model)
-        return MetricRecord(dict(metrics_of(self.plan.task, model)))
+        return (model if self.result.standardise is None else nn.Sequential(self.result.standardise, model)).eval()
 
     def _local_evaluations(self, released: Mapping[str, NoisySums]) -> tuple[dict[str, Evaluation], dict[str, float]]:
         """What local evaluations tell: by client, and of all of them together, as metrics."""
@@ -487,6 +521,7 @@ class PrivateStrategy(Strategy):
             control=rounds.control,
             kept=self._models.arrays if self._models else {},
             keeps=self._models.algorithm if self._models else "",
+            callbacks=[(n, read_state(c)) for n, c in zip(self._callbacks.names, self._callbacks.each, strict=True)],
         )
 
     def _log_round(self, result: RoundResult) -> None:
@@ -497,13 +532,14 @@ class PrivateStrategy(Strategy):
         flower_log.info("Round %d: %s%s", result.round, metrics, cost)
 
     def _warn_of_forgotten_state(self) -> None:
-        if self._checkpoints and (names := forgotten(self.strategy)):
-            log.warning(
-                "No checkpoint keeps %s of %s: should the run be stopped, it would go on without. Give the strategy "
-                "state_dict() and load_state_dict().",
-                ", ".join(names),
-                type(self.strategy).__name__,
-            )
+        for keeper in (self.strategy, *self._callbacks.each) if self._checkpoints else ():
+            if names := forgotten(keeper):
+                log.warning(
+                    "No checkpoint keeps %s of %s: should the run be stopped, it would go on without. Give it "
+                    "state_dict() and load_state_dict().",
+                    ", ".join(names),
+                    type(keeper).__name__,
+                )
 
 
 def _not_simulated() -> ConfigError:

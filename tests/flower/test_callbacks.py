@@ -1,0 +1,284 @@
+"""Callbacks hear of a run, measure its model and end it early; a run that goes on has what they remembered."""
+
+import json
+import logging
+
+import pytest
+import torch
+
+import fedprivacy as fp
+from fedprivacy.flower import PrivateStrategy
+from fedprivacy.flower.server.checkpoint import load_checkpoint
+from fedprivacy.ledger import Ledger
+from fedprivacy.runs.callbacks import CallbackError
+from fedprivacy.runs.store import RunStore
+from fedprivacy.values.runs import RunStatus
+from tests.flower import runs
+from tests.flower.blobs import Blobs, plan_of
+
+pytestmark = pytest.mark.usefixtures("undrawn")
+
+
+@pytest.fixture(autouse=True)
+def _own_ledger(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+class Diary(fp.Callback):
+    """Notes what it is told."""
+
+    def __init__(self, ended_by=None, ended_in=2):
+        self.told, self.ended_by, self.ended_in = [], ended_by, ended_in
+
+    def begin(self, plan):
+        self.told.append(("begin", plan.config.rounds))
+
+    def after_round(self, result):
+        self.told.append(("round", result.round))
+        if self.ended_by and result.round == self.ended_in:
+            raise self.ended_by
+
+    def end(self):
+        self.told.append(("end",))
+
+
+class Sum(fp.Callback):
+    """Measures the model, and what it has measured so far."""
+
+    def __init__(self):
+        self.so_far = 0.0
+
+    def measure(self, round, model):
+        assert not model.training and not torch.is_grad_enabled()
+        self.so_far += sum(parameter.sum().item() for parameter in model.parameters())
+        return {"so_far": self.so_far, "accuracy_again": Blobs().evaluate(model)["accuracy"]}
+
+
+class Few(fp.EarlyStopping):
+    """Stops a run for no reason but that so many rounds are finished."""
+
+    def after_round(self, result):
+        if result.round == self.patience:
+            self.stop_because = f"{self.patience} rounds are enough"
+
+
+def simulate(folder, *callbacks, **settings):
+    given = {"clients": 3, "rounds": 4, "seed": 1, "epsilon": 2.0} | settings
+    return fp.simulate(Blobs(), callbacks=callbacks, progress=False, out=folder, **given)
+
+
+def status(folder):
+    (found,) = RunStore(f"sqlite:///{folder / 'ledger.db'}").runs()
+    return found.status
+
+
+def charged(run):
+    """How many steps each dataset was charged for, over all its mechanisms."""
+    datasets = [f"blobs/{client['client_id']}" for client in run.clients]
+    accounts = Ledger(f"sqlite:///{run.folder / 'ledger.db'}").accounts(datasets)
+    return [sum(account.history.values()) for account in accounts.values()]
+
+
+def written(folder):
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def test_they_hear_of_every_round_and_of_the_end(tmp_path):
+    first, second = Diary(), Diary()
+    simulate(tmp_path / "run", first, second)
+    rounds = [("round", number) for number in range(5)]
+    assert first.told == second.told == [("begin", 4), *rounds, ("end",)]
+
+
+@pytest.mark.parametrize("ended_by", [KeyboardInterrupt(), ValueError("no more")])
+def test_they_hear_of_the_end_of_a_run_that_does_not_finish(ended_by, tmp_path):
+    diary, other = Diary(ended_by), Diary()
+    with pytest.raises(type(ended_by)) as raised:
+        simulate(tmp_path / "run", diary, other)
+    assert diary.told[-2:] == [("round", 2), ("end",)] and other.told[-2:] == [("round", 1), ("end",)]
+    if isinstance(ended_by, ValueError):
+        assert "In the callback Diary, after_round 2." in raised.value.__notes__
+
+
+def test_one_that_cannot_begin_ends_those_that_have_begun_and_nothing_is_spent(tmp_path):
+    class Broken(fp.Callback):
+        def begin(self, plan):
+            raise OSError("disk full")
+
+    diary = Diary()
+    with pytest.raises(OSError, match="disk full") as raised:
+        simulate(tmp_path / "run", diary, Broken())
+    assert raised.value.__notes__[0] == "In the callback Broken, begin."
+    assert diary.told == [("begin", 4), ("end",)]
+    assert not (tmp_path / "run" / "ledger.db").exists()
+
+
+@pytest.mark.parametrize("settings", [{}, {"ema_decay": 0.5}])
+@pytest.mark.parametrize("clients", [3, 120])
+def test_what_they_measure_is_recorded_beside_the_rest(clients, settings, tmp_path):
+    """Of the model that the run keeps, by messages and together."""
+    run = simulate(tmp_path / "run", Sum(), clients=clients, **settings)
+    rounds = run.rounds
+    assert all(row["accuracy"] == row["accuracy_again"] for row in rounds) and len(rounds) == 4
+    total = sum(parameter.sum().item() for parameter in run.model().parameters())
+    assert rounds[-1]["so_far"] - rounds[-2]["so_far"] == pytest.approx(total, abs=1e-5)
+    assert [record["metrics"]["so_far"] for record in written(tmp_path / "run")] == [row["so_far"] for row in rounds]
+
+
+def test_a_callback_changes_nothing_else_of_a_run(tmp_path):
+    simulate(tmp_path / "with", Sum(), fp.EarlyStopping(patience=9))
+    simulate(tmp_path / "without")
+    plain = written(tmp_path / "without")
+    for record in (records := written(tmp_path / "with")):
+        del record["metrics"]["so_far"], record["metrics"]["accuracy_again"]
+    assert records == plain
+    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in ("with", "without")]
+    assert models[0] == models[1]
+
+
+@pytest.mark.parametrize("clients", [3, 120])
+def test_a_run_that_is_ended_early_has_spent_less_and_is_charged_for_its_rounds_alone(clients, tmp_path, caplog):
+    with caplog.at_level(logging.WARNING, "fedprivacy.server"):
+        run = simulate(tmp_path / "run", Few(patience=2), clients=clients)
+    assert "The run ended before round 3: 2 rounds are enough." in caplog.text
+    assert (run.history.finished, status(tmp_path / "run")) == (2, RunStatus.STOPPED)
+    whole = simulate(tmp_path / "whole", clients=clients)
+    assert max(client["epsilon"] for client in run.clients) < max(client["epsilon"] for client in whole.clients) <= 2.0
+    assert len(whole.rounds) == 4
+    assert (charged(run), charged(whole)) == ([4] * clients, [8] * clients)  # two steps a round
+
+
+def test_an_end_after_the_last_round_is_none(tmp_path):
+    run = simulate(tmp_path / "run", Few(patience=4))
+    assert (run.history.finished, status(tmp_path / "run")) == (4, RunStatus.FINISHED)
+
+
+class Scripted(Blobs):
+    """Reaches what it is told to."""
+
+    def __init__(self, *reached):
+        self.reached = list(reached)
+
+    def evaluate(self, model):
+        return {"accuracy": self.reached.pop(0)}
+
+
+@pytest.mark.parametrize(
+    ("reached", "settings", "finished"),
+    [
+        ((0.5, 0.6, 0.6, 0.55, 0.9, 0.9), {"patience": 2}, 3),
+        ((0.5, 0.6, 0.6, 0.65, 0.6, 0.6), {"patience": 2}, 5),
+        ((0.5, 0.6, 0.6, 0.65, 0.6, 0.6), {"patience": 3}, 5),
+        ((0.5, 0.6, 0.6, 0.65, 0.6, 0.6), {"patience": 2, "least_change": 0.08}, 3),
+        ((0.5, 0.4, 0.3, 0.3, 0.3, 0.2), {"patience": 2, "less_is_better": True}, 4),
+        ((float("nan"), 0.4, 0.5, 0.6, 0.7, 0.8), {"patience": 2}, 5),
+    ],
+)
+def test_early_stopping_waits_for_something_better(reached, settings, finished):
+    stopping = fp.EarlyStopping(**settings)
+    told = runs.run(plan_of(Scripted(*reached), rounds=5), callbacks=[stopping])
+    assert told.records[-1].round == finished
+    assert bool(told.result.stopped_because) is (finished < 5)
+
+
+def test_early_stopping_names_a_metric_that_nobody_measures():
+    with pytest.raises(CallbackError, match=r"metric is 'accurcy', which no round has .* the metrics are accuracy"):
+        runs.run(plan_of(Blobs(), rounds=5), callbacks=[fp.EarlyStopping("accurcy", patience=2)])
+
+
+def test_a_run_that_goes_on_has_what_its_callbacks_remembered(tmp_path):
+    """The same bytes as without the interruption, and the same end."""
+    simulate(tmp_path / "whole", Sum(), Few(patience=3), Diary())
+    with pytest.raises(KeyboardInterrupt):
+        simulate(tmp_path / "run", Sum(), Few(patience=3), Diary(KeyboardInterrupt()))
+    few = Few(patience=3)
+    fp.simulate(Blobs(), resume=tmp_path / "run", callbacks=[Sum(), few, Diary()], progress=False)
+    assert written(tmp_path / "run") == written(tmp_path / "whole")
+    assert status(tmp_path / "run") is status(tmp_path / "whole") is RunStatus.STOPPED
+    again = Few(patience=3)
+    fp.simulate(Blobs(), resume=tmp_path / "run", callbacks=[Sum(), again, Diary()], progress=False)
+    assert again.stop_because == few.stop_because == "3 rounds are enough"
+    assert len(written(tmp_path / "run")) == 3  # it is not run again
+
+
+def test_a_callback_may_say_itself_what_it_remembers(tmp_path):
+    class Seen(fp.Callback):
+        def __init__(self):
+            self.seen = {1, 2}
+
+        def state_dict(self):
+            return {"many": len(self.seen)}
+
+        def load_state_dict(self, state):
+            self.seen = set(range(state["many"]))
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(tmp_path / "run", Seen(), Diary(KeyboardInterrupt()))
+    seen = Seen()
+    seen.seen = set()
+    fp.simulate(Blobs(), resume=tmp_path / "run", callbacks=[seen, Diary()], progress=False)
+    assert seen.seen == {0, 1}
+
+
+def test_what_no_checkpoint_keeps_is_said(tmp_path, caplog):
+    simulate(tmp_path / "run", Diary())
+    assert "No checkpoint keeps told of Diary" in caplog.text
+
+
+def test_a_run_goes_on_with_its_own_callbacks_or_with_none(tmp_path, caplog):
+    with pytest.raises(KeyboardInterrupt):
+        simulate(tmp_path / "run", Sum(), Diary(KeyboardInterrupt()))
+    before = (tmp_path / "run" / "rounds.jsonl").read_bytes()
+    for others, named in (([Sum()], "Sum"), ([Diary(), Sum()], "Diary, Sum")):
+        with pytest.raises(
+            fp.ConfigError, match=f"callbacks has {named}, and the run that goes on had Sum, Diary; give"
+        ):
+            fp.simulate(Blobs(), resume=tmp_path / "run", callbacks=others, progress=False)
+    assert (tmp_path / "run" / "rounds.jsonl").read_bytes() == before
+    run = fp.simulate(Blobs(), resume=tmp_path / "run", progress=False)
+    assert "The run goes on without its callbacks: Sum, Diary." in caplog.text
+    assert run.history.finished == 4 and "so_far" not in run.metrics
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        (Diary, r"callbacks has Diary, which is no fedprivacy.Callback; write Diary\(\)"),
+        (print, "callbacks has builtin_function_or_method, which is no fedprivacy.Callback; derive"),
+    ],
+)
+def test_what_is_no_callback_is_refused_before_there_is_a_folder(given, words, tmp_path):
+    with pytest.raises(CallbackError, match=words):
+        simulate(tmp_path / "run", given)
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("measured", "words"),
+    [
+        ({"accuracy": 0.5}, "measures 'accuracy', a metric that the round has already; return new names"),
+        ({"note": "fine"}, "measures 'note', which is no number; return new names with numbers"),
+    ],
+)
+def test_what_no_round_can_record_is_refused(measured, words, tmp_path):
+    class Wrong(fp.Callback):
+        def measure(self, round, model):
+            return measured if round else {}
+
+    with pytest.raises(CallbackError, match=words) as raised:
+        simulate(tmp_path / "run", Wrong())
+    assert any("To go on after the last finished round" in note for note in raised.value.__notes__)
+    assert load_checkpoint(tmp_path / "run").round == 0
+
+
+@pytest.mark.parametrize("settings", [{"patience": 0}, {"least_change": -1.0}, {"least_change": float("nan")}])
+def test_early_stopping_of_no_sense_is_refused(settings):
+    with pytest.raises(CallbackError, match="; give "):
+        fp.EarlyStopping(**settings)
+
+
+def test_an_app_of_one_s_own_takes_them():
+    told = runs.run(plan_of(Blobs(), rounds=4), callbacks=[Few(patience=1), summed := Sum()])
+    assert [record.round for record in told.records] == [1]
+    assert told.records[0].metrics["so_far"] == summed.so_far
+    assert isinstance(told, PrivateStrategy) and told.result.stopped_because == "1 rounds are enough"
