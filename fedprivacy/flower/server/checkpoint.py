@@ -197,10 +197,10 @@ def _checkpoint(facts: Mapping[str, Any], arrays: Arrays) -> Checkpoint:
         control=ServerControl.of(facts.get("control", {}), control),  # an earlier version has none
         kept=own,
         keeps=facts.get("keeps", ""),
-        callbacks=[
+        callbacks=tuple(
             (name, unpack(layout, _of_group(f"callbacks/{number}", arrays)))
             for number, (name, layout) in enumerate(facts.get("callbacks", ()))  # an earlier version has none
-        ],
+        ),
     )
 
 
