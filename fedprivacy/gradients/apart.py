@@ -14,6 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from fedprivacy.gradients.invariance import sizes_that_agree
+from fedprivacy.gradients.memory import out_of_memory
 from fedprivacy.gradients.parts import WHOLE, cut, filled, sizes_up_to
 from fedprivacy.gradients.pieces import Written
 from fedprivacy.gradients.tape import Part, Sized
@@ -42,8 +43,7 @@ class RowByRow:
         found = [(self.failed[:0], torch.empty(0, dtype=torch.bool))]
         for start, stop, size in cut(len(ones), self.sizes):
             found.append(self._of_part(ones[start:stop], others[start:stop], size))
-        results, known = zip(*found, strict=True)
-        return torch.cat(results), torch.cat(known)
+        return _joined(found)
 
     def _of_part(self, ones: Tensor, others: Tensor, size: int) -> tuple[Tensor, Tensor]:
         """A part's; if one of its records makes it fail, each is computed with copies of itself."""
@@ -51,12 +51,24 @@ class RowByRow:
         try:
             found = self.result(filled(ones, size), filled(others, size))[:records]
             return found, torch.ones(records, dtype=torch.bool)
-        except Exception:
+        except Exception as error:
+            if out_of_memory(error) and self.sizes != (1,):  # not the fault of one of them
+                return self._in_smaller_parts(ones, others, size)
             if records == 1:
                 return self.failed, torch.zeros(1, dtype=torch.bool)
-        pairs = zip(ones.split(1), others.split(1), strict=True)
-        results, known = zip(*(self._of_part(*pair, size) for pair in pairs), strict=True)
-        return torch.cat(results), torch.cat(known)
+        return _joined([self._of_part(*pair, size) for pair in zip(ones.split(1), others.split(1), strict=True)])
+
+    def _in_smaller_parts(self, ones: Tensor, others: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """The same bits in less memory; a `MemoryError` if there is no smaller size."""
+        of = next((smaller for smaller in self.sizes if smaller < size), None)
+        if of is None:
+            raise MemoryError(f"memory does not hold {size} records at a time")
+        return _joined([self._of_part(*pair, of) for pair in zip(ones.split(of), others.split(of), strict=True)])
+
+
+def _joined(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
+    results, known = zip(*parts, strict=True)
+    return torch.cat(results), torch.cat(known)
 
 
 def sizes_apart(

@@ -14,10 +14,12 @@ from fedprivacy._support.spans import spanned
 from fedprivacy.gradients.clipping import Clipping, FlatClipping
 from fedprivacy.gradients.invariance import hostile_rows, make_hostile
 from fedprivacy.gradients.losses import Loss, tried_on_cpu
-from fedprivacy.gradients.methods.admission import Admitted, admitted, still_apart
+from fedprivacy.gradients.memory import out_of_memory
+from fedprivacy.gradients.methods.admission import Admitted, admitted, of_views, still_apart
 from fedprivacy.gradients.methods.obstacle import Obstacle
 from fedprivacy.gradients.parameters import restored, trainable_parameters
 from fedprivacy.gradients.parts import cut, filled, plain
+from fedprivacy.gradients.pieces import STRETCH
 from fedprivacy.gradients.products import full_precision
 from fedprivacy.gradients.selfcheck import Loop, made_up_records
 from fedprivacy.gradients.stack_check import admitted_stack
@@ -148,7 +150,7 @@ class GradientEngine:
         Raises:
             LossShapeError: the loss is not one value for each record.
             UnsupportedModelError: a layer's input is changed in place, or the model draws random numbers.
-            Exception: what the model raises on a record of zeros.
+            Exception: what the model raises on a record of zeros; or memory does not hold the smallest part.
         """
         most = torch.get_num_threads()  # kernels share their rows among them
         kind = (inputs.shape[1:], inputs.dtype, inputs.device, targets.shape[1:], targets.dtype, most)
@@ -160,10 +162,31 @@ class GradientEngine:
             self._admitted = admitted(
                 self.model, loss, probe, autocast=self._autocast, views=self._views, max_memory=self._max_memory
             )
+            make_hostile(parameters, torch.Generator().manual_seed(0), wide=False)
+            with torch.no_grad(), computing_with(self._admitted.threads):
+                self._admitted = replace(self._admitted, sizes=self._sizes_that_fit(probe))
             if self._admitted.threads < most:
-                make_hostile(parameters, torch.Generator().manual_seed(0), wide=False)
                 self._admitted = replace(self._admitted, threads=self._fastest_threads(probe))
         self._prepared = kind
+
+    def _sizes_that_fit(self, probe: tuple[Tensor, Tensor]) -> tuple[int, ...]:
+        """The sizes of parts that memory holds, from the forward pass to the sum; raises if there are none.
+
+        Tried before records are: how many of them are in a part is private, and so must be what depends on it.
+        """
+        fitting: list[int] = []
+        for size in self._admitted.sizes:
+            inputs, targets = self._hostile_batch(probe, size)
+            try:
+                measured = self._finite(inputs, targets, None)
+                if measured is not None:
+                    self._add(self._new_sums(inputs.device), measured, 1.0)
+            except Exception as error:
+                if not out_of_memory(error) or (size == self._admitted.sizes[-1] and not fitting):
+                    raise
+            else:
+                fitting.append(size)
+        return tuple(fitting)
 
     def _fastest_threads(self, probe: tuple[Tensor, Tensor]) -> int:
         """The fastest number of threads, of those with which every bit is as it is with one."""
@@ -182,9 +205,8 @@ class GradientEngine:
 
     def _hostile_batch(self, probe: tuple[Tensor, Tensor], records: int) -> tuple[Tensor, Tensor]:
         generator = torch.Generator().manual_seed(records)
-        inputs = hostile_rows(probe[0], records * self._views, generator, wide=False)
-        targets = hostile_rows(probe[1], records, generator, wide=False)
-        return inputs if self._views == 1 else inputs.unflatten(0, (records, self._views)), targets
+        inputs, targets = (hostile_rows(t, records, generator, wide=False) for t in of_views(probe, self._views))
+        return inputs, targets
 
     def stack(self, inputs: Tensor, targets: Tensor) -> Stack | None:
         """The same gradients for many clients at once, of records of this kind; None: they are not to be stacked.
@@ -230,6 +252,7 @@ class GradientEngine:
 
         Raises:
             LossShapeError: the loss is not one value for each record.
+            MemoryError, RuntimeError: memory does not hold the smallest part, though it did in `prepare`.
         """
         return self.clip(inputs, targets, clipping_norm, mask).total
 
@@ -245,19 +268,45 @@ class GradientEngine:
 
     def _clipped(self, inputs: Tensor, targets: Tensor, clipping_norm: float) -> Clipped:
         """The clipped sum of records that the means are prepared for."""
-        sums = Sums(self._shapes, self._dtype, inputs.device, self._admitted.sizes[0])
-        squared = []
+        sums, squared = self._new_sums(inputs.device), []
         with full_precision, torch.no_grad():  # means that need autograd's graph ask for it
             for start, stop, size in cut(len(inputs), self._admitted.sizes):
-                part = self._measured(filled(inputs[start:stop], size), filled(targets[start:stop], size), stop - start)
-                if part is None:
-                    sums.skip(size)
-                else:
-                    scales = self._clipping.scales(part.squared_norms, clipping_norm)
-                    by_group = (scales if part.usable is None else scales.where(part.usable, 0.0)).unbind()
-                    sums.add(part.pieces, [by_group[self._groups[sized.part.place]] for sized in part.pieces])
-                    squared.append(part.counted())
+                for rows, part in self._parts(inputs[start:stop], targets[start:stop], size):
+                    if part is None:
+                        sums.skip(rows)
+                    else:
+                        self._add(sums, part, clipping_norm)
+                        squared.append(part.counted())
         return Clipped(sums.total(), squared)
+
+    def _new_sums(self, device: torch.device) -> Sums:
+        return Sums(self._shapes, self._dtype, device, self._admitted.sizes[0])
+
+    def _add(self, sums: Sums, part: _Measured, clipping_norm: float) -> None:
+        """Clip a part, and add it up."""
+        scales = self._clipping.scales(part.squared_norms, clipping_norm)
+        by_group = (scales if part.usable is None else scales.where(part.usable, 0.0)).unbind()
+        sums.add(part.pieces, [by_group[self._groups[sized.part.place]] for sized in part.pieces])
+
+    def _parts(self, inputs: Tensor, targets: Tensor, size: int) -> Iterator[tuple[int, _Measured | None]]:
+        """Records in so many rows, and their pieces and norms, None where no record counts.
+
+        In smaller parts, where memory does not hold these: the same bits, and the same sums of `STRETCH` rows.
+        """
+        if not len(inputs):
+            yield size, None
+            return
+        try:
+            measured = self._measured(filled(inputs, size), filled(targets, size), len(inputs))
+        except Exception as error:
+            smaller = (s for s in self._admitted.sizes if STRETCH <= s < size and size % s == 0)
+            if not out_of_memory(error) or (of := next(smaller, None)) is None:
+                raise
+        else:
+            yield size, measured
+            return
+        for start in range(0, size, of):
+            yield from self._parts(inputs[start : start + of], targets[start : start + of], of)
 
     def _measured(self, inputs: Tensor, targets: Tensor, records: int) -> _Measured | None:
         """The pieces and norms of a part whose first rows are records; None if none of them counts.
@@ -267,9 +316,15 @@ class GradientEngine:
         """
         try:
             return self._finite(inputs, targets, None if records == len(inputs) else _first(records, inputs))
-        except Exception:  # what concerns all records, `prepare` has raised
+        except Exception as error:  # what concerns all records, `prepare` has raised
+            self._check_own_fault(error)
             usable = self._computable(inputs, targets, _first(records, inputs))
             return self._finite(*_filled_up(inputs, targets, usable), usable) if bool(usable.any()) else None
+
+    def _check_own_fault(self, error: Exception) -> None:
+        """Raise what is no record's own fault: that memory does not hold so many, which are computed together."""
+        if out_of_memory(error) and not self._admitted.alone:
+            raise error
 
     def _finite(self, inputs: Tensor, targets: Tensor, usable: Tensor | None) -> _Measured | None:
         """The pieces and norms of rows that can all be computed."""
@@ -292,7 +347,8 @@ class GradientEngine:
         """Which of the candidates, bool [rows], do not make the computation fail: found by halving them."""
         try:
             self._pieces(*_filled_up(inputs, targets, candidates))
-        except Exception:
+        except Exception as error:
+            self._check_own_fault(error)
             places = candidates.nonzero().squeeze(1)
             if len(places) == 1:
                 return torch.zeros_like(candidates)
@@ -302,13 +358,8 @@ class GradientEngine:
         return candidates
 
     def _pieces(self, inputs: Tensor, targets: Tensor) -> list[Sized]:
-        """The pieces of the records' gradients, averaged over their views."""
-        means, kept_bytes = self._admitted.means, self._admitted.kept_bytes
-        if self._views == 1:
-            return means.pieces(inputs, targets, kept_bytes)
-        rows = means.pieces(inputs.flatten(0, 1), targets.repeat_interleave(self._views, 0), kept_bytes)
-        averaged = [(sized.part, sized.piece.averaged(self._views, kept_bytes)) for sized in rows]
-        return [Sized(part, piece, piece.norms()) for part, piece in averaged]
+        """The pieces of the records' gradients."""
+        return self._admitted.means.pieces(inputs, targets, self._admitted.kept_bytes)
 
     def _by_group(self, pieces: list[Sized]) -> Tensor:
         """Squared norms of the records' gradients, shape [groups, batch], float64; added in one order for all."""

@@ -238,6 +238,10 @@ class Rows(Piece):
         written = self._rows.new_zeros(len(self.sources[0]), *self._table)
         return written.index_put_((self._record, self._id), self._rows)
 
+    def averaged(self, views: int, kept_bytes: int) -> Piece:
+        ids, gradients = (source.unflatten(0, (-1, views)).flatten(1, 2) for source in self.sources)
+        return Rows(ids, gradients / views, self._table)
+
 
 def over_positions(inputs: Tensor, output_gradients: Tensor, kept_bytes: int) -> Piece:
     """The piece of a linear map, [batch, positions, d] to [batch, positions, p], that may keep so many bytes."""

@@ -41,11 +41,14 @@ class Means(Protocol):
 
     Attributes:
         name: for people.
-        held_bytes: about how much memory the activations of the last batch took.
     """
 
     name: str
-    held_bytes: int
+
+    @property
+    def held_bytes(self) -> int:
+        """About how much memory the activations of the last batch took."""
+        ...
 
     def pieces(self, inputs: Tensor, targets: Tensor, kept_bytes: int) -> list[Sized]:
         """Every trained parameter's piece, which may keep so many bytes, for a batch [batch, ...] of one or more."""

@@ -57,6 +57,7 @@ class Mutant:
 
 
 CLIENT = "tests/flower/test_deployed_client.py"
+MEMORY = "tests/gradients/test_memory.py"
 VIEWS = "tests/training/test_augment.py"
 ALGORITHMS = "tests/flower/test_algorithms.py"
 GUARD = "tests/guard/test_guard.py"
@@ -811,6 +812,27 @@ MUTANTS: tuple[Mutant, ...] = (
         "count = min(count, WHOLE)",
         "count = 0",
         ("tests/gradients/test_invariance.py::test_one_last_bit_of_one_record_in_a_small_part_is_enough[12]",),
+    ),
+    Mutant(
+        "records that memory does not hold together all count for nothing, which one of them more decides",
+        "fedprivacy/gradients/engine.py",
+        "if out_of_memory(error) and not self._admitted.alone:",
+        "if False:",
+        (f"{MEMORY}::test_one_record_more_takes_no_other_out_of_the_sum",),
+    ),
+    Mutant(
+        "how many records memory holds together is found out with true ones",
+        "fedprivacy/gradients/engine.py",
+        "sizes=self._sizes_that_fit(probe)",
+        "sizes=self._admitted.sizes",
+        (f"{MEMORY}::test_sizes_that_memory_does_not_hold_drop_out_before_there_are_records",),
+    ),
+    Mutant(
+        "that records are kept apart is judged before their views are averaged",
+        "fedprivacy/gradients/methods/admission.py",
+        "agreeing = sizes_that_agree(of_records, model, records, sizes, kept_bytes)",
+        "agreeing = sizes_that_agree(means, model, probe, sizes, kept_bytes)",
+        (f"{MEMORY}::test_an_average_over_views_that_shows_who_else_is_there_is_not_used",),
     ),
     # The sum.
     Mutant(

@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.losses import InPlaceError, Loss, LossShapeError, UnsupportedModelError
+from fedprivacy.gradients.methods.averaged import AveragedOverViews
 from fedprivacy.gradients.methods.bookkeeping import BookKeeping
 from fedprivacy.gradients.methods.obstacle import Obstacle, obstacle_of
 from fedprivacy.gradients.methods.traced import Program
@@ -58,10 +59,11 @@ _ON_GPU = 2**32
 class Admitted:
     """What computes gradients, and in which portions."""
 
-    means: Means
+    means: Means  # of records; of several views each, it averages
     sizes: tuple[int, ...]  # records that are computed at a time, the largest first
     kept_bytes: int  # of written gradients, for each parameter
     threads: int  # of torch's, with which it was proven; a large model's are all
+    alone: bool = False  # whether each record is computed alone, so that it has no company that could show
     obstacle: Obstacle | None = None  # to faster means
 
 
@@ -115,13 +117,19 @@ def admitted(
 
 def still_apart(admitted: Admitted, model: nn.Module, probe: tuple[Tensor, Tensor], views: int) -> bool:
     """Whether what was admitted keeps records apart with another number of threads, too, in all of its sizes."""
-    if isinstance(admitted.means, Loop) or admitted.sizes == (1,):  # each record is computed alone
+    if admitted.alone:
         return True
-    sizes = tuple(size * views for size in admitted.sizes)
     try:
-        return sizes_that_agree(admitted.means, model, probe, sizes, admitted.kept_bytes) == sizes
+        records, sizes = of_views(probe, views), admitted.sizes
+        return sizes_that_agree(admitted.means, model, records, sizes, admitted.kept_bytes) == sizes
     except Exception:  # as `admitted` takes it
         return False
+
+
+def of_views(probe: tuple[Tensor, Tensor], views: int) -> tuple[Tensor, Tensor]:
+    """Made-up records as so many views of themselves, inputs [records, views, ...]; of one they are as they were."""
+    inputs, targets = probe
+    return probe if views == 1 else (inputs.unsqueeze(1).expand(-1, views, *inputs.shape[1:]).contiguous(), targets)
 
 
 def _in_portions(
@@ -135,23 +143,25 @@ def _in_portions(
     largest = _fastest(each, max_memory, on_gpu=probe[0].is_cuda)
     small = each >= _COSTLY and least == WHOLE and not probe[0].is_cuda  # half precision leaves more over
     threads = 1 if largest >= WHOLE and not probe[0].is_cuda else torch.get_num_threads()
-    if isinstance(means, Loop):  # a record alone has no company that could show
-        return Admitted(means, (min(largest, WHOLE),), kept_bytes, threads)
+    of_records = means if views == 1 else AveragedOverViews(means, views)
+    if isinstance(means, Loop):
+        return Admitted(of_records, (min(largest, WHOLE),), kept_bytes, threads, alone=True)
     tried = [largest]
     while tried[-1] < WHOLE and (max_memory is None or 2 * tried[-1] * each <= max_memory):
         tried.append(2 * tried[-1])  # so few records leave elements over
+    records = of_views(probe, views)
     for rows in tried:
         wanted = sizes_up_to(rows, least)
-        sizes = [size * views for size in (with_small(wanted) if small else wanted)]
+        sizes = with_small(wanted) if small else wanted
         try:
             with computing_with(threads):
-                agreeing = sizes_that_agree(means, model, probe, sizes, kept_bytes)
-            return Admitted(means, tuple(size // views for size in agreeing), kept_bytes, threads)
+                agreeing = sizes_that_agree(of_records, model, records, sizes, kept_bytes)
+            return Admitted(of_records, agreeing, kept_bytes, threads)
         except DisagreementError as reason:
             disagreement = reason
     if largest >= WHOLE or views > 1:
         raise disagreement
-    return Admitted(means, (1,), kept_bytes, threads)  # too large for parts that are alike: one after the other
+    return Admitted(means, (1,), kept_bytes, threads, alone=True)  # too large for parts that are alike
 
 
 def _fastest(each: int, max_memory: int | None, *, on_gpu: bool) -> int:

@@ -1,0 +1,184 @@
+"""Memory that runs out is no record's fault: how many records there are must not decide whether they count."""
+
+import pytest
+import torch
+from torch import nn
+
+from fedprivacy.gradients import GradientEngine, pieces
+from fedprivacy.gradients.apart import RowByRow
+from fedprivacy.gradients.pieces import Rows
+from tests.gradients.oracle import cross_entropy
+
+ON_A_CPU = RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried ...")
+ERRORS = [MemoryError(), torch.OutOfMemoryError("CUDA out of memory."), ON_A_CPU]
+
+
+def batch(records, views):
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(200, views, 6, generator=generator) if views > 1 else torch.randn(200, 6, generator=generator)
+    return inputs[:records], torch.ones(records, dtype=torch.long)
+
+
+def made(views):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 80), nn.Tanh(), nn.Linear(80, 3))  # large enough for blocks in float32
+    return GradientEngine(model, cross_entropy, views=views)
+
+
+@pytest.fixture(params=[1, 4], ids=["records", "views"])
+def views(request):
+    return request.param
+
+
+@pytest.fixture
+def holding(monkeypatch):
+    """Lets an engine that is prepared hold so many records at a time, and raise an error for more."""
+
+    def hold(engine, most, error, parts=None):
+        means = engine._admitted.means
+        untried = type(means).pieces
+
+        def some(inputs, targets, kept_bytes):
+            if parts is not None:
+                parts.append(len(inputs))
+            if len(inputs) > most:
+                raise error
+            return untried(means, inputs, targets, kept_bytes)
+
+        monkeypatch.setattr(means, "pieces", some, raising=False)
+
+    return hold
+
+
+@pytest.mark.parametrize(("records", "error"), [*zip((33, 65, 200), ERRORS, strict=True), (31, ON_A_CPU)])
+def test_what_does_not_fit_is_computed_in_smaller_parts_to_the_same_bits(records, error, views, holding):
+    engine, whole = made(views), made(views)
+    expected = whole.clip(*batch(records, views), 0.1)
+    engine.prepare(torch.zeros(0, 6), torch.zeros(0, dtype=torch.long))
+    holding(engine, 32, error, parts := [])
+    found = engine.clip(*batch(records, views), 0.1)
+    assert torch.equal(found.total, expected.total) and found.records == expected.records == records
+    assert min(parts) == 32 and (max(parts) > 32 or records < 33)
+
+
+def test_one_record_more_takes_no_other_out_of_the_sum(views, holding):
+    """It once did: 33 records took a part of 64, which memory did not hold, and all of them counted for nothing."""
+    engine = made(views)
+    engine.prepare(torch.zeros(0, 6), torch.zeros(0, dtype=torch.long))
+    holding(engine, 32, ON_A_CPU)
+    fewer, more = (engine.clipped_sum(*batch(records, views), 1.0) for records in (32, 33))
+    assert 0.1 < (more - fewer).norm() <= 1.0 + 1e-6
+
+
+def test_a_record_of_its_own_fault_is_found_in_the_smaller_parts(views, holding):
+    inputs, targets = batch(65, views)
+    inputs[40] = torch.nan
+    engine, whole = made(views), made(views)
+    expected = whole.clip(inputs, targets, 0.1)
+    engine.prepare(torch.zeros(0, 6), torch.zeros(0, dtype=torch.long))
+    holding(engine, 32, ON_A_CPU)
+    found = engine.clip(inputs, targets, 0.1)
+    assert torch.equal(found.total, expected.total) and found.records == 64
+
+
+@pytest.mark.parametrize("records", [1, 33])
+def test_what_does_not_fit_in_any_part_is_an_error_and_no_sum_of_nothing(records, views, holding):
+    engine = made(views)
+    engine.prepare(torch.zeros(0, 6), torch.zeros(0, dtype=torch.long))
+    holding(engine, 0, ON_A_CPU)
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        engine.clip(*batch(records, views), 0.1)
+
+
+@pytest.mark.parametrize("fails", ["_finite", "_add"])
+def test_sizes_that_memory_does_not_hold_drop_out_before_there_are_records(fails, views, monkeypatch):
+    """Whether it fails at the gradients or at their sum, over the views and after."""
+    untried = getattr(GradientEngine, fails)
+
+    def tried(self, *args):
+        rows = len(args[0]) if fails == "_finite" else len(args[1].pieces[0].norms)
+        if rows > 64:
+            raise ON_A_CPU
+        return untried(self, *args)
+
+    monkeypatch.setattr(GradientEngine, fails, tried)
+    engine = made(views)
+    engine.prepare(torch.zeros(0, 6), torch.zeros(0, dtype=torch.long))
+    assert engine._admitted.sizes == (64, 32)
+
+
+def test_a_model_that_fits_in_no_size_is_refused_before_there_are_records(monkeypatch):
+    def exhausted(*_):
+        raise ON_A_CPU
+
+    monkeypatch.setattr(GradientEngine, "_finite", exhausted)
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        made(1).prepare(torch.zeros(0, 6), torch.zeros(0, dtype=torch.long))
+
+
+def test_an_average_over_views_that_shows_who_else_is_there_is_not_used(monkeypatch):
+    """One last bit of it, which no gradient of a single row has."""
+    average = pieces._mean_of_views
+
+    def showing(rows, views):
+        mean = average(rows, views)
+        return mean + mean[-1:] * 2.0**-20
+
+    model = nn.Sequential(nn.Conv1d(1, 2, 3), nn.Tanh(), nn.Flatten(), nn.Linear(8, 3))
+    inputs, targets = torch.zeros(0, 1, 6), torch.zeros(0, dtype=torch.long)
+    engine = GradientEngine(model, cross_entropy, views=2)
+    engine.prepare(inputs, targets)
+    assert engine.means != "loop"
+    monkeypatch.setattr(pieces, "_mean_of_views", showing)
+    shown = GradientEngine(model, cross_entropy, views=2)
+    shown.prepare(inputs, targets)
+    assert shown.means == "loop"
+
+
+class Greedy(nn.Module):
+    """Asks for more memory than there is, where a record says so: computed one record after the other."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 3)
+
+    def forward(self, rows):
+        if bool((rows[:, 0] > 100.0).any()):
+            raise MemoryError
+        return self.layer(rows)
+
+
+def test_a_record_that_asks_for_too_much_by_itself_counts_for_nothing_alone():
+    """Else it would end the round, and with that tell that it is there."""
+    torch.manual_seed(0)
+    engine, (inputs, targets) = GradientEngine(Greedy(), cross_entropy), batch(40, 1)
+    others = torch.arange(40) != 7
+    expected = engine.clip(inputs[others], targets[others], 0.1)
+    assert engine.means == "loop"
+    inputs[7, 0] = 1e6
+    found = engine.clip(inputs, targets, 0.1)
+    assert found.records == 39 and torch.allclose(found.total, expected.total, atol=1e-9)
+
+
+def test_views_that_do_not_fit_are_made_in_smaller_parts():
+    def double(ones, _):
+        if len(ones) > 32:
+            raise MemoryError
+        return 2 * ones
+
+    rows = torch.randn(100, 3)
+    results, known = RowByRow(double, torch.zeros(1, 3), (128, 64, 32))(rows, rows)
+    assert torch.equal(results, 2 * rows) and known.all()
+    with pytest.raises(MemoryError, match="64 records at a time"):
+        RowByRow(double, torch.zeros(1, 3), (128, 64))(rows, rows)
+
+
+def test_the_average_of_views_of_a_table_never_writes_the_table():
+    ids, gradients = torch.tensor([[3, 5], [3, 10**8], [7, 7], [3, 7]]), torch.randn(4, 2, 5)
+    averaged = Rows(ids, gradients, torch.Size([10**9, 5])).averaged(2, 0)
+    first = torch.stack([gradients[0, 0] + gradients[1, 0], gradients[0, 1], gradients[1, 1]]) / 2
+    second = torch.stack([gradients[2].sum(0) + gradients[3, 1], gradients[3, 0]]) / 2
+    assert torch.allclose(averaged.norms().float(), torch.stack([first.norm(), second.norm()]))
+    small = Rows(ids.clamp(max=9), gradients, torch.Size([10, 5]))
+    written = small.gradients().unflatten(0, (2, 2)).mean(1)
+    assert torch.allclose(small.averaged(2, 0).gradients(), written)
