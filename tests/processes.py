@@ -17,7 +17,7 @@ def alive(pid: int) -> bool:
     return True
 
 
-def all_end(processes, seconds=20.0):
+def all_end(processes, seconds=60.0):
     """Whether none of the processes is left, soon."""
     end = time.monotonic() + seconds
     while any(map(alive, processes)) and time.monotonic() < end:

@@ -115,7 +115,7 @@ class RunConfig:
     rounds: int = setting("Number of rounds.", bounds=_WHOLE)
     local_steps: int = setting("Local steps of DP-SGD in each round.", bounds=_WHOLE)
     local_evaluation: int = setting(
-        "Every so many rounds clients also release noisy means of what their own records score under the global model, "
+        "Every so many rounds clients also release noisy means of what their own records score under their model, "
         "charged as one more local step; 0: never.",
         0,
         bounds=(0, 10**9),

@@ -1,4 +1,4 @@
-"""Local evaluation with privacy: what a client's records score under the global model, as one noisy sum.
+"""Local evaluation with privacy: what a client's records score under the model that it uses, as a noisy sum.
 
 It is one more release of the run's own mechanism, with the same sampling rate and noise multiplier as a local step, and
 costs what a local step costs: accountants, budgets and filters count one step more.
@@ -72,7 +72,7 @@ class LocalEvaluation:
         """Sample, measure, sum, add noise once.
 
         Args:
-            measured: takes the scores under the global model, on the shard's device.
+            measured: takes the scores under the model that the client uses, on the shard's device.
             shard: the client's records.
             keystream: the client's randomness.
             position: round and step, which no local step has.

@@ -216,7 +216,7 @@ def test_local_evaluation_measures_the_model_that_a_client_uses(name, deep_node,
     if not ALGORITHMS[name].personal:
         assert torch.equal(seen[1], shared)
         return
-    kept = KeptInFolder(next((tmp_path / "one").glob("*.kept"))).load(KeptFor("run", named(name), 2))
+    kept = KeptInFolder(next((tmp_path / "one").glob("*.kept"))).load(KeptFor("run", named(name), 2, "blobs/blobs"))
     algorithm, model = ALGORITHMS[name](), DeepBlobs().model()
     assert torch.equal(seen[1], algorithm.model(shared, kept, personal_mask(algorithm, model)))
     assert not torch.equal(seen[1], shared)
@@ -279,7 +279,7 @@ def test_a_data_owner_has_its_own_model_as_a_file(name, deep_node, tmp_path, wri
     code, said, out, public = written(tmp_path / "one" / "guard.log")
     assert code == 0 and "Run run" in said and "after round 2" in said
     assert out.stat().st_mode & 0o777 == 0o600
-    kept = KeptInFolder(next((tmp_path / "one").glob("*.kept"))).load(KeptFor("run", named(name), 3))
+    kept = KeptInFolder(next((tmp_path / "one").glob("*.kept"))).load(KeptFor("run", named(name), 3, "blobs/blobs"))
     own = DeepBlobs().model()
     torch.nn.utils.vector_to_parameters(kept, own.parameters())
     found = load_file(out)
@@ -295,10 +295,10 @@ def test_a_run_that_left_no_model_of_one_s_own_is_said_to_have_none(deep_node, t
     train(node, algorithm=named("scaffold"), steps=2)
     guard = tmp_path / "one" / "guard.log"
     code, said, out, _ = written(guard)
-    assert code == 2 and "lies no model of any run" in said and not out.exists()
+    assert code == 2 and "lies no model of this task and any run" in " ".join(said.split()) and not out.exists()
     train(node, round=2, algorithm=named("fedper"), steps=2)
     code, said, *_ = written(guard, "--run", "another")
-    assert code == 2 and "no model of run 'another'" in " ".join(said.split()) and "'run'" in said
+    assert code == 2 and "no model of this task and run 'another'" in " ".join(said.split()) and "'run'" in said
     save_file({"0.weight": torch.zeros(4, 2)}, tmp_path / "model.safetensors")
     code, said, *_ = written(guard)
     assert code == 2 and "is not the global model" in " ".join(said.split())
@@ -312,12 +312,12 @@ def test_no_other_algorithm_is_given_what_a_client_kept(deep_node, tmp_path):
     folder = next((tmp_path / "one").glob("*.kept"))
     assert folder.stat().st_mode & 0o777 == 0o700
     assert [file.stat().st_mode & 0o777 for file in folder.iterdir()] == [0o600]
-    kept = KeptInFolder(folder).load(KeptFor("run", named("fedper"), 2))
+    kept = KeptInFolder(folder).load(KeptFor("run", named("fedper"), 2, "blobs/blobs"))
     assert kept.abs().max() > 10.0
     for other in ("fedavg", "fedbn", "local", "mr-mtl", "ditto", "fedrep"):
         reply = train(node, round=2, algorithm=named(other), steps=4, run_id="run", learning_rate=1e-6, attempt=7)
         assert max(np.abs(array.numpy()).max() for array in reply.content["arrays"].values()) < 5.0
-        node_round_two = KeptInFolder(folder).load(KeptFor("run", named(other), 3))
+        node_round_two = KeptInFolder(folder).load(KeptFor("run", named(other), 3, "blobs/blobs"))
         assert node_round_two is None or node_round_two.abs().max() < 5.0
         node = deep_node(f"again-{other}", kept=folder)
 
@@ -341,9 +341,9 @@ def test_a_round_that_is_asked_for_again_begins_where_it_began_before(deep_node,
     for number in (1, 2):
         train(node, round=number, algorithm=named("local"), steps=2)
     kept = KeptInFolder(next((tmp_path / "one").glob("*.kept")))
-    after_one = kept.load(KeptFor("run", named("local"), 2))
+    after_one = kept.load(KeptFor("run", named("local"), 2, "blobs/blobs"))
     train(node, round=2, attempt=2, algorithm=named("local"), steps=1, learning_rate=1e-9)
-    again = kept.load(KeptFor("run", named("local"), 3))
+    again = kept.load(KeptFor("run", named("local"), 3, "blobs/blobs"))
     assert (again - after_one).abs().max() < 1e-6
 
 

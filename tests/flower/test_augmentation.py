@@ -114,3 +114,14 @@ def test_views_that_are_clipped_one_by_one_are_seen(monkeypatch):
     monkeypatch.setattr(GradientEngine, "clip", each_view)
     found = replay(audited(Widened()))
     assert not found.passed and np.isclose(found.statistic, 3.0, rtol=0.1)
+
+
+def test_views_count_among_the_steps_that_a_client_takes_at_most(node):
+    """Else a server would have a host work 256 times as long as its owner allows."""
+    limited, task = node | {"most-steps": 8, "epsilon": 50.0}, Widened()
+    for steps, views in ((9, 0), (3, 3), (2, 8)):
+        before = spent(limited)
+        reply = train(limited, task=task, steps=steps, augmentation_multiplicity=views)
+        assert (str(code(reply)), spent(limited)) == ("grant-invalid", before)
+    for steps, views in ((8, 0), (8, 1), (2, 4)):
+        assert "arrays" in train(limited, task=task, steps=steps, augmentation_multiplicity=views).content

@@ -784,6 +784,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "clipping_norm=norm",
         ("tests/privacy/test_noise_added.py::test_the_noise_of_adaptive_clipping_covers_the_count_too",),
     ),
+    Mutant(
+        "what a finished run has left is deleted for another run that a server makes up",
+        "fedprivacy/flower/client/kept.py",
+        "if kept.run_id == whose.run_id and kept.path != file",
+        "if kept.path != file",
+        ("tests/flower/test_kept.py::test_a_finished_run_s_model_gives_way_to_no_other_run",),
+    ),
     # The engine.
     Mutant(
         "the rows that fill a part up count like records",

@@ -11,20 +11,24 @@ import json
 from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from fedprivacy._support.durable import PRIVATE, name_durably, sync_folder, write_unnamed
+from fedprivacy.tasks import Task
 
 _FACTS = "fedprivacy-kept"
 _ROUNDS_KEPT = 2
 _SUFFIX = ".safetensors"
 
-MOST_KEPT = 64
-"""Files that lie on the disk, over all runs and algorithms."""
+MOST_RUNS = 64
+"""That are kept something of: a server could fill the disk."""
+
+MOST_OF_A_RUN = 4
+"""Files of one run, each for another algorithm: the one that was written first gives way."""
 
 
 class KeptFor(NamedTuple):
@@ -33,6 +37,7 @@ class KeptFor(NamedTuple):
     run_id: str
     algorithm: str  # with its settings, see `fedprivacy.training.algorithms.text_of`
     round: int  # that trains
+    task: str = ""  # dataset and name; a simulation has one alone
 
 
 class KeptStore(Protocol):
@@ -42,7 +47,7 @@ class KeptStore(Protocol):
         """What was kept last before a round, shape [d]; None: nothing.
 
         Raises:
-            KeptError: it cannot be read.
+            KeptError: it cannot be read, or there will be no room to keep what the round trains.
         """
         ...
 
@@ -56,21 +61,30 @@ class KeptStore(Protocol):
 
 
 class KeptError(RuntimeError):
-    """What a client kept is damaged."""
+    """What a client kept is damaged, or fills its place."""
+
+
+class _KeptFile(NamedTuple):
+    """One file, and what it says of itself; of one that cannot be read, its name stands for the run."""
+
+    path: Path
+    run_id: str
+    written: int  # its place in the order of writing: a clock may be set back
 
 
 @dataclass(frozen=True, slots=True)
 class KeptInFolder:
-    """On a data owner's disk: one file for a run and an algorithm, with the last two rounds.
+    """On a data owner's disk: one file for a run, a task and an algorithm, with the last two rounds.
 
-    Two, because a server that was stopped may ask for its last round again: that begins where it began before. Of more
-    than `MOST_KEPT` files the oldest is deleted, so that no server can fill the disk.
+    Two, because a server that was stopped may ask for its last round again: that begins where it began before. No file
+    gives way to another run's: what a finished run has left is the data owner's, until the data owner deletes it.
     """
 
     folder: Path
 
     def load(self, whose: KeptFor) -> Tensor | None:
-        """What an earlier round has left. Raises `KeptError`."""
+        """What an earlier round has left. Raises `KeptError`, where there is no room for another run, too."""
+        self._check_room(whose)
         earlier = [number for number in self._rounds(whose) if number < whose.round]
         return self._rounds(whose)[max(earlier)] if earlier else None
 
@@ -81,12 +95,13 @@ class KeptInFolder:
         newest = {str(number): rounds[number].contiguous() for number in sorted(rounds)[-_ROUNDS_KEPT:]}
         self.folder.mkdir(mode=0o700, exist_ok=True)
         sync_folder(self.folder.parent)
-        content = save(newest, {_FACTS: json.dumps({"run_id": whose.run_id, "algorithm": whose.algorithm})})
-        file = self._file(whose)
-        name_durably(write_unnamed(file, content, PRIVATE), file)
-        by_age = sorted(self.folder.glob(f"*{_SUFFIX}"), key=lambda kept: kept.stat().st_mtime_ns)
-        for old in by_age[:-MOST_KEPT]:
-            old.unlink()
+        file, others = self._file(whose), self._files()
+        written = 1 + max((kept.written for kept in others), default=0)
+        facts = {"run_id": whose.run_id, "algorithm": whose.algorithm, "task": whose.task, "written": written}
+        name_durably(write_unnamed(file, save(newest, {_FACTS: json.dumps(facts)}), PRIVATE), file)
+        of_run = [kept.path for kept in others if kept.run_id == whose.run_id and kept.path != file]
+        for first in of_run[: -MOST_OF_A_RUN + 1]:
+            first.unlink()
 
     def held(self) -> list[KeptFor]:
         """What there is, each by its last round, the latest written first.
@@ -94,8 +109,26 @@ class KeptInFolder:
         Raises:
             KeptError: a file cannot be read.
         """
-        files = sorted(self.folder.glob(f"*{_SUFFIX}"), key=lambda file: file.stat().st_mtime_ns, reverse=True)
-        return list(map(_told, files))
+        return [_told(kept.path) for kept in reversed(self._files())]
+
+    def _check_room(self, whose: KeptFor) -> None:
+        runs = {kept.run_id for kept in self._files()}
+        if whose.run_id not in runs and len(runs) >= MOST_RUNS:
+            raise KeptError(
+                f"'{self.folder}' holds models of {len(runs)} runs, and this client keeps no more. Move those that are "
+                "needed elsewhere ('fedprivacy guard model' writes them), and delete the files."
+            )
+
+    def _files(self) -> list[_KeptFile]:
+        """All files, in the order in which they were written."""
+        found = []
+        for path in self.folder.glob(f"*{_SUFFIX}"):
+            try:
+                facts = _facts(path)
+                found.append(_KeptFile(path, facts["run_id"], facts.get("written", 0)))
+            except KeptError:
+                found.append(_KeptFile(path, path.name, 0))
+        return sorted(found, key=lambda kept: (kept.written, kept.path))
 
     def _rounds(self, whose: KeptFor) -> dict[int, Tensor]:
         """What is kept, by round."""
@@ -113,20 +146,31 @@ class KeptInFolder:
 
     def _file(self, whose: KeptFor) -> Path:
         """Its name is a hash: a server chooses no part of it."""
-        named = json.dumps([whose.run_id, whose.algorithm]).encode()
+        named = json.dumps([whose.run_id, whose.algorithm, whose.task]).encode()
         return self.folder / f"{sha256(named).hexdigest()}{_SUFFIX}"
+
+
+def _facts(file: Path) -> dict[str, Any]:
+    """What a file says of itself, with its last `round`; raises `KeptError`."""
+    try:
+        with safe_open(file, framework="pt") as opened:
+            facts = json.loads((opened.metadata() or {})[_FACTS])
+            return {**facts, "run_id": facts["run_id"], "round": max(map(int, opened.keys()))}
+    except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
+        raise KeptError(f"'{file}' cannot be read ({error}); put back an undamaged copy, or delete it.") from error
 
 
 def _told(file: Path) -> KeptFor:
     """Whose a file says it is, and its last round."""
-    try:
-        with safe_open(file, framework="pt") as opened:
-            facts = json.loads((opened.metadata() or {})[_FACTS])
-            return KeptFor(facts["run_id"], facts["algorithm"], max(map(int, opened.keys())))
-    except (SafetensorError, OSError, ValueError, KeyError) as error:
-        raise KeptError(f"'{file}' cannot be read ({error}); put back an undamaged copy, or delete it.") from error
+    facts = _facts(file)
+    return KeptFor(facts["run_id"], facts["algorithm"], facts["round"], facts["task"])
 
 
 def kept_beside(guard: Path) -> Path:
     """The folder that belongs to a guard."""
     return guard.with_name(f"{guard.name}.kept")
+
+
+def kept_task(task: Task) -> str:
+    """How a task is named in what is kept: by its dataset, and its own name."""
+    return f"{task.dataset}/{task.name}"

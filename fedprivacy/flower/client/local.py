@@ -24,7 +24,7 @@ from torch.nn.utils import vector_to_parameters
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.spans import spanned
-from fedprivacy.flower.client.kept import KeptError, KeptFor, KeptInFolder, KeptStore, kept_beside
+from fedprivacy.flower.client.kept import KeptError, KeptFor, KeptInFolder, KeptStore, kept_beside, kept_task
 from fedprivacy.flower.client.node import EVERYTHING, Answerable, NodeSettings, Refused
 from fedprivacy.flower.client.release import Released
 from fedprivacy.flower.kept import KeptInState
@@ -66,6 +66,9 @@ from fedprivacy.values.events import PoissonSampledGaussian
 
 Kind = tuple[torch.Size, torch.dtype]
 """Shape and type of a row: public."""
+
+_KEPT_ENGINES = 64
+"""That a process keeps: a server may ask for any clipping and number of views."""
 
 WHATEVER_IS_ASKED = Answerable(frozenset(KINDS), frozenset({EVERYTHING}), None, 0.0)
 """What a simulated client answers: whoever runs the simulation owns its records."""
@@ -193,12 +196,12 @@ class LocalClient:
         """What it kept of its last round under this grant's run and algorithm, shape [d]; None: nothing yet.
 
         Raises:
-            Refused: it is damaged. No record has been read.
+            Refused: it is damaged, or there is no room for what the round trains. No record has been read.
         """
         if self.kept is None or not grant.local_algorithm.keeps:
             return None
         try:
-            return self.kept.load(_kept_for(grant))
+            return self.kept.load(self._kept_for(grant))
         except KeptError as error:
             raise Refused(RefusalCode.GUARD_UNUSABLE, str(error)) from error
 
@@ -207,10 +210,13 @@ class LocalClient:
         if self.kept is None or own is None:
             return
         try:
-            self.kept.keep(_kept_for(grant), own)
+            self.kept.keep(self._kept_for(grant), own)
         except (OSError, KeptError) as error:
             raise RuntimeError("The client's own part of the round was trained and cannot be kept.") from error
         reach("client.kept")
+
+    def _kept_for(self, grant: Grant) -> KeptFor:
+        return KeptFor(grant.run_id, grant.algorithm, grant.round, kept_task(self.task))
 
     @property
     def dataset_id(self) -> str:
@@ -261,10 +267,6 @@ class LocalClient:
             return None
         evaluation = LocalEvaluation(grant.event, list(scores_of(self.task).values()))
         return evaluation.release(measured, self.shard, keystream, Position(grant.round, grant.steps))
-
-
-def _kept_for(grant: Grant) -> KeptFor:
-    return KeptFor(grant.run_id, grant.algorithm, grant.round)
 
 
 def client_to_enrol(
@@ -460,9 +462,9 @@ def _blank(device: torch.device, inputs: Kind, targets: Kind) -> tuple[Tensor, T
     return blank(0, *shape, dtype=dtype), blank(0, *target_shape, dtype=target_dtype)
 
 
-@cache
+@lru_cache(maxsize=_KEPT_ENGINES)
 def views_of(task: Task, multiplicity: int, device: torch.device, kind: Kind) -> Views:
-    """What makes views of such records, kept for the life of the process.
+    """What makes views of such records, kept as engines are.
 
     Raises:
         TaskError: the task has no augmentation.
@@ -471,8 +473,8 @@ def views_of(task: Task, multiplicity: int, device: torch.device, kind: Kind) ->
     return Views(augmentation_of(task), multiplicity, _blank(device, kind, kind)[0])
 
 
-@cache
+@lru_cache(maxsize=_KEPT_ENGINES)
 def _engine(task: Task, device: torch.device, clipping: str, views: int) -> GradientEngine:
-    """Kept for the life of the process: to choose and check how gradients are computed takes longer than a step."""
+    """Kept for other rounds: to choose and check how gradients are computed takes longer than a step."""
     model = task.model().to(device).train()
     return GradientEngine(model, task.loss, CLIPPINGS[clipping](), views=views)

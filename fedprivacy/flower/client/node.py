@@ -12,7 +12,7 @@ server whose word counts; the least noise; the device. What a server sends is he
 | `task`, `tasks` | one or more, with commas; see `fedprivacy.tasks.loader` | refused, unless the app brings one |
 | `disclose-shard-size` | false: a task whose shard sizes are public is refused | the task's own declaration holds |
 | `least-noise-multiplier` | smallest sigma of a local step | `LEAST_NOISE_MULTIPLIER` |
-| `most-steps` | local steps that one grant may ask for | `MOST_STEPS` |
+| `most-steps` | local steps that one grant may ask for, times the views of a record | `MOST_STEPS` |
 | `questions` | kinds of questions that may be asked, with commas; see `fedprivacy.questions` | none may be |
 | `question-columns` | columns that questions may look at, with commas; `*`: all | none |
 | `question-epsilon` | a budget of their own for all answers together, at `delta` | all of `epsilon` |
@@ -56,7 +56,8 @@ GUARD = "guard.log"
 """Name of the guard's file, in the client's data folder unless the node configuration names another."""
 
 MOST_STEPS = 100_000
-"""Local steps that one grant may ask for: more would keep a host busy for a server's pleasure."""
+"""Local steps that one grant may ask for, each once for every view of a record: more would keep a host busy for a
+server's pleasure."""
 
 LEAST_NOISE_MULTIPLIER = 0.3
 """Below it a single gradient stands out of its own noise. The budget alone does not forbid that: with a sampling rate
@@ -207,9 +208,11 @@ class NodeSettings:
         """
         if grant.server_key != self.server_key or not self._signed(grant):
             raise MessageError("The grant is not signed by the server that this client trusts (server-key).")
-        if grant.steps > self.most_steps:
+        views = max(grant.augmentation_multiplicity, 1) if isinstance(grant, Grant) else 1
+        if grant.steps * views > self.most_steps:
+            of_views = f", each for {views} views of a record" if views > 1 else ""
             raise MessageError(
-                f"The grant asks for {grant.steps} steps; this client takes {self.most_steps} (most-steps)."
+                f"The grant asks for {grant.steps} steps{of_views}; this client takes {self.most_steps} (most-steps)."
             )
         if grant.noise_multiplier < self.least_noise_multiplier:
             raise MessageError(

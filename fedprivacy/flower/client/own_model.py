@@ -8,7 +8,7 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import nn
 
-from fedprivacy.flower.client.kept import KeptFor, KeptInFolder, kept_beside
+from fedprivacy.flower.client.kept import KeptFor, KeptInFolder, kept_beside, kept_task
 from fedprivacy.gradients import flat_parameters, trainable_parameters
 from fedprivacy.tasks import Task
 from fedprivacy.tasks.loader import model_of
@@ -37,7 +37,7 @@ def own_model(guard: Path, task: Task, global_model: Path, run_id: str | None = 
         KeptError: a file beside the guard is damaged.
     """
     store = KeptInFolder(kept_beside(guard))
-    whose = _chosen(store.held(), guard, run_id)
+    whose = _chosen([kept for kept in store.held() if kept.task == kept_task(task)], guard, run_id)
     algorithm, model = algorithm_of(whose.algorithm), model_of(task)
     numbers = _load(model, global_model)
     shared, own = flat_parameters(model), store.load(whose._replace(round=whose.round + 1))
@@ -58,7 +58,7 @@ def _chosen(held: list[KeptFor], guard: Path, run_id: str | None) -> KeptFor:
     runs = ", ".join(dict.fromkeys(f"'{whose.run_id}'" for whose in models))
     of_run = "any run" if run_id is None else f"run '{run_id}'"
     raise NoOwnModelError(
-        f"Beside '{guard}' lies no model of {of_run}; "
+        f"Beside '{guard}' lies no model of this task and {of_run}; "
         + (f"there are those of {runs}." if runs else "runs leave one with an algorithm such as mr-mtl or fedper.")
     )
 

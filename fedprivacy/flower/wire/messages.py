@@ -249,7 +249,7 @@ class Grant(SpendingMessage):
         optimizer, learning_rate, momentum, weight_decay: what moves the parameters; see `local_optimizer`.
         algorithm: what becomes of the steps, see `fedprivacy.training.algorithms.text_of`.
         augmentation_multiplicity: views of each record that the gradients are averaged over; 0: the record as it is.
-        local_evaluation: whether the last of the steps evaluates the global model instead of training it.
+        local_evaluation: whether the last of the steps evaluates the client's model instead of training it.
         earlier_runs: runs that the ledger held before this one. A seeded client draws other noise in each.
         charged: what the ledger holds against the client, over all runs, this grant included: see `history_text`. Empty
             in a simulation.

@@ -12,8 +12,9 @@ from fedprivacy.training.algorithms.protocol import Algorithm, LocalRound, Local
 class LocalTraining(Algorithm):
     """Every client trains a model of its own, from the global model on, which stays where it is.
 
-    Nothing that was trained leaves. The steps are charged all the same: the model is made to be used, and whoever sees
-    what it predicts learns no more than the charge says.
+    No parameter that was trained leaves; with adaptive clipping the norm does that its steps arrived at, noisy as they
+    are. The steps are charged all the same: the model is made to be used, and whoever sees what it predicts learns no
+    more than the charge says.
     """
 
     keeps: ClassVar[bool] = True
