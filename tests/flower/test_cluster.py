@@ -19,6 +19,7 @@ from ray._private import services
 import fedprivacy as fp
 from fedprivacy.flower.client import actor, cluster, joining
 from fedprivacy.flower.client.cluster import ClusterWorkers
+from fedprivacy.flower.client.cohort import train_privately
 from fedprivacy.flower.client.crew import WorkerError
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import verify_ledger
@@ -237,7 +238,7 @@ def entered(resources, **placement):
     """A population that has joined a cluster with these resources, as far as that decides whom it asks for."""
     device = placement.pop("device", "auto")
     config = replace(plan_of(Blobs(), clients=CLIENTS).config, device=device)
-    found = ClusterWorkers(Blobs(), config, Placement(ray_address="auto", **placement))
+    found = ClusterWorkers(Blobs(), config, train_privately, Placement(ray_address="auto", **placement))
     found._ray = SimpleNamespace(cluster_resources=lambda: resources)
     found._gpus = found._gpus_of_each()
     return found
@@ -316,7 +317,7 @@ class Pretended:
 def pretended(ray, timeout=0.05, **placement):
     """A population on a pretended cluster, once its workers have begun."""
     config = replace(plan_of(Blobs(), clients=CLIENTS).config, node_timeout=timeout)
-    found = ClusterWorkers(Blobs(), config, Placement(ray_address="auto", **placement))
+    found = ClusterWorkers(Blobs(), config, train_privately, Placement(ray_address="auto", **placement))
     found._ray = ray
     found._pack()
     found._begin()
