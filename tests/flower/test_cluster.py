@@ -220,7 +220,11 @@ def test_a_gpu_by_its_number(monkeypatch):
 
 @pytest.mark.parametrize(
     ("settings", "why"),
-    [({"clients": 99}, "fewer than 100 clients"), ({"clients": 100, "privacy": False}, "a baseline")],
+    [
+        ({"clients": 99}, "fewer than 100 clients"),
+        ({"clients": 99, "privacy": False}, "fewer than 100 clients"),
+    ],
+    ids=str,
 )
 def test_a_cluster_of_no_use_is_told_of(settings, why, closed, caplog):
     fp.simulate(Blobs(), rounds=1, progress=False, out="run", ray_address=closed, **settings)
