@@ -27,9 +27,8 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedprivacy._support.spans import span, spanned
-from fedprivacy.flower.client.app import PrivateClientApp
 from fedprivacy.flower.client.cluster import ClusterWorkers
-from fedprivacy.flower.client.cohort import Population
+from fedprivacy.flower.client.cohort import Population, PopulationApp
 from fedprivacy.flower.client.crew import USELESS, Crew
 from fedprivacy.flower.client.local import IN_PROCESS
 from fedprivacy.flower.client.workers import Workers
@@ -146,14 +145,15 @@ def _in_process(server_app: ServerApp, client_app: ClientApp, config: RunConfig,
 def _population(client_app: ClientApp, config: RunConfig, placement: Placement = HERE) -> Population | None:
     """The clients as one population, where they are many, or rounds asynchronous, and their app is ours."""
     together = config.clients >= POPULATION or config.buffer_size is not None
-    if not isinstance(client_app, PrivateClientApp) or client_app.config is None or not together:
+    if not isinstance(client_app, PopulationApp) or client_app.config is None or not together:
         if placement.elsewhere:
             choose_device(config.device)
-            log.warning(USELESS, placement.words, f"fewer than {POPULATION} clients, or a baseline without privacy")
+            log.warning(USELESS, placement.words, f"fewer than {POPULATION} clients, or an app of another kind")
         return None
+    task, train = client_app.task, client_app.train_together
     if not placement.elsewhere:
-        return Population(client_app.task, config)
-    return (ClusterWorkers if placement.ray_address else Workers)(client_app.task, config, placement)
+        return Population(task, config, train)
+    return (ClusterWorkers if placement.ray_address else Workers)(task, config, train, placement)
 
 
 def _on_ray(server_app: ServerApp, client_app: ClientApp, config: RunConfig) -> None:

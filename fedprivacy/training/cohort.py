@@ -11,22 +11,23 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
+from typing import Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedprivacy._support.spans import spanned
 from fedprivacy.gradients import GradientEngine, flat_parameters
 from fedprivacy.gradients.stacked import Pool, Stack, StackedClipped
 from fedprivacy.tasks.protocol import Shard
 from fedprivacy.training.adaptive import QuantileClipping
-from fedprivacy.training.algorithms import FEDAVG, Algorithm, LocalRound
+from fedprivacy.training.algorithms import FEDAVG, Algorithm
 from fedprivacy.training.augment import Views
 from fedprivacy.training.descent import Descent
 from fedprivacy.training.dpsgd import DPSGD
-from fedprivacy.training.kept import Kept, personal_mask
+from fedprivacy.training.kept import Kept, stacked_round
 from fedprivacy.training.keystream import Keystream, Position
 from fedprivacy.training.mechanisms import SampledGaussianSum, poisson_samples, release_by_row
 from fedprivacy.training.optimizers import Optimizer
@@ -36,6 +37,19 @@ _MOST_TOGETHER = 256
 
 _MOST_BYTES = 64 * 2**20
 """That the inputs of a stack would take, had each shard its public size: how updates are added up follows from that."""
+
+
+class Member(Protocol):
+    """Whoever is one of a cohort, as far as it matters to who is stacked with whom."""
+
+    @property
+    def shard(self) -> Shard: ...  # noqa: D102
+    @property
+    def steps(self) -> int: ...  # noqa: D102
+    @property
+    def sampling_rate(self) -> float: ...  # noqa: D102
+    @property
+    def expected_batch_size(self) -> float: ...  # noqa: D102
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +63,11 @@ class Trainee:
     steps: int
     own: Tensor | None = None
 
+    @property
+    def sampling_rate(self) -> float:
+        """With which each of its records joins a step."""
+        return self.mechanism.event.sampling_rate
+
 
 @dataclass(frozen=True, slots=True)
 class Portion:
@@ -57,7 +76,7 @@ class Portion:
     Attributes:
         places: among the trainees.
         parameters: the trained ones of each, flat, as they are sent, shape [clients, d].
-        clipping_norms: that the next step of each would have.
+        clipping_norms: that the next step of each would have; infinite where nothing is clipped.
         kept: what each keeps for its next round, shape [clients, d]; None: nothing.
         problem: why these clients release nothing, and these are no parameters of theirs; None: they do.
     """
@@ -93,16 +112,16 @@ class CohortTraining:
     def train(self, trainees: Sequence[Trainee], round: int) -> Iterator[Portion]:
         """Train every client, in portions and an order that public numbers fix."""
         alone: list[int] = []
-        for places in _alike(trainees):
+        for places in alike(trainees):
             members = [trainees[place] for place in places]
             kinds = members[0].shard.inputs, members[0].shard.targets
             stack = self.engine.stack(*kinds) if self.views is None else None
             if stack is None:
                 alone += places
             else:
-                yield self._tried(partial(self._stacked, stack, places, members, round), places)
+                yield tried(self.engine.model, partial(self._stacked, stack, places, members, round), places)
         for place in sorted(alone):  # large models: in order, their sum keeps the fewest of them
-            yield self._tried(partial(self._alone, place, trainees[place], round), [place])
+            yield tried(self.engine.model, partial(self._alone, place, trainees[place], round), [place])
 
     @spanned("training")
     def _alone(self, place: int, one: Trainee, round: int) -> Portion:
@@ -123,22 +142,11 @@ class CohortTraining:
         kept = None if update.kept is None else update.kept.unsqueeze(0)
         return Portion([place], flat.unsqueeze(0), [update.clipping_norm], kept)
 
-    def _tried(self, train: Callable[[], Portion], places: list[int]) -> Portion:
-        """What comes of training these clients: their failure is not the others'. The model is as it was before."""
-        start, own = flat_parameters(self.engine.model), [p for p in self.engine.model.parameters() if p.requires_grad]
-        try:
-            return train()
-        except Exception as problem:
-            return Portion(places, start.expand(len(places), -1), [math.nan] * len(places), problem=problem)
-        finally:
-            torch.nn.utils.vector_to_parameters(start, own)
-
     @spanned("training")
     def _stacked(self, stack: Stack, places: list[int], trainees: Sequence[Trainee], round: int) -> Portion:
         """All clients step by step; they have the same number of steps."""
-        start = flat_parameters(self.engine.model)
         pool = Pool.of([(one.shard.inputs, one.shard.targets) for one in trainees])
-        divisors = torch.tensor([[one.expected_batch_size] for one in trainees], dtype=start.dtype)
+        divisors = torch.tensor([[one.expected_batch_size] for one in trainees], dtype=torch.float32)
         norms = np.array([one.mechanism.clipping_norm for one in trainees])
 
         def noisy_means(step: int, positions: Tensor) -> Tensor:
@@ -148,17 +156,10 @@ class CohortTraining:
 
         steps = trainees[0].steps
         descent = Descent(noisy_means, self.optimizer, self.proximal_mu, steps)
-        update = self.algorithm.train(self._rounds(start, trainees, descent))
+        own = [one.own for one in trainees]
+        clients = stacked_round(self.algorithm, self.engine.model, own, self.control, descent)
+        update = self.algorithm.train(clients)
         return Portion(places, update.sent, norms.tolist(), update.kept)
-
-    def _rounds(self, start: Tensor, trainees: Sequence[Trainee], descent: Descent) -> LocalRound:
-        """What the algorithm has of all clients of a stack: rows."""
-        shared = own = start.expand(len(trainees), -1)
-        if self.algorithm.keeps:
-            first = self.algorithm.first(start, self.control)
-            own = torch.stack([first if one.own is None else one.own for one in trainees])
-        mask = personal_mask(self.algorithm, self.engine.model)
-        return descent.round(shared, own, self.control, mask)
 
     def _released(  # noqa: PLR0917 - what one step needs
         self,
@@ -171,7 +172,7 @@ class CohortTraining:
     ) -> tuple[Tensor, NDArray[np.float64]]:
         """One release of each client's mechanism, [clients, d], and each one's next clipping norm."""
         keystreams = [one.keystream for one in trainees]
-        rates = np.array([one.mechanism.event.sampling_rate for one in trainees])
+        rates = np.array([one.sampling_rate for one in trainees])
         batches = poisson_samples(rates, [len(one.shard) for one in trainees], keystreams, position)
         clipped = stack.clip(positions, pool, batches, norms)
         mechanisms, totals = [one.mechanism for one in trainees], clipped.totals
@@ -203,7 +204,18 @@ def _joined(
     return torch.cat([clipped.totals, torch.tensor(centred, dtype=torch.float64).unsqueeze(1)], 1)
 
 
-def _alike(trainees: Sequence[Trainee]) -> Iterator[list[int]]:
+def tried(model: nn.Module, train: Callable[[], Portion], places: list[int]) -> Portion:
+    """What comes of training these clients: their failure is not the others'. The model is as it was before."""
+    start, own = flat_parameters(model), [p for p in model.parameters() if p.requires_grad]
+    try:
+        return train()
+    except Exception as problem:
+        return Portion(places, start.expand(len(places), -1), [math.nan] * len(places), problem=problem)
+    finally:
+        torch.nn.utils.vector_to_parameters(start, own)
+
+
+def alike(trainees: Sequence[Member]) -> Iterator[list[int]]:
     """Places of clients that can be stacked: with as many steps, and records of one kind."""
     kinds: dict[object, list[int]] = {}
     for place, one in enumerate(trainees):
@@ -213,7 +225,7 @@ def _alike(trainees: Sequence[Trainee]) -> Iterator[list[int]]:
         yield from _portions(trainees, places)
 
 
-def _portions(trainees: Sequence[Trainee], places: Sequence[int]) -> Iterator[list[int]]:
+def _portions(trainees: Sequence[Member], places: Sequence[int]) -> Iterator[list[int]]:
     """The places in portions of so many clients, or so many bytes."""
     portion: list[int] = []
     size = 0.0
@@ -228,8 +240,8 @@ def _portions(trainees: Sequence[Trainee], places: Sequence[int]) -> Iterator[li
         yield portion
 
 
-def _public_bytes(one: Trainee) -> float:
+def _public_bytes(one: Member) -> float:
     """That a shard's inputs take if it has as many records as is publicly said."""
     inputs = one.shard.inputs
-    records = one.expected_batch_size / one.mechanism.event.sampling_rate
+    records = one.expected_batch_size / one.sampling_rate
     return records * math.prod(inputs.shape[1:]) * inputs.element_size()

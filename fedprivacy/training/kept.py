@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
@@ -41,6 +42,27 @@ def local_round(algorithm: Algorithm, model: nn.Module, before: Kept, descent: D
     control = None if before.control is None else before.control.to(shared.device)
     own = algorithm.first(shared, control) if before.own is None else before.own.to(shared.device)
     return descent.round(shared, own, control, personal_mask(algorithm, model))
+
+
+def stacked_round(
+    algorithm: Algorithm, model: nn.Module, own: Sequence[Tensor | None], control: Tensor | None, descent: Descent
+) -> LocalRound:
+    """The round of clients that are stacked, at the model's present parameters: a row for each.
+
+    Args:
+        algorithm, model, descent: of all of them.
+        own: what each kept of its last round, shape [d]; None: nothing yet.
+        control: what the server sends besides the model, shape [d]; None: nothing.
+
+    Raises:
+        ValueError: see `local_round`.
+    """
+    start = flat_parameters(model)
+    shared = kept = start.expand(len(own), -1)
+    if algorithm.keeps:
+        first = algorithm.first(start, control)
+        kept = torch.stack([first if one is None else one for one in own])
+    return descent.round(shared, kept, control, personal_mask(algorithm, model))
 
 
 def personal_mask(algorithm: Algorithm, model: nn.Module) -> Tensor | None:

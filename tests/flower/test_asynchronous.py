@@ -15,7 +15,8 @@ import fedprivacy as fp
 from fedprivacy.audit.gates.ledger import check_run
 from fedprivacy.commands.outcome import outcome_text
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
-from fedprivacy.flower.client.cohort import Order, Population
+from fedprivacy.flower.client.cohort import Population
+from fedprivacy.flower.client.orders import PrivateOrder
 from fedprivacy.flower.server.asynchronous import BufferedRounds
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.flower.simulation import check_rounds
@@ -65,7 +66,15 @@ def trained(plan, client, version, model):
     """Where local DP-SGD takes one client from a model, flat: by the cohort's own code, which has tests of its own."""
     event, records = plan.event(), 30 + client
     expected = event.sampling_rate * records
-    order = Order(f"client-{client}", client, event, 1.0, expected, plan.config.local_steps, float(records))
+    order = PrivateOrder(
+        client_id=f"client-{client}",
+        part=client,
+        event=event,
+        clipping_norm=1.0,
+        expected_batch_size=expected,
+        steps=plan.config.local_steps,
+        weight=float(records),
+    )
     weight, bias = model.float().split([4, 2])
     arrays = ArrayRecord({"weight": Array(weight.reshape(2, 2).numpy()), "bias": Array(bias.numpy())})
     update = Population(plan.task, plan.config).train([order], arrays, Attempt("any", version + 1), 0, 0.0)

@@ -19,6 +19,7 @@ from ray._private import services
 import fedprivacy as fp
 from fedprivacy.flower.client import actor, cluster, joining
 from fedprivacy.flower.client.cluster import ClusterWorkers
+from fedprivacy.flower.client.cohort import train_privately
 from fedprivacy.flower.client.crew import WorkerError
 from fedprivacy.ledger import Ledger
 from fedprivacy.ledger.verify import verify_ledger
@@ -219,7 +220,11 @@ def test_a_gpu_by_its_number(monkeypatch):
 
 @pytest.mark.parametrize(
     ("settings", "why"),
-    [({"clients": 99}, "fewer than 100 clients"), ({"clients": 100, "privacy": False}, "a baseline")],
+    [
+        ({"clients": 99}, "fewer than 100 clients"),
+        ({"clients": 99, "privacy": False}, "fewer than 100 clients"),
+    ],
+    ids=str,
 )
 def test_a_cluster_of_no_use_is_told_of(settings, why, closed, caplog):
     fp.simulate(Blobs(), rounds=1, progress=False, out="run", ray_address=closed, **settings)
@@ -237,7 +242,7 @@ def entered(resources, **placement):
     """A population that has joined a cluster with these resources, as far as that decides whom it asks for."""
     device = placement.pop("device", "auto")
     config = replace(plan_of(Blobs(), clients=CLIENTS).config, device=device)
-    found = ClusterWorkers(Blobs(), config, Placement(ray_address="auto", **placement))
+    found = ClusterWorkers(Blobs(), config, train_privately, Placement(ray_address="auto", **placement))
     found._ray = SimpleNamespace(cluster_resources=lambda: resources)
     found._gpus = found._gpus_of_each()
     return found
@@ -316,7 +321,7 @@ class Pretended:
 def pretended(ray, timeout=0.05, **placement):
     """A population on a pretended cluster, once its workers have begun."""
     config = replace(plan_of(Blobs(), clients=CLIENTS).config, node_timeout=timeout)
-    found = ClusterWorkers(Blobs(), config, Placement(ray_address="auto", **placement))
+    found = ClusterWorkers(Blobs(), config, train_privately, Placement(ray_address="auto", **placement))
     found._ray = ray
     found._pack()
     found._begin()

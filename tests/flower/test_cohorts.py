@@ -10,7 +10,8 @@ from torch import nn
 
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, RoundFailedError, private_client
 from fedprivacy.flower import simulation as engine
-from fedprivacy.flower.client.cohort import CohortUpdate, Order, Population
+from fedprivacy.flower.client.cohort import CohortUpdate, Population
+from fedprivacy.flower.client.orders import PrivateOrder
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.flower.server.cohorts import CohortRounds, averages
 from fedprivacy.gradients.stacked import Stack
@@ -247,7 +248,9 @@ def test_randomness_is_secret_without_a_seed():
 def test_another_attempt_draws_other_noise():
     plan = plan_of(Blobs(), clients=1)
     event = PoissonSampledGaussian(0.5, 1.0)
-    order = Order("client-0", 0, event, clipping_norm=1.0, expected_batch_size=15.0, steps=1, weight=1.0)
+    order = PrivateOrder(
+        client_id="client-0", part=0, event=event, clipping_norm=1.0, expected_batch_size=15.0, steps=1, weight=1.0
+    )
     arrays = ArrayRecord({n: Array(p.detach().numpy()) for n, p in plan.task.model().named_parameters()})
     one, again, other = (
         Population(plan.task, plan.config).train([order], arrays, Attempt("run", 1, number), 0, 0.0).mean()

@@ -19,8 +19,9 @@ from torch import nn
 import fedprivacy as fp
 from fedprivacy.flower import PrivateStrategy, WorkerError, private_client
 from fedprivacy.flower import simulation as engine
-from fedprivacy.flower.client.cohort import CohortUpdate, Order, Population, Start
+from fedprivacy.flower.client.cohort import CohortUpdate, Population, train_privately
 from fedprivacy.flower.client.crew import Training
+from fedprivacy.flower.client.orders import PrivateOrder, Start
 from fedprivacy.flower.client.workers import Workers
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.configuration import ConfigError
@@ -53,7 +54,15 @@ def run(plan, population, ledger, **sampling):
 def orders(number):
     """Of clients that take one step or two, with weights of their own."""
     return [
-        Order(f"client-{part:02}", part, PoissonSampledGaussian(0.5, 1.0), 1.0, 15.0, 1 + part % 3 // 2, 1 / (3 + part))
+        PrivateOrder(
+            client_id=f"client-{part:02}",
+            part=part,
+            event=PoissonSampledGaussian(0.5, 1.0),
+            clipping_norm=1.0,
+            expected_batch_size=15.0,
+            steps=1 + part % 3 // 2,
+            weight=1 / (3 + part),
+        )
         for part in range(number)
     ]
 
@@ -107,7 +116,7 @@ def secret():
 
 @pytest.fixture(scope="module")
 def two(secret):
-    with Workers(secret.task, secret.config, Placement(workers=2)) as workers:
+    with Workers(secret.task, secret.config, train_privately, Placement(workers=2)) as workers:
         yield workers
 
 
@@ -170,7 +179,7 @@ def test_a_worker_that_dies_is_replaced_once(tmp_path):
     plan = plan_of(task, clients=3, rounds=1)
     expected = model_of(run(plan, Population(task, plan.config), "undisturbed"))
     (deaths / "one").touch()
-    with Workers(task, plan.config, Placement(workers=1)) as workers:
+    with Workers(task, plan.config, train_privately, Placement(workers=1)) as workers:
         assert torch.equal(model_of(run(plan, workers, "disturbed")), expected)
         assert not list(deaths.iterdir())
         accounts = Ledger("sqlite:///disturbed.db").accounts([f"blobs/client-{part}" for part in range(3)])
@@ -194,7 +203,7 @@ def test_a_worker_ends_with_its_pipe(tmp_path):
             return super().loss(outputs, targets)
 
     task = Endless()
-    with Workers(task, plan_of(task, clients=3).config, Placement(workers=1)) as workers:
+    with Workers(task, plan_of(task, clients=3).config, train_privately, Placement(workers=1)) as workers:
         (worker,) = workers._ready()
         worker.ask(pickle.dumps(Start(arrays_of(task), 1, KEY, 0.0)), pickle.dumps(Training(0, orders(3))))
         while not busy.exists():

@@ -85,6 +85,7 @@ STACKED = "tests/gradients/test_stacked.py"
 TOGETHER = "tests/training/test_cohort.py"
 PLAIN_SGD = "SGD(learning_rate=0.5, momentum=0.0, weight_decay=0.0)"
 POPULATIONS = "tests/flower/test_cohorts.py"
+BASELINE_COHORTS = "tests/flower/test_baseline_cohorts.py"
 TERMS = "tests/flower/test_client_terms.py"
 RATES = "tests/flower/test_noise_by_rate.py"
 USER_LEVEL = "tests/training/test_user_level.py"
@@ -1082,6 +1083,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "steps = dict.fromkeys((c.client_id for c in clients.values()), self.rounds.plan.config.local_steps)",
         (f"{POPULATIONS}::test_charges_come_first_and_stand_in_a_ledger_that_proves_itself",),
     ),
+    Mutant(
+        "a private run's cohort may be given training without privacy",
+        "fedprivacy/flower/baseline/cohort.py",
+        "    if config.privacy:\n",
+        "    if False:\n",
+        (f"{BASELINE_COHORTS}::test_a_private_run_cannot_be_given_its_training",),
+    ),
     # Clients with terms of their own.
     Mutant(
         "all clients of a stack add the noise of the first one",
@@ -1092,9 +1100,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "a cohort's clients are charged for noise of their own, and add the run's",
-        "fedprivacy/flower/server/cohorts.py",
-        "event=self.accounts.event(client.client_id),",
-        "event=self.rounds.plan.event(client.shard_size),",
+        "fedprivacy/flower/server/accounts.py",
+        "            event=self.event(client.client_id),\n            clipping_norm=self.clipping_norm",
+        "            event=self._plan.event(client.shard_size),\n            clipping_norm=self.clipping_norm",
         (f"{TERMS}::test_each_client_of_a_stack_adds_its_own_noise",),
     ),
     Mutant(

@@ -38,6 +38,19 @@ OFF = [
 """What a server may write into the run-config, which Flower hands to its clients."""
 
 
+IMPORTING = {
+    "fedprivacy.flower.baseline.client": ["fedprivacy/server/simulation.py"],
+    "fedprivacy.flower.baseline.cohort": ["fedprivacy/flower/baseline/client.py"],
+    "fedprivacy.training.baseline": [
+        "fedprivacy/audit/attacks/trainers.py",
+        "fedprivacy/flower/baseline/client.py",
+        "fedprivacy/training/baseline_cohort.py",
+    ],
+    "fedprivacy.training.baseline_cohort": ["fedprivacy/flower/baseline/cohort.py"],
+}
+"""Modules that train without privacy, and who imports each."""
+
+
 def asked(node, content, task=None, **run_config):
     """What the deployed app answers a server, with a model beside whatever it sends."""
     content["arrays"] = arrays_of(Blobs())
@@ -49,22 +62,13 @@ def test_nothing_that_a_deployed_client_loads_trains_without_privacy():
     code = "import sys, clients.app, fedprivacy.flower, fedprivacy.deploy.app; print(*sys.modules)"
     loaded = subprocess.check_output([sys.executable, "-c", code], text=True).split()
     assert "fedprivacy.training.dpsgd" in loaded
-    assert not {"fedprivacy.training.baseline", "fedprivacy.flower.baseline.client"} & set(loaded)
+    assert not {*IMPORTING} & set(loaded)
 
 
 def test_the_simulation_alone_imports_it_and_it_alone_the_training():
     """Besides attacks, which a data owner makes on models of their own: no client loads the auditor."""
-    importing = {
-        module: [name_of(path) for path in HOUSE if module in imports(path)]
-        for module in ("fedprivacy.flower.baseline.client", "fedprivacy.training.baseline")
-    }
-    assert importing == {
-        "fedprivacy.flower.baseline.client": ["fedprivacy/server/simulation.py"],
-        "fedprivacy.training.baseline": [
-            "fedprivacy/audit/attacks/trainers.py",
-            "fedprivacy/flower/baseline/client.py",
-        ],
-    }
+    importing = {module: [name_of(path) for path in HOUSE if module in imports(path)] for module in IMPORTING}
+    assert importing == IMPORTING
 
 
 @pytest.mark.parametrize("run_config", OFF, ids=str)

@@ -123,8 +123,8 @@ def test_portions_go_by_public_sizes_not_by_how_many_records_there_are(monkeypat
     """Catches: an average that is added up, and so rounded, by private numbers of records."""
     monkeypatch.setattr(cohort, "_MOST_BYTES", 5000)
     emptied = [replace(one, shard=Shard(one.shard.inputs[:1], one.shard.targets[:1])) for one in trainees()[2:]]
-    assert list(cohort._alike(emptied)) == list(cohort._alike(trainees()[2:]))
-    assert len(list(cohort._alike(emptied))) > len({one.steps for one in emptied})
+    assert list(cohort.alike(emptied)) == list(cohort.alike(trainees()[2:]))
+    assert len(list(cohort.alike(emptied))) > len({one.steps for one in emptied})
 
 
 @pytest.mark.parametrize("name", ["stacked", "one by one"])

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from pathlib import Path
 
 from flwr.app import Message
 
 from fedprivacy.accounting import UNLIMITED
-from fedprivacy.flower.baseline.assignment import Assignment
+from fedprivacy.flower.baseline.assignment import Assignment, BaselineOrder
+from fedprivacy.flower.client.cohort import CohortUpdate
 from fedprivacy.flower.server.checkpoint import Checkpoint
 from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.registry import EnrolledClient
@@ -108,10 +109,33 @@ class BaselineAccounts:
             for node_id, client in clients.items()
         }
 
+    def reserve(self, attempt: Attempt, clients: Iterable[EnrolledClient], *, again: bool) -> dict[str, int]:
+        """The steps of a round, by client_id: those of everybody."""
+        return {client.client_id: self._plan.config.local_steps for client in clients}
+
+    def order(self, client: EnrolledClient, part: int, steps: int) -> BaselineOrder:
+        """What a simulated client, which holds this part of the split, trains with."""
+        rate = self._sampling_rates[client.client_id]
+        return BaselineOrder(
+            client_id=client.client_id,
+            part=part,
+            sampling_rate=rate,
+            expected_batch_size=rate * self._plan.shard_size(client.shard_size),
+            steps=steps,
+            weight=self.weight(client),
+        )
+
     def settle(self, outcome: RoundOutcome) -> None:
         """Count who trained."""
-        self._rounds.update(outcome.updates.keys())
-        self._unread.update(outcome.updates)
+        self._count(outcome.updates)
+
+    def settle_cohort(self, attempt: Attempt, update: CohortUpdate) -> None:
+        """Count who trained together, and has an update."""
+        self._count(update.weights)
+
+    def _count(self, trained: Collection[str]) -> None:
+        self._rounds.update(iter(trained))  # of a mapping, a Counter would add up the values
+        self._unread.update(trained)
 
     def settle_late(self, asked: Message, reply: Message, key: bytes) -> None:
         """Nothing was charged, so nothing is to be confirmed."""

@@ -1,5 +1,7 @@
 """What a baseline's server asks a simulated client for: no grant, and nothing that a deployed client's app would read.
 
+By message it is an `Assignment`, and in a cohort that trains together a `BaselineOrder`.
+
 What the training is, the client knows from the run's configuration, but for the sampling rate, which may be its own: in
 a simulation one owner has both.
 """
@@ -8,6 +10,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedprivacy.flower.client.orders import Order
 from fedprivacy.flower.wire.messages import WireMessage
 
 
@@ -18,4 +21,11 @@ class Assignment(WireMessage):
     name = "fedprivacy.assignment"
     client_id: str
     round: int
+    sampling_rate: float
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BaselineOrder(Order):
+    """The same without a message: it names no mechanism, and private training cannot do with it."""
+
     sampling_rate: float

@@ -15,8 +15,10 @@ from flwr.clientapp import ClientApp
 from torch import Tensor, nn
 
 from fedprivacy.flower.baseline.assignment import Assignment
+from fedprivacy.flower.baseline.cohort import train_without_privacy
 from fedprivacy.flower.client import release
 from fedprivacy.flower.client.app import ENROL_ACTION, global_parameters, kept_before, proximal_mu, refusing
+from fedprivacy.flower.client.cohort import PopulationApp, optimizer_in
 from fedprivacy.flower.client.kept import KeptFor
 from fedprivacy.flower.client.local import LocalClient, simulated_client
 from fedprivacy.flower.client.release import ARRAYS
@@ -30,12 +32,11 @@ from fedprivacy.tasks.standardising import STANDARDISE
 from fedprivacy.training.algorithms import text_of
 from fedprivacy.training.baseline import Baseline
 from fedprivacy.training.keystream import Keystream
-from fedprivacy.training.optimizers import build_optimizer
 
 
 def baseline_client(task: Task | None, config: RunConfig) -> ClientApp:
     """A Flower ClientApp for simulations, whose updates are not private; the task is None where the run names it."""
-    app = ClientApp()
+    app = PopulationApp(task, config, train_without_privacy)
 
     @app.query(ENROL_ACTION)
     @refusing
@@ -59,12 +60,7 @@ def _trained(client: LocalClient, plan: RunPlan, message: Message, store: KeptIn
     client = client.standardised(client.standardising(message.content.get(STANDARDISE)))
     disclosed = len(client.shard) if client.task.shard_sizes_public else 0
     rate = assignment.sampling_rate
-    optimizer = build_optimizer(
-        config.optimizer,
-        config.learning_rate_in(assignment.round),
-        momentum=config.momentum,
-        weight_decay=config.weight_decay,
-    )
+    optimizer = optimizer_in(config, assignment.round)
     algorithm = config.algorithm_in(assignment.round)
     views = client.views(config.augmentation_multiplicity)
     training = Baseline(rate, rate * plan.shard_size(disclosed), optimizer, proximal_mu(message), algorithm, views)

@@ -17,6 +17,7 @@ from fedprivacy._support.failpoints import reach
 from fedprivacy._support.spans import span, spanned
 from fedprivacy.accounting import MechanismChanged
 from fedprivacy.flower.client import release
+from fedprivacy.flower.client.cohort import PopulationApp, train_privately
 from fedprivacy.flower.client.local import LocalClient, client_for, client_to_enrol
 from fedprivacy.flower.client.node import Refused
 from fedprivacy.flower.client.release import ARRAYS, Released
@@ -51,19 +52,7 @@ ENROL_ACTION, ASK_ACTION = (action.removeprefix(f"{MessageType.QUERY}.") for act
 Handler = Callable[[Message, Context], Message]
 
 
-class PrivateClientApp(ClientApp):
-    """What `private_client` makes: an engine that has many such clients in one process may train them together.
-
-    Attributes:
-        task, config: that it was made with.
-    """
-
-    def __init__(self, task: Task | None, config: RunConfig | None) -> None:
-        super().__init__()
-        self.task, self.config = task, config
-
-
-def private_client(task: Task | None = None, config: RunConfig | None = None) -> PrivateClientApp:
+def private_client(task: Task | None = None, config: RunConfig | None = None) -> ClientApp:
     """A Flower ClientApp whose every reply is differentially private or public.
 
     Formal guarantee: see `fedprivacy.training.dpsgd` for an update and `fedprivacy.flower.client.release` for what else
@@ -82,7 +71,7 @@ def private_client(task: Task | None = None, config: RunConfig | None = None) ->
     """
     if task is not None:
         agreed(config.task if config else None, task)
-    app = PrivateClientApp(task, config)
+    app = PopulationApp(task, config, train_privately)
 
     @app.query(ENROL_ACTION)
     @refusing

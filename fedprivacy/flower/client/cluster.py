@@ -33,9 +33,10 @@ from typing import Any, Self
 
 from fedprivacy._support.spans import span
 from fedprivacy.flower.client.actor import Actor, Hand
-from fedprivacy.flower.client.cohort import Order, Population, Start
+from fedprivacy.flower.client.cohort import Population
 from fedprivacy.flower.client.crew import Crew, Worker, WorkerError, packed
 from fedprivacy.flower.client.joining import joined
+from fedprivacy.flower.client.orders import Order, Start, TrainTogether
 from fedprivacy.flower.wire.messages import Enrolment
 from fedprivacy.runs.configuration import ConfigError, RunConfig
 from fedprivacy.runs.device import choose_device
@@ -66,7 +67,7 @@ class ClusterWorkers(Crew):
     """A population whose cohorts train on a Ray cluster, to which this process belongs while it is entered.
 
     Args:
-        task, config: see `Population`; the task goes to every worker.
+        task, config, train: see `Population`; they go to every worker.
         placement: names the cluster, and how many workers there are to be. Left open, there is one for each of its
             GPUs; for each of its CPUs, where it has none or the device is "cpu". More than it has GPUs share them.
 
@@ -75,12 +76,12 @@ class ClusterWorkers(Crew):
             says why, and what to do.
     """
 
-    def __init__(self, task: Task | None, config: RunConfig, placement: Placement) -> None:
+    def __init__(self, task: Task | None, config: RunConfig, train: TrainTogether, placement: Placement) -> None:
         if config.device.startswith("cuda:"):
             raise ConfigError(
                 [f"device is '{config.device}', but {placement.words}: there a worker sees only its own; use cuda."]
             )
-        super().__init__(task, config, placement)
+        super().__init__(task, config, train, placement)
         self._given = task
         self._workers: list[Actor] = []
         self._coming: list[Actor] = []
@@ -150,7 +151,7 @@ class ClusterWorkers(Crew):
         """Make what every worker gets once, in memory that each machine fetches it from."""
         self._gpus = self._gpus_of_each()
         config = replace(self._config, device="cuda" if self._gpus else "cpu")
-        everything = packed(self._placement, (self._given, config))
+        everything = packed(self._placement, (self._given, config, self._train))
         self._luggage = self._ray.put(pickle.dumps((sys.path, Path.cwd(), everything)))
 
     def _begin(self) -> None:

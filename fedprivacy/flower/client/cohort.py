@@ -16,12 +16,14 @@ from functools import cached_property
 
 import torch
 from flwr.app import ArrayRecord
-from torch import Tensor
+from flwr.clientapp import ClientApp
+from torch import Tensor, nn
 
 from fedprivacy._support.allocator import keep_freed_memory
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.spans import spanned
 from fedprivacy.flower.client.local import LocalClient, part_of
+from fedprivacy.flower.client.orders import Order, PrivateOrder, Start, TrainTogether
 from fedprivacy.flower.client.trial import opened_shard
 from fedprivacy.flower.kept import KeptModels
 from fedprivacy.flower.wire.arrays import LARGEST
@@ -35,57 +37,11 @@ from fedprivacy.training.algorithms import text_of
 from fedprivacy.training.cohort import CohortTraining, Portion, Trainee
 from fedprivacy.training.keystream import Keystream
 from fedprivacy.training.mechanisms import SampledGaussianSum
-from fedprivacy.training.optimizers import build_optimizer
+from fedprivacy.training.optimizers import Optimizer, build_optimizer
 from fedprivacy.training.pairwise import PairwiseSum
 from fedprivacy.values.attempt import Attempt
-from fedprivacy.values.events import PoissonSampledGaussian
 
 log = logging.getLogger("fedprivacy.client")
-
-
-@dataclass(frozen=True, slots=True)
-class Order:
-    """What one client of a cohort may spend, and what it trains with: what a grant says to it.
-
-    Attributes:
-        part: of the task's split.
-        event: what a local step costs.
-        clipping_norm: with which it begins.
-        expected_batch_size: public divisor of the noisy sums.
-        steps: local steps.
-        weight: of its update in the average, public.
-        own: what the client kept of its last round, shape [d]; None: nothing.
-    """
-
-    client_id: str
-    part: int
-    event: PoissonSampledGaussian
-    clipping_norm: float
-    expected_batch_size: float
-    steps: int
-    weight: float
-    own: Tensor | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Start:
-    """Where and how all clients of a cohort begin.
-
-    Attributes:
-        arrays: the global model.
-        round: its number.
-        keystream: of whose key each client has a stream of its own.
-        proximal_mu: FedProx's pull.
-        apart: whether each client's update is kept by itself, instead of being added to the others'.
-        control: what the algorithm's server half sends, shape [d]; None: nothing.
-    """
-
-    arrays: ArrayRecord
-    round: int
-    keystream: Keystream
-    proximal_mu: float
-    apart: bool = False
-    control: Tensor | None = None
 
 
 @dataclass(slots=True)
@@ -98,7 +54,8 @@ class CohortUpdate:
         names: of the trained parameters, in the order in which the model has them; empty: nobody trained.
         sum: of these, each client's times its weight, flat, float64, by the clients' ranks.
         weights: of the clients in it, by client_id.
-        clipping_norms: that the next step of each client would have, by client_id: of all that have trained.
+        clipping_norms: that the next step of each client would have, by client_id: of all that have trained. Infinite
+            where nothing is clipped.
         failures: why others have no usable update, as a constant code, by client_id.
         apart: of these, by client_id, flat, shape [d]; None: they are added up.
         kept: what clients keep for their next round, by client_id, shape [d]: it is in no sum.
@@ -163,17 +120,70 @@ class CohortUpdate:
         return total / self.weight
 
 
+def train_privately(
+    config: RunConfig, start: Start, orders: Sequence[Order], clients: Sequence[LocalClient]
+) -> Iterator[Portion]:
+    """DP-SGD, by a mechanism of each client's own; a `TrainTogether`."""
+    engine = _engine(config, clients[0], start.arrays)
+    trainees = [_trainee(order, client, start.keystream) for order, client in zip(orders, clients, strict=True)]
+    return _training(config, engine, clients[0], start).train(trainees, start.round)
+
+
+@spanned("preparing")
+def _engine(config: RunConfig, client: LocalClient, arrays: ArrayRecord) -> GradientEngine:
+    """What computes the gradients of the clients on one device, at the global model."""
+    engine = client.engine(config.clipping, config.augmentation_multiplicity)
+    load(engine.model, arrays)
+    engine.prepare(client.shard.inputs[:0], client.shard.targets[:0])
+    return engine
+
+
+def _training(config: RunConfig, engine: GradientEngine, client: LocalClient, start: Start) -> CohortTraining:
+    """How all clients on one device, of which this is one, train."""
+    adaptive = ADAPTIVE.get(config.clipping)
+    return CohortTraining(
+        engine,
+        optimizer_in(config, start.round),
+        start.proximal_mu,
+        adaptive() if adaptive else None,
+        config.algorithm_in(start.round),
+        start.control_for(engine.model),
+        client.views(config.augmentation_multiplicity),
+    )
+
+
+def _trainee(order: Order, client: LocalClient, base: Keystream) -> Trainee:
+    assert isinstance(order, PrivateOrder)  # another names no mechanism
+    mechanism = SampledGaussianSum(order.event, order.clipping_norm)
+    keystream = base.of(client.dataset_id)
+    own = None if order.own is None else order.own.to(client.shard.inputs.device)
+    return Trainee(client.shard, keystream, mechanism, order.expected_batch_size, order.steps, own)
+
+
+def load(model: nn.Module, arrays: ArrayRecord) -> None:
+    """Give a model the trained parameters of the global one."""
+    values: Mapping[str, Tensor] = arrays.to_torch_state_dict()
+    model.load_state_dict({name: values[name] for name in trainable_parameters(model)}, strict=False)
+
+
+def optimizer_in(config: RunConfig, number: int) -> Optimizer:
+    """What moves the clients' parameters in a round."""
+    rate = config.learning_rate_in(number)
+    return build_optimizer(config.optimizer, rate, momentum=config.momentum, weight_decay=config.weight_decay)
+
+
 class Population:
     """All simulated clients of a run.
 
     Args:
         task: that the app brings; None: the one that the configuration names.
         config: of the run.
+        train: how clients train.
     """
 
-    def __init__(self, task: Task | None, config: RunConfig) -> None:
+    def __init__(self, task: Task | None, config: RunConfig, train: TrainTogether = train_privately) -> None:
         self._task = task or load_task(config.task)
-        self._config = config
+        self._config, self._train = config, train
         self.kept = KeptModels()
 
     def enrolments(self) -> Iterator[Enrolment]:
@@ -252,11 +262,8 @@ class Population:
         keep_freed_memory()
         for clients in self._by_device(enumerate(orders, first), update):
             ranks, asked, opened = zip(*clients, strict=True)
-            engine = self._engine(opened[0], start.arrays)
-            update.names = tuple(trainable_parameters(engine.model))
-            training = self._training(engine, opened[0], start)
-            trainees = [_trainee(order, client, start.keystream) for order, client in zip(asked, opened, strict=True)]
-            for portion in training.train(trainees, start.round):
+            update.names = self.names
+            for portion in self._train(self._config, start, asked, opened):
                 reach("client.trained")
                 own = portion.places
                 if portion.problem is None:
@@ -283,34 +290,15 @@ class Population:
     def _client(self, part: int) -> LocalClient:
         return part_of(self._task, self._config, part, self._config.clients)
 
-    @spanned("preparing")
-    def _engine(self, client: LocalClient, arrays: ArrayRecord) -> GradientEngine:
-        """What computes the gradients of the clients on one device, at the global model."""
-        engine = client.engine(self._config.clipping, self._config.augmentation_multiplicity)
-        model: Mapping[str, Tensor] = arrays.to_torch_state_dict()
-        engine.model.load_state_dict({name: model[name] for name in trainable_parameters(engine.model)}, strict=False)
-        engine.prepare(client.shard.inputs[:0], client.shard.targets[:0])
-        return engine
 
-    def _training(self, engine: GradientEngine, client: LocalClient, start: Start) -> CohortTraining:
-        """How all clients on one device, of which this is one, train."""
-        config, rate = self._config, self._config.learning_rate_in(start.round)
-        optimizer = build_optimizer(config.optimizer, rate, momentum=config.momentum, weight_decay=config.weight_decay)
-        adaptive, algorithm = ADAPTIVE.get(config.clipping), config.algorithm_in(start.round)
-        control = None if start.control is None else start.control.to(next(engine.model.parameters()).device)
-        return CohortTraining(
-            engine,
-            optimizer,
-            start.proximal_mu,
-            adaptive() if adaptive else None,
-            algorithm,
-            control,
-            client.views(config.augmentation_multiplicity),
-        )
+class PopulationApp(ClientApp):
+    """A ClientApp whose clients an engine may train together, where it has many of them in one process.
 
+    Attributes:
+        task, config: that it was made with.
+        train_together: how they train then: what its clients do with a message, without one.
+    """
 
-def _trainee(order: Order, client: LocalClient, base: Keystream) -> Trainee:
-    mechanism = SampledGaussianSum(order.event, order.clipping_norm)
-    keystream = base.of(client.dataset_id)
-    own = None if order.own is None else order.own.to(client.shard.inputs.device)
-    return Trainee(client.shard, keystream, mechanism, order.expected_batch_size, order.steps, own)
+    def __init__(self, task: Task | None, config: RunConfig | None, train: TrainTogether) -> None:
+        super().__init__()
+        self.task, self.config, self.train_together = task, config, train

@@ -25,7 +25,8 @@ from itertools import cycle, pairwise
 from types import TracebackType
 from typing import Any, Protocol, Self
 
-from fedprivacy.flower.client.cohort import CohortUpdate, Order, Population, Start
+from fedprivacy.flower.client.cohort import CohortUpdate, Population
+from fedprivacy.flower.client.orders import Order, Start, TrainTogether
 from fedprivacy.runs.configuration import ConfigError, RunConfig
 from fedprivacy.runs.placement import Placement
 from fedprivacy.tasks import Task, TaskError
@@ -98,12 +99,12 @@ class Crew(Population, ABC):
     """A population with workers. A context manager, with which they end.
 
     Args:
-        task, config: see `Population`; the task goes to every worker.
+        task, config, train: see `Population`; they go to every worker.
         placement: that asked for workers.
     """
 
-    def __init__(self, task: Task | None, config: RunConfig, placement: Placement) -> None:
-        super().__init__(task, config)
+    def __init__(self, task: Task | None, config: RunConfig, train: TrainTogether, placement: Placement) -> None:
+        super().__init__(task, config, train)
         self._placement = placement
 
     def __enter__(self) -> Self:

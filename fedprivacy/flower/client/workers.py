@@ -18,8 +18,9 @@ from multiprocessing.connection import Connection
 from queue import SimpleQueue
 from typing import NoReturn
 
-from fedprivacy.flower.client.cohort import Population, Start
+from fedprivacy.flower.client.cohort import Population
 from fedprivacy.flower.client.crew import Crew, Worker, answer_to, packed
+from fedprivacy.flower.client.orders import Start, TrainTogether
 from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.runs.placement import Placement
 from fedprivacy.tasks import Task
@@ -31,17 +32,17 @@ class Workers(Crew):
     """A population whose cohorts train in worker processes on this machine, which start with the first one.
 
     Args:
-        task, config: see `Population`; the task goes to every worker.
+        task, config, train: see `Population`; they go to every worker.
         placement: says how many.
 
     Raises:
         ConfigError: the task cannot go to another process.
     """
 
-    def __init__(self, task: Task | None, config: RunConfig, placement: Placement) -> None:
-        super().__init__(task, config, placement)
+    def __init__(self, task: Task | None, config: RunConfig, train: TrainTogether, placement: Placement) -> None:
+        super().__init__(task, config, train, placement)
         self._number = placement.workers or 1
-        self._everything = packed(self._placement, (task, config))
+        self._everything = packed(self._placement, (task, config, train))
         self._workers: list[_Process] = []
 
     def close(self) -> None:

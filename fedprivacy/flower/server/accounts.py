@@ -16,6 +16,8 @@ from fedprivacy._support import signing
 from fedprivacy._support.durable import write_durably
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.spans import span, spanned
+from fedprivacy.flower.client.cohort import CohortUpdate
+from fedprivacy.flower.client.orders import PrivateOrder
 from fedprivacy.flower.server.checkpoint import Checkpoint
 from fedprivacy.flower.server.eligible import Eligible
 from fedprivacy.flower.server.registry import EnrolledClient
@@ -379,6 +381,18 @@ class RunAccounts(Accounts[Grant]):
         size = self._plan.shard_size(client.shard_size, client.answered)
         return self.event(client.client_id).sampling_rate * size
 
+    def order(self, client: EnrolledClient, part: int, steps: int) -> PrivateOrder:
+        """What a simulated client, which holds this part of the split, trains with that was granted steps."""
+        return PrivateOrder(
+            client_id=client.client_id,
+            part=part,
+            event=self.event(client.client_id),
+            clipping_norm=self.clipping_norm(client.client_id),
+            expected_batch_size=self.expected_batch_size(client),
+            steps=steps,
+            weight=self.weight(client),
+        )
+
     def steps_ahead(self, attempt: Attempt, client_ids: Iterable[str], *, again: bool) -> dict[str, int]:
         """How many steps each of these clients would be granted in a round. Nothing is charged.
 
@@ -392,6 +406,10 @@ class RunAccounts(Accounts[Grant]):
     def weight(self, client: EnrolledClient) -> float:
         """How much a client's update counts in the average: public."""
         return self._plan.weight(client.shard_size, client.answered, self.event(client.client_id))
+
+    def settle_cohort(self, attempt: Attempt, update: CohortUpdate) -> None:
+        """Commit what a cohort has spent; see `settle_trained`."""
+        self.settle_trained(attempt, dict(sorted(update.clipping_norms.items())))
 
     @spanned("settling charges")
     def settle_trained(self, attempt: Attempt, clipping_norms: Mapping[str, float]) -> None:

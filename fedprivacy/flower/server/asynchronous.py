@@ -133,19 +133,16 @@ class BufferedRounds:
 
     Attributes:
         cohorts: which train whom a round dispatches.
+        accounts: the books of the run.
         buffer: of the server.
         underway: who trains between the last round that was settled and the next.
     """
 
     cohorts: CohortRounds
+    accounts: RunAccounts
     buffer: Buffer
     underway: Underway = field(default_factory=Underway)
     user_level: UserLevelRounds | None = None
-
-    @property
-    def accounts(self) -> RunAccounts:
-        """The books of the run."""
-        return self.cohorts.accounts
 
     @property
     def control(self) -> ServerControl:

@@ -18,7 +18,9 @@ from flwr.serverapp.strategy import Strategy
 
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.spans import spanned
-from fedprivacy.flower.client.cohort import CohortUpdate, Order, Population
+from fedprivacy.flower.baseline.accounts import BaselineAccounts
+from fedprivacy.flower.client.cohort import CohortUpdate, Population
+from fedprivacy.flower.client.orders import Order
 from fedprivacy.flower.client.release import ARRAYS
 from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.control import ServerControl
@@ -93,7 +95,7 @@ class CohortRounds:
     """Rounds without messages; see `fedprivacy.flower.server.rounds.Rounds`, whose steps these are."""
 
     rounds: Rounds
-    accounts: RunAccounts
+    accounts: RunAccounts | BaselineAccounts
     population: Population
     user_level: UserLevelRounds | None = None
     underway: Underway | None = None
@@ -134,15 +136,7 @@ class CohortRounds:
         Whatever the strategy's order is, theirs is one: sums are added in it.
         """
         orders = [
-            Order(
-                client_id=client.client_id,
-                part=self.rounds.registry.part(node_id),
-                event=self.accounts.event(client.client_id),
-                clipping_norm=self.accounts.clipping_norm(client.client_id),
-                expected_batch_size=self.accounts.expected_batch_size(client),
-                steps=steps[client.client_id],
-                weight=self.accounts.weight(client),
-            )
+            self.accounts.order(client, self.rounds.registry.part(node_id), steps[client.client_id])
             for node_id, client in clients.items()
             if client.client_id in steps
         ]
@@ -170,7 +164,7 @@ class CohortRounds:
     @spanned("settling the round")
     def settle(self, opened: OpenCohort, update: CohortUpdate) -> CohortOutcome:
         """Commit what was spent: a client that failed may have spent it, and its charge stays open."""
-        self.accounts.settle_trained(opened.attempt, dict(sorted(update.clipping_norms.items())))
+        self.accounts.settle_cohort(opened.attempt, update)
         return CohortOutcome(opened, update=update, ended=opened.began)
 
     def evaluated(self, outcome: CohortOutcome) -> dict[str, NoisySums]:

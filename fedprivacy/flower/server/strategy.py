@@ -432,7 +432,7 @@ class PrivateStrategy(Strategy):
         if self._buffer and isinstance(rounds.accounts, RunAccounts):
             cohorts = CohortRounds(rounds, rounds.accounts, population)
             underway = self._resume.underway if self._resume else None
-            return BufferedRounds(cohorts, self._buffer, underway or Underway())
+            return BufferedRounds(cohorts, rounds.accounts, self._buffer, underway or Underway())
         needs_messages = {
             "local-evaluation": self.plan.config.local_evaluation,
             "a task that standardises its inputs": rounds.standardise,
@@ -441,7 +441,7 @@ class PrivateStrategy(Strategy):
             "a strategy that may look at each update": not averages(self.strategy),
         }
         why = [reason for reason, given in needs_messages.items() if given]
-        if not why and isinstance(rounds.accounts, RunAccounts):
+        if not why:
             return CohortRounds(rounds, rounds.accounts, population)
         population.warn_of_messages(" and ".join(why))
         return rounds
