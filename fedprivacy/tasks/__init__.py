@@ -10,13 +10,15 @@ if TYPE_CHECKING:
     from fedprivacy.tasks.digits import Digits
     from fedprivacy.tasks.loader import TaskError, load_task
     from fedprivacy.tasks.protocol import Recipe, Score, Shard, ShardSource, Task, relation_of
+    from fedprivacy.tasks.tuning import OnPublic
 else:  # the names of the built-in tasks are asked for by every `--help`, and need no torch
-    __getattr__ = when_asked(__name__, "loader", "protocol", "augmentation", "cancer", "digits")
+    __getattr__ = when_asked(__name__, "loader", "protocol", "augmentation", "cancer", "digits", "tuning")
 
 __all__ = [
     "Augmentation",
     "Cancer",
     "Digits",
+    "OnPublic",
     "Recipe",
     "Score",
     "Shard",
