@@ -52,10 +52,11 @@ class RowByRow:
             found = self.result(filled(ones, size), filled(others, size))[:records]
             return found, torch.ones(records, dtype=torch.bool)
         except Exception as error:
-            if out_of_memory(error) and self.sizes != (1,):  # not the fault of one of them
-                return self._in_smaller_parts(ones, others, size)
-            if records == 1:
-                return self.failed, torch.zeros(1, dtype=torch.bool)
+            full = out_of_memory(error) and self.sizes != (1,)  # which is not the fault of one of them
+        if full:
+            return self._in_smaller_parts(ones, others, size)
+        if records == 1:
+            return self.failed, torch.zeros(1, dtype=torch.bool)
         return _joined([self._of_part(*pair, size) for pair in zip(ones.split(1), others.split(1), strict=True)])
 
     def _in_smaller_parts(self, ones: Tensor, others: Tensor, size: int) -> tuple[Tensor, Tensor]:

@@ -162,10 +162,10 @@ class GradientEngine:
             self._admitted = admitted(
                 self.model, loss, probe, autocast=self._autocast, views=self._views, max_memory=self._max_memory
             )
-            make_hostile(parameters, torch.Generator().manual_seed(0), wide=False)
             with torch.no_grad(), computing_with(self._admitted.threads):
                 self._admitted = replace(self._admitted, sizes=self._sizes_that_fit(probe))
             if self._admitted.threads < most:
+                make_hostile(parameters, torch.Generator().manual_seed(0), wide=False)
                 self._admitted = replace(self._admitted, threads=self._fastest_threads(probe))
         self._prepared = kind
 
@@ -176,17 +176,24 @@ class GradientEngine:
         """
         fitting: list[int] = []
         for size in self._admitted.sizes:
-            inputs, targets = self._hostile_batch(probe, size)
             try:
-                measured = self._finite(inputs, targets, None)
-                if measured is not None:
-                    self._add(self._new_sums(inputs.device), measured, 1.0)
+                self._try_part(probe, size)
+                fitting.append(size)
             except Exception as error:
                 if not out_of_memory(error) or (size == self._admitted.sizes[-1] and not fitting):
                     raise
-            else:
-                fitting.append(size)
         return tuple(fitting)
+
+    def _try_part(self, probe: tuple[Tensor, Tensor], size: int) -> None:
+        """Compute so many made-up records and add them up, beside what a part with failing records holds besides."""
+        made_up = of_views(probe, self._views)
+        rows = torch.arange(size, device=probe[0].device) % len(probe[0])
+        inputs, targets = (plain(tensor[rows]) for tensor in made_up)
+        besides = [(inputs.clone(), targets.clone()) for _ in range(2)]
+        measured = self._finite(inputs, targets, _first(size, inputs))
+        if measured is not None:
+            self._add(self._new_sums(inputs.device), measured, 1.0)
+        del besides
 
     def _fastest_threads(self, probe: tuple[Tensor, Tensor]) -> int:
         """The fastest number of threads, of those with which every bit is as it is with one."""
@@ -252,7 +259,8 @@ class GradientEngine:
 
         Raises:
             LossShapeError: the loss is not one value for each record.
-            MemoryError, RuntimeError: memory does not hold the smallest part, though it did in `prepare`.
+            MemoryError, RuntimeError: memory does not hold a part, nor smaller ones of `STRETCH` rows, though it did in
+                `prepare`.
         """
         return self.clip(inputs, targets, clipping_norm, mask).total
 
@@ -268,15 +276,10 @@ class GradientEngine:
 
     def _clipped(self, inputs: Tensor, targets: Tensor, clipping_norm: float) -> Clipped:
         """The clipped sum of records that the means are prepared for."""
-        sums, squared = self._new_sums(inputs.device), []
+        sums, squared = self._new_sums(inputs.device), list[Tensor]()
         with full_precision, torch.no_grad():  # means that need autograd's graph ask for it
             for start, stop, size in cut(len(inputs), self._admitted.sizes):
-                for rows, part in self._parts(inputs[start:stop], targets[start:stop], size):
-                    if part is None:
-                        sums.skip(rows)
-                    else:
-                        self._add(sums, part, clipping_norm)
-                        squared.append(part.counted())
+                squared += self._add_part(sums, inputs[start:stop], targets[start:stop], size, clipping_norm)
         return Clipped(sums.total(), squared)
 
     def _new_sums(self, device: torch.device) -> Sums:
@@ -288,25 +291,32 @@ class GradientEngine:
         by_group = (scales if part.usable is None else scales.where(part.usable, 0.0)).unbind()
         sums.add(part.pieces, [by_group[self._groups[sized.part.place]] for sized in part.pieces])
 
-    def _parts(self, inputs: Tensor, targets: Tensor, size: int) -> Iterator[tuple[int, _Measured | None]]:
-        """Records in so many rows, and their pieces and norms, None where no record counts.
+    def _add_part(self, sums: Sums, inputs: Tensor, targets: Tensor, size: int, clipping_norm: float) -> list[Tensor]:
+        """Add up records, clipped, in so many rows; the squared norms of those that count.
 
-        In smaller parts, where memory does not hold these: the same bits, and the same sums of `STRETCH` rows.
+        In smaller parts, where memory does not hold these: the same bits, and the same sums of `STRETCH` rows. Nothing
+        of a part outlives it, nor of one that failed: else what memory holds would depend on what came before.
         """
         if not len(inputs):
-            yield size, None
-            return
+            sums.skip(size)
+            return []
+        smaller = [of for of in self._admitted.sizes if STRETCH <= of < size and size % of == 0]
         try:
-            measured = self._measured(filled(inputs, size), filled(targets, size), len(inputs))
+            part = self._measured(filled(inputs, size), filled(targets, size), len(inputs))
         except Exception as error:
-            smaller = (s for s in self._admitted.sizes if STRETCH <= s < size and size % s == 0)
-            if not out_of_memory(error) or (of := next(smaller, None)) is None:
+            if not out_of_memory(error) or not smaller:
                 raise
         else:
-            yield size, measured
-            return
-        for start in range(0, size, of):
-            yield from self._parts(inputs[start : start + of], targets[start : start + of], of)
+            if part is None:
+                sums.skip(size)
+                return []
+            self._add(sums, part, clipping_norm)
+            return [part.counted()]
+        some = zip(inputs.split(smaller[0]), targets.split(smaller[0]), strict=True)
+        counted = [self._add_part(sums, *rows, smaller[0], clipping_norm) for rows in some]
+        for _ in range(len(counted), size // smaller[0]):
+            sums.skip(smaller[0])
+        return [squared for part_of_it in counted for squared in part_of_it]
 
     def _measured(self, inputs: Tensor, targets: Tensor, records: int) -> _Measured | None:
         """The pieces and norms of a part whose first rows are records; None if none of them counts.
@@ -317,14 +327,14 @@ class GradientEngine:
         try:
             return self._finite(inputs, targets, None if records == len(inputs) else _first(records, inputs))
         except Exception as error:  # what concerns all records, `prepare` has raised
-            self._check_own_fault(error)
-            usable = self._computable(inputs, targets, _first(records, inputs))
-            return self._finite(*_filled_up(inputs, targets, usable), usable) if bool(usable.any()) else None
+            if self._concerns_all(error):
+                raise
+        usable = self._computable(inputs, targets, _first(records, inputs))
+        return self._finite(*_filled_up(inputs, targets, usable), usable) if bool(usable.any()) else None
 
-    def _check_own_fault(self, error: Exception) -> None:
-        """Raise what is no record's own fault: that memory does not hold so many, which are computed together."""
-        if out_of_memory(error) and not self._admitted.alone:
-            raise error
+    def _concerns_all(self, error: Exception) -> bool:
+        """Whether it is no record's own fault: memory does not hold so many, which are computed together."""
+        return out_of_memory(error) and not self._admitted.alone
 
     def _finite(self, inputs: Tensor, targets: Tensor, usable: Tensor | None) -> _Measured | None:
         """The pieces and norms of rows that can all be computed."""
@@ -341,21 +351,36 @@ class GradientEngine:
             if not bool(usable.any()):
                 break
             inputs, targets = _filled_up(inputs, targets, usable)
+            del pieces, squared, whole  # before they are computed anew
         return None
 
     def _computable(self, inputs: Tensor, targets: Tensor, candidates: Tensor) -> Tensor:
-        """Which of the candidates, bool [rows], do not make the computation fail: found by halving them."""
+        """Which of the candidates, bool [rows], do not make the computation fail: found by halving them.
+
+        Where each is computed alone anyway, it is tried alone: what it asks for is then its own.
+        """
+        places = candidates.nonzero().squeeze(1)
+        if self._admitted.alone:
+            failing = [place for place in places.tolist() if not self._computes(inputs, targets, place)]
+            return candidates.index_fill(0, places.new_tensor(failing), False)
         try:
             self._pieces(*_filled_up(inputs, targets, candidates))
+            return candidates
         except Exception as error:
-            self._check_own_fault(error)
-            places = candidates.nonzero().squeeze(1)
-            if len(places) == 1:
-                return torch.zeros_like(candidates)
-            first = candidates.clone().index_fill_(0, places[len(places) // 2 :], False)
-            second = candidates & ~first
-            return self._computable(inputs, targets, first) | self._computable(inputs, targets, second)
-        return candidates
+            if self._concerns_all(error):
+                raise
+        if len(places) == 1:
+            return torch.zeros_like(candidates)
+        first = candidates.clone().index_fill_(0, places[len(places) // 2 :], False)
+        second = candidates & ~first
+        return self._computable(inputs, targets, first) | self._computable(inputs, targets, second)
+
+    def _computes(self, inputs: Tensor, targets: Tensor, place: int) -> bool:
+        try:
+            self._pieces(plain(inputs[place : place + 1]), plain(targets[place : place + 1]))
+        except Exception:
+            return False
+        return True
 
     def _pieces(self, inputs: Tensor, targets: Tensor) -> list[Sized]:
         """The pieces of the records' gradients."""

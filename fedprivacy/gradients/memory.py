@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import torch
 
+_SAID = ("out of memory", "allocate memory", "not enough memory", "ALLOC_FAILED", "bad_alloc")
+"""What torch says of it in a `RuntimeError`: its allocators on a CPU, CUDA, cuBLAS, cuDNN, C++."""
+
 
 def out_of_memory(error: BaseException) -> bool:
     """Whether an error says that memory ran out: Python's, an accelerator's, or that of torch's allocator on a CPU."""
     return isinstance(error, MemoryError | torch.OutOfMemoryError) or (
-        isinstance(error, RuntimeError) and "allocate memory" in str(error)
+        isinstance(error, RuntimeError) and any(words in str(error) for words in _SAID)
     )

@@ -1,11 +1,18 @@
 """Memory that runs out is no record's fault: how many records there are must not decide whether they count."""
 
+import gc
+import weakref
+from contextlib import contextmanager
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
+from torch.nn import functional
 
 from fedprivacy.gradients import GradientEngine, pieces
 from fedprivacy.gradients.apart import RowByRow
+from fedprivacy.gradients.memory import out_of_memory
 from fedprivacy.gradients.pieces import Rows
 from tests.gradients.oracle import cross_entropy
 
@@ -158,6 +165,83 @@ def test_a_record_that_asks_for_too_much_by_itself_counts_for_nothing_alone():
     inputs[7, 0] = 1e6
     found = engine.clip(inputs, targets, 0.1)
     assert found.records == 39 and torch.allclose(found.total, expected.total, atol=1e-9)
+
+
+def test_where_each_is_computed_alone_too_little_memory_is_an_error_all_the_same(holding):
+    """Each record could be computed, and 32 of them could not be written out: that is the fault of none."""
+    engine = GradientEngine(Greedy(), cross_entropy)
+    engine.prepare(torch.zeros(0, 6), torch.zeros(0, dtype=torch.long))
+    holding(engine, 1, ON_A_CPU)
+    with pytest.raises(RuntimeError, match="can't allocate memory"):
+        engine.clip(*batch(40, 1), 0.1)
+
+
+@pytest.mark.parametrize("bad", ["none", "not finite", "label"])
+def test_nothing_of_a_part_is_held_while_another_is_computed(bad, views, monkeypatch):
+    """Else the second part of a batch, or one with a bad record, needs memory that was not tried."""
+    inputs, targets = batch(200, views)
+    if bad == "not finite":
+        inputs[[5, 190]] = torch.nan
+    if bad == "label":
+        targets[[5, 190]] = 7
+    engine = made(views)
+    engine.prepare(torch.zeros(0, 6), torch.zeros(0, dtype=torch.long))
+    engine._admitted = replace(engine._admitted, sizes=(64, 32))
+    means, made_so_far, held = engine._admitted.means, [], []
+    untried = means.pieces
+
+    def watched(inputs, targets, kept_bytes):
+        held.append(sum(made() is not None for made in made_so_far))
+        working = torch.zeros(1)  # which a traceback would hold
+        made_so_far.append(weakref.ref(working))
+        found = untried(inputs, targets, kept_bytes)
+        made_so_far.extend(weakref.ref(sized.norms) for sized in found)
+        return found
+
+    monkeypatch.setattr(means, "pieces", watched, raising=False)
+    with gc_off():
+        assert engine.clip(inputs, targets, 0.1).records == (200 if bad == "none" else 198)
+    assert len(held) >= 4 and not any(held)
+
+
+@contextmanager
+def gc_off():
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+def test_a_loss_that_takes_no_numbers_but_its_own_is_tried_with_those():
+    """Binary cross-entropy refuses targets beyond 0 and 1, and was refused itself where sizes were tried with such."""
+
+    def loss(outputs, targets):
+        return functional.binary_cross_entropy(outputs[:, 0], targets, reduction="none")
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(6, 1), nn.Sigmoid())
+    engine, inputs = GradientEngine(model, loss), torch.randn(40, 6)
+    targets = torch.arange(40) % 2 * 1.0
+    expected = torch.zeros(7)
+    for one, target in zip(inputs.split(1), targets.split(1), strict=True):
+        gradients = torch.autograd.grad(loss(model(one), target).sum(), list(model.parameters()))
+        expected += torch.cat([gradient.flatten() for gradient in gradients])
+    assert torch.allclose(engine.clipped_sum(inputs, targets, 1e6).float(), expected, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "CUDA error: out of memory",
+        "CUBLAS_STATUS_ALLOC_FAILED",
+        "std::bad_alloc",
+        "DefaultCPUAllocator: not enough memory",
+    ],
+)
+def test_however_torch_says_it(words):
+    assert out_of_memory(RuntimeError(words)) and not out_of_memory(RuntimeError("shapes differ"))
+    assert not out_of_memory(ValueError(words))
 
 
 def test_views_that_do_not_fit_are_made_in_smaller_parts():

@@ -824,8 +824,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "records that memory does not hold together all count for nothing, which one of them more decides",
         "fedprivacy/gradients/engine.py",
-        "if out_of_memory(error) and not self._admitted.alone:",
-        "if False:",
+        "return out_of_memory(error) and not self._admitted.alone",
+        "return False",
         (f"{MEMORY}::test_one_record_more_takes_no_other_out_of_the_sum",),
     ),
     Mutant(
