@@ -7,11 +7,12 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 from fedprivacy._support import sources
 from fedprivacy.reproductions import REPRODUCTIONS
 from fedprivacy.reproductions.protocol import Reproduction, ReproductionError, Workplace, lacking
-from fedprivacy.reproductions.results import SeedResult, Timed
+from fedprivacy.reproductions.results import SeedResult, Timed, settings_of
 
 
 def reproduction_of(name: str) -> Reproduction:
@@ -36,16 +37,24 @@ def reproduction_of(name: str) -> Reproduction:
 
 
 def check_complete(reproduction: object, named: str) -> None:
-    """Check that an object has all that a reproduction needs.
+    """Check that an object has all that a reproduction needs: before a seed is measured that could not be kept.
 
     Raises:
-        ReproductionError: it lacks a part, or its name is none for a folder.
+        ReproductionError: it lacks a part; or its name is none for a folder; or two rows have one name; or its settings
+            are none of JSON's.
     """
     if missing := lacking(reproduction):
         raise ReproductionError(f"{named}, which lacks {', '.join(missing)}; see docs/how-to/reproduce.md.")
-    name = reproduction.name  # type: ignore[attr-defined]  # it lacks nothing
+    complete: Any = reproduction
+    name, rows = complete.name, [row.name for row in complete.rows]
     if not (isinstance(name, str) and re.fullmatch(r"[\w-]+", name)):
         raise ReproductionError(f"{named}, and its name is {name!r}; take letters, digits, - and _ alone.")
+    if len(set(rows)) < len(rows):
+        raise ReproductionError(f"{named}, and its rows are called {', '.join(rows)}; give each a name of its own.")
+    try:
+        settings_of(complete)
+    except (TypeError, ValueError) as error:
+        raise ReproductionError(f"{named}, and its settings cannot be kept ({error}); take what JSON has.") from None
 
 
 def _made(maker: Callable[[], Reproduction], name: str) -> Reproduction:

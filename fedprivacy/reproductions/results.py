@@ -61,7 +61,7 @@ class SeedResult:
     def save(self, reproduction: Reproduction, out: Path) -> None:
         """Keep it, with the settings that it was measured with."""
         rows = {name: asdict(timed) for name, timed in self.rows.items()}
-        kept = {"name": reproduction.name, "seed": self.seed, "settings": _settings(reproduction), "rows": rows}
+        kept = {"name": reproduction.name, "seed": self.seed, "settings": settings_of(reproduction), "rows": rows}
         write_durably(_file(out, self.seed), (json.dumps(kept, indent=2) + "\n").encode())
 
     @classmethod
@@ -80,7 +80,7 @@ class SeedResult:
             known = (kept["name"], kept["settings"], set(rows))
         except (ValueError, KeyError, TypeError, AttributeError) as error:
             raise ReproductionError(f"'{file}' cannot be read ({error}); delete it to measure again.") from None
-        if known != (reproduction.name, _settings(reproduction), {row.name for row in reproduction.rows}):
+        if known != (reproduction.name, settings_of(reproduction), {row.name for row in reproduction.rows}):
             raise ReproductionError(
                 f"'{file}' was measured with other settings than those of '{reproduction.name}' today; name a new "
                 "folder (--out)."
@@ -213,7 +213,7 @@ class Results:
             "title": about.title,
             "source": about.source,
             "delta": about.delta,
-            "settings": _settings(about),
+            "settings": settings_of(about),
             "seeds": [seed.seed for seed in self.seeds],
             "rows": list(self.table),
             "met": self.met,
@@ -238,7 +238,7 @@ class Results:
         return RowResult(row, tuple(timed.value for timed in found), max(epsilons, default=None), seconds)
 
 
-def _settings(reproduction: Reproduction) -> dict[str, Any]:
+def settings_of(reproduction: Reproduction) -> dict[str, Any]:
     """As JSON gives them back."""
     settings: dict[str, Any] = json.loads(json.dumps(dict(reproduction.settings)))
     return settings

@@ -10,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from dataclasses import replace
 from numbers import Real
 
 import torch
@@ -47,7 +48,11 @@ class Callback:
     stop_because: str = ""
 
     def begin(self, plan: RunPlan) -> None:
-        """The run begins, or goes on: its settings are `plan.config`, its task is `plan.task`."""
+        """The run begins, or goes on, in which case what the callback remembers follows.
+
+        Args:
+            plan: its settings are `plan.config`, its task is `plan.task`.
+        """
 
     def measure(self, round: int, model: nn.Module) -> Mapping[str, float]:
         """Further metrics of the global model after a round, which are recorded beside the task's.
@@ -60,7 +65,11 @@ class Callback:
         return {}
 
     def after_round(self, result: RoundResult) -> None:
-        """A round is finished and recorded; round 0 is the state before the first."""
+        """A round is finished and recorded; round 0 is the state before the first.
+
+        Where user-level noise protects who joined a round, `result` says nothing of single clients: its `participants`,
+        `failures`, `unreconciled` and `spent` are empty.
+        """
 
     def end(self) -> None:
         """The run is over, or was stopped, or failed."""
@@ -96,19 +105,29 @@ class EarlyStopping(Callback):
             raise CallbackError(f"patience is {patience}; give 1 or more.")
         if not 0.0 <= least_change < math.inf:
             raise CallbackError(f"least_change is {least_change}; give a number from 0 on.")
-        self.metric = metric or ""
+        self._asked = metric, less_is_better
         self.patience = patience
         self.least_change = least_change
-        self.less_is_better = less_is_better
+
+    def begin(self, plan: RunPlan) -> None:
+        """Forget another run, and take the task's metric, where none is named."""
+        metric, less = self._asked
+        self.metric = metric or plan.task.metric
+        self.less_is_better = less_is_better(self.metric) if less is None else less
+        self.stop_because = ""
         self.best: float | None = None
         self.best_round = 0
         self.waited = 0
+        config = plan.config
+        self._due = max(self.patience, config.local_evaluation or 0, config.held_out_evaluation or 0)
 
-    def begin(self, plan: RunPlan) -> None:
-        """Take the task's metric, where none is named."""
-        self.metric = self.metric or plan.task.metric
-        if self.less_is_better is None:
-            self.less_is_better = less_is_better(self.metric)
+    def state_dict(self) -> dict[str, float | str | None]:
+        """What it has seen; what it was asked for is its own."""
+        return {name: getattr(self, name) for name in ("stop_because", "best", "best_round", "waited")}
+
+    def load_state_dict(self, state: Mapping[str, float | str | None]) -> None:
+        """See it again."""
+        vars(self).update(state)
 
     def after_round(self, result: RoundResult) -> None:
         """Compare with the best so far, where the metric was measured."""
@@ -132,7 +151,7 @@ class EarlyStopping(Callback):
 
     def _check_measured(self, result: RoundResult) -> None:
         """A name that no round knows would wait for ever."""
-        if self.best is None and self.waited == 0 and result.round >= self.patience:
+        if self.best is None and self.waited == 0 and result.round >= self._due:
             known = ", ".join(result.metrics) or "none"
             raise CallbackError(
                 f"metric is '{self.metric}', which no round has measured until round {result.round}; the metrics are "
@@ -178,13 +197,19 @@ class Callbacks:
         return "; ".join(filter(None, (callback.stop_because for callback in self.each)))
 
     @contextmanager
-    def during(self, plan: RunPlan) -> Iterator[None]:
-        """A run, from its beginning to whatever ends it: who has heard of the one hears of the other."""
+    def during(self, plan: RunPlan, remind: Callable[[], None]) -> Iterator[None]:
+        """A run, from its beginning to whatever ends it: who has heard of the one hears of the other.
+
+        Args:
+            plan: of the run.
+            remind: lets those of a run that goes on remember, once they have begun.
+        """
         with ExitStack() as ends:
             for callback in self.each:
                 with _told(callback, "begin"):
                     callback.begin(plan)
                 ends.callback(_end, callback)
+            remind()
             yield
 
     def measure(self, round: int, model: Callable[[], nn.Module], known: Mapping[str, float]) -> dict[str, float]:
@@ -204,6 +229,9 @@ class Callbacks:
                 continue
             with _told(callback, f"measure after round {round}"), torch.no_grad():
                 found = callback.measure(round, model())
+            if not isinstance(found, Mapping):
+                kind = type(found).__name__
+                raise CallbackError(f"{_name(callback)} measures a {kind}; return numbers by name, {{}} for none.")
             for name, value in found.items():
                 if not isinstance(value, Real) or name in known or name in measured:
                     what = "a metric that the round has already" if isinstance(value, Real) else "which is no number"
@@ -212,7 +240,9 @@ class Callbacks:
         return measured
 
     def after_round(self, result: RoundResult) -> None:
-        """Tell all of them of a finished round."""
+        """Tell all of them of a finished round, but for what user-level noise hides."""
+        if result.user_level is not None:
+            result = replace(result, spent={}, participants=(), failures={}, unreconciled=())
         for callback in self.each:
             with _told(callback, f"after_round {result.round}"):
                 callback.after_round(result)

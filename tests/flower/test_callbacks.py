@@ -186,6 +186,48 @@ def test_early_stopping_names_a_metric_that_nobody_measures():
         runs.run(plan_of(Blobs(), rounds=5), callbacks=[fp.EarlyStopping("accurcy", patience=2)])
 
 
+def test_early_stopping_waits_for_a_metric_that_is_measured_now_and_then():
+    told = runs.run(
+        plan_of(Blobs(), rounds=7, local_evaluation=3, noise_multiplier=2.0, epsilon=50.0),
+        callbacks=[fp.EarlyStopping("clients_loss", patience=2)],
+    )
+    assert [record.round for record in told.records if "clients_loss" in record.metrics] == [3, 6]
+    assert told.records[-1].round == 7
+
+
+def test_an_object_may_watch_one_run_after_another(tmp_path):
+    """As in a notebook's cell that is run twice."""
+    watching = fp.EarlyStopping(patience=1, least_change=1.0)
+    finished = [simulate(tmp_path / name, watching).history.finished for name in ("one", "two")]
+    assert finished == [1, 1]
+
+
+def test_what_a_callback_sets_when_it_begins_does_not_hide_what_it_remembers(tmp_path):
+    class Counts(Diary):
+        def begin(self, plan):
+            super().begin(plan)
+            self.rounds = 0
+
+        def after_round(self, result):
+            self.rounds += 1
+            super().after_round(result)
+
+    with pytest.raises(KeyboardInterrupt):
+        simulate(tmp_path / "run", Counts(KeyboardInterrupt()))
+    counting = Counts()
+    fp.simulate(Blobs(), resume=tmp_path / "run", callbacks=[counting], progress=False)
+    assert counting.rounds == 5  # rounds 0 to 4
+
+
+def test_with_user_level_noise_a_callback_is_not_told_who_joined(tmp_path):
+    class Curious(fp.Callback):
+        def after_round(self, result):
+            hidden = (result.participants, result.failures, result.unreconciled, result.spent)
+            assert not any(hidden) and result.metrics and result.user_level
+
+    simulate(tmp_path / "run", Curious(), user_level_noise_multiplier=1.0, fraction_train=0.5, clients=6)
+
+
 def test_a_run_that_goes_on_has_what_its_callbacks_remembered(tmp_path):
     """The same bytes as without the interruption, and the same end."""
     simulate(tmp_path / "whole", Sum(), Few(patience=3), Diary())
@@ -257,6 +299,7 @@ def test_what_is_no_callback_is_refused_before_there_is_a_folder(given, words, t
     ("measured", "words"),
     [
         ({"accuracy": 0.5}, "measures 'accuracy', a metric that the round has already; return new names"),
+        (None, "Wrong measures a NoneType; return numbers by name"),
         ({"note": "fine"}, "measures 'note', which is no number; return new names with numbers"),
     ],
 )

@@ -1,10 +1,12 @@
 """What a client keeps on its disk: by run, task and algorithm, and no other run's is lost."""
 
+import json
 import os
 from contextlib import nullcontext
 
 import pytest
 import torch
+from safetensors.torch import save_file
 
 from fedprivacy.flower.client import kept as keeping
 from fedprivacy.flower.client.kept import KeptError, KeptFor, KeptInFolder, kept_beside
@@ -84,6 +86,13 @@ def test_a_file_that_is_damaged_stops_no_other_run_and_takes_its_place(store, fe
         store.load(of("third"))
     with pytest.raises(KeptError, match=r"'.*damaged\.safetensors' cannot be read"):
         store.held()
+
+
+def test_a_file_that_an_earlier_version_wrote_is_listed(store):
+    store.folder.mkdir()
+    facts = json.dumps({"run_id": "old", "algorithm": "local"})
+    save_file({"3": number(1)}, store.folder / "old.safetensors", {"fedprivacy-kept": facts})
+    assert store.held() == [KeptFor("old", "local", 3, "")]
 
 
 def test_a_client_without_room_refuses_before_anything_is_charged(tmp_path, keys, identity, few):

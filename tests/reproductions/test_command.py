@@ -146,6 +146,8 @@ def test_one_of_one_s_own_is_named_by_its_file(tmp_path):
         ("own.py:NOTHING", "defines no 'NOTHING'"),
         ("own.py:half", "which lacks data, delta, measure, rows, seeds, settings, source, title"),
         ("own.py:Asks", "which cannot be made: TypeError"),
+        ("own.py:twice", "its rows are called heads, heads; give each a name of its own"),
+        ("own.py:odd", "its settings cannot be kept (Object of type set is not JSON serializable); take what JSON has"),
         ("own.py:elsewhere", "its name is '../coins'; take letters, digits, - and _ alone"),
     ],
 )
@@ -155,6 +157,8 @@ def test_what_is_no_reproduction_is_refused_before_anything_is_written(source, w
         "from tests.reproductions.coins import Coins\n"
         "half = SimpleNamespace(name='half')\n"
         "elsewhere = Coins(name='../coins')\n"
+        "twice = Coins(rows=Coins.rows[:1] * 2)\n"
+        "odd = Coins(settings={'sides': {0, 1}})\n"
         "class Asks:\n"
         "    def __init__(self, sides): pass\n"
     )

@@ -155,7 +155,8 @@ def _facts(file: Path) -> dict[str, Any]:
     try:
         with safe_open(file, framework="pt") as opened:
             facts = json.loads((opened.metadata() or {})[_FACTS])
-            return {**facts, "run_id": facts["run_id"], "round": max(map(int, opened.keys()))}
+            named = {"run_id": facts["run_id"], "algorithm": facts["algorithm"], "task": facts.get("task", "")}
+            return {**facts, **named, "round": max(map(int, opened.keys()))}
     except (SafetensorError, OSError, ValueError, KeyError, TypeError) as error:
         raise KeptError(f"'{file}' cannot be read ({error}); put back an undamaged copy, or delete it.") from error
 

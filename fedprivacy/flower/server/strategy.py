@@ -27,7 +27,6 @@ from fedprivacy.flower.server.by_client import ClientModels, HeldOutEvaluation
 from fedprivacy.flower.server.checkpoint import (
     Checkpoint,
     GlobalModel,
-    State,
     as_arrays,
     forgotten,
     read_state,
@@ -204,7 +203,7 @@ class PrivateStrategy(Strategy):
         self.result.arrays = model.kept
         if self._resume and finished >= last:
             return self.result  # no client is needed, so none is waited for
-        with self._callbacks.during(self.plan):
+        with self._callbacks.during(self.plan, self._remind):
             rounds = self._together(self._rounds(grid, timeout), grid)
             self._before_rounds(rounds, model, evaluate)
             for number in range(finished + 1, last + 1):
@@ -369,14 +368,13 @@ class PrivateStrategy(Strategy):
         if self._resume is None:
             return 0, GlobalModel.new(initial_arrays or self._new(), decay)
         write_state(self.strategy, self._resume.strategy)
-        self._remind(self._resume.callbacks)
         return self._resume.round, GlobalModel.restored(self._resume, decay)
 
-    def _remind(self, remembered: Sequence[tuple[str, State]]) -> None:
-        """Let callbacks go on; with none at all the run goes on without."""
+    def _remind(self) -> None:
+        """Let the callbacks of a run that goes on remember; with none at all it goes on without."""
+        remembered = self._resume.callbacks if self._resume else ()
         if remembered and not self._callbacks.each:
-            names = ", ".join(name for name, _ in remembered)
-            log.warning("The run goes on without its callbacks: %s.", names)
+            log.warning("The run goes on without its callbacks: %s.", ", ".join(name for name, _ in remembered))
         for callback, (_, state) in zip(self._callbacks.each, remembered, strict=False):
             write_state(callback, state)
 
