@@ -297,9 +297,6 @@ class GradientEngine:
         In smaller parts, where memory does not hold these: the same bits, and the same sums of `STRETCH` rows. Nothing
         of a part outlives it, nor of one that failed: else what memory holds would depend on what came before.
         """
-        if not len(inputs):
-            sums.skip(size)
-            return []
         smaller = [of for of in self._admitted.sizes if STRETCH <= of < size and size % of == 0]
         try:
             part = self._measured(filled(inputs, size), filled(targets, size), len(inputs))
