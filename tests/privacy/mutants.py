@@ -1136,14 +1136,14 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what one algorithm keeps at home is given to another, which sends it",
         "fedprivacy/flower/client/kept.py",
-        "json.dumps([whose.run_id, whose.algorithm])",
-        "json.dumps([whose.run_id])",
+        "json.dumps([whose.run_id, whose.algorithm, whose.task])",
+        "json.dumps([whose.run_id, whose.task])",
         (f"{ALGORITHMS}::test_no_other_algorithm_is_given_what_a_client_kept",),
     ),
     Mutant(
         "one run's personal models are another's to begin with",
         "fedprivacy/flower/client/kept.py",
-        "json.dumps([whose.run_id, whose.algorithm])",
+        "json.dumps([whose.run_id, whose.algorithm, whose.task])",
         "json.dumps([whose.algorithm])",
         (f"{ALGORITHMS}::test_no_other_run_is_given_what_a_client_kept",),
     ),
