@@ -1164,8 +1164,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "what a client kept is readable by everybody on its host",
         "fedprivacy/flower/client/kept.py",
-        "write_unnamed(file, content, PRIVATE)",
-        "write_unnamed(file, content)",
+        "json.dumps(facts)}), PRIVATE)",
+        "json.dumps(facts)}))",
         (f"{ALGORITHMS}::test_no_other_algorithm_is_given_what_a_client_kept",),
     ),
     Mutant(
@@ -1223,8 +1223,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a record whose view cannot be made stops the client",
         "fedprivacy/gradients/apart.py",
-        "            if records == 1:\n",
-        "            raise\n            if records == 1:\n",
+        "            full = out_of_memory(error) and self.sizes != (1,)",
+        "            raise",
         (f"{VIEWS}::test_a_record_whose_view_cannot_be_made_is_in_its_place_as_it_is_and_stops_nobody",),
     ),
     Mutant(
