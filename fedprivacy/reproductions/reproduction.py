@@ -31,10 +31,10 @@ def reproduce(
     ...     data, settings = {}, {"sides": 2}
     ...     rows = (fp.reproductions.Row("heads", "share of heads", goal=0.5),)
     ...     def measure(self, seed, place):
-    ...         yield "heads", fp.reproductions.Measured(0.5 + seed / 10)
+    ...         yield "heads", fp.reproductions.Measured(0.5 + seed / 2)
     >>> results = fp.reproduce(Coin(), progress=False)
     >>> results.table[0]["mean"], results.table[0]["standard_error"], results.met
-    (0.55, 0.05, True)
+    (0.75, 0.25, True)
 
     Args:
         reproduction: a name, as `fedprivacy reproduce` takes it, "path/to/file.py:name", or an object of your own

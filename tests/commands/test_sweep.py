@@ -181,7 +181,8 @@ def made_up_hospitals(file):
 def test_from_an_empty_folder_to_five_budgets_and_five_seeds_in_three_commands_and_one_file(tmp_path):
     """What the how-to shows, as typed."""
     text = HOW_TO.read_text()
-    (file,) = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    file, on_public = re.findall(r"```python\n(.*?)```", text, re.DOTALL)
+    assert "OnPublic(Heart(), " in on_public  # of the same file, for those who have public records
     commands = re.findall(r"```sh\n(fedprivacy doctor.*?)```", text, re.DOTALL)[0].strip().splitlines()
     assert (len(file.splitlines()) <= 40, len(commands)) == (True, 3)
     (tmp_path / "heart.py").write_text(file)
