@@ -809,9 +809,9 @@ MUTANTS: tuple[Mutant, ...] = (
     ),
     Mutant(
         "the copies that fill the last part up are taken for records",
-        "fedprivacy/gradients/parts.py",
-        "BatchPart(start, min(start + size, records), size)",
-        "BatchPart(start, start + size, size)",
+        "fedprivacy/gradients/engine.py",
+        "filled(targets, size), len(inputs))",
+        "filled(targets, size), size)",
         (f"{SUM}::test_equals_the_per_record_loop",),
     ),
     Mutant(
