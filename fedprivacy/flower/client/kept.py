@@ -84,9 +84,11 @@ class KeptInFolder:
 
     def load(self, whose: KeptFor) -> Tensor | None:
         """What an earlier round has left. Raises `KeptError`, where there is no room for another run, too."""
-        self._check_room(whose)
-        earlier = [number for number in self._rounds(whose) if number < whose.round]
-        return self._rounds(whose)[max(earlier)] if earlier else None
+        if not self._file(whose).exists():
+            self._check_room(whose)
+            return None
+        earlier = {number: kept for number, kept in self._rounds(whose).items() if number < whose.round}
+        return earlier[max(earlier)] if earlier else None
 
     def keep(self, whose: KeptFor, own: Tensor) -> None:
         """Write it durably, whole or not at all. Raises OSError, `KeptError`."""
