@@ -14,11 +14,14 @@ and `Score`, and `tasks` has the built-in ones; `load_table` reads a CSV or Parq
 `ByDirichlet` and `Evenly`; `PrivateStrategy` and `private_client` make a Flower app private; `train` is DP-SGD without
 a federation; `epsilon` and `noise_multiplier` calculate.
 
-Every name is loaded when it is first asked for: to import this package loads neither torch nor Flower.
+Every name is loaded when it is first asked for: to import this package loads neither torch nor Flower. It sets one
+environment variable, `MKL_CBWR`, unless it is set (`fedprivacy._support.blas` says why); so import it before torch
+computes anything.
 """
 
 from typing import TYPE_CHECKING, Any
 
+from fedprivacy._support.blas import ask_for_strict_products
 from fedprivacy._support.lazy import from_homes
 
 if TYPE_CHECKING:
@@ -97,6 +100,8 @@ _HOMES = {
     "PoissonSampledGaussian": "values.events",
     "ConfigError": "runs.configuration",
 }
+
+ask_for_strict_products()  # whichever door leads here: a command, a notebook, a process of Flower's, a worker, Ray
 
 __all__ = ["__version__", *_HOMES]  # noqa: PLE0604 - all of them are strings
 

@@ -15,6 +15,7 @@ from fedprivacy.runs.folder import REPORT
 from fedprivacy.runs.history import RunHistory
 from fedprivacy.runs.placement import Placement
 from fedprivacy.tasks.built_in import DEFAULT_TASK
+from fedprivacy.training.machine import Machine
 from fedprivacy.values.evaluation import OF_CLIENTS, RECORDS
 from fedprivacy.values.wording import NO_PRIVACY, count_text, epsilon_text, metric_name, metric_text, time_text
 
@@ -49,10 +50,17 @@ def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Val
         f"{_on_own_records(history)}"
         f"{_standardised(config)}"
         f"{about_seed}\n"
+        f"{_machine(out)}"
         f"Report: {escape(str(report)) if report.exists() else 'none'}\n"
         f"In a browser{'' if store else ', with all runs'}: {_bold('dashboard', *store)}\n"
         f"{_next(last.max_epsilon, config, given, placement)}"
     )
+
+
+def _machine(folder: Path) -> str:
+    """What the run was computed by: a report of trouble is worth little without it."""
+    machine = Machine.kept_in(folder)
+    return f"This machine: {escape(machine.line)}.\n" if machine else ""
 
 
 def _simulated_time(history: RunHistory) -> str:

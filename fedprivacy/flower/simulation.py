@@ -142,9 +142,15 @@ def _in_process(server_app: ServerApp, client_app: ClientApp, config: RunConfig,
         server_app(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config={}))
 
 
+def trains_together(config: RunConfig, placement: Placement = HERE) -> bool:
+    """Whether clients train as one population, if their app is ours: they are many, or rounds are asynchronous."""
+    many = config.clients >= POPULATION or config.buffer_size is not None
+    return many and placement.engine is Engine.IN_PROCESS
+
+
 def _population(client_app: ClientApp, config: RunConfig, placement: Placement = HERE) -> Population | None:
     """The clients as one population, where they are many, or rounds asynchronous, and their app is ours."""
-    together = config.clients >= POPULATION or config.buffer_size is not None
+    together = trains_together(config, placement)
     if not isinstance(client_app, PopulationApp) or client_app.config is None or not together:
         if placement.elsewhere:
             choose_device(config.device)

@@ -128,6 +128,16 @@ class GradientEngine:
         return self._admitted.means.name
 
     @property
+    def sizes(self) -> tuple[int, ...]:
+        """How many records are computed at a time, the largest number first."""
+        return self._admitted.sizes
+
+    @property
+    def refused(self) -> tuple[str, ...]:
+        """The faster means that were not used, and why: a line each."""
+        return self._admitted.refused
+
+    @property
     def threads(self) -> int:
         """Of torch's, with which gradients are computed."""
         return self._admitted.threads

@@ -31,6 +31,11 @@ EXTREMES = (math.nan, math.inf, -1e30, 1e-40, 0.0)
 _WIDEST = 20
 """Records differ by up to 2 to this power in size, parameters by a third of it, up and down."""
 
+
+class PlaceError(DisagreementError):
+    """A record's gradient depends on its place in the batch, or on what stands in the other places."""
+
+
 _BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -43,7 +48,8 @@ def sizes_that_agree(
     the shape and type of the true records; the model's trained parameters are others in the meantime.
 
     Raises:
-        DisagreementError: in the largest, a record's place or company shows.
+        PlaceError: in the largest, a record's place or company shows.
+        DisagreementError: it leaves elements over, or shows no gradient by which it could be judged.
         Exception: what the means raises on records like the made-up ones.
     """
     agreeing, seen = list(sizes), False
@@ -58,7 +64,7 @@ def sizes_that_agree(
             for rows, company in _arrangements(sizes[0], generator):
                 moved = means.pieces(*_arranged(*records, rows, company), kept_bytes)
                 if not _same(whole, rows[~company], moved, (~company).nonzero().squeeze(1)):
-                    raise DisagreementError(f"{means.name} computes a record by its place in the batch")
+                    raise PlaceError(f"{means.name} computes a record by its place in the batch")
             agreeing = [size for size in agreeing if _agrees(means, records, whole, size, kept_bytes)]
             seen = seen or _alive(whole)
     if not seen:

@@ -2,12 +2,17 @@
 
 A product with a matrix of weights sums over an inner axis. Where that is no multiple of a processor's vectors, kernels
 finish rows in different ways, by their places. Zeros up to the next multiple change no sum and leave nothing to finish.
+
+Some libraries still choose a kernel by the number of rows, or finish the last rows in another way. Within
+`one_row_at_a_time` they never see more than one: a batched product of as many matrices of one row each, which takes up
+to four times as long.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar
 from threading import Lock
 from typing import Any
 
@@ -27,20 +32,41 @@ def linear(inputs: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor
     return _padded_linear(inputs, weight, bias, backwards)
 
 
+_one_row_at_a_time: ContextVar[bool] = ContextVar("one row at a time", default=False)
+
+
+@contextmanager
+def one_row_at_a_time() -> Iterator[None]:
+    """Multiply every row by itself, for the length of a computation in this thread."""
+    before = _one_row_at_a_time.set(True)
+    try:
+        yield
+    finally:
+        _one_row_at_a_time.reset(before)
+
+
 def times(rows: Tensor, matrix: Tensor) -> Tensor:
     """Rows [..., d] times a matrix [d, p]; forwards only."""
     inner, outer = matrix.shape
     if inner % LANES == 0 and outer % LANES == 0:
-        return rows @ matrix
-    return (padded(rows) @ _padded_matrix(matrix)).narrow(-1, 0, outer).contiguous()
+        return _product(rows, matrix)
+    return _product(padded(rows), _padded_matrix(matrix)).narrow(-1, 0, outer).contiguous()
 
 
 def plus_product(base: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
-    """`torch.addmm`: a base [batch, p] plus rows [batch, d] times a matrix [d, p], also backwards through autograd."""
+    """A base [batch, p] plus rows [batch, d] times a matrix [d, p], also backwards through autograd."""
     inner, outer = matrix.shape
     if inner % LANES == 0 and outer % LANES == 0:
-        return torch.addmm(base, rows, matrix)
-    return base + torch.mm(padded(rows), _padded_matrix(matrix)).narrow(1, 0, outer)
+        return addmm(base, rows, matrix)
+    return base + _product(padded(rows), _padded_matrix(matrix)).narrow(1, 0, outer)
+
+
+def addmm(base: Tensor, rows: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
+    """`torch.addmm`, all rows at once or each by itself; nothing is padded."""
+    if not _one_row_at_a_time.get():
+        return torch.addmm(base, rows, matrix, out=out)
+    batches = base.unsqueeze(1), rows.unsqueeze(1), matrix.expand(len(rows), *matrix.shape)
+    return torch.baddbmm(*batches, out=None if out is None else out.unsqueeze(1)).squeeze(1)
 
 
 def summed_outer(left: Tensor, right: Tensor) -> Tensor:
@@ -60,6 +86,14 @@ def padded(rows: Tensor) -> Tensor:
 def _padded_matrix(matrix: Tensor) -> Tensor:
     inner, outer = matrix.shape
     return functional.pad(matrix, (0, -outer % LANES, 0, -inner % LANES))
+
+
+def _product(rows: Tensor, matrix: Tensor) -> Tensor:
+    """Rows [..., d] times a matrix [d, p], all at once or each by itself."""
+    if not _one_row_at_a_time.get():
+        return functional.linear(rows, matrix.t())
+    single = rows.reshape(-1, 1, matrix.shape[0])
+    return torch.bmm(single, matrix.expand(len(single), *matrix.shape)).view(*rows.shape[:-1], matrix.shape[1])
 
 
 class AlikeProducts(TorchFunctionMode):
@@ -84,9 +118,9 @@ def _padded_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None, backward
     missing = -weight.shape[1] % LANES
     if missing or backwards:
         weight = functional.pad(weight, (0, missing, 0, backwards))
-    if not backwards:
+    if not backwards and not _one_row_at_a_time.get():
         return functional.linear(padded(inputs), weight, bias)
-    outputs = functional.linear(padded(inputs), weight).narrow(-1, 0, weight.shape[0] - backwards)
+    outputs = _product(padded(inputs), weight.t()).narrow(-1, 0, weight.shape[0] - backwards)
     return outputs.contiguous() if bias is None else outputs + bias
 
 

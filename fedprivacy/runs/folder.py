@@ -3,8 +3,9 @@
 A folder holds `config.json` (every setting, the noise that was used, the run's name in its ledger), where clients have
 terms of their own `client-terms.csv` (with the noise that was found for them), `start.json` (the state before the first
 round), `rounds.jsonl` (one line a round, which names the clients that have changed) and, when
-the run has ended, `model.safetensors`, `figure.png` and `report.html`; beside them lies the checkpoint from which a
-stopped run goes on. Nothing in the history depends on the time of day, so the same seed writes the same bytes.
+the run has ended, `model.safetensors`, `figure.png`, `report.html` and, of a simulation, `machine.json` (what computed
+it, see `fedprivacy.training.machine`); beside them lies the checkpoint from which a stopped run goes on. Nothing in the
+history depends on the time of day, so the same seed writes the same bytes.
 """
 
 from __future__ import annotations

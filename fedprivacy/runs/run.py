@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
     from fedprivacy.figures import RunFigures
     from fedprivacy.tasks import Task
+    from fedprivacy.training.machine import Machine
 
 _MOST_SHOWN = 20
 """Clients in a notebook's table."""
@@ -68,6 +69,13 @@ class Run:
     def user_level(self) -> UserLevelSpent | None:
         """What the run's models tell of any client as a whole, an account of its own; None: there is no such noise."""
         return self.history.last.user_level
+
+    @property
+    def machine(self) -> Machine | None:
+        """The machine that simulated the run, and how it computed gradients; None: other hosts did."""
+        from fedprivacy.training.machine import Machine  # which imports torch
+
+        return Machine.kept_in(self.folder)
 
     @cached_property
     def rounds(self) -> Rows:

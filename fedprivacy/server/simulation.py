@@ -20,7 +20,7 @@ from fedprivacy._support.spans import span, spanned
 from fedprivacy.flower import private_client, simulation
 from fedprivacy.flower.baseline.accounts import BaselineAccounts
 from fedprivacy.flower.baseline.client import baseline_client
-from fedprivacy.flower.client.trial import opened_shard, try_task
+from fedprivacy.flower.client.trial import machine_for, opened_shard, try_task
 from fedprivacy.flower.server.accounts import RunAccounts
 from fedprivacy.flower.server.checkpoint import checkpoint_to_go_on
 from fedprivacy.flower.server.strategy import Books
@@ -42,6 +42,7 @@ from fedprivacy.tasks import Task, TaskError
 from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.tasks.loader import OBJECT
 from fedprivacy.trackers import build_trackers
+from fedprivacy.training.machine import Machine
 from fedprivacy.values.rounds import RoundResult
 from fedprivacy.values.wording import NO_PRIVACY, budget_text, epsilon_text, time_text
 
@@ -146,6 +147,7 @@ def _run(plan: RunPlan, placement: Placement, console: Console, finished: int, c
         _check(config, placement)
         _try_task(plan, placement)
         _find_noise(plan, placement)
+        machine = _machine(plan, placement)
     if config.resume:
         console.print(going_on(finished, config.rounds))
     own = plan.task if config.task.startswith(OBJECT) else None  # what has a name, a worker of Ray loads for itself
@@ -159,6 +161,9 @@ def _run(plan: RunPlan, placement: Placement, console: Console, finished: int, c
             if (Path(config.out) / CONFIG).exists():
                 stopped.add_note(how_to_go_on(config, placement))
             raise
+        finally:
+            if (Path(config.out) / CONFIG).exists():
+                machine.keep(Path(config.out))
     return Run(Path(config.out), history, plan.task)
 
 
@@ -177,6 +182,15 @@ def _try_task(plan: RunPlan, placement: Placement) -> None:
         for note in getattr(error, "__notes__", []):
             problem.add_note(note)
         raise problem from error
+
+
+@spanned("choosing how gradients are computed")
+def _machine(plan: RunPlan, placement: Placement) -> Machine:
+    """This machine, and how it computes the run's gradients, where they are private and computed here."""
+    config = plan.config
+    if not config.privacy or placement.ray_address:
+        return Machine.here()
+    return machine_for(plan.task, config, stacked=simulation.trains_together(config, placement))
 
 
 @spanned("finding each client's noise")

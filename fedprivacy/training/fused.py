@@ -70,12 +70,18 @@ class WhenWorth:
 
     Attributes:
         drawn: how many it has made.
+        compiled: whether it is in use.
     """
 
     def __init__(self) -> None:
         self.drawn = 0
         self._compiled: OnePass | None = None
         self._tried = False
+
+    @property
+    def compiled(self) -> bool:
+        """Whether this process has compiled it."""
+        return self._compiled is not None
 
     def next(self, draws: int) -> OnePass | None:
         """What makes the next so many draws; None: numpy does."""

@@ -41,6 +41,11 @@ Draws = NDArray[np.float64]
 Places = NDArray[np.intp]
 
 
+def library() -> str:
+    """The library that draws this process's noise by now: numpy, or numba once that pays."""
+    return "numba" if _COMPILED.compiled else "numpy"
+
+
 def lattice_step(clipping_norm: float, dimension: int) -> float:
     """The largest power of two whose lattice adds at most `LATTICE_ALLOWANCE` to the sensitivity, relative.
 

@@ -228,7 +228,7 @@ class LocalClient:
 
         Clients of one process share it: load parameters before use.
         """
-        return _engine(self.task, self.shard.inputs.device, clipping, max(multiplicity, 1))
+        return engine_of(self.task, self.shard.inputs.device, clipping, max(multiplicity, 1))
 
     def views(self, multiplicity: int) -> Views | None:
         """Makes so many views of its records; None: they are trained on as they are. No record is read.
@@ -474,7 +474,7 @@ def views_of(task: Task, multiplicity: int, device: torch.device, kind: Kind) ->
 
 
 @lru_cache(maxsize=_KEPT_ENGINES)
-def _engine(task: Task, device: torch.device, clipping: str, views: int) -> GradientEngine:
-    """Kept for other rounds: to choose and check how gradients are computed takes longer than a step."""
+def engine_of(task: Task, device: torch.device, clipping: str, views: int) -> GradientEngine:
+    """The engine of a task's model, kept for other rounds: to choose how it computes takes longer than a step."""
     model = task.model().to(device).train()
     return GradientEngine(model, task.loss, CLIPPINGS[clipping](), views=views)

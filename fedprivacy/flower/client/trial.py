@@ -11,9 +11,10 @@ from collections.abc import Iterable
 from torch import nn
 
 from fedprivacy._support.random_state import RandomState
-from fedprivacy.flower.client.local import simulated_shard, views_of, works_on
+from fedprivacy.flower.client.local import engine_of, simulated_shard, views_of, works_on
 from fedprivacy.flower.client.node import Refused
 from fedprivacy.gradients import LossShapeError, UnsupportedModelError
+from fedprivacy.gradients.methods.obstacle import warn_of
 from fedprivacy.questions.moments import Spread
 from fedprivacy.questions.standardise import standardise_question, standardiser
 from fedprivacy.runs.configuration import RunConfig
@@ -22,6 +23,7 @@ from fedprivacy.tasks.identity import simulated_client_id
 from fedprivacy.tasks.loader import check_scores, method_of, metrics_of, model_of, table_of
 from fedprivacy.tasks.standardising import unsuited
 from fedprivacy.training.augment import AugmentationError
+from fedprivacy.training.machine import Machine
 
 _RECORDS = 2
 """As many go through model and loss: a loss must tell one from the other."""
@@ -55,6 +57,26 @@ def try_task(task: Task, config: RunConfig, clients: Iterable[int]) -> None:
         metrics_of(task, model if question is None else nn.Sequential(standardiser(question), model))
     finally:
         before.restore()
+
+
+def machine_for(task: Task, config: RunConfig, *, stacked: bool) -> Machine:
+    """This machine, and how it will compute the gradients of the first client's records; no value of them is read.
+
+    Warns, once in a process, where that is slow. In this process it is decided only once, for all clients.
+
+    Args:
+        task: as `try_task` has tried it.
+        config: of a simulation with privacy.
+        stacked: whether clients train together, in stacks if their model is one for that.
+    """
+    shard = opened_shard(task, config, 0)
+    engine = engine_of(task, shard.inputs.device, config.clipping, max(config.augmentation_multiplicity, 1))
+    kinds = shard.inputs[:0], shard.targets[:0]
+    stacked = stacked and engine.stack(*kinds) is not None
+    if not stacked:
+        engine.prepare(*kinds)
+        warn_of(engine.means, engine.obstacle)
+    return Machine.here(engine, stacked=stacked)
 
 
 def try_table(task: Task, config: RunConfig, columns: Iterable[str]) -> None:

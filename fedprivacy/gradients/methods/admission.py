@@ -8,18 +8,19 @@ Only then is it trusted with records.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import partial
 
 import torch
 from torch import Tensor, nn
 
-from fedprivacy.gradients.invariance import sizes_that_agree
+from fedprivacy.gradients.invariance import PlaceError, sizes_that_agree
 from fedprivacy.gradients.losses import InPlaceError, Loss, LossShapeError, UnsupportedModelError
 from fedprivacy.gradients.methods.averaged import AveragedOverViews
 from fedprivacy.gradients.methods.bookkeeping import BookKeeping
 from fedprivacy.gradients.methods.obstacle import Obstacle, obstacle_of
+from fedprivacy.gradients.methods.single_rows import SingleRows
 from fedprivacy.gradients.methods.traced import Program
 from fedprivacy.gradients.parts import WHOLE, sizes_up_to, with_small
 from fedprivacy.gradients.selfcheck import (
@@ -65,6 +66,7 @@ class Admitted:
     threads: int  # of torch's, with which it was proven; a large model's are all
     alone: bool = False  # whether each record is computed alone, so that it has no company that could show
     obstacle: Obstacle | None = None  # to faster means
+    refused: tuple[str, ...] = ()  # faster means and why they were not used, a line each
 
 
 def admitted(
@@ -85,34 +87,50 @@ def admitted(
         LossShapeError: the loss is not one value for each record.
         UnsupportedModelError: not even the loop agrees with itself.
     """
-    loop = Loop(model, loss)
-    candidates: list[Callable[[nn.Module, Loss], Means]] = [partial(BookKeeping, autocast=autocast), Vectorised, Loop]
-    if autocast is None:
-        candidates.insert(0, Program)
-    obstacle = None
-    for build in candidates:  # the fastest first
+    obstacle, refused = None, list[str]()
+    for kind in (Program, BookKeeping, Vectorised, Loop):  # the fastest first
+        if autocast and kind is Program:
+            continue
         try:
-            means = build(model, loss)
-            check_against_loop(means, loop, probe, lax=autocast is not None)
-            exact = means
-            if autocast and isinstance(means, BookKeeping):
-                # Half precision would hide what a small nudge shows; the layers and their axes are the same without.
-                exact = BookKeeping(model, loss)
-                check_against_loop(exact, loop, probe)
-            check_nearby(exact, loop, probe)
-            least = WHOLE if autocast is None else 2 * WHOLE
-            chosen = _in_portions(means, model, probe, views, max_memory, least=least)
-            return replace(chosen, obstacle=obstacle)
+            means = _checked(kind, model, loss, probe, autocast)
+            chosen = _in_portions(means, model, probe, views, max_memory, half=autocast is not None)
+            return replace(chosen, obstacle=obstacle or chosen.obstacle, refused=(*refused, *chosen.refused))
         except (InPlaceError, LossShapeError):
             raise
         except Exception as reason:
-            log.debug("Gradients by other means: %s", reason)
-            if build is not Program:  # which is for chains alone
+            log.debug("Gradients by other means than %s: %s", kind.name, reason)
+            refused.append(_refusal(kind.name, reason))
+            if kind is not Program or isinstance(reason, PlaceError):  # else it is one for chains alone
                 obstacle = obstacle or obstacle_of(reason)
     raise UnsupportedModelError(
         "The model computes something else each time: it draws random numbers, or keeps something of a batch for "
         "the next. Leave dropout out, and compute everything anew in every forward pass."
     )
+
+
+def _checked(
+    kind: type[Program | BookKeeping | Vectorised | Loop],
+    model: nn.Module,
+    loss: Loss,
+    probe: tuple[Tensor, Tensor],
+    autocast: torch.dtype | None,
+) -> Means:
+    """A means of one kind that agrees with the loop; raises if it does not, or if the kind does not apply."""
+    loop, means = Loop(model, loss), kind(model, loss)
+    check_against_loop(means, loop, probe)
+    check_nearby(means, loop, probe)
+    if autocast is None or kind is not BookKeeping:
+        return means
+    # Half precision would hide what a small nudge shows; the layers and their axes are the same without.
+    half = BookKeeping(model, loss, autocast)
+    check_against_loop(half, loop, probe, lax=True)
+    return half
+
+
+def _refusal(name: str, reason: Exception) -> str:
+    """Why a means was not used, in a line."""
+    why = str(reason).strip().partition("\n")[0] or type(reason).__name__
+    return f"{name}: {why.removeprefix(f'{name} ')}"
 
 
 def still_apart(admitted: Admitted, model: nn.Module, probe: tuple[Tensor, Tensor], views: int) -> bool:
@@ -133,15 +151,16 @@ def of_views(probe: tuple[Tensor, Tensor], views: int) -> tuple[Tensor, Tensor]:
 
 
 def _in_portions(
-    means: Means, model: nn.Module, probe: tuple[Tensor, Tensor], views: int, max_memory: int | None, *, least: int
+    means: Means, model: nn.Module, probe: tuple[Tensor, Tensor], views: int, max_memory: int | None, *, half: bool
 ) -> Admitted:
-    """The means with the sizes of parts, down to `least`, in which it keeps records apart; raises if there is none."""
+    """The means with the sizes of parts in which it keeps records apart; raises if there is none."""
     kept_bytes = (max_memory or _MODERATE) // 2
     pieces = means.pieces(*probe, PROBES * kept_bytes // _LEAST_PART)
     held = probe[0].nbytes + means.held_bytes + sum(sized.piece.kept_bytes for sized in pieces)
     each = (held // PROBES + 1) * views
     largest = _fastest(each, max_memory, on_gpu=probe[0].is_cuda)
-    small = each >= _COSTLY and least == WHOLE and not probe[0].is_cuda  # half precision leaves more over
+    least = 2 * WHOLE if half else WHOLE  # half precision leaves more over
+    small = each >= _COSTLY and not half and not probe[0].is_cuda
     threads = 1 if largest >= WHOLE and not probe[0].is_cuda else torch.get_num_threads()
     of_records = means if views == 1 else AveragedOverViews(means, views)
     if isinstance(means, Loop):
@@ -149,19 +168,47 @@ def _in_portions(
     tried = [largest]
     while tried[-1] < WHOLE and (max_memory is None or 2 * tried[-1] * each <= max_memory):
         tried.append(2 * tried[-1])  # so few records leave elements over
-    records = of_views(probe, views)
-    for rows in tried:
-        wanted = sizes_up_to(rows, least)
-        sizes = with_small(wanted) if small else wanted
-        try:
-            with computing_with(threads):
-                agreeing = sizes_that_agree(of_records, model, records, sizes, kept_bytes)
-            return Admitted(of_records, agreeing, kept_bytes, threads)
-        except DisagreementError as reason:
-            disagreement = reason
-    if largest >= WHOLE or views > 1:
-        raise disagreement
+    wanted = [with_small(sizes) if small else sizes for sizes in (sizes_up_to(rows, least) for rows in tried)]
+    try:
+        chosen = Admitted(of_records, (1,), kept_bytes, threads)
+        return _apart(chosen, model, of_views(probe, views), wanted, by_single_rows=not half)
+    except DisagreementError:
+        if largest >= WHOLE or views > 1:
+            raise
     return Admitted(means, (1,), kept_bytes, threads, alone=True)  # too large for parts that are alike
+
+
+def _apart(
+    chosen: Admitted,
+    model: nn.Module,
+    records: tuple[Tensor, Tensor],
+    wanted: Sequence[tuple[int, ...]],
+    *,
+    by_single_rows: bool,
+) -> Admitted:
+    """What was chosen, with the first of the wanted sizes in which it keeps records apart.
+
+    Where this processor's products show a record's place, they may take one row at a time.
+
+    Raises:
+        DisagreementError: there are no such sizes.
+    """
+
+    def sizes_of(means: Means) -> tuple[int, ...]:
+        for sizes in wanted[:-1]:
+            with suppress(DisagreementError):
+                return sizes_that_agree(means, model, records, sizes, chosen.kept_bytes)
+        return sizes_that_agree(means, model, records, wanted[-1], chosen.kept_bytes)
+
+    with computing_with(chosen.threads):
+        try:
+            return replace(chosen, sizes=sizes_of(chosen.means))
+        except PlaceError as reason:
+            if not by_single_rows:
+                raise
+            means = SingleRows(chosen.means)
+            refused = (_refusal(chosen.means.name, reason),)
+            return replace(chosen, means=means, sizes=sizes_of(means), obstacle=obstacle_of(reason), refused=refused)
 
 
 def _fastest(each: int, max_memory: int | None, *, on_gpu: bool) -> int:

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import torch
 
+from fedprivacy._support.blas import matrix_library
+from fedprivacy.gradients.invariance import PlaceError
 from fedprivacy.gradients.watch import ValueDependentError
 
 log = logging.getLogger(__name__)
@@ -45,6 +47,8 @@ class Obstacle:
 
 def obstacle_of(error: Exception) -> Obstacle:
     """What an error says that the means raised on made-up records."""
+    if isinstance(error, PlaceError):  # which no line of the model is to blame for
+        return Obstacle(f"{error} ({matrix_library()})", "", matrix_library().remedy)
     calls = [call for call in traceback.extract_tb(error.__traceback__) if _in_model(call.filename)]
     what = str(error).strip().partition("\n")[0] or type(error).__name__
     place = f"{calls[-1].filename}:{calls[-1].lineno}" if calls else ""

@@ -199,7 +199,7 @@ class _LstmSteps(torch.autograd.Function):
         views = (projected, gates, gates[..., : 2 * size], *gates.chunk(4, 2), cells[1:], squashed, hiddens)
         by_state = products.padded(weight).t()
         for projection, gate, both, let_in, forget, new, let_out, after, squash, out in zip(*views, strict=True):
-            torch.addmm(projection, products.padded(hidden), by_state, out=gate)
+            products.addmm(projection, products.padded(hidden), by_state, out=gate)
             both.sigmoid_()
             new.tanh_()
             let_out.sigmoid_()

@@ -1,0 +1,91 @@
+"""The machine that computes and the code it chose, for doctor, run folder and terminal: what a report of trouble needs.
+
+All of it is public: it was chosen on made-up records.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import torch
+
+from fedprivacy._support.blas import matrix_library
+from fedprivacy._support.durable import write_durably
+from fedprivacy.gradients.engine import GradientEngine
+from fedprivacy.training import noise
+
+MACHINE = "machine.json"
+"""File in a run's folder."""
+
+STACKS = "stacks of clients"
+"""How gradients are computed where many clients with small models train together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Machine:
+    """One machine, as one run used it.
+
+    Attributes:
+        processor: the widest vector instructions that torch uses, such as "AVX2".
+        cores: how many this process may use.
+        torch: its version.
+        products: the library that multiplies matrices, with its mode.
+        gradients: how they are computed; "": that was not decided here.
+        records: how many are computed at a time at most; 0: not decided here.
+        threads: torch's own, and as many as compute gradients at most.
+        refused: faster ways to compute gradients that this machine or the model rules out, with the reason.
+        remedy: what would make gradients faster; "": nothing needs to.
+        noise: the library that draws it.
+    """
+
+    processor: str
+    cores: int
+    torch: str
+    products: str
+    gradients: str
+    records: int
+    threads: int
+    refused: tuple[str, ...]
+    remedy: str
+    noise: str
+
+    @classmethod
+    def here(cls, engine: GradientEngine | None = None, *, stacked: bool = False) -> Machine:
+        """This machine, with what a prepared engine chose; `stacked`: clients train together, in stacks."""
+        chosen = None if stacked else engine
+        return cls(
+            processor=torch.backends.cpu.get_cpu_capability(),
+            cores=len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1,
+            torch=torch.__version__,
+            products=str(matrix_library()),
+            gradients=STACKS if stacked else engine.means if engine else "",
+            records=chosen.sizes[0] if chosen else 0,
+            threads=torch.get_num_threads(),
+            refused=chosen.refused if chosen else (),
+            remedy=chosen.obstacle.remedy if chosen and chosen.obstacle else "",
+            noise=noise.library(),
+        )
+
+    @property
+    def line(self) -> str:
+        """Everything that matters, in a line for people."""
+        at_a_time = f", {self.records} records at a time" if self.records else ""
+        how = f"gradients by {self.gradients}{at_a_time}; " if self.gradients else ""
+        threads = f"{self.threads} thread{'s' * (self.threads != 1)} of {self.cores}"
+        return f"{how}{threads}; {self.products}; {self.processor}; torch {self.torch}; noise by {self.noise}"
+
+    def keep(self, folder: Path) -> None:
+        """Write it into a run's folder, as JSON."""
+        write_durably(folder / MACHINE, (json.dumps(asdict(self), indent=2) + "\n").encode())
+
+    @classmethod
+    def kept_in(cls, folder: Path) -> Machine | None:
+        """The machine that a run's folder names; None: it names none."""
+        file = folder / MACHINE
+        if not file.exists():
+            return None
+        facts = json.loads(file.read_text())
+        return cls(**facts | {"refused": tuple(facts["refused"])})
