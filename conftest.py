@@ -2,6 +2,8 @@
 
 import pytest
 
+import fedprivacy  # noqa: F401 - before torch computes anything, as docs/explanation/gradients.md asks of everybody
+
 SLOW = {"fedprivacy.audit.training.audit_training"}
 """Examples that take long by nature: a whole audit."""
 

@@ -2,12 +2,13 @@
 
 A batch is computed in parts of one size, in which made-up records are known to have the same results in any place and
 any company, under hostile parameters too (`fedprivacy.gradients.invariance`), and to take one path whatever they say;
-where they have not, one record after the other.
+where they have not, with matrix products of one row each, or else one record after the other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass
 
 import torch
@@ -17,6 +18,7 @@ from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.memory import out_of_memory
 from fedprivacy.gradients.parts import WHOLE, cut, filled, sizes_up_to
 from fedprivacy.gradients.pieces import Written
+from fedprivacy.gradients.products import one_row_at_a_time
 from fedprivacy.gradients.tape import Part, Sized
 from fedprivacy.gradients.watch import OnePath
 
@@ -31,19 +33,51 @@ class RowByRow:
     Attributes:
         result: of two rows for each record, [batch, ...] each, what is wanted of it, [batch, ...].
         failed: what stands for a record of which it cannot be computed, shape [1, ...].
-        sizes: of the parts, the largest first, as `sizes_apart` says.
+        sizes: of the parts, the largest first.
+        single_rows: whether matrix products take one row at a time.
     """
 
     result: Callable[[Tensor, Tensor], Tensor]
     failed: Tensor
     sizes: tuple[int, ...]
+    single_rows: bool = False
 
     def __call__(self, ones: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
         """The results, [batch, ...], and which of them could be computed, bool [batch]."""
         found = [(self.failed[:0], torch.empty(0, dtype=torch.bool))]
-        for start, stop, size in cut(len(ones), self.sizes):
-            found.append(self._of_part(ones[start:stop], others[start:stop], size))
+        with one_row_at_a_time() if self.single_rows else nullcontext():
+            for start, stop, size in cut(len(ones), self.sizes):
+                found.append(self._of_part(ones[start:stop], others[start:stop], size))
         return _joined(found)
+
+    @classmethod
+    def admitted(
+        cls,
+        result: Callable[[Tensor, Tensor], Tensor],
+        failed: Tensor,
+        shown: Results,
+        model: nn.Module,
+        probe: tuple[Tensor, Tensor],
+        *,
+        largest: int = WHOLE,
+    ) -> RowByRow:
+        """The largest parts in which records are computed by themselves.
+
+        A branch on a value may be one that no made-up record takes, and that a true one takes for all around it.
+
+        Args:
+            result, failed: see the attributes.
+            shown: everything of a batch that must not show who else is in it, [batch, ...] each.
+            model: with whose parameters it is computed; they are others in the meantime.
+            probe: made-up records of the kind that will come.
+            largest: the largest size that is wanted, `WHOLE` times a power of two.
+        """
+        sizes, single_rows = _sizes_apart(shown, model, probe, largest), False
+        if sizes == (1,):
+            with one_row_at_a_time():
+                sizes = _sizes_apart(shown, model, probe, largest)
+            single_rows = sizes != (1,)
+        return cls(result, failed, sizes, single_rows)
 
     def _of_part(self, ones: Tensor, others: Tensor, size: int) -> tuple[Tensor, Tensor]:
         """A part's; if one of its records makes it fail, each is computed with copies of itself."""
@@ -72,19 +106,8 @@ def _joined(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
     return torch.cat(results), torch.cat(known)
 
 
-def sizes_apart(
-    shown: Results, model: nn.Module, probe: tuple[Tensor, Tensor], largest: int = WHOLE
-) -> tuple[int, ...]:
-    """The sizes of parts in which records are computed by themselves, the largest first; if there are none, 1.
-
-    A branch on a value may be one that no made-up record takes, and that a true one takes for all around it.
-
-    Args:
-        shown: everything of a batch that must not show who else is in it, [batch, ...] each.
-        model: with whose parameters it is computed; they are others in the meantime.
-        probe: made-up records of the kind that will come.
-        largest: the largest size that is wanted, `WHOLE` times a power of two.
-    """
+def _sizes_apart(shown: Results, model: nn.Module, probe: tuple[Tensor, Tensor], largest: int) -> tuple[int, ...]:
+    """The sizes of parts in which records are computed by themselves, the largest first; if there are none, 1."""
     axes = {length for part in probe for length in part.shape[1:]}  # an axis as long would pass for that of the records
     sizes = [size for size in sizes_up_to(max(largest, 4 * WHOLE)) if size not in axes]
     sizes = [size for size in sizes if size <= largest] or sizes[-1:]

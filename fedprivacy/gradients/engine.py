@@ -304,8 +304,9 @@ class GradientEngine:
     def _add_part(self, sums: Sums, inputs: Tensor, targets: Tensor, size: int, clipping_norm: float) -> list[Tensor]:
         """Add up records, clipped, in so many rows; the squared norms of those that count.
 
-        In smaller parts, where memory does not hold these: the same bits, and the same sums of `STRETCH` rows. Nothing
-        of a part outlives it, nor of one that failed: else what memory holds would depend on what came before.
+        Where memory does not hold these, in smaller parts: norms and float32 sums of `STRETCH` rows keep their bits,
+        and what float64 adds in another order may change in its last. Nothing of a part outlives it, nor of one that
+        failed: else what memory holds would depend on what came before.
         """
         smaller = [of for of in self._admitted.sizes if STRETCH <= of < size and size % of == 0]
         try:

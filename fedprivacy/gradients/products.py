@@ -88,12 +88,14 @@ def _padded_matrix(matrix: Tensor) -> Tensor:
     return functional.pad(matrix, (0, -outer % LANES, 0, -inner % LANES))
 
 
-def _product(rows: Tensor, matrix: Tensor) -> Tensor:
-    """Rows [..., d] times a matrix [d, p], all at once or each by itself."""
+def _product(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Rows [..., d] times a matrix [d, p], plus a bias [p], all at once or each by itself."""
     if not _one_row_at_a_time.get():
-        return functional.linear(rows, matrix.t())
+        return functional.linear(rows, matrix.t(), bias)
     single = rows.reshape(-1, 1, matrix.shape[0])
-    return torch.bmm(single, matrix.expand(len(single), *matrix.shape)).view(*rows.shape[:-1], matrix.shape[1])
+    batches = single, matrix.expand(len(single), *matrix.shape)
+    products = torch.bmm(*batches) if bias is None else torch.baddbmm(bias, *batches)
+    return products.view(*rows.shape[:-1], matrix.shape[1])
 
 
 class AlikeProducts(TorchFunctionMode):
@@ -118,8 +120,8 @@ def _padded_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None, backward
     missing = -weight.shape[1] % LANES
     if missing or backwards:
         weight = functional.pad(weight, (0, missing, 0, backwards))
-    if not backwards and not _one_row_at_a_time.get():
-        return functional.linear(padded(inputs), weight, bias)
+    if not backwards:
+        return _product(padded(inputs), weight.t(), bias)
     outputs = _product(padded(inputs), weight.t()).narrow(-1, 0, weight.shape[0] - backwards)
     return outputs.contiguous() if bias is None else outputs + bias
 

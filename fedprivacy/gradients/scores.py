@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
-from fedprivacy.gradients.apart import RowByRow, sizes_apart
+from fedprivacy.gradients.apart import RowByRow
 from fedprivacy.gradients.losses import Loss
 from fedprivacy.gradients.products import AlikeProducts, full_precision
 from fedprivacy.gradients.selfcheck import made_up_records
@@ -52,10 +52,9 @@ class RecordScores:
         with full_precision, torch.no_grad(), computing_with(threads):
             probe = made_up_records(*kinds, lambda ones, others: loss(self._outputs(ones), others.cpu()))
             self.example = self._outputs(probe[0]), probe[1].cpu()
-            sizes = sizes_apart(self._shown, model, probe)
-        self.rows = sizes[0]
-        failed = torch.full((1, len(measures)), math.nan, dtype=torch.float64)
-        self._row_by_row = RowByRow(self._scores, failed, sizes)
+            failed = torch.full((1, len(measures)), math.nan, dtype=torch.float64)
+            self._row_by_row = RowByRow.admitted(self._scores, failed, self._shown, model, probe)
+        self.rows = self._row_by_row.sizes[0]
 
     def __call__(self, inputs: Tensor, targets: Tensor) -> Tensor:
         """The scores of a batch [batch, ...], shape [batch, measures], float64, on the CPU.

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from fedprivacy._support.spans import spanned
-from fedprivacy.gradients.apart import RowByRow, sizes_apart
+from fedprivacy.gradients.apart import RowByRow
 from fedprivacy.gradients.parts import WHOLE
 from fedprivacy.gradients.selfcheck import made_up_records
 from fedprivacy.gradients.threads import computing_with
@@ -65,8 +65,8 @@ class Views:
             largest = _MOST_ROWS
             while largest > WHOLE and largest * probe[0][0].numel() > _MOST_NUMBERS:
                 largest //= 2
-            sizes = sizes_apart(lambda *batch: [self._view(*batch)], nn.Identity(), probe, largest)
-        self._row_by_row = RowByRow(self._view, torch.zeros_like(probe[0][:1]), sizes)
+            failed, shown = torch.zeros_like(probe[0][:1]), lambda *batch: [self._view(*batch)]
+            self._row_by_row = RowByRow.admitted(self._view, failed, shown, nn.Identity(), probe, largest=largest)
 
     def _tried(self, records: Tensor, draws: Tensor) -> tuple[Tensor, Tensor]:
         """Made-up records of these kinds, and random numbers, of which views can be made: of each by itself."""

@@ -388,7 +388,8 @@ def test_half_precision_activations_do_not_cost_the_rule(layer, data):
     inputs, targets = case.batch(4)
     half = GradientEngine(case.model, cross_entropy, autocast=torch.bfloat16)
     exact = GradientEngine(case.model, cross_entropy)
-    result, expected = (private.clipped_sum(inputs, targets, 1e6) for private in (half, exact))
+    with any_company():  # some processors' kernels in half precision do not treat all rows of such small layers alike
+        result, expected = (private.clipped_sum(inputs, targets, 1e6) for private in (half, exact))
     assert half.means == "book-keeping"
     assert (result - expected).norm() < 0.1 * expected.norm()
 

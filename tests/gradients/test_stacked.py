@@ -28,6 +28,9 @@ NORMS = np.geomspace(0.05, 20.0, len(SIZES))
 RECORDS = 80
 
 
+pytestmark = pytest.mark.usefixtures("rows_alike")  # a frozen layer's products are shared by the slots
+
+
 def cross_entropy(outputs, targets):
     return functional.cross_entropy(outputs, targets, reduction="none")
 

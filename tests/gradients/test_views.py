@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedprivacy.gradients import GradientEngine
-from tests.gradients.oracle import cross_entropy
+from tests.gradients.oracle import any_company, cross_entropy
 
 
 def perceptron():
@@ -99,7 +99,8 @@ def test_half_precision_keeps_the_bound_and_roughly_the_sum(build):
     torch.manual_seed(0)
     model, records, targets = build(), MODELS[build](20), torch.randint(3, (20,))
     half = GradientEngine(model, cross_entropy, autocast=torch.bfloat16)
-    result = half.clipped_sum(records, targets, 0.1)
+    with any_company():  # some processors' kernels in half precision do not treat all rows alike
+        result = half.clipped_sum(records, targets, 0.1)
     exact = GradientEngine(model, cross_entropy).clipped_sum(records, targets, 0.1)
     assert half.means == "book-keeping"
     assert 0 < (result - exact).norm() <= 0.05 * exact.norm()

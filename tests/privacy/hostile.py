@@ -20,13 +20,16 @@ from torch import nn
 from torch.nn import functional
 
 from fedprivacy.gradients import GradientEngine
+from fedprivacy.gradients.invariance import PlaceError, sizes_that_agree
 from fedprivacy.gradients.methods import admission
+from fedprivacy.gradients.methods.single_rows import SingleRows
 from fedprivacy.training.mechanisms import SUM_ALLOWANCE
 
 CLIPPING_NORM = 1.0
 FEATURES = 20
-MEANS = ("program", "book-keeping", "vmap", "loop")
-_BUILDERS = {"program": "Program", "book-keeping": "BookKeeping", "vmap": "Vectorised"}
+_KINDS = {"program": "Program", "book-keeping": "BookKeeping", "vmap": "Vectorised", "loop": "Loop"}
+_BY_SINGLE_ROWS = ", one row at a time"
+MEANS = (*_KINDS, *(f"{name}{_BY_SINGLE_ROWS}" for name in _KINDS if name != "loop"))
 
 
 def squared_error(outputs, targets):
@@ -60,15 +63,25 @@ def amplify(model, seed, amplification, *, gated):
 
 
 def engine_of(means, model, loss, like):
-    """An engine that has admitted these means and no faster ones."""
-    faster = MEANS[: MEANS.index(means)]
+    """An engine that uses these means and no faster ones; where the check refuses them here, with products of single
+    rows."""
+    kind, single = means.removesuffix(_BY_SINGLE_ROWS), means.endswith(_BY_SINGLE_ROWS)
     with ExitStack() as stack:
-        for name in faster:
-            stack.enter_context(mock.patch.object(admission, _BUILDERS[name], side_effect=NotImplementedError))
+        for name in list(_KINDS)[: list(_KINDS).index(kind)]:
+            stack.enter_context(mock.patch.object(admission, _KINDS[name], side_effect=NotImplementedError))
+        if single:
+            stack.enter_context(mock.patch.object(admission, "sizes_that_agree", _of_single_rows))
         engine = GradientEngine(model, loss)
         engine.prepare(*(rows[:0] for rows in like))
-    assert engine.means == means
+    assert engine.means in {means, kind + _BY_SINGLE_ROWS}
     return engine
+
+
+def _of_single_rows(means, *others):
+    """The check, for which products of many rows never treat these alike."""
+    if not isinstance(means, SingleRows):
+        raise PlaceError(f"{means.name} is not wanted")
+    return sizes_that_agree(means, *others)
 
 
 def neighbours(records, record):
