@@ -9,19 +9,24 @@ Kernels decide by shapes, strides and addresses, and by very few values (a whole
 its numbers is huge). So made-up records are moved, repeated, surrounded by NaN, infinity and subnormal numbers, and cut
 off, under parameters and numbers that keep every unit alive: where a means treats them alike, it treats all alike. What
 it computes of the others tells nothing, for a wrong gradient is clipped by its own norm.
+
+A kernel may treat only the last few rows apart, and change a last bit of only some records there, which later layers
+hide. So the products of a batch are also tried one by one (`fedprivacy.gradients.equal_rows`).
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
 
 import torch
 from torch import Tensor, nn
 
+from fedprivacy.gradients.equal_rows import EqualRowsStayEqual
 from fedprivacy.gradients.parameters import restored
-from fedprivacy.gradients.parts import WHOLE, plain
-from fedprivacy.gradients.selfcheck import DisagreementError, Means
+from fedprivacy.gradients.parts import WHOLE, plain, same_bits
+from fedprivacy.gradients.selfcheck import DisagreementError, Means, PlaceError
 from fedprivacy.gradients.tape import Sized
 from fedprivacy.gradients.watch import NothingLeftOver
 
@@ -30,13 +35,6 @@ EXTREMES = (math.nan, math.inf, -1e30, 1e-40, 0.0)
 
 _WIDEST = 20
 """Records differ by up to 2 to this power in size, parameters by a third of it, up and down."""
-
-
-class PlaceError(DisagreementError):
-    """A record's gradient depends on its place in the batch, or on what stands in the other places."""
-
-
-_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 def sizes_that_agree(
@@ -59,23 +57,25 @@ def sizes_that_agree(
             make_hostile(trained, generator, wide=wide)
             inputs = hostile_rows(probe[0], sizes[0], generator, wide=wide)
             records = inputs, hostile_rows(probe[1], sizes[0], generator, wide=False)
-            with NothingLeftOver(sizes[0]):
+            with _products_tried(sizes[0], seed == 0), NothingLeftOver(sizes[0]):
                 whole = means.pieces(*records, kept_bytes)
             for rows, company in _arrangements(sizes[0], generator):
                 moved = means.pieces(*_arranged(*records, rows, company), kept_bytes)
                 if not _same(whole, rows[~company], moved, (~company).nonzero().squeeze(1)):
                     raise PlaceError(f"{means.name} computes a record by its place in the batch")
-            agreeing = [size for size in agreeing if _agrees(means, records, whole, size, kept_bytes)]
+            agreeing = [s for s in agreeing if _agrees(means, records, whole, s, kept_bytes, first=seed == 0)]
             seen = seen or _alive(whole)
     if not seen:
         raise DisagreementError(f"{means.name} showed no gradient by which it could be judged")
     return tuple(agreeing)
 
 
-def _agrees(means: Means, records: tuple[Tensor, Tensor], whole: list[Sized], size: int, kept_bytes: int) -> bool:
+def _agrees(
+    means: Means, records: tuple[Tensor, Tensor], whole: list[Sized], size: int, kept_bytes: int, *, first: bool
+) -> bool:
     """Whether records have the same gradients in parts of another size: all of them, or of a small one's the first.
 
-    What the last part has room for is the first records once more.
+    What the last part has room for is the first records once more. Products are tried in the `first` such comparison.
     """
     count = len(records[0])
     if size == count:
@@ -86,13 +86,18 @@ def _agrees(means: Means, records: tuple[Tensor, Tensor], whole: list[Sized], si
         rows = torch.arange(start, start + size) % count
         inputs, targets = (plain(tensor[rows]) for tensor in records)
         try:
-            with NothingLeftOver(size):
+            with _products_tried(size, first and start == 0), NothingLeftOver(size):
                 fewer = means.pieces(inputs, targets, kept_bytes)
         except Exception:  # a size that cannot be computed is none
             return False
         if not _same(whole, rows, fewer, torch.arange(size)):
             return False
     return True
+
+
+def _products_tried(size: int, tried: bool) -> AbstractContextManager[object]:
+    """Outside of other watches, or they would see what it computes."""
+    return EqualRowsStayEqual(size) if tried else nullcontext()
 
 
 def _same(ones: list[Sized], of: Tensor, others: list[Sized], are: Tensor) -> bool:
@@ -105,15 +110,6 @@ def _same(ones: list[Sized], of: Tensor, others: list[Sized], are: Tensor) -> bo
         for one, other in pairs
         for mine, theirs in zip((one.norms, *one.piece.sources), (other.norms, *other.piece.sources), strict=True)
     )
-
-
-def same_bits(ones: Tensor, others: Tensor) -> bool:
-    """Whether all numbers have the same bits, or both are none."""
-    if not ones.is_floating_point():
-        return torch.equal(ones, others)
-    bits = _BITS[ones.element_size()]
-    same = ones.contiguous().view(bits) == others.contiguous().view(bits)
-    return bool((same | (ones.isnan() & others.isnan())).all())
 
 
 def _alive(whole: list[Sized]) -> bool:

@@ -27,6 +27,8 @@ _SMALL = (24, 16, 12, 8)
 _ALIGNMENT = 64
 """Bytes at whose multiples rows begin in memory of their own: kernels may treat what comes before apart."""
 
+_BITS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
+
 
 class BatchPart(NamedTuple):
     """The records from `start` to before `stop`, computed in `size` rows."""
@@ -79,3 +81,12 @@ def plain(rows: Tensor) -> Tensor:
     if not rows.is_contiguous() or rows.data_ptr() % _ALIGNMENT:
         rows = rows.clone(memory_format=torch.contiguous_format)
     return rows.view(-1).view(rows.shape)
+
+
+def same_bits(ones: Tensor, others: Tensor) -> bool:
+    """Whether all numbers have the same bits, or both are none."""
+    if not ones.is_floating_point():
+        return torch.equal(ones, others)
+    bits = _BITS[ones.element_size()]
+    same = ones.contiguous().view(bits) == others.contiguous().view(bits)
+    return bool((same | (ones.isnan() & others.isnan())).all())

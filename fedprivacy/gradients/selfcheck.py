@@ -59,6 +59,10 @@ class DisagreementError(ValueError):
     """A means that computes other gradients than the loop."""
 
 
+class PlaceError(DisagreementError):
+    """What is computed of a record depends on its place in the batch, or on what stands in the other places."""
+
+
 class _Fallback:
     """What writes every record's gradient out. How much memory activations take beside them is not known."""
 

@@ -32,7 +32,7 @@ class ValueDependentError(ValueError):
     """The path of a batch through the model depends on its values."""
 
 
-class _Watch(TorchDispatchMode):
+class Watch(TorchDispatchMode):
     """A dispatch mode that does without torch's compiler.
 
     Torch imports its compiler to keep it out of a dispatch mode, unless the mode says that it need not: a second and a
@@ -55,7 +55,7 @@ class _Watch(TorchDispatchMode):
         raise NotImplementedError
 
 
-class OnePath(_Watch):
+class OnePath(Watch):
     """For the length of a forward pass, refuses whatever branches on, selects or reorders records by their values.
 
     Book-keeping computes a batch at once and takes row i of what every layer reads for record i. A model may sort its
@@ -100,7 +100,7 @@ class OnePath(_Watch):
         return isinstance(value, Tensor) and _memory(value) in self._kept
 
 
-class NothingLeftOver(_Watch):
+class NothingLeftOver(Watch):
     """For the length of a computation, refuses tensors of rows at whose end, or at the end of a thread's share of them,
     elements are left over for another code: in a part that is too small to rule that out, or among threads.
 

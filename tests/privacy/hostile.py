@@ -20,9 +20,10 @@ from torch import nn
 from torch.nn import functional
 
 from fedprivacy.gradients import GradientEngine
-from fedprivacy.gradients.invariance import PlaceError, sizes_that_agree
+from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.methods import admission
 from fedprivacy.gradients.methods.single_rows import SingleRows
+from fedprivacy.gradients.selfcheck import PlaceError
 from fedprivacy.training.mechanisms import SUM_ALLOWANCE
 
 CLIPPING_NORM = 1.0

@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor, nn
 
-from fedprivacy.gradients.invariance import PlaceError, sizes_that_agree
+from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.losses import InPlaceError, Loss, LossShapeError, UnsupportedModelError
 from fedprivacy.gradients.methods.averaged import AveragedOverViews
 from fedprivacy.gradients.methods.bookkeeping import BookKeeping
@@ -28,6 +28,7 @@ from fedprivacy.gradients.selfcheck import (
     DisagreementError,
     Loop,
     Means,
+    PlaceError,
     Vectorised,
     check_against_loop,
     check_nearby,

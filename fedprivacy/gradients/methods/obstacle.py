@@ -11,7 +11,7 @@ from pathlib import Path
 import torch
 
 from fedprivacy._support.blas import matrix_library
-from fedprivacy.gradients.invariance import PlaceError
+from fedprivacy.gradients.selfcheck import PlaceError
 from fedprivacy.gradients.watch import ValueDependentError
 
 log = logging.getLogger(__name__)
