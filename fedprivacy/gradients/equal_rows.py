@@ -41,10 +41,13 @@ class EqualRowsStayEqual(Watch):
         PlaceError: equal rows have results that differ.
     """
 
-    def __init__(self, size: int) -> None:
-        """Take the number of records: a product whose rows are no multiple of it is none of a batch."""
+    def __init__(self, size: int, axes: Sequence[int] = (0,)) -> None:
+        """Take the number of records, and the axes on which rows stand that must be treated alike.
+
+        A product whose first axis is no multiple of the number is none of a batch.
+        """
         super().__init__()
-        self._size, self._generator = size, torch.Generator().manual_seed(size)
+        self._size, self._axes, self._generator = size, axes, torch.Generator().manual_seed(size)
         self._tried: set[object] = set()
 
     def _run(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
@@ -52,31 +55,32 @@ class EqualRowsStayEqual(Watch):
         name = func.overloadpacket.__name__
         if name in _FACTORS or name in _ATTENTION or (name in _CONVOLUTIONS and _of_records(name, args)):
             kind = (func, *map(_layout, args))
-            if kind not in self._tried:
+            first = tree_leaves(result)[0]
+            if kind not in self._tried and first.shape[0] % self._size == 0:
                 self._tried.add(kind)
-                self._try(func, args, kwargs, tree_leaves(result)[0])
+                for axis in self._axes[: first.dim()]:
+                    self._try(func, args, kwargs, axis, first.shape[axis], max(first.numel(), 1))
         return result
 
-    def _try(self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], result: Tensor) -> None:
-        rows = result.shape[0]
-        if rows % self._size:
-            return
-        for turn in range(max(2, -(-ENOUGH * rows // max(result.numel(), 1)))):
-            made = [self._with_equal_rows(arg, rows) for arg in args]
+    def _try(  # noqa: PLR0917 - an operation and where its rows are
+        self, func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], axis: int, rows: int, numbers: int
+    ) -> None:
+        for turn in range(max(2, -(-ENOUGH * rows // numbers))):
+            made = [self._with_equal_rows(arg, axis, rows) for arg in args]
             factors = _FACTORS.get(func.overloadpacket.__name__)
             if factors and turn % 2 and made[factors[0]] is not args[factors[0]]:
                 self._take_back(made, *factors)
-            named = {name: self._with_equal_rows(arg, rows) for name, arg in kwargs.items()}
+            named = {name: self._with_equal_rows(arg, axis, rows) for name, arg in kwargs.items()}
             found = tree_leaves(func(*made, **named))[0]
-            if not same_bits(found, found[:1].expand_as(found)):
+            if not same_bits(found, found.narrow(axis, 0, 1).expand_as(found)):
                 raise PlaceError(f"{func} computes equal rows differently")
 
-    def _with_equal_rows(self, arg: Any, rows: int) -> Any:
+    def _with_equal_rows(self, arg: Any, axis: int, rows: int) -> Any:
         """One row in the place of all, of random numbers, or of masks and ids the first; others stay as they are."""
-        if not isinstance(arg, Tensor) or arg.dim() == 0 or arg.shape[0] != rows or arg.stride(0) == 0:
+        if not isinstance(arg, Tensor) or arg.dim() <= axis or arg.shape[axis] != rows or 0 in arg.stride():
             return arg
-        row = self._random(arg[0]) if arg.is_floating_point() else arg[0]
-        return _like(arg).copy_(row.expand_as(arg))
+        first = arg.narrow(axis, 0, 1)
+        return _like(arg).copy_((self._random(first) if arg.is_floating_point() else first).expand_as(arg))
 
     def _take_back(self, made: list[Any], rows: int, matrix: int) -> None:
         """Let the second half of each sum be the first with the other sign, and what is added to it zero."""

@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
+from contextlib import nullcontext
 from functools import partial
 
 import torch
 from torch import Tensor, nn
 
 from fedprivacy.gradients.clipping import Clipping
+from fedprivacy.gradients.equal_rows import EqualRowsStayEqual
 from fedprivacy.gradients.invariance import EXTREMES, hostile_rows, make_hostile
 from fedprivacy.gradients.losses import Loss
 from fedprivacy.gradients.parameters import flat_parameters, restored
@@ -63,6 +65,7 @@ class _Trial:
         self._stack, self._model, self._clipping = stack, model, clipping
         self._generator = torch.Generator().manual_seed(seed)
         slots = stack.sizes[0]
+        self._tried = set[int]() if seed == 0 else {*stack.sizes}  # numbers of slots whose products were tried
         self._positions = torch.stack([self._hostile_model(wide=wide) for _ in range(_MODELS)])
         self._owners = torch.arange(slots) % _MODELS
         self._norms = torch.logspace(*_CLIPPING_NORMS, slots, base=2.0, dtype=torch.float64)
@@ -98,10 +101,14 @@ class _Trial:
         matrices = stack.matrices(self._positions)
         counted = torch.ones(len(inputs), dtype=torch.bool)
         own = [matrix.index_select(0, self._owners[slots]) for matrix in matrices]
-        rows, squared = stack.measured(own, inputs, targets, counted)
+        new = len(slots) not in self._tried
+        self._tried.add(len(slots))
+        with EqualRowsStayEqual(len(slots), (0, 1)) if new else nullcontext():
+            rows, squared = stack.measured(own, inputs, targets, counted)
         usable = squared.sum(0).isfinite()
         scales = stack.scales(squared, usable, self._norms[slots])
-        sums = [at.sums(scales, usable.view(-1, ROWS)) for at in rows]
+        with EqualRowsStayEqual(len(slots)) if new else nullcontext():
+            sums = [at.sums(scales, usable.view(-1, ROWS)) for at in rows]
         sources = [factor for at in rows for factor in (at.inputs, at.gradients)]
         return _Computed(squared.view(len(squared), -1, ROWS), sources, sums)
 

@@ -48,7 +48,7 @@ class Obstacle:
 def obstacle_of(error: Exception) -> Obstacle:
     """What an error says that the means raised on made-up records."""
     if isinstance(error, PlaceError):  # which no line of the model is to blame for
-        return Obstacle(f"{error} ({matrix_library()})", "", matrix_library().remedy)
+        return Obstacle(f"products here ({matrix_library()}) do not treat all rows alike", "", matrix_library().remedy)
     calls = [call for call in traceback.extract_tb(error.__traceback__) if _in_model(call.filename)]
     what = str(error).strip().partition("\n")[0] or type(error).__name__
     place = f"{calls[-1].filename}:{calls[-1].lineno}" if calls else ""
