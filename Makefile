@@ -30,6 +30,7 @@ PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --di
 
 test: $(VENV)/.installed-test
 	$(PYTEST) --numprocesses 3 -m "not slow"
+	@$(BIN)/fedprivacy doctor
 	@echo "All tests passed. Next: 'make simulate' trains ten hospitals; 'make test-all' adds what is slow: whole deployments."
 
 test-all: $(VENV)/.installed-test

@@ -83,6 +83,16 @@ def perceptron() -> nn.Module:
     return nn.Sequential(nn.Linear(784, 256), nn.ReLU(), nn.Linear(256, 10))
 
 
+def softmax_regression() -> nn.Module:
+    """Ten classes, the pixels of MNIST."""
+    return nn.Linear(784, 10)
+
+
+def small_perceptron() -> nn.Module:
+    """One hidden layer over the 8 x 8 pixels of the digits."""
+    return nn.Sequential(nn.Linear(64, 32), nn.Tanh(), nn.Linear(32, 10))
+
+
 def tanh_cnn() -> nn.Module:
     """The network of Papernot et al. 2021 for MNIST, 26,010 parameters."""
     return nn.Sequential(
@@ -191,6 +201,8 @@ class TextClassifier(nn.Module):
 
 _MODELS: dict[str, tuple[Callable[[], nn.Module], Callable[[int], Tensor], int]] = {
     "lr": (logistic_regression, lambda batch: torch.randn(batch, 30), 2),
+    "softmax": (softmax_regression, lambda batch: torch.randn(batch, 784), 10),
+    "small": (small_perceptron, lambda batch: torch.randn(batch, 64), 10),
     "mlp": (perceptron, lambda batch: torch.randn(batch, 784), 10),
     "cnn": (tanh_cnn, lambda batch: torch.randn(batch, 1, 28, 28), 10),
     "resnet": (lambda: WideResNet(depth=10, widening=2), lambda batch: torch.randn(batch, 3, 32, 32), 10),

@@ -20,6 +20,7 @@ SMALL = {
     "gradients": ["--models", "lr-64", "--rounds", "1"],
     "ledger": ["--charges", "20000", "--seconds", "0.1"],
     "noise": ["--rounds", "1", "--draws", "1"],
+    "processors": ["--kinds", "native,avx2-not-strict", "--models", "lr-64", "--rounds", "1"],
     "questions": ["--clients", "3", "--records", "500", "--turns", "1"],
     "simulation": ["--settings", "lr", "--turns", "1", "--contenders", "fedprivacy,bare_nonprivate"],
     "simulation --scale": ["--populations", "30", "--cohort", "10", "--plot", "/dev/null"],

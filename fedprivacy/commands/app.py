@@ -245,7 +245,7 @@ def report(
 
 @app.command()
 def doctor(
-    model: Annotated[str, typer.Argument()],
+    model: Annotated[str, typer.Argument(show_default=False)] = "",
     *,
     fix: Annotated[bool, typer.Option("--fix", help="Show the model mended, and the line to paste.")] = False,
     input_shape: Annotated[str, typer.Option(help="Shape of one record, for example 3,32,32.")] = "",
@@ -255,11 +255,21 @@ def doctor(
     """Name everything that keeps DP-SGD from training a model, each with its fix. Changes nothing.
 
     MODEL is a task, or path/to/file.py:Name of a function or class that makes an nn.Module. It is run on made-up
-    records alone, of the shape of the task's own. Exit code 1: it cannot be trained; 2: there is no such model.
+    records alone, of the shape of the task's own. Without it, only this machine is described: how it computes
+    gradients. Exit code 1: the model cannot be trained; 2: there is no such model.
     """
     from fedprivacy.commands import doctor as doctors
     from fedprivacy.tasks import TaskError
 
+    if not model:
+        machine = doctors.this_machine()
+        if as_json:
+            print_json(dataclasses.asdict(machine))
+        else:
+            OUT.print(f"This machine: {escape(machine.line)}.", highlight=False, soft_wrap=True)
+            for refusal in machine.refused:
+                OUT.print(f"Not used: {escape(refusal)}.", highlight=False, soft_wrap=True)
+        return
     with plain_errors(TaskError, doctors.ModelError, code=2):
         seen = doctors.visit(doctors.find(model, input_shape, integers=input_integers), fix=fix)
     if as_json:

@@ -29,9 +29,11 @@ from fedprivacy._support.sources import SourceError, is_source, load
 from fedprivacy.gradients.checks.doctor import Diagnosis, Example, diagnose, frozen_problems
 from fedprivacy.gradients.checks.problems import Problem, grouped
 from fedprivacy.gradients.checks.structure import made_private
+from fedprivacy.gradients.engine import GradientEngine
 from fedprivacy.tasks import ShardSource, Task
-from fedprivacy.tasks.built_in import BUILT_IN
+from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.tasks.loader import is_task, lacking
+from fedprivacy.training.machine import Machine
 from fedprivacy.values.wording import count_text
 
 IMPORT = "from fedprivacy.gradients import made_private"
@@ -212,6 +214,15 @@ def visit(patient: Patient, *, fix: bool) -> Visit:
     return Visit(patient, model, diagnosis, mended, _examined(patient, mended, made_private(other)))
 
 
+def this_machine() -> Machine:
+    """This machine, and how it computes the gradients of the default task."""
+    patient = find(DEFAULT_TASK)
+    assert patient.example is not None
+    engine = GradientEngine(patient.build(), patient.example.loss)
+    engine.prepare(patient.example.inputs, patient.example.targets)
+    return Machine.here(engine)
+
+
 def as_json(seen: Visit) -> dict[str, Any]:
     """Everything as JSON types."""
     fixed = None
@@ -263,6 +274,8 @@ def _findings(name: str, patient: Patient, diagnosis: Diagnosis) -> Iterator[Ren
         place, what, remedy = diagnosis.obstacle.place, diagnosis.obstacle.what, diagnosis.obstacle.remedy
         grid.add_row("slow because", Text(f"{place}\n{what}" if place else what))
         grid.add_row("faster", Text(remedy))
+    for refusal in diagnosis.refused:
+        grid.add_row("not used", Text(refusal))
     yield grid
 
 

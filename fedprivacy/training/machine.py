@@ -16,6 +16,7 @@ from fedprivacy._support.blas import matrix_library
 from fedprivacy._support.durable import write_durably
 from fedprivacy.gradients.engine import GradientEngine
 from fedprivacy.training import noise
+from fedprivacy.values.wording import count_text
 
 MACHINE = "machine.json"
 """File in a run's folder."""
@@ -74,8 +75,10 @@ class Machine:
         """Everything that matters, in a line for people."""
         at_a_time = f", {self.records} records at a time" if self.records else ""
         how = f"gradients by {self.gradients}{at_a_time}; " if self.gradients else ""
-        threads = f"{self.threads} thread{'s' * (self.threads != 1)} of {self.cores}"
-        return f"{how}{threads}; {self.products}; {self.processor}; torch {self.torch}; noise by {self.noise}"
+        threads, cores = count_text(self.threads, "thread"), count_text(self.cores, "core")
+        return (
+            f"{how}{threads} on {cores}; {self.products}; {self.processor}; torch {self.torch}; noise by {self.noise}"
+        )
 
     def keep(self, folder: Path) -> None:
         """Write it into a run's folder, as JSON."""

@@ -203,7 +203,7 @@ def test_what_is_pasted_into_a_task_makes_it_sound(doctor, tmp_path):
 
 def test_json_has_every_fact(doctor):
     found = report(doctor, "nets.py:Net", "--input-shape", "1,8,8", "--fix", code=1)
-    facts = {"sound", "problems", "ran", "means", "obstacle", "trained", "frozen"}
+    facts = {"sound", "problems", "ran", "means", "obstacle", "refused", "trained", "frozen"}
     assert found.keys() == facts | {"model", "fixed"}
     assert found["fixed"].keys() == facts | {"import", "place", "line"}
     assert found["problems"][0] == {

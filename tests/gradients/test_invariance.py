@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from fedprivacy._support.blas import matrix_library
-from fedprivacy.gradients import GradientEngine, products
+from fedprivacy.gradients import GradientEngine
 from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.methods import admission
 from fedprivacy.gradients.methods.traced import Program
@@ -213,23 +213,6 @@ def test_the_server_s_parameters_have_no_say_in_the_choice():
         engine.prepare(*PROBE)
         assert engine.means == "program"
         assert all(torch.equal(p.nan_to_num(7.0), torch.full_like(p, fill).nan_to_num(7.0)) for p in net.parameters())
-
-
-# Products
-
-
-@pytest.mark.parametrize(("d", "p"), [(1, 1), (7, 5), (30, 2), (16, 10), (32, 16), (33, 48)])
-def test_padded_products_are_products(d, p):
-    torch.manual_seed(0)
-    x, w, b = torch.randn(9, d, requires_grad=True), torch.randn(p, d), torch.randn(p)
-    ours, plainly = products.linear(x, w, b), nn.functional.linear(x, w, b)
-    assert torch.allclose(ours, plainly, atol=1e-5)
-    g = torch.randn(9, p)
-    assert torch.allclose(torch.autograd.grad(ours, x, g)[0], torch.autograd.grad(plainly, x, g)[0], atol=1e-5)
-    assert torch.allclose(products.times(g, w), g @ w, atol=1e-5)
-    assert torch.allclose(products.plus_product(b.expand(9, p), x, w.t()), b + x @ w.t(), atol=1e-5)
-    left, right = torch.randn(4, 3, p), torch.randn(4, 3, d)
-    assert torch.allclose(products.summed_outer(left, right), left.transpose(1, 2) @ right, atol=1e-5)
 
 
 # Parts

@@ -102,6 +102,7 @@ class Diagnosis:
         ran: whether the model was run; else how it behaves is not known.
         means: how the engine would compute its gradients; None if it was not run, or cannot be.
         obstacle: what keeps it from faster means.
+        refused: every faster means that was tried, and why it is not used.
         trained: number of trainable parameters; `frozen` of the others.
     """
 
@@ -109,6 +110,7 @@ class Diagnosis:
     ran: bool
     means: str | None
     obstacle: Obstacle | None
+    refused: tuple[str, ...]
     trained: int
     frozen: int
 
@@ -142,6 +144,7 @@ def diagnose(model: nn.Module, example: Example | None = None) -> Diagnosis:
         ran=runs,
         means=None if engine is None else engine.means,
         obstacle=None if engine is None else engine.obstacle,
+        refused=() if engine is None else engine.refused,
         trained=trained,
         frozen=frozen,
     )

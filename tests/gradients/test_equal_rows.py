@@ -1,0 +1,109 @@
+"""A product that adds up one row in another order is noticed, whatever a model would make of it."""
+
+from contextlib import suppress
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from fedprivacy.gradients.clipping import FlatClipping
+from fedprivacy.gradients.equal_rows import EqualRowsStayEqual
+from fedprivacy.gradients.products import one_row_at_a_time
+from fedprivacy.gradients.selfcheck import PlaceError
+from fedprivacy.gradients.stack_check import admitted_stack
+from fedprivacy.gradients.watch import Watch
+from tests.gradients.oracle import cross_entropy
+
+ROWS = 64
+
+
+class InAnotherOrder(Watch):
+    """A processor whose products add up one of the rows along an axis from the back."""
+
+    def __init__(self, place=-1, axis=0):
+        super().__init__()
+        self._place, self._axis = place, axis
+
+    def _run(self, func, args, kwargs):
+        result = func(*args, **kwargs)
+        name = func.overloadpacket.__name__
+        if name in ("mm", "bmm", "addmm", "baddbmm"):
+            *base, rows, matrix = args
+            other = func(*base, rows.flip(-1).contiguous(), matrix.flip(-2).contiguous())
+            result.select(self._axis, self._place).copy_(other.select(self._axis, self._place))
+        if name in ("mv", "addmv"):
+            result[self._place] = func(*args[:-2], args[-2].flip(-1).contiguous(), args[-1].flip(0))[self._place]
+        if name == "convolution":
+            inputs, weight, *others = args
+            result[self._place] = func(inputs.flip(1).contiguous(), weight.flip(1).contiguous(), *others)[self._place]
+        return result
+
+
+def draw(*shape, dtype=torch.float32):
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(0)).to(dtype)
+
+
+def convolved(rows):
+    return functional.conv2d(rows.view(ROWS, -1, 2, 2), draw(1, rows.shape[1] // 4, 2, 2))
+
+
+PRODUCTS = {
+    "one number": lambda rows: rows @ draw(rows.shape[1], 1),
+    "many numbers": lambda rows: functional.linear(rows, draw(20, rows.shape[1]), draw(20)),
+    "a vector": lambda rows: torch.mv(rows, draw(rows.shape[1])),
+    "one row each": lambda rows: torch.bmm(rows.unsqueeze(1), draw(rows.shape[1], 2).expand(ROWS, -1, -1)),
+    "of records": lambda rows: torch.bmm(rows.view(ROWS, 2, -1), rows.view(ROWS, 2, -1).transpose(1, 2)),
+    "a convolution": convolved,
+}
+
+
+@pytest.mark.parametrize("inner", [16, 64])
+@pytest.mark.parametrize("product", PRODUCTS.values(), ids=PRODUCTS)
+def test_one_row_that_is_added_up_in_another_order_is_refused(product, inner):
+    rows = draw(ROWS, inner)
+    with one_row_at_a_time(), EqualRowsStayEqual(ROWS):  # as a kernel that treats all alike
+        torch.bmm(rows.unsqueeze(1), draw(inner, 2).expand(ROWS, -1, -1))
+    for place in (0, 17, ROWS - 1):
+        with pytest.raises(PlaceError, match="equal rows"), InAnotherOrder(place), EqualRowsStayEqual(ROWS):
+            product(rows)
+
+
+def test_it_is_noticed_in_half_precision_where_a_last_bit_is_mostly_rounded_away():
+    rows, matrix = draw(ROWS, 64, dtype=torch.bfloat16), draw(64, 8, dtype=torch.bfloat16)
+
+    class Rounded(InAnotherOrder):
+        """The last row is added up in float32 from the back, and rounded like the others."""
+
+        def _run(self, func, args, kwargs):
+            result = func(*args, **kwargs)
+            if func.overloadpacket.__name__ == "mm":
+                backwards = torch.zeros(result.shape[1])
+                for row, numbers in zip(args[0][-1].flip(0).float(), args[1].flip(0).float(), strict=True):
+                    backwards += row * numbers
+                result[-1] = backwards.to(result.dtype)
+            return result
+
+    with Rounded():
+        assert torch.equal((rows @ matrix)[:-1], (rows.clone() @ matrix)[:-1])
+    with pytest.raises(PlaceError), Rounded(), EqualRowsStayEqual(ROWS):
+        rows @ matrix
+
+
+def test_nothing_that_is_computed_changes_and_nothing_is_written_over():
+    rows, matrix, bias = draw(ROWS, 16), draw(16, 32), draw(32)
+    before = [tensor.clone() for tensor in (rows, matrix, bias)]
+    expected, out = torch.addmm(bias, rows, matrix), torch.empty(ROWS, 32)
+    with suppress(PlaceError), EqualRowsStayEqual(ROWS):  # on some processors
+        torch.addmm(bias, rows, matrix, out=out)
+    assert torch.equal(out, expected)
+    assert all(map(torch.equal, before, (rows, matrix, bias)))
+
+
+@pytest.mark.parametrize(("place", "axis"), [(-1, 0), (3, 0), (15, 1), (0, 1)])
+def test_a_stack_whose_products_treat_a_slot_or_a_row_apart_is_not_used(place, axis):
+    kinds = torch.zeros(0, 6), torch.zeros(0, dtype=torch.long)
+    model = nn.Sequential(nn.Linear(6, 20), nn.ReLU(), nn.Linear(20, 3))
+    assert admitted_stack(model, cross_entropy, FlatClipping(), *kinds) is not None
+    with InAnotherOrder(place, axis):
+        assert admitted_stack(model, cross_entropy, FlatClipping(), *kinds) is None

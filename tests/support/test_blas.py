@@ -1,0 +1,80 @@
+"""Products are strict whichever door leads to fedprivacy; where that comes too late, it is said, with the remedy."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from benchmarks.processors import environment
+
+SHOW = "from fedprivacy._support.blas import matrix_library; print(matrix_library().strict)"
+COMPUTED = "import torch; torch.randn(8, 8) @ torch.randn(8, 8)"
+
+pytestmark = pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="this torch multiplies without MKL")
+
+
+def run(code, kind="native", **variables):
+    """What code prints in a fresh process, without the mode that this one has set."""
+    own = environment(kind) | variables
+    return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=own)
+
+
+@pytest.mark.parametrize(
+    "door",
+    [
+        "import fedprivacy, torch",
+        "import torch, fedprivacy as fp",
+        "import torch; from fedprivacy.gradients import rules",
+    ],
+)
+def test_products_are_strict_by_whichever_door(door):
+    assert run(f"{door}; {SHOW}").stdout == "True\n"
+
+
+def test_processes_started_from_here_inherit_the_mode():
+    child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SHOW!r}])"
+    assert run(f"import fedprivacy; {child}").stdout == "True\n"
+
+
+def test_what_the_user_has_set_stays():
+    assert run(f"import os, fedprivacy; print(os.environ['MKL_CBWR']); {SHOW}", MKL_CBWR="COMPATIBLE").stdout == (
+        "COMPATIBLE\nFalse\n"
+    )
+
+
+NOTEBOOK = """
+import torch
+torch.set_num_threads(1)
+torch.manual_seed(0)
+{first}
+import fedprivacy as fp
+from torch import nn
+loss = nn.CrossEntropyLoss(reduction="none")
+records = torch.randn(300, 8), torch.arange(300) % 3
+for _ in range(2):
+    model = nn.Sequential(nn.Linear(8, 16), nn.Tanh(), nn.Linear(16, 3))
+    fp.train(model, loss, records, epsilon=5.0, delta=1e-3, sampling_rate=0.5, steps=3, size_public=True)
+"""
+
+
+def test_a_notebook_in_which_torch_had_computed_is_told_once_and_stays_fast():
+    """On a processor with AVX2, MKL's products then go by a row's place."""
+    told = run(NOTEBOOK.format(first=COMPUTED), "avx2").stderr
+    assert told.count("exact, but slow (program, one row at a time)") == 1
+    assert "import fedprivacy first or set MKL_CBWR=AUTO,STRICT" in told
+
+
+def test_a_notebook_that_imports_fedprivacy_first_is_told_nothing():
+    assert run(NOTEBOOK.format(first=""), "avx2").stderr == ""
+
+
+@pytest.mark.parametrize(("kind", "means"), [("avx2", "program"), ("avx2-not-strict", "program, one row at a time")])
+def test_the_doctor_says_what_this_machine_does_and_why_not_faster(kind, means):
+    command = [sys.executable, "-m", "fedprivacy", "doctor"]
+    own = environment(kind) | {"NO_COLOR": "1", "COLUMNS": "80"}
+    said = subprocess.run(command, capture_output=True, text=True, check=True, env=own)
+    first, *rest = said.stdout.splitlines()
+    assert first.startswith(f"This machine: gradients by {means}, 256 records at a time; ") and "AVX2" in first
+    assert ("not strict" in first) is (kind != "avx2")
+    assert len(rest) == (kind != "avx2") and all("program" in line for line in rest)
