@@ -14,6 +14,7 @@ from fedprivacy.gradients.methods.obstacle import warn_of
 from fedprivacy.gradients.methods.single_rows import SingleRows
 from fedprivacy.gradients.scores import RecordScores
 from fedprivacy.gradients.selfcheck import PlaceError
+from fedprivacy.gradients.watch import Watch
 from tests.gradients.oracle import cross_entropy
 
 BATCH = torch.randn(70, 12, generator=torch.Generator().manual_seed(0)), torch.arange(70) % 3
@@ -110,6 +111,19 @@ def test_why_is_told_once_with_what_helps(rows_differ, caplog):
     assert "do not treat all rows alike" in record.message and engine.obstacle.remedy in record.message
 
 
+class Products(Watch):
+    """Notes of how many rows the matrices of products are."""
+
+    def __init__(self):
+        super().__init__()
+        self.rows = set()
+
+    def _run(self, func, args, kwargs):
+        if func.overloadpacket.__name__ in ("mm", "addmm", "bmm", "baddbmm"):
+            self.rows.add(args[-2].shape[-2])
+        return func(*args, **kwargs)
+
+
 def test_scores_are_computed_in_company_too(monkeypatch):
     """Not one record after the other, which takes as long as the loop."""
 
@@ -126,5 +140,7 @@ def test_scores_are_computed_in_company_too(monkeypatch):
     scores = RecordScores(model, cross_entropy, [cross_entropy], (inputs[:0], targets[:0]))
     assert scores.rows > 1
     expected = cross_entropy(model(inputs), targets).detach().double().unsqueeze(1)
-    torch.testing.assert_close(scores(inputs, targets), expected, rtol=1e-5, atol=1e-5)
+    with Products() as seen:
+        torch.testing.assert_close(scores(inputs, targets), expected, rtol=1e-5, atol=1e-5)
+    assert seen.rows == {1}
     assert torch.equal(scores(inputs[7:8], targets[7:8]), scores(inputs, targets)[7:8])

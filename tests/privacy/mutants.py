@@ -58,6 +58,7 @@ class Mutant:
 
 CLIENT = "tests/flower/test_deployed_client.py"
 MEMORY = "tests/gradients/test_memory.py"
+EQUAL_ROWS = "tests/gradients/test_equal_rows.py"
 VIEWS = "tests/training/test_augment.py"
 ALGORITHMS = "tests/flower/test_algorithms.py"
 GUARD = "tests/guard/test_guard.py"
@@ -838,9 +839,45 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "that records are kept apart is judged before their views are averaged",
         "fedprivacy/gradients/methods/admission.py",
-        "agreeing = sizes_that_agree(of_records, model, records, sizes, kept_bytes)",
-        "agreeing = sizes_that_agree(means, model, probe, sizes, kept_bytes)",
+        "return _apart(chosen, model, of_views(probe, views), wanted, by_single_rows=not half)",
+        "return replace(_apart(replace(chosen, means=means), model, probe, wanted, by_single_rows=False), "
+        "means=of_records)",
         (f"{MEMORY}::test_an_average_over_views_that_shows_who_else_is_there_is_not_used",),
+    ),
+    Mutant(
+        "a product that adds up some rows in another order is not seen where a loss hides it",
+        "fedprivacy/gradients/invariance.py",
+        "    return EqualRowsStayEqual(size) if tried else nullcontext()",
+        "    return nullcontext()",
+        (f"{EQUAL_ROWS}::test_a_product_that_a_flat_loss_hides_rules_out_the_size_in_which_it_is",),
+    ),
+    Mutant(
+        "products are tried in the largest parts alone",
+        "fedprivacy/gradients/invariance.py",
+        "with _products_tried(size, first and start == 0), NothingLeftOver(size):",
+        "with NothingLeftOver(size):",
+        (f"{EQUAL_ROWS}::test_a_product_that_a_flat_loss_hides_rules_out_the_size_in_which_it_is",),
+    ),
+    Mutant(
+        "a product is tried on too few numbers",
+        "fedprivacy/gradients/equal_rows.py",
+        "range(max(2, -(-ENOUGH * rows // numbers)))",
+        "range(2)",
+        (f"{EQUAL_ROWS}::test_an_order_that_seldom_shows_is_noticed",),
+    ),
+    Mutant(
+        "in half precision rounding hides the order of a sum",
+        "fedprivacy/gradients/equal_rows.py",
+        "                self._take_back(made, *factors)",
+        "                pass",
+        (f"{EQUAL_ROWS}::test_it_is_noticed_in_half_precision_where_a_last_bit_is_mostly_rounded_away",),
+    ),
+    Mutant(
+        "scores that were judged with products of single rows are computed with others",
+        "fedprivacy/gradients/apart.py",
+        "with one_row_at_a_time() if self.single_rows else nullcontext():",
+        "with nullcontext():",
+        ("tests/gradients/test_single_rows.py::test_scores_are_computed_in_company_too",),
     ),
     # The sum.
     Mutant(
@@ -1005,6 +1042,13 @@ MUTANTS: tuple[Mutant, ...] = (
         "inputs, gradients) <= _LONGEST_SQUARED, math.nan)",
         "inputs, gradients) <= math.inf, math.nan)",
         (f"{STACKED}::test_no_record_adds_more_than_c_though_its_gradient_has_factors_from_both_ends_of_float32",),
+    ),
+    Mutant(
+        "the products of a stack are not tried on equal rows of one slot",
+        "fedprivacy/gradients/stack_check.py",
+        "EqualRowsStayEqual(len(slots), (0, 1))",
+        "EqualRowsStayEqual(len(slots))",
+        (f"{EQUAL_ROWS}::test_a_stack_whose_products_treat_a_slot_or_a_row_apart_is_not_used",),
     ),
     Mutant(
         "the check of a stack believes the stack's own clip",
