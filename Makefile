@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: simulate test test-all mutants mutation lint bench deploy-demo clean
+.PHONY: simulate test test-all test-processors mutants mutation lint bench deploy-demo clean
 .DEFAULT_GOAL := simulate
 
 # A CPU build of PyTorch that fits any machine; on a machine with a GPU, set TORCH to the build that you want.
@@ -36,6 +36,20 @@ test: $(VENV)/.installed-test
 test-all: $(VENV)/.installed-test
 	$(PYTEST) --numprocesses 4
 	@echo "All tests passed, the slow ones too. Next: 'make deploy-demo' runs three hospitals on real hosts' software."
+
+# What processors decide, on other kinds that this one can pretend to be: benchmarks/processors.py lists them.
+KINDS = avx2 avx2-not-strict compatible generic
+DECIDED = $(addprefix tests/gradients/test_,invariance.py equal_rows.py single_rows.py memory.py threads.py clipped_sum.py \
+    summing.py attacks.py convolutions.py program.py scores.py stacked.py views.py) tests/support/test_blas.py \
+    $(addprefix tests/training/test_,noise.py dpsgd.py cohort.py augment.py) \
+    $(addprefix tests/privacy/test_,chaos.py noise_added.py)
+
+test-processors: $(VENV)/.installed-test
+	@for kind in $(KINDS); do \
+	    echo "On $$kind:"; \
+	    OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.processors --run $$kind \
+	        $(BIN)/python -m pytest --quiet --numprocesses 2 -m "not slow" $(DECIDED) || exit 1; \
+	done
 
 # Bugs that would weaken a guarantee, planted one at a time in a copy: half a minute.
 mutants: $(VENV)/.installed-test

@@ -17,6 +17,7 @@ import subprocess
 import sys
 from dataclasses import asdict, dataclass
 
+import numpy as np
 import torch
 from rich import box
 from rich.console import Console
@@ -26,7 +27,15 @@ from benchmarks.gradient_models import problem
 from benchmarks.gradient_steps import OurStep, nonprivate_step
 from benchmarks.measure import interleaved, median, time_ratio
 
-_AVX2 = {"ONEDNN_MAX_CPU_ISA": "AVX2", "ATEN_CPU_CAPABILITY": "avx2", "MKL_ENABLE_INSTRUCTIONS": "AVX2"}
+_NUMPY = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
+"""The instructions beyond its least that numpy uses here; those of AVX-512 have these in their names."""
+
+_AVX2 = {
+    "ONEDNN_MAX_CPU_ISA": "AVX2",
+    "ATEN_CPU_CAPABILITY": "avx2",
+    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
+    "NPY_DISABLE_CPU_FEATURES": " ".join(name for name in _NUMPY if "512" in name or name.endswith("V4")),
+}
 
 KINDS: dict[str, dict[str, str]] = {
     "native": {},
@@ -38,6 +47,7 @@ KINDS: dict[str, dict[str, str]] = {
         "ONEDNN_MAX_CPU_ISA": "SSE41",
         "ATEN_CPU_CAPABILITY": "default",
         "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
+        "NPY_DISABLE_CPU_FEATURES": " ".join(_NUMPY),
     },
 }
 """Environment variables of each kind: this machine as it is; without AMX; with AVX2 at most, as most desktops and

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import nullcontext, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -163,7 +163,8 @@ def _run(plan: RunPlan, placement: Placement, console: Console, finished: int, c
             raise
         finally:
             if (Path(config.out) / CONFIG).exists():
-                machine.keep(Path(config.out))
+                with suppress(OSError):  # a full disk has ended the run with an error of its own, or leaves it whole
+                    machine.keep(Path(config.out))
     return Run(Path(config.out), history, plan.task)
 
 

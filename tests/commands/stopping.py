@@ -68,7 +68,7 @@ class Coins(fp.Task):
 
     def loss(self, outputs, targets):
         reach("training")
-        return super().loss(outputs, targets)
+        return super().loss(outputs, targets) + 0.0  # cross entropy alone would be known, and asked for in no step
 
     def evaluate(self, model):
         reach("recording")

@@ -60,7 +60,7 @@ def at(moment, place):
     return {stopping.MOMENT: moment, stopping.HERE: str(place / "here"), stopping.RUN: str(place / "run")}
 
 
-MOMENTS = ("enrolling:1", "recording:1", "training:14", "training:17", "averaging:2", "recording:3")
+MOMENTS = ("enrolling:1", "recording:1", "training:2", "training:5", "averaging:2", "recording:3")
 
 
 @pytest.mark.parametrize("moment", MOMENTS)
@@ -121,7 +121,7 @@ def test_a_process_that_was_just_forked_ends_without_a_word():
 IN_A_TERMINAL = [
     ("in-process", "recording:1", "in-process"),
     ("ray", "enrolling:1", "in-process"),
-    ("ray", "training:17", "ray"),
+    ("ray", "training:5", "ray"),
     ("ray", "averaging:2", "in-process"),
 ]
 """Engine, moment, and the engine that goes on: the bytes are the same whichever it is. Ray starts, works or waits for
@@ -177,7 +177,7 @@ def test_ray_ends_while_the_report_is_drawn(place, whole):
 
 @pytest.mark.slow
 def test_a_scheduler_s_sigterm_ends_a_run_in_the_same_way(place, whole, monkeypatch):
-    for name, value in at("training:14", place).items():
+    for name, value in at("training:2", place).items():
         monkeypatch.setitem(ENVIRONMENT, name, value)
     command = ("simulate", *options(place))
     code, printed, _ = ended(place, *command, number=signal.SIGTERM, when=(place / "here").exists)
