@@ -25,7 +25,16 @@ from fedprivacy.commands.guard import guard_app
 from fedprivacy.commands.ledger import ledger_app
 from fedprivacy.commands.mistyped import Commands
 from fedprivacy.commands.reproduce import reproduce
-from fedprivacy.commands.terminal import OUT, PLAIN, Json, as_typed, ends_in_order, plain_errors, print_json
+from fedprivacy.commands.terminal import (
+    OUT,
+    PLAIN,
+    Json,
+    as_typed,
+    ends_in_order,
+    plain_errors,
+    print_json,
+    print_what_the_terminal_lacks_as_ascii,
+)
 from fedprivacy.runs.configuration import FIELDS, OF_ASKING, OF_TRAINING, RUNS, Engine, RunConfig, words_of
 
 app = Commands(no_args_is_help=True, pretty_exceptions_enable=False)
@@ -50,6 +59,7 @@ def main(
     ] = False,
 ) -> None:
     """Federated learning with differential privacy: every client's privacy loss, composed, enforced and shown."""
+    print_what_the_terminal_lacks_as_ascii()
 
 
 _BESIDE = Annotated[bool, typer.Option("--dashboard", help="Open the dashboard beside the run, on port 8050.")]

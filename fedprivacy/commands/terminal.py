@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import io
 import json
 import os
 import shlex
@@ -9,6 +11,7 @@ import shutil
 import signal
 import sys
 import threading
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,6 +27,24 @@ PLAIN = Console(markup=False, emoji=False, highlight=False, soft_wrap=True)
 ERR = Console(stderr=True, highlight=False, soft_wrap=True)
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON object and nothing else.")]
+
+
+def print_what_the_terminal_lacks_as_ascii() -> None:
+    """Let no character that the terminal's encoding lacks end a command: its nearest ASCII is printed instead."""
+    codecs.register_error(_NEAREST, _nearest)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors=_NEAREST)
+
+
+_NEAREST = "fedprivacy.nearest"
+
+
+def _nearest(error: UnicodeError) -> tuple[str, int]:
+    """A space for a no-break space, an e for an accented one, and a question mark for what has no likeness."""
+    assert isinstance(error, UnicodeEncodeError)
+    lacking = (unicodedata.normalize("NFKD", each) for each in error.object[error.start : error.end])
+    return "".join(each.encode("ascii", "ignore").decode() or "?" for each in lacking), error.end
 
 
 def print_json(value: object) -> None:

@@ -1,0 +1,61 @@
+"""What else a machine decides changes no byte of a run: cores, threads, home, locale, time zone, shared memory."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from tests.commands.running import ENVIRONMENT
+
+JOB = ("simulate", "--task", "cancer", "--rounds", "2", "--seed", "3", "--out", "run")
+
+pytestmark = pytest.mark.slow
+
+
+def ran(folder, *options, clients=4, shell=(), variables=None, **started):
+    """The rounds and the model of a run, as bytes, in a process of its own."""
+    command = [*shell, sys.executable, "-m", "fedprivacy", *JOB, "--clients", str(clients), *options]
+    environment = ENVIRONMENT | {"OMP_NUM_THREADS": "1"} | (variables or {})
+    done = subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=120, **started
+    )
+    assert done.returncode == 0, done.stderr
+    return [(folder / "run" / name).read_bytes() for name in ("rounds.jsonl", "model.safetensors")]
+
+
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory):
+    return ran(tmp_path_factory.mktemp("usual"))
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"OMP_NUM_THREADS": "2"},
+        {"OMP_NUM_THREADS": "64"},
+        {"HOME": "/proc/no-home", "XDG_CACHE_HOME": "/proc/no-home"},
+        {"LC_ALL": "C", "LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0"},
+        {"TZ": "Asia/Kathmandu"},
+    ],
+    ids=["two threads", "64 threads", "a home that cannot be written", "no UTF-8", "another time zone"],
+)
+def test_a_run_has_the_same_bytes(variables, usual, tmp_path):
+    assert ran(tmp_path, variables=variables) == usual
+
+
+def test_a_run_on_one_core_has_the_same_bytes(usual, tmp_path):
+    core = min(os.sched_getaffinity(0))
+    assert ran(tmp_path, preexec_fn=lambda: os.sched_setaffinity(0, {core})) == usual
+
+
+def test_workers_need_no_shared_memory(tmp_path):
+    """Some containers have no /dev/shm: here it is covered by a folder that cannot be written."""
+    for name in ("with", "without"):
+        (tmp_path / name).mkdir()
+    hidden = ("unshare", "--mount", "sh", "-c", 'mount -t tmpfs -o ro,size=4k none /dev/shm && exec "$@"', "sh")
+    if subprocess.run([*hidden, "true"], capture_output=True, check=False).returncode:
+        pytest.skip("only root hides a folder")
+    options = ("--workers", "2")
+    usual = ran(tmp_path / "with", *options, clients=100)
+    assert ran(tmp_path / "without", *options, clients=100, shell=hidden) == usual
