@@ -5,8 +5,10 @@ Without waiting for the disk, a power failure may leave an empty file under the 
 
 from __future__ import annotations
 
+import errno
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
 
 UNNAMED = ".new"
@@ -16,6 +18,9 @@ PRIVATE = 0o600
 """Mode of a file that its owner alone may read."""
 
 _USUAL = 0o666
+
+_NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
+"""What a file system says that cannot link: vfat and exFAT the first."""
 
 
 def write_at(fd: int, data: bytes, at: int) -> None:
@@ -51,6 +56,25 @@ def write_unnamed(file: Path, data: bytes, mode: int = _USUAL) -> Path:
     finally:
         os.close(fd)
     return unnamed
+
+
+def name_once(unnamed: Path, file: Path) -> None:
+    """Give a file its name unless another has it. A link, unlike a rename, takes the place of nothing.
+
+    Raises:
+        OSError: the file cannot be named so; on a file system without hard links, what to do. Nothing is left behind.
+    """
+    try:
+        with suppress(FileExistsError):
+            os.link(unnamed, file)
+    except OSError as error:
+        if error.errno in _NO_LINKS:
+            raise OSError(
+                error.errno, "its file system has no hard links; name a file on one that has, such as ext4", str(file)
+            ) from error
+        raise
+    finally:
+        unnamed.unlink()
 
 
 def name_durably(unnamed: Path, file: Path) -> None:

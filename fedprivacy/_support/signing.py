@@ -7,7 +7,6 @@ for what it says. Every signature covers the name of its purpose first: none can
 
 from __future__ import annotations
 
-import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -25,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
     load_ssh_private_key,
 )
 
-from fedprivacy._support.durable import PRIVATE, write_unnamed
+from fedprivacy._support.durable import PRIVATE, name_once, write_unnamed
 
 PrivateKey = Ed25519PrivateKey | EllipticCurvePrivateKey
 
@@ -129,9 +128,4 @@ def _write_new(file: Path) -> None:
     """Make a key whole or not at all: a file of this name is either there with a key in it, or not there."""
     file.parent.mkdir(parents=True, exist_ok=True)
     made = Ed25519PrivateKey.generate().private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    draft = write_unnamed(file, made, PRIVATE)
-    try:
-        with suppress(FileExistsError):  # another process was first
-            os.link(draft, file)
-    finally:
-        draft.unlink()
+    name_once(write_unnamed(file, made, PRIVATE), file)  # or another process was first

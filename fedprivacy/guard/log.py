@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from fedprivacy._support.durable import PRIVATE, sync_folder, write_at, write_unnamed
+from fedprivacy._support.durable import PRIVATE, name_once, sync_folder, write_at, write_unnamed
 from fedprivacy._support.failpoints import reach
 from fedprivacy.guard import frames
 from fedprivacy.guard.errors import LogBusyError, LogDamagedError, LogWriteError
@@ -43,7 +43,7 @@ def create(file: Path) -> None:
     """
     try:
         if not file.exists():
-            _link(write_unnamed(file, frames.empty_log(), PRIVATE), file)
+            name_once(write_unnamed(file, frames.empty_log(), PRIVATE), file)
         sync_folder(file.parent)  # whoever made the file may have died before its name was on the disk
     except OSError as error:
         raise LogWriteError(file, error, undone=True) from error
@@ -165,15 +165,6 @@ class EntryLog:
 
 def _last(entries: list[Frame]) -> Frame:
     return entries[-1] if entries else frames.NO_ENTRY
-
-
-def _link(unnamed: Path, file: Path) -> None:
-    """Give a file its name. A link, unlike a rename, never takes the place of what another process has just made."""
-    try:
-        with suppress(FileExistsError):
-            os.link(unnamed, file)
-    finally:
-        unnamed.unlink()
 
 
 def _all_bytes(fd: int) -> bytes:
