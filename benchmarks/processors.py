@@ -1,4 +1,4 @@
-"""How gradients are computed on other kinds of processors, and what a private step costs there.
+"""Measure a private step on other kinds of processors, and name the method that computes its gradients there.
 
     python -m benchmarks.processors [--json] [--kinds avx2,generic] [--models mlp-256] [--rounds 7]
     python -m benchmarks.processors --run avx2 COMMAND ...

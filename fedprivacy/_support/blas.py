@@ -20,8 +20,8 @@ from pathlib import Path
 
 VARIABLE, STRICT = "MKL_CBWR", "AUTO,STRICT"
 
-_OFF, _STRICT_FLAG, _EVERYTHING = 1, 0x10000, -1
-"""Of `mkl_cbwr_get`: no mode, the flag of strict modes, and the argument that asks for mode and flag together."""
+_STRICT_FLAG, _EVERYTHING = 0x10000, -1
+"""Constants of `mkl_cbwr_get`: the flag of a strict mode, and the argument that asks for mode and flag together."""
 
 
 def ask_for_strict_products() -> None:
@@ -47,7 +47,7 @@ class MatrixLibrary:
 
     @property
     def remedy(self) -> str:
-        """How to get products in which all rows are treated alike."""
+        """The step that gives products in which all rows are treated alike."""
         if self.strict is False:
             return (
                 f"torch had computed before fedprivacy was imported, or {VARIABLE} was set: restart, and import "
@@ -71,7 +71,7 @@ def matrix_library() -> MatrixLibrary:
 
 
 def _is_strict(torch_folder: Path) -> bool | None:
-    """Whether MKL is in a strict mode; None: it cannot be asked."""
+    """True if MKL is in a strict mode; None if it cannot be asked."""
     try:
         library = ctypes.CDLL(str(torch_folder / "lib" / "libtorch_cpu.so"))
         return bool(library.mkl_serv_cbwr_get(_EVERYTHING) & _STRICT_FLAG)

@@ -20,7 +20,7 @@ PRIVATE = 0o600
 _USUAL = 0o666
 
 _NO_LINKS = (errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
-"""What a file system says that cannot link: vfat and exFAT the first."""
+"""Error codes of a file system without hard links; vfat and exFAT raise the first."""
 
 
 def write_at(fd: int, data: bytes, at: int) -> None:

@@ -58,7 +58,7 @@ def outcome_text(history: RunHistory, config: RunConfig, given: Mapping[str, Val
 
 
 def _machine(folder: Path) -> str:
-    """What the run was computed by: a report of trouble is worth little without it."""
+    """The machine and its methods in one line, for reports of trouble."""
     machine = Machine.kept_in(folder)
     return f"This machine: {escape(machine.line)}.\n" if machine else ""
 

@@ -143,7 +143,7 @@ def _in_process(server_app: ServerApp, client_app: ClientApp, config: RunConfig,
 
 
 def trains_together(config: RunConfig, placement: Placement = HERE) -> bool:
-    """Whether clients train as one population, if their app is ours: they are many, or rounds are asynchronous."""
+    """True if clients of our app train as one population: they are many, or rounds are asynchronous."""
     many = config.clients >= POPULATION or config.buffer_size is not None
     return many and placement.engine is Engine.IN_PROCESS
 

@@ -129,7 +129,7 @@ class GradientEngine:
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """How many records are computed at a time, the largest number first."""
+        """Numbers of records that are computed at a time, the largest first."""
         return self._admitted.sizes
 
     @property

@@ -98,12 +98,12 @@ class EqualRowsStayEqual(Watch):
 
 
 def _of_records(name: str, args: Sequence[Any]) -> bool:
-    """Whether a convolution's first result has the records as its rows: not where it is the gradient of weights."""
+    """False for a convolution whose first result is the gradient of weights: its rows are no records."""
     return name == "convolution" or bool(args[-1][0])
 
 
 def _layout(arg: Any) -> object:
-    """What a kernel is chosen by."""
+    """The properties of an argument by which a kernel is chosen."""
     if not isinstance(arg, Tensor):
         return str(arg)
     return arg.shape, arg.stride(), arg.dtype, arg.data_ptr() % _ALIGNMENT

@@ -84,7 +84,7 @@ def plain(rows: Tensor) -> Tensor:
 
 
 def same_bits(ones: Tensor, others: Tensor) -> bool:
-    """Whether all numbers have the same bits, or both are none."""
+    """True if all pairs of numbers have the same bits, or are both NaN."""
     if not ones.is_floating_point():
         return torch.equal(ones, others)
     bits = _BITS[ones.element_size()]

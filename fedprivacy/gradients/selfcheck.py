@@ -60,7 +60,7 @@ class DisagreementError(ValueError):
 
 
 class PlaceError(DisagreementError):
-    """What is computed of a record depends on its place in the batch, or on what stands in the other places."""
+    """A result that depends on a record's place in the batch, or on the other records in it."""
 
 
 class _Fallback:

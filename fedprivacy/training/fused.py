@@ -80,7 +80,7 @@ class WhenWorth:
 
     @property
     def compiled(self) -> bool:
-        """Whether this process has compiled it."""
+        """True once this process has compiled it."""
         return self._compiled is not None
 
     def next(self, draws: int) -> OnePass | None:

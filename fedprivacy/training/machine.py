@@ -22,7 +22,7 @@ MACHINE = "machine.json"
 """File in a run's folder."""
 
 STACKS = "stacks of clients"
-"""How gradients are computed where many clients with small models train together."""
+"""Name of the method by which many clients with small models train together."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -1,4 +1,4 @@
-"""What else a machine decides changes no byte of a run: cores, threads, home, locale, time zone, shared memory."""
+"""No byte of a run depends on cores, threads, home, locale, time zone or shared memory."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""What tests of gradients share."""
+"""Fixtures for tests of gradients."""
 
 import pytest
 

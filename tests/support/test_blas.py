@@ -15,7 +15,7 @@ pytestmark = pytest.mark.skipif(not torch.backends.mkl.is_available(), reason="t
 
 
 def run(code, kind="native", **variables):
-    """What code prints in a fresh process, without the mode that this one has set."""
+    """Run code in a fresh process, without the mode that this one has set, and return what it prints."""
     own = environment(kind) | variables
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=own)
 

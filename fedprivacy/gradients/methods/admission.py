@@ -187,7 +187,7 @@ def _apart(
     *,
     by_single_rows: bool,
 ) -> Admitted:
-    """What was chosen, with the first of the wanted sizes in which it keeps records apart.
+    """Return `chosen` with the first of the wanted sizes in which it keeps records apart.
 
     Where this processor's products show a record's place, they may take one row at a time.
 
