@@ -31,6 +31,7 @@ from fedprivacy.flower.wire.messages import ASK, Refusal
 from fedprivacy.gradients import GradientEngine, PerLayerClipping
 from fedprivacy.gradients import apart as apart_module
 from fedprivacy.gradients import engine as engine_module
+from fedprivacy.gradients import products as products_module
 from fedprivacy.gradients.apart import RowByRow
 from fedprivacy.gradients.engine import Clipped
 from fedprivacy.gradients.methods import admission
@@ -72,6 +73,7 @@ SUM, SAMPLE, NOISE, READER = (
     Keystream.reader,
 )
 RELEASED = release_module.Released.of.__func__
+PRODUCT = products_module._product
 """The code as it is."""
 
 SELF_CHECKS = "check_against_loop", "check_nearby"
@@ -639,6 +641,18 @@ def one_part(records, sizes):
     return [BatchPart(0, records, records)] if records else []
 
 
+def in_another_order(rows, matrix, bias=None):
+    """The product of a library that takes an odd number of rows in another order: no part of a fixed size is odd."""
+    if len(rows) % 2:
+        rows, matrix = rows.flip(-1), matrix.flip(0)
+    return PRODUCT(rows, matrix, bias)
+
+
+def of_any_size(module):
+    """Batches of any size, on a processor with such a library."""
+    return together(patched(module, "cut", one_part), patched(products_module, "_product", in_another_order))
+
+
 def typed_by_number(total, scale, step, read, dtype=None):
     return NOISE(total, scale, step, read, torch.float64 if NOW["records"] > 1024 else dtype)
 
@@ -647,7 +661,7 @@ HOLES = (
     Plant(
         "batches of any size: rounding depends on who else is there, and a server amplifies it",
         ("invariance",),
-        patched(engine_module, "cut", one_part),
+        of_any_size(engine_module),
     ),
     Plant("the type of a sum tells how many records there are", ("release",), noise_of(typed_by_number)),
     Plant(
@@ -822,7 +836,7 @@ EVALUATION = (
     Plant(
         "outputs are computed in batches of any size, and a server amplifies their rounding",
         ("evaluation",),
-        patched(apart_module, "cut", one_part),
+        of_any_size(apart_module),
     ),
     Plant(
         "an evaluation is not on the receipt",
