@@ -53,6 +53,8 @@ class MatrixLibrary:
                 f"torch had computed before fedprivacy was imported, or {VARIABLE} was set: restart, and import "
                 f"fedprivacy first or set {VARIABLE}={STRICT}"
             )
+        if self.strict:
+            return "nothing is wrong; a processor with newer vector instructions is faster"
         return "a build of torch with Intel's MKL is faster on this machine's processor, if there is one for it"
 
 

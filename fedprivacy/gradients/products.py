@@ -49,8 +49,8 @@ def times(rows: Tensor, matrix: Tensor) -> Tensor:
     """Rows [..., d] times a matrix [d, p]; forwards only."""
     inner, outer = matrix.shape
     if inner % LANES == 0 and outer % LANES == 0:
-        return _product(rows, matrix)
-    return _product(padded(rows), _padded_matrix(matrix)).narrow(-1, 0, outer).contiguous()
+        return product(rows, matrix)
+    return product(padded(rows), _padded_matrix(matrix)).narrow(-1, 0, outer).contiguous()
 
 
 def plus_product(base: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
@@ -58,7 +58,7 @@ def plus_product(base: Tensor, rows: Tensor, matrix: Tensor) -> Tensor:
     inner, outer = matrix.shape
     if inner % LANES == 0 and outer % LANES == 0:
         return addmm(base, rows, matrix)
-    return base + _product(padded(rows), _padded_matrix(matrix)).narrow(1, 0, outer)
+    return base + product(padded(rows), _padded_matrix(matrix)).narrow(1, 0, outer)
 
 
 def addmm(base: Tensor, rows: Tensor, matrix: Tensor, out: Tensor | None = None) -> Tensor:
@@ -88,7 +88,7 @@ def _padded_matrix(matrix: Tensor) -> Tensor:
     return functional.pad(matrix, (0, -outer % LANES, 0, -inner % LANES))
 
 
-def _product(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
+def product(rows: Tensor, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
     """Rows [..., d] times a matrix [d, p], plus a bias [p], all at once or each by itself."""
     if not _one_row_at_a_time.get():
         return functional.linear(rows, matrix.t(), bias)
@@ -121,8 +121,8 @@ def _padded_linear(inputs: Tensor, weight: Tensor, bias: Tensor | None, backward
     if missing or backwards:
         weight = functional.pad(weight, (0, missing, 0, backwards))
     if not backwards:
-        return _product(padded(inputs), weight.t(), bias)
-    outputs = _product(padded(inputs), weight.t()).narrow(-1, 0, weight.shape[0] - backwards)
+        return product(padded(inputs), weight.t(), bias)
+    outputs = product(padded(inputs), weight.t()).narrow(-1, 0, weight.shape[0] - backwards)
     return outputs.contiguous() if bias is None else outputs + bias
 
 

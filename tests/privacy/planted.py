@@ -73,7 +73,7 @@ SUM, SAMPLE, NOISE, READER = (
     Keystream.reader,
 )
 RELEASED = release_module.Released.of.__func__
-PRODUCT = products_module._product
+PRODUCT = products_module.product
 """The code as it is."""
 
 SELF_CHECKS = "check_against_loop", "check_nearby"
@@ -650,7 +650,7 @@ def in_another_order(rows, matrix, bias=None):
 
 def of_any_size(module):
     """Batches of any size, on a processor with such a library."""
-    return together(patched(module, "cut", one_part), patched(products_module, "_product", in_another_order))
+    return together(patched(module, "cut", one_part), patched(products_module, "product", in_another_order))
 
 
 def typed_by_number(total, scale, step, read, dtype=None):

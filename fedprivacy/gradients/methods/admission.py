@@ -19,7 +19,7 @@ from fedprivacy.gradients.invariance import sizes_that_agree
 from fedprivacy.gradients.losses import InPlaceError, Loss, LossShapeError, UnsupportedModelError
 from fedprivacy.gradients.methods.averaged import AveragedOverViews
 from fedprivacy.gradients.methods.bookkeeping import BookKeeping
-from fedprivacy.gradients.methods.obstacle import Obstacle, obstacle_of
+from fedprivacy.gradients.methods.obstacle import Obstacle, first_line, obstacle_of
 from fedprivacy.gradients.methods.single_rows import SingleRows
 from fedprivacy.gradients.methods.traced import Program
 from fedprivacy.gradients.parts import WHOLE, sizes_up_to, with_small
@@ -130,8 +130,7 @@ def _checked(
 
 def _refusal(name: str, reason: Exception) -> str:
     """Why a means was not used, in a line."""
-    why = str(reason).strip().partition("\n")[0] or type(reason).__name__
-    return f"{name}: {why.removeprefix(f'{name} ')}"
+    return f"{name}: {first_line(reason).removeprefix(f'{name} ')}"
 
 
 def still_apart(admitted: Admitted, model: nn.Module, probe: tuple[Tensor, Tensor], views: int) -> bool:

@@ -49,12 +49,17 @@ class Obstacle:
         return f"{self.place or 'the model'}: {self.what.rstrip('.')}; {self.remedy}."
 
 
+def first_line(error: Exception) -> str:
+    """The first line of what an error says, or its type's name if it says nothing."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
 def obstacle_of(error: Exception) -> Obstacle:
     """What an error says that the means raised on made-up records."""
     if isinstance(error, PlaceError):  # which no line of the model is to blame for
         return Obstacle(f"products here ({matrix_library()}) do not treat all rows alike", "", matrix_library().remedy)
     calls = [call for call in traceback.extract_tb(error.__traceback__) if _in_model(call.filename)]
-    what = str(error).strip().partition("\n")[0] or type(error).__name__
+    what = first_line(error)
     place = f"{calls[-1].filename}:{calls[-1].lineno}" if calls else ""
     if calls and Path(*Path(calls[-1].filename).parts[-2:]) == _TRANSFORMERS_MASKS:
         return Obstacle(what, place, _MASK)
