@@ -46,7 +46,7 @@ def write_unnamed(file: Path, data: bytes, mode: int = _USUAL) -> Path:
     Raises:
         OSError: it cannot be written; nothing is left behind.
     """
-    unnamed = file.with_name(f".{file.name}.{secrets.token_hex(8)}{UNNAMED}")
+    unnamed = file.with_name(f"{_unnamed_prefix(file)}{secrets.token_hex(8)}{UNNAMED}")
     fd = os.open(unnamed, os.O_CREAT | os.O_EXCL | os.O_WRONLY, mode)
     try:
         write_at(fd, data, 0)
@@ -56,6 +56,16 @@ def write_unnamed(file: Path, data: bytes, mode: int = _USUAL) -> Path:
     finally:
         os.close(fd)
     return unnamed
+
+
+def _unnamed_prefix(file: Path) -> str:
+    return f".{file.name}."
+
+
+def unnamed_of(file: Path) -> list[Path]:
+    """What `write_unnamed` wrote for a file, and a crash, or nothing yet, has kept from its name."""
+    prefix = _unnamed_prefix(file)
+    return [other for other in file.parent.iterdir() if other.name.startswith(prefix) and other.suffix == UNNAMED]
 
 
 def name_once(unnamed: Path, file: Path) -> None:
@@ -74,7 +84,7 @@ def name_once(unnamed: Path, file: Path) -> None:
             ) from error
         raise
     finally:
-        unnamed.unlink()
+        unnamed.unlink(missing_ok=True)  # whoever met the file with two names has deleted it
 
 
 def name_durably(unnamed: Path, file: Path) -> None:

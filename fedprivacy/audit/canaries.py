@@ -186,4 +186,4 @@ def _copies(directions: int, training: AuditedTraining) -> int:
 
 
 def _shard(inputs: torch.Tensor, targets: NDArray[np.float64]) -> Shard:
-    return Shard(inputs, torch.from_numpy(targets).float())
+    return Shard(inputs, torch.from_numpy(targets).float(), null=False)

@@ -29,7 +29,7 @@ from fedprivacy.flower import private_client
 from fedprivacy.flower.client.node import NodeSettings
 from fedprivacy.flower.wire.messages import ENROL, EnrolmentRequest, Grant
 from fedprivacy.guard import Guard
-from fedprivacy.guard.seals import folder_of
+from fedprivacy.guard.seals import folders_named_after
 from fedprivacy.guard.tally import ChargeEntry
 from fedprivacy.tasks.identity import key_hash
 
@@ -137,5 +137,6 @@ class DeployedClient(RealClient):
 
     def lose_sealed(self) -> None:
         """Delete what was sealed, as a fault of the disk could."""
-        for file in folder_of(self.settings.guard).glob("*"):
-            file.unlink()
+        for folder in folders_named_after(self.settings.guard):
+            for file in folder.iterdir():
+                file.unlink()

@@ -98,7 +98,7 @@ class ObservedClient:
         self._parameters = parameters
         self._position = np.concatenate([values.ravel() for values in parameters.values()]).astype(np.float64)
         self._dataset = dataset_id(self._client.task, self._grant.client_id)
-        self._seed, self._records = seed, len(shard)
+        self._seed, self._records = seed, len(shard.inputs)
 
     def release(self, step: int) -> NDArray[np.float64]:
         """What the mechanism released in a step, counted from 1: a noisy sum, in clipping norms, shape [d].

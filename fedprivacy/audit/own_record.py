@@ -58,7 +58,7 @@ class OwnRecord:
         trained = [p for p in model.parameters() if p.requires_grad]
         best, length = None, 0.0
         for place in range(min(_CANDIDATES, len(shard))):
-            record = Shard(shard.inputs[place : place + 1], shard.targets[place : place + 1])
+            record = Shard(shard.inputs[place : place + 1], shard.targets[place : place + 1], null=False)
             loss = task.loss(model(record.inputs), record.targets).sum()
             parts = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)
             gradient = torch.cat([part.flatten() for part in parts]).double().numpy()
@@ -84,7 +84,7 @@ class OwnRecord:
             RuntimeError: the client sent no update.
         """
         copies = torch.zeros(_COPIES, dtype=torch.long)
-        shard = Shard(self.record.inputs[copies], self.record.targets[copies])
+        shard = Shard(self.record.inputs[copies], self.record.targets[copies], null=False)
         client = ObservedClient(self.task, shard, training, self.parameters, seed=seed, device=device)
         mirror = self.gradient / self.norm
         sign = -1.0 if mirror[0] > 0.0 else 1.0

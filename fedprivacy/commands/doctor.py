@@ -32,7 +32,7 @@ from fedprivacy.gradients.checks.structure import made_private
 from fedprivacy.gradients.engine import GradientEngine
 from fedprivacy.tasks import ShardSource, Task
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
-from fedprivacy.tasks.loader import is_task, lacking
+from fedprivacy.tasks.loader import is_task, lacking, shard_of
 from fedprivacy.training.machine import Machine
 from fedprivacy.values.wording import count_text
 
@@ -148,9 +148,9 @@ def _built(name: str, module_name: str, function: Callable[[], Any]) -> nn.Modul
 def _from_shard(task: Task) -> tuple[Example | None, str]:
     """The shape of a simulated client's records: of no record a value, and of the shard no size."""
     try:
-        shard = task.shard(ShardSource(partition_id=0, num_partitions=task.recipe.clients))
+        shard = shard_of(task, ShardSource(partition_id=0, num_partitions=task.recipe.clients))
     except Exception as error:
-        return None, f"task.shard() raises {type(error).__name__} ({str(error).strip()}): {_GIVE_SHAPE}"
+        return None, f"task.shard() fails ({type(error).__name__}: {str(error).strip()}): {_GIVE_SHAPE}"
     return Example(loss=task.loss, inputs=shard.inputs[:0], targets=shard.targets[:0]), "the task's loss"
 
 

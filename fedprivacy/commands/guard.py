@@ -90,6 +90,38 @@ def import_(
     ERR.print(f"{charges} charges are in {file}; {old} was put aside.")
 
 
+@guard_app.command()
+def renew(
+    file: _FILE,
+    *,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+) -> None:
+    """Put the account aside and let the next charge begin another: what both promise adds up.
+
+    Nothing is deleted. This is for another filter, which no account can change, or after everybody agreed to a new
+    promise; to allow more on the same account, raise its epsilon in the node configuration.
+    """
+    from fedprivacy.guard.errors import GuardError
+    from fedprivacy.guard.renewal import renew
+    from fedprivacy.values.wording import budget_text, delta_text
+
+    allowance = _read(file).allowance
+    if allowance is None:
+        ERR.print(f"{file} has no charge yet: there is nothing to put aside.", markup=False)
+        raise typer.Exit(2)
+    epsilon, delta = budget_text(allowance.budget.epsilon), delta_text(allowance.budget.delta)
+    ERR.print(
+        f"{file} has promised epsilon {epsilon} at delta {delta}, and that stands. What the next account promises is "
+        "added to it: the people in these records are then protected by the sum of both.",
+        markup=False,
+    )
+    if not (yes or typer.confirm("Begin another account?", err=True)):
+        raise typer.Exit(1)
+    with plain_errors(GuardError, OSError, code=2):
+        aside = renew(file)
+    ERR.print(f"The account is {aside} now. Next: restart the client; its first charge makes {file}.", markup=False)
+
+
 def _read(file: Path) -> Tally:
     from fedprivacy.guard.errors import GuardError
     from fedprivacy.guard.tally import TallyFile

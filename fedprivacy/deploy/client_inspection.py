@@ -146,7 +146,7 @@ def _guard(settings: NodeSettings) -> str:
         sealed_beside(file)
         if file.exists():
             readable_by_owner_alone(file)
-            Guard(file, settings.budget, settings.filter).history()
+            Guard(file, settings.budget, settings.filter).allowance()
             return f"{file} can be charged"
     except (GuardError, ValueError) as error:
         raise Objection(str(error)) from error

@@ -9,7 +9,8 @@ from contextlib import closing
 from pathlib import Path
 
 from fedprivacy._support.durable import name_durably
-from fedprivacy.guard import log
+from fedprivacy.accounting import DEFAULT_FILTER
+from fedprivacy.guard import log, seals
 from fedprivacy.guard.tally import ChargeEntry, TallyFile, fingerprint, now
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
@@ -17,8 +18,13 @@ from fedprivacy.values.event_codec import from_row
 
 _CHARGES = (
     "SELECT run_id, round, attempt, steps, sampling_rate, noise_multiplier, relation, epsilon, delta, filter "
-    "FROM charges JOIN budgets USING (dataset_id) WHERE state != 'void' ORDER BY charge_id"
+    "FROM charges LEFT JOIN budgets USING (dataset_id) WHERE state != 'void' ORDER BY charge_id"
 )
+
+"""A charge without a budget counts like any other."""
+
+_NO_DELTA = 1e-5
+"""Stands beside a charge for which the old guard recorded no budget: nothing is held against it."""
 
 
 def adopt(old: Path, file: Path) -> int:
@@ -35,6 +41,7 @@ def adopt(old: Path, file: Path) -> int:
         sqlite3.Error: the old file is no guard.
     """
     charges = list(_read(old))
+    seals.refuse_if_gone(file)
     log.create(file)
     kept = TallyFile(file)
     with kept.transaction() as write:
@@ -48,7 +55,8 @@ def adopt(old: Path, file: Path) -> int:
 def _read(old: Path) -> Iterator[ChargeEntry]:
     with closing(sqlite3.connect(f"file:{old}?mode=ro", uri=True)) as connection:
         for run_id, round, attempt, steps, *event, epsilon, delta, filter in connection.execute(_CHARGES):
-            allowance = Allowance(PrivacyBudget(math.inf if epsilon is None else epsilon, delta), filter)
+            budget = PrivacyBudget(math.inf if epsilon is None else epsilon, _NO_DELTA if delta is None else delta)
+            allowance = Allowance(budget, filter or DEFAULT_FILTER)
             yield ChargeEntry(
                 Attempt(run_id, round, attempt), from_row(event), steps, fingerprint(""), allowance, now()
             )

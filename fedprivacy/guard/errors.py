@@ -74,11 +74,32 @@ class LogWriteError(LogError):
         )
 
 
+class SecondNameError(LogError):
+    """The file has more than one name on its disk (hard links): what bears witness lies beside one of them."""
+
+    def __init__(self, file: Path) -> None:
+        super().__init__(
+            f"{file} has more than one name (hard links), and an older copy could be put back under one of them "
+            f"unnoticed. Find the others with 'find -samefile {file}', delete them, and back it up by copying."
+        )
+
+
 class OldGuardError(LogError):
     """An earlier version's guard is there: a new one beside it would begin at nothing."""
 
     def __init__(self, old: Path, file: Path, remedy: str) -> None:
         super().__init__(f"{old} is of an earlier version, and what it counted is not in {file} yet. {remedy}")
+
+
+class FilterChangedError(LogError):
+    """The node configuration names another filter than the one that has kept the account so far."""
+
+    def __init__(self, file: Path, before: str, named: str) -> None:
+        super().__init__(
+            f"filter is '{named}', and {file} has been kept by '{before}' so far: changed in the middle, neither keeps "
+            f"its promise. Write filter = '{before}' again; or begin another account, 'fedprivacy guard renew {file}', "
+            "whose epsilon and delta add to those of this one."
+        )
 
 
 class LogDamagedError(LogError):

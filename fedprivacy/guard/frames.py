@@ -2,9 +2,12 @@
 
 A log is a header, a slot and the entries, each in a block of its own, so that no write touches the block of another:
 
-    0     magic, version, CRC-32 of both                   written once
+    0     magic, version, identity, CRC-32 of all three     written once
     4096  the slot: the frame of the last entry           overwritten before every entry
     8192  the frames of entries 1, 2, 3, ...               only ever appended to
+
+The identity is random, and a copy's is the same: it tells which sealed updates are a log's, whatever the log is called.
+Logs of version 1 have none, and go by their names.
 
 A frame is the entry's number, its length, the CRC-32 of all that it holds, and the entry. Every entry is written to
 the slot first and then behind its predecessor, and each time the disk is waited for. The last entry therefore always
@@ -17,6 +20,7 @@ byte or block that decays. `believed` either gives at least the entries that wer
 from __future__ import annotations
 
 import enum
+import secrets
 import struct
 import zlib
 from pathlib import Path
@@ -29,8 +33,11 @@ SLOT_AT = BLOCK
 ENTRIES_AT = 2 * BLOCK
 
 _MAGIC = b"FPODOM\r\n"  # a transfer that changes line ends changes it
-_VERSION = 1
+_VERSION = 2
 _HEADER = struct.Struct(">8sI")
+_IDENTITY_BYTES = {1: 0, _VERSION: 8}
+"""Of each version that this program knows."""
+
 _CRC = struct.Struct(">I")
 _FRAME = struct.Struct(">QI")
 
@@ -63,10 +70,13 @@ class Repair(enum.Enum):
 class Believed(NamedTuple):
     """What a log says for certain: the entries that count, in order, and what must be done before the next one.
 
+    `identity` is in hexadecimal, empty for a log of version 1.
+
     `end` is the offset behind the last entry that stands whole among the others, in bytes. With `Repair.APPEND_SLOT`,
     the last of `frames` stands in the slot alone.
     """
 
+    identity: str
     frames: list[Frame]
     end: int
     repair: Repair
@@ -95,7 +105,7 @@ def slot_block(frame: Frame) -> bytes:
 
 
 def empty_log() -> bytes:
-    """A log without entries."""
+    """A log without entries, of an identity that no other has."""
     return _header().ljust(BLOCK, b"\0") + slot_block(NO_ENTRY)
 
 
@@ -105,7 +115,7 @@ def believed(file: Path, data: bytes) -> Believed:
     Raises:
         LogDamagedError: entries may be missing, or the file is no log that this program knows.
     """
-    _check_header(file, data)
+    identity = identity_in(file, data)
     frames, end = _whole_frames(file, data)
     last = frames[-1] if frames else NO_ENTRY
     slot, tail = decoded(data, SLOT_AT), data[end:]
@@ -113,37 +123,48 @@ def believed(file: Path, data: bytes) -> Believed:
         if tail:
             raise LogDamagedError(file, end, f"entry {last.sequence + 1} is torn, and so is its copy in the slot")
         # Only a crash in the middle of writing the slot leaves this: that entry was never acknowledged.
-        return Believed(frames, end, Repair.RENEW_SLOT)
+        return Believed(identity, frames, end, Repair.RENEW_SLOT)
     if slot.sequence == last.sequence + 1 and not _zero(tail[FRAMING + len(slot.payload) :]):
         raise LogDamagedError(file, end, f"entry {slot.sequence} is torn, and more was written behind it")
     if slot.sequence == last.sequence + 1:
-        return Believed([*frames, slot], end, Repair.APPEND_SLOT)
+        return Believed(identity, [*frames, slot], end, Repair.APPEND_SLOT)
     if slot != last:
         raise LogDamagedError(
             file, end, f"entry {last.sequence} is the last whole one, but the slot holds entry {slot.sequence}"
         )
     if not _zero(tail):
         raise LogDamagedError(file, end, f"no entry follows number {last.sequence}, but {len(tail)} bytes do")
-    return Believed(frames, end, Repair.CUT_TAIL if tail else Repair.NOTHING)
+    return Believed(identity, frames, end, Repair.CUT_TAIL if tail else Repair.NOTHING)
 
 
 def _header() -> bytes:
-    head = _HEADER.pack(_MAGIC, _VERSION)
+    head = _HEADER.pack(_MAGIC, _VERSION) + secrets.token_bytes(_IDENTITY_BYTES[_VERSION])
     return head + _CRC.pack(zlib.crc32(head))
 
 
-def _check_header(file: Path, data: bytes) -> None:
+def identity_in(file: Path, data: bytes) -> str:
+    """The identity in a log's header, in hexadecimal; empty for a log of version 1.
+
+    Args:
+        file: where the bytes come from, for the error.
+        data: at least its first `ENTRIES_AT` bytes.
+
+    Raises:
+        LogDamagedError: the file is no log that this program knows.
+    """
     if len(data) < ENTRIES_AT:
         raise LogDamagedError(file, len(data), f"it ends here, before its first {ENTRIES_AT} bytes, which were whole")
     magic, version = _HEADER.unpack_from(data)
     if magic != _MAGIC:
         raise LogDamagedError(file, 0, "it does not begin as a guard's log does")
-    if _CRC.unpack_from(data, _HEADER.size) != (zlib.crc32(data[: _HEADER.size]),):
-        raise LogDamagedError(file, 0, "the header's checksum is wrong")
-    if version != _VERSION:
+    if version not in _IDENTITY_BYTES:
         raise LogDamagedError(
             file, len(_MAGIC), f"its format is version {version}, and this program knows {_VERSION}; update fedprivacy"
         )
+    end = _HEADER.size + _IDENTITY_BYTES[version]
+    if _CRC.unpack_from(data, end) != (zlib.crc32(data[:end]),):
+        raise LogDamagedError(file, 0, "the header's checksum is wrong")
+    return data[_HEADER.size : end].hex()
 
 
 def _whole_frames(file: Path, data: bytes) -> tuple[list[Frame], int]:

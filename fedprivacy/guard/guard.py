@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from pathlib import Path
 from types import MappingProxyType
@@ -29,6 +29,7 @@ from fedprivacy.guard import log, seals
 from fedprivacy.guard.errors import (
     AlreadyChargedError,
     BudgetExhaustedError,
+    FilterChangedError,
     ForeignGrantError,
     InvalidGrantError,
     LogDamagedError,
@@ -81,7 +82,8 @@ class Guard:
         budget: what the data owner allows over all runs. Another one than before is the owner's own act: it is in force
             from the next charge on, and recorded with it.
         filter: name of the filter that enforces it; empty: the one that the file's last charge was kept by, and
-            `usual` before there is one. A promise is not changed by another version's default.
+            `usual` before there is one. Another one than before is refused: a filter keeps its promise for steps that
+            it has counted from the first, and whoever changes it may have seen what those released.
         usual: see `filter`.
 
     Raises:
@@ -89,6 +91,7 @@ class Guard:
         LogWriteError: the file cannot be made.
         OldGuardError: what an earlier version counted lies beside the file, and is not in it.
         LogDamagedError: the file is gone, or is an older copy, and updates that it sealed are still there.
+        SecondNameError: the file has another name, too.
         LogError: there are sealed updates, and the file cannot be read.
     """
 
@@ -98,6 +101,7 @@ class Guard:
         self._named_filter, self._usual_filter = filter, usual
         self._budget = budget
         FILTERS[filter or usual](budget)  # refuses a budget that it cannot keep
+        file = file.resolve()  # by a link it is the same account
         sealed = sealed_beside(file)
         log.create(file)
         self._file = file
@@ -140,38 +144,35 @@ class Guard:
             QuestionsExhaustedError: fewer are left for questions, and more of the whole budget. Nothing is charged.
             MechanismChanged: the filter meets another event and cannot mix. Nothing is written.
             ValueError: the events mix neighbouring relations, which no filter composes. Nothing is written.
+            FilterChangedError: what was charged before was kept by another filter. Nothing is written.
             LogError: the file is busy, damaged or not writable; its text says whether anything may count.
         """
         _check_grant(attempt, event, steps, elsewhere)
         signer = fingerprint(run_key)
-        with self._kept.transaction() as write:
-            tally = self._kept.tally
-            _check_run_key(tally, attempt, signer)
-            if attempt in tally.charges:
-                raise AlreadyChargedError(
-                    f"{attempt} was charged before. Send its sealed update again; to train again, the server must "
-                    "grant a new attempt."
-                )
-            allowance = self._allowance(tally)
-            corrections = list(self._corrections(attempt, event, steps, elsewhere, allowance))
-            corrected = {correction.event: correction.server_steps for correction in corrections}
-            left = filter_of(allowance).quota(tally.history | corrected, event)
-            limit = of_questions if attempt.asks else None
-            may_be_asked = UNLIMITED
-            if limit:
-                may_be_asked = _may_be_asked(tally, corrections, event, replace(allowance, budget=limit))
-            for correction in corrections:  # what no filter can compose was refused before it could be written
-                write(correction)
-            if left < steps:
-                raise BudgetExhaustedError(
-                    f"This client's own budget, epsilon {self._budget.epsilon} at delta {self._budget.delta} in "
-                    f"{self._file}, "
-                    f"allows {left} more steps of {event}, and the grant asks for {steps}. Grant fewer; a larger "
-                    "budget is the data owner's decision alone, and weakens what was promised."
-                )
-            if limit and may_be_asked < steps:
-                raise QuestionsExhaustedError(self._file, limit, event, may_be_asked, steps)
-            write(ChargeEntry(attempt, event, steps, signer, allowance, now()))
+        limit = of_questions if attempt.asks else None
+        while True:
+            with self._kept.transaction():
+                _check_new(self._kept.tally, attempt, signer)
+                before = self._account()
+            # A quota may take seconds; whoever waits for the file gives up after `log.PATIENCE`.
+            corrections = list(_corrections(before, attempt, event, steps, elsewhere))
+            left = before.left(event, corrections)
+            may_be_asked = before.may_be_asked(event, corrections, limit) if limit else UNLIMITED
+            with self._kept.transaction() as write:
+                if len(self._kept.tally.entries) != before.entries:  # another process charged in the meantime
+                    continue
+                for correction in corrections:  # what no filter can compose was refused before it could be written
+                    write(correction)
+                if left < steps:
+                    raise BudgetExhaustedError(
+                        f"This client's own budget, epsilon {self._budget.epsilon} at delta {self._budget.delta} in "
+                        f"{self._file}, allows {left} more steps of {event}, and the grant asks for {steps}. Grant "
+                        "fewer; a larger budget is the data owner's decision alone, and weakens what was promised."
+                    )
+                if limit and may_be_asked < steps:
+                    raise QuestionsExhaustedError(self._file, limit, event, may_be_asked, steps)
+                write(ChargeEntry(attempt, event, steps, signer, before.allowance, now()))
+                return
 
     def seal(self, attempt: Attempt, update: bytes) -> None:
         """Keep an update durably, so that it can be sent again after a crash; call it before the update leaves.
@@ -226,6 +227,11 @@ class Guard:
         with self._kept.transaction():
             return dict(self._kept.tally.history)
 
+    def allowance(self) -> Allowance:
+        """What the next charge is held against. Raises FilterChangedError, and LogError as `sealed` does."""
+        with self._kept.transaction():
+            return self._allowance(self._kept.tally)
+
     def by_run(self) -> dict[str, dict[Event, int]]:
         """How many steps of each event were charged, by run, without corrections. Raises LogError as `sealed` does."""
         runs: dict[str, dict[Event, int]] = {}
@@ -240,19 +246,53 @@ class Guard:
             return list(self._kept.tally.charges.values())
 
     def _allowance(self, tally: Tally) -> Allowance:
-        """The budget, and what keeps it."""
-        last = tally.allowance.filter if tally.allowance else self._usual_filter
-        return Allowance(self._budget, self._named_filter or last)
+        """The budget, and what keeps it.
 
-    def _corrections(
-        self, attempt: Attempt, event: PoissonSampledGaussian, steps: int, elsewhere: History, allowance: Allowance
-    ) -> Iterator[CorrectionEntry]:
-        """Reconcile two books by the larger figure: neither can have counted a step that was not paid for."""
-        for charged, with_grant in checked(elsewhere).items():
-            client_steps = self._kept.tally.history.get(charged, 0)
-            server_steps = with_grant - (steps if charged == event else 0)
-            if server_steps > client_steps:
-                yield CorrectionEntry(attempt, charged, client_steps, server_steps, allowance, now())
+        Raises:
+            FilterChangedError: another filter has kept it so far.
+        """
+        usual = self._named_filter or self._usual_filter
+        last = tally.allowance.filter if tally.allowance else usual
+        if self._named_filter not in ("", last):
+            raise FilterChangedError(self._file, last, self._named_filter)
+        return Allowance(self._budget, last)
+
+    def _account(self) -> _Account:
+        tally = self._kept.tally
+        return _Account(len(tally.entries), dict(tally.history), dict(tally.asked), self._allowance(tally))
+
+
+@dataclass(frozen=True, slots=True)
+class _Account:
+    """What a charge is decided by: the tally as it was in one transaction."""
+
+    entries: int
+    history: Mapping[Event, int]
+    asked: Mapping[Event, int]
+    allowance: Allowance
+
+    def left(self, event: Event, corrections: Sequence[CorrectionEntry]) -> int:
+        """How many more steps of an event the budget allows, once the corrections count."""
+        corrected = {correction.event: correction.server_steps for correction in corrections}
+        return filter_of(self.allowance).quota({**self.history, **corrected}, event)
+
+    def may_be_asked(self, event: Event, corrections: Sequence[CorrectionEntry], limit: PrivacyBudget) -> int:
+        """How many more steps of an event the owner allows for questions, once the corrections count."""
+        asked = dict(self.asked)
+        for correction in filter(counts_as_question, corrections):
+            asked[correction.event] = asked.get(correction.event, 0) + correction.steps
+        return filter_of(replace(self.allowance, budget=limit)).quota(asked, event)
+
+
+def _corrections(
+    account: _Account, attempt: Attempt, event: Event, steps: int, elsewhere: History
+) -> Iterator[CorrectionEntry]:
+    """Reconcile two books by the larger figure: neither can have counted a step that was not paid for."""
+    for charged, with_grant in checked(elsewhere).items():
+        client_steps = account.history.get(charged, 0)
+        server_steps = with_grant - (steps if charged == event else 0)
+        if server_steps > client_steps:
+            yield CorrectionEntry(attempt, charged, client_steps, server_steps, account.allowance, now())
 
 
 def sealed_beside(file: Path) -> set[str]:
@@ -261,28 +301,20 @@ def sealed_beside(file: Path) -> set[str]:
     Raises:
         OldGuardError, LogDamagedError, LogWriteError: as `Guard` does.
     """
+    file = file.resolve()
     _refuse_to_forget(file)
-    folder = seals.folder_of(file)
     try:
-        sealed = seals.names_in(folder)
+        if file.exists():
+            return seals.names_in(seals.folder_of(file, log.identity_of(file)))
+        seals.refuse_if_gone(file)
     except OSError as error:
-        raise LogWriteError(folder, error, undone=True) from error
-    if sealed and not file.exists():
-        raise LogDamagedError(file, 0, f"it is gone, but {folder} holds updates that it sealed")
-    return sealed
+        raise LogWriteError(file, error, undone=True) from error
+    return set()
 
 
 def names_a_run(run_id: str) -> bool:
     """Whether a guard can hold a run by this name: 1 to `LONGEST_RUN_ID` characters, all of them printable."""
     return 0 < len(run_id) <= LONGEST_RUN_ID and run_id.isprintable()
-
-
-def _may_be_asked(tally: Tally, corrections: Sequence[CorrectionEntry], event: Event, limit: Allowance) -> int:
-    """How many more steps of an event the owner allows for questions, once the corrections count."""
-    asked = dict(tally.asked)
-    for correction in filter(counts_as_question, corrections):
-        asked[correction.event] = asked.get(correction.event, 0) + correction.steps
-    return filter_of(limit).quota(asked, event)
 
 
 def _check_grant(attempt: Attempt, event: Event, steps: int, elsewhere: History) -> None:
@@ -309,6 +341,15 @@ def _check_grant(attempt: Attempt, event: Event, steps: int, elsewhere: History)
 def _check_count(name: str, count: int, least: int) -> None:
     if not isinstance(count, int) or not least <= count <= _LARGEST_COUNT:
         raise InvalidGrantError(f"{name} is {count!r:.40}; choose an integer from {least} to {_LARGEST_COUNT}.")
+
+
+def _check_new(tally: Tally, attempt: Attempt, signer: str) -> None:
+    _check_run_key(tally, attempt, signer)
+    if attempt in tally.charges:
+        raise AlreadyChargedError(
+            f"{attempt} was charged before. Send its sealed update again; to train again, the server must grant a new "
+            "attempt."
+        )
 
 
 def _check_run_key(tally: Tally, attempt: Attempt, signer: str) -> None:

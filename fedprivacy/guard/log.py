@@ -20,10 +20,10 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from fedprivacy._support.durable import PRIVATE, name_once, sync_folder, write_at, write_unnamed
+from fedprivacy._support.durable import PRIVATE, name_once, sync_folder, unnamed_of, write_at, write_unnamed
 from fedprivacy._support.failpoints import reach
 from fedprivacy.guard import frames
-from fedprivacy.guard.errors import LogBusyError, LogDamagedError, LogWriteError
+from fedprivacy.guard.errors import LogBusyError, LogDamagedError, LogWriteError, SecondNameError
 from fedprivacy.guard.frames import ENTRIES_AT, FRAMING, MOST_PAYLOAD, SLOT_AT, Believed, Frame, Repair
 
 PATIENCE = 30.0
@@ -49,15 +49,31 @@ def create(file: Path) -> None:
         raise LogWriteError(file, error, undone=True) from error
 
 
+def identity_of(file: Path) -> str:
+    """The identity of a log, as its header says.
+
+    Raises:
+        LogDamagedError: it is no log that this program knows.
+        OSError: it cannot be read.
+    """
+    with file.open("rb") as opened:
+        return frames.identity_in(file, opened.read(ENTRIES_AT))
+
+
 class EntryLog:
     """One log that `create` made, as one process sees it; another's transaction is waited for, `patience` seconds.
 
     Threads may share it: a lock excludes them like processes.
+
+    Attributes:
+        file: with links resolved.
+        identity: that the log was made with, since the last transaction; see `fedprivacy.guard.frames`.
     """
 
     def __init__(self, file: Path, patience: float = PATIENCE) -> None:
-        self.file = file
+        self.file = file.resolve()
         self._patience = patience
+        self.identity = ""
         self._frames: list[Frame] = []
         self._end = ENTRIES_AT
 
@@ -82,6 +98,7 @@ class EntryLog:
         Raises:
             LogBusyError: another process kept the lock for longer than `patience`.
             LogDamagedError: the file may have lost entries.
+            SecondNameError: the file has another name, too.
             LogWriteError: the file cannot be opened, locked, read or repaired.
         """
         with self._opened() as fd:
@@ -125,13 +142,15 @@ class EntryLog:
             raise LogDamagedError(self.file, 0, "it is no regular file")
         if not os.path.samestat(opened, self.file.stat()):
             raise LogDamagedError(self.file, 0, "another file was put in its place while this process waited for it")
+        if _links(self.file, fd) > 1:
+            raise SecondNameError(self.file)
         found = frames.believed(self.file, _all_bytes(fd))
-        if found.frames[: len(self._frames)] != self._frames:
+        if found.frames[: len(self._frames)] != self._frames or self.identity not in ("", found.identity):
             raise LogDamagedError(
                 self.file, found.end, f"it no longer holds the {len(self._frames)} entries that it held a while ago"
             )
         self._end = _repaired(fd, found)
-        self._frames = found.frames
+        self._frames, self.identity = found.frames, found.identity
 
     def _append(self, fd: int, payload: bytes) -> None:
         if len(payload) > MOST_PAYLOAD:
@@ -165,6 +184,15 @@ class EntryLog:
 
 def _last(entries: list[Frame]) -> Frame:
     return entries[-1] if entries else frames.NO_ENTRY
+
+
+def _links(file: Path, fd: int) -> int:
+    """How many names an open file has, once what `create` left behind, or is about to delete, is deleted."""
+    if os.fstat(fd).st_nlink > 1:
+        for unnamed in unnamed_of(file):
+            with suppress(FileNotFoundError):
+                unnamed.unlink()
+    return os.fstat(fd).st_nlink
 
 
 def _all_bytes(fd: int) -> bytes:

@@ -21,19 +21,58 @@ witness.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Collection, Mapping
 from hashlib import sha256
 from pathlib import Path
 
 from fedprivacy._support.durable import PRIVATE, UNNAMED, name_durably, sync_folder, write_unnamed
 from fedprivacy._support.failpoints import reach
+from fedprivacy.guard.errors import LogDamagedError
 
 _SUFFIX = ".update"
+_FOLDER = ".sealed"
 
 
-def folder_of(log: Path) -> Path:
-    """Where the updates lie that a log knows as sealed."""
-    return log.with_name(f"{log.name}.sealed")
+def folder_of(log: Path, identity: str) -> Path:
+    """Where the updates lie that a log knows as sealed.
+
+    Args:
+        log: its file, with links resolved.
+        identity: of the log. A copy has it too, so that a copy under another name finds the same updates. Empty: a log
+            of an earlier version, whose updates go by its name.
+    """
+    end = f".{identity}{_FOLDER}" if identity else _FOLDER
+    named = log.with_name(log.name + end)
+    if identity and not named.exists():
+        return next((folder for folder in sorted(log.parent.iterdir()) if folder.name.endswith(end)), named)
+    return named
+
+
+def refuse_if_gone(log: Path) -> None:
+    """Begin no log where one of its name has sealed updates that are still there.
+
+    Raises:
+        LogDamagedError: so it is.
+        OSError: its folder cannot be read.
+    """
+    for folder in [] if log.exists() else folders_named_after(log):
+        if names_in(folder):
+            raise LogDamagedError(log, 0, f"it is gone, but {folder} holds updates that it sealed")
+
+
+def move(log: Path, identity: str, aside: Path) -> None:
+    """Let the updates of a log go with it to another name in its folder, before the log does."""
+    folder = folder_of(log, identity)
+    if folder.exists():
+        folder.rename(aside.with_name(aside.name + (f".{identity}" if identity else "") + _FOLDER))
+        sync_folder(aside.parent)
+
+
+def folders_named_after(log: Path) -> list[Path]:
+    """Every folder of updates that a log of this name has sealed, whatever its identity."""
+    names = re.compile(re.escape(log.name) + r"(\.[0-9a-f]{16})?" + re.escape(_FOLDER))
+    return [folder for folder in sorted(log.parent.iterdir()) if names.fullmatch(folder.name)]
 
 
 def names_in(folder: Path) -> set[str]:

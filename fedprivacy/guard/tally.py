@@ -189,9 +189,18 @@ class TallyFile:
 
     def __init__(self, file: Path) -> None:
         self.tally = Tally()
-        self.folder = seals.folder_of(file)
         self._log = EntryLog(file)
         self._added = 0
+
+    @property
+    def identity(self) -> str:
+        """The log's own; known in a transaction, and afterwards, as `folder` is."""
+        return self._log.identity
+
+    @property
+    def folder(self) -> Path:
+        """Where the sealed updates lie."""
+        return seals.folder_of(self._log.file, self.identity)
 
     @contextmanager
     def transaction(self) -> Iterator[Write]:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks import ShardSource
 from fedprivacy.tasks.identity import simulated_client_id
+from fedprivacy.tasks.loader import shard_of
 from fedprivacy.values.wording import delta_text
 
 
@@ -42,7 +43,7 @@ def simulated_sizes(plan: RunPlan) -> dict[str, float]:
     sizes = {}
     for part in range(parts):
         try:
-            shard = plan.task.shard(ShardSource(partition_id=part, num_partitions=parts))
+            shard = shard_of(plan.task, ShardSource(partition_id=part, num_partitions=parts))
         except Exception:  # the task's own code: it may know of real clients only, who disclose their sizes later
             return {}
         sizes[simulated_client_id(part, parts)] = plan.shard_size(len(shard))

@@ -25,7 +25,7 @@ from fedprivacy.runs.initial_model import initial_parameters
 from fedprivacy.runs.user_level import UserLevelPlan, user_level_plan
 from fedprivacy.tasks import ShardSource, Task, TaskError, load_task, relation_of
 from fedprivacy.tasks.identity import dataset_id, simulated_client_id
-from fedprivacy.tasks.loader import agreed, augmentation_of, model_of
+from fedprivacy.tasks.loader import agreed, augmentation_of, model_of, shard_of
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import Event, History, NeighbouringRelation, PoissonSampledGaussian
 from fedprivacy.values.wording import count_text
@@ -388,7 +388,7 @@ def _simulated_sizes(plan: RunPlan, client_ids: Collection[str]) -> dict[str, in
     if not plan.rates_differ:  # then no shard is loaded
         return dict.fromkeys(client_ids, 0)
     parts = plan.config.clients
-    shards = (plan.task.shard(ShardSource(partition_id=n, num_partitions=parts)) for n in range(len(client_ids)))
+    shards = (shard_of(plan.task, ShardSource(partition_id=n, num_partitions=parts)) for n in range(len(client_ids)))
     return {client_id: len(shard) for client_id, shard in zip(client_ids, shards, strict=True)}
 
 

@@ -38,7 +38,7 @@ from fedprivacy.runs.folder import plan_of
 from fedprivacy.runs.keywords import Given, GivenTask, by_key, spelt_as_keywords
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks import ShardSource, Task
-from fedprivacy.tasks.loader import OBJECT
+from fedprivacy.tasks.loader import OBJECT, shard_of
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.wording import count_text
@@ -232,7 +232,7 @@ def _facts(plan: RunPlan, shard_size: float | None) -> Facts:
 def _example(plan: RunPlan, model: nn.Module, *, opened: bool) -> Tensor | None:
     """A made-up record of zeros; None: nothing public tells its shape."""
     if opened:
-        shard = plan.task.shard(ShardSource(partition_id=0, num_partitions=plan.config.clients))
+        shard = shard_of(plan.task, ShardSource(partition_id=0, num_partitions=plan.config.clients))
         return shard.inputs.new_zeros(1, *shard.inputs.shape[1:])
     first = next((layer for layer in model.modules() if not list(layer.children())), None)
     return torch.zeros(1, first.in_features) if isinstance(first, nn.Linear) else None

@@ -19,7 +19,7 @@ from fedprivacy._support import sources
 from fedprivacy.tasks.augmentation import Augmentation
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.tasks.columns import Table
-from fedprivacy.tasks.protocol import NO_TABLE, Score, Shard, ShardSource, Task
+from fedprivacy.tasks.protocol import NO_TABLE, Score, Shard, ShardSource, Task, check_null, relation_of
 from fedprivacy.values.evaluation import MOST_SCORES, RECORDS
 from fedprivacy.values.wording import count_text
 
@@ -163,6 +163,22 @@ def offers_held_out(task: Task) -> bool:
     """Whether the task holds records out for simulated clients: it has a `held_out` of its own."""
     method = getattr(task, "held_out", Task.held_out)
     return getattr(method, "__func__", method) is not Task.held_out
+
+
+def shard_of(task: Task, source: ShardSource) -> Shard:
+    """A client's records, as the promise that its task makes needs them.
+
+    Raises:
+        TypeError: `shard` returns something else.
+        ValueError: nothing says which rows are null, and zero-out is promised: a row that stands for a record which
+            cannot be read would be trained on.
+        Exception: whatever `shard` raises.
+    """
+    shard = task.shard(source)
+    if not isinstance(shard, Shard):
+        raise TypeError(f"it returns a {type(shard).__name__}; return fedprivacy.Shard(inputs, targets)")
+    check_null(shard, relation_of(task))
+    return shard
 
 
 def held_out_of(task: Task, source: ShardSource) -> Shard:

@@ -77,40 +77,104 @@ class ShardSource:
     num_partitions: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, init=False)
 class Shard:
     """A client's data: one row for each record.
 
     >>> import fedprivacy as fp, torch
-    >>> len(fp.Shard(torch.zeros(40, 3), torch.zeros(40)))
-    40
+    >>> shard = fp.Shard(torch.tensor([[0.5], [torch.nan], [2.0]]), torch.tensor([0, 1, 1]))
+    >>> len(shard), shard.targets
+    (3, tensor([0, 1]))
+
+    A row can be a *null record*, the one that the zero-out relation puts in a record's place. It counts among the rows,
+    whose number may be public, and its values are dropped here: no model, loss, score or view is ever given them, so it
+    contributes exactly zero, whatever the model makes of missing values.
 
     Attributes:
-        inputs: shape [records, ...].
-        targets: shape [records, ...].
-
-    Raises:
-        TypeError: one of them is no tensor.
-        ValueError: they are not equally many.
+        inputs: of the records that are not null, shape [records, ...].
+        targets: of the same, shape [records, ...].
+        null: which rows are null, bool, shape [rows]; None: nobody has said so. The length of a shard is that of it.
     """
 
     inputs: Tensor
     targets: Tensor
+    null: Tensor | None
 
-    def __post_init__(self) -> None:
-        for name, rows in (("inputs", self.inputs), ("targets", self.targets)):
+    def __init__(self, inputs: Tensor, targets: Tensor, null: Tensor | bool | None = None) -> None:
+        """Drop the values of null rows.
+
+        Args:
+            inputs: shape [rows, ...].
+            targets: shape [rows, ...].
+            null: which rows are null, bool, shape [rows]; False: none is. None: those whose inputs hold a NaN. Whole
+                numbers have no NaN: with public shard sizes a task must say which rows are null. If the model itself
+                handles NaN, say `null`, too: then NaN is a value like any other.
+
+        Raises:
+            TypeError: one of them is no tensor, or `null` is none of bool.
+            ValueError: they are not equally many.
+        """
+        for name, rows in (("inputs", inputs), ("targets", targets)):
             if not isinstance(rows, Tensor):
                 kind = type(rows).__name__
                 raise TypeError(f"The shard's {name} are a {kind}; give a tensor, for example torch.as_tensor({name}).")
-        if len(self.inputs) != len(self.targets):
+        if len(inputs) != len(targets):
             raise ValueError("The shard's inputs and targets differ in length; give one target for each record.")
+        known = _null_rows(inputs, null)
+        if known is not None and bool(known.any()):  # else nothing is copied
+            inputs, targets = inputs[~known], targets[~known.to(targets.device)]
+        self._set(inputs, targets, known)
+
+    def _set(self, inputs: Tensor, targets: Tensor, null: Tensor | None) -> None:
+        for name, value in (("inputs", inputs), ("targets", targets), ("null", null)):
+            object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
-        return len(self.inputs)
+        """How many rows there are, null ones included: what is disclosed where shard sizes are public."""
+        return len(self.inputs) if self.null is None else len(self.null)
+
+    def holding(self, inputs: Tensor, targets: Tensor) -> Shard:
+        """The same shard with other values of its records, shape [records, ...] each; null rows stay null."""
+        other = object.__new__(Shard)
+        other._set(inputs, targets, self.null)
+        return other
 
     def to(self, device: torch.device) -> Shard:
         """The same shard on `device`."""
-        return Shard(self.inputs.to(device), self.targets.to(device))
+        return self.holding(self.inputs.to(device), self.targets.to(device))
+
+
+def _null_rows(inputs: Tensor, null: Tensor | bool | None) -> Tensor | None:
+    """Which rows are null, bool, shape [rows]; None: nobody has said so, and the inputs cannot."""
+    if null is None:
+        return holding_nan(inputs) if inputs.is_floating_point() else None
+    if isinstance(null, bool):
+        return torch.full((len(inputs),), null, device=inputs.device)
+    if not isinstance(null, Tensor) or null.dtype is not torch.bool:
+        kind = null.dtype if isinstance(null, Tensor) else f"a {type(null).__name__}"
+        raise TypeError(f"The shard's null is {kind}; give a tensor of torch.bool, or False where no row is null.")
+    if null.shape != (len(inputs),):
+        raise ValueError(f"The shard's null has shape {list(null.shape)}; give one value for each row.")
+    return null.to(inputs.device)
+
+
+def check_null(shard: Shard, relation: NeighbouringRelation) -> None:
+    """Refuse a shard of which nobody says which rows are null, where the relation is zero-out.
+
+    Raises:
+        ValueError: says what to write.
+    """
+    if shard.null is None and relation is NeighbouringRelation.ZERO_OUT:
+        raise ValueError(
+            f"its inputs are {shard.inputs.dtype}, which has no NaN, and the number of records is public: say which "
+            "rows stand for records that cannot be read, fedprivacy.Shard(inputs, targets, null=unreadable), or "
+            "null=False if none does"
+        )
+
+
+def holding_nan(inputs: Tensor) -> Tensor:
+    """Which rows of inputs, shape [rows, ...], hold a NaN, bool, shape [rows]."""
+    return inputs.isnan().unsqueeze(-1).flatten(1).any(1)
 
 
 @dataclass(frozen=True, slots=True)

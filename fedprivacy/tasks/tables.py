@@ -1,8 +1,8 @@
 """CSV and Parquet files as shards and as tables, each row read by public constants and by nothing else.
 
 Formal guarantee: what a row becomes depends on the arguments, which are public, and on the row itself; types and shapes
-depend on the arguments alone. No row makes another change, or reading fail: what cannot be read becomes NaN inputs,
-which contribute nothing, or a cell that says nothing. Levels, centres and scales are given, and never looked up in the
+depend on the arguments alone. No row makes another change, or reading fail: what cannot be read becomes a null row, or
+a cell that says nothing. Levels, centres and scales are given, and never looked up in the
 records.
 """
 
@@ -199,8 +199,7 @@ def load_table(
     >>> features = {"age": fp.Number(60, 10), "sex": fp.Category(["f", "m"])}
     >>> fp.load_table("people.csv", target="ill", classes=[0, 1], features=features).inputs
     tensor([[ 1.,  1.,  0.],
-            [-1.,  0.,  1.],
-            [nan, nan, nan]])
+            [-1.,  0.,  1.]])
 
     Formal guarantee: see this module.
 
@@ -233,7 +232,7 @@ def load_table(
     mine = _part(cells, targets, split, source)
     if mine is not None:
         inputs, targets = inputs[mine], targets[mine]
-    return Shard(torch.from_numpy(inputs), torch.from_numpy(targets))
+    return Shard(torch.from_numpy(inputs), torch.from_numpy(targets))  # null where nothing could be read
 
 
 def read_table(

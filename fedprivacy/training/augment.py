@@ -37,6 +37,10 @@ _MOST_HELD = 2**24
 """Numbers of views that are held at once, of one record at least: of a large sample, some records after the others."""
 
 
+Batch = tuple[Tensor, Tensor]
+"""Inputs and targets of some records."""
+
+
 class AugmentationError(ValueError):
     """Something is not a view of every record."""
 
@@ -92,7 +96,7 @@ class Views:
         return 1 << (max(_MOST_HELD // held, 1).bit_length() - 1)
 
     @spanned("views")
-    def of(self, shard: Shard, sample: NDArray[np.intp], keystream: Keystream, position: Position) -> Shard:
+    def of(self, shard: Shard, sample: NDArray[np.intp], keystream: Keystream, position: Position) -> Batch:
         """The sampled records as their views, inputs of shape [records, multiplicity, ...]; [records, ...] for one.
 
         Where a view cannot be made, the record itself is in its place.
@@ -106,7 +110,7 @@ class Views:
         views[failed] = inputs[failed]
         if self.multiplicity > 1:
             views = views.unflatten(0, (len(sample), self.multiplicity))
-        return Shard(views, shard.targets[rows])
+        return views, shard.targets[rows]
 
     def _chances(self, sample: NDArray[np.intp], keystream: Keystream, position: Position) -> Tensor:
         """Of each sampled record the random numbers in [0, 1), shape [records, multiplicity, draws]."""
@@ -128,14 +132,14 @@ class Views:
 
 def heard(
     shard: Shard, sample: NDArray[np.intp], views: Views | None, keystream: Keystream, position: Position
-) -> Iterator[Shard]:
+) -> Iterator[Batch]:
     """What the gradients of a sample are taken of: the records as they are, or as their views, some after the others.
 
     Of nobody there is one part, too.
     """
     if views is None:
         rows = torch.from_numpy(sample).to(shard.inputs.device)
-        yield Shard(shard.inputs[rows], shard.targets[rows])
+        yield shard.inputs[rows], shard.targets[rows]
         return
     for start in range(0, max(len(sample), 1), views.together):
         yield views.of(shard, sample[start : start + views.together], keystream, position)

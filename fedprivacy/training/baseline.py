@@ -66,10 +66,10 @@ class Baseline:
         def mean_gradient(step: int, position: Tensor) -> Tensor:
             at.go(position)
             now = Position(round, step)
-            sample = poisson_sample(self.sampling_rate, len(shard), keystream, now)
+            sample = poisson_sample(self.sampling_rate, len(shard.inputs), keystream, now)
             multiplicity = 1 if self.views is None else self.views.multiplicity
             parts = heard(shard, sample, self.views, keystream, now)
-            total = reduce(torch.add, (_gradient_sum(model, loss, part, multiplicity) for part in parts))
+            total = reduce(torch.add, (_gradient_sum(model, loss, *part, multiplicity) for part in parts))
             return total.div(self.expected_batch_size).to(position.dtype)
 
         descent = Descent(mean_gradient, self.optimizer, self.proximal_mu, steps)
@@ -80,10 +80,10 @@ class Baseline:
 
 
 @spanned("gradients")
-def _gradient_sum(model: nn.Module, loss: Loss, records: Shard, multiplicity: int) -> Tensor:
+def _gradient_sum(model: nn.Module, loss: Loss, inputs: Tensor, targets: Tensor, multiplicity: int) -> Tensor:
     """The sum of these records' gradients, shape [d], each the mean over its views; of none it is zero."""
-    inputs = records.inputs.flatten(0, 1) if multiplicity > 1 else records.inputs
-    targets = records.targets.repeat_interleave(multiplicity, 0)
+    inputs = inputs.flatten(0, 1) if multiplicity > 1 else inputs
+    targets = targets.repeat_interleave(multiplicity, 0)
     trained = [p for p in model.parameters() if p.requires_grad]
     total = torch.cat([torch.zeros_like(p).flatten() for p in trained])
     for some, theirs in zip(inputs.split(_MOST_RECORDS), targets.split(_MOST_RECORDS), strict=True):

@@ -144,7 +144,7 @@ class BaselineCohort:
         A stack leaves out records without a finite gradient. The baseline leaves out nobody: such a sum is no number.
         """
         rates = np.array([one.sampling_rate for one in trainees])
-        sizes, keystreams = [len(one.shard) for one in trainees], [one.keystream for one in trainees]
+        sizes, keystreams = [len(one.shard.inputs) for one in trainees], [one.keystream for one in trainees]
         batches = poisson_samples(rates, sizes, keystreams, position)
         heard = stack.clip(positions, pool, batches, np.full(len(trainees), math.inf))
         owners = torch.arange(len(batches)).repeat_interleave(torch.tensor([len(batch) for batch in batches]))

@@ -173,7 +173,7 @@ class CohortTraining:
         """One release of each client's mechanism, [clients, d], and each one's next clipping norm."""
         keystreams = [one.keystream for one in trainees]
         rates = np.array([one.sampling_rate for one in trainees])
-        batches = poisson_samples(rates, [len(one.shard) for one in trainees], keystreams, position)
+        batches = poisson_samples(rates, [len(one.shard.inputs) for one in trainees], keystreams, position)
         clipped = stack.clip(positions, pool, batches, norms)
         mechanisms, totals = [one.mechanism for one in trainees], clipped.totals
         if self.adaptive is None:

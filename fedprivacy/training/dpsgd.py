@@ -112,11 +112,11 @@ class DPSGD:
 
         def clipped_sum(sample: NDArray[np.intp], _: float) -> Tensor:
             parts = heard(shard, sample, self.views, keystream, position)
-            clipped = Clipped.joined([engine.clip(part.inputs, part.targets, norm) for part in parts])
+            clipped = Clipped.joined([engine.clip(*part, norm) for part in parts])
             return clipped.total if adaptive is None else adaptive.joined(clipped, norm)
 
         if adaptive is None:
-            return self.mechanism.release(clipped_sum, len(shard), keystream, position), norm
+            return self.mechanism.release(clipped_sum, len(shard.inputs), keystream, position), norm
         mechanism = replace(self.mechanism, clipping_norm=adaptive.sensitivity(norm))
-        released = mechanism.release(clipped_sum, len(shard), keystream, position)
+        released = mechanism.release(clipped_sum, len(shard.inputs), keystream, position)
         return released[:-1], adaptive.next_norm(float(released[-1]), norm, self.expected_batch_size)

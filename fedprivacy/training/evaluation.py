@@ -53,7 +53,7 @@ class LocalEvaluation:
 
     A record's vector is its count and its scores, each clipped to its public bounds and centred between them, in equal
     shares: of Euclidean norm at most 1. A record without a score (its output cannot be computed, or is no number)
-    contributes nothing, so that a null record does not either.
+    contributes nothing.
 
     Formal guarantee: a record's vector is a function of the record, the parameters and public numbers alone
     (`fedprivacy.gradients.scores`). So the promise of `SampledGaussianSum` is kept with a clipping norm of 1: float64
@@ -83,7 +83,7 @@ class LocalEvaluation:
             return self._vectors(measured(shard.inputs[rows], shard.targets[rows])).sum(0)
 
         mechanism = SampledGaussianSum(self.event, clipping_norm=1.0)
-        released = mechanism.release(clipped_sum, len(shard), keystream, position)
+        released = mechanism.release(clipped_sum, len(shard.inputs), keystream, position)
         return NoisySums(self.event, tuple(released.tolist()))
 
     def _vectors(self, scores: Tensor) -> Tensor:

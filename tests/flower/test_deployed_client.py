@@ -25,6 +25,7 @@ from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation
 from tests.flower.asked import STRANGER, a_grant, code, enrol, spent, train
 from tests.flower.blobs import Blobs
+from tests.guard.account import sealed_folder
 
 
 class Renamed(Blobs):
@@ -79,7 +80,7 @@ def test_a_grant_whose_update_was_lost_in_a_crash_is_not_trained_again(node, mon
 
 def test_a_damaged_sealed_update_is_not_sent(node):
     train(node)
-    for file in (Path(node["folder"]) / "guard.log.sealed").iterdir():
+    for file in sealed_folder(Path(node["folder"]) / "guard.log").iterdir():
         content = bytearray(file.read_bytes())
         content[-3] ^= 1
         file.write_bytes(content)
@@ -170,7 +171,6 @@ def test_a_guard_under_its_earlier_name_is_not_forgotten(node):
     folder = Path(node["folder"])
     assert RECEIPT in train(node).content
     (folder / "guard.log").rename(folder / "odometer.log")
-    (folder / "guard.log.sealed").rename(folder / "odometer.log.sealed")
     assert code(train(node, round=2)) is RefusalCode.GUARD_UNUSABLE
     assert not (folder / "guard.log").exists()
     again = node | {"guard": str(folder / "odometer.log")}

@@ -1,11 +1,18 @@
 """What the tests of a guard charge, and against which budget."""
 
+from fedprivacy.guard.seals import folders_named_after
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 
 EVENT = PoissonSampledGaussian(0.05, 1.2, NeighbouringRelation.ZERO_OUT)
 BUDGET = PrivacyBudget(3.0, 1e-5)
+
+
+def sealed_folder(file):
+    """Where a guard's file has sealed its updates."""
+    (folder,) = folders_named_after(file)
+    return folder
 
 
 def key(round=1, attempt=0, run_id="run"):

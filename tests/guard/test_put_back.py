@@ -20,7 +20,7 @@ from fedprivacy.guard import (
 from fedprivacy.guard.adoption import adopt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
-from tests.guard.account import BUDGET, EVENT, key
+from tests.guard.account import BUDGET, EVENT, key, sealed_folder
 from tests.guard.processes import KILLED, in_child
 
 COSTLY = PoissonSampledGaussian(1.0, 5.0, NeighbouringRelation.ZERO_OUT)
@@ -88,7 +88,9 @@ def test_an_older_copy_is_told_from_the_truth_by_its_updates_alone(file, guard):
         release(guard, key(round))
     newest = copy_of(file)
     put_back(copy, file)
-    with pytest.raises(LogDamagedError, match=rf"{file}\.sealed holds an update that it never charged \(.*\.update\)"):
+    with pytest.raises(
+        LogDamagedError, match=rf"{file}\.\w+\.sealed holds an update that it never charged \(.*\.update\)"
+    ):
         Guard(file, BUDGET)
     put_back(newest, file)
     assert Guard(file, BUDGET).history() == {EVENT: 2 + KEPT_UPDATES}
@@ -113,7 +115,7 @@ def test_an_update_that_a_crash_left_unsealed_is_no_sign_of_an_older_copy(file, 
         after.charge(key(2), EVENT, 1)
     release(after, key(2, attempt=1))
     assert after.history() == {EVENT: 3}
-    assert len(list(Path(f"{file}.sealed").iterdir())) == 2
+    assert len(list(sealed_folder(file).iterdir())) == 2
 
 
 def test_a_copy_that_knows_the_charge_and_not_the_seal_counts_all_and_trains_nothing_again(file, guard):
@@ -165,7 +167,7 @@ def test_an_earlier_version_s_guard_is_not_brought_into_a_log_that_has_forgotten
     file.unlink()
     old = tmp_path / "before.db"
     old.touch()
-    with pytest.raises(LogDamagedError, match="never charged"):
+    with pytest.raises(LogDamagedError, match="is gone, but"):
         adopt_nothing(old, file)
 
 

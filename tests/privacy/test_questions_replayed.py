@@ -19,6 +19,7 @@ from fedprivacy.questions.release import GaussianAnswers
 from fedprivacy.runs.asking import question_plan
 from tests.flower.asked import ANSWERS_ALL, STRANGER, TABLED, a_question, ask, code, send, spent, train
 from tests.flower.deployment import DeployedGrid
+from tests.guard.account import sealed_folder
 
 COUNT, AGE = fp.ask.count(), fp.ask.mean("age", 0, 100)
 
@@ -126,7 +127,7 @@ def test_a_damaged_or_overtaken_answer_is_not_drawn_again(node, no_second_time):
         ask(node, COUNT, round=number)
     no_second_time()
     assert code(ask(node, COUNT, round=1)) is RefusalCode.ALREADY_CHARGED
-    for file in (Path(node["folder"]) / "guard.log.sealed").iterdir():
+    for file in sealed_folder(Path(node["folder"]) / "guard.log").iterdir():
         kept = bytearray(file.read_bytes())
         kept[-3] ^= 1
         file.write_bytes(kept)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -85,7 +85,7 @@ class AuditedApp:
                 f"app {self.name}: records() must return two tensors, inputs and targets of 8 records or more."
             )
         most = _MOST_RECORDS if self.effort is Effort.QUICK else 8 * _MOST_RECORDS
-        return Shard(inputs[:most], targets[:most])
+        return _as_they_are(inputs[:most], targets[:most])
 
     @cached_property
     def model(self) -> nn.Module:
@@ -279,18 +279,21 @@ def _joined(training: Training) -> Gradient:
     return np.concatenate([np.zeros(0), *(array.ravel().astype(np.float64) for array in training.arrays)])
 
 
+_as_they_are = partial(Shard, null=False)
+"""Records of an app: it is the app that decides what becomes of NaN."""
+
 Check = Callable[[AuditedApp], Gate]
 """What every gate of an app is."""
 
 
 def rows_of(shard: Shard, rows: Any) -> Shard:
     """Some records of a shard."""
-    return Shard(shard.inputs[rows], shard.targets[rows])
+    return _as_they_are(shard.inputs[rows], shard.targets[rows])
 
 
 def beside(shard: Shard, record: Shard) -> Shard:
     """A shard with one record more, at its end."""
-    return Shard(torch.cat([shard.inputs, record.inputs]), torch.cat([shard.targets, record.targets]))
+    return _as_they_are(torch.cat([shard.inputs, record.inputs]), torch.cat([shard.targets, record.targets]))
 
 
 def variants(audited: AuditedApp) -> Iterator[tuple[str, Shard]]:
@@ -302,19 +305,19 @@ def variants(audited: AuditedApp) -> Iterator[tuple[str, Shard]]:
         yield "one of its own records", rows_of(shard, row[None])
     first = rows_of(shard, order[:1])
     unlike = (shard.targets != first.targets).reshape(len(shard), -1).any(1).nonzero()[:1, 0]
-    other = Shard(first.inputs, rows_of(shard, unlike if len(unlike) else order[-1:]).targets)
+    other = _as_they_are(first.inputs, rows_of(shard, unlike if len(unlike) else order[-1:]).targets)
     yield "a record with another one's label", other
     if not first.inputs.is_floating_point():
         return
     for factor in (-10.0, 100.0, -1e3, 1e3):
         for target in (first.targets, other.targets):
-            yield "a record of huge numbers", Shard(first.inputs * factor, target)
+            yield "a record of huge numbers", _as_they_are(first.inputs * factor, target)
     for target in (first.targets, other.targets):
-        yield "a record of equal numbers", Shard(torch.full_like(first.inputs, 100.0), target)
+        yield "a record of equal numbers", _as_they_are(torch.full_like(first.inputs, 100.0), target)
     for offset in _FAR:
         for row in own:
-            yield "a record far from zero", Shard(shard.inputs[row[None]] + offset, shard.targets[row[None]])
-    yield "a record of zeros", Shard(torch.zeros_like(first.inputs), first.targets)
+            yield "a record far from zero", _as_they_are(shard.inputs[row[None]] + offset, shard.targets[row[None]])
+    yield "a record of zeros", _as_they_are(torch.zeros_like(first.inputs), first.targets)
     if not audited.app.only_numbers:
         for about, value in (("that is not a number", torch.nan), ("of infinite numbers", torch.inf)):
-            yield f"a record {about}", Shard(torch.full_like(first.inputs, value), first.targets)
+            yield f"a record {about}", _as_they_are(torch.full_like(first.inputs, value), first.targets)

@@ -8,6 +8,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+import torch
 
 from fedprivacy._support import sources
 from fedprivacy.audit.apps.audited import EVERY, SILENT, AuditedApp, beside, rows_of, variants
@@ -175,7 +176,7 @@ def _past_the_noise(audited: AuditedApp) -> Iterator[str]:
 
 def _others(audited: AuditedApp) -> Iterator[tuple[str, Shard]]:
     """Neighbours of the whole shard, in words."""
-    changed = Shard(audited.shard.inputs.clone(), audited.shard.targets)
+    changed = rows_of(audited.shard, torch.arange(len(audited.shard)))
     changed.inputs[-1] = changed.inputs[-1] * 3 + 1 if changed.inputs.is_floating_point() else changed.inputs[0]
     yield "with another record in the place of one", changed
     if audited.count_is_private:

@@ -20,6 +20,7 @@ from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks import Shard, ShardSource, Task, relation_of
 from fedprivacy.tasks.identity import simulated_client_id
+from fedprivacy.tasks.loader import shard_of
 from fedprivacy.training.algorithms import FedAvg, text_of
 from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
 
@@ -96,7 +97,7 @@ class Audited:
         """What a planned run will ask of its first client, whose records are taken unless others are given."""
         config, schedule = plan.config, plan.config.schedule
         if shard is None:
-            shard = plan.task.shard(ShardSource(partition_id=0, num_partitions=config.clients))
+            shard = shard_of(plan.task, ShardSource(partition_id=0, num_partitions=config.clients))
         client_id = simulated_client_id(0, config.clients)
         event, allowance = plan.event(len(shard), client_id), plan.allowance(client_id)
         steps = min(plan.limit({}, allowance).quota({}, event), plan.total_steps)
@@ -222,7 +223,7 @@ def drawn(seed: int | None) -> int:
 
 def without_records(shard: Shard) -> Shard:
     """No record of a shard's kind."""
-    return Shard(shard.inputs[:0], shard.targets[:0])
+    return Shard(shard.inputs[:0], shard.targets[:0], null=False)
 
 
 class Judged(NamedTuple):

@@ -65,7 +65,7 @@ def check(audited: Audited) -> Judged:
 def _trials(audited: Audited) -> Iterator[tuple[str, Audited, Shard, Parameters]]:
     """The task's own model on its own records, and a perceptron that magnifies rounding as much as can be."""
     few = slice(max(_COMPANY) + 1)
-    own = Shard(audited.shard.inputs[few].cpu(), audited.shard.targets[few].cpu())
+    own = Shard(audited.shard.inputs[few].cpu(), audited.shard.targets[few].cpu(), null=False)
     if len(own):
         plain = (
             replace(audited, task=cast(Task, Unvaried(audited.task)))
@@ -89,7 +89,7 @@ def _apart(audited: Audited, shard: Shard, parameters: Parameters) -> float:
     grant = audited.asking(sampling_rate=1.0, noise_multiplier=_SILENT)
 
     def total(rows: Tensor, inputs: Tensor) -> NDArray[np.float64]:
-        asked = audited.client.holding(Shard(inputs[rows], shard.targets[rows]))
+        asked = audited.client.holding(Shard(inputs[rows], shard.targets[rows], null=False))
         return audited.sum(asked, grant, parameters)
 
     record = torch.tensor([len(shard) - 1])

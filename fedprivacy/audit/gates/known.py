@@ -83,8 +83,8 @@ def like(audited: Audited, sizes: Sequence[int]) -> Known:
 
 
 def shard_of(records: Tensor, targets: Tensor | None = None) -> Shard:
-    """Records with these gradients, shape [records, d]."""
-    return Shard(records, torch.zeros(len(records)) if targets is None else targets)
+    """Records with these gradients, shape [records, d]; none of them is null, even if it is not a number."""
+    return Shard(records, torch.zeros(len(records)) if targets is None else targets, null=False)
 
 
 def zeros_for(task: Known) -> Parameters:

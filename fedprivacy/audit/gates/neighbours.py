@@ -1,4 +1,7 @@
-"""Shards of a task's own records that differ in one: removed or nulled, and put in its place something extreme."""
+"""Shards of a task's own records that differ in one: removed or nulled, and put in its place something extreme.
+
+A record that is not a number is put there as a record: the engine must make nothing of it. Null rows are stated.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +35,7 @@ class Pair:
     Attributes:
         about: what the record is, in words.
         with_it: the shard that holds it.
-        without: the one in which it is missing, or null where shard sizes are public; whole numbers have no null.
+        without: the one in which it is missing, or null where shard sizes are public.
         place: where it stands, from 0.
     """
 
@@ -40,14 +43,6 @@ class Pair:
     with_it: Shard
     without: Shard
     place: int
-
-    def like_it(self, audited: Audited) -> Shard:
-        """The other shard for whoever compares forms: as many records, where their number is public."""
-        if len(self.without) == len(self.with_it) or not audited.task.shard_sizes_public:
-            return self.without
-        inputs, targets = self.with_it.inputs.clone(), self.with_it.targets.clone()
-        inputs[-1], targets[-1] = inputs[0], targets[0]
-        return Shard(inputs, targets)
 
     @property
     def alone(self) -> Shard:
@@ -60,7 +55,9 @@ def pairs_of(audited: Audited, records: int) -> list[Pair]:
     shard, generator = _some(audited), audited.generator(3)
     if len(shard) == 0:
         shard = Shard(
-            shard.inputs.new_zeros(1, *shard.inputs.shape[1:]), shard.targets.new_zeros(1, *shard.targets.shape[1:])
+            shard.inputs.new_zeros(1, *shard.inputs.shape[1:]),
+            shard.targets.new_zeros(1, *shard.targets.shape[1:]),
+            null=False,
         )
     order = torch.randperm(len(shard), generator=generator)
     pairs = [_pair("a record of the shard", _last(shard, int(row)), audited) for row in order[:records]]
@@ -68,10 +65,10 @@ def pairs_of(audited: Audited, records: int) -> list[Pair]:
     for about, inputs in _extreme_inputs(last.inputs[-1]):
         changed = last.inputs.clone()
         changed[-1] = inputs
-        pairs.append(_pair(about, Shard(changed, last.targets), audited))
+        pairs.append(_pair(about, Shard(changed, last.targets, null=False), audited))
     targets = last.targets.clone()
     targets[-1] = -7 if not targets.is_floating_point() else torch.nan  # of no class
-    pairs.append(_pair("a record with a label that does not exist", Shard(last.inputs, targets), audited))
+    pairs.append(_pair("a record with a label that does not exist", Shard(last.inputs, targets, null=False), audited))
     return pairs
 
 
@@ -82,7 +79,7 @@ def pairs_alone(audited: Audited, records: int) -> list[Pair]:
     pairs = [Pair("the only record of the shard", pairs_of(audited, records=1)[0].alone, empty, 0)]
     if shard.inputs.is_floating_point():
         about = "the only record of the shard, far from zero"
-        moved = Shard(shard.inputs[order[:records]] + _FAR, shard.targets[order[:records]])
+        moved = Shard(shard.inputs[order[:records]] + _FAR, shard.targets[order[:records]], null=False)
         pairs += [Pair(about, _rows(moved, torch.tensor([row])), empty, 0) for row in range(len(moved))]
     return pairs
 
@@ -90,7 +87,7 @@ def pairs_alone(audited: Audited, records: int) -> list[Pair]:
 def _some(audited: Audited) -> Shard:
     shard, device = audited.shard, torch.device("cpu")
     most = _MOST_RECORDS if audited.effort is Effort.QUICK else 8 * _MOST_RECORDS
-    return Shard(shard.inputs[:most].to(device), shard.targets[:most].to(device))
+    return Shard(shard.inputs[:most].to(device), shard.targets[:most].to(device), null=False)
 
 
 def _last(shard: Shard, row: int) -> Shard:
@@ -100,17 +97,19 @@ def _last(shard: Shard, row: int) -> Shard:
 
 
 def _rows(shard: Shard, rows: Tensor) -> Shard:
-    return Shard(shard.inputs[rows], shard.targets[rows])
+    return Shard(shard.inputs[rows], shard.targets[rows], null=False)
 
 
 def _pair(about: str, shard: Shard, audited: Audited) -> Pair:
     place = len(shard) - 1
-    without = Shard(shard.inputs[:-1], shard.targets[:-1])
-    if audited.task.shard_sizes_public and shard.inputs.is_floating_point():
-        null = shard.inputs.clone()
-        null[-1] = torch.nan
-        without = Shard(null, shard.targets)
-    return Pair(about, shard, without, place)
+    return Pair(about, shard, without_last(shard, size_public=audited.task.shard_sizes_public), place)
+
+
+def without_last(shard: Shard, *, size_public: bool) -> Shard:
+    """A shard without its last record: with a null row in its place where the number of rows is public."""
+    if not size_public:
+        return Shard(shard.inputs[:-1], shard.targets[:-1], null=False)
+    return Shard(shard.inputs, shard.targets, null=torch.arange(len(shard.inputs)) == len(shard.inputs) - 1)
 
 
 def _extreme_inputs(record: Tensor) -> list[tuple[str, Tensor]]:

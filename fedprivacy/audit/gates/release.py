@@ -18,7 +18,7 @@ from torch import Tensor
 from fedprivacy.audit.asking import AskedClient
 from fedprivacy.audit.gates.audited import MOST_REASONS, Audited, Effort, Judged, Parameters, gate
 from fedprivacy.audit.gates.known import Known, known_of, shard_of, zeros_for
-from fedprivacy.audit.gates.neighbours import pairs_of
+from fedprivacy.audit.gates.neighbours import pairs_of, without_last
 from fedprivacy.audit.gates.stranger import told
 from fedprivacy.flower.wire.messages import ASK, ENROL, GRANT, RECEIPT, Grant
 from fedprivacy.tasks import Shard
@@ -177,10 +177,10 @@ def _neighbours(audited: Audited) -> Iterator[tuple[str, AskedClient, AskedClien
         yield about, audited.client_of(raising, one), audited.client_of(raising, other), zeros_for(raising), True
     quick = audited.effort is Effort.QUICK
     pairs = pairs_of(audited, records=1)
-    alone = (("the only record of the shard", pairs[0].alone, _without(pairs[0].alone, audited)),)
+    empty = without_last(pairs[0].alone, size_public=audited.task.shard_sizes_public)
     for about, one, other in [
-        *((p.about, p.with_it, p.like_it(audited)) for p in (pairs[:4] if quick else pairs)),
-        *alone,
+        *((p.about, p.with_it, p.without) for p in (pairs[:4] if quick else pairs)),
+        ("the only record of the shard", pairs[0].alone, empty),
     ]:
         clients = audited.client_of(audited.task, one), audited.client_of(audited.task, other)
         yield about, *clients, audited.parameters, audited.grant.local_evaluation
@@ -194,10 +194,9 @@ def _raising(task: Raising) -> Iterator[tuple[str, Shard, Shard]]:
         for about, target in (("the loss raises on a record", _RAISES), ("the loss is no number", torch.nan)):
             targets = torch.zeros(others + 1)
             targets[-1] = target
-            null = records.clone()
-            null[-1] = torch.nan
-            without = shard_of(null) if task.shard_sizes_public else shard_of(records[:-1])
-            yield f"{about}, among {others} others", shard_of(records, targets), without
+            shard = shard_of(records, targets)
+            without = without_last(shard, size_public=task.shard_sizes_public)
+            yield f"{about}, among {others} others", shard, without
 
 
 def _swayed(audited: Audited) -> Iterator[str]:
@@ -216,14 +215,6 @@ def _swayed(audited: Audited) -> Iterator[str]:
             yield f"What a server says beside its grant changes what leaves: {', '.join(words)}."
 
 
-def _without(alone: Shard, audited: Audited) -> Shard:
-    """No record, or a null one where the number is public."""
-    if not audited.task.shard_sizes_public:
-        return Shard(alone.inputs[:0], alone.targets[:0])
-    null = torch.full_like(alone.inputs, torch.nan) if alone.inputs.is_floating_point() else alone.inputs
-    return Shard(null, alone.targets)
-
-
 def _same(audited: Audited) -> Iterator[tuple[str, tuple[Fields, Fields]]]:
     """Replies of clients with records that contribute nothing, one more and one less: the same, with public numbers."""
     task = Known([_WIDE], audited.grant.relation, audited.task.dataset)
@@ -232,9 +223,11 @@ def _same(audited: Audited) -> Iterator[tuple[str, tuple[Fields, Fields]]]:
     client = audited.client_of(task, shard_of(torch.zeros(0, _WIDE)))
     for number in (0, 1, 16, 128, _MOST_RECORDS):
         shards = [torch.zeros(number, _WIDE), torch.zeros(number + 1, _WIDE)]
-        nulls = torch.zeros(number + 1, _WIDE)
-        nulls[-1] = torch.nan
-        replies = [fields_of(client.holding(shard_of(s)).asked(grant, zeros_for(task))) for s in [*shards, nulls]]
+        unreadable = torch.zeros(number + 1, _WIDE)
+        unreadable[-1] = torch.nan
+        held = [*map(shard_of, [*shards, unreadable]), without_last(shard_of(shards[1]), size_public=True)]
+        replies = [fields_of(client.holding(shard).asked(grant, zeros_for(task))) for shard in held]
         if grant.adaptive is None:  # which counts the records of zeros, and releases the count with noise
             yield f"{number + 1} records of zeros instead of {number}", (replies[0], replies[1])
-        yield f"a null record beside {number} of zeros", (replies[0], replies[2])
+        yield f"a record that is not a number beside {number} of zeros", (replies[0], replies[2])
+        yield f"a null record beside {number} of zeros", (replies[0], replies[3])

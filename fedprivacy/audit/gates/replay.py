@@ -22,7 +22,7 @@ from fedprivacy.audit.asking import AskedClient
 from fedprivacy.audit.gates.audited import MOST_REASONS, Audited, Effort, Judged, Parameters, gate
 from fedprivacy.audit.gates.counts import noisy_count
 from fedprivacy.audit.gates.known import Known, dense, known_of, shard_of, zeros_for
-from fedprivacy.audit.gates.neighbours import pairs_alone, pairs_of
+from fedprivacy.audit.gates.neighbours import pairs_alone, pairs_of, without_last
 from fedprivacy.audit.gates.parameters import hostile_parameters
 from fedprivacy.flower.wire.messages import Grant
 from fedprivacy.tasks import Shard
@@ -158,9 +158,9 @@ def _known_records(audited: Audited, found: _Found, joining: _Joining) -> None:
     task = known_of(audited)
     client, parameters = audited.client_of(task, shard_of(torch.zeros(0, sum(task.sizes)))), zeros_for(task)
     for about, shard, record in _cases(task, audited):
-        null = torch.full_like(record, torch.nan)
-        with_it = client.holding(shard_of(torch.cat([shard, record[None]])))
-        without = client.holding(shard_of(torch.cat([shard, null[None]]) if task.shard_sizes_public else shard))
+        both = shard_of(torch.cat([shard, record[None]]))
+        with_it = client.holding(both)
+        without = client.holding(without_last(both, size_public=task.shard_sizes_public))
         for grant in _grants(audited, 3 if audited.effort is Effort.QUICK else 12):
             joined = joining.joined(grant, len(shard))
             found.replay(joined, grant, (with_it, without), parameters, about=about)
@@ -216,11 +216,9 @@ def _several_steps(audited: Audited, found: _Found) -> None:
     task, generator, norm = known_of(audited), audited.generator(2), audited.grant.clipping_norm
     client, parameters = audited.client_of(task, shard_of(torch.zeros(0, sum(task.sizes)))), zeros_for(task)
     record = 1e4 * norm * dense(task.sizes, generator)
-    null = torch.full_like(record, torch.nan)
-    shards = [torch.stack([torch.zeros_like(record), last]) for last in (record, null)]
-    if not task.shard_sizes_public:
-        shards[1] = shards[1][:1]
-    clients = [client.holding(shard_of(shard)) for shard in shards]
+    both = shard_of(torch.stack([torch.zeros_like(record), record]))
+    without = without_last(both, size_public=task.shard_sizes_public)
+    clients = [client.holding(shard) for shard in (both, without)]
     rate = min(audited.grant.sampling_rate, 0.5)
     for position in audited.positions(6 if audited.effort is Effort.QUICK else 24, first=101):
         grant = audited.asking(steps=_STEPS, sampling_rate=rate, noise_multiplier=_SILENT, **position)

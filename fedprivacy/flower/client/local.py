@@ -25,7 +25,7 @@ from torch.nn.utils import vector_to_parameters
 from fedprivacy._support.failpoints import reach
 from fedprivacy._support.spans import spanned
 from fedprivacy.flower.client.kept import KeptError, KeptFor, KeptInFolder, KeptStore, kept_beside, kept_task
-from fedprivacy.flower.client.node import EVERYTHING, Answerable, NodeSettings, Refused
+from fedprivacy.flower.client.node import EVERYTHING, Answerable, NodeSettings, Refused, is_deployed
 from fedprivacy.flower.client.release import Released
 from fedprivacy.flower.kept import KeptInState
 from fedprivacy.flower.wire.arrays import ArraysError, Form, checked_arrays
@@ -53,7 +53,15 @@ from fedprivacy.tasks import Shard, ShardSource, Task, load_task, relation_of
 from fedprivacy.tasks.built_in import DEFAULT_TASK
 from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.identity import dataset_id, simulated_client_id
-from fedprivacy.tasks.loader import TaskError, augmentation_of, check_scores, offers_table, scores_of, table_of
+from fedprivacy.tasks.loader import (
+    TaskError,
+    augmentation_of,
+    check_scores,
+    offers_table,
+    scores_of,
+    shard_of,
+    table_of,
+)
 from fedprivacy.tasks.protocol import NO_TABLE
 from fedprivacy.tasks.standardising import Standardise, unsuited
 from fedprivacy.training.adaptive import CLIPPINGS
@@ -156,7 +164,7 @@ class LocalClient:
         if standardise is None:
             return self
         inputs = standardise.to(self.shard.inputs.device)(self.shard.inputs)
-        return replace(self, shard=Shard(inputs, self.shard.targets))
+        return replace(self, shard=self.shard.holding(inputs, self.shard.targets))
 
     def released_before(self, grant: Grant | QuestionGrant) -> Released | None:
         """What was sealed for a grant: it is paid for, and sent again for free. Raises what `Guard.sealed` does."""
@@ -320,10 +328,20 @@ def simulated_client(context: Context, task: Task | None, config: RunConfig) -> 
 
 
 def _owner(context: Context) -> NodeSettings | None:
-    """What the data owner decided; None in a simulation: in our in-process engine, or in a worker of Ray."""
-    node, ray = context.node_config, sys.modules.get("ray")
-    simulated = "partition-id" in node and (IN_PROCESS in node or (ray is not None and ray.is_initialized()))
-    return None if simulated else NodeSettings.of(node)
+    """What the data owner decided; None in a simulation: in our in-process engine, or in an actor of Flower's on Ray.
+
+    It fails closed. One key of a deployment in the node configuration, and every other must be there; without any, a
+    part of a split is served only where an engine of simulations runs this very call. That the task's own code, say,
+    has started Ray in a SuperNode's process is no such thing: it is no actor then.
+    """
+    node = context.node_config
+    simulated = "partition-id" in node and (IN_PROCESS in node or _in_ray_actor())
+    return None if simulated and not is_deployed(node) else NodeSettings.of(node)
+
+
+def _in_ray_actor() -> bool:
+    ray = sys.modules.get("ray")
+    return ray is not None and ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None
 
 
 def _opened(owner: NodeSettings | None, context: Context, task: Task | None, config: RunConfig | None) -> LocalClient:
@@ -418,10 +436,7 @@ def _table(task: Task, source: ShardSource) -> Table:
 def _read(task: Task, source: ShardSource, device: torch.device) -> Shard:
     """The shard; that it could not be read is said in one way, whatever went wrong."""
     try:
-        shard = task.shard(source)
-        if not isinstance(shard, Shard):
-            raise TypeError(f"it returns a {type(shard).__name__}; return fedprivacy.Shard(inputs, targets)")
-        return shard.to(device)
+        return shard_of(task, source).to(device)
     except Exception as error:
         raise Refused(RefusalCode.CLIENT_FAILED, "The task could not read this client's shard.") from error
 

@@ -260,6 +260,11 @@ _KINDS: dict[str, type] = {
 _FLOWER_S_OWN = {"partition-id", "num-partitions"}
 
 
+def is_deployed(node: UserConfig) -> bool:
+    """Whether a data owner has written any key of a deployment: then nothing else makes the client a simulated one."""
+    return not _KINDS.keys().isdisjoint(node)
+
+
 def _answerable(node: UserConfig, budget: PrivacyBudget) -> Answerable:
     """What a node configuration lets a server ask.
 

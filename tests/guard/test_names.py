@@ -1,0 +1,136 @@
+"""One account has one file, whatever names the file goes by."""
+
+import os
+import shutil
+
+import pytest
+
+from fedprivacy.guard import Guard
+from fedprivacy.guard.errors import BudgetExhaustedError, LogDamagedError, SecondNameError
+from fedprivacy.guard.log import create
+from tests.guard.account import BUDGET, EVENT, key, sealed_folder
+
+
+def spend_all(guard, run_id):
+    """Charge and seal single steps until the budget is spent; how many there were."""
+    for round in range(1, 10_000):
+        try:
+            guard.charge(key(round, run_id=run_id), EVENT, 40)
+        except BudgetExhaustedError:
+            return round - 1
+        guard.seal(key(round, run_id=run_id), os.urandom(20))
+    raise AssertionError("the budget has no end")
+
+
+@pytest.fixture
+def elsewhere(tmp_path):
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    return folder
+
+
+@pytest.mark.parametrize("linked", ["file", "folder", "link of a link"])
+def test_an_older_copy_is_refused_by_whoever_comes_by_a_symbolic_link(file, elsewhere, linked):
+    """Restored in place: the same file, the older bytes. What the first name has sealed bears witness to the second."""
+    by_link = elsewhere / file.name
+    if linked == "folder":
+        elsewhere.rmdir()
+        elsewhere.symlink_to(file.parent, target_is_directory=True)
+    elif linked == "link of a link":
+        (elsewhere / "between").symlink_to(file)
+        by_link.symlink_to(elsewhere / "between")
+    else:
+        by_link.symlink_to(file)
+    guard = Guard(by_link, BUDGET)
+    guard.charge(key(1), EVENT, 40)
+    guard.seal(key(1), b"the first update")
+    backup = file.read_bytes()
+    assert spend_all(Guard(file, BUDGET), "by its own name") > 1
+    with file.open("r+b") as opened:
+        opened.truncate(0)
+        opened.write(backup)
+    for name in (file, by_link):
+        with pytest.raises(LogDamagedError, match="never charged"):
+            Guard(name, BUDGET)
+
+
+def test_a_dangling_link_makes_the_account_where_it_points(file, elsewhere):
+    (elsewhere / "guard.log").symlink_to(file)
+    Guard(elsewhere / "guard.log", BUDGET).charge(key(1), EVENT, 1)
+    assert Guard(file, BUDGET).history() == {EVENT: 1}
+
+
+def test_a_file_with_a_second_name_is_refused_until_the_name_is_gone(file, elsewhere):
+    guard = Guard(file, BUDGET)
+    guard.charge(key(1), EVENT, 1)
+    os.link(file, elsewhere / "other.log")
+    for name in (file, elsewhere / "other.log"):
+        with pytest.raises(SecondNameError, match=r"find -samefile .*delete them, and back it up by copying"):
+            Guard(name, BUDGET).charge(key(2), EVENT, 1)
+    (elsewhere / "other.log").unlink()
+    guard.charge(key(2), EVENT, 1)
+    assert guard.history() == {EVENT: 2}
+
+
+def test_what_a_crash_left_between_two_names_is_cleared_away(file):
+    """`create` links a written file to its name, and dies before it deletes the first one."""
+    create(file)
+    os.link(file, file.with_name(f".{file.name}.0123456789abcdef.new"))
+    Guard(file, BUDGET).charge(key(1), EVENT, 1)
+    assert list(file.parent.iterdir()) == [file]
+
+
+@pytest.mark.parametrize("name", ["guard.log.bak", "other.log", "a.log"])
+def test_a_copy_under_another_name_finds_what_was_sealed_since(file, name):
+    guard = Guard(file, BUDGET)
+    guard.charge(key(1), EVENT, 1)
+    guard.seal(key(1), b"first")
+    shutil.copy(file, copy := file.with_name(name))
+    assert Guard(copy, BUDGET).history() == {EVENT: 1}  # so far it says the truth
+    guard.charge(key(2), EVENT, 1)
+    guard.seal(key(2), b"second")
+    with pytest.raises(LogDamagedError, match="never charged"):
+        Guard(copy, BUDGET)
+
+
+def test_two_accounts_in_one_folder_have_nothing_to_do_with_each_other(file):
+    one, other = Guard(file, BUDGET), Guard(file.with_name("other.log"), BUDGET)
+    for guard in (one, other):
+        guard.charge(key(1), EVENT, 1)
+        guard.seal(key(1), b"update")
+    assert len({sealed_folder(file), sealed_folder(file.with_name("other.log"))}) == 2
+    file.unlink()
+    assert Guard(file.with_name("other.log"), BUDGET).sealed(key(1)) == b"update"
+    with pytest.raises(LogDamagedError, match="it is gone, but"):
+        Guard(file, BUDGET)
+
+
+def test_a_file_that_another_account_is_put_into_is_refused(file, tmp_path):
+    """The same inode with the bytes of a new log: without an entry it forgets nothing that it ever held."""
+    guard = Guard(file, BUDGET)
+    assert guard.history() == {}
+    create(tmp_path / "new.log")
+    file.write_bytes((tmp_path / "new.log").read_bytes())
+    with pytest.raises(LogDamagedError):
+        guard.charge(key(1), EVENT, 1)
+
+
+def test_a_log_of_the_first_version_goes_on_and_its_updates_by_its_name(file, tmp_path):
+    import struct
+    import zlib
+
+    guard = Guard(file, BUDGET)
+    guard.charge(key(1), EVENT, 1)
+    head = struct.pack(">8sI", b"FPODOM\r\n", 1)
+    first = (head + struct.pack(">I", zlib.crc32(head))).ljust(4096, b"\0") + file.read_bytes()[4096:]
+    old = tmp_path / "old.log"
+    old.write_bytes(first)
+    again = Guard(old, BUDGET)
+    assert again.history() == {EVENT: 1}
+    again.seal(key(1), b"update")
+    assert (tmp_path / "old.log.sealed").is_dir() and Guard(old, BUDGET).sealed(key(1)) == b"update"
+    again.charge(key(2), EVENT, 1)
+    again.seal(key(2), b"the next")
+    old.write_bytes(first)
+    with pytest.raises(LogDamagedError):
+        Guard(old, BUDGET)
