@@ -1,12 +1,14 @@
 """`import fedprivacy as fp` is all that a script, a notebook or a Flower app needs."""
 
 import inspect
+import math
 import re
 import subprocess
 import sys
 import tomllib
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from flwr.serverapp.strategy import FedAvg
@@ -577,15 +579,67 @@ def test_how_many_records_there_are_is_private_unless_it_is_said_to_be_public():
 def test_a_data_set_is_trained_on_as_its_tensors_are():
     inputs, targets = heads_and_tails()
     tensors = train(seed=1)
-    for data in (torch.utils.data.TensorDataset(inputs, targets), fp.Shard(inputs, targets)):
-        assert torch.equal(weights(train(data, seed=1)), weights(tensors))
+    assert torch.equal(weights(train(fp.Shard(inputs, targets), seed=1)), weights(tensors))
+    data_set = torch.utils.data.TensorDataset(inputs, targets)
+    assert torch.equal(weights(train(data_set, seed=1, prototype=PROTOTYPE)), weights(tensors))
 
     class Stream(torch.utils.data.IterableDataset):
         def __iter__(self):
             return iter([])
 
     with pytest.raises(ValueError, match="no length"):
-        train(Stream())
+        train(Stream(), prototype=PROTOTYPE)
+    with pytest.raises(ValueError, match=r"found out from all of them: give one .* prototype=\(torch"):
+        train(data_set)
+
+
+PROTOTYPE = torch.zeros(2), torch.tensor(0)
+
+
+class WithOne(torch.utils.data.Dataset):
+    """Heads and tails as Python has them, with one more at a place."""
+
+    def __init__(self, pair, place=399):
+        inputs, targets = heads_and_tails(399)
+        self.pairs = list(zip(inputs.numpy(), targets.tolist(), strict=True))
+        self.pairs.insert(place, pair)
+
+    def __len__(self):
+        return len(self.pairs)
+
+    def __getitem__(self, place):
+        pair = self.pairs[place]
+        return pair() if callable(pair) else pair
+
+
+@pytest.mark.parametrize(
+    "pair",
+    [
+        (torch.zeros(2), 0.5),
+        (torch.zeros(3), 1),
+        (torch.zeros(2, dtype=torch.complex64), 1),
+        (torch.tensor([1.0, math.nan]), 1),
+        (torch.zeros(2), "1"),
+        (torch.zeros(2), 2**70),
+        (torch.zeros(2),),
+        None,
+        lambda: 1 / 0,
+    ],
+    ids=["half a label", "longer", "complex", "NaN", "text", "too large", "no target", "nothing", "raises"],
+)
+def test_a_record_of_a_data_set_that_is_not_of_the_prototype_s_kind_is_null_and_changes_no_other(pair):
+    assert torch.equal(
+        weights(train(WithOne(pair), seed=1, prototype=PROTOTYPE, size_public=True)),
+        weights(train(heads_and_tails(399), seed=1, size_public=True)),
+    )
+
+
+def test_a_record_of_another_type_is_the_same_record():
+    usual = weights(train(WithOne((torch.ones(2), torch.tensor(1))), seed=1, prototype=PROTOTYPE))
+    for pair in ((torch.ones(2).double(), 1), ([1, 1], True), (np.ones(2, np.float16), np.int8(1))):
+        assert torch.equal(weights(train(WithOne(pair), seed=1, prototype=PROTOTYPE)), usual)
+    other = weights(train(WithOne((torch.ones(2), 0)), seed=1, prototype=PROTOTYPE))
+    assert not torch.equal(other, usual)
 
 
 def test_what_cannot_be_trained_privately_is_refused_before_a_step():

@@ -32,7 +32,6 @@ from fedprivacy.guard.errors import (
     FilterChangedError,
     ForeignGrantError,
     InvalidGrantError,
-    LogDamagedError,
     LogWriteError,
     OldGuardError,
     QuestionsExhaustedError,

@@ -15,7 +15,7 @@ def renew(file: Path) -> Path:
 
     Formal guarantee: what the two accounts release together is (epsilon_1 + epsilon_2, delta_1 + delta_2)-
     differentially private, by basic composition; if the second budget was chosen by what the first account released,
-    then for the largest that could have been chosen. Nothing is deleted, and the account that was put aside can still be read.
+    then for the largest that could have been chosen. Nothing is deleted: the account that was put aside can be read.
 
     Returns:
         Its new name.

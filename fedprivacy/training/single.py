@@ -15,7 +15,7 @@ from fedprivacy.accounting import noise_multiplier, pld
 from fedprivacy.gradients import GradientEngine, Loss, check_model, check_on_blank
 from fedprivacy.gradients.methods.obstacle import warn_of
 from fedprivacy.tasks.augmentation import LARGEST_MULTIPLICITY, Augmentation
-from fedprivacy.tasks.protocol import Shard
+from fedprivacy.tasks.protocol import Shard, check_null, holding_nan
 from fedprivacy.training.adaptive import ADAPTIVE, CLIPPINGS
 from fedprivacy.training.augment import Views
 from fedprivacy.training.dpsgd import DPSGD
@@ -56,6 +56,7 @@ def train(
     loss: Loss,
     data: Records | Dataset[Any],
     *,
+    prototype: tuple[Tensor, Tensor] | None = None,
     epsilon: float,
     delta: float,
     steps: int,
@@ -93,7 +94,10 @@ def train(
     Args:
         model: its layers must not mix records (no BatchNorm). It is not changed.
         loss: (outputs, targets) -> one loss for each record, shape [batch], for example with reduction="none".
-        data: inputs and targets, shape [records, ...] each; or a `torch.utils.data.Dataset` of such pairs.
+        data: a `Shard`; or inputs and targets, shape [records, ...] each; or a `torch.utils.data.Dataset` of pairs.
+        prototype: a made-up pair, input and target of one record, whose shapes and types all pairs of a `Dataset` have.
+            One that has not, or cannot be read, is a null row. It must be given with a `Dataset` and chosen without
+            looking at the records: types that are found out from all of them let one record change every other.
         epsilon: the most that may be spent, in nats.
         delta: of that budget, in (0, 1), well below 1 / number of records.
         steps: how many, at least 1.
@@ -118,13 +122,15 @@ def train(
     Raises:
         UnsupportedModelError: the model mixes records, or cannot be trained with DP-SGD for another reason.
         LossShapeError: the loss is not one value for each record.
-        ValueError: something is out of range, the augmentation makes no views of such records, or no noise meets the
-            budget. No record has been read.
+        ValueError: something is out of range, the augmentation makes no views of such records, no noise meets the
+            budget, a `Dataset` comes without a prototype, or, with `size_public`, whole numbers without saying which
+            rows are null. No record has been read.
     """
     relation = NeighbouringRelation.ZERO_OUT if size_public else NeighbouringRelation.ADD_OR_REMOVE_ONE
     model = deepcopy(model).train()
     check_model(model)
-    shard = _shard(data).to(next(model.parameters()).device)
+    shard = _shard(data, prototype).to(next(model.parameters()).device)
+    check_null(shard, relation)
     check_on_blank(model, loss, shard.inputs[:0], shard.targets[:0])
     for name, value in (("learning_rate", learning_rate), ("batch_size", 1.0 if batch_size is None else batch_size)):
         if not 0.0 < value < math.inf:
@@ -169,15 +175,34 @@ def _divisor(batch_size: float | None, public: float | None) -> float:
     return max(public or 0.0, 1.0) if batch_size is None else batch_size
 
 
-def _shard(data: Records | Dataset[Any]) -> Shard:
+def _shard(data: Records | Dataset[Any], prototype: tuple[Tensor, Tensor] | None) -> Shard:
     """The records as tensors."""
     if isinstance(data, Shard):
         return data
     if isinstance(data, tuple):
         return Shard(*data)
-    from torch.utils.data import default_collate
-
     if not isinstance(data, Sized):
         raise ValueError("the data set has no length; give one that has, or inputs and targets.")
-    inputs, targets = default_collate([cast(Any, data)[place] for place in range(len(data))])
-    return Shard(torch.as_tensor(inputs), torch.as_tensor(targets))
+    if prototype is None:
+        raise ValueError(
+            "prototype is open, and the types of a Dataset's records would be found out from all of them: give one "
+            "made-up pair of their shapes and types, for example prototype=(torch.zeros(3), torch.tensor(0))."
+        )
+    pairs = [_pair(cast(Any, data), place, prototype) for place in range(len(data))]
+    columns = zip(*(prototype if pair is None else pair for pair in pairs), strict=True)
+    inputs, targets = map(torch.stack, columns) if pairs else (like[None][:0] for like in prototype)
+    unreadable = torch.tensor([pair is None for pair in pairs], dtype=torch.bool)
+    return Shard(inputs, targets, null=unreadable | holding_nan(inputs) if inputs.is_floating_point() else unreadable)
+
+
+def _pair(data: Any, place: int, prototype: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor] | None:
+    """One record of a data set, with the prototype's shapes and types; None: it cannot be had so."""
+    try:
+        pair = tuple(torch.as_tensor(value) for value in data[place])
+        alike = len(pair) == 2 and all(
+            value.shape == like.shape and torch.can_cast(value.dtype, like.dtype)
+            for value, like in zip(pair, prototype, strict=True)
+        )
+        return (pair[0].to(prototype[0]), pair[1].to(prototype[1])) if alike else None
+    except Exception:  # whatever a record makes the data set raise is that record's
+        return None

@@ -45,20 +45,20 @@ def test_a_record_has_the_same_views_in_any_place_and_company():
     """Catches: chances that are drawn one after the other, so that a record's views tell who joined before it."""
     shard = pictures()
     views = made(BOTH, shard)
-    together = views.of(shard, EVERY, KEY, NOW).inputs
+    together = views.of(shard, EVERY, KEY, NOW)[0]
     assert together.shape == (40, 3, 1, 6, 6)
     for sample in (np.array([17]), np.array([39, 17, 2]), EVERY[::-1].copy()):
-        assert torch.equal(views.of(shard, sample, KEY, NOW).inputs, together[torch.from_numpy(sample)])
+        assert torch.equal(views.of(shard, sample, KEY, NOW)[0], together[torch.from_numpy(sample)])
     strangers = Shard(shard.inputs.clone(), shard.targets)
     strangers.inputs[torch.arange(40) != 17] = torch.nan
-    assert torch.equal(views.of(strangers, EVERY, KEY, NOW).inputs[17], together[17])
+    assert torch.equal(views.of(strangers, EVERY, KEY, NOW)[0][17], together[17])
 
 
 def test_views_differ_by_record_number_step_round_and_client():
     shard = Shard(torch.ones(2, 4), torch.zeros(2))
     views = made(DIMMED, shard, multiplicity=2)
     drawn = [
-        views.of(shard, np.arange(2), *at).inputs[:, :, 0].flatten()
+        views.of(shard, np.arange(2), *at)[0][:, :, 0].flatten()
         for at in ((KEY, NOW), (KEY, Position(2, 6)), (KEY, Position(3, 5)), (KEY.of("other"), NOW))
     ]
     assert len(torch.cat(drawn).unique()) == 16
@@ -66,7 +66,7 @@ def test_views_differ_by_record_number_step_round_and_client():
 
 def test_chances_are_uniform():
     shard = Shard(torch.ones(3000, 1), torch.zeros(3000))
-    found = made(DIMMED, shard, multiplicity=4).of(shard, np.arange(3000), KEY, NOW).inputs.flatten() - 0.5
+    found = made(DIMMED, shard, multiplicity=4).of(shard, np.arange(3000), KEY, NOW)[0].flatten() - 0.5
     assert found.min() >= 0.0 and found.max() < 1.0
     counts = (found * 10).long().bincount(minlength=10)
     assert (counts - 1200).abs().max() < 6 * (12000 * 0.1 * 0.9) ** 0.5
@@ -74,8 +74,8 @@ def test_chances_are_uniform():
 
 def test_nobody_has_no_views():
     shard = pictures()
-    assert made(BOTH, shard).of(shard, EVERY[:0], KEY, NOW).inputs.shape == (0, 3, 1, 6, 6)
-    assert made(BOTH, shard, multiplicity=1).of(shard, EVERY[:0], KEY, NOW).inputs.shape == (0, 1, 6, 6)
+    assert made(BOTH, shard).of(shard, EVERY[:0], KEY, NOW)[0].shape == (0, 3, 1, 6, 6)
+    assert made(BOTH, shard, multiplicity=1).of(shard, EVERY[:0], KEY, NOW)[0].shape == (0, 1, 6, 6)
 
 
 def refusing_threes(records, chances):
@@ -91,10 +91,10 @@ def test_a_record_whose_view_cannot_be_made_is_in_its_place_as_it_is_and_stops_n
     shard.inputs[[7, 30]] = 3.0
     halved = Augmentation(lambda records, chances: refusing_threes(records, chances) / 2.0, 1)
     for multiplicity in (1, 3):
-        views = made(halved, shard, multiplicity).of(shard, EVERY, KEY, NOW)
+        views, targets = made(halved, shard, multiplicity).of(shard, EVERY, KEY, NOW)
         expected = torch.where(shard.inputs == 3.0, 3.0, shard.inputs / 2.0)
-        assert torch.equal(views.inputs.reshape(40, multiplicity, 4)[:, -1], expected)
-        assert torch.equal(views.targets, shard.targets)
+        assert torch.equal(views.reshape(40, multiplicity, 4)[:, -1], expected)
+        assert torch.equal(targets, shard.targets)
 
 
 @pytest.mark.parametrize(
@@ -127,8 +127,8 @@ def with_those_after_the_third(records, chances):
 def test_records_that_are_mixed_where_nobody_looks_are_seen_one_by_one(view):
     """Three made-up records show nothing of it: a part that shows who is in it is computed record by record."""
     shard = rows()
-    views = made(Augmentation(view, 1), shard, 1).of(shard, EVERY, KEY, NOW)
-    assert torch.equal(views.inputs, shard.inputs)
+    views, _ = made(Augmentation(view, 1), shard, 1).of(shard, EVERY, KEY, NOW)
+    assert torch.equal(views, shard.inputs)
 
 
 def linear():
@@ -152,9 +152,9 @@ def test_a_step_moves_by_the_clipped_mean_of_each_records_views(multiplicity):
     update = training(views).train(computed, shard, steps=1, round=2, keystream=KEY)
     moved = before - torch.cat([p.flatten() for p in update.parameters.values()])
     sample, model = poisson_sample(0.5, 40, KEY, Position(2, 1)), linear().double()
-    seen = views.of(shard, sample, KEY, Position(2, 1))
+    seen, targets = views.of(shard, sample, KEY, Position(2, 1))
     expected = torch.zeros(15, dtype=torch.float64)
-    for record, target in zip(seen.inputs.reshape(len(sample), multiplicity, 4), seen.targets, strict=True):
+    for record, target in zip(seen.reshape(len(sample), multiplicity, 4), targets, strict=True):
         losses = loss(model(record.double()), target.expand(multiplicity))
         gradient = torch.cat([g.flatten() for g in torch.autograd.grad(losses.mean(), list(model.parameters()))])
         expected += gradient * min(1.0, 0.05 / float(gradient.norm()))
