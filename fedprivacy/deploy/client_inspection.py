@@ -32,7 +32,7 @@ from fedprivacy.guard.errors import GuardError
 from fedprivacy.guard.guard import sealed_beside
 from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.device import choose_device
-from fedprivacy.tasks import Task
+from fedprivacy.tasks import Task, relation_of
 
 _LARGE_EPSILON = 10.0
 """From here on a guarantee says little: e^10 is 22,000."""
@@ -86,7 +86,7 @@ def _own_checks(settings: NodeSettings, key: Path, party: Party) -> list[Check]:
         ("key", lambda: _key(key)),
         ("task", lambda: f"{_task(settings, party).name}, which the runs name {party.task}"),
         ("records", lambda: _records(settings, party)),
-        ("guard", lambda: _guard(settings)),
+        ("guard", lambda: _guard(settings, party)),
     ]
 
 
@@ -139,14 +139,14 @@ def _records(settings: NodeSettings, party: Party) -> str:
     return f"the task reads {settings.folder}"
 
 
-def _guard(settings: NodeSettings) -> str:
+def _guard(settings: NodeSettings, party: Party) -> str:
     """Opens the guard that is there, which finishes what a crash interrupted in it. None is made by a check."""
     file = settings.guard
     try:
         sealed_beside(file)
         if file.exists():
             readable_by_owner_alone(file)
-            Guard(file, settings.budget, settings.filter).allowance()
+            Guard(file, settings.budget, settings.filter).check(relation_of(_task(settings, party)))
             return f"{file} can be charged"
     except (GuardError, ValueError) as error:
         raise Objection(str(error)) from error

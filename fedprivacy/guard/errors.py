@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from fedprivacy.values.budget import PrivacyBudget
-from fedprivacy.values.events import Event
+from fedprivacy.values.events import Event, NeighbouringRelation
 
 
 class GuardError(Exception):
@@ -99,6 +99,17 @@ class FilterChangedError(LogError):
             f"filter is '{named}', and {file} has been kept by '{before}' so far: changed in the middle, neither keeps "
             f"its promise. Write filter = '{before}' again; or begin another account, 'fedprivacy guard renew {file}', "
             "whose epsilon and delta add to those of this one."
+        )
+
+
+class RelationChangedError(LogError):
+    """Something is asked for that another neighbouring relation allows than the one that the account promises."""
+
+    def __init__(self, file: Path, before: NeighbouringRelation, asked: NeighbouringRelation) -> None:
+        super().__init__(
+            f"{file} promises {before}, and what the task makes public is for {asked}: whether the number of records "
+            "is public cannot change in the middle. Work on a task with the same shard_sizes_public; or begin another "
+            f"account, 'fedprivacy guard renew {file}', whose epsilon and delta add to those of this one."
         )
 
 

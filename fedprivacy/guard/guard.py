@@ -35,11 +35,13 @@ from fedprivacy.guard.errors import (
     LogWriteError,
     OldGuardError,
     QuestionsExhaustedError,
+    RelationChangedError,
     SealError,
 )
 from fedprivacy.guard.tally import (
     ChargeEntry,
     CorrectionEntry,
+    RelationEntry,
     SealedEntry,
     Tally,
     TallyFile,
@@ -49,7 +51,13 @@ from fedprivacy.guard.tally import (
 )
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
-from fedprivacy.values.events import Event, History, PoissonSampledGaussian, is_unsampled_gaussian
+from fedprivacy.values.events import (
+    Event,
+    History,
+    NeighbouringRelation,
+    PoissonSampledGaussian,
+    is_unsampled_gaussian,
+)
 
 LONGEST_RUN_ID = 128
 """Characters of a run's name; an entry with a longer one might not fit the log's slot."""
@@ -142,7 +150,8 @@ class Guard:
             BudgetExhaustedError: fewer than `steps` steps are left. Nothing is charged.
             QuestionsExhaustedError: fewer are left for questions, and more of the whole budget. Nothing is charged.
             MechanismChanged: the filter meets another event and cannot mix. Nothing is written.
-            ValueError: the events mix neighbouring relations, which no filter composes. Nothing is written.
+            RelationChangedError: the account is for another neighbouring relation. Nothing is written.
+            ValueError: `elsewhere` mixes neighbouring relations, which no filter composes. Nothing is written.
             FilterChangedError: what was charged before was kept by another filter. Nothing is written.
             LogError: the file is busy, damaged or not writable; its text says whether anything may count.
         """
@@ -152,6 +161,7 @@ class Guard:
         while True:
             with self._kept.transaction():
                 _check_new(self._kept.tally, attempt, signer)
+                self._check_relation(event.relation)
                 before = self._account()
             # A quota may take seconds; whoever waits for the file gives up after `log.PATIENCE`.
             corrections = list(_corrections(before, attempt, event, steps, elsewhere))
@@ -226,10 +236,28 @@ class Guard:
         with self._kept.transaction():
             return dict(self._kept.tally.history)
 
-    def allowance(self) -> Allowance:
-        """What the next charge is held against. Raises FilterChangedError, and LogError as `sealed` does."""
+    def check(self, relation: NeighbouringRelation) -> None:
+        """Refuse an account that another filter or another relation was promised for; nothing is written.
+
+        Raises:
+            FilterChangedError, RelationChangedError: the next charge under this relation would be refused.
+            LogError: as `sealed` does.
+        """
         with self._kept.transaction():
-            return self._allowance(self._kept.tally)
+            self._allowance(self._kept.tally)
+            self._check_relation(relation)
+
+    def promise(self, relation: NeighbouringRelation) -> None:
+        """Record durably which relation the account is for, before something is disclosed that only that one allows.
+
+        Raises:
+            RelationChangedError: it is another one already.
+            LogError: as `sealed` does.
+        """
+        with self._kept.transaction() as write:
+            self._check_relation(relation)
+            if self._kept.tally.relation is None:
+                write(RelationEntry(relation, now()))
 
     def by_run(self) -> dict[str, dict[Event, int]]:
         """How many steps of each event were charged, by run, without corrections. Raises LogError as `sealed` does."""
@@ -255,6 +283,11 @@ class Guard:
         if self._named_filter not in ("", last):
             raise FilterChangedError(self._file, last, self._named_filter)
         return Allowance(self._budget, last)
+
+    def _check_relation(self, relation: NeighbouringRelation) -> None:
+        before = self._kept.tally.relation
+        if before not in (None, relation):
+            raise RelationChangedError(self._file, before, relation)
 
     def _account(self) -> _Account:
         tally = self._kept.tally

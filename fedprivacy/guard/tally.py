@@ -21,7 +21,7 @@ from fedprivacy.guard.log import EntryLog
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.event_codec import as_fields, from_fields
-from fedprivacy.values.events import Event, is_unsampled_gaussian
+from fedprivacy.values.events import Event, NeighbouringRelation, is_unsampled_gaussian
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +66,14 @@ class SealedEntry:
     time: str
 
 
+@dataclass(frozen=True, slots=True)
+class RelationEntry:
+    """The relation that the account promises, before a size leaves that only this one allows to be public."""
+
+    relation: NeighbouringRelation
+    time: str
+
+
 def counts_as_question(entry: ChargeEntry | CorrectionEntry) -> bool:
     """Whether an entry has to be taken for one of questions.
 
@@ -75,7 +83,7 @@ def counts_as_question(entry: ChargeEntry | CorrectionEntry) -> bool:
     return entry.attempt.asks if isinstance(entry, ChargeEntry) else is_unsampled_gaussian(entry.event)
 
 
-Entry = ChargeEntry | CorrectionEntry | SealedEntry
+Entry = ChargeEntry | CorrectionEntry | SealedEntry | RelationEntry
 Write = Callable[[Entry], None]
 
 
@@ -91,7 +99,9 @@ def fingerprint(run_key: str) -> str:
 
 def encoded(entry: Entry) -> bytes:
     """An entry as it stands in the log."""
-    fields = {**entry.attempt._asdict(), "time": entry.time}
+    fields: dict[str, Any] = {"time": entry.time}
+    if not isinstance(entry, RelationEntry):
+        fields |= entry.attempt._asdict()
     match entry:
         case ChargeEntry():
             fields |= {"kind": "charge", "steps": entry.steps, "run_key": entry.run_key}
@@ -99,7 +109,9 @@ def encoded(entry: Entry) -> bytes:
             fields |= {"kind": "correction", "client_steps": entry.client_steps, "server_steps": entry.server_steps}
         case SealedEntry():
             fields |= {"kind": "sealed", "name": entry.name, "sha256": entry.sha256}
-    if not isinstance(entry, SealedEntry):
+        case RelationEntry():
+            fields |= {"kind": "relation", "relation": entry.relation.value}
+    if isinstance(entry, ChargeEntry | CorrectionEntry):
         budget, filter = entry.allowance.budget, entry.allowance.filter
         epsilon = budget.epsilon if budget.enforced else None
         fields |= {"event": as_fields(entry.event), "epsilon": epsilon, "delta": budget.delta, "filter": filter}
@@ -119,7 +131,10 @@ def decoded(payload: bytes) -> Entry:
 
 
 def _entry(fields: Mapping[str, Any]) -> Entry:
-    attempt, kind, time = Attempt.named_in(fields), fields["kind"], fields["time"]
+    kind, time = fields["kind"], fields["time"]
+    if kind == "relation":
+        return RelationEntry(NeighbouringRelation(fields["relation"]), time)
+    attempt = Attempt.named_in(fields)
     if kind == "sealed":
         return SealedEntry(attempt, fields["name"], fields["sha256"], time)
     epsilon = math.inf if fields["epsilon"] is None else fields["epsilon"]
@@ -145,6 +160,7 @@ class Tally:
         run_keys: the fingerprint of the key that opened a run, by the run's name.
         history: how often each event counts, over all runs, corrections included.
         asked: how much of that counts as questions.
+        relation: that the account promises; None: nothing was charged or disclosed.
     """
 
     entries: list[ChargeEntry | CorrectionEntry] = field(default_factory=list)
@@ -155,6 +171,7 @@ class Tally:
     run_keys: dict[str, str] = field(default_factory=dict)
     history: dict[Event, int] = field(default_factory=dict)
     asked: dict[Event, int] = field(default_factory=dict)
+    relation: NeighbouringRelation | None = None
     _told: str = ""  # a hash of all entries so far, chained
 
     @property
@@ -165,11 +182,15 @@ class Tally:
     def add(self, entry: Entry, payload: bytes) -> None:
         """Take one more entry into account, with its bytes in the log."""
         self._told = sha256(self._told.encode() + payload).hexdigest()
+        if isinstance(entry, RelationEntry):
+            self.relation = entry.relation
+            return
         if isinstance(entry, SealedEntry):
             self.sealed[entry.attempt] = entry
             self.places.setdefault(entry.name, len(self.charges))  # earlier versions gave other names
             return
         self.entries.append(entry)
+        self.relation = self.relation or entry.event.relation
         self.history[entry.event] = self.history.get(entry.event, 0) + entry.steps
         if counts_as_question(entry):
             self.asked[entry.event] = self.asked.get(entry.event, 0) + entry.steps

@@ -1,5 +1,7 @@
 """What a data owner's node configuration decides, and that nothing in it is taken from a server."""
 
+from pathlib import Path
+
 import pytest
 from flwr.app import Message, MessageType, RecordDict
 
@@ -28,11 +30,27 @@ from tests.flower.asked import (
 )
 from tests.flower.blobs import Blobs, PrivateSizes
 
+ADD_OR_REMOVE = NeighbouringRelation.ADD_OR_REMOVE_ONE
+
 OWN_TASK = """
 from tests.flower.blobs import Blobs
 
 class Own(Blobs):
     name = "own"
+
+class Same(Own):
+    name = "same"
+
+class Private(Own):
+    shard_sizes_public = False
+    nominal_shard_size = 25
+
+class Elsewhere(Own):
+    dataset = "elsewhere"
+
+class Broken(Own):
+    def __init__(self):
+        raise OSError("its model is not there")
 """
 
 
@@ -172,7 +190,7 @@ def tasks_of(node, word, message_type=ENROL, content=None):
 
 def test_a_file_is_the_task_if_the_node_names_it_and_the_server_calls_it_so(node, tmp_path):
     (tmp_path / "own.py").write_text(OWN_TASK)
-    node["tasks"] = f"digits, {tmp_path}/own.py:Own"
+    node["tasks"] = f"{tmp_path}/own.py:Same, {tmp_path}/own.py:Own"
     for word in ("own.py:Own", "folder/of/the/server/own.py:Own"):
         assert tasks_of(node, word).content[ENROLMENT]["shard_size"] == 30
     content = grant_message(a_grant())
@@ -180,6 +198,37 @@ def test_a_file_is_the_task_if_the_node_names_it_and_the_server_calls_it_so(node
     assert RECEIPT in tasks_of(node, "own.py:Own", MessageType.TRAIN, content).content
     for word in ("own.py:Other", "own.py", "Own", "cancer"):
         assert code(tasks_of(node, word)) is RefusalCode.TASK_NOT_ALLOWED
+
+
+@pytest.mark.parametrize("other", ["Private", "Elsewhere", "Broken"])
+@pytest.mark.parametrize("first", [True, False])
+def test_tasks_that_do_not_agree_on_what_is_public_are_refused_with_both_names(node, tmp_path, other, first, caplog):
+    """A server would learn the exact size by one, for nothing, and train under the other as if it had not."""
+    (tmp_path / "own.py").write_text(OWN_TASK)
+    names = [f"{tmp_path}/own.py:Own", f"{tmp_path}/own.py:{other}"]
+    node["tasks"] = ", ".join(names if first else names[::-1])
+    for word in ("own.py:Own", f"own.py:{other}"):
+        assert isinstance(code(tasks_of(node, word)), RefusalCode)
+    assert f"own.py:{other}" in caplog.text
+    if other != "Broken":
+        assert "own.py:Own (dataset" in caplog.text
+        assert "give both classes the same dataset and the same shard_sizes_public" in caplog.text
+    assert not (Path(node["folder"]) / "guard.log").exists()
+
+
+def test_a_size_that_was_disclosed_is_protected_by_no_later_task_of_the_same_guard(node):
+    """The owner changes the configuration, or two nodes share the guard: the account remembers."""
+    assert enrol(node).content[ENROLMENT]["shard_size"] == 30
+    assert code(train(node, task=PrivateSizes(), relation=ADD_OR_REMOVE)) is RefusalCode.GUARD_UNUSABLE
+    assert spent(node) == 0
+    assert RECEIPT in train(node).content
+
+
+def test_a_size_that_was_protected_is_disclosed_by_no_later_task_of_the_same_guard(node):
+    assert RECEIPT in train(node, task=PrivateSizes(), relation=ADD_OR_REMOVE).content
+    assert code(enrol(node)) is RefusalCode.GUARD_UNUSABLE
+    assert code(train(node, round=2)) is RefusalCode.GUARD_UNUSABLE
+    assert enrol(node, task=PrivateSizes()).content[ENROLMENT]["shard_size"] == 0
 
 
 def test_a_file_that_is_not_the_one_whose_hash_the_node_names_is_not_run(node, tmp_path):

@@ -25,7 +25,7 @@ def test_another_filter_in_the_middle_is_refused_and_nothing_is_charged(file, ch
     with pytest.raises(FilterChangedError, match=r"filter = 'fixed-then-adaptive' again.*fedprivacy guard renew"):
         changed.charge(key(2), EVENT, 1)
     with pytest.raises(FilterChangedError):
-        changed.allowance()
+        changed.check(EVENT.relation)
     assert changed.history() == {EVENT: 3} and changed.sealed(key(1)) == b"update"  # what was paid for is still sent
     Guard(file, BUDGET, "fixed-then-adaptive").charge(key(2), EVENT, 1)
 
@@ -34,7 +34,7 @@ def test_a_filter_may_be_chosen_until_the_first_charge(file):
     Guard(file, BUDGET)
     guard = Guard(file, BUDGET, ADAPTIVE)
     guard.charge(key(1), EVENT, 1)
-    assert guard.allowance().filter == ADAPTIVE
+    assert [charge.allowance.filter for charge in guard.charges()] == [ADAPTIVE]
 
 
 def test_by_the_owner_s_command_another_account_begins_and_the_first_is_kept(file, charged):

@@ -118,7 +118,12 @@ class LocalClient:
             raise MessageError(f"The grant is for {grant.relation}; with what this task makes public it is {relation}.")
 
     def public_facts(self) -> Enrolment:
-        """What the client says of itself; with what its own guard holds of grants, where it has one."""
+        """What the client says of itself; with what its own guard holds of grants, where it has one.
+
+        A size is disclosed under the zero-out relation alone: the guard holds the account to it from now on.
+        """
+        if self.guard is not None and self.task.shard_sizes_public:
+            self.guard.promise(relation_of(self.task))
         runs = self.guard.by_run() if self.guard is not None else {}
         charged = ((run, event, steps) for run, events in runs.items() for event, steps in events.items())
         claims = {(run, event): steps for run, event, steps in charged if isinstance(event, PoissonSampledGaussian)}

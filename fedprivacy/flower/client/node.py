@@ -9,7 +9,7 @@ server whose word counts; the least noise; the device. What a server sends is he
 | `epsilon`, `delta` | the client's own budget, over all runs | refused |
 | `key` | file of the SuperNode's private key, which signs receipts | refused |
 | `server-key` | public key of the only server that is heeded | refused |
-| `task`, `tasks` | one or more, with commas; see `fedprivacy.tasks.loader` | refused, unless the app brings one |
+| `task`, `tasks` | one or more, with commas, of one dataset and relation | refused, unless the app brings one |
 | `disclose-shard-size` | false: a task whose shard sizes are public is refused | the task's own declaration holds |
 | `least-noise-multiplier` | smallest sigma of a local step | `LEAST_NOISE_MULTIPLIER` |
 | `most-steps` | local steps that one grant may ask for, times the views of a record | `MOST_STEPS` |
@@ -31,6 +31,7 @@ import math
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -44,7 +45,7 @@ from fedprivacy.flower.wire.messages import EnrolmentRequest, Grant, MessageErro
 from fedprivacy.questions.codec import KINDS
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.runs.device import is_device
-from fedprivacy.tasks import Task, TaskError
+from fedprivacy.tasks import Task, TaskError, relation_of
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.tasks.loader import AllowedTask, allowed_tasks, public_name
 from fedprivacy.values.budget import PrivacyBudget
@@ -227,12 +228,29 @@ class NodeSettings:
         owner's own app brings a task, it does not count.
 
         Raises:
-            Refused: the task is not allowed, discloses what must stay here, or cannot be loaded.
+            Refused: the task is not allowed, discloses what must stay here, or cannot be loaded; or it does not agree
+                with another one that is allowed.
         """
         task = own if own is not None and not self.tasks else self._named(word, own)
+        self._check_agreement()
         if task.shard_sizes_public and not self.disclose_shard_size:
             raise _not_allowed(f"task {task.name} makes shard sizes public, and disclose-shard-size is false")
         return task
+
+    def _check_agreement(self) -> None:
+        """Refuse tasks that promise different things of one shard.
+
+        A server may ask for each. What one of them tells for nothing would break what another one promises: a size that
+        is public under the first cannot be protected under the second, and what is spent under two names of one dataset
+        is added up by no server.
+        """
+        promises = [(name, _promise(name, allowed)) for name, allowed in self.tasks.items()]
+        for (first, one), (second, other) in pairwise(promises):
+            if one != other:
+                raise _invalid(
+                    f"allows tasks that do not agree: {first} ({one}) and {second} ({other}). Allow one of them; or "
+                    "give both classes the same dataset and the same shard_sizes_public"
+                )
 
     def _named(self, word: object, own: Task | None) -> Task:
         if own is not None:
@@ -277,6 +295,15 @@ def _answerable(node: UserConfig, budget: PrivacyBudget) -> Answerable:
     kinds, columns = names_in(str(node.get("questions", ""))), names_in(str(node.get("question-columns", "")))
     least = float(node.get("smallest-cohort", SMALLEST_COHORT))
     return Answerable(frozenset(kinds), frozenset(columns), own, least)
+
+
+def _promise(name: str, allowed: AllowedTask) -> str:
+    """What a task promises of the shard, in words."""
+    try:
+        task = allowed.load()
+    except TaskError as error:
+        raise _not_allowed(f"{name} is allowed, too, and cannot be held against the others: {error}") from error
+    return f"dataset '{task.dataset}', for the {relation_of(task)} relation"
 
 
 def _require(node: UserConfig, names: tuple[str, ...], code: RefusalCode, what: str) -> None:
