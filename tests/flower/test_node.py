@@ -1,5 +1,7 @@
 """What a data owner's node configuration decides, and that nothing in it is taken from a server."""
 
+import sys
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -295,3 +297,88 @@ def test_a_seed_in_the_server_s_run_config_is_refused(node, value):
     context = context_of(node | {"task": "digits"}, task="digits", seed=value)
     reply = private_client()(Message(request_message(a_request(node)), 7, ENROL), context)
     assert code(reply) is RefusalCode.SEED_IN_DEPLOYMENT
+
+
+# --- deployed or simulated ---
+
+
+class Ray:
+    """Ray as a process sees it, in an actor or where something has merely started it."""
+
+    def __init__(self, actor):
+        self.actor = actor
+
+    def is_initialized(self):
+        return True
+
+    def get_runtime_context(self):
+        return self
+
+    def get_actor_id(self):
+        return self.actor
+
+
+PART = {"partition-id": 0, "num-partitions": 4}
+PROCESSES = {
+    "our engine": (None, {"fedprivacy-in-process": True}),
+    "an actor of Ray": (Ray("actor-7"), {}),
+    "a process that started Ray": (Ray(None), {}),
+    "any process": (None, {}),
+}
+
+
+def unsigned(node):
+    """What a client answers to a grant that nobody has signed."""
+    content = grant_message(replace(a_grant(), server_key="", signature=""))
+    content["arrays"] = arrays_of(Blobs())
+    return private_client(Blobs())(Message(content, 7, MessageType.TRAIN), context_of(node))
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+@pytest.mark.parametrize(
+    "key",
+    [
+        "folder", "epsilon", "delta", "key", "server-key", "task", "tasks", "disclose-shard-size", "most-steps",
+        "least-noise-multiplier", "questions", "question-columns", "question-epsilon", "smallest-cohort", "device",
+        "client-id", "guard", "filter",
+    ],
+)  # fmt: skip
+def test_one_key_of_a_deployment_makes_a_client_a_deployed_one_wherever_it_runs(
+    node, key, process, unread, monkeypatch
+):
+    ray, marks = PROCESSES[process]
+    if ray is not None:
+        monkeypatch.setitem(sys.modules, "ray", ray)
+    written = {"tasks": "digits"} | node | {"questions": "count", "question-columns": "age", "question-epsilon": 1.0}
+    written |= {"task": "digits", "disclose-shard-size": True, "most-steps": 3, "least-noise-multiplier": 0.5}
+    written |= {
+        "smallest-cohort": 10.0,
+        "device": "cpu",
+        "client-id": "one",
+        "guard": "guard.log",
+        "filter": "adaptive",
+    }
+    assert code(unsigned(PART | marks | {key: written[key]})) in {RefusalCode.NO_GUARD, RefusalCode.NO_KEY}
+
+
+@pytest.mark.parametrize("process", PROCESSES)
+def test_a_deployed_client_beside_a_part_of_a_split_heeds_signed_grants_alone(node, process, monkeypatch):
+    ray, marks = PROCESSES[process]
+    if ray is not None:
+        monkeypatch.setitem(sys.modules, "ray", ray)
+    refused = {RefusalCode.GRANT_INVALID, RefusalCode.NODE_CONFIG_INVALID}  # the mark is no key of a data owner's
+    assert code(unsigned(node | PART | marks)) in refused
+    assert spent(node) == 0
+    if not marks:
+        assert RECEIPT in train(node | PART).content and spent(node) > 0
+
+
+@pytest.mark.parametrize(("process", "simulated"), zip(PROCESSES, [True, True, False, False], strict=True))
+def test_without_any_key_a_client_is_simulated_where_an_engine_runs_it_and_nowhere_else(
+    process, simulated, monkeypatch
+):
+    ray, marks = PROCESSES[process]
+    if ray is not None:
+        monkeypatch.setitem(sys.modules, "ray", ray)
+    reply = unsigned(PART | marks)
+    assert RECEIPT in reply.content if simulated else code(reply) is RefusalCode.NO_GUARD
