@@ -1,0 +1,202 @@
+"""Every documented task and every reader of ours: one cell is changed, and all other records stay, bit for bit."""
+
+import re
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+import fedprivacy as fp
+from fedprivacy.tasks import load_task
+from fedprivacy.tasks.one_cell import CELLS, try_cells
+
+DOCS = Path(__file__).parents[2] / "docs"
+ROWS = 12
+
+
+def documented():
+    """The code of every page whose task reads a table, by page and number."""
+    pages = [page for page in sorted(DOCS.rglob("*.md")) if "def shard" in page.read_text()]
+    for page in pages:
+        for number, code in enumerate(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)):
+            if "def shard" in code and ".csv" in code:
+                yield pytest.param(page, code, id=f"{page.stem}-{number}")
+
+
+def made_up(code):
+    """A table with the columns that the code names, of as many hospitals, sites and classes as it has."""
+    rng = np.random.default_rng(0)
+    columns = {
+        "hospital": ["a", "b", "c"] * ROWS,
+        "site": [0, 1, 0] * ROWS,
+        "text": [f"the nurse was {word}" for word in ("kind", "cold", "again")] * ROWS,
+        "label": [0, 1, 1] * ROWS,
+        "readmitted": [0, 1, 0] * ROWS,
+        "disease": [1, 0, 1] * ROWS,
+        **{name: rng.integers(1, 100, 3 * ROWS).tolist() for name in ("age", "pressure", "stay", "chol")},
+    }
+    for name in re.findall(r'"(\w+)"', code):
+        columns.setdefault(name, columns["age"])
+    return columns
+
+
+def written(file, columns):
+    lines = zip(*columns.values(), strict=True)
+    file.write_text("\n".join([",".join(columns), *(",".join(map(str, line)) for line in lines), ""]))
+
+
+class Tokenizer:
+    """Stands for one of transformers': each text by itself, into so many ids."""
+
+    @classmethod
+    def from_pretrained(cls, folder):
+        return cls()
+
+    def __call__(self, texts, max_length, **_):
+        ids = torch.tensor([[1 + sum(map(ord, text)) * (i + 1) % 10 for i in range(max_length)] for text in texts])
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
+
+
+@pytest.mark.parametrize(("page", "code"), documented())
+def test_in_a_documented_task_one_cell_changes_no_other_record(page, code, tmp_path):
+    code = re.sub(r"^from (peft|transformers) .*\n", "", code, flags=re.MULTILINE)
+    (name,) = re.findall(r"[\w-]+\.csv", code)[:1]
+    written(tmp_path / name, made_up(code))
+    (tmp_path / f"{page.stem.replace('-', '_')}_cells.py").write_text(code)
+    (task_name,) = re.findall(r"class (\w+)\(fp\.Task\)", code)
+    task = load_task(f"{tmp_path / page.stem.replace('-', '_')}_cells.py:{task_name}")
+    if "AutoTokenizer" in code:
+        sys.modules[type(task).__module__].AutoTokenizer = Tokenizer
+    folder = tmp_path / "hospital"
+    folder.mkdir()
+    written(folder / name, made_up(code))
+    trial = try_cells(task, folder)
+    assert not trial.misread and not trial.untried and trial.columns > 3, trial
+
+
+class Own(fp.Task):
+    """A task on one table, whose reader is the test's."""
+
+    def __init__(self, read, table=None, **public):
+        self.read, self._table = read, table
+        for name, value in public.items():
+            setattr(self, name, value)
+
+    def model(self):
+        return torch.nn.Linear(1, 2)
+
+    def shard(self, source):
+        return self.read(next(source.folder.glob("*.csv"), None) or source.folder / "people.parquet")
+
+    def table(self, source):
+        return fp.read_table(source.folder / "people.csv") if self._table is None else self._table(source.folder)
+
+
+FEATURES = {"age": fp.Number(60, 10, limit=3), "sex": fp.Category(["f", "m"])}
+PRIVATE = {"shard_sizes_public": False, "nominal_shard_size": 20}
+
+
+def by_load_table(file):
+    return fp.load_table(file, target="ill", classes=[0, 1], features=FEATURES)
+
+
+def by_read_table(file):
+    table = fp.read_table(file)
+    inputs, labels = torch.tensor(table.numbers("age")).float()[:, None], torch.tensor(table.codes("ill", [0, 1]))
+    return fp.Shard(inputs, labels, null=(labels < 0) | inputs.isnan()[:, 0])
+
+
+def by_pandas(file):
+    import pandas as pd
+
+    rows = pd.read_csv(file) if file.suffix == ".csv" else pd.read_parquet(file)
+    return fp.Shard(torch.tensor(rows.age.to_numpy())[:, None].float(), torch.tensor((rows.ill == 1).to_numpy()).long())
+
+
+def standardised(file):
+    shard = by_load_table(file)
+    return fp.Shard(shard.inputs - shard.inputs.mean(0), shard.targets, null=False)
+
+
+def leaving_out(file):
+    shard = by_load_table(file)
+    return fp.Shard(shard.inputs, shard.targets, null=False)
+
+
+@pytest.fixture
+def people(tmp_path):
+    columns = {"age": [40 + n for n in range(30)], "sex": ["f", "m"] * 15, "ill": [0, 1, 1] * 10}
+    written(tmp_path / "people.csv", columns)
+    return tmp_path
+
+
+def problems(trial):
+    return {(one.column, one.what) for one in trial.misread}
+
+
+@pytest.mark.parametrize("read", [by_load_table, by_read_table])
+@pytest.mark.parametrize("public", [{}, PRIVATE], ids=["public sizes", "private sizes"])
+def test_our_readers_read_each_cell_by_itself(people, read, public):
+    trial = try_cells(Own(read, **public), people)
+    assert (trial.columns, trial.left, trial.misread, trial.untried) == (3, 0, (), "")
+
+
+def test_a_reader_that_finds_out_a_column_s_type_is_found_with_the_column(people):
+    found = problems(try_cells(Own(by_pandas), people))
+    assert ("ill", "other records change") in found and ("age", "reading fails for everybody") in found
+    assert not any(column == "sex" for column, _ in found)
+
+
+def test_what_depends_on_all_records_is_found(people):
+    assert problems(try_cells(Own(standardised, **PRIVATE), people)) >= {("age", "other records change")}
+
+
+def test_a_record_that_is_left_out_of_a_public_size_is_found(people):
+    what = "the number of records, which is public, changes"
+    assert problems(try_cells(Own(leaving_out), people)) == {(column, what) for column in ("age", "sex", "ill")}
+    assert not try_cells(Own(leaving_out, **PRIVATE), people).misread
+
+
+def test_a_table_of_questions_is_tried_too(people):
+    def of_pandas(folder):
+        import pandas as pd
+
+        return fp.Table({"age": pd.read_csv(folder / "people.csv").age.to_numpy()})
+
+    assert problems(try_cells(Own(by_load_table, of_pandas), people)) == {("age", "other records change")}
+
+
+@pytest.mark.parametrize("read", [by_load_table, by_pandas])
+def test_parquet_cells_are_changed_within_their_types(tmp_path, read):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    columns = {"age": [40 + n for n in range(30)], "sex": ["f", "m"] * 15, "ill": [0, 1, 1] * 10}
+    parquet.write_table(pa.table(columns), tmp_path / "people.parquet")
+    task = Own(read, lambda folder: fp.read_table(folder / "people.parquet"))
+    found = problems(try_cells(task, tmp_path))
+    assert found == (set() if read is by_load_table else {("age", "other records change")} & found)
+
+
+def test_what_cannot_be_tried_is_said(tmp_path, people):
+    nothing = tmp_path / "nothing"
+    nothing.mkdir()
+    assert "holds no .csv" in try_cells(Own(by_load_table), nothing).untried
+    fixed = Own(lambda _: fp.Shard(torch.zeros(3, 1), torch.zeros(3)), lambda _: fp.Table({"a": [1, 2, 3]}))
+    assert try_cells(fixed, people).untried == "the task reads no cell of people.csv"
+    assert "does not read a copy of people.csv with 30 rows" in try_cells(Own(lambda _: 1 / 0), people).untried
+    over = try_cells(Own(by_pandas), people, patience=-1.0)
+    assert (over.columns, over.left) == (0, 3)
+
+
+def test_no_value_of_a_record_is_told_and_none_is_left_behind(people, monkeypatch):
+    import tempfile
+
+    monkeypatch.setattr(tempfile, "tempdir", str(people / "temporary"))
+    (people / "temporary").mkdir()
+    told = " ".join(map(str, try_cells(Own(by_pandas), people).misread))
+    assert "people.csv, column 'ill': " in told and "40" not in told
+    assert not list((people / "temporary").iterdir())
+    assert set(CELLS) >= {"a text", "nothing", "a huge number"}
