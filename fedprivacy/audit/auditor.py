@@ -13,7 +13,18 @@ from fedprivacy._support.discretion import hushed, kind_and_place
 from fedprivacy.audit.asking import NoUpdateError
 from fedprivacy.audit.deployed import Host
 from fedprivacy.audit.findings import Findings, Gate, LowerBound
-from fedprivacy.audit.gates import answers, evaluation, invariance, ledger, node_noise, noise, release, replay, sampling
+from fedprivacy.audit.gates import (
+    answers,
+    evaluation,
+    invariance,
+    ledger,
+    node_noise,
+    node_reading,
+    noise,
+    release,
+    replay,
+    sampling,
+)
 from fedprivacy.audit.gates import node as node_gate
 from fedprivacy.audit.gates.audited import Audited, Check, Effort, Parameters, drawn
 from fedprivacy.audit.lower_bounds import lower_bounds
@@ -40,6 +51,7 @@ GATES: dict[str, Check] = {
 NODE_GATES: dict[str, Callable[[Audited, Host], Gate]] = {
     node_gate.NAME: node_gate.check,
     node_noise.NAME: node_noise.check,
+    node_reading.NAME: node_reading.check,
 }
 """Of a deployed client, by name; they run first."""
 

@@ -260,13 +260,18 @@ def doctor(
     fix: Annotated[bool, typer.Option("--fix", help="Show the model mended, and the line to paste.")] = False,
     input_shape: Annotated[str, typer.Option(help="Shape of one record, for example 3,32,32.")] = "",
     input_integers: Annotated[bool, typer.Option("--input-integers", help="Records are integers: words.")] = False,
+    data_folder: Annotated[
+        Path | None, typer.Option(help="A client's data folder. Default: that of the task's file.", show_default=False)
+    ] = None,
     as_json: Json = False,
 ) -> None:
     """Name everything that keeps DP-SGD from training a model, each with its fix. Changes nothing.
 
     MODEL is a task, or path/to/file.py:Name of a function or class that makes an nn.Module. It is run on made-up
-    records alone, of the shape of the task's own. Without it, only this machine is described: how it computes
-    gradients. Exit code 1: the model cannot be trained; 2: there is no such model.
+    records alone, of the shape of the task's own. Of a task that reads tables, one cell after another is changed in a
+    copy of a few rows: no other record may change. Without MODEL, only this machine is described: how it computes
+    gradients. Exit code 1: the model cannot be trained, or the task lets a record change others; 2: there is no such
+    model.
     """
     from fedprivacy.commands import doctor as doctors
     from fedprivacy.tasks import TaskError
@@ -281,13 +286,13 @@ def doctor(
                 OUT.print(f"Not used: {escape(refusal)}.", highlight=False, soft_wrap=True)
         return
     with plain_errors(TaskError, doctors.ModelError, code=2):
-        seen = doctors.visit(doctors.find(model, input_shape, integers=input_integers), fix=fix)
+        seen = doctors.visit(doctors.find(model, input_shape, integers=input_integers, folder=data_folder), fix=fix)
     if as_json:
         print_json(doctors.as_json(seen))
     else:
         program = as_typed()
         OUT.print(doctors.page(seen, program, f"{program} {shlex.join(sys.argv[1:])}"), highlight=False)
-    raise typer.Exit(0 if seen.diagnosis.sound else 1)
+    raise typer.Exit(0 if seen.sound else 1)
 
 
 @app.command()

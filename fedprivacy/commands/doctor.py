@@ -25,7 +25,7 @@ from rich.text import Text
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedprivacy._support.sources import SourceError, is_source, load
+from fedprivacy._support.sources import SourceError, is_source, load, names_file
 from fedprivacy.gradients.checks.doctor import Diagnosis, Example, diagnose, frozen_problems
 from fedprivacy.gradients.checks.problems import Problem, grouped
 from fedprivacy.gradients.checks.structure import made_private
@@ -33,6 +33,7 @@ from fedprivacy.gradients.engine import GradientEngine
 from fedprivacy.tasks import ShardSource, Task
 from fedprivacy.tasks.built_in import BUILT_IN, DEFAULT_TASK
 from fedprivacy.tasks.loader import is_task, lacking, shard_of
+from fedprivacy.tasks.one_cell import READERS, Trial, try_cells
 from fedprivacy.training.machine import Machine
 from fedprivacy.values.wording import count_text
 
@@ -55,6 +56,9 @@ class Patient:
     """What is to be examined, by the name that the user wrote.
 
     Attributes:
+        task: of the model; None: there is none.
+        folder: a client's data folder, of whose tables one cell after another is changed; None: there is none.
+        folder_given: whether the user named it.
         example: the shape of its records and its loss; None: only its layers can be looked at.
         run_with: what the model is run with, or why it cannot be, for people.
         place: where in the user's code the model is made.
@@ -63,17 +67,23 @@ class Patient:
 
     name: str
     build: Callable[[], nn.Module]
-    is_task: bool
+    task: Task | None
+    folder: Path | None
+    folder_given: bool
     example: Example | None
     run_with: str
     place: str
     mended: str
 
 
-def find(name: str, input_shape: str = "", *, integers: bool = False) -> Patient:
+def find(name: str, input_shape: str = "", *, integers: bool = False, folder: Path | None = None) -> Patient:
     """The task or the model that a user names.
 
-    `input_shape` is that of one record, "3,32,32", of which `integers` says the kind; "": a task's records tell.
+    Args:
+        name: of a task, or of whatever makes a model.
+        input_shape: that of one record, "3,32,32"; "": a task's records tell.
+        integers: whether such records are whole numbers.
+        folder: a client's data folder; None: that of the task's file, if the task reads a table there.
 
     Raises:
         ModelError: there is no such file, module or name in it, or it makes no model; or the shape is none.
@@ -89,6 +99,8 @@ def find(name: str, input_shape: str = "", *, integers: bool = False) -> Patient
     made_already = isinstance(found, nn.Module | Task) and not isinstance(found, type)
     build = found if callable(found) and not made_already else lambda: found
     made = _called(name, module_name, build)
+    if folder is not None and not (is_task(made) and folder.is_dir()):
+        raise ModelError(f"data-folder is '{folder}'; name a client's data folder, and a task that reads it.")
     if is_task(made):
         loss, build, run_with = made.loss, made.model, "class numbers and the task's loss"
         place, mended = _returned(made.model)
@@ -107,7 +119,9 @@ def find(name: str, input_shape: str = "", *, integers: bool = False) -> Patient
     return Patient(
         name=name,
         build=partial(_built, name, module_name, build),
-        is_task=is_task(made),
+        task=made if is_task(made) else None,
+        folder=folder or (Path(module_name).resolve().parent if is_task(made) and names_file(source) else None),
+        folder_given=folder is not None,
         example=example,
         run_with=run_with,
         place=place,
@@ -148,7 +162,7 @@ def _built(name: str, module_name: str, function: Callable[[], Any]) -> nn.Modul
 def _from_shard(task: Task) -> tuple[Example | None, str]:
     """The shape of a simulated client's records: of no record a value, and of the shard no size."""
     try:
-        shard = shard_of(task, ShardSource(partition_id=0, num_partitions=task.recipe.clients))
+        shard = task.shard(ShardSource(partition_id=0, num_partitions=task.recipe.clients))
     except Exception as error:
         return None, f"task.shard() fails ({type(error).__name__}: {str(error).strip()}): {_GIVE_SHAPE}"
     return Example(loss=task.loss, inputs=shard.inputs[:0], targets=shard.targets[:0]), "the task's loss"
@@ -187,7 +201,8 @@ class Visit:
     """One visit to the doctor: a patient's model as it is, and its diagnosis.
 
     `mended` is what `made_private` makes of it, and `after` the diagnosis of that; both are None if it was not asked
-    for, or would mend nothing.
+    for, or would mend nothing. `cells` is the trial of how a task reads its tables, and `null` what is to be said of
+    its null rows, empty if nothing.
     """
 
     patient: Patient
@@ -195,23 +210,54 @@ class Visit:
     diagnosis: Diagnosis
     mended: nn.Module | None = None
     after: Diagnosis | None = None
+    cells: Trial | None = None
+    null: str = ""
+
+    @property
+    def sound(self) -> bool:
+        """Whether the model can be trained with DP-SGD, and the task reads each record by itself."""
+        return self.diagnosis.sound and not self.null and not (self.cells and self.cells.misread)
 
 
 def visit(patient: Patient, *, fix: bool) -> Visit:
     """Examine a patient, and what `made_private` makes of it if `fix` is set.
 
     Raises:
-        ModelError: `made_private` cannot copy the model.
+        ModelError: `made_private` cannot copy the model, or nothing can be tried in the folder that the user named.
     """
     model, other = patient.build(), patient.build()
     diagnosis = _examined(patient, model, other)
+    seen = Visit(patient, model, diagnosis, cells=_tried(patient), null=_unsaid(patient))
     if not (fix and diagnosis.fixable):
-        return Visit(patient, model, diagnosis)
+        return seen
     try:
         mended = made_private(model)
     except Exception as error:
         raise ModelError(f"made_private cannot copy {patient.name}: {error}") from error
-    return Visit(patient, model, diagnosis, mended, _examined(patient, mended, made_private(other)))
+    return dataclasses.replace(seen, mended=mended, after=_examined(patient, mended, made_private(other)))
+
+
+def _tried(patient: Patient) -> Trial | None:
+    """The trial of the task's tables; None: there is none to try."""
+    if patient.task is None or patient.folder is None:
+        return None
+    trial = try_cells(patient.task, patient.folder)
+    if trial.untried and patient.folder_given:
+        raise ModelError(f"data-folder is '{patient.folder}', and nothing can be tried there: {trial.untried}.")
+    return None if trial.untried else trial
+
+
+def _unsaid(patient: Patient) -> str:
+    """What the task does not say of its null rows, and must; of no record a value."""
+    if patient.task is None or patient.example is None or patient.example.inputs.is_floating_point():
+        return ""
+    try:
+        shard_of(patient.task, ShardSource(partition_id=0, num_partitions=patient.task.recipe.clients))
+    except ValueError as error:
+        return str(error)
+    except Exception:  # another shape was given than that of the task's own records
+        return ""
+    return ""
 
 
 def this_machine() -> Machine:
@@ -228,13 +274,16 @@ def as_json(seen: Visit) -> dict[str, Any]:
     fixed = None
     if seen.after is not None:
         fixed = {"import": IMPORT, "place": seen.patient.place, "line": seen.patient.mended} | _facts(seen.after)
-    return {"model": seen.patient.name} | _facts(seen.diagnosis) | {"fixed": fixed}
+    cells = None if seen.cells is None else dataclasses.asdict(seen.cells)
+    facts = _facts(seen.diagnosis) | {"sound": seen.sound}
+    return {"model": seen.patient.name} | facts | {"fixed": fixed, "cells": cells, "null_rows": seen.null}
 
 
 def page(seen: Visit, program: str, typed: str) -> Group:
     """Everything for a terminal, given how the user calls this program, and the whole line that the user typed."""
     patient = seen.patient
-    parts = list(_findings(patient.name, patient, seen.diagnosis))
+    name = patient.name if seen.sound or not seen.diagnosis.sound else f"The model of {patient.name}"
+    parts = [*_findings(name, patient, seen.diagnosis), *_reading(seen)]
     if seen.after is not None:
         code = Text(f"{IMPORT}\n{patient.mended}", style="green")
         parts += [_text("\n[bold]made_private makes of it:[/]"), Padding(_changes(seen), (0, 0, 1, 4))]
@@ -277,6 +326,25 @@ def _findings(name: str, patient: Patient, diagnosis: Diagnosis) -> Iterator[Ren
     for refusal in diagnosis.refused:
         grid.add_row("not used", Text(refusal))
     yield grid
+
+
+def _reading(seen: Visit) -> Iterator[RenderableType]:
+    """How the task reads its records."""
+    grid = Table.grid(padding=(0, 2))
+    if seen.null:
+        yield _text("\n[bold red]The task does not say which rows are null[/]")
+        grid.add_row("null rows", Text(seen.null))
+    if seen.cells is not None and seen.cells.misread:
+        yield _text("\n[bold red]One record decides what the task reads of others[/]")
+        for misread in seen.cells.misread:
+            grid.add_row("records", Text(str(misread)))
+        grid.add_row("remedy", READERS)
+    elif seen.cells is not None:
+        tried = f"{count_text(seen.cells.columns, 'column')} tried"
+        tried += f", {seen.cells.left} left out for want of time" if seen.cells.left else ""
+        grid.add_row("records", f"each is read by itself: {tried}, one cell changed at a time in {seen.patient.folder}")
+    if grid.row_count:
+        yield grid
 
 
 def _changes(seen: Visit) -> Text:
@@ -323,10 +391,10 @@ def _next(seen: Visit, program: str, typed: str) -> str:
         return "paste it" + (", mend the rest by hand" if not seen.after.sound else "") + ", then ask the doctor again."
     if diagnosis.fixable:
         return f"[bold]{escape(typed)} --fix[/] shows the mended model, and what to paste."
-    if not diagnosis.sound:
+    if not seen.sound:
         return "mend by hand what is named here, then ask the doctor again."
     if patient.example is None:
         return f"[bold]{escape(typed)} --input-shape 3,32,32[/] runs it on made-up records."
-    if patient.is_task:
+    if patient.task is not None:
         return f"[bold]{escape(program)} plan --task {escape(patient.name)}[/] shows what training it costs."
     return "make it a task, as docs/how-to/own-task.md shows."

@@ -33,6 +33,8 @@ from fedprivacy.guard.guard import sealed_beside
 from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.device import choose_device
 from fedprivacy.tasks import Task, relation_of
+from fedprivacy.tasks.one_cell import READERS, try_cells
+from fedprivacy.values.wording import count_text
 
 _LARGE_EPSILON = 10.0
 """From here on a guarantee says little: e^10 is 22,000."""
@@ -136,7 +138,19 @@ def _records(settings: NodeSettings, party: Party) -> str:
             f"the task does not work on records of this shape: {kind_and_place(error)}",
             "'fedprivacy doctor TASK' names what keeps it from training",
         ) from error
-    return f"the task reads {settings.folder}"
+    return f"the task reads {settings.folder}; {_each_by_itself(task, settings.folder)}"
+
+
+def _each_by_itself(task: Task, folder: Path) -> str:
+    """Changes one cell after another in a copy of a few rows: a task that lets one change other records is refused."""
+    with hushed():
+        trial = try_cells(task, folder)
+    if trial.misread:
+        raise Objection(f"one record decides what others say: {'; '.join(map(str, trial.misread))}", READERS)
+    if trial.untried:
+        return f"whether one record changes another was not tried: {trial.untried}"
+    left = f", {trial.left} left out for want of time" if trial.left else ""
+    return f"each record by itself: {count_text(trial.columns, 'column')} tried{left}"
 
 
 def _guard(settings: NodeSettings, party: Party) -> str:

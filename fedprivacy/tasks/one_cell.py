@@ -7,11 +7,11 @@ clipping bounds that. The trial works on a copy of a few rows, in a temporary fo
 from __future__ import annotations
 
 import csv
-import io
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
@@ -25,6 +25,9 @@ from fedprivacy.tasks.protocol import Shard, ShardSource, Task
 
 ROWS = 40
 """Of a table that are copied: its first ones."""
+
+MOST_FILES = 1_000
+"""In a folder that is copied, by links; one with more is not one client's data."""
 
 PATIENCE = 10.0
 """Seconds after which no other column is tried; a task may load a tokenizer for each reading."""
@@ -87,15 +90,17 @@ def try_cells(task: Task, folder: Path, patience: float = PATIENCE) -> Trial:
         folder: a data owner's.
         patience: in seconds.
     """
-    tables = {file: table for file in sorted(folder.iterdir()) if (table := _opened(file)) is not None}
+    entries = sorted(folder.iterdir())
+    if len(entries) > MOST_FILES:
+        return Trial(untried=f"{folder} holds more than {MOST_FILES} files")
+    tables = {file: table for file in entries if (table := _opened(file)) is not None}
     if not tables:
         return Trial(untried=f"{folder} holds no .csv and no .parquet file with three rows")
     ends, tried, left, misread, told = time.monotonic() + patience, 0, 0, list[Misread](), False
     for file, table in tables.items():
         copy = _Copy(task, file, table)
-        try:
-            usual = copy.read()
-        except Exception:  # whose text may hold values
+        usual = copy.read()
+        if usual is None:
             return Trial(untried=f"the task does not read a copy of {file.name} with {len(table)} rows")
         for column in table.columns:
             if time.monotonic() > ends:
@@ -114,9 +119,8 @@ def _changes(copy: _Copy, column: str, usual: _Reading) -> Iterator[tuple[str, s
     """What was written into a cell, and what becomes of other records: empty, nothing; None: not even its own moved."""
     for row in (len(copy.table) // 2, len(copy.table) - 1):
         for cell, text in CELLS.items():
-            try:
-                now = copy.read((row, column, text))
-            except Exception:  # whose text may hold values
+            now = copy.read((row, column, text))
+            if now is None:
                 yield cell, "reading fails for everybody"
             else:
                 yield cell, None if now == usual else now.beside(usual)
@@ -143,8 +147,8 @@ class _Copy:
     file: Path
     table: _Csv | _Parquet
 
-    def read(self, changed: tuple[int, str, str] | None = None) -> _Reading:
-        """What the task reads; `changed`: row, column and the text that is written there."""
+    def read(self, changed: tuple[int, str, str] | None = None) -> _Reading | None:
+        """What the task reads; None: it fails. `changed`: row, column and the text that is written there."""
         with TemporaryDirectory() as made:
             copy = Path(made)
             for other in self.file.parent.iterdir():
@@ -152,9 +156,13 @@ class _Copy:
                     (copy / other.name).symlink_to(other.resolve())
             self.table.write(copy / self.file.name, changed)
             source = ShardSource(folder=copy)
-            shard = shard_of(self.task, source)
-            asked = _cells(table_of(self.task, source)) if offers_table(self.task) else Counter[bytes]()
-            return _Reading((_records(shard), asked), len(shard) if self.task.shard_sizes_public else 0)
+            try:
+                shard = shard_of(self.task, source)
+                table = table_of(self.task, source) if offers_table(self.task) else None
+            except Exception:  # whose text may hold values
+                return None
+        asked = Counter[bytes]() if table is None else _cells(table)
+        return _Reading((_records(shard), asked), len(shard) if self.task.shard_sizes_public else 0)
 
 
 def _records(shard: Shard) -> Counter[bytes]:
@@ -166,7 +174,7 @@ def _records(shard: Shard) -> Counter[bytes]:
 
 def _bytes(values: Tensor) -> bytes:
     """The bytes of a tensor of any type."""
-    flat: bytes = values.contiguous().reshape(-1).view(torch.uint8).numpy().tobytes()
+    flat: bytes = values.clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8).numpy().tobytes()
     return flat
 
 
@@ -193,10 +201,10 @@ class _Csv:
 
     @classmethod
     def of(cls, file: Path) -> _Csv:
-        text = file.read_text(errors="replace").removeprefix("\ufeff")
-        header = text.split("\n", 1)[0]
-        delimiter = max(",;\t|", key=header.count)
-        columns, *rows = list(csv.reader(io.StringIO(text), delimiter=delimiter))[: ROWS + 1]
+        with file.open(encoding="utf-8-sig", errors="replace", newline="") as opened:
+            delimiter = max(",;\t|", key=opened.readline().count)
+            opened.seek(0)
+            columns, *rows = islice(csv.reader(opened, delimiter=delimiter), ROWS + 1)
         return cls(columns, rows, delimiter)
 
     def __len__(self) -> int:
@@ -219,9 +227,11 @@ class _Parquet:
 
     @classmethod
     def of(cls, file: Path) -> _Parquet:
+        import pyarrow
         from pyarrow import parquet
 
-        return cls(parquet.read_table(file).slice(0, ROWS))
+        opened = parquet.ParquetFile(file)
+        return cls(pyarrow.Table.from_batches(islice(opened.iter_batches(ROWS), 1), opened.schema_arrow))
 
     @property
     def columns(self) -> Sequence[str]:

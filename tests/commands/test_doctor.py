@@ -204,7 +204,7 @@ def test_what_is_pasted_into_a_task_makes_it_sound(doctor, tmp_path):
 def test_json_has_every_fact(doctor):
     found = report(doctor, "nets.py:Net", "--input-shape", "1,8,8", "--fix", code=1)
     facts = {"sound", "problems", "ran", "means", "obstacle", "refused", "trained", "frozen"}
-    assert found.keys() == facts | {"model", "fixed"}
+    assert found.keys() == facts | {"model", "fixed", "cells", "null_rows"}
     assert found["fixed"].keys() == facts | {"import", "place", "line"}
     assert found["problems"][0] == {
         "layer": "features.1",
@@ -260,9 +260,64 @@ def test_frozen_parts_that_are_drawn_anew_are_found(doctor):
 def test_a_task_without_records_is_examined_by_its_shape(doctor):
     code, printed, _ = doctor("tasks.py:Folder")
     assert code == 0
-    assert "raises FileNotFoundError (patients.csv is not here): give the shape of one record" in printed
+    assert "fails (FileNotFoundError: patients.csv is not here): give the shape of one record" in printed
     found = report(doctor, "tasks.py:Folder", "--input-shape", "30", code=0)
     assert found["ran"] and found["sound"]
+
+
+TABLES = """
+import pandas, torch, fedprivacy as fp
+
+class Guessing(fp.Task):
+    recipe = fp.Recipe(clients=2, delta=1e-3)
+    def model(self): return torch.nn.Linear(1, 2)
+    def shard(self, source):
+        rows = pandas.read_csv((source.folder or __import__("pathlib").Path(__file__).parent) / "people.csv")
+        return fp.Shard(torch.tensor(rows[["age"]].to_numpy()).float(), torch.tensor((rows.ill == 1).to_numpy()).long())
+
+class Careful(Guessing):
+    def shard(self, source):
+        file = (source.folder or __import__("pathlib").Path(__file__).parent) / "people.csv"
+        return fp.load_table(file, target="ill", classes=[0, 1])
+
+class Words(Guessing):
+    def model(self): return torch.nn.Sequential(torch.nn.Embedding(5, 3), torch.nn.Flatten(), torch.nn.Linear(6, 2))
+    def shard(self, source): return fp.Shard(torch.ones(9, 2).long(), torch.ones(9).long())
+
+class Said(Words):
+    def shard(self, source): return fp.Shard(torch.ones(9, 2).long(), torch.ones(9).long(), null=False)
+"""
+
+
+@pytest.fixture
+def tables(doctor, tmp_path):
+    (tmp_path / "tables.py").write_text(TABLES)
+    (tmp_path / "people.csv").write_text("age,ill\n" + "".join(f"{40 + n},{n % 2}\n" for n in range(30)))
+    return doctor
+
+
+def test_a_reader_that_lets_one_cell_change_other_records_is_found_with_the_column(tables, tmp_path):
+    found = report(tables, "tables.py:Guessing", code=1)
+    assert not found["sound"] and not found["problems"]
+    assert {(one["column"], one["what"]) for one in found["cells"]["misread"]} == {
+        ("age", "reading fails for everybody"),
+        ("ill", "other records change"),
+    }
+    printed = tables("tables.py:Guessing")[1]
+    assert "column 'ill': a text in one cell, and other records change" in " ".join(printed.split())
+    assert "fedprivacy.load_table" in printed and "The model of tables.py:Guessing is sound" in printed
+    assert report(tables, "tables.py:Careful", code=0)["cells"]["columns"] == 2
+    elsewhere = tmp_path / "client"
+    elsewhere.mkdir()
+    (elsewhere / "people.csv").write_text("age,ill,sex\n" + "".join(f"{40 + n},{n % 2},f\n" for n in range(30)))
+    assert report(tables, "tables.py:Guessing", "--data-folder", str(elsewhere), code=1)["cells"]["columns"] == 3
+    assert tables("tables.py:Careful", "--data-folder", "nowhere")[0] == 2
+
+
+def test_whole_numbers_must_say_which_rows_are_null(tables):
+    assert "null=False if none does" in report(tables, "tables.py:Words", code=1)["null_rows"]
+    assert "does not say which rows are null" in tables("tables.py:Words")[1]
+    assert report(tables, "tables.py:Said", code=0)["null_rows"] == ""
 
 
 def test_a_task_s_own_loss_is_examined(doctor):

@@ -210,6 +210,16 @@ def test_a_question_that_should_be_refused_is_noticed(meaning, tmp_path):
     assert any("question" in reason or "column" in reason for reason in found["node"].reasons), found["node"].reasons
 
 
+def test_a_reader_that_lets_one_cell_change_other_records_is_noticed(tmp_path):
+    home = home_of(tmp_path / "host", task="Guessing")
+    rows = "".join(f"{n},{-n},{n % 2}\n" for n in range(30))
+    (home / "records" / "people.csv").write_text(f"x,y,side\n{rows}")
+    found = gates(home, ("reading",))["reading"]
+    assert not found.passed and found.statistic == 3.0
+    assert any("people.csv, column 'side': a text in one cell, and other records change" in r for r in found.reasons)
+    assert all("fedprivacy.read_table" in reason for reason in found.reasons)
+
+
 # What an audit leaves as it is
 
 

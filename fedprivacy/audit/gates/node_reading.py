@@ -1,0 +1,22 @@
+"""How a data owner's task reads the tables of its folder: one cell may change its own record, and no other."""
+
+from __future__ import annotations
+
+from fedprivacy.audit.deployed import Host
+from fedprivacy.audit.findings import Gate
+from fedprivacy.audit.gates.audited import Audited, Judged, verdict
+from fedprivacy.tasks.one_cell import READERS, try_cells
+
+NAME = "reading"
+PROVES = "One record changes nothing that the task reads of another."
+ASSUMES = (
+    "Cells of the first rows of .csv and .parquet files were changed, in a copy; they stand for all others, and files "
+    "of other kinds were not looked at."
+)
+
+
+def check(audited: Audited, host: Host) -> Gate:
+    """Whether one cell changes other records, makes reading fail, or moves a public number of records."""
+    trial = try_cells(host.node.task, host.node.settings.folder)
+    reasons = [f"{misread}; {READERS}." for misread in trial.misread]
+    return verdict(NAME, PROVES, ASSUMES, Judged(float(len(reasons)), reasons))
