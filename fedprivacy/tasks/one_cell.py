@@ -101,7 +101,7 @@ def try_cells(task: Task, folder: Path, patience: float = PATIENCE) -> Trial:
         copy = _Copy(task, file, table)
         usual = copy.read()
         if usual is None:
-            return Trial(untried=f"the task does not read a copy of {file.name} with {len(table)} rows")
+            return Trial(untried=f"the task does not read a copy of {file.name} with a few rows")
         for column in table.columns:
             if time.monotonic() > ends:
                 left += 1

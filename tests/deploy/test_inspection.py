@@ -125,6 +125,13 @@ def records_gone(client):
     shutil.rmtree(client.parents[2] / "records")
 
 
+def read_by_pandas(client):
+    (client.parents[2] / "records" / "points.csv").write_text("x,y\n" + "".join(f"{n},{-n}\n" for n in range(9)))
+    by_pandas = '__import__("pandas").read_csv(source.folder / "points.csv").to_numpy()'
+    edit(client / "mine.py", 'np.load(source.folder / "points.npy")', by_pandas)
+    edit(client / "node-config.toml", "@sha256:", '"  # ')
+
+
 def guard_damaged(client):
     (client / "guard.log").write_text("no log")
     (client / "guard.log").chmod(0o600)
@@ -166,6 +173,7 @@ def other_python(client):
         (key_gone, {"node-config": "failed"}, "deploy client-key hospital-1"),
         (task_changed, {"task": "failed", "records": "failed"}, "look who changed it"),
         (records_gone, {"records": "failed"}, "put the records there"),
+        (read_by_pandas, {"records": "failed"}, "points.csv, column 'x': a text in one cell, and reading fails"),
         (guard_damaged, {"guard": "failed"}, "guard.log"),
         (guard_gone, {"guard": "failed"}, "it is gone"),
         (another_server, {"node-config": "failed"}, "by telephone"),
