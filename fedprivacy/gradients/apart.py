@@ -34,12 +34,14 @@ class RowByRow:
         result: of two rows for each record, [batch, ...] each, what is wanted of it, [batch, ...].
         failed: what stands for a record of which it cannot be computed, shape [1, ...].
         sizes: of the parts, the largest first.
+        company: made-up records, [some, ...] each, for one that fills the memory with others.
         single_rows: whether matrix products take one row at a time.
     """
 
     result: Callable[[Tensor, Tensor], Tensor]
     failed: Tensor
     sizes: tuple[int, ...]
+    company: tuple[Tensor, Tensor]
     single_rows: bool = False
 
     def __call__(self, ones: Tensor, others: Tensor) -> tuple[Tensor, Tensor]:
@@ -77,7 +79,7 @@ class RowByRow:
             with one_row_at_a_time():
                 sizes = _sizes_apart(shown, model, probe, largest)
             single_rows = sizes != (1,)
-        return cls(result, failed, sizes, single_rows)
+        return cls(result, failed, sizes, probe, single_rows)
 
     def _of_part(self, ones: Tensor, others: Tensor, size: int) -> tuple[Tensor, Tensor]:
         """A part's; if one of its records makes it fail, each is computed with copies of itself."""
@@ -94,11 +96,30 @@ class RowByRow:
         return _joined([self._of_part(*pair, size) for pair in zip(ones.split(1), others.split(1), strict=True)])
 
     def _in_smaller_parts(self, ones: Tensor, others: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        """The same bits in less memory; a `MemoryError` if there is no smaller size."""
+        """The same bits in less memory; in the smallest parts each record beside made-up ones."""
         of = next((smaller for smaller in self.sizes if smaller < size), None)
         if of is None:
-            raise MemoryError(f"memory does not hold {size} records at a time")
+            return self._in_company(ones, others, size)
         return _joined([self._of_part(*pair, of) for pair in zip(ones.split(of), others.split(of), strict=True)])
+
+    def _in_company(self, ones: Tensor, others: Tensor, size: int) -> tuple[Tensor, Tensor]:
+        """The same bits of each record beside made-up ones: what memory does not hold then, it asks for itself.
+
+        Raises:
+            MemoryError: memory does not hold made-up records either, which is no record's fault.
+        """
+        try:
+            self.result(*(filled(rows, size) for rows in self.company))
+        except Exception as error:
+            raise MemoryError(f"memory does not hold {size} records at a time") from error
+        found = []
+        for pair in zip(ones.split(1), others.split(1), strict=True):
+            rows = (filled(torch.cat([own, public]), size) for own, public in zip(pair, self.company, strict=True))
+            try:
+                found.append((self.result(*rows)[:1], torch.ones(1, dtype=torch.bool)))
+            except Exception:
+                found.append((self.failed, torch.zeros(1, dtype=torch.bool)))
+        return _joined(found)
 
 
 def _joined(parts: Sequence[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:

@@ -119,6 +119,7 @@ class GradientEngine:
         self._groups = self._clipping.groups(list(trained))
         self._public = [p.clone() for p in trained.values()]
         self._prepared: tuple[object, ...] = ()
+        self._company: tuple[Tensor, ...] = ()  # made-up records of the kind that is prepared for
         self._stacks: dict[tuple[object, ...], Stack | None] = {}
         self._admitted = Admitted(Loop(model, loss), (1,), 0, torch.get_num_threads())
 
@@ -169,6 +170,7 @@ class GradientEngine:
         loss = tried_on_cpu(self._loss) if inputs.is_cuda else self._loss
         with full_precision, self._as_made() as parameters:
             probe = made_up_records(inputs, targets, partial(Loop(self.model, loss).pieces, kept_bytes=0))
+            self._company = of_views(probe, self._views)
             self._admitted = admitted(
                 self.model, loss, probe, autocast=self._autocast, views=self._views, max_memory=self._max_memory
             )
@@ -309,17 +311,22 @@ class GradientEngine:
         failed: else what memory holds would depend on what came before.
         """
         smaller = [of for of in self._admitted.sizes if STRETCH <= of < size and size % of == 0]
+        rows, fits = (filled(inputs, size), filled(targets, size)), True
         try:
-            part = self._measured(filled(inputs, size), filled(targets, size), len(inputs))
+            part = self._measured(*rows, len(inputs))
         except Exception as error:
-            if not out_of_memory(error) or not smaller:
+            if not out_of_memory(error):
                 raise
-        else:
+            fits = False
+        if not fits and not smaller:
+            part = self._measured_beside_made_up(*rows, len(inputs))
+        if fits or not smaller:
             if part is None:
                 sums.skip(size)
                 return []
             self._add(sums, part, clipping_norm)
             return [part.counted()]
+        del rows
         some = zip(inputs.split(smaller[0]), targets.split(smaller[0]), strict=True)
         counted = [self._add_part(sums, *rows, smaller[0], clipping_norm) for rows in some]
         for _ in range(len(counted), size // smaller[0]):
@@ -338,6 +345,21 @@ class GradientEngine:
             if self._concerns_all(error):
                 raise
         usable = self._computable(inputs, targets, _first(records, inputs))
+        return self._finite(*_filled_up(inputs, targets, usable), usable) if bool(usable.any()) else None
+
+    def _measured_beside_made_up(self, inputs: Tensor, targets: Tensor, records: int) -> _Measured | None:
+        """The same of a part that memory does not hold: without the records that ask for more than made-up ones.
+
+        Whether a record does is tried beside made-up ones: it depends on no other record. Memory that does not hold
+        made-up ones alone is no record's fault, and an error.
+        """
+        size = len(inputs)
+        self._pieces(*(filled(public, size) for public in self._company))
+        usable = torch.zeros(size, dtype=torch.bool, device=inputs.device)
+        for place in range(records):
+            own = inputs[place : place + 1], targets[place : place + 1]
+            pairs = zip(own, self._company, strict=True)
+            usable[place] = self._computes(*(filled(torch.cat(pair), size) for pair in pairs))
         return self._finite(*_filled_up(inputs, targets, usable), usable) if bool(usable.any()) else None
 
     def _concerns_all(self, error: Exception) -> bool:
@@ -369,7 +391,8 @@ class GradientEngine:
         """
         places = candidates.nonzero().squeeze(1)
         if self._admitted.alone:
-            failing = [place for place in places.tolist() if not self._computes(inputs, targets, place)]
+            rows = {place: (inputs[place : place + 1], targets[place : place + 1]) for place in places.tolist()}
+            failing = [place for place, own in rows.items() if not self._computes(*map(plain, own))]
             return candidates.index_fill(0, places.new_tensor(failing), False)
         try:
             self._pieces(*_filled_up(inputs, targets, candidates))
@@ -383,9 +406,9 @@ class GradientEngine:
         second = candidates & ~first
         return self._computable(inputs, targets, first) | self._computable(inputs, targets, second)
 
-    def _computes(self, inputs: Tensor, targets: Tensor, place: int) -> bool:
+    def _computes(self, inputs: Tensor, targets: Tensor) -> bool:
         try:
-            self._pieces(plain(inputs[place : place + 1]), plain(targets[place : place + 1]))
+            self._pieces(inputs, targets)
         except Exception:
             return False
         return True

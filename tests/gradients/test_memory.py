@@ -5,6 +5,7 @@ import weakref
 from contextlib import contextmanager
 from dataclasses import replace
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -259,10 +260,54 @@ def test_views_that_do_not_fit_are_made_in_smaller_parts():
         return 2 * ones
 
     rows = torch.randn(100, 3)
-    results, known = RowByRow(double, torch.zeros(1, 3), (128, 64, 32))(rows, rows)
+    company = torch.zeros(3, 3), torch.zeros(3, 3)
+    results, known = RowByRow(double, torch.zeros(1, 3), (128, 64, 32), company)(rows, rows)
     assert torch.equal(results, 2 * rows) and known.all()
     with pytest.raises(MemoryError, match="64 records at a time"):
-        RowByRow(double, torch.zeros(1, 3), (128, 64))(rows, rows)
+        RowByRow(double, torch.zeros(1, 3), (128, 64), company)(rows, rows)
+
+
+def sized_by_value(targets):
+    """What a record asks for by its own value, where torch does not see that it is looked at."""
+    return torch.empty(1 + int(np.abs(targets.detach().numpy()).max()) // 10**9 * 2**50)
+
+
+@pytest.mark.parametrize("greedy", [[7], [0, 7, 31, 39]])
+def test_a_score_or_view_that_asks_for_huge_memory_is_its_record_s_fault_alone(greedy):
+    """Else the release fails once it is charged, and a client that does not answer tells that the record is there."""
+
+    def score(ones, others):
+        sized_by_value(others)
+        return 2.0 * ones[:, 0]
+
+    scores = RowByRow.admitted(
+        score, torch.full((1,), torch.nan), lambda *rows: [score(*rows)], nn.Identity(), batch(3, 1)
+    )
+    inputs, targets = batch(40, 1)
+    expected, known = scores(inputs, targets)
+    assert scores.sizes[0] > 1 and known.all()
+    targets[greedy] = 10**9
+    found, known = scores(inputs, targets)
+    assert [place for place in range(40) if not known[place]] == greedy
+    assert torch.equal(found[known], expected[known]) and found[~known].isnan().all()
+
+
+@pytest.mark.parametrize("greedy", [[7], [0, 7, 31, 39]])
+def test_a_loss_that_asks_for_huge_memory_is_its_record_s_fault_alone(greedy, views):
+    def loss(outputs, targets):
+        sized_by_value(targets)
+        return cross_entropy(outputs, targets.clamp(0, 2))
+
+    torch.manual_seed(0)
+    engine = GradientEngine(nn.Sequential(nn.Linear(6, 80), nn.Tanh(), nn.Linear(80, 3)), loss, views=views)
+    inputs, targets = batch(40, views)
+    others = torch.tensor([place not in greedy for place in range(40)])
+    expected = engine.clip(inputs[others], targets[others], 0.1)
+    assert engine.sizes[0] > 1 and engine.means != "loop"
+    targets[greedy] = 10**9
+    found = engine.clip(inputs, targets, 0.1)
+    assert found.records == 40 - len(greedy) and torch.allclose(found.total, expected.total, atol=1e-9)
+    assert torch.equal(torch.cat(found.squared_norms), torch.cat(expected.squared_norms))
 
 
 def test_the_average_of_views_of_a_table_never_writes_the_table():
