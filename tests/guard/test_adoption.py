@@ -1,0 +1,51 @@
+"""The guard of an earlier version is brought over whole: no charge is left behind for want of a budget."""
+
+import sqlite3
+
+import pytest
+
+from fedprivacy.guard import Guard
+from fedprivacy.guard.adoption import adopt
+from fedprivacy.values.budget import PrivacyBudget
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+
+SCHEMA = """
+CREATE TABLE budgets (dataset_id TEXT, epsilon REAL, delta REAL, filter TEXT);
+CREATE TABLE charges (charge_id INTEGER PRIMARY KEY, dataset_id TEXT, run_id TEXT, round INTEGER, attempt INTEGER,
+                      sampling_rate REAL, noise_multiplier REAL, relation TEXT, view TEXT, steps INTEGER, state TEXT);
+"""
+EVENT = PoissonSampledGaussian(0.25, 2.0, NeighbouringRelation.ZERO_OUT)
+
+
+@pytest.fixture
+def old(tmp_path):
+    """An old guard with charges of two datasets, of which one has a budget."""
+    file = tmp_path / "before" / "odometer.db"
+    file.parent.mkdir()
+    with sqlite3.connect(file) as connection:
+        connection.executescript(SCHEMA)
+        connection.execute("INSERT INTO budgets VALUES ('known', 3.0, 0.0001, 'fixed-mechanism')")
+        for number, (dataset, state) in enumerate(
+            [("known", "committed"), ("unknown", "committed"), ("unknown", "reserved"), ("known", "void")], start=1
+        ):
+            row = (number, dataset, f"run-{dataset}", number, 0, 0.25, 2.0, "zero-out", "server", number, state)
+            connection.execute(f"INSERT INTO charges VALUES ({','.join('?' * len(row))})", row)
+    return file
+
+
+def test_every_charge_that_stands_comes_over_with_a_budget_or_without(old, tmp_path):
+    assert adopt(old, tmp_path / "guard.log") == 3
+    guard = Guard(tmp_path / "guard.log", PrivacyBudget(3.0, 1e-4))
+    assert guard.history() == {EVENT: 1 + 2 + 3}
+    assert guard.by_run() == {"run-known": {EVENT: 1}, "run-unknown": {EVENT: 5}}
+    budgets = [charge.allowance.budget for charge in guard.charges()]
+    assert budgets[0] == PrivacyBudget(3.0, 1e-4) and not budgets[1].enforced and not budgets[2].enforced
+    assert not old.exists() and old.with_name("odometer.db.adopted").exists()
+
+
+def test_what_was_interrupted_is_done_again_and_counts_once(old, tmp_path):
+    copy = old.read_bytes()
+    adopt(old, tmp_path / "guard.log")
+    old.write_bytes(copy)
+    adopt(old, tmp_path / "guard.log")
+    assert Guard(tmp_path / "guard.log", PrivacyBudget(3.0, 1e-4)).history() == {EVENT: 6}
