@@ -108,11 +108,10 @@ class Guard:
         self._named_filter, self._usual_filter = filter, usual
         self._budget = budget
         FILTERS[filter or usual](budget)  # refuses a budget that it cannot keep
-        file = file.resolve()  # by a link it is the same account
+        self._kept = TallyFile(file)
+        self._file = file = self._kept.file
         sealed = sealed_beside(file)
         log.create(file)
-        self._file = file
-        self._kept = TallyFile(file)
         if sealed:
             with self._kept.transaction():
                 pass  # an older copy in the file's place is found now, and again by whatever is done with it

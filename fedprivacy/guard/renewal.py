@@ -24,8 +24,8 @@ def renew(file: Path) -> Path:
         LogError: the file is busy, damaged or not writable.
         OSError: it cannot be renamed.
     """
-    file = file.resolve()
     kept = TallyFile(file)
+    file = kept.file
     with kept.transaction():
         names = (file.with_name(f"{file.name}.{number}") for number in count(1))
         aside = next(name for name in names if not name.exists())

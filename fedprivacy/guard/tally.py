@@ -214,6 +214,11 @@ class TallyFile:
         self._added = 0
 
     @property
+    def file(self) -> Path:
+        """The log, with links resolved: by a link it is the same account."""
+        return self._log.file
+
+    @property
     def identity(self) -> str:
         """The log's own; known in a transaction, and afterwards, as `folder` is."""
         return self._log.identity
@@ -221,7 +226,7 @@ class TallyFile:
     @property
     def folder(self) -> Path:
         """Where the sealed updates lie."""
-        return seals.folder_of(self._log.file, self.identity)
+        return seals.folder_of(self.file, self.identity)
 
     @contextmanager
     def transaction(self) -> Iterator[Write]:

@@ -306,6 +306,28 @@ def test_two_processes_that_charge_at_once_share_one_budget_and_lose_nothing(fil
     assert Guard(file, BUDGET).by_run() == {name: {OTHER: steps} for name, steps in told.items() if steps}
 
 
+def test_what_is_charged_while_a_quota_is_solved_counts_in_the_decision(file, monkeypatch):
+    """A quota may take seconds, so it is solved while others may charge; then it is solved again."""
+    from fedprivacy.guard import guard as module
+
+    other, untried = Guard(file, BUDGET), module.filter_of
+    quota = FILTERS[DEFAULT_FILTER](BUDGET).quota({}, OTHER)
+    solved = []
+
+    def solving(allowance):
+        solved.append(allowance)
+        if len(solved) == 1:
+            other.charge(key(1, run_id="another"), OTHER, quota - 2)
+        return untried(allowance)
+
+    monkeypatch.setattr(module, "filter_of", solving)
+    guard = Guard(file, BUDGET)
+    with pytest.raises(BudgetExhaustedError, match="allows 2 more steps"):
+        guard.charge(key(1), OTHER, 3)
+    guard.charge(key(1), OTHER, 2)
+    assert guard.history() == {OTHER: quota}
+
+
 def test_two_processes_that_replay_one_grant_charge_it_once(file):
     Guard(file, BUDGET)
 

@@ -233,7 +233,7 @@ def test_a_log_that_lost_entries_since_it_was_read_is_noticed_though_it_looks_wh
     log = EntryLog(file)
     with log.transaction():
         pass
-    file.write_bytes(log_bytes(ENTRIES[:2]))  # a backup was put back
+    file.write_bytes(whole[:SLOT_AT] + log_bytes(ENTRIES[:2])[SLOT_AT:])  # a backup was put back
     with pytest.raises(LogDamagedError, match="no longer holds the 4 entries"), log.transaction():
         pass
 

@@ -92,6 +92,10 @@ RATES = "tests/flower/test_noise_by_rate.py"
 USER_LEVEL = "tests/training/test_user_level.py"
 USER_LEVEL_RUNS = "tests/flower/test_user_level.py"
 
+NULL_ROWS = "tests/privacy/test_null_rows.py"
+NO_BIT = "test_a_null_row_leaves_no_bit_and_a_record_in_its_place_moves_a_sum_by_the_clipping_norm"
+NODE = "tests/flower/test_node.py"
+
 MUTANTS: tuple[Mutant, ...] = (
     # The client's guard.
     Mutant(
@@ -252,8 +256,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a log that lost entries since it was read is believed",
         "fedprivacy/guard/log.py",
-        "if found.frames[: len(self._frames)] != self._frames:",
-        "if False:",
+        "if found.frames[: len(self._frames)] != self._frames or self.identity",
+        "if self.identity",
         (f"{LOG}::test_a_log_that_lost_entries_since_it_was_read_is_noticed_though_it_looks_whole",),
     ),
     Mutant(
@@ -613,8 +617,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "a guard changes its filter with the program's default",
         "fedprivacy/guard/guard.py",
-        "last = tally.allowance.filter if tally.allowance else self._usual_filter",
-        "last = self._usual_filter",
+        "last = tally.allowance.filter if tally.allowance else usual",
+        "last = usual",
         (f"{GUARD}::test_a_filter_that_nobody_names_stays_the_one_of_the_last_charge",),
     ),
     Mutant(
@@ -811,8 +815,8 @@ MUTANTS: tuple[Mutant, ...] = (
     Mutant(
         "the copies that fill the last part up are taken for records",
         "fedprivacy/gradients/engine.py",
-        "filled(targets, size), len(inputs))",
-        "filled(targets, size), size)",
+        "part = self._measured(*rows, len(inputs))",
+        "part = self._measured(*rows, size)",
         (f"{SUM}::test_equals_the_per_record_loop",),
     ),
     Mutant(
@@ -1277,6 +1281,143 @@ MUTANTS: tuple[Mutant, ...] = (
         "stack = self.engine.stack(*kinds) if self.views is None else None",
         "stack = self.engine.stack(*kinds)",
         (f"{VIEWS}::test_clients_that_train_together_see_what_each_sees_alone[1]",),
+    ),
+    # What the data owner's side accepts.
+    Mutant(
+        "a null row is trained on",
+        "fedprivacy/tasks/protocol.py",
+        "if known is not None and bool(known.any()):",
+        "if False:",
+        (f"{NULL_ROWS}::{NO_BIT}[whole numbers-sums of some]",),
+    ),
+    Mutant(
+        "a row with NaN is trained on by a model that takes it",
+        "fedprivacy/tasks/protocol.py",
+        "return holding_nan(inputs) if inputs.is_floating_point() else None",
+        "return torch.zeros(len(inputs), dtype=torch.bool) if inputs.is_floating_point() else None",
+        (f"{NULL_ROWS}::{NO_BIT}[imputes-sums of some]",),
+    ),
+    Mutant(
+        "whole numbers need not say which rows are null",
+        "fedprivacy/tasks/protocol.py",
+        "if shard.null is None and relation is NeighbouringRelation.ZERO_OUT:",
+        "if False:",
+        (f"{NULL_ROWS}::test_whole_numbers_with_public_sizes_must_say_which_rows_are_null",),
+    ),
+    Mutant(
+        "a null row does not count in the size that is disclosed",
+        "fedprivacy/tasks/protocol.py",
+        "return len(self.inputs) if self.null is None else len(self.null)",
+        "return len(self.inputs)",
+        (f"{NULL_ROWS}::test_null_rows_count_in_the_size_that_is_disclosed",),
+    ),
+    Mutant(
+        "one record of a data set gives all others its type",
+        "fedprivacy/training/single.py",
+        "value.shape == like.shape and torch.can_cast(value.dtype, like.dtype)",
+        "value.shape == like.shape",
+        (
+            "tests/test_front_door.py::test_a_record_of_a_data_set_that_is_not_of_the_prototype_s_kind_is_null_and_changes_"
+            "no_other[half a label]",
+        ),
+    ),
+    Mutant(
+        "a deployed client beside a part of a split takes itself for a simulated one",
+        "fedprivacy/flower/client/local.py",
+        "return None if simulated and not is_deployed(node) else NodeSettings.of(node)",
+        "return None if simulated else NodeSettings.of(node)",
+        (f"{NODE}::test_a_deployed_client_beside_a_part_of_a_split_heeds_signed_grants_alone",),
+    ),
+    Mutant(
+        "whoever starts Ray in a client's process makes it a simulated one",
+        "fedprivacy/flower/client/local.py",
+        "ray.is_initialized() and ray.get_runtime_context().get_actor_id() is not None",
+        "ray.is_initialized()",
+        (f"{NODE}::test_without_any_key_a_client_is_simulated_where_an_engine_runs_it_and_nowhere_else",),
+    ),
+    Mutant(
+        "two tasks of one guard disagree on what is public",
+        "fedprivacy/flower/client/node.py",
+        "            if one != other:",
+        "            if False:",
+        (f"{NODE}::test_tasks_that_do_not_agree_on_what_is_public_are_refused_with_both_names",),
+    ),
+    Mutant(
+        "a size is disclosed, and protected afterwards",
+        "fedprivacy/flower/client/local.py",
+        "            self.guard.promise(relation_of(self.task))",
+        "            pass",
+        (f"{NODE}::test_a_size_that_was_disclosed_is_protected_by_no_later_task_of_the_same_guard",),
+    ),
+    Mutant(
+        "a size is protected, and disclosed afterwards",
+        "fedprivacy/guard/guard.py",
+        "        if before not in (None, relation):",
+        "        if False:",
+        (f"{NODE}::test_a_size_that_was_protected_is_disclosed_by_no_later_task_of_the_same_guard",),
+    ),
+    Mutant(
+        "a guard's file may have two names",
+        "fedprivacy/guard/log.py",
+        "        if _links(self.file, fd) > 1:",
+        "        if False:",
+        ("tests/guard/test_names.py::test_a_file_with_a_second_name_is_refused_until_the_name_is_gone",),
+    ),
+    Mutant(
+        "whoever comes by a link does not see what was sealed beside the file",
+        "fedprivacy/guard/log.py",
+        "        self.file = file.resolve()",
+        "        self.file = file",
+        ("tests/guard/test_names.py::test_an_older_copy_is_refused_by_whoever_comes_by_a_symbolic_link[file]",),
+    ),
+    Mutant(
+        "an older copy is believed under another name",
+        "fedprivacy/guard/seals.py",
+        "    if identity and not named.exists():",
+        "    if False:",
+        ("tests/guard/test_names.py::test_a_copy_under_another_name_finds_what_was_sealed_since[other.log]",),
+    ),
+    Mutant(
+        "a guard changes its filter in the middle",
+        "fedprivacy/guard/guard.py",
+        'if self._named_filter not in ("", last):',
+        "if False:",
+        ("tests/guard/test_renewal.py::test_another_filter_in_the_middle_is_refused_and_nothing_is_charged",),
+    ),
+    Mutant(
+        "a charge is decided by an account that another has charged since",
+        "fedprivacy/guard/guard.py",
+        "if len(self._kept.tally.entries) != before.entries:",
+        "if False:",
+        (f"{GUARD}::test_what_is_charged_while_a_quota_is_solved_counts_in_the_decision",),
+    ),
+    Mutant(
+        "charges without a budget are not brought over",
+        "fedprivacy/guard/adoption.py",
+        "LEFT JOIN",
+        "JOIN",
+        ("tests/guard/test_adoption.py::test_every_charge_that_stands_comes_over_with_a_budget_or_without",),
+    ),
+    Mutant(
+        "one record whose score asks for huge memory ends the release",
+        "fedprivacy/gradients/apart.py",
+        "            return self._in_company(ones, others, size)",
+        '            raise MemoryError(f"memory does not hold {size} records at a time")',
+        (f"{MEMORY}::test_a_score_or_view_that_asks_for_huge_memory_is_its_record_s_fault_alone",),
+    ),
+    Mutant(
+        "one record whose loss asks for huge memory ends the release",
+        "fedprivacy/gradients/engine.py",
+        "            part = self._measured_beside_made_up(*rows, len(inputs))",
+        "            raise MemoryError",
+        (f"{MEMORY}::test_a_loss_that_asks_for_huge_memory_is_its_record_s_fault_alone",),
+    ),
+    Mutant(
+        "a reader that lets one cell change all records passes",
+        "fedprivacy/tasks/one_cell.py",
+        "(before - after).total() > 1",
+        "(before - after).total() > 1000",
+        ("tests/tasks/test_one_cell.py::test_what_depends_on_all_records_is_found",),
     ),
 )
 
