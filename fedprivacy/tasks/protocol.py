@@ -297,9 +297,8 @@ class Task(Protocol):
 
         A row may depend on public constants and on its own record, on nothing else. Whether this fails, and the types
         and shapes of the rows, may depend on no record's value: a client that does not answer tells the server so, and
-        nothing is charged for it. A record that cannot be read is left out, or becomes NaN inputs: those contribute
-        zero. With public shard sizes only NaN inputs will do (or, where inputs are integers, one fixed row for all such
-        records): to leave a record out would show in the size.
+        nothing is charged for it. A record that cannot be read becomes a null row, see `Shard`. With private shard
+        sizes it may be left out as well; with public ones that would show in the size.
 
         Raises:
             Exception: the source is not there or is not this task's. Whatever is raised, one constant code crosses.
@@ -309,9 +308,9 @@ class Task(Protocol):
     def table(self, source: ShardSource) -> Table:
         """The client's records by column, which questions are asked of. Default: none.
 
-        Each row is one record of the shard, the same unit of privacy. A record that the shard leaves out, or turns to
-        NaN, is a row all the same; its cells are unreadable where they are. What holds of `shard` holds here: whether
-        this fails, the names of the columns and their kinds depend on no record's value.
+        Each row is one record of the shard, the same unit of privacy. A record that the shard leaves out, or that is
+        null there, is a row all the same; its cells are unreadable where they are. What holds of `shard` holds here:
+        whether this fails, the names of the columns and their kinds depend on no record's value.
 
         Raises:
             TableError: the task offers no table.
