@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from torch import nn
 
 from fedprivacy.tasks.columns import Table
-from fedprivacy.tasks.protocol import Shard, ShardSource, Task
+from fedprivacy.tasks.protocol import Shard, ShardSource, Task, holding_nan
 
 PUBLIC_SHARE = 0.2
 PUBLIC_SEED = 0
@@ -118,7 +118,7 @@ class BundledClassification(Task):
         if source.folder is None:
             return self._part(source)
         with np.load(source.folder / ARCHIVE) as archive:
-            return archive["features"], archive["labels"]
+            return as_numbers(archive["features"]), as_numbers(archive["labels"])
 
     def _part(self, source: ShardSource) -> Records:
         if source.partition_id is None or source.num_partitions is None:
@@ -149,4 +149,16 @@ class BundledClassification(Task):
 
     def _to_shard(self, features: NDArray[np.float64], labels: NDArray[np.int64]) -> Shard:
         inputs = torch.as_tensor(self.scaled(features), dtype=torch.float32)
-        return Shard(inputs, torch.as_tensor(labels, dtype=torch.int64))
+        unreadable = torch.from_numpy(~(np.isfinite(labels) & (labels % 1 == 0)))
+        targets = torch.as_tensor(np.where(unreadable, 0, labels), dtype=torch.int64)
+        return Shard(inputs, targets, null=unreadable | holding_nan(inputs))
+
+
+def as_numbers(cells: NDArray[Any]) -> NDArray[Any]:
+    """An array of numbers as it is; of any other each cell by itself, NaN where it holds none.
+
+    Whoever wrote one cell that is no number has made texts of all: each is read back as what it was.
+    """
+    if cells.dtype.kind in "biuf":
+        return cells
+    return Table({"cells": cells.reshape(-1)}).numbers("cells").reshape(cells.shape)

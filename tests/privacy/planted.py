@@ -1016,7 +1016,49 @@ ANSWERS = (
 )
 """What may go wrong with answers."""
 
-PLANTS = PUBLISHED + CLAIMS + SURVIVORS + HOLES + GHOST_NORMS + REVIEW + EVALUATION + ANSWERS
+NULLS = Shard.__init__
+
+
+def keeping_null_rows(self, inputs, targets, null=None):
+    NULLS(self, inputs, targets, null=False)
+
+
+class Imputing(Open):
+    """A model that puts zero in the place of NaN."""
+
+    def model(self):
+        return nn.Sequential(Filled(), super().model())
+
+
+class Filled(nn.Module):
+    def forward(self, records):
+        return records.nan_to_num(0.0)
+
+
+class Words(Open):
+    """Whole numbers, of which none can be NaN."""
+
+    def model(self):
+        return nn.Sequential(nn.Embedding(7, 4), nn.Flatten(), nn.Linear(8, 3))
+
+    def shard(self, source):
+        generator = torch.Generator().manual_seed(5)
+        words, classes = torch.randint(7, (40, 2), generator=generator), torch.randint(3, (40,), generator=generator)
+        return Shard(words, classes, null=False)
+
+
+OWNERS = (
+    Plant("null rows are trained on", ("release",), patched(Shard, "__init__", keeping_null_rows), task=Imputing),
+    Plant(
+        "null rows of whole numbers are trained on",
+        ("release",),
+        patched(Shard, "__init__", keeping_null_rows),
+        task=Words,
+    ),
+)
+"""What the data owner's side accepted."""
+
+PLANTS = PUBLISHED + CLAIMS + SURVIVORS + HOLES + GHOST_NORMS + REVIEW + EVALUATION + ANSWERS + OWNERS
 
 CORRECT = (
     Plant("the code as it is", (), ExitStack),
@@ -1025,6 +1067,8 @@ CORRECT = (
         Plant(f"of sequences ({task.__name__.lower()})", (), ExitStack, task=task)
         for task in (Spoken, Compared, Paired)
     ),
+    Plant("of a model that imputes", (), ExitStack, task=Imputing),
+    Plant("of whole numbers", (), ExitStack, task=Words),
     Plant("with adaptive clipping", (), ExitStack, ADAPTIVE),
     Plant("with local evaluation", (), ExitStack, {"local_evaluation": 2, "local_steps": 2}),
     Plant("by layer, with Adam", (), ExitStack, {"clipping": "per-layer", "optimizer": "adam", "learning_rate": 0.01}),

@@ -84,6 +84,29 @@ def test_a_label_that_is_none_in_a_client_s_folder_makes_nothing_fail_and_change
         assert table.numbers("mean radius")[:2].tolist() == [1, 1]
 
 
+@pytest.mark.parametrize("cell", ["?", "", "nan", "1e400", "0.5", 1e300, np.nan, np.inf, 0.5, -7], ids=repr)
+@pytest.mark.parametrize("array", ["features", "labels"])
+@pytest.mark.parametrize("name", ["cancer", "digits"])
+def test_one_cell_of_a_client_s_archive_changes_no_other_record(name, array, cell, tmp_path):
+    """Also where whoever wrote the archive made texts of all cells for one that is no number."""
+    task, source = load_task(name), ShardSource(folder=tmp_path)
+    task.write_folder(ShardSource(partition_id=1, num_partitions=SPLITS[name]), tmp_path)
+    usual = task.shard(source)
+    with np.load(tmp_path / "records.npz") as archive:
+        arrays = dict(archive)
+    changed = arrays[array].astype("U32" if isinstance(cell, str) else np.float64)
+    changed[(5,) if array == "labels" else (5,) + (3,) * (changed.ndim - 1)] = cell
+    np.savez(tmp_path / "records.npz", **arrays | {array: changed})
+    shard = task.shard(source)
+    others = torch.arange(len(usual)) != 5
+    kept = others[~shard.null]
+    assert len(shard) == len(usual) and shard.null[others].sum() == 0
+    assert torch.equal(shard.inputs[kept], usual.inputs[others]) and shard.inputs.dtype is usual.inputs.dtype
+    assert torch.equal(shard.targets[kept], usual.targets[others]) and shard.targets.dtype is usual.targets.dtype
+    if cell in ("?", "", "nan"):
+        assert shard.null.tolist().index(True) == 5
+
+
 def test_the_split_names_itself_and_stays_the_same():
     task = load_task("digits")
     assert task.partition(10) == "10 parts, Dirichlet alpha 1, seed 42" != task.partition(9)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from itertools import chain
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MessageType, RecordDict
@@ -72,7 +73,7 @@ def check(audited: Audited) -> Judged:
             found.compare(about, message_type, *(_reply(audited, c, message_type, parameters) for c in (one, other)))
         for grant in _grants(audited, evaluates=evaluates):
             found.compare(about, MessageType.TRAIN, *(_trained(c, grant, parameters) for c in (one, other)))
-    for about, same in _same(audited):
+    for about, same in chain(_same(audited), _null(audited)):
         found.same(about, *same)
     found.reasons += _swayed(audited)
     found.reasons += told(audited)
@@ -197,6 +198,16 @@ def _raising(task: Raising) -> Iterator[tuple[str, Shard, Shard]]:
             shard = shard_of(records, targets)
             without = without_last(shard, size_public=task.shard_sizes_public)
             yield f"{about}, among {others} others", shard, without
+
+
+def _null(audited: Audited) -> Iterator[tuple[str, tuple[Fields, Fields]]]:
+    """Replies of clients with the task's own records, with a null row among them and without: the same."""
+    records = pairs_of(audited, records=1)[0].with_it
+    shards = [without_last(records, size_public=public) for public in (True, False)]
+    client = audited.client_of(audited.task, shards[0])
+    for grant in _grants(audited, evaluates=audited.grant.local_evaluation):
+        one, other = (_trained(client.holding(shard), grant, audited.parameters) for shard in shards)
+        yield "a null row among the task's own records, which a model may make something of", (one, other)
 
 
 def _swayed(audited: Audited) -> Iterator[str]:
