@@ -63,7 +63,7 @@ def _unnamed_prefix(file: Path) -> str:
 
 
 def unnamed_of(file: Path) -> list[Path]:
-    """What `write_unnamed` wrote for a file, and a crash, or nothing yet, has kept from its name."""
+    """Files that `write_unnamed` wrote for a name that they do not have, or not yet."""
     prefix = _unnamed_prefix(file)
     return [other for other in file.parent.iterdir() if other.name.startswith(prefix) and other.suffix == UNNAMED]
 

@@ -215,7 +215,7 @@ class Visit:
 
     @property
     def sound(self) -> bool:
-        """Whether the model can be trained with DP-SGD, and the task reads each record by itself."""
+        """True if the model can be trained with DP-SGD, and the task reads each record by itself."""
         return self.diagnosis.sound and not self.null and not (self.cells and self.cells.misread)
 
 
@@ -248,7 +248,7 @@ def _tried(patient: Patient) -> Trial | None:
 
 
 def _unsaid(patient: Patient) -> str:
-    """What the task does not say of its null rows, and must; of no record a value."""
+    """Explain what the task must say of its null rows; empty if nothing is missing. No value of a record is in it."""
     if patient.task is None or patient.example is None or patient.example.inputs.is_floating_point():
         return ""
     try:
@@ -329,7 +329,7 @@ def _findings(name: str, patient: Patient, diagnosis: Diagnosis) -> Iterator[Ren
 
 
 def _reading(seen: Visit) -> Iterator[RenderableType]:
-    """How the task reads its records."""
+    """Lines about the task's own reading of its records."""
     grid = Table.grid(padding=(0, 2))
     if seen.null:
         yield _text("\n[bold red]The task does not say which rows are null[/]")

@@ -96,14 +96,14 @@ class RowByRow:
         return _joined([self._of_part(*pair, size) for pair in zip(ones.split(1), others.split(1), strict=True)])
 
     def _in_smaller_parts(self, ones: Tensor, others: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        """The same bits in less memory; in the smallest parts each record beside made-up ones."""
+        """Compute the same bits in less memory; in the smallest parts, each record beside made-up ones."""
         of = next((smaller for smaller in self.sizes if smaller < size), None)
         if of is None:
             return self._in_company(ones, others, size)
         return _joined([self._of_part(*pair, of) for pair in zip(ones.split(of), others.split(of), strict=True)])
 
     def _in_company(self, ones: Tensor, others: Tensor, size: int) -> tuple[Tensor, Tensor]:
-        """The same bits of each record beside made-up ones: what memory does not hold then, it asks for itself.
+        """Compute each record beside made-up ones; one that does not fit even so asks for too much itself.
 
         Raises:
             MemoryError: memory does not hold made-up records either, which is no record's fault.

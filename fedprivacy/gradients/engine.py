@@ -348,7 +348,7 @@ class GradientEngine:
         return self._finite(*_filled_up(inputs, targets, usable), usable) if bool(usable.any()) else None
 
     def _measured_beside_made_up(self, inputs: Tensor, targets: Tensor, records: int) -> _Measured | None:
-        """The same of a part that memory does not hold: without the records that ask for more than made-up ones.
+        """Measure a part that memory does not hold, without the records that ask for more than made-up ones.
 
         Whether a record does is tried beside made-up ones: it depends on no other record. Memory that does not hold
         made-up ones alone is no record's fault, and an error.

@@ -36,7 +36,7 @@ _MAGIC = b"FPODOM\r\n"  # a transfer that changes line ends changes it
 _VERSION = 2
 _HEADER = struct.Struct(">8sI")
 _IDENTITY_BYTES = {1: 0, _VERSION: 8}
-"""Of each version that this program knows."""
+"""Bytes of the identity in a header, by the versions that this program knows."""
 
 _CRC = struct.Struct(">I")
 _FRAME = struct.Struct(">QI")

@@ -295,7 +295,7 @@ class Guard:
 
 @dataclass(frozen=True, slots=True)
 class _Account:
-    """What a charge is decided by: the tally as it was in one transaction."""
+    """A snapshot of the tally in one transaction, by which a charge is decided."""
 
     entries: int
     history: Mapping[Event, int]
@@ -303,12 +303,12 @@ class _Account:
     allowance: Allowance
 
     def left(self, event: Event, corrections: Sequence[CorrectionEntry]) -> int:
-        """How many more steps of an event the budget allows, once the corrections count."""
+        """Return how many more steps of an event the budget allows, once the corrections count."""
         corrected = {correction.event: correction.server_steps for correction in corrections}
         return filter_of(self.allowance).quota({**self.history, **corrected}, event)
 
     def may_be_asked(self, event: Event, corrections: Sequence[CorrectionEntry], limit: PrivacyBudget) -> int:
-        """How many more steps of an event the owner allows for questions, once the corrections count."""
+        """Return how many more steps of an event the owner allows for questions, once the corrections count."""
         asked = dict(self.asked)
         for correction in filter(counts_as_question, corrections):
             asked[correction.event] = asked.get(correction.event, 0) + correction.steps

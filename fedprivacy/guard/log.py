@@ -187,7 +187,7 @@ def _last(entries: list[Frame]) -> Frame:
 
 
 def _links(file: Path, fd: int) -> int:
-    """How many names an open file has, once what `create` left behind, or is about to delete, is deleted."""
+    """Count the names of an open file, after deleting those that `create` has left behind."""
     if os.fstat(fd).st_nlink > 1:
         for unnamed in unnamed_of(file):
             with suppress(FileNotFoundError):

@@ -35,7 +35,7 @@ _FOLDER = ".sealed"
 
 
 def folder_of(log: Path, identity: str) -> Path:
-    """Where the updates lie that a log knows as sealed.
+    """Return the folder of the updates that a log has sealed.
 
     Args:
         log: its file, with links resolved.

@@ -225,7 +225,7 @@ class TallyFile:
 
     @property
     def folder(self) -> Path:
-        """Where the sealed updates lie."""
+        """The folder of the sealed updates."""
         return seals.folder_of(self.file, self.identity)
 
     @contextmanager

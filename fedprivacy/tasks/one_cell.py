@@ -24,10 +24,10 @@ from fedprivacy.tasks.loader import offers_table, shard_of, table_of
 from fedprivacy.tasks.protocol import Shard, ShardSource, Task
 
 ROWS = 40
-"""Of a table that are copied: its first ones."""
+"""Number of rows that are copied of each table, from its beginning."""
 
 MOST_FILES = 1_000
-"""In a folder that is copied, by links; one with more is not one client's data."""
+"""Maximum number of files in a folder that is tried; one with more is not one client's data."""
 
 PATIENCE = 10.0
 """Seconds after which no other column is tried; a task may load a tokenizer for each reading."""
@@ -41,7 +41,7 @@ CELLS: Mapping[str, str] = {
     "a truth value": "True",
     "a date": "2020-02-30",
 }
-"""What is written into a cell, in words and as text."""
+"""Contents that are written into a cell, by what they are called in a message."""
 
 READERS = "fedprivacy.load_table and fedprivacy.read_table read each cell by itself"
 
@@ -67,7 +67,7 @@ class Misread:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """What was tried, and what was found.
+    """The outcome of trying a folder's tables.
 
     Attributes:
         columns: that were tried, of all tables.
@@ -116,7 +116,7 @@ def try_cells(task: Task, folder: Path, patience: float = PATIENCE) -> Trial:
 
 
 def _changes(copy: _Copy, column: str, usual: _Reading) -> Iterator[tuple[str, str | None]]:
-    """What was written into a cell, and what becomes of other records: empty, nothing; None: not even its own moved."""
+    """Yield each content of a cell with its effect on other records, empty if none; None if no record changed."""
     for row in (len(copy.table) // 2, len(copy.table) - 1):
         for cell, text in CELLS.items():
             now = copy.read((row, column, text))
@@ -133,7 +133,7 @@ class _Reading(NamedTuple):
     size: int
 
     def beside(self, usual: _Reading) -> str:
-        """What more than one record has become, in words; empty: nothing."""
+        """Describe the change if more than the cell's own record changed; empty otherwise."""
         if any((before - after).total() > 1 for before, after in zip(usual.records, self.records, strict=True)):
             return "other records change"
         return "" if self.size == usual.size else "the number of records, which is public, changes"
@@ -148,7 +148,7 @@ class _Copy:
     table: _Csv | _Parquet
 
     def read(self, changed: tuple[int, str, str] | None = None) -> _Reading | None:
-        """What the task reads; None: it fails. `changed`: row, column and the text that is written there."""
+        """Read a copy, with a text written into a row and column if `changed` names them; None if the task fails."""
         with TemporaryDirectory() as made:
             copy = Path(made)
             for other in self.file.parent.iterdir():
@@ -179,7 +179,7 @@ def _bytes(values: Tensor) -> bytes:
 
 
 def _cells(table: Table) -> Counter[bytes]:
-    """What is read of each row."""
+    """The numbers and texts of each row."""
     read = [zip(table.numbers(column), table.texts(column), strict=True) for column in table.columns]
     return Counter(repr([(number.tobytes(), text) for number, text in row]).encode() for row in zip(*read, strict=True))
 

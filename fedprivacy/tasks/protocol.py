@@ -130,11 +130,11 @@ class Shard:
             object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
-        """How many rows there are, null ones included: what is disclosed where shard sizes are public."""
+        """The number of rows, null ones included: it is disclosed where shard sizes are public."""
         return len(self.inputs) if self.null is None else len(self.null)
 
     def holding(self, inputs: Tensor, targets: Tensor) -> Shard:
-        """The same shard with other values of its records, shape [records, ...] each; null rows stay null."""
+        """Return the shard with other values of its records, shape [records, ...] each; null rows stay null."""
         other = object.__new__(Shard)
         other._set(inputs, targets, self.null)
         return other
@@ -145,7 +145,7 @@ class Shard:
 
 
 def _null_rows(inputs: Tensor, null: Tensor | bool | None) -> Tensor | None:
-    """Which rows are null, bool, shape [rows]; None: nobody has said so, and the inputs cannot."""
+    """Mark the null rows, bool, shape [rows]; None if nobody has said which they are, and the inputs cannot."""
     if null is None:
         return holding_nan(inputs) if inputs.is_floating_point() else None
     if isinstance(null, bool):
@@ -173,7 +173,7 @@ def check_null(shard: Shard, relation: NeighbouringRelation) -> None:
 
 
 def holding_nan(inputs: Tensor) -> Tensor:
-    """Which rows of inputs, shape [rows, ...], hold a NaN, bool, shape [rows]."""
+    """Mark the rows of inputs, shape [rows, ...], that hold a NaN, bool, shape [rows]."""
     return inputs.isnan().unsqueeze(-1).flatten(1).any(1)
 
 

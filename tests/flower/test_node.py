@@ -328,7 +328,7 @@ PROCESSES = {
 
 
 def unsigned(node):
-    """What a client answers to a grant that nobody has signed."""
+    """The client's answer to a grant that nobody has signed."""
     content = grant_message(replace(a_grant(), server_key="", signature=""))
     content["arrays"] = arrays_of(Blobs())
     return private_client(Blobs())(Message(content, 7, MessageType.TRAIN), context_of(node))

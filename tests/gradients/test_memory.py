@@ -268,7 +268,7 @@ def test_views_that_do_not_fit_are_made_in_smaller_parts():
 
 
 def sized_by_value(targets):
-    """What a record asks for by its own value, where torch does not see that it is looked at."""
+    """Memory that a record asks for by its own value, read where torch does not see it."""
     return torch.empty(1 + int(np.abs(targets.detach().numpy()).max()) // 10**9 * 2**50)
 
 

@@ -10,7 +10,7 @@ BUDGET = PrivacyBudget(3.0, 1e-5)
 
 
 def sealed_folder(file):
-    """Where a guard's file has sealed its updates."""
+    """The folder of the updates that a guard's file has sealed."""
     (folder,) = folders_named_after(file)
     return folder
 

@@ -1056,7 +1056,7 @@ OWNERS = (
         task=Words,
     ),
 )
-"""What the data owner's side accepted."""
+"""Bugs that the data owner's side accepted in silence."""
 
 PLANTS = PUBLISHED + CLAIMS + SURVIVORS + HOLES + GHOST_NORMS + REVIEW + EVALUATION + ANSWERS + OWNERS
 

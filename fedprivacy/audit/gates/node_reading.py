@@ -1,4 +1,4 @@
-"""How a data owner's task reads the tables of its folder: one cell may change its own record, and no other."""
+"""The gate for a data owner's own reader: one cell may change its own record, and no other."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ ASSUMES = (
 
 
 def check(audited: Audited, host: Host) -> Gate:
-    """Whether one cell changes other records, makes reading fail, or moves a public number of records."""
+    """Fail if one cell changes other records, makes reading fail, or moves a public number of records."""
     trial = try_cells(host.node.task, host.node.settings.folder)
     reasons = [f"{misread}; {READERS}." for misread in trial.misread]
     return verdict(NAME, PROVES, ASSUMES, Judged(float(len(reasons)), reasons))

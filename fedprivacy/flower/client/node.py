@@ -279,7 +279,7 @@ _FLOWER_S_OWN = {"partition-id", "num-partitions"}
 
 
 def is_deployed(node: UserConfig) -> bool:
-    """Whether a data owner has written any key of a deployment: then nothing else makes the client a simulated one."""
+    """True if a data owner has written any key of a deployment: nothing else makes the client a simulated one then."""
     return not _KINDS.keys().isdisjoint(node)
 
 
@@ -298,7 +298,7 @@ def _answerable(node: UserConfig, budget: PrivacyBudget) -> Answerable:
 
 
 def _promise(name: str, allowed: AllowedTask) -> str:
-    """What a task promises of the shard, in words."""
+    """A task's promise about the shard, in words."""
     try:
         task = allowed.load()
     except TaskError as error:
