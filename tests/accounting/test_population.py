@@ -96,6 +96,17 @@ def test_every_client_has_its_own_delta() -> None:
     assert accounts.epsilons()[-1] == pytest.approx(pld.epsilon({EVENTS[0]: 500}, 1e-9), rel=1e-4)
 
 
+def test_the_same_steps_at_another_delta_have_another_epsilon() -> None:
+    """Catches: an epsilon that is remembered by mechanism and steps, whatever the delta."""
+    accounts = PopulationAccountant()
+    event = accounts.mechanisms(EVENTS[:1])
+    for names, deltas in ((["a", "b"], [1e-5, 1e-9]), (["between"], [1e-7])):  # the second after the first is known
+        rows = accounts.enrol(names, deltas)
+        accounts.record(rows, event, 500)
+        expected = [pld.epsilon({EVENTS[0]: 500}, delta) for delta in deltas]
+        assert accounts.epsilons(rows) == pytest.approx(expected, rel=1e-4)
+
+
 def test_accounts_survive_in_a_file(tmp_path: Path) -> None:
     accounts, rows, mechanisms = population(rate_grid=1.05)
     accounts.record(rows[:3], mechanisms, [10, 200, 3_000])
