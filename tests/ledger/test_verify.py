@@ -7,11 +7,14 @@ from sqlalchemy import text
 
 from fedprivacy._support.signing import server_public_key, sign
 from fedprivacy.ledger import ChargeState, Ledger, LedgerError
-from fedprivacy.ledger.journal import chained, parsed_head, read_heads, sign_head
+from fedprivacy.ledger.journal import canonical, chained, parsed_head, read_heads, sign_head
 from fedprivacy.ledger.replay import BrokenJournalError
 from fedprivacy.ledger.verify import read_witness, verify_ledger
+from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.attempt import Attempt
 from tests.ledger.acts import (
+    ALLOWANCE,
+    CLIENT_PEM,
     EVENT,
     KEY,
     OTHER,
@@ -19,6 +22,7 @@ from tests.ledger.acts import (
     fill,
     found_when,
     journal_of,
+    receipt,
     rewrite,
     tamper,
     undamaged_by,
@@ -227,6 +231,24 @@ def test_a_ledger_that_was_written_anew_contradicts_the_receipt_that_a_client_si
     tamper(url, "DELETE FROM checkpoints")
     rewrite(url, 4, "[0,5]", "[0,1]")
     found(url, "entry 5: the receipt for a is for something else than what was charged")
+
+
+@pytest.mark.parametrize(("run", "round"), [("one", 1), ("two", 2)], ids=["round", "run"])
+def test_a_receipt_of_another_round_or_run_proves_no_charge(url, run, round):
+    """The client signed each, for as many steps of the same mechanism; every hash is that of its text."""
+    ledger = Ledger(url)
+    for name in ("one", "two"):
+        ledger.open_run(name, "digits", "2 parts")
+    ledger.bind_keys({"hospital-0": key_hash(CLIENT_PEM)})
+    ledger.open_budgets({"a": ALLOWANCE})
+    for attempt in (Attempt("one", 1), Attempt("one", 2), Attempt("two", 2)):
+        ledger.reserve(attempt, EVENT, {"a": 5}, unlimited)
+        own = receipt(attempt.run_id, attempt.round, 5)
+        ledger.settle(attempt, {"a": own}, ChargeState.COMMITTED)
+    assert verify_ledger(ledger).head.number == 10
+    ledger.close()
+    rewrite(url, 8, canonical(receipt("one", 2, 5)), canonical(receipt(run, round, 5)))
+    found(url, "entry 8: the receipt for a is for another round")
 
 
 def test_a_ledger_that_was_written_anew_contradicts_its_signed_head(url, rewritten):
