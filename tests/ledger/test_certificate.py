@@ -4,6 +4,7 @@ import json
 import re
 import shutil
 import subprocess
+from dataclasses import replace
 
 import pytest
 from typer.testing import CliRunner
@@ -19,7 +20,7 @@ from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.conftest import lacking
-from tests.ledger.acts import EVENT, KEY, OTHER, QUESTION, STRANGER, fill, tamper, unlimited
+from tests.ledger.acts import EVENT, KEY, OTHER, QUESTION, STRANGER, ask, fill, tamper, unlimited
 
 PUBLIC = server_public_key(KEY)
 LONG = "x-rays-of-the-northern-region/university-hospital-hamburg-eppendorf-radiology-department-2027"
@@ -90,6 +91,17 @@ def test_a_stranger_s_certificate_and_one_that_states_too_little_are_refused(fil
     lying = Certificate(**fields | {"epsilon": 1.0, "history": tuple(fields["history"])})
     with pytest.raises(CertificateError, match="costs more than the epsilon of 1"):
         Certificate.read(lying.signed_with(STRANGER))
+
+
+def test_a_certificate_that_states_one_percent_less_than_its_history_or_a_question_costs_is_refused(filled):
+    ask(filled)
+    certificate, _ = certify(filled, (), PUBLIC)
+    asked = [fields | {"epsilon": 0.99 * fields["epsilon"]} for fields in certificate.questions]
+    less = {"history": {"epsilon": 0.99 * certificate.epsilon}, "question": {"questions": tuple(asked)}}
+    assert Certificate.read(certificate.signed_with(KEY)) == certificate
+    for what, changed in less.items():
+        with pytest.raises(CertificateError, match=f"{what} costs more than the epsilon of"):
+            Certificate.read(replace(certificate, **changed).signed_with(KEY))
 
 
 def test_the_commands_write_a_page_and_its_json_and_verify_it(typed, filled, url, tmp_path):
