@@ -227,6 +227,16 @@ def test_whether_a_group_is_told_is_decided_by_its_noisy_number_alone(node, peop
     assert low <= told.sum() <= high
 
 
+def test_a_data_owner_who_sets_no_smallest_cohort_tells_nothing_of_three_people(node):
+    """Nearly without noise, so that it is the default that hides them."""
+    table = Tabled(age=[40.0] * 33, ward=["few"] * 3 + ["many"] * 30)
+    own = node | {"questions": "count", "question-columns": "ward", "epsilon": 1e9, "least-noise-multiplier": 1e-3}
+    reply = ask(own, fp.ask.count(by={"ward": ["few", "many"]}), task=table, noise_multiplier=0.01)
+    few, many = next(iter(reply.content["arrays"].values())).numpy()
+    assert not few.any() and many[0] == 1
+    assert many[1] / 2.0**20 == pytest.approx(30.0, abs=0.2)
+
+
 def test_without_a_smallest_cohort_every_group_is_told_though_nobody_is_in_it(node):
     told, noisy = told_in(node, Tabled(age=[], ward=[]), 0, 100, 5.0)
     assert told.all() and (noisy < 0).any()
