@@ -1,12 +1,16 @@
 """`fedprivacy deploy init`: from one description a folder for each party, and nothing that is there is overwritten."""
 
+import re
 import shutil
+import ssl
 import stat
 import tomllib
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_private_key
 from typer.testing import CliRunner
 
@@ -14,6 +18,7 @@ from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.deploy.app import write_app
 from fedprivacy.flower.client.node import NodeSettings
 from fedprivacy.runs.folder import plan_of
+from tests.deploy.written_hosts import command_of
 
 OWN = Path(__file__).with_name("blobs_task.py")
 MINIMAL = {"host": "fl.example.org", "clients": ["hospital-0", "hospital-1"], "epsilon": 3.0, "delta": 1e-4}
@@ -37,6 +42,12 @@ def here(folder, **more):
     done = init(written(folder, **places, **more), "--out", folder / "out")
     assert done.exit_code == 0, done.output
     return folder / "out"
+
+
+def options_of(unit):
+    """What a unit starts its program with: each option's value, "" of one that takes none."""
+    words = [*command_of(unit)[1:], "--"]
+    return {word: "" if after.startswith("--") else after for word, after in pairwise(words) if word.startswith("--")}
 
 
 def files_under(folder):
@@ -96,6 +107,62 @@ def test_the_server_knows_the_public_halves(own):
         assert (
             public == private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH) + f" {name}\n".encode()
         )
+
+
+def test_the_superlink_answers_this_host_alone_over_tls_and_admits_none_but_registered_clients(own):
+    options = options_of(own / "server" / "systemd" / "fedprivacy-superlink.service")
+    assert options.keys() == {  # nothing that opens another door, or this one without TLS
+        *("--host", "--port", "--database", "--enable-supernode-auth", "--disable-runtime-dependency-installation"),
+        *("--ssl-ca-certfile", "--ssl-certfile", "--ssl-keyfile"),
+    }
+    assert (options["--host"], options["--port"]) == ("127.0.0.1", "8000")
+    ssl.create_default_context().load_cert_chain(options["--ssl-certfile"], options["--ssl-keyfile"])  # belong together
+    authority, certificate = (
+        x509.load_pem_x509_certificate(Path(options[name]).read_bytes())
+        for name in ("--ssl-ca-certfile", "--ssl-certfile")
+    )
+    certificate.verify_directly_issued_by(authority)
+
+
+def test_a_client_speaks_to_none_but_the_server_over_tls_and_shows_its_own_key(own):
+    folder = own / "clients" / "hospital-1"
+    assert options_of(folder / "systemd" / "fedprivacy-client.service") == {
+        "--superlink": "fl.example.org:8443",
+        "--root-certificates": f"{folder}/ca.crt",
+        "--auth-supernode-private-key": f"{folder}/hospital-1.key",
+        "--node-config": f"{folder}/node-config.toml",
+        "--host": "127.0.0.1",
+        "--port": "9094",
+    }
+    assert (folder / "ca.crt").read_bytes() == (own / "server" / "ca.crt").read_bytes()
+
+
+def test_the_operator_s_commands_speak_to_the_superlink_over_tls(own):
+    written = tomllib.loads((own / "server" / "flower-config.toml").read_text())["superlink"]
+    connection = {"address": "127.0.0.1:8000", "root-certificates": f"{own}/server/ca.crt", "insecure": False}
+    assert written == {"default": "deployment", "deployment": connection}
+
+
+def test_the_proxy_lets_the_clients_interface_through_and_nothing_else(own):
+    """On the SuperLink's port are two interfaces more, without a login."""
+    text = re.sub(r"#.*", "", (own / "server" / "nginx.conf").read_text())
+    places = dict(re.findall(r"location ([^{]*?) \{\s*(.*?)\s*\}", text, re.DOTALL))
+    assert places.keys() == {"/v1/fleet/", "/"}
+    assert places["/"] == "return 404;"
+    assert re.findall(r"proxy_(?:pass|ssl_verify) .*?;", text) == [
+        "proxy_pass https://127.0.0.1:8000;",
+        "proxy_ssl_verify on;",
+    ]
+    assert "proxy_pass" in places["/v1/fleet/"]
+    assert re.findall(r"listen (.*?);", text) == ["8443 ssl"]
+
+
+def test_what_a_service_writes_no_other_account_reads(own):
+    units = list(own.rglob("fedprivacy-*.service"))
+    services = {unit.stem.removeprefix("fedprivacy-") for unit in units}
+    assert services == {"client", "dashboard", "proxy", "superlink"}
+    for unit in units:
+        assert re.findall(r"^UMask=(.*)$", unit.read_text(), re.MULTILINE) == ["0077"]
 
 
 def test_an_app_that_was_changed_is_taken_as_it_is(tmp_path):
