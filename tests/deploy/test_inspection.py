@@ -313,6 +313,15 @@ def test_the_server_is_looked_at_from_outside(client, answers, found, words):
     assert words in told
 
 
+@pytest.mark.parametrize("status", [401, 405, 500])
+def test_an_interface_that_answers_anything_but_that_it_is_not_there_is_open(client, status):
+    """Who asks for a login, another method or patience is there to be asked again."""
+    with answering(client, client.parents[1] / "server", forbidden=status):
+        verdicts, told = objections(client)
+    assert verdicts == {"interfaces": "failed"}
+    assert "/health, /v1/control/list-nodes can be reached without a login" in told
+
+
 def test_a_server_of_another_authority_is_not_believed(client, tmp_path):
     write_keys(tmp_path / "others", ["localhost"])
     with answering(client, tmp_path / "others" / "server"):
