@@ -70,7 +70,8 @@ def test_a_cookie_of_another_token_is_worth_nothing(runs):
 def test_without_a_token_only_this_machine_s_names_are_answered(ask):
     for host in ("localhost", "localhost:8050", "127.0.0.1:8050", "[::1]:8050", "127.9.9.9"):
         assert ask.get("/api/v1/runs", headers={"Host": host}).status_code == 200
-    for host in ("rebound.example", "rebound.example:8050", "127.0.0.1.example", "", "[::2]", "10.0.0.1"):
+    strangers = "localhost.evil.example", "localhost.evil.example:8050", "evil-localhost", "127.0.0.1.example", "[::2]"
+    for host in (*strangers, "rebound.example", "rebound.example:8050", "", "10.0.0.1"):
         answer = ask.get("/api/v1/runs", headers={"Host": host})
         assert answer.status_code == 421 and "done" not in answer.text
 
@@ -89,6 +90,19 @@ def test_every_answer_carries_strict_headers(ask, locked, path):
     assert "unsafe" not in policy and "http:" not in policy and "default-src 'none'" in policy
 
 
+@pytest.mark.parametrize("path", ["/", "/static/style.css", "/api/v1/runs", "/nowhere"])
+def test_a_page_runs_its_own_scripts_alone_and_stands_in_no_other_s_frame(ask, path):
+    headers = ask.get(path).headers
+    policy = dict(directive.split(maxsplit=1) for directive in headers["Content-Security-Policy"].split(";"))
+    assert policy == {
+        **dict.fromkeys(("default-src", "base-uri", "frame-ancestors"), "'none'"),
+        **dict.fromkeys(("script-src", "style-src", "connect-src", "font-src", "form-action"), "'self'"),
+        "img-src": "'self' data: blob:",
+    }
+    assert (headers["X-Frame-Options"], headers["X-Content-Type-Options"]) == ("DENY", "nosniff")
+    assert (headers["Referrer-Policy"], headers["Cross-Origin-Resource-Policy"]) == ("no-referrer", "same-origin")
+
+
 def test_no_file_beside_the_page_is_served(ask):
     for path in ("/static/../app.py", "/static/%2e%2e/app.py", "/static/..%2fapp.py", "/static//etc/passwd"):
         assert ask.get(path).status_code == 404
@@ -104,7 +118,7 @@ def test_a_token_that_could_be_guessed_is_refused():
 def test_what_other_machines_can_reach_is_public():
     for host in ("localhost", "127.0.0.1", "127.1.2.3", "::1"):
         assert is_loopback(host) and not Address(host).public
-    for host in ("0.0.0.0", "::", "192.168.1.4", "hospital.example", ""):
+    for host in ("0.0.0.0", "::", "192.168.1.4", "hospital.example", "localhost.evil.example", ""):
         assert not is_loopback(host) and Address(host).public
 
 
