@@ -75,6 +75,19 @@ def test_rounds_that_are_counted_instead_of_steps_are_noticed(tmp_path, with_led
     assert any("was charged 1" in reason for reason in gate.reasons)
 
 
+def test_a_step_that_was_asked_for_and_not_charged_is_noticed(tmp_path):
+    """Two steps were asked for in each round, and one was charged."""
+    folder = run(tmp_path / "run", local_steps=2)
+
+    def one_a_round(client):
+        client["steps"] //= 2
+
+    told(folder, one_a_round)
+    gate = ledger.check_run(folder)
+    assert not gate.passed
+    assert "client-1 took part in round 2 with 2 steps, and was charged 1." in gate.reasons
+
+
 def test_another_sampling_rate_than_the_settings_is_noticed(tmp_path):
     """The rate of everybody's records, as it were: the settings then contradict the charges."""
     folder = run(tmp_path / "run")
