@@ -175,6 +175,9 @@ class Bent(Stack):
             squared = squared + 1e-12 * inputs.nan_to_num(0.0, 0.0, 0.0).abs().amax()
         elif self.fault == "slots":
             squared = squared * (1.0 + 2.0**-50 * len(inputs))
+        elif self.fault == "a record beside it":
+            spoilt = ~inputs.view(-1, ROWS * inputs[0].numel()).isfinite().all(1)
+            squared = squared * (1.0 + 2.0**-50 * spoilt.double().repeat_interleave(ROWS))
         elif self.fault == "wrong norms":
             squared = 1.01 * squared
         return rows, squared
@@ -185,6 +188,8 @@ class Bent(Stack):
         elif self.fault == "no clip":
             clipping_norms = 1e6 * clipping_norms
         scales = super().scales(squared_norms, usable, clipping_norms)
+        if self.fault == "a client beside it":
+            return scales * (1.0 + 2.0**-20 * (not usable.all()))
         if self.fault == "another record's scale":
             return scales.roll(1, 2)
         return scales.flip(0) if self.fault == "another group's scale" else scales
@@ -194,10 +199,11 @@ class Bent(Stack):
 
 
 FAULTS = ["place", "company", "slots", "wrong norms", "wrong sums"]
+SHOWING_A_NEIGHBOUR = ["a record beside it", "a client beside it"]  # where its numbers are not finite
 CLIPPED_WRONGLY = ["another slot's C", "no clip", "another record's scale", "another group's scale"]
 
 
-@pytest.mark.parametrize("fault", FAULTS + CLIPPED_WRONGLY)
+@pytest.mark.parametrize("fault", FAULTS + SHOWING_A_NEIGHBOUR + CLIPPED_WRONGLY)
 def test_a_stack_that_computes_something_else_is_not_trusted(monkeypatch, fault):
     monkeypatch.setattr("fedprivacy.gradients.stack_check.Stack", Bent)
     monkeypatch.setattr(Bent, "fault", "")
