@@ -2,6 +2,7 @@
 
 import itertools
 import json
+from collections import defaultdict
 from dataclasses import replace
 
 import numpy as np
@@ -20,6 +21,7 @@ from fedprivacy.tasks import Score, ShardSource
 from fedprivacy.tasks.loader import scores_of
 from fedprivacy.tasks.protocol import is_right
 from fedprivacy.training.evaluation import estimated
+from fedprivacy.training.keystream import Keystream, Purpose
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.flower.asked import code, node_of, spent, train
 from tests.flower.blobs import A_GRANT, A_RECEIPT, Blobs, PrivateSizes, plan_of
@@ -175,6 +177,22 @@ def test_an_evaluation_is_charged_as_one_of_the_steps(node):
     assert spent(node) == 3 == receipt.steps
     assert len(receipt.noisy_sums) == 3
     assert not Receipt.of(train(node, round=2, steps=3)).noisy_sums
+
+
+def test_an_evaluation_shares_neither_sample_nor_noise_with_a_step_of_its_round(node, monkeypatch):
+    """Whoever knows a step's noise knows that of whatever was drawn at the same place."""
+    drawn, subkey = defaultdict(list), Keystream.subkey
+
+    def noted(keystream, purpose, position):
+        drawn[purpose].append((position.round, position.step))
+        return subkey(keystream, purpose, position)
+
+    monkeypatch.setattr(Keystream, "subkey", noted)
+    train(node, round=5, steps=3, local_evaluation=True)
+    assert {purpose: sorted(places) for purpose, places in drawn.items()} == {
+        Purpose.SAMPLING: [(5, 1), (5, 2), (5, 3)],
+        Purpose.NOISE: [(5, 1), (5, 2), (5, 3)],
+    }
 
 
 def test_a_grant_for_scores_that_cannot_be_taken_is_refused_before_it_is_charged(node):
