@@ -91,6 +91,13 @@ TERMS = "tests/flower/test_client_terms.py"
 RATES = "tests/flower/test_noise_by_rate.py"
 USER_LEVEL = "tests/training/test_user_level.py"
 USER_LEVEL_RUNS = "tests/flower/test_user_level.py"
+POPULATION = "tests/accounting/test_population.py"
+WRITTEN = "tests/deploy/test_handouts.py"
+HANDOUT = "fedprivacy/deploy/handout"
+DASHBOARD = "tests/server/dashboard/test_security.py"
+CERTIFICATE = "tests/ledger/test_certificate.py"
+UNDERSTATED = "test_a_certificate_that_states_one_percent_less_than_its_history_or_a_question_costs_is_refused"
+NOT_TRUSTED = f"{STACKED}::test_a_stack_that_computes_something_else_is_not_trusted"
 
 NULL_ROWS = "tests/privacy/test_null_rows.py"
 NO_BIT = "test_a_null_row_leaves_no_bit_and_a_record_in_its_place_moves_a_sum_by_the_clipping_norm"
@@ -1416,6 +1423,166 @@ MUTANTS: tuple[Mutant, ...] = (
         "(before - after).total() > 1",
         "(before - after).total() > 1000",
         ("tests/tasks/test_one_cell.py::test_what_depends_on_all_records_is_found",),
+    ),
+    # Survivors of 2026-11-25.
+    Mutant(
+        "an epsilon that was computed at one delta is shown at another",
+        "fedprivacy/accounting/population.py",
+        "<< _DELTA_BITS | number",
+        "<< _DELTA_BITS",
+        (f"{POPULATION}::test_the_same_steps_at_another_delta_have_another_epsilon",),
+    ),
+    Mutant(
+        "an epsilon that was computed at one delta is shown at another that has got its number",
+        "fedprivacy/accounting/population.py",
+        "if not np.array_equal(number[: self._delta_number.size], self._delta_number):",
+        "if False:",
+        (f"{POPULATION}::test_the_same_steps_at_another_delta_have_another_epsilon",),
+    ),
+    Mutant(
+        "a receipt of another round proves a charge",
+        "fedprivacy/ledger/verify.py",
+        "if key[1:] != Attempt.named_in(said):",
+        "if False:",
+        ("tests/ledger/test_verify.py::test_a_receipt_of_another_round_or_run_proves_no_charge[sqlite-round]",),
+    ),
+    Mutant(
+        "a receipt of another run proves a charge",
+        "fedprivacy/ledger/verify.py",
+        "if key[1:] != Attempt.named_in(said):",
+        "if key[2:] != Attempt.named_in(said)[1:]:",
+        ("tests/ledger/test_verify.py::test_a_receipt_of_another_round_or_run_proves_no_charge[sqlite-run]",),
+    ),
+    Mutant(
+        "a group of three people is told unless a data owner forbids it",
+        "fedprivacy/flower/client/node.py",
+        "SMALLEST_COHORT = 10.0",
+        "SMALLEST_COHORT = 0.0",
+        (f"{NEIGHBOURS}::test_a_data_owner_who_sets_no_smallest_cohort_tells_nothing_of_three_people",),
+    ),
+    Mutant(
+        "the SuperLink that is written admits any client",
+        f"{HANDOUT}/fedprivacy-superlink.service.jinja",
+        "--enable-supernode-auth ",
+        "",
+        (f"{WRITTEN}::test_the_superlink_answers_this_host_alone_over_tls_and_admits_none_but_registered_clients",),
+    ),
+    Mutant(
+        "the SuperLink that is written answers the network, where its other interfaces have no login",
+        f"{HANDOUT}/fedprivacy-superlink.service.jinja",
+        "--host 127.0.0.1",
+        "--host 0.0.0.0",
+        (f"{WRITTEN}::test_the_superlink_answers_this_host_alone_over_tls_and_admits_none_but_registered_clients",),
+    ),
+    Mutant(
+        "the SuperLink that is written speaks without TLS",
+        f"{HANDOUT}/fedprivacy-superlink.service.jinja",
+        "--ssl-ca-certfile {{ folder }}/ca.crt ",
+        "--insecure ",
+        (f"{WRITTEN}::test_the_superlink_answers_this_host_alone_over_tls_and_admits_none_but_registered_clients",),
+    ),
+    Mutant(
+        "the client that is written speaks without TLS",
+        f"{HANDOUT}/fedprivacy-client.service.jinja",
+        "--root-certificates {{ folder }}/ca.crt",
+        "--insecure",
+        (f"{WRITTEN}::test_a_client_speaks_to_none_but_the_server_over_tls_and_shows_its_own_key",),
+    ),
+    Mutant(
+        "what a client's service writes everybody on its host reads",
+        f"{HANDOUT}/fedprivacy-client.service.jinja",
+        "UMask=0077",
+        "UMask=0022",
+        (f"{WRITTEN}::test_what_a_service_writes_no_other_account_reads",),
+    ),
+    Mutant(
+        "the operator's commands speak without TLS",
+        f"{HANDOUT}/flower-config.toml.jinja",
+        "insecure = false",
+        "insecure = true",
+        (f"{WRITTEN}::test_the_operator_s_commands_speak_to_the_superlink_over_tls",),
+    ),
+    Mutant(
+        "the proxy that is written lets everybody through to the interfaces without a login",
+        f"{HANDOUT}/nginx.conf.jinja",
+        "return 404;",
+        "proxy_pass https://127.0.0.1:{{ superlink_port }};",
+        (f"{WRITTEN}::test_the_proxy_lets_the_clients_interface_through_and_nothing_else",),
+    ),
+    Mutant(
+        "a page of another origin reads a dashboard without a token by a name that begins like this machine's",
+        "fedprivacy/server/dashboard/security.py",
+        'if host == "localhost":',
+        'if host.startswith("localhost"):',
+        (f"{DASHBOARD}::test_without_a_token_only_this_machine_s_names_are_answered",),
+    ),
+    Mutant(
+        "a dashboard may stand in the frame of any page",
+        "fedprivacy/server/dashboard/security.py",
+        "frame-ancestors 'none'",
+        "frame-ancestors *",
+        (f"{DASHBOARD}::test_a_page_runs_its_own_scripts_alone_and_stands_in_no_other_s_frame[/]",),
+    ),
+    Mutant(
+        "an interface that can be reached and asks for a login is taken for closed",
+        "fedprivacy/deploy/inspection.py",
+        "door.ask(method, path).status != 404]",
+        "door.ask(method, path).status not in (401, 404)]",
+        (
+            "tests/deploy/test_inspection.py::test_an_interface_that_answers_anything_but_that_it_is_not_there_is_open[401]",
+        ),
+    ),
+    Mutant(
+        "a certificate may state half of what its history costs",
+        "fedprivacy/ledger/certificate.py",
+        "> certificate.epsilon + _TOLERANCE",
+        "> 2.0 * certificate.epsilon + _TOLERANCE",
+        (f"{CERTIFICATE}::{UNDERSTATED}",),
+    ),
+    Mutant(
+        "a certificate may state half of what a question costs",
+        "fedprivacy/ledger/certificate.py",
+        "> stated + _TOLERANCE",
+        "> 2.0 * stated + _TOLERANCE",
+        (f"{CERTIFICATE}::{UNDERSTATED}",),
+    ),
+    Mutant(
+        "the audit passes a run whose rounds were charged one step too few",
+        "fedprivacy/audit/gates/ledger.py",
+        "if steps < asked and not",
+        "if steps < asked - 1 and not",
+        ("tests/audit/gates/test_finished_run.py::test_a_step_that_was_asked_for_and_not_charged_is_noticed",),
+    ),
+    Mutant(
+        "nobody looks whether a stack shows a record or a client its company",
+        "fedprivacy/gradients/stack_check.py",
+        "        self._check_company(whole)\n",
+        "",
+        (f"{NOT_TRUSTED}[a record beside it]",),
+    ),
+    Mutant(
+        "nobody looks whether a stack shows a record beside which other it stands",
+        "fedprivacy/gradients/stack_check.py",
+        """        _check(whole.of(slots, kept), beside.of(slots, kept), "by its company")\n""",
+        "",
+        (f"{NOT_TRUSTED}[a record beside it]",),
+    ),
+    Mutant(
+        "nobody looks whether a stack shows a client's sum who else is in it",
+        "fedprivacy/gradients/stack_check.py",
+        """        _check(whole.of(slots[complete]), beside.of(slots[complete]), "by the slots beside its own")\n""",
+        "",
+        (f"{NOT_TRUSTED}[a client beside it]",),
+    ),
+    Mutant(
+        "a local evaluation has the sample and the noise of its round's first step",
+        "fedprivacy/flower/client/local.py",
+        "Position(grant.round, grant.steps)",
+        "Position(grant.round, 1)",
+        (
+            "tests/flower/test_local_evaluation.py"
+            "::test_an_evaluation_shares_neither_sample_nor_noise_with_a_step_of_its_round",
+        ),
     ),
 )
 
