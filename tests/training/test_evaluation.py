@@ -103,13 +103,16 @@ def test_the_noise_is_that_of_the_event_and_new_at_every_position():
     assert len(set(map(tuple, draws))) == len(draws)
 
 
-def test_the_deviation_is_how_far_the_noise_moves_the_estimate():
-    of, records = evaluation(sigma=2.0), [[9.0, 0.1]] * 200
+@pytest.mark.parametrize("rate", [EVERYBODY, 0.25])
+def test_the_deviation_is_how_far_the_noise_moves_the_estimate(rate):
+    """Records are alike, so that which of them are sampled moves no mean, but their number."""
+    of, records = evaluation(rate, sigma=2.0), [[9.0, 0.1]] * 200
     found = [estimated(SCORES, [released(records, of=of, key=key)]) for key in range(200)]
     for name, true in (("error", 9.0), ("right", 0.1)):
         off = np.array([(one.means[name] - true) / one.deviations[name] for one in found])
         assert 0.75 < np.sqrt((off**2).mean()) < 1.25  # 5 deviations of a mean square of 200
-    assert np.std([one.records for one in found]) == pytest.approx(2.0 / unit(2), rel=0.25)
+    number = math.hypot(2.0 * math.sqrt(3.0), math.sqrt(200 * rate * (1.0 - rate))) / rate
+    assert np.std([one.records for one in found]) == pytest.approx(number, rel=0.25)
 
 
 def test_the_more_clients_the_less_the_noise_counts():
