@@ -154,6 +154,13 @@ def test_what_comes_too_late_is_not_in_the_average(plan, speeds, tmp_path):
     assert np.array_equal(late.result.arrays["weight"].numpy(), two.result.arrays["weight"].numpy())
 
 
+def test_a_deadline_is_counted_from_the_beginning_of_its_own_round(plan, speeds):
+    """Catches: one counted from the run's beginning: from the second round on everybody would be late."""
+    done = run(plan(speeds=speeds, deadline=4.0))
+    assert [record.participants for record in done.records] == [("client-0", "client-1")] * 4
+    assert [record.clock for record in done.records] == [4.0, 8.0, 12.0, 16.0]
+
+
 def test_a_drop_out_trains_nothing_and_stays_charged(plan):
     plan = plan(drop_out=0.4, rounds=6)
     app, asked = listening(plan)
