@@ -119,6 +119,21 @@ def test_a_small_pull_is_the_paper_s_gradient():
     assert (moved - expected).abs().max() < 4 * rate**2
 
 
+@pytest.mark.parametrize("kind", [MeanRegularised, Ditto])
+def test_the_pull_is_that_of_every_step_and_not_of_one(kind):
+    """Ten steps of gradient descent on lambda/2 |own - shared|^2, one after another; the records pull nowhere."""
+    descent = Descent(lambda step, position: torch.zeros_like(position), SGD(RATE), 0.0, 20 if kind is Ditto else 10)
+    shared, own = torch.zeros(3), torch.tensor([1.0, -2.0, 3.0])
+    kept = (
+        kind(pull=1.0).train(descent.round(shared, own, None, None)).kept
+    )  # half of Ditto's steps move the global one
+    expected = own
+    for _ in range(10):
+        expected = expected - 0.1 * 1.0 * (expected - shared)
+    torch.testing.assert_close(kept, expected)
+    assert (kept / own).tolist() == pytest.approx([0.349] * 3, abs=1e-3)
+
+
 @pytest.mark.parametrize(("personal", "steps", "first"), [(0, 4, 2), (1, 4, 3), (3, 4, 1), (3, 2, 1), (0, 1, 1)])
 def test_ditto_divides_the_steps_and_keeps_its_model_at_home(personal, steps, first):
     shared, own = torch.zeros(3), torch.full((3,), 5.0)
