@@ -126,6 +126,23 @@ def test_workers_have_the_bits_of_one_process(secret, two, monkeypatch):
     assert torch.equal(model_of(run(secret, two, "two", fraction_train=0.6)), model_of(alone))
 
 
+@pytest.mark.parametrize("algorithm", ["ditto", "fedper"])
+def test_what_personal_algorithms_keep_comes_back_from_a_worker(algorithm):
+    class Deep(Blobs):
+        def model(self):
+            torch.manual_seed(0)
+            return nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 2))
+
+    plan = plan_of(Deep(), clients=5, rounds=3, local_steps=2, algorithm=algorithm)
+    population = Population(plan.task, plan.config)
+    alone = run(plan, population, "alone")
+    with Workers(plan.task, plan.config, train_privately, Placement(workers=1)) as workers:
+        assert torch.equal(model_of(run(plan, workers, "elsewhere")), model_of(alone))
+        kept = workers.kept.own
+    assert kept.keys() == population.kept.own.keys() == {f"client-{part}" for part in range(5)}
+    assert all(torch.equal(own, population.kept.own[client_id]) for client_id, own in kept.items())
+
+
 def test_updates_that_are_kept_apart_are_those_that_are_added_up_whoever_trains(secret, two, monkeypatch):
     monkeypatch.setattr(Keystream, "secret", lambda: KEY)
     given, alone = (orders(8), arrays_of(secret.task), ATTEMPT, 0, 0.0), Population(secret.task, secret.config)
