@@ -44,6 +44,19 @@ def test_without_noise_figures_are_what_numpy_says():
     assert exact(Questions.sum("age", 0, 120)) == {"count": 500.0, "sum of age": pytest.approx(AGE.sum(), abs=1e-2)}
 
 
+@pytest.mark.parametrize("bounds", [(-100, 100), (-1, 3), (0, 120), (100, 120)])
+def test_a_sum_counts_every_record_once_wherever_its_bounds_lie(bounds):
+    """Around zero, where the count has a small share of the sensitivity, too."""
+    numbers = np.linspace(*bounds, 40)
+    question = Questions.sum("x", *bounds)
+    assert exact(question, fp.Table({"x": numbers})) == {
+        "count": pytest.approx(40.0),
+        "sum of x": pytest.approx(numbers.sum(), abs=1e-2),
+    }
+    noisy = Noisy(question.totals(fp.Table({"x": numbers}))[0].astype(np.float64), 1e-9)
+    assert question.records(noisy) == pytest.approx(40.0)  # by which a small group is not told
+
+
 def test_pairs_of_three_columns_are_each_their_own():
     numbers = RANDOM.uniform(-1.0, 1.0, (3, 400))
     numbers[2] += 0.5 * numbers[0]
