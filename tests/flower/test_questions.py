@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 
 import pytest
@@ -74,6 +75,25 @@ def test_the_federation_s_answer_is_as_near_to_the_truth_as_it_says(plan, tmp_pa
         figure = next(f for number in (0, 1) for f in asked.figures(number) if f.name == name)
         assert abs(figure.value - truth) < 5 * figure.error
         assert figure.error < 5
+
+
+def test_questions_that_are_asked_together_each_have_the_error_of_their_share_now_and_when_read_again(plan, tmp_path):
+    """A quarter of the privacy loss doubles the noise; the clients' noise adds up by its squares."""
+    plan = plan_of(tmp_path, **{"noise-multiplier": 1.2})
+    grid, asked = deployed(plan, tmp_path), Questionnaire((fp.ask.count(), AGE), (1.0, 3.0))
+    for answers in (ask_clients(grid, plan, asked), ask_clients(grid, plan, asked)):
+        alone, with_the_mean = (answers.figures(number)[0] for number in (0, 1))
+        assert alone.error == pytest.approx(1.2 * 2.0 * math.sqrt(6))
+        assert with_the_mean.error == pytest.approx(1.2 * math.sqrt(4 / 3) * math.sqrt(2) * math.sqrt(6))
+    assert len(answers.reread) == CLIENTS
+
+
+def test_of_several_answers_to_one_question_the_newest_is_read_again(plan, tmp_path):
+    grid = deployed(plan, tmp_path)
+    first, anew = ask(plan, grid, AGE), ask(plan_of(tmp_path), grid, AGE, anew=True)
+    again = ask(plan, grid, AGE)
+    assert len(again.reread) == CLIENTS
+    assert again.federation == anew.federation != first.federation
 
 
 def test_an_answer_is_read_again_for_nothing_and_asked_anew_for_its_price(plan, tmp_path):
