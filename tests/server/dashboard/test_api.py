@@ -1,6 +1,7 @@
 """The API says what the store holds, in pages, and refuses what it cannot answer."""
 
 import csv
+import datetime
 import io
 import json
 import math
@@ -8,7 +9,9 @@ from dataclasses import replace
 
 import pytest
 
+from fedprivacy.ledger import Ledger
 from fedprivacy.runs.store.writer import record_audits
+from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.nulls import plain
 from fedprivacy.values.runs import AuditResult
 from tests.runs.store.made_up import DELTA, facts, finished, growing, spent
@@ -159,6 +162,19 @@ def test_what_if_says_when_the_filter_would_refuse(tmp_path):
     own, other = (get(ask, "runs/fixed/forecast", noise_multiplier=sigma)["asked"] for sigma in (1.5, 3.0))
     assert own["allowed"] and not other["allowed"] and "filter = adaptive" in other["words"]
     assert other["rounds_left"] > own["rounds_left"]
+
+
+def test_what_if_leaves_nothing_of_a_budget_that_has_expired(tmp_path):
+    url = f"sqlite:///{tmp_path / 'ledger.db'}"
+    record(url, facts("over"), growing(["a", "b"], 3), charged=3)
+    ask = asking(tmp_path)
+    assert get(ask, "runs/over/forecast", noise_multiplier=3.0, client_id="a")["asked"]["rounds_left"] > 0
+    long_ago = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+    Ledger(url).set_budget("digits/a", PrivacyBudget(3.0, DELTA), long_ago, "the study is over")
+    for sigma in (1.5, 3.0):
+        asked, own = (get(ask, "runs/over/forecast", noise_multiplier=sigma, client_id=c)["asked"] for c in "ab")
+        assert (asked["steps_left"], asked["rounds_left"]) == (0, 0) and "expired" in asked["words"]
+        assert own["rounds_left"] > 0
 
 
 def test_what_if_without_a_budget_or_an_account(ask, tmp_path):
