@@ -46,13 +46,22 @@ def test_a_guess_at_random_proves_nothing():
     assert clopper_pearson.epsilon(50, 100, 50, 100, delta=0.0, confidence=0.95) == 0.0
 
 
-def test_a_threshold_is_tried_on_other_scores_than_it_was_chosen_on():
+@pytest.mark.parametrize("confidence", [0.95, 0.5])
+def test_a_threshold_is_tried_on_other_scores_than_it_was_chosen_on(confidence):
     """Catches: scores that choose and are counted: the best of many thresholds would prove something of noise."""
     rng, exceeded = np.random.default_rng(1), 0
     for _ in range(200):
         present, absent = rng.normal(size=(2, 400))
-        exceeded += clopper_pearson.of_scores(present, absent, 0.0, 0.95) > 0.0
-    assert exceeded <= stats.binom.ppf(1 - 1e-5, 200, 0.05)
+        exceeded += clopper_pearson.of_scores(present, absent, 0.0, confidence) > 0.0
+    assert exceeded <= stats.binom.ppf(1 - 1e-5, 200, 1 - confidence)
+
+
+def test_scores_that_choose_a_threshold_prove_nothing_themselves():
+    """One score of four tells, all others are equal: either those that tell choose, or they choose and know nothing."""
+    for first in range(4):
+        present = np.zeros(400)
+        present[first::4] = 1.0
+        assert clopper_pearson.of_scores(present, np.zeros(400), 1e-5, 0.95) == 0.0
 
 
 def test_scores_that_tell_are_told():
