@@ -230,6 +230,16 @@ def test_fine_tuning_leaves_the_global_model_where_it_is():
     assert tuned.records[-1].spent["client-0"].steps == 16
 
 
+@pytest.mark.parametrize("together", [False, True], ids=["messages", "together"])
+def test_fine_tuning_begins_at_the_global_model_whatever_an_algorithm_kept_before(together):
+    """Scaffold's controls are gradients, and no model; steps as small as these lead nowhere."""
+    tuned = run("scaffold", together=together, ledger="book", fine_tuning_rounds=2, fraction=1.0, learning_rate=1e-6)
+    shared = torch.from_numpy(flat(tuned.result.arrays))
+    assert len(tuned.grid.kept.own) == 4
+    for kept in tuned.grid.kept.own.values():
+        assert 0.0 < (kept - shared).abs().max() < 1e-3
+
+
 def named(name, **settings):
     return text_of(ALGORITHMS[name](**settings))
 
