@@ -37,6 +37,13 @@ def test_the_relation_changes_no_number() -> None:
     assert noise_multiplier(budget, 0.01, 100) == noise_multiplier(budget, 0.01, 100, NeighbouringRelation.ZERO_OUT)
 
 
+def test_replacing_a_record_takes_twice_the_noise_of_adding_one() -> None:
+    budget, replace_one = PrivacyBudget(2.0, 1e-5), NeighbouringRelation.REPLACE_ONE
+    added, replaced = noise_multiplier(budget, 1.0, 40), noise_multiplier(budget, 1.0, 40, replace_one)
+    assert replaced == pytest.approx(2.0 * added, rel=2e-3)
+    assert pld.epsilon({PoissonSampledGaussian(1.0, replaced, replace_one): 40}, 1e-5) <= 2.0
+
+
 @pytest.mark.parametrize(
     ("budget", "q", "n", "message"),
     [
