@@ -69,9 +69,10 @@ def test_sampling_of_clients_amplifies_the_user_level_and_nothing_else() -> None
     assert few.value < 0.2 * all_of_them.value
 
 
-def test_the_server_s_reading_is_the_pld_s() -> None:
+@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-9])
+def test_the_server_s_reading_is_the_pld_s(delta: float) -> None:
     history = {EVENT: 1_000, PoissonSampledGaussian(0.1, 2.0): 10}
-    assert reading(history, DELTA) == Epsilon(pld.epsilon(history, DELTA), DELTA, View.SERVER, ADD_OR_REMOVE, "PLD")
+    assert reading(history, delta) == Epsilon(pld.epsilon(history, delta), delta, View.SERVER, ADD_OR_REMOVE, "PLD")
 
 
 def test_a_reading_states_the_relation_of_what_was_executed() -> None:
