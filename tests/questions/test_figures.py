@@ -17,7 +17,7 @@ from scipy.special import ndtri
 import fedprivacy as fp
 from fedprivacy.questions import codec
 from fedprivacy.questions.constructors import Questions
-from fedprivacy.questions.figures import CONFIDENCE, ENOUGH, Figure, Noisy, estimated, ratio
+from fedprivacy.questions.figures import CONFIDENCE, Figure, Noisy, estimated, ratio
 from fedprivacy.questions.release import deviation
 from fedprivacy.training.keystream import Keystream, Position, Purpose
 from fedprivacy.training.noise import add_lattice_noise
@@ -222,10 +222,11 @@ def test_too_few_records_are_divided_by_nothing():
         for figure in question.figures(Noisy(np.zeros(question.width), 1.0)):
             divided = figure.name.startswith(("mean", "standard", "covariance", "correlation", "median", "quantile"))
             assert (figure.value is None) == divided
-    question = Questions.mean("x", 0, 1)
-    for over, known in ((ENOUGH * 0.999, False), (ENOUGH * 1.001, True)):
-        figure = question.figures(Noisy(np.array([over, 0.0]), 1.0))[1]
-        assert (figure.value is not None) == known
+    mean, deviation_of = Questions.mean("x", 0, 1), Questions.variance("x", 0, 1)
+    for question, place, enough in ((mean, 1, 3.0), (deviation_of, 1, 3.0), (deviation_of, 2, 5.0)):
+        for over, known in ((enough * 0.999, False), (enough * 1.001, True)):
+            totals = np.array([over, *[0.0] * (question.width - 1)])
+            assert (question.figures(Noisy(totals, 1.0))[place].value is not None) == known
 
 
 def test_the_confidence_is_that_of_a_normal_interval():
