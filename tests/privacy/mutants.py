@@ -82,6 +82,9 @@ REPLAYED = "tests/privacy/test_questions_replayed.py"
 NEIGHBOURS = "tests/privacy/test_questions_neighbours.py"
 STANDARDISED = "tests/privacy/test_standardised_attacked.py"
 ANSWERED = "tests/flower/test_questions.py"
+MOMENTS = "tests/questions/test_moments.py"
+CLOPPER_PEARSON = "tests/audit/bounds/test_clopper_pearson.py"
+FINE_TUNED = "test_fine_tuning_begins_at_the_global_model_whatever_an_algorithm_kept_before"
 STACKED = "tests/gradients/test_stacked.py"
 TOGETHER = "tests/training/test_cohort.py"
 PLAIN_SGD = "SGD(learning_rate=0.5, momentum=0.0, weight_decay=0.0)"
@@ -1583,6 +1586,128 @@ MUTANTS: tuple[Mutant, ...] = (
             "tests/flower/test_local_evaluation.py"
             "::test_an_evaluation_shares_neither_sample_nor_noise_with_a_step_of_its_round",
         ),
+    ),
+    # Survivors of 2026-11-25: figures.
+    Mutant(
+        "the error of a local evaluation forgets the sampling rate",
+        "fedprivacy/training/evaluation.py",
+        "noise = math.hypot(*(sums.event.noise_multiplier / rate for sums, rate in zip(released, rates, strict=True)))",
+        "noise = math.hypot(*(sums.event.noise_multiplier for sums in released))",
+        ("tests/training/test_evaluation.py::test_the_deviation_is_how_far_the_noise_moves_the_estimate[0.25]",),
+    ),
+    Mutant(
+        "a deadline is counted from the beginning of the run, and not of the round",
+        "fedprivacy/participation/participation.py",
+        "over, training = began + self.deadline",
+        "over, training = self.deadline",
+        (f"{PARTICIPATION}::test_a_deadline_is_counted_from_the_beginning_of_its_own_round",),
+    ),
+    Mutant(
+        "the pull of Ditto and MR-MTL is that of one step, whatever the number of steps",
+        "fedprivacy/training/algorithms/pull.py",
+        " ** steps",
+        "",
+        ("tests/training/test_algorithms.py::test_the_pull_is_that_of_every_step_and_not_of_one",),
+    ),
+    Mutant(
+        "workers lose what personal algorithms keep",
+        "fedprivacy/flower/client/cohort.py",
+        "        self.kept |= other.kept\n",
+        "",
+        ("tests/flower/test_workers.py::test_what_personal_algorithms_keep_comes_back_from_a_worker[fedper]",),
+    ),
+    Mutant(
+        "a sum with bounds around zero shows a part of the records as their count",
+        "fedprivacy/questions/moments.py",
+        "return 1.0 / self.weights[0]",
+        "return 1.0 / STEPS",
+        (f"{MOMENTS}::test_a_sum_counts_every_record_once_wherever_its_bounds_lie",),
+    ),
+    Mutant(
+        "the count of a sum with bounds around zero has next to nothing of the sensitivity",
+        "fedprivacy/questions/moments.py",
+        "LEAST_COUNT = 0.085",
+        "LEAST_COUNT = 0.001",
+        (f"{MOMENTS}::test_around_zero_the_count_of_a_sum_stays_of_use_and_the_sum_errs_hardly_more",),
+    ),
+    Mutant(
+        "questions that are asked together are shown, and kept, with the noise of all of them",
+        "fedprivacy/flower/server/asking.py",
+        "sigmas = asked.noise_multipliers(plan.noise_multiplier)",
+        "sigmas = [plan.noise_multiplier] * len(asked.questions)",
+        (
+            f"{ANSWERED}::test_questions_that_are_asked_together_each_have_the_error_of_their_share_now_and_when_read_again",
+        ),
+    ),
+    Mutant(
+        "the oldest answer is read again, though the question was asked anew since",
+        "fedprivacy/flower/server/asking.py",
+        "each[dataset][-1]",
+        "each[dataset][0]",
+        (f"{ANSWERED}::test_of_several_answers_to_one_question_the_newest_is_read_again",),
+    ),
+    Mutant(
+        "a what-if shows rounds that a budget which has expired would allow",
+        "fedprivacy/server/dashboard/forecasts.py",
+        "elif allowance.expired:",
+        "elif False:",
+        ("tests/server/dashboard/test_api.py::test_what_if_leaves_nothing_of_a_budget_that_has_expired",),
+    ),
+    Mutant(
+        "a threshold of Clopper and Pearson's bound is tried on the scores that chose it",
+        "fedprivacy/audit/bounds/clopper_pearson.py",
+        "np.delete(scores, slice(None, None, _CHOOSING)) for scores in",
+        "scores[::_CHOOSING] for scores in",
+        (f"{CLOPPER_PEARSON}::test_a_threshold_is_tried_on_other_scores_than_it_was_chosen_on[0.5]",),
+    ),
+    Mutant(
+        "a threshold of Clopper and Pearson's bound is tried on all scores, with those that chose it",
+        "fedprivacy/audit/bounds/clopper_pearson.py",
+        "np.delete(scores, slice(None, None, _CHOOSING)) for scores in",
+        "scores for scores in",
+        (f"{CLOPPER_PEARSON}::test_scores_that_choose_a_threshold_prove_nothing_themselves",),
+    ),
+    Mutant(
+        "fine-tuning of clients that train together begins at what another algorithm kept",
+        "fedprivacy/flower/kept.py",
+        "if algorithm != self.algorithm:",
+        "if not self.algorithm:",
+        (f"{ALGORITHMS}::{FINE_TUNED}[together]",),
+    ),
+    Mutant(
+        "fine-tuning of clients that get messages begins at what another algorithm kept",
+        "fedprivacy/flower/kept.py",
+        ' if facts["algorithm"] == whose.algorithm else None',
+        "",
+        (f"{ALGORITHMS}::{FINE_TUNED}[messages]",),
+    ),
+    Mutant(
+        "noise is solved for as if a record were added or removed, whatever the relation",
+        "fedprivacy/accounting/calibration.py",
+        "PoissonSampledGaussian(sampling_rate, noise, relation), steps)",
+        "PoissonSampledGaussian(sampling_rate, noise), steps)",
+        ("tests/accounting/test_calibration.py::test_replacing_a_record_takes_twice_the_noise_of_adding_one",),
+    ),
+    Mutant(
+        "a reading states a smaller delta than its epsilon is of",
+        "fedprivacy/accounting/views.py",
+        "Epsilon(pld.epsilon(executed, delta), delta, View.SERVER, stated)",
+        "Epsilon(pld.epsilon(executed, max(delta, 1e-5)), delta, View.SERVER, stated)",
+        ("tests/accounting/test_views.py::test_the_server_s_reading_is_the_pld_s",),
+    ),
+    Mutant(
+        "a mean is told of fewer records than its interval is right for",
+        "fedprivacy/questions/figures.py",
+        "ENOUGH = 3.0",
+        "ENOUGH = 2.2",
+        ("tests/questions/test_figures.py::test_too_few_records_are_divided_by_nothing",),
+    ),
+    Mutant(
+        "any clipping norm is taken, those at which float32 clips nothing, too",
+        "fedprivacy/values/events.py",
+        "CLIPPING_NORMS = (1e-6, 1e6)",
+        "CLIPPING_NORMS = (1e-300, 1e300)",
+        ("tests/training/test_mechanisms.py::test_a_clipping_norm_that_no_noise_fits_is_refused",),
     ),
 )
 
