@@ -175,6 +175,8 @@ def test_what_if_leaves_nothing_of_a_budget_that_has_expired(tmp_path):
         asked, own = (get(ask, "runs/over/forecast", noise_multiplier=sigma, client_id=c)["asked"] for c in "ab")
         assert (asked["steps_left"], asked["rounds_left"]) == (0, 0) and "expired" in asked["words"]
         assert own["rounds_left"] > 0
+    rows = ask.get(f"{API}/runs/over/figures/forecast.csv", params={"client_id": "a"}).text.splitlines()[1:]
+    assert len(rows) == 13 and {row.split(",")[-1] for row in rows} == {"0"}
 
 
 def test_what_if_without_a_budget_or_an_account(ask, tmp_path):
