@@ -58,8 +58,8 @@ def rounds_by_noise(run: StoredRun, client_id: str) -> tuple[list[tuple[float, i
     sigmas = np.clip(own * np.geomspace(0.5, 2.0, POINTS), LEAST_NOISE, MOST_NOISE).tolist()
     sigmas[POINTS // 2] = own  # not nearly: it would be another mechanism
     events = [_event(run, client, sigma) for sigma in sigmas]
-    steps = [_steps_left(past, event, allowance.filter, allowance.budget)[0] for event in events]
-    return [(sigma, rounds_left(left, run.facts)) for sigma, left in zip(sigmas, steps, strict=True)], client.client_id
+    rounds = [_asked(run.facts, past, allowance, event).rounds_left or 0 for event in events]
+    return list(zip(sigmas, rounds, strict=True)), client.client_id
 
 
 def _account(run: StoredRun, client_id: str) -> tuple[ClientStanding, _Past, Allowance]:
