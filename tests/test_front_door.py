@@ -596,6 +596,14 @@ def test_a_data_set_is_trained_on_as_its_tensors_are():
 PROTOTYPE = torch.zeros(2), torch.tensor(0)
 
 
+class Strange(torch.Tensor):
+    """A tensor that would decide what is computed of all."""
+
+    @classmethod
+    def __torch_function__(cls, func, types, args=(), kwargs=None):
+        raise RuntimeError("a record's own code was run")
+
+
 class WithOne(torch.utils.data.Dataset):
     """Heads and tails as Python has them, with one more at a place."""
 
@@ -624,8 +632,14 @@ class WithOne(torch.utils.data.Dataset):
         (torch.zeros(2),),
         None,
         lambda: 1 / 0,
+        (torch.zeros(2).to_sparse(), 1),
+        (torch.zeros(2).as_subclass(Strange), 1),
+        (torch.zeros(2), 1, 1),
     ],
-    ids=["half a label", "longer", "complex", "NaN", "text", "too large", "no target", "nothing", "raises"],
+    ids=[
+        *("half a label", "longer", "complex", "NaN", "text", "too large", "no target", "nothing", "raises", "sparse"),
+        *("of another class", "three"),
+    ],
 )
 def test_a_record_of_a_data_set_that_is_not_of_the_prototype_s_kind_is_null(pair):
     assert torch.equal(
@@ -636,10 +650,29 @@ def test_a_record_of_a_data_set_that_is_not_of_the_prototype_s_kind_is_null(pair
 
 def test_a_record_of_another_type_is_the_same_record():
     usual = weights(train(WithOne((torch.ones(2), torch.tensor(1))), seed=1, prototype=PROTOTYPE))
-    for pair in ((torch.ones(2).double(), 1), ([1, 1], True), (np.ones(2, np.float16), np.int8(1))):
+    followed = torch.ones(2, requires_grad=True)
+    for pair in ((torch.ones(2).double(), 1), ([1, 1], True), (np.ones(2, np.float16), np.int8(1)), (followed, 1)):
         assert torch.equal(weights(train(WithOne(pair), seed=1, prototype=PROTOTYPE)), usual)
+    assert torch.equal(
+        weights(train(WithOne((torch.ones(2, requires_grad=True), 1)), seed=1, prototype=PROTOTYPE)), usual
+    )
     other = weights(train(WithOne((torch.ones(2), 0)), seed=1, prototype=PROTOTYPE))
     assert not torch.equal(other, usual)
+
+
+def test_a_data_set_that_fills_one_buffer_again_and_again_is_read_record_by_record():
+    inputs, targets = heads_and_tails()
+
+    class Buffered(torch.utils.data.Dataset):
+        buffer = torch.zeros(2)
+
+        def __len__(self):
+            return 400
+
+        def __getitem__(self, place):
+            return self.buffer.copy_(inputs[place]), targets[place]
+
+    assert torch.equal(weights(train(Buffered(), seed=1, prototype=PROTOTYPE)), weights(train(seed=1)))
 
 
 def test_what_cannot_be_trained_privately_is_refused_before_a_step():

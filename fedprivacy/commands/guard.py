@@ -105,14 +105,17 @@ def renew(
     from fedprivacy.guard.renewal import renew
     from fedprivacy.values.wording import budget_text, delta_text
 
-    allowance = _read(file).allowance
-    if allowance is None:
-        ERR.print(f"{file} has no charge yet: there is nothing to put aside.", markup=False)
+    tally = _read(file)
+    if tally.relation is None:
+        ERR.print(f"{file} has promised nothing yet: there is nothing to put aside.", markup=False)
         raise typer.Exit(2)
-    epsilon, delta = budget_text(allowance.budget.epsilon), delta_text(allowance.budget.delta)
+    promised = f"{file} has promised the {tally.relation} relation"
+    if tally.allowance is not None:
+        budget = tally.allowance.budget
+        promised += f", epsilon {budget_text(budget.epsilon)} at delta {delta_text(budget.delta)}"
     ERR.print(
-        f"{file} has promised epsilon {epsilon} at delta {delta}, and that stands. What the next account promises is "
-        "added to it: the people in these records are then protected by the sum of both.",
+        f"{promised}, and that stands. What the next account promises is added to it: the people in these records are "
+        "then protected by the sum of both, and a number of records that was public stays known.",
         markup=False,
     )
     if not (yes or typer.confirm("Begin another account?", err=True)):

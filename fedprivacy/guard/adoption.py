@@ -6,6 +6,7 @@ import math
 import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 
 from fedprivacy._support.durable import name_durably
@@ -17,11 +18,14 @@ from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.event_codec import from_row
 
 _CHARGES = (
-    "SELECT run_id, round, attempt, steps, sampling_rate, noise_multiplier, relation, epsilon, delta, filter "
-    "FROM charges LEFT JOIN budgets USING (dataset_id) WHERE state != 'void' ORDER BY charge_id"
+    "SELECT dataset_id, run_id, round, attempt, steps, sampling_rate, noise_multiplier, relation, epsilon, delta, "
+    "filter FROM charges LEFT JOIN budgets USING (dataset_id) WHERE state != 'void' ORDER BY charge_id"
 )
 
 """A charge without a budget counts like any other."""
+
+_ATTEMPTS = 2**32
+"""First attempt of the second data set in an old guard: more than any run has made."""
 
 _NO_DELTA = 1e-5
 """Stands beside a charge for which the old guard recorded no budget: nothing is held against it."""
@@ -29,6 +33,9 @@ _NO_DELTA = 1e-5
 
 def adopt(old: Path, file: Path) -> int:
     """Bring the charges of an old guard into a log, then put the old one aside.
+
+    In a log that an account is kept in already, they are kept by its filter: an import changes no promise. Charges of
+    several data sets under one attempt are all brought over, under attempts of their own.
 
     Whatever interrupts it, it can be done again: the old guard keeps its name until all of it is in the log, and
     nothing may be charged until then.
@@ -47,16 +54,17 @@ def adopt(old: Path, file: Path) -> int:
     with kept.transaction() as write:
         for charge in charges:
             if charge.attempt not in kept.tally.charges:
-                write(charge)
+                own = kept.tally.allowance
+                write(replace(charge, allowance=replace(charge.allowance, filter=own.filter)) if own else charge)
     name_durably(old, old.with_name(f"{old.name}.adopted"))
     return len(charges)
 
 
 def _read(old: Path) -> Iterator[ChargeEntry]:
     with closing(sqlite3.connect(f"file:{old}?mode=ro", uri=True)) as connection:
-        for run_id, round, attempt, steps, *event, epsilon, delta, filter in connection.execute(_CHARGES):
+        datasets: dict[str, int] = {}
+        for dataset, run_id, round, attempt, steps, *event, epsilon, delta, filter in connection.execute(_CHARGES):
+            own = attempt + _ATTEMPTS * datasets.setdefault(dataset, len(datasets))
             budget = PrivacyBudget(math.inf if epsilon is None else epsilon, _NO_DELTA if delta is None else delta)
             allowance = Allowance(budget, filter or DEFAULT_FILTER)
-            yield ChargeEntry(
-                Attempt(run_id, round, attempt), from_row(event), steps, fingerprint(""), allowance, now()
-            )
+            yield ChargeEntry(Attempt(run_id, round, own), from_row(event), steps, fingerprint(""), allowance, now())

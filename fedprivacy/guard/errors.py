@@ -109,7 +109,8 @@ class RelationChangedError(LogError):
         super().__init__(
             f"{file} promises {before}, and what the task makes public is for {asked}: whether the number of records "
             "is public cannot change in the middle. Work on a task with the same shard_sizes_public; or begin another "
-            f"account, 'fedprivacy guard renew {file}', whose epsilon and delta add to those of this one."
+            f"account, 'fedprivacy guard renew {file}', whose epsilon and delta add to those of this one. A number "
+            "that was public stays known: what both promise together is for the zero-out relation."
         )
 
 

@@ -167,6 +167,7 @@ class Guard:
             left = before.left(event, corrections)
             may_be_asked = before.may_be_asked(event, corrections, limit) if limit else UNLIMITED
             with self._kept.transaction() as write:
+                self._check_relation(event.relation)
                 if len(self._kept.tally.entries) != before.entries:  # another process charged in the meantime
                     continue
                 for correction in corrections:  # what no filter can compose was refused before it could be written

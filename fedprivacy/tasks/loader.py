@@ -166,7 +166,7 @@ def offers_held_out(task: Task) -> bool:
 
 
 def shard_of(task: Task, source: ShardSource) -> Shard:
-    """A client's records, as the promise that its task makes needs them.
+    """A client's records, as the promise that its task makes needs them: null rows say nothing any more.
 
     Raises:
         TypeError: `shard` returns something else.
@@ -178,7 +178,7 @@ def shard_of(task: Task, source: ShardSource) -> Shard:
     if not isinstance(shard, Shard):
         raise TypeError(f"it returns a {type(shard).__name__}; return fedprivacy.Shard(inputs, targets)")
     check_null(shard, relation_of(task))
-    return shard
+    return shard.present()
 
 
 def held_out_of(task: Task, source: ShardSource) -> Shard:
@@ -191,7 +191,7 @@ def held_out_of(task: Task, source: ShardSource) -> Shard:
         records = task.held_out(source)
     if not isinstance(records, Shard):
         raise TaskError(f"task {task.name}: held_out() returns a {type(records).__name__}; return a fedprivacy.Shard.")
-    return records
+    return records.present()
 
 
 def augmentation_of(task: Task) -> Augmentation:

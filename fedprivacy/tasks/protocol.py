@@ -83,17 +83,17 @@ class Shard:
 
     >>> import fedprivacy as fp, torch
     >>> shard = fp.Shard(torch.tensor([[0.5], [torch.nan], [2.0]]), torch.tensor([0, 1, 1]))
-    >>> len(shard), shard.targets
-    (3, tensor([0, 1]))
+    >>> shard.null, shard.present().targets
+    (tensor([False,  True, False]), tensor([0, 1]))
 
     A row can be a *null record*, the one that the zero-out relation puts in a record's place. It counts among the rows,
-    whose number may be public, and its values are dropped here: no model, loss, score or view is ever given them, so it
-    contributes exactly zero, whatever the model makes of missing values.
+    whose number may be public. Its values are dropped (`present`) before any model, loss, score or view is called, so
+    that it contributes exactly zero, whatever a model makes of missing values.
 
     Attributes:
-        inputs: of the records that are not null, shape [records, ...].
-        targets: of the same, shape [records, ...].
-        null: which rows are null, bool, shape [rows]; None: nobody has said so. The length of a shard is that of it.
+        inputs: shape [rows, ...].
+        targets: shape [rows, ...].
+        null: which rows are null, bool, shape [rows]; None: nobody has said so.
     """
 
     inputs: Tensor
@@ -101,7 +101,7 @@ class Shard:
     null: Tensor | None
 
     def __init__(self, inputs: Tensor, targets: Tensor, null: Tensor | bool | None = None) -> None:
-        """Drop the values of null rows.
+        """State the rows, and which of them are null.
 
         Args:
             inputs: shape [rows, ...].
@@ -120,10 +120,7 @@ class Shard:
                 raise TypeError(f"The shard's {name} are a {kind}; give a tensor, for example torch.as_tensor({name}).")
         if len(inputs) != len(targets):
             raise ValueError("The shard's inputs and targets differ in length; give one target for each record.")
-        known = _null_rows(inputs, null)
-        if known is not None and bool(known.any()):  # else nothing is copied
-            inputs, targets = inputs[~known], targets[~known.to(targets.device)]
-        self._set(inputs, targets, known)
+        self._set(inputs, targets, _null_rows(inputs, null))
 
     def _set(self, inputs: Tensor, targets: Tensor, null: Tensor | None) -> None:
         for name, value in (("inputs", inputs), ("targets", targets), ("null", null)):
@@ -133,8 +130,18 @@ class Shard:
         """The number of rows, null ones included: it is disclosed where shard sizes are public."""
         return len(self.inputs) if self.null is None else len(self.null)
 
+    def present(self) -> Shard:
+        """Return the shard without the values of its null rows; its length, which may be public, stays.
+
+        Its inputs and targets have shape [records, ...]: fewer rows than `null`, if any row is null.
+        """
+        if self.null is None or len(self.inputs) < len(self.null) or not bool(self.null.any()):
+            return self
+        kept = ~self.null
+        return self.holding(self.inputs[kept], self.targets[kept.to(self.targets.device)])
+
     def holding(self, inputs: Tensor, targets: Tensor) -> Shard:
-        """Return the shard with other values of its records, shape [records, ...] each; null rows stay null."""
+        """Return the shard with other values in its rows; null rows stay null."""
         other = object.__new__(Shard)
         other._set(inputs, targets, self.null)
         return other

@@ -199,7 +199,8 @@ def load_table(
     >>> features = {"age": fp.Number(60, 10), "sex": fp.Category(["f", "m"])}
     >>> fp.load_table("people.csv", target="ill", classes=[0, 1], features=features).inputs
     tensor([[ 1.,  1.,  0.],
-            [-1.,  0.,  1.]])
+            [-1.,  0.,  1.],
+            [nan, nan, nan]])
 
     Formal guarantee: see this module.
 
@@ -210,7 +211,8 @@ def load_table(
             column, as numbers.
         classes: the target's values, which become 0, 1, ...; None: it is a number. The target of a row that cannot be
             read is 0.
-        only: rows with these values in these columns, for example a public test set.
+        only: rows with these values in these columns, for example a public test set. How many there are depends on what
+            the rows say: with public shard sizes, name nothing that a private row could change.
         split: of a simulation, which gives each client its part of the rows; None: all rows.
         source: of `Task.shard`, says which part.
 

@@ -61,7 +61,7 @@ class Baseline:
             LossShapeError: the loss is not one value for each record.
         """
 
-        at = ModelAt(model)
+        at, shard = ModelAt(model), shard.present()
 
         def mean_gradient(step: int, position: Tensor) -> Tensor:
             at.go(position)

@@ -89,7 +89,7 @@ class DPSGD:
             keystream: the client's randomness.
             before: what the client kept of its last round, and what the server sends besides the model.
         """
-        norm, model = self.mechanism.clipping_norm, ModelAt(engine.model)
+        norm, model, shard = self.mechanism.clipping_norm, ModelAt(engine.model), shard.present()
 
         def noisy_mean(step: int, position: Tensor) -> Tensor:
             nonlocal norm

@@ -78,6 +78,8 @@ class LocalEvaluation:
             position: round and step, which no local step has.
         """
 
+        shard = shard.present()
+
         def clipped_sum(sample: NDArray[np.intp], _: float) -> Tensor:
             rows = torch.from_numpy(sample).to(shard.inputs.device)
             return self._vectors(measured(shard.inputs[rows], shard.targets[rows])).sum(0)

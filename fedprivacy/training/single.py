@@ -129,7 +129,7 @@ def train(
     relation = NeighbouringRelation.ZERO_OUT if size_public else NeighbouringRelation.ADD_OR_REMOVE_ONE
     model = deepcopy(model).train()
     check_model(model)
-    shard = _shard(data, prototype).to(next(model.parameters()).device)
+    shard = _shard(data, prototype).present().to(next(model.parameters()).device)
     check_null(shard, relation)
     check_on_blank(model, loss, shard.inputs[:0], shard.targets[:0])
     for name, value in (("learning_rate", learning_rate), ("batch_size", 1.0 if batch_size is None else batch_size)):
@@ -188,21 +188,22 @@ def _shard(data: Records | Dataset[Any], prototype: tuple[Tensor, Tensor] | None
             "prototype is open, and the types of a Dataset's records would be found out from all of them: give one "
             "made-up pair of their shapes and types, for example prototype=(torch.zeros(3), torch.tensor(0))."
         )
-    pairs = [_pair(cast(Any, data), place, prototype) for place in range(len(data))]
-    columns = zip(*(prototype if pair is None else pair for pair in pairs), strict=True)
-    inputs, targets = map(torch.stack, columns) if pairs else (like[None][:0] for like in prototype)
-    unreadable = torch.tensor([pair is None for pair in pairs], dtype=torch.bool)
+    inputs, targets = (like.new_zeros(len(data), *like.shape) for like in prototype)
+    unreadable = torch.tensor([not _copied(cast(Any, data), place, inputs, targets) for place in range(len(data))])
+    unreadable = unreadable.bool()  # of nobody, too
     return Shard(inputs, targets, null=unreadable | holding_nan(inputs) if inputs.is_floating_point() else unreadable)
 
 
-def _pair(data: Any, place: int, prototype: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor] | None:
-    """One record of a data set, with the prototype's shapes and types; None: it cannot be had so."""
+def _copied(data: Any, place: int, inputs: Tensor, targets: Tensor) -> bool:
+    """Copy one record of a data set to its place; False if it is not of the prototype's kind, or cannot be had."""
     try:
-        pair = tuple(torch.as_tensor(value) for value in data[place])
-        alike = len(pair) == 2 and all(
-            value.shape == like.shape and torch.can_cast(value.dtype, like.dtype)
-            for value, like in zip(pair, prototype, strict=True)
-        )
-        return (pair[0].to(prototype[0]), pair[1].to(prototype[1])) if alike else None
+        values = [torch.as_tensor(value).detach() for value in data[place]]
+        for value, rows in zip(values, (inputs, targets), strict=True):
+            plain = type(value) is Tensor and value.layout is torch.strided and value.shape == rows.shape[1:]
+            if not (plain and torch.can_cast(value.dtype, rows.dtype)):
+                return False
+        for value, rows in zip(values, (inputs, targets), strict=True):
+            rows[place].copy_(value)
     except Exception:  # whatever a record makes the data set raise is that record's
-        return None
+        return False
+    return True

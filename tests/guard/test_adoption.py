@@ -6,6 +6,7 @@ import pytest
 
 from fedprivacy.guard import Guard
 from fedprivacy.guard.adoption import adopt
+from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 
@@ -41,6 +42,20 @@ def test_every_charge_that_stands_comes_over_with_a_budget_or_without(old, tmp_p
     budgets = [charge.allowance.budget for charge in guard.charges()]
     assert budgets[0] == PrivacyBudget(3.0, 1e-4) and not budgets[1].enforced and not budgets[2].enforced
     assert not old.exists() and old.with_name("odometer.db.adopted").exists()
+
+
+def test_an_import_changes_no_filter_and_loses_no_charge_of_another_data_set(old, tmp_path):
+    with sqlite3.connect(old) as connection:
+        row = (9, "unknown", "run-known", 1, 0, 0.25, 2.0, "zero-out", "server", 500, "committed")  # under one attempt
+        connection.execute(f"INSERT INTO charges VALUES ({','.join('?' * len(row))})", row)
+    guard = Guard(tmp_path / "guard.log", PrivacyBudget(3.0, 1e-4), "adaptive")
+    guard.charge(Attempt("before", 1), EVENT, 7)
+    copy = old.read_bytes()
+    for _ in range(2):
+        old.write_bytes(copy)
+        adopt(old, tmp_path / "guard.log")
+    assert guard.history() == {EVENT: 7 + 1 + 2 + 3 + 500}
+    assert {charge.allowance.filter for charge in guard.charges()} == {"adaptive"}
 
 
 def test_what_was_interrupted_is_done_again_and_counts_once(old, tmp_path):

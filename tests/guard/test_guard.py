@@ -5,6 +5,7 @@ import math
 import tempfile
 from collections import Counter
 from contextlib import nullcontext, suppress
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from hashlib import sha256
 from pathlib import Path
@@ -27,6 +28,7 @@ from fedprivacy.guard import (
     InvalidGrantError,
     LogDamagedError,
     LogWriteError,
+    RelationChangedError,
     SealError,
 )
 from fedprivacy.guard import tally as tally_module
@@ -326,6 +328,21 @@ def test_what_is_charged_while_a_quota_is_solved_counts_in_the_decision(file, mo
         guard.charge(key(1), OTHER, 3)
     guard.charge(key(1), OTHER, 2)
     assert guard.history() == {OTHER: quota}
+
+
+def test_a_relation_that_is_promised_while_a_quota_is_solved_refuses_the_charge(file, monkeypatch):
+    from fedprivacy.guard import guard as module
+
+    untried, private = module.filter_of, replace(OTHER, relation=NeighbouringRelation.ADD_OR_REMOVE_ONE)
+
+    def promising(allowance):
+        Guard(file, BUDGET).promise(NeighbouringRelation.ZERO_OUT)
+        return untried(allowance)
+
+    monkeypatch.setattr(module, "filter_of", promising)
+    with pytest.raises(RelationChangedError, match="promises zero-out"):
+        Guard(file, BUDGET).charge(key(1), private, 1)
+    assert Guard(file, BUDGET).history() == {}
 
 
 def test_two_processes_that_replay_one_grant_charge_it_once(file):

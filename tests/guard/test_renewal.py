@@ -5,7 +5,8 @@ from typer.testing import CliRunner
 
 from fedprivacy.commands.app import app
 from fedprivacy.guard import Guard
-from fedprivacy.guard.errors import FilterChangedError, GuardError
+from fedprivacy.guard.errors import FilterChangedError, GuardError, RelationChangedError
+from fedprivacy.values.events import NeighbouringRelation
 from tests.guard.account import BUDGET, EVENT, key, sealed_folder
 
 ADAPTIVE = "adaptive"
@@ -60,7 +61,17 @@ def test_an_owner_who_says_no_keeps_the_account(file, charged):
 def test_an_account_without_a_charge_needs_no_other(file):
     Guard(file, BUDGET)
     done = CliRunner().invoke(app, ["guard", "renew", str(file), "--yes"])
-    assert done.exit_code == 2 and "nothing to put aside" in done.output
+    assert done.exit_code == 2 and "promised nothing yet" in done.output
+
+
+def test_an_account_that_has_only_promised_a_relation_can_be_put_aside(file):
+    Guard(file, BUDGET).promise(NeighbouringRelation.ZERO_OUT)
+    private = Guard(file, BUDGET)
+    with pytest.raises(RelationChangedError, match="fedprivacy guard renew"):
+        private.check(NeighbouringRelation.ADD_OR_REMOVE_ONE)
+    done = CliRunner().invoke(app, ["guard", "renew", str(file), "--yes"])
+    assert done.exit_code == 0 and "zero-out relation" in done.output and "stays known" in " ".join(done.output.split())
+    Guard(file, BUDGET).promise(NeighbouringRelation.ADD_OR_REMOVE_ONE)
 
 
 def test_whoever_had_the_old_account_open_charges_nothing_to_the_new_one(file, charged):

@@ -15,6 +15,7 @@ from torch import nn
 import fedprivacy as fp
 from fedprivacy.audit.asking import AskedClient, parameters_of
 from fedprivacy.flower.wire.messages import RefusalCode
+from fedprivacy.tasks.loader import shard_of
 from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
 from tests.flower.asked import code, enrol, spent, train
 
@@ -212,24 +213,41 @@ def test_whole_numbers_with_public_sizes_must_say_which_rows_are_null(node, tmp_
     fp.simulate(private, clients=3, rounds=1, progress=False, out=tmp_path / "private")  # who leaves them out may
 
 
-def test_a_shard_keeps_the_number_of_its_rows_and_drops_what_null_ones_say():
+def test_a_shard_keeps_its_rows_and_gives_a_model_those_that_are_present():
     inputs, targets = torch.tensor([[1.0, 2.0], [torch.nan, 3.0], [4.0, torch.inf]]), torch.tensor([0, 1, 2])
     shard = fp.Shard(inputs, targets)
-    assert len(shard) == 3 and shard.targets.tolist() == [0, 2] and shard.null.tolist() == [False, True, False]
-    assert torch.equal(shard.inputs, inputs[[0, 2]])
+    assert len(shard) == 3 and shard.null.tolist() == [False, True, False] and shard.inputs is inputs
+    present = shard.present()
+    assert len(present) == 3 and torch.equal(present.inputs, inputs[[0, 2]]) and present.targets.tolist() == [0, 2]
+    assert present.present() is present
+    assert len(pickle.loads(pickle.dumps(present.to(torch.device("cpu"))))) == 3
     own = fp.Shard(inputs, targets, null=torch.tensor([True, False, False]))
-    assert len(own) == 3 and own.targets.tolist() == [1, 2]  # the model itself handles NaN
-    assert fp.Shard(inputs, targets, null=False).targets.tolist() == [0, 1, 2]
-    moved = shard.to(torch.device("cpu"))
-    assert len(moved) == 3 and len(pickle.loads(pickle.dumps(moved))) == 3
-    assert len(shard.holding(shard.inputs * 2.0, shard.targets)) == 3
-    nothing = fp.Shard(torch.full((4, 2), torch.nan), torch.zeros(4))
+    assert own.present().targets.tolist() == [1, 2]  # the model itself handles NaN
+    assert fp.Shard(inputs, targets, null=False).present().targets.tolist() == [0, 1, 2]
+    nothing = fp.Shard(torch.full((4, 2), torch.nan), torch.zeros(4)).present()
     assert (len(nothing), len(nothing.inputs), nothing.inputs.shape[1:]) == (4, 0, (2,))
     assert fp.Shard(torch.tensor([1.0, torch.nan]), torch.zeros(2)).null.tolist() == [False, True]
     with pytest.raises(TypeError, match=r"give a tensor of torch\.bool, or False where no row is null"):
         fp.Shard(inputs, targets, null=torch.zeros(3))
     with pytest.raises(ValueError, match=r"null has shape \[2\]; give one value for each row"):
         fp.Shard(inputs, targets, null=torch.zeros(2, dtype=torch.bool))
+
+
+def test_a_shard_that_is_made_of_another_s_rows_keeps_their_number_and_its_null_rows(node):
+    """A size is disclosed that no record can change, whatever a task does with what a reader has read."""
+
+    class Wrapping(Own):
+        def shard(self, source):
+            read = super().shard(source)
+            order = torch.arange(len(read)).flip(0)
+            ones = torch.ones(len(read), 1)
+            return fp.Shard(torch.cat([read.inputs.clamp(-3, 3)[order, :2], ones], 1), read.targets[order])
+
+    with_it, null, _ = neighbours("imputes")
+    for shard in (with_it, null):
+        task = Wrapping("imputes", [shard])
+        assert enrol(node, task=task).content["fedprivacy.enrolment"]["shard_size"] == 20
+        assert len(shard_of(task, fp.ShardSource(folder=None)).inputs) == 20 - int(shard is null)
 
 
 def test_standardising_moves_the_records_and_no_null_row():

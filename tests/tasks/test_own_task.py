@@ -52,7 +52,7 @@ def test_in_the_how_to_a_record_that_cannot_be_read_changes_no_other_and_makes_n
     alone = shard(*usual)
     for row in ("x,120,3,1", ",,,0", "1e999,1,1,1", "'; DROP,1,1,0", "70,120,3,yes", "70,120,3,", "70,120,3,7"):
         with_row = shard(*usual, row)
-        assert torch.equal(with_row.inputs, alone.inputs) and torch.equal(with_row.targets, alone.targets)
+        assert torch.equal(with_row.inputs[:2], alone.inputs) and torch.equal(with_row.targets[:2], alone.targets)
         assert with_row.inputs.dtype is alone.inputs.dtype and with_row.null.tolist() == [False, False, True]
 
 

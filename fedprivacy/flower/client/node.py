@@ -167,13 +167,19 @@ class NodeSettings:
             raise _invalid(f"names no task: {error}") from error
         except ValueError as error:
             raise _invalid(f"has no budget: {error}") from error
-        folder = Path(str(node["folder"]))
+        folder = _absolute("folder", node["folder"])
+        guard = _absolute("guard", node["guard"]) if "guard" in node else folder / GUARD
+        if guard != folder / GUARD and (folder / GUARD).exists():
+            raise _invalid(
+                f"gives guard as '{guard}', and {folder / GUARD} holds an account of these records: name that one, or "
+                "move it there with its folder of sealed updates"
+            )
         return cls(
             folder=folder,
             client_id=str(node.get("client-id", folder.name)),
             budget=budget,
             filter=str(node.get("filter", "")),
-            guard=Path(str(node.get("guard", folder / GUARD))),
+            guard=guard,
             key=key,
             server_key=str(node["server-key"]).lower(),
             tasks=tasks,
@@ -310,6 +316,14 @@ def _require(node: UserConfig, names: tuple[str, ...], code: RefusalCode, what: 
     missing = [name for name in names if name not in node]
     if missing:
         raise Refused(code, f"--node-config lacks {', '.join(missing)}; name {what}.")
+
+
+def _absolute(name: str, value: object) -> Path:
+    """Refuse a path that names another place in each working directory: a guard there would be another account."""
+    path = Path(str(value))
+    if not path.is_absolute():
+        raise _invalid(f"gives {name} as '{value}'; give its whole path, from /")
+    return path
 
 
 def _invalid(what: str) -> Refused:
