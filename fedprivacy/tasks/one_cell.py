@@ -1,16 +1,18 @@
 """A trial of how a task reads its tables: one cell is changed, and every other record must stay what it was.
 
 A reader that looks at a whole column, as pandas does to find its type, lets one record decide what all others say. No
-clipping bounds that. The trial works on a copy of a few rows, in a temporary folder that only its owner can read.
+clipping bounds that. The trial works on a copy of a few rows, in a temporary folder that only its owner can read. It
+finds the usual faults and proves nothing: what a task does with rows that were not tried, it does not see.
 """
 
 from __future__ import annotations
 
 import csv
+import shutil
 import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -19,6 +21,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
+from fedprivacy._support.random_state import RandomState
 from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.loader import offers_table, shard_of, table_of
 from fedprivacy.tasks.protocol import Shard, ShardSource, Task
@@ -26,17 +29,23 @@ from fedprivacy.tasks.protocol import Shard, ShardSource, Task
 ROWS = 40
 """Number of rows that are copied of each table, from its beginning."""
 
-MOST_FILES = 1_000
-"""Maximum number of files in a folder that is tried; one with more is not one client's data."""
+FEWEST_ROWS = 4
+"""Least number of whole rows that a table is tried with: two that change, and others that must not."""
+
+MOST_FILES, MOST_BYTES = 1_000, 2**20
+"""Maximum number of files in a folder that is tried, and size of a file that is copied beside the table."""
 
 PATIENCE = 10.0
 """Seconds after which no other column is tried; a task may load a tokenizer for each reading."""
+
+LARGE = "a large number"
 
 CELLS: Mapping[str, str] = {
     "a text": "?",
     "nothing": "",
     "NaN": "nan",
     "a fraction": "0.5",
+    LARGE: "1000000",
     "a huge number": "1e400",
     "a truth value": "True",
     "a date": "2020-02-30",
@@ -44,6 +53,8 @@ CELLS: Mapping[str, str] = {
 """Contents that are written into a cell, by what they are called in a message."""
 
 READERS = "fedprivacy.load_table and fedprivacy.read_table read each cell by itself"
+
+Row = list[Any]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,7 +98,7 @@ def try_cells(task: Task, folder: Path, patience: float = PATIENCE) -> Trial:
 
     Args:
         task: reads `ShardSource(folder=...)`.
-        folder: a data owner's.
+        folder: a data owner's; nothing is written there.
         patience: in seconds.
     """
     entries = sorted(folder.iterdir())
@@ -95,35 +106,27 @@ def try_cells(task: Task, folder: Path, patience: float = PATIENCE) -> Trial:
         return Trial(untried=f"{folder} holds more than {MOST_FILES} files")
     tables = {file: table for file in entries if (table := _opened(file)) is not None}
     if not tables:
-        return Trial(untried=f"{folder} holds no .csv and no .parquet file with three rows")
+        return Trial(untried=f"{folder} holds no .csv and no .parquet file with {FEWEST_ROWS} rows")
     ends, tried, left, misread, told = time.monotonic() + patience, 0, 0, list[Misread](), False
-    for file, table in tables.items():
-        copy = _Copy(task, file, table)
-        usual = copy.read()
-        if usual is None:
-            return Trial(untried=f"the task does not read a copy of {file.name} with a few rows")
-        for column in table.columns:
-            if time.monotonic() > ends:
-                left += 1
-                continue
-            tried += 1
-            changes = list(_changes(copy, column, usual))
-            told = told or any(what is not None for _, what in changes)
-            misread += [Misread(file.name, column, cell, what) for cell, what in changes if what][:1]
+    before = RandomState.now()
+    try:
+        for file, table in tables.items():
+            trial = _Reader(task, file, table)
+            if why := trial.unsuited():
+                return Trial(untried=f"{why} of {file.name}")
+            for column in range(len(table.columns)):
+                if time.monotonic() > ends:
+                    left += 1
+                    continue
+                tried += 1
+                found = [Misread(file.name, table.columns[column], *change) for change in trial.changes(column)]
+                misread += found[:1]
+            told = told or trial.told
+    finally:
+        before.restore()
     if tried and not told:
         return Trial(untried=f"the task reads no cell of {', '.join(file.name for file in tables)}")
     return Trial(tried, left, tuple(misread))
-
-
-def _changes(copy: _Copy, column: str, usual: _Reading) -> Iterator[tuple[str, str | None]]:
-    """Yield each content of a cell with its effect on other records, empty if none; None if no record changed."""
-    for row in (len(copy.table) // 2, len(copy.table) - 1):
-        for cell, text in CELLS.items():
-            now = copy.read((row, column, text))
-            if now is None:
-                yield cell, "reading fails for everybody"
-            else:
-                yield cell, None if now == usual else now.beside(usual)
 
 
 class _Reading(NamedTuple):
@@ -132,40 +135,103 @@ class _Reading(NamedTuple):
     records: tuple[Counter[bytes], Counter[bytes]]
     size: int
 
-    def beside(self, usual: _Reading) -> str:
-        """Describe the change if more than the cell's own record changed; empty otherwise."""
-        if any((before - after).total() > 1 for before, after in zip(usual.records, self.records, strict=True)):
-            return "other records change"
-        return "" if self.size == usual.size else "the number of records, which is public, changes"
 
+@dataclass(slots=True)
+class _Reader:
+    """A task that reads copies of one table.
 
-@dataclass(frozen=True, slots=True)
-class _Copy:
-    """A data owner's folder with few rows in one table, which can be read with one cell changed."""
+    Attributes:
+        told: whether any cell has changed anything: else the task reads something else.
+    """
 
     task: Task
     file: Path
     table: _Csv | _Parquet
+    told: bool = False
+    _usual_parts: bytes | None = None
+    _own: dict[tuple[int, int], bytes] = field(default_factory=dict)  # the record of a row, in shard and table
 
-    def read(self, changed: tuple[int, str, str] | None = None) -> _Reading | None:
-        """Read a copy, with a text written into a row and column if `changed` names them; None if the task fails."""
+    def unsuited(self) -> str:
+        """Explain why nothing can be tried, in words that "of" can follow; empty if it can."""
+        rows = self.table.rows
+        one, other = self._read(rows), self._read(rows)
+        parts, again = self._parts(rows), self._parts(rows)
+        self._usual_parts = parts if parts == again else None
+        if one is None or other is None:
+            return "the task does not read a copy"
+        return "" if one == other else "the task draws random numbers, or reads something else each time, in a copy"
+
+    def changes(self, column: int) -> Iterator[tuple[str, str]]:
+        """Yield each content of a cell that changes more than its own record, with what becomes of the others.
+
+        Some faults show only where another cell is missing, or where two rows are alike.
+        """
+        rows, (middle, last) = self.table.rows, self.table.tried
+        elsewhere = self._with(rows, self.table.whole[0], column, "nothing")
+        alike = [*rows[:last], list(rows[middle]), *rows[last + 1 :]]
+        for start, cells in ((rows, tuple(CELLS)), (elsewhere, (LARGE,)), (alike, (LARGE, "a text"))):
+            usual = self._read(start)
+            for row in (middle, last) if usual is not None else ():
+                for cell in cells:
+                    if what := self._change(usual, start, row, column, cell):
+                        yield cell, what
+        if self._usual_parts is not None and self._usual_parts != self._parts(self._with(rows, middle, column, LARGE)):
+            yield LARGE, "what the model or the loss computes of any record changes"
+
+    def _change(self, usual: _Reading | None, rows: Sequence[Row], row: int, column: int, cell: str) -> str:
+        """Describe what becomes of other records; empty if nothing does."""
+        now = self._read(self._with(rows, row, column, cell))
+        if now is None or usual is None:
+            return "reading fails for everybody"
+        self.told = self.told or now != usual
+        for place, (before, after) in enumerate(zip(usual.records, now.records, strict=True)):
+            gone = list((before - after).elements())
+            if len(gone) > 1:
+                return "other records change"
+            if gone and rows is self.table.rows and self._own.setdefault((row, place), gone[0]) != gone[0]:
+                return "another record changes than by another cell of the row"
+        return "" if now.size == usual.size else "the number of records, which is public, changes"
+
+    def _with(self, rows: Sequence[Row], row: int, column: int, cell: str) -> list[Row]:
+        changed = list(rows[row])
+        changed[column] = self.table.cell(column, CELLS[cell])
+        return [*rows[:row], changed, *rows[row + 1 :]]
+
+    def _read(self, rows: Sequence[Row]) -> _Reading | None:
+        """Read a copy of the folder with these rows in the table; None if the task fails."""
         with TemporaryDirectory() as made:
-            copy = Path(made)
-            for other in self.file.parent.iterdir():
-                if other.name != self.file.name:
-                    (copy / other.name).symlink_to(other.resolve())
-            self.table.write(copy / self.file.name, changed)
-            source = ShardSource(folder=copy)
             try:
-                shard = shard_of(self.task, source)
-                table = table_of(self.task, source) if offers_table(self.task) else None
+                shard, table = self._records(Path(made), rows)
             except Exception:  # whose text may hold values
                 return None
         asked = Counter[bytes]() if table is None else _cells(table)
-        return _Reading((_records(shard), asked), len(shard) if self.task.shard_sizes_public else 0)
+        return _Reading((_bytes_of(shard), asked), len(shard) if self.task.shard_sizes_public else 0)
+
+    def _records(self, copy: Path, rows: Sequence[Row]) -> tuple[Shard, Table | None]:
+        for other in self.file.parent.iterdir():  # copies: a task may write beside its table
+            if other.name != self.file.name and other.is_file() and other.stat().st_size <= MOST_BYTES:
+                shutil.copyfile(other, copy / other.name)
+        self.table.write(copy / self.file.name, rows)
+        source = ShardSource(folder=copy)
+        shard = shard_of(self.task, source)
+        return shard, table_of(self.task, source) if offers_table(self.task) else None
+
+    def _parts(self, rows: Sequence[Row]) -> bytes | None:
+        """The state of a new model and its losses on made-up records, once these rows were read; None if that fails."""
+        with TemporaryDirectory() as made:
+            try:
+                shard, _ = self._records(Path(made), rows)
+                torch.manual_seed(0)
+                model = self.task.model()
+                inputs, targets = (part.new_ones(2, *part.shape[1:]) for part in (shard.inputs, shard.targets))
+                with torch.no_grad():
+                    losses = self.task.loss(model(inputs), targets)
+            except Exception:  # of its own accord: the checks of model and loss say so
+                return None
+        return b"".join(map(_bytes, [*model.state_dict().values(), losses]))
 
 
-def _records(shard: Shard) -> Counter[bytes]:
+def _bytes_of(shard: Shard) -> Counter[bytes]:
     """Shape, type and values of each record."""
     kinds = [f"{rows.shape[1:]} {rows.dtype} ".encode() for rows in (shard.inputs, shard.targets)]
     pairs = zip(shard.inputs.cpu(), shard.targets.cpu(), strict=True)
@@ -174,7 +240,8 @@ def _records(shard: Shard) -> Counter[bytes]:
 
 def _bytes(values: Tensor) -> bytes:
     """The bytes of a tensor of any type."""
-    flat: bytes = values.clone(memory_format=torch.contiguous_format).reshape(-1).view(torch.uint8).numpy().tobytes()
+    plain = values.detach().cpu().clone(memory_format=torch.contiguous_format)
+    flat: bytes = plain.reshape(-1).view(torch.uint8).numpy().tobytes()
     return flat
 
 
@@ -190,13 +257,29 @@ def _opened(file: Path) -> _Csv | _Parquet | None:
         table = _Csv.of(file) if file.suffix == ".csv" else _Parquet.of(file) if file.suffix == ".parquet" else None
     except Exception:  # the task's own reading says what is wrong with it
         return None
-    return table if table is not None and len(table) >= 3 else None  # one that changes, and others
+    return table if table is not None and len(table.whole) >= FEWEST_ROWS else None
 
 
 @dataclass(frozen=True, slots=True)
-class _Csv:
+class _Few:
+    """A few rows of a table, each a list of cells."""
+
     columns: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Row]
+
+    @property
+    def whole(self) -> list[int]:
+        """The places of rows with a cell for every column."""
+        return [place for place, row in enumerate(self.rows) if len(row) == len(self.columns)]
+
+    @property
+    def tried(self) -> tuple[int, int]:
+        """The places of two rows whose cells are changed, the later one last."""
+        return self.whole[len(self.whole) // 2], self.whole[-1]
+
+
+@dataclass(frozen=True, slots=True)
+class _Csv(_Few):
     delimiter: str
 
     @classmethod
@@ -207,52 +290,42 @@ class _Csv:
             columns, *rows = islice(csv.reader(opened, delimiter=delimiter), ROWS + 1)
         return cls(columns, rows, delimiter)
 
-    def __len__(self) -> int:
-        return len(self.rows)
+    def cell(self, column: int, text: str) -> str:
+        return text
 
-    def write(self, file: Path, changed: tuple[int, str, str] | None = None) -> None:
-        rows = [list(row) for row in self.rows]
-        if changed is not None:
-            row, column, text = changed
-            rows[row][self.columns.index(column)] = text
+    def write(self, file: Path, rows: Sequence[Row]) -> None:
         with file.open("w", newline="") as opened:
             csv.writer(opened, delimiter=self.delimiter, lineterminator="\n").writerows([self.columns, *rows])
 
 
 @dataclass(frozen=True, slots=True)
-class _Parquet:
+class _Parquet(_Few):
     """Types are the file's: a cell that its column cannot hold is missing instead."""
 
-    table: Any
+    schema: Any
 
     @classmethod
     def of(cls, file: Path) -> _Parquet:
-        import pyarrow
         from pyarrow import parquet
 
         opened = parquet.ParquetFile(file)
-        return cls(pyarrow.Table.from_batches(islice(opened.iter_batches(ROWS), 1), opened.schema_arrow))
+        batch = next(opened.iter_batches(ROWS))
+        rows = [list(row) for row in zip(*(column.to_pylist() for column in batch.columns), strict=True)]
+        return cls(opened.schema_arrow.names, rows, opened.schema_arrow)
 
-    @property
-    def columns(self) -> Sequence[str]:
-        return list(self.table.column_names)
+    def cell(self, column: int, text: str) -> Any:
+        import pyarrow
 
-    def __len__(self) -> int:
-        return int(self.table.num_rows)
+        try:
+            return pyarrow.scalar(text, pyarrow.string()).cast(self.schema.field(column).type).as_py()
+        except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError):
+            return None
 
-    def write(self, file: Path, changed: tuple[int, str, str] | None = None) -> None:
+    def write(self, file: Path, rows: Sequence[Row]) -> None:
         import pyarrow
         from pyarrow import parquet
 
-        table = self.table
-        if changed is not None:
-            row, column, text = changed
-            place, kind = table.column_names.index(column), table.schema.field(column)
-            cells = table.column(place).to_pylist()
-            try:
-                cell = pyarrow.scalar(text, pyarrow.string()).cast(kind.type).as_py()
-            except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError):
-                cell = None
-            cells[row] = cell
-            table = table.set_column(place, kind.name, pyarrow.array(cells, kind.type))
-        parquet.write_table(table, file)
+        columns = [
+            pyarrow.array(cells, self.schema.field(place).type) for place, cells in enumerate(zip(*rows, strict=True))
+        ]
+        parquet.write_table(pyarrow.Table.from_arrays(columns, schema=self.schema), file)

@@ -173,7 +173,7 @@ def other_python(client):
         (key_gone, {"node-config": "failed"}, "deploy client-key hospital-1"),
         (task_changed, {"task": "failed", "records": "failed"}, "look who changed it"),
         (records_gone, {"records": "failed"}, "put the records there"),
-        (read_by_pandas, {"records": "failed"}, "points.csv, column 'x': a text in one cell, and reading fails"),
+        (read_by_pandas, {"records": "failed"}, "one record decides what the task reads of others"),
         (guard_damaged, {"guard": "failed"}, "guard.log"),
         (guard_gone, {"guard": "failed"}, "it is gone"),
         (another_server, {"node-config": "failed"}, "by telephone"),

@@ -125,6 +125,67 @@ def leaving_out(file):
     return fp.Shard(shard.inputs[~shard.null], shard.targets[~shard.null])
 
 
+def as_frame(file):
+    import pandas as pd
+
+    return pd.read_csv(file)
+
+
+def imputing_the_median(file):
+    """Nobody is missing in the first rows."""
+    ages = pd_numbers(as_frame(file).age)
+    return fp.Shard(torch.tensor(ages.fillna(ages.median()).to_numpy())[:, None].float(), torch.zeros(len(ages)))
+
+
+def pd_numbers(column):
+    import pandas as pd
+
+    return pd.to_numeric(column, errors="coerce")
+
+
+def after_the_row_before(file):
+    """A feature of the row before, of a column that says nothing of its own row."""
+    ages = pd_numbers(as_frame(file).age).shift(1).fillna(0.0)
+    return fp.Shard(torch.tensor(ages.to_numpy())[:, None].float(), by_read_table(file).targets)
+
+
+def without_duplicates(file):
+    frame = as_frame(file).astype(str).drop_duplicates(["age", "sex"])
+    ages = pd_numbers(frame.age).fillna(0.0)
+    return fp.Shard(torch.tensor(ages.to_numpy())[:, None].float(), torch.zeros(len(frame)))
+
+
+class Remembering(fp.Task):
+    """What the model computes with depends on all records that were read."""
+
+    kept = torch.zeros(1)
+
+    def model(self):
+        model = torch.nn.Linear(1, 2)
+        model.register_buffer("centre", self.kept)
+        return model
+
+    def shard(self, source):
+        shard = by_read_table(source.folder / "people.csv")
+        self.kept = shard.inputs.nanmean(0)
+        return shard
+
+
+class Weighing(Remembering):
+    """What the loss weighs depends on all records that were read."""
+
+    def model(self):
+        return torch.nn.Linear(1, 2)
+
+    def loss(self, outputs, targets):
+        return torch.nn.functional.cross_entropy(outputs, targets, reduction="none") * self.kept
+
+
+def drawing(file):
+    shard = by_read_table(file)
+    return fp.Shard(shard.inputs + torch.randn(len(shard), 1), shard.targets)
+
+
 @pytest.fixture
 def people(tmp_path):
     columns = {"age": [40 + n for n in range(30)], "sex": ["f", "m"] * 15, "ill": [0, 1, 1] * 10}
@@ -159,6 +220,45 @@ def test_a_record_that_is_left_out_of_a_public_size_is_found(people):
     assert not try_cells(Own(leaving_out, **PRIVATE), people).misread
 
 
+@pytest.mark.parametrize(
+    ("read", "column", "what"),
+    [
+        (imputing_the_median, "age", "other records change"),
+        (after_the_row_before, "ill", "another record changes than by another cell of the row"),
+        (without_duplicates, "age", "the number of records, which is public, changes"),
+    ],
+)
+def test_a_fault_that_shows_only_beside_certain_other_rows_is_found(people, read, column, what):
+    found = {(one.column, one.what) for one in try_cells(Own(read), people).misread}
+    assert any(column == name and what == words for name, words in found), found
+
+
+@pytest.mark.parametrize("task", [Remembering, Weighing])
+def test_what_reading_leaves_for_the_model_or_the_loss_is_found(people, task):
+    assert problems(try_cells(task(), people)) == {("age", "what the model or the loss computes of any record changes")}
+
+
+def test_a_reader_that_draws_random_numbers_is_accused_of_nothing_else(people):
+    torch.manual_seed(0)
+    state = torch.get_rng_state()
+    assert "draws random numbers" in try_cells(Own(drawing), people).untried
+    assert torch.equal(torch.get_rng_state(), state)
+
+
+def test_nothing_is_written_into_the_owner_s_folder_and_a_short_row_stops_nothing(people):
+    def keeping(file):
+        kept = file.with_name("cache.pt")
+        shard = by_load_table(file)
+        torch.save(shard.inputs, kept)
+        return shard
+
+    (people / "cache.pt").write_bytes(b"the owner's own")
+    with (people / "people.csv").open("a") as opened:
+        opened.write("50\n")
+    assert not try_cells(Own(keeping), people).misread
+    assert (people / "cache.pt").read_bytes() == b"the owner's own"
+
+
 def test_a_table_of_questions_is_tried_too(people):
     def of_pandas(folder):
         import pandas as pd
@@ -186,7 +286,7 @@ def test_what_cannot_be_tried_is_said(tmp_path, people):
     assert "holds no .csv" in try_cells(Own(by_load_table), nothing).untried
     fixed = Own(lambda _: fp.Shard(torch.zeros(3, 1), torch.zeros(3)), lambda _: fp.Table({"a": [1, 2, 3]}))
     assert try_cells(fixed, people).untried == "the task reads no cell of people.csv"
-    assert "does not read a copy of people.csv with a few rows" in try_cells(Own(lambda _: 1 / 0), people).untried
+    assert "does not read a copy of people.csv" in try_cells(Own(lambda _: 1 / 0), people).untried
     over = try_cells(Own(by_pandas), people, patience=-1.0)
     assert (over.columns, over.left) == (0, 3)
 

@@ -19,4 +19,5 @@ def check(audited: Audited, host: Host) -> Gate:
     """Fail if one cell changes other records, makes reading fail, or moves a public number of records."""
     trial = try_cells(host.node.task, host.node.settings.folder)
     reasons = [f"{misread}; {READERS}." for misread in trial.misread]
-    return verdict(NAME, PROVES, ASSUMES, Judged(float(len(reasons)), reasons))
+    proves = PROVES if not trial.untried else f"Nothing: no cell could be changed ({trial.untried})."
+    return verdict(NAME, proves, ASSUMES, Judged(float(len(reasons)), reasons))
