@@ -7,7 +7,7 @@ A log is a header, a slot and the entries, each in a block of its own, so that n
     8192  the frames of entries 1, 2, 3, ...               only ever appended to
 
 The identity is random, and a copy's is the same: it tells which sealed updates are a log's, whatever the log is called.
-Logs of version 1 have none, and go by their names.
+A log of version 1 has none in its header; its identity is the hash of its first entry, which never changes.
 
 A frame is the entry's number, its length, the CRC-32 of all that it holds, and the entry. Every entry is written to
 the slot first and then behind its predecessor, and each time the disk is waited for. The last entry therefore always
@@ -23,6 +23,7 @@ import enum
 import secrets
 import struct
 import zlib
+from hashlib import sha256
 from pathlib import Path
 from typing import NamedTuple
 
@@ -47,6 +48,9 @@ FRAMING = _FRAME.size + _CRC.size
 MOST_PAYLOAD = BLOCK - FRAMING
 """Bytes of the longest entry: the slot must hold it."""
 
+IDENTITY_WITHIN = ENTRIES_AT + BLOCK
+"""Bytes from the beginning that tell a log's identity: the header and the first entry."""
+
 
 class Frame(NamedTuple):
     """An entry and its number: 1 for the first. Number 0 is what the slot of an empty log holds."""
@@ -70,7 +74,7 @@ class Repair(enum.Enum):
 class Believed(NamedTuple):
     """What a log says for certain: the entries that count, in order, and what must be done before the next one.
 
-    `identity` is in hexadecimal, empty for a log of version 1.
+    `identity` is in hexadecimal, empty for a log of version 1 without entries.
 
     `end` is the offset behind the last entry that stands whole among the others, in bytes. With `Repair.APPEND_SLOT`,
     the last of `frames` stands in the slot alone.
@@ -143,11 +147,11 @@ def _header() -> bytes:
 
 
 def identity_in(file: Path, data: bytes) -> str:
-    """The identity in a log's header, in hexadecimal; empty for a log of version 1.
+    """The identity of a log, in hexadecimal; empty for a log of version 1 without entries.
 
     Args:
         file: where the bytes come from, for the error.
-        data: at least its first `ENTRIES_AT` bytes.
+        data: at least its first `IDENTITY_WITHIN` bytes, if it has as many.
 
     Raises:
         LogDamagedError: the file is no log that this program knows.
@@ -164,7 +168,10 @@ def identity_in(file: Path, data: bytes) -> str:
     end = _HEADER.size + _IDENTITY_BYTES[version]
     if _CRC.unpack_from(data, end) != (zlib.crc32(data[:end]),):
         raise LogDamagedError(file, 0, "the header's checksum is wrong")
-    return data[_HEADER.size : end].hex()
+    if version == _VERSION:
+        return data[_HEADER.size : end].hex()
+    first = decoded(data, ENTRIES_AT)
+    return "" if first is None else sha256(encoded(first)).hexdigest()[: 2 * _IDENTITY_BYTES[_VERSION]]
 
 
 def _whole_frames(file: Path, data: bytes) -> tuple[list[Frame], int]:

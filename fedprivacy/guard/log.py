@@ -57,7 +57,7 @@ def identity_of(file: Path) -> str:
         OSError: it cannot be read.
     """
     with file.open("rb") as opened:
-        return frames.identity_in(file, opened.read(ENTRIES_AT))
+        return frames.identity_in(file, opened.read(frames.IDENTITY_WITHIN))
 
 
 class EntryLog:
@@ -150,7 +150,7 @@ class EntryLog:
                 self.file, found.end, f"it no longer holds the {len(self._frames)} entries that it held a while ago"
             )
         self._end = _repaired(fd, found)
-        self._frames, self.identity = found.frames, found.identity
+        self._frames, self.identity = found.frames, found.identity or self.identity
 
     def _append(self, fd: int, payload: bytes) -> None:
         if len(payload) > MOST_PAYLOAD:

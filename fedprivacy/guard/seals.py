@@ -37,16 +37,25 @@ _FOLDER = ".sealed"
 def folder_of(log: Path, identity: str) -> Path:
     """Return the folder of the updates that a log has sealed.
 
+    An earlier version gave the folder the log's name alone. It gets its own name now, so that a copy of the log under
+    another name finds it, too.
+
     Args:
         log: its file, with links resolved.
         identity: of the log. A copy has it too, so that a copy under another name finds the same updates. Empty: a log
-            of an earlier version, whose updates go by its name.
+            of an earlier version that has no entry; whatever was sealed under its name is unknown to it.
     """
-    end = f".{identity}{_FOLDER}" if identity else _FOLDER
-    named = log.with_name(log.name + end)
-    if identity and not named.exists():
-        return next((folder for folder in sorted(log.parent.iterdir()) if folder.name.endswith(end)), named)
-    return named
+    end = f".{identity}{_FOLDER}"
+    named, earlier = log.with_name(log.name + end), log.with_name(log.name + _FOLDER)
+    if not identity:
+        return next(iter(folders_named_after(log)), earlier)
+    if named.exists():
+        return named
+    if earlier.exists():
+        earlier.rename(named)
+        sync_folder(log.parent)
+        return named
+    return next((folder for folder in sorted(log.parent.iterdir()) if folder.name.endswith(end)), named)
 
 
 def refuse_if_gone(log: Path) -> None:
@@ -65,7 +74,7 @@ def move(log: Path, identity: str, aside: Path) -> None:
     """Let the updates of a log go with it to another name in its folder, before the log does."""
     folder = folder_of(log, identity)
     if folder.exists():
-        folder.rename(aside.with_name(aside.name + (f".{identity}" if identity else "") + _FOLDER))
+        folder.rename(aside.with_name(f"{aside.name}.{identity}{_FOLDER}"))
         sync_folder(aside.parent)
 
 

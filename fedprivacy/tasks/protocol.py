@@ -141,7 +141,7 @@ class Shard:
         return self.holding(self.inputs[kept], self.targets[kept.to(self.targets.device)])
 
     def holding(self, inputs: Tensor, targets: Tensor) -> Shard:
-        """Return the shard with other values in its rows; null rows stay null."""
+        """Return the shard with other values in its rows, in the same order; null rows stay null."""
         other = object.__new__(Shard)
         other._set(inputs, targets, self.null)
         return other

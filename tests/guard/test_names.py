@@ -2,11 +2,14 @@
 
 import os
 import shutil
+import struct
+import zlib
 
 import pytest
 
 from fedprivacy.guard import Guard
 from fedprivacy.guard.errors import BudgetExhaustedError, LogDamagedError, SecondNameError
+from fedprivacy.guard.frames import empty_log
 from fedprivacy.guard.log import create
 from tests.guard.account import BUDGET, EVENT, key, sealed_folder
 
@@ -115,22 +118,30 @@ def test_a_file_that_another_account_is_put_into_is_refused(file, tmp_path):
         guard.charge(key(1), EVENT, 1)
 
 
-def test_a_log_of_the_first_version_goes_on_and_its_updates_by_its_name(file, tmp_path):
-    import struct
-    import zlib
-
-    guard = Guard(file, BUDGET)
-    guard.charge(key(1), EVENT, 1)
+def of_the_first_version(file, data):
+    """Write a log as an earlier version did: without an identity in its header."""
     head = struct.pack(">8sI", b"FPODOM\r\n", 1)
-    first = (head + struct.pack(">I", zlib.crc32(head))).ljust(4096, b"\0") + file.read_bytes()[4096:]
+    file.write_bytes((head + struct.pack(">I", zlib.crc32(head))).ljust(4096, b"\0") + data[4096:])
+
+
+def test_a_log_of_the_first_version_goes_on_and_has_the_identity_of_its_first_entry(file, tmp_path):
+    Guard(file, BUDGET).charge(key(1), EVENT, 1)
     old = tmp_path / "old.log"
-    old.write_bytes(first)
+    of_the_first_version(old, file.read_bytes())
+    first = old.read_bytes()
     again = Guard(old, BUDGET)
     assert again.history() == {EVENT: 1}
     again.seal(key(1), b"update")
-    assert (tmp_path / "old.log.sealed").is_dir() and Guard(old, BUDGET).sealed(key(1)) == b"update"
+    sealed_folder(old).rename(tmp_path / "old.log.sealed")  # as an earlier version called it
+    assert Guard(old, BUDGET).sealed(key(1)) == b"update" and not (tmp_path / "old.log.sealed").exists()
     again.charge(key(2), EVENT, 1)
     again.seal(key(2), b"the next")
-    old.write_bytes(first)
-    with pytest.raises(LogDamagedError):
-        Guard(old, BUDGET)
+    (tmp_path / "copy.log").write_bytes(first)
+    of_the_first_version(tmp_path / "empty.log", empty_log())
+    newest = old.read_bytes()
+    for name, data in (("copy.log", first), ("old.log", first), ("old.log", (tmp_path / "empty.log").read_bytes())):
+        (tmp_path / name).write_bytes(data)
+        with pytest.raises(LogDamagedError, match="never charged"):
+            Guard(tmp_path / name, BUDGET)
+    old.write_bytes(newest)
+    assert Guard(old, BUDGET).history() == {EVENT: 2}
