@@ -31,7 +31,7 @@ def test_a_sound_host_passes_and_nothing_of_it_is_touched_or_told(tmp_path):
     home = home_of(tmp_path / "host", task="Telling")
     before = content_of(home)
     done = fedprivacy("audit", "--node", home, "--out", tmp_path / "found", cwd=tmp_path)
-    assert "Audit of node configuration" in words(done.stdout) and "passed: 2 gates" in words(done.stdout)
+    assert "Audit of node configuration" in words(done.stdout) and "passed: 3 gates" in words(done.stdout)
     assert not done.stderr.strip()
     assert content_of(home) == before
     page = (tmp_path / "found" / "audit.html").read_text()
@@ -46,7 +46,7 @@ def test_a_bug_of_the_deployed_path_ends_with_1(tmp_path, monkeypatch):
     config = home / "node-config.toml"
     done = fedprivacy("audit", "--node", config, "--json", cwd=tmp_path, code=1)
     found = json.loads(done.stdout)
-    assert {gate["name"]: gate["passed"] for gate in found["gates"]} == {"node": False, "node-noise": True}
+    assert {gate["name"]: gate["passed"] for gate in found["gates"]} == {"node": False, "node-noise": True, "reading": True}
     told = fedprivacy("audit", "--node", config, cwd=tmp_path, code=1).stdout
     assert (
         "node: What must be refused is not, or with more than a constant code: a grant without a signature."
@@ -97,7 +97,7 @@ def told_of(tmp_path, *typed):
         ({"device": "cuda:77"}, "device is 'cuda:77', but this machine has"),
         ({"task": "nothing.py:Sides"}, "names file 'nothing.py', which does not exist"),
         ({"disclose_shard_size": False}, "makes shard sizes public, and disclose-shard-size is false"),
-        ({"folder": "nowhere"}, "folder is 'nowhere', and the task does not work on the records there (FileNotFound"),
+        ({"folder": "/nowhere"}, "folder is '/nowhere', and the task does not work on the records there (FileNotFound"),
         ({"task": "digits,cancer"}, "it allows several tasks; name one of them, with --task: digits, cancer"),
         ({"task": None}, "it names no task, since the app brings it; name the app's own, with --task FILE:NAME"),
     ],

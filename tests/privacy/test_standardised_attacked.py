@@ -46,7 +46,8 @@ class Scaled(Blobs):
         return model
 
     def shard(self, source):
-        return Shard(self.records, torch.arange(len(self.records)) % 2)
+        none = None if self.records.is_floating_point() else False  # whole numbers must say which rows are null
+        return Shard(self.records, torch.arange(len(self.records)) % 2, null=none)
 
     def evaluate(self, model):
         return {"accuracy": 0.5 if model(torch.zeros(1, 3)).isfinite().all() else 0.0}
