@@ -26,7 +26,7 @@ from fedprivacy.deploy.inspection import (
 )
 from fedprivacy.deploy.party import Party
 from fedprivacy.flower.client.local import own_shard, works_on
-from fedprivacy.flower.client.node import NODE_CONFIG, NodeSettings, Refused
+from fedprivacy.flower.client.node import GUARD, NODE_CONFIG, NodeSettings, Refused
 from fedprivacy.guard import Guard
 from fedprivacy.guard.errors import GuardError
 from fedprivacy.guard.guard import sealed_beside
@@ -157,7 +157,12 @@ def _each_by_itself(task: Task, folder: Path) -> str:
 
 def _guard(settings: NodeSettings, party: Party) -> str:
     """Opens the guard that is there, which finishes what a crash interrupted in it. None is made by a check."""
-    file = settings.guard
+    file, usual = settings.guard, settings.folder / GUARD
+    if usual.exists() and usual.resolve() != file.resolve():
+        raise Objection(
+            f"guard is '{file}', and {usual} holds an account of the same records: each would allow the whole budget",
+            f"name that one in {NODE_CONFIG}, or move it there together with its folder of sealed updates",
+        )
     try:
         sealed_beside(file)
         if file.exists():

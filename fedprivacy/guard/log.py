@@ -191,7 +191,8 @@ def _links(file: Path, fd: int) -> int:
     if os.fstat(fd).st_nlink > 1:
         for unnamed in unnamed_of(file):
             with suppress(FileNotFoundError):
-                unnamed.unlink()
+                if os.path.samestat(os.fstat(fd), unnamed.stat()):  # and not what another process is about to name
+                    unnamed.unlink()
     return os.fstat(fd).st_nlink
 
 

@@ -46,7 +46,11 @@ def test_a_bug_of_the_deployed_path_ends_with_1(tmp_path, monkeypatch):
     config = home / "node-config.toml"
     done = fedprivacy("audit", "--node", config, "--json", cwd=tmp_path, code=1)
     found = json.loads(done.stdout)
-    assert {gate["name"]: gate["passed"] for gate in found["gates"]} == {"node": False, "node-noise": True, "reading": True}
+    assert {gate["name"]: gate["passed"] for gate in found["gates"]} == {
+        "node": False,
+        "node-noise": True,
+        "reading": True,
+    }
     told = fedprivacy("audit", "--node", config, cwd=tmp_path, code=1).stdout
     assert (
         "node: What must be refused is not, or with more than a constant code: a grant without a signature."

@@ -137,6 +137,10 @@ def guard_damaged(client):
     (client / "guard.log").chmod(0o600)
 
 
+def two_accounts(client):
+    shutil.copy(client / "party.toml", client.parents[2] / "records" / "guard.log")
+
+
 def guard_gone(client):
     (client / "guard.log.sealed").mkdir()
     (client / "guard.log.sealed" / f"{'0' * 64}.update").touch()
@@ -176,6 +180,7 @@ def other_python(client):
         (read_by_pandas, {"records": "failed"}, "one record decides what the task reads of others"),
         (guard_damaged, {"guard": "failed"}, "guard.log"),
         (guard_gone, {"guard": "failed"}, "it is gone"),
+        (two_accounts, {"guard": "failed"}, "each would allow the whole budget"),
         (another_server, {"node-config": "failed"}, "by telephone"),
         (misspelt, {"node-config": "failed"}, "epsilom"),
         (no_budget, {"node-config": "failed"}, "epsilon is -3.0"),

@@ -306,14 +306,6 @@ def test_a_path_that_means_another_place_in_another_working_directory_is_refused
     assert f"gives {key} as '{path}'; give its whole path, from /" in caplog.text
 
 
-def test_a_guard_elsewhere_is_refused_while_the_data_folder_holds_an_account(node, tmp_path, caplog):
-    assert RECEIPT in train(node).content
-    elsewhere = node | {"guard": str(tmp_path / "new.log")}
-    assert code(train(elsewhere, round=2)) is RefusalCode.NODE_CONFIG_INVALID
-    assert "holds an account of these records" in caplog.text and not (tmp_path / "new.log").exists()
-    assert RECEIPT in train(node | {"guard": str(Path(node["folder"]) / "guard.log")}, round=2).content
-
-
 # --- deployed or simulated ---
 
 

@@ -1449,13 +1449,6 @@ MUTANTS: tuple[Mutant, ...] = (
         (f"{NODE}::test_a_path_that_means_another_place_in_another_working_directory_is_refused",),
     ),
     Mutant(
-        "a configuration that names another guard begins a new budget",
-        "fedprivacy/flower/client/node.py",
-        "if guard != folder / GUARD and (folder / GUARD).exists():",
-        "if False:",
-        (f"{NODE}::test_a_guard_elsewhere_is_refused_while_the_data_folder_holds_an_account",),
-    ),
-    Mutant(
         "an import changes the filter of an account",
         "fedprivacy/guard/adoption.py",
         "own = kept.tally.allowance",

@@ -169,11 +169,6 @@ class NodeSettings:
             raise _invalid(f"has no budget: {error}") from error
         folder = _absolute("folder", node["folder"])
         guard = _absolute("guard", node["guard"]) if "guard" in node else folder / GUARD
-        if guard != folder / GUARD and (folder / GUARD).exists():
-            raise _invalid(
-                f"gives guard as '{guard}', and {folder / GUARD} holds an account of these records: name that one, or "
-                "move it there with its folder of sealed updates"
-            )
         return cls(
             folder=folder,
             client_id=str(node.get("client-id", folder.name)),
