@@ -57,7 +57,7 @@ class OwnRecord:
             model.load_state_dict({name: torch.from_numpy(values) for name, values in parameters.items()}, strict=False)
         trained = [p for p in model.parameters() if p.requires_grad]
         best, length = None, 0.0
-        for place in range(min(_CANDIDATES, len(shard))):
+        for place in range(min(_CANDIDATES, len(shard.inputs))):
             record = Shard(shard.inputs[place : place + 1], shard.targets[place : place + 1], null=False)
             loss = task.loss(model(record.inputs), record.targets).sum()
             parts = torch.autograd.grad(loss, trained, allow_unused=True, materialize_grads=True)

@@ -7,11 +7,13 @@ import sqlite3
 from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import replace
+from hashlib import sha256
 from pathlib import Path
 
 from fedprivacy._support.durable import name_durably
 from fedprivacy.accounting import DEFAULT_FILTER
 from fedprivacy.guard import log, seals
+from fedprivacy.guard.errors import RelationChangedError
 from fedprivacy.guard.tally import ChargeEntry, TallyFile, fingerprint, now
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
@@ -25,7 +27,7 @@ _CHARGES = (
 """A charge without a budget counts like any other."""
 
 _ATTEMPTS = 2**32
-"""First attempt of the second data set in an old guard: more than any run has made."""
+"""Attempts of one data set in an old guard: more than any run has made."""
 
 _NO_DELTA = 1e-5
 """Stands beside a charge for which the old guard recorded no budget: nothing is held against it."""
@@ -34,8 +36,8 @@ _NO_DELTA = 1e-5
 def adopt(old: Path, file: Path) -> int:
     """Bring the charges of an old guard into a log, then put the old one aside.
 
-    In a log that an account is kept in already, they are kept by its filter: an import changes no promise. Charges of
-    several data sets under one attempt are all brought over, under attempts of their own.
+    In a log that an account is kept in already, they are kept by its filter: an import changes no promise. Each gets an
+    attempt of its own, told from all others by the old file and the data set, so that none takes another's place.
 
     Whatever interrupts it, it can be done again: the old guard keeps its name until all of it is in the log, and
     nothing may be charged until then.
@@ -44,6 +46,7 @@ def adopt(old: Path, file: Path) -> int:
         How many charges were brought over. The log is made if it is not there.
 
     Raises:
+        RelationChangedError: the charges are for another neighbouring relation than the log's, or for several.
         LogError: the log is busy, damaged or not writable.
         sqlite3.Error: the old file is no guard.
     """
@@ -52,6 +55,10 @@ def adopt(old: Path, file: Path) -> int:
     log.create(file)
     kept = TallyFile(file)
     with kept.transaction() as write:
+        for charge in charges:
+            promised = kept.tally.relation or charges[0].event.relation
+            if charge.event.relation is not promised:
+                raise RelationChangedError(file, promised, charge.event.relation)
         for charge in charges:
             if charge.attempt not in kept.tally.charges:
                 own = kept.tally.allowance
@@ -62,9 +69,10 @@ def adopt(old: Path, file: Path) -> int:
 
 def _read(old: Path) -> Iterator[ChargeEntry]:
     with closing(sqlite3.connect(f"file:{old}?mode=ro", uri=True)) as connection:
-        datasets: dict[str, int] = {}
+        source = old.read_bytes()
         for dataset, run_id, round, attempt, steps, *event, epsilon, delta, filter in connection.execute(_CHARGES):
-            own = attempt + _ATTEMPTS * datasets.setdefault(dataset, len(datasets))
+            digest = sha256(str(dataset).encode() + source).digest()
+            own = attempt + _ATTEMPTS * (1 + int.from_bytes(digest[:3]))
             budget = PrivacyBudget(math.inf if epsilon is None else epsilon, _NO_DELTA if delta is None else delta)
             allowance = Allowance(budget, filter or DEFAULT_FILTER)
             yield ChargeEntry(Attempt(run_id, round, own), from_row(event), steps, fingerprint(""), allowance, now())

@@ -337,7 +337,7 @@ def sealed_beside(file: Path) -> set[str]:
     _refuse_to_forget(file)
     try:
         if file.exists():
-            return seals.names_in(seals.folder_of(file, log.identity_of(file)))
+            return set(seals.bearing_witness(file, log.identity_of(file)))
         seals.refuse_if_gone(file)
     except OSError as error:
         raise LogWriteError(file, error, undone=True) from error

@@ -37,25 +37,45 @@ _FOLDER = ".sealed"
 def folder_of(log: Path, identity: str) -> Path:
     """Return the folder of the updates that a log has sealed.
 
-    An earlier version gave the folder the log's name alone. It gets its own name now, so that a copy of the log under
-    another name finds it, too.
-
     Args:
         log: its file, with links resolved.
         identity: of the log. A copy has it too, so that a copy under another name finds the same updates. Empty: a log
-            of an earlier version that has no entry; whatever was sealed under its name is unknown to it.
+            of an earlier version that has no entry.
     """
-    end = f".{identity}{_FOLDER}"
-    named, earlier = log.with_name(log.name + end), log.with_name(log.name + _FOLDER)
-    if not identity:
-        return next(iter(folders_named_after(log)), earlier)
-    if named.exists():
-        return named
-    if earlier.exists():
+    end = f".{identity}{_FOLDER}" if identity else _FOLDER
+    named = log.with_name(log.name + end)
+    if identity and not named.exists():
+        return next((folder for folder in sorted(log.parent.iterdir()) if folder.name.endswith(end)), named)
+    return named
+
+
+def bearing_witness(log: Path, identity: str) -> dict[str, Path]:
+    """Return the updates that a log must know, each with its folder: those of its identity, and of its name.
+
+    Another log that is put in its place has another identity, and knows nothing of what was sealed under the name.
+
+    Raises:
+        OSError: a folder cannot be read.
+    """
+    folders = dict.fromkeys([folder_of(log, identity), *folders_named_after(log)])
+    return {name: folder for folder in folders for name in names_in(folder)}
+
+
+def name_by_identity(log: Path, identity: str) -> None:
+    """Give the folder of an earlier version the name that a copy of the log finds; to be called under the log's lock.
+
+    What lies in it is known to be the log's.
+    """
+    earlier, named = log.with_name(log.name + _FOLDER), log.with_name(f"{log.name}.{identity}{_FOLDER}")
+    if identity and earlier.exists() and not named.exists():
         earlier.rename(named)
         sync_folder(log.parent)
-        return named
-    return next((folder for folder in sorted(log.parent.iterdir()) if folder.name.endswith(end)), named)
+
+
+def folders_named_after(log: Path) -> list[Path]:
+    """Every folder of updates that a log of this name has sealed, whatever its identity."""
+    names = re.compile(re.escape(log.name) + r"(\.[0-9a-f]{16})?" + re.escape(_FOLDER))
+    return [folder for folder in sorted(log.parent.iterdir()) if names.fullmatch(folder.name)]
 
 
 def refuse_if_gone(log: Path) -> None:
@@ -76,12 +96,6 @@ def move(log: Path, identity: str, aside: Path) -> None:
     if folder.exists():
         folder.rename(aside.with_name(f"{aside.name}.{identity}{_FOLDER}"))
         sync_folder(aside.parent)
-
-
-def folders_named_after(log: Path) -> list[Path]:
-    """Every folder of updates that a log of this name has sealed, whatever its identity."""
-    names = re.compile(re.escape(log.name) + r"(\.[0-9a-f]{16})?" + re.escape(_FOLDER))
-    return [folder for folder in sorted(log.parent.iterdir()) if names.fullmatch(folder.name)]
 
 
 def names_in(folder: Path) -> set[str]:

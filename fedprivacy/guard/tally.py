@@ -249,14 +249,17 @@ class TallyFile:
     def _check_updates(self) -> None:
         """What was charged later than this log knows has been forgotten, however whole the log is."""
         try:
-            unknown = seals.names_in(self.folder).difference(self.tally.places)
+            updates = seals.bearing_witness(self.file, self.identity)
+            unknown = updates.keys() - self.tally.places
+            if not unknown:
+                seals.name_by_identity(self.file, self.identity)
         except OSError as error:
             raise LogWriteError(self.folder, error, undone=True) from error
         if unknown:
             raise self._log.damaged(
                 self._added,
-                f"it ends here, and {self.folder} holds an update that it never charged ({min(unknown)}). An older "
-                "copy was put back: put back the newest one, if there is one",
+                f"it ends here, and {updates[min(unknown)]} holds an update that it never charged ({min(unknown)}). An "
+                "older copy, or another log, was put back: put back the newest one, if there is one",
             )
 
     def _catch_up(self) -> None:

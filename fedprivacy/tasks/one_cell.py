@@ -32,8 +32,8 @@ ROWS = 40
 FEWEST_ROWS = 4
 """Least number of whole rows that a table is tried with: two that change, and others that must not."""
 
-MOST_FILES, MOST_BYTES = 1_000, 2**20
-"""Maximum number of files in a folder that is tried, and size of a file that is copied beside the table."""
+MOST_FILES, MOST_BYTES = 1_000, 2**22
+"""Maximum number of files in a folder that is tried, and of bytes that are copied beside its table."""
 
 PATIENCE = 10.0
 """Seconds after which no other column is tried; a task may load a tokenizer for each reading."""
@@ -107,15 +107,17 @@ def try_cells(task: Task, folder: Path, patience: float = PATIENCE) -> Trial:
     tables = {file: table for file in entries if (table := _opened(file)) is not None}
     if not tables:
         return Trial(untried=f"{folder} holds no .csv and no .parquet file with {FEWEST_ROWS} rows")
-    ends, tried, left, misread, told = time.monotonic() + patience, 0, 0, list[Misread](), False
+    ends, tried, left, misread = time.monotonic() + patience, 0, 0, list[Misread]()
+    told, untried = False, list[str]()
     before = RandomState.now()
     try:
         for file, table in tables.items():
             trial = _Reader(task, file, table)
             if why := trial.unsuited():
-                return Trial(untried=f"{why} of {file.name}")
+                untried.append(f"{why} of {file.name}")
+                continue
             for column in range(len(table.columns)):
-                if time.monotonic() > ends:
+                if tried and time.monotonic() > ends:  # one is tried, however long it takes
                     left += 1
                     continue
                 tried += 1
@@ -124,9 +126,9 @@ def try_cells(task: Task, folder: Path, patience: float = PATIENCE) -> Trial:
             told = told or trial.told
     finally:
         before.restore()
-    if tried and not told:
-        return Trial(untried=f"the task reads no cell of {', '.join(file.name for file in tables)}")
-    return Trial(tried, left, tuple(misread))
+    if told or misread:
+        return Trial(tried, left, tuple(misread))
+    return Trial(untried="; ".join(untried) or f"the task reads no cell of {', '.join(file.name for file in tables)}")
 
 
 class _Reading(NamedTuple):
@@ -167,7 +169,7 @@ class _Reader:
         Some faults show only where another cell is missing, or where two rows are alike.
         """
         rows, (middle, last) = self.table.rows, self.table.tried
-        elsewhere = self._with(rows, self.table.whole[0], column, "nothing")
+        elsewhere = self._with(rows, self.table.whole[0], column, "nothing") or rows
         alike = [*rows[:last], list(rows[middle]), *rows[last + 1 :]]
         for start, cells in ((rows, tuple(CELLS)), (elsewhere, (LARGE,)), (alike, (LARGE, "a text"))):
             usual = self._read(start)
@@ -175,12 +177,16 @@ class _Reader:
                 for cell in cells:
                     if what := self._change(usual, start, row, column, cell):
                         yield cell, what
-        if self._usual_parts is not None and self._usual_parts != self._parts(self._with(rows, middle, column, LARGE)):
+        large = self._with(rows, middle, column, LARGE)
+        if large and self._usual_parts is not None and self._usual_parts != self._parts(large):
             yield LARGE, "what the model or the loss computes of any record changes"
 
     def _change(self, usual: _Reading | None, rows: Sequence[Row], row: int, column: int, cell: str) -> str:
         """Describe what becomes of other records; empty if nothing does."""
-        now = self._read(self._with(rows, row, column, cell))
+        changed = self._with(rows, row, column, cell)
+        if changed is None:
+            return ""
+        now = self._read(changed)
         if now is None or usual is None:
             return "reading fails for everybody"
         self.told = self.told or now != usual
@@ -192,26 +198,36 @@ class _Reader:
                 return "another record changes than by another cell of the row"
         return "" if now.size == usual.size else "the number of records, which is public, changes"
 
-    def _with(self, rows: Sequence[Row], row: int, column: int, cell: str) -> list[Row]:
+    def _with(self, rows: Sequence[Row], row: int, column: int, cell: str) -> list[Row] | None:
+        """The rows with one cell changed; None if its column cannot hold that."""
         changed = list(rows[row])
-        changed[column] = self.table.cell(column, CELLS[cell])
+        try:
+            changed[column] = self.table.cell(column, CELLS[cell])
+        except ValueError:
+            return None
         return [*rows[:row], changed, *rows[row + 1 :]]
 
     def _read(self, rows: Sequence[Row]) -> _Reading | None:
         """Read a copy of the folder with these rows in the table; None if the task fails."""
         with TemporaryDirectory() as made:
+            self._copy(Path(made), rows)
             try:
-                shard, table = self._records(Path(made), rows)
+                shard, table = self._records(Path(made))
             except Exception:  # whose text may hold values
                 return None
         asked = Counter[bytes]() if table is None else _cells(table)
         return _Reading((_bytes_of(shard), asked), len(shard) if self.task.shard_sizes_public else 0)
 
-    def _records(self, copy: Path, rows: Sequence[Row]) -> tuple[Shard, Table | None]:
-        for other in self.file.parent.iterdir():  # copies: a task may write beside its table
-            if other.name != self.file.name and other.is_file() and other.stat().st_size <= MOST_BYTES:
+    def _copy(self, copy: Path, rows: Sequence[Row]) -> None:
+        """Copy the table with these rows, and what small files lie beside it: a task may write there."""
+        left = MOST_BYTES
+        for other in sorted(self.file.parent.iterdir()):
+            if other.name != self.file.name and other.is_file() and other.stat().st_size <= left:
+                left -= other.stat().st_size
                 shutil.copyfile(other, copy / other.name)
         self.table.write(copy / self.file.name, rows)
+
+    def _records(self, copy: Path) -> tuple[Shard, Table | None]:
         source = ShardSource(folder=copy)
         shard = shard_of(self.task, source)
         return shard, table_of(self.task, source) if offers_table(self.task) else None
@@ -219,8 +235,9 @@ class _Reader:
     def _parts(self, rows: Sequence[Row]) -> bytes | None:
         """The state of a new model and its losses on made-up records, once these rows were read; None if that fails."""
         with TemporaryDirectory() as made:
+            self._copy(Path(made), rows)
             try:
-                shard, _ = self._records(Path(made), rows)
+                shard, _ = self._records(Path(made))
                 torch.manual_seed(0)
                 model = self.task.model()
                 inputs, targets = (part.new_ones(2, *part.shape[1:]) for part in (shard.inputs, shard.targets))
@@ -285,7 +302,7 @@ class _Csv(_Few):
     @classmethod
     def of(cls, file: Path) -> _Csv:
         with file.open(encoding="utf-8-sig", errors="replace", newline="") as opened:
-            delimiter = max(",;\t|", key=opened.readline().count)
+            delimiter = max(",;\t|", key=opened.readline(MOST_BYTES).count)
             opened.seek(0)
             columns, *rows = islice(csv.reader(opened, delimiter=delimiter), ROWS + 1)
         return cls(columns, rows, delimiter)
@@ -300,7 +317,7 @@ class _Csv(_Few):
 
 @dataclass(frozen=True, slots=True)
 class _Parquet(_Few):
-    """Types are the file's: a cell that its column cannot hold is missing instead."""
+    """Types are the file's: a cell that its column cannot hold is missing instead, if any may be."""
 
     schema: Any
 
@@ -316,10 +333,13 @@ class _Parquet(_Few):
     def cell(self, column: int, text: str) -> Any:
         import pyarrow
 
+        kind = self.schema.field(column)
         try:
-            return pyarrow.scalar(text, pyarrow.string()).cast(self.schema.field(column).type).as_py()
+            return pyarrow.scalar(text, pyarrow.string()).cast(kind.type).as_py()
         except (pyarrow.ArrowInvalid, pyarrow.ArrowNotImplementedError):
-            return None
+            if kind.nullable:
+                return None
+            raise ValueError("the column cannot hold it") from None
 
     def write(self, file: Path, rows: Sequence[Row]) -> None:
         import pyarrow

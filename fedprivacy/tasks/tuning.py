@@ -52,9 +52,11 @@ class OnPublic:
 
     def shard(self, source: ShardSource) -> Shard:
         """The public records, each as often as it is repeated."""
-        records = self._shard(source)
-        parts = (records.inputs, records.targets, *([] if records.null is None else [records.null]))
-        return Shard(*(rows.repeat(self._repeat, *[1] * (rows.dim() - 1)) for rows in parts))
+        records = self._shard(source).present()
+        inputs, targets = (
+            rows.repeat(self._repeat, *[1] * (rows.dim() - 1)) for rows in (records.inputs, records.targets)
+        )
+        return Shard(inputs, targets, null=False)
 
     def partition(self, num_partitions: int) -> str:
         """Of the public records, under a name that no private split has."""

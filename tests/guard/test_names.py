@@ -118,6 +118,44 @@ def test_a_file_that_another_account_is_put_into_is_refused(file, tmp_path):
         guard.charge(key(1), EVENT, 1)
 
 
+@pytest.mark.parametrize("moved_in", ["another account's", "a new one"])
+def test_another_log_in_the_file_s_place_is_refused_beside_what_was_sealed_there(file, tmp_path, moved_in):
+    for name in (file, tmp_path / "elsewhere.log"):
+        guard = Guard(name, BUDGET)
+        guard.charge(key(1, run_id=name.name), EVENT, 1)
+        guard.seal(key(1, run_id=name.name), b"update")
+    own = file.read_bytes()
+    if moved_in == "a new one":
+        create(tmp_path / "new.log")
+    other = tmp_path / ("new.log" if moved_in == "a new one" else "elsewhere.log")
+    file.write_bytes(other.read_bytes())
+    with pytest.raises(LogDamagedError, match="never charged"):
+        Guard(file, BUDGET)
+    file.write_bytes(own)
+    assert Guard(file, BUDGET).history() == {EVENT: 1}
+
+
+def test_another_log_of_the_first_version_takes_no_folder_with_it(file, tmp_path):
+    """A mistake, that is noticed, must not make an older copy believed afterwards."""
+    guard = Guard(file, BUDGET)
+    guard.charge(key(1), EVENT, 1)
+    of_the_first_version(old := tmp_path / "old.log", file.read_bytes())
+    guard = Guard(old, BUDGET)
+    guard.seal(key(1), b"update")
+    older = old.read_bytes()
+    guard.charge(key(2), EVENT, 1)
+    guard.seal(key(2), b"the next")
+    sealed_folder(old).rename(tmp_path / "old.log.sealed")
+    another = Guard(tmp_path / "another.log", BUDGET)
+    another.charge(key(1, run_id="another"), EVENT, 1)
+    of_the_first_version(old, (tmp_path / "another.log").read_bytes())
+    with pytest.raises(LogDamagedError, match="never charged"):
+        Guard(old, BUDGET)
+    old.write_bytes(older)
+    with pytest.raises(LogDamagedError, match="never charged"):
+        Guard(old, BUDGET)
+
+
 def of_the_first_version(file, data):
     """Write a log as an earlier version did: without an identity in its header."""
     head = struct.pack(">8sI", b"FPODOM\r\n", 1)

@@ -56,7 +56,7 @@ def test_restored_generations_release_no_more_than_the_budget(file):
                 release(guard, key(released, run_id=f"run {generation}"), COSTLY)
                 released += 1
     assert 2 <= released == QUOTA
-    with pytest.raises(LogDamagedError, match="An older copy was put back"):
+    with pytest.raises(LogDamagedError, match="An older copy, or another log, was put back"):
         Guard(file, SMALL)
 
 

@@ -288,7 +288,32 @@ def test_what_cannot_be_tried_is_said(tmp_path, people):
     assert try_cells(fixed, people).untried == "the task reads no cell of people.csv"
     assert "does not read a copy of people.csv" in try_cells(Own(lambda _: 1 / 0), people).untried
     over = try_cells(Own(by_pandas), people, patience=-1.0)
-    assert (over.columns, over.left) == (0, 3)
+    assert (over.columns, over.left) == (1, 2) and over.misread  # one is tried, however long it takes
+
+
+def test_a_table_that_must_be_whole_hides_no_fault_of_another(people):
+    (people / "zones.csv").write_text("zone,name\n" + "".join(f"{n},z{n}\n" for n in range(50)))
+
+    def with_zones(file):
+        assert len(as_frame(file.with_name("zones.csv"))) == 50
+        return by_pandas(file.with_name("people.csv"))
+
+    assert ("ill", "other records change") in problems(try_cells(Own(with_zones), people))
+
+
+def test_columns_that_may_not_be_empty_are_tried_with_what_they_can_hold(tmp_path):
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    kinds = pa.schema([pa.field("age", pa.int64(), nullable=False), pa.field("ill", pa.int64(), nullable=False)])
+    table = pa.table({"age": [40 + n for n in range(30)], "ill": [0, 1, 1] * 10}, kinds)
+    parquet.write_table(table, tmp_path / "people.parquet")
+
+    def read(file):
+        return fp.load_table(file, target="ill", classes=[0, 1])
+
+    task = Own(read, lambda folder: fp.read_table(folder / "people.parquet"))
+    assert try_cells(task, tmp_path).misread == () and try_cells(task, tmp_path).columns == 2
 
 
 def test_no_value_of_a_record_is_told_and_none_is_left_behind(people, monkeypatch):

@@ -66,8 +66,8 @@ def exposed(
 def canaries(records: Shard, count: int, seed: int) -> Shard:
     """Made-up records: every feature, and the target, is that of a random record, drawn by itself."""
     generator = torch.Generator().manual_seed(seed)
-    rows = records.inputs.reshape(len(records), -1)
-    picked = torch.randint(len(records), (count, rows.shape[1]), generator=generator)
+    rows = records.inputs.reshape(len(records.inputs), -1)
+    picked = torch.randint(len(records.inputs), (count, rows.shape[1]), generator=generator)
     inputs = rows.gather(0, picked).reshape(count, *records.inputs.shape[1:])
-    targets: Tensor = records.targets[torch.randint(len(records), (count,), generator=generator)]
+    targets: Tensor = records.targets[torch.randint(len(records.inputs), (count,), generator=generator)]
     return Shard(inputs, targets)

@@ -60,7 +60,9 @@ def attacked(shadows: Shadows, records: Shard, *, targets: int, seed: int = 0) -
         raise ValueError(f"targets is {targets}; choose from 1 to {len(shadows.members)}, the models.")
     scores: dict[str, tuple[list[Scores], list[Scores]]] = {}
     for target in range(targets):
-        known = np.random.default_rng((seed, target, 1)).random(len(records)) < 0.5  # the 1: not the coins of members
+        known = (
+            np.random.default_rng((seed, target, 1)).random(len(records.inputs)) < 0.5
+        )  # the 1: not the coins of members
         for name, found, asked in _scores(shadows, target, records, known):
             inside, outside = scores.setdefault(name, ([], []))
             members = shadows.members[target]
@@ -74,7 +76,7 @@ def _scores(
 ) -> Iterator[tuple[str, Scores, NDArray[np.bool_]]]:
     """Each attack's name, its scores of one model, and about which records it is asked."""
     members, confidences = shadows.members, shadows.confidences
-    everyone = np.ones(len(records), dtype=np.bool_)
+    everyone = np.ones(len(records.inputs), dtype=np.bool_)
     yield LOSS, loss_threshold(shadows.losses[target]), everyone
     outside = known & ~members[target]
     yield QUANTILE, quantile_regression(confidences[target], features_of(records), outside), ~outside
@@ -131,7 +133,7 @@ def features_of(records: Shard) -> NDArray[np.float64]:
     """What the regression sees of each record: its inputs and its target, shape [records, features]."""
     classes = records.targets.dim() == 1 and not records.targets.is_floating_point()
     targets = functional.one_hot(records.targets.long()) if classes else records.targets
-    parts = [rows.reshape(len(records), -1).double().numpy() for rows in (records.inputs, targets)]
+    parts = [rows.reshape(len(records.inputs), -1).double().numpy() for rows in (records.inputs, targets)]
     return np.hstack(parts)
 
 

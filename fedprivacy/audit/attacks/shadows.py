@@ -52,7 +52,7 @@ def train_shadows(task: Task, records: Shard, trainer: Trainer, *, models: int, 
         models: how many, at least 1.
         seed: of the halves; model m is trained with seed + m.
     """
-    members = np.random.default_rng(seed).random((models, len(records))) < 0.5
+    members = np.random.default_rng(seed).random((models, len(records.inputs))) < 0.5
     losses = np.empty(members.shape)
     for number, inside in enumerate(members):
         rows = torch.from_numpy(np.flatnonzero(inside))

@@ -189,7 +189,7 @@ def _charged(client: DeployedClient) -> list[tuple[object, object, int]]:
 def _charges_first(asked: _Asked) -> None:
     """The process ends when the first record is read: the charge must be on the disk by then, and stay."""
     client, grant = asked.host.client(), asked.grant
-    if not len(asked.host.node.shard):
+    if not len(asked.host.node.shard.inputs):
         return
     died = False
     with asked.reading(dies=True) as watched:

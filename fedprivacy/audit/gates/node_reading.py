@@ -6,6 +6,7 @@ from fedprivacy.audit.deployed import Host
 from fedprivacy.audit.findings import Gate
 from fedprivacy.audit.gates.audited import Audited, Judged, verdict
 from fedprivacy.tasks.one_cell import READERS, try_cells
+from fedprivacy.values.wording import count_text
 
 NAME = "reading"
 PROVES = "One record changes nothing that the task reads of another."
@@ -19,5 +20,7 @@ def check(audited: Audited, host: Host) -> Gate:
     """Fail if one cell changes other records, makes reading fail, or moves a public number of records."""
     trial = try_cells(host.node.task, host.node.settings.folder)
     reasons = [f"{misread}; {READERS}." for misread in trial.misread]
-    proves = PROVES if not trial.untried else f"Nothing: no cell could be changed ({trial.untried})."
+    proves = f"Nothing: no cell could be changed ({trial.untried})." if trial.untried else PROVES
+    if trial.left:
+        proves += f" {count_text(trial.columns, 'column')} tried, {trial.left} left out for want of time."
     return verdict(NAME, proves, ASSUMES, Judged(float(len(reasons)), reasons))

@@ -115,9 +115,9 @@ class HeldOutEvaluation:
 
     @torch.no_grad()
     def _scored(self, model: nn.Module, records: Shard, standardise: Standardise | None) -> HeldOut:
-        if not len(records):
+        if not len(records.inputs):
             return HeldOut(0, {})
         inputs = records.inputs if standardise is None else standardise(records.inputs)
         outputs = model(inputs)
         each = {n: s.measure(outputs, records.targets).double() for n, s in scores_of(self.plan.task).items()}
-        return HeldOut(len(records), {name: float(values.mean()) for name, values in each.items()})
+        return HeldOut(len(records.inputs), {name: float(values.mean()) for name, values in each.items()})
