@@ -183,6 +183,18 @@ def test_each_client_is_measured_with_the_model_that_it_uses():
         assert metrics[name] == pytest.approx(expected)
 
 
+def test_a_null_row_that_is_held_out_counts_in_no_figure():
+    class Unreadable(DeepBlobs):
+        def held_out(self, source):
+            read = super().held_out(source)
+            missing = torch.full_like(read.inputs[:1], torch.nan)
+            return fp.Shard(torch.cat([read.inputs, missing]), torch.cat([read.targets, read.targets[:1]]))
+
+    settings = {"algorithm": "fedper", "clients": 3, "rounds": 1, "seed": 1, "progress": False}
+    found = [fp.simulate(task(), **settings, out=task.__name__).held_out for task in (DeepBlobs, Unreadable)]
+    assert found[0] == found[1] and [row["records"] for row in found[1]] == [10, 10, 10]
+
+
 def test_a_client_s_own_model_is_in_the_run_s_folder():
     run = fp.simulate(DeepBlobs(), algorithm="fedper", clients=3, rounds=2, out="run", progress=False)
     shared, own = run.model(), run.model(client_id="client-1")
