@@ -20,7 +20,7 @@ class Words(fp.Task):
     def shard(self, source):
         generator = torch.Generator().manual_seed(1)
         words = torch.randint(30, (50, 5), generator=generator)
-        return fp.Shard(words, torch.randint(4, (50,), generator=generator))
+        return fp.Shard(words, torch.randint(4, (50,), generator=generator), null=False)
 
 
 class Curves(fp.Task):
