@@ -45,7 +45,7 @@ def here(folder, **more):
 
 
 def options_of(unit):
-    """What a unit starts its program with: each option's value, "" of one that takes none."""
+    """Options that a unit starts its program with, each with its value; "" for one that takes none."""
     words = [*command_of(unit)[1:], "--"]
     return {word: "" if after.startswith("--") else after for word, after in pairwise(words) if word.startswith("--")}
 

@@ -320,7 +320,7 @@ def test_the_server_is_looked_at_from_outside(client, answers, found, words):
 
 @pytest.mark.parametrize("status", [401, 405, 500])
 def test_an_interface_that_answers_anything_but_that_it_is_not_there_is_open(client, status):
-    """Who asks for a login, another method or patience is there to be asked again."""
+    """A server that asks for a login, another method or patience is there to be asked again."""
     with answering(client, client.parents[1] / "server", forbidden=status):
         verdicts, told = objections(client)
     assert verdicts == {"interfaces": "failed"}

@@ -78,7 +78,7 @@ class Own(fp.Task):
     recipe = fp.Recipe(clients=3, rounds=3, local_steps=2, sampling_rate=0.5, learning_rate=0.5, delta=1e-3)
 
     def __init__(self, model, shards=(), **public):
-        self._model, self._shards = model, list(shards)
+        self._model, self.held = model, list(shards)
         for name, value in public.items():
             setattr(self, name, value)
 
@@ -87,7 +87,7 @@ class Own(fp.Task):
         return (MODELS | STACKED)[self._model]()
 
     def shard(self, source):
-        return self._shards[source.partition_id or 0]
+        return self.held[source.partition_id or 0]
 
     def partition(self, num_partitions):
         return "own"
@@ -209,7 +209,7 @@ def test_whole_numbers_with_public_sizes_must_say_which_rows_are_null(node, tmp_
             silent.model(), silent.loss, rows("whole numbers", 12), epsilon=1.0, delta=1e-3, steps=2, sampling_rate=0.5,
             size_public=True,
         )  # fmt: skip
-    private = Own("whole numbers", silent._shards, shard_sizes_public=False, nominal_shard_size=12)
+    private = Own("whole numbers", silent.held, shard_sizes_public=False, nominal_shard_size=12)
     fp.simulate(private, clients=3, rounds=1, progress=False, out=tmp_path / "private")  # who leaves them out may
 
 

@@ -156,7 +156,7 @@ def without_duplicates(file):
 
 
 class Remembering(fp.Task):
-    """What the model computes with depends on all records that were read."""
+    """A task whose model has a buffer that depends on all records that were read."""
 
     kept = torch.zeros(1)
 
@@ -172,7 +172,7 @@ class Remembering(fp.Task):
 
 
 class Weighing(Remembering):
-    """What the loss weighs depends on all records that were read."""
+    """A task whose loss has weights that depend on all records that were read."""
 
     def model(self):
         return torch.nn.Linear(1, 2)

@@ -118,7 +118,7 @@ class LocalClient:
             raise MessageError(f"The grant is for {grant.relation}; with what this task makes public it is {relation}.")
 
     def public_facts(self) -> Enrolment:
-        """What the client says of itself; with what its own guard holds of grants, where it has one.
+        """Return the client's own facts; with what its own guard holds of grants, where it has one.
 
         A size is disclosed under the zero-out relation alone: the guard holds the account to it from now on.
         """
@@ -333,7 +333,7 @@ def simulated_client(context: Context, task: Task | None, config: RunConfig) -> 
 
 
 def _owner(context: Context) -> NodeSettings | None:
-    """What the data owner decided; None in a simulation: in our in-process engine, or in an actor of Flower's on Ray.
+    """Return the data owner's settings; None in a simulation: in our in-process engine, or in an actor of Ray.
 
     It fails closed. One key of a deployment in the node configuration, and every other must be there; without any, a
     part of a split is served only where an engine of simulations runs this very call. That the task's own code, say,
