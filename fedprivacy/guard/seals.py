@@ -45,7 +45,7 @@ def folder_of(log: Path, identity: str) -> Path:
     end = f".{identity}{_FOLDER}" if identity else _FOLDER
     named = log.with_name(log.name + end)
     if identity and not named.exists():
-        return next((folder for folder in sorted(log.parent.iterdir()) if folder.name.endswith(end)), named)
+        return min((folder for folder in log.parent.iterdir() if folder.name.endswith(end)), default=named)
     return named
 
 
@@ -75,7 +75,8 @@ def name_by_identity(log: Path, identity: str) -> None:
 def folders_named_after(log: Path) -> list[Path]:
     """Every folder of updates that a log of this name has sealed, whatever its identity."""
     names = re.compile(re.escape(log.name) + r"(\.[0-9a-f]{16})?" + re.escape(_FOLDER))
-    return [folder for folder in sorted(log.parent.iterdir()) if names.fullmatch(folder.name)]
+    # Sorted last: every transaction looks, and a data folder may hold many files.
+    return sorted(folder for folder in log.parent.iterdir() if names.fullmatch(folder.name))
 
 
 def refuse_if_gone(log: Path) -> None:
