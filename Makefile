@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: simulate test test-all test-processors mutants mutation lint bench deploy-demo clean
+.PHONY: simulate test test-all soak test-times test-processors mutants mutation lint bench deploy-demo clean
 .DEFAULT_GOAL := simulate
 
 # A CPU build of PyTorch that fits any machine; on a machine with a GPU, set TORCH to the build that you want.
@@ -23,19 +23,25 @@ $(VENV)/.installed-%: pyproject.toml | $(BIN)/python
 simulate: $(VENV)/.installed-run
 	$(BIN)/fedprivacy simulate
 
-# More processes than two cores: some tests mostly wait, and of the slow ones two chains at a time wait for Flower and for
-# Ray. One thread in each. Bytecode is kept, whatever the environment says: the tests start a hundred processes, and
-# compiling takes each of them a second.
+# One thread in each process. Bytecode is kept, whatever the environment says: the tests start a hundred processes, and
+# compiling takes each of them a second. More processes than two cores where some tests mostly wait.
 PYTEST = OMP_NUM_THREADS=1 PYTHONDONTWRITEBYTECODE= $(BIN)/python -m pytest --dist loadfile --no-loadscope-reorder
 
+# Three lanes, see docs/explanation/testing.md: a coffee, a change that lands, an hour.
 test: $(VENV)/.installed-test
-	$(PYTEST) --numprocesses 3 -m "not slow"
+	$(PYTEST) --numprocesses 3 --lane quick
 	@$(BIN)/fedprivacy doctor
-	@echo "All tests passed. Next: 'make simulate' trains ten hospitals; 'make test-all' adds what is slow: whole deployments."
+	@echo "All tests passed. Next: 'make simulate' trains ten hospitals; 'make test-all' proves every setting, too."
 
 test-all: $(VENV)/.installed-test
-	$(PYTEST) --numprocesses 4
-	@echo "All tests passed, the slow ones too. Next: 'make deploy-demo' runs three hospitals on real hosts' software."
+	$(PYTEST) --numprocesses 3 --lane full
+	@echo "All tests passed. Next: 'make deploy-demo' runs three hospitals on real hosts' software."
+
+# A part of it by itself: make soak SLICE=3/10
+SLICE ?= 1/1
+soak: $(VENV)/.installed-test
+	$(PYTEST) --numprocesses 3 --lane soak --slice $(SLICE)
+	@echo "Slice $(SLICE) of the soak passed."
 
 # What processors decide, on other kinds that this one can pretend to be: benchmarks/processors.py lists them.
 KINDS = avx2 avx2-not-strict compatible generic

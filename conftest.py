@@ -4,6 +4,8 @@ import pytest
 
 import fedprivacy  # noqa: F401 - before torch computes anything, as docs/explanation/gradients.md asks of everybody
 
+pytest_plugins = ("tests.lanes", "tests.times")
+
 SLOW = {"fedprivacy.audit.training.audit_training"}
 """Examples that take long by nature: a whole audit."""
 
@@ -13,7 +15,7 @@ def pytest_collection_modifyitems(items):
     """Examples cannot mark themselves."""
     for item in items:
         if item.name in SLOW:
-            item.add_marker("slow")
+            item.add_marker("exhaustive")
 
 
 @pytest.fixture(autouse=True)

@@ -4,16 +4,12 @@ import os
 import signal
 
 import pytest
-from hypothesis import Phase, settings
 
 from tests.postgres import PostgresCluster, find_programs
 
 os.environ.pop("COLUMNS", None)  # xdist sets it for its processes, and a console that is made then keeps that width
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # a shell starts what runs in the background so, and they inherit
     signal.signal(signal.SIGINT, signal.default_int_handler)
-
-settings.register_profile("unshrunk", phases=(Phase.explicit, Phase.reuse, Phase.generate))
-settings.load_profile("unshrunk")  # to shrink takes minutes for each failure; --hypothesis-profile default does
 
 FLOWER, RAY = "processes of Flower", "processes of Ray"
 GROUPS = {

@@ -28,7 +28,7 @@ SMALL = {
 """Those whose start is quick; the accountant's, the engines', the dashboard's and simulation's peers take minutes."""
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", SMALL)
 def test_a_benchmark_prints_its_figures(name: str) -> None:
     module, *mode = name.split()

@@ -12,7 +12,7 @@ from tests.commands.running import fedprivacy
 SCRIPTS = Path(__file__).parent.parent / "simulations"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("script", "words"),
     [
@@ -51,7 +51,7 @@ def test_it_runs_and_says(script, words, tmp_path):
     assert all(word in " ".join(run.stdout.split()).replace("round 60", "round  60") for word in words)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_one_over_seeds_is_a_reproduction(tmp_path):
     source = f"{SCRIPTS / 'over_seeds.py'}:Together"
     told = json.loads(fedprivacy("reproduce", source, "--seeds", 1, "--json", cwd=tmp_path).stdout)

@@ -44,7 +44,7 @@ def test_at_most_a_percent_above_the_pessimistic_epsilon() -> None:
     assert above == []
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("index", LIVE)
 def test_the_table_is_what_dp_accounting_says_today(index: int) -> None:
     row = TABLE[index]

@@ -24,7 +24,7 @@ def epsilon(history: History, delta: float) -> float:
     return float(composer.epsilons(composer.counts([history]), np.array([delta]))[0])
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("grid", [1.01, 1.05])
 def test_what_was_rounded_is_not_rounded_again(grid: float, tmp_path: Path) -> None:
     """Rounded twice, two rates fell together and every later mechanism was taken for another."""

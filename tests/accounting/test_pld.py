@@ -67,7 +67,7 @@ SETTINGS = [
 ]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("q", "s", "n", "delta"), SETTINGS)
 def test_within_a_percent_of_dp_accounting_and_never_below_its_lower_bound(
     q: float, s: float, n: int, delta: float

@@ -35,7 +35,7 @@ def exact_rdp(q: float, s: float, order: float) -> mpmath.mpf:
         return mpmath.log1p(mpmath.quad(integrand, mpmath.linspace(-12, a / s + 12, 30))) / (a - 1)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("q", "s", "order"),
     [
@@ -131,7 +131,7 @@ def test_tiny_noise_falls_back_to_a_chord_that_bounds_from_above() -> None:
 OCTAVES = 1.0 + 2.0 ** (np.arange(-8, 21) / 2.0)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     ("q", "s", "order"),
     [

@@ -133,7 +133,7 @@ def test_a_place_for_the_page_that_cannot_be_written_is_refused_first(tmp_path, 
     assert "out is 'file/found', and" in words(refused.stderr) and "name a folder" in words(refused.stderr)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("quick")
 def test_with_its_seed_the_same_is_asked_again(tmp_path):
     def asked(*more):
@@ -226,7 +226,7 @@ def test_an_app_of_others_is_audited_as_the_how_to_says(tmp_path):
     )
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_task_of_ones_own_is_audited_whole(tmp_path):
     (tmp_path / "mine.py").write_text(Path(blobs_task.__file__).read_text())
     found = json.loads(started("audit", "--task", "mine.py:Sides", "--clients", "2", "--json", cwd=tmp_path).stdout)

@@ -152,7 +152,7 @@ def test_the_operator_s_settings_are_audited_where_they_are_given(tmp_path):
     assert not (tmp_path / "ledger.db").exists() and not (tmp_path / "signing.key").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_hospital_audits_its_host_whole(tmp_path):
     home = home_of(tmp_path / "host", task="Hidden")
     before = content_of(home)

@@ -26,7 +26,7 @@ def main_job(tmp_path_factory):
     return folder, started("simulate", cwd=folder)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_main_job_learns_digits_within_epsilon_3(main_job):
     history = read_history(main_job[0] / "runs" / "digits-1")
     assert len(history.rounds) == 60
@@ -42,7 +42,7 @@ def test_the_main_job_learns_digits_within_epsilon_3(main_job):
         assert client["delta"] == 1e-4
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_it_ends_with_a_table_the_report_and_the_next_command(main_job):
     printed = main_job[1].stdout
     assert printed.count("client-") == 10
@@ -60,7 +60,7 @@ def test_it_ends_with_a_table_the_report_and_the_next_command(main_job):
     assert "largest epsilon 3.00 of 3" in main_job[1].stderr
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_folder_receives_every_file(main_job):
     folder = main_job[0] / "runs" / "digits-1"
     names = {path.name for path in folder.iterdir()}
@@ -76,7 +76,7 @@ def test_the_folder_receives_every_file(main_job):
     assert (folder / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_saved_model_is_the_one_that_was_measured(main_job):
     folder, task = main_job[0] / "runs" / "digits-1", load_task("digits")
     with torch.no_grad():
@@ -84,7 +84,7 @@ def test_the_saved_model_is_the_one_that_was_measured(main_job):
     assert accuracy == read_history(folder).summary()["accuracy"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_same_seed_writes_the_same_bytes_and_another_seed_does_not(tmp_path):
     for name, seed, run in (("a", 5, started), ("b", 5, fedprivacy), ("c", 6, fedprivacy)):
         summary("--rounds", "3", "--seed", str(seed), "--out", name, cwd=tmp_path, run=run)

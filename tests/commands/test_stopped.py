@@ -149,7 +149,7 @@ def ended(place, *command, number, when):
     return process.returncode, printed, time.monotonic() - began
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("engine", "moment", "going_on"), IN_A_TERMINAL)
 def test_both_engines_end_in_seconds_in_a_terminal(engine, moment, going_on, place, whole, monkeypatch):
     for name, value in at(moment, place).items():
@@ -164,7 +164,7 @@ def test_both_engines_end_in_seconds_in_a_terminal(engine, moment, going_on, pla
     assert results(place / "run") == whole
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ray_ends_while_the_report_is_drawn(place, whole):
     model = place / "run" / "model.safetensors"
     command = ("simulate", *options(place, "--engine", "ray", "--node-timeout", "600"))
@@ -175,7 +175,7 @@ def test_ray_ends_while_the_report_is_drawn(place, whole):
     assert (place / "run" / "report.html").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_scheduler_s_sigterm_ends_a_run_in_the_same_way(place, whole, monkeypatch):
     for name, value in at("training:2", place).items():
         monkeypatch.setitem(ENVIRONMENT, name, value)

@@ -177,7 +177,7 @@ def made_up_hospitals(file):
     file.write_text("\n".join(rows) + "\n")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_from_an_empty_folder_to_five_budgets_and_five_seeds_in_three_commands_and_one_file(tmp_path):
     """What the how-to shows, as typed."""
     text = HOW_TO.read_text()

@@ -10,7 +10,7 @@ from tests.commands.running import ENVIRONMENT
 
 JOB = ("simulate", "--task", "cancer", "--rounds", "2", "--seed", "3", "--out", "run")
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive
 
 
 def ran(folder, *options, clients=4, shell=(), variables=None, **started):

@@ -19,7 +19,7 @@ BUDGET = {"epsilon": 3.0, "delta": 1e-4}
 CLIENTS = ["hospital-0", "hospital-1"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_hospitals_answer_what_their_own_configuration_allows(tmp_path):
     questions = "categories digit 0 1 2 3 4 5 6 7 8 9"
     out = run_demo(

@@ -28,7 +28,7 @@ from fedprivacy.runs.folder import REPORT, read_history
 from fedprivacy.values.budget import PrivacyBudget
 from tests.deploy.survivors import processes_of
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive
 
 REPOSITORY = Path(__file__).parents[2]
 BUDGET = {"epsilon": 3.0, "delta": 1e-4}

@@ -18,7 +18,7 @@ from tests.deploy.survivors import end, processes_of
 REPOSITORY = Path(__file__).parents[2]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.skipif(
     not Path("/proc/self/environ").exists(), reason="flwr detaches a SuperLink that only /proc can find"
 )

@@ -111,7 +111,7 @@ def checked_books(deployment: Deployment) -> Verified:
     return verified
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_killed_supernode_and_a_killed_superlink_lose_no_charge_and_the_run_goes_on(deployment):
     deployment.start_run()
     deployment.wait_for_round(1)

@@ -19,7 +19,7 @@ from fedprivacy.deploy.processes import Supervisor
 from fedprivacy.runs.folder import read_history
 from tests.deploy.written_hosts import NGINX, WrittenHosts
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive
 
 REPOSITORY = Path(__file__).parents[2]
 OWN = Path(__file__).with_name("blobs_task.py")

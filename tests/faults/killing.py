@@ -39,7 +39,7 @@ def deaths(points: tuple[str, ...], rounds: int) -> list[object]:
     for point in points:
         reached = TIMES.get(point, rounds)
         for turn in range(math.lcm(reached, STEPS)):
-            marks = [pytest.mark.slow] if turn else []
+            marks = [pytest.mark.exhaustive] if turn else []
             found.append(pytest.param(point, 1 + turn % reached, 1 + turn % STEPS, marks=marks))
     return found
 

@@ -28,7 +28,7 @@ SERVER = (
 def deaths(points, reached):
     """(point, times): at each point, the first time that a life reaches it, and with the slow tests every time."""
     return [
-        pytest.param(point, times, marks=[pytest.mark.slow] if times > 1 else [])
+        pytest.param(point, times, marks=[pytest.mark.exhaustive] if times > 1 else [])
         for point in points
         for times in range(1, reached.get(point, life.GRANTS) + 1)
     ]

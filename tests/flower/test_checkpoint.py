@@ -129,7 +129,7 @@ def three_rounds(tmp_path_factory):
     return folder, begin(folder, rounds=3, epsilon=3.0)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("after", [1, 2])
 @pytest.mark.parametrize("point", [point for point in failpoints.SERVER_POINTS if point != "server.run-opened"])
 def test_wherever_the_server_dies_no_round_is_lost_and_none_is_charged_twice(point, after, tmp_path, three_rounds):

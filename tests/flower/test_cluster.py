@@ -80,7 +80,7 @@ def results():
     return {name: Path("run", name).read_bytes() for name in RESULTS}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_two_machines_have_the_bytes_of_one_process(address, alone, monkeypatch, capfd):
     """Each shard is opened by the worker that trains it, and besides by the trial, before anything is started."""
     monkeypatch.setenv("RAY_ADDRESS", address)
@@ -98,7 +98,7 @@ def test_two_machines_have_the_bytes_of_one_process(address, alone, monkeypatch,
     assert "ray" not in printed.out.lower() + printed.err.lower()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ctrl_c_ends_the_run_and_its_workers_and_leaves_the_cluster(address, alone):
     """The terminal's signal reaches the command alone; the run goes on with the bytes of one that nobody stopped."""
     Path("watched.py").write_text(Path(watched.__file__).read_text())
@@ -129,7 +129,7 @@ def test_ctrl_c_ends_the_run_and_its_workers_and_leaves_the_cluster(address, alo
     assert results()["model.safetensors"] == alone["model.safetensors"]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_machine_that_dies_in_a_round_changes_nothing(address, alone, caplog):
     """Nor does a client pay twice: those that were trained there train again elsewhere, for what was charged."""
     watched.DEADLY.touch()

@@ -5,7 +5,7 @@ import pytest
 from tests.commands.running import fedprivacy, started, summary
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_ray_gives_the_same_run_as_the_in_process_engine(tmp_path):
     options = ("--rounds", "2", "--clients", "3", "--seed", "3")
     ray = summary(*options, "--engine", "ray", "--node-timeout", "600", "--out", "ray", cwd=tmp_path, run=started)

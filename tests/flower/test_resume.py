@@ -63,7 +63,7 @@ def results(folder):
     return {name: (folder / name).read_bytes() for name in RESULTS}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(killed, whole):
     assert {path.name for path in killed.iterdir()} >= {"checkpoint.safetensors", "rounds.jsonl", "ledger.db"}
     assert not (killed / "model.safetensors").exists()

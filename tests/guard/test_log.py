@@ -99,7 +99,7 @@ def test_a_file_that_another_process_has_just_made_is_not_replaced(file, whole, 
     assert list(file.parent.iterdir()) == [file]
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("changed", [lambda at, byte: byte ^ 1 << at % 8, lambda _, byte: 0xFF - byte])
 def test_no_byte_can_change_without_being_mended_or_noticed(file, whole, changed):
     seen = set()

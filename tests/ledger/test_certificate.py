@@ -173,7 +173,7 @@ def test_the_page_holds_what_the_certificate_does_and_runs_nothing(url):
     assert "&lt;script&gt;" in certificate_html(certificate, "<script>")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_page_prints_on_one_sheet(url, tmp_path):
     if (browser := shutil.which("chromium")) is None:
         lacking("no chromium on PATH; install it, for example apt-get install chromium")

@@ -57,7 +57,7 @@ NAMES = {1: r"^line 1 is not", 14: r"signed head|^line 14,", 15: r"last line|^li
 NAMES |= {line: rf"^entry {line - 1} |^line {line}, after entry {line - 2}," for line in range(2, 14)}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("line", range(1, 16))
 def test_one_flipped_bit_anywhere_is_found_and_named(small, line):
     lines = small.splitlines(keepends=True)

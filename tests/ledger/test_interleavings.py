@@ -182,7 +182,7 @@ def test_acts_in_any_order_on_sqlite(tmp_path):
     run_state_machine_as_test(lambda: Interleavings(next(urls)), settings=settings(SETTINGS, max_examples=30))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_acts_in_any_order_on_postgresql(postgres):
     postgres.start()
     run_state_machine_as_test(

@@ -222,7 +222,7 @@ def test_a_file_that_may_not_be_written_is_named_and_left_alone():
         Path(folder).chmod(0o755)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_postgresql_may_die_again_and_again(postgres, postgres_url):
     ledger, reached = opened(postgres_url), threading.Semaphore(0)
 
@@ -301,7 +301,7 @@ def state_of(ledger):
     return replay.runs, replay.keys, replay.budgets, charges, answers
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("committed", [True, False], ids=["after", "before"])
 @pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
 def test_an_act_that_was_cut_off_at_its_commit_is_done_once(url, tmp_path, act, committed):

@@ -178,7 +178,7 @@ def test_the_command_rebinds_a_key_in_the_form_that_flower_knows(url, ledger, tm
     assert missing.exit_code == 2
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_ledger_holds_more_datasets_than_sqlite_takes_parameters(ledger):
     many = {f"d{i}": ALLOWANCE for i in range(40_000)}
     ledger.open_budgets(many)

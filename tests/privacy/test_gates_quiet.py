@@ -23,13 +23,13 @@ def check_quiet(setting, gates, seed):
         assert judged.passed, f"{judged.name} fails: {judged.reasons}"
 
 
-@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(1, 12))])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(seed, marks=pytest.mark.exhaustive) for seed in range(1, 12))])
 def test_statistical_gates_are_quiet(seed):
     """With a false-alarm rate of 1e-6 each; the settings take turns."""
     check_quiet(CORRECT[seed % len(CORRECT)], STATISTICAL, seed)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("setting", CORRECT, ids=lambda setting: setting.meaning)
 def test_exact_gates_are_quiet(setting):
     same = BEYOND_TRAINING if setting.meaning in TRAINED_OTHERWISE else ()

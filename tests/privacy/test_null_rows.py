@@ -170,7 +170,7 @@ def shards_of(model, *, null):
         ("whole numbers", {}),
         ("imputes", {"privacy": False}),
         ("stacked", {"clients": 120}),
-        pytest.param("imputes", {"clients": 120, "workers": 2}, marks=pytest.mark.slow),
+        pytest.param("imputes", {"clients": 120, "workers": 2}, marks=pytest.mark.exhaustive),
     ],
 )
 def test_runs_with_and_without_a_null_row_are_the_same_run(model, how, tmp_path):

@@ -5,7 +5,7 @@ import pytest
 from tests.privacy.caught import found
 from tests.privacy.planted import PLANTS
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.exhaustive
 
 
 @pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.meaning)

@@ -16,7 +16,7 @@ from fedprivacy.tasks import ShardSource, load_task
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "own-task.md"
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_the_how_to_runs_as_written(tmp_path):
     (code,) = re.findall(r"```python\n(.*?)```", HOW_TO.read_text(), re.DOTALL)
     (commands,) = re.findall(r"```sh\n(.*?)```", HOW_TO.read_text(), re.DOTALL)

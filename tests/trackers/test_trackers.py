@@ -96,7 +96,7 @@ def tracked(tmp_path_factory):
     return folder, program, listener
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_nothing_leaves_the_machine_and_nothing_is_said(tracked):
     _, program, listener = tracked
     assert program.stdout.splitlines() == ["a console's words"] * len(POINTS) + ["[]"]

@@ -254,7 +254,7 @@ def test_what_is_sound_raises_no_alarm(app):
     assert reasons(app) == {}
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("app", "seed"), in_turn(GOOD + MORE))
 def test_what_is_sound_raises_no_alarm_whatever_the_seed(app, seed):
     assert reasons(app, seed) == {}
@@ -265,7 +265,7 @@ def test_what_goes_wrong_is_named(bad):
     check_named(bad, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("bad", "seed"), in_turn(BAD))
 def test_what_goes_wrong_is_named_whatever_the_seed(bad, seed):
     check_named(bad, seed)

@@ -21,7 +21,7 @@ def test_sound_code_raises_no_alarm(app):
     check_quiet(app, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("app", "seed"), in_turn(GOOD))
 def test_sound_code_raises_no_alarm_whatever_the_seed(app, seed):
     check_quiet(app, seed)

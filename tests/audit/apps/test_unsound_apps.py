@@ -28,7 +28,7 @@ def test_a_known_fault_is_named(bad):
     check_named(bad, 0)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("bad", "seed"), in_turn(BAD))
 def test_a_known_fault_is_named_whatever_the_seed(bad, seed):
     check_named(bad, seed)

@@ -13,7 +13,7 @@ def in_turn(cases):
 
 def at_every_change(cases, *some):
     """All of them, of which `make test` tries some."""
-    marked = [(case, [] if case in some else [pytest.mark.slow]) for case in cases]
+    marked = [(case, [] if case in some else [pytest.mark.exhaustive]) for case in cases]
     return [pytest.param(case, id=named(case), marks=marks) for case, marks in marked]
 
 

@@ -49,7 +49,7 @@ class Nobody(Curves):
         return fp.Shard(torch.zeros(0, 1, 10), torch.zeros(0))
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("task", [Words, Curves, Nobody], ids=lambda task: task.__name__.lower())
 def test_no_gate_fails(task):
     subject = audited(4, task)

@@ -79,7 +79,7 @@ def test_the_page_is_open_when_the_command_says_so(opened, runs):
     assert again.status_code == 304
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_other_machines_need_the_token_that_is_made_or_given(opened, runs):
     made = opened("--store", runs, "--host", "0.0.0.0")
     given = opened("--store", runs, "--host", "0.0.0.0", token=TOKEN)
@@ -143,7 +143,7 @@ def test_a_dashboard_beside_a_run_takes_another_port_and_ends_with_it(runs, take
         httpx.get(f"{page}api/v1/runs")
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 def test_a_dashboard_does_not_outlive_a_run_that_is_killed(runs):
     code = "import sys, time; from fedprivacy.server.dashboard.service import Address, dashboard_beside\n"
     code += f"with dashboard_beside([{str(runs)!r}], Address(port=0)) as page: print(page, flush=True); time.sleep(60)"

@@ -38,13 +38,13 @@ def asked(described, path, examples, change):
     ask()
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("path", PATHS)
 def test_any_question_is_answered_as_described(described, path):
     asked(described, path, 25, lambda case: None)
 
 
-@pytest.mark.slow
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("path", [path for path in PATHS if "{run_id}" in path])
 def test_any_question_about_a_run_is_answered_as_described(described, path):
     """Runs and clients that there are: a made-up name is always unknown."""

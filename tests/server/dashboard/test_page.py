@@ -16,7 +16,7 @@ from tests.runs.store.made_up import facts, finished, growing, spent
 from tests.server.dashboard.browser import opened, shown
 from tests.server.dashboard.shown import TOKEN, record, serving
 
-pytestmark = pytest.mark.slow  # a browser
+pytestmark = pytest.mark.exhaustive  # a browser
 
 LATE = """
 const fetched = window.fetch;
