@@ -41,7 +41,14 @@ test-all: $(VENV)/.installed-test
 SLICE ?= 1/1
 soak: $(VENV)/.installed-test
 	$(PYTEST) --numprocesses 3 --lane soak --slice $(SLICE)
-	@echo "Slice $(SLICE) of the soak passed."
+	@echo "Slice $(SLICE) of the soak passed. 'make test-processors' repeats on other kinds of processors what they decide."
+
+# Where the time of a lane goes, into docs/explanation/testing.md: make test-times LANE=quick
+LANE ?= full
+test-times: $(VENV)/.installed-test
+	rm -rf runs/times
+	$(PYTEST) --numprocesses 2 --lane $(LANE) --times runs/times
+	$(BIN)/python -m tests.times runs/times $(LANE)
 
 # What processors decide, on other kinds that this one can pretend to be: benchmarks/processors.py lists them.
 KINDS = avx2 avx2-not-strict compatible generic
@@ -53,7 +60,7 @@ test-processors: $(VENV)/.installed-test
 	@for kind in $(KINDS); do \
 	    echo "On $$kind:"; \
 	    OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.processors --run $$kind \
-	        $(BIN)/python -m pytest --quiet --numprocesses 2 -m "not slow" $(DECIDED) || exit 1; \
+	        $(BIN)/python -m pytest --quiet --numprocesses 2 --lane quick $(DECIDED) || exit 1; \
 	done
 
 # Bugs that would weaken a guarantee, planted one at a time in a copy: half a minute.

@@ -1,7 +1,7 @@
 """Where the suite's time goes: a plugin of pytest that writes it down, and the table that `make test-times` prints.
 
-    pytest -p tests.times --times FOLDER ...
-    python -m tests.times FOLDER
+    pytest --times FOLDER ...
+    python -m tests.times FOLDER [LANE]     # prints the table, or puts it into docs/explanation/testing.md
 
 One line for each test and for what each test process pays before its first one. Processor seconds are the test
 process's own and those of processes that it started and waited for; what outlives them (a cluster of Ray) is not seen.
@@ -13,13 +13,22 @@ import os
 import resource
 import sys
 import time
-from collections import Counter
+from collections import Counter, defaultdict
 from pathlib import Path
 
 import pytest
 
 CAUSES = ("imports", "processes", "fixtures", "engines", "Hypothesis", "tests")
-"""What a processor second was spent on; each is counted once."""
+"""What a processor second was spent on: imports and collection, processes that were started, set-ups, gradient engines
+prepared, Hypothesis' examples, and the tests themselves. Each second is counted once."""
+
+COLUMNS = ("items", "seconds", *CAUSES, "waiting", "started")
+"""Of a table: `waiting` is wall time in which no processor worked, `started` counts processes."""
+
+SHOWN = 25
+"""Files in a table; the rest is one row."""
+
+PAGE = Path(__file__).parent.parent / "docs" / "explanation" / "testing.md"
 
 
 def pytest_addoption(parser):
@@ -115,3 +124,42 @@ def _processor():
         return used.ru_utime + used.ru_stime
 
     return seconds(resource.RUSAGE_SELF), seconds(resource.RUSAGE_CHILDREN)
+
+
+def table(folder):
+    """The files that took most, in Markdown; the last row is the whole suite."""
+    files = _by_file(folder)
+    longest = sorted(files, key=lambda file: -files[file]["seconds"])
+    rest = sum((files[file] for file in longest[SHOWN:]), Counter())
+    rows = {file: files[file] for file in longest[:SHOWN]} | {f"{len(longest[SHOWN:])} more files": rest}
+    rows["all"] = sum(files.values(), Counter())
+    lines = [f"| file | {' | '.join(COLUMNS)} |", "|---" + "|---:" * len(COLUMNS) + "|"]
+    lines += [f"| {name} | {' | '.join(f'{took[column]:,.0f}' for column in COLUMNS)} |" for name, took in rows.items()]
+    return "\n".join(lines)
+
+
+def _by_file(folder):
+    files = defaultdict(Counter)
+    for written in folder.glob("*.jsonl"):
+        for line in map(json.loads, written.read_text().splitlines()):
+            test = line.pop("test", None)
+            took = Counter(line) + Counter(items=test is not None, seconds=sum(line.get(cause, 0) for cause in CAUSES))
+            files[test.partition("::")[0] if test else "before the first test"].update(took)
+    return files
+
+
+def keep(lane, text):
+    """Put a lane's table in the place of the one that the page has."""
+    before, after = (f"<!-- times of lane {lane} -->\n", f"\n<!-- end of lane {lane} -->")
+    head, found, rest = PAGE.read_text().partition(before)
+    _, ended, tail = rest.partition(after)
+    if not (found and ended):
+        raise SystemExit(f"{PAGE} has no place for lane {lane}: put {before.strip()} and {after.strip()} into it.")
+    PAGE.write_text(f"{head}{before}{text}{after}{tail}")
+
+
+if __name__ == "__main__":
+    folder, *lane = sys.argv[1:]
+    print(written := table(Path(folder)))
+    if lane:
+        keep(*lane, written)

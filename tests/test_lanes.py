@@ -1,0 +1,124 @@
+"""Every promise has a quick witness and an exhaustive one, and lanes and slices are what they say."""
+
+import importlib
+import re
+from pathlib import Path
+
+import pytest
+
+ARCHITECTURE = Path(__file__).parent.parent / "docs" / "explanation" / "architecture.md"
+NO_SETTING = "the tests notice when one of these breaks"
+"""The promise of the suite itself: its exhaustive witness is a command."""
+
+FEW = """
+import pytest
+from hypothesis import given, strategies
+
+def test_quick(): pass
+
+@pytest.mark.parametrize("seed", [1, pytest.param(2, marks=pytest.mark.soak)])
+def test_seeds(seed): pass
+
+@pytest.mark.exhaustive
+def test_exhaustive(): pass
+
+@given(strategies.integers())
+def test_generated(number): pass
+"""
+
+
+def promises():
+    """(guarantee, quick witnesses, exhaustive witnesses), as the table names them."""
+    table = ARCHITECTURE.read_text().partition("## Where each guarantee is kept")[2].partition("\n\n##")[0]
+    rows = [[cell.strip() for cell in row.strip("|").split("|")] for row in table.splitlines() if row.startswith("| ")]
+    return [(row[0], *(re.findall(r"`(tests/[^`]+)`", cell) for cell in row[2:])) for row in rows[1:]]
+
+
+def lanes(witness):
+    """The lanes in which a file or a test proves something."""
+    file, _, name = witness.partition("::")
+    module = importlib.import_module(file.removesuffix(".py").replace("/", "."))
+    tests = [getattr(module, name)] if name else [test for test in vars(module).values() if is_test(test)]
+    cases = [marks | {mark.name for mark in listed(module)} for test in tests for marks in cases_of(test)]
+    return {"full": any("soak" not in case for case in cases), "quick": any(not case & MARKS for case in cases)}
+
+
+MARKS = {"soak", "exhaustive"}
+
+
+def is_test(value):
+    return callable(value) and getattr(value, "__name__", "").startswith("test_")
+
+
+def listed(marked):
+    marks = getattr(marked, "pytestmark", [])
+    return marks if isinstance(marks, list) else [marks]
+
+
+def cases_of(test):
+    """The names of the marks of each case, of which a parametrised test has several."""
+    cases = [{mark.name for mark in listed(test)}]
+    for mark in listed(test):
+        if mark.name == "parametrize":
+            given = [{each.name for each in getattr(values, "marks", ())} for values in mark.args[1]]
+            cases = [case | more for case in cases for more in given]
+    return cases
+
+
+@pytest.mark.parametrize(("promise", "quick", "exhaustive"), promises(), ids=lambda cell: cell if cell is str else None)
+def test_every_promise_has_a_quick_and_an_exhaustive_witness(promise, quick, exhaustive):
+    assert quick, f"no quick witness is named for: {promise}"
+    assert exhaustive or promise == NO_SETTING, f"no exhaustive witness is named for: {promise}"
+    assert [witness for witness in quick if not lanes(witness)["quick"]] == []
+    assert [witness for witness in exhaustive if not lanes(witness)["full"]] == []
+
+
+def test_a_witness_of_another_lane_is_noticed():
+    assert lanes("tests/test_lanes.py") == {"full": True, "quick": True}
+    assert lanes("tests/test_lanes.py::for_soak") == {"full": False, "quick": False}
+    assert lanes("tests/test_lanes.py::for_full") == {"full": True, "quick": False}
+
+
+@pytest.mark.parametrize("seed", [pytest.param(1, marks=pytest.mark.soak)])
+def for_soak(seed): ...
+
+
+@pytest.mark.exhaustive
+def for_full(): ...
+
+
+def collected(folder, *options):
+    """The tests of a small file that run with these options."""
+
+    class Seen:
+        def pytest_collection_finish(self, session):
+            self.names = {item.name for item in session.items}
+
+    file, seen = folder / "test_few.py", Seen()
+    file.write_text(FEW)
+    quiet = ("--collect-only", "--quiet", "--hypothesis-profile=suite", f"--rootdir={folder}", "--noconftest")
+    pytest.main(["-p", "tests.lanes", *quiet, *options, str(file)], plugins=[seen])
+    return seen.names
+
+
+def test_each_lane_runs_what_it_says(tmp_path):
+    everything = {"test_quick", "test_seeds[1]", "test_seeds[2]", "test_exhaustive", "test_generated"}
+    assert collected(tmp_path) == everything
+    assert collected(tmp_path, "--lane=quick") == {"test_quick", "test_seeds[1]", "test_generated"}
+    assert collected(tmp_path, "--lane=full") == everything - {"test_seeds[2]"}
+    assert collected(tmp_path, "--lane=soak") == {"test_seeds[2]", "test_generated"}
+
+
+def test_slices_are_a_partition(tmp_path):
+    parts = [collected(tmp_path, f"--slice={part}/3") for part in (1, 2, 3)]
+    assert sum(map(len, parts)) == len(set().union(*parts)) == 5
+    assert max(map(len, parts)) < 5
+
+
+@pytest.mark.parametrize("wrong", ["4/3", "0/3", "3", "a/b", "-1/3"])
+def test_a_slice_that_there_is_not_is_refused(wrong, tmp_path, capsys):
+    assert (
+        pytest.main(["--noconftest", "-p", "tests.lanes", f"--slice={wrong}", str(tmp_path)])
+        == pytest.ExitCode.USAGE_ERROR
+    )
+    assert f"--slice {wrong}: give it as K/N" in capsys.readouterr().err
