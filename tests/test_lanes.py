@@ -38,16 +38,16 @@ def lanes(witness):
     """The lanes in which a file or a test proves something."""
     file, _, name = witness.partition("::")
     module = importlib.import_module(file.removesuffix(".py").replace("/", "."))
-    tests = [getattr(module, name)] if name else [test for test in vars(module).values() if is_test(test)]
+    tests = (
+        [getattr(module, name)]
+        if name
+        else [test for test_name, test in vars(module).items() if test_name.startswith("test_")]
+    )
     cases = [marks | {mark.name for mark in listed(module)} for test in tests for marks in cases_of(test)]
     return {"full": any("soak" not in case for case in cases), "quick": any(not case & MARKS for case in cases)}
 
 
 MARKS = {"soak", "exhaustive"}
-
-
-def is_test(value):
-    return callable(value) and getattr(value, "__name__", "").startswith("test_")
 
 
 def listed(marked):
