@@ -38,12 +38,9 @@ def lanes(witness):
     """The lanes in which a file or a test proves something."""
     file, _, name = witness.partition("::")
     module = importlib.import_module(file.removesuffix(".py").replace("/", "."))
-    tests = (
-        [getattr(module, name)]
-        if name
-        else [test for test_name, test in vars(module).items() if test_name.startswith("test_")]
-    )
-    cases = [marks | {mark.name for mark in listed(module)} for test in tests for marks in cases_of(test)]
+    names = [name] if name else [name for name in vars(module) if name.startswith("test_")]
+    marked = {mark.name for mark in listed(module)}
+    cases = [marked | case for name in names for case in cases_of(getattr(module, name))]
     return {"full": any("soak" not in case for case in cases), "quick": any(not case & MARKS for case in cases)}
 
 
@@ -65,7 +62,7 @@ def cases_of(test):
     return cases
 
 
-@pytest.mark.parametrize(("promise", "quick", "exhaustive"), promises(), ids=lambda cell: cell if cell is str else None)
+@pytest.mark.parametrize(("promise", "quick", "exhaustive"), promises(), ids=[promise for promise, *_ in promises()])
 def test_every_promise_has_a_quick_and_an_exhaustive_witness(promise, quick, exhaustive):
     assert quick, f"no quick witness is named for: {promise}"
     assert exhaustive or promise == NO_SETTING, f"no exhaustive witness is named for: {promise}"
@@ -96,7 +93,14 @@ def collected(folder, *options):
 
     file, seen = folder / "test_few.py", Seen()
     file.write_text(FEW)
-    quiet = ("--collect-only", "--quiet", "--hypothesis-profile=suite", f"--rootdir={folder}", "--noconftest")
+    quiet = (
+        "--collect-only",
+        "--quiet",
+        "--import-mode=importlib",
+        "--hypothesis-profile=suite",
+        f"--rootdir={folder}",
+        "--noconftest",
+    )
     pytest.main(["-p", "tests.lanes", *quiet, *options, str(file)], plugins=[seen])
     return seen.names
 
