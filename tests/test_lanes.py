@@ -93,15 +93,8 @@ def collected(folder, *options):
 
     file, seen = folder / "test_few.py", Seen()
     file.write_text(FEW)
-    quiet = (
-        "--collect-only",
-        "--quiet",
-        "--import-mode=importlib",
-        "--hypothesis-profile=suite",
-        f"--rootdir={folder}",
-        "--noconftest",
-    )
-    pytest.main(["-p", "tests.lanes", *quiet, *options, str(file)], plugins=[seen])
+    alone = (f"--rootdir={folder}", "--noconftest", "--import-mode=importlib", "--hypothesis-profile=suite")
+    pytest.main(["-p", "tests.lanes", "--collect-only", "--quiet", *alone, *options, str(file)], plugins=[seen])
     return seen.names
 
 
