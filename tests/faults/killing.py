@@ -1,55 +1,78 @@
-"""What the tests that kill a process share: whose life it was, what left it, and what the books say of it."""
+"""What the tests that kill a process share: when it dies, what left it, and what the books say of it."""
 
 from __future__ import annotations
 
 import json
-import math
 from collections import defaultdict
+from functools import cache
+from itertools import product
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
+import torch
 
+from fedprivacy._support import failpoints
 from fedprivacy.flower.client.node import GUARD
+from fedprivacy.flower.server.accounts import WITNESS
 from fedprivacy.guard import Guard
 from fedprivacy.ledger import Ledger
+from fedprivacy.ledger.verify import read_witness, verify_ledger
 from tests.faults import life
+from tests.processes import in_child
 
-STEPS = 3
-"""At most, in a round: a life is lived with one step, with two, and with so many."""
-
-TIMES = {
-    "guard.before-slot": 6,  # a charge and a seal in each of three rounds
-    "guard.slot-written": 6,
-    "guard.appended": 6,
-    "server.run-opened": 1,
-    "ledger.before-settle": 4,  # commit and void in each of two rounds
-    "server.round-recorded": 3,  # round 0, too
-    "server.checkpoint-written": 3,
-    "server.checkpointed": 3,
+REACHED = {
+    "client.asked": (0, 2),  # for its grant, and for what it has answered already
+    "client.replying": (0, 2),
+    "guard.before-slot": (0, 2),  # with a charge and a seal
+    "guard.slot-written": (0, 2),
+    "guard.appended": (0, 2),
+    "server.run-opened": (1, 0),
+    "ledger.before-settle": (0, 2),  # with what is committed and what is void
+    "server.round-recorded": (1, 1),
+    "server.checkpoint-written": (1, 1),
+    "server.checkpointed": (1, 1),
 }
-"""How often a life that nobody ends reaches a point, where it is not once a round."""
+"""How often a life reaches a point before its first round and in each, where it is not once in each."""
 
 
-def deaths(points: tuple[str, ...], rounds: int) -> list[object]:
-    """(point, times, steps): at each point, the times that a life reaches it and the steps of a round, turn by turn.
+def deaths(points, quick=None) -> list:
+    """(point, times, steps): at each point in the second of three rounds of two steps; soak: at every other moment.
 
-    A life depends on nothing else: when both come round together, all of them were tried.
+    Args:
+        points: where a process dies.
+        quick: the death that everybody tries.
     """
     found = []
     for point in points:
-        reached = TIMES.get(point, rounds)
-        for turn in range(math.lcm(reached, STEPS)):
-            marks = [pytest.mark.exhaustive] if turn else []
-            found.append(pytest.param(point, 1 + turn % reached, 1 + turn % STEPS, marks=marks))
+        before, each = REACHED.get(point, (0, 1))
+        second = range(before + each + 1, before + 2 * each + 1) or [1]
+        for times, steps in product(range(1, before + life.ROUNDS * each + 1), (1, 2, 3)):
+            lane = pytest.mark.exhaustive if times in second and steps == 2 else pytest.mark.soak
+            found.append(
+                pytest.param(point, times, steps, marks=[] if quick == (point, times) and steps == 2 else lane)
+            )
     return found
 
 
-def lived(processes, what, *arguments) -> int:
-    """How a process ended."""
-    process = processes.Process(target=what, args=arguments)
-    process.start()
-    process.join(120)
-    return process.exitcode
+def lived(act, folder: Path, steps: int, point: str | None = None, times: int = 1) -> int:
+    """Live a life, or the rest of one, in a forked process that dies at `point`; its exit code."""
+    _warm()
+
+    def child():
+        torch.set_num_threads(1)
+        if point is not None:
+            failpoints.arm(point, times)
+        act(folder, steps)
+
+    return in_child(child)
+
+
+@cache
+def _warm() -> None:
+    """Compute once, before the forks, what every life would compute anew."""
+    with TemporaryDirectory() as folder:
+        life.serve(Path(folder), 2)
 
 
 def lines(file: Path) -> list[dict]:
@@ -70,10 +93,20 @@ def released(folder: Path) -> dict[str, int]:
     return sums
 
 
-def on_guard(folder: Path, steps: int, client: str) -> int:
-    return sum(Guard(folder / client / GUARD, life.plan(folder, steps).config.budget).history().values())
+def on_guard(folder: Path, client: str) -> int:
+    return sum(Guard(folder / client / GUARD, life.BUDGET).history().values())
 
 
-def on_ledger(folder: Path, steps: int, client: str) -> int:
-    account = Ledger(life.plan(folder, steps).config.ledger).accounts([f"blobs/{client}"])
+def on_ledger(folder: Path, client: str) -> int:
+    account = Ledger(life.ledger_of(folder)).accounts([f"blobs/{client}"])
     return sum(account[f"blobs/{client}"].history.values()) if account else 0
+
+
+def check_books(folder: Path) -> None:
+    """Both books hold at least what left, the server's at least what the client's does, and the journal is whole."""
+    for client, left in released(folder).items():
+        assert left <= on_guard(folder, client) <= on_ledger(folder, client)
+    witness = folder / WITNESS
+    ledger = Ledger(life.ledger_of(folder))
+    verify_ledger(ledger, witnesses=[read_witness(witness)] if witness.exists() else [])
+    ledger.close()

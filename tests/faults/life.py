@@ -1,23 +1,21 @@
-"""What a process does until it is killed, and what it does when it is started again. Runs in a forked child."""
+"""What a process does until it is killed, and what it does when it is started again."""
 
 from __future__ import annotations
 
 import json
 import os
+from collections.abc import Callable
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
-from tempfile import TemporaryDirectory
 
-import torch
-from flwr.app import Array, ArrayRecord, Message, MessageType, RecordDict
+from flwr.app import Array, ArrayRecord, Context, Message, MessageType, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 import fedprivacy as fp
-from fedprivacy._support import failpoints, signing
+from fedprivacy._support import signing
 from fedprivacy._support.signing import server_key, server_public_key, sign
-from fedprivacy.accounting import DEFAULT_FILTER
-from fedprivacy.flower import PrivateStrategy
+from fedprivacy.flower import PrivateStrategy, private_client
 from fedprivacy.flower.client.release import digest
 from fedprivacy.flower.server.asking import ask_clients
 from fedprivacy.flower.server.checkpoint import CHECKPOINT, load_checkpoint
@@ -31,22 +29,23 @@ from fedprivacy.flower.wire.messages import (
     Refusal,
     RefusalCode,
 )
-from fedprivacy.ledger import Ledger
 from fedprivacy.questions.questionnaire import Questionnaire
-from fedprivacy.runs.accountant import CentralAccountant
 from fedprivacy.runs.asking import question_plan
 from fedprivacy.runs.plan import RunPlan
-from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from tests.flower.asked import ANSWERS_ALL, TABLED, a_question
 from tests.flower.blobs import A_GRANT, Blobs, plan_of
 from tests.flower.deployment import DeployedGrid
 from tests.flower.runs import SAMPLING
 
-ROUNDS = 2
-GRANTS = 3
+ROUNDS = 3
+BUDGET = PrivacyBudget(50.0, 1e-3)
 RELEASED = "released.jsonl"
 RECORDED = "recorded.jsonl"
+
+
+def ledger_of(folder: Path) -> str:
+    return f"sqlite:///{folder / 'ledger.db'}"
 
 
 @cache
@@ -58,26 +57,30 @@ def plan(folder: Path, steps: int) -> RunPlan:
         rounds=ROUNDS,
         local_steps=steps,
         noise_multiplier=2.0,
-        epsilon=50.0,
+        epsilon=BUDGET.epsilon,
+        delta=BUDGET.delta,
         seed=None,
-        ledger=f"sqlite:///{folder / 'ledger.db'}",
+        ledger=ledger_of(folder),
         signing_key=str(folder / "server.key"),
     )
 
 
-class WitnessedGrid(DeployedGrid):
-    """Writes down, on the receiving side, what clients release: the truth that no book may fall below."""
+def witnessed(run: RunPlan, folder: Path, **node: object) -> DeployedGrid:
+    """Clients with these settings; what they release is written down: the truth that no book may fall below."""
+    client = private_client(run.task, run.config)
 
-    def _deliver(self, message: Message) -> Message:
-        reply = super()._deliver(message)
+    def answered(message: Message, context: Context) -> Message:
+        context.node_config.update(node)
+        reply = client(message, context)
         if RECEIPT in reply.content:
-            _append(self.folder / RELEASED, _witness(self.names[message.metadata.dst_node_id], reply))
+            _append(folder / RELEASED, _witness(context.node_config["client-id"], reply))
         return reply
 
+    return DeployedGrid(run, folder, answered)
 
-def serve(folder: Path, steps: int, point: str | None = None, times: int = 1) -> None:
-    """A whole run, or the rest of one; dies at `point`."""
-    _prepare(point, times)
+
+def serve(folder: Path, steps: int) -> None:
+    """A whole run, or the rest of one."""
     run, kept = plan(folder, steps), None
     if (folder / CHECKPOINT).exists():
         kept = load_checkpoint(folder)
@@ -88,76 +91,62 @@ def serve(folder: Path, steps: int, point: str | None = None, times: int = 1) ->
         resume=kept,
         checkpoints=folder,
     )
-    strategy.start(WitnessedGrid(run, folder))
+    strategy.start(witnessed(run, folder))
 
 
-def answer(folder: Path, steps: int, point: str | None = None, times: int = 1) -> None:
+def answer(folder: Path, steps: int) -> None:
     """One client that gets its grants, in order, from a server that asks again for whatever it was not answered."""
-    _prepare(point, times)
     run = plan(folder, steps)
-    grid = WitnessedGrid(replace(run, config=replace(run.config, clients=1)), folder)
-    for round in range(1, GRANTS + 1):
-        reply = grid._deliver(_grant(run, round, attempt=1))
-        if REFUSAL in reply.content:
-            code = Refusal.from_record(reply.content[REFUSAL]).code
-            assert code is RefusalCode.ALREADY_CHARGED, code
-            reply = grid._deliver(_grant(run, round, attempt=2))
-        assert RECEIPT in reply.content, reply
-        grid._deliver(_grant(run, round, attempt=1))  # what was answered can be asked for once more
+    grid = witnessed(replace(run, config=replace(run.config, clients=1)), folder)
+    _until_answered(grid, partial(_grant, run))
 
 
 @cache
 def question_plan_of(folder: Path) -> RunPlan:
     """Questions to the clients of a deployment."""
-    settings = {"clients": 2, "noise-multiplier": 4.0, "epsilon": 50.0, "delta": 1e-3, "node-timeout": 1.0}
-    places = {"ledger": f"sqlite:///{folder / 'ledger.db'}", "signing-key": str(folder / "server.key")}
+    settings = {"clients": 2, "noise-multiplier": 4.0, "epsilon": BUDGET.epsilon, "delta": BUDGET.delta}
+    places = {"node-timeout": 1.0, "ledger": ledger_of(folder), "signing-key": str(folder / "server.key")}
     return question_plan(settings | places, TABLED)
 
 
-def asked_grid(run: RunPlan, folder: Path) -> WitnessedGrid:
-    """Clients that answer whatever they are asked."""
-    grid = WitnessedGrid(run, folder)
-    for context in grid._contexts.values():
-        context.node_config.update(ANSWERS_ALL)
-    return grid
-
-
-def tell(folder: Path, steps: int, point: str | None = None, times: int = 1) -> None:
-    """One client that is asked questions, in order, by a server that asks again for whatever it was not answered."""
-    _prepare(point, times)
+def tell(folder: Path, steps: int) -> None:
+    """One client that is asked so many questions a round by a server that asks again for what was not answered."""
     run = question_plan_of(folder)
-    grid = asked_grid(replace(run, config=replace(run.config, clients=1)), folder)
+    grid = witnessed(replace(run, config=replace(run.config, clients=1)), folder, **ANSWERS_ALL)
     key = server_key(Path(run.config.signing_key))
+    questions = [fp.ask.count(), fp.ask.mean("age", 0, 100), fp.ask.sum("age", 0, 100)][:steps]
 
     def asked(round: int, attempt: int) -> Message:
-        questions = [fp.ask.count(), fp.ask.mean("age", 0, 100)][:steps]
         grant = a_question(*questions, signer=key, run_id="questions-life", round=round, attempt=attempt)
-        return grid._deliver(Message(RecordDict({QUESTION_GRANT: grant.to_record()}), 1000, ASK))
+        return Message(RecordDict({QUESTION_GRANT: grant.to_record()}), 1000, ASK)
 
-    for round in range(1, GRANTS + 1):
-        reply = asked(round, attempt=1)
+    _until_answered(grid, asked)
+
+
+def _until_answered(grid: DeployedGrid, message_of: Callable[[int, int], Message]) -> None:
+    """Send one client the message of each round; where its charge stands unanswered, that of another attempt."""
+
+    def reply_to(round: int, attempt: int) -> Message:
+        (reply,) = grid.send_and_receive([message_of(round, attempt)])
+        return reply
+
+    for round in range(1, ROUNDS + 1):
+        reply = reply_to(round, attempt=1)
         if REFUSAL in reply.content:
             code = Refusal.from_record(reply.content[REFUSAL]).code
             assert code is RefusalCode.ALREADY_CHARGED, code
-            reply = asked(round, attempt=2)
+            reply = reply_to(round, attempt=2)
         assert RECEIPT in reply.content, reply
-        asked(round, attempt=1)  # what was answered can be asked for once more
+        reply_to(round, attempt=1)  # what was answered can be asked for once more
 
 
-def inquire(folder: Path, steps: int, point: str | None = None, times: int = 1) -> None:
-    """A server that asks its clients once, and reads what it has of an earlier life."""
-    _prepare(point, times)
+def inquire(folder: Path, steps: int) -> None:
+    """A server that asks its clients so many questions once, and reads what it has of an earlier life."""
     run = question_plan_of(folder)
-    asked = Questionnaire((fp.ask.count(), fp.ask.mean("age", 0, 100)))
-    done = ask_clients(asked_grid(run, folder), run, asked)
-    assert len(done.told) == 2, done.failures
+    asked = Questionnaire((fp.ask.count(), fp.ask.mean("age", 0, 100))[:steps])
+    done = ask_clients(witnessed(run, folder, **ANSWERS_ALL), run, asked)
+    assert len(done.told) == steps, done.failures
     _append(folder / RECORDED, {"reread": len(done.reread), "federation": list(done.federation)})
-
-
-def _prepare(point: str | None, times: int) -> None:
-    torch.set_num_threads(1)
-    if point is not None:
-        failpoints.arm(point, times)
 
 
 def _grant(run: RunPlan, round: int, attempt: int) -> Message:
@@ -176,23 +165,8 @@ def _witness(client: str, reply: Message) -> dict[str, object]:
     return key | {"steps": receipt.steps, "update": update}
 
 
-def _warm() -> None:
-    """What every child would compute and import anew, done once before they are forked."""
-    with TemporaryDirectory() as folder:
-        accountant = CentralAccountant(
-            Ledger(f"sqlite:///{folder}/ledger.db"), A_GRANT.relation, PrivacyBudget(50.0, 1e-3), DEFAULT_FILTER
-        )
-        accountant.enrol({"a": "a"}, {"a": replace(A_GRANT.event, noise_multiplier=2.0)})
-        for round in range(1, 8):
-            accountant.grant(Attempt("run", round), {"a": 1})
-            accountant.spent()
-
-
 def _append(file: Path, fact: dict[str, object]) -> None:
     with file.open("a") as lines:
         lines.write(json.dumps(fact) + "\n")
         lines.flush()
         os.fsync(lines.fileno())
-
-
-_warm()

@@ -2,69 +2,52 @@
 
 from __future__ import annotations
 
-import signal
-
 import pytest
 
 from fedprivacy._support.failpoints import ANSWER_POINTS, CLIENT_POINTS
 from fedprivacy.flower.client.node import GUARD
-from fedprivacy.ledger import Ledger
-from fedprivacy.ledger.verify import verify_ledger
 from tests.faults import life
-from tests.faults.killing import TIMES, lines, lived, on_guard, on_ledger, released
+from tests.faults.killing import check_books, deaths, lines, lived, on_guard, on_ledger, released
+from tests.processes import KILLED
 
-SERVER = (
-    "server.run-opened",
-    "ledger.before-reserve",
-    "ledger.journal-written",
-    "server.reserved",
-    "ledger.before-settle",
-    "server.settled",
-    *ANSWER_POINTS,
-)
-"""That a server reaches when it asks."""
-
-
-def deaths(points, reached):
-    """(point, times): at each point, the first time that a life reaches it, and with the slow tests every time."""
-    return [
-        pytest.param(point, times, marks=[pytest.mark.exhaustive] if times > 1 else [])
-        for point in points
-        for times in range(1, reached.get(point, life.GRANTS) + 1)
-    ]
+SERVER = [
+    ("server.run-opened", 1),
+    ("ledger.before-reserve", 1),
+    ("ledger.journal-written", 1),
+    ("server.reserved", 1),
+    ("ledger.before-settle", 1),
+    ("ledger.before-settle", 2),
+    ("server.settled", 1),
+    *((point, 1) for point in ANSWER_POINTS),
+]
+"""Points that a server reaches when it asks, and how often it has reached them."""
 
 
-@pytest.mark.parametrize(("point", "times"), deaths(CLIENT_POINTS, TIMES))
+@pytest.mark.parametrize(("point", "times", "steps"), deaths(CLIENT_POINTS))
 def test_a_client_killed_anywhere_counts_every_answer_that_left_it_and_draws_no_second_noise(
-    processes, tmp_path, point, times
+    tmp_path, point, times, steps
 ):
-    assert lived(processes, life.tell, tmp_path, 2, point, times) == -signal.SIGKILL
+    assert lived(life.tell, tmp_path, steps, point, times) == KILLED
     if (tmp_path / "hospital-0" / GUARD).exists():
-        assert on_guard(tmp_path, 1, "hospital-0") >= released(tmp_path)["hospital-0"]
-    assert lived(processes, life.tell, tmp_path, 2) == 0
+        assert on_guard(tmp_path, "hospital-0") >= released(tmp_path)["hospital-0"]
+    assert lived(life.tell, tmp_path, steps) == 0
     left = released(tmp_path)["hospital-0"]  # fails where one charge led to two different answers
-    assert left >= life.GRANTS
-    assert left <= on_guard(tmp_path, 1, "hospital-0") <= left + 1
+    assert left >= life.ROUNDS
+    assert left <= on_guard(tmp_path, "hospital-0") <= left + 1
 
 
-@pytest.mark.parametrize("point", SERVER)
-def test_a_server_killed_anywhere_counts_every_answer_and_asks_no_more_than_it_lost(processes, tmp_path, point):
-    assert lived(processes, life.inquire, tmp_path, 1, point) == -signal.SIGKILL
+@pytest.mark.parametrize(
+    ("point", "times"),
+    [pytest.param(*each, marks=[] if each[0] == "ledger.before-keep" else pytest.mark.exhaustive) for each in SERVER],
+)
+def test_a_server_killed_anywhere_counts_every_answer_and_asks_no_more_than_it_lost(tmp_path, point, times):
+    assert lived(life.inquire, tmp_path, 2, point, times) == KILLED
     check_books(tmp_path)
-    assert lived(processes, life.inquire, tmp_path, 1) == 0
+    assert lived(life.inquire, tmp_path, 2) == 0
     check_books(tmp_path)
-    before = {client: on_ledger(tmp_path, 1, client) for client in ("hospital-0", "hospital-1")}
+    before = {client: on_ledger(tmp_path, client) for client in ("hospital-0", "hospital-1")}
     assert all(1 <= charged <= 2 for charged in before.values())
-    assert lived(processes, life.inquire, tmp_path, 1) == 0
+    assert lived(life.inquire, tmp_path, 2) == 0
     first, again = lines(tmp_path / life.RECORDED)
     assert again["reread"] == 2 and again["federation"] == first["federation"]
-    assert before == {client: on_ledger(tmp_path, 1, client) for client in before}
-
-
-def check_books(folder):
-    """Both books hold at least what left, the server's at least what the client's does, and the journal is whole."""
-    for client, left in released(folder).items():
-        assert left <= on_guard(folder, 1, client) <= on_ledger(folder, 1, client)
-    ledger = Ledger(life.question_plan_of(folder).config.ledger)
-    verify_ledger(ledger)
-    ledger.close()
+    assert before == {client: on_ledger(tmp_path, client) for client in before}

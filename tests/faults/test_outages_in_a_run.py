@@ -4,7 +4,6 @@ import errno
 import logging
 import os
 import sqlite3
-import threading
 
 import pytest
 from flwr.serverapp.strategy import FedAvg
@@ -19,7 +18,13 @@ from fedprivacy.ledger import ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.verify import verify_ledger
 from tests.flower.blobs import Blobs, plan_of
 from tests.flower.deployment import DeployedGrid
-from tests.flower.runs import SAMPLING, run
+from tests.flower.runs import SAMPLING
+from tests.ledger.acts import at_first_trouble
+
+
+@pytest.fixture
+def ledger_url(tmp_path):
+    return f"sqlite:///{tmp_path / 'ledger.db'}"
 
 
 def deployed(tmp_path, ledger):
@@ -31,6 +36,7 @@ def strategy(plan, observer, **kwargs):
     return PrivateStrategy(FedAvg(**SAMPLING), plan, observers=[observer], **kwargs)
 
 
+@pytest.mark.exhaustive
 def test_a_database_that_crashes_between_two_rounds_loses_nothing_and_the_run_goes_on(postgres, postgres_url, tmp_path):
     plan, records = deployed(tmp_path, postgres_url), []
     grid = DeployedGrid(plan, tmp_path)
@@ -39,27 +45,13 @@ def test_a_database_that_crashes_between_two_rounds_loses_nothing_and_the_run_go
         records.append(record)
         if record.round == 1:
             postgres.kill()
-            threading.Timer(1.0, postgres.start).start()
 
-    strategy(plan, crash).start(grid)
+    with at_first_trouble(postgres.start):
+        strategy(plan, crash).start(grid)
     assert [len(record.participants) for record in records[1:]] == [3, 3, 3]
     assert all(grid.guard(plan, name).history() == {plan.event(): 6} for name in grid.names.values())
     replay = verify_ledger(Ledger(postgres_url)).replay
     assert [charge.state for charge in replay.charges.values()] == [ChargeState.COMMITTED] * 9
-
-
-def test_a_ledger_that_another_program_locks_for_a_while_holds_the_run_up_and_no_more(ledger_url, tmp_path):
-    plan, records = deployed(tmp_path, ledger_url), []
-    other = sqlite3.connect(ledger_url.removeprefix("sqlite:///"), check_same_thread=False, isolation_level=None)
-
-    def lock(record):
-        records.append(record)
-        if record.round == 1:
-            other.execute("BEGIN IMMEDIATE")
-            threading.Timer(1.0, lambda: other.execute("COMMIT")).start()
-
-    strategy(plan, lock).start(DeployedGrid(plan, tmp_path))
-    assert [len(record.participants) for record in records[1:]] == [3, 3, 3]
 
 
 def test_a_ledger_that_is_gone_for_good_stops_the_run_with_its_model_and_it_goes_on_later(
@@ -107,9 +99,3 @@ def test_a_client_whose_disk_is_full_refuses_before_it_reads_a_record_and_gets_i
     monkeypatch.undo()
     assert grid.guard(plan, "hospital-1").history() == {plan.event(): 2}
     assert any(isinstance(record.exc_info[1], LogWriteError) for record in caplog.records if record.exc_info)
-
-
-def test_in_a_simulation_the_ledger_can_be_postgresql(postgres_url):
-    done = run(plan_of(Blobs(), rounds=3, ledger=postgres_url))
-    assert [len(record.participants) for record in done.records] == [4, 4, 4]
-    verify_ledger(Ledger(postgres_url))

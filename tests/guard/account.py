@@ -1,5 +1,8 @@
-"""What the tests of a guard charge, and against which budget."""
+"""Charges of the tests of a guard, their budget, and what a guard's file holds."""
 
+import json
+
+from fedprivacy.guard.log import EntryLog
 from fedprivacy.guard.seals import folders_named_after
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
@@ -17,3 +20,14 @@ def sealed_folder(file):
 
 def key(round=1, attempt=0, run_id="run"):
     return Attempt(run_id, round, attempt)
+
+
+def payloads(file):
+    """The entries of a log."""
+    log = EntryLog(file)
+    with log.transaction():
+        return log.entries
+
+
+def kinds(file):
+    return [json.loads(payload)["kind"] for payload in payloads(file)]

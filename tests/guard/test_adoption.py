@@ -6,7 +6,7 @@ import pytest
 
 from fedprivacy.guard import Guard
 from fedprivacy.guard.adoption import adopt
-from fedprivacy.guard.errors import RelationChangedError
+from fedprivacy.guard.errors import LogDamagedError, RelationChangedError
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
@@ -83,3 +83,12 @@ def test_what_was_interrupted_is_done_again_and_counts_once(old, tmp_path):
     old.write_bytes(copy)
     adopt(old, tmp_path / "guard.log")
     assert Guard(tmp_path / "guard.log", PrivacyBudget(3.0, 1e-4)).history() == {EVENT: 6}
+
+
+def test_an_earlier_version_s_guard_is_not_brought_into_a_log_that_has_forgotten(old, file):
+    guard = Guard(file, PrivacyBudget(3.0, 1e-4))
+    guard.charge(Attempt("run", 1), EVENT, 1)
+    guard.seal(Attempt("run", 1), b"update")
+    file.unlink()
+    with pytest.raises(LogDamagedError, match="is gone, but"):
+        adopt(old, file)

@@ -3,8 +3,13 @@
 import datetime
 import io
 import json
+import logging
+import shutil
 import sqlite3
 from contextlib import contextmanager, nullcontext
+from functools import cache
+from pathlib import Path
+from tempfile import TemporaryDirectory
 from types import SimpleNamespace
 
 import psycopg
@@ -13,10 +18,10 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.hashes import SHA384
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-from sqlalchemy import create_engine
+from sqlalchemy import Engine, create_engine, event
 from sqlalchemy import text as sql
 
-from fedprivacy.ledger import Allowance, Answer, ChargeState, Ledger
+from fedprivacy.ledger import Allowance, Answer, ChargeState, Ledger, database_file
 from fedprivacy.ledger.export import verify_export, write_export
 from fedprivacy.ledger.journal import FIRST_HASH, canonical, chained, sign_head
 from fedprivacy.ledger.replay import BrokenJournalError, Evidence
@@ -32,6 +37,7 @@ QUESTION = PoissonSampledGaussian(1.0, 20.0)
 MEAN = canonical({"kind": "mean", "column": "age", "low": 0, "high": 120})
 COUNT = canonical({"kind": "count"})
 ASKED = Attempt("questions-spring", 1)
+LATER = Attempt("questions-autumn", 1)
 ALLOWANCE = Allowance(PrivacyBudget(3.0, 1e-5), "fixed-mechanism")
 EXPIRES = datetime.datetime(2100, 1, 1, 12, 30, tzinfo=datetime.UTC)
 CLIENT_KEY = ec.derive_private_key(7, ec.SECP384R1())
@@ -82,6 +88,23 @@ def fill(url):
     return ledger
 
 
+@cache
+def _made(make):
+    """A file of a ledger like that, and the folder that it is in."""
+    folder = TemporaryDirectory()
+    file = Path(folder.name) / "ledger.db"
+    make(f"sqlite:///{file}").close()
+    return file, folder
+
+
+def copied(make, url):
+    """Make a ledger at a URL: in a file as a copy, which takes a tenth of the time."""
+    if (file := database_file(url)) is None:
+        return make(url)
+    shutil.copy(_made(make)[0], file)
+    return Ledger(url)
+
+
 def answers_of(*datasets, shift=0):
     """What datasets answer to the mean and the count, asked together with as much noise; each something else."""
     noise, given = QUESTION.noise_multiplier * 2.0**0.5, []
@@ -97,6 +120,14 @@ def ask(ledger, attempt=ASKED, asked="ab", **options):
     ledger.reserve(attempt, QUESTION, dict.fromkeys(asked, 1), unlimited)
     ledger.settle(attempt, list(asked), ChargeState.COMMITTED)
     ledger.keep_answers(attempt, answers_of(*asked, **options))
+
+
+def fill_and_ask(url):
+    """Six entries more: questions to both datasets, and once more to one of them."""
+    ledger = fill(url)
+    ask(ledger)
+    ask(ledger, LATER, "a", shift=7)
+    return ledger
 
 
 def journal_of(ledger):
@@ -193,6 +224,41 @@ def cut(dialect):
     return error
 
 
+@contextmanager
+def at_first_trouble(act):
+    """Do something when the ledger first says that it tries again."""
+    handler, done = logging.Handler(logging.WARNING), []
+
+    def emit(_):
+        if not done:
+            done.append(True)
+            act()
+
+    handler.emit = emit
+    log = logging.getLogger("fedprivacy.ledger")
+    log.addHandler(handler)
+    try:
+        yield
+    finally:
+        log.removeHandler(handler)
+    assert done
+
+
+@contextmanager
+def dying_at(statement):
+    """Interrupt the process when it comes to a statement."""
+
+    def die(_, __, executed, *___):
+        if executed.lstrip().startswith(statement):
+            raise KeyboardInterrupt
+
+    event.listen(Engine, "before_cursor_execute", die)
+    try:
+        yield
+    finally:
+        event.remove(Engine, "before_cursor_execute", die)
+
+
 def exported(ledger):
     """The bytes of an export."""
     out = io.StringIO()
@@ -208,13 +274,18 @@ def problem(content):
     return str(error.value)
 
 
-def undamaged_by(fill, request, tmp_path_factory):
-    """A ledger in the database that is asked for, whose damage is undone after each test; a fixture's generator."""
-    if request.param == "postgresql":
-        url = request.getfixturevalue("postgres").new_database()
-    else:
-        url = f"sqlite:///{tmp_path_factory.mktemp('ledger') / 'ledger.db'}"
-    ledger = fill(url)
-    yield ledger
-    verify_ledger(ledger)
-    ledger.close()
+def undamaged_by(fill):
+    """A fixture: a ledger whose damage is undone after each test; the soak repeats it on PostgreSQL."""
+
+    @pytest.fixture(scope="module", params=["sqlite", pytest.param("postgresql", marks=pytest.mark.soak)])
+    def undamaged(request, tmp_path_factory):
+        if request.param == "postgresql":
+            url = request.getfixturevalue("postgres").new_database()
+        else:
+            url = f"sqlite:///{tmp_path_factory.mktemp('ledger') / 'ledger.db'}"
+        ledger = fill(url)
+        yield ledger
+        verify_ledger(ledger)
+        ledger.close()
+
+    return undamaged

@@ -7,43 +7,44 @@ from functools import partial
 import numpy as np
 import pytest
 from sqlalchemy import text
-from sqlalchemy.exc import DBAPIError
 
-from fedprivacy._support import failpoints
 from fedprivacy.ledger import Answer, ChargeState, Ledger, LedgerError, StoredAnswer
 from fedprivacy.ledger.answers import answers_to
 from fedprivacy.ledger.journal import canonical
 from fedprivacy.ledger.verify import verify_ledger
-from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.events import PoissonSampledGaussian
-from tests.guard.processes import KILLED, at_once, in_child
 from tests.ledger.acts import (
     ALLOWANCE,
     ASKED,
     COUNT,
+    LATER,
     MEAN,
     QUESTION,
     Undone,
     answers_of,
     ask,
-    cut_off,
     disarm,
     journal_of,
     unlimited,
 )
+from tests.processes import at_once, in_child
 
-LATER = Attempt("questions-autumn", 1)
 NOISE = QUESTION.noise_multiplier * math.sqrt(2.0)
 COMMITTED, VOID = ChargeState.COMMITTED, ChargeState.VOID
 
 
-@pytest.fixture
-def ledger(url):
+def charged(url):
     """Three datasets; a and b were charged for questions, and their receipts came."""
     opened = Ledger(url)
     opened.open_budgets(dict.fromkeys("abc", ALLOWANCE))
     opened.reserve(ASKED, QUESTION, {"a": 1, "b": 1}, unlimited)
     opened.settle(ASKED, ["a", "b"], COMMITTED)
+    return opened
+
+
+@pytest.fixture
+def ledger(url):
+    opened = charged(url)
     yield opened
     opened.close()
 
@@ -149,14 +150,6 @@ def test_an_answer_without_a_receipt_is_not_kept_until_the_receipt_comes(ledger,
     verify_ledger(ledger)
 
 
-def test_a_charge_that_has_an_answer_is_never_void(ledger):
-    ledger.keep_answers(ASKED, answers_of("a", "b"))
-    ledger.settle(ASKED, ["a", "b"], VOID)
-    assert ledger.charged(ASKED) == {"a", "b"}
-    assert ledger.accounts(["a"])["a"].history == {QUESTION: 1}
-    verify_ledger(ledger)
-
-
 def test_numbers_of_numpy_are_kept_as_the_numbers_that_they_are(ledger):
     totals = np.array([-3, 2**60], dtype=np.int64)
     ledger.keep_answers(ASKED, [Answer("a", 0, COUNT, np.float64(3.5), tuple(totals))])
@@ -202,73 +195,17 @@ def test_what_was_asked_says_of_whom_at_what_cost_and_how_many_answered(ledger):
     assert ledger.asked("c") == []
 
 
-@pytest.mark.parametrize("point", failpoints.ANSWER_POINTS)
-def test_a_server_killed_anywhere_keeps_all_of_it_or_nothing_and_then_keeps_it_once(url, ledger, point):
-    def server():
-        again = Ledger(url)
-        failpoints.arm(point)
-        again.keep_answers(ASKED, answers_of("a", "b"))
-
+def test_processes_that_keep_answers_at_once_keep_the_same_ones_once_and_of_different_ones_one(transactional_url):
+    ledger = charged(transactional_url)
     entries = len(journal_of(ledger))
-    assert in_child(server) == KILLED
-    survived = point == "ledger.answers-kept"
-    assert kept(ledger) == (of(ASKED, "a", "b") if survived else {})
-    ledger.settle(ASKED, ["a", "b"], COMMITTED)  # a server that goes on does both again
-    ledger.keep_answers(ASKED, answers_of("a", "b"))
-    assert kept(ledger) == of(ASKED, "a", "b")
-    assert len(journal_of(ledger)) == entries + 1
+    keep_a = [lambda n=n: Ledger(transactional_url).keep_answers(ASKED, answers_of("a", shift=n)) for n in range(4)]
+    keep_b = [lambda: Ledger(transactional_url).keep_answers(ASKED, answers_of("b"))] * 4
+    ended = at_once(*keep_a, *keep_b)
+    assert (sorted(ended[:4]), ended[4:]) == ([0, 1, 1, 1], [0] * 4)
+    assert kept(ledger) in [of(ASKED, "a", shift=n) | of(ASKED, "b") for n in range(4)]
+    assert len(journal_of(ledger)) == entries + 2
     verify_ledger(ledger)
-
-
-def test_a_server_killed_between_receipt_and_answer_can_still_keep_it(url, ledger):
-    """The client sends the answer that it has sealed again; the charge is there, and nothing is charged anew."""
-
-    def server():
-        again = Ledger(url)
-        again.reserve(LATER, QUESTION, {"a": 1}, unlimited)
-        again.settle(LATER, ["a"], COMMITTED)
-        failpoints.arm("ledger.before-keep")
-        again.keep_answers(LATER, answers_of("a"))
-
-    assert in_child(server) == KILLED
-    assert ledger.reserve(LATER, QUESTION, {"a": 1}, unlimited, resumed=True) == {"a": 1}
-    ledger.keep_answers(LATER, answers_of("a"))
-    assert kept(ledger) == of(LATER, "a")
-    assert ledger.accounts(["a"])["a"].history == {QUESTION: 2}
-
-
-@pytest.mark.parametrize("committed", [True, False], ids=["after", "before"])
-def test_answers_whose_connection_broke_at_the_commit_are_kept_once(ledger, committed):
-    entries = len(journal_of(ledger))
-    with cut_off(ledger, committed=committed) as broken:
-        ledger.keep_answers(ASKED, answers_of("a", "b"))
-    assert broken
-    assert kept(ledger) == of(ASKED, "a", "b")
-    assert len(journal_of(ledger)) == entries + 1
-
-
-def test_processes_that_keep_the_same_answers_at_once_keep_them_once(url, ledger):
-    entries = len(journal_of(ledger))
-    assert at_once(*[lambda: Ledger(url).keep_answers(ASKED, answers_of("a", "b"))] * 4) == [0] * 4
-    assert kept(ledger) == of(ASKED, "a", "b")
-    assert len(journal_of(ledger)) == entries + 1
-    verify_ledger(ledger)
-
-
-def test_of_processes_with_different_answers_one_is_believed_and_the_others_are_told(url, ledger):
-    acts = [lambda n=n: Ledger(url).keep_answers(ASKED, answers_of("a", shift=n)) for n in range(4)]
-    assert sorted(at_once(*acts)) == [0, 1, 1, 1]
-    assert kept(ledger) in [of(ASKED, "a", shift=n) for n in range(4)]
-    verify_ledger(ledger)
-
-
-def test_the_database_refuses_to_change_or_delete_an_answer(ledger):
-    ledger.keep_answers(ASKED, answers_of("a", "b"))
-    for table in ("questions", "answers"):
-        for act in (f"UPDATE {table} SET number = 5", f"DELETE FROM {table}"):
-            with pytest.raises((DBAPIError, LedgerError), match=f"the {table} is append-only"):
-                ledger.database.write(lambda connection, _, act=act: connection.execute(text(act)))
-    assert kept(ledger) == of(ASKED, "a", "b")
+    ledger.close()
 
 
 BEHIND_ITS_BACK = {

@@ -2,23 +2,19 @@
 
 import pytest
 
-from fedprivacy.ledger import Allowance, ChargeState, Ledger
+from fedprivacy.ledger import ChargeState
 from fedprivacy.ledger.charges import MOST_STEPS
 from fedprivacy.ledger.errors import AccountError
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.values.attempt import Attempt
-from fedprivacy.values.budget import PrivacyBudget
-from fedprivacy.values.events import PoissonSampledGaussian
+from tests.ledger.acts import EVENT
 
-EVENT = PoissonSampledGaussian(0.1, 1.0)
 RUN, ANOTHER = ("run", EVENT), ("another", EVENT)
 
 
 @pytest.fixture
-def ledger(tmp_path):
-    opened = Ledger(f"sqlite:///{tmp_path / 'ledger.db'}")
-    opened.open_budgets(dict.fromkeys("ab", Allowance(PrivacyBudget(3.0, 1e-5), "fixed-mechanism")))
-    return opened
+def url(tmp_path):
+    return f"sqlite:///{tmp_path / 'ledger.db'}"
 
 
 def test_a_dataset_whose_charges_are_all_void_has_spent_nothing_and_is_bound_to_no_mechanism(ledger):

@@ -3,25 +3,15 @@
 import json
 import random
 
-import pytest
-
 from fedprivacy.ledger import ChargeState, Ledger
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.values.attempt import Attempt
-from tests.guard.processes import at_once
 from tests.ledger.acts import ALLOWANCE, EVENT, OTHER, at_most
+from tests.processes import at_once
 
 QUOTA = 60
-CASES = {"sqlite": (4, 20, 8), "postgresql": (8, 100, 12)}
+SMALL, LARGE = (4, 20, 8), (8, 100, 12)
 """Processes, datasets and rounds of each."""
-
-
-@pytest.fixture(params=CASES)
-def case(request, tmp_path):
-    """A URL, and the case's sizes."""
-    on_postgresql = request.param == "postgresql"
-    url = request.getfixturevalue("postgres_url") if on_postgresql else f"sqlite:///{tmp_path / 'ledger.db'}"
-    return url, *CASES[request.param]
 
 
 def charge(url, run, datasets, rounds, told):
@@ -40,8 +30,9 @@ def charge(url, run, datasets, rounds, told):
     ledger.close()
 
 
-def test_no_budget_is_overdrawn_and_no_charge_is_lost(case, tmp_path):
-    url, processes, count, rounds = case
+def test_no_budget_is_overdrawn_and_no_charge_is_lost(transactional_url, tmp_path):
+    url = transactional_url
+    processes, count, rounds = LARGE if url.startswith("postgresql") else SMALL
     datasets = [f"d{number}" for number in range(count)]
     ledger = Ledger(url)
     ledger.open_budgets(dict.fromkeys(datasets, ALLOWANCE))
@@ -58,9 +49,9 @@ def test_no_budget_is_overdrawn_and_no_charge_is_lost(case, tmp_path):
     ledger.close()
 
 
-def test_processes_that_charge_the_same_round_charge_it_once(case):
+def test_processes_that_charge_the_same_round_charge_it_once(transactional_url):
     """Two servers that take themselves for the same run: one of them is refused."""
-    url, processes, *_ = case
+    url, processes = transactional_url, 4
     ledger = Ledger(url)
     ledger.open_budgets({"a": ALLOWANCE})
     ledger.close()

@@ -1,26 +1,36 @@
 """An exported ledger is whole or it is refused; brought back, it is the same ledger, and goes on."""
 
+import hashlib
 import json
 import re
 
 import pytest
-from sqlalchemy import text
 
 from fedprivacy._support.signing import server_public_key
-from fedprivacy.ledger import ChargeState, Ledger, LedgerError, export
+from fedprivacy.ledger import Answer, ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.export import import_ledger, verify_export
 from fedprivacy.ledger.journal import sign_head
 from fedprivacy.ledger.replay import BrokenJournalError
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.values.attempt import Attempt
 from tests.ledger.acts import (
+    ALLOWANCE,
+    ASKED,
+    COUNT,
     EVENT,
     KEY,
+    LATER,
+    MEAN,
     OTHER,
+    QUESTION,
     STRANGER,
+    answers_of,
+    ask,
     at_most,
+    copied,
+    dying_at,
     exported,
-    fill,
+    fill_and_ask,
     journal_of,
     problem,
     query,
@@ -30,8 +40,8 @@ from tests.ledger.acts import (
 
 @pytest.fixture(scope="module")
 def small(tmp_path_factory):
-    """The bytes of an export with an entry of every kind and a signed head: 15 lines."""
-    return exported(fill(f"sqlite:///{tmp_path_factory.mktemp('ledger') / 'ledger.db'}"))
+    """The bytes of an export with an entry of every kind: 18 entries, a signed head, 6 answers; 27 lines."""
+    return exported(fill_and_ask(f"sqlite:///{tmp_path_factory.mktemp('ledger') / 'ledger.db'}"))
 
 
 @pytest.fixture
@@ -41,67 +51,142 @@ def whole(small, tmp_path):
     return file
 
 
+@pytest.fixture
+def other_url(url, tmp_path):
+    """Another place for a ledger, in the same kind of database or not."""
+    return f"sqlite:///{tmp_path / 'other.db'}"
+
+
 def test_an_export_verifies(whole):
     verified = verify_export(whole, signers=[server_public_key(KEY)])
-    assert (verified.head.number, verified.signed, len(verified.replay.charges)) == (12, 12, 6)
+    assert (verified.head.number, verified.signed) == (18, 12)
+    assert (len(verified.replay.charges), len(verified.replay.answers)) == (9, 6)
 
 
-def test_an_export_is_one_line_for_each_entry_and_signed_head(small):
+def test_an_export_is_one_line_for_each_entry_signed_head_and_answer_in_an_order_of_its_own(small):
     lines = [json.loads(line) for line in small.splitlines()]
-    assert [line.get("number") for line in lines[1:13]] == list(range(1, 13))
-    assert lines[13]["checkpoint"]["number"] == 12
-    assert lines[14]["entries"] == 12
+    assert lines[0] == {"format": "fedprivacy-ledger", "version": 2}
+    assert [line.get("number") for line in lines[1:19]] == list(range(1, 19))
+    assert lines[19]["checkpoint"]["number"] == 12
+    held = [line["answer"] for line in lines[20:26]]
+    assert [(each["run_id"], each["number"], each["dataset_id"]) for each in held] == [
+        *[("questions-spring", number, dataset) for number in (0, 1) for dataset in "ab"],
+        *[("questions-autumn", number, "a") for number in (0, 1)],
+    ]
+    assert held[0]["totals"] == list(answers_of("a")[0].totals)
+    assert (lines[26]["entries"], len(lines)) == (18, 27)
 
 
-NAMES = {1: r"^line 1 is not", 14: r"signed head|^line 14,", 15: r"last line|^line 15,|\(line 15\)"}
-NAMES |= {line: rf"^entry {line - 1} |^line {line}, after entry {line - 2}," for line in range(2, 14)}
+def test_an_export_of_a_ledger_without_answers_is_what_it_was_before_there_were_any(filled):
+    assert exported(filled).splitlines()[0] == b'{"format":"fedprivacy-ledger","version":1}'
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("line", range(1, 16))
-def test_one_flipped_bit_anywhere_is_found_and_named(small, line):
-    lines = small.splitlines(keepends=True)
-    start = sum(map(len, lines[: line - 1]))
-    for place in range(start, start + len(lines[line - 1])):
-        for bit in range(8):
-            flipped = bytearray(small)
-            flipped[place] ^= 1 << bit
-            named = problem(flipped)
-            assert re.search(NAMES[line], named), (place, bit, named)
+def test_an_export_does_not_depend_on_the_order_in_which_answers_came(url):
+    """Databases compare names each in their own way."""
+    ledger, names = Ledger(url), ["\u00e4", "B", "a", "_", "A", "b"]
+    ledger.open_budgets(dict.fromkeys(names, ALLOWANCE))
+    ledger.reserve(ASKED, QUESTION, dict.fromkeys(names, 1), unlimited)
+    ledger.settle(ASKED, names, ChargeState.COMMITTED)
+    ledger.keep_answers(ASKED, [Answer(name, 0, COUNT, 20.0, (1,)) for name in names])
+    lines = [json.loads(line) for line in exported(ledger).splitlines()]
+    assert [line["answer"]["dataset_id"] for line in lines if "answer" in line] == sorted(names)
+    ledger.close()
+
+
+NAMES = {1: r"^line 1 is not", 20: r"signed head|^line 20,", 27: r"last line|^line 27,|\(line 27\)"}
+NAMES |= {line: rf"^entry {line - 1} |^line {line}, after entry {line - 2}," for line in range(2, 20)}
+NAMES |= {line: rf"line {line}\b|the answer of|last line" for line in range(21, 27)}
+
+
+@pytest.mark.parametrize(
+    "step",
+    [331, pytest.param(9, marks=pytest.mark.exhaustive), pytest.param(1, marks=pytest.mark.soak)],
+)
+def test_one_flipped_bit_anywhere_is_found_and_named(small, step):
+    line_of = [number for number, line in enumerate(small.splitlines(keepends=True), start=1) for _ in line]
+    for bit in range(0, 8 * len(small), step):
+        flipped = bytearray(small)
+        flipped[bit // 8] ^= 1 << bit % 8
+        named = problem(flipped)
+        assert re.search(NAMES[line_of[bit // 8]], named), (bit, named)
 
 
 def test_an_export_that_was_cut_off_anywhere_is_found(small):
-    for length in range(len(small)):
+    for length in range(0, len(small), 7):
         assert re.search(r"the end is missing|^line|^entry|last line", problem(small[:length]))
-
-
-def test_an_export_that_was_cut_off_between_lines_lacks_its_end(small):
     lines = small.splitlines(keepends=True)
     for count in range(len(lines)):
         cut = problem(b"".join(lines[:count]))
-        assert cut == f"the end is missing: there is no last line after {min(max(count - 1, 0), 12)} entries"
+        assert cut == f"the end is missing: there is no last line after {min(max(count - 1, 0), 18)} entries"
 
 
 def test_a_line_that_was_removed_doubled_or_swapped_is_found_and_named(small):
     lines = small.splitlines(keepends=True)
-    for at in range(1, 12):
-        entry = at  # line at + 1
-        assert f"entry {entry} is missing: entry {entry + 1} follows" in problem(b"".join(lines[:at] + lines[at + 1 :]))
-        assert f"entry {entry + 1} is missing" in problem(b"".join(lines[: at + 1] + lines[at:]))
-        swapped = [*lines[:at], lines[at + 1], lines[at], *lines[at + 2 :]]
+    for entry in range(1, 18):  # line entry + 1
+        following = f"entry {entry} is missing: entry {entry + 1} follows"
+        assert following in problem(b"".join(lines[:entry] + lines[entry + 1 :]))
+        assert f"entry {entry + 1} is missing" in problem(b"".join(lines[: entry + 1] + lines[entry:]))
+        swapped = [*lines[:entry], lines[entry + 1], lines[entry], *lines[entry + 2 :]]
         assert f"entry {entry} is missing" in problem(b"".join(swapped))
 
 
 def test_a_signed_head_that_was_removed_doubled_or_moved_is_found(small):
     lines = small.splitlines(keepends=True)
-    assert "last line does not fit the 12 entries" in problem(b"".join(lines[:13] + lines[14:]))
-    assert "last line does not fit the 12 entries" in problem(b"".join(lines[:14] + lines[13:]))
-    assert "a signed head covers it" in problem(b"".join([lines[0], lines[13], *lines[1:13], lines[14]]))
+    assert "last line does not fit the 18 entries" in problem(b"".join(lines[:19] + lines[20:]))
+    assert "last line does not fit the 18 entries" in problem(b"".join(lines[:20] + lines[19:]))
+    assert "a signed head covers it" in problem(b"".join([lines[0], lines[19], *lines[1:19], *lines[20:]]))
+
+
+def resealed(lines):
+    """An export whose last line was made anew to fit, as somebody does who changed what is before it."""
+    body = b"".join(lines)
+    last = {"entries": 18, "sha256": hashlib.sha256(body).hexdigest()}
+    return body + json.dumps(last, separators=(",", ":")).encode() + b"\n"
+
+
+def test_an_export_with_other_answers_is_refused_even_where_its_last_line_fits(small):
+    *lines, _ = small.splitlines(keepends=True)
+    spring = lines[20].replace(b'"dataset_id":"a"', b'"dataset_id":"b"')
+    other = {
+        "changed": [*lines[:20], lines[20].replace(b"[97", b"[96"), *lines[21:]],
+        "gone": [*lines[:20], *lines[21:]],
+        "twice": [*lines, lines[20]],
+        "of another": [*lines[:20], spring, *lines[21:]],
+        "none at all": [lines[0].replace(b"2", b"1"), *lines[1:20]],
+    }
+    named = r"the answer of [ab], questions-spring, 1, 1, 0 is (not what the journal says|missing)"
+    for name, changed in other.items():
+        assert re.search(named, problem(resealed(changed))), name
+    assert lines[20] != other["changed"][20]
+    older = resealed([lines[0].replace(b"2", b"1"), *lines[1:]])
+    assert "line 1 is not the first line of what follows" in problem(older)
+
+
+FORMS = {
+    "a fraction": (b'"number":0', b'"number":0.0'),
+    "a truth": (b'"attempt":1', b'"attempt":true'),
+    "a list": (b'"dataset_id":"a"', b'"dataset_id":["a"]'),
+    "one field more": (b'{"answer":{', b'{"answer":{"Z":1,'),
+    "one field less": (b'"number":0,', b""),
+    "a truth among totals": (b"[9700,", b"[true,"),
+    "65 bits": (b"[9700,", b"[18446744073709551616,"),
+    "a text": (b"[9700,", b'["9700",'),
+    "a space": (b"[9700,", b"[ 9700,"),
+}
+
+
+@pytest.mark.parametrize(("old", "new"), FORMS.values(), ids=FORMS)
+def test_an_answer_that_is_not_as_it_was_written_is_damage(small, old, new):
+    *lines, _ = small.splitlines(keepends=True)
+    assert old in lines[20]
+    changed = lines[20].replace(old, new, 1)
+    named = problem(resealed([*lines[:20], changed, *lines[21:]]))
+    assert re.search(r"^line 21, after entry 18, is|\(line 21\) is", named)
 
 
 def test_nothing_may_follow_the_last_line(small):
     for more in (b"\n", b"{}", small, small.splitlines(keepends=True)[-1]):
-        assert problem(small + more) == "something follows the last line, line 15"
+        assert problem(small + more) == "something follows the last line, line 27"
 
 
 @pytest.mark.parametrize(
@@ -126,51 +211,38 @@ def test_an_export_that_was_written_anew_has_a_foreign_signer_and_contradicts_a_
         verify_export(anew, witnesses=verify_export(whole).heads)
 
 
-@pytest.fixture(params=["sqlite", "postgresql"])
-def other_url(request, tmp_path, postgres):
-    """Another place for a ledger."""
-    if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'other.db'}"
-        return
-    url = postgres.new_database()
-    yield url
-    postgres.drop_database(url)
-
-
-def test_export_import_export_is_the_same_to_the_byte(filled, other_url, tmp_path):
-    first, file = exported(filled), tmp_path / "export.jsonl"
-    file.write_bytes(first)
-    other = Ledger(other_url)
-    assert import_ledger(file, other).head.number == 12
-    assert exported(other) == first
+def test_a_ledger_that_was_brought_back_is_the_same_and_exported_the_same_to_the_byte(url, other_url, tmp_path):
+    source, other, file = copied(fill_and_ask, url), Ledger(other_url), tmp_path / "export.jsonl"
+    file.write_bytes(exported(source))
+    assert import_ledger(file, other).head.number == 18
+    assert exported(other) == file.read_bytes()
     assert verify_ledger(other, witnesses=verify_export(file).heads).signed == 12
-    other.close()
-
-
-def test_a_ledger_that_was_brought_back_is_the_same(filled, other_url, tmp_path):
-    file, other = tmp_path / "export.jsonl", Ledger(other_url)
-    file.write_bytes(exported(filled))
-    import_ledger(file, other)
     datasets = ["a", "b", "c"]
-    assert other.accounts(datasets) == filled.accounts(datasets)
-    assert other.allowances(datasets) == filled.allowances(datasets)
+    assert other.accounts(datasets) == source.accounts(datasets)
+    assert other.allowances(datasets) == source.allowances(datasets)
+    assert other.answers(MEAN, datasets) == source.answers(MEAN, datasets)
     for table in ("runs", "keys"):
-        assert set(query(other, f"SELECT * FROM {table}")) == set(query(filled, f"SELECT * FROM {table}"))
-    assert other.last_attempt("two", 1) == filled.last_attempt("two", 1) == Attempt("two", 1, 3)
+        assert set(query(other, f"SELECT * FROM {table}")) == set(query(source, f"SELECT * FROM {table}"))
+    assert other.last_attempt("two", 1) == source.last_attempt("two", 1) == Attempt("two", 1, 3)
+    source.close()
     other.close()
 
 
-def test_a_ledger_that_was_brought_back_goes_on(small, other_url, whole):
-    other = Ledger(other_url)
+def test_a_ledger_that_was_brought_back_goes_on(url, whole):
+    other = Ledger(url)
     import_ledger(whole, other)
     other.resume_run("two")
     assert other.reserve(Attempt("two", 1, 3), EVENT, {"a": 9, "b": 9}, unlimited, resumed=True) == {"a": 1, "b": 2}
-    assert other.reserve(Attempt("two", 2), EVENT, {"a": 9, "b": 9}, at_most(14)) == {"a": 1, "b": 9}
+    assert other.reserve(Attempt("two", 2), EVENT, {"a": 9, "b": 9}, at_most(16)) == {"a": 1, "b": 9}
     other.settle(Attempt("one", 1), ["b"], ChargeState.COMMITTED)
     assert other.reconcile("a", {("one", EVENT): 10}) == 1
-    assert other.accounts(["a", "b"])["a"].history == {EVENT: 12, OTHER: 3}
-    assert other.accounts(["a", "b"])["b"].history == {EVENT: 16}
-    assert verify_ledger(other).head.number == 15
+    assert other.accounts(["a", "b"])["a"].history == {EVENT: 12, OTHER: 3, QUESTION: 2}
+    assert other.accounts(["a", "b"])["b"].history == {EVENT: 16, QUESTION: 1}
+    other.keep_answers(LATER, answers_of("a", shift=7))
+    with pytest.raises(LedgerError, match="has answered question 0"):
+        other.keep_answers(LATER, answers_of("a"))
+    ask(other, LATER.again, "b")
+    assert verify_ledger(other).head.number == 24
     other.close()
 
 
@@ -182,25 +254,24 @@ def test_nothing_is_brought_into_a_ledger_that_has_entries(filled, whole):
 
 def test_a_damaged_export_brings_in_nothing(url, small, tmp_path):
     ledger, file = Ledger(url), tmp_path / "damaged.jsonl"
-    file.write_bytes(small.replace(b"[0,5]", b"[0,1]"))
-    with pytest.raises(BrokenJournalError, match="entry 4 was changed"):
-        import_ledger(file, ledger)
-    assert journal_of(ledger) == ledger.dataset_ids() == []
+    *lines, _ = small.splitlines(keepends=True)
+    damaged = {
+        "entry 4 was changed": small.replace(b"[0,5]", b"[0,1]"),
+        "is missing; the journal holds its digest alone": resealed([*lines[:20], *lines[21:]]),
+    }
+    for named, content in damaged.items():
+        file.write_bytes(content)
+        with pytest.raises(BrokenJournalError, match=named):
+            import_ledger(file, ledger)
+        assert journal_of(ledger) == ledger.dataset_ids() == query(ledger, "SELECT * FROM answers") == []
     ledger.close()
 
 
-def test_an_import_that_breaks_off_leaves_nothing_and_can_be_done_again(url, whole, monkeypatch):
-    ledger = Ledger(url)
-
-    def break_off(connection, _):
-        assert connection.scalar(text("SELECT COUNT(*) FROM journal")) == 12
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as broken:
-        broken.setattr(export, "_write_tables", break_off)
-        with pytest.raises(KeyboardInterrupt):
-            import_ledger(whole, ledger)
+def test_an_import_that_breaks_off_leaves_nothing_and_can_be_done_again(transactional_url, whole):
+    ledger = Ledger(transactional_url)
+    with dying_at("INSERT INTO charges"), pytest.raises(KeyboardInterrupt):
+        import_ledger(whole, ledger)
     assert journal_of(ledger) == ledger.dataset_ids() == []
     import_ledger(whole, ledger)
-    assert verify_ledger(ledger).head.number == 12
+    assert verify_ledger(ledger).head.number == 18
     ledger.close()

@@ -1,12 +1,12 @@
 """In any order of acts, restarts and cut-off connections, the ledger holds what a plain list of charges would hold."""
 
 import datetime
-import itertools
+import tempfile
 from collections import Counter
 from contextlib import nullcontext
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule, run_state_machine_as_test
 
@@ -39,10 +39,10 @@ def allowed(_, history, allowance):
 class Interleavings(RuleBasedStateMachine):
     """Acts on a ledger, each also done to a dictionary."""
 
-    def __init__(self, url):
+    def __init__(self):
         super().__init__()
-        self.url = url
-        self.ledgers = [Ledger(url), Ledger(url)]
+        self.url = self.new_url()
+        self.ledgers = [Ledger(self.url), Ledger(self.url)]
         self.ledgers[0].open_budgets(dict.fromkeys(DATASETS, Allowance(PrivacyBudget(QUOTA, 1e-5), "adaptive")))
         self.charges = {}  # [event, steps, state] by dataset, run, round and attempt
         self.quota = dict.fromkeys(DATASETS, QUOTA)
@@ -52,7 +52,13 @@ class Interleavings(RuleBasedStateMachine):
         self.answers = {}  # which of two answers was kept, by dataset, run, round and attempt, in their order
 
     def spent(self, dataset):
-        return sum(steps for (d, *_), (_, steps, state) in self.charges.items() if d == dataset and state != VOID)
+        return sum(steps for _, steps in self.standing(dataset))
+
+    def standing(self, dataset):
+        """(event, steps) of the charges that count."""
+        return [
+            (event, steps) for (d, *_), (event, steps, state) in self.charges.items() if d == dataset and state != VOID
+        ]
 
     def cut(self, by, when):
         return nullcontext() if when is None else cut_off(self.ledgers[by], committed=when == "after")
@@ -154,8 +160,14 @@ class Interleavings(RuleBasedStateMachine):
         for ledger in self.ledgers:
             accounts = ledger.accounts(DATASETS)
             for dataset in DATASETS:
-                spent = sum(accounts[dataset].history.values()) if dataset in accounts else 0
-                assert spent == self.spent(dataset)
+                history = Counter()
+                for event, steps in self.standing(dataset):
+                    history[event] += steps
+                assert (dataset in accounts) == bool(history)
+                if history:
+                    assert accounts[dataset].history == history
+                    assert accounts[dataset].rounds == len(self.standing(dataset))
+                spent = history.total()
                 assert self.released[dataset] <= spent <= self.highest_quota[dataset] + self.came_late[dataset]
 
     def teardown(self):
@@ -169,22 +181,21 @@ class Interleavings(RuleBasedStateMachine):
             ledger.close()
 
 
-SETTINGS = settings(
-    stateful_step_count=25,
-    deadline=None,
-    phases=[Phase.explicit, Phase.reuse, Phase.generate, Phase.shrink],
-    suppress_health_check=[HealthCheck.too_slow],
-)
+class OnSqlite(Interleavings):
+    def new_url(self):
+        self.folder = tempfile.TemporaryDirectory()
+        return f"sqlite:///{self.folder.name}/ledger.db"
 
 
-def test_acts_in_any_order_on_sqlite(tmp_path):
-    urls = (f"sqlite:///{tmp_path / f'{number}.db'}" for number in itertools.count())
-    run_state_machine_as_test(lambda: Interleavings(next(urls)), settings=settings(SETTINGS, max_examples=30))
+OnSqlite.TestCase.settings = settings(OnSqlite.TestCase.settings, stateful_step_count=25)
+test_acts_in_any_order_on_sqlite = pytest.mark.exhaustive(OnSqlite.TestCase)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.soak
 def test_acts_in_any_order_on_postgresql(postgres):
+    class OnPostgresql(Interleavings):
+        def new_url(self):
+            return postgres.new_database()
+
     postgres.start()
-    run_state_machine_as_test(
-        lambda: Interleavings(postgres.new_database()), settings=settings(SETTINGS, max_examples=10)
-    )
+    run_state_machine_as_test(OnPostgresql, settings=OnSqlite.TestCase.settings)

@@ -13,7 +13,20 @@ from fedprivacy.ledger import ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.journal import FIRST_HASH, append, canonical, chained
 from fedprivacy.ledger.replay import BrokenJournalError, Replay
 from fedprivacy.values.attempt import Attempt
-from tests.ledger.acts import ALLOWANCE, EVENT, EXPIRES, fill, journal_of, query, receipt, unlimited
+from tests.ledger.acts import (
+    ALLOWANCE,
+    COUNT,
+    EVENT,
+    EXPIRES,
+    MEAN,
+    copied,
+    fill,
+    fill_and_ask,
+    journal_of,
+    query,
+    receipt,
+    unlimited,
+)
 
 KINDS = ["run", "key", "budget", "charge", "settlement", "settlement", "charge", "reconciliation", "budget", "key"]
 
@@ -67,25 +80,23 @@ def test_what_is_refused_leaves_no_entry(filled):
     assert len(journal_of(filled)) == 12
 
 
-@pytest.mark.parametrize("table", ["journal", "checkpoints"])
-@pytest.mark.parametrize("act", ["UPDATE {} SET hash = 'x'", "DELETE FROM {}"])
-def test_the_database_refuses_to_change_or_delete_an_entry(filled, table, act):
-    before = query(filled, f"SELECT * FROM {table}")
-    with pytest.raises((DBAPIError, LedgerError), match=f"the {table} is append-only"):
-        filled.database.write(lambda connection, _: connection.execute(text(act.format(table))))
-    assert query(filled, f"SELECT * FROM {table}") == before
-
-
-def test_postgresql_refuses_to_empty_the_journal(postgres_url):
-    ledger = fill(postgres_url)
-    for statement in ("TRUNCATE journal CASCADE", "TRUNCATE checkpoints"):
+@pytest.mark.parametrize("table", ["journal", "checkpoints", "questions", "answers"])
+def test_the_database_refuses_to_change_delete_or_empty(transactional_url, table):
+    ledger = copied(fill_and_ask, transactional_url)
+    before = query(ledger, f"SELECT * FROM {table}")
+    acts = [f"UPDATE {table} SET number = 5", f"DELETE FROM {table}"]
+    if transactional_url.startswith("postgresql"):
+        acts.append(f"TRUNCATE {table} CASCADE")
+    for act in acts:
         with pytest.raises((DBAPIError, LedgerError), match="is append-only"):
-            ledger.database.write(lambda connection, _, act=statement: connection.execute(text(act)))
-    assert len(journal_of(ledger)) == 12
+            ledger.database.write(lambda connection, _, act=act: connection.execute(text(act)))
+    assert query(ledger, f"SELECT * FROM {table}") == before
     ledger.close()
 
 
-def test_an_entry_that_is_not_committed_leaves_no_gap(filled):
+def test_an_entry_that_is_not_committed_leaves_no_gap(transactional_url):
+    filled = copied(fill, transactional_url)
+
     def interrupted(connection, _):
         append(connection, "run", run_id="x", dataset="y", partition="z")
         raise KeyboardInterrupt
@@ -120,15 +131,21 @@ CHARGE |= {"events": [[0.1, 1.0, "add-or-remove-one"]], "charges": {"a": [0, 5]}
 SETTLEMENT = {"kind": "settlement", "run_id": "one", "round": 1, "attempt": 1, "state": "void", "receipts": {"a": ""}}
 RECONCILIATION = {"kind": "reconciliation", "dataset_id": "a", "run_id": "one", "attempt": 1, "view": "server"}
 RECONCILIATION |= {"event": [0.1, 1.0, "add-or-remove-one"], "client_steps": 9, "server_steps": 5}
+ANSWER = {"kind": "answer", "at": "2026-11-22T08:00:00+00:00", "run_id": "questions-1", "round": 1, "attempt": 1}
+ANSWER |= {"questions": [[0, COUNT, 20.0]], "answers": {"a": [[0, "00" * 32]]}}
 
 
 @pytest.fixture
 def replay():
-    """A run that charged a dataset."""
-    replay = Replay()
+    """A run that charged a dataset, and questions to three: one charge is committed, one void, one reserved."""
+    replay, asked = Replay(), {"run_id": "questions-1", "round": 1, "attempt": 1}
     replay.enter(1, {"kind": "run", "run_id": "one", "dataset": "digits", "partition": "2 parts"})
-    replay.enter(2, {"kind": "budget", "budgets": {"a": [3.0, 1e-5, "adaptive", None]}})
+    replay.enter(2, {"kind": "budget", "budgets": {d: [3.0, 1e-5, "adaptive", None] for d in "abc"}})
     replay.enter(3, CHARGE)
+    events, charges = [[1.0, 20.0, "add-or-remove-one"]], {"a": [0, 1], "b": [0, 1], "c": [0, 1]}
+    replay.enter(4, CHARGE | asked | {"events": events, "charges": charges})
+    replay.enter(5, {"kind": "settlement", **asked, "state": "committed", "receipts": {"a": None}})
+    replay.enter(6, {"kind": "settlement", **asked, "state": "void", "receipts": {"b": None}})
     return replay
 
 
@@ -151,30 +168,39 @@ def replay():
         (RECONCILIATION | {"dataset_id": "nobody"}, "nobody has no budget"),
         (RECONCILIATION | {"client_steps": "many"}, "unsupported operand"),
         ({name: value for name, value in RECONCILIATION.items() if name != "view"}, "lacks 'view'"),
+        (ANSWER | {"answers": {"b": [[0, "00"]]}}, "a void charge of b cannot have an answer"),
+        (ANSWER | {"answers": {"c": [[0, "00"]]}}, "a reserved charge of c cannot have an answer"),
+        (ANSWER | {"answers": {"d": [[0, "00"]]}}, "lacks ChargeKey(dataset_id='d'"),
+        (ANSWER | {"attempt": 2}, "lacks ChargeKey(dataset_id='a', run_id='questions-1', round=1, attempt=2)"),
+        (ANSWER | {"answers": {"a": [[1, "00"]]}}, "index out of range"),
+        (ANSWER | {"answers": {"a": [[0, "00"], [0, "01"]]}}, "a answered question 0 before"),
+        (
+            ANSWER | {"questions": [[0, COUNT, 2.0], [0, MEAN, 2.0]], "answers": {"a": [[0, ""], [1, ""]]}},
+            "was another",
+        ),
+        (ANSWER | {"questions": [[0, COUNT]]}, "not enough values"),
+        ({name: value for name, value in ANSWER.items() if name != "at"}, "lacks 'at'"),
     ],
 )
 def test_an_entry_that_contradicts_those_before_is_named(replay, entry, problem):
     charges = dict(replay.charges)
-    with pytest.raises(BrokenJournalError, match=f"entry 4 .*{re.escape(problem)}"):
-        replay.enter(4, entry)
+    with pytest.raises(BrokenJournalError, match=f"entry 7 .*{re.escape(problem)}"):
+        replay.enter(7, entry)
     assert replay.charges == charges
 
 
 @pytest.mark.parametrize("state", ["void", "committed"])
 def test_what_is_committed_stays_so(replay, state):
-    replay.enter(4, SETTLEMENT | {"state": "committed"})
+    replay.enter(7, SETTLEMENT | {"state": "committed"})
     with pytest.raises(BrokenJournalError, match="a committed charge of a cannot become"):
-        replay.enter(5, SETTLEMENT | {"state": state})
+        replay.enter(8, SETTLEMENT | {"state": state})
 
 
-def test_a_late_receipt_puts_a_void_charge_back(replay):
-    replay.enter(4, SETTLEMENT)
-    assert replay.balances() == {}
-    replay.enter(5, SETTLEMENT | {"state": "committed"})
-    assert list(replay.balances().values()) == [(5, 1)]
-
-
-def test_a_reconciliation_charges_what_the_client_has_more(replay):
-    replay.enter(4, RECONCILIATION)
-    replay.enter(5, RECONCILIATION | {"attempt": 2, "client_steps": 5})
-    assert list(replay.balances().values()) == [(9, 2)]
+def test_what_was_answered_stays_answered_and_its_charge_committed(replay):
+    replay.enter(7, ANSWER)
+    with pytest.raises(BrokenJournalError, match=r"entry 8 .*a answered question 0 before"):
+        replay.enter(8, ANSWER | {"answers": {"a": [[0, "11" * 32]]}})
+    with pytest.raises(BrokenJournalError, match=r"entry 8 .*was another before"):
+        replay.enter(8, ANSWER | {"questions": [[0, MEAN, 20.0]]})
+    with pytest.raises(BrokenJournalError, match="a committed charge of a cannot become void"):
+        replay.enter(8, {**ANSWER, "kind": "settlement", "state": "void", "receipts": {"a": None}})

@@ -3,7 +3,6 @@
 import datetime
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -12,7 +11,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.config import Config
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
-from sqlalchemy import Engine, create_engine, event, inspect, text
+from sqlalchemy import create_engine, inspect, text
 
 from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError, database_file, migrations
 from fedprivacy.ledger.schema import metadata
@@ -21,8 +20,8 @@ from fedprivacy.runs.store import schema as run_store_schema  # its tables are u
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
-from tests.guard.processes import at_once
-from tests.ledger.acts import COUNT, answers_of, ask, fill, journal_of, tamper, unlimited
+from tests.ledger.acts import COUNT, answers_of, ask, dying_at, fill, journal_of, tamper, unlimited
+from tests.processes import at_once
 
 EVENT = PoissonSampledGaussian(0.1, 1.0)
 OTHER = PoissonSampledGaussian(0.3, 1.0 / 3.0, NeighbouringRelation.ZERO_OUT)
@@ -80,11 +79,17 @@ def postgres_url(empty_postgres_url):
     return empty_postgres_url
 
 
+@pytest.fixture
+def url(transactional_url):
+    """Here a file begins with nothing, too."""
+    if file := database_file(transactional_url):
+        file.unlink()
+    return transactional_url
+
+
 @pytest.fixture(params=["with balances", "without"])
 def first(request, url):
     """The URL of a ledger that the first version wrote."""
-    if file := database_file(url):
-        file.parent.mkdir()
     engine = create_engine(url)
     with engine.begin() as connection:
         make_first_tables(connection)
@@ -106,8 +111,11 @@ def contents(url):
     return {table: sorted(map(repr, found)) for table, found in rows.items()}
 
 
-def test_a_ledger_of_the_first_version_is_brought_up_to_date_and_loses_nothing(first):
+def test_a_ledger_of_the_first_version_is_brought_up_to_date_once_loses_nothing_and_goes_on(first):
+    Ledger(first).close()
+    before = contents(first)
     ledger = Ledger(first)
+    assert contents(first) == before and differences(ledger) == []
     accounts = ledger.accounts(["a", "b", "c"])
     assert {dataset: (account.history, account.rounds) for dataset, account in accounts.items()} == ACCOUNTS
     assert ledger.allowances(["a", "b", "c"]) == {
@@ -117,11 +125,6 @@ def test_a_ledger_of_the_first_version_is_brought_up_to_date_and_loses_nothing(f
     }
     replay = verify_ledger(ledger).replay
     assert (len(replay.runs), replay.keys, len(replay.charges)) == (2, {"hospital-0": "aa"}, len(CHARGES))
-    ledger.close()
-
-
-def test_a_ledger_that_was_brought_up_to_date_goes_on(first):
-    ledger = Ledger(first)
     assert ledger.open_run("three", "digits", "3 parts") == 2
     with pytest.raises(LedgerError, match="comes with another key"):
         ledger.bind_keys({"hospital-0": "bb"})
@@ -136,13 +139,6 @@ def test_a_ledger_that_was_brought_up_to_date_goes_on(first):
     ledger.close()
 
 
-def test_a_ledger_is_brought_up_to_date_once(first):
-    Ledger(first).close()
-    before = contents(first)
-    Ledger(first).close()
-    assert contents(first) == before
-
-
 HALFWAY = [
     "CREATE TABLE alembic_version",
     "DROP TABLE charges",
@@ -152,28 +148,14 @@ HALFWAY = [
 HALFWAY += ["INSERT INTO journal", "INSERT INTO charges", "INSERT INTO balances", "UPDATE alembic_version"]
 
 
-@contextmanager
-def dying_at(statement):
-    """The process is interrupted when it comes to a statement."""
-
-    def die(_, __, executed, *___):
-        if executed.lstrip().startswith(statement):
-            raise KeyboardInterrupt
-
-    event.listen(Engine, "before_cursor_execute", die)
-    try:
-        yield
-    finally:
-        event.remove(Engine, "before_cursor_execute", die)
-
-
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("first", ["with balances"], indirect=True)
-@pytest.mark.parametrize("statement", HALFWAY)
-def test_an_upgrade_that_dies_halfway_leaves_the_ledger_as_it_was(first, statement):
+def test_an_upgrade_that_dies_halfway_leaves_the_ledger_as_it_was(first):
     before = contents(first)
-    with dying_at(statement), pytest.raises(KeyboardInterrupt):
-        Ledger(first)
-    assert contents(first) == before
+    for statement in HALFWAY:
+        with dying_at(statement), pytest.raises(KeyboardInterrupt):
+            Ledger(first)
+        assert contents(first) == before
     ledger = Ledger(first)
     assert len(verify_ledger(ledger).replay.charges) == len(CHARGES)
     ledger.close()
@@ -224,12 +206,6 @@ def test_the_migrations_make_the_tables_that_the_program_uses(url):
     ledger.close()
 
 
-def test_an_old_ledger_gets_the_same_tables_as_a_new_one(first):
-    ledger = Ledger(first)
-    assert differences(ledger) == []
-    ledger.close()
-
-
 @pytest.fixture
 def without_answers(url, monkeypatch):
     """The URL of a ledger, filled by the version that kept no answers to questions."""
@@ -245,6 +221,10 @@ def test_a_ledger_that_knew_no_questions_is_brought_up_to_date_and_is_asked(with
     with pytest.raises(LedgerError, match=r"made by an earlier version.*fedprivacy ledger upgrade"):
         Ledger(without_answers, upgrade=False)
     assert contents(without_answers) == before
+    for statement in ("CREATE TABLE answers", "CREATE TRIGGER answers_no", "UPDATE alembic_version"):
+        with dying_at(statement), pytest.raises(KeyboardInterrupt):
+            Ledger(without_answers)
+        assert contents(without_answers) == before
     ledger = Ledger(without_answers)
     assert differences(ledger) == []
     assert contents(without_answers) == before | {
@@ -255,18 +235,6 @@ def test_a_ledger_that_knew_no_questions_is_brought_up_to_date_and_is_asked(with
     assert verify_ledger(ledger).signed == 12
     ask(ledger)
     assert [each.totals for each in ledger.answers(COUNT, ["b"])["b"]] == [answers_of("b")[1].totals]
-    assert verify_ledger(ledger).head.number == 15
-    ledger.close()
-
-
-@pytest.mark.parametrize("statement", ["CREATE TABLE answers", "CREATE TRIGGER answers_no", "UPDATE alembic_version"])
-def test_an_upgrade_to_answers_that_dies_halfway_leaves_the_ledger_as_it_was(without_answers, statement):
-    before = contents(without_answers)
-    with dying_at(statement), pytest.raises(KeyboardInterrupt):
-        Ledger(without_answers)
-    assert contents(without_answers) == before
-    ledger = Ledger(without_answers)
-    ask(ledger)
     assert verify_ledger(ledger).head.number == 15
     ledger.close()
 
@@ -316,6 +284,7 @@ def test_eight_processes_that_open_a_new_ledger_at_once_all_can_use_it(url):
     ledger.close()
 
 
+@pytest.mark.exhaustive
 def test_eight_processes_that_open_an_old_ledger_at_once_bring_it_up_to_date_once(first):
     assert at_once(*[lambda: Ledger(first).close()] * 8) == [0] * 8
     ledger = Ledger(first)
@@ -323,6 +292,7 @@ def test_eight_processes_that_open_an_old_ledger_at_once_bring_it_up_to_date_onc
     ledger.close()
 
 
+@pytest.mark.exhaustive
 def test_eight_threads_that_make_eight_ledgers_do_not_get_into_each_others_way(tmp_path):
     ready = threading.Barrier(8)
 

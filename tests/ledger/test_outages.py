@@ -1,27 +1,25 @@
 """A database that is locked, full, dead or cut off costs time alone: what was acknowledged is there, once."""
 
-import logging
 import os
 import resource
 import signal
 import sqlite3
 import tempfile
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from sqlalchemy import create_engine, event, text
+from sqlalchemy import Engine, event
 from sqlalchemy.exc import OperationalError
 
-from fedprivacy.ledger import ChargeState, Ledger, LedgerError, database
+from fedprivacy.ledger import ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.export import import_ledger, write_export
 from fedprivacy.ledger.journal import SignedHead, sign_head
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
-from tests.guard.processes import in_child
 from tests.ledger.acts import (
     ALLOWANCE,
     ASKED,
@@ -29,12 +27,14 @@ from tests.ledger.acts import (
     KEY,
     QUESTION,
     answers_of,
+    at_first_trouble,
     at_most,
     cut_off,
     journal_of,
     unlimited,
 )
 from tests.postgres import server_user
+from tests.processes import in_child
 
 DATASETS = [f"d{number}" for number in range(20)]
 
@@ -51,44 +51,41 @@ def steps(ledger):
 
 
 @pytest.fixture
+def url(transactional_url):
+    return transactional_url
+
+
+@pytest.fixture
 def sqlite_url(tmp_path):
     return f"sqlite:///{tmp_path / 'ledger.db'}"
 
 
-class Held:
-    """The ledger, held by somebody else from when this is made until it is let go."""
+@contextmanager
+def held(url):
+    """Meanwhile, somebody else has the ledger."""
+    other, begun, over = Ledger(url), threading.Event(), threading.Event()
 
-    def __init__(self, url):
-        self._engine = create_engine(url)
-        self._connection = self._engine.connect()
-        if url.startswith("sqlite"):
-            self._connection.connection.dbapi_connection.isolation_level = None
-            self._connection.exec_driver_sql("BEGIN EXCLUSIVE")
-        else:
-            self._connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": database._LOCK})
+    def hold(*_):
+        begun.set()
+        over.wait()
 
-    def let_go(self):
-        self._connection.connection.rollback()
-        self._engine.dispose()
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(other.database.write, hold)
+        try:
+            assert begun.wait(60)
+            yield
+        finally:
+            over.set()
+    other.close()
 
 
 def test_a_reservation_waits_for_whoever_has_the_ledger(url):
     ledger = opened(url)
-    held = Held(url)
-    waiting, granted = threading.Event(), {}
-
-    def reserve():
-        waiting.set()
-        granted.update(ledger.reserve(Attempt("run", 1), EVENT, {"d0": 5}, unlimited))
-
-    thread = threading.Thread(target=reserve)
-    thread.start()
-    waiting.wait()
-    thread.join(0.2)
-    assert not granted
-    held.let_go()
-    thread.join()
-    assert granted == {"d0": 5}
+    with ThreadPoolExecutor(1) as pool:
+        with held(url):
+            granted = pool.submit(ledger.reserve, Attempt("run", 1), EVENT, {"d0": 5}, unlimited)
+            assert not wait([granted], 0.2).done
+        assert granted.result() == {"d0": 5}
     assert steps(ledger) == {"d0": 5}
     ledger.close()
 
@@ -96,11 +93,10 @@ def test_a_reservation_waits_for_whoever_has_the_ledger(url):
 def test_a_ledger_that_is_locked_for_longer_than_patience_charges_nothing(url):
     opened(url).close()
     ledger = opened(url, patience=0.2)
-    held = Held(url)
-    with pytest.raises(LedgerError, match=r"cannot be used: .*lock.*What was charged before stays charged"):
-        ledger.reserve(Attempt("run", 1), EVENT, {"d0": 5}, unlimited)
-    assert ledger.accounts(["d0"]) == {}  # a reader does not wait
-    held.let_go()
+    with held(url):
+        with pytest.raises(LedgerError, match=r"cannot be used: .*lock.*What was charged before stays charged"):
+            ledger.reserve(Attempt("run", 1), EVENT, {"d0": 5}, unlimited)
+        assert ledger.accounts(["d0"]) == {}  # a reader does not wait
     assert ledger.reserve(Attempt("run", 1), EVENT, {"d0": 5}, unlimited) == {"d0": 5}
     assert verify_ledger(ledger).head.number == 2
     ledger.close()
@@ -108,20 +104,21 @@ def test_a_ledger_that_is_locked_for_longer_than_patience_charges_nothing(url):
 
 def test_a_second_charge_is_refused_though_its_first_try_was_locked_out(sqlite_url):
     """Only a try that came to its commit may have been written: any other is no reason to hand steps out again."""
-    ledger = opened(sqlite_url)
+    ledger, tried = opened(sqlite_url), []
     ledger.reserve(Attempt("run", 1), EVENT, {"d0": 5}, unlimited)
-    impatient, tried = Ledger(sqlite_url), []
 
     def lock_out_once(connection):
         if not tried:
             tried.append(connection)
             raise OperationalError("BEGIN", {}, locked_out())
 
-    event.listen(impatient.database._engine, "begin", lock_out_once)
-    with pytest.raises(LedgerError, match="charged before"):
-        impatient.reserve(Attempt("run", 1), EVENT, {"d0": 5}, unlimited)
+    event.listen(Engine, "begin", lock_out_once)
+    try:
+        with pytest.raises(LedgerError, match="charged before"):
+            ledger.reserve(Attempt("run", 1), EVENT, {"d0": 5}, unlimited)
+    finally:
+        event.remove(Engine, "begin", lock_out_once)
     assert tried
-    impatient.close()
     ledger.close()
 
 
@@ -164,26 +161,6 @@ def test_a_full_disk_loses_nothing_that_was_acknowledged(sqlite_url, tmp_path, r
     assert steps(ledger) == (dict.fromkeys(DATASETS, rounds) if rounds else {})
     assert ledger.reserve(Attempt("run", rounds + 1), EVENT, {"d0": 1}, unlimited) == {"d0": 1}
     ledger.close()
-
-
-@contextmanager
-def at_first_trouble(act):
-    """Do something when the ledger first says that it tries again."""
-    handler, done = logging.Handler(logging.WARNING), []
-
-    def emit(_):
-        if not done:
-            done.append(True)
-            act()
-
-    handler.emit = emit
-    log = logging.getLogger("fedprivacy.ledger")
-    log.addHandler(handler)
-    try:
-        yield
-    finally:
-        log.removeHandler(handler)
-    assert done
 
 
 def test_a_full_disk_is_waited_for(sqlite_url):
@@ -259,6 +236,7 @@ def test_whoever_reads_waits_for_a_server_that_starts_again(postgres, postgres_u
     ledger.close()
 
 
+@pytest.mark.exhaustive
 def test_a_server_that_is_down_is_named_at_once(postgres, postgres_url):
     opened(postgres_url).close()
     postgres.stop()
@@ -301,23 +279,29 @@ def state_of(ledger):
     return replay.runs, replay.keys, replay.budgets, charges, answers
 
 
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory):
+    """What each act says and leaves where nothing happens."""
+    found = {}
+    for name, act in ACTS.items():
+        ledger = begun(f"sqlite:///{tmp_path_factory.mktemp('undisturbed') / 'ledger.db'}")
+        found[name] = act(ledger), state_of(ledger)
+        ledger.close()
+    return found
+
+
 @pytest.mark.exhaustive
 @pytest.mark.parametrize("committed", [True, False], ids=["after", "before"])
-@pytest.mark.parametrize("act", ACTS.values(), ids=ACTS)
-def test_an_act_that_was_cut_off_at_its_commit_is_done_once(url, tmp_path, act, committed):
-    undisturbed = begun(f"sqlite:///{tmp_path / 'undisturbed.db'}")
-    answer = act(undisturbed)
-    ledger = begun(url)
+@pytest.mark.parametrize("name", ACTS)
+def test_an_act_that_was_cut_off_at_its_commit_is_done_once(url, undisturbed, name, committed):
+    ledger, (answer, state) = begun(url), undisturbed[name]
     with cut_off(ledger, committed=committed) as broken:
-        answer_again = act(ledger)
+        answer_again = ACTS[name](ledger)
     assert broken
-    if not isinstance(answer, SignedHead) and not (
-        act is ACTS["reconcile"] and committed
-    ):  # says what the last try did
+    if not isinstance(answer, SignedHead) and not (name == "reconcile" and committed):  # says what the last try did
         assert answer_again == answer
-    assert state_of(ledger) == state_of(undisturbed)
+    assert state_of(ledger) == state
     ledger.close()
-    undisturbed.close()
 
 
 def test_an_import_that_was_cut_off_at_its_commit_is_done_once(url, tmp_path):
