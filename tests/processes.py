@@ -39,7 +39,7 @@ def _fork(act):
 
 
 def alive(pid: int) -> bool:
-    """Whether a process exists and is not a zombie (a container's first process may never reap those)."""
+    """Return whether a process exists and is not a zombie (a container's first process may never reap those)."""
     stat = Path(f"/proc/{pid}/stat")
     if Path("/proc/self/stat").exists():
         return stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z"
@@ -51,7 +51,7 @@ def alive(pid: int) -> bool:
 
 
 def all_end(processes, seconds=60.0):
-    """Whether none of the processes is left, soon."""
+    """Return whether none of the processes is left, soon."""
     end = time.monotonic() + seconds
     while any(map(alive, processes)) and time.monotonic() < end:
         time.sleep(0.1)

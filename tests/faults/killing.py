@@ -1,4 +1,4 @@
-"""What the tests that kill a process share: when it dies, what left it, and what the books say of it."""
+"""Deaths of processes: the moments at which they come, what had left by then, and what the books say of it."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ REACHED = {
     "server.checkpoint-written": (1, 1),
     "server.checkpointed": (1, 1),
 }
-"""How often a life reaches a point before its first round and in each, where it is not once in each."""
+"""Number of times that a life reaches a point before its first round, and in each; (0, 1) where it is missing."""
 
 
 def deaths(points, quick=None) -> list:
@@ -49,9 +49,8 @@ def deaths(points, quick=None) -> list:
         second = range(before + each + 1, before + 2 * each + 1) or [1]
         for times, steps in product(range(1, before + life.ROUNDS * each + 1), (1, 2, 3)):
             lane = pytest.mark.exhaustive if times in second and steps == 2 else pytest.mark.soak
-            found.append(
-                pytest.param(point, times, steps, marks=[] if quick == (point, times) and steps == 2 else lane)
-            )
+            moment = (point, times, steps)
+            found.append(pytest.param(*moment, marks=[] if moment == quick else lane))
     return found
 
 

@@ -1,4 +1,4 @@
-"""What a process does until it is killed, and what it does when it is started again."""
+"""Lives of servers and clients, which are killed and then started again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a run does while its database or a client's disk fails: nothing is released that no book holds."""
+"""A run whose database or a client's disk fails releases nothing that no book holds."""
 
 import errno
 import logging

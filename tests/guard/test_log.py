@@ -53,7 +53,7 @@ def read(file):
 
 
 def outcome(file, data):
-    """What a log of these bytes says: its entries, or 'damaged'."""
+    """The entries of a log of these bytes, or 'damaged'."""
     file.write_bytes(data)
     try:
         entries = read(file)

@@ -8,21 +8,10 @@ import zlib
 import pytest
 
 from fedprivacy.guard import Guard
-from fedprivacy.guard.errors import BudgetExhaustedError, LogDamagedError, SecondNameError
+from fedprivacy.guard.errors import LogDamagedError, SecondNameError
 from fedprivacy.guard.frames import empty_log
 from fedprivacy.guard.log import create
 from tests.guard.account import BUDGET, EVENT, key, sealed_folder
-
-
-def spend_all(guard, run_id):
-    """Charge and seal single steps until the budget is spent; how many there were."""
-    for round in range(1, 10_000):
-        try:
-            guard.charge(key(round, run_id=run_id), EVENT, 40)
-        except BudgetExhaustedError:
-            return round - 1
-        guard.seal(key(round, run_id=run_id), os.urandom(20))
-    raise AssertionError("the budget has no end")
 
 
 @pytest.fixture
@@ -48,7 +37,9 @@ def test_an_older_copy_is_refused_by_whoever_comes_by_a_symbolic_link(file, else
     guard.charge(key(1), EVENT, 40)
     guard.seal(key(1), b"the first update")
     backup = file.read_bytes()
-    assert spend_all(Guard(file, BUDGET), "by its own name") > 1
+    again = Guard(file, BUDGET)
+    again.charge(key(2), EVENT, 40)
+    again.seal(key(2), b"the second update")
     with file.open("r+b") as opened:
         opened.truncate(0)
         opened.write(backup)
@@ -104,8 +95,9 @@ def test_two_accounts_in_one_folder_have_nothing_to_do_with_each_other(file):
     assert len({sealed_folder(file), sealed_folder(file.with_name("other.log"))}) == 2
     file.unlink()
     assert Guard(file.with_name("other.log"), BUDGET).sealed(key(1)) == b"update"
-    with pytest.raises(LogDamagedError, match="it is gone, but"):
+    with pytest.raises(LogDamagedError, match=r"it is gone, but .*sealed holds updates"):
         Guard(file, BUDGET)
+    assert not file.exists()
 
 
 def test_a_file_that_another_account_is_put_into_is_refused(file, tmp_path):

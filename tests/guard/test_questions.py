@@ -24,7 +24,7 @@ from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussia
 from tests.guard.account import BUDGET, EVENT, key, kinds
 
 OWN = PrivacyBudget(1.0, 1e-5)
-"""Of the whole budget of epsilon 3, for questions."""
+"""The part of the whole budget, epsilon 3, that is for questions."""
 
 TIGHT = 0.98
 """Share of delta that the default filter keeps for questions."""
@@ -43,7 +43,7 @@ def epsilon(history):
 
 
 def answers(guard):
-    """What was charged for runs that ask."""
+    """Charges of runs that ask."""
     history = Counter()
     for charge in guard.charges():
         if charge.attempt.run_id.startswith("questions-"):

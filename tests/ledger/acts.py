@@ -56,7 +56,7 @@ def at_most(quota):
 
 
 def receipt(run_id, round, steps):
-    """What hospital-0 signs for steps of EVENT; the same bytes every time."""
+    """The receipt that hospital-0 signs for steps of EVENT; the same bytes every time."""
     said = {"run_id": run_id, "round": round, "attempt": 1, "steps": steps, "client_id": "hospital-0"}
     event = {
         "sampling_rate": EVENT.sampling_rate,
@@ -106,7 +106,7 @@ def copied(make, url):
 
 
 def answers_of(*datasets, shift=0):
-    """What datasets answer to the mean and the count, asked together with as much noise; each something else."""
+    """Answers of datasets to the mean and the count, asked together with as much noise; each something else."""
     noise, given = QUESTION.noise_multiplier * 2.0**0.5, []
     for dataset in datasets:
         count = 100 * ord(dataset) + shift
@@ -165,7 +165,7 @@ class Undone(Exception):
 
 
 def found_when(ledger, *damage, match):
-    """Whether the ledger would no longer verify, for that reason."""
+    """Damage the ledger, see that it no longer verifies for that reason, and undo the damage."""
 
     def work(connection, _):
         disarm(connection)
@@ -268,7 +268,7 @@ def exported(ledger):
 
 
 def problem(content):
-    """What is wrong with an export, in words; the file is one in memory, for there are many."""
+    """The error message for an export; the file is one in memory, for there are many."""
     with pytest.raises(BrokenJournalError) as error:
         verify_export(SimpleNamespace(open=lambda _: io.BytesIO(content)))
     return str(error.value)

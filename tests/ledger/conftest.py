@@ -10,7 +10,7 @@ def _new(request, tmp_path):
     if request.param == "postgresql":
         return request.getfixturevalue("postgres_url")
     url = f"sqlite:///{tmp_path / 'ledger.db'}"
-    copied(Ledger, url)
+    copied(Ledger, url).close()
     return url
 
 

@@ -50,7 +50,7 @@ def ledger(url):
 
 
 def kept(ledger):
-    """What is kept of every dataset, without times: totals by question, in their order."""
+    """Answers kept of every dataset, without times: totals by question, in their order."""
     return {
         (dataset, question): [(each.attempt, each.totals) for each in found]
         for question in (MEAN, COUNT)

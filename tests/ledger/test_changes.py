@@ -1,4 +1,4 @@
-"""Whoever has read accounts once reads again those alone that the journal has named since, and misses none."""
+"""A second reading reads only the accounts that the journal has named since the first, and misses none."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What charges add up to at the edges: nothing left of them, and as many as an account holds."""
+"""Charges at the edges: nothing left of them, and as many as an account holds."""
 
 import pytest
 

@@ -15,7 +15,7 @@ SMALL, LARGE = (4, 20, 8), (8, 100, 12)
 
 
 def charge(url, run, datasets, rounds, told):
-    """What one server does in a run: it charges some datasets in each round, and most of their receipts come."""
+    """Serve a run: charge some datasets in each round; most of their receipts come."""
     ledger, draw, counted = Ledger(url), random.Random(run), dict.fromkeys(datasets, 0)
     for round in range(1, rounds + 1):
         event = draw.choice([EVENT, OTHER])

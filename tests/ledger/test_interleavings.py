@@ -1,4 +1,4 @@
-"""In any order of acts, restarts and cut-off connections, the ledger holds what a plain list of charges would hold."""
+"""The ledger holds what a plain list of charges would, in any order of acts, restarts and cut-off connections."""
 
 import datetime
 import tempfile

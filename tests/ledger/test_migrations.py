@@ -192,7 +192,7 @@ def test_no_ledger_goes_back_to_an_older_version(url):
 
 
 def differences(ledger):
-    """What Alembic would still have to change; comments are for who reads the code."""
+    """Changes that Alembic would still have to make; comments are for readers of the code."""
     with ledger.database.reading() as connection:
         context = MigrationContext.configure(connection, opts={"compare_type": True, "compare_server_default": True})
         assert run_store_schema.metadata is metadata

@@ -46,7 +46,7 @@ def opened(url, patience=60.0):
 
 
 def steps(ledger):
-    """What each dataset has spent."""
+    """Steps that each dataset has spent."""
     return {dataset: sum(account.history.values()) for dataset, account in ledger.accounts(DATASETS).items()}
 
 
@@ -271,7 +271,7 @@ def begun(url):
 
 
 def state_of(ledger):
-    """What a ledger adds up to, without times."""
+    """The state that a ledger adds up to, without times."""
     replay = verify_ledger(ledger).replay
     charges, answers = (
         {key: each._replace(entry=0) for key, each in entered.items()} for entered in (replay.charges, replay.answers)
@@ -281,7 +281,7 @@ def state_of(ledger):
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory):
-    """What each act says and leaves where nothing happens."""
+    """Each act's answer, and the ledger's state after it, where nothing happens."""
     found = {}
     for name, act in ACTS.items():
         ledger = begun(f"sqlite:///{tmp_path_factory.mktemp('undisturbed') / 'ledger.db'}")

@@ -32,7 +32,7 @@ from tests.ledger.acts import (
 
 
 def found(url, match, **options):
-    """Whether a ledger no longer verifies, for that reason."""
+    """Check that a ledger no longer verifies, for that reason."""
     ledger = Ledger(url)
     with pytest.raises(BrokenJournalError, match=match):
         verify_ledger(ledger, **options)
@@ -325,7 +325,7 @@ def test_a_witness_that_is_no_signed_head_is_refused(tmp_path, content):
 
 
 def test_a_ledger_verifies_while_it_is_written(transactional_url):
-    """What is proved is one state, though entries and charges arrive between the first row and the last."""
+    """Verification sees one state, though entries and charges arrive between the first row and the last."""
     filled, other = copied(fill, transactional_url), Ledger(transactional_url)
     with filled.database.reading() as connection:
         connection.execute(text("SELECT COUNT(*) FROM journal")).scalar()
