@@ -28,7 +28,6 @@ from tests.ledger.acts import (
     QUESTION,
     STRANGER,
     ask,
-    fill,
     journal_of,
     tamper,
     unlimited,

@@ -187,7 +187,7 @@ class OnSqlite(Interleavings):
         return f"sqlite:///{self.folder.name}/ledger.db"
 
 
-OnSqlite.TestCase.settings = settings(OnSqlite.TestCase.settings, stateful_step_count=25)
+OnSqlite.TestCase.settings = settings(OnSqlite.TestCase.settings, stateful_step_count=20)
 test_acts_in_any_order_on_sqlite = pytest.mark.exhaustive(OnSqlite.TestCase)
 
 

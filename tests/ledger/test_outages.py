@@ -29,6 +29,7 @@ from tests.ledger.acts import (
     answers_of,
     at_first_trouble,
     at_most,
+    copied,
     cut_off,
     journal_of,
     unlimited,
@@ -284,7 +285,7 @@ def undisturbed(tmp_path_factory):
     """Each act's answer, and the ledger's state after it, where nothing happens."""
     found = {}
     for name, act in ACTS.items():
-        ledger = begun(f"sqlite:///{tmp_path_factory.mktemp('undisturbed') / 'ledger.db'}")
+        ledger = copied(begun, f"sqlite:///{tmp_path_factory.mktemp('undisturbed') / 'ledger.db'}")
         found[name] = act(ledger), state_of(ledger)
         ledger.close()
     return found
@@ -294,7 +295,7 @@ def undisturbed(tmp_path_factory):
 @pytest.mark.parametrize("committed", [True, False], ids=["after", "before"])
 @pytest.mark.parametrize("name", ACTS)
 def test_an_act_that_was_cut_off_at_its_commit_is_done_once(url, undisturbed, name, committed):
-    ledger, (answer, state) = begun(url), undisturbed[name]
+    ledger, (answer, state) = copied(begun, url), undisturbed[name]
     with cut_off(ledger, committed=committed) as broken:
         answer_again = ACTS[name](ledger)
     assert broken
