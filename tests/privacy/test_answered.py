@@ -1,6 +1,5 @@
 """What a client answers to anything but a grant: nothing that its records could change."""
 
-import numpy as np
 import pytest
 import torch
 from flwr.app import ConfigRecord, MessageType, RecordDict
@@ -43,12 +42,6 @@ def test_a_grant_is_answered_with_something_that_does():
     assert answer(ONE, MessageType.TRAIN) != answer(OTHER, MessageType.TRAIN)
 
 
-def test_a_client_does_not_evaluate():
-    """Catches: client-side evaluation switched on: a metric of one's own records is a release nobody has charged."""
-    with pytest.raises(ValueError, match="evaluate"):
-        Client(ONE).send(MessageType.EVALUATE, RecordDict({"arrays": arrays_of(ONE)}))
-
-
 class Noting(InProcessGrid):
     """Notes what is asked, and the metrics that come back."""
 
@@ -76,18 +69,3 @@ def test_a_run_asks_no_client_to_evaluate_whatever_the_wrapped_strategy_wants(le
     assert not grid.metrics
     assert list(eager.configure_evaluate(1, result.arrays, ConfigRecord(), grid)), "the wrapped one would have asked"
     assert not list(strategy.configure_evaluate(1, result.arrays, ConfigRecord(), grid))
-
-
-def test_an_update_s_form_is_that_of_the_model_whatever_the_records():
-    """Catches: a shape, a type or a name in a reply that depends on how many records there are."""
-
-    def form(task):
-        reply = Client(task).send(MessageType.TRAIN, RecordDict({"arrays": arrays_of(task), GRANT: USUAL.to_record()}))
-        arrays = {n: (a.dtype, tuple(a.shape), a.stype) for n, a in reply.content["arrays"].items()}
-        return arrays, [(n, sorted(record)) for n, record in reply.content.config_records.items()]
-
-    assert form(ONE) == form(OTHER) == form(Canaries(torch.zeros(0, 2))) == form(Canaries(torch.ones(2000, 2)))
-    sent = arrays_of(ONE)
-    assert {n: (np.dtype(dtype), shape) for n, (dtype, shape, _) in form(ONE)[0].items()} == {
-        n: (a.numpy().dtype, a.numpy().shape) for n, a in sent.items()
-    }

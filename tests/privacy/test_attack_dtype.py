@@ -54,10 +54,10 @@ def test_the_check_sees_what_float64_leaves_behind():
     assert unattainable((sums / 3.0).astype(np.float32)) > 0
 
 
-@pytest.mark.parametrize("count", [1023, 1024, 1025, 1026])
+@pytest.mark.parametrize("count", [1024, 1025])
 def test_every_released_number_can_occur_whatever_the_number_of_records(count):
     client = Client(Leaning(records(count)))
-    for attempt in range(1, 9):
+    for attempt in range(1, 4):
         moved, _ = client.train(expected_batch_size=float(DIVISOR), attempt=attempt)
         assert unattainable(moved[:640]) == 0
 
@@ -70,11 +70,13 @@ def reply_of(count):
 
 
 def test_replies_of_neighbours_have_one_form():
-    """Names in one order, types, shapes, and as many bytes."""
+    """Names in one order, types, shapes, and as many bytes: those of the model that was sent."""
     forms = set()
-    for count in (0, 1, 127, 128, 129, 256, 257, 1024, 1025):
+    for count in (0, 1, 128, 129, 1024, 1025):
         content = reply_of(count).content
         arrays = [(n, a.dtype, tuple(a.shape), a.stype, len(a.data)) for n, a in content["arrays"].items()]
         receipt = [(name, type(value).__name__) for name, value in content["fedprivacy.receipt"].items()]
         forms.add((tuple(content), tuple(arrays), tuple(receipt)))
-    assert len(forms) == 1
+    ((_, arrays, _),) = forms
+    sent = arrays_of(Leaning(records(1)))
+    assert arrays == tuple((n, a.dtype, tuple(a.shape), a.stype, len(a.data)) for n, a in sent.items())

@@ -27,7 +27,6 @@ class TwoLayers(Canaries):
 
 
 QUIET, EMPTY = TwoLayers(torch.zeros(3, DIMENSION)), TwoLayers(torch.zeros(0, DIMENSION))
-SHARDS = pytest.mark.parametrize("task", [QUIET, EMPTY], ids=["three records", "no record"])
 
 
 def promised(receipt, clipping_norm=1.0):
@@ -43,9 +42,8 @@ def check_deviation(noise, deviation):
         assert low <= root_mean_square(layer) <= high
 
 
-@SHARDS
-@pytest.mark.parametrize("steps", [1, 2, 9])
-@pytest.mark.parametrize("seed", [None, 5], ids=["secret", "seeded"])
+@pytest.mark.parametrize("steps", [1, 9])
+@pytest.mark.parametrize(("task", "seed"), [(QUIET, None), (EMPTY, 5)], ids=["three records, secret", "none, seeded"])
 def test_each_step_adds_as_much_noise_as_the_receipt_says(task, steps, seed):
     """Catches: half the noise with an honest receipt; noise in one step of a round only; one noise for all steps."""
     released, receipt = Client(task, seed).train(steps=steps, noise_multiplier=1.3)
@@ -54,8 +52,7 @@ def test_each_step_adds_as_much_noise_as_the_receipt_says(task, steps, seed):
 
 
 @pytest.mark.parametrize("clipping", [c for c in CLIPPINGS if c != "adaptive"])
-@pytest.mark.parametrize("clipping_norm", [0.01, 1.0, 30.0])
-@pytest.mark.parametrize("rate", [0.01, 1.0])
+@pytest.mark.parametrize(("clipping_norm", "rate"), [(0.01, 1.0), (30.0, 0.01)])
 def test_noise_is_in_proportion_to_the_clipping_norm_and_knows_no_sample(clipping, clipping_norm, rate):
     """Catches: noise that forgets C, or that is less where few or no records joined."""
     changed = {"clipping": clipping, "clipping_norm": clipping_norm, "sampling_rate": rate}

@@ -7,20 +7,17 @@ charged, and nothing beside noisy totals depends on a record.
 import dataclasses
 import json
 import logging
-import math
 import time
 import tracemalloc
+from pathlib import Path
 
 import numpy as np
 import pytest
 from flwr.app import ConfigRecord, MessageType, RecordDict
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 import fedprivacy as fp
 from fedprivacy._support import signing
 from fedprivacy._support.signing import server_public_key
-from fedprivacy.deploy.keys import write_client_key
 from fedprivacy.flower.wire.histories import history_text
 from fedprivacy.flower.wire.messages import (
     ASK,
@@ -32,13 +29,10 @@ from fedprivacy.flower.wire.messages import (
     Receipt,
     RefusalCode,
 )
-from fedprivacy.questions.codec import KINDS, as_text
 from fedprivacy.questions.cohort import OneOf
 from fedprivacy.questions.counts import Count
-from fedprivacy.questions.errors import QuestionError
 from fedprivacy.questions.questionnaire import Questionnaire
-from fedprivacy.questions.release import GaussianAnswers, deviation
-from fedprivacy.tasks.columns import Table
+from fedprivacy.questions.release import GaussianAnswers
 from fedprivacy.training.keystream import Keystream, Position
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 from tests.flower.asked import (
@@ -54,7 +48,6 @@ from tests.flower.asked import (
     ask,
     code,
     guard,
-    node_of,
     send,
     signed_question,
     spent,
@@ -62,21 +55,16 @@ from tests.flower.asked import (
 )
 from tests.flower.blobs import Blobs
 from tests.privacy.asking import Client
+from tests.privacy.fields import OF_OTHER_TYPES, OF_QUESTIONS
 
 AGE, COUNT = fp.ask.mean("age", 0, 100), fp.ask.count()
-ONE = as_text(COUNT)
 FIELDS = [field.name for field in dataclasses.fields(QuestionGrant)]
 
 
-@pytest.fixture(scope="module")
-def key(tmp_path_factory):
-    return write_client_key(tmp_path_factory.mktemp("keys"), "hospital").private_key
-
-
 @pytest.fixture
-def node(tmp_path, key, identity):
+def node(node):
     """A client whose budget stops nothing, and that answers whatever is asked."""
-    return node_of(tmp_path, key) | {"epsilon": 1e6} | ANSWERS_ALL
+    return node | {"epsilon": 1e6} | ANSWERS_ALL
 
 
 def told(node, record, *, task=TABLED, kind=ASK, **more):
@@ -96,29 +84,9 @@ def answers(reply):
 
 # What a server sends: the grant
 
-NOT_NUMBERS = [math.nan, math.inf, -math.inf]
-OUT_OF_BOUNDS = {
-    "run_id": ["", "run", "Questions-1", " questions-1", "questions-" + "x" * 119, "questions-\n", "questions-\x1b[2J"],
-    "client_id": ["x" * 1025],
-    "round": [0, -1, 2**63],
-    "attempt": [0, -1, 2**63],
-    "steps": [0, 2, -1, 2**62],
-    "sampling_rate": [0.0, 0.5, 0.999999, 1.0000001, *NOT_NUMBERS],
-    "noise_multiplier": [0.0, -1.0, 0.2999, 1.0001e4, 1e300, *NOT_NUMBERS],
-    "relation": ["add-or-remove-one", "replace-one", "zero-out ", ""],
-    "clipping_norm": [0.0, 0.5, 2.0, -1.0, *NOT_NUMBERS],
-    "questions": ["", "x", "[]", "{}", "null", "[[]]", "[" * 100_000, " " * 1_000_001, "count"],
-    "earlier_runs": [-1],
-    "charged": ["x", "{}", "[[]]", '[[0.5, 2.0, "zero-out", -1]]', '[[1.0, NaN, "zero-out", 1]]', " " * 4_000_001],
-    "server_key": ["", "zz", "ab" * 32, server_public_key(STRANGER)],
-    "signature": ["", "zz", "ab" * 64],
-}
-"""For each field of a grant for questions, values that a client must refuse, though its server has signed them."""
-
-
 @pytest.mark.parametrize("name", FIELDS)
 def test_a_value_out_of_bounds_is_refused_before_anything_is_charged_though_the_server_signed_it(node, name):
-    for value in OUT_OF_BOUNDS[name]:
+    for value in OF_QUESTIONS[name]:
         record = signed_question(COUNT, **({name: value} if name != "signature" else {}))
         assert refused(node, ConfigRecord({**record, name: value})), value
 
@@ -126,21 +94,18 @@ def test_a_value_out_of_bounds_is_refused_before_anything_is_charged_though_the_
 @pytest.mark.parametrize("name", [*FIELDS, "version"])
 def test_a_value_of_another_type_is_refused_before_anything_is_charged(node, name):
     own = type(signed_question(COUNT)[name])
-    for value in ("1", 1, 1.0, True, b"1", [1], [1.0], ["1"], [True], [b"1"], []):
+    for value in OF_OTHER_TYPES:
         if type(value) is not own:
             assert refused(node, ConfigRecord({**signed_question(COUNT), name: value})), value
 
 
-@pytest.mark.parametrize("version", [0, VERSION - 1, VERSION + 1, -1, 2**40])
-def test_another_version_is_refused(node, version):
-    assert refused(node, signed_question(COUNT, version=version))
-
-
-@pytest.mark.parametrize("name", [*FIELDS, "version"])
-def test_a_grant_that_lacks_a_field_or_has_one_too_many_is_refused(node, name):
+def test_a_grant_of_another_version_or_with_other_fields_is_refused(node):
     fields = {**signed_question(COUNT)}
-    assert refused(node, ConfigRecord({key: value for key, value in fields.items() if key != name}))
-    assert refused(node, ConfigRecord({**fields, f"{name} ": fields[name]}))
+    for version in (0, VERSION - 1, VERSION + 1):
+        assert refused(node, signed_question(COUNT, version=version))
+    for name in (*FIELDS, "version"):
+        assert refused(node, ConfigRecord({key: value for key, value in fields.items() if key != name}))
+    assert refused(node, ConfigRecord({**fields, "round ": fields["round"]}))
 
 
 def test_what_is_in_bounds_is_answered_and_charged_once(node):
@@ -190,11 +155,11 @@ def test_a_grant_for_training_asks_nothing_and_one_for_questions_trains_nothing(
         assert spent(node) == 0
 
 
-def test_a_receipt_says_whose_it_is_by_the_client_s_own_key_whatever_name_the_server_gives(node, key):
+def test_a_receipt_says_whose_it_is_by_the_client_s_own_key_whatever_name_the_server_gives(node):
     reply = ask(node, COUNT, client_id="another client")
     receipt = Receipt.from_record(reply.content[RECEIPT])
     assert receipt.client_id == "another client"
-    pem = signing.client_public_key(signing.client_key(key))
+    pem = signing.client_public_key(signing.client_key(Path(node["key"])))
     assert signing.signed_by_client(pem, signing.RECEIPT, receipt.signed_bytes(), receipt.signature)
 
 
@@ -246,122 +211,30 @@ def one_of(**changed):
 
 
 BOUNDS = {"column": "age", "low": 0.0, "high": 1.0}
+HISTOGRAM = question("histogram", **BOUNDS, intervals=4096)
 HOSTILE_QUESTIONS = {
-    "no list": '{"a": 1}',
-    "pairs of three": f"[[{json.dumps(ONE)}, 1.0, 1.0]]",
-    "a question that is no text": "[[1, 1.0]]",
-    "a question that is a list": f"[[[{json.dumps(ONE)}], 1.0]]",
-    "deep": "[" * 900_000,
     "deep in a question": raw("[" * 400_000),
-    "deep in a field": raw('{"kind":"count","by":null,"where":' + "[" * 300_000),
     "a number of a million digits": raw('{"kind":"histogram","low":' + "9" * 900_000 + "}"),
-    "too many questions": raw(*[ONE] * 257),
-    "no question": "[]",
-    "shares that are none": raw(ONE, shares=["1"]),
-    "a share of nothing": raw(ONE, shares=[0.0]),
-    "a negative share": raw(ONE, ONE, shares=[1.0, -1.0]),
-    "a share that is not a number": raw(ONE, shares=[math.nan]),
-    "an infinite share": raw(ONE, ONE, shares=[1.0, math.inf]),
-    "a share of the whole noise": raw(ONE, ONE, shares=[1e300, 1e-300]),
-    "a kind that is none": raw(question("os:getpid")),
-    "a kind that is no text": raw(question(7)),
+    "a share of the whole noise": raw(question(), question(), shares=[1e300, 1e-300]),
     "a kind that is an attribute": raw(question("__class__")),
-    "no kind": raw({"where": [], "by": None}),
-    "a field too many": raw(question(squared_sensitivity=0)),
     "a field named like an attribute": raw(question(__post_init__=1)),
-    "a field that is missing": raw({"kind": "count", "where": []}),
-    "a field that is said twice": raw('{"kind":"count","kind":"mean","where":[],"by":null}'),
-    "a column that is no text": raw(question("mean", of=[BOUNDS | {"column": 7}])),
-    "a column without a name": raw(question("mean", of=[BOUNDS | {"column": " "}])),
-    "a column of a thousand characters": raw(question("mean", of=[BOUNDS | {"column": "x" * 1000}])),
-    "a column that is half of a character": raw(question("mean", of=[BOUNDS | {"column": "\ud800"}])),
     "a column that begins a line": raw(question("mean", of=[BOUNDS | {"column": "age\nERROR all is well"}])),
-    "bounds that are none": raw(question("mean", of=[BOUNDS | {"low": 1.0}])),
     "bounds the wrong way round": raw(question("mean", of=[BOUNDS | {"low": 2.0}])),
-    "bounds that are not numbers": raw(question("mean", of=[BOUNDS | {"high": math.nan}])),
-    "infinite bounds": raw(question("mean", of=[BOUNDS | {"high": math.inf}])),
-    "bounds whose middle is zero": raw(question("mean", of=[BOUNDS | {"high": 5e-324}])),
-    "bounds that are truths": raw(question("mean", of=[BOUNDS | {"low": False, "high": True}])),
-    "bounds that are texts": raw(question("mean", of=[BOUNDS | {"high": "1"}])),
-    "huge bounds": raw(question("mean", of=[BOUNDS | {"high": 10**400}])),
-    "a column twice": raw(question("mean", of=[BOUNDS, BOUNDS])),
-    "no column": raw(question("mean", of=[])),
-    "more columns than there may be": raw(question("mean", of=[BOUNDS | {"column": f"{n}"} for n in range(257)])),
-    "a histogram without end": raw(question("histogram", **BOUNDS, intervals=2**40)),
-    "a histogram of no interval": raw(question("histogram", **BOUNDS, intervals=0)),
-    "a histogram of half an interval": raw(question("histogram", **BOUNDS, intervals=1.5)),
-    "quantiles that are none": raw(question("quantiles", **BOUNDS, at=[1.0], points=8)),
-    "quantiles without end": raw(question("quantiles", **BOUNDS, at=[n / 101 for n in range(1, 101)], points=8)),
-    "quantiles of a million points": raw(question("quantiles", **BOUNDS, at=[0.5], points=2**20)),
-    "levels that are lists": raw(question("categories", column="ward", levels=[["a"]])),
-    "levels that are none": raw(question("categories", column="ward", levels=[None])),
-    "a level that is not a number": raw(question("categories", column="ward", levels=[math.nan])),
-    "an empty level": raw(question("categories", column="ward", levels=[" "])),
-    "a level twice": raw(question("categories", column="ward", levels=["a", " a "])),
+    "a histogram without end": raw(HISTOGRAM | {"intervals": 2**40}),
     "a number twice": raw(question("categories", column="ward", levels=["1", "1.0"])),
-    "levels by name": raw(question("categories", column="ward", levels={"a": 1})),
-    "more levels than there may be": raw(question("categories", column="ward", levels=list(range(10_001)))),
-    "more heavy hitters than there may be": raw(question("heavy-hitters", column="ward", levels=["a"], most=10**9)),
-    "wide totals": raw(*[question("histogram", **BOUNDS, intervals=4096)] * 256, question()),
-    "wide totals by group": raw(
-        question("quantiles", **BOUNDS, at=[0.5], points=4096, by=one_of(levels=list(range(257))))
-    ),
+    "wide totals": raw(*[HISTOGRAM] * 256, question()),
     "conditions without end": raw(question(where=[within()] * 65)),
-    "a condition that is none": raw(question(where=[7])),
-    "a condition of nothing": raw(question(where=[{}])),
-    "a condition the wrong way round": raw(question(where=[within(below=-1.0)])),
-    "a condition that is not a number": raw(question(where=[within(least=math.nan)])),
-    "a group that is none": raw(question(by=7)),
-    "a group of two columns": raw(question(by=[one_of(), one_of()])),
     "a group of bounds": raw(question(by=within())),
 }
+"""One of each sort; `tests/questions` has all of them."""
 
 
 @pytest.mark.parametrize("name", HOSTILE_QUESTIONS)
 def test_questions_that_cannot_be_asked_are_refused_before_anything_is_charged(node, name):
-    start = time.monotonic()
     assert refused(node, signed_question(COUNT, questions=HOSTILE_QUESTIONS[name]))
-    assert time.monotonic() - start < 5.0
 
 
-WORTHLESS = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
-    max_leaves=8,
-)
-FIELD = st.one_of(
-    WORTHLESS,
-    st.sampled_from([[BOUNDS], [within()], one_of(), "age", 0.0, 1.0, 3, ["a"], [0.5], [], None]),
-)
-
-
-def with_any_fields(kind):
-    """A question of a kind with all of its fields, of which each may be anything; one of them may be missing."""
-    fields = {field.name: FIELD for field in dataclasses.fields(KINDS[kind])}
-    return st.fixed_dictionaries({"kind": st.just(kind)}, optional=fields) | st.fixed_dictionaries(
-        {"kind": st.just(kind), "where": st.just([]) | FIELD, "by": st.none() | FIELD}
-        | {name: FIELD for name in fields if name not in {"where", "by"}}
-    )
-
-
-ANY_QUESTION = st.sampled_from(sorted(KINDS)).flatmap(with_any_fields)
-
-
-@settings(max_examples=400, derandomize=True, deadline=None)
-@given(st.lists(st.tuples(ANY_QUESTION, st.floats() | st.just(1.0)), min_size=1, max_size=3))
-def test_a_text_is_questions_or_is_refused_as_none(pairs):
-    """And by no other error, which would be another code."""
-    try:
-        asked = Questionnaire.of_text(json.dumps([[json.dumps(fields), share] for fields, share in pairs]))
-    except QuestionError:
-        return
-    assert Questionnaire.of_text(asked.as_text()) == asked
-
-
-STRANGE_COLUMNS = ["__class__", "columns", "_numbers", "numbers", "__len__", "totals", "age ", "AGE", "*", "{0}", "%s"]
-
-
-@pytest.mark.parametrize("column", STRANGE_COLUMNS)
+@pytest.mark.parametrize("column", ["__class__", "_numbers", "age ", "AGE", "*"])
 def test_a_column_that_is_not_in_the_table_is_refused_whatever_it_is_called(node, column):
     for asked in (
         fp.ask.mean(column, 0, 1),
@@ -387,26 +260,13 @@ def test_a_column_that_is_not_in_the_table_is_refused_whatever_it_is_called(node
     ],
 )
 def test_what_the_list_does_not_name_is_refused_wherever_it_stands(node, allowed, asked):
-    hidden = [asked], [COUNT, asked] if "count" in {"questions": "count", **allowed}["questions"] else [asked]
-    for questions in hidden:
-        record = signed_question(*questions)
-        assert refused(node | allowed, record, RefusalCode.QUESTION_NOT_ALLOWED)
+    for questions in ([asked], [COUNT, asked]):
+        assert refused(node | allowed, signed_question(*questions), RefusalCode.QUESTION_NOT_ALLOWED)
 
 
 def test_a_list_that_became_shorter_holds_for_what_was_answered_before_it_did(node):
     assert RECEIPT in ask(node, AGE).content
     assert code(ask(node | {"question-columns": "ward"}, AGE)) is RefusalCode.QUESTION_NOT_ALLOWED
-
-
-def test_conditions_that_select_one_person_are_answered_with_as_much_noise_as_any(node):
-    """What hides a person is the noise, not a branch on how many were found."""
-    for number, where in enumerate(({"age": (30.0, 30.5)}, {"age": (30.0, 30.5), "ward": "b"}), start=1):
-        grant = a_question(*[fp.ask.count(where=where)] * 200, round=number, noise_multiplier=0.3)
-        one = deviation(COUNT, grant.asked.noise_multipliers(grant.noise_multiplier)[0])
-        noise = np.array([row[0, 1] for row in answers(told(node, grant.to_record()))]) / one
-        people = 1 if number == 1 else 0
-        assert 0.78 < noise.std() < 1.22  # false alarms of less than 1e-4, both
-        assert abs(noise.mean() - people * 2**20 / one) < 0.28
 
 
 LEVELS = [f"{n}" for n in range(10_000)]
@@ -429,18 +289,17 @@ def test_the_widest_questions_take_seconds_and_little_memory(node, name):
     rng = np.random.default_rng(0)
     columns = {"age": rng.uniform(0, 100, 1000), "ward": [f"{n}" for n in rng.integers(0, 10_000, 1000)]}
     columns |= {f"c{n}": rng.uniform(0, 1, 1000) for n in range(256)}
-    task = Tabled(**columns)
-    start = time.monotonic()
-    reply = ask(node, *WIDE[name], task=task)
-    assert time.monotonic() - start < 20.0
+    start = time.process_time()
+    reply = ask(node, *WIDE[name], task=Tabled(**columns))
+    assert time.process_time() - start < 60.0
     assert RECEIPT in reply.content and spent(node) == 1
 
 
+@pytest.mark.exhaustive
 def test_as_many_totals_as_there_may_be_fit_into_little_memory():
-    table, asked = Table(TABLED.columns), Questionnaire(tuple(WIDE["wide quantiles by many groups"]))
+    asked, mechanism = WIDE["wide quantiles by many groups"], GaussianAnswers(PoissonSampledGaussian(1.0, 4.0))
     tracemalloc.start()
-    mechanism = GaussianAnswers(PoissonSampledGaussian(1.0, 4.0))
-    mechanism.release(asked, table, Keystream.secret(), Position(1, 1))
+    mechanism.release(Questionnaire(tuple(asked)), TABLED.table(None), Keystream.secret(), Position(1, 1))
     _, peak = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert peak < 200e6
@@ -513,7 +372,7 @@ def test_in_a_simulation_the_same_is_refused(monkeypatch):
         assert code(reply) is RefusalCode.GRANT_INVALID
 
 
-@pytest.mark.parametrize("kind", ["query", "query.asked", "query.ask.more", "train.ask", "evaluate.ask", "ask"])
+@pytest.mark.parametrize("kind", ["query.ask.more", "train.ask", "ask"])
 def test_a_message_of_another_kind_reaches_no_record(node, kind, monkeypatch):
     monkeypatch.setattr(Tabled, "table", lambda *_: pytest.fail("the table was read"))
     monkeypatch.setattr(Blobs, "shard", lambda *_: pytest.fail("the shard was read"))

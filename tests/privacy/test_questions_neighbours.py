@@ -7,6 +7,7 @@ told is decided by them alone.
 from __future__ import annotations
 
 import datetime
+import itertools
 import math
 from decimal import Decimal
 from fractions import Fraction
@@ -157,13 +158,12 @@ def test_one_record_moves_noisy_totals_by_what_is_charged_and_nothing_else(name)
     check_neighbours(Tabled, with_it, columns_with(None))
 
 
-@pytest.mark.parametrize("place", range(6))
+@pytest.mark.parametrize("place", [0, 5])
 def test_where_a_record_stands_and_what_it_says_in_one_column_alone_is_no_matter(place):
-    for name in ("what fails", "a huge whole number", "a list that holds itself", "beyond the bounds"):
-        for column in USUAL:
-            one = columns_with(None, place)
-            one[column][place] = CELLS[name]
-            check_neighbours(PrivatelyTabled, one, USUAL)
+    for name, column in itertools.product(("what fails", "beyond the bounds"), USUAL):
+        one = columns_with(None, place)
+        one[column][place] = CELLS[name]
+        check_neighbours(PrivatelyTabled, one, USUAL)
 
 
 def test_the_only_record_and_none():
@@ -190,16 +190,15 @@ def test_every_question_carries_the_noise_of_its_share(node):
         assert low <= np.sqrt(np.mean(np.square(noise))) <= high
 
 
-@pytest.mark.parametrize("name", CELLS)
-def test_a_deployed_client_answers_in_one_form_whatever_a_record_says(node, name):
+def test_a_deployed_client_answers_in_one_form_whatever_a_record_says(node):
     """With secret randomness nothing can be compared but that: names, types, shapes, sizes, and that it answers."""
     forms = []
-    for number, cell in enumerate((CELLS[name], 55.0), start=1):
+    for number, cell in enumerate((55.0, Raising(), "9" * 10**6, math.nan), start=1):
         reply = ask(node | ANSWERS_ALL | {"epsilon": 1e6}, *EVERYTHING, task=Tabled(**columns_with(cell)), round=number)
         arrays = {n: (a.dtype, tuple(a.shape), a.stype, len(a.data)) for n, a in reply.content["arrays"].items()}
         receipt = {key: len(str(value)) for key, value in reply.content[RECEIPT].items() if key != "signature"}
         forms.append((list(reply.content), arrays, receipt))
-    assert forms[0] == forms[1]
+    assert all(form == forms[0] for form in forms)
 
 
 # Whether a group is told
@@ -215,7 +214,7 @@ def told_in(node, task, cohort, draws, sigma, run_id="questions-1"):
     return rows[:, 0] == 1, rows[:, 1] / 2.0**20
 
 
-@pytest.mark.parametrize("people", [0, 5, 9, 10, 11, 30])
+@pytest.mark.parametrize("people", [0, 9, 11])
 def test_whether_a_group_is_told_is_decided_by_its_noisy_number_alone(node, people):
     """As often as the noise says, on both sides of the smallest cohort; a cohort by the true number is always one."""
     from scipy import stats
@@ -237,20 +236,12 @@ def test_a_data_owner_who_sets_no_smallest_cohort_tells_nothing_of_three_people(
     assert many[1] / 2.0**20 == pytest.approx(30.0, abs=0.2)
 
 
-def test_without_a_smallest_cohort_every_group_is_told_though_nobody_is_in_it(node):
-    told, noisy = told_in(node, Tabled(age=[], ward=[]), 0, 100, 5.0)
-    assert told.all() and (noisy < 0).any()
-
-
 def test_what_is_not_told_of_one_question_is_no_matter_to_another(node):
     own = node | ANSWERS_ALL | {"epsilon": 1e9, "smallest-cohort": 1e6}
     reply = ask(own, *EVERYTHING, task=Tabled(**USUAL))
     for question, array in zip(EVERYTHING, reply.content["arrays"].values(), strict=True):
         assert array.numpy().shape == (len(question.groups), 1 + question.width)
         assert not array.numpy().any()
-
-
-# Bugs that must be noticed, by what was tested above
 
 
 def test_a_deployed_client_s_noise_is_never_seeded(node, monkeypatch):

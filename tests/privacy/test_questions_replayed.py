@@ -61,25 +61,24 @@ def test_a_server_that_has_counted_more_since_is_sent_the_same(node, no_second_t
     assert spent(node) == 1
 
 
-ALTERED = {
-    "another question": ([AGE], {}),
-    "another condition": ([fp.ask.count(where={"ward": "a"})], {}),
-    "one question more": ([COUNT, COUNT], {}),
-    "another group of the same form": ([fp.ask.count(by={"ward": ["b"]})], {}),
-    "other shares": ([COUNT], {"shares": (2.0,)}),
-    "less noise": ([COUNT], {"noise_multiplier": 0.5}),
-    "more noise": ([COUNT], {"noise_multiplier": 5.0}),
-    "another name": ([COUNT], {"client_id": "another"}),
-}
+ALTERED = [
+    ([AGE], {}),
+    ([fp.ask.count(where={"ward": "a"})], {}),
+    ([COUNT, COUNT], {}),
+    ([fp.ask.count(by={"ward": ["b"]})], {}),
+    ([COUNT], {"shares": (2.0,)}),
+    ([COUNT], {"noise_multiplier": 0.5}),
+    ([COUNT], {"noise_multiplier": 5.0}),
+    ([COUNT], {"client_id": "another"}),
+]
 
 
-@pytest.mark.parametrize("name", ALTERED)
-def test_another_grant_for_an_attempt_that_was_answered_is_refused(node, name, no_second_time):
+def test_another_grant_for_an_attempt_that_was_answered_is_refused(node, no_second_time):
     """Else a server could take the answer to one question for that to another, and write it down so."""
     first = ask(node, COUNT)
     no_second_time()
-    questions, changed = ALTERED[name]
-    assert code(ask(node, *questions, **changed)) is RefusalCode.GRANT_INVALID
+    for questions, changed in ALTERED:
+        assert code(ask(node, *questions, **changed)) is RefusalCode.GRANT_INVALID
     assert content(ask(node, COUNT)) == content(first)
     assert spent(node) == 1
 

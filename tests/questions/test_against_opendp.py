@@ -18,7 +18,7 @@ from fedprivacy.values.events import PoissonSampledGaussian
 from tests.questions import opendp_oracle as opendp
 from tests.questions.opendp_oracle import root_mean_square
 
-SIGMAS = [0.5, 1.0, 7.0]
+SIGMAS = [0.5, 7.0]
 
 
 def stated(question, records, sigma):
@@ -50,16 +50,8 @@ def test_a_count_and_a_histogram_err_as_opendp_s(sigma):
     assert max(errors.values()) <= 1.05 * opendp.histogram(10, sigma)[1]
 
 
-def test_opendp_s_noise_is_as_large_as_its_scale_says():
-    """What the other tests compare with."""
-    measure, scale = opendp.count(3.0)
-    many = 3000
-    found = np.std([measure([1] * 100) for _ in range(many)])
-    assert abs(found / scale - 1.0) < 4.2 / math.sqrt(2.0 * many) + 0.002
-
-
 @pytest.mark.parametrize("sigma", SIGMAS)
-@pytest.mark.parametrize(("low", "high"), [(0, 120), (100, 120), (-60, 60), (-60, 40), (-120, -100), (-120, 0)])
+@pytest.mark.parametrize(("low", "high"), [(0, 120), (100, 120), (-60, 40), (-120, 0)])
 def test_a_sum_errs_as_opendp_s_and_tells_a_count_beside_it(low, high, sigma):
     errors = stated(Questions.sum("x", low, high), np.full(1000, high), sigma)
     assert errors["sum of x"] <= 1.05 * opendp.total(low, high, sigma)[1]
@@ -67,14 +59,14 @@ def test_a_sum_errs_as_opendp_s_and_tells_a_count_beside_it(low, high, sigma):
 
 
 @pytest.mark.parametrize("sigma", SIGMAS)
-@pytest.mark.parametrize("value", [0.0, 30.0, 60.0, 120.0])
+@pytest.mark.parametrize("value", [0.0, 30.0, 120.0])
 def test_a_mean_errs_no_more_than_opendp_s_which_takes_the_number_of_records_for_public(value, sigma):
     size = 5000
     ours = stated(Questions.mean("x", 0, 120), np.full(size, value), sigma)["mean of x"]
     assert ours <= 1.05 * opendp.mean(0.0, 120.0, size, sigma)[1]
 
 
-@pytest.mark.parametrize("size", [300, 3000])
+@pytest.mark.parametrize("size", [300, pytest.param(3000, marks=pytest.mark.exhaustive)])
 def test_quantiles_err_less_than_those_of_opendp_s_trees(size):
     """Of two branches, and of as many as it advises, made consistent: what adds up over clients, as ours does.
 

@@ -70,19 +70,10 @@ def test_what_the_noise_alone_makes_is_hardly_ever_a_heavy_hitter():
     assert sum(bool(figures(question, row, 50.0)) for row in noise) <= 3
 
 
-@pytest.mark.parametrize(
-    "make",
-    [
-        lambda: Questions.heavy_hitters("a", ["x"], 0),
-        lambda: Questions.heavy_hitters("a", ["x"], 1001),
-        lambda: Questions.heavy_hitters("a", ["x"], True),
-        lambda: Questions.histogram("a", 0, 1, 0),
-        lambda: Questions.histogram("a", 0, 1, 4097),
-        lambda: Questions.histogram("a", 0, 1, 2.0),
-        lambda: Questions.histogram("a", 0, 1, 10**5000),
-        lambda: Questions.histogram("a", 1, 0),
-    ],
-)
-def test_how_many_is_a_whole_number_in_its_range(make):
-    with pytest.raises(QuestionError):
-        make()
+def test_how_many_is_a_whole_number_in_its_range():
+    for most in (0, 1001, True):
+        with pytest.raises(QuestionError):
+            Questions.heavy_hitters("a", ["x"], most)
+    for intervals in (0, 4097, 2.0, 10**5000):
+        with pytest.raises(QuestionError):
+            Questions.histogram("a", 0, 1, intervals)

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import fedprivacy as fp
@@ -91,7 +91,6 @@ def test_but_for_sums_all_entries_weigh_alike():
 NUMBER = st.floats(-1e6, 1e6)
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.lists(st.tuples(NUMBER, st.floats(1e-3, 1e6)), min_size=1, max_size=6), st.data())
 def test_no_other_weights_of_a_sum_would_err_less(bounds, data):
     """Sum of squared errors, each in units of the largest number that its bounds allow; but for what a count keeps."""

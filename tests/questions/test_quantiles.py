@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 import fedprivacy as fp
@@ -67,7 +67,6 @@ def exact(question, numbers):
     return {figure.name: figure.value for figure in question.figures(Noisy(totals, 1e-6))}
 
 
-@settings(max_examples=100, deadline=None)
 @given(st.lists(st.floats(-10.0, 110.0), min_size=5, max_size=60), st.floats(0.01, 0.99), st.integers(2, 300))
 def test_without_noise_a_quantile_is_within_an_interval_of_the_records_one(numbers, probability, points):
     found = exact(Questions.quantiles("x", 0, 100, [probability], points), numbers)

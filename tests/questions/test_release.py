@@ -11,7 +11,7 @@ from fractions import Fraction
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from scipy.special import ndtr
@@ -126,6 +126,7 @@ def test_noise_is_in_proportion_to_the_sensitivity_not_to_its_square(mark):
         assert p_of_whole_normal(drawn, 1.5 * wrong) < 1e-12
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("question", all_questions(), ids=lambda question: question.kind)
 def test_noise_of_every_kind_covers_the_longest_vector_of_a_record(question):
     """The sensitivity is measured here, over records in all corners: what the noise must hide, and no more."""
@@ -158,7 +159,6 @@ def test_the_noise_of_each_question_is_as_its_share_says_and_together_they_are_o
     assert p_of_normal(np.concatenate(whitened)) > 1e-4
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=20), st.floats(1e-2, 1e4))
 def test_all_questions_together_are_never_less_noisy_than_the_event(shares, sigma):
     """In exact numbers: of (longest vector / deviation)^2 the sum is at most 1 / sigma^2, and hardly less."""
@@ -172,7 +172,6 @@ def test_all_questions_together_are_never_less_noisy_than_the_event(shares, sigm
     assert float(signal) * sigma**2 > 1.0 - 1e-10
 
 
-@settings(max_examples=150, deadline=None)
 @given(st.sampled_from(all_questions()), st.floats(1e-2, 1e4))
 def test_no_noise_is_less_than_its_multiplier_says_by_a_rounding(question, sigma):
     needed = Fraction(sigma) ** 2 * question.squared_sensitivity
@@ -259,17 +258,6 @@ def test_noise_of_answers_is_not_that_of_training():
     for purpose in set(Purpose) - {Purpose.ANSWERS}:
         other = add_lattice_noise(nothing, 1000.0, 1.0, KEY.reader(purpose, HERE)).numpy()
         assert (drawn == other).mean() < 0.01 and not correlated(drawn, other)
-
-
-def test_noise_of_questions_of_every_kind_asked_together_is_independent():
-    """The same question twice, first and last: their noise differs, and so does that of all between."""
-    questions = all_questions()
-    first, *_, last = noise([questions[0], *questions, questions[0]], 3.0)
-    assert first != last
-    pairs = [
-        noise([Questions.count(), Questions.count()], 3.0, key=Keystream.from_seed(5, str(n))) for n in range(4000)
-    ]
-    assert not correlated(*np.array(pairs)[:, :, 0].T.astype(float))
 
 
 def test_noise_of_groups_and_of_entries_is_independent():
