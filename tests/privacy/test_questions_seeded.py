@@ -91,9 +91,3 @@ def test_whatever_names_an_answer_gives_it_other_noise(drawn):
     assert len(drawn) == 2 * len(positions)
     assert len(set(drawn)) == len(drawn)
     assert {position for _, _, position in drawn} == {Position(n, m) for n in (1, 2) for m in (1, 2)}
-
-
-def test_the_words_of_an_answer_are_those_of_no_other_purpose():
-    keystream = Keystream(bytes(32))
-    words = [tuple(keystream.bits(purpose, Position(1, 1), 4).tolist()) for purpose in Purpose]
-    assert len(set(words)) == len(Purpose)

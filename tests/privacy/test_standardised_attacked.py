@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from io import BytesIO
 
 import numpy as np
 import pytest
@@ -92,38 +91,22 @@ def node(node):
     return node | {"epsilon": 1e6}
 
 
-def npy(values):
-    stream = BytesIO()
-    np.save(stream, values, allow_pickle=True)
-    return stream.getvalue()
-
-
 NONE = {
     "not a number": numbers(mean=[math.nan, 0.0]),
     "infinite": numbers(scale=[math.inf, 1.0]),
-    "minus infinity": numbers(mean=[-math.inf, 1.0]),
     "a scale of zero": numbers(scale=[0.0, 1.0]),
     "a scale of minus zero": numbers(scale=[1.0, -0.0]),
     "a negative scale": numbers(scale=[1.0, -1.0]),
-    "huge": numbers(mean=[1e300, 0.0]),
     "beyond any model": numbers(scale=[1.1e15, 1.0]),
     "too few": numbers(mean=[0.0]),
-    "too many": numbers(scale=[1.0, 1.0, 1.0]),
-    "none": numbers(mean=[]),
     "a matrix": numbers(mean=[[0.0, 0.0]]),
-    "a number": numbers(mean=0.0),
     "float32": numbers(mean=np.zeros(2, np.float32)),
-    "whole numbers": numbers(scale=np.ones(2, np.int64)),
-    "texts": numbers(mean=np.array(["0", "0"])),
-    "the other byte order": numbers(mean=np.zeros(2, ">f8")),
-    "a pickle": ArrayRecord({**numbers(), "mean": Array("object", (2,), "pickle", npy(np.array([None, {}])))}),
     "no format": ArrayRecord({**numbers(), "mean": Array("float64", (2,), "numpy.ndarray", b"x" * 100)}),
     "only means": ArrayRecord({"mean": Array(USUAL["mean"])}),
     "more arrays": ArrayRecord({**numbers(), "seed": Array(np.zeros(2))}),
-    "other names": ArrayRecord({"mean": Array(USUAL["mean"]), "scales": Array(USUAL["scale"])}),
     "no array": ConfigRecord({"mean": [0.0, 0.0], "scale": [1.0, 1.0]}),
-    "an empty record": ArrayRecord(),
 }
+"""Arrays are read as a model's are, of which `test_server_fields.py` sends every other kind."""
 
 
 @pytest.mark.parametrize("name", NONE)
@@ -134,7 +117,7 @@ def test_numbers_that_are_none_are_refused_before_anything_is_charged(node, name
 
 
 def test_a_task_that_does_not_standardise_does_not_read_the_numbers(node, seen):
-    for round, record in enumerate((numbers(), NONE["not a number"], NONE["a pickle"], NONE["no array"]), start=1):
+    for round, record in enumerate((numbers(), NONE["not a number"], NONE["no format"], NONE["no array"]), start=1):
         assert RECEIPT in trained(node, record, task=PLAIN, round=round).content
     assert all(torch.equal(shard.inputs, PLAIN.shard(fp.ShardSource()).inputs) for shard in seen)
 
@@ -179,7 +162,7 @@ def test_what_a_record_becomes_is_the_same_bits_in_any_company(name, dtype):
     together = standardise(rows)
     assert together.dtype == dtype and together.shape == rows.shape
     for place in range(len(rows)):
-        for first, last in ((place, place + 1), (max(place - 3, 0), place + 5), (0, place + 1), (place, len(rows))):
+        for first, last in ((place, place + 1), (max(place - 3, 0), place + 5), (place, len(rows))):
             part = standardise(rows[first:last])[place - first]
             assert part.view(torch.uint8).equal(together[place].view(torch.uint8))
     by_columns = standardise(rows.t().contiguous().t())
@@ -187,13 +170,7 @@ def test_what_a_record_becomes_is_the_same_bits_in_any_company(name, dtype):
     assert standardise(rows[:0]).shape == (0, 3)
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        "a scale that makes the smallest numbers",
-        *(pytest.param(name, marks=pytest.mark.exhaustive) for name in EXTREMES if "smallest" not in name),
-    ],
-)
+@pytest.mark.parametrize("name", ["a mean that cancels", "a tiny scale"])
 def test_whatever_numbers_a_server_sends_a_record_s_gradient_does_not_depend_on_others(node, name, seen):
     """In releases of a deployed client, whose noise is made silent: a record adds alone what it adds among others."""
     sent = {key: np.array(values, dtype=np.float64) for key, values in EXTREMES[name].items()}
@@ -222,20 +199,10 @@ def released(node, task, record, round):
 @pytest.mark.parametrize("evaluates", [False, True])
 def test_a_client_answers_whatever_its_records_become(node, evaluates):
     """All of them infinite or not a number: then it sends noise, as of nobody."""
-    settings = {"steps": 2, "local_evaluation": evaluates}
-    nothing = {"mean": [1e15, 1e15], "scale": [5e-324, 5e-324]}
-    for number, records in enumerate(([[value] * 3 for value in HOSTILE], torch.zeros(0, 3)), start=1):
-        reply = trained(node, numbers(**nothing), task=Scaled(records), round=number, **settings)
-        assert RECEIPT in reply.content
-        assert all(np.isfinite(array.numpy()).all() for array in reply.content["arrays"].values())
-
-
-UNSUITED = {
-    "too few inputs": Scaled(torch.zeros(30, 1)),
-    "no axis of inputs": Scaled(torch.zeros(30)),
-    "pictures": Scaled(torch.zeros(30, 3, 4)),
-    "whole numbers": Scaled(torch.zeros(30, 3), torch.int64),
-}
+    nothing, records = {"mean": [1e15, 1e15], "scale": [5e-324, 5e-324]}, Scaled([[value] * 3 for value in HOSTILE])
+    reply = trained(node, numbers(**nothing), task=records, steps=2, local_evaluation=evaluates)
+    assert RECEIPT in reply.content
+    assert all(np.isfinite(array.numpy()).all() for array in reply.content["arrays"].values())
 
 
 class Loose(Scaled):
@@ -254,41 +221,44 @@ class Any(nn.Module):
         return self.layer(x.flatten(1).float().sum(1, keepdim=True) if x.dim() > 1 else x[:, None].float())
 
 
+UNSUITED = {
+    "too few inputs": Loose(torch.zeros(30, 1)),
+    "no axis of inputs": Loose(torch.zeros(30)),
+    "pictures": Loose(torch.zeros(30, 3, 4)),
+    "whole numbers": Loose(torch.zeros(30, 3), torch.int64),
+}
+
+
 @pytest.mark.parametrize("name", UNSUITED)
 def test_a_shard_that_cannot_be_standardised_is_refused_before_anything_is_charged(node, name):
     """With a code for which the server takes its charge back: shape and type of a shard's rows are public."""
-    task = Loose(UNSUITED[name].records, UNSUITED[name].records.dtype)
-    assert code(trained(node, numbers(), task=task)) is RefusalCode.GRANT_INVALID
+    assert code(trained(node, numbers(), task=UNSUITED[name])) is RefusalCode.GRANT_INVALID
     assert RefusalCode.GRANT_INVALID.before_any_record
     assert spent(node) == 0
 
 
-@pytest.mark.parametrize("name", UNSUITED)
-@pytest.mark.parametrize("privacy", [True, False])
-def test_a_simulation_says_so_in_plain_words_before_anything_is_spent(tmp_path, name, privacy):
-    task = Loose(UNSUITED[name].records, UNSUITED[name].records.dtype)
-    said = r"task blobs standardises its inputs, and the shard's inputs are of shape \[records.*which are age, stay"
+class Lacking(Scaled):
+    def table(self, source):
+        return Table({"age": self.records[:, 0].numpy()})
+
+
+class Odd(Scaled):
+    standardise = fp.ask.mean("age", 0, 100)
+
+
+@pytest.mark.parametrize(
+    ("task", "said"),
+    [
+        (Loose(torch.zeros(30, 3, 4)), r"the shard's inputs are of shape \[records, 3, 4\]"),
+        (Lacking(), "task blobs: the table has no column stay; it has age"),
+        (Odd(), r"standardise is a .*give fp\.ask\.mean_and_scale"),
+    ],
+    ids=["pictures", "a column less", "another question"],
+)
+def test_a_simulation_says_so_in_plain_words_before_anything_is_spent(tmp_path, task, said):
     with pytest.raises(ConfigError, match=said):
-        fp.simulate(task, clients=2, rounds=1, out=str(tmp_path / "run"), privacy=privacy)
+        fp.simulate(task, clients=2, rounds=1, out=str(tmp_path / "run"))
     assert not (tmp_path / "run" / "ledger.db").exists()
-
-
-def test_a_simulation_says_that_the_table_lacks_a_column_before_anything_is_spent(tmp_path):
-    class Lacking(Scaled):
-        def table(self, source):
-            return Table({"age": self.records[:, 0].numpy()})
-
-    with pytest.raises(ConfigError, match="task blobs: the table has no column stay; it has age"):
-        fp.simulate(Lacking(), clients=2, rounds=1, out=str(tmp_path / "run"))
-    assert not (tmp_path / "run" / "ledger.db").exists()
-
-
-def test_a_simulation_says_that_a_question_is_none_before_anything_is_spent(tmp_path):
-    for question in ("mean age 0 1", fp.ask.mean("age", 0, 100), fp.ask.mean_and_scale(BOUNDS, by={"stay": ["1"]})):
-        task = type("Odd", (Scaled,), {"standardise": question})()
-        with pytest.raises(ConfigError, match=r"standardise is a .*give fp\.ask\.mean_and_scale"):
-            fp.simulate(task, clients=2, rounds=1, out=str(tmp_path / "run"))
-    assert not (tmp_path / "run").exists()
 
 
 def test_the_baseline_without_privacy_trains_on_what_it_is_evaluated_on(tmp_path, monkeypatch):

@@ -61,28 +61,5 @@ def quantile(probability, low, high, points, sigma):
     return dp.binary_search_chain(chosen, d_in=1, d_out=rho(sigma))
 
 
-def tree(low, high, points, sigma, branching):
-    """Numbers of records below each point, by a tree of counts that is made consistent: a function of records."""
-    bins = WHOLE >> dp.t.then_count_by_categories(list(range(points)), null_category=False, MO=dp.L2Distance[int])
-    measure, _ = gaussian(bins >> dp.t.then_b_ary_tree(points, branching), sigma)
-    consistent = dp.t.make_consistent_b_ary_tree(branching)
-
-    def running(records):
-        places = np.floor((np.clip(records, low, high) - low) / (high - low) * points).astype(int)
-        leaves = consistent(measure(np.minimum(places, points - 1).tolist()))
-        return np.concatenate([[0.0], np.cumsum(leaves)])
-
-    return running
-
-
-def crossing(running, probability, low, high):
-    """Where a noisy distribution function crosses a probability, after isotonic regression, interpolated."""
-    from scipy.optimize import isotonic_regression
-
-    rising = isotonic_regression(running - probability * running[-1]).x
-    ends = np.linspace(low, high, len(running))
-    return float(np.interp(0.0, rising + 1e-9 * np.arange(len(rising)), ends))
-
-
 def root_mean_square(values):
     return math.sqrt(float(np.mean(np.square(values))))

@@ -251,9 +251,9 @@ def test_any_text_is_questions_or_is_refused_as_none(pairs, text):
     """And by no other error, which would be another code on the wire."""
     texts = [(of_text, as_text, alone) for alone, _ in pairs]
     texts += [(Questionnaire.of_text, Questionnaire.as_text, whole) for whole in (json.dumps(pairs), text)]
-    for read, write, given in texts:
+    for read, write, each in texts:
         try:
-            made = read(given)
+            made = read(each)
         except QuestionError:
             continue
         assert read(write(made)) == made

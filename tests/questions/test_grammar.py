@@ -124,8 +124,8 @@ def test_every_mistake_is_named(text):
 
 # fmt: off
 WORDS = st.text(max_size=5) | st.sampled_from(
-    [*KINDS, "table", "where", "by", "age", "sex", "0", "1", "120", "0.5", "f", "m", "a=b", "a=0:1", "a=b,c", "=", ":", ",",
-     "'", '"', ";", "\\", "''", "nan", "inf", "1e400", "-1", "\x00", "\ud800", "10" * 30, "#", "\n"]
+    [*KINDS, "table", "where", "by", "age", "sex", "0", "1", "120", "0.5", "f", "m", "a=b", "a=0:1", "a=b,c", "=", ":",
+     ",", "'", '"', ";", "\\", "''", "nan", "inf", "1e400", "-1", "\x00", "\ud800", "10" * 30, "#", "\n"]
 )
 # fmt: on
 

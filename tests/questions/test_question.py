@@ -107,7 +107,7 @@ def test_a_record_is_in_one_group_at_most_and_groups_are_answered_for_themselves
 
 
 def test_a_column_that_is_not_there_is_named():
-    for question, column in ((question, column) for question in EVERY for column in question.columns):
+    for question, column in ((asked, column) for asked in EVERY for column in asked.columns):
         others = {name: [1] for name in ("x", "y", "s", "ward", "other") if name != column}
         with pytest.raises(TableError, match=f"no column '{column}'"):
             question.totals(fp.Table(others))

@@ -5,12 +5,11 @@ Seeds are fixed. Where a figure is a p-value, an unlucky seed would fail with pr
 
 import itertools
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -23,8 +22,7 @@ from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import GaussianAnswers, NoisyTotals, combined, deviation
 from fedprivacy.tasks.columns import TableError
-from fedprivacy.training.keystream import Keystream, Position, Purpose
-from fedprivacy.training.noise import add_lattice_noise
+from fedprivacy.training.keystream import Keystream, Position
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.questions.kinds import CORNERS, all_questions, table_of
 
@@ -124,17 +122,6 @@ def test_noise_is_in_proportion_to_the_sensitivity_not_to_its_square(mark):
     assert p_of_whole_normal(drawn, 1.5 * mark * math.sqrt(4)) > 1e-4
     for wrong in (mark**2 * 4, mark * 2 / 2, mark):
         assert p_of_whole_normal(drawn, 1.5 * wrong) < 1e-12
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("question", all_questions(), ids=lambda question: question.kind)
-def test_noise_of_every_kind_covers_the_longest_vector_of_a_record(question):
-    """The sensitivity is measured here, over records in all corners: what the noise must hide, and no more."""
-    vectors = [question.totals(table_of([record])).ravel() for record in CORNERS]
-    longest = math.sqrt(max(sum(int(entry) ** 2 for entry in vector) for vector in vectors))
-    drawn = draws(replace(question, by=GROUPS), 2.5, 20_000) / (2.5 * longest)
-    assert p_of_normal(drawn) > 1e-5
-    assert abs((drawn**2).sum() / len(drawn) - 1.0) < 4.2 * math.sqrt(2.0 / len(drawn))
 
 
 def test_noise_is_the_same_whoever_s_records_are_summed():
@@ -252,14 +239,6 @@ def test_noise_of_questions_clients_rounds_steps_and_attempts_has_nothing_in_com
         assert not correlated(streams[one], streams[other]), (one, other)
 
 
-def test_noise_of_answers_is_not_that_of_training():
-    (drawn,) = noise([Marks(size=4000)], 1000.0 / math.sqrt(4000))
-    nothing = torch.zeros(4000, dtype=torch.float64)
-    for purpose in set(Purpose) - {Purpose.ANSWERS}:
-        other = add_lattice_noise(nothing, 1000.0, 1.0, KEY.reader(purpose, HERE)).numpy()
-        assert (drawn == other).mean() < 0.01 and not correlated(drawn, other)
-
-
 def test_noise_of_groups_and_of_entries_is_independent():
     question = Marks(size=40, by=fp.ask.count(by={"ward": [str(n) for n in range(5000)]}).by)
     (answer,) = released([question], 100.0)
@@ -298,14 +277,6 @@ def test_without_a_smallest_cohort_every_group_is_told_below_zero_too():
     assert answer.told.all() and (answer.totals < 0).any()
 
 
-def test_shapes_and_types_say_nothing_of_records():
-    for question in all_questions(by={"ward": ["a", "b"]}):
-        for table in (NOBODY, table_of(CORNERS)):
-            (answer,) = released([question], 3.0, table=table, cohort=5.0)
-            assert answer.totals.shape == (2, question.width) and answer.totals.dtype == np.int64
-            assert answer.told.shape == (2,) and answer.told.dtype == np.bool_
-
-
 def test_a_missing_column_is_found_before_any_record_is_read(monkeypatch):
     read = []
     monkeypatch.setattr(fp.Table, "numbers", lambda *_: read.append(1))
@@ -331,13 +302,3 @@ def test_totals_of_clients_add_up_and_so_do_the_squares_of_their_noise():
     assert both.totals.tolist() == [12.0] and both.deviation == pytest.approx(5.0 * step)
     assert alone.totals.tolist() == [-2.0] and alone.deviation == pytest.approx(4.0 * step)
     assert nobody is None
-
-
-def test_the_federation_s_noise_is_that_of_its_clients():
-    question, clients = Questions.histogram("x", 0, 50, 500), 9
-    keys = [Keystream.from_seed(3, f"client-{number}") for number in range(clients)]
-    answers = [released([question], 2.0, table=table_of(CORNERS), key=key)[0] for key in keys]
-    (noisy,) = combined(question, [2.0] * clients, answers)
-    left = (noisy.totals - clients * question.totals(table_of(CORNERS))[0]) / noisy.deviation
-    assert p_of_normal(left) > 1e-4
-    assert noisy.deviation == pytest.approx(3.0 * deviation(question, 2.0))
