@@ -6,7 +6,7 @@ from flwr.app import ConfigRecord, MessageType, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
-from fedprivacy.flower.wire.messages import ENROL, GRANT
+from fedprivacy.flower.wire.messages import ENROL, GRANT, RECEIPT
 from tests.flower.blobs import Blobs, plan_of
 from tests.flower.runs import SAMPLING
 from tests.privacy.asking import USUAL, Canaries, Client, arrays_of
@@ -69,3 +69,23 @@ def test_a_run_asks_no_client_to_evaluate_whatever_the_wrapped_strategy_wants(le
     assert not grid.metrics
     assert list(eager.configure_evaluate(1, result.arrays, ConfigRecord(), grid)), "the wrapped one would have asked"
     assert not list(strategy.configure_evaluate(1, result.arrays, ConfigRecord(), grid))
+
+
+def test_an_update_s_form_is_that_of_the_model_whatever_the_records():
+    """Catches: a shape, a type or a name in a reply that depends on how many records there are.
+
+    Sums of more than 1,024 records were float64 once.
+    """
+    forms = []
+    for count in (0, 1, 128, 129, 1024, 1025):
+        task = Canaries(torch.ones(count, 2))
+        reply = Client(task).send(MessageType.TRAIN, RecordDict({"arrays": arrays_of(task), GRANT: USUAL.to_record()}))
+        receipt = [(name, type(value)) for name, value in reply.content[RECEIPT].items()]
+        forms.append((list(reply.content), shapes(reply.content["arrays"]), receipt))
+    assert all(form == forms[0] for form in forms)
+    assert forms[0][:2] == (["arrays", RECEIPT], shapes(arrays_of(ONE)))
+
+
+def shapes(arrays):
+    """Names in their order, types, shapes and bytes."""
+    return [(n, a.dtype, tuple(a.shape), a.stype, len(a.data)) for n, a in arrays.items()]

@@ -73,13 +73,6 @@ def test_whatever_the_server_calls_the_task_nothing_is_imported_called_or_disclo
     assert "fedprivacy_task_trap" not in sys.modules and "trap" not in sys.modules
 
 
-@pytest.mark.parametrize("word", ["digits", "cancer", "os:getpid"])
-def test_without_the_server_s_signature_not_even_an_allowed_task_is_opened(node, word):
-    reply = asked(node, RecordDict(), ENROL, task=word)
-    assert code(reply) is RefusalCode.ENROLMENT_INVALID
-    assert str(RECORDS) not in repr(reply.content)
-
-
 def test_the_task_that_the_node_allows_is_opened_when_its_server_asks(node):
     reply = asked(node | {"task": "cancer"}, request_message(a_request(node)), ENROL, task="cancer")
     assert reply.content[ENROLMENT]["shard_size"] == RECORDS

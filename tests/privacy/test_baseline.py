@@ -152,17 +152,26 @@ def test_nobody_trains_privately_without_being_charged():
         PrivateStrategy(FedAvg(), plan_of(Blobs()), accounts=BaselineAccounts)
 
 
-def test_its_server_asks_no_deployed_client_for_an_update(tmp_path, monkeypatch):
+class Noting(DeployedGrid):
+    """Notes the kinds of messages that are sent."""
+
+    def __init__(self, *arguments):
+        super().__init__(*arguments)
+        self.sent = []
+
+    def push_messages(self, messages):
+        messages = list(messages)
+        self.sent += [message.metadata.message_type for message in messages]
+        return super().push_messages(messages)
+
+
+def test_its_server_asks_no_deployed_client_for_an_update(tmp_path):
     plan = plan_of(Blobs(), clients=2, epsilon=3.0, seed="", signing_key=str(tmp_path / "signing.key"))
-    grid = DeployedGrid(plan, tmp_path)
-    sent, deliver = [], grid._deliver
-    monkeypatch.setattr(
-        grid, "_deliver", lambda message: sent.append(message.metadata.message_type) or deliver(message)
-    )
+    grid = Noting(plan, tmp_path)
     without = plan_of(plan.task, clients=2, privacy=False, signing_key=str(tmp_path / "signing.key"))
     with pytest.raises(ConfigError, match="client hospital-0 is deployed"):
         PrivateStrategy(FedAvg(), without, accounts=BaselineAccounts).start(grid)
-    assert set(sent) == {"query.enrol"}
+    assert set(grid.sent) == {"query.enrol"}
     assert not any(grid.guard(plan, name).by_run() for name in grid.names.values())
 
 

@@ -46,17 +46,6 @@ class Choosing(Imputing):
         return self.out(torch.where(records.isnan(), self.usual, known))
 
 
-class Indicating(nn.Module):
-    """Is told which cells are missing, beside their values."""
-
-    def __init__(self):
-        super().__init__()
-        self.out = nn.Linear(6, 2)
-
-    def forward(self, records):
-        return self.out(torch.cat([records.nan_to_num(0.0), records.isnan().to(records.dtype)], 1))
-
-
 class Words(nn.Module):
     """Embeds whole numbers, of which one stands for nothing."""
 
@@ -68,7 +57,7 @@ class Words(nn.Module):
         return self.out(self.table(records).mean(1))
 
 
-MODELS = {"imputes": Imputing, "chooses": Choosing, "indicates": Indicating, "whole numbers": Words}
+MODELS = {"imputes": Imputing, "chooses": Choosing, "whole numbers": Words}
 STACKED = {"stacked": lambda: nn.Linear(3, 2)}
 
 

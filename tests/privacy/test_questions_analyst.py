@@ -1,6 +1,6 @@
 """An adaptive analyst at the real client: whatever it asks next, neither budget is passed.
 
-`tests/guard/test_questions.py` has analysts of every kind, at the guard alone. Here is one at all that stands before it.
+`tests/guard/test_questions.py` has analysts of every kind at the guard alone; here, one meets all that is before it.
 """
 
 from collections import Counter
