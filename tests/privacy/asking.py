@@ -28,7 +28,7 @@ SILENT = 1e-3
 """A noise multiplier that leaves a release readable."""
 
 FALSE_ALARM = 1e-7
-"""With which probability a check fails although nothing is wrong: secret randomness differs whenever the suite runs."""
+"""Probability that a check fails although nothing is wrong: secret randomness differs whenever the suite runs."""
 
 USUAL = replace(
     A_GRANT,
@@ -89,7 +89,7 @@ class Client:
         return self.app(Message(content, 7, message_type), self.context)
 
     def train(self, **changed) -> tuple[NDArray[np.float64], Receipt]:
-        """What a grant like `USUAL` with `changed` fields released: the sum over its steps, and the receipt."""
+        """Send a grant like `USUAL` with `changed` fields; return the released sum over its steps, and the receipt."""
         grant = replace(USUAL, **changed)
         reply = self.send(MessageType.TRAIN, RecordDict({GRANT: grant.to_record(), "arrays": arrays_of(self.task)}))
         assert RECEIPT in reply.content, reply
@@ -103,12 +103,12 @@ def arrays_of(task: Canaries) -> ArrayRecord:
 
 
 def binomial_range(trials: int, chance: float, alarm: float = FALSE_ALARM) -> tuple[int, int]:
-    """Between what a binomial count lies but for a probability of `alarm`."""
+    """Bounds of a binomial count, but for a probability of `alarm`."""
     return tuple(int(end) for end in stats.binom.ppf([alarm / 2, 1 - alarm / 2], trials, chance))
 
 
 def deviation_range(draws: int, deviation: float, alarm: float = FALSE_ALARM) -> tuple[float, float]:
-    """Between what the root mean square of Gaussian draws lies but for a probability of `alarm`."""
+    """Bounds of the root mean square of Gaussian draws, but for a probability of `alarm`."""
     low, high = stats.chi2.ppf([alarm / 2, 1 - alarm / 2], draws) / draws
     return deviation * math.sqrt(low), deviation * math.sqrt(high)
 

@@ -41,7 +41,7 @@ OF_TRAINING = _OF_BOTH | {
     "augmentation_multiplicity": [-1, 257, 2**62, 1],  # the task has no views of its records
     "local_evaluation": [1, 0, 2],
 }
-"""For each field of a grant."""
+"""Values for each field of a grant."""
 
 OF_QUESTIONS = _OF_BOTH | {
     "run_id": ["", "run", "Questions-1", " questions-1", "questions-" + "x" * 119, "questions-\n", "questions-\x1b[2J"],
@@ -50,4 +50,4 @@ OF_QUESTIONS = _OF_BOTH | {
     "clipping_norm": [0.0, 0.5, 2.0, -1.0, *NOT_NUMBERS],
     "questions": ["", "x", "[]", "{}", "null", "[[]]", "[" * 100_000, " " * 1_000_001, "count"],
 }
-"""For each field of a grant for questions."""
+"""Values for each field of a grant for questions."""

@@ -94,7 +94,7 @@ def neighbours(records, record):
 
 
 def change(engine, inputs, targets, record):
-    """By how much one record changes the sum at most, in clipping norms."""
+    """The largest change that one record makes to the sum, in clipping norms."""
     whole = engine.clipped_sum(inputs, targets, CLIPPING_NORM)
     sums = (engine.clipped_sum(inputs[rows], targets[rows], CLIPPING_NORM) for rows in neighbours(len(inputs), record))
     return max((whole - without).norm().item() for without in sums) / CLIPPING_NORM

@@ -1,4 +1,4 @@
-"""What a client answers to anything but a grant: nothing that its records could change."""
+"""A client answers anything but a grant with nothing that its records could change."""
 
 import pytest
 import torch

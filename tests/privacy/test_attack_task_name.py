@@ -46,7 +46,7 @@ def asked(node, content, message_type, **run_config):
 
 
 def words(folder):
-    """What a server may call a task: one that makes sizes public, a callable, code that lies about, no name at all."""
+    """Names for a task: one that makes sizes public, a callable, code that lies about, no name at all."""
     file = f"{folder}/trap.py:Trap"
     return [
         "cancer",

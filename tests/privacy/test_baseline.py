@@ -49,7 +49,7 @@ IMPORTING = {
 
 
 def asked(node, content, task=None, **run_config):
-    """What the deployed app answers a server, with a model beside whatever it sends."""
+    """The deployed app's answer to a server that sends a model beside the content."""
     content["arrays"] = arrays_of(Blobs())
     return app_of(task)(Message(content, 7, MessageType.TRAIN), context_of(node, **run_config))
 

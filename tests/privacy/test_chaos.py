@@ -85,7 +85,7 @@ def released(task, folder, parameters, rounds):
 
 @pytest.mark.parametrize("gated", [False, True])
 def test_a_deployed_client_is_as_firm_in_its_very_first_round(tmp_path, gated):
-    """With guard and signed grants: one record counted for 2.6 C here, at a noise multiplier of 0.02."""
+    """Guard and signed grants included: one record counted for 2.6 C here, at a noise multiplier of 0.02."""
     model = perceptron(30)
     amplify(model, 3, 1e9, gated=gated)
     parameters = {name: p.detach().numpy() for name, p in model.named_parameters()}

@@ -1,4 +1,4 @@
-"""What was charged, shown and allowed, by the books that count: the ledger's, in the whole of a run."""
+"""A whole run charges, shows and allows what the ledger's books say."""
 
 import math
 from dataclasses import replace
@@ -186,7 +186,7 @@ class Returning(InProcessGrid):
 
     @property
     def trained(self):
-        """Which nodes were asked to train, in order."""
+        """The nodes that were asked to train, in order."""
         kind = MessageType.TRAIN
         return [m.metadata.dst_node_id for m in self.asked if m.metadata.message_type == kind]
 

@@ -1,4 +1,4 @@
-"""How much noise a client added, read from what it released: at each step, in each layer, for each way of clipping."""
+"""The noise that a client added, read from its releases: at each step, in each layer, for each way of clipping."""
 
 import math
 

@@ -72,7 +72,7 @@ def told(node, record, *, task=TABLED, kind=ASK, **more):
 
 
 def refused(node, record, expected=RefusalCode.GRANT_INVALID) -> bool:
-    """Whether the client says so and nothing else, and has charged nothing."""
+    """True if the client says so and nothing else, and has charged nothing."""
     return code(told(node, record)) is expected and spent(node) == 0
 
 
@@ -110,7 +110,7 @@ def test_a_grant_of_another_version_or_with_other_fields_is_refused(node):
 
 
 def test_what_is_in_bounds_is_answered_and_charged_once(node):
-    """Else everything above could be refused for another reason."""
+    """Otherwise everything above could be refused for another reason."""
     extremes = [
         {"run_id": "questions-" + "x" * 118, "client_id": "x" * 1024},
         {"round": 2**63 - 1, "attempt": 2**63 - 1, "earlier_runs": 2**63 - 1},
@@ -184,7 +184,7 @@ def test_a_task_whose_number_of_records_is_private_answers_for_its_own_neighbour
 
 
 def test_a_task_without_a_table_is_asked_for_nothing(node):
-    """With the code of what is not allowed: the server takes its own charge back."""
+    """The code is that of what is not allowed, so the server takes its own charge back."""
     assert code(ask(node, COUNT, task=Blobs())) is RefusalCode.QUESTION_NOT_ALLOWED
     assert RefusalCode.QUESTION_NOT_ALLOWED.before_any_record
     assert spent(node) == 0
@@ -280,7 +280,7 @@ RARE = pytest.mark.exhaustive
 
 @pytest.mark.parametrize("name", ["categories by many groups", *(pytest.param(name, marks=RARE) for name in WIDER)])
 def test_the_widest_questions_take_seconds_and_little_memory(node, name):
-    """On a thousand records; more records cost what reading them costs, and not a turn of each for each group."""
+    """The table has a thousand records; more of them cost what reading costs, and not a turn of each for each group."""
     rng = np.random.default_rng(0)
     columns = {"age": rng.uniform(0, 100, 1000), "ward": [f"{n}" for n in rng.integers(0, 10_000, 1000)]}
     columns |= {f"c{n}": rng.uniform(0, 1, 1000) for n in range(256)}

@@ -141,13 +141,13 @@ def test_the_only_record_and_none():
 
 
 def test_the_bound_is_reached():
-    """Else it would be no test: a record at the bounds of everything moves the totals by most of what is charged."""
+    """Otherwise it would be no test: a record at all bounds moves the totals by most of what is charged."""
     extreme = {"age": [*USUAL["age"], 30], "stay": [*USUAL["stay"], 1.0], "ward": [*USUAL["ward"], "a"]}
     assert check_neighbours(PrivatelyTabled, extreme, USUAL) > 0.5 / SIGMA**2
 
 
 def test_every_question_carries_the_noise_of_its_share(node):
-    """Of nobody's records: as much in every total as a record can move it by, times the noise multiplier."""
+    """An empty table shows it: in every total as much as a record can move it by, times the noise multiplier."""
     asked = [fp.ask.histogram("age", 0, 1, 1000), fp.ask.mean("stay", -1, 1), fp.ask.histogram("age", 0, 2, 1000)]
     own = node | ANSWERS_ALL | {"epsilon": 1e6}
     reply = ask(own, *asked, shares=(1.0, 2.0, 9.0), task=Tabled(age=[], stay=[], ward=[]), noise_multiplier=SIGMA)
@@ -158,7 +158,7 @@ def test_every_question_carries_the_noise_of_its_share(node):
 
 
 def test_a_deployed_client_answers_in_one_form_whatever_a_record_says(node):
-    """With secret randomness nothing can be compared but that: names, types, shapes, sizes, and that it answers."""
+    """Secret randomness leaves nothing else to compare: names, types, shapes and sizes."""
     forms = []
     for number, cell in enumerate((55.0, Raising(), "9" * 10**6, math.nan), start=1):
         reply = ask(node | ANSWERS_ALL | {"epsilon": 1e6}, *EVERYTHING, task=Tabled(**columns_with(cell)), round=number)
@@ -172,7 +172,7 @@ def test_a_deployed_client_answers_in_one_form_whatever_a_record_says(node):
 
 
 def told_in(node, task, cohort, draws, sigma, run_id="questions-1"):
-    """Whether a group was told, and its noisy number of records, of as many draws."""
+    """For each draw: is the group told, and its noisy number of records."""
     own = node | ANSWERS_ALL | {"epsilon": 1e9, "smallest-cohort": float(cohort), "least-noise-multiplier": 1e-3}
     share = sigma / math.sqrt(draws)
     questions = [fp.ask.count(by={"ward": ["a"]})] * draws

@@ -30,7 +30,7 @@ def node(node):
 
 @pytest.fixture
 def no_second_time(monkeypatch):
-    """From the time that it is called on, nothing may be answered anew."""
+    """A function; once it is called, nothing may be answered anew."""
     return lambda: monkeypatch.setattr(GaussianAnswers, "release", lambda *_: pytest.fail("it was answered again"))
 
 
@@ -66,7 +66,7 @@ ALTERED = [
 
 
 def test_another_grant_for_an_attempt_that_was_answered_is_refused(node, no_second_time):
-    """Else a server could take the answer to one question for that to another, and write it down so."""
+    """Otherwise a server could take the answer to one question for that to another, and store it so."""
     first = ask(node, COUNT)
     no_second_time()
     for questions, changed in ALTERED:

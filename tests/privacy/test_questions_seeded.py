@@ -1,4 +1,4 @@
-"""In a seeded simulation no two releases on one ledger have the same noise: questions, training, and both together."""
+"""No two releases of a seeded simulation on one ledger have the same noise: questions, training, and both together."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Scaled(fp.Task):
 
 @pytest.fixture
 def drawn(monkeypatch):
-    """From which words each noise was drawn: a key, what it was for, and a position."""
+    """The words from which each noise was drawn: a key, a purpose and a position."""
     found, reader = [], Keystream.reader
 
     def noting(self, purpose, position):
@@ -73,7 +73,7 @@ def test_no_noise_is_drawn_twice_on_one_ledger(drawn, tmp_path):
 
 
 def test_the_same_simulation_on_a_ledger_of_its_own_is_repeated(tmp_path):
-    """Else nothing above would be seeded."""
+    """Otherwise nothing above would be seeded."""
     answers = [
         fp.ask(Scaled(), fp.ask.count(), clients=2, seed=7, out=str(tmp_path / name), noise_multiplier=4.0).clients
         for name in ("one", "other")

@@ -1,4 +1,4 @@
-"""Who was sampled, read from what a client released: each record, at each step, with the rate on the receipt."""
+"""The sample of each step, read from a client's releases: record by record, with the rate on the receipt."""
 
 import itertools
 import math
@@ -21,7 +21,7 @@ RECORDS = 300
 STEPS = 4
 MOMENTUM = 0.5
 WEIGHTS = np.array([sum(MOMENTUM**k for k in range(STEPS - step)) for step in range(STEPS)])
-"""How far a sum of each step moves the parameters: 1.875, 1.75, 1.5 and 1, whose every sum is another number."""
+"""Distances by which a sum of each step moves the parameters: 1.875, 1.75, 1.5 and 1, whose every sum is another number."""
 
 CROWD = 20_000
 ONE_BY_ONE = Canaries(torch.eye(RECORDS))
@@ -31,7 +31,7 @@ SECRET_AND_SEEDED = pytest.mark.parametrize("seed", [None, 5], ids=["secret", "s
 
 
 def joined(client, **changed):
-    """Who joined each step of a grant, shape [STEPS, RECORDS], and the receipt."""
+    """The records that joined each step of a grant, shape [STEPS, RECORDS], and the receipt."""
     released, receipt = client.train(steps=STEPS, momentum=MOMENTUM, noise_multiplier=SILENT, **changed)
     who = np.array(list(itertools.product([False, True], repeat=STEPS)))
     distance = np.abs(released[:, None] - who @ WEIGHTS)
@@ -40,7 +40,7 @@ def joined(client, **changed):
 
 
 def agreement(rate):
-    """Between how many records the samples of two steps agree on, of RECORDS."""
+    """Bounds of the number of records that the samples of two steps agree on."""
     return binomial_range(RECORDS, rate**2 + (1 - rate) ** 2, FALSE_ALARM / 100)
 
 

@@ -73,7 +73,7 @@ def content_of(grant=None, arrays=None, **records):
 
 
 def refused(node, content) -> bool:
-    """Whether the client says that the grant is invalid, and has charged nothing."""
+    """True if the client says that the grant is invalid, and has charged nothing."""
     return code(told(node, content)) is RefusalCode.GRANT_INVALID and spent(node) == 0
 
 
@@ -379,7 +379,7 @@ def rows(heading):
 
 
 def named(heading):
-    """What the first column names."""
+    """The names in the first column."""
     return [name for row in rows(heading) for name in re.findall(r"`([^`]+)`", row[0])]
 
 

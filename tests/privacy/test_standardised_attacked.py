@@ -60,7 +60,7 @@ USUAL = {"mean": np.array([40.0, 0.1]), "scale": np.array([12.0, 0.3])}
 
 
 def numbers(**changed):
-    """What a server sends to standardise by."""
+    """Means and scales as a server sends them."""
     return ArrayRecord({name: Array(np.asarray(values)) for name, values in (USUAL | changed).items()})
 
 
@@ -172,7 +172,7 @@ def test_what_a_record_becomes_is_the_same_bits_in_any_company(name, dtype):
 
 @pytest.mark.parametrize("name", ["a mean that cancels", "a tiny scale"])
 def test_whatever_numbers_a_server_sends_a_record_s_gradient_does_not_depend_on_others(node, name, seen):
-    """In releases of a deployed client, whose noise is made silent: a record adds alone what it adds among others."""
+    """A record adds to a deployed client's nearly silent releases alone what it adds among others."""
     sent = {key: np.array(values, dtype=np.float64) for key, values in EXTREMES[name].items()}
     own = node | {"epsilon": math.inf, "least-noise-multiplier": 1e-7}
     crowd = torch.tensor([[value, other, 1.0] for value in HOSTILE for other in (0.3, math.nan, 1e30)])
@@ -231,7 +231,7 @@ UNSUITED = {
 
 @pytest.mark.parametrize("name", UNSUITED)
 def test_a_shard_that_cannot_be_standardised_is_refused_before_anything_is_charged(node, name):
-    """With a code for which the server takes its charge back: shape and type of a shard's rows are public."""
+    """The server takes its charge back for this code: shape and type of a shard's rows are public."""
     assert code(trained(node, numbers(), task=UNSUITED[name])) is RefusalCode.GRANT_INVALID
     assert RefusalCode.GRANT_INVALID.before_any_record
     assert spent(node) == 0

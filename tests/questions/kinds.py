@@ -23,7 +23,7 @@ class Odd:
 
 
 def of_every_kind(**clauses):
-    """By kind: questions of the columns x and y, numbers, and s, categories."""
+    """Questions by kind: of the columns x and y, numbers, and s, categories."""
     ask = Questions
     return {
         "count": [ask.count(**clauses)],
@@ -61,13 +61,13 @@ def every_question():
 # fmt: off
 NUMBERS = [0.0, 50.0, 25.0, 49.999999999999993, -3.0, 1e308, -1.7e308, 5e-324, -0.0, " 7 ", "50", True,
            None, "", "?", math.nan, math.inf, -math.inf, 10**5000, Odd()]
-"""Of x: at the bounds, within, beyond, and what is no number."""
+"""Cells of x: at the bounds, within, beyond, and what is no number."""
 
 SMALL = [-1, 1.0, 0.25, 1e9, "no", None]
-"""Of y."""
+"""Cells of y."""
 
 WORDS = ["f", " m ", 3, "3.0", "x", "", None, math.nan, Odd()]
-"""Of s: its levels, none of them, and nothing."""
+"""Cells of s: its levels, none of them, and nothing."""
 
 WARDS = ["a", "b", "c", None]
 # fmt: on

@@ -62,7 +62,7 @@ def test_a_sum_errs_as_opendp_s_and_tells_a_count_beside_it(dp, low, high, sigma
 @pytest.mark.parametrize("sigma", SIGMAS)
 @pytest.mark.parametrize("value", [0.0, 30.0, 120.0])
 def test_a_mean_errs_no_more_than_opendp_s_which_takes_the_number_of_records_for_public(dp, value, sigma):
-    """Where it is, one record is replaced by another."""
+    """A public number of records means that one is replaced by another."""
     size, bounded = 5000, dp.atom_domain(T=float, nan=False, bounds=(0.0, 120.0))
     ours = stated(Questions.mean("x", 0, 120), np.full(size, value), sigma)["mean of x"]
     query = (dp.vector_domain(bounded, size=size), dp.symmetric_distance()) >> dp.t.then_mean()

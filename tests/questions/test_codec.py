@@ -163,11 +163,11 @@ def mutated():
 
 RIGHT = [("column", "1"), ("low", -1), ("least", -1), ("high", 1.5), ("below", 1.5), ("by", None)]
 RIGHT += [(field, []) for field in ("where", "prefixes", "whole")]
-"""What is wrong elsewhere and is right there."""
+"""Values that are wrong elsewhere and right there."""
 
 
 def fails(text, read=of_text):
-    """With nothing but a QuestionError, and a message that can be shown."""
+    """A text fails with nothing but a QuestionError, and a message that can be shown."""
     with pytest.raises(QuestionError) as caught:
         read(text)
     str(caught.value).encode()
@@ -202,7 +202,7 @@ def test_a_field_of_another_type_or_out_of_range_is_refused():
     ],
 )
 def test_depth_near_the_interpreter_s_own_limit_is_refused_too(text):
-    """Where JSON is still read, and a message that repeated it would not be."""
+    """JSON is still read there, and a message that repeated it would not be."""
     for depth in range(50, 1000, 25):
         fails(text.replace("DEEP", deep(depth)))
 
@@ -244,7 +244,7 @@ ANY_TEXT = (
 
 @given(st.lists(st.tuples(ANY_TEXT, st.floats() | st.just(1.0)), min_size=1, max_size=3), ANY_TEXT)
 def test_any_text_is_questions_or_is_refused_as_none(pairs, text):
-    """And by no other error, which would be another code on the wire."""
+    """No other error is raised: it would be another code on the wire."""
     texts = [(of_text, as_text, alone) for alone, _ in pairs]
     texts += [(Questionnaire.of_text, Questionnaire.as_text, whole) for whole in (json.dumps(pairs), text)]
     for read, write, each in texts:

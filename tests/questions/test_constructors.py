@@ -49,7 +49,7 @@ def test_no_constructor_is_left_out():
 
 @pytest.mark.parametrize("make", ARGUMENTS, ids=lambda make: make.__name__)
 def test_whatever_is_given_makes_a_question_or_a_question_error(make):
-    """In the place of each argument, and of the conditions and groups."""
+    """Anything takes the place of each argument, and of the conditions and groups."""
     for place, anything in ((place, anything) for place in range(len(ARGUMENTS[make]) + 2) for anything in ANYTHING):
         arguments = [*ARGUMENTS[make], {"b": "x"}, {"c": ["x"]}]
         arguments[place] = anything

@@ -33,7 +33,7 @@ def rarely(*values):
 
 @dataclass
 class Seen:
-    """What so many releases said of one figure."""
+    """Values and errors of one figure in many releases."""
 
     truth: float
     values: np.ndarray
@@ -48,7 +48,7 @@ class Seen:
 
     @property
     def bias(self):
-        """In stated errors."""
+        """Mean deviation from the truth, in stated errors."""
         return (self.values.mean() - self.truth) / self.errors.mean()
 
     @property
@@ -58,7 +58,7 @@ class Seen:
 
 
 def seen(question, table, sigma, many=MANY):
-    """By the figure's name."""
+    """Each figure of a question in many releases, by its name."""
     (exact,) = question.totals(table)
     scale = deviation(question, sigma)
     copies = torch.from_numpy(np.tile(exact.astype(np.float64), (many, 1)))
@@ -113,7 +113,7 @@ def test_no_kind_is_left_out():
 @pytest.mark.parametrize("question", WELL_KNOWN, ids=lambda question: question.words)
 @pytest.mark.parametrize("sigma", [10.0, *rarely(1.0)])
 def test_of_many_records_every_figure_errs_as_it_says(question, sigma):
-    """Within 5 %; quantiles are near that by themselves, so that the test's own chance comes on top."""
+    """The room is 5 %; quantiles are near that by themselves, so that the test's own chance comes on top."""
     many, chance = (2000, 4.0 / math.sqrt(4000.0)) if question.kind == "quantiles" else (MANY, 0.0)
     for name, figure in seen(question, people(20_000), sigma, many).items():
         assert figure.told == 1.0, name
@@ -157,7 +157,7 @@ def test_a_mean_s_interval_is_right_however_few_records_there_are_and_wherever_i
 @pytest.mark.parametrize("errors", [8, *rarely(3, 5, 30)])
 @pytest.mark.parametrize(("middle", "half"), [(0.0, 0.0), (0.0, 0.5), (0.0, 1.0), (0.5, 0.3), (0.9, 0.1), (1.0, 0.0)])
 def test_a_standard_deviation_s_interval_is_hardly_ever_false(errors, middle, half):
-    """Of few records it is approximate: false in 7 of 100 releases where the count is just enough to tell it."""
+    """Few records make it approximate: false in 7 of 100 releases where the count is just enough to tell it."""
     question = Questions.variance("x", 0, 10)
     found = seen(question, between(0, 10, middle, half), few(question, errors), SOME).get("standard deviation of x")
     if errors == 3:

@@ -71,7 +71,7 @@ ZIPF = search(DIGITS + "ABCDEFGH", 4, most=1000)
 
 
 def test_what_is_frequent_in_the_federation_is_found_though_it_is_rare_at_each_client():
-    """And nothing that nobody has."""
+    """Nothing is found that nobody has."""
     parts = zipf(1)
     asking = Asking(parts)
     found = frequent(ZIPF, asking)

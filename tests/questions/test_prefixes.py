@@ -1,4 +1,4 @@
-"""How texts begin: where a record is counted, and that it is counted once at most."""
+"""Texts by how they begin: a record is counted in its place, once at most."""
 
 import math
 
@@ -32,7 +32,7 @@ def table_of(cells, wards=None):
 
 
 def counted(question, cells):
-    """By bin, those that are not zero."""
+    """Counts by bin, those that are not zero."""
     counts = (question.totals(table_of(cells))[0] / STEPS).tolist()
     return {name: count for name, count in zip(question.bins, counts, strict=True) if count}
 

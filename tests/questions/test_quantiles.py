@@ -102,28 +102,13 @@ def test_whatever_the_noise_makes_figures_are_finite_and_between_the_bounds(tota
                 assert -5 <= figure.low <= figure.value <= figure.high <= 5
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        {"at": ()},
-        {"at": (0.0,)},
-        {"at": (1,)},
-        {"at": (math.nan,)},
-        {"at": ("0.5",)},
-        {"at": 0.5},
-        {"at": "0.5"},
-        {"at": None},
-        {"at": [n / 101 for n in range(1, MOST_QUANTILES + 2)]},
-        {"points": 1},
-        {"points": MOST_POINTS + 1},
-        {"points": 10**6},
-        {"points": 512.0},
-        {"points": True},
-    ],
-)
-def test_what_is_no_quantile_and_no_number_of_points_is_refused(arguments):
-    with pytest.raises(QuestionError):
-        Questions.quantiles("x", 0, 1, **arguments)
+def test_what_is_no_quantile_and_no_number_of_points_is_refused():
+    for at in ((), (0.0,), (1,), (math.nan,), ("0.5",), 0.5, "0.5", [n / 101 for n in range(1, MOST_QUANTILES + 2)]):
+        with pytest.raises(QuestionError):
+            Questions.quantiles("x", 0, 1, at)
+    for points in (1, MOST_POINTS + 1, 512.0, True):
+        with pytest.raises(QuestionError):
+            Questions.median("x", 0, 1, points)
 
 
 def pooled(values):

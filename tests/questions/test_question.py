@@ -22,7 +22,7 @@ EVERY = every_question()
 
 @cache
 def vectors_of(place):
-    """Of the question in this place, the vector of each corner when it is alone."""
+    """The vector of each corner when it is alone, for the question in this place."""
     return [EVERY[place].totals(table_of([record])) for record in CORNERS]
 
 

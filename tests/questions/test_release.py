@@ -35,7 +35,7 @@ GROUPS = fp.ask.count(by={"ward": [str(n) for n in range(500)]}).by
 
 @dataclass(frozen=True, kw_only=True)
 class Marks(Question):
-    """How many records there are, `size` times in steps of `mark`: the smallest lattice, where rounding is seen."""
+    """The number of records, `size` times in steps of `mark`: the smallest lattice, where rounding is seen."""
 
     kind = "marks"
     mark: int = 1
@@ -73,7 +73,7 @@ def released(questions, sigma, shares=(), table=NOBODY, key=KEY, position=HERE, 
 
 
 def noise(questions, sigma, shares=(), **where):
-    """Of each question, flat."""
+    """Noise of each question, flat."""
     return [answer.totals.ravel() for answer in released(questions, sigma, shares, **where)]
 
 
@@ -90,7 +90,7 @@ def whole_normal(steps, scale):
 
 
 def p_of_whole_normal(drawn, scale):
-    """That draws are normal noise of a deviation, rounded to whole numbers: by chi-square."""
+    """The p-value of draws as normal noise of a deviation, rounded to whole numbers: by chi-square."""
     most = int(4.0 * scale) + 1
     steps = np.arange(-most, most + 1)
     expected = len(drawn) * whole_normal(steps, scale)
@@ -102,7 +102,7 @@ def p_of_whole_normal(drawn, scale):
 
 
 def p_of_normal(values):
-    """That values are standard normal: by chi-square over fifty cells of equal probability."""
+    """The p-value of standard normal values: by chi-square over fifty cells of equal probability."""
     cells = np.bincount((ndtr(values) * 50).astype(int).clip(max=49), minlength=50)
     return stats.chisquare(cells).pvalue
 
@@ -148,7 +148,7 @@ def test_the_noise_of_each_question_is_as_its_share_says_and_together_they_are_o
 
 @given(st.lists(st.floats(1e-6, 1e6), min_size=1, max_size=20), st.floats(1e-2, 1e4))
 def test_all_questions_together_are_never_less_noisy_than_the_event(shares, sigma):
-    """In exact numbers: of (longest vector / deviation)^2 the sum is at most 1 / sigma^2, and hardly less."""
+    """The sum of (longest vector / deviation)^2 is, in exact numbers, at most 1 / sigma^2, and hardly less."""
     questions = [all_questions()[number % 10] for number in range(len(shares))]
     sigmas = Questionnaire(tuple(questions), tuple(shares)).noise_multipliers(sigma)
     signal = sum(
@@ -171,7 +171,7 @@ EPSILONS = np.array([0.0, 0.1, 0.5, 1.0, 1.5, 2.0, 3.0, 4.0, 6.0])
 
 
 def gaussian_deltas(sigma):
-    """Of the event: the hockey-stick divergences of N(1, sigma^2) and N(0, sigma^2) (Balle and Wang 2018)."""
+    """Hockey-stick divergences of N(1, sigma^2) and N(0, sigma^2), the event (Balle and Wang 2018)."""
     half, tail = 0.5 / sigma, EPSILONS * sigma
     return ndtr(half - tail) - np.exp(EPSILONS) * ndtr(-half - tail)
 
@@ -255,7 +255,7 @@ def test_noise_of_groups_and_of_entries_is_independent():
 
 
 def test_which_groups_are_told_is_decided_by_noisy_totals_alone():
-    """By the same noise, with the true number of records on either side of the smallest cohort."""
+    """The noise is the same, and the true number of records on either side of the smallest cohort."""
     cohort, sigma = 10.0, 4.0
     table = fp.Table({"ward": ["a"] * 13 + ["b"] * 7 + ["c"] * 10})
     question = Questions.count(by={"ward": ["a", "b", "c", "d"]})
