@@ -21,7 +21,7 @@ RECORDS = 300
 STEPS = 4
 MOMENTUM = 0.5
 WEIGHTS = np.array([sum(MOMENTUM**k for k in range(STEPS - step)) for step in range(STEPS)])
-"""Distances by which a sum of each step moves the parameters: 1.875, 1.75, 1.5 and 1, whose every sum is another number."""
+"""Moves of the parameters by a sum of each step: 1.875, 1.75, 1.5 and 1, whose every sum is another number."""
 
 CROWD = 20_000
 ONE_BY_ONE = Canaries(torch.eye(RECORDS))

@@ -15,53 +15,6 @@ from fedprivacy.questions.errors import QuestionError
 from fedprivacy.questions.questionnaire import Questionnaire
 from tests.questions.kinds import all_questions, every_question
 
-NAMES = st.text(min_size=1, max_size=8).filter(str.strip)
-NUMBERS = st.floats(-1e100, 1e100) | st.integers(-(10**20), 10**20)
-LEVELS = st.text(max_size=8) | st.integers() | st.floats() | st.booleans()
-BOUNDS = st.tuples(NUMBERS, NUMBERS)
-CLAUSES = st.fixed_dictionaries(
-    {},
-    optional={
-        "where": st.dictionaries(NAMES, BOUNDS | LEVELS | st.lists(LEVELS, max_size=3), max_size=3),
-        "by": st.dictionaries(NAMES, st.lists(LEVELS, max_size=3), max_size=1),
-    },
-)
-
-
-@st.composite
-def questions(draw):
-    """Whatever can be asked, of odd names and numbers; what cannot raises QuestionError."""
-    clauses, column, bounds = draw(CLAUSES), draw(NAMES), draw(BOUNDS)
-    makers = {
-        "count": lambda: Questions.count(**clauses),
-        "categories": lambda: Questions.categories(column, draw(st.lists(LEVELS, max_size=4)), **clauses),
-        "prefixes": lambda: Questions.prefixes(column, draw(st.lists(NAMES, max_size=3)), **clauses),
-        "heavy": lambda: Questions.heavy_hitters(column, draw(st.lists(LEVELS, max_size=4)), 3, **clauses),
-        "histogram": lambda: Questions.histogram(column, *bounds, draw(st.integers(0, 9)), **clauses),
-        "sum": lambda: Questions.sum(column, *bounds, **clauses),
-        "mean": lambda: Questions.mean(column, *bounds, **clauses),
-        "spread": lambda: Questions.mean_and_scale(draw(st.dictionaries(NAMES, BOUNDS, max_size=3)), **clauses),
-        "covariance": lambda: Questions.covariance(draw(st.dictionaries(NAMES, BOUNDS, max_size=3)), **clauses),
-        "quantiles": lambda: Questions.quantiles(
-            column, *bounds, draw(st.lists(st.floats(0, 1), max_size=3)), 8, **clauses
-        ),
-    }
-    try:
-        return makers[draw(st.sampled_from(sorted(makers)))]()
-    except QuestionError:
-        return None
-
-
-@given(questions())
-def test_a_question_comes_back_from_its_text(question):
-    if question is None:
-        return
-    text = as_text(question)
-    assert text.isascii()
-    assert of_text(text) == question and as_text(of_text(text)) == text and hash(of_text(text)) == hash(question)
-    asked = Questionnaire((question, question), (1, 2.5))
-    assert Questionnaire.of_text(asked.as_text()) == asked
-
 
 def test_every_kind_comes_back_from_its_text_which_holds_its_fields_by_their_names():
     for question in every_question():

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from fedprivacy.questions.codec import as_text, of_text
 from fedprivacy.questions.constructors import Questions
 from fedprivacy.questions.counts import Categories
 from fedprivacy.questions.errors import QuestionError, shown
@@ -37,8 +38,8 @@ ARGUMENTS = {
 # fmt: off
 ANYTHING = [
     None, True, 0, -1, 7, 0.0, 0.5, math.nan, math.inf, 10**5000, -(10**5000), 1e308, 5e-324, "", "b", " ", "\ud800",
-    "x" * 300, "a\nb", b"x", [], {}, (), [[]], object, {"a": 1}, {"a": (0, 1)}, {"a": ["x"]}, {"a": "x"}, ("a", "b"),
-    {1, 2}, range(3), [0.1, "x", 3], (0.5, 2), np.float32(0.25), np.array([0.5, 0.7]),
+    "x" * 300, "a\nb", "\u00fc 😀", '"\\', b"x", [], {}, (), [[]], object, {"a": 1}, {"a": (0, 1)}, {"a": ["x"]},
+    {"a": "x"}, ("a", "b"), {1, 2}, range(3), [0.1, "x", 3], (0.5, 2), np.float32(0.25), np.array([0.5, 0.7]),
 ]
 # fmt: on
 
@@ -48,7 +49,7 @@ def test_no_constructor_is_left_out():
 
 
 @pytest.mark.parametrize("make", ARGUMENTS, ids=lambda make: make.__name__)
-def test_whatever_is_given_makes_a_question_or_a_question_error(make):
+def test_whatever_is_given_makes_a_question_that_comes_back_from_its_text_or_a_question_error(make):
     """Anything takes the place of each argument, and of the conditions and groups."""
     for place, anything in ((place, anything) for place in range(len(ARGUMENTS[make]) + 2) for anything in ANYTHING):
         arguments = [*ARGUMENTS[make], {"b": "x"}, {"c": ["x"]}]
@@ -60,7 +61,11 @@ def test_whatever_is_given_makes_a_question_or_a_question_error(make):
             assert len(str(error)) < 1000 and str(error).encode()
             continue
         for question in made if isinstance(made, tuple) else (made,):
-            assert question.width > 0 and question.squared_sensitivity > 0 and question.words and hash(question)
+            assert question.width > 0 and question.squared_sensitivity > 0 and question.words
+            text = as_text(question)
+            assert text.isascii() and of_text(text) == question and hash(of_text(text)) == hash(question)
+            asked = Questionnaire((question, question), (1, 2.5))
+            assert Questionnaire.of_text(asked.as_text()) == asked
 
 
 NUMBERS = st.floats() | st.integers() | st.none() | st.text(max_size=3) | st.booleans()
