@@ -5,11 +5,12 @@ import torch
 from flwr.app import ConfigRecord, MessageType, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
+from fedprivacy.flower import PrivateStrategy, private_client
 from fedprivacy.flower.wire.messages import ENROL, GRANT, RECEIPT
 from tests.flower.blobs import Blobs, plan_of
 from tests.flower.runs import SAMPLING
 from tests.privacy.asking import USUAL, Canaries, Client, arrays_of
+from tests.privacy.noted import NotedGrid
 
 ONE, OTHER = Canaries(torch.ones(3, 2)), Canaries(-4.0 * torch.ones(7, 2))
 """Shards that differ in every record, and in how many there are; their sizes are private."""
@@ -42,19 +43,15 @@ def test_a_grant_is_answered_with_something_that_does():
     assert answer(ONE, MessageType.TRAIN) != answer(OTHER, MessageType.TRAIN)
 
 
-class Noting(InProcessGrid):
-    """Notes what is asked, and the metrics that come back."""
+class Noting(NotedGrid):
+    """Notes the metrics that come back, too: the server adds its own weights later."""
 
-    def __init__(self, *arguments) -> None:
-        super().__init__(*arguments)
-        self.sent: list[str] = []
-        self.metrics: list[str] = []
+    metrics = ()
 
-    def _deliver(self, message):
-        self.sent.append(message.metadata.message_type)
-        reply = super()._deliver(message)
-        self.metrics += reply.content.metric_records  # the server adds its own weights later
-        return reply
+    def pull_messages(self, message_ids):
+        replies = super().pull_messages(message_ids)
+        self.metrics += tuple(name for reply in replies for name in reply.content.metric_records)
+        return replies
 
 
 def test_a_run_asks_no_client_to_evaluate_whatever_the_wrapped_strategy_wants(ledger_url):
@@ -64,7 +61,7 @@ def test_a_run_asks_no_client_to_evaluate_whatever_the_wrapped_strategy_wants(le
     eager = FedAvg(**SAMPLING | {"fraction_evaluate": 1.0, "min_evaluate_nodes": 1})
     strategy = PrivateStrategy(eager, plan)
     result = strategy.start(grid)
-    assert set(grid.sent) == {ENROL, MessageType.TRAIN}
+    assert {message.metadata.message_type for message in grid.sent.values()} == {ENROL, MessageType.TRAIN}
     assert not result.evaluate_metrics_clientapp
     assert not grid.metrics
     assert list(eager.configure_evaluate(1, result.arrays, ConfigRecord(), grid)), "the wrapped one would have asked"

@@ -27,7 +27,7 @@ from fedprivacy.training.mechanisms import poisson_sample
 from fedprivacy.training.optimizers import build_optimizer
 from tests.flower.asked import a_grant, app_of, arrays_of, code, context_of, grant_message, signed_grant, spent
 from tests.flower.blobs import Blobs, plan_of
-from tests.flower.deployment import DeployedGrid
+from tests.privacy.noted import NotedDeployment
 
 ROOT = Path(__file__).parents[2]
 ASSIGNMENT = Assignment("hospital", 1, 0.5).to_record()
@@ -152,26 +152,13 @@ def test_nobody_trains_privately_without_being_charged():
         PrivateStrategy(FedAvg(), plan_of(Blobs()), accounts=BaselineAccounts)
 
 
-class Noting(DeployedGrid):
-    """Notes the kinds of messages that are sent."""
-
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        self.sent = []
-
-    def push_messages(self, messages):
-        messages = list(messages)
-        self.sent += [message.metadata.message_type for message in messages]
-        return super().push_messages(messages)
-
-
 def test_its_server_asks_no_deployed_client_for_an_update(tmp_path):
     plan = plan_of(Blobs(), clients=2, epsilon=3.0, seed="", signing_key=str(tmp_path / "signing.key"))
-    grid = Noting(plan, tmp_path)
+    grid = NotedDeployment(plan, tmp_path)
     without = plan_of(plan.task, clients=2, privacy=False, signing_key=str(tmp_path / "signing.key"))
     with pytest.raises(ConfigError, match="client hospital-0 is deployed"):
         PrivateStrategy(FedAvg(), without, accounts=BaselineAccounts).start(grid)
-    assert set(grid.sent) == {"query.enrol"}
+    assert {message.metadata.message_type for message in grid.sent.values()} == {"query.enrol"}
     assert not any(grid.guard(plan, name).by_run() for name in grid.names.values())
 
 

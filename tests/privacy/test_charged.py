@@ -6,12 +6,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from flwr.app import MessageType
 from flwr.serverapp.strategy import FedAvg
 
 from fedprivacy.accounting import DEFAULT_FILTER, FILTERS, pld
 from fedprivacy.accounting.population import PopulationAccountant
-from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
+from fedprivacy.flower import PrivateStrategy, private_client
 from fedprivacy.flower.wire.messages import ENROLMENT, GRANT, RECEIPT, Enrolment, Grant, Receipt
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.accountant import CentralAccountant
@@ -20,9 +19,9 @@ from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.flower.blobs import Blobs, plan_of
-from tests.flower.deployment import DeployedGrid
 from tests.flower.runs import SAMPLING, run
 from tests.privacy.asking import Canaries, deviation_range, root_mean_square
+from tests.privacy.noted import NotedDeployment, NotedGrid
 
 # The ledger's budget, whatever a run's configuration says
 
@@ -95,36 +94,20 @@ class Sized(Canaries):
         return type(shard)(shard.inputs * 100.0 ** (source.partition_id - 1), shard.targets)
 
 
-class Asked(InProcessGrid):
-    """Notes each grant, and the receipt that answered it."""
-
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        self.grants, self.receipts = {}, {}
-
-    def _deliver(self, message):
-        reply = super()._deliver(message)
-        if message.metadata.message_type == MessageType.TRAIN:
-            grant = Grant.from_record(message.content[GRANT])
-            node = message.metadata.dst_node_id
-            self.grants[node, grant.round] = grant
-            self.receipts[node, grant.round] = Receipt.from_record(reply.content[RECEIPT])
-        return reply
-
-
 def test_each_client_is_granted_its_own_adapted_norm(ledger_url):
     """Catches: one client's adapted norm handed to another: a norm is a client's own release."""
     plan = plan_of(
         Sized(), clients=3, rounds=6, clipping="adaptive", noise_multiplier=2.0, clipping_norm=0.1, ledger=ledger_url
     )
-    grid = Asked(private_client(plan.task, plan.config), 3, {})
+    grid = NotedGrid(private_client(plan.task, plan.config), 3, {})
     PrivateStrategy(FedAvg(**SAMPLING), plan).start(grid)
-    nodes = list(grid.get_node_ids())
-    for node in nodes:
-        assert grid.grants[node, 1].clipping_norm == 0.1
-        for round in range(2, 7):
-            assert grid.grants[node, round].clipping_norm == grid.receipts[node, round - 1].clipping_norm
-    ends = [grid.receipts[node, 6].clipping_norm for node in nodes]
+    norms = {node: [0.1] for node in grid.get_node_ids()}
+    for asked, reply in grid.exchanged:
+        if GRANT in asked.content:
+            reached = norms[asked.metadata.dst_node_id]
+            assert Grant.from_record(asked.content[GRANT]).clipping_norm == reached[-1]
+            reached.append(Receipt.from_record(reply.content[RECEIPT]).clipping_norm)
+    ends = [reached[6] for reached in norms.values()]
     assert len(set(ends)) == 3, "clients that arrive at one norm prove nothing"
     assert ends[0] < 0.1 < min(ends[1:])
 
@@ -132,20 +115,10 @@ def test_each_client_is_granted_its_own_adapted_norm(ledger_url):
 # What came out is what was charged
 
 
-class Watched(DeployedGrid):
-    """Deployed clients, whose replies are read as a server would: how far each update moved the model."""
-
-    def __init__(self, *arguments):
-        super().__init__(*arguments)
-        self.moved: dict[str, list[np.ndarray]] = {name: [] for name in self.names.values()}
-
-    def _deliver(self, message):
-        reply = super()._deliver(message)
-        if RECEIPT in reply.content:
-            (sent,), (back,) = (content["arrays"].values() for content in (message.content, reply.content))
-            moved = back.numpy().astype(np.float64) - sent.numpy()
-            self.moved[self.names[message.metadata.dst_node_id]].append(moved)
-        return reply
+def moved(asked, reply):
+    """The distance by which an update moved the model, read as a server would."""
+    (sent,), (back,) = (content["arrays"].values() for content in (asked.content, reply.content))
+    return back.numpy().astype(np.float64) - sent.numpy()
 
 
 def test_a_deployed_client_charges_as_many_steps_as_its_noise_shows(ledger_url, tmp_path):
@@ -154,41 +127,33 @@ def test_a_deployed_client_charges_as_many_steps_as_its_noise_shows(ledger_url, 
     settings = {"clients": 2, "rounds": 3, "local_steps": 4, "noise_multiplier": 3.0, "epsilon": 60.0, "seed": None}
     keys = {"ledger": ledger_url, "signing_key": str(tmp_path / "server.key")}
     plan = plan_of(task, **settings, **keys, learning_rate=1.0, sampling_rate=0.5)
-    grid = Watched(plan, tmp_path)
+    grid = NotedDeployment(plan, tmp_path)
     strategy = PrivateStrategy(FedAvg(**SAMPLING), plan)
     strategy.start(grid)
-    for name, moved in grid.moved.items():
+    trainings = [(asked, reply) for asked, reply in grid.exchanged if GRANT in asked.content]
+    for node, name in grid.names.items():
         own = grid.guard(plan, name).by_run()[strategy.run_id]  # as charged, not as corrected
         central = Ledger(ledger_url).accounts([f"{task.dataset}/{name}"])[f"{task.dataset}/{name}"].history
         assert own == central == {plan.event(): 12}
-        noise = np.concatenate(moved) * plan.event().sampling_rate * task.nominal_shard_size / plan.config.clipping_norm
+        moves = [moved(*both) for both in trainings if both[0].metadata.dst_node_id == node]
+        noise = np.concatenate(moves) * plan.event().sampling_rate * task.nominal_shard_size / plan.config.clipping_norm
         (event,) = own
         each = event.noise_multiplier * (1 + ROUNDING_ALLOWANCE)
-        low, high = deviation_range(noise.size, each * math.sqrt(own[event] / len(moved)))
+        low, high = deviation_range(noise.size, each * math.sqrt(own[event] / len(moves)))
         assert low <= root_mean_square(noise) <= high
 
 
-class Returning(InProcessGrid):
+class Returning(NotedGrid):
     """A client goes away, comes back as another node, and then the first one is there again, too."""
 
     def __init__(self, app):
         super().__init__(app, 1, {})
         (first,) = super().get_node_ids()
         self._contexts[first + 1] = replace(self._contexts[first], node_id=first + 1)
-        self.there, self.asked = [first], []
+        self.there = [first]
 
     def get_node_ids(self):
         return self.there
-
-    def _deliver(self, message):
-        self.asked.append(message)
-        return super()._deliver(message)
-
-    @property
-    def trained(self):
-        """The nodes that were asked to train, in order."""
-        kind = MessageType.TRAIN
-        return [m.metadata.dst_node_id for m in self.asked if m.metadata.message_type == kind]
 
 
 def test_a_client_that_is_there_twice_is_not_asked_twice_for_one_charge(ledger_url):
@@ -208,12 +173,13 @@ def test_a_client_that_is_there_twice_is_not_asked_twice_for_one_charge(ledger_u
 class Shrunk(Returning):
     """The client that comes back discloses fewer records than before."""
 
-    def _deliver(self, message):
-        reply = super()._deliver(message)
-        if message.metadata.dst_node_id == 1001 and ENROLMENT in reply.content:
-            enrolment = Enrolment.from_record(reply.content[ENROLMENT])
-            reply.content[ENROLMENT] = replace(enrolment, shard_size=10).to_record()
-        return reply
+    def pull_messages(self, message_ids):
+        replies = super().pull_messages(message_ids)
+        for reply in replies:
+            if reply.metadata.src_node_id == 1001 and ENROLMENT in reply.content:
+                enrolment = Enrolment.from_record(reply.content[ENROLMENT])
+                reply.content[ENROLMENT] = replace(enrolment, shard_size=10).to_record()
+        return replies
 
 
 def test_what_is_granted_is_what_was_charged_though_a_client_discloses_another_size(ledger_url):
@@ -227,7 +193,7 @@ def test_what_is_granted_is_what_was_charged_though_a_client_discloses_another_s
 
     PrivateStrategy(FedAvg(**SAMPLING), plan, observers=[come_back]).start(grid)
     assert grid.trained == [1000, 1001]
-    granted = [Grant.from_record(m.content[GRANT]) for m in grid.asked if GRANT in m.content]
+    granted = [Grant.from_record(m.content[GRANT]) for m in grid.sent.values() if GRANT in m.content]
     history = Ledger(ledger_url).accounts(["blobs/client-0"])["blobs/client-0"].history
     assert history == {plan.event(30): sum(grant.steps for grant in granted)}
     assert {grant.event for grant in granted} == history.keys()
