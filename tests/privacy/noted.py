@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from flwr.app import Message, MessageType
+from flwr.app import Message, MessageType, RecordDict
 
 from fedprivacy.flower import InProcessGrid
 from tests.flower.deployment import DeployedGrid
 
 
 class Noted:
-    """To be mixed into a grid: each message with its reply, as they crossed."""
+    """To be mixed into a grid: each message, with the content of its reply before the server takes it apart."""
 
     def __init__(self, *arguments) -> None:
         super().__init__(*arguments)
         self.sent: dict[str, Message] = {}
-        self.exchanged: list[tuple[Message, Message]] = []
+        self.exchanged: list[tuple[Message, RecordDict]] = []
 
     @property
     def trained(self) -> list[int]:
@@ -32,7 +32,8 @@ class Noted:
 
     def pull_messages(self, message_ids: Iterable[str]) -> Iterable[Message]:
         replies = super().pull_messages(message_ids)
-        self.exchanged += [(self.sent[reply.metadata.reply_to_message_id], reply) for reply in replies]
+        for reply in replies:
+            self.exchanged.append((self.sent[reply.metadata.reply_to_message_id], RecordDict({**reply.content})))
         return replies
 
 

@@ -43,27 +43,16 @@ def test_a_grant_is_answered_with_something_that_does():
     assert answer(ONE, MessageType.TRAIN) != answer(OTHER, MessageType.TRAIN)
 
 
-class Noting(NotedGrid):
-    """Notes the metrics that come back, too: the server adds its own weights later."""
-
-    metrics = ()
-
-    def pull_messages(self, message_ids):
-        replies = super().pull_messages(message_ids)
-        self.metrics += tuple(name for reply in replies for name in reply.content.metric_records)
-        return replies
-
-
 def test_a_run_asks_no_client_to_evaluate_whatever_the_wrapped_strategy_wants(ledger_url):
     """Catches: client-side evaluation switched on at the server."""
     plan = plan_of(Blobs(), clients=2, epsilon=9.0, ledger=ledger_url)
-    grid = Noting(private_client(plan.task, plan.config), 2, {})
+    grid = NotedGrid(private_client(plan.task, plan.config), 2, {})
     eager = FedAvg(**SAMPLING | {"fraction_evaluate": 1.0, "min_evaluate_nodes": 1})
     strategy = PrivateStrategy(eager, plan)
     result = strategy.start(grid)
     assert {message.metadata.message_type for message in grid.sent.values()} == {ENROL, MessageType.TRAIN}
     assert not result.evaluate_metrics_clientapp
-    assert not grid.metrics
+    assert not any(answer.metric_records for _, answer in grid.exchanged)
     assert list(eager.configure_evaluate(1, result.arrays, ConfigRecord(), grid)), "the wrapped one would have asked"
     assert not list(strategy.configure_evaluate(1, result.arrays, ConfigRecord(), grid))
 

@@ -102,11 +102,11 @@ def test_each_client_is_granted_its_own_adapted_norm(ledger_url):
     grid = NotedGrid(private_client(plan.task, plan.config), 3, {})
     PrivateStrategy(FedAvg(**SAMPLING), plan).start(grid)
     norms = {node: [0.1] for node in grid.get_node_ids()}
-    for asked, reply in grid.exchanged:
+    for asked, answer in grid.exchanged:
         if GRANT in asked.content:
             reached = norms[asked.metadata.dst_node_id]
             assert Grant.from_record(asked.content[GRANT]).clipping_norm == reached[-1]
-            reached.append(Receipt.from_record(reply.content[RECEIPT]).clipping_norm)
+            reached.append(Receipt.from_record(answer[RECEIPT]).clipping_norm)
     ends = [reached[6] for reached in norms.values()]
     assert len(set(ends)) == 3, "clients that arrive at one norm prove nothing"
     assert ends[0] < 0.1 < min(ends[1:])
@@ -115,9 +115,9 @@ def test_each_client_is_granted_its_own_adapted_norm(ledger_url):
 # What came out is what was charged
 
 
-def moved(asked, reply):
+def moved(asked, answer):
     """The distance by which an update moved the model, read as a server would."""
-    (sent,), (back,) = (content["arrays"].values() for content in (asked.content, reply.content))
+    (sent,), (back,) = (content["arrays"].values() for content in (asked.content, answer))
     return back.numpy().astype(np.float64) - sent.numpy()
 
 
@@ -130,7 +130,7 @@ def test_a_deployed_client_charges_as_many_steps_as_its_noise_shows(ledger_url, 
     grid = NotedDeployment(plan, tmp_path)
     strategy = PrivateStrategy(FedAvg(**SAMPLING), plan)
     strategy.start(grid)
-    trainings = [(asked, reply) for asked, reply in grid.exchanged if GRANT in asked.content]
+    trainings = [(asked, answer) for asked, answer in grid.exchanged if GRANT in asked.content]
     for node, name in grid.names.items():
         own = grid.guard(plan, name).by_run()[strategy.run_id]  # as charged, not as corrected
         central = Ledger(ledger_url).accounts([f"{task.dataset}/{name}"])[f"{task.dataset}/{name}"].history

@@ -140,6 +140,7 @@ def test_no_record_is_read_before_its_charge_is_on_the_disk(node, monkeypatch):
     assert read == [2]
 
 
+RARE = pytest.mark.exhaustive
 EXTREMES = {
     "usual": USUAL,
     "a tiny scale": {"mean": [0.0, 0.0], "scale": [5e-324, 1e-310]},
@@ -150,7 +151,7 @@ EXTREMES = {
 }
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16, torch.bfloat16])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, pytest.param(torch.float16, marks=RARE)], ids=str)
 @pytest.mark.parametrize("name", EXTREMES)
 def test_what_a_record_becomes_is_the_same_bits_in_any_company(name, dtype):
     sent = EXTREMES[name]
