@@ -12,7 +12,7 @@ from fedprivacy.accounting import DEFAULT_FILTER, FILTERS, pld
 from fedprivacy.accounting.population import PopulationAccountant
 from fedprivacy.flower import PrivateStrategy, private_client
 from fedprivacy.flower.wire.messages import ENROLMENT, GRANT, RECEIPT, Enrolment, Grant, Receipt
-from fedprivacy.ledger import Ledger
+from fedprivacy.ledger import Allowance, Ledger, LedgerError
 from fedprivacy.runs.accountant import CentralAccountant
 from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
 from fedprivacy.values.attempt import Attempt
@@ -76,6 +76,28 @@ def test_a_rounded_population_shows_no_client_less_than_it_spent(grid):
         assert counted.sampling_rate >= event.sampling_rate
         assert counted.noise_multiplier <= event.noise_multiplier
         assert shown >= spent * (1 - 1e-9)
+
+
+# One charge at a time
+
+
+def test_nobody_charges_between_another_s_look_at_the_books_and_its_charge(ledger_url):
+    """Catches: no exclusive transaction on SQLite. What was read as left must still be left when it is charged."""
+    event, quota = PoissonSampledGaussian(0.1, 1.0), 10
+    one, other = Ledger(ledger_url), Ledger(ledger_url, patience=0.1)
+    one.open_budgets({"a": Allowance(PrivacyBudget(3.0, 1e-5), DEFAULT_FILTER)})
+
+    def left(_, history, __):
+        return quota - sum(history.values())
+
+    def left_while_another_charges(*looked):
+        with pytest.raises(LedgerError, match="locked"):
+            other.reserve(Attempt("another run", 1), event, {"a": 7}, left)
+        return left(*looked)
+
+    assert one.reserve(Attempt("run", 1), event, {"a": 7}, left_while_another_charges) == {"a": 7}
+    assert other.reserve(Attempt("another run", 1), event, {"a": 7}, left) == {"a": 3}
+    assert one.accounts(["a"])["a"].history == {event: quota}
 
 
 # One client's adapted norm is nobody else's

@@ -164,9 +164,10 @@ def shards_of(model, *, null):
         ("whole numbers", {}),
         pytest.param("imputes", {"privacy": False}, marks=RARE),
         pytest.param("stacked", {"clients": 120}, marks=RARE),
-        pytest.param("imputes", {"clients": 120, "workers": 2}, marks=RARE),
+        pytest.param("imputes", {"clients": 120, "workers": 2}, marks=pytest.mark.soak),
     ],
 )
+@pytest.mark.usefixtures("undrawn")
 def test_runs_with_and_without_a_null_row_are_the_same_run(model, how, tmp_path):
     """One after another, in stacks, in worker processes and without privacy; sizes are private, so that none weighs."""
     found = []
