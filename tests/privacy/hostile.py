@@ -105,7 +105,7 @@ def trials(means, count, seed=0):
     generator = torch.Generator().manual_seed(seed)
     inputs = torch.randn(400, FEATURES, generator=generator)
     targets = torch.randint(2, (400,), generator=generator).float()
-    settings = [(hidden, loss, act) for hidden in (30, 50, 100) for loss in (squared_error, logistic) for act in _UNITS]
+    settings = [(hidden, loss, act) for hidden in (30, 100) for loss in (squared_error, logistic) for act in _UNITS]
     engines = [engine_of(means, perceptron(h, act), loss, (inputs, targets)) for h, loss, act in settings]
     most = 40 if means == "loop" else 400
     for trial in range(count):

@@ -18,7 +18,7 @@ from tests.flower.asked import a_grant, app_of, grant_message, node_of, send
 from tests.flower.blobs import PrivateSizes
 from tests.privacy.hostile import MEANS, amplify, perceptron, squared_error, trials
 
-ONE_OF_EACH = 72
+ONE_OF_EACH = 48
 """Trials: every network and loss with every amplification, its units dead or alive."""
 
 

@@ -194,6 +194,7 @@ def test_null_rows_count_in_the_size_that_is_disclosed(node):
     assert enrol(node, task=task).content["fedprivacy.enrolment"]["shard_size"] == 20
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_whole_numbers_with_public_sizes_must_say_which_rows_are_null(node, tmp_path):
     silent = Own("whole numbers", [fp.Shard(*rows("whole numbers", 12, seed)) for seed in range(3)])
     with pytest.raises(fp.ConfigError, match=r"torch.int64, which has no NaN.*null=unreadable.*null=False if none"):

@@ -262,6 +262,7 @@ def test_a_simulation_says_so_in_plain_words_before_anything_is_spent(tmp_path, 
     assert not (tmp_path / "run" / "ledger.db").exists()
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_the_baseline_without_privacy_trains_on_what_it_is_evaluated_on(tmp_path, monkeypatch):
     seen, train = [], Baseline.train
 
