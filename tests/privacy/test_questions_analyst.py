@@ -8,7 +8,6 @@ from collections import Counter
 import fedprivacy as fp
 from fedprivacy.accounting import pld
 from fedprivacy.flower.wire.messages import RECEIPT, RefusalCode
-from fedprivacy.questions.release import deviation
 from tests.flower.asked import ANSWERS_ALL, TABLED, ask, code, guard, train
 
 QUESTIONS = [
@@ -20,7 +19,7 @@ EXHAUSTED = {RefusalCode.BUDGET_EXHAUSTED, RefusalCode.QUESTIONS_EXHAUSTED}
 
 
 def test_no_analyst_passes_either_budget_or_gets_what_it_did_not_pay_for(node):
-    """It looks closer where an answer is large, asks for less after a refusal, and has a model trained in between."""
+    """It looks closer after each answer, asks for less after a refusal, and has a model trained in between."""
     node |= ANSWERS_ALL | {"question-epsilon": 1.0}
     noise, answered, trained = 16.0, 0, 0
     for number in range(1, 49):
@@ -32,8 +31,7 @@ def test_no_analyst_passes_either_budget_or_gets_what_it_did_not_pay_for(node):
             reply = ask(node, *questions, run_id=f"questions-{number % 2}", round=number, noise_multiplier=noise)
             if RECEIPT in reply.content:
                 answered += 1
-                answer = float(next(iter(reply.content["arrays"].values())).numpy()[0, 1])
-                noise = max(noise * (0.6 if answer > deviation(questions[0], noise) else 1.2), 0.4)
+                noise = max(0.6 * noise, 0.4)
             else:
                 noise *= 1.7
         assert RECEIPT in reply.content or code(reply) in EXHAUSTED
@@ -42,5 +40,5 @@ def test_no_analyst_passes_either_budget_or_gets_what_it_did_not_pay_for(node):
         charged[charge.event] += charge.steps
         asked[charge.event] += charge.steps * charge.attempt.asks
     assert (sum(asked.values()), sum(charged.values())) == (answered, answered + trained)
-    assert 0.7 < pld.epsilon(+asked, node["delta"]) <= 1.0
+    assert 0.8 < pld.epsilon(+asked, node["delta"]) <= 1.0
     assert pld.epsilon(+asked, node["delta"]) < pld.epsilon(charged, node["delta"]) <= node["epsilon"]
