@@ -13,6 +13,7 @@ from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
 from tests.privacy.asking import FALSE_ALARM, Canaries, Client, deviation_range, root_mean_square
 
 DIMENSION = 30_000
+RARE = pytest.mark.exhaustive
 
 
 class TwoLayers(Canaries):
@@ -41,7 +42,7 @@ def check_deviation(noise, deviation):
         assert low <= root_mean_square(layer) <= high
 
 
-@pytest.mark.parametrize("steps", [1, 9])
+@pytest.mark.parametrize("steps", [9, pytest.param(1, marks=RARE)])
 @pytest.mark.parametrize(("task", "seed"), [(QUIET, None), (EMPTY, 5)], ids=["three records, secret", "none, seeded"])
 def test_each_step_adds_as_much_noise_as_the_receipt_says(task, steps, seed):
     """Catches: half the noise with an honest receipt; noise in one step of a round only; one noise for all steps."""
@@ -51,7 +52,7 @@ def test_each_step_adds_as_much_noise_as_the_receipt_says(task, steps, seed):
 
 
 @pytest.mark.parametrize("clipping", [c for c in CLIPPINGS if c != "adaptive"])
-@pytest.mark.parametrize(("clipping_norm", "rate"), [(0.01, 1.0), (30.0, 0.01)])
+@pytest.mark.parametrize(("clipping_norm", "rate"), [(30.0, 0.01), pytest.param(0.01, 1.0, marks=RARE)])
 def test_noise_is_in_proportion_to_the_clipping_norm_and_knows_no_sample(clipping, clipping_norm, rate):
     """Catches: noise that forgets C, or that is less where few or no records joined."""
     changed = {"clipping": clipping, "clipping_norm": clipping_norm, "sampling_rate": rate}
@@ -99,7 +100,7 @@ def steps_of_norm(up, steps):
     return np.exp(move * np.arange(steps))
 
 
-@pytest.mark.parametrize("up", [True, False], ids=["growing", "shrinking"])
+@pytest.mark.parametrize("up", [pytest.param(True, id="growing"), pytest.param(False, id="shrinking", marks=RARE)])
 def test_the_noise_of_adaptive_clipping_follows_its_norm_from_step_to_step(up):
     """Catches: noise that keeps the norm with which the round began, while records are clipped to a larger one."""
     steps, records = 12, torch.zeros(200, 10_000)
@@ -114,7 +115,7 @@ def test_the_noise_of_adaptive_clipping_follows_its_norm_from_step_to_step(up):
     assert low <= root_mean_square(50.0 * released[1:]) <= high
 
 
-@pytest.mark.exhaustive
+@RARE
 def test_the_noise_of_adaptive_clipping_covers_the_count_too():
     """Catches: noise for the gradient's norm alone, though the count is released with it: half a percent too little."""
     rounds, wide = 30, 30_000

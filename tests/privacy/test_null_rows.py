@@ -161,7 +161,7 @@ def shards_of(model, *, null):
 @pytest.mark.parametrize(
     ("model", "how"),
     [
-        ("whole numbers", {}),
+        pytest.param("whole numbers", {}, marks=RARE),
         pytest.param("imputes", {"privacy": False}, marks=RARE),
         pytest.param("stacked", {"clients": 120}, marks=RARE),
         pytest.param("imputes", {"clients": 120, "workers": 2}, marks=pytest.mark.soak),
@@ -179,7 +179,7 @@ def test_runs_with_and_without_a_null_row_are_the_same_run(model, how, tmp_path)
     assert torch.equal(*found) and found[0].isfinite().all()
 
 
-@pytest.mark.parametrize("model", ["imputes", "whole numbers"])
+@pytest.mark.parametrize("model", ["imputes", pytest.param("whole numbers", marks=RARE)])
 def test_a_training_without_a_federation_leaves_null_rows_out_and_counts_them_in_a_public_size(model):
     _, null, without = neighbours(model)
     how = {"epsilon": 2.0, "delta": 1e-3, "steps": 4, "sampling_rate": 0.5, "seed": 3, "size_public": True}

@@ -51,6 +51,7 @@ def drawn(monkeypatch):
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("undrawn")
 def test_no_noise_is_drawn_twice_on_one_ledger(drawn, tmp_path):
     task, kept = Scaled(), {"clients": 2, "seed": 7, "ledger": str(tmp_path / "ledger.db"), "epsilon": 50.0}

@@ -154,6 +154,7 @@ def test_columns_are_bounded_and_each_named_once(of):
         Mean(of=of)
 
 
+@pytest.mark.exhaustive
 def test_as_many_columns_as_allowed_are_answered_quickly_and_finitely():
     """Each figure takes the few totals that it needs: of 256 columns there are 65,793 of them."""
     columns = {str(n): (-1e100, 1e100) for n in range(MOST_COLUMNS)}
