@@ -1,22 +1,18 @@
-"""Seeds beyond the first, shared out: every case gets two of five, and every seed two fifths of the cases."""
+"""Every case once before a change lands, some of them at once, and more seeds for whoever soaks."""
 
 import pytest
 
 SEEDS = range(1, 6)
+"""Seeds to soak with. Each case gets two of them, and each seed two fifths of the cases."""
 
 
-def in_turn(cases):
-    """(case, seed): what shows with luck alone fails some case sooner or later, at less than half of the price."""
-    turns = [(case, SEEDS[(2 * place + turn) % len(SEEDS)]) for place, case in enumerate(cases) for turn in (0, 1)]
-    return [pytest.param(case, seed, id=f"{named(case)}-{seed}") for case, seed in turns]
-
-
-def at_every_change(cases, *some):
-    """All of them, of which `make test` tries some."""
-    marked = [(case, [] if case in some else [pytest.mark.exhaustive]) for case in cases]
-    return [pytest.param(case, id=named(case), marks=marks) for case, marks in marked]
-
-
-def named(case):
-    """What a case is called: by its app."""
-    return getattr(case, "app", case).__name__
+def in_turn(cases, *quick):
+    """(case, seed): with seed 0, which `make test` tries of the quick apps alone, and with two more to soak."""
+    turns = []
+    for place, case in enumerate(cases):
+        app = getattr(case, "app", case)
+        name = getattr(app, "__name__", app)
+        soaked = (SEEDS[(2 * place + more) % len(SEEDS)] for more in (0, 1))
+        marked = {0: [] if app in quick else [pytest.mark.exhaustive]} | {seed: [pytest.mark.soak] for seed in soaked}
+        turns += [pytest.param(case, seed, id=f"{name}-{seed}", marks=marks) for seed, marks in marked.items()]
+    return turns

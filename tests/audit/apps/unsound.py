@@ -20,21 +20,6 @@ class NewAccountantEveryRound(Sound):
         return self.cost(self.settings.steps)
 
 
-class AccountantOfOneTraining(Sound):
-    """The same, where the accountant counts what was trained: the audit's rehearsal fills it."""
-
-    def begin(self, records, asked):
-        self.counted = 0
-
-    def optimizer(self, model, asked):
-        optimizer = super().optimizer(model, asked)
-        optimizer.register_step_post_hook(lambda *_: setattr(self, "counted", self.counted + 1))
-        return optimizer
-
-    def epsilon(self, rounds):
-        return self.cost(self.counted)
-
-
 class RateOfTheFederation(Sound):
     """The sampling rate that is accounted is a batch's share of all clients' records."""
 
@@ -389,7 +374,6 @@ class Bad:
 
 BAD = (
     Bad(NewAccountantEveryRound, "accounting", "Each round begins with a new accountant"),
-    Bad(AccountantOfOneTraining, "accounting", "Each round begins with a new accountant"),
     Bad(RateOfTheFederation, "accounting", "of a sampling rate of 2.* % instead of 25 %"),
     Bad(StatedRateOfTheFederation, "sampling", "computed from the records of the whole federation"),
     Bad(StepsOfOneEpoch, "accounting", "it is the cost of 1 step "),

@@ -1,0 +1,18 @@
+"""The gate that looks for a fault, and the words in which it says what is wrong."""
+
+import re
+
+from fedprivacy.audit.apps.audited import AuditedApp
+from fedprivacy.audit.apps.auditor import GATES
+
+
+def judged(app, gate, seed=0):
+    audited = AuditedApp(app, app.__name__, seed=seed)
+    audited.check()
+    return GATES[gate](audited)
+
+
+def check_named(bad, seed):
+    gate = judged(bad.app, bad.gate, seed)
+    assert not gate.passed
+    assert re.search(bad.words, " ".join(gate.reasons)), gate.reasons
