@@ -22,8 +22,8 @@ from fedprivacy.audit.attacks.membership import (
 from fedprivacy.audit.attacks.shadows import train_shadows
 from fedprivacy.audit.attacks.trainers import WithoutPrivacy, WithPrivacy, new_model
 from fedprivacy.values.budget import PrivacyBudget
+from tests.audit.attacks.chance import area_band
 from tests.audit.attacks.memorised import TRAINING, Misnamed
-from tests.audit.attacks.test_roc import area_band
 
 TASK = Misnamed()
 

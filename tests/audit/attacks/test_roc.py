@@ -4,25 +4,18 @@ import math
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 from sklearn.metrics import roc_auc_score, roc_curve
 
 from fedprivacy.audit.attacks.roc import Roc, clopper_pearson
+from tests.audit.attacks.chance import area_band
 
 SCORES = st.lists(st.integers(-3, 3), min_size=1, max_size=30)
-CHANCE = stats.norm.isf(0.5e-4)
-"""Standard deviations that chance passes once in 10,000 tests."""
-
-
-def area_band(members: int, others: int) -> float:
-    """How far from one half the area under the curve of random scores comes, but for one test in 10,000."""
-    return float(CHANCE * math.sqrt((members + others + 1) / (12 * members * others)))
 
 
 @given(SCORES, SCORES)
-@settings(deadline=None)
 def test_the_curve_is_that_of_scikit_learn_with_ties_and_without(members, others):
     roc = Roc.of(members, others)
     truth = [1] * len(members) + [0] * len(others)
