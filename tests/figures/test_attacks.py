@@ -4,8 +4,10 @@ import numpy as np
 import pytest
 
 from fedprivacy.figures.attacks import MOST_CURVES, AttackCurve, Picture, picture_figure, roc_figure
-from fedprivacy.figures.style import DARK, INK, MUTED, RUNS
+from fedprivacy.figures.style import INK, MUTED, RUNS
 from tests.figures.reading import coloured, drawn, marks, place, rows, text_called, texts, written
+
+pytestmark = pytest.mark.exhaustive
 
 RATES = np.linspace(0.0, 1.0, 101)
 STRONG = AttackCurve("strong", RATES, np.sqrt(RATES), "AUC 0.67", limit=np.minimum(1.0, 3.0 * RATES), limit_at=RATES)
@@ -77,17 +79,3 @@ def test_shades_beyond_ink_and_paper_are_ink_and_paper():
         0.0,
         1.0,
     }
-
-
-def test_no_picture_is_refused():
-    with pytest.raises(ValueError, match="nothing to draw"):
-        picture_figure([], "title", ["about"])
-
-
-def test_the_only_colours_are_those_that_a_dark_page_replaces():
-    for figure in (
-        roc_figure([STRONG, WEAK], "title", ["about"]),
-        picture_figure([Picture("one", [[0.5]])], "t", ["a"]),
-    ):
-        colours = {element.get(sign) for element in drawn(figure).iter() for sign in ("fill", "stroke")}
-        assert {colour for colour in colours if (colour or "").startswith(("#", "rgb"))} <= set(DARK)

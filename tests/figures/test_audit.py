@@ -75,8 +75,3 @@ def test_of_very_many_audits_the_violated_and_the_latest_are_shown():
     shown = written(drawn(audit_figure([*many, replace(BROKEN, at=0.0)], ABOUT)))
     assert "VIOLATED: canaries" in shown and "attack-19," in shown and "attack-9," in shown and "attack-8," not in shown
     assert "12 of 21 audits are shown" in shown
-
-
-def test_no_audit_is_refused():
-    with pytest.raises(ValueError, match="no audit"):
-        audit_figure([], ABOUT)

@@ -5,10 +5,12 @@ from dataclasses import replace
 
 import pytest
 
-from fedprivacy.figures import compared_epsilon_figure, compared_metric_figure, compared_tradeoff_figure, to_svg
-from fedprivacy.figures.style import DARK, RUNS
-from tests.figures.reading import SVG, coloured, dashed, drawn, labels, marks, texts, written
-from tests.runs.histories import alike, unlike
+from fedprivacy.figures import compared_epsilon_figure, compared_metric_figure, compared_tradeoff_figure
+from fedprivacy.figures.style import RUNS
+from tests.figures.reading import coloured, dashed, drawn, labels, marks, texts, written
+from tests.runs.histories import alike
+
+pytestmark = pytest.mark.exhaustive
 
 FIGURES = [compared_metric_figure, compared_epsilon_figure, compared_tradeoff_figure]
 every_figure = pytest.mark.parametrize("figure", FIGURES, ids=lambda figure: figure.__name__)
@@ -23,10 +25,9 @@ def runs(number):
 
 
 @every_figure
-@pytest.mark.parametrize("number", [2, 8])
-def test_each_run_has_a_colour_dashes_and_a_shape_and_the_shape_stands_before_its_name(figure, number):
-    root = drawn(figure(runs(number)))
-    for colour in RUNS[:number]:
+def test_each_run_has_a_colour_dashes_and_a_shape_and_the_shape_stands_before_its_name(figure):
+    root, number = drawn(figure(runs(8))), 8
+    for colour in RUNS:
         (line,) = coloured(marks(root, "line"), colour)
         end, beside = coloured(marks(root, "symbol"), colour)
         shapes = [re.findall(r"[A-Za-z]", element.get("d")) for element in (end, beside)]
@@ -85,13 +86,6 @@ def test_privacy_losses_are_compared_whatever_the_metric():
 
 
 @pytest.mark.parametrize("figure", FIGURES[1:], ids=lambda figure: figure.__name__)
-def test_the_subtitle_says_what_epsilon_is(figure):
-    shown = written(drawn(figure(runs(2), 900)))
-    assert "largest ε of a client as seen by the server, δ = 1e-4, PLD accountant, composed over all" in shown
-    assert "differ" not in shown
-
-
-@pytest.mark.parametrize("figure", FIGURES[1:], ids=lambda figure: figure.__name__)
 def test_what_makes_epsilons_incomparable_is_said(figure):
     unlike_first = run("b", delta=1e-6)
     unlike_first = replace(unlike_first, facts=replace(unlike_first.facts, relation="add-remove"))
@@ -122,23 +116,3 @@ def test_runs_with_one_name_are_told_apart():
 def test_too_few_or_too_many_runs_are_refused(figure, number):
     with pytest.raises(ValueError, match=rf"{number} runs cannot be compared; choose 2 to 8"):
         figure(runs(number))
-
-
-@every_figure
-def test_runs_of_which_none_has_begun_are_refused(figure):
-    with pytest.raises(ValueError, match=r"none of the runs can be drawn yet: a \(no finished round\), b"):
-        figure([run("a", 0), run("b", 0)])
-
-
-@every_figure
-def test_a_drawing_has_the_colours_of_the_palette_only(figure):
-    svg = to_svg(figure([unlike(4, out=f"runs/{n}").series() for n in range(8)]))
-    assert set(re.findall(r"#[0-9a-fA-F]{3,8}\b", svg)) <= set(DARK)
-    assert set(re.findall(r'(?:fill|stroke)="([^"]*)"', svg)) <= {*DARK, "none"}
-
-
-@every_figure
-def test_the_paper_reaches_as_far_as_the_drawing_with_room_for_any_font(figure):
-    root = drawn(figure([unlike(4, out=f"runs/{n}").series() for n in range(3)]))
-    paper = root.find(f"{SVG}rect")
-    assert (paper.get("width"), paper.get("height")) == (root.get("width"), root.get("height"))

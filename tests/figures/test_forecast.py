@@ -4,8 +4,10 @@ import pytest
 
 from fedprivacy.figures import forecast_figure
 from fedprivacy.figures.style import INK, SPENDING
-from tests.figures.reading import coloured, dashed, drawn, marks, place, text_called, texts, written
+from tests.figures.reading import coloured, dashed, drawn, marks, place, text_called, texts
 from tests.runs.histories import alike
+
+pytestmark = pytest.mark.exhaustive
 
 FACTS = alike(rounds=1).series().facts
 OWN = FACTS.noise_multiplier
@@ -33,21 +35,7 @@ def test_the_name_of_the_own_noise_stands_on_the_side_that_has_room(others, left
     assert (text_called(root, "this run: 2.137").get("text-anchor") == "end") == left
 
 
-def test_the_subtitle_says_what_is_counted_and_what_epsilon_is():
-    shown = written(drawn(forecast_figure([(OWN, 1)], FACTS, "client-3", 900)))
-    assert "client-3: 1 round left" in shown
-    assert (
-        "rounds of 4 local steps that its budget still allows if the run goes on with another noise multiplier; "
-        "ε as seen by the server, δ = 1e-4, PLD accountant" in shown
-    )
-
-
 def test_a_client_with_nothing_left_is_drawn():
     assert "c: 0 rounds left at noise multiplier 2.137" in texts(
         drawn(forecast_figure([(OWN, 0), (5.0, 0)], FACTS, "c"))
     )
-
-
-def test_an_empty_forecast_is_refused():
-    with pytest.raises(ValueError, match="forecast is empty"):
-        forecast_figure([], FACTS, "client-3")

@@ -45,6 +45,7 @@ def test_few_curves_are_whole_and_many_are_a_fan_with_its_edges_and_turns():
     assert set(many.turns) == set(first.values())
 
 
+@pytest.mark.exhaustive
 def test_turns_are_bounded_and_spread_over_the_rounds():
     """Every client is exhausted at an epsilon of its own."""
     joins = {f"client-{n}": (lambda r, n=n: r > n // 20) for n in range(1200)}

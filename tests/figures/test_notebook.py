@@ -23,6 +23,7 @@ def test_each_method_shows_its_figure():
     assert figures.cost().chart.to_dict() == cost_figure(HISTORY.costs(), series.facts).to_dict()
 
 
+@pytest.mark.exhaustive
 def test_clients_are_chosen_by_their_names():
     figures, chosen = Run(Path(), HISTORY).figures, ("client-1", "client-4")
     assert figures.epsilon(*chosen).chart.to_dict() == epsilon_figure(HISTORY.series(chosen)).to_dict()

@@ -8,8 +8,10 @@ import pytest
 
 from fedprivacy.figures import tradeoff_figure
 from fedprivacy.figures.style import SPENDING
-from tests.figures.reading import coloured, dashed, drawn, marks, place, text_called, texts, written
+from tests.figures.reading import coloured, dashed, drawn, marks, place, text_called, texts
 from tests.runs.histories import alike
+
+pytestmark = pytest.mark.exhaustive
 
 
 def points_of(line):
@@ -38,14 +40,6 @@ def test_the_last_round_is_named_and_the_title_says_what_it_reached():
     assert math.dist((x, y), end) < 15
 
 
-def test_the_subtitle_says_what_epsilon_is():
-    shown = written(drawn(tradeoff_figure(alike(rounds=3).series(), 900)))
-    assert (
-        "accuracy on the server's public records after each round, against the largest ε of a client "
-        "as seen by the server, δ = 1e-4, PLD accountant, composed over all rounds and runs, an odometer's reading"
-    ) in shown.replace("\n", " ")
-
-
 def test_budgets_are_upright_rules_and_of_many_only_the_least_and_the_largest():
     series = alike(rounds=30).series()
     one = drawn(tradeoff_figure(series, 440))
@@ -71,15 +65,3 @@ def test_names_stand_where_the_line_is_not(falls):
 def test_many_rounds_are_a_line_with_one_dot():
     root = drawn(tradeoff_figure(alike(rounds=400, quota=500).series()))
     assert len(marks(root, "symbol")) == 1
-
-
-def test_what_cannot_be_drawn_is_left_out_and_said():
-    root = drawn(tradeoff_figure(alike(rounds=3, value=lambda n: math.nan if n == 3 else 0.5).series()))
-    assert "After 3 rounds: accuracy not a number for ε 0.67" in texts(root)
-    assert len(marks(root, "symbol")) == 2
-    assert not marks(drawn(tradeoff_figure(alike(rounds=3, metric=None).series())), "symbol")
-
-
-def test_a_run_without_a_finished_round_is_refused():
-    with pytest.raises(ValueError, match="no finished round"):
-        tradeoff_figure(alike(rounds=0).series())

@@ -1,0 +1,139 @@
+"""Every figure can stand in any page, says what its epsilons are, and draws nothing of nothing."""
+
+import math
+import re
+from xml.etree import ElementTree
+
+import numpy as np
+import pytest
+
+from fedprivacy.figures import (
+    AttackCurve,
+    Picture,
+    audit_figure,
+    compared_epsilon_figure,
+    compared_metric_figure,
+    compared_tradeoff_figure,
+    cost_figure,
+    epsilon_figure,
+    forecast_figure,
+    picture_figure,
+    roc_figure,
+    run_figure,
+    to_svg,
+    tradeoff_figure,
+)
+from fedprivacy.figures.style import DARK
+from fedprivacy.values.runs import AuditResult
+from fedprivacy.values.series import CostMap
+from tests.figures.reading import SVG, drawn, marks, written
+from tests.runs.histories import alike, unlike
+
+FEW = alike(rounds=20)
+SERIES = FEW.series()
+COMPARED = [compared_metric_figure, compared_epsilon_figure, compared_tradeoff_figure]
+EIGHT = [unlike(4, rounds=20, out=f"runs/{n}").series() for n in range(8)]
+AUDITS = [AuditResult(1.7e9, "canaries", "a", lower, 0.95, 3.0, 1e-4, "PLD", "server") for lower in (1.2, 4.5)]
+FORECAST = [(1.0, 5), (SERIES.facts.noise_multiplier, 37), (4.0, 140)]
+GROWTH = CostMap(("a", "b"), (1, 2), (1, 2), np.array([[0.3, 0.1], [0.0, 0.4]]))
+RATES = np.linspace(0.0, 1.0, 11)
+CURVES = [AttackCurve("found", RATES, np.sqrt(RATES), limit=np.minimum(1.0, 3.0 * RATES), limit_at=RATES)] * 2
+
+FIGURES = {
+    "a run": lambda: run_figure(unlike(12, quota=20).series(["client-1"])),
+    "a run of many": lambda: run_figure(unlike(200).series()),
+    "trade-off": lambda: tradeoff_figure(SERIES),
+    "cost": lambda: cost_figure(GROWTH, SERIES.facts),
+    "forecast": lambda: forecast_figure(FORECAST, SERIES.facts, "a"),
+    "audits": lambda: audit_figure(AUDITS, "run digits"),
+    "attacks": lambda: roc_figure(CURVES, "title", ["about"]),
+    "pictures": lambda: picture_figure([Picture("one", [[0.5]])], "title", ["about"]),
+    **{figure.__name__: lambda figure=figure: figure(EIGHT) for figure in COMPARED},
+}
+
+
+@pytest.mark.parametrize("name", FIGURES)
+def test_a_drawing_can_be_put_into_any_page(name):
+    """No script, style, link or id, no colour that a dark page could not replace, and paper under all of it."""
+    svg = to_svg(FIGURES[name]())
+    assert set(re.findall(r"#[0-9a-fA-F]{3,8}\b", svg)) <= set(DARK)
+    assert set(re.findall(r'(?:fill|stroke)="([^"]*)"', svg)) <= {*DARK, "none", "transparent"}
+    assert not re.search(r"<(script|style|image|a|use)\b|\s(style|id|href|on\w+)=", svg)
+    assert set(re.findall(r"https?://[^\"\s]*", svg)) <= {"http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"}
+    root = ElementTree.fromstring(svg)
+    paper = root.find(f"{SVG}rect")
+    assert (paper.get("width"), paper.get("height")) == (root.get("width"), root.get("height"))
+
+
+READING = "composed over all rounds and runs, an odometer's reading"
+
+
+@pytest.mark.parametrize(
+    ("figure", "said"),
+    [
+        (lambda: epsilon_figure(SERIES, 900), f"ε of each client {{}}, {READING}"),
+        (
+            lambda: tradeoff_figure(SERIES, 900),
+            "accuracy on the server's public records after each round, "
+            f"against the largest ε of a client {{}}, {READING}",
+        ),
+        (
+            lambda: cost_figure(GROWTH, SERIES.facts, 900),
+            "2 clients; growth of each one's ε {}, over all runs; grey: none, empty: unknown",
+        ),
+        (
+            lambda: forecast_figure(FORECAST, SERIES.facts, "a", 900),
+            "rounds of 4 local steps that its budget still allows if the run goes on with another noise multiplier; "
+            "ε {}",
+        ),
+        (lambda: compared_epsilon_figure(EIGHT, 900), f"largest ε of a client {{}}, {READING}"),
+        (lambda: compared_tradeoff_figure(EIGHT, 900), f"largest ε of a client {{}}, {READING}"),
+    ],
+    ids=["epsilon", "trade-off", "cost", "forecast", "compared losses", "compared trade-offs"],
+)
+def test_the_subtitle_says_what_epsilon_is(figure, said):
+    seen = "as seen by the server, δ = 1e-4, PLD accountant"
+    assert said.format(seen) in written(drawn(figure())).replace("\n", " ")
+
+
+BEGUN = [alike(rounds=0, out=f"runs/{name}").series() for name in "ab"]
+ONE_HAS_A_ROUND = r"none of the runs can be drawn yet: a \(no finished round\), b"
+
+
+@pytest.mark.parametrize(
+    ("draw", "said"),
+    [
+        *((lambda figure=figure: figure(BEGUN[0]), "no finished round") for figure in (run_figure, tradeoff_figure)),
+        *((lambda figure=figure: figure(BEGUN), ONE_HAS_A_ROUND) for figure in COMPARED),
+        (lambda: cost_figure(alike(rounds=0).costs(), SERIES.facts), "no finished round"),
+        (lambda: cost_figure(CostMap(("a",), (), (), np.empty((1, 0))), SERIES.facts), "no finished round"),
+        (lambda: forecast_figure([], SERIES.facts, "a"), "forecast is empty"),
+        (lambda: audit_figure([], "run digits"), "no audit"),
+        (lambda: picture_figure([], "title", ["about"]), "nothing to draw"),
+        (lambda: roc_figure([], "title", ["about"]), "give 1 to"),
+    ],
+)
+def test_of_nothing_nothing_is_drawn(draw, said):
+    with pytest.raises(ValueError, match=said):
+        draw()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.parametrize(
+    ("measured", "said", "dots"),
+    [
+        ({"value": lambda n: math.nan if n == 3 else 0.5}, "not a number", 2),
+        ({"value": lambda n: math.inf if n == 3 else 0.5}, "not a number", 2),
+        ({"value": lambda n: math.nan}, "not a number", 0),
+        ({"value": lambda n: 0.5}, "50.0 %", 3),
+        ({"metric": None}, "not measured", 0),
+    ],
+    ids=["diverged", "infinite", "never a number", "constant", "not measured"],
+)
+def test_what_cannot_be_drawn_is_left_out_and_said(measured, said, dots):
+    series = alike(rounds=3, **measured).series()
+    shown = written(drawn(run_figure(series)))
+    assert f"After 3 rounds: accuracy {said}" in shown and "Largest privacy loss: ε 0.67" in shown
+    tradeoff = drawn(tradeoff_figure(series))
+    assert f"After 3 rounds: accuracy {said} for ε 0.67" in written(tradeoff)
+    assert len(marks(tradeoff, "symbol")) == dots
