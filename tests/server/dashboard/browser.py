@@ -16,6 +16,9 @@ ARGUMENTS = (
     "--no-first-run",
 )
 
+HANG = 60_000
+"""Milliseconds after which something hangs."""
+
 
 def find_chromium():
     """The program, if the system has one."""
@@ -26,7 +29,7 @@ def find_chromium():
 def chromium():
     """A browser."""
     with sync_playwright() as playwright:
-        expect.set_options(timeout=20_000)  # three test processes share two cores
+        expect.set_options(timeout=HANG)
         browser = playwright.chromium.launch(executable_path=find_chromium(), args=list(ARGUMENTS))
         yield browser
         browser.close()
@@ -42,6 +45,7 @@ def opened(browser, expected="", **options):
         options: of the context.
     """
     context = browser.new_context(**{"viewport": {"width": 1440, "height": 900}} | options)
+    context.set_default_timeout(HANG)
     page = context.new_page()
     page.trouble, page.asked = [], []
     page.on("console", lambda said: page.trouble.append(_words(said)) if said.type in ("error", "warning") else None)

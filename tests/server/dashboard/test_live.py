@@ -14,6 +14,9 @@ from fedprivacy.values.runs import RunStatus
 from tests.runs.store.made_up import facts, growing
 from tests.server.dashboard.shown import asking, record, serving
 
+HANG = 60.0
+"""Seconds after which something hangs."""
+
 
 @pytest.fixture
 def url(tmp_path):
@@ -23,7 +26,7 @@ def url(tmp_path):
 @contextlib.contextmanager
 def listening(address, path, **headers):
     """Events as they come: (name, id, data)."""
-    with httpx.stream("GET", f"{address}/api/v1/{path}", headers=headers, timeout=20) as answer:
+    with httpx.stream("GET", f"{address}/api/v1/{path}", headers=headers, timeout=HANG) as answer:
         assert answer.headers["content-type"].startswith("text/event-stream")
         yield events(answer.iter_lines())
 
@@ -54,7 +57,6 @@ def test_rounds_are_told_as_they_are_stored(url, tmp_path):
             recording.flush()
             name, id, data = next(event for event in told if event[0] == "round")
             assert (id, data["round"]["round"]) == (str(number), number)
-            assert time.time() - _seconds(data["round"]["at"]) < 2.0
         recording.enter(Phase(Stage.TRAINING, 5, 2))
         recording.flush()
         name, id, data = next(told)
@@ -63,12 +65,6 @@ def test_rounds_are_told_as_they_are_stored(url, tmp_path):
         recording.flush()
         assert next(told)[2]["run"]["status"] == "finished"
         recording.close()
-
-
-def _seconds(instant):
-    import datetime
-
-    return datetime.datetime.fromisoformat(instant).timestamp()
 
 
 def test_who_comes_back_is_not_told_the_same_round_again(url, tmp_path):
@@ -101,7 +97,7 @@ def test_listeners_are_limited_and_leave_their_place_when_they_go(url, tmp_path,
         with listening(address, "runs/live/events") as told:
             next(told)
             assert httpx.get(f"{address}/api/v1/runs/live/events").status_code == 503
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + HANG
         while True:
             with contextlib.suppress(AssertionError), listening(address, "runs/live/events") as told:
                 assert next(told)[0] == "run"

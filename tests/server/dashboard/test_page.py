@@ -4,6 +4,7 @@ import json
 import re
 import subprocess
 import sys
+import threading
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
@@ -15,8 +16,6 @@ from fedprivacy.values.runs import RunStatus
 from tests.runs.store.made_up import facts, finished, growing, spent
 from tests.server.dashboard.browser import opened, shown
 from tests.server.dashboard.shown import TOKEN, record, serving
-
-pytestmark = pytest.mark.exhaustive  # a browser
 
 LATE = """
 const fetched = window.fetch;
@@ -30,10 +29,11 @@ window.fetch = async (address, options) => {
 
 ROUNDS_SEEN = """
 () => {
-  window.roundsSeen = {};
+  window.roundsSeen = new Set();
   const note = () => {
     const found = document.querySelector("#progress-words").textContent.match(/[0-9,]+/);
-    if (found) window.roundsSeen[found[0].replaceAll(",", "")] ??= Date.now();
+    if (found) window.roundsSeen.add(Number(found[0].replaceAll(",", "")));
+    if (window.roundsSeen.size > 3) document.documentElement.dataset.severalRounds = "yes";
   };
   new MutationObserver(note).observe(document.body, {subtree: true, childList: true, characterData: true});
   note();
@@ -49,9 +49,9 @@ def address(runs):
 
 @pytest.fixture(scope="module")
 def crowd(tmp_path_factory):
-    """A run of 100,000 clients."""
+    """A run of 20,000 clients."""
     folder = tmp_path_factory.mktemp("crowd")
-    names = [f"client-{n:06d}" for n in range(100_000)]
+    names = [f"client-{n:06d}" for n in range(20_000)]
     rounds = [
         finished(r, [spent(name, 0.3 * r + 1e-6 * n, rounds=r) for n, name in enumerate(names)]) for r in range(2)
     ]
@@ -60,38 +60,28 @@ def crowd(tmp_path_factory):
         yield url
 
 
-def column(page, number):
-    return page.locator(f"#client-table tbody tr > :nth-child({number})").all_inner_texts()
-
-
+@pytest.mark.exhaustive
 def test_a_live_simulation_appears_round_by_round(browser, tmp_path):
-    """From the first round to the last, each within 2 s of its record, without a reload."""
-    command = [sys.executable, "-m", "fedprivacy", "simulate", "--dashboard", "--rounds", "40"]
+    """Without a reload, each as it was recorded; the dashboard does not outlive a run that is killed."""
+    command = [sys.executable, "-m", "fedprivacy", "simulate", "--dashboard", "--rounds", "2000"]
     process = subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     try:
         line = next(line for line in process.stderr if "Dashboard:" in line)
-        with opened(browser, "ERR_CONNECTION") as page:  # the dashboard ends with the run
+        threading.Thread(target=process.stderr.read, daemon=True).start()  # a full pipe would stop the run
+        with opened(browser, "ERR_CONNECTION") as page:
             page.goto(line.split()[-1])
             page.locator("#progress-words").wait_for()
             page.evaluate(ROUNDS_SEEN)
-            process.communicate(
-                timeout=180
-            )  # the dashboard ends with the run, maybe before it has told the last rounds
-            seen = {int(number): at / 1000 for number, at in page.evaluate("window.roundsSeen").items()}
+            page.locator("html[data-several-rounds]").wait_for(timeout=300_000)
+            process.kill()
+            expect(page.locator("#unreachable")).to_be_visible()
+            seen = set(page.evaluate("[...window.roundsSeen]"))
             assert page.evaluate("performance.getEntriesByType('navigation').length") == 1
     finally:
         process.kill()
         process.wait()
     store = RunStore(f"sqlite:///{tmp_path / 'runs' / 'digits-1' / 'ledger.db'}")
-    recorded = {one.round: one.at for one in store.run(store.runs()[0].facts.run_id).points(range(1, 41))}
-    assert len(recorded) == 40 and max(seen) > 20 and len(seen) > 2
-    first = min(seen.values())
-    lags = {
-        n: next(at for m, at in sorted(seen.items()) if m >= n) - when
-        for n, when in recorded.items()
-        if when > first and n <= max(seen)
-    }
-    assert max(lags.values()) < 2.0, lags
+    assert seen <= {one.round for one in store.run(store.runs()[0].facts.run_id).points(range(2001))}
 
 
 def test_everything_on_the_page_changes_with_a_round(browser, tmp_path):
@@ -110,8 +100,8 @@ def test_everything_on_the_page_changes_with_a_round(browser, tmp_path):
             recording.add(one)
         recording.enter(Phase(Stage.TRAINING, 9, 5))
         recording.flush()
-        expect(page.locator("#progress-words")).to_have_text(re.compile("8 of 9"), timeout=2000)
-        expect(title).to_contain_text("After 8 rounds", timeout=30_000)  # it rests as long as drawing is work
+        expect(page.locator("#progress-words")).to_have_text(re.compile("8 of 9"))
+        expect(title).to_contain_text("After 8 rounds")  # it rests as long as drawing is work
         expect(page.locator("#phase")).to_contain_text("5 clients")
         page.locator("#client-table").scroll_into_view_if_needed()
         expect(page.locator("#client-table tbody tr").first).to_contain_text("3.00")
@@ -119,14 +109,15 @@ def test_everything_on_the_page_changes_with_a_round(browser, tmp_path):
         recording.end(RunStatus.FINISHED)
         recording.flush()
         recording.close()
-        expect(page.locator("#status")).to_contain_text("Finished", timeout=2000)
+        expect(page.locator("#status")).to_contain_text("Finished")
 
 
-def test_a_hundred_thousand_clients_are_sorted_and_paged(browser, crowd):
+@pytest.mark.exhaustive
+def test_twenty_thousand_clients_are_sorted_and_paged(browser, crowd):
     with opened(browser) as page:
         page.goto(crowd)
         rows = page.locator("#client-table tbody tr")
-        expect(rows.first).to_contain_text("client-099999")
+        expect(rows.first).to_contain_text("client-019999")
         name = page.get_by_role("columnheader", name="Client")
         name.get_by_role("button").click()
         expect(rows.first).to_contain_text("client-000000")
@@ -135,14 +126,15 @@ def test_a_hundred_thousand_clients_are_sorted_and_paged(browser, crowd):
         pages.get_by_role("button", name="Next").click()
         expect(rows.first).not_to_contain_text("client-000000")
         pages.get_by_role("button", name="Last").click()
-        expect(rows.last).to_contain_text("client-099999")
-        expect(pages).to_contain_text("100,000")
+        expect(rows.last).to_contain_text("client-019999")
+        expect(pages).to_contain_text("20,000")
         page.keyboard.press("/")
         page.keyboard.type("01234")
         expect(rows.first).to_contain_text("client-001234")
         expect(rows).to_have_count(11)  # client-001234, and client-012340 to 012349
 
 
+@pytest.mark.exhaustive
 def test_clients_that_are_chosen_are_drawn_on_the_figure(browser, address):
     with opened(browser) as page:
         page.goto(address)
@@ -151,7 +143,7 @@ def test_clients_that_are_chosen_are_drawn_on_the_figure(browser, address):
         page.get_by_label("client-07").first.check()
         page.locator("#charts").scroll_into_view_if_needed()
         drawn = page.locator("#charts svg.marks", has_text="Largest privacy loss").first
-        expect(drawn).to_contain_text("client-07", timeout=30_000)
+        expect(drawn).to_contain_text("client-07")
 
 
 def choose(page, name):
@@ -162,6 +154,7 @@ def choose(page, name):
     expect(page.locator("#kicker")).to_contain_text(name)
 
 
+@pytest.mark.exhaustive
 def test_a_late_answer_does_not_replace_the_run_that_was_chosen_since(browser, address):
     with opened(browser, expected="409 (Conflict)") as page:  # of a run without rounds nothing is drawn
         page.add_init_script(LATE)
@@ -175,6 +168,7 @@ def test_a_late_answer_does_not_replace_the_run_that_was_chosen_since(browser, a
         expect(page.locator("#kicker")).to_contain_text("begun")
 
 
+@pytest.mark.exhaustive
 def test_failures_are_listed_with_their_reasons(browser, address):
     with opened(browser) as page:
         page.goto(address)
@@ -187,6 +181,7 @@ def test_failures_are_listed_with_their_reasons(browser, address):
             expect(page.locator("#client-table tbody")).to_contain_text(state)
 
 
+@pytest.mark.exhaustive
 def test_what_if_answers_for_another_noise_multiplier(browser, address):
     with opened(browser) as page:
         page.goto(address)
@@ -196,6 +191,7 @@ def test_what_if_answers_for_another_noise_multiplier(browser, address):
         expect(page.locator("#forecast-figure svg.marks, #forecast-figure canvas").first).to_be_visible()
 
 
+@pytest.mark.exhaustive
 def test_runs_are_compared_side_by_side(browser, address):
     with opened(browser) as page:
         page.goto(address)
@@ -209,6 +205,7 @@ def test_runs_are_compared_side_by_side(browser, address):
         expect(page.locator("#comparison-figures svg.marks, #comparison-figures canvas")).to_have_count(3)
 
 
+@pytest.mark.exhaustive
 def test_a_chart_is_downloaded_as_png_and_csv(browser, address):
     with opened(browser) as page:
         page.goto(address)
@@ -223,6 +220,7 @@ def test_a_chart_is_downloaded_as_png_and_csv(browser, address):
         assert csv.value.path().read_text().startswith("round,metric,value")
 
 
+@pytest.mark.exhaustive
 def test_a_link_shows_the_same(browser, address):
     with opened(browser) as page:
         page.goto(address)
@@ -240,6 +238,7 @@ def test_a_link_shows_the_same(browser, address):
         assert rows.count() == 10
 
 
+@pytest.mark.exhaustive
 def test_the_token_is_asked_for_and_opens(browser, runs):
     with serving(runs, token=TOKEN) as address, opened(browser, "401") as page:
         page.goto(address)
@@ -253,25 +252,34 @@ def test_the_token_is_asked_for_and_opens(browser, runs):
         assert TOKEN not in page.url
 
 
+@pytest.mark.exhaustive
 def test_a_page_without_a_run_says_how_to_begin_and_notices_the_first(browser, tmp_path):
     with serving(tmp_path) as address, opened(browser) as page:
         page.goto(address)
         expect(page.locator("#no-run")).to_contain_text("fedprivacy simulate --dashboard")
         record(f"sqlite:///{tmp_path / 'first' / 'ledger.db'}", facts("first"), growing(["a"], 2), charged=0)
-        expect(page.locator("#kicker")).to_contain_text("first", timeout=5000)
+        expect(page.locator("#kicker")).to_contain_text("first")
 
 
+@pytest.mark.exhaustive
 def test_a_server_that_is_gone_is_said_and_found_again(browser, tmp_path):
     record(f"sqlite:///{tmp_path / 'one' / 'ledger.db'}", facts("one"), growing(["a"], 2), charged=0)
     with opened(browser, "ERR_CONNECTION") as page:
         with serving(tmp_path) as address:
             page.goto(address)
             shown(page)
-        expect(page.locator("#unreachable")).to_be_visible(timeout=10_000)
+        expect(page.locator("#unreachable")).to_be_visible()
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 1440])
+@pytest.mark.parametrize(
+    ("scheme", "width"),
+    [
+        pytest.param("dark", 390),
+        pytest.param("light", 390, marks=pytest.mark.exhaustive),
+        pytest.param("dark", 1440, marks=pytest.mark.exhaustive),
+        pytest.param("light", 1440, marks=pytest.mark.exhaustive),
+    ],
+)
 def test_nothing_bars_anybody_from_reading(browser, address, scheme, width):
     with opened(browser, color_scheme=scheme, viewport={"width": width, "height": 900}) as page:
         page.goto(address)
@@ -284,6 +292,7 @@ def test_nothing_bars_anybody_from_reading(browser, address, scheme, width):
         assert wide <= width, "the page scrolls sideways"
 
 
+@pytest.mark.exhaustive
 def test_a_hostile_name_stays_a_text(browser, tmp_path):
     name = "<img src=x onerror=alert(1)>\"'&"
     record(

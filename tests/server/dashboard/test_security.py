@@ -4,7 +4,6 @@ import pytest
 
 from fedprivacy.server.dashboard.security import (
     COOKIE,
-    HEADERS,
     SHORTEST_TOKEN,
     TokenError,
     checked_token,
@@ -42,9 +41,10 @@ def test_nobody_looks_without_the_token(locked, path, headers):
     assert "done" not in answer.text and TOKEN not in answer.text
 
 
-def test_the_token_opens_as_a_bearer(locked):
-    answer = locked.get("/api/v1/runs", headers={"Authorization": f"Bearer {TOKEN}"})
-    assert answer.status_code == 200 and answer.json()["total"] == 3
+@pytest.mark.parametrize("path", ["/api/v1/runs", "/metrics"])
+def test_the_token_opens_as_a_bearer(locked, path):
+    answer = locked.get(path, headers={"Authorization": f"Bearer {TOKEN}"})
+    assert answer.status_code == 200 and "troubled" in answer.text
 
 
 def test_the_page_asks_for_the_token_and_remembers_it(locked):
@@ -82,25 +82,18 @@ def test_with_a_token_any_name_is_answered(locked):
 
 
 @pytest.mark.parametrize("path", ["/", "/static/style.css", "/api/v1/runs", "/api/v1/runs/none", "/nowhere", "/login"])
-def test_every_answer_carries_strict_headers(ask, locked, path):
-    for answer in (ask.get(path), locked.get(path, follow_redirects=False)):
-        for name, value in HEADERS.items():
-            assert answer.headers[name] == value or name == "Cache-Control"
-    policy = HEADERS["Content-Security-Policy"]
-    assert "unsafe" not in policy and "http:" not in policy and "default-src 'none'" in policy
-
-
-@pytest.mark.parametrize("path", ["/", "/static/style.css", "/api/v1/runs", "/nowhere"])
-def test_a_page_runs_its_own_scripts_alone_and_stands_in_no_other_s_frame(ask, path):
-    headers = ask.get(path).headers
-    policy = dict(directive.split(maxsplit=1) for directive in headers["Content-Security-Policy"].split(";"))
-    assert policy == {
-        **dict.fromkeys(("default-src", "base-uri", "frame-ancestors"), "'none'"),
-        **dict.fromkeys(("script-src", "style-src", "connect-src", "font-src", "form-action"), "'self'"),
-        "img-src": "'self' data: blob:",
-    }
-    assert (headers["X-Frame-Options"], headers["X-Content-Type-Options"]) == ("DENY", "nosniff")
-    assert (headers["Referrer-Policy"], headers["Cross-Origin-Resource-Policy"]) == ("no-referrer", "same-origin")
+def test_a_page_runs_its_own_scripts_alone_and_stands_in_no_other_s_frame(ask, locked, path):
+    for headers in (ask.get(path).headers, locked.get(path, follow_redirects=False).headers):
+        policy = dict(directive.split(maxsplit=1) for directive in headers["Content-Security-Policy"].split(";"))
+        assert policy == {
+            **dict.fromkeys(("default-src", "base-uri", "frame-ancestors"), "'none'"),
+            **dict.fromkeys(("script-src", "style-src", "connect-src", "font-src", "form-action"), "'self'"),
+            "img-src": "'self' data: blob:",
+        }
+        assert (headers["X-Frame-Options"], headers["X-Content-Type-Options"]) == ("DENY", "nosniff")
+        assert headers["Referrer-Policy"] == "no-referrer"
+        assert headers["Cross-Origin-Opener-Policy"] == headers["Cross-Origin-Resource-Policy"] == "same-origin"
+        assert headers["Permissions-Policy"] == "camera=(), geolocation=(), microphone=()"
 
 
 def test_no_file_beside_the_page_is_served(ask):
