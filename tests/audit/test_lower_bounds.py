@@ -1,7 +1,6 @@
 """Lower bounds on what really runs: near the claim where it is true, above it where a bug is planted."""
 
 import math
-import time
 from dataclasses import replace
 
 import numpy as np
@@ -56,15 +55,15 @@ def found(training, families=(), seed=1, confidence=SURE, sizes=SIZES):
     return {bound.name: bound.epsilon for bound in stated}
 
 
-@pytest.mark.parametrize("epsilon", NOISE)
-def test_the_bound_by_steps_is_near_the_claim_within_seconds(epsilon):
-    training, start = training_of(epsilon), time.process_time()
+@pytest.mark.parametrize("epsilon", [3, *(pytest.param(epsilon, marks=pytest.mark.soak) for epsilon in (1, 8))])
+def test_the_bound_by_steps_is_near_the_claim(epsilon):
+    training = training_of(epsilon)
     found_by_steps = found(training, sizes=(9610,), confidence=0.95)
-    assert time.process_time() - start < 5.0
     assert list(found_by_steps) == [PER_STEP]
     assert LEAST[epsilon] <= found_by_steps[PER_STEP] <= training.epsilon <= epsilon
 
 
+@pytest.mark.exhaustive
 def test_readings_of_the_real_client_bound_its_noise_as_often_as_stated():
     """What it adds is a little more than is claimed, so a bound of the claim's may be exceeded a little less often."""
     training, confidence = training_of(1), 0.8
@@ -76,6 +75,7 @@ def test_readings_of_the_real_client_bound_its_noise_as_often_as_stated():
     assert low <= above <= high
 
 
+@pytest.mark.exhaustive
 def test_all_attacks_stay_below_a_true_claim(few_steps):
     training = training_of(3)
     stated = found(training, (OPPOSING, SPREAD, DENSE))
@@ -83,6 +83,7 @@ def test_all_attacks_stay_below_a_true_claim(few_steps):
     assert 1.5 < min(stated.values()) <= max(stated.values()) <= training.epsilon
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("rate", [0.01, 1.0])
 def test_any_sampling_rate_can_be_audited_by_every_kind_of_canary(few_steps, rate):
     """Without sampling nobody is ever absent: what differs is where canaries point."""
@@ -106,6 +107,7 @@ def noise_times(monkeypatch, factor):
     monkeypatch.setattr(mechanisms, "add_lattice_noise", scaled)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("factor", [0.5, 0.9])
 def test_too_little_noise_is_shown_and_by_every_kind_of_canary_if_it_is_far_too_little(monkeypatch, few_steps, factor):
     noise_times(monkeypatch, factor)
@@ -128,6 +130,7 @@ def test_noise_that_is_missing_in_one_small_layer_is_shown_by_the_canaries_of_th
     assert stated[PER_STEP] <= training.epsilon
 
 
+@pytest.mark.exhaustive
 def test_a_norm_of_each_layer_alone_is_shown_by_canaries_that_touch_all(monkeypatch, few_steps):
     """Each layer clipped to C: the whole to sqrt(3) C."""
     monkeypatch.setattr(FlatClipping, "groups", lambda clipping, names: list(range(len(names))))
@@ -137,6 +140,7 @@ def test_a_norm_of_each_layer_alone_is_shown_by_canaries_that_touch_all(monkeypa
     assert stated[PER_STEP] <= training.epsilon
 
 
+@pytest.mark.exhaustive
 def test_a_norm_of_another_order_is_shown_by_dense_canaries(monkeypatch, few_steps):
     """The largest coordinate instead of the Euclidean norm."""
 
@@ -153,6 +157,7 @@ def test_a_norm_of_another_order_is_shown_by_dense_canaries(monkeypatch, few_ste
     assert stated[PER_STEP] <= training.epsilon
 
 
+@pytest.mark.exhaustive
 def test_a_clip_that_gives_way_to_very_long_gradients_is_shown_by_opposing_canaries(monkeypatch, few_steps):
     scales = FlatClipping.scales
     at_least = lambda clipping, squared, norm: scales(clipping, squared, norm).clamp(1e-2)  # noqa: E731
@@ -181,6 +186,7 @@ def of_digits(epsilon):
     return training_of(epsilon, event=event, clipping_norm=0.3, learning_rate=2.5, expected_batch_size=20.0)
 
 
+@pytest.mark.exhaustive
 def test_a_record_of_the_task_shows_nearly_all_that_is_claimed_and_no_more():
     training = of_digits(3)
     bound = bounds.own_record(DIGITS, SCANS, training, seed=1, confidence=SURE)
@@ -216,6 +222,7 @@ def fitted():
     return parameters_of(model)
 
 
+@pytest.mark.exhaustive
 def test_at_a_trained_model_the_task_s_own_records_show_something_else(fitted, few_steps):
     training = of_digits(3)
     new, trained = bounds.own_records(DIGITS, SCANS, training, seed=1, confidence=SURE, trained=fitted)
@@ -225,6 +232,7 @@ def test_at_a_trained_model_the_task_s_own_records_show_something_else(fitted, f
     assert "100%" not in trained.assumptions and "at the trained model" in trained.assumptions
 
 
+@pytest.mark.exhaustive
 def test_a_bug_that_shows_when_the_model_has_learnt_is_shown_at_the_trained_model(fitted, monkeypatch, few_steps):
     """Short gradients are lengthened, and too far."""
     scales = FlatClipping.scales
@@ -239,6 +247,7 @@ def test_a_bug_that_shows_when_the_model_has_learnt_is_shown_at_the_trained_mode
     assert new.epsilon <= training.epsilon < trained.epsilon
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("factor", [1e3, 1e8])
 def test_parameters_that_are_large_hide_no_noise(fitted, factor, few_steps):
     """Float32 would round the noise away, of a step that moves them by little."""
@@ -248,6 +257,7 @@ def test_parameters_that_are_large_hide_no_noise(fitted, factor, few_steps):
     assert 0.5 * training.epsilon < bound.epsilon <= training.epsilon
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("number", [math.nan, 1e35])
 def test_a_model_that_diverged_shows_nothing(fitted, number):
     diverged = {name: np.full_like(values, number) for name, values in fitted.items()}
@@ -257,6 +267,7 @@ def test_a_model_that_diverged_shows_nothing(fitted, number):
 # One run
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("relation", [NeighbouringRelation.ADD_OR_REMOVE_ONE, NeighbouringRelation.ZERO_OUT])
 def test_guesses_about_one_run_show_something_and_no_more_than_is_claimed(relation):
     training = training_of(8)
@@ -267,6 +278,7 @@ def test_guesses_about_one_run_show_something_and_no_more_than_is_claimed(relati
     assert 1.0 < epsilons[ONE_RUN] < epsilons[F_DP] <= training.epsilon
 
 
+@pytest.mark.exhaustive
 def test_guesses_about_one_run_show_a_fifth_of_the_noise(monkeypatch):
     noise_times(monkeypatch, 0.2)
     training = training_of(1)
@@ -274,13 +286,12 @@ def test_guesses_about_one_run_show_a_fifth_of_the_noise(monkeypatch):
     assert all(bound.epsilon > training.epsilon for bound in stated)
 
 
-@pytest.mark.parametrize("is_trained", [False, True])
-def test_all_bounds_together_keep_the_confidence_that_was_asked_for(is_trained, fitted, monkeypatch):
+@pytest.mark.exhaustive
+def test_all_bounds_together_keep_the_confidence_that_was_asked_for(fitted, monkeypatch):
     monkeypatch.setattr(bounds, "MOST_STEPS", 10)
-    trained = fitted if is_trained else None
-    stated = bounds.lower_bounds(DIGITS, SCANS, of_digits(3), seed=1, confidence=0.9, trained=trained)
+    stated = bounds.lower_bounds(DIGITS, SCANS, of_digits(3), seed=1, confidence=0.9, trained=fitted)
     names = [bound.name for bound in stated]
-    assert set(names) == {*bounds.NAMES} | ({OWN_RECORD_TRAINED} if is_trained else set())
+    assert set(names) == {*bounds.NAMES, OWN_RECORD_TRAINED}
     assert 1.0 - sum(1.0 - bound.confidence for bound in stated) == pytest.approx(0.9)
     assert len({bound.confidence for bound in stated}) == 1 and len(set(names)) == len(names)
     assert all(0.0 <= bound.epsilon <= 3.0 and bound.delta == DELTA and bound.view == "server" for bound in stated)

@@ -95,13 +95,6 @@ class Sound(App):
         return {"parameters": model.state_dict()}
 
 
-class Adam(Sound):
-    """Another optimiser, to which the noise is the same."""
-
-    def optimizer(self, model, asked):
-        return torch.optim.Adam(model.parameters(), lr=asked.learning_rate)
-
-
 class Momentum(Sound):
     """Momentum and weight decay come after the noise."""
 
@@ -126,12 +119,6 @@ class PerLayer(Sound):
         share = asked.clipping_norm / len(each) ** 0.5
         factors = [(share / g.flatten(1).norm(dim=1).clamp(min=1e-12)).clamp(max=1.0) for g in each]
         return [torch.einsum("r,r...->...", factor, g) for factor, g in zip(factors, each, strict=True)]
-
-
-class FullBatch(Sound):
-    """Every record joins every step."""
-
-    settings = Settings(sampling_rate=1.0, noise_multiplier=5.0, clipping_norm=0.5, steps=3, learning_rate=0.2)
 
 
 class Normalised(Sound):
@@ -289,11 +276,9 @@ class Words(Sound):
 
 GOOD = (
     Sound,
-    Adam,
     Momentum,
     Convolutions,
     PerLayer,
-    FullBatch,
     Normalised,
     ByHand,
     Loader,

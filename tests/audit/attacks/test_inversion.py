@@ -55,13 +55,16 @@ def test_where_a_linear_layer_comes_first_the_scan_is_read_off(kind):
     assert found.recovered.shape == found.record.shape == scan(task).inputs.shape
 
 
-@pytest.mark.parametrize(("kind", "least"), [(Images, 25.0), (WithoutBias, 25.0)])
-def test_else_it_is_searched(kind, least):
+IMAGES = pytest.param(Images, marks=pytest.mark.exhaustive)
+
+
+@pytest.mark.parametrize("kind", [IMAGES, WithoutBias])
+def test_else_it_is_searched(kind):
     task = kind()
-    assert inverted(task, scan(task), noise_multiplier=HARDLY_ANY_NOISE, searching=150).psnr > least
+    assert inverted(task, scan(task), noise_multiplier=HARDLY_ANY_NOISE, searching=150).psnr > 25.0
 
 
-@pytest.mark.parametrize("kind", [Misnamed, Images, WithoutBias])
+@pytest.mark.parametrize("kind", [Misnamed, IMAGES, WithoutBias])
 def test_with_noise_the_attacker_knows_no_more_than_without_the_update(kind):
     task = kind()
     found = inverted(task, scan(task), noise_multiplier=1.0, searching=200)

@@ -34,7 +34,7 @@ def test_without_privacy_membership_inference_works(task):
     assert breaches(found[OFFLINE], epsilon_3) and breaches(found[ONLINE], epsilon_3)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.soak
 @pytest.mark.parametrize("epsilon", [1.0, 3.0, 8.0])
 def test_with_privacy_every_attack_stays_below_what_epsilon_allows(task, epsilon):
     trainer = WithPrivacy(task, TRAINING, PrivacyBudget(epsilon, 1e-5), 0.5)

@@ -117,6 +117,7 @@ def test_no_attack_finds_members_of_models_that_have_not_seen_them():
         assert abs(roc.area - 0.5) < area_band(roc.members, roc.others)
 
 
+@pytest.mark.exhaustive
 def test_no_attack_breaches_what_epsilon_allows():
     trainer = WithPrivacy(TASK, TRAINING, PrivacyBudget(3.0, 1e-4), 0.5)
     found = attacked(train_shadows(TASK, TASK.records, trainer, models=5, seed=0), TASK.records, targets=2)

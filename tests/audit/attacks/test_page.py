@@ -3,12 +3,15 @@
 import re
 from pathlib import Path
 
+import pytest
+
 import fedprivacy as fp
 from fedprivacy.audit.attacks.membership import OFFLINE, ONLINE, QUANTILE
 
 PAGE = Path(__file__).parents[3] / "docs" / "explanation" / "is-your-model-private.md"
 
 
+@pytest.mark.exhaustive
 def test_the_script_attacks_a_task_with_privacy_and_without(capsys):
     (script,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL)
     exec(script, names := {"fp": fp})

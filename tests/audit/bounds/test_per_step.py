@@ -65,17 +65,6 @@ def test_exact_readings_stay_below_the_truth_and_come_near_it():
     assert 0.97 * 0.5 < found < 0.5
 
 
-def test_longer_canaries_less_noise_and_more_readings_prove_more_and_confidence_less():
-    canaries = np.tile([0.0, 1.0, 0.0, 1.0], 100)
-    noise = np.tile([1.0, 1.0, -1.0, -1.0], 100)
-
-    def bound(length=1.0, deviation=1.0, repeated=1, confidence=0.95):
-        values = np.tile(length * canaries + deviation * noise, repeated)
-        return per_step.least_shift(Readings.of(values, np.tile(canaries, repeated)), confidence)
-
-    assert min(bound(length=1.1), bound(deviation=0.9), bound(repeated=2)) > bound() > bound(confidence=0.99) > 0.0
-
-
 def test_what_cannot_be_read_proves_nothing():
     rng = np.random.default_rng(0)
     noise = rng.normal(size=100)
