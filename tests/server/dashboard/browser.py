@@ -66,5 +66,5 @@ def shown(page):
 
 
 def _words(said):
-    """What the browser says, and of which address: of an answer that failed it says only how."""
+    """The browser's message with the address that it is about, which messages about failed answers leave out."""
     return f"{said.text} {said.location.get('url', '')}".rstrip()

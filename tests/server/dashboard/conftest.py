@@ -1,4 +1,4 @@
-"""What the tests of the dashboard share."""
+"""Runs, and a dashboard of them, for all tests of dashboards."""
 
 import functools
 

@@ -37,7 +37,7 @@ def test_a_folder_s_runs_are_found_when_they_begin(tmp_path):
 
 
 def test_a_run_with_a_ledger_elsewhere_is_found_by_its_folder(tmp_path):
-    """Whether it lies among others or is named itself; a ledger that is gone, or no ledger, keeps nobody from it."""
+    """It may lie among others or be named itself; folders whose ledger is gone, or that have none, do not hide it."""
     shared, folder = tmp_path / "elsewhere" / "shared.db", tmp_path / "runs"
     catalogue = Catalogue([str(made(folder))])
     assert names(catalogue) == []

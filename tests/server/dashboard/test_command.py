@@ -1,7 +1,6 @@
 """`fedprivacy dashboard` and `simulate --dashboard`: where they listen, what they say, how they end."""
 
-import datetime
-import ipaddress
+import functools
 import json
 import os
 import socket
@@ -11,42 +10,35 @@ import sys
 
 import httpx
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import ec
-from cryptography.x509.oid import NameOID
 from typer.testing import CliRunner
 
 from fedprivacy.commands.app import app
+from fedprivacy.deploy.keys import write_keys
 from fedprivacy.server.dashboard.service import TOKEN as VARIABLE
 from fedprivacy.server.dashboard.service import Address, Opened, dashboard_beside
 from tests.server.dashboard.shown import TOKEN
 
-
-def command(*options, token=None, **kwargs):
-    environment = {name: value for name, value in os.environ.items() if name != VARIABLE} | {"COLUMNS": "200"}
-    variables = environment | ({VARIABLE: token} if token else {})
-    arguments = [sys.executable, "-m", "fedprivacy", "dashboard", *map(str, options)]
-    return subprocess.Popen(
-        arguments,
-        env=variables,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        **kwargs,
-    )
+get = functools.partial(httpx.get, timeout=60.0)
 
 
 @pytest.fixture
-def opened():
+def opened(monkeypatch):
     """Opens dashboards that end with the test; gives what each says in JSON."""
+    monkeypatch.delenv(VARIABLE, raising=False)
     processes = []
 
     def start(*options, token=None):
-        process = command(*options, "--port", 0, "--json", "--until-stdin-ends", token=token)
-        processes.append(process)
-        return json.loads(process.stdout.readline())
+        arguments = [*map(str, options), "--port", "0", "--json", "--until-stdin-ends"]
+        processes.append(
+            subprocess.Popen(
+                [sys.executable, "-m", "fedprivacy", "dashboard", *arguments],
+                env=os.environ | ({VARIABLE: token} if token else {}),
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                text=True,
+            )
+        )
+        return json.loads(processes[-1].stdout.readline())
 
     yield start
     for process in processes:
@@ -62,19 +54,20 @@ def taken():
 
 
 def refusal(*options, token=None):
-    """What the command says instead of starting; in this process, as it loads nothing then."""
+    """The words with which the command refuses to start, in this process: it loads nothing then."""
     run = CliRunner().invoke(app, ["dashboard", *map(str, options)], env={VARIABLE: token})
     assert run.exit_code == 2, run.output
     return run.output
 
 
+@pytest.mark.exhaustive
 def test_the_page_is_open_when_the_command_says_so(opened, runs):
     page = opened("--store", runs)
     assert page["token"] is None and page["url"].startswith("http://127.0.0.1:")
-    assert httpx.get(f"{page['url']}api/v1/runs").json()["total"] == 3
-    script = httpx.get(f"{page['url']}static/vega.js")
+    assert get(f"{page['url']}api/v1/runs").json()["total"] == 3
+    script = get(f"{page['url']}static/vega.js")
     assert "vegaEmbed" in script.text and script.headers["content-encoding"] == "gzip"
-    again = httpx.get(f"{page['url']}static/vega.js", headers={"If-None-Match": script.headers["etag"]})
+    again = get(f"{page['url']}static/vega.js", headers={"If-None-Match": script.headers["etag"]})
     assert again.status_code == 304
 
 
@@ -85,8 +78,8 @@ def test_other_machines_need_the_token_that_is_made_or_given(opened, runs):
     assert len(made["token"]) > 40 and given["token"] is None
     for page, token in ((made, made["token"]), (given, TOKEN)):
         url = page["url"].replace("0.0.0.0", "127.0.0.1") + "api/v1/runs"
-        assert httpx.get(url).status_code == 401
-        assert httpx.get(url, headers={"Authorization": f"Bearer {token}"}).status_code == 200
+        assert get(url).status_code == 401
+        assert get(url, headers={"Authorization": f"Bearer {token}"}).status_code == 200
 
 
 def test_what_people_are_told():
@@ -108,39 +101,22 @@ def test_what_cannot_be_served_is_refused_with_the_remedy(runs, taken, tmp_path)
 
 @pytest.mark.exhaustive
 def test_tls_is_served(opened, runs, tmp_path):
-    key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "localhost")])
-    now = datetime.datetime.now(datetime.UTC)
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(now - datetime.timedelta(minutes=1))
-        .not_valid_after(now + datetime.timedelta(minutes=5))
-        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), False)
-        .sign(key, hashes.SHA256())
-    )
-    pem = serialization.Encoding.PEM
-    (tmp_path / "c.pem").write_bytes(certificate.public_bytes(pem))
-    private = (serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    (tmp_path / "k.pem").write_bytes(key.private_bytes(pem, *private))
-    page = opened(
-        "--store", runs, "--tls-certificate", tmp_path / "c.pem", "--tls-key", tmp_path / "k.pem", token=TOKEN
-    )
+    keys = write_keys(tmp_path / "keys")
+    files = ("--tls-certificate", keys.server_certificate, "--tls-key", keys.server_key)
+    page = opened("--store", runs, *files, token=TOKEN)
     assert page["url"].startswith("https://")
-    with httpx.Client(verify=ssl.create_default_context(cafile=str(tmp_path / "c.pem"))) as ask:
+    with httpx.Client(timeout=60.0, verify=ssl.create_default_context(cafile=str(keys.ca_certificate))) as ask:
         entered = ask.post(f"{page['url']}login", data={"token": TOKEN})
         assert "secure" in entered.headers["set-cookie"].lower()
 
 
+@pytest.mark.exhaustive
 def test_a_dashboard_beside_a_run_takes_another_port_and_ends_with_it(runs, taken):
     with dashboard_beside([str(runs)], Address(port=taken)) as page:
         assert f":{taken}/" not in page
-        assert httpx.get(f"{page}api/v1/runs").status_code == 200
+        assert get(f"{page}api/v1/runs").status_code == 200
     with pytest.raises(httpx.ConnectError):
-        httpx.get(f"{page}api/v1/runs")
+        get(f"{page}api/v1/runs")
 
 
 def test_to_look_at_runs_loads_neither_torch_nor_flower():

@@ -1,4 +1,4 @@
-"""A round that is stored is told to whoever listens, once, and at once."""
+"""A round that is stored is told to whoever listens, and once."""
 
 import contextlib
 import json
@@ -86,7 +86,10 @@ def test_runs_that_begin_are_told(url, tmp_path):
 def test_a_silent_stream_says_that_it_is_there(url, tmp_path, monkeypatch):
     monkeypatch.setattr(live, "HEARTBEAT", 0.2)
     record(url, facts("live"), [])
-    with serving(tmp_path) as address, httpx.stream("GET", f"{address}/api/v1/runs/live/events") as answer:
+    with (
+        serving(tmp_path) as address,
+        httpx.stream("GET", f"{address}/api/v1/runs/live/events", timeout=HANG) as answer,
+    ):
         assert next(line for line in answer.iter_lines() if line.startswith(":")) == ": still here"
 
 
@@ -96,7 +99,7 @@ def test_listeners_are_limited_and_leave_their_place_when_they_go(url, tmp_path,
     with serving(tmp_path) as address:
         with listening(address, "runs/live/events") as told:
             next(told)
-            assert httpx.get(f"{address}/api/v1/runs/live/events").status_code == 503
+            assert httpx.get(f"{address}/api/v1/runs/live/events", timeout=HANG).status_code == 503
         deadline = time.monotonic() + HANG
         while True:
             with contextlib.suppress(AssertionError), listening(address, "runs/live/events") as told:

@@ -19,9 +19,9 @@ def questions(runs):
 
     @st.composite
     def named(draw, sensible):
-        """Of runs and clients that there are: a made-up name is always unknown."""
+        """Name runs and clients that exist: a made-up name is always unknown."""
         case = draw(sensible)
-        for name in THERE.keys() & (case.path_parameters or {}):
+        for name in [name for name in THERE if name in case.path_parameters]:
             case.path_parameters[name] = draw(st.sampled_from(THERE[name]))
         return case
 

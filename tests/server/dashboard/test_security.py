@@ -1,4 +1,4 @@
-"""Who may look at a dashboard, and what a browser may do with it."""
+"""The door of a dashboard, and what browsers may do with its pages."""
 
 import pytest
 
