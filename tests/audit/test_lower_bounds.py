@@ -65,7 +65,7 @@ def test_the_bound_by_steps_is_near_the_claim(epsilon):
 
 @pytest.mark.exhaustive
 def test_readings_of_the_real_client_bound_its_noise_as_often_as_stated():
-    """What it adds is a little more than is claimed, so a bound of the claim's may be exceeded a little less often."""
+    """The client adds a little more noise than is claimed: the claim's bound may be exceeded a little less often."""
     training, confidence = training_of(1), 0.8
     planted = canaries.one_coordinate((60, 30), training, np.random.default_rng(1))
     steps = [Readings.of(*step) for step in planted.observed(training, 400, seed=1)]

@@ -1,4 +1,4 @@
-"""What people read off a figure: its texts and marks, once it is drawn."""
+"""Texts and marks of a figure, once it is drawn."""
 
 import re
 from xml.etree import ElementTree

@@ -1,4 +1,4 @@
-"""What was proved beside what is stated; a broken promise cannot be overlooked."""
+"""The proved bound stands beside the stated one; a broken promise cannot be overlooked."""
 
 import math
 from dataclasses import replace

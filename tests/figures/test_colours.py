@@ -16,7 +16,7 @@ SIGHTS = {
     "no green": np.array([[0.367, 0.861, -0.228], [0.280, 0.673, 0.047], [-0.012, 0.043, 0.969]]),
     "no red": np.array([[0.152, 1.053, -0.205], [0.115, 0.786, 0.099], [-0.004, -0.048, 1.052]]),
 }
-"""What people with a colour vision deficiency see, of linear RGB (Machado, Oliveira, Fernandes 2009)."""
+"""Matrices from linear RGB to the colours that people with a deficiency see (Machado, Oliveira, Fernandes 2009)."""
 
 
 def light(colour):

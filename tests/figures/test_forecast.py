@@ -1,4 +1,4 @@
-"""What if the run went on with more noise."""
+"""The figure of rounds left, if the run went on with more noise."""
 
 import pytest
 

@@ -14,6 +14,7 @@ from tests.runs.histories import alike, unlike
 HISTORY = unlike(4, rounds=8)
 
 
+@pytest.mark.exhaustive
 def test_each_method_shows_its_figure():
     figures, series = Run(Path(), HISTORY).figures, HISTORY.series()
     assert figures.overview().chart.to_dict() == run_figure(series).to_dict()

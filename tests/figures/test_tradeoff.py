@@ -1,4 +1,4 @@
-"""What was reached, for what privacy loss."""
+"""The figure of a metric against the privacy loss that it took."""
 
 import math
 import re

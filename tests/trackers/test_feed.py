@@ -55,7 +55,7 @@ class Told:
 
 @pytest.fixture
 def never():
-    """What a hanging tracker waits for; it comes after the test, so that its thread ends."""
+    """An event that a hanging tracker waits for; it comes after the test, so that its thread ends."""
     event = threading.Event()
     yield event
     event.set()

@@ -55,7 +55,7 @@ POINTS = [point(0), point(1, loss=math.nan), point(2, loss=-math.inf), point(3)]
 
 
 def warnings(caplog):
-    """What a feed says of its trackers."""
+    """The warnings of a feed."""
     return [record.getMessage() for record in caplog.records if record.name == "fedprivacy.server"]
 
 

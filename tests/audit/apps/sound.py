@@ -82,7 +82,7 @@ class Sound(App):
         return [torch.einsum("r,r...->...", factors, g) for g in each]
 
     def norms(self, each):
-        """Of each record's gradient, which is made zero if it is no number."""
+        """The norm of each record's gradient, which is made zero if it is no number."""
         bad = torch.stack([~g.flatten(1).isfinite().all(1) for g in each]).any(0)
         for g in each:
             g[bad] = 0.0

@@ -1,4 +1,4 @@
-"""What an adapter hands over and is handed: records that note who is fetched, seeds that are seen; clear refusals."""
+"""Records note which of them are fetched, every way to seed is seen, and refusals say what to do."""
 
 import random
 from dataclasses import replace

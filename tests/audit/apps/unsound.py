@@ -292,7 +292,7 @@ class TrainingLoss(Sound):
 
 
 class BatchStatistics(Sound):
-    """What batch normalisation remembers leaves with the parameters."""
+    """Running statistics of batch normalisation leave with the parameters."""
 
     def model(self):
         return nn.Sequential(nn.Linear(FEATURES, 8), nn.BatchNorm1d(8), nn.Linear(8, CLASSES))
@@ -306,7 +306,7 @@ class BatchStatistics(Sound):
 
 
 class Predictions(Sound):
-    """What the private model says of the client's own records, as for distillation."""
+    """Predictions of the private model for the client's own records leave, as for distillation."""
 
     def left(self, model, records):
         inputs, _ = records[-8:]
@@ -365,7 +365,7 @@ class ClosedFile(Sound):
 
 @dataclass(frozen=True)
 class Bad:
-    """What is wrong with an app, which gate says so, and in which words."""
+    """An app with a fault, the gate that finds it, and the words in which it says so."""
 
     app: type
     gate: str

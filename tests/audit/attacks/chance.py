@@ -1,4 +1,4 @@
-"""How far attacks on models that learned nothing come, by chance."""
+"""Bounds on what attacks reach by chance, on models that learned nothing."""
 
 import math
 
@@ -9,5 +9,5 @@ CHANCE = stats.norm.isf(0.5e-4)
 
 
 def area_band(members: int, others: int) -> float:
-    """How far from one half the area under the curve of random scores comes, but for one test in 10,000."""
+    """The distance from one half that the area under a curve of random scores passes in one test of 10,000."""
     return float(CHANCE * math.sqrt((members + others + 1) / (12 * members * others)))

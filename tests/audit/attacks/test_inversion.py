@@ -42,7 +42,7 @@ def scan(task, number=3):
 
 
 def blank(record):
-    """What somebody reaches who has never seen an update and answers with the mean of all scans."""
+    """The ratio that somebody reaches who has seen no update and answers with the mean of all scans."""
     others = Misnamed().records.inputs.double().numpy()
     return Inverted(record.inputs.double().numpy().reshape(1, 64), others.mean(axis=0, keepdims=True), 1.0).psnr
 

@@ -1,4 +1,4 @@
-"""What differential privacy allows an attack: exact where the exact answer is known, and never less."""
+"""The limit on attacks is exact where the exact answer is known, and never lower."""
 
 import math
 
@@ -18,7 +18,7 @@ RATES = np.array([1e-6, 1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9, 0.999])
 
 @given(st.floats(0.0, 10.0), st.floats(0.0, 0.5), st.floats(0.0, 1.0))
 def test_epsilon_and_delta_allow_what_their_worst_mechanism_gives_away(epsilon, delta, rate):
-    """Of that mechanism (Kairouz et al. 2015) the best test calls the likeliest outcomes members first."""
+    """The best test of that mechanism (Kairouz et al. 2015) calls the likeliest outcomes members first."""
     high = (1.0 - delta) / (1.0 + math.exp(-epsilon))
     inside = np.array([delta, high, 1.0 - delta - high, 0.0])
     true, false = (np.append(0.0, np.cumsum(masses)) for masses in (inside, inside[::-1]))

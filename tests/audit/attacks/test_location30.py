@@ -42,6 +42,7 @@ def test_with_privacy_every_attack_stays_below_what_epsilon_allows(task, epsilon
     assert not any(breaches(roc, trainer.history) for roc in found.values())
 
 
+@pytest.mark.exhaustive
 def test_a_digit_is_recovered_without_noise_and_not_with_it():
     without, noisy = inversion(DATA, noise_multiplier=1.0)
     assert without.psnr > 60.0

@@ -67,6 +67,7 @@ def test_what_is_no_logarithm_of_a_confidence_is_refused():
         losses_of(task, new_model(task, 0), task.records)
 
 
+@pytest.mark.exhaustive
 def test_a_trainer_repeats_itself_and_leaves_torch_s_generator_alone():
     trainers = WithoutPrivacy(TASK, TRAINING), WithPrivacy(TASK, TRAINING, PrivacyBudget(3.0, 1e-4), 0.5)
     for trainer in trainers:

@@ -53,7 +53,7 @@ def test_more_right_guesses_prove_more_and_more_confidence_less():
     assert f_dp.least_mu(50, 100, 1000, 0.95) == 0.0
 
 
-@pytest.mark.parametrize("rate", [0.01, 0.1, 1.0])
+@pytest.mark.parametrize("rate", [0.1, *(pytest.param(rate, marks=pytest.mark.exhaustive) for rate in (0.01, 1.0))])
 @pytest.mark.parametrize("noise", [0.9, 1.7, 4.0])
 def test_the_gaussian_that_rates_of_errors_show_understates_a_sampled_one(rate, noise):
     """The assumption costs tightness alone: at deltas of rates that can be counted, a smaller mu than at 1e-5."""

@@ -19,7 +19,7 @@ TASKS = (
 import fedprivacy
 
 class Hidden(Sides):
-    """How many there are is private."""
+    """A private number of records."""
 
     shard_sizes_public, nominal_shard_size = False, 50
 

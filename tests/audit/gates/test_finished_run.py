@@ -1,4 +1,4 @@
-"""What a finished run says of its clients is recomputed from what they executed."""
+"""A finished run's figures are recomputed from what its clients executed."""
 
 import json
 from shutil import copytree

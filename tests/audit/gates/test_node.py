@@ -46,7 +46,7 @@ def first_quick(cases, quick=1):
 
 
 def gates(home, names=tuple(NODE_GATES), seed=1):
-    """What the gates of a deployed client find."""
+    """Findings of a deployed client's gates, by name."""
     node = Node.read(home)
     with silence(), Host.of(node) as host:
         audited = Audited.of(node.worst(), node.shard, seed=seed)
