@@ -123,8 +123,3 @@ def test_growth_that_is_not_known_is_not_a_number():
     unbounded = {name: replace(client, epsilon=math.inf) for name, client in history.rounds[2].spent.items()}
     history = replace(history, rounds=(*history.rounds[:2], replace(history.rounds[2], spent=unbounded)))
     assert np.isnan(history.costs().growth).tolist() == [[True, False, True]] * 2
-
-
-def test_a_run_without_a_round_cost_nothing():
-    cost = alike(rounds=0).costs()
-    assert cost.client_ids == () and cost.first == () and cost.growth.size == 0
