@@ -48,6 +48,7 @@ def test_figures_are_as_wide_as_is_asked():
     assert [chart.to_dict()["width"] for chart in charts] == [335] * 4
 
 
+@pytest.mark.exhaustive
 def test_figures_load_neither_torch_nor_flower():
     check = "import sys, fedprivacy.figures.tables; sys.exit(bool({'torch', 'flwr'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", check], check=False).returncode == 0

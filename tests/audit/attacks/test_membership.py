@@ -106,6 +106,7 @@ def test_every_attack_finds_the_members_of_a_model_that_has_memorised_them(memor
     assert memorised[ONLINE].at(0.01).low > 0.1
 
 
+@pytest.mark.exhaustive
 def test_such_a_model_would_breach_what_epsilon_1_allows(memorised):
     history = WithPrivacy(TASK, TRAINING, PrivacyBudget(1.0, 1e-4), 0.5).history
     assert all(breaches(roc, history) for roc in memorised.values())

@@ -253,6 +253,7 @@ def failing(error):
     return check
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("ends", [None, ValueError("SECRET"), Stopped()], ids=["well", "failed", "stopped"])
 def test_the_owner_s_guard_is_not_touched_however_the_audit_ends(ends, charged, monkeypatch):
     monkeypatch.setattr(auditor, "GATES", {"ends": failing(ends)} if ends is not None else {})

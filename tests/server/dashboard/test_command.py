@@ -120,6 +120,7 @@ def test_a_dashboard_beside_a_run_takes_another_port_and_ends_with_it(runs, take
         get(f"{page}api/v1/runs")
 
 
+@pytest.mark.exhaustive
 def test_to_look_at_runs_loads_neither_torch_nor_flower():
     heavy = "{'torch', 'flwr', 'ray', 'sklearn'}"
     code = f"import sys, fedprivacy.server.dashboard.service; print(sorted({heavy} & set(sys.modules)))"

@@ -66,6 +66,7 @@ def _bounded(schema):
     return bool(schema.keys() & {"enum", "$ref", "maxLength", "maximum", "const"}) or schema.get("type") == "null"
 
 
+@pytest.mark.exhaustive
 def test_no_script_comes_from_elsewhere(ask):
     for page in ("/", "/login", "/docs", "/redoc"):
         assert not re.search(r"(src|href)=.?(https?:)?//", ask.get(page).text)

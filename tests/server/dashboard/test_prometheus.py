@@ -270,6 +270,7 @@ def test_a_copy_of_a_run_s_folder_tells_nothing_twice(tmp_path):
     assert told(samples, "run_round") == {"run-1": 2.0}
 
 
+@pytest.mark.exhaustive
 def test_a_run_is_read_again_only_when_it_has_changed(tmp_path, monkeypatch):
     read, tally = [], StoredRun.tally
     monkeypatch.setattr(StoredRun, "tally", lambda run: read.append(run.facts.run_id) or tally(run))
