@@ -11,7 +11,7 @@ from fedprivacy.runs.folder import RunFolderError
 from fedprivacy.tasks import load_task
 from tests.commands.running import fedprivacy
 from tests.flower.blobs import Blobs
-from tests.test_architecture import DOORS, HOUSE, ROOT, imports
+from tests.house import DOORS, HOUSE, imports, module_name
 
 ROUNDS, STEPS, CLIENTS = 3, 2, 4
 OPTIONS = ("--rounds", ROUNDS, "--local-steps", STEPS, "--clients", CLIENTS, "--task", "cancer")
@@ -190,8 +190,3 @@ def test_no_module_that_a_deployment_loads_records():
         new = {name for module in new for name in entered[module] & entered.keys()} - reached
     assert "fedprivacy.flower.server.strategy" in reached
     assert not reached & {"fedprivacy.server.simulation", "fedprivacy.server.profile"}
-
-
-def module_name(path):
-    """As it is imported."""
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts)
