@@ -33,3 +33,8 @@ def started(*arguments, cwd, code=0):
 
 def summary(*arguments, cwd, run=fedprivacy):
     return json.loads(run("simulate", "--json", *arguments, cwd=cwd).stdout)
+
+
+def unwrapped(text):
+    """A text without the line breaks and spaces of its layout."""
+    return " ".join(text.split())

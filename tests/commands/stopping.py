@@ -24,7 +24,7 @@ FILL = "FILL"
 """In the environment: `folder:bytes`, a disk to fill, and what is left free of it."""
 
 STILL = "STAND_STILL"
-STANDSTILL = 60.0
+STANDSTILL = 600.0
 """Seconds: longer than anybody waits for a run to end."""
 
 

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 import fedprivacy as fp
 from fedprivacy.commands.app import app
 from fedprivacy.runs.configuration import FIELDS, OF_TRAINING, words_of
-from tests.commands.running import ENVIRONMENT, fedprivacy
+from tests.commands.running import ENVIRONMENT, fedprivacy, unwrapped
 
 
 def test_the_version_is_shown(tmp_path):
@@ -83,41 +83,30 @@ def test_help_shows_what_every_setting_means_as_it_is_written(command):
 @pytest.mark.parametrize(
     ("typed", "meant"),
     [
-        (("--lr", "0.1"), "--learning-rate"),
-        (("--eps", "1"), "--epsilon"),
-        (("--budget", "1"), "--epsilon"),
-        (("--sigma", "1"), "--noise-multiplier"),
-        (("--noise", "1"), "--noise-multiplier"),
-        (("--q", "0.1"), "--sampling-rate"),
-        (("--C", "1"), "--clipping-norm"),
-        (("--max-grad-norm", "1"), "--clipping-norm"),
-        (("--num-clients", "3"), "--clients"),
-        (("--local-epochs", "3"), "--local-steps"),
-        (("--gpu",), "--device"),
-        (("--output", "x"), "--out"),
-        (("--batchsize", "3"), "--batch-size"),
+        ("simulate --lr 0.1", "--learning-rate"),
+        ("simulate --eps 1", "--epsilon"),
+        ("simulate --budget 1", "--epsilon"),
+        ("simulate --sigma 1", "--noise-multiplier"),
+        ("simulate --noise 1", "--noise-multiplier"),
+        ("simulate --q 0.1", "--sampling-rate"),
+        ("simulate --C 1", "--clipping-norm"),
+        ("simulate --max-grad-norm 1", "--clipping-norm"),
+        ("simulate --num-clients 3", "--clients"),
+        ("simulate --local-epochs 3", "--local-steps"),
+        ("simulate --gpu", "--device"),
+        ("simulate --output x", "--out"),
+        ("simulate --batchsize 3", "--batch-size"),
+        ("sweep --seed 3", "--seeds"),
+        ("reproduce digits --seed 3", "--seeds"),
+        ("report run --folder x", "--out"),
+        ("dashboard --interface x", "--host"),
+        ("deploy demo --round 2", "--rounds"),
+        ("ledger show --led x", "--ledger"),
     ],
 )
 def test_an_option_that_there_is_not_names_the_one_that_was_meant(typed, meant, tmp_path):
-    refused = fedprivacy("simulate", *typed, cwd=tmp_path, code=2)
-    assert re.search(rf"Did you mean .*{meant}\b", " ".join(refused.stderr.split()))
-
-
-@pytest.mark.parametrize(
-    ("typed", "meant"),
-    [
-        (("sweep", "--seed", "3"), "--seeds"),
-        (("reproduce", "digits", "--seed", "3"), "--seeds"),
-        (("report", "run", "--folder", "x"), "--out"),
-        (("dashboard", "--interface", "x"), "--host"),
-        (("deploy", "demo", "--round", "2"), "--rounds"),
-        (("ledger", "show", "--led", "x"), "--ledger"),
-    ],
-    ids=lambda typed: " ".join(typed) if isinstance(typed, tuple) else typed,
-)
-def test_so_does_every_other_command(typed, meant, tmp_path):
-    refused = fedprivacy(*typed, cwd=tmp_path, code=2)
-    assert re.search(rf"Did you mean .*{meant}\b", " ".join(refused.stderr.split())), refused.stderr
+    refused = fedprivacy(*typed.split(), cwd=tmp_path, code=2)
+    assert re.search(rf"Did you mean .*{meant}\b", unwrapped(refused.stderr)), refused.stderr
 
 
 @pytest.mark.parametrize(
@@ -129,4 +118,4 @@ def test_so_does_every_other_command(typed, meant, tmp_path):
     ],
 )
 def test_a_value_of_another_type_is_refused_with_the_remedy(typed, words, tmp_path):
-    assert words in " ".join(fedprivacy(*typed, cwd=tmp_path, code=2).stderr.split())
+    assert words in unwrapped(fedprivacy(*typed, cwd=tmp_path, code=2).stderr)

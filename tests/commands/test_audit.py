@@ -20,7 +20,7 @@ from fedprivacy.audit.gates import ledger, noise, rehearsal, release
 from fedprivacy.audit.lower_bounds import NAMES, OWN_RECORD, OWN_RECORD_TRAINED, own_records
 from fedprivacy.runs.folder import read_run_id
 from fedprivacy.runs.store.reader import RunStore
-from tests.commands.running import fedprivacy, started
+from tests.commands.running import fedprivacy, started, unwrapped
 from tests.deploy import blobs_task
 from tests.privacy.planted import PLANTS
 
@@ -50,16 +50,12 @@ def run(finished, tmp_path):
     return copytree(finished, tmp_path / "run")
 
 
-def words(text):
-    return " ".join(text.split())
-
-
 @pytest.mark.usefixtures("quick")
 def test_sound_code_passes_and_a_page_says_what_was_found(tmp_path):
     done = fedprivacy("audit", *SMALL, cwd=tmp_path)
     assert re.search(
         r"Audit of task cancer passed: 2 gates; attacks showed at least epsilon \S+, and at most 2\.00",
-        words(done.stdout),
+        unwrapped(done.stdout),
     )
     assert not done.stderr.strip()  # of what clients refuse, too
     page = (tmp_path / "runs" / "audit-1" / "audit.html").read_text()
@@ -79,8 +75,8 @@ def test_a_bug_ends_with_1_and_is_told_in_words_and_shown_by_an_attack(tmp_path)
     verdicts = {gate["name"]: gate["passed"] for gate in found["gates"]}
     assert verdicts == {"release": True, "noise": False} and not found["passed"]
     assert found["lower_bounds"][OWN_RECORD]["epsilon"] > found["epsilon_upper"] == pytest.approx(2.0, abs=0.01)
-    assert re.search(r"noise: The noise of a wide layer is 0\.[45]\d* times what is claimed", words(told))
-    assert "FAILED: 1 of 2 gates (noise)" in words(told)
+    assert re.search(r"noise: The noise of a wide layer is 0\.[45]\d* times what is claimed", unwrapped(told))
+    assert "FAILED: 1 of 2 gates (noise)" in unwrapped(told)
     page = (tmp_path / "found" / "audit.html").read_text()
     assert "Noise failed." in page and "More is lost than is stated." in page
 
@@ -130,7 +126,7 @@ def test_a_place_for_the_page_that_cannot_be_written_is_refused_first(tmp_path, 
     monkeypatch.setattr(auditor, "GATES", {"release": lambda audited: pytest.fail("something was asked")})
     (tmp_path / "file").touch()
     refused = fedprivacy("audit", *SMALL, "--out", "file/found", cwd=tmp_path, code=2)
-    assert "out is 'file/found', and" in words(refused.stderr) and "name a folder" in words(refused.stderr)
+    assert "out is 'file/found', and" in unwrapped(refused.stderr) and "name a folder" in unwrapped(refused.stderr)
 
 
 @pytest.mark.exhaustive
@@ -165,7 +161,7 @@ def test_a_finished_run_is_audited_with_its_own_settings_and_its_dashboard_shows
 def test_a_model_that_is_not_the_run_s_is_no_model_to_attack(model, said, run, tmp_path):
     (run / "model.safetensors").write_bytes(model)
     refused = fedprivacy("audit", "--run", "run", cwd=tmp_path, code=2)
-    assert said in words(refused.stderr) and not (run / "audit.html").exists()
+    assert said in unwrapped(refused.stderr) and not (run / "audit.html").exists()
 
 
 @pytest.mark.usefixtures("quick")
@@ -182,7 +178,7 @@ def test_a_finished_run_whose_figures_are_too_low_fails(run, tmp_path):
     lines[-1]["clients"][1]["epsilon"] /= 2
     rounds.write_text("".join(f"{json.dumps(line)}\n" for line in lines))
     found = fedprivacy("audit", "--run", "run", cwd=tmp_path, code=1).stdout
-    assert "run: client-1 is shown an epsilon of" in words(found)
+    assert "run: client-1 is shown an epsilon of" in unwrapped(found)
 
 
 @pytest.mark.parametrize(
@@ -203,7 +199,7 @@ def test_a_finished_run_whose_figures_are_too_low_fails(run, tmp_path):
 )
 def test_what_cannot_be_audited_is_named_before_anything_is_asked(typed, said, tmp_path):
     refused = fedprivacy("audit", *typed, cwd=tmp_path, code=2)
-    assert said in words(refused.stderr) and "Traceback" not in refused.stderr
+    assert said in unwrapped(refused.stderr) and "Traceback" not in refused.stderr
     assert not (tmp_path / "runs").exists()
 
 
@@ -212,7 +208,7 @@ def test_an_app_of_others_is_audited_as_the_how_to_says(tmp_path):
     (code,) = re.findall(r"```python\n(# theirs.py\n.*?)```", HOW_TO.read_text(), re.DOTALL)
     (tmp_path / "theirs.py").write_text(code)
     asked = ("audit", "--app", "theirs.py:Theirs", "--seed", "1", "--out", "found")
-    told = words(fedprivacy(*asked, cwd=tmp_path, code=1).stdout)
+    told = unwrapped(fedprivacy(*asked, cwd=tmp_path, code=1).stdout)
     assert "Audit of app theirs.py:Theirs FAILED: 2 of 6 gates (release, accounting)" in told
     assert "The exact number of records left without noise: 'num-examples' is 64, and 63" in told
     assert "accounting: Each round begins with a new accountant" in told
@@ -241,5 +237,5 @@ def test_a_client_that_answers_no_attack_does_not_pass(tmp_path, monkeypatch):
         raise NoUpdateError
 
     monkeypatch.setattr(auditor, "lower_bounds", unanswered)
-    told = words(fedprivacy("audit", *SMALL, cwd=tmp_path, code=1).stdout)
+    told = unwrapped(fedprivacy("audit", *SMALL, cwd=tmp_path, code=1).stdout)
     assert "FAILED: 1 of 3 gates (attacks)" in told and "no attack could show how much is lost" in told

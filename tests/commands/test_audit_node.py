@@ -11,7 +11,7 @@ from fedprivacy.audit.lower_bounds import PER_STEP
 from fedprivacy.flower.client.local import own_shard
 from fedprivacy.flower.client.node import NodeSettings
 from tests.audit.gates.host import content_of, home_of
-from tests.commands.running import fedprivacy, started
+from tests.commands.running import fedprivacy, started, unwrapped
 from tests.privacy.planted import CLIP, clipping
 
 
@@ -22,16 +22,12 @@ def quick(monkeypatch):
     monkeypatch.setattr(auditor, "lower_bounds", lambda *_, **__: ())
 
 
-def words(text):
-    return " ".join(text.split())
-
-
 @pytest.mark.usefixtures("quick")
 def test_a_sound_host_passes_and_nothing_of_it_is_touched_or_told(tmp_path):
     home = home_of(tmp_path / "host", task="Telling")
     before = content_of(home)
     done = fedprivacy("audit", "--node", home, "--out", tmp_path / "found", cwd=tmp_path)
-    assert "Audit of node configuration" in words(done.stdout) and "passed: 3 gates" in words(done.stdout)
+    assert "Audit of node configuration" in unwrapped(done.stdout) and "passed: 3 gates" in unwrapped(done.stdout)
     assert not done.stderr.strip()
     assert content_of(home) == before
     page = (tmp_path / "found" / "audit.html").read_text()
@@ -54,7 +50,7 @@ def test_a_bug_of_the_deployed_path_ends_with_1(tmp_path, monkeypatch):
     told = fedprivacy("audit", "--node", config, cwd=tmp_path, code=1).stdout
     assert (
         "node: What must be refused is not, or with more than a constant code: a grant without a signature."
-        in words(told)
+        in unwrapped(told)
     )
 
 
@@ -88,7 +84,7 @@ def told_of(tmp_path, *typed):
     before = sorted(tmp_path.rglob("runs"))
     refused = fedprivacy("audit", *typed, cwd=tmp_path, code=2)
     assert "Traceback" not in refused.stderr and sorted(tmp_path.rglob("runs")) == before
-    return words(refused.stderr)
+    return unwrapped(refused.stderr)
 
 
 @pytest.mark.parametrize(

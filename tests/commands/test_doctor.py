@@ -1,16 +1,12 @@
 """`fedprivacy doctor`, from the command line, as a user types it."""
 
 import json
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
-from typer.testing import CliRunner
 
-from fedprivacy.commands.app import app
+from tests.commands.running import fedprivacy
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "own-task.md"
 
@@ -128,38 +124,34 @@ class Mean(Cancer):
 
 
 @pytest.fixture
-def doctor(tmp_path, monkeypatch):
-    """The command, in a folder with models and tasks: (exit code, output, errors)."""
+def doctor(tmp_path):
+    """The command, in a folder with models and tasks, without the spaces of its layout: (output, errors)."""
     (tmp_path / "nets.py").write_text(NETS)
     (tmp_path / "tasks.py").write_text(TASK)
-    monkeypatch.chdir(tmp_path)
 
-    def run(*arguments):
-        result = CliRunner().invoke(app, ["doctor", *arguments])
-        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-        return result.exit_code, " ".join(result.stdout.split()), result.stderr
+    def run(*arguments, code):
+        done = fedprivacy("doctor", *arguments, cwd=tmp_path, code=code, columns=80)
+        return " ".join(done.stdout.split()), done.stderr
 
     return run
 
 
 def report(doctor, *arguments, code):
-    exit_code, printed, _ = doctor(*arguments, "--json")
-    assert exit_code == code
-    return json.loads(printed)
+    return json.loads(doctor(*arguments, "--json", code=code)[0])
 
 
-@pytest.mark.parametrize("name", ["digits", "cancer"])
-def test_the_built_in_tasks_are_sound(doctor, name):
-    code, printed, _ = doctor(name)
-    assert code == 0
-    assert f"{name} is sound" in printed
+def test_a_built_in_task_is_sound(doctor):
+    printed, _ = doctor("cancer", code=0)
+    assert "cancer is sound" in printed
     assert "with the task's loss" in printed
-    assert f"plan --task {name} shows what training it costs" in printed
+    assert "plan --task cancer shows what training it costs" in printed
+
+
+NET = ("nets.py:Net", "--input-shape", "1,8,8")
 
 
 def test_every_problem_has_its_layer_and_fix_and_the_next_step(doctor):
-    code, printed, _ = doctor("nets.py:Net", "--input-shape", "1,8,8")
-    assert code == 1
+    printed, _ = doctor(*NET, code=1)
     for words in (
         "nets.py:Net cannot be trained with DP-SGD: 2 problems",
         "features.1",
@@ -174,8 +166,7 @@ def test_every_problem_has_its_layer_and_fix_and_the_next_step(doctor):
 
 
 def test_fix_shows_the_mended_model_checked_again_and_what_to_paste(doctor):
-    code, printed, _ = doctor("nets.py:Net", "--input-shape", "1,8,8", "--fix")
-    assert code == 1
+    printed, _ = doctor(*NET, "--fix", code=1)
     for words in (
         "GroupNorm(4, 16",
         "Dropout(p=0.0",
@@ -202,7 +193,7 @@ def test_what_is_pasted_into_a_task_makes_it_sound(doctor, tmp_path):
 
 
 def test_json_has_every_fact(doctor):
-    found = report(doctor, "nets.py:Net", "--input-shape", "1,8,8", "--fix", code=1)
+    found = report(doctor, *NET, "--fix", code=1)
     facts = {"sound", "problems", "ran", "means", "obstacle", "refused", "trained", "frozen"}
     assert found.keys() == facts | {"model", "fixed", "cells", "null_rows"}
     assert found["fixed"].keys() == facts | {"import", "place", "line"}
@@ -221,45 +212,43 @@ def test_json_has_every_fact(doctor):
 
 def test_without_a_shape_the_layers_alone_are_examined(doctor):
     for name in ("nets.py:sound", "nets.py:Centred", "nets.py:ready"):
-        code, printed, _ = doctor(name)
-        assert code == 0
+        printed, _ = doctor(name, code=0)
         assert f"{name}: nothing is wrong with its layers; it was not run" in printed
         assert "--input-shape 3,32,32 runs it" in printed
         assert not report(doctor, name, code=0)["ran"]
 
 
-def test_a_model_that_mixes_records_is_found_once_it_has_a_shape(doctor):
-    found = report(doctor, "nets.py:Centred", "--input-shape", "6", "--fix", code=1)
-    assert [(p["layer"], p["kind"], p["fixable"]) for p in found["problems"]] == [("", "mixes-records", False)]
+@pytest.mark.parametrize(
+    ("model", "layer", "kind", "words"),
+    [
+        (("nets.py:Centred", "--input-shape", "6"), "", "mixes-records", "mend by hand"),
+        (("nets.py:sleeping", "--input-shape", "6"), "1", "random", "Masked"),  # in the mode in which it is trained
+        (("nets.py:projected", "--input-shape", "6"), None, "frozen-differs", "0.weight, 0.bias"),
+        (("nets.py:Text", "--input-shape", "12"), "words", "fails", "words"),  # without --input-integers
+        (("tasks.py:Mean",), None, "loss-shape", "(the loss)"),
+    ],
+    ids=lambda value: value[0] if isinstance(value, tuple) else None,
+)
+def test_what_shows_when_a_model_is_run_is_named_with_its_layer(model, layer, kind, words, doctor):
+    found = report(doctor, *model, "--fix", code=1)
+    assert [(p["layer"], p["kind"], p["fixable"]) for p in found["problems"]] == [(layer, kind, False)]
     assert found["fixed"] is None
-    assert "mend by hand" in doctor("nets.py:Centred", "--input-shape", "6", "--fix")[1]
-
-
-def test_a_model_is_examined_in_the_mode_in_which_it_is_trained(doctor):
-    (problem,) = report(doctor, "nets.py:sleeping", "--input-shape", "6", code=1)["problems"]
-    assert (problem["layer"], problem["kind"]) == ("1", "random")
+    assert words in doctor(*model, "--fix", code=1)[0]
 
 
 def test_records_may_be_integers(doctor):
     assert report(doctor, "nets.py:Text", "--input-shape", "12", "--input-integers", code=0)["means"]
-    assert report(doctor, "nets.py:Text", "--input-shape", "12", code=1)["problems"][0]["layer"] == "words"
 
 
 def test_what_cannot_be_fixed_is_left_to_the_user(doctor):
     found = report(doctor, "nets.py:unfixable", "--input-shape", "6", "--fix", code=1)
     assert (found["ran"], found["fixed"]) == (False, None)
-    code, printed, _ = doctor("nets.py:unfixable", "--input-shape", "6")
-    assert code == 1 and "leave it out" in printed and "how it behaves shows once they are mended" in printed
-
-
-def test_frozen_parts_that_are_drawn_anew_are_found(doctor):
-    (problem,) = report(doctor, "nets.py:projected", "--input-shape", "6", code=1)["problems"]
-    assert problem["kind"] == "frozen-differs" and "0.weight, 0.bias" in problem["what"]
+    printed, _ = doctor("nets.py:unfixable", "--input-shape", "6", code=1)
+    assert "leave it out" in printed and "how it behaves shows once they are mended" in printed
 
 
 def test_a_task_without_records_is_examined_by_its_shape(doctor):
-    code, printed, _ = doctor("tasks.py:Folder")
-    assert code == 0
+    printed, _ = doctor("tasks.py:Folder", code=0)
     assert "fails (FileNotFoundError: patients.csv is not here): give the shape of one record" in printed
     found = report(doctor, "tasks.py:Folder", "--input-shape", "30", code=0)
     assert found["ran"] and found["sound"]
@@ -303,27 +292,21 @@ def test_a_reader_that_lets_one_cell_change_other_records_is_found_with_the_colu
         ("age", "reading fails for everybody"),
         ("ill", "other records change"),
     }
-    printed = tables("tables.py:Guessing")[1]
-    assert "column 'ill': a text in one cell, and other records change" in " ".join(printed.split())
+    printed, _ = tables("tables.py:Guessing", code=1)
+    assert "column 'ill': a text in one cell, and other records change" in printed
     assert "fedprivacy.load_table" in printed and "The model of tables.py:Guessing is sound" in printed
     assert report(tables, "tables.py:Careful", code=0)["cells"]["columns"] == 2
     elsewhere = tmp_path / "client"
     elsewhere.mkdir()
     (elsewhere / "people.csv").write_text("age,ill,sex\n" + "".join(f"{40 + n},{n % 2},f\n" for n in range(30)))
     assert report(tables, "tables.py:Guessing", "--data-folder", str(elsewhere), code=1)["cells"]["columns"] == 3
-    assert tables("tables.py:Careful", "--data-folder", "nowhere")[0] == 2
+    tables("tables.py:Careful", "--data-folder", "nowhere", code=2)
 
 
 def test_whole_numbers_must_say_which_rows_are_null(tables):
     assert "null=False if none does" in report(tables, "tables.py:Words", code=1)["null_rows"]
-    assert "does not say which rows are null" in tables("tables.py:Words")[1]
+    assert "does not say which rows are null" in tables("tables.py:Words", code=1)[0]
     assert report(tables, "tables.py:Said", code=0)["null_rows"] == ""
-
-
-def test_a_task_s_own_loss_is_examined(doctor):
-    (problem,) = report(doctor, "tasks.py:Mean", code=1)["problems"]
-    assert (problem["layer"], problem["kind"]) == (None, "loss-shape")
-    assert "(the loss)" in doctor("tasks.py:Mean")[1]
 
 
 def test_the_task_of_the_how_to_is_examined_without_its_table(doctor, tmp_path):
@@ -350,31 +333,23 @@ def test_the_task_of_the_how_to_is_examined_without_its_table(doctor, tmp_path):
         (["tasks.py:Broken"], "of tasks.py raises TypeError"),
         (["tasks.py:Forgetful"], "whose model() makes a value of type NoneType, no nn.Module"),
         (["no.such.module:Net"], "cannot be imported"),
+        (["typo.py:model"], "SyntaxError"),
     ],
 )
-def test_a_mistake_is_one_plain_line(doctor, arguments, words):
-    code, printed, errors = doctor(*arguments)
-    assert (code, printed) == (2, "")
-    assert words in errors
+def test_a_mistake_is_one_plain_line(doctor, tmp_path, arguments, words):
+    (tmp_path / "typo.py").write_text("def model(:\n")
+    printed, errors = doctor(*arguments, code=2)
+    assert not printed and words in errors
     assert errors.startswith("error:") and len(errors.splitlines()) == 1
 
 
-def test_a_syntax_error_is_one_plain_line(doctor, tmp_path):
-    (tmp_path / "typo.py").write_text("def model(:\n")
-    code, _, errors = doctor("typo.py:model")
-    assert code == 2 and "SyntaxError" in errors and "line 1" in errors and "Traceback" not in errors
-
-
 @pytest.mark.parametrize("columns", [80, 120])
-def test_it_fits_the_terminal_and_ends_with_its_exit_code(tmp_path, columns):
+def test_it_fits_the_terminal_and_changes_no_file(tmp_path, columns):
     (tmp_path / "nets.py").write_text(NETS)
-    command = [sys.executable, "-m", "fedprivacy", "doctor", "nets.py:Net", "--input-shape", "1,8,8", "--fix"]
-    environment = os.environ | {"COLUMNS": str(columns), "NO_COLOR": "1"}
-    run = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, env=environment, check=False)
-    assert run.returncode == 1, run.stderr
-    assert max(len(line) for line in run.stdout.splitlines()) <= columns
-    assert "\n    model = made_private(Net())" in run.stdout
-    assert list(tmp_path.iterdir()) == [tmp_path / "nets.py"] or (tmp_path / "__pycache__").exists()
+    printed = fedprivacy("doctor", *NET, "--fix", cwd=tmp_path, code=1, columns=columns).stdout
+    assert max(map(len, printed.splitlines())) <= columns
+    assert "\n    model = made_private(Net())" in printed
+    assert {path.name for path in tmp_path.iterdir()} <= {"nets.py", "__pycache__"}
     assert (tmp_path / "nets.py").read_text() == NETS
 
 
@@ -387,6 +362,6 @@ def test_what_makes_gradients_slow_is_shown_with_its_line(doctor, tmp_path):
     obstacle = report(doctor, "slow.py:Text", "--input-shape", "12", "--input-integers", code=0)["obstacle"]
     line = 1 + next(i for i, line in enumerate(source.splitlines()) if "ids.any()" in line)
     assert obstacle["place"].endswith(f"slow.py:{line}")
-    printed = doctor("slow.py:Text", "--input-shape", "12", "--input-integers")[1]
-    assert "slow because" in printed and f"slow.py:{line}" in printed.replace("\n", "") and "torch.where" in printed
+    printed, _ = doctor("slow.py:Text", "--input-shape", "12", "--input-integers", code=0)
+    assert "slow because" in printed and f"slow.py:{line}" in printed.replace(" ", "") and "torch.where" in printed
     assert report(doctor, "nets.py:sound", "--input-shape", "6", code=0)["obstacle"] is None

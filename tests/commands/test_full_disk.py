@@ -3,7 +3,7 @@
 import json
 import os
 import subprocess
-from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -12,6 +12,7 @@ from fedprivacy.runs.folder import read_history
 from fedprivacy.runs.run import open_run
 from tests.commands import stopping
 from tests.commands.running import fedprivacy
+from tests.commands.stopped import at, options, results
 
 KB = 1024
 
@@ -28,34 +29,12 @@ def disk(tmp_path):
     subprocess.run(["umount", "-l", mounted], check=True)
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """What a run leaves whose disk has room."""
-    folder = tmp_path_factory.mktemp("whole")
-    (folder / "stopping.py").write_text(Path(stopping.__file__).read_text())
-    fedprivacy("simulate", *options(folder, "--out", "run"), cwd=folder)
-    return {name: (folder / "run" / name).read_bytes() for name in ("rounds.jsonl", "model.safetensors")}
+def full(place, moment, free):
+    """The environment in which a run fills its disk, but for so many bytes."""
+    return at(moment, place, "disk/run") | {stopping.FILL: f"{place / 'disk'}:{free}"}
 
 
-@pytest.fixture
-def place(tmp_path):
-    (tmp_path / "stopping.py").write_text(Path(stopping.__file__).read_text())
-    return tmp_path
-
-
-def options(place, *more):
-    file = place / "stopping.py"
-    return ("--task", f"{file}:Coins", "--strategy", f"{file}:Slow", "--clients", "3", "--seed", "1", *more)
-
-
-def full(monkeypatch, place, moment, free):
-    monkeypatch.setenv(stopping.MOMENT, moment)
-    monkeypatch.setenv(stopping.HERE, str(place / "here"))
-    monkeypatch.setenv(stopping.RUN, str(place / "disk" / "run"))
-    monkeypatch.setenv(stopping.FILL, f"{place / 'disk'}:{free}")
-
-
-ELSEWHERE = ("--ledger", "sqlite:///ledger.db", "--out", "disk/run")
+LEDGER = ("--ledger", "sqlite:///ledger.db")  # on another disk
 
 
 @pytest.mark.parametrize(
@@ -63,18 +42,17 @@ ELSEWHERE = ("--ledger", "sqlite:///ledger.db", "--out", "disk/run")
     [("recording:1", 0, 0), ("recording:3", 2, 1)],  # before start.json; and a checkpoint, after a line that fits
 )
 def test_a_disk_that_fills_up_between_rounds_stops_the_run_and_it_goes_on_with_room(
-    moment, rounds, going_on, disk, place, whole, monkeypatch
+    moment, rounds, going_on, disk, place, whole
 ):
-    with monkeypatch.context() as filling:
-        full(filling, place, moment, free=0)
-        failed = fedprivacy("simulate", *options(place, *ELSEWHERE), cwd=place, code=2)
+    with mock.patch.dict(os.environ, full(place, moment, free=0)):
+        failed = fedprivacy("simulate", *options(place, *LEDGER, out="disk/run"), cwd=place, code=2)
     assert "error: 'disk/run' cannot be written: No space left on device. Free space on its disk" in failed.stderr
     assert "fedprivacy simulate --resume disk/run" in failed.stderr and "Traceback" not in failed.output
     assert rounds == 0 or len(read_history(disk / "run").rounds) == rounds
     (disk / "filler").unlink()
     gone_on = fedprivacy("simulate", "--resume", "disk/run", cwd=place)
     assert f"Going on after round {going_on} of 4." in gone_on.stderr
-    assert {name: (disk / "run" / name).read_bytes() for name in whole} == whole
+    assert results(disk / "run") == whole
     assert not list((disk / "run").glob(".*"))
 
 
@@ -86,10 +64,9 @@ def test_a_line_that_does_not_fit_leaves_the_file_as_it_was(disk):
     assert (disk / "lines").read_bytes() == b"whole\n"
 
 
-def test_a_run_that_cannot_be_drawn_is_kept_and_drawn_later(disk, place, monkeypatch):
-    with monkeypatch.context() as filling:
-        full(filling, place, "recording:5", free=48 * KB)
-        ran = fedprivacy("simulate", "--json", *options(place, *ELSEWHERE), cwd=place, code=1)
+def test_a_run_that_cannot_be_drawn_is_kept_and_drawn_later(disk, place):
+    with mock.patch.dict(os.environ, full(place, "recording:5", free=48 * KB)):
+        ran = fedprivacy("simulate", "--json", *options(place, *LEDGER, out="disk/run"), cwd=place, code=1)
     assert json.loads(ran.stdout)["rounds"] == 4
     assert not (disk / "run" / "figure.png").exists() and not (disk / "run" / "report.html").exists()
     assert open_run(disk / "run").model().weight.isfinite().all()

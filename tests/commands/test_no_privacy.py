@@ -25,6 +25,7 @@ def baseline(tmp_path_factory):
     return home / "runs" / "cancer-1", printed
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_it_is_the_same_run_but_for_clipping_and_noise(baseline, tmp_path):
     """The same model and samples: with clipping that does nothing and hardly any noise, the same."""
     without = fp.open_run(baseline[0])
@@ -53,10 +54,10 @@ def test_its_files_say_so_with_null_and_a_field(baseline):
         assert all(client["epsilon"] is None and client["steps"] == 2 * line["round"] for client in line["clients"])
 
 
-def test_the_summary_says_so(tmp_path):
-    told = summary(*SETTINGS, "--no-privacy", cwd=tmp_path)
-    assert told["privacy"] is False
-    assert told["max_epsilon"] is None
+@pytest.mark.usefixtures("undrawn")
+def test_the_summary_says_so_and_a_batch_size_needs_no_noise_multiplier(tmp_path):
+    told = summary(*SETTINGS, "--no-privacy", "--batch-size", "20", cwd=tmp_path)
+    assert (told["privacy"], told["max_epsilon"], told["rounds"]) == (False, None, 3)
     assert all(client["epsilon"] is None for client in told["clients"])
 
 
@@ -105,14 +106,15 @@ def test_the_dashboard_says_so(baseline):
     assert not re.search(r"^fedprivacy_(client_)?epsilon\{", metrics, flags=re.MULTILINE)
 
 
-def test_trackers_are_told_so(tmp_path):
-    run = fp.simulate("cancer", clients=2, rounds=1, privacy=False, out=tmp_path / "run", progress=False)
+def test_trackers_are_told_so(baseline):
+    run = fp.open_run(baseline[0])
     facts = run.history.facts
     assert guarantee(facts) == {"guarantee": "no privacy"}
     assert (settings(facts)["epsilon"], settings(facts)["privacy"]) == ("no privacy", False)
     assert not any("epsilon" in name for name in scalars(run.history.last.point, private=facts.private))
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_it_goes_on_as_if_it_had_not_been_stopped(baseline, tmp_path, monkeypatch):
     """Catches: another sample after the stop, or rounds that are counted anew."""
 
@@ -131,7 +133,3 @@ def test_it_goes_on_as_if_it_had_not_been_stopped(baseline, tmp_path, monkeypatc
 
 def test_a_plan_of_it_is_refused_because_it_costs_no_epsilon(tmp_path):
     assert "no epsilon bounds" in fedprivacy("plan", "--no-privacy", cwd=tmp_path, code=2).output
-
-
-def test_a_batch_size_needs_no_noise_multiplier_where_there_is_no_noise(tmp_path):
-    assert summary(*SETTINGS, "--no-privacy", "--batch-size", "20", cwd=tmp_path)["rounds"] == 3

@@ -9,7 +9,7 @@ import fedprivacy as fp
 from fedprivacy.runs.configuration import ConfigError, resolve
 from fedprivacy.runs.folder import RunFolderError
 from fedprivacy.tasks import load_task
-from tests.commands.running import fedprivacy
+from tests.commands.running import fedprivacy, summary
 from tests.flower.blobs import Blobs
 from tests.house import DOORS, HOUSE, imports, module_name
 
@@ -131,11 +131,10 @@ def test_a_run_that_is_refused_leaves_another_one_s_profile_alone(place):
     assert {path.name: path.read_bytes() for path in (place / "with").iterdir()} == before
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_json_says_where_the_trace_is(tmp_path):
-    printed = fedprivacy(
-        "simulate", *OPTIONS[:-4], "--task", "cancer", "--clients", 2, "--json", "--profile", "--out", "a", cwd=tmp_path
-    )
-    assert json.loads(printed.stdout)["profile"] == "a/profile.json"
+    told = summary("--task", "cancer", "--clients", 2, "--rounds", 1, "--profile", "--out", "a", cwd=tmp_path)
+    assert told["profile"] == "a/profile.json"
 
 
 class Stopped(Blobs):
@@ -150,6 +149,7 @@ class Stopped(Blobs):
         return super().evaluate(model)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_run_that_is_stopped_and_goes_on_is_profiled_each_time(tmp_path):
     with pytest.raises(KeyboardInterrupt):
         fp.simulate(Stopped, clients=2, rounds=4, seed=1, out=tmp_path / "run", progress=False, profile=True)
@@ -164,6 +164,7 @@ def test_a_run_that_is_stopped_and_goes_on_is_profiled_each_time(tmp_path):
     assert (trace["profile"]["first"]["updates"], trace["profile"]["later"]["updates"]) == (2, 2)
 
 
+@pytest.mark.usefixtures("undrawn")
 def test_a_baseline_is_profiled_too(tmp_path):
     run = fp.simulate(Blobs(), privacy=False, clients=2, rounds=2, out=tmp_path / "run", progress=False, profile=True)
     calls = {row["phase"]: row["calls"] for row in run.profile}

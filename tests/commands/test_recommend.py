@@ -4,12 +4,12 @@ import json
 import shlex
 
 from fedprivacy.runs.recommendation import STEPS
-from tests.commands.running import fedprivacy
+from tests.commands.running import fedprivacy, unwrapped
 
 
 def test_a_table_with_reasons_and_a_line_to_paste(tmp_path):
     printed = fedprivacy("recommend", "cancer", "--epsilon", "2", "--clients", "5", cwd=tmp_path).stdout
-    words = " ".join(printed.split())
+    words = unwrapped(printed)
     assert "For cancer at epsilon 2, delta 0.0001" in words and "455 records in 5 clients" in words
     assert f"│ rounds │ {STEPS} │" in words and "clipping-norm" in words and "less noise than the last" in words
     line = next(line for line in printed.splitlines() if "simulate --task cancer" in line)
@@ -38,7 +38,7 @@ def test_an_unknown_size_is_asked_for_as_an_option(tmp_path):
         "    def model(self):\n        return torch.nn.Linear(3, 2)\n"
         "    def shard(self, source):\n        raise OSError\n"
     )
-    refused = " ".join(fedprivacy("recommend", "task.py:Far", cwd=tmp_path, code=2).stderr.split())
+    refused = unwrapped(fedprivacy("recommend", "task.py:Far", cwd=tmp_path, code=2).stderr)
     assert "give a guess of the shard size" in refused
     found = fedprivacy("recommend", "task.py:Far", "--shard-size", "300", cwd=tmp_path).stdout
-    assert "about 3,000 records in 10 clients" in " ".join(found.split())
+    assert "about 3,000 records in 10 clients" in unwrapped(found)

@@ -1,22 +1,21 @@
 """`fedprivacy simulate` and `plan`, from the command line, as a user types them."""
 
 import json
-import re
 import shlex
-import subprocess
-from pathlib import Path
 
 import pytest
 import torch
 
 import fedprivacy as fp
 from fedprivacy.accounting import pld
-from fedprivacy.runs.folder import RunFolderError, read_history
+from fedprivacy.runs.folder import read_history
 from fedprivacy.runs.run import open_run
 from fedprivacy.server.dashboard.catalogue import Catalogue
 from fedprivacy.tasks import load_task
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
-from tests.commands.running import ENVIRONMENT, fedprivacy, started, summary
+from tests.commands.running import fedprivacy, started, summary
+
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 @pytest.fixture(scope="module")
@@ -84,23 +83,23 @@ def test_the_saved_model_is_the_one_that_was_measured(main_job):
     assert accuracy == read_history(folder).summary()["accuracy"]
 
 
-@pytest.mark.exhaustive
+SMALL = ("--task", "cancer", "--clients", "3")
+
+
 def test_the_same_seed_writes_the_same_bytes_and_another_seed_does_not(tmp_path):
-    for name, seed, run in (("a", 5, started), ("b", 5, fedprivacy), ("c", 6, fedprivacy)):
-        summary("--rounds", "3", "--seed", str(seed), "--out", name, cwd=tmp_path, run=run)
-    contents = [(tmp_path / name / "rounds.jsonl").read_bytes() for name in "abc"]
-    models = [(tmp_path / name / "model.safetensors").read_bytes() for name in "abc"]
-    assert contents[0] == contents[1] != contents[2]
-    assert models[0] == models[1] != models[2]
+    for name, seed in (("a", 5), ("b", 5), ("c", 6)):
+        summary(*SMALL, "--rounds", "2", "--seed", str(seed), "--out", name, cwd=tmp_path)
+    for file in ("rounds.jsonl", "model.safetensors"):
+        first, again, other = ((tmp_path / name / file).read_bytes() for name in "abc")
+        assert first == again != other
 
 
-def test_two_runs_of_one_round_on_one_ledger_report_the_epsilon_of_two(tmp_path):
-    options = ("--rounds", "1", "--noise-multiplier", "2", "--ledger", "shared.db")
-    first = summary(*options, cwd=tmp_path)
-    second = summary(*options, cwd=tmp_path)
-    together = summary("--rounds", "2", "--noise-multiplier", "2", cwd=tmp_path)
-    assert first["max_epsilon"] < second["max_epsilon"] == together["max_epsilon"]
-    assert second["clients"][0]["steps"] == 2
+def test_two_runs_of_one_round_report_the_epsilon_of_two_if_they_share_a_ledger(tmp_path):
+    options = (*SMALL, "--noise-multiplier", "2")
+    first, second = (summary(*options, "--rounds", "1", "--ledger", "shared.db", cwd=tmp_path) for _ in range(2))
+    apart, together = (summary(*options, "--rounds", rounds, cwd=tmp_path) for rounds in "12")
+    assert first["max_epsilon"] == apart["max_epsilon"] < second["max_epsilon"] == together["max_epsilon"]
+    assert second["clients"][0]["steps"] == together["clients"][0]["steps"]
 
 
 def test_a_ledger_is_its_file_wherever_one_is_named(tmp_path, monkeypatch):
@@ -123,23 +122,25 @@ def test_a_ledger_is_its_file_wherever_one_is_named(tmp_path, monkeypatch):
     fedprivacy("simulate", "--resume", "first", "--ledger", "shared.db", cwd=tmp_path)
 
 
-@pytest.mark.parametrize("command", [("simulate",), ("plan",)])
-@pytest.mark.parametrize("written", ["{}/nowhere/x.db", "sqlite:///{}/nowhere/x.db"])
+@pytest.mark.parametrize(
+    ("command", "written"), [("simulate", "{}/nowhere/x.db"), ("plan", "sqlite:///{}/nowhere/x.db")]
+)
 def test_a_ledger_in_a_folder_that_is_not_there_is_a_mistake_and_makes_none(command, written, tmp_path):
-    refused = fedprivacy(*command, "--ledger", written.format(tmp_path), cwd=tmp_path, code=2)
+    refused = fedprivacy(command, "--ledger", written.format(tmp_path), cwd=tmp_path, code=2)
     folder = tmp_path / "nowhere"
     assert refused.stderr.startswith(f"error: ledger is '{folder / 'x.db'}', and there is no folder '{folder}'; make")
     assert refused.stderr.count("\n") == 1
     assert list(tmp_path.iterdir()) == []
 
 
-@pytest.mark.parametrize("command", [("simulate", "--signing-key"), ("ledger", "sign", "--ledger", "x.db")])
-def test_a_signing_key_in_a_folder_that_is_not_there_is_a_mistake_and_makes_none(command, tmp_path):
-    summary("--task", "cancer", "--rounds", "1", "--ledger", "x.db", cwd=tmp_path)
-    refused = fedprivacy(*command, str(tmp_path / "nowhere" / "key.pem"), cwd=tmp_path, code=2)
+@pytest.mark.parametrize(
+    "command", [("simulate", *SMALL, "--signing-key"), ("ledger", "sign", "--ledger", "first [a] run/ledger.db")]
+)
+def test_a_signing_key_in_a_folder_that_is_not_there_is_a_mistake_and_makes_none(command, few_rounds, tmp_path):
+    refused = fedprivacy(*command, str(tmp_path / "nowhere" / "key.pem"), cwd=few_rounds[0], code=2)
     assert f"there is no folder '{tmp_path / 'nowhere'}'" in refused.stderr
     assert len(refused.stderr.splitlines()) == 1
-    assert not (tmp_path / "nowhere").exists()
+    assert list(tmp_path.iterdir()) == []
 
 
 def proposed(printed):
@@ -167,8 +168,8 @@ def test_what_is_proposed_next_is_the_same_run_with_a_tighter_budget(few_rounds)
     folder, printed = few_rounds
     plan, simulate = proposed(printed)
     assert typed(plan)[1:] == typed(simulate)[1:] == ["--epsilon", "0.2", "--task", "my task.py:Mine", *OTHERS]
-    shown = subprocess.run(plan, shell=True, cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=True)
-    assert "budget epsilon 0.2" in shown.stdout and "3 clients" in shown.stdout
+    shown = fedprivacy(*typed(plan), cwd=folder).stdout
+    assert "budget epsilon 0.2" in shown and "3 clients" in shown
     ran = fedprivacy(*typed(simulate), cwd=folder)
     (tighter,) = (folder / "runs").iterdir()
     first, second = read_history(folder / "first [a] run"), read_history(tighter)
@@ -211,21 +212,6 @@ def test_on_a_shared_ledger_what_is_left_is_proposed_not_a_budget_that_is_spent_
     assert [run.facts.name for run in found.runs] == ["cancer-1"] and not found.problems
 
 
-def test_a_run_of_exhausted_clients_ends_before_it_begins_and_says_what_they_had_spent(tmp_path):
-    options = ("--rounds", "2", "--ledger", "sqlite:///shared.db")
-    first = summary(*options, cwd=tmp_path)
-    refused = fedprivacy("simulate", *options, cwd=tmp_path, code=2)  # no noise is enough
-    assert re.search(r"error: client-0 has spent (2\.99|3\.00)\d\d of epsilon 3\.0 at delta 0\.0001:", refused.stderr)
-    again = fedprivacy("simulate", *options, "--epsilon", "3", "--noise-multiplier", "9", cwd=tmp_path, code=2)
-    assert re.search(r"client-0 has spent (3|2\.99|3\.00) of 3 at delta 1e-4, .* nor for 9 other clients", again.stderr)
-    assert 2.98 < first["max_epsilon"] <= 3.0
-
-
-def test_without_a_shared_ledger_a_run_starts_from_nothing(tmp_path):
-    options = ("--rounds", "1", "--noise-multiplier", "2")
-    assert summary(*options, cwd=tmp_path)["max_epsilon"] == summary(*options, cwd=tmp_path)["max_epsilon"]
-
-
 def test_a_task_of_one_s_own_gets_noise_that_nobody_can_repeat(tmp_path):
     (tmp_path / "mine.py").write_text("from fedprivacy.tasks.cancer import Cancer\nclass Mine(Cancer): pass\n")
     options = ("--task", "mine.py:Mine", "--clients", "3", "--rounds", "1")
@@ -233,62 +219,11 @@ def test_a_task_of_one_s_own_gets_noise_that_nobody_can_repeat(tmp_path):
     assert all("cannot be repeated" in text for text in printed)
     models = [(tmp_path / name / "model.safetensors").read_bytes() for name in "ab"]
     assert models[0] != models[1]
-    assert "Seeded with 0" in fedprivacy("simulate", "--rounds", "1", cwd=tmp_path).stdout
-
-
-def test_a_folder_that_holds_a_run_is_not_overwritten(tmp_path):
-    options = ("--rounds", "1", "--out", "here")
-    summary(*options, cwd=tmp_path)
-    before = (tmp_path / "here" / "rounds.jsonl").read_bytes()
-    refused = fedprivacy("simulate", *options, cwd=tmp_path, code=2)
-    assert "already holds a run; name a new folder" in refused.stderr
-    assert (tmp_path / "here" / "rounds.jsonl").read_bytes() == before
-
-
-def test_every_mistake_is_named_at_once_and_nothing_is_written(tmp_path):
-    refused = fedprivacy("simulate", "--rounds", "0", "--delta", "2", "--strategy", "best", cwd=tmp_path, code=2)
-    assert refused.stderr.count("error:") == 3
-    assert "Traceback" not in refused.stderr
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [(("--device", "cuda:7"), "GPUs; use auto or cpu"), (("--epsilon", "1e-9", "--delta", "1e-15"), "does not meet")],
-)
-def test_what_this_machine_or_any_noise_cannot_do_is_one_line(options, words, tmp_path):
-    refused = fedprivacy("simulate", *options, cwd=tmp_path, code=2)
-    assert words in refused.stderr and refused.stderr.splitlines()[-1].startswith("error:")
-    assert list(tmp_path.iterdir()) == []
-
-
-@pytest.mark.parametrize(
-    ("options", "words"),
-    [
-        (("--strategy", "broken.py:T"), "'broken.py', which cannot be run: SyntaxError"),
-        (("--strategy", "three.py:T"), "'three.py:T', which makes a value of type int; let it make"),
-        (("--device", "cuda:7"), "GPUs; use auto or cpu"),
-        (("--out", "three.py"), "out is 'three.py', which is a file; name a folder"),
-        (("--out", "three.py/x"), "out is 'three.py/x', which cannot be written: Not a directory"),
-        (("--out", "/proc/x"), "out is '/proc/x', which cannot be written: No such file or directory; name another"),
-        (("--ledger", "three.py"), "file is not a database"),
-        (("--signing-key", "three.py"), "'three.py', which holds no readable private key"),
-        (("--resume", "three.py"), "'three.py' holds no run that could go on"),
-    ],
-)
-def test_what_a_run_would_stumble_over_is_said_before_it_seems_to_begin(options, words, tmp_path):
-    (tmp_path / "broken.py").write_text("T = (")
-    (tmp_path / "three.py").write_text("def T(): return 3")
-    task = () if "--resume" in options else ("--task", "cancer")
-    refused = fedprivacy("simulate", *task, *options, cwd=tmp_path, code=2)
-    last = refused.stderr.splitlines()[-1]
-    assert words in last and last.startswith("error: ")
-    assert "waiting for clients" not in refused.stderr or "/proc/x" in options
-    assert {path.name for path in tmp_path.iterdir()} == {"broken.py", "three.py"}
+    assert "Seeded with 0" in fedprivacy("simulate", *SMALL, "--rounds", "1", cwd=tmp_path).stdout
 
 
 def test_the_plan_says_what_the_run_then_spends(tmp_path):
-    options = ("--rounds", "4", "--epsilon", "2")
+    options = ("--rounds", "4", "--epsilon", "2", "--ledger", "x.db")
     planned = json.loads(fedprivacy("plan", "--json", *options, "--engine", "ray", "--out", "x", cwd=tmp_path).stdout)
     assert list(tmp_path.iterdir()) == []
     run = summary(*options, "--out", "run", cwd=tmp_path)
@@ -296,18 +231,3 @@ def test_the_plan_says_what_the_run_then_spends(tmp_path):
     spent = [record.spent["client-3"].epsilon for record in read_history(tmp_path / "run").rounds]
     assert planned["clients"][3]["client_id"] == "client-3"
     assert planned["clients"][3]["epsilon_by_round"] == pytest.approx(spent)
-
-
-def test_the_plan_counts_what_a_shared_ledger_holds(tmp_path):
-    options = ("--rounds", "2", "--noise-multiplier", "3", "--ledger", "sqlite:///shared.db")
-    fresh = json.loads(fedprivacy("plan", "--json", *options, cwd=tmp_path).stdout)
-    assert not (tmp_path / "shared.db").exists()
-    summary(*options, cwd=tmp_path)
-    later = json.loads(fedprivacy("plan", "--json", *options, cwd=tmp_path).stdout)
-    assert later["clients"][0]["epsilon_by_round"][0] > fresh["clients"][0]["epsilon_by_round"][1]
-    assert "10 clients" in fedprivacy("plan", *options, cwd=tmp_path).stdout
-
-
-def test_a_folder_without_a_run_is_named():
-    with pytest.raises(RunFolderError, match="holds no run"):
-        read_history(Path("/nowhere"))

@@ -5,7 +5,7 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
+from unittest import mock
 
 import pytest
 
@@ -14,60 +14,21 @@ from fedprivacy.runs import report
 from fedprivacy.runs.folder import read_history
 from tests.commands import stopping
 from tests.commands.running import ENVIRONMENT, fedprivacy, started
+from tests.commands.stopped import at, options, results
 
-RESULTS = ("start.json", "rounds.jsonl", "model.safetensors")
 GO_ON = "To go on after the last finished round: fedprivacy simulate --resume run"
 
 
-@pytest.fixture
-def place(tmp_path):
-    """A folder with the task, which no test before has loaded: what it keeps for a process it keeps by its file."""
-    (tmp_path / "stopping.py").write_text(Path(stopping.__file__).read_text())
-    return tmp_path
+OTHER_MOMENTS = ("enrolling:1", "recording:1", "training:2", "averaging:2")
 
 
-@pytest.fixture(scope="module")
-def whole(tmp_path_factory):
-    """What a run leaves that nobody stops."""
-    folder = tmp_path_factory.mktemp("whole")
-    (folder / "stopping.py").write_text(Path(stopping.__file__).read_text())
-    fedprivacy("simulate", *options(folder), cwd=folder)
-    return results(folder / "run")
-
-
-def options(folder, *more):
-    file = folder / "stopping.py"
-    return (
-        "--task",
-        f"{file}:Coins",
-        "--strategy",
-        f"{file}:Slow",
-        "--clients",
-        "3",
-        "--seed",
-        "1",
-        "--out",
-        "run",
-        *more,
-    )
-
-
-def results(folder):
-    return {name: (folder / name).read_bytes() for name in RESULTS}
-
-
-def at(moment, place):
-    return {stopping.MOMENT: moment, stopping.HERE: str(place / "here"), stopping.RUN: str(place / "run")}
-
-
-MOMENTS = ("enrolling:1", "recording:1", "training:2", "training:5", "averaging:2", "recording:3")
-
-
-@pytest.mark.parametrize("moment", MOMENTS)
-def test_a_run_that_ctrl_c_ends_goes_on_with_the_same_bytes(moment, place, whole, monkeypatch):
-    with monkeypatch.context() as ending:
-        for name, value in at(moment, place).items():
-            ending.setenv(name, value)
+@pytest.mark.parametrize(
+    "moment",
+    ["training:5", "recording:3", *(pytest.param(each, marks=pytest.mark.exhaustive) for each in OTHER_MOMENTS)],
+)
+@pytest.mark.usefixtures("undrawn")
+def test_a_run_that_ctrl_c_ends_goes_on_with_the_same_bytes(moment, place, whole):
+    with mock.patch.dict(os.environ, at(moment, place)):
         stopped = fedprivacy("simulate", *options(place), cwd=place, code=130)
     assert GO_ON in stopped.stderr and "Traceback" not in stopped.output
     assert len(read_history(place / "run").rounds) < 4 if (place / "run" / "start.json").exists() else True
@@ -86,14 +47,12 @@ def test_ctrl_c_while_the_report_is_drawn_leaves_a_finished_run(place, whole, mo
     assert (place / "run" / "report.html").read_text().startswith("<!doctype html>")
 
 
-def test_in_a_script_the_interrupt_reaches_the_caller_when_the_folder_is_in_order(place, whole, monkeypatch):
+@pytest.mark.usefixtures("undrawn")
+def test_in_a_script_the_interrupt_reaches_the_caller_when_the_folder_is_in_order(place, monkeypatch):
     monkeypatch.chdir(place)
     task = stopping.Coins()
-    with monkeypatch.context() as ending:
-        for name, value in at("recording:3", place).items():
-            ending.setenv(name, value)
-        with pytest.raises(KeyboardInterrupt) as stopped:
-            fp.simulate(task, clients=3, seed=1, out="run", progress=False)
+    with mock.patch.dict(os.environ, at("recording:3", place)), pytest.raises(KeyboardInterrupt) as stopped:
+        fp.simulate(task, clients=3, seed=1, out="run", progress=False)
     assert stopped.value.__notes__ == ["To go on after the last finished round: fp.simulate(Coins(), resume='run')"]
     run = fp.open_run("run", task)
     assert len(run.rounds) == 1 and run.model() is not None
@@ -118,23 +77,12 @@ def test_a_process_that_was_just_forked_ends_without_a_word():
     assert (int(done.stdout), done.stderr) == (signal.SIGINT, "")
 
 
-IN_A_TERMINAL = [
-    ("in-process", "recording:1", "in-process"),
-    ("ray", "enrolling:1", "in-process"),
-    ("ray", "training:5", "ray"),
-    ("ray", "averaging:2", "in-process"),
-]
-"""Engine, moment, and the engine that goes on: the bytes are the same whichever it is. Ray starts, works or waits for
-the server; in the in-process engine every moment is tried above, without a process of its own."""
-
-
-def ended(place, *command, number, when):
-    """A command in a process group of its own, as in a terminal, which gets a signal when `when` says so."""
-    variables = ENVIRONMENT | {stopping.STILL: "yes"}
+def ended(place, *options_, number, when, variables=None):
+    """A run in a process group of its own, as in a terminal, which gets a signal when `when` says so."""
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedprivacy", *command],
+        [sys.executable, "-m", "fedprivacy", "simulate", *options(place, *options_)],
         cwd=place,
-        env=variables,
+        env=ENVIRONMENT | {stopping.STILL: "yes"} | (variables or {}),
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
@@ -144,43 +92,38 @@ def ended(place, *command, number, when):
         assert process.poll() is None, process.stdout.read()
         time.sleep(0.02)
     os.killpg(process.pid, number)
-    began = time.monotonic()
-    printed, _ = process.communicate(timeout=50)
-    return process.returncode, printed, time.monotonic() - began
+    printed, _ = process.communicate(timeout=stopping.STANDSTILL / 2)
+    assert (process.returncode, "Traceback" in printed) == (128 + number, False), printed
+    assert GO_ON in printed
+    return printed
+
+
+RAY = ("--engine", "ray", "--node-timeout", "600")
+IN_A_TERMINAL = [
+    ((), "training:2", signal.SIGTERM, ()),  # as a scheduler ends it
+    (RAY, "training:5", signal.SIGINT, RAY),
+    pytest.param((), "recording:1", signal.SIGINT, (), marks=pytest.mark.soak),
+    pytest.param(RAY, "enrolling:1", signal.SIGINT, (), marks=pytest.mark.soak),
+    pytest.param(RAY, "averaging:2", signal.SIGINT, (), marks=pytest.mark.soak),
+]
+"""Options, moment, signal, and the options with which it goes on: the bytes are the same whichever they are. Ray
+starts, works or waits for the server; in process every moment is tried above, without a process of its own."""
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize(("engine", "moment", "going_on"), IN_A_TERMINAL)
-def test_both_engines_end_in_seconds_in_a_terminal(engine, moment, going_on, place, whole, monkeypatch):
-    for name, value in at(moment, place).items():
-        monkeypatch.setitem(ENVIRONMENT, name, value)
-    command = ("simulate", *options(place, "--engine", engine, "--node-timeout", "600"))
-    code, printed, seconds = ended(place, *command, number=signal.SIGINT, when=(place / "here").exists)
-    assert (code, "Traceback" in printed) == (130, False), printed
-    assert GO_ON + " --engine ray" * (engine == "ray") in printed
-    assert seconds < 30  # far less than it would stand still; on a machine that has nothing else to do, 5
-    go_on = started if going_on == "ray" else fedprivacy  # Ray in a process of its own, which ends it
-    go_on("simulate", "--resume", "run", "--engine", going_on, "--node-timeout", "600", cwd=place)
+@pytest.mark.parametrize(("engine", "moment", "number", "going_on"), IN_A_TERMINAL)
+def test_both_engines_end_before_a_standstill_in_a_terminal(engine, moment, number, going_on, place, whole):
+    when = (place / "here").exists
+    printed = ended(place, *engine, number=number, when=when, variables=at(moment, place))
+    assert GO_ON + " --engine ray" * bool(engine) in printed
+    go_on = started if going_on else fedprivacy  # Ray in a process of its own, which ends it
+    go_on("simulate", "--resume", "run", *going_on, cwd=place)
     assert results(place / "run") == whole
 
 
-@pytest.mark.exhaustive
+@pytest.mark.soak
 def test_ray_ends_while_the_report_is_drawn(place, whole):
-    model = place / "run" / "model.safetensors"
-    command = ("simulate", *options(place, "--engine", "ray", "--node-timeout", "600"))
-    code, printed, _ = ended(place, *command, number=signal.SIGINT, when=model.exists)
-    assert (code, "Traceback" in printed, GO_ON in printed) == (130, False, True), printed
+    ended(place, *RAY, number=signal.SIGINT, when=(place / "run" / "model.safetensors").exists)
     fedprivacy("simulate", "--resume", "run", cwd=place)
     assert results(place / "run") == whole
     assert (place / "run" / "report.html").exists()
-
-
-@pytest.mark.exhaustive
-def test_a_scheduler_s_sigterm_ends_a_run_in_the_same_way(place, whole, monkeypatch):
-    for name, value in at("training:2", place).items():
-        monkeypatch.setitem(ENVIRONMENT, name, value)
-    command = ("simulate", *options(place))
-    code, printed, _ = ended(place, *command, number=signal.SIGTERM, when=(place / "here").exists)
-    assert (code, GO_ON in printed) == (128 + signal.SIGTERM, True), printed
-    fedprivacy("simulate", "--resume", "run", cwd=place)
-    assert results(place / "run") == whole

@@ -9,7 +9,7 @@ import pytest
 import fedprivacy as fp
 from fedprivacy.accounting.views import UserLevelAccount
 from fedprivacy.values.user_level import FOR_WHOM
-from tests.commands.running import fedprivacy, summary
+from tests.commands.running import fedprivacy, summary, unwrapped
 
 SETTINGS = ("--task", "cancer", "--clients", "4", "--rounds", "3", "--fraction-train", "0.5")
 NOISE = ("--user-level-noise-multiplier", "2")
@@ -54,7 +54,7 @@ def test_the_report_states_it_with_its_view_and_its_conditions(ran):
 
 
 def test_the_plan_says_what_it_will_cost(tmp_path):
-    told = " ".join(fedprivacy("plan", *SETTINGS, "--user-level-epsilon", "2", cwd=tmp_path).output.split())
+    told = unwrapped(fedprivacy("plan", *SETTINGS, "--user-level-epsilon", "2", cwd=tmp_path).output)
     assert re.search(r"Each client as a whole \(.*\): joins with probability 0\.5, noise multiplier \d", told)
     assert re.search(r"epsilon 2\.00 at delta 1e-05 after 3 rounds", told)
 

@@ -1,0 +1,40 @@
+"""What commands' tests share: runs that draw nothing, and runs of `stopping`."""
+
+import pytest
+
+from fedprivacy.runs.folder import REPORT
+from fedprivacy.server import recorder
+from tests.commands import stopped
+from tests.commands.running import fedprivacy
+
+
+@pytest.fixture
+def undrawn(monkeypatch):
+    """Runs leave no figure and an empty report, which the command looks for: to draw them takes most of their time."""
+    monkeypatch.setattr(recorder, "draw", leave_an_empty_report)
+
+
+@pytest.fixture(scope="module")
+def undrawn_runs():
+    """The same for all of a module's runs."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(recorder, "draw", leave_an_empty_report)
+        yield
+
+
+def leave_an_empty_report(history, folder):
+    (folder / REPORT).touch()
+
+
+@pytest.fixture
+def place(tmp_path):
+    """A folder with the task, which no test before has loaded: what it keeps for a process it keeps by its file."""
+    return stopped.written(tmp_path)
+
+
+@pytest.fixture(scope="session")
+def whole(tmp_path_factory):
+    """What a run leaves that nobody stops."""
+    folder = stopped.written(tmp_path_factory.mktemp("whole"))
+    fedprivacy("simulate", *stopped.options(folder), cwd=folder)
+    return stopped.results(folder / "run")
