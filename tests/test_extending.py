@@ -1,16 +1,16 @@
-"""What a stranger adds to, in one place each: the settings accept it, `--help` lists it, and it runs.
+"""What a stranger adds with one entry of a registry: the settings accept it, `--help` lists it, and it runs.
 
-Each test does what one entry of a registry and the code behind it would do.
+What takes edits of several files is in `tests/additions`.
 """
 
 import os
+import re
 import subprocess
 import sys
 from dataclasses import dataclass
 
 import pytest
 import torch
-from flwr.serverapp.strategy import FedMedian
 
 from fedprivacy.accounting import FILTERS, FixedMechanismFilter
 from fedprivacy.flower import private_client
@@ -19,17 +19,18 @@ from fedprivacy.gradients import FlatClipping
 from fedprivacy.participation import COHORTS
 from fedprivacy.runs.configuration import ConfigError, resolve
 from fedprivacy.runs.run import open_run
-from fedprivacy.runs.strategies import STRATEGIES, KnownStrategy
 from fedprivacy.server.app import server_app
-from fedprivacy.server.strategies import build_strategy
 from fedprivacy.tasks import load_task
 from fedprivacy.tasks.built_in import BUILT_IN
-from fedprivacy.trackers import TRACKERS
 from fedprivacy.training.adaptive import CLIPPINGS
 from fedprivacy.training.algorithms import ALGORITHMS
 from fedprivacy.training.optimizers import OPTIMIZERS
+from tests.house import ROOT
 
 SEED = 1
+HOW_TO = ROOT / "docs" / "how-to" / "algorithms.md"
+
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 
 @pytest.fixture(autouse=True)
@@ -43,12 +44,6 @@ def run(folder, **settings):
     given = {"task": "blobs", "clients": 2, "rounds": 1, "epsilon": 9, "seed": SEED, "out": str(folder)}
     config = resolve(given | {key.replace("_", "-"): value for key, value in settings.items()})
     return simulate(server_app(config=config), private_client(config=config), config)
-
-
-def test_a_task(tmp_path):
-    assert run(tmp_path).settings["task"] == "blobs"
-    with pytest.raises(ConfigError, match=r"choose one of digits, cancer, blobs, or write path/to/file.py:name"):
-        resolve({"task": "spheres"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,37 +92,6 @@ def test_a_filter(monkeypatch, tmp_path):
     monkeypatch.setitem(FILTERS, "noted", noted)
     run(tmp_path, filter="noted")
     assert set(asked) == {9.0}
-
-
-def test_a_strategy(monkeypatch, tmp_path):
-    monkeypatch.setitem(STRATEGIES, "fedmedian", KnownStrategy(source="flwr.serverapp.strategy:FedMedian"))
-    history = run(tmp_path, strategy="fedmedian")
-    assert history.settings["strategy"] == "fedmedian"
-    assert isinstance(build_strategy(resolve({"strategy": "fedmedian"})), FedMedian)
-
-
-def test_a_strategy_in_a_file_of_the_user_s_own(tmp_path):
-    (tmp_path / "averaging.py").write_text("from flwr.serverapp.strategy import FedMedian\n")
-    history = run(tmp_path / "run", strategy=f"{tmp_path}/averaging.py:FedMedian")
-    assert len(history.rounds) == 1
-
-
-def test_a_tracker(monkeypatch, tmp_path):
-    told = []
-
-    class Told:
-        def begin(self, facts, folder):
-            told.append(facts.task)
-
-        def record(self, point):
-            told.append(point.round)
-
-        def end(self, status):
-            told.append(status)
-
-    monkeypatch.setitem(TRACKERS, "told", Told)
-    run(tmp_path, trackers="told")
-    assert told == ["blobs", 0, 1, "finished"]
 
 
 ENTRIES = """
@@ -185,33 +149,13 @@ def test_a_way_to_draw_a_cohort(tmp_path, monkeypatch):
         resolve({"cohort-size": 1, "cohort-sampling": "last"})
 
 
-OWN_ALGORITHM = """
-from dataclasses import dataclass
-
-import fedprivacy as fp
-from fedprivacy.training.algorithms import ALGORITHMS, Algorithm, LocalUpdate
-from tests.flower.blobs import Blobs
-
-
-@dataclass(frozen=True, slots=True)
-class HalfBack(Algorithm):
-    def train(self, client):
-        there = client.descend(client.shared, 1)
-        return LocalUpdate(sent=client.descend(there.lerp(client.shared, 0.5), client.steps - 1))
-
-
-ALGORITHMS["half-back"] = HalfBack
-
-
-class Mine(Blobs):
-    name = dataset = "mine"
-"""
-
-
 def test_an_algorithm_in_the_file_of_a_task(monkeypatch, tmp_path):
+    """As docs/how-to/algorithms.md shows it."""
     with pytest.raises(ConfigError, match="algorithm is 'half-back'; choose one of"):
         run(tmp_path, algorithm="half-back")
-    (tmp_path / "mine.py").write_text(OWN_ALGORITHM)
+    (code,) = re.findall(r"```python\n(from dataclasses.*?)```", HOW_TO.read_text(), re.DOTALL)
+    mine = "from tests.flower.blobs import Blobs\n\n\nclass Mine(Blobs):\n    name = dataset = 'mine'\n"
+    (tmp_path / "mine.py").write_text(code + mine)
     monkeypatch.setitem(ALGORITHMS, "half-back", None)  # and is gone when this ends
     task = f"{tmp_path}/mine.py:Mine"
     assert run(tmp_path / "run", task=task, algorithm="half-back").settings["algorithm"] == "half-back"

@@ -2,16 +2,19 @@
 
 import ast
 import re
+import shlex
 import subprocess
 from pathlib import Path
 
 import torch
+import typer
 from flwr.app import Context, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 from flwr.serverapp.strategy import FedAvg
 
 import fedprivacy as fp
+from fedprivacy.commands.app import app
 from fedprivacy.flower import InProcessGrid
 from tests.flower.blobs import Blobs
 
@@ -22,22 +25,18 @@ README = (ROOT / "README.md").read_text()
 RUN, TRAIN, SERVER, CLIENT = re.findall(r"```python\n(.*?)```", README, re.DOTALL)
 
 
-def test_the_script_runs_as_typed(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    exec(RUN, names := {})
-    run = names["run"]
-    assert len(run.clients) == 5 and max(client["epsilon"] for client in run.clients) <= 1.0
-    assert "accuracy" in capsys.readouterr().out
-    assert names["model"].in_features == 30
-
-
-def test_as_cells_of_a_notebook_it_shows_figures_that_need_no_network(tmp_path, monkeypatch):
+def test_the_script_runs_as_typed_and_as_cells_of_a_notebook_shows_figures_that_need_no_network(
+    tmp_path, monkeypatch, capsys, undrawn
+):
     monkeypatch.chdir(tmp_path)
     names = {}
     shown = [shows(statement, names) for statement in ast.parse(RUN).body]
+    run = names["run"]
+    assert len(run.clients.to_pandas()) == 5 and max(client["epsilon"] for client in run.clients) <= 1.0
+    assert "accuracy" in capsys.readouterr().out
+    assert names["model"].in_features == 30
     assert shown[-1]._repr_svg_().startswith("<svg")
-    assert "<svg" in names["run"]._repr_html_()
-    assert len(names["run"].clients.to_pandas()) == 5
+    assert "<svg" in run._repr_html_()
 
 
 def shows(statement, names):
@@ -82,3 +81,13 @@ def test_the_five_lines_make_a_flower_app_private(tmp_path):
 def test_every_make_target_that_is_named_exists():
     for target in sorted(set(re.findall(r"(?:^|`)make ([a-z-]+)", README, re.MULTILINE))):
         subprocess.run(["make", "--dry-run", target], cwd=ROOT, check=True, capture_output=True)
+
+
+def test_every_command_that_is_named_exists_with_its_options():
+    for typed in re.findall(r"`fedprivacy ([^`]+)`", README):
+        command, words = typer.main.get_command(app), shlex.split(typed)
+        while words and words[0] in getattr(command, "commands", {}):
+            command = command.commands[words.pop(0)]
+        assert not hasattr(command, "commands") or words[0].startswith("--"), typed
+        options = {option for parameter in command.params for option in [*parameter.opts, *parameter.secondary_opts]}
+        assert {word for word in words if word.startswith("--")} <= options, typed

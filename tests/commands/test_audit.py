@@ -31,13 +31,13 @@ HALF = next(plant for plant in PLANTS if plant.meaning == "half of the noise")
 
 @pytest.fixture
 def quick(monkeypatch):
-    """Some gates and one attack: what each finds is tested elsewhere."""
-    monkeypatch.setattr(auditor, "GATES", {"release": release.check, "noise": noise.check})
+    """One gate and one attack: what each finds is tested elsewhere."""
+    monkeypatch.setattr(auditor, "GATES", {"release": release.check})
     monkeypatch.setattr(auditor, "lower_bounds", own_records)
 
 
 @pytest.fixture(scope="module")
-def finished(tmp_path_factory):
+def finished(tmp_path_factory, undrawn_runs):
     """A run, of which tests take copies."""
     folder = tmp_path_factory.mktemp("finished")
     fedprivacy("simulate", *SMALL, "--out", "run", cwd=folder)
@@ -54,7 +54,7 @@ def run(finished, tmp_path):
 def test_sound_code_passes_and_a_page_says_what_was_found(tmp_path):
     done = fedprivacy("audit", *SMALL, cwd=tmp_path)
     assert re.search(
-        r"Audit of task cancer passed: 2 gates; attacks showed at least epsilon \S+, and at most 2\.00",
+        r"Audit of task cancer passed: 1 gate; attacks showed at least epsilon \S+, and at most 2\.00",
         unwrapped(done.stdout),
     )
     assert not done.stderr.strip()  # of what clients refuse, too
@@ -67,18 +67,24 @@ def test_sound_code_passes_and_a_page_says_what_was_found(tmp_path):
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_bug_ends_with_1_and_is_told_in_words_and_shown_by_an_attack(tmp_path):
+def test_a_bug_that_an_attack_shows_ends_with_1(tmp_path):
     with HALF.plant():
         done = fedprivacy("audit", *SMALL, "--json", "--out", "found", cwd=tmp_path, code=1)
-        told = fedprivacy("audit", *SMALL, "--out", "found", cwd=tmp_path, code=1).stdout
     found = json.loads(done.stdout)
-    verdicts = {gate["name"]: gate["passed"] for gate in found["gates"]}
-    assert verdicts == {"release": True, "noise": False} and not found["passed"]
+    assert [gate["passed"] for gate in found["gates"]] == [True] and not found["passed"]
     assert found["lower_bounds"][OWN_RECORD]["epsilon"] > found["epsilon_upper"] == pytest.approx(2.0, abs=0.01)
-    assert re.search(r"noise: The noise of a wide layer is 0\.[45]\d* times what is claimed", unwrapped(told))
-    assert "FAILED: 1 of 2 gates (noise)" in unwrapped(told)
-    page = (tmp_path / "found" / "audit.html").read_text()
-    assert "Noise failed." in page and "More is lost than is stated." in page
+    assert "More is lost than is stated." in (tmp_path / "found" / "audit.html").read_text()
+
+
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("quick")
+def test_a_bug_that_a_gate_finds_is_told_in_words(tmp_path, monkeypatch):
+    monkeypatch.setattr(auditor, "GATES", {"release": release.check, "noise": noise.check})
+    with HALF.plant():
+        told = unwrapped(fedprivacy("audit", *SMALL, "--out", "found", cwd=tmp_path, code=1).stdout)
+    assert re.search(r"noise: The noise of a wide layer is 0\.[45]\d* times what is claimed", told)
+    assert "FAILED: 1 of 2 gates (noise)" in told
+    assert "Noise failed." in (tmp_path / "found" / "audit.html").read_text()
 
 
 LOUD = """
@@ -109,7 +115,7 @@ def test_ctrl_c_ends_an_audit_with_130_and_leaves_nothing(rehearsing, tmp_path, 
 
     def interrupted(*_, **__):
         os.kill(os.getpid(), signal.SIGINT)
-        time.sleep(60.0)
+        time.sleep(600.0)
 
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setattr(auditor, "GATES", {"ledger": ledger.check} if rehearsing else {})
@@ -145,7 +151,7 @@ def test_with_its_seed_the_same_is_asked_again(tmp_path):
 def test_a_finished_run_is_audited_with_its_own_settings_and_its_dashboard_shows_it(run, tmp_path):
     found = json.loads(fedprivacy("audit", "--run", "run", "--json", cwd=tmp_path).stdout)
     assert found["subject"] == "run run" and found["page"] == str(Path("run", "audit.html"))
-    assert [gate["name"] for gate in found["gates"]] == ["release", "noise", "run"]
+    assert [gate["name"] for gate in found["gates"]] == ["release", "run"]
     assert found["epsilon_upper"] == pytest.approx(2.0, abs=0.01)
     store = RunStore(f"sqlite:///{run / 'ledger.db'}")
     shown = {audit.attack: audit.lower for audit in store.run(read_run_id(run)).audits()}
@@ -165,14 +171,16 @@ def test_a_model_that_is_not_the_run_s_is_no_model_to_attack(model, said, run, t
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_run_without_a_model_is_attacked_at_a_new_one_alone(run, tmp_path):
+def test_a_run_without_a_model_is_attacked_at_a_new_one_alone(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(auditor, "GATES", {})
     (run / "model.safetensors").unlink()
     found = json.loads(fedprivacy("audit", "--run", "run", "--json", cwd=tmp_path).stdout)
     assert list(found["lower_bounds"]) == [OWN_RECORD]
 
 
 @pytest.mark.usefixtures("quick")
-def test_a_finished_run_whose_figures_are_too_low_fails(run, tmp_path):
+def test_a_finished_run_whose_figures_are_too_low_fails(run, tmp_path, monkeypatch):
+    monkeypatch.setattr(auditor, "GATES", {})
     rounds = run / "rounds.jsonl"
     lines = [json.loads(line) for line in rounds.read_text().splitlines()]
     lines[-1]["clients"][1]["epsilon"] /= 2
@@ -187,7 +195,6 @@ def test_a_finished_run_whose_figures_are_too_low_fails(run, tmp_path):
         (("--run", "nowhere"), "'nowhere' holds no run; name a folder"),
         (("--run", ".", "--epsilon", "2"), "epsilon is set beside run, which is audited with the settings that it had"),
         (("--no-privacy",), "privacy is off, and no epsilon is stated"),
-        (("--task", "nothing"), "task is 'nothing'; choose one of"),
         (("--epsilon", "-1"), "epsilon is -1"),
         (("--app", "theirs.py:Theirs", "--task", "cancer"), "task is set, and --app audits an app"),
         (("--app", "theirs.py:Theirs", "--run", "."), "run and app are both set"),
@@ -203,6 +210,7 @@ def test_what_cannot_be_audited_is_named_before_anything_is_asked(typed, said, t
     assert not (tmp_path / "runs").exists()
 
 
+@pytest.mark.exhaustive
 def test_an_app_of_others_is_audited_as_the_how_to_says(tmp_path):
     """The adapter of the how-to as it is written, whose two faults the page names, and the same without them."""
     (code,) = re.findall(r"```python\n(# theirs.py\n.*?)```", HOW_TO.read_text(), re.DOTALL)
@@ -222,7 +230,7 @@ def test_an_app_of_others_is_audited_as_the_how_to_says(tmp_path):
     )
 
 
-@pytest.mark.exhaustive
+@pytest.mark.soak
 def test_a_task_of_ones_own_is_audited_whole(tmp_path):
     (tmp_path / "mine.py").write_text(Path(blobs_task.__file__).read_text())
     found = json.loads(started("audit", "--task", "mine.py:Sides", "--clients", "2", "--json", cwd=tmp_path).stdout)
@@ -238,4 +246,4 @@ def test_a_client_that_answers_no_attack_does_not_pass(tmp_path, monkeypatch):
 
     monkeypatch.setattr(auditor, "lower_bounds", unanswered)
     told = unwrapped(fedprivacy("audit", *SMALL, cwd=tmp_path, code=1).stdout)
-    assert "FAILED: 1 of 3 gates (attacks)" in told and "no attack could show how much is lost" in told
+    assert "FAILED: 1 of 2 gates (attacks)" in told and "no attack could show how much is lost" in told

@@ -40,20 +40,14 @@ def test_a_bug_of_the_deployed_path_ends_with_1(tmp_path, monkeypatch):
     home = home_of(tmp_path / "host")
     monkeypatch.setattr(NodeSettings, "_signed", lambda *_: True)
     config = home / "node-config.toml"
-    done = fedprivacy("audit", "--node", config, "--json", cwd=tmp_path, code=1)
-    found = json.loads(done.stdout)
-    assert {gate["name"]: gate["passed"] for gate in found["gates"]} == {
-        "node": False,
-        "node-noise": True,
-        "reading": True,
-    }
-    told = fedprivacy("audit", "--node", config, cwd=tmp_path, code=1).stdout
-    assert (
-        "node: What must be refused is not, or with more than a constant code: a grant without a signature."
-        in unwrapped(told)
-    )
+    found = json.loads(fedprivacy("audit", "--node", config, "--json", cwd=tmp_path, code=1).stdout)
+    verdicts = {gate["name"]: gate["passed"] for gate in found["gates"]}
+    assert verdicts == {"node": False, "node-noise": True, "reading": True}
+    (why,) = found["gates"][0]["reasons"]
+    assert why == "What must be refused is not, or with more than a constant code: a grant without a signature."
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("bug", [False, True], ids=["sound", "a record counts four times"])
 def test_what_is_told_does_not_depend_on_a_record(tmp_path, monkeypatch, bug):
     """Neighbouring shards, whose number is private: with one seed the same is found, but for secret noise."""
@@ -91,10 +85,7 @@ def told_of(tmp_path, *typed):
     ("changed", "said"),
     [
         ({"key": "no.key"}, "key is 'no.key', which is not there; 'fedprivacy deploy client-key NAME' makes it"),
-        ({"epsilon": None}, "--node-config lacks epsilon"),
         ({"epsilom": 2.0}, "--node-config names epsilom; the keys are"),
-        ({"least_noise_multiplier": "much"}, "gives least-noise-multiplier as a str; give a float"),
-        ({"device": "cuda:77"}, "device is 'cuda:77', but this machine has"),
         ({"task": "nothing.py:Sides"}, "names file 'nothing.py', which does not exist"),
         ({"disclose_shard_size": False}, "makes shard sizes public, and disclose-shard-size is false"),
         ({"folder": "/nowhere"}, "folder is '/nowhere', and the task does not work on the records there (FileNotFound"),
@@ -128,7 +119,6 @@ def test_a_changed_task_is_not_audited(tmp_path):
         (("--node", "host", "--clients", "3"), "clients is set, and no client sees it; leave it out beside --node"),
         (("--node", "host", "--run-config", "no.toml"), "run-config is 'no.toml', which cannot be read"),
         (("--node", "host", "--noise-multiplier", "0.2"), "this client takes no grant below 0.3"),
-        (("--node", "host", "--epsilon", "-1"), "epsilon is -1"),
         (("--run-config", "run.toml"), "run-config is set without --node"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else "",

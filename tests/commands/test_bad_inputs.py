@@ -51,8 +51,10 @@ SETTINGS = {
 FILES = {
     "simulate --strategy broken.py:Mine": ("strategy", "broken.py", "SyntaxError", "line 1"),
     "simulate --strategy three.py:T": ("'three.py:T', which makes a value of type int", "let it make"),
-    "simulate --out broken.py": ("broken.py",),
-    "simulate --out /proc/nowhere": ("/proc/nowhere",),
+    "simulate --out broken.py": ("out is 'broken.py', which is a file; name a folder.",),
+    "simulate --out broken.py/run": ("out is 'broken.py/run', which cannot be written: Not a directory",),
+    "simulate --out /proc/nowhere": ("out is '/proc/nowhere', which cannot be written: No such file or directory",),
+    "report .": ("holds no run",),
     "simulate --out kept": ("out is 'kept'", "already holds a run", "name a new folder"),
     "simulate --resume nowhere": ("'nowhere' holds no run", "name a folder"),
     "simulate --resume kept --epsilon 5": ("epsilon is 5", "leave epsilon open"),

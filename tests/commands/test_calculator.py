@@ -347,6 +347,7 @@ def test_the_figure_names_every_accountant_with_its_epsilon(run, tmp_path):
     assert "prefers-color-scheme:dark" in root.find(f"{SVG}style").text
 
 
+@pytest.mark.exhaustive
 def test_the_figure_may_be_of_several_trainings_and_other_formats(run, tmp_path):
     name = written(tmp_path, [TRAINING | {"steps": 30}, TRAINING | {"noise_multiplier": 2, "steps": 30}])
     asked = ["epsilon", "--delta", "1e-5", "--history", name, "--plot"]

@@ -177,6 +177,7 @@ def test_fix_shows_the_mended_model_checked_again_and_what_to_paste(doctor):
         assert words in printed, words
 
 
+@pytest.mark.exhaustive
 def test_what_is_pasted_into_a_task_makes_it_sound(doctor, tmp_path):
     for name in ("Mine", "Direct"):
         given = report(doctor, f"tasks.py:{name}", "--fix", code=1)["fixed"]
@@ -222,8 +223,8 @@ def test_without_a_shape_the_layers_alone_are_examined(doctor):
     ("model", "layer", "kind", "words"),
     [
         (("nets.py:Centred", "--input-shape", "6"), "", "mixes-records", "mend by hand"),
-        (("nets.py:sleeping", "--input-shape", "6"), "1", "random", "Masked"),  # in the mode in which it is trained
-        (("nets.py:projected", "--input-shape", "6"), None, "frozen-differs", "0.weight, 0.bias"),
+        (("nets.py:sleeping", "--input-shape", "6"), "1", "random", "random"),  # in the mode in which it is trained
+        (("nets.py:projected", "--input-shape", "6"), "", "frozen-differs", "0.weight, 0.bias"),
         (("nets.py:Text", "--input-shape", "12"), "words", "fails", "words"),  # without --input-integers
         (("tasks.py:Mean",), None, "loss-shape", "(the loss)"),
     ],

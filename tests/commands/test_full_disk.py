@@ -77,18 +77,6 @@ def test_a_run_that_cannot_be_drawn_is_kept_and_drawn_later(disk, place):
     assert (place / "elsewhere" / "figure.png").read_bytes().startswith(b"\x89PNG")
 
 
-def test_out_that_cannot_be_a_folder_is_refused_and_leaves_nothing(tmp_path):
-    (tmp_path / "ok.py").touch()
-    for out, why in (
-        ("ok.py", "out is 'ok.py', which is a file; name a folder."),
-        ("ok.py/run", "out is 'ok.py/run', which cannot be written: Not a directory"),
-        ("/proc/nowhere", "out is '/proc/nowhere', which cannot be written: No such file or directory"),
-    ):
-        refused = fedprivacy("simulate", "--rounds", "1", "--out", out, cwd=tmp_path, code=2)
-        assert why in refused.stderr and "Traceback" not in refused.output
-    assert [path.name for path in tmp_path.iterdir()] == ["ok.py"]
-
-
 @pytest.fixture
 def locked(tmp_path):
     """A folder that this process may not write to: it gives up the rights of root, which may write anywhere."""
@@ -105,7 +93,3 @@ def locked(tmp_path):
 def test_a_folder_without_permission_is_refused(locked):
     refused = fedprivacy("simulate", "--rounds", "1", "--out", str(locked / "run"), cwd="/", code=2)
     assert "which cannot be written: Permission denied; name another folder" in refused.stderr
-
-
-def test_a_folder_that_holds_no_finished_round_has_no_report(tmp_path):
-    assert "holds no run" in fedprivacy("report", str(tmp_path), cwd=tmp_path, code=2).stderr

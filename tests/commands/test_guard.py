@@ -4,32 +4,24 @@ import json
 import math
 
 import pytest
-from typer.testing import CliRunner
 
 from fedprivacy.accounting import AdaptiveFilter, pld
-from fedprivacy.commands.guard import guard_app
 from fedprivacy.guard import Guard
 from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.event_codec import from_fields
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from tests.commands.running import fedprivacy
 
 EVENT = PoissonSampledGaussian(0.05, 1.2, NeighbouringRelation.ZERO_OUT)
 OTHER = PoissonSampledGaussian(0.1, 2.0, NeighbouringRelation.ZERO_OUT)
 BUDGET = PrivacyBudget(3.0, 1e-5)
 
 
-@pytest.fixture
-def run(monkeypatch):
-    """A command: (exit code, output, errors)."""
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def invoke(*arguments):
-        result = CliRunner().invoke(guard_app, [str(argument) for argument in arguments])
-        assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
-        return result.exit_code, result.stdout, result.stderr
-
-    return invoke
+def typed(*arguments):
+    done = fedprivacy("guard", *arguments, cwd=".", columns=80)
+    assert not done.stderr
+    return done.stdout
 
 
 @pytest.fixture
@@ -47,15 +39,12 @@ HISTORY = {EVENT: 9, OTHER: 4}
 RUNS_LEFT = AdaptiveFilter(BUDGET).quota(HISTORY, OTHER) // 4
 
 
-def answer(run, file):
-    code, printed, errors = run("show", file, "--json")
-    assert (code, errors) == (0, "")
-    return json.loads(printed, parse_constant=pytest.fail)
+def answer(file):
+    return json.loads(typed("show", file, "--json"), parse_constant=pytest.fail)
 
 
-def test_show_prints_every_charge_the_totals_and_the_epsilon_with_what_it_means(run, file):
-    code, printed, errors = run("show", file)
-    assert (code, errors) == (0, "")
+def test_show_prints_every_charge_the_totals_and_the_epsilon_with_what_it_means(file):
+    printed = typed("show", file)
     rows = [line.split() for line in printed.splitlines()]
     assert ["run", "round", "attempt", "steps", "event", "sealed", "time", "(UTC)"] in rows
     entries = [row[:-2] for row in rows if row[:1] in (["spring"], ["autumn"])]
@@ -71,8 +60,8 @@ def test_show_prints_every_charge_the_totals_and_the_epsilon_with_what_it_means(
     assert "…" not in printed
 
 
-def test_show_prints_the_same_as_json(run, file):
-    shown = answer(run, file)
+def test_show_prints_the_same_as_json(file):
+    shown = answer(file)
     assert shown["epsilon"] == pld.epsilon(HISTORY, BUDGET.delta)
     assert (shown["view"], shown["relation"], shown["accountant"]) == ("server", "zero-out", "PLD")
     assert shown["runs_left"] == RUNS_LEFT
@@ -85,10 +74,8 @@ def test_show_prints_the_same_as_json(run, file):
     ]
 
 
-def test_export_prints_one_line_for_each_charge_and_correction(run, file):
-    code, printed, errors = run("export", file)
-    assert (code, errors) == (0, "")
-    lines = [json.loads(line) for line in printed.splitlines()]
+def test_export_prints_one_line_for_each_charge_and_correction(file):
+    lines = [json.loads(line) for line in typed("export", file).splitlines()]
     assert [from_fields(line.pop("event")) for line in lines] == [EVENT, EVENT, OTHER]
     assert lines == [
         {"kind": "charge", "run_id": "spring [run]", "round": 1, "attempt": 0, "steps": 2},
@@ -98,26 +85,26 @@ def test_export_prints_one_line_for_each_charge_and_correction(run, file):
     ]
 
 
-def test_neither_command_charges_anything(run, file):
+def test_neither_command_charges_anything(file):
     before = file.read_bytes()
-    run("show", file)
-    run("export", file)
+    typed("show", file)
+    typed("export", file)
     assert file.read_bytes() == before
 
 
-def test_an_guard_that_counted_nothing_says_so(run, tmp_path):
+def test_a_guard_that_counted_nothing_says_so(tmp_path):
     Guard(tmp_path / "new.log", BUDGET)
-    assert run("show", tmp_path / "new.log") == (0, "Nothing was charged.\n", "")
-    assert run("export", tmp_path / "new.log") == (0, "", "")
-    shown = answer(run, tmp_path / "new.log")
+    assert typed("show", tmp_path / "new.log") == "Nothing was charged.\n"
+    assert typed("export", tmp_path / "new.log") == ""
+    shown = answer(tmp_path / "new.log")
     assert (shown["epsilon"], shown["budget"], shown["entries"]) == (None, None, [])
     assert shown["notes"] == "nothing was charged, and no delta is recorded"
 
 
-def test_a_budget_without_a_bound_and_an_epsilon_without_one_are_null_in_json(run, tmp_path):
+def test_a_budget_without_a_bound_and_an_epsilon_without_one_are_null_in_json(tmp_path):
     guard = Guard(tmp_path / "x.log", PrivacyBudget(math.inf, 1e-5))
     guard.charge(Attempt("run", 1, 0), PoissonSampledGaussian(1.0, 1e-200), 1)
-    shown = answer(run, tmp_path / "x.log")
+    shown = answer(tmp_path / "x.log")
     assert (shown["epsilon"], shown["budget"]["epsilon"]) == (None, None)
     assert shown["notes"] == "no finite epsilon is known"
-    assert "No budget was set." in run("show", tmp_path / "x.log")[1]
+    assert "No budget was set." in typed("show", tmp_path / "x.log")

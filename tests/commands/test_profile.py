@@ -180,6 +180,7 @@ def test_a_profile_is_no_setting_of_a_run_and_the_reason_is_given():
         resolve({"task": "cancer"}, load_task("cancer")).check_same({"profile": True})
 
 
+@pytest.mark.exhaustive
 def test_no_module_that_a_deployment_loads_records():
     """Who records names `recorded`: one module, which neither a deployed server nor a client reaches, however late."""
     entered = {module_name(path): imports(path) for path in HOUSE if path.stem not in DOORS}

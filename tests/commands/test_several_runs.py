@@ -19,6 +19,7 @@ COMMANDS = [
 ]
 
 
+@pytest.mark.exhaustive
 @pytest.mark.usefixtures("undrawn")
 def test_the_commands_of_the_page_share_one_budget(tmp_path):
     assert [command[0] for command in COMMANDS] == ["simulate", "plan", "simulate", "ledger"]

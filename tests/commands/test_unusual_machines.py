@@ -35,18 +35,23 @@ NO_UTF8 = {"LC_ALL": "C", "LANG": "C", "PYTHONUTF8": "0", "PYTHONCOERCECLOCALE":
 
 @pytest.mark.parametrize(
     "variables",
-    [{"OMP_NUM_THREADS": "2"}, {"OMP_NUM_THREADS": "64", "TZ": "Asia/Kathmandu"} | NOWHERE | NO_UTF8],
+    [
+        pytest.param({"OMP_NUM_THREADS": "2"}, marks=pytest.mark.soak),
+        {"OMP_NUM_THREADS": "64", "TZ": "Asia/Kathmandu"} | NOWHERE | NO_UTF8,
+    ],
     ids=["two threads", "64 threads, another time zone, a home that cannot be written and no UTF-8"],
 )
 def test_a_run_has_the_same_bytes(variables, usual, tmp_path):
     assert ran(tmp_path, variables=variables) == usual
 
 
+@pytest.mark.soak
 def test_a_run_on_one_core_has_the_same_bytes(usual, tmp_path):
     core = min(os.sched_getaffinity(0))
     assert ran(tmp_path, preexec_fn=lambda: os.sched_setaffinity(0, {core})) == usual
 
 
+@pytest.mark.soak
 def test_workers_need_no_shared_memory(tmp_path):
     """Some containers have no /dev/shm: here it is covered by a folder that cannot be written."""
     for name in ("with", "without"):

@@ -109,20 +109,13 @@ def test_what_the_task_says_of_a_record_is_not_shown(client, wrong):
     assert ("ValueError, mine.py line" in done.stdout) == ("raise" in wrong)
 
 
-def key_for_all(client):
-    (client / "hospital-1.key").chmod(0o644)
-
-
-def key_gone(client):
-    (client / "hospital-1.key").unlink()
+def changed(file, old, new):
+    """What is wrong with a host one of whose files says something else."""
+    return lambda host: edit(host / file, old, new)
 
 
 def task_changed(client):
     (client / "mine.py").write_text("# another's\n" + (client / "mine.py").read_text())
-
-
-def records_gone(client):
-    shutil.rmtree(client.parents[2] / "records")
 
 
 def read_by_pandas(client):
@@ -137,70 +130,62 @@ def guard_damaged(client):
     (client / "guard.log").chmod(0o600)
 
 
-def two_accounts(client):
-    shutil.copy(client / "party.toml", client.parents[2] / "records" / "guard.log")
-
-
 def guard_gone(client):
     (client / "guard.log.sealed").mkdir()
     (client / "guard.log.sealed" / f"{'0' * 64}.update").touch()
 
 
-def another_server(client):
-    edit(client / "party.toml", 'server-key = "', 'server-key = "0')
+def two_guards(client):
+    shutil.copy(client / "party.toml", client.parents[2] / "records" / "guard.log")
 
 
-def misspelt(client):
-    edit(client / "node-config.toml", "\nepsilon =", "\nepsilom = 1.0\nepsilon =")
+PARTY, NODE, RUN = "party.toml", "node-config.toml", "run.toml"
+OF_A_CLIENT = {
+    "a key for all": (lambda client: (client / "hospital-1.key").chmod(0o644), {"key": "failed"}, "chmod 600"),
+    "no key": (
+        lambda client: (client / "hospital-1.key").unlink(),
+        {"node-config": "failed"},
+        "deploy client-key hospital-1",
+    ),
+    "another task": (task_changed, {"task": "failed", "records": "failed"}, "look who changed it"),
+    "no records": (
+        lambda client: shutil.rmtree(client.parents[2] / "records"),
+        {"records": "failed"},
+        "put the records there",
+    ),
+    "a reader": (read_by_pandas, {"records": "failed"}, "one record decides what the task reads of others"),
+    "a damaged guard": (guard_damaged, {"guard": "failed"}, "guard.log"),
+    "no guard": (guard_gone, {"guard": "failed"}, "it is gone"),
+    "two guards": (two_guards, {"guard": "failed"}, "each would allow the whole budget"),
+    "another server": (
+        changed(PARTY, 'server-key = "', 'server-key = "0'),
+        {"node-config": "failed"},
+        "by telephone",
+    ),
+    "a typo": (changed(NODE, "\nepsilon =", "\nepsilom = 1.0\nepsilon ="), {"node-config": "failed"}, "epsilom"),
+    "no budget": (changed(NODE, "epsilon = 3.0", "epsilon = -3.0"), {"node-config": "failed"}, "epsilon is -3.0"),
+    "a large budget": (changed(NODE, "epsilon = 3.0", "epsilon = 30.0"), {"budget": "warning"}, "promises little"),
+    "another version": (
+        changed(PARTY, 'fedprivacy = "', 'fedprivacy = "9'),
+        {"versions": "failed"},
+        "install the same on every host",
+    ),
+    "another Python": (
+        changed(PARTY, 'python = "3.', 'python = "3.9'),
+        {"versions": "warning"},
+        "the deployment has Python 3.9",
+    ),
+}
+"""What is done to a client's folder, which checks then end otherwise than well, and words of the answer."""
 
 
-def no_budget(client):
-    edit(client / "node-config.toml", "epsilon = 3.0", "epsilon = -3.0")
-
-
-def large_budget(client):
-    edit(client / "node-config.toml", "epsilon = 3.0", "epsilon = 30.0")
-
-
-def other_version(client):
-    edit(client / "party.toml", 'fedprivacy = "', 'fedprivacy = "9')
-
-
-def other_python(client):
-    edit(client / "party.toml", 'python = "3.', 'python = "3.9')
-
-
-@pytest.mark.parametrize(
-    ("spoil", "found", "words"),
-    [
-        (key_for_all, {"key": "failed"}, "chmod 600"),
-        (key_gone, {"node-config": "failed"}, "deploy client-key hospital-1"),
-        (task_changed, {"task": "failed", "records": "failed"}, "look who changed it"),
-        (records_gone, {"records": "failed"}, "put the records there"),
-        (read_by_pandas, {"records": "failed"}, "one record decides what the task reads of others"),
-        (guard_damaged, {"guard": "failed"}, "guard.log"),
-        (guard_gone, {"guard": "failed"}, "it is gone"),
-        (two_accounts, {"guard": "failed"}, "each would allow the whole budget"),
-        (another_server, {"node-config": "failed"}, "by telephone"),
-        (misspelt, {"node-config": "failed"}, "epsilom"),
-        (no_budget, {"node-config": "failed"}, "epsilon is -3.0"),
-        (large_budget, {"budget": "warning"}, "promises little"),
-        (other_version, {"versions": "failed"}, "install the same on every host"),
-        (other_python, {"versions": "warning"}, "the deployment has Python 3.9"),
-    ],
-)
-def test_what_is_wrong_with_a_client_is_named(client, spoil, found, words):
+@pytest.mark.parametrize("wrong", OF_A_CLIENT)
+def test_what_is_wrong_with_a_client_is_named(client, wrong):
+    spoil, found, words = OF_A_CLIENT[wrong]
     spoil(client)
     verdicts, told = objections(client)
     assert verdicts == found | NOBODY_ANSWERS
     assert words in told
-
-
-NOT_STARTED = {"connection": "warning", "superlink": "failed", "server": "failed"}
-
-
-def server_key_for_all(server):
-    (server / "server.key").chmod(0o640)
 
 
 def another_certificate(server):
@@ -208,63 +193,50 @@ def another_certificate(server):
     shutil.copy(keys.server_certificate, server / "server.crt")
 
 
-def another_name(server):
-    edit(server / "party.toml", 'host = "localhost"', 'host = "fl.example.org"')
-
-
 def another_signing_key(server):
     (server / "signing.key").unlink()
     server_key(server / "signing.key")
 
 
-def another_task(server):
-    edit(server / "run.toml", f'"{server}/mine.py:Sides"', '"digits"')
+NOT_STARTED = {"connection": "warning", "superlink": "failed", "server": "failed"}
+NOT_PLANNED = dict.fromkeys(("run", "signing key", "ledger", "clients"), "failed")
+OF_THE_SERVER = {
+    "nothing": (lambda server: None, {}, ""),
+    "a key for all": (lambda server: (server / "server.key").chmod(0o640), {"server key": "failed"}, "mode 640"),
+    "another certificate": (
+        another_certificate,
+        {"certificate": "failed", "server key": "failed"},
+        "is not signed by ca.crt",
+    ),
+    "another name": (
+        changed(PARTY, 'host = "localhost"', 'host = "fl.example.org"'),
+        {"certificate": "failed"},
+        "does not hold the name fl.example.org",
+    ),
+    "another signing key": (another_signing_key, {"signing key": "failed"}, "not the key that the clients heed"),
+    "another task": (
+        lambda server: edit(server / RUN, f'"{server}/mine.py:Sides"', '"digits"'),
+        {"run": "failed"},
+        "the clients allow mine.py:Sides",
+    ),
+    "a seed": (changed(RUN, "clients = 1", "clients = 1\nseed = 1"), {"run": "failed"}, "every client refuses"),
+    "no budget": (changed(RUN, "epsilon = 3.0", "epsilon = -3.0"), NOT_PLANNED, "epsilon is -3.0"),
+    "no ledger": (lambda server: (server / "ledger.db").write_text("no database"), NOT_PLANNED, "ledger.db"),
+    "a key not sent": (
+        lambda server: (server / "clients" / "hospital-1.pub").unlink(),
+        {"clients": "warning"},
+        "keys of no client are here",
+    ),
+}
 
 
-def seeded(server):
-    edit(server / "run.toml", "clients = 1", "clients = 1\nseed = 1")
-
-
-def impossible_budget(server):
-    edit(server / "run.toml", "epsilon = 3.0", "epsilon = -3.0")
-
-
-def ledger_of_another_program(server):
-    (server / "ledger.db").write_text("no database")
-
-
-def key_not_sent(server):
-    (server / "clients" / "hospital-1.pub").unlink()
-
-
-@pytest.mark.parametrize(
-    ("spoil", "found", "words"),
-    [
-        (lambda _: None, {}, "nobody"),
-        (server_key_for_all, {"server key": "failed"}, "mode 640"),
-        (another_certificate, {"certificate": "failed", "server key": "failed"}, "is not signed by ca.crt"),
-        (another_name, {"certificate": "failed"}, "does not hold the name fl.example.org"),
-        (another_signing_key, {"signing key": "failed"}, "not the key that the clients heed"),
-        (another_task, {"run": "failed"}, "the clients allow mine.py:Sides"),
-        (seeded, {"run": "failed"}, "every client refuses"),
-        (
-            impossible_budget,
-            dict.fromkeys(("run", "signing key", "ledger", "clients"), "failed"),
-            "epsilon is -3.0",
-        ),
-        (
-            ledger_of_another_program,
-            dict.fromkeys(("run", "signing key", "ledger", "clients"), "failed"),
-            "ledger.db",
-        ),
-        (key_not_sent, {"clients": "warning"}, "keys of no client are here"),
-    ],
-)
-def test_what_is_wrong_with_the_server_is_named(server, spoil, found, words):
+@pytest.mark.parametrize("wrong", OF_THE_SERVER)
+def test_what_is_wrong_with_the_server_is_named(server, wrong):
+    spoil, found, words = OF_THE_SERVER[wrong]
     spoil(server)
     verdicts, told = objections(server)
     assert verdicts == found | NOT_STARTED
-    assert words in told or not found
+    assert words in told
 
 
 def test_a_certificate_that_ends_soon_is_warned_of(server, monkeypatch):

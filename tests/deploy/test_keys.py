@@ -1,5 +1,6 @@
 """Keys: what a TLS library and Flower accept, who may read what, and that nothing is overwritten."""
 
+import re
 import socket
 import ssl
 import stat
@@ -13,7 +14,10 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import load_ssh_private_key, load_ssh_public_key
+from typer.testing import CliRunner
 
+from fedprivacy._support.signing import server_key, server_public_key
+from fedprivacy.commands.deploy import deploy_app
 from fedprivacy.deploy.keys import KeyFileError, write_client_key, write_keys
 
 
@@ -185,3 +189,22 @@ def test_a_client_can_make_its_own_key(tmp_path):
     assert private.public_key().public_numbers() == public.public_numbers()
     assert client.public_key.read_text().endswith(" hospital-3\n")
     assert stat.S_IMODE(client.private_key.stat().st_mode) == 0o600
+
+
+def test_the_commands_make_keys_once(tmp_path):
+    command = ["keys", "--out", str(tmp_path), "--host", "fl.example.org", "--client", "a", "--client", "b"]
+    first, again = (CliRunner().invoke(deploy_app, command) for _ in range(2))
+    assert (first.exit_code, again.exit_code) == (0, 2)
+    assert "keep offline" in first.output and "exists already" in again.output
+    assert (tmp_path / "clients" / "b" / "client.key").exists()
+    own = CliRunner().invoke(deploy_app, ["client-key", "hospital-3", "--out", str(tmp_path)])
+    assert own.exit_code == 0 and "hospital-3.pub" in own.output
+
+
+def test_the_command_makes_the_signing_key_once_and_shows_its_public_half(tmp_path):
+    key = tmp_path / "deep" / "signing.key"
+    first, again = (CliRunner().invoke(deploy_app, ["signing-key", str(key)]) for _ in range(2))
+    assert first.exit_code == again.exit_code == 0 and first.output == again.output
+    (public,) = re.findall(r'server-key = "([0-9a-f]{64})"', first.output)
+    assert public == server_public_key(server_key(key))
+    assert stat.S_IMODE(key.stat().st_mode) == 0o600

@@ -23,7 +23,6 @@ pytestmark = pytest.mark.exhaustive
 
 REPOSITORY = Path(__file__).parents[2]
 OWN = Path(__file__).with_name("blobs_task.py")
-CLIENTS = ("clinic-a", "clinic-b")
 
 
 @pytest.fixture(scope="module")
@@ -78,10 +77,8 @@ def folder(tmp_path, monkeypatch):
     for name in ("server.py", "clients.py", "tests.py"):
         (tmp_path / name).write_text("raise RuntimeError('this is the user\\'s own, and nothing imports it')\n")
     (tmp_path / "mine.py").write_text(OWN.read_text())
-    for number, client in enumerate(CLIENTS):
-        (tmp_path / "records" / client).mkdir(parents=True)
-        points = np.random.default_rng(number).normal(size=(80, 2))
-        np.save(tmp_path / "records" / client / "points.npy", points)
+    (tmp_path / "records").mkdir()
+    np.save(tmp_path / "records" / "points.npy", np.random.default_rng(0).normal(size=(80, 2)))
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PYTHONPATH", raising=False)
     return tmp_path
@@ -111,23 +108,14 @@ def test_simulate_with_the_dashboard_and_the_dashboard_alone(fedprivacy, folder)
         page.communicate(timeout=60)
 
 
-def test_an_own_task_is_deployed(fedprivacy, folder):
-    ran(fedprivacy, "deploy", "app", "sides", "--task", "mine.py:Sides", "--clients", "2")
-    arguments = ["deploy", "demo", "--app", "sides", "--data", "records", "--rounds", "1", "--out", "rehearsal"]
-    table = ran(fedprivacy, *arguments)
-    assert all(client in table for client in CLIENTS)
-    last = read_history(folder / "rehearsal" / "results").last
-    assert last.participants == CLIENTS
-
-
-HOSPITALS = ("hospital-1", "hospital-2", "hospital-3")
+HOSPITALS = ("hospital-1", "hospital-2")
 NOT_PROXIED = set() if NGINX else {"interfaces"}
 """What fails on a machine without nginx, where the clients reach the SuperLink itself: and so it must."""
 
 
 @pytest.fixture
 def hosts(fedprivacy, folder):
-    """Three hospitals and a server, as `deploy init` wrote them for the user's own task, all on this machine."""
+    """Two hospitals and a server, as `deploy init` wrote them for the user's own task, all on this machine."""
     port, superlink_port, runtime_port, *ports = free_ports(3 + len(HOSPITALS))
     settings = {
         "host": "localhost",
@@ -138,7 +126,7 @@ def hosts(fedprivacy, folder):
         **{"superlink-port": superlink_port, "supernode-port": runtime_port},
         "server-folder": f"{folder}/deployment/server",
         "client-folder": f"{folder}/deployment/clients/{{client}}",
-        "records": f"{folder}/records/{CLIENTS[0]}",
+        "records": f"{folder}/records",
         "environment": str(fedprivacy.parents[1]),
     }
     write_toml(folder / "deployment.toml", {"": settings})
@@ -171,7 +159,7 @@ def test_what_init_writes_is_checked_and_runs(fedprivacy, hosts):
             command, env=hosts.environment, cwd=hosts.server, check=False, capture_output=True, text=True, timeout=300
         )
 
-    settings = (hosts.server / "run.toml").read_text().replace("clients = 3", "clients = 3\nseed = 1")
+    settings = (hosts.server / "run.toml").read_text().replace("clients = 2", "clients = 2\nseed = 1")
     (hosts.server / "seeded.toml").write_text(settings)
     failed = run("--run-config", "seeded.toml")  # flwr's own command ends with 0 here
     assert failed.returncode == 1
@@ -183,7 +171,3 @@ def test_what_init_writes_is_checked_and_runs(fedprivacy, hosts):
     told = re.fullmatch(r"Completed: 1 round, accuracy .*, largest epsilon [0-3]\.\d+; results in (.*)", last)
     assert told, done.stdout
     assert read_history(Path(told[1])).last.participants == HOSPITALS
-
-    spent = run()
-    assert spent.returncode == 2
-    assert "error: hospital-1 has spent 2.99" in spent.stderr, spent.stderr

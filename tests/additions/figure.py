@@ -1,6 +1,6 @@
 """A figure: how many updates each round averaged, and how many it asked for in vain."""
 
-from tests.additions.addition import Addition, after, counted, promised
+from tests.additions.addition import Addition, after
 
 TURNOUT = '''"""How many updates each round averaged, and how many it asked for in vain."""
 
@@ -117,12 +117,3 @@ print(ask.get("/api/v1/runs/few/figures/turnout.csv").text)
 cards = set(re.findall(r'#source\\("(\\w+)"', ask.get("/static/run-charts.js").text))
 print("turnout" in cards <= set(Figure))
 """
-
-
-def test_a_figure_draws_what_the_run_did_in_notebook_page_and_table(tmp_path):
-    header, row, *_, card = FIGURE.run(tmp_path, PROGRAM).split()
-    assert (header, row, card) == ("round,averaged,failed", "1,1,1", "True")
-
-
-def test_what_it_takes(tmp_path):
-    assert counted(FIGURE.made_in(tmp_path)) == promised("a figure")

@@ -1,10 +1,6 @@
 """A setting, a strategy and a tracker: one run has all three."""
 
-from typing import NamedTuple
-
-import pytest
-
-from tests.additions.addition import Addition, after, counted, promised
+from tests.additions.addition import Addition, after
 
 SETTING = Addition(
     edits={
@@ -77,14 +73,8 @@ TRACKER = Addition(
     files={("fedprivacy/trackers", "table.py"): TABLE},
 )
 
-ALL = SETTING | STRATEGY | TRACKER
-
 PROGRAM = """
 import inspect, tomllib
-
-from fedprivacy.commands.app import app
-
-app(["simulate", "--help"], standalone_mode=False)
 
 import fedprivacy as fp
 from fedprivacy.runs.configuration import FIELDS, ConfigError, RunConfig, resolve
@@ -110,44 +100,3 @@ assert {run.settings[key.replace("_", "-")] for key in added} == set(added.value
 print([one.round for one in run.history.rounds if one.metrics])
 print(", ".join(f"{one.round} {one.max_epsilon!r}" for one in run.history.rounds))
 """
-
-
-class TheRun(NamedTuple):
-    """The lines that the program printed, and those that the tracker wrote."""
-
-    lines: list[str]
-    table: list[str]
-
-
-@pytest.fixture(scope="module")
-def run(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("project")
-    lines = ALL.run(folder, PROGRAM).splitlines()
-    return TheRun(lines, (folder / "run" / "rounds.table").read_text().splitlines())
-
-
-def test_a_setting_is_offered_checked_kept_and_obeyed(run):
-    *help, wrong, mistyped, _, evaluated, _ = run.lines
-    assert any("--evaluate-every" in line and "Rounds from one evaluation to the next." in line for line in help)
-    assert wrong == "evaluate-every is 0; choose a whole number from 1 to a billion."
-    assert mistyped == "evaluate-every is 'often'; give a whole number."
-    assert evaluated == "[2, 4]"
-
-
-def test_a_strategy_is_offered_and_taken(run):
-    assert any("fedtrimmedavg, krum, fedmedian" in line for line in run.lines)
-    assert run.lines[-3] == "FedMedian"
-
-
-def test_a_tracker_is_offered_and_told_of_every_round(run):
-    assert any("wandb, table" in line for line in run.lines)
-    start, *rounds, end = run.table
-    assert (start, end) == ("0 0.0", "finished")
-    assert rounds == run.lines[-1].split(", ")
-
-
-@pytest.mark.parametrize(
-    ("name", "addition"), [("a setting", SETTING), ("a strategy", STRATEGY), ("a tracker", TRACKER)]
-)
-def test_what_it_takes(name, addition, tmp_path):
-    assert counted(addition.made_in(tmp_path)) == promised(name)

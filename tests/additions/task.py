@@ -1,6 +1,6 @@
 """A built-in task: wines, of which scikit-learn brings the records."""
 
-from tests.additions.addition import Addition, after, counted, promised
+from tests.additions.addition import Addition, after
 
 WINE = '''"""The grower of a wine, of three, from thirteen measurements (Aeberhard, Forina 1991)."""
 
@@ -53,10 +53,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedprivacy.commands.app import app
-
-app(["simulate", "--help"], standalone_mode=False)
-
 from fedprivacy.runs.configuration import resolve
 from fedprivacy.tasks import ShardSource, load_task
 from fedprivacy.training.single import train
@@ -75,16 +71,3 @@ model, records = task.model(), (shards[0].inputs, shards[0].targets)
 trained = train(model, task.loss, records, epsilon=9, delta=1e-3, steps=40, sampling_rate=0.5, size_public=True, seed=1)
 print(task.evaluate(model)["loss"], task.evaluate(trained.model)["loss"])
 """
-
-
-def test_a_task_is_offered_and_split_and_can_be_learnt(tmp_path):
-    *help, split, loss = TASK.run(tmp_path, PROGRAM).splitlines()
-    assert any("digits, cancer, wine" in line for line in help)
-    records, different = map(int, split.split())
-    assert records == different == 178 - 36  # the others are the server's
-    untrained, trained = map(float, loss.split())
-    assert trained < untrained
-
-
-def test_what_it_takes(tmp_path):
-    assert counted(TASK.made_in(tmp_path)) == promised("a task")

@@ -1,6 +1,6 @@
 """A layer rule that everybody has: `nn.PReLU`, which is recomputed record by record without one."""
 
-from tests.additions.addition import Addition, after, counted, promised
+from tests.additions.addition import Addition, after
 
 ACTIVATIONS = '''"""Activations with a trained slope."""
 
@@ -58,12 +58,3 @@ for slopes in (1, 3):
     read = [call.args[3] for call in rule.call_args_list]
     print(max(map(len, read)))
 """
-
-
-def test_a_rule_equals_the_loop_over_the_records_and_is_what_the_engine_takes(tmp_path):
-    rows = PRELU.run(tmp_path, PROGRAM).split()
-    assert len(rows) == 2 and all(int(most) >= 9 for most in rows)  # it saw the records, and not the probes alone
-
-
-def test_what_it_takes(tmp_path):
-    assert counted(PRELU.made_in(tmp_path)) == promised("a layer rule")
