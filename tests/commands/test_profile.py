@@ -1,7 +1,6 @@
 """`fedprivacy simulate --profile` and `fp.simulate(..., profile=True)`: where a run's time goes, by the real path."""
 
 import json
-import math
 
 import pytest
 
@@ -73,14 +72,6 @@ def test_every_phase_is_called_as_often_as_it_happens(phases):
     assert phases["run > set-up > enrolment > client"]["calls"] == CLIENTS
     for once in ("set-up > trying the task", "set-up > opening accounts", "closing", "closing > drawing"):
         assert phases[f"run > {once}"]["calls"] == 1
-
-
-def test_shares_add_to_1_and_no_time_is_counted_twice(phases):
-    run = [row for name, row in phases.items() if name.startswith("run")]
-    assert math.isclose(sum(row["share"] for row in run), 1.0)
-    assert all(row["self_seconds"] >= 0.0 for row in run)
-    assert phases["run"]["share"] < 0.5, "most of a run is in a phase with a name"
-    assert phases["run > rounds"]["first_round_ms"] > phases[ASKED]["first_round_ms"] > 0.0
 
 
 def test_the_command_ends_with_the_table_and_where_the_trace_is(place):

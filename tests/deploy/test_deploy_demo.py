@@ -130,7 +130,7 @@ def test_a_supernode_without_a_key_is_kept_out(federation, tmp_path):
         node = start_supernode(
             supervisor, tmp_path / "home", federation.address, "--root-certificates", federation.keys.ca_certificate
         )
-        assert supervisor.wait(node, timeout=60) != 0
+        assert supervisor.wait(node, timeout=600) != 0
         assert "All SuperNodes must be registered" in node.tail(40)
 
 
@@ -142,5 +142,5 @@ def test_a_client_does_not_talk_to_a_server_of_another_authority(federation, tmp
         node = start_supernode(
             supervisor, tmp_path / "home", federation.address, "--auth-supernode-private-key", key, *options
         )
-        assert supervisor.wait(node, timeout=60) != 0
+        assert supervisor.wait(node, timeout=600) != 0
         assert "certificate verify failed" in node.tail(40)

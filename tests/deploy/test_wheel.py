@@ -85,7 +85,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def ran(program, *arguments):
-    done = subprocess.run([program, *arguments], check=False, capture_output=True, text=True, timeout=300)
+    done = subprocess.run([program, *arguments], check=False, capture_output=True, text=True, timeout=600)
     assert done.returncode == 0, done.stdout + done.stderr
     return done.stdout
 
@@ -95,7 +95,7 @@ def test_simulate_with_the_dashboard_and_the_dashboard_alone(fedprivacy, folder)
     run = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
     address = next(found.group() for line in run.stderr if (found := re.search(r"http://127\.0\.0\.1:\d+/", line)))
     assert httpx.get(f"{address}api/v1/runs").status_code == 200
-    run.communicate(timeout=120)
+    run.communicate(timeout=600)
     assert run.returncode == 0
     assert read_history(folder / "runs" / "one").last.round == 1
     page = subprocess.Popen([fedprivacy, "dashboard", "--port", "0", "--json"], stdout=subprocess.PIPE, text=True)
@@ -105,7 +105,7 @@ def test_simulate_with_the_dashboard_and_the_dashboard_alone(fedprivacy, folder)
         assert "<!doctype html>" in httpx.get(address).text.lower()
     finally:
         page.terminate()
-        page.communicate(timeout=60)
+        page.communicate(timeout=600)
 
 
 HOSPITALS = ("hospital-1", "hospital-2")
@@ -148,7 +148,7 @@ def test_what_init_writes_is_checked_and_runs(fedprivacy, hosts):
         for party in parties
     ]
     for party, check in zip(parties, checks, strict=True):
-        told = json.loads(check.communicate(timeout=120)[0])
+        told = json.loads(check.communicate(timeout=600)[0])
         assert told["party"] == party.name
         assert {line["check"] for line in told["checks"] if line["verdict"] != "ok"} == NOT_PROXIED, told
         assert check.returncode == bool(NOT_PROXIED)
@@ -156,7 +156,7 @@ def test_what_init_writes_is_checked_and_runs(fedprivacy, hosts):
     def run(*options):
         command = [fedprivacy, "deploy", "run", "mine-app", *options]
         return subprocess.run(
-            command, env=hosts.environment, cwd=hosts.server, check=False, capture_output=True, text=True, timeout=300
+            command, env=hosts.environment, cwd=hosts.server, check=False, capture_output=True, text=True, timeout=600
         )
 
     settings = (hosts.server / "run.toml").read_text().replace("clients = 2", "clients = 2\nseed = 1")

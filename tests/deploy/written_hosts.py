@@ -41,7 +41,7 @@ class WrittenHosts:
             self._start(self.server, "proxy")
         port = tomllib.loads((self.server / "party.toml").read_text())["superlink-port"]
         trust = ssl.create_default_context(cafile=str(self.server / "ca.crt"))
-        self._supervisor.wait_until_ready(superlink, lambda: healthy(f"127.0.0.1:{port}", trust), timeout=60)
+        self._supervisor.wait_until_ready(superlink, lambda: healthy(f"127.0.0.1:{port}", trust), timeout=600)
 
     def start_clients(self, ports):
         """Every SuperNode, each on a port of its own, since they share this host."""
@@ -62,7 +62,7 @@ class WrittenHosts:
             for client in self.clients
         ]
         for command in commands:
-            assert self._supervisor.wait(command, timeout=60) == 0, command.tail()
+            assert self._supervisor.wait(command, timeout=600) == 0, command.tail()
 
     @property
     def environment(self):
