@@ -6,6 +6,8 @@ import tokenize
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 from tests.house import ROOT, name_of
 
 FOLDERS = ("fedprivacy", "server", "clients", "simulations", "benchmarks", "tests", "docs")
@@ -95,6 +97,7 @@ def test_what_a_page_names_is_there():
     assert wrong(PAGES, rooms_gone) == {}
 
 
+@pytest.mark.exhaustive
 def test_what_a_source_names_is_there():
     assert wrong(SOURCES, lambda source: missing_in(source.read_text(), prose_of(source))) == {}
 

@@ -382,6 +382,7 @@ def loaded_from(page):
     return re.findall(r"<script|<link|<img|<iframe|https?:|url\((?!#)|@import", named)
 
 
+@pytest.mark.exhaustive
 def test_a_run_and_its_figures_show_themselves_in_a_notebook_without_a_network(blobs):
     figures = blobs.figures
     drawn = (figures.overview, figures.accuracy, figures.epsilon, figures.tradeoff, figures.cost, figures.metric)
@@ -614,6 +615,7 @@ def test_a_record_of_a_data_set_that_is_not_of_the_prototype_s_kind_is_null(kind
     assert torch.equal(weights(train(data, seed=1, prototype=PROTOTYPE, size_public=True)), without_it)
 
 
+@pytest.mark.exhaustive
 def test_a_record_of_another_type_is_the_same_record():
     usual = weights(train(WithOne((torch.ones(2), torch.tensor(1))), seed=1, prototype=PROTOTYPE))
     followed = torch.ones(2, requires_grad=True)

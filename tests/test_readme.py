@@ -26,7 +26,7 @@ RUN, TRAIN, SERVER, CLIENT = re.findall(r"```python\n(.*?)```", README, re.DOTAL
 
 
 def test_the_script_runs_as_typed_and_as_cells_of_a_notebook_shows_figures_that_need_no_network(
-    tmp_path, monkeypatch, capsys, undrawn
+    tmp_path, monkeypatch, capsys
 ):
     monkeypatch.chdir(tmp_path)
     names = {}
