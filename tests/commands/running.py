@@ -16,9 +16,10 @@ ENVIRONMENT = os.environ | {"COLUMNS": "120", "NO_COLOR": "1"}
 
 def fedprivacy(*arguments, cwd, code=0, columns=120):
     """Run the command line in this process, which has loaded everything already, and return what it printed."""
-    typed = ["__main__.py", *map(str, arguments)]  # as `python -m fedprivacy`, whatever runs the tests
-    with contextlib.chdir(cwd), mock.patch.object(sys, "argv", typed):
-        run = CliRunner().invoke(app, arguments, env={"COLUMNS": str(columns), "NO_COLOR": "1"})
+    typed = [str(argument) for argument in arguments]
+    as_a_module = ["__main__.py", *typed]  # as `python -m fedprivacy`, whatever runs the tests
+    with contextlib.chdir(cwd), mock.patch.object(sys, "argv", as_a_module):
+        run = CliRunner().invoke(app, typed, env={"COLUMNS": str(columns), "NO_COLOR": "1"})
     assert run.exit_code == code, run.output
     return run
 
