@@ -32,6 +32,7 @@ ROWS = re.findall(r"^\| `([a-z].*?)` \| `(\w+\(.*?\))` \| .*? \| (.*?) ?\|$", PA
 """What is typed, the same in Python, and the standard error of its count."""
 
 
+@pytest.mark.exhaustive
 def test_the_page_runs_as_written(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     page = pages.Page.run(HOW_TO)

@@ -34,6 +34,7 @@ def test_flower_takes_the_app(own):
     assert app["config"]["clients"] == 2
 
 
+@pytest.mark.exhaustive
 def test_the_app_s_parts_load_from_its_folder_alone(own):
     """The task is the one in the app, wherever the user's own file has gone."""
     code = (
