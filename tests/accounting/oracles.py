@@ -1,4 +1,4 @@
-"""Independent answers: closed forms, quadrature of the characteristic function, and dp_accounting.
+"""Independent answers: closed forms, and quadrature of the characteristic function.
 
 Nothing here shares code with `fedprivacy.accounting`.
 """
@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import math
 
+import mpmath
 import numpy as np
-from dp_accounting.pld import privacy_loss_distribution
 from scipy.optimize import brentq
 from scipy.special import log_ndtr, ndtr
 
+from fedprivacy.accounting.privacy_loss import DiscreteLoss
 from fedprivacy.values.events import Event, History
 
 
@@ -25,6 +26,13 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     if log_delta(0.0) <= math.log(delta):
         return 0.0
     return float(brentq(lambda e: log_delta(e) - math.log(delta), 0.0, mu**2 + 80 * mu + 1, xtol=1e-13, rtol=1e-13))
+
+
+def gaussian_delta(mu: float | mpmath.mpf, epsilon: float, digits: int = 50) -> mpmath.mpf:
+    """Exact delta of the same, to so many digits."""
+    with mpmath.workdps(digits):
+        m, e = mpmath.mpf(mu), mpmath.mpf(epsilon)
+        return mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m)
 
 
 def single_step_delta(event: Event, epsilon: float, remove: bool) -> float:
@@ -91,12 +99,12 @@ def composed_delta(history: History, epsilon: float, remove: bool) -> float:
             return math.exp(base + math.log(total * spacing / (2 * np.pi)))
 
 
-def dp_accounting_epsilon(event: Event, steps: int, delta: float, pessimistic: bool = True) -> float:
-    """Upper or lower bound of dp_accounting's PLD at its default grid."""
-    distribution = privacy_loss_distribution.from_gaussian_mechanism(
-        event.noise_multiplier,
-        sampling_prob=event.sampling_rate,
-        pessimistic_estimate=pessimistic,
-        value_discretization_interval=1e-4,
-    )
-    return float(distribution.self_compose(steps).get_epsilon_for_delta(delta))
+def exact_share(history: History, epsilon: float, delta: float) -> float:
+    """Exact delta at `epsilon`, over the delta asked for: 1 if the epsilon is exact, above 1 if it is unsound."""
+    return max(composed_delta(history, epsilon, remove) for remove in (True, False)) / delta
+
+
+def discrete_delta(loss: DiscreteLoss, step: float, epsilon: float) -> float:
+    """Delta of a discretised loss on a grid of this step."""
+    losses = (loss.first + np.arange(loss.masses.size)) * step
+    return loss.infinity + float(loss.masses @ np.maximum(-np.expm1(np.minimum(epsilon - losses, 0.0)), 0.0))

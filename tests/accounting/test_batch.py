@@ -18,28 +18,20 @@ def drawn(rng: np.random.Generator) -> Event:
     return PoissonSampledGaussian(float(10.0 ** rng.uniform(-3.0, -0.3)), float(rng.uniform(0.5, 4.0)))
 
 
-def test_one_mechanism_costs_what_pld_says() -> None:
+@pytest.mark.parametrize("of_each", [15, pytest.param(75, marks=pytest.mark.exhaustive)])
+def test_histories_cost_what_pld_says(of_each: int) -> None:
     rng = np.random.default_rng(0)
-    histories = [{drawn(rng): int(10.0 ** rng.uniform(0.0, 4.3))} for _ in range(150)]
-    deltas = (10.0 ** -rng.uniform(3.0, 10.0, 150)).tolist()
+    histories: list[History] = [{drawn(rng): int(10.0 ** rng.uniform(0.0, 4.3))} for _ in range(of_each)]
+    several = [[drawn(rng) for _ in range(rng.integers(2, 6))] for _ in range(of_each)]
+    histories += [{event: int(10.0 ** rng.uniform(0.5, 3.0)) for event in events} for events in several]
+    deltas = (10.0 ** -rng.uniform(3.0, 10.0, len(histories))).tolist()
     one_by_one = [pld.epsilon(history, delta) for history, delta in zip(histories, deltas, strict=True)]
     ratio = epsilons(histories, deltas) / np.array(one_by_one)
-    assert ratio.max() <= 1.0 + 1e-4
-    assert ratio.min() >= 1.0 - 1e-3  # its grid is never coarser than theirs
+    assert (ratio >= 1.0 - 1e-3).all()  # its grid is never coarser than theirs
+    assert (ratio[:of_each] <= 1.0 + 1e-4).all() and (ratio <= 1.0 + 1e-3).all()
 
 
-def test_several_mechanisms_cost_what_pld_says() -> None:
-    rng = np.random.default_rng(1)
-    events = [drawn(rng) for _ in range(12)]
-    histories = [
-        {events[i]: int(10.0 ** rng.uniform(0.5, 3.0)) for i in rng.choice(12, rng.integers(2, 6), replace=False)}
-        for _ in range(60)
-    ]
-    one_by_one = np.array([pld.epsilon(history, 1e-6) for history in histories])
-    assert epsilons(histories, 1e-6) == pytest.approx(one_by_one, rel=1e-3)
-
-
-@pytest.mark.parametrize("delta", [1e-5, 1e-12, 1e-20])
+@pytest.mark.parametrize("delta", [pytest.param(1e-5, marks=pytest.mark.exhaustive), 1e-12])
 @pytest.mark.parametrize(
     "history",
     [
@@ -51,8 +43,7 @@ def test_several_mechanisms_cost_what_pld_says() -> None:
 )
 def test_never_below_the_exact_privacy_loss(history: History, delta: float) -> None:
     (epsilon,) = epsilons([history], delta)
-    exact = max(oracles.composed_delta(history, float(epsilon), remove) for remove in (True, False))
-    assert 0.95 * delta <= exact <= delta
+    assert 0.95 <= oracles.exact_share(history, float(epsilon), delta) <= 1.0
 
 
 @pytest.mark.parametrize(("q", "sigma"), [(0.01, 1.0), (0.3, 0.8), (0.9, 2.0), (1.0, 1.5), (1e-3, 0.5)])
@@ -111,9 +102,3 @@ def test_the_direction_that_adds_a_record_counts(monkeypatch: pytest.MonkeyPatch
     (epsilon,) = epsilons([history], 1e-5)
     exact = oracles.composed_delta(history, float(epsilon), remove=False)
     assert exact == pytest.approx(1e-5, rel=1e-2)
-
-
-def test_accounts_are_kept_apart_by_delta() -> None:
-    history = {PoissonSampledGaussian(0.02, 1.1): 500}
-    few, many = epsilons([history, history], [1e-9, 1e-3])
-    assert few > 1.5 * many

@@ -9,7 +9,7 @@ from scipy.sparse import csr_array
 from fedprivacy.accounting import pld
 from fedprivacy.accounting.batch import BatchComposer
 from fedprivacy.accounting.population import MOST_STEPS, PopulationAccountant
-from fedprivacy.accounting.targets import noise_multipliers, step_quotas
+from fedprivacy.accounting.targets import step_quotas
 from fedprivacy.values.events import (
     History,
     NeighbouringRelation,
@@ -24,7 +24,6 @@ def epsilon(history: History, delta: float) -> float:
     return float(composer.epsilons(composer.counts([history]), np.array([delta]))[0])
 
 
-@pytest.mark.exhaustive
 @pytest.mark.parametrize("grid", [1.01, 1.05])
 def test_what_was_rounded_is_not_rounded_again(grid: float, tmp_path: Path) -> None:
     """Rounded twice, two rates fell together and every later mechanism was taken for another."""
@@ -39,7 +38,7 @@ def test_what_was_rounded_is_not_rounded_again(grid: float, tmp_path: Path) -> N
     accounts.save(tmp_path / "accounts.npz")
     again = PopulationAccountant.load(tmp_path / "accounts.npz")
     assert [again.history(row) for row in rows.tolist()] == [accounts.history(row) for row in rows.tolist()]
-    assert again.epsilons() == pytest.approx(accounts.epsilons(), rel=1e-9)
+    assert again.epsilons(rows[:20]) == pytest.approx(accounts.epsilons(rows[:20]), rel=1e-9)
     grid_events = [next(iter(accounts.history(row))) for row in rows.tolist()]
     assert again.mechanisms(grid_events).tolist() == accounts.mechanisms(grid_events).tolist()
 
@@ -70,6 +69,9 @@ def test_names_are_kept_to_the_letter(tmp_path: Path) -> None:
         ([0], 1, 5),
         ([0, 0], 0, [2**62, 2**62]),
         ([0], 0, np.array([2**63], dtype=np.uint64)),
+        ([0, 1], 0, -1),
+        ([0, 1], 0, 1.5),
+        ([0, 1], 0, [5, MOST_STEPS + 1]),
         ([0, 0], 0, [MOST_STEPS, 1]),
     ],
 )
@@ -151,17 +153,6 @@ def test_the_counts_of_the_caller_are_left_as_they_are() -> None:
     counts = csr_array((np.array([5.0, 0.0]), columns, np.array([0, 2])), shape=(1, 2))
     composer.epsilons(counts, np.array([1e-5]))
     assert counts.data.tolist() == [5.0, 0.0]
-
-
-@pytest.mark.parametrize("setting", [(24.86, 0.051, 1.3855e-5, 579), (8.35, 0.0362, 1.4517e-4, 4)])
-def test_budgets_that_ask_for_no_noise_are_refused(setting: tuple[float, float, float, int]) -> None:
-    with pytest.raises(ValueError, match="asks for no noise"):
-        noise_multipliers(*setting)
-
-
-def test_a_part_of_a_step_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"steps is 2\.7"):
-        noise_multipliers(1.0, 1e-5, 0.1, 2.7)
 
 
 def test_quotas_of_extreme_events() -> None:

@@ -1,23 +1,26 @@
 import math
-import time
 
 import pytest
 
-from fedprivacy.accounting import UNLIMITED, noise_multiplier, pld, rdp, sampling_rate, step_quota
+from fedprivacy.accounting import UNLIMITED, noise_multiplier, pld, sampling_rate, step_quota
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 
 CASES = [
     (0.01, 1000, 2.0, 1e-5),
-    (0.05, 500, 4.0, 1e-5),
     (0.002, 5000, 1.0, 1e-6),
-    (1.0, 1, 1.0, 1e-5),
     (1.0, 1000, 0.1, 1e-5),
-    (0.001, 10, 0.1, 1e-6),
-    (0.5, 1000, 500.0, 1e-5),
-    (1e-4, 10, 3.0, 1e-9),
-    (0.1, 100_000, 8.0, 1e-5),
-    (0.1, 10, 1e-3, 1e-5),
+    *(
+        pytest.param(*each, marks=pytest.mark.exhaustive)
+        for each in [
+            (1.0, 1, 1.0, 1e-5),
+            (0.001, 10, 0.1, 1e-6),
+            (0.5, 1000, 500.0, 1e-5),
+            (1e-4, 10, 3.0, 1e-9),
+            (0.1, 100_000, 8.0, 1e-5),
+            (0.1, 10, 1e-3, 1e-5),
+        ]
+    ),
 ]
 
 
@@ -25,11 +28,6 @@ CASES = [
 def test_calibrated_noise_spends_the_budget_and_no_more(q: float, n: int, epsilon: float, delta: float) -> None:
     noise = noise_multiplier(PrivacyBudget(epsilon, delta), q, n)
     assert 0.999 * epsilon <= pld.epsilon({PoissonSampledGaussian(q, noise): n}, delta) <= epsilon
-
-
-def test_calibration_is_less_noisy_than_rdp_asks_for() -> None:
-    noise = noise_multiplier(PrivacyBudget(2.0, 1e-5), 0.01, 1000)
-    assert rdp.epsilon({PoissonSampledGaussian(0.01, noise): 1000}, 1e-5) > 2.1
 
 
 def test_the_relation_changes_no_number() -> None:
@@ -80,36 +78,12 @@ def test_a_quota_is_exactly_maximal(
     assert pld.epsilon({**past, event: n + 1}, delta) > epsilon
 
 
-def test_steps_of_the_same_event_count_against_the_quota() -> None:
-    event, budget = PoissonSampledGaussian(0.01, 1.0), PrivacyBudget(2.0, 1e-5)
-    assert step_quota(event, budget, {event: 200}) == step_quota(event, budget) - 200
-
-
-def test_nothing_is_left_of_a_budget_that_is_spent() -> None:
+def test_a_quota_is_0_where_all_is_spent_and_has_no_end_where_nothing_limits_it() -> None:
     event, budget = PoissonSampledGaussian(0.01, 1.0), PrivacyBudget(1.0, 1e-5)
     assert step_quota(event, budget, {event: 10_000}) == 0
     assert step_quota(event, budget, {PoissonSampledGaussian(1.0, 0.5): 1}) == 0
-
-
-def test_a_budget_that_is_not_enforced_is_unlimited() -> None:
-    assert step_quota(PoissonSampledGaussian(0.5, 0.5), PrivacyBudget(math.inf, 1e-5)) == UNLIMITED
-
-
-def test_a_quota_never_exceeds_the_sentinel() -> None:
+    assert step_quota(event, PrivacyBudget(math.inf, 1e-5)) == UNLIMITED
     assert step_quota(PoissonSampledGaussian(1e-5, 10.0), PrivacyBudget(1.0, 1e-6)) == UNLIMITED
-
-
-def test_pld_allows_more_steps_than_rdp() -> None:
-    event, budget = PoissonSampledGaussian(0.01, 1.0), PrivacyBudget(1.0, 1e-5)
-    n = step_quota(event, budget)
-    assert rdp.epsilon({event: n}, budget.delta) > budget.epsilon
-
-
-def test_a_quota_takes_a_moment() -> None:
-    """About 20 ms here, 0.3 s for quotas of a hundred million; the margin is for busy machines."""
-    start = time.process_time()
-    step_quota(PoissonSampledGaussian(0.011, 1.03), PrivacyBudget(3.0, 1e-5), {PoissonSampledGaussian(0.02, 1.0): 9})
-    assert time.process_time() - start < 3.0
 
 
 def test_noise_after_a_past_spends_what_is_left() -> None:

@@ -2,11 +2,11 @@ import math
 
 import mpmath
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedprivacy.accounting import composition, pld
-from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian, RandomizedResponse
+from fedprivacy.values.events import History, PoissonSampledGaussian
 from tests.accounting import oracles
 
 
@@ -46,11 +46,6 @@ def test_a_single_step_is_the_amplified_gaussian() -> None:
     assert composition.basic({event: 1}, 1e-5) == pytest.approx(expected)
 
 
-def test_replacing_a_record_moves_the_sum_twice_as_far() -> None:
-    replaced = PoissonSampledGaussian(1.0, 3.0, NeighbouringRelation.REPLACE_ONE)
-    assert composition.basic({replaced: 1}, 1e-5) == pytest.approx(oracles.gaussian_epsilon(2 / 3, 1e-5))
-
-
 def test_basic_composition_adds() -> None:
     first, second = PoissonSampledGaussian(0.2, 1.5), PoissonSampledGaussian(1.0, 4.0)
     single = composition.basic({first: 1}, 1e-6), composition.basic({second: 1}, 1e-6)
@@ -76,7 +71,7 @@ HISTORIES: list[History] = [
 
 
 @pytest.mark.parametrize("history", HISTORIES)
-@pytest.mark.parametrize("delta", [1e-3, 1e-9])
+@pytest.mark.parametrize("delta", [1e-3, pytest.param(1e-9, marks=pytest.mark.exhaustive)])
 def test_they_are_upper_bounds(history: History, delta: float) -> None:
     """The delta that is left at their epsilon, exactly, is at most the delta asked for."""
     for bound in (composition.basic(history, delta), composition.advanced(history, delta)):
@@ -85,7 +80,6 @@ def test_they_are_upper_bounds(history: History, delta: float) -> None:
         assert bound >= pld.epsilon(history, delta) * 0.999
 
 
-@settings(max_examples=200, deadline=None, derandomize=True)
 @given(
     log_q=st.floats(-300, 0),
     log_s=st.floats(-307, 300),
@@ -97,19 +91,3 @@ def test_no_overflow_and_no_nan(log_q: float, log_s: float, steps: int, log_delt
     history = {PoissonSampledGaussian(10.0**log_q, 10.0**log_s): steps}
     basic, advanced = (bound(history, 10.0**log_delta) for bound in (composition.basic, composition.advanced))
     assert 0.0 <= advanced <= basic
-
-
-def test_an_empty_history_costs_nothing() -> None:
-    assert composition.basic({}, 1e-5) == composition.advanced({}, 1e-5) == 0.0
-    assert composition.advanced({PoissonSampledGaussian(0.1, 1.0): 0}, 1e-5) == 0.0
-
-
-def test_histories_that_cannot_be_composed_are_refused() -> None:
-    mixed = {PoissonSampledGaussian(1.0, 1.0, relation): 1 for relation in NeighbouringRelation}
-    for bound in (composition.basic, composition.advanced):
-        with pytest.raises(ValueError, match="mixes the neighbouring relations"):
-            bound(mixed, 1e-5)
-        with pytest.raises(ValueError, match="use `pld`"):
-            bound({RandomizedResponse(3, 0.5): 1}, 1e-5)
-        with pytest.raises(ValueError, match="delta is -1"):
-            bound({}, -1.0)

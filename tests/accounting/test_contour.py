@@ -1,13 +1,14 @@
+import itertools
 import math
 
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedprivacy.accounting import contour, pld
-from fedprivacy.values.events import History, NeighbouringRelation, PoissonSampledGaussian, RandomizedResponse
+from fedprivacy.values.events import History, PoissonSampledGaussian
 from tests.accounting import oracles
 
 MIXED: History = {
@@ -15,11 +16,6 @@ MIXED: History = {
     PoissonSampledGaussian(0.05, 2.0): 40,
     PoissonSampledGaussian(1.0, 20.0): 5,
 }
-
-
-def exact_share(history: History, epsilon: float, delta: float) -> float:
-    """Exact delta at our epsilon, over the delta asked for: 1 if exact, above 1 if unsound."""
-    return max(oracles.composed_delta(history, epsilon, remove) for remove in (True, False)) / delta
 
 
 def single_delta(event: PoissonSampledGaussian, epsilon: float) -> float:
@@ -36,7 +32,10 @@ def test_without_sampling_it_is_the_gaussian_closed_form(noise: float, steps: in
 
 @pytest.mark.parametrize(
     ("q", "s", "delta"),
-    [(0.5, 2.0, 1e-3), (0.1, 1.0, 1e-5), (0.01, 1.0, 1e-5), (0.9, 0.3, 1e-10), (0.2, 5.0, 1e-6), (0.05, 0.7, 1e-8)],
+    [
+        *((0.5, 2.0, 1e-3), (0.01, 1.0, 1e-5), (0.9, 0.3, 1e-10)),
+        *(pytest.param(*each, marks=pytest.mark.exhaustive) for each in [(0.2, 5.0, 1e-6), (0.05, 0.7, 1e-8)]),
+    ],
 )
 def test_one_step_matches_the_closed_form(q: float, s: float, delta: float) -> None:
     event = PoissonSampledGaussian(q, s)
@@ -44,6 +43,7 @@ def test_one_step_matches_the_closed_form(q: float, s: float, delta: float) -> N
     assert 0.999 * delta <= single_delta(event, ours) <= delta * (1 + 1e-9)
 
 
+@pytest.mark.exhaustive
 def test_too_few_frequencies_for_one_step_still_yield_a_bound() -> None:
     """The transform of a loss that is nearly constant hardly falls."""
     event = PoissonSampledGaussian(1.5e-4, 0.415)
@@ -55,39 +55,29 @@ def test_too_few_frequencies_for_one_step_still_yield_a_bound() -> None:
     ("q", "s", "n", "delta"),
     [
         (0.01, 1.0, 1000, 1e-5),
-        (0.01, 1.0, 1000, 1e-20),
-        (0.01, 4.0, 10_000, 1e-5),
-        (0.1, 0.7, 100, 1e-6),
-        (0.002, 0.6, 300, 1e-5),
-        (0.001, 10.0, 100, 1e-6),
-        (0.05, 1.2, 5000, 1e-30),
         (0.9, 3.0, 3, 1e-3),
-        (0.3, 1.5, 20, 0.2),
+        *(
+            pytest.param(*each, marks=pytest.mark.exhaustive)
+            for each in [
+                (0.01, 1.0, 1000, 1e-20),
+                (0.01, 4.0, 10_000, 1e-5),
+                (0.1, 0.7, 100, 1e-6),
+                (0.002, 0.6, 300, 1e-5),
+                (0.001, 10.0, 100, 1e-6),
+                (0.05, 1.2, 5000, 1e-30),
+                (0.3, 1.5, 20, 0.2),
+            ]
+        ),
     ],
 )
 def test_exact_delta_at_our_epsilon_is_the_delta_asked_for(q: float, s: float, n: int, delta: float) -> None:
     history = {PoissonSampledGaussian(q, s): n}
-    assert 0.999 <= exact_share(history, contour.epsilon(history, delta), delta) <= 1.0
+    assert 0.999 <= oracles.exact_share(history, contour.epsilon(history, delta), delta) <= 1.0
 
 
-@pytest.mark.parametrize("delta", [1e-3, 1e-6, 1e-12, 1e-20])
+@pytest.mark.parametrize("delta", [1e-6, pytest.param(1e-20, marks=pytest.mark.exhaustive)])
 def test_so_it_is_for_histories_of_several_events(delta: float) -> None:
-    assert 0.999 <= exact_share(MIXED, contour.epsilon(MIXED, delta), delta) <= 1.0
-
-
-def test_two_steps_match_a_convolution_of_closed_forms() -> None:
-    """delta of two steps is the mean, over the first one's loss, of delta of the second at what is left."""
-    event, delta = PoissonSampledGaussian(0.01, 1.0), 1e-5
-    epsilon = contour.epsilon({event: 2}, delta)
-    x = np.arange(-12.0, 14.0, 2e-3)
-    density = (0.99 * np.exp(-(x**2) / 2) + 0.01 * np.exp(-((x - 1) ** 2) / 2)) / math.sqrt(2 * math.pi)
-    left = epsilon - np.log1p(0.01 * np.expm1(x - 0.5))
-    certain = np.expm1(left) / 0.01 <= -1.0  # every loss exceeds what is left
-    second = [
-        -math.expm1(e) if sure else oracles.single_step_delta(event, e, remove=True)
-        for e, sure in zip(left.tolist(), certain.tolist(), strict=True)
-    ]
-    assert 0.999 * delta <= float(density @ second) * 2e-3 <= delta
+    assert 0.999 <= oracles.exact_share(MIXED, contour.epsilon(MIXED, delta), delta) <= 1.0
 
 
 def test_it_agrees_with_the_pld() -> None:
@@ -114,11 +104,6 @@ def test_a_batch_answers_as_its_clients_alone_do() -> None:
     assert together == pytest.approx(np.array(alone), rel=1e-5)
     history = {PoissonSampledGaussian(float(q[0]), float(s[0])): int(n[0])}
     assert contour.epsilon(history, float(delta[0])) == pytest.approx(together[0], rel=1e-6)
-
-
-def test_replacing_a_record_moves_the_sum_twice_as_far() -> None:
-    replaced = PoissonSampledGaussian(1.0, 3.0, NeighbouringRelation.REPLACE_ONE)
-    assert contour.epsilon({replaced: 4}, 1e-5) == pytest.approx(oracles.gaussian_epsilon(4 / 3, 1e-5), rel=1e-5)
 
 
 def test_both_directions_are_computed() -> None:
@@ -188,7 +173,6 @@ def test_aliases_only_raise_epsilon(tilt: float, shortening: float) -> None:
     assert float(contour._solved(batch, plan, remove=True)[0][0]) >= exact * (1 - 1e-6)
 
 
-@settings(max_examples=25, deadline=None, derandomize=True)
 @given(
     log_q=st.floats(-2.5, 0),
     s=st.floats(0.5, 10),
@@ -208,13 +192,12 @@ def test_epsilon_is_monotone(log_q: float, s: float, log_n: float, log_delta: fl
         assert other >= base * (1 - 1e-5)
 
 
-@settings(max_examples=8, deadline=None, derandomize=True)
-@given(log_q=st.floats(-12, 0), log_s=st.floats(-3, 4), log_n=st.floats(0, 9), log_delta=st.floats(-300, -0.01))
+@pytest.mark.exhaustive
 @pytest.mark.filterwarnings("error")
-def test_extremes_yield_a_finite_number(log_q: float, log_s: float, log_n: float, log_delta: float) -> None:
-    noise = max(10.0**log_s, 0.2)
-    epsilon = contour.epsilons(10.0**log_q, noise, math.floor(10.0**log_n), 10.0**log_delta)[0]
-    assert 0.0 <= epsilon < math.inf
+def test_extremes_yield_a_finite_number() -> None:
+    corners = itertools.product([1e-12, 0.03, 1.0], [0.2, 1.0, 1e4], [1, 10**9], [1e-300, 0.97])
+    epsilons = contour.epsilons(*np.array(list(corners)).T)
+    assert (epsilons >= 0.0).all() and np.isfinite(epsilons).all()
 
 
 def test_zero_where_delta_alone_suffices() -> None:
@@ -238,13 +221,3 @@ def test_zero_where_delta_alone_suffices() -> None:
 def test_arguments_out_of_range_are_named(arguments: tuple[float, ...], message: str) -> None:
     with pytest.raises(ValueError, match=message):
         contour.epsilons(*arguments)
-
-
-def test_histories_that_cannot_be_composed_are_refused() -> None:
-    mixed = {PoissonSampledGaussian(1.0, 1.0, relation): 1 for relation in NeighbouringRelation}
-    with pytest.raises(ValueError, match="mixes the neighbouring relations"):
-        contour.epsilon(mixed, 1e-5)
-    with pytest.raises(ValueError, match="use `pld`"):
-        contour.epsilon({RandomizedResponse(3, 0.5): 1}, 1e-5)
-    with pytest.raises(ValueError, match="delta is 0"):
-        contour.epsilon({}, 0.0)

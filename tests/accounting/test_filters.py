@@ -1,8 +1,7 @@
 import math
 
-import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedprivacy.accounting import (
@@ -29,6 +28,7 @@ def test_fixed_filter_grants_the_pld_quota_and_then_what_is_left() -> None:
     assert filter_.quota({EVENT: 300}, EVENT) == whole - 300
     assert filter_.quota({EVENT: whole}, EVENT) == 0
     assert filter_.quota({EVENT: whole + 5}, EVENT) == 0
+    assert filter_.quota({PoissonSampledGaussian(0.5, 1.0): 0}, EVENT) == whole  # it never ran
 
 
 @pytest.mark.parametrize(
@@ -49,15 +49,6 @@ def test_fixed_filter_refuses_a_changed_mechanism(other: PoissonSampledGaussian)
     assert "Keep sampling-rate and noise-multiplier" in message
 
 
-def test_fixed_filter_ignores_events_that_never_ran() -> None:
-    assert FixedMechanismFilter(BUDGET).quota({PoissonSampledGaussian(0.5, 1.0): 0}, EVENT) > 0
-
-
-def test_a_changed_mechanism_is_a_value_error() -> None:
-    assert issubclass(MechanismChanged, ValueError)
-
-
-@settings(max_examples=30, deadline=None, derandomize=True)
 @given(
     data=st.lists(
         st.tuples(st.sampled_from([0.005, 0.01, 0.05, 1.0]), st.sampled_from([2.0, 4.0, 25.0]), st.floats(0.05, 1.0)),
@@ -89,10 +80,6 @@ def test_adaptive_quota_is_maximal(past: dict[PoissonSampledGaussian, int]) -> N
     assert n > 0
     assert rdp.compose({**past, event: n}, [filter_.order])[0] <= filter_.bound
     assert rdp.compose({**past, event: n + 1}, [filter_.order])[0] > filter_.bound
-
-
-def test_adaptive_filter_never_grants_more_than_the_pld() -> None:
-    assert 0 < AdaptiveFilter(BUDGET).quota({}, EVENT) <= step_quota(EVENT, BUDGET)
 
 
 def test_the_order_depends_on_the_budget_alone() -> None:
@@ -142,8 +129,3 @@ def test_no_filter_mixes_relations() -> None:
     for make in FILTERS.values():
         with pytest.raises(ValueError, match="relation"):
             make(BUDGET).quota(past, EVENT)
-
-
-def test_divergence_bound_converts_to_the_budget() -> None:
-    filter_ = AdaptiveFilter(BUDGET)
-    assert rdp.to_epsilon([filter_.bound], BUDGET.delta, [filter_.order]) == pytest.approx(np.array([2.0]))

@@ -4,7 +4,7 @@ import mpmath
 import pytest
 
 from fedprivacy.accounting import gdp, pld
-from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian, RandomizedResponse
+from fedprivacy.values.events import PoissonSampledGaussian
 from tests.accounting import oracles
 
 
@@ -12,28 +12,20 @@ from tests.accounting import oracles
 @pytest.mark.parametrize("mu", [1e-6, 1e-3, 0.0099, 0.0101, 0.3, 1.0, 12.0, 500.0])
 def test_the_gaussian_epsilon_matches_60_digits(mu: float, delta: float) -> None:
     ours = gdp.gaussian_epsilon(mu, delta)
-
-    def exact_delta(epsilon: float) -> mpmath.mpf:
-        e, m = mpmath.mpf(epsilon), mpmath.mpf(mu)
-        return mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m)
-
-    with mpmath.workdps(60):
-        if ours == 0.0:
-            assert exact_delta(0.0) <= delta * (1 + 1e-12)
-        else:
-            assert exact_delta(ours * (1 - 1e-9)) > delta > exact_delta(ours * (1 + 1e-9))
+    if ours == 0.0:
+        assert oracles.gaussian_delta(mu, 0.0, 60) <= delta * (1 + 1e-12)
+    else:
+        above, below = (oracles.gaussian_delta(mu, ours * share, 60) for share in (1 - 1e-9, 1 + 1e-9))
+        assert above > delta > below
 
 
 @pytest.mark.parametrize("delta", [0.9, 1e-3, 1e-5, 1e-12, 1e-300])
 @pytest.mark.parametrize("epsilon", [1e-12, 1e-3, 0.5, 3.0, 30.0, 1e3, 1e6, 1e12])
 def test_the_largest_mu_of_a_budget_is_right_and_within_1e_8(epsilon: float, delta: float) -> None:
     with mpmath.workdps(400):
-        mu, e = mpmath.mpf(gdp.gaussian_mu(epsilon, delta)), mpmath.mpf(epsilon)
-
-        def exact_delta(m: mpmath.mpf) -> mpmath.mpf:
-            return mpmath.ncdf(m / 2 - e / m) - mpmath.exp(e) * mpmath.ncdf(-m / 2 - e / m)
-
-        assert exact_delta(mu) <= delta < exact_delta(mu * (1 + mpmath.mpf("1e-8")))
+        mu = mpmath.mpf(gdp.gaussian_mu(epsilon, delta))
+        fits, does_not = (oracles.gaussian_delta(m, epsilon, 400) for m in (mu, mu * (1 + mpmath.mpf("1e-8"))))
+        assert fits <= delta < does_not
 
 
 def test_without_sampling_it_is_exact() -> None:
@@ -46,11 +38,6 @@ def test_mu_is_that_of_the_central_limit_theorem() -> None:
     first, second = PoissonSampledGaussian(0.01, 1.0), PoissonSampledGaussian(0.1, 2.0)
     assert gdp.mu({first: 1000}) == pytest.approx(0.01 * math.sqrt(1000 * (math.e - 1)))
     assert gdp.mu({first: 50, second: 7}) == pytest.approx(math.hypot(gdp.mu({first: 50}), gdp.mu({second: 7})))
-
-
-def test_replacing_a_record_moves_the_sum_twice_as_far() -> None:
-    replaced = PoissonSampledGaussian(1.0, 3.0, NeighbouringRelation.REPLACE_ONE)
-    assert gdp.mu({replaced: 4}) == pytest.approx(2 * gdp.mu({PoissonSampledGaussian(1.0, 3.0): 4}))
 
 
 def test_it_is_no_bound() -> None:
@@ -71,13 +58,3 @@ def test_extremes() -> None:
     assert gdp.epsilon({PoissonSampledGaussian(0.5, 1e-3): 1}, 1e-5) == math.inf
     assert gdp.epsilon({PoissonSampledGaussian(1.0, 1e-100): 1}, 1e-5) == pytest.approx(5e199)
     assert gdp.epsilon({PoissonSampledGaussian(1.0, 1e200): 1}, 1e-150) == 0.0
-
-
-def test_histories_that_cannot_be_composed_are_refused() -> None:
-    mixed = {PoissonSampledGaussian(1.0, 1.0, relation): 1 for relation in NeighbouringRelation}
-    with pytest.raises(ValueError, match="mixes the neighbouring relations"):
-        gdp.mu(mixed)
-    with pytest.raises(ValueError, match="use `pld`"):
-        gdp.mu({RandomizedResponse(3, 0.5): 1})
-    with pytest.raises(ValueError, match=r"delta is 1\.5"):
-        gdp.epsilon({}, 1.5)

@@ -1,11 +1,93 @@
+"""What may be composed, and what every accountant says of it."""
+
+import math
+from collections.abc import Callable
+
 import pytest
 
-from fedprivacy.accounting import pld, rdp
+from fedprivacy.accounting import composition, contour, gdp, pld, rdp
 from fedprivacy.accounting.histories import checked, extended, untruncated
-from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.events import (
+    FixedSizeSampledGaussian,
+    History,
+    NeighbouringRelation,
+    PoissonSampledGaussian,
+    RandomizedResponse,
+    TruncatedPoissonSampledGaussian,
+)
 
 EVENT = PoissonSampledGaussian(0.01, 1.0)
-OTHER_RELATION = PoissonSampledGaussian(0.01, 1.0, NeighbouringRelation.ZERO_OUT)
+REPLACE, ZERO_OUT = NeighbouringRelation.REPLACE_ONE, NeighbouringRelation.ZERO_OUT
+OTHER_RELATION = PoissonSampledGaussian(0.01, 1.0, ZERO_OUT)
+
+Accountant = Callable[[History, float], float]
+OF_GAUSSIANS = {
+    "basic": composition.basic,
+    "advanced": composition.advanced,
+    "gdp": gdp.epsilon,
+    "contour": contour.epsilon,
+}
+ACCOUNTANTS = {"pld": pld.epsilon, "rdp": rdp.epsilon, **OF_GAUSSIANS}
+every_accountant = pytest.mark.parametrize("accountant", ACCOUNTANTS.values(), ids=ACCOUNTANTS)
+
+
+@every_accountant
+def test_relations_are_never_mixed(accountant: Accountant) -> None:
+    with pytest.raises(ValueError, match=r"add-or-remove-one and zero-out"):
+        accountant({EVENT: 1, OTHER_RELATION: 1}, 1e-5)
+    for mixed in (
+        {RandomizedResponse(2, 0.5): 1, PoissonSampledGaussian(0.1, 1.0): 1},
+        {FixedSizeSampledGaussian(1, 2, 1.0): 1, TruncatedPoissonSampledGaussian(0.1, 1.0, 10, 5): 1},
+    ):
+        with pytest.raises(ValueError, match="neighbouring relations"):
+            accountant(mixed, 1e-5)
+
+
+@every_accountant
+@pytest.mark.parametrize("delta", [0.0, 1.0, 1.5, -1e-5, math.nan])
+def test_delta_is_a_probability(accountant: Accountant, delta: float) -> None:
+    for history in ({EVENT: 1}, {}):
+        with pytest.raises(ValueError, match="delta is"):
+            accountant(history, delta)
+
+
+@every_accountant
+def test_an_empty_history_costs_nothing(accountant: Accountant) -> None:
+    assert accountant({}, 1e-5) == accountant({EVENT: 0}, 1e-5) == 0.0
+
+
+@every_accountant
+def test_replacing_a_record_moves_the_sum_twice_as_far(accountant: Accountant) -> None:
+    replaced = accountant({PoissonSampledGaussian(1.0, 4.0, REPLACE): 5}, 1e-5)
+    assert replaced == pytest.approx(accountant({PoissonSampledGaussian(1.0, 2.0): 5}, 1e-5), rel=1e-9)
+
+
+@every_accountant
+def test_zeroing_a_record_out_costs_what_leaving_it_out_does(accountant: Accountant) -> None:
+    assert accountant({EVENT: 100}, 1e-5) == accountant({OTHER_RELATION: 100}, 1e-5)
+
+
+@pytest.mark.parametrize("accountant", OF_GAUSSIANS.values(), ids=OF_GAUSSIANS)
+def test_an_accountant_of_gaussians_says_which_one_knows_more(accountant: Accountant) -> None:
+    with pytest.raises(ValueError, match="use `pld`"):
+        accountant({RandomizedResponse(3, 0.5): 1}, 1e-5)
+
+
+def test_more_steps_after_a_past_are_checked_in_the_same_way() -> None:
+    with pytest.raises(ValueError, match="neighbouring relations"):
+        pld.epsilons(EVENT, [1], 1e-5, past={OTHER_RELATION: 1})
+    with pytest.raises(ValueError, match="neighbouring relations"):
+        extended({OTHER_RELATION: 1}, EVENT, 0)  # even before the first step
+    with pytest.raises(ValueError, match="delta is"):
+        pld.epsilons(EVENT, [1], 0.0)
+    with pytest.raises(ValueError, match="steps is -1"):
+        pld.epsilons(EVENT, [3, -1], 1e-5, past={EVENT: 5})
+
+
+@pytest.mark.parametrize("count", [-1, 1.5])
+def test_counts_that_are_no_counts_are_refused(count: float) -> None:
+    with pytest.raises(ValueError, match="integer of at least 0"):
+        checked({EVENT: count})  # type: ignore[dict-item]
 
 
 def test_events_that_never_ran_are_left_out() -> None:
@@ -23,38 +105,3 @@ def test_the_past_grows_and_stays_what_it_was() -> None:
 def test_whole_samples_are_left_as_they_are() -> None:
     assert untruncated({EVENT: 3}) == ({EVENT: 3}, 0.0)
     assert untruncated({}) == ({}, 0.0)
-
-
-@pytest.mark.parametrize("count", [-1, 1.5])
-def test_counts_that_are_no_counts_are_refused(count: float) -> None:
-    with pytest.raises(ValueError, match="integer of at least 0"):
-        checked({EVENT: count})  # type: ignore[dict-item]
-
-
-def test_two_neighbouring_relations_are_never_composed() -> None:
-    mixed = {EVENT: 1, OTHER_RELATION: 1}
-    for compose in (lambda: rdp.epsilon(mixed, 1e-5), lambda: pld.epsilon(mixed, 1e-5)):
-        with pytest.raises(ValueError, match=r"add-or-remove-one and zero-out"):
-            compose()
-    with pytest.raises(ValueError, match="neighbouring relations"):
-        pld.epsilons(EVENT, [1], 1e-5, past={OTHER_RELATION: 1})
-    with pytest.raises(ValueError, match="neighbouring relations"):
-        extended({OTHER_RELATION: 1}, EVENT, 0)  # even before the first step
-
-
-def test_both_relations_cost_the_same() -> None:
-    assert pld.epsilon({EVENT: 100}, 1e-5) == pld.epsilon({OTHER_RELATION: 100}, 1e-5)
-
-
-@pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, float("nan")])
-def test_delta_is_a_probability(delta: float) -> None:
-    for compute in (lambda: rdp.epsilon({EVENT: 1}, delta), lambda: pld.epsilon({EVENT: 1}, delta)):
-        with pytest.raises(ValueError, match="delta is"):
-            compute()
-    with pytest.raises(ValueError, match="delta is"):
-        pld.epsilons(EVENT, [1], delta)
-
-
-def test_negative_step_counts_are_refused() -> None:
-    with pytest.raises(ValueError, match="steps is -1"):
-        pld.epsilons(EVENT, [3, -1], 1e-5, past={EVENT: 5})

@@ -1,4 +1,4 @@
-"""Every event beside the Poisson-sampled Gaussian: closed forms, brute force and dp_accounting against the accountants.
+"""Every event: closed forms, brute force and dp_accounting against the accountants.
 
 The privacy profile delta(eps) of one execution has a closed form for each of them, at negative epsilons too. Composed
 with another mechanism it is E[delta(eps - L)] over the other's loss L: exact compositions that share no code with ours.
@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
 from dp_accounting.rdp import rdp_privacy_accountant
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
 from scipy.special import log_ndtr, ndtr
@@ -34,8 +34,7 @@ from fedprivacy.values.events import (
     RandomizedResponse,
     TruncatedPoissonSampledGaussian,
 )
-from tests.accounting.oracles import composed_delta
-from tests.accounting.test_privacy_loss import discrete_delta
+from tests.accounting.oracles import composed_delta, discrete_delta
 
 Array = NDArray[np.float64]
 Profile = Callable[[Array], Array]
@@ -122,6 +121,7 @@ def dots(event: Event, direction: Direction, coarseness: float) -> tuple[Callabl
 
 
 EVENTS: list[Event] = [
+    *(PoissonSampledGaussian(q, s) for q, s in itertools.product((1e-4, 0.01, 0.5, 1.0), (0.3, 1.0, 5.0))),
     *(PoissonSampledLaplace(q, b) for q, b in itertools.product((1e-4, 0.05, 0.7, 1.0), (0.1, 1.0, 7.0))),
     PoissonSampledLaplace(1.0, 3.0, REPLACE),
     PoissonSampledGaussian(1.0, 1.7, REPLACE),
@@ -154,6 +154,7 @@ def test_a_fine_grid_is_tight_and_keeps_the_mass(event: Event, direction: Direct
     log2_step = math.floor(math.log2(width / 16))
     loss = discretise(event, log2_step, 9.0)[direction]
     losses = (loss.first + np.arange(loss.masses.size)) * 2.0**log2_step
+    assert (loss.masses >= 0).all()
     assert 1.0 <= loss.masses.sum() + loss.infinity <= 1.0 + 1e-10
     assert loss.masses @ np.exp(-losses) == pytest.approx(1.0, abs=1e-6)
 
@@ -183,14 +184,12 @@ def test_randomised_response(k: int, f: float, delta: float) -> None:
 
 def test_answers_at_random_cost_nothing() -> None:
     assert pld.epsilon({RandomizedResponse(5, 1.0): 1000}, 1e-9) == 0.0
+    assert step_quota(RandomizedResponse(3, 1.0), PrivacyBudget(3.0, 1e-5)) == UNLIMITED
 
 
-def test_replacing_a_record_without_sampling_doubles_the_sensitivity() -> None:
-    replaced = {PoissonSampledGaussian(1.0, 4.0, REPLACE): 5}
-    assert pld.epsilon(replaced, 1e-5) == pld.epsilon({PoissonSampledGaussian(1.0, 2.0): 5}, 1e-5)
-    assert rdp.compose(replaced) == pytest.approx(rdp.compose({PoissonSampledGaussian(1.0, 2.0): 5}))
-    all_records = {FixedSizeSampledGaussian(7, 7, 4.0): 5}
-    assert pld.epsilon(all_records, 1e-5) == pytest.approx(pld.epsilon(replaced, 1e-5), rel=1e-3)
+def test_a_sample_of_all_records_is_no_sample() -> None:
+    replaced, all_records = PoissonSampledGaussian(1.0, 4.0, REPLACE), FixedSizeSampledGaussian(7, 7, 4.0)
+    assert pld.epsilon({all_records: 5}, 1e-5) == pytest.approx(pld.epsilon({replaced: 5}, 1e-5), rel=1e-3)
 
 
 # --- samples of fixed size -------------------------------------------------------------------------------------------
@@ -287,16 +286,6 @@ def test_compositions_of_laplace_against_dp_accounting(q: float, b: float, n: in
     assert ours == pytest.approx(theirs(True), rel=0.005)
 
 
-@pytest.mark.parametrize(("k", "f", "n"), [(2, 0.5, 50), (10, 0.9, 20), (100, 0.99, 500)])
-def test_compositions_of_randomised_response_against_dp_accounting(k: int, f: float, n: int) -> None:
-    """By `self_compose`: dp_accounting 0.6's accountant ignores the count of this event."""
-    ours = pld.epsilon({RandomizedResponse(k, f): n}, 1e-5)
-    for pessimistic, least in ((False, 1 - 1e-9), (True, 0.995)):
-        distribution = privacy_loss_distribution.from_randomized_response(f, k, pessimistic_estimate=pessimistic)
-        theirs = distribution.self_compose(n).get_epsilon_for_delta(1e-5)
-        assert least * theirs <= ours <= 1.005 * theirs
-
-
 HISTORIES: list[dict[Event, int]] = [
     {PoissonSampledGaussian(1.0, 4.0, REPLACE): 3, RandomizedResponse(4, 0.7): 1},
     {PoissonSampledGaussian(1.0, 2.0, REPLACE): 1, PoissonSampledLaplace(1.0, 3.0, REPLACE): 1},
@@ -338,18 +327,8 @@ def test_three_mechanisms_compose_under_one_relation() -> None:
     assert bound <= rdp.epsilon(history, 1e-5)
 
 
-def test_relations_are_never_mixed() -> None:
-    for history in (
-        {RandomizedResponse(2, 0.5): 1, PoissonSampledGaussian(0.1, 1.0): 1},
-        {FixedSizeSampledGaussian(1, 2, 1.0): 1, TruncatedPoissonSampledGaussian(0.1, 1.0, 10, 5): 1},
-    ):
-        for compute in (pld.epsilon, rdp.epsilon):
-            with pytest.raises(ValueError, match="neighbouring relations"):
-                compute(history, 1e-5)
-
-
 def test_events_of_any_type_have_an_order() -> None:
-    events = [*EVENTS[12:], RandomizedResponse(3, 0.1)]
+    events = [*EVENTS[24:], RandomizedResponse(3, 0.1)]
     history: History = dict.fromkeys(events, 2)
     assert list(checked(history)) == list(checked(dict.fromkeys(events[::-1], 2)))
 
@@ -417,13 +396,6 @@ def test_cut_samples_with_an_epsilon_beyond_the_floating_point_range_prove_nothi
     assert pld.epsilon({event: 1}, 1e-9) == math.inf
 
 
-def test_plans_with_cut_samples_never_decrease() -> None:
-    event = TruncatedPoissonSampledGaussian(0.05, 1.0, 1000, 105)
-    values = pld.epsilons(event, [0, 1, 10, 100, 1000], 1e-6)
-    assert values[0] == 0.0
-    assert (np.diff(values[:4]) > 0).all()
-
-
 # --- quotas ----------------------------------------------------------------------------------------------------------
 
 
@@ -443,10 +415,6 @@ def test_a_quota_of_any_event_is_maximal(event: Event, past: dict[Event, int]) -
     n = step_quota(event, PrivacyBudget(3.0, 1e-5), past)
     assert n > 0
     assert pld.epsilon({**past, event: n}, 1e-5) <= 3.0 < pld.epsilon({**past, event: n + 1}, 1e-5)
-
-
-def test_answers_at_random_have_no_quota() -> None:
-    assert step_quota(RandomizedResponse(3, 1.0), PrivacyBudget(3.0, 1e-5)) == UNLIMITED
 
 
 # --- Rényi divergences -----------------------------------------------------------------------------------------------
@@ -524,7 +492,6 @@ ANY_EVENT = st.one_of(
 
 
 @pytest.mark.filterwarnings("error")
-@settings(max_examples=150, deadline=None, derandomize=True)
 @given(
     event=ANY_EVENT,
     steps=st.lists(st.integers(0, 10_000), min_size=2, max_size=4),

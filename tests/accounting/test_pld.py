@@ -1,23 +1,15 @@
 import dataclasses
 import itertools
 import math
-import time
 
 import mpmath
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fedprivacy.accounting import pld, privacy_loss, rdp
 from fedprivacy.accounting.privacy_loss import TILTS, Direction, discretise, hockey_stick
 from fedprivacy.values.events import PoissonSampledGaussian
-from tests.accounting.oracles import (
-    composed_delta,
-    dp_accounting_epsilon,
-    gaussian_epsilon,
-    single_step_epsilon,
-)
+from tests.accounting.oracles import composed_delta, exact_share, gaussian_epsilon, single_step_epsilon
 
 
 def epsilon(q: float, s: float, n: int, delta: float) -> float:
@@ -28,7 +20,11 @@ def epsilon(q: float, s: float, n: int, delta: float) -> float:
 
 
 @pytest.mark.parametrize(
-    ("s", "n"), [(0.3, 1), (1.0, 1), (1.0, 30), (5.0, 10), (50.0, 1000), (10.0, 100_000), (1e3, 5)]
+    ("s", "n"),
+    [
+        *((0.3, 1), (1.0, 30), (50.0, 1000), (10.0, 100_000), (1e3, 5)),
+        *((0.3, 20_000), (0.05, 100), (0.02, 20), (0.01, 1_000_000)),  # of a large epsilon
+    ],
 )
 @pytest.mark.parametrize("delta", [1e-2, 1e-5, 1e-12, 1e-40])
 def test_without_sampling_it_is_the_gaussian_mechanism(s: float, n: int, delta: float) -> None:
@@ -42,48 +38,23 @@ def test_without_sampling_it_is_the_gaussian_mechanism(s: float, n: int, delta: 
 )
 @pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-9])
 def test_one_step_is_exact(q: float, s: float, delta: float) -> None:
-    """Also the test that no frequency is counted twice: an error there nearly halves or doubles delta at one step."""
+    """And no frequency is counted twice: an error there nearly halves or doubles delta at one step."""
     exact = single_step_epsilon(PoissonSampledGaussian(q, s), delta)
     ours = epsilon(q, s, 1, delta)
     assert exact * (1 - 1e-9) <= ours <= exact * 1.01 + 1e-12
 
 
-# --- against other implementations ----------------------------------------------------------------------------------
-
-SETTINGS = [
-    (0.01, 4.0, 10_000, 1e-5),
-    (0.01, 1.0, 1000, 1e-5),
-    (0.01, 1.0, 1000, 1e-8),
-    (0.004, 1.3, 3750, 1e-5),
-    (0.004, 0.7, 2000, 1e-5),
-    (0.001, 0.7, 10, 1e-5),
-    (0.01, 0.7, 120, 1e-5),
-    (0.05, 2.0, 500, 1e-6),
-    (0.1, 1.2, 50, 1e-5),
-    (0.2, 1.0, 1, 1e-5),
-    (0.5, 2.0, 30, 1e-6),
-    (1.0, 10.0, 40, 1e-5),
-    (0.02, 0.5, 5, 1e-6),
-]
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize(("q", "s", "n", "delta"), SETTINGS)
-def test_within_a_percent_of_dp_accounting_and_never_below_its_lower_bound(
-    q: float, s: float, n: int, delta: float
-) -> None:
-    event, ours = PoissonSampledGaussian(q, s), epsilon(q, s, n, delta)
-    assert ours == pytest.approx(dp_accounting_epsilon(event, n, delta), rel=0.01)
-    assert ours >= dp_accounting_epsilon(event, n, delta, pessimistic=False)
+# --- compositions ---------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("q", "s", "n", "delta"),
     [
-        *SETTINGS[:6],
-        (0.01, 1.0, 1000, 1e-12),  # opacus' PRV "upper bound" is 3.9131 here; the truth is 3.9143
+        (0.01, 4.0, 10_000, 1e-5),
+        (0.01, 1.0, 1000, 1e-5),
         (0.01, 1.0, 1000, 1e-20),
-        (0.05, 2.0, 1000, 1e-15),
+        (0.004, 1.3, 3750, 1e-5),
+        (0.004, 0.7, 2000, 1e-5),
         (0.1, 1.0, 100, 1e-30),
         (0.01, 1.0, 100_000, 1e-12),
         (0.001, 1.0, 30_000, 1e-7),
@@ -92,9 +63,7 @@ def test_within_a_percent_of_dp_accounting_and_never_below_its_lower_bound(
 def test_an_upper_bound_within_a_percent_of_delta(q: float, s: float, n: int, delta: float) -> None:
     """The strongest check of soundness: the exact delta at our epsilon is at most the delta asked for."""
     history = {PoissonSampledGaussian(q, s): n}
-    bound = pld.epsilon(history, delta)
-    exact = max(composed_delta(history, bound, remove) for remove in (True, False))
-    assert 0.97 * delta <= exact <= delta
+    assert 0.97 <= exact_share(history, pld.epsilon(history, delta), delta) <= 1.0
 
 
 @pytest.mark.parametrize("direction", Direction)
@@ -135,10 +104,6 @@ def test_rounding_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     assert pld._composed_epsilon(terms, plan, 1e-6) > base * 1.00001
 
 
-def test_tiny_delta_where_opacus_is_below_the_truth() -> None:
-    assert 3.9142 < epsilon(0.01, 1.0, 1000, 1e-12) < 3.9150
-
-
 # --- heterogeneous histories ----------------------------------------------------------------------------------------
 
 HISTORIES = [
@@ -151,9 +116,7 @@ HISTORIES = [
 
 @pytest.mark.parametrize(("history", "delta"), HISTORIES)
 def test_heterogeneous_histories(history: dict[PoissonSampledGaussian, int], delta: float) -> None:
-    bound = pld.epsilon(history, delta)
-    exact = max(composed_delta(history, bound, remove) for remove in (True, False))
-    assert 0.95 * delta <= exact <= delta
+    assert 0.95 <= exact_share(history, pld.epsilon(history, delta), delta) <= 1.0
 
 
 def test_two_gaussians_compose_as_one() -> None:
@@ -189,37 +152,6 @@ def test_step_counts_in_any_order_repeated_or_none() -> None:
 
 # --- properties -----------------------------------------------------------------------------------------------------
 
-RATES, NOISE = st.floats(-4, 0).map(lambda x: 10.0**x), st.floats(-0.5, 1.3).map(lambda x: 10.0**x)
-STEPS, DELTAS = st.integers(1, 3000), st.floats(-12, -2).map(lambda x: 10.0**x)
-PROPERTY = settings(max_examples=40, deadline=None, derandomize=True)
-
-
-def at_most(smaller: float, larger: float) -> bool:
-    """Up to the tightness of the grid: both sides are upper bounds within it."""
-    return smaller <= larger * 1.005 + 1e-9
-
-
-@PROPERTY
-@given(q=RATES, s=NOISE, n=STEPS, delta=DELTAS, factor=st.floats(1.0, 3.0))
-def test_more_steps_more_sampling_less_noise_less_delta_cost_more(
-    q: float, s: float, n: int, delta: float, factor: float
-) -> None:
-    base = epsilon(q, s, n, delta)
-    assert base >= 0.0
-    assert math.isfinite(base)
-    assert base <= rdp.epsilon({PoissonSampledGaussian(q, s): n}, delta)
-    assert at_most(base, epsilon(q, s, math.ceil(n * factor), delta))
-    assert at_most(base, epsilon(min(q * factor, 1.0), s, n, delta))
-    assert at_most(base, epsilon(q, s / factor, n, delta))
-    assert at_most(base, epsilon(q, s, n, delta / factor))
-
-
-@PROPERTY
-@given(q=RATES, s=NOISE, delta=DELTAS, steps=st.lists(st.integers(0, 3000), min_size=2, max_size=5))
-def test_a_plan_never_decreases(q: float, s: float, delta: float, steps: list[int]) -> None:
-    values = pld.epsilons(PoissonSampledGaussian(q, s), sorted(steps), delta)
-    assert (np.diff(values) >= 0.0).all()
-
 
 @pytest.mark.filterwarnings("error")
 @pytest.mark.parametrize(
@@ -253,12 +185,6 @@ def test_infinite_only_when_nothing_can_be_said() -> None:
     assert epsilon(0.5, 1e-200, 1, 1e-5) == math.inf
 
 
-@pytest.mark.parametrize(("q", "s", "n", "delta"), [(1e-3, 10.0, 1, 1e-3), (1e-4, 0.5, 1, 1e-3), (1e-6, 1.0, 50, 1e-3)])
-def test_a_record_sampled_less_often_than_delta_costs_nothing(q: float, s: float, n: int, delta: float) -> None:
-    """delta(0) <= n q <= delta. Opacus reports negative epsilons (opacus#585); Chernoff bounds alone report up to 3."""
-    assert epsilon(q, s, n, delta) < 1e-9
-
-
 def test_the_kernel_is_the_transform_of_the_hockey_stick() -> None:
     frequencies = [0.0, 1e-5, 0.1, 3.0, math.pi]
     for tilt, step in itertools.product((1e-6, 1e-2, 1.0, 5.0), (1e-9, 1e-3, 1.0, 50.0, 8192.0)):
@@ -287,13 +213,6 @@ def test_the_doubt_of_the_spectrum_covers_its_rounding(count: int) -> None:
             exact = transform**count * mpmath.exp(-angle * 7)
             assert abs(mpmath.mpc(complex(computed[k])) - exact) <= doubt[k] + 1e-300
     assert doubt[0] < 1e-5
-
-
-def test_a_whole_plan_takes_a_moment() -> None:
-    """100 step counts in about 0.1 s; the margin is for busy machines."""
-    start = time.process_time()
-    pld.epsilons(PoissonSampledGaussian(0.013, 1.07), range(10, 1001, 10), 1e-5)
-    assert time.process_time() - start < 5.0
 
 
 def test_epsilon_does_not_depend_on_the_order_of_the_history() -> None:

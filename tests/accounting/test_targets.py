@@ -46,6 +46,9 @@ def test_one_client_is_a_batch_of_one() -> None:
         ({"steps": 0}, "client 0: steps is 0"),
         ({"epsilons": 1e-6, "steps": 10**9, "sampling_rates": 1.0}, "noise multiplier of 10000 does not meet"),
         ({"deltas": 0.01, "sampling_rates": 1e-6, "steps": 10}, "asks for no noise"),
+        ({"epsilons": 24.86, "deltas": 0.051, "sampling_rates": 1.3855e-5, "steps": 579}, "asks for no noise"),
+        ({"epsilons": 8.35, "deltas": 0.0362, "sampling_rates": 1.4517e-4, "steps": 4}, "asks for no noise"),
+        ({"steps": 2.7}, r"steps is 2\.7"),
     ],
 )
 def test_impossible_requests_name_client_and_remedy(setting: dict[str, object], message: str) -> None:
@@ -55,9 +58,9 @@ def test_impossible_requests_name_client_and_remedy(setting: dict[str, object], 
 
 
 def test_quotas_are_the_largest_that_fit() -> None:
-    events = [PoissonSampledGaussian(q, s) for q, s in zip(RATES, RNG.uniform(0.6, 3.0, CLIENTS), strict=True)]
-    quotas = step_quotas(events, EPSILONS, DELTAS)
-    for event, quota, epsilon, delta in zip(events[:12], quotas, EPSILONS, DELTAS, strict=False):
+    events = [PoissonSampledGaussian(q, s) for q, s in zip(RATES[:12], RNG.uniform(0.6, 3.0, 12), strict=True)]
+    quotas = step_quotas(events, EPSILONS[:12], DELTAS[:12])
+    for event, quota, epsilon, delta in zip(events, quotas, EPSILONS[:12], DELTAS[:12], strict=True):
         assert quota == pytest.approx(step_quota(event, PrivacyBudget(epsilon, delta)), rel=2e-3, abs=1)
 
 

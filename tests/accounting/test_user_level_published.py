@@ -36,6 +36,7 @@ SETTINGS = {
 }
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("setting", SETTINGS.values(), ids=SETTINGS)
 def test_a_published_setting_costs_what_dp_accounting_says(setting: Published) -> None:
     account = UserLevelAccount()

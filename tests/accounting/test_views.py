@@ -7,12 +7,10 @@ import math
 import operator
 from collections.abc import Callable
 
-import dp_accounting
 import numpy as np
 import pytest
-from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
 
-from fedprivacy.accounting import UNLIMITED, noise_multiplier, pld, rdp
+from fedprivacy.accounting import UNLIMITED, noise_multiplier, pld
 from fedprivacy.accounting.views import (
     Epsilon,
     MeaningsDiffer,
@@ -23,7 +21,7 @@ from fedprivacy.accounting.views import (
 )
 from fedprivacy.ledger.charges import SERVER_VIEW
 from fedprivacy.values.budget import PrivacyBudget
-from fedprivacy.values.events import FixedSizeSampledGaussian, NeighbouringRelation, PoissonSampledGaussian
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 
 DELTA = 1e-5
 ADD_OR_REMOVE, ZERO_OUT = NeighbouringRelation.ADD_OR_REMOVE_ONE, NeighbouringRelation.ZERO_OUT
@@ -46,27 +44,17 @@ def epsilon(value: float, view: View = View.SERVER, delta: float = DELTA, relati
 
 
 @pytest.mark.parametrize(
-    "rounds", [[(0.1, 1.0, 200)], [(1.0, 4.0, 1)], [(0.05, 0.8, 50), (0.2, 1.5, 30)]], ids=["one", "all", "two"]
+    "rounds", [[], [(0.1, 1.0, 200)], [(0.05, 0.8, 50), (0.2, 1.5, 30)]], ids=["none", "one", "two"]
 )
 def test_the_user_level_epsilon_is_that_of_a_sample_of_clients(rounds: list[tuple[float, float, int]]) -> None:
-    ours = account_of(*rounds).epsilon(DELTA).value
-    peer = PLDAccountant()
-    for q, sigma, count in rounds:
-        peer.compose(dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(sigma)), count)
-    assert ours == pld.epsilon({PoissonSampledGaussian(q, sigma): n for q, sigma, n in rounds}, DELTA)
-    assert ours == pytest.approx(peer.get_epsilon(DELTA), rel=2e-3)
+    history = {PoissonSampledGaussian(q, sigma): n for q, sigma, n in rounds}
+    assert account_of(*rounds).epsilon(DELTA).value == pld.epsilon(history, DELTA)
 
 
 def test_rounds_of_one_mechanism_add_up_however_they_are_recorded() -> None:
     one_by_one = account_of(*[(0.1, 1.0, 1)] * 7, (0.2, 2.0, 3), (0.1, 1.0, 13))
     assert one_by_one.rounds == 23
     assert one_by_one.epsilon(DELTA) == account_of((0.2, 2.0, 3), (0.1, 1.0, 20)).epsilon(DELTA)
-
-
-def test_sampling_of_clients_amplifies_the_user_level_and_nothing_else() -> None:
-    """In the server's view a client that joins every round pays for every round, however rarely others are asked."""
-    few, all_of_them = account_of((0.1, 1.0, 100)).epsilon(DELTA), account_of((1.0, 1.0, 100)).epsilon(DELTA)
-    assert few.value < 0.2 * all_of_them.value
 
 
 @pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-9])
@@ -80,11 +68,6 @@ def test_a_reading_states_the_relation_of_what_was_executed() -> None:
     assert reading(executed, DELTA).relation is ZERO_OUT
     assert reading({}, DELTA) == Epsilon(0.0, DELTA, View.SERVER, ADD_OR_REMOVE)
     assert reading({}, DELTA, ZERO_OUT).relation is ZERO_OUT
-
-
-def test_an_account_begins_at_zero() -> None:
-    assert UserLevelAccount().rounds == 0
-    assert UserLevelAccount().epsilon(DELTA).value == 0.0
 
 
 # --- the guarantee, against the mechanism itself --------------------------------------------------------------------
@@ -131,11 +114,6 @@ def test_a_divisor_that_counts_who_joined_breaks_the_guarantee() -> None:
     """The deviation of the average tells how many joined, even if the client's update is 0."""
     assert exact_delta([0.0] * 4, 0.0, 1.0, 5.0, divide=lambda joined: max(joined, 1)) > 100 * DELTA
     assert exact_delta([0.0] * 4, 0.0, 1.0, 5.0, divide=lambda joined: 4.0) == 0.0
-
-
-def test_a_sample_of_fixed_size_costs_more_than_the_account_says() -> None:
-    fixed = pld.epsilon({FixedSizeSampledGaussian(sample_size=10, records=100, noise_multiplier=1.0): 100}, DELTA)
-    assert fixed > 2.0 * account_of((0.1, 1.0, 100)).epsilon(DELTA).value
 
 
 # --- planning -------------------------------------------------------------------------------------------------------
@@ -191,7 +169,7 @@ def test_noise_after_earlier_rounds_spends_what_they_left() -> None:
 def test_epsilons_that_mean_different_things_are_not_ordered(
     compare: Callable[[object, object], bool], other: object, message: str
 ) -> None:
-    with pytest.raises(TypeError, match=message):
+    with pytest.raises(MeaningsDiffer, match=message):
         compare(epsilon(1.0), other)
 
 
@@ -207,19 +185,22 @@ def test_epsilons_of_one_meaning_are_ordered_by_value(compare: Callable[..., boo
 )
 def test_a_record_s_loss_and_a_client_s_cannot_be_put_into_one_number(mix: Callable[..., object]) -> None:
     with pytest.raises(TypeError):
-        mix(reading({EVENT: 10}, DELTA), account_of((0.01, 1.0, 10)).epsilon(DELTA))
+        mix(epsilon(1.0), epsilon(1.0, View.USER_LEVEL))
 
 
-@pytest.mark.parametrize("into", [float, sum, np.sum, math.fsum, np.max], ids=lambda into: into.__name__)
+@pytest.mark.parametrize("into", [sum, math.fsum, np.sum, np.max, max], ids=lambda into: into.__name__)
 def test_a_list_of_both_has_neither_sum_nor_maximum(into: Callable[..., object]) -> None:
     with pytest.raises(TypeError):
-        into([reading({EVENT: 10}, DELTA), account_of((0.01, 1.0, 10)).epsilon(DELTA)])
+        into([epsilon(1.0), epsilon(1.0, View.USER_LEVEL)])
 
 
-def test_an_epsilon_is_no_number() -> None:
+def test_an_epsilon_is_no_number_and_not_below_0() -> None:
     for use in (float, math.exp, lambda e: e + 1.0, lambda e: 1.0 + e, operator.neg, lambda e: f"{e:.2f}"):
         with pytest.raises(TypeError):
             use(epsilon(1.0))
+    for bad in (math.nan, -1e-9):
+        with pytest.raises(ValueError, match="at least 0"):
+            epsilon(bad)
 
 
 def test_equal_values_of_different_views_are_different_epsilons() -> None:
@@ -233,12 +214,6 @@ def test_an_account_gives_out_no_history() -> None:
     """Otherwise its rounds could be composed with a client's steps: the events look alike."""
     public = {name for name in dir(account_of((0.1, 1.0, 1))) if not name.startswith("_")}
     assert public == {"epsilon", "noise_multiplier", "record", "rounds", "rounds_left"}
-
-
-@pytest.mark.parametrize("bad", [math.nan, -1e-9])
-def test_an_impossible_epsilon_is_refused(bad: float) -> None:
-    with pytest.raises(ValueError, match="at least 0"):
-        epsilon(bad)
 
 
 @pytest.mark.parametrize("delta", [0.0, 1.0, -1e-5, math.nan])
@@ -284,34 +259,6 @@ def test_impossible_plans_name_the_remedy(budget: PrivacyBudget, q: float, round
             UserLevelAccount().rounds_left(budget, q, 1.0)
 
 
-# --- several clients ------------------------------------------------------------------------------------------------
-
-
-def test_the_largest_of_the_clients_readings_is_the_one_that_cost_most() -> None:
-    readings = [reading({PoissonSampledGaussian(q, 1.0, ZERO_OUT): 100}, DELTA) for q in (0.01, 0.05, 0.02)]
-    assert max(readings) is readings[1]
-
-
-@pytest.mark.parametrize(
-    ("other", "message"),
-    [
-        (epsilon(9.0, View.USER_LEVEL), "different views"),
-        (epsilon(9.0, delta=1e-6), "different deltas"),
-        (epsilon(9.0, relation=ADD_OR_REMOVE), "different relations"),
-    ],
-)
-def test_clients_whose_epsilons_mean_different_things_have_no_common_one(other: Epsilon, message: str) -> None:
-    for readings in ([epsilon(1.0), epsilon(2.0), other], [other, epsilon(1.0), epsilon(2.0)]):
-        with pytest.raises(MeaningsDiffer, match=message):
-            max(readings)
-
-
-def test_user_level_accounts_of_one_federation_are_not_parallel() -> None:
-    """Their losses concern the same clients and compose: the maximum would understate."""
-    halves = [account_of((0.1, 1.0, 50)).epsilon(DELTA)] * 2
-    assert account_of((0.1, 1.0, 100)).epsilon(DELTA) > max(halves)
-
-
 # --- texts ----------------------------------------------------------------------------------------------------------
 
 
@@ -322,11 +269,8 @@ def test_user_level_accounts_of_one_federation_are_not_parallel() -> None:
 def test_an_epsilon_is_written_with_all_that_it_means_and_never_rounded_down(value: float, text: str) -> None:
     wanted = f"epsilon {text} at delta 1e-05 (PLD; one client, zero-out, user-level view)"
     assert str(epsilon(value, View.USER_LEVEL)) == wanted == f"{epsilon(value, View.USER_LEVEL)}"
-
-
-def test_another_accountant_is_named() -> None:
-    by_rdp = Epsilon(rdp.epsilon({EVENT: 1_000}, DELTA), DELTA, View.SERVER, ADD_OR_REMOVE, "RDP")
-    assert str(by_rdp).endswith("at delta 1e-05 (RDP; one record, add-or-remove-one, server view)")
+    by_rdp = Epsilon(value, DELTA, View.SERVER, ADD_OR_REMOVE, "RDP")
+    assert str(by_rdp) == f"epsilon {text} at delta 1e-05 (RDP; one record, add-or-remove-one, server view)"
 
 
 def test_views_say_what_they_protect_against_whom() -> None:
@@ -335,14 +279,16 @@ def test_views_say_what_they_protect_against_whom() -> None:
     assert "even against the server" in View.SERVER.guarantee
     assert "amplifies nothing" in View.SERVER.guarantee
     assert "not against the server, which is trusted" in View.USER_LEVEL.guarantee
+    for condition in (
+        "Poisson sampling",
+        "fixed number",
+        "secret",
+        "clipped to Euclidean norm C",
+        "sigma * C",
+        "average",
+    ):
+        assert sum(condition in sentence for sentence in View.USER_LEVEL.conditions) == 1
     assert all(view.guarantee.count(". ") == 0 and view.guarantee.endswith(".") for view in View)
-
-
-@pytest.mark.parametrize(
-    "condition", ["Poisson sampling", "fixed number", "secret", "clipped to Euclidean norm C", "sigma * C", "average"]
-)
-def test_the_user_level_conditions_are_stated(condition: str) -> None:
-    assert sum(condition in sentence for sentence in View.USER_LEVEL.conditions) == 1
 
 
 def test_the_ledger_files_the_server_s_view() -> None:

@@ -13,7 +13,6 @@ from fedprivacy.runs.store.schema import client_row, recorded_clients, recorded_
 from fedprivacy.values.events import NeighbouringRelation
 from fedprivacy.values.rounds import Roster
 from fedprivacy.values.series import MOST_CURVES
-from fedprivacy.values.spent import ClientState
 from tests.runs.histories import settings
 from tests.runs.store.made_up import facts, finished, growing, spent
 
@@ -22,6 +21,11 @@ MANY = [f"client-{n:03d}" for n in range(MOST_CURVES + 10)]
 
 def accounts(*of_each, budget=3.0):
     return [spent(f"client-{n}", epsilon, budget=budget, steps_left=left) for n, (epsilon, left) in enumerate(of_each)]
+
+
+def exhausted_by(number):
+    """300 clients, a hundred of whom are exhausted in each round, each at an epsilon of its own."""
+    return [(0.001 * n + min(number, 1 + n // 100), 0 if number > n // 100 else 4) for n in range(300)]
 
 
 RUNS = {
@@ -43,6 +47,7 @@ RUNS = {
     "without a bound": [
         finished(n, [*accounts((0.5 * n, 4)), spent("x", math.inf if n else 0.0, budget=math.inf)]) for n in range(3)
     ],
+    "more exhausted than a fan marks": [finished(n, accounts(*exhausted_by(n))) for n in range(4)],
     "not begun": growing(["a"], 0),
 }
 
@@ -85,20 +90,3 @@ def test_every_column_holds_what_a_value_says():
     roster.add(result)
     assert client_row("run-1", roster.clients["a"]).keys() == set(recorded_clients.c.keys())
     assert round_row("run-1", result.point, 0.0).keys() == set(recorded_rounds.c.keys())
-
-
-def test_a_roster_tells_who_changed_and_how_each_client_stands():
-    roster = Roster()
-    one, two = (finished(n, accounts((0.0, 8), (0.1 * n, 8 - n)), participants=["client-1"]) for n in (0, 1))
-    roster.add(one)
-    assert roster.changed == {"client-0", "client-1"}
-    roster.changed.clear()
-    roster.add(two)
-    assert roster.changed == {"client-1"}
-    roster.changed.clear()
-    roster.add(finished(2, list(two.spent.values()), participants=[], unreconciled=["client-0"]))
-    assert roster.changed == {"client-0"}
-    states = {client_id: client.state for client_id, client in roster.clients.items()}
-    assert states == {"client-0": ClientState.UNRECONCILED, "client-1": ClientState.ACTIVE}
-    roster.add(finished(3, list(two.spent.values()), participants=[]))
-    assert roster.clients["client-0"].state is ClientState.ACTIVE

@@ -9,7 +9,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
@@ -83,7 +83,6 @@ def columns_of(dtype):
 
 
 ARRAYS = st.one_of(map(columns_of, DTYPES))
-OFTEN = settings(max_examples=500, deadline=None)
 
 
 def readings(column, levels=()):
@@ -145,19 +144,16 @@ def test_a_text_is_stripped_and_empty_where_there_is_none():
 # --- one record at a time ---
 
 
-@OFTEN
 @given(st.lists(CELLS, max_size=6), LEVELS)
 def test_what_is_read_of_a_list_is_what_is_read_of_each_cell_alone(cells, levels):
     assert readings(cells, levels) == [readings([cell], levels)[0] for cell in cells]
 
 
-@OFTEN
 @given(ARRAYS, LEVELS)
 def test_what_is_read_of_an_array_is_what_is_read_of_each_cell_alone(column, levels):
     assert readings(column, levels) == [readings(column[n : n + 1], levels)[0] for n in range(len(column))]
 
 
-@OFTEN
 @given(st.one_of(columns_of(dtype) for dtype in DTYPES if dtype != "g"), LEVELS)  # Python has no such number
 def test_an_array_says_the_same_as_the_list_of_its_cells(column, levels):
     assert readings(column, levels) == readings(column.tolist(), levels)

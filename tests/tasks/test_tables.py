@@ -3,6 +3,7 @@
 import datetime
 import math
 import sys
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -48,6 +49,8 @@ def test_a_row_that_cannot_be_read_is_null_and_changes_no_other(row, place, tmp_
     kept = [n for n in range(3) if n != place]
     assert shard.inputs[place].isnan().all() and shard.null.tolist() == [n == place for n in range(3)]
     assert torch.equal(shard.inputs[kept], alone.inputs) and torch.equal(shard.targets[kept], alone.targets)
+    by_column = read(table(tmp_path, *rows))
+    assert len(by_column) == 3 and [by_column[n] for n in kept] == read(table(tmp_path, *USUAL))
 
 
 def test_types_and_shapes_are_those_of_the_arguments_whatever_the_table_holds(tmp_path):
@@ -104,20 +107,6 @@ def test_a_split_gives_each_row_to_one_client_the_same_every_time_and_its_name_t
     assert split.describe(parts) != other.describe(parts)
 
 
-def test_what_is_not_there_is_named_with_the_remedy(tmp_path):
-    file = table(tmp_path, *USUAL)
-    for arguments, words in (
-        ({"path": tmp_path / "no.csv", "target": "ill"}, "there is no table"),
-        ({"path": file, "target": "death"}, "has no column 'death'; it has age, sex, ill"),
-        ({"path": file, "target": "ill", "features": ["weight"]}, "has no column 'weight'"),
-    ):
-        with pytest.raises(TableError, match=words):
-            fp.load_table(**arguments)
-    with pytest.raises(TableError, match="2 parts, and there are 3 clients; set clients to 2"):
-        source = fp.ShardSource(partition_id=0, num_partitions=3)
-        fp.load_table(file, split=fp.ByColumn("sex", ["f", "m"]), source=source, **HOW)
-
-
 # --- by column ---
 
 
@@ -137,13 +126,6 @@ def test_a_file_is_read_by_column(tmp_path):
     assert np.array_equal(whole.numbers("age"), [70, 50, np.nan, np.nan], equal_nan=True)
     assert whole.codes("sex", ["f", "m"]).tolist() == [0, 1, 0, 1]
     assert whole.texts("age") == ["70", "50", "", "?"]
-
-
-@pytest.mark.parametrize("row", UNREADABLE, ids=lambda row: repr(row[:12]))
-@pytest.mark.parametrize("place", [0, 1, 2])
-def test_a_row_that_cannot_be_read_is_a_record_and_changes_no_other(row, place, tmp_path):
-    alone, rows = (read(table(tmp_path, *lines)) for lines in (USUAL, [*USUAL[:place], row, *USUAL[place:]]))
-    assert len(rows) == 3 and rows[:place] + rows[place + 1 :] == alone
 
 
 @given(st.binary(max_size=12).filter(lambda row: b"\n" not in row and row.strip()), st.integers(0, 2))
@@ -244,11 +226,21 @@ def test_a_split_by_the_target_is_told_which_it_is(tmp_path):
         fp.read_table(table(tmp_path, *USUAL), split=fp.ByDirichlet(0.5), source=source)
 
 
-def test_rows_and_columns_are_named_as_for_a_shard(tmp_path):
+def test_rows_are_those_with_a_value(tmp_path):
     file = table(tmp_path, *USUAL, "1", "60, f ,no")
     assert fp.read_table(file, only={"sex": "f"}).texts("age") == ["70", "60"]
-    for arguments in ({"target": "death"}, {"only": {"death": 1}}):
-        with pytest.raises(TableError, match="has no column 'death'; it has age, sex, ill"):
-            fp.read_table(file, **arguments)
+
+
+@pytest.mark.parametrize("loaded", [fp.read_table, partial(fp.load_table, target="ill")], ids=["table", "shard"])
+def test_what_is_not_there_is_named_with_the_remedy(loaded, tmp_path):
+    file = table(tmp_path, *USUAL)
     with pytest.raises(TableError, match="there is no table"):
-        fp.read_table(tmp_path / "no.csv")
+        loaded(tmp_path / "no.csv")
+    for missing in ({"target": "death"}, {"only": {"death": 1}}):
+        with pytest.raises(TableError, match="has no column 'death'; it has age, sex, ill"):
+            loaded(file, **missing)
+    with pytest.raises(TableError, match="has no column 'weight'"):
+        fp.load_table(file, target="ill", features=["weight"])
+    source = fp.ShardSource(partition_id=0, num_partitions=3)
+    with pytest.raises(TableError, match="2 parts, and there are 3 clients; set clients to 2"):
+        loaded(file, split=fp.ByColumn("sex", ["f", "m"]), source=source)

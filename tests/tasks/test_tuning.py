@@ -10,7 +10,7 @@ from fedprivacy.ledger import Ledger
 from fedprivacy.tasks import TaskError
 from fedprivacy.tasks.loader import is_task, offers_held_out, offers_table, word_of
 from tests.commands.running import fedprivacy
-from tests.flower.blobs import Blobs, _blobs
+from tests.flower.blobs import Blobs
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -24,19 +24,20 @@ class Secret(Blobs):
     table = shard
 
     def held_out(self, source):
-        return _blobs(5, seed=7)
+        return Blobs().shard(source)
 
 
 def on_public(repeat=1):
-    return fp.tasks.OnPublic(Secret(), lambda source: _blobs(20, seed=source.partition_id), repeat=repeat)
+    return fp.tasks.OnPublic(Secret(), Blobs().shard, repeat=repeat)
 
 
 def test_it_is_a_task_with_the_records_that_it_is_given():
     task = on_public(repeat=3)
     assert is_task(task) and is_task(copy.copy(task)) and word_of(task) == "object:OnPublic"
-    shard, once = task.shard(fp.ShardSource(partition_id=1, num_partitions=2)), _blobs(20, seed=1)
-    assert len(shard) == 60 and all(torch.equal(part, once.inputs) for part in shard.inputs.split(20))
-    assert all(torch.equal(part, once.targets) for part in shard.targets.split(20))
+    source = fp.ShardSource(partition_id=1, num_partitions=2)
+    shard, once = task.shard(source), Blobs().shard(source)
+    assert len(shard) == 3 * len(once) and all(torch.equal(part, once.inputs) for part in shard.inputs.split(len(once)))
+    assert all(torch.equal(part, once.targets) for part in shard.targets.split(len(once)))
     assert offers_held_out(task) and not offers_table(task)
     assert (task.recipe, task.metric, task.shard_sizes_public) == (Blobs.recipe, "accuracy", True)
     with pytest.raises(AttributeError, match="nothing"):
@@ -58,7 +59,7 @@ def test_records_that_are_repeated_drown_more_noise(tmp_path):
     noise = []
     for repeat in (1, 8):
         found = fp.recommend(on_public(repeat), clients=2, epsilon=1.0)
-        assert found.facts.records == 40 * repeat
+        assert found.facts.records == (30 + 31) * repeat
         noise.append(found.loudness)
     assert noise[1] == pytest.approx(noise[0] / 8, rel=0.05)
 
@@ -66,9 +67,8 @@ def test_records_that_are_repeated_drown_more_noise(tmp_path):
 def test_a_sweep_takes_it_from_a_file(tmp_path):
     (tmp_path / "tuning.py").write_text(
         "import fedprivacy as fp\n"
-        "from tests.flower.blobs import _blobs\n"
-        "from tests.tasks.test_tuning import Secret\n"
-        "PUBLIC = fp.tasks.OnPublic(Secret(), lambda source: _blobs(20, seed=source.partition_id))\n"
+        "from tests.flower.blobs import Blobs\n"
+        "PUBLIC = fp.tasks.OnPublic(Blobs(), lambda source: Blobs().shard(source))\n"
     )
     swept = "--clients", 2, "--rounds", 2, "--learning-rate", "0.1,1", "--seeds", 1, "--jobs", 1, "--out", "sweep"
     printed = fedprivacy("sweep", "--task", "tuning.py:PUBLIC", *swept, cwd=tmp_path)
