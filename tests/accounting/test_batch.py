@@ -2,16 +2,28 @@
 
 import numpy as np
 import pytest
+from scipy.sparse import csr_array
 
 from fedprivacy.accounting import batch, pld, spectra
 from fedprivacy.accounting.batch import BatchComposer
-from fedprivacy.values.events import Event, History, PoissonSampledGaussian
+from fedprivacy.values.events import (
+    Event,
+    History,
+    NeighbouringRelation,
+    PoissonSampledGaussian,
+    PoissonSampledLaplace,
+    RandomizedResponse,
+)
 from tests.accounting import oracles
 
 
 def epsilons(histories: list[History], deltas: float | list[float]) -> np.ndarray:
     composer = BatchComposer()
     return composer.epsilons(composer.counts(histories), np.broadcast_to(np.asarray(deltas, float), len(histories)))
+
+
+def epsilon(history: History, delta: float) -> float:
+    return float(epsilons([history], delta)[0])
 
 
 def drawn(rng: np.random.Generator) -> Event:
@@ -61,22 +73,6 @@ def test_a_history_costs_the_same_in_any_company() -> None:
     assert epsilons(histories, 1e-5) == pytest.approx(alone, rel=1e-6)
 
 
-def test_extremes_are_answered() -> None:
-    histories: list[History] = [
-        {},
-        {PoissonSampledGaussian(0.5, 0.3): 2_000},  # epsilon above 500
-        {PoissonSampledGaussian(1e-3, 1e-3): 10},  # noise that the grid does not suit
-        {PoissonSampledGaussian(1e-7, 5.0): 1_000_000},
-        {PoissonSampledGaussian(0.01, 8.0): 2_000_000_000},
-        {PoissonSampledGaussian(1.0, 1_000.0): 1},
-    ]
-    answers = epsilons(histories, 1e-6)
-    one_by_one = [pld.epsilon(history, 1e-6) for history in histories]
-    assert answers == pytest.approx(one_by_one, rel=2e-3)
-    assert answers[0] == 0.0
-    assert answers[1] > 500.0
-
-
 def test_frequencies_left_out_are_charged(monkeypatch: pytest.MonkeyPatch) -> None:
     """With so few frequencies that they matter, epsilon grows and stays a bound."""
     history = {PoissonSampledGaussian(0.02, 1.1): 500}
@@ -102,3 +98,69 @@ def test_the_direction_that_adds_a_record_counts(monkeypatch: pytest.MonkeyPatch
     (epsilon,) = epsilons([history], 1e-5)
     exact = oracles.composed_delta(history, float(epsilon), remove=False)
     assert exact == pytest.approx(1e-5, rel=1e-2)
+
+
+@pytest.mark.parametrize("delta", [0.1, 1e-5])
+@pytest.mark.parametrize(
+    "history",
+    [
+        {},
+        {PoissonSampledGaussian(0.5, 0.3): 2_000},  # epsilon above 500
+        {PoissonSampledGaussian(1e-3, 1e-3): 10},  # noise that the grid does not suit
+        {PoissonSampledGaussian(1e-7, 5.0): 1_000_000},
+        {PoissonSampledGaussian(0.01, 8.0): 2_000_000_000},
+        {PoissonSampledGaussian(1.0, 1_000.0): 1},
+        {PoissonSampledGaussian(0.5, 0.03): 1},  # losses that do not vary
+        {PoissonSampledGaussian(0.1, 0.02): 20},
+        {PoissonSampledGaussian(1e-5, 0.03): 579},
+        {PoissonSampledGaussian(1e-170, 1.0): 3},
+        {PoissonSampledGaussian(1.0, 1e170): 3},
+        {PoissonSampledLaplace(1.0, 1e300): 2},
+        {PoissonSampledLaplace(1.0, 1e-300): 2},
+        {RandomizedResponse(2, 1.0, NeighbouringRelation.REPLACE_ONE): 10},
+    ],
+)
+def test_extremes_are_answered(history: History, delta: float) -> None:
+    assert epsilon(history, delta) == pytest.approx(pld.epsilon(history, delta), rel=1e-3, abs=1e-12)
+
+
+def test_one_client_that_cannot_be_planned_leaves_the_others_alone() -> None:
+    composer = BatchComposer()
+    usual: History = {PoissonSampledGaussian(0.01, 1.0): 500}
+    counts = composer.counts([usual, {PoissonSampledGaussian(0.5, 0.03): 1}, usual])
+    found = composer.epsilons(counts, np.full(3, 1e-5))
+    assert found[0] == found[2] == pytest.approx(epsilon(usual, 1e-5), rel=1e-9)
+
+
+def test_one_rare_event_with_next_to_no_noise_does_not_fill_the_memory() -> None:
+    history: History = {PoissonSampledGaussian(1.0, 1e-5): 1, PoissonSampledGaussian(0.5, 1.0): 100_000}
+    assert epsilon(history, 1e-5) == pytest.approx(pld.epsilon(history, 1e-5), rel=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("history", "delta"),
+    [
+        ({PoissonSampledGaussian(0.0406378, 2.19076): 3}, 3.08e-28),
+        ({PoissonSampledGaussian(0.0621677, 2.36023): 2}, 9.4e-19),
+        ({PoissonSampledGaussian(0.0836980, 3.593799): 2}, 2.85e-27),
+        ({PoissonSampledGaussian(0.0364013, 1.513774): 2}, 2.9e-23),
+        ({PoissonSampledLaplace(1.0, 119.4353): 19}, 5.2e-17),
+    ],
+)
+def test_as_tight_as_pld_for_few_steps_and_tiny_deltas(history: History, delta: float) -> None:
+    assert epsilon(history, delta) <= pld.epsilon(history, delta) * (1.0 + 1e-3)
+
+
+def test_counts_made_before_an_event_came_are_still_good() -> None:
+    composer = BatchComposer()
+    first = composer.counts([{PoissonSampledGaussian(0.01, 1.0): 500}])
+    composer.columns([PoissonSampledGaussian(0.02, 1.0)])
+    assert composer.epsilons(first, np.array([1e-5]))[0] > 0.0
+
+
+def test_the_counts_of_the_caller_are_left_as_they_are() -> None:
+    composer = BatchComposer()
+    columns = composer.columns([PoissonSampledGaussian(0.01, 1.0), PoissonSampledGaussian(0.02, 1.0)])
+    counts = csr_array((np.array([5.0, 0.0]), columns, np.array([0, 2])), shape=(1, 2))
+    composer.epsilons(counts, np.array([1e-5]))
+    assert counts.data.tolist() == [5.0, 0.0]

@@ -1,4 +1,4 @@
-"""What docs/how-to/choose-epsilon.md says of epsilons: its own program, run, and the definition's closed forms."""
+"""The figures of docs/how-to/choose-epsilon.md: its own program, run, and the definition's closed forms."""
 
 import math
 import re

@@ -41,7 +41,7 @@ def added(past, event, steps=1):
 
 
 def exact_delta(history, epsilon):
-    """To 50 digits."""
+    """Delta of Gaussians together, to 50 digits."""
     squares = (
         (Fraction(event.sensitivity) / Fraction(event.noise_multiplier)) ** 2 * n for event, n in history.items()
     )

@@ -1,4 +1,4 @@
-"""What several records of one person cost together: the two bounds of docs/how-to/epsilon.md, and what is none."""
+"""Several records of one person: the two bounds of docs/how-to/epsilon.md on what they cost together, and no third."""
 
 import math
 
@@ -25,7 +25,7 @@ def deltas(one, other, epsilons):
 
 
 def both_directions(weights, sigma, epsilons=EPSILONS):
-    """Of adding the group and of removing it, shape [2, epsilons]."""
+    """Deltas of adding the group and of removing it, shape [2, epsilons]."""
     group, nobody = with_group(weights, sigma), with_group([1.0], sigma)
     return np.array([deltas(group, nobody, epsilons), deltas(nobody, group, epsilons)])
 

@@ -1,4 +1,4 @@
-"""What may be composed, and what every accountant says of it."""
+"""Histories that may be composed, and every accountant's answer to those that may not."""
 
 import math
 from collections.abc import Callable

@@ -8,12 +8,10 @@ import itertools
 import math
 from collections.abc import Callable
 
-import dp_accounting
 import mpmath
 import numpy as np
 import pytest
 from dp_accounting.pld import privacy_loss_distribution
-from dp_accounting.rdp import rdp_privacy_accountant
 from hypothesis import given
 from hypothesis import strategies as st
 from numpy.typing import NDArray
@@ -172,16 +170,6 @@ def test_the_laplace_mechanism(b: float, delta: float) -> None:
     assert pld.epsilon({PoissonSampledLaplace(1.0, 2 * b, REPLACE): 1}, delta) == ours
 
 
-@pytest.mark.parametrize(("k", "f"), [(2, 0.5), (2, 0.01), (10, 0.9), (1000, 0.999)])
-@pytest.mark.parametrize("delta", [0.1, 1e-3, 1e-9])
-def test_randomised_response(k: int, f: float, delta: float) -> None:
-    """delta = p - e^eps t between log((p - delta) / t) and log(p / t)."""
-    p, t = 1 - f + f / k, f / k
-    truth = max(0.0, math.log((p - delta) / t)) if p > delta else 0.0
-    ours = pld.epsilon({RandomizedResponse(k, f): 1}, delta)
-    assert truth * (1 - 1e-9) <= ours <= truth * 1.01 + 1e-6
-
-
 def test_answers_at_random_cost_nothing() -> None:
     assert pld.epsilon({RandomizedResponse(5, 1.0): 1000}, 1e-9) == 0.0
     assert step_quota(RandomizedResponse(3, 1.0), PrivacyBudget(3.0, 1e-5)) == UNLIMITED
@@ -228,30 +216,13 @@ def test_no_shard_of_numbers_exceeds_the_bound_for_fixed_sizes(size: int, order:
     assert worst == pytest.approx(bound, rel=1e-3)
 
 
-@pytest.mark.parametrize(("m", "n", "s", "steps"), [(10, 1000, 2.0, 100), (100, 1000, 4.0, 20), (1, 3, 2.0, 4)])
-def test_fixed_size_costs_more_than_poisson_and_less_than_dp_accounting_by_rdp(
-    m: int, n: int, s: float, steps: int
-) -> None:
-    """dp_accounting's noise multiplier is in units of what replacing a record changes: twice the clipping norm."""
-    event = FixedSizeSampledGaussian(m, n, s)
-    orders = [2.0, 3.0, 5.0, 8.0, 16.0, 32.0]
-    accountant = rdp_privacy_accountant.RdpAccountant(orders, dp_accounting.NeighboringRelation.REPLACE_ONE)
-    accountant.compose(
-        dp_accounting.SampledWithoutReplacementDpEvent(n, m, dp_accounting.GaussianDpEvent(s / 2)), steps
-    )
-    assert (rdp.compose({event: steps}, orders) <= accountant.rdp * (1 + 1e-9)).all()
-    ours = pld.epsilon({event: steps}, 1e-5)
-    assert pld.epsilon({PoissonSampledGaussian(m / n, s / 2): steps}, 1e-5) <= ours * 1.001
-    assert ours <= accountant.get_epsilon(1e-5)
-
-
 # --- compositions ----------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
-    "event", [RandomizedResponse(2, 0.5), RandomizedResponse(10, 0.9), RandomizedResponse(3, 0.01)]
+    "event", [RandomizedResponse(2, 0.5), RandomizedResponse(1000, 0.999), RandomizedResponse(3, 0.01)]
 )
-@pytest.mark.parametrize("n", [2, 7, 60])
+@pytest.mark.parametrize("n", [1, 7, 60])
 @pytest.mark.parametrize("delta", [1e-2, 1e-6])
 def test_compositions_of_randomised_response(event: RandomizedResponse, n: int, delta: float) -> None:
     """The sum of losses is a whole multiple of one of them: an exact convolution of three numbers."""
@@ -270,20 +241,26 @@ def test_compositions_of_randomised_response(event: RandomizedResponse, n: int, 
 
 
 @pytest.mark.parametrize(
-    ("q", "b", "n"), [(1.0, 5.0, 10), (1.0, 20.0, 500), (0.1, 1.0, 50), (0.01, 0.5, 300), (0.5, 0.2, 3)]
+    ("q", "b", "n"),
+    [
+        (0.1, 1.0, 50),
+        *(
+            pytest.param(*each, marks=pytest.mark.exhaustive)
+            for each in [(1.0, 5.0, 10), (1.0, 20.0, 500), (0.01, 0.5, 300), (0.5, 0.2, 3)]
+        ),
+    ],
 )
-@pytest.mark.parametrize("delta", [1e-3, 1e-6])
-def test_compositions_of_laplace_against_dp_accounting(q: float, b: float, n: int, delta: float) -> None:
-    ours = pld.epsilon({PoissonSampledLaplace(q, b): n}, delta)
-
-    def theirs(pessimistic: bool) -> float:
-        distribution = privacy_loss_distribution.from_laplace_mechanism(
-            b, sampling_prob=q, pessimistic_estimate=pessimistic, use_connect_dots=pessimistic
-        )
-        return float(distribution.self_compose(n).get_epsilon_for_delta(delta))
-
-    assert theirs(False) * (1 - 1e-9) <= ours
-    assert ours == pytest.approx(theirs(True), rel=0.005)
+def test_compositions_of_laplace_against_dp_accounting(q: float, b: float, n: int) -> None:
+    optimistic, pessimistic = (
+        privacy_loss_distribution.from_laplace_mechanism(
+            b, sampling_prob=q, pessimistic_estimate=above, use_connect_dots=above
+        ).self_compose(n)
+        for above in (False, True)
+    )
+    for delta in (1e-3, 1e-6):
+        ours = pld.epsilon({PoissonSampledLaplace(q, b): n}, delta)
+        assert optimistic.get_epsilon_for_delta(delta) * (1 - 1e-9) <= ours
+        assert ours == pytest.approx(pessimistic.get_epsilon_for_delta(delta), rel=0.005)
 
 
 HISTORIES: list[dict[Event, int]] = [
@@ -308,23 +285,6 @@ def test_heterogeneous_histories(history: dict[Event, int], delta: float) -> Non
     remove = float(weights @ exact(second)(bound - losses))
     add = float(-np.expm1(bound) + np.exp(bound) * (weights @ exact(second)(-bound - losses)))
     assert 0.95 * delta <= max(remove, add) <= delta * (1 + 1e-6)
-
-
-def test_three_mechanisms_compose_under_one_relation() -> None:
-    history: dict[Event, int] = {
-        RandomizedResponse(3, 0.8): 1,
-        PoissonSampledGaussian(1.0, 6.0, REPLACE): 2,
-        FixedSizeSampledGaussian(20, 100, 2.0): 1,
-    }
-    answer, _, fixed = history
-    assert isinstance(answer, RandomizedResponse)
-    p, t, atoms = answer_atoms(answer)
-    losses, weights = gaussian_losses(1.0, 3.0 / math.sqrt(2))
-    bound = pld.epsilon(history, 1e-5)
-    left = np.subtract.outer(bound - atoms, losses)
-    truth = float(np.array([t, t, p]) @ (exact(fixed)(left) @ weights))
-    assert 0.95e-5 <= truth <= 1e-5 * (1 + 1e-6)
-    assert bound <= rdp.epsilon(history, 1e-5)
 
 
 def test_events_of_any_type_have_an_order() -> None:
@@ -421,7 +381,7 @@ def test_a_quota_of_any_event_is_maximal(event: Event, past: dict[Event, int]) -
 
 
 def laplace_divergence(q: float, b: float, order: float, remove: bool = True) -> float:
-    """With 40 digits: adaptive quadrature of the definition."""
+    """Divergence to 40 digits: adaptive quadrature of the definition."""
     with mpmath.workdps(40):
         rate, scale, a = mpmath.mpf(q), mpmath.mpf(b), mpmath.mpf(order)
 

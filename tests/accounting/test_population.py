@@ -7,7 +7,7 @@ import pytest
 
 from fedprivacy.accounting import pld
 from fedprivacy.accounting.batch import BatchComposer
-from fedprivacy.accounting.population import PopulationAccountant
+from fedprivacy.accounting.population import MOST_STEPS, PopulationAccountant
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
 
 EVENTS = [PoissonSampledGaussian(0.01, 1.1), PoissonSampledGaussian(0.023, 0.9), PoissonSampledGaussian(0.2, 3.0)]
@@ -131,3 +131,74 @@ def test_a_million_accounts_are_small() -> None:
     accounts, rows, (a, _, _) = population(clients=10_000)
     accounts.record(rows, a, rows + 1)
     assert accounts.nbytes / len(accounts) < 60
+
+
+@pytest.mark.parametrize("grid", [1.01, 1.05])
+def test_what_was_rounded_is_not_rounded_again(grid: float, tmp_path: Path) -> None:
+    """Rounded twice, two rates fell together and every later mechanism was taken for another."""
+    rng = np.random.default_rng(0)
+    events = [
+        PoissonSampledGaussian(float(q), s)
+        for q, s in zip(10.0 ** -rng.uniform(0.3, 4.0, 300), [1.0, 3.0] * 150, strict=True)
+    ]
+    accounts = PopulationAccountant(rate_grid=grid)
+    rows = accounts.enrol([f"shard-{n}" for n in range(300)], 10.0 ** -rng.uniform(3.0, 9.0, 300))
+    accounts.record(rows, accounts.mechanisms(events), 500)
+    accounts.save(tmp_path / "accounts.npz")
+    again = PopulationAccountant.load(tmp_path / "accounts.npz")
+    assert [again.history(row) for row in rows.tolist()] == [accounts.history(row) for row in rows.tolist()]
+    assert again.epsilons(rows[:20]) == pytest.approx(accounts.epsilons(rows[:20]), rel=1e-9)
+    grid_events = [next(iter(accounts.history(row))) for row in rows.tolist()]
+    assert again.mechanisms(grid_events).tolist() == accounts.mechanisms(grid_events).tolist()
+
+
+def test_a_delta_on_the_grid_stays_there(tmp_path: Path) -> None:
+    accounts = PopulationAccountant(rate_grid=1.01)
+    accounts.enrol(["a", "b", "c"], [1e-6, 1e-7, 1e-4])
+    accounts.save(tmp_path / "accounts.npz")
+    again = PopulationAccountant.load(tmp_path / "accounts.npz")
+    assert again.enrol(["a", "b", "c"], [1e-6, 1e-7, 1e-4]).tolist() == [0, 1, 2]
+
+
+def test_names_are_kept_to_the_letter(tmp_path: Path) -> None:
+    accounts = PopulationAccountant()
+    accounts.enrol(["a", "a\0", "hôpital \n"], 1e-5)
+    accounts.save(tmp_path / "accounts.npz")
+    assert PopulationAccountant.load(tmp_path / "accounts.npz").enrol(["a\0", "hôpital \n"], 1e-5).tolist() == [1, 2]
+
+
+@pytest.mark.parametrize(
+    ("rows", "mechanisms", "steps"),
+    [
+        ([2], 0, 5),
+        ([-1], 0, 5),
+        ([0.9], 0, 5),
+        ([0], [-1], 5),
+        ([0], [2**24], 5),
+        ([0], 1, 5),
+        ([0, 0], 0, [2**62, 2**62]),
+        ([0], 0, np.array([2**63], dtype=np.uint64)),
+        ([0, 1], 0, -1),
+        ([0, 1], 0, 1.5),
+        ([0, 1], 0, [5, MOST_STEPS + 1]),
+        ([0, 0], 0, [MOST_STEPS, 1]),
+    ],
+)
+@pytest.mark.parametrize("method", ["record", "restate"])
+def test_a_charge_that_is_refused_leaves_no_trace(method: str, rows: object, mechanisms: object, steps: object) -> None:
+    accounts = PopulationAccountant()
+    mine = accounts.enrol(["a", "b"], 1e-5)
+    number = accounts.mechanisms([PoissonSampledGaussian(0.01, 1.0)])
+    accounts.record(mine, number, 100)
+    before = accounts.epsilons()
+    with pytest.raises(ValueError, match=r"choose integers|the most is"):
+        getattr(accounts, method)(rows, mechanisms, steps)
+    accounts.enrol(["new"], 1e-5)
+    assert accounts.epsilons().tolist() == [*before, 0.0]
+
+
+def test_nothing_may_be_recorded() -> None:
+    accounts = PopulationAccountant()
+    accounts.record([], [], [])
+    accounts.restate([], [], [])
+    assert accounts.epsilons().size == 0

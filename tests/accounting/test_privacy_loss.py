@@ -39,15 +39,6 @@ def test_the_slack_covers_large_negative_losses_at_rates_close_to_one(rest: floa
             assert abs(exact - mpmath.mpf(float(loss))) <= slack
 
 
-@pytest.mark.parametrize("event", EVENTS, ids=str)
-def test_both_directions_share_a_grid(event: PoissonSampledGaussian) -> None:
-    log2_step = int(np.floor(np.log2(deviation(event) / 16)))
-    losses = discretise(event, log2_step, 7.0)
-    remove, add = losses[Direction.REMOVE], losses[Direction.ADD]
-    assert add.masses.size == remove.masses.size
-    assert add.first == -(remove.first + remove.masses.size - 1)
-
-
 @pytest.mark.parametrize("s", [0.5, 1.0, 4.0])
 def test_a_threshold_in_the_middle_of_the_normal_distribution(s: float) -> None:
     """Losses of +-1 / (2 s^2) lie at the means of the components; the masses beside them are those of any other."""

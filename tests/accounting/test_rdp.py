@@ -16,7 +16,7 @@ from fedprivacy.values.events import (
 
 
 def exact_rdp(q: float, s: float, order: float) -> mpmath.mpf:
-    """With 50 digits: the binomial sum for whole orders, adaptive quadrature for the others."""
+    """Divergence to 50 digits: the binomial sum for whole orders, adaptive quadrature for the others."""
     with mpmath.workdps(50):
         q, s, a = mpmath.mpf(q), mpmath.mpf(s), mpmath.mpf(order)
         if order == int(order):
@@ -50,30 +50,15 @@ def test_rdp_matches_50_digits_and_is_rounded_up(q: float, s: float, order: floa
     assert 0.0 <= excess < 3e-11
 
 
-def test_orders_cover_the_default_and_the_fractions() -> None:
-    assert 90 <= rdp.ORDERS.size <= 100
-    assert np.all(np.diff(rdp.ORDERS) > 0)
-    assert rdp.ORDERS.min() < 1.1
-    assert np.sum(rdp.ORDERS % 1.0 > 0.0) > 20
-
-
 def test_without_sampling_it_is_the_gaussian_closed_form() -> None:
     assert rdp.rdp(PoissonSampledGaussian(1.0, 3.0)) == pytest.approx(rdp.ORDERS / 18.0, rel=1e-10)
-
-
-@pytest.mark.parametrize(("q", "s"), [(0.01, 1.0), (0.1, 2.0), (0.004, 1.12), (0.5, 1.0)])
-def test_rdp_matches_dp_accounting_at_whole_orders(q: float, s: float) -> None:
-    orders = np.array([2.0, 3.0, 8.0, 20.0, 64.0])
-    accountant = rdp_privacy_accountant.RdpAccountant(orders)
-    accountant.compose(dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(s)))
-    assert rdp.rdp(PoissonSampledGaussian(q, s), orders) == pytest.approx(accountant.rdp, rel=1e-8)
 
 
 @pytest.mark.parametrize(
     ("q", "s", "n", "delta"), [(0.01, 1.0, 1000, 1e-5), (0.1, 2.0, 300, 1e-6), (1.0, 5.0, 10, 1e-5)]
 )
 def test_epsilon_matches_dp_accounting(q: float, s: float, n: int, delta: float) -> None:
-    """At equal, whole orders: its fractional ones are too large, see below."""
+    """At equal, whole orders: its fractional ones are too large."""
     orders = np.arange(2.0, 65.0)
     accountant = rdp_privacy_accountant.RdpAccountant(orders)
     accountant.compose(dp_accounting.PoissonSampledDpEvent(q, dp_accounting.GaussianDpEvent(s)), n)

@@ -8,7 +8,7 @@ import pytest
 from fedprivacy.accounting import UNLIMITED, noise_multiplier, pld, step_quota
 from fedprivacy.accounting.targets import noise_multipliers, step_quotas
 from fedprivacy.values.budget import PrivacyBudget
-from fedprivacy.values.events import PoissonSampledGaussian
+from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian, RandomizedResponse
 
 RNG = np.random.default_rng(0)
 CLIENTS = 40
@@ -74,3 +74,11 @@ def test_quotas_after_a_past() -> None:
 def test_unlimited_budgets_have_unlimited_quotas() -> None:
     event = PoissonSampledGaussian(0.02, 1.5)
     assert step_quotas([event, event], [math.inf, 1e-3], 1e-5).tolist() == [UNLIMITED, 0]
+
+
+def test_quotas_of_extreme_events() -> None:
+    free = RandomizedResponse(2, 1.0, NeighbouringRelation.REPLACE_ONE)
+    events = [free, PoissonSampledGaussian(0.01, 1e-200), PoissonSampledGaussian(1e-200, 1.0)]
+    quotas = step_quotas(events, 5.0, 1e-5)
+    assert quotas[1] == 0
+    assert min(quotas[0], quotas[2]) >= 10**9

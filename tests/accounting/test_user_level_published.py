@@ -7,7 +7,6 @@ from typing import NamedTuple
 import dp_accounting
 import pytest
 from dp_accounting.pld.pld_privacy_accountant import PLDAccountant
-from dp_accounting.rdp.rdp_privacy_accountant import RdpAccountant
 
 from fedprivacy.accounting.views import UserLevelAccount
 from fedprivacy.values.budget import PrivacyBudget
@@ -60,21 +59,3 @@ def test_the_noise_of_pfl_research_s_benchmark_meets_its_epsilon() -> None:
     oracle = PLDAccountant()
     oracle.compose(dp_accounting.PoissonSampledDpEvent(rate, dp_accounting.GaussianDpEvent(ours)), rounds)
     assert 0.995 * budget.epsilon <= oracle.get_epsilon(budget.delta) <= 1.002 * budget.epsilon
-
-
-def test_one_sample_with_the_split_noise_of_andrew_et_al_costs_what_the_whole_noise_does() -> None:
-    """Sum and count share a sample; two samples, each accounted for itself, would be another mechanism.
-
-    dp_accounting's PLD takes one Gaussian in a sample; its RDP takes several.
-    """
-    rate, z, count_noise, rounds, delta = 0.03, 1.0, 5.0, 200, 1e-6
-    z_delta = (z**-2 - (2.0 * count_noise) ** -2) ** -0.5
-    split = dp_accounting.ComposedDpEvent(
-        [dp_accounting.GaussianDpEvent(z_delta), dp_accounting.GaussianDpEvent(2.0 * count_noise)]
-    )
-    costs = []
-    for inner in (split, dp_accounting.GaussianDpEvent(z)):
-        oracle = RdpAccountant()
-        oracle.compose(dp_accounting.PoissonSampledDpEvent(rate, inner), rounds)
-        costs.append(oracle.get_epsilon(delta))
-    assert costs[0] == pytest.approx(costs[1], rel=1e-9)

@@ -121,19 +121,12 @@ def test_a_divisor_that_counts_who_joined_breaks_the_guarantee() -> None:
 
 @pytest.mark.parametrize("past", [[], [(0.05, 0.9, 20)], [(0.1, 1.0, 10)]], ids=["fresh", "other", "same"])
 def test_the_rounds_left_fit_and_one_more_does_not(past: list[tuple[float, float, int]]) -> None:
-    budget = PrivacyBudget(4.0, DELTA)
-    left = account_of(*past).rounds_left(budget, 0.1, 1.0)
+    account, budget = account_of(*past), PrivacyBudget(4.0, DELTA)
+    left = account.rounds_left(budget, 0.1, 1.0)
     assert left > 0
+    assert account.epsilon(DELTA) == account_of(*past).epsilon(DELTA)  # to ask charges nothing
     assert account_of(*past, (0.1, 1.0, left)).epsilon(DELTA).value <= budget.epsilon
     assert account_of(*past, (0.1, 1.0, left + 1)).epsilon(DELTA).value > budget.epsilon
-
-
-def test_asking_charges_nothing() -> None:
-    account = account_of((0.1, 1.0, 10))
-    before = account.epsilon(DELTA)
-    account.rounds_left(PrivacyBudget(4.0, DELTA), 0.2, 1.0)
-    account.noise_multiplier(PrivacyBudget(4.0, DELTA), 0.2, 50)
-    assert account.epsilon(DELTA) == before
 
 
 def test_no_round_is_left_of_a_spent_budget_and_any_number_of_none() -> None:

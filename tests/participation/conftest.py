@@ -1,4 +1,4 @@
-"""What the tests of participation share."""
+"""A fixture that the tests of participation share."""
 
 import pytest
 

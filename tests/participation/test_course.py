@@ -20,29 +20,20 @@ def speeds(trace):
     return speeds_of(trace("client,seconds", "0,1", "1,2", "client-2,3", "3,4"), DRAWS)
 
 
-def test_all_answers_end_a_round_with_the_slowest(speeds):
-    closed = Participation(DRAWS, speeds=speeds).closes(1, STEPS, 100.0, set(STEPS))
-    assert (closed.missed, closed.ended) == ({}, 140.0)
-
-
-def test_the_first_answers_that_are_wanted_end_it_and_the_others_are_too_late(speeds):
-    closed = Participation(DRAWS, speeds=speeds, wanted=2).closes(1, STEPS, 100.0, set(STEPS))
-    assert (closed.missed, closed.ended) == ({"client-2": TOO_LATE, "client-3": TOO_LATE}, 120.0)
-
-
-def test_an_answer_that_cannot_be_used_is_none_of_the_first(speeds):
-    closed = Participation(DRAWS, speeds=speeds, wanted=2).closes(1, STEPS, 0.0, set(STEPS) - {"client-0"})
-    assert (closed.missed, closed.ended) == ({"client-3": TOO_LATE}, 30.0)
-
-
-def test_the_deadline_ends_it(speeds):
-    closed = Participation(DRAWS, speeds=speeds, deadline=30.0).closes(1, STEPS, 100.0, set(STEPS))
-    assert (closed.missed, closed.ended) == ({"client-3": TOO_LATE}, 130.0)
-
-
-def test_fewer_steps_are_done_sooner(speeds):
-    closed = Participation(DRAWS, speeds=speeds, deadline=30.0).closes(1, STEPS | {"client-3": 7}, 0.0, set(STEPS))
-    assert (closed.missed, closed.ended) == ({}, 30.0)
+@pytest.mark.parametrize(
+    ("settings", "steps", "answering", "missed", "ended"),
+    [
+        ({}, {}, "0123", "", 140.0),  # with the slowest
+        ({"wanted": 2}, {}, "0123", "23", 120.0),
+        ({"wanted": 2}, {}, "123", "3", 130.0),  # an answer that cannot be used is none of the first
+        ({"deadline": 30.0}, {}, "0123", "3", 130.0),
+        ({"deadline": 30.0}, {"client-3": 7}, "0123", "", 130.0),  # fewer steps are done sooner
+    ],
+)
+def test_a_round_ends_with_the_last_answer_that_is_wanted_in_time(speeds, settings, steps, answering, missed, ended):
+    participation = Participation(DRAWS, speeds=speeds, **settings)
+    closed = participation.closes(1, STEPS | steps, 100.0, {f"client-{n}" for n in answering})
+    assert (closed.missed, closed.ended) == ({f"client-{n}": TOO_LATE for n in missed}, ended)
 
 
 def test_of_equally_fast_ones_each_is_as_often_among_the_first():

@@ -16,7 +16,7 @@ FALSE_ALARM = 1e-4
 
 
 def cohorts(kind, size, clients=CLIENTS, name="seed 0"):
-    """Who is sampled in each of many rounds."""
+    """The clients that are sampled in each of many rounds."""
     participation = Participation(Draws.of(name), COHORTS[kind](size, len(clients)))
     return [frozenset(participation.turnout(number, clients, 0.0).client_ids) for number in ROUNDS]
 

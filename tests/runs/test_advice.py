@@ -4,10 +4,9 @@ import logging
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
 import fedprivacy as fp
-from fedprivacy.commands.app import app
+from tests.commands.running import fedprivacy
 from tests.flower.blobs import Blobs
 
 WARNED = "to publish each of them with that probability would keep the promise"
@@ -32,16 +31,14 @@ def warnings(caplog):
     return [record.getMessage() for record in caplog.records if WARNED in record.getMessage()]
 
 
-def test_plan_and_simulate_warn_of_a_delta_above_one_over_the_records(tmp_path, monkeypatch, caplog):
-    monkeypatch.chdir(tmp_path)
-    options = ["--clients", "2", "--rounds", "1", "--noise-multiplier", "5"]
+def test_plan_and_simulate_warn_of_a_delta_above_one_over_the_records(tmp_path, undrawn, caplog):
+    options = "--task", "cancer", "--clients", "2", "--rounds", "1", "--noise-multiplier", "5", "--delta", "0.5"
     for command in ("plan", "simulate"):
-        done = CliRunner().invoke(app, [command, *options, "--delta", "0.5"])
-        assert done.exit_code == 0, done.output
+        fedprivacy(command, *options, cwd=tmp_path)
     first, second = warnings(caplog)
     assert first == second
     assert first.startswith("delta is 5e-1, and client-")
-    assert first.endswith("for example 1e-4.")
+    assert first.endswith("for example 1e-3.")
 
 
 def test_a_delta_that_suits_the_records_is_passed_in_silence(caplog):

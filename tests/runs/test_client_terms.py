@@ -146,7 +146,7 @@ def test_names_that_no_simulated_client_has_are_refused_before_anything_is_spent
 
 
 def test_open_noise_is_the_least_that_each_budget_allows(tmp_path):
-    """And is sought once for clients that are alike."""
+    """It is sought once for clients that are alike."""
     plan = plan_with(
         tmp_path,
         "client,epsilon,noise_multiplier,sampling_rate",
@@ -233,11 +233,10 @@ def test_a_sweep_notices_that_the_table_of_a_run_was_changed(tmp_path):
         grid.check()
 
 
-def test_a_long_table_is_read_in_little_time(tmp_path, monkeypatch):
-    """Of a hundred thousand clients; lines that are alike are looked at once."""
+def test_lines_that_are_alike_are_looked_at_once(tmp_path, monkeypatch):
     looked = []
     parse = client_terms.parse
     monkeypatch.setattr(client_terms, "parse", lambda *given: looked.append(1) or parse(*given))
-    file = table(tmp_path, "client,epsilon", *(f"client-{n:05},{(1.5, 3.5, 8.5)[n % 3]}" for n in range(100_000)))
-    assert len(client_terms_of(file).by_client) == 100_000
+    file = table(tmp_path, "client,epsilon", *(f"client-{n:05},{(1.5, 3.5, 8.5)[n % 3]}" for n in range(1000)))
+    assert len(client_terms_of(file).by_client) == 1000
     assert len(looked) <= 3

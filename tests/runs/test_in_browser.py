@@ -33,6 +33,7 @@ def page(browser):
     context.close()
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("name", HISTORIES)
 @pytest.mark.parametrize("font", ["DejaVu Sans", "Verdana, sans-serif", FONT])
 def test_no_text_of_the_report_s_figures_is_clipped_whatever_the_font(page, name, font):

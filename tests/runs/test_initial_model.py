@@ -11,7 +11,7 @@ from tests.flower.blobs import Blobs, plan_of
 
 
 @pytest.fixture(autouse=True)
-def _own_folder(tmp_path, monkeypatch):
+def _own_folder(tmp_path, monkeypatch, undrawn):
     monkeypatch.chdir(tmp_path)
 
 

@@ -1,4 +1,4 @@
-"""What is read again only where the ledger was written is what is read from scratch, and costs what was written."""
+"""The odometer reads again only where the ledger was written, reads the same as from scratch, and costs that much."""
 
 import datetime
 import random
@@ -35,7 +35,7 @@ def url(tmp_path):
 
 @pytest.fixture
 def clock(monkeypatch):
-    """What time it is, for budgets; it can be set."""
+    """The time, for budgets; it can be set."""
     time = SimpleNamespace(now=datetime.datetime(2030, 1, 1, tzinfo=datetime.UTC))
     fake = SimpleNamespace(datetime=SimpleNamespace(now=lambda _: time.now), UTC=datetime.UTC)
     monkeypatch.setattr("fedprivacy.values.budget.datetime", fake)
@@ -114,7 +114,7 @@ def test_a_client_that_joins_later_is_read_with_what_it_spent_before(url):
 
 @pytest.fixture
 def of_a_round(tmp_path):
-    """How many operations the books of a round of 5 clients take, where so many are enrolled."""
+    """The number of operations that the books of a round of 5 clients take, where so many are enrolled."""
 
     def count(enrolled):
         clients = [f"c{number:05}" for number in range(enrolled)]

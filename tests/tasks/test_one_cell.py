@@ -59,6 +59,7 @@ class Tokenizer:
         return {"input_ids": ids, "attention_mask": torch.ones_like(ids)}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("page", "code"), documented())
 def test_in_a_documented_task_one_cell_changes_no_other_record(page, code, tmp_path):
     code = re.sub(r"^from (peft|transformers) .*\n", "", code, flags=re.MULTILINE)

@@ -2,8 +2,6 @@
 
 import json
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -12,15 +10,16 @@ import pytest
 import torch
 
 from fedprivacy.tasks import ShardSource, load_task
+from tests.commands.running import fedprivacy
 
-HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "own-task.md"
+HOW_TO = (Path(__file__).parents[2] / "docs" / "how-to" / "own-task.md").read_text()
+(CODE,) = re.findall(r"```python\n(.*?)```", HOW_TO, re.DOTALL)
 
 
 @pytest.mark.exhaustive
-def test_the_how_to_runs_as_written(tmp_path):
-    (code,) = re.findall(r"```python\n(.*?)```", HOW_TO.read_text(), re.DOTALL)
-    (commands,) = re.findall(r"```sh\n(.*?)```", HOW_TO.read_text(), re.DOTALL)
-    (tmp_path / "patients.py").write_text(code)
+def test_the_how_to_runs_as_written(tmp_path, undrawn):
+    (commands,) = re.findall(r"```sh\n(.*?)```", HOW_TO, re.DOTALL)
+    (tmp_path / "patients.py").write_text(CODE)
     rng = np.random.default_rng(0)
     age, stay = rng.normal(60, 15, 900), rng.gamma(2, 2.5, 900)
     table = {"hospital": rng.choice(["a", "b", "c", "public"], 900), "age": age, "pressure": rng.normal(130, 20, 900)}
@@ -30,9 +29,7 @@ def test_the_how_to_runs_as_written(tmp_path):
     for command in commands.splitlines():
         program, *arguments = command.split()
         assert program == "fedprivacy"
-        ours = [sys.executable, "-m", "fedprivacy", *arguments, "--seed", "1", "--json"]
-        run = subprocess.run(ours, cwd=tmp_path, capture_output=True, text=True, check=False)
-        assert run.returncode == 0, run.stderr
+        run = fedprivacy(*arguments, "--seed", "1", "--json", cwd=tmp_path)
     summary = json.loads(run.stdout)
     assert summary["accuracy"] > 0.75
     assert 1.9 < summary["max_epsilon"] <= 2.0
@@ -40,8 +37,7 @@ def test_the_how_to_runs_as_written(tmp_path):
 
 
 def test_in_the_how_to_a_record_that_cannot_be_read_changes_no_other_and_makes_nothing_fail(tmp_path):
-    (code,) = re.findall(r"```python\n(.*?)```", HOW_TO.read_text(), re.DOTALL)
-    (tmp_path / "patients_read.py").write_text(code)
+    (tmp_path / "patients_read.py").write_text(CODE)
     task = load_task(f"{tmp_path}/patients_read.py:Patients")
 
     def shard(*rows):
@@ -57,8 +53,7 @@ def test_in_the_how_to_a_record_that_cannot_be_read_changes_no_other_and_makes_n
 
 
 def test_in_the_how_to_a_client_s_table_has_its_shard_s_records_and_those_that_cannot_be_read(tmp_path):
-    (code,) = re.findall(r"```python\n(.*?)```", HOW_TO.read_text(), re.DOTALL)
-    (tmp_path / "patients_asked.py").write_text(code)
+    (tmp_path / "patients_asked.py").write_text(CODE)
     rows = ["a,70,120,3,1", "b,50,140,9,0", "public,1,1,1,1", "a,?,130,4,0", "a,60,130,4,perhaps"]
     (tmp_path / "patients.csv").write_text("\n".join(["hospital,age,pressure,stay,readmitted", *rows]))
     task = load_task(f"{tmp_path}/patients_asked.py:Patients")

@@ -1,4 +1,4 @@
-"""What is charged has one name from strategy to books."""
+"""A charge has one name from strategy to books."""
 
 import dataclasses
 

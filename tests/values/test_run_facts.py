@@ -1,4 +1,4 @@
-"""What a run is called for people."""
+"""The name of a run's way of learning, for people."""
 
 import pytest
 

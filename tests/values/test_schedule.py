@@ -1,4 +1,4 @@
-"""How many steps a run is charged, with and without local evaluation."""
+"""The number of steps that a run is charged, with and without local evaluation."""
 
 import numpy as np
 import pytest

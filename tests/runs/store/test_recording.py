@@ -1,10 +1,10 @@
-"""What is recorded is read back, on both databases, whatever happens in between."""
+"""A recorded run is read back, on both databases, whatever happens in between."""
 
 import math
 
 import numpy as np
 import pytest
-from sqlalchemy import event
+from sqlalchemy import Engine, event
 
 from fedprivacy.ledger import Allowance, ChargeState, Ledger, LedgerError
 from fedprivacy.ledger.verify import verify_ledger
@@ -185,21 +185,21 @@ def test_a_run_that_goes_on_is_as_if_it_had_never_stopped(store, url):
     assert store.run("run-1").named(["a"])[0].averaged == 6
 
 
-def test_an_outage_loses_nothing(store, url, monkeypatch):
+def test_an_outage_loses_nothing(store, url):
     records = growing(["a"], 3)
     recording = RunRecording(url, facts(), patience=0.05)
     recording.add(records[0])
     recording.flush()
 
-    def refuse(*_):
-        raise recording._database._engine.dialect.loaded_dbapi.OperationalError("disk I/O error")
+    def refuse(connection, *_):
+        raise connection.dialect.loaded_dbapi.OperationalError("disk I/O error")
 
-    event.listen(recording._database._engine, "before_cursor_execute", refuse)
+    event.listen(Engine, "before_cursor_execute", refuse)
     for one in records[1:3]:
         recording.add(one)
         with pytest.raises(LedgerError, match="cannot be used"):
             recording.flush()
-    event.remove(recording._database._engine, "before_cursor_execute", refuse)
+    event.remove(Engine, "before_cursor_execute", refuse)
     recording.add(records[3])
     recording.flush()
     recording.close()
