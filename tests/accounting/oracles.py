@@ -28,6 +28,11 @@ def gaussian_epsilon(mu: float, delta: float) -> float:
     return float(brentq(lambda e: log_delta(e) - math.log(delta), 0.0, mu**2 + 80 * mu + 1, xtol=1e-13, rtol=1e-13))
 
 
+def gaussian_profile(mu: float, epsilon: np.ndarray) -> np.ndarray:
+    """Exact delta of the same at any real epsilon (Balle, Wang 2018)."""
+    return ndtr(mu / 2 - epsilon / mu) - np.exp(epsilon + log_ndtr(-mu / 2 - epsilon / mu))
+
+
 def gaussian_delta(mu: float | mpmath.mpf, epsilon: float, digits: int = 50) -> mpmath.mpf:
     """Exact delta of the same, to so many digits."""
     with mpmath.workdps(digits):

@@ -8,9 +8,10 @@ import pytest
 
 from fedprivacy.accounting import pld
 from tests.accounting import dp_accounting_table as table
+from tests.accounting.marked import exhaustive, soak
 
 TABLE = table.stored()
-SOME = [*TABLE[::25], *TABLE[table.MIXED_FROM :: 20]]
+SOME = [*TABLE[::50], *TABLE[table.MIXED_FROM :: 20]]
 
 
 def test_the_table_covers_what_it_says() -> None:
@@ -35,8 +36,7 @@ def test_never_below_the_optimistic_epsilon_and_at_most_a_percent_above_the_pess
     assert [each for each in found if each[1] > each[0].pessimistic * 1.01] == []
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("index", [0, 500, table.ROWS - 1])
+@pytest.mark.parametrize("index", [*exhaustive(table.ROWS - 1), *soak(0, 500)])
 def test_the_table_is_what_dp_accounting_says_today(index: int) -> None:
     row = TABLE[index]
     # Where its grid is coarse, the last bit of a processor's exponential moves a figure by 1e-4 of itself.

@@ -15,6 +15,7 @@ from fedprivacy.values.events import (
     RandomizedResponse,
 )
 from tests.accounting import oracles
+from tests.accounting.marked import exhaustive
 
 
 def epsilons(histories: list[History], deltas: float | list[float]) -> np.ndarray:
@@ -30,7 +31,7 @@ def drawn(rng: np.random.Generator) -> Event:
     return PoissonSampledGaussian(float(10.0 ** rng.uniform(-3.0, -0.3)), float(rng.uniform(0.5, 4.0)))
 
 
-@pytest.mark.parametrize("of_each", [15, pytest.param(75, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("of_each", [15, *exhaustive(75)])
 def test_histories_cost_what_pld_says(of_each: int) -> None:
     rng = np.random.default_rng(0)
     histories: list[History] = [{drawn(rng): int(10.0 ** rng.uniform(0.0, 4.3))} for _ in range(of_each)]
@@ -43,14 +44,16 @@ def test_histories_cost_what_pld_says(of_each: int) -> None:
     assert (ratio[:of_each] <= 1.0 + 1e-4).all() and (ratio <= 1.0 + 1e-3).all()
 
 
-@pytest.mark.parametrize("delta", [pytest.param(1e-5, marks=pytest.mark.exhaustive), 1e-12])
+@pytest.mark.parametrize("delta", [*exhaustive(1e-5), 1e-12])
 @pytest.mark.parametrize(
     "history",
     [
         {PoissonSampledGaussian(0.01, 1.0): 1_000},
-        {PoissonSampledGaussian(0.1, 0.7): 50},
         {PoissonSampledGaussian(0.02, 1.3): 400, PoissonSampledGaussian(0.005, 0.9): 700},
-        {PoissonSampledGaussian(1.0, 20.0): 30, PoissonSampledGaussian(0.2, 3.0): 300},
+        *exhaustive(
+            {PoissonSampledGaussian(0.1, 0.7): 50},
+            {PoissonSampledGaussian(1.0, 20.0): 30, PoissonSampledGaussian(0.2, 3.0): 300},
+        ),
     ],
 )
 def test_never_below_the_exact_privacy_loss(history: History, delta: float) -> None:

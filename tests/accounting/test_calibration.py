@@ -5,21 +5,19 @@ import pytest
 from fedprivacy.accounting import UNLIMITED, noise_multiplier, pld, sampling_rate, step_quota
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from tests.accounting.marked import exhaustive
 
 CASES = [
     (0.01, 1000, 2.0, 1e-5),
     (0.002, 5000, 1.0, 1e-6),
     (1.0, 1000, 0.1, 1e-5),
-    *(
-        pytest.param(*each, marks=pytest.mark.exhaustive)
-        for each in [
-            (1.0, 1, 1.0, 1e-5),
-            (0.001, 10, 0.1, 1e-6),
-            (0.5, 1000, 500.0, 1e-5),
-            (1e-4, 10, 3.0, 1e-9),
-            (0.1, 100_000, 8.0, 1e-5),
-            (0.1, 10, 1e-3, 1e-5),
-        ]
+    *exhaustive(
+        (1.0, 1, 1.0, 1e-5),
+        (0.001, 10, 0.1, 1e-6),
+        (0.5, 1000, 500.0, 1e-5),
+        (1e-4, 10, 3.0, 1e-9),
+        (0.1, 100_000, 8.0, 1e-5),
+        (0.1, 10, 1e-3, 1e-5),
     ),
 ]
 
@@ -47,7 +45,7 @@ def test_replacing_a_record_takes_twice_the_noise_of_adding_one() -> None:
     [
         (PrivacyBudget(1.0, 1e-5), 0.1, 0, "steps is 0"),
         (PrivacyBudget(math.inf, 1e-5), 0.1, 10, "epsilon is infinite"),
-        (PrivacyBudget(1e-5, 1e-5), 1.0, 10**9, "noise multiplier of 10000 does not meet"),
+        *exhaustive((PrivacyBudget(1e-5, 1e-5), 1.0, 10**9, "noise multiplier of 10000 does not meet")),
         (PrivacyBudget(1.0, 1e-2), 1e-6, 10, "asks for no noise"),
         (PrivacyBudget(1.0, 1e-5), 1.5, 10, "sampling_rate is 1.5"),
     ],
@@ -60,12 +58,8 @@ def test_impossible_requests_name_the_remedy(budget: PrivacyBudget, q: float, n:
 @pytest.mark.parametrize(
     ("q", "s", "epsilon", "delta"),
     [
-        (0.01, 1.0, 2.0, 1e-5),
-        (0.1, 1.2, 8.0, 1e-5),
-        (0.001, 0.6, 1.0, 1e-6),
-        (1.0, 10.0, 4.0, 1e-5),
-        (0.5, 0.5, 1.0, 1e-5),
-        (0.02, 3.0, 20.0, 1e-8),
+        *((0.01, 1.0, 2.0, 1e-5), (1.0, 10.0, 4.0, 1e-5)),
+        *exhaustive((0.1, 1.2, 8.0, 1e-5), (0.001, 0.6, 1.0, 1e-6), (0.5, 0.5, 1.0, 1e-5), (0.02, 3.0, 20.0, 1e-8)),
     ],
 )
 @pytest.mark.parametrize("past", [{}, {PoissonSampledGaussian(0.02, 2.0): 30}], ids=["fresh", "after"])

@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from fedprivacy.accounting import composition, pld
 from fedprivacy.values.events import History, PoissonSampledGaussian
 from tests.accounting import oracles
+from tests.accounting.marked import exhaustive
 
 
 @pytest.mark.parametrize("epsilon", [1e-12, 0.5, 1.0, 1.0 + 1e-12, 40.0, 2000.0])
@@ -51,16 +52,14 @@ def test_advanced_composition_is_the_formula() -> None:
     assert expected < composition.basic(history, 1e-5)
 
 
-HISTORIES: list[History] = [
-    {PoissonSampledGaussian(0.01, 1.0): 1000},
-    {PoissonSampledGaussian(0.5, 2.0): 4},
-    {PoissonSampledGaussian(1.0, 8.0): 30},
-    {PoissonSampledGaussian(0.5, 3.0): 20, PoissonSampledGaussian(0.001, 0.6): 300},
-]
-
-
-@pytest.mark.parametrize("history", HISTORIES)
-@pytest.mark.parametrize("delta", [1e-3, pytest.param(1e-9, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize(
+    "history",
+    [
+        {PoissonSampledGaussian(0.01, 1.0): 1000},
+        *exhaustive({PoissonSampledGaussian(0.5, 3.0): 20, PoissonSampledGaussian(0.001, 0.6): 300}),
+    ],
+)
+@pytest.mark.parametrize("delta", [1e-3, *exhaustive(1e-9)])
 def test_they_are_upper_bounds(history: History, delta: float) -> None:
     """The delta that is left at their epsilon, exactly, is at most the delta asked for."""
     for bound in (composition.basic(history, delta), composition.advanced(history, delta)):

@@ -24,7 +24,7 @@ from fedprivacy.accounting import (
 from fedprivacy.accounting.filters import SHARE_FOR_OTHERS
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian, PoissonSampledLaplace
-from tests.accounting.oracles import gaussian_delta
+from tests.accounting.oracles import gaussian_delta, gaussian_profile
 
 RELATION = NeighbouringRelation.ADD_OR_REMOVE_ONE
 BUDGET = PrivacyBudget(3.0, 1e-5)
@@ -134,9 +134,7 @@ def test_whoever_chooses_the_next_noise_by_the_last_answer_gains_nothing():
             noise = filter_.noise_multiplier(1.0, steps, RELATION, {first: 1})
             taken = int(part * filter_.quota({first: 1}, question(noise)))
             if taken:
-                left = math.sqrt(taken) / noise
-                tail = epsilon - loss
-                shown.append(norm.cdf(left / 2 - tail / left) - np.exp(tail + norm.logcdf(-left / 2 - tail / left)))
+                shown.append(gaussian_profile(math.sqrt(taken) / noise, epsilon - loss))
         delta = float(norm.pdf(z) @ np.max(shown, axis=0) * (z[1] - z[0]))
         assert 0.999e-5 < delta <= 1e-5 * (1 + 1e-6)
 

@@ -8,6 +8,7 @@ from scipy import stats
 
 from fedprivacy.accounting import pld
 from fedprivacy.values.events import PoissonSampledGaussian
+from tests.accounting.marked import exhaustive
 from tests.accounting.oracles import gaussian_epsilon
 
 X = np.linspace(-40.0, 60.0, 200_001)
@@ -37,7 +38,7 @@ def at_least_one(q, k):
 
 @pytest.mark.parametrize("k", [2, 3])
 @pytest.mark.parametrize("sigma", [0.5, 3.0])
-@pytest.mark.parametrize("q", [0.3, *(pytest.param(q, marks=pytest.mark.exhaustive) for q in (0.01, 1.0))])
+@pytest.mark.parametrize("q", [0.3, *exhaustive(0.01, 1.0)])
 def test_k_records_cost_no_more_than_k_times_less_noise_at_the_rate_at_which_one_of_them_joins(q, sigma, k):
     """The worst k records point one way. Shrinking k to j and adding the missing noise is post-processing."""
     exact = both_directions(stats.binom.pmf(range(k + 1), k, q), sigma)

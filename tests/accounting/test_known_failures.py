@@ -15,6 +15,7 @@ import pytest
 from fedprivacy.accounting import pld, rdp
 from fedprivacy.accounting.histories import extended
 from fedprivacy.values.events import Event, PoissonSampledGaussian
+from tests.accounting.marked import exhaustive, soak
 from tests.accounting.oracles import exact_share, gaussian_epsilon
 
 
@@ -29,18 +30,16 @@ def history_of(q: float, s: float, n: int) -> dict[Event, int]:
         # Too small, below the truth of 3.9143: the "upper bound" of Opacus' PRV is 3.9131.
         (0.01, 1.0, 1000, 1e-12),
         # 5.8 times too small: the central limit that Opacus' GDP accountant takes for the truth.
-        pytest.param(0.001, 0.7, 10, 1e-5, marks=pytest.mark.exhaustive),
+        *soak((0.001, 0.7, 10, 1e-5)),
         # Infinite in prv_accountant#17: rounding errors of 1e-16 are all that is left of delta.
-        *((*setting, delta) for setting in [(0.1, 2.0, 300), (0.05, 2.0, 1000)] for delta in (1e-14, 1e-20)),
+        (0.1, 2.0, 300, 1e-14),
+        *exhaustive((0.05, 2.0, 1000, 1e-14), (0.1, 2.0, 300, 1e-20), (0.05, 2.0, 1000, 1e-20)),
         # Too large: dp_accounting's RDP answers 384, 346 and 665 where 291, 219 and 282 are true.
         (0.05, 0.8, 50_000, 1e-6),
-        (0.5, 1.0, 1000, 1e-5),
-        (0.2, 0.5, 1000, 1e-5),
+        *exhaustive((0.5, 1.0, 1000, 1e-5), (0.2, 0.5, 1000, 1e-5)),
         # Above 500: Opacus' PRV answers infinity to the first, and dp_accounting's RDP 5502, where 2695.4 is true.
-        (0.5, 0.3, 1000, 1e-5),
-        pytest.param(0.5, 0.3, 20_000, 1e-5, marks=pytest.mark.exhaustive),
-        pytest.param(0.1, 0.3, 20_000, 1e-5, marks=pytest.mark.exhaustive),
-        pytest.param(0.01, 0.3, 100_000, 1e-5, marks=pytest.mark.exhaustive),
+        *exhaustive((0.5, 0.3, 1000, 1e-5), (0.01, 0.3, 100_000, 1e-5)),
+        *soak((0.5, 0.3, 20_000, 1e-5), (0.1, 0.3, 20_000, 1e-5)),
     ],
 )
 def test_the_exact_delta_at_our_epsilon_is_the_delta_asked_for(q: float, s: float, n: int, delta: float) -> None:

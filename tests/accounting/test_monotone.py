@@ -63,6 +63,7 @@ def test_one_event_more_never_costs_less(history: dict[Event, int], event: Event
     assert at_most(pld.epsilon(history, delta), pld.epsilon(longer, delta))
 
 
+@pytest.mark.exhaustive
 @given(history=HISTORIES, factor=st.integers(2, 10), delta=DELTAS)
 def test_a_history_repeated_never_costs_less(history: dict[Event, int], factor: int, delta: float) -> None:
     repeated = {event: count * factor for event, count in history.items()}

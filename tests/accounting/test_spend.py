@@ -25,6 +25,7 @@ from fedprivacy.accounting import (
 from fedprivacy.accounting.filters import SHARE_FOR_OTHERS
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation, PoissonSampledGaussian
+from tests.accounting.oracles import gaussian_profile
 
 RELATION = NeighbouringRelation.ADD_OR_REMOVE_ONE
 BUDGET = PrivacyBudget(3.0, 1e-5)
@@ -94,11 +95,6 @@ def test_no_sequence_of_runs_passes_the_budget_or_a_run_its_spend(filter):
     assert 0.8 < max(shares) <= 1.0  # never above the budget, and of use
 
 
-def hockey_stick_of_gaussian(mu, epsilon):
-    """Exact, at any real epsilon (Balle, Wang 2018)."""
-    return norm.cdf(mu / 2 - epsilon / mu) - np.exp(epsilon + norm.logcdf(-mu / 2 - epsilon / mu))
-
-
 def hockey_stick_of_one_step(event, epsilons):
     x = np.linspace(-14.0, 14.0, 10_001)
     q, s = event.sampling_rate, event.noise_multiplier
@@ -121,7 +117,7 @@ def delta_of_whoever_changes_its_mind(fixed, adaptive):
     mu = math.sqrt(taken) / 300.0
     loss = mu * z + mu**2 / 2
     left = math.sqrt(fixed.quota({}, first) - taken) / 300.0
-    stays, goes = hockey_stick_of_gaussian(left, epsilon - loss), hockey_stick_of_one_step(other, epsilon - loss)
+    stays, goes = gaussian_profile(left, epsilon - loss), hockey_stick_of_one_step(other, epsilon - loss)
     return float(norm.pdf(z) @ np.maximum(stays, goes) * (z[1] - z[0]))
 
 

@@ -31,6 +31,7 @@ def warnings(caplog):
     return [record.getMessage() for record in caplog.records if WARNED in record.getMessage()]
 
 
+@pytest.mark.exhaustive
 def test_plan_and_simulate_warn_of_a_delta_above_one_over_the_records(tmp_path, undrawn, caplog):
     options = "--task", "cancer", "--clients", "2", "--rounds", "1", "--noise-multiplier", "5", "--delta", "0.5"
     for command in ("plan", "simulate"):
@@ -38,7 +39,7 @@ def test_plan_and_simulate_warn_of_a_delta_above_one_over_the_records(tmp_path, 
     first, second = warnings(caplog)
     assert first == second
     assert first.startswith("delta is 5e-1, and client-")
-    assert first.endswith("for example 1e-3.")
+    assert first.endswith("for example 1e-4.")
 
 
 def test_a_delta_that_suits_the_records_is_passed_in_silence(caplog):

@@ -15,6 +15,7 @@ def _own_folder(tmp_path, monkeypatch, undrawn):
     monkeypatch.chdir(tmp_path)
 
 
+@pytest.mark.exhaustive
 def test_a_run_begins_where_another_one_has_ended():
     public = fp.simulate(Blobs(), clients=3, rounds=3, out="public", progress=False)
     begun = fp.simulate(

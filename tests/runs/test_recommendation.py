@@ -90,6 +90,7 @@ def test_with_hardly_any_noise_the_step_is_what_limits():
     assert number.settings["learning_rate"] * number.settings["clipping_norm"] <= LONGEST_STRIDES["number"] * 1.05
 
 
+@pytest.mark.exhaustive
 def test_more_budget_more_records_and_more_clients_go_further():
     def rate(**changes):
         return fp.recommend(Sealed(), **changes).settings["learning_rate"]

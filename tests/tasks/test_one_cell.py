@@ -198,7 +198,7 @@ def problems(trial):
     return {(one.column, one.what) for one in trial.misread}
 
 
-@pytest.mark.parametrize("read", [by_load_table, by_read_table])
+@pytest.mark.parametrize("read", [by_load_table, pytest.param(by_read_table, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("public", [{}, PRIVATE], ids=["public sizes", "private sizes"])
 def test_our_readers_read_each_cell_by_itself(people, read, public):
     trial = try_cells(Own(read, **public), people)
@@ -225,8 +225,14 @@ def test_a_record_that_is_left_out_of_a_public_size_is_found(people):
     ("read", "column", "what"),
     [
         (imputing_the_median, "age", "other records change"),
-        (after_the_row_before, "ill", "another record changes than by another cell of the row"),
-        (without_duplicates, "age", "the number of records, which is public, changes"),
+        pytest.param(
+            *(after_the_row_before, "ill", "another record changes than by another cell of the row"),
+            marks=pytest.mark.exhaustive,
+        ),
+        pytest.param(
+            *(without_duplicates, "age", "the number of records, which is public, changes"),
+            marks=pytest.mark.exhaustive,
+        ),
     ],
 )
 def test_a_fault_that_shows_only_beside_certain_other_rows_is_found(people, read, column, what):
@@ -269,6 +275,7 @@ def test_a_table_of_questions_is_tried_too(people):
     assert problems(try_cells(Own(by_load_table, of_pandas), people)) == {("age", "other records change")}
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("read", [by_load_table, by_pandas])
 def test_parquet_cells_are_changed_within_their_types(tmp_path, read):
     import pyarrow as pa
@@ -292,6 +299,7 @@ def test_what_cannot_be_tried_is_said(tmp_path, people):
     assert (over.columns, over.left) == (1, 2) and over.misread  # one is tried, however long it takes
 
 
+@pytest.mark.exhaustive
 def test_a_table_that_must_be_whole_hides_no_fault_of_another(people):
     (people / "zones.csv").write_text("zone,name\n" + "".join(f"{n},z{n}\n" for n in range(50)))
 
@@ -302,6 +310,7 @@ def test_a_table_that_must_be_whole_hides_no_fault_of_another(people):
     assert ("ill", "other records change") in problems(try_cells(Own(with_zones), people))
 
 
+@pytest.mark.exhaustive
 def test_columns_that_may_not_be_empty_are_tried_with_what_they_can_hold(tmp_path):
     import pyarrow as pa
     from pyarrow import parquet

@@ -55,6 +55,7 @@ def test_a_run_on_public_records_learns_and_charges_no_private_dataset(tmp_path)
     assert accounts.keys() == {"blobs-public/client-0", "blobs-public/client-1"}
 
 
+@pytest.mark.exhaustive
 def test_a_sweep_takes_it_from_a_file(tmp_path):
     (tmp_path / "tuning.py").write_text(
         "import fedprivacy as fp\n"
