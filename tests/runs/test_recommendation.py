@@ -100,6 +100,7 @@ def test_more_budget_more_records_and_more_clients_go_further():
     assert rate(clients=3) < rate() < rate(clients=24)
 
 
+@pytest.mark.exhaustive
 def test_its_settings_train_within_the_budget(tmp_path, monkeypatch, undrawn):
     monkeypatch.chdir(tmp_path)
     found = fp.recommend("cancer", epsilon=1.0, clients=3)
