@@ -6,8 +6,17 @@ import fedprivacy  # noqa: F401 - before torch computes anything, as docs/explan
 
 pytest_plugins = ("tests.lanes", "tests.times")
 
-SLOW = {"fedprivacy.audit.training.audit_training"}
-"""Examples that take long by nature: a whole audit."""
+SLOW = {
+    "fedprivacy.audit.training.audit_training",
+    "fedprivacy.runs.callbacks.Callback",
+    "fedprivacy.runs.callbacks.EarlyStopping",
+    "fedprivacy.runs.comparison.compare",
+    "fedprivacy.runs.recommendation.recommend",
+    "fedprivacy.runs.run.Run",
+    "fedprivacy.server.asking.Ask.frequent",
+    "fedprivacy.server.simulation.simulate",
+}
+"""Examples that take long by nature: a whole audit, a training, a recommendation."""
 
 
 @pytest.hookimpl(tryfirst=True)
