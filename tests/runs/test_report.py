@@ -311,7 +311,7 @@ def test_the_file_is_what_was_rendered_and_the_same_every_time(tmp_path):
     assert (tmp_path / "report.html").read_text(encoding="utf-8") == report_html(troubled())
 
 
-def test_a_run_without_a_finished_round_is_refused(tmp_path):
+def test_a_run_without_a_finished_round_is_refused(tmp_path, drawn):
     with pytest.raises(ValueError, match="no finished round"):
         write_report(alike(rounds=0), tmp_path / "report.html")
     assert not (tmp_path / "report.html").exists()
