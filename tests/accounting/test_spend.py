@@ -30,7 +30,7 @@ from tests.accounting.oracles import gaussian_profile
 RELATION = NeighbouringRelation.ADD_OR_REMOVE_ONE
 BUDGET = PrivacyBudget(3.0, 1e-5)
 EVENT, OTHER = PoissonSampledGaussian(0.1, 4.0), PoissonSampledGaussian(0.1, 3.0)
-MIXING = ["adaptive", "fixed-then-adaptive"]
+MIXING = ["fixed-then-adaptive", pytest.param("adaptive", marks=pytest.mark.exhaustive)]
 
 
 def limit(past=None, spend=1.0, filter="adaptive", budget=BUDGET):

@@ -54,6 +54,7 @@ def test_a_private_shard_is_never_opened():
     assert found.facts.outputs == 3 and "about 1,200 records in 6 clients" in str(found.facts)
 
 
+@pytest.mark.exhaustive
 def test_tasks_whose_records_differ_in_values_alone_get_the_same():
     assert fp.recommend(Open(0.0)) == fp.recommend(Open(math.pi)) == fp.recommend(Open(math.nan))
 
@@ -79,6 +80,7 @@ def test_the_noise_is_what_the_budget_needs_and_hardly_more_than_the_least():
     assert found.noise_multiplier <= SLACK * least * found.settings["sampling_rate"]
 
 
+@pytest.mark.exhaustive
 def test_with_hardly_any_noise_the_step_is_what_limits():
     scores = fp.recommend(Sealed(), shard_size=10**6)
     assert scores.facts.records == 6e6
