@@ -7,7 +7,7 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from fedprivacy.gradients import AutomaticClipping, FlatClipping, GradientEngine, check_on_blank
+from fedprivacy.gradients import FlatClipping, GradientEngine, check_on_blank
 from fedprivacy.gradients.products import full_precision
 from tests.gradients.oracle import cross_entropy, expected_sum, no_program, records_gradients
 
@@ -136,15 +136,26 @@ def test_a_weight_that_is_used_as_a_whole_and_by_rows():
     check(engine, inputs, targets, 1e-3)
 
 
-@pytest.mark.parametrize("size", [1e18, 1e20, 1e22, 1.3e22, 1e23, 1e30])
-@pytest.mark.parametrize("clipping_norm", [1e-6, 1.0])
-def test_a_scale_that_float32_cannot_hold_lets_nothing_pass(size, clipping_norm):
-    model = nn.Linear(3, 1, bias=False)
-    nn.init.ones_(model.weight)
-    engine = GradientEngine(model, lambda outputs, targets: (outputs[:, 0] - targets).square())
-    for factor in torch.linspace(1, 3, 20):
-        result = engine.clipped_sum(factor * torch.full((1, 3), size), torch.zeros(1), clipping_norm)
-        assert result.double().norm() <= clipping_norm * (1 + 2**-13)
+def one_output(outputs, targets):
+    return outputs[:, 0]
+
+
+@pytest.mark.parametrize("clipping_norm", [1e-6, 1e-3, 1.0])
+def test_a_scale_that_float32_cannot_hold_lets_nothing_pass(clipping_norm):
+    engine = GradientEngine(nn.Linear(3, 1, bias=False), lambda outputs, targets: (outputs[:, 0] - targets).square())
+    nn.init.ones_(engine.model.weight)
+    for size in (1e18, 1e20, 1e22, 1.3e22, 1e23, 1e30):
+        for factor in torch.linspace(1, 3, 20):
+            result = engine.clipped_sum(factor * torch.full((1, 3), size), torch.zeros(1), clipping_norm)
+            assert result.norm() <= clipping_norm * (1 + 2**-13)
+
+
+@pytest.mark.parametrize("clipping_norm", [1e-6, 1e-3, 1.0])
+def test_inputs_near_the_end_of_float32_count_for_at_most_c(clipping_norm):
+    engine = GradientEngine(nn.Linear(3, 1, bias=False), one_output)
+    for size in (1e30, 1e38, 3e38):
+        one = engine.clipped_sum(torch.tensor([[size, -size / 2, size / 3]]), torch.zeros(1), clipping_norm)
+        assert one.norm() <= clipping_norm
 
 
 def masked_loss(outputs, targets):
@@ -162,32 +173,25 @@ def test_a_record_for_which_the_loss_has_another_shape_contributes_zero():
             assert torch.allclose(GradientEngine(model, masked_loss).clipped_sum(inputs, targets, 1.0), rest)
 
 
-@pytest.mark.parametrize("outlier", [1e39, 1e50, 1e76, 1e200])
-def test_a_float64_record_beyond_float32_does_not_erase_the_others(outlier):
+def test_a_float64_record_beyond_float32_does_not_erase_the_others():
     torch.manual_seed(0)
-    model, targets = nn.Linear(3, 1).double(), torch.zeros(4).double()
-    inputs = torch.rand(4, 3).double()
-    inputs[:2] = outlier
+    model, inputs, targets = nn.Linear(3, 1).double(), torch.rand(4, 3).double(), torch.zeros(4).double()
     engine = GradientEngine(model, lambda outputs, targets: (outputs[:, 0] - targets).square())
-    result, rest = (engine.clipped_sum(inputs[rows], targets[rows], 1.0) for rows in (slice(None), slice(2, None)))
-    assert (result - rest).norm() <= 2.0
+    rest = engine.clipped_sum(inputs[2:], targets[2:], 1.0)
+    for outlier in (1e39, 1e50, 1e76, 1e200):
+        inputs[:2] = outlier
+        assert (engine.clipped_sum(inputs, targets, 1.0) - rest).norm() <= 2.0
 
 
-@pytest.mark.parametrize("stability", [0.0, -1.0, 1e-30, float("nan")])
-def test_automatic_clipping_needs_some_stability(stability):
-    with pytest.raises(ValueError, match="stability"):
-        AutomaticClipping(stability)
-
-
-def test_the_check_leaves_no_trace_in_the_parameters():
+def test_neither_the_check_nor_a_sum_leaves_a_trace_in_the_parameters():
     torch.manual_seed(0)
     model = TimeFirst()
     before = [(p, p.data_ptr(), p._version, p.detach().clone()) for p in model.parameters()]
-    GradientEngine(model, cross_entropy).prepare(torch.rand(3, 3, 5), torch.arange(3))
+    GradientEngine(model, cross_entropy).clipped_sum(torch.rand(3, 3, 5), torch.arange(3), 1.0)
     for p, (old, place, version, values) in zip(model.parameters(), before, strict=True):
         assert p is old
         assert (p.data_ptr(), p._version) == (place, version)
-        assert torch.equal(p, values)
+        assert torch.equal(p, values) and p.grad is None
 
 
 def test_two_threads_do_not_take_each_other_s_records():
@@ -198,34 +202,13 @@ def test_two_threads_do_not_take_each_other_s_records():
     alone = [engine.clipped_sum(*batch, 0.1) for engine, batch in zip(engines, batches, strict=True)]
 
     def errors(which):
-        sums = (engines[which].clipped_sum(*batches[which], 0.1) for _ in range(200))
+        sums = (engines[which].clipped_sum(*batches[which], 0.1) for _ in range(50))
         return [(result - alone[which]).norm().item() for result in sums]
 
     with ThreadPoolExecutor(3) as pool:
-        plain = pool.submit(lambda: [model(batches[0][0]) for _ in range(200)])
+        plain = pool.submit(lambda: [model(batches[0][0]) for _ in range(50)])
         assert max(max(found) for found in pool.map(errors, range(2))) < 1e-5
         assert all(torch.equal(outputs, plain.result()[0]) for outputs in plain.result())
-
-
-def one_output(outputs, targets):
-    return outputs[:, 0]
-
-
-@pytest.mark.parametrize("records", [1024, 4096])
-def test_many_equal_records_do_not_round_past_the_allowance(records):
-    """Cut into parts of one size, so that one record more leaves the rounding of the others as it was."""
-    engine, value = GradientEngine(nn.Linear(1, 1, bias=False), one_output), 0.1
-    rows, targets = torch.full((records + 1, 1), value), torch.zeros(records + 1)
-    with_it, without = (engine.clipped_sum(rows[:n], targets[:n], value / 3).double() for n in (records + 1, records))
-    assert (with_it - without).norm() <= value / 3 * (1 + 2**-13)
-
-
-@pytest.mark.parametrize("size", [1e30, 1e38, 3e38])
-def test_inputs_near_the_end_of_float32_count_for_at_most_c(size):
-    engine = GradientEngine(nn.Linear(3, 1, bias=False), one_output)
-    for clipping_norm in (1e-6, 1e-3, 1.0):
-        one = engine.clipped_sum(torch.tensor([[size, -size / 2, size / 3]]), torch.zeros(1), clipping_norm)
-        assert one.double().norm() <= clipping_norm
 
 
 @pytest.fixture

@@ -44,5 +44,6 @@ def test_every_layer_is_a_group_of_its_own_only_where_layers_are_clipped():
 
 def test_the_least_stability_is_taken_and_no_less():
     assert AutomaticClipping(stability=1e-6).stability == 1e-6
-    with pytest.raises(ValueError, match="stability"):
-        AutomaticClipping(stability=0.99e-6)
+    for less in (0.99e-6, 0.0, -1.0, float("nan")):
+        with pytest.raises(ValueError, match="stability"):
+            AutomaticClipping(less)
