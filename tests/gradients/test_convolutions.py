@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -32,7 +32,6 @@ def images(records, channels, size):
     return torch.randn(records, channels, *size), torch.randint(3, (records,))
 
 
-@settings(deadline=None, max_examples=40)
 @given(
     channels=st.sampled_from([1, 2, 3, 5, 16]),
     widths=st.tuples(st.sampled_from([2, 16, 32]), st.sampled_from([3, 16])),

@@ -1,7 +1,7 @@
 """What is computed of a record must not depend on its place, company or their number; means that do are not used."""
 
 import math
-from dataclasses import replace
+from unittest import mock
 
 import pytest
 import torch
@@ -119,20 +119,21 @@ def test_one_last_bit_of_one_record_in_a_small_part_is_enough(start):
     assert sizes_that_agree(means, net, PROBE, (128, 16, 12, 8), KEPT) == (128, 16, 8)
 
 
-@pytest.mark.parametrize("records", [1, 8, 10, 13, 24, 40])
-def test_few_costly_records_are_computed_in_small_parts_with_the_same_bits(records):
+def test_few_costly_records_are_computed_in_small_parts_with_the_same_bits(monkeypatch):
     torch.manual_seed(0)
     net = nn.Sequential(nn.Conv2d(3, 32, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(32 * 13 * 13, 10))
-    inputs, targets = torch.randn(records, 3, 28, 28), torch.arange(records) % 10
-    engine = GradientEngine(net, cross_entropy)
-    engine.prepare(inputs, targets)
+    inputs, targets = torch.randn(40, 3, 28, 28), torch.arange(40) % 10
+    small, whole = (GradientEngine(net, cross_entropy) for _ in range(2))
+    small.prepare(inputs, targets)
     if matrix_library().strict:  # other products may not be alike in all of these, which costs time alone
-        assert set(engine.sizes) >= {32, 24, 16, 12, 8}
-    small = engine.clip(inputs, targets, 0.5)
-    engine._admitted = replace(engine._admitted, sizes=tuple(s for s in engine._admitted.sizes if s >= 32))
-    whole = engine.clip(inputs, targets, 0.5)
-    assert all(map(torch.equal, small.squared_norms, whole.squared_norms))
-    assert torch.allclose(small.total, whole.total, rtol=1e-5, atol=1e-7)
+        assert set(small.sizes) >= {32, 24, 16, 12, 8}
+    monkeypatch.setattr(admission, "with_small", lambda sizes: sizes)
+    whole.prepare(inputs, targets)
+    assert whole.sizes[-1] == 32
+    for records in (1, 8, 10, 13, 24, 40):
+        one, other = (engine.clip(inputs[:records], targets[:records], 0.5) for engine in (small, whole))
+        assert all(map(torch.equal, one.squared_norms, other.squared_norms))
+        assert torch.allclose(one.total, other.total, rtol=1e-5, atol=1e-7)
 
 
 @pytest.mark.parametrize("rows", [2, 4, 8, 16])
@@ -194,13 +195,11 @@ def test_a_model_that_mixes_records_for_large_values_is_shown_each_record_alone(
 
 def test_the_means_are_chosen_anew_for_another_number_of_threads():
     engine = GradientEngine(model(), cross_entropy)
-    engine.prepare(*PROBE)
-    before = engine._admitted
-    engine.prepare(*PROBE)
-    assert engine._admitted is before
-    with computing_with(torch.get_num_threads() + 1):
-        engine.prepare(*PROBE)
-    assert engine._admitted is not before
+    with mock.patch("fedprivacy.gradients.engine.admitted", wraps=admission.admitted) as choose:
+        for more, choices in ((0, 1), (0, 1), (1, 2)):
+            with computing_with(torch.get_num_threads() + more):
+                engine.prepare(*PROBE)
+            assert choose.call_count == choices
 
 
 def test_the_server_s_parameters_have_no_say_in_the_choice():

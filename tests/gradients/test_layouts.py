@@ -4,12 +4,17 @@ import pytest
 import torch
 from torch import nn
 
-from tests.gradients.oracle import check_every_clipping
+from tests.gradients.oracle import check_batches, check_every_clipping
 
 
 def batch_of(size, *record):
     torch.manual_seed(0)
     return torch.randn(size, *record), torch.randint(3, (size,))
+
+
+def check_sizes(model, sizes, *record, **how):
+    """Check batches of several numbers of records by one engine."""
+    check_batches(model, [(*batch_of(size, *record), None) for size in sizes], **how)
 
 
 class TimeFirst(nn.Module):
@@ -35,16 +40,21 @@ INNER = {
 }
 
 
-@pytest.mark.parametrize("inner", INNER)
-@pytest.mark.parametrize(("steps", "records"), [(5, 5), (2, 5), (5, 1), (1, 4), (4, 3)])
-def test_time_first_whatever_the_batch(inner, steps, records):
-    check_every_clipping(TimeFirst(INNER[inner]), *batch_of(records, steps, 4))
+QUICK = ("Linear", "encoder")
+every_inner = pytest.mark.parametrize(
+    "inner", [name if name in QUICK else pytest.param(name, marks=pytest.mark.exhaustive) for name in INNER]
+)
 
 
-@pytest.mark.parametrize("inner", INNER)
-@pytest.mark.parametrize("records", [3, 5])
-def test_a_sequence_as_long_as_the_probe_is_not_mistaken_for_it(inner, records):
-    check_every_clipping(TimeFirst(INNER[inner]), *batch_of(records, 3, 4), means="vmap")
+@every_inner
+@pytest.mark.parametrize(("steps", "sizes"), [(5, [5, 1]), (2, [5]), (1, [4]), (4, [3])])
+def test_time_first_whatever_the_batch(inner, steps, sizes):
+    check_sizes(TimeFirst(INNER[inner]), sizes, steps, 4)
+
+
+@every_inner
+def test_a_sequence_as_long_as_the_probe_is_not_mistaken_for_it(inner):
+    check_sizes(TimeFirst(INNER[inner]), [3, 5], 3, 4, means="vmap")
 
 
 @pytest.mark.parametrize("kind", [nn.RNN, nn.LSTM, nn.GRU])
@@ -76,15 +86,14 @@ class Positions(nn.Module):
 
 
 @pytest.mark.parametrize("leading", [False, True])
-@pytest.mark.parametrize(("length", "records"), [(5, 4), (5, 5), (5, 1), (1, 4), (2, 3)])
-def test_positions_without_a_batch_axis(length, records, leading):
-    check_every_clipping(Positions(length, leading), *batch_of(records, length, 4))
+@pytest.mark.parametrize(("length", "sizes"), [(5, [4, 5, 1]), (1, [4]), (2, [3])])
+def test_positions_without_a_batch_axis(length, sizes, leading):
+    check_sizes(Positions(length, leading), sizes, length, 4)
 
 
 @pytest.mark.parametrize("leading", [False, True])
-@pytest.mark.parametrize("records", [3, 5])
-def test_as_many_positions_as_the_probe_has_records(records, leading):
-    check_every_clipping(Positions(3, leading), *batch_of(records, 3, 4), means="vmap")
+def test_as_many_positions_as_the_probe_has_records(leading):
+    check_sizes(Positions(3, leading), [3, 5], 3, 4, means="vmap")
 
 
 class OneWord(nn.Module):
@@ -99,10 +108,10 @@ class OneWord(nn.Module):
         return self.table(x[:, 0]) + self.table(x[:, 1])
 
 
-@pytest.mark.parametrize("records", [1, 3, 6])
-def test_one_id_for_each_record(records):
+def test_one_id_for_each_record():
     torch.manual_seed(0)
-    check_every_clipping(OneWord(), torch.randint(6, (records, 2)), torch.randint(3, (records,)))
+    ids, targets = torch.randint(6, (6, 2)), torch.randint(3, (6,))
+    check_batches(OneWord(), [(ids[:records], targets[:records], None) for records in (1, 3, 6)])
 
 
 class Folded(nn.Module):

@@ -14,7 +14,9 @@ from torch.nn import functional
 from fedprivacy.gradients import GradientEngine, pieces
 from fedprivacy.gradients.apart import RowByRow
 from fedprivacy.gradients.memory import out_of_memory
+from fedprivacy.gradients.methods.admission import admitted
 from fedprivacy.gradients.pieces import Rows
+from fedprivacy.gradients.summation import Sums
 from tests.gradients.oracle import cross_entropy
 
 ON_A_CPU = RuntimeError("[enforce fail at alloc_cpu.cpp:127] DefaultCPUAllocator: can't allocate memory: you tried ...")
@@ -44,22 +46,43 @@ def views(request):
     return request.param
 
 
+NOBODY = torch.zeros(0, 6), torch.zeros(0, dtype=torch.long)
+
+
 @pytest.fixture
-def holding(monkeypatch):
-    """Lets an engine that is prepared hold so many records at a time, and raise an error for more."""
+def prepared(monkeypatch):
+    """Prepares an engine, of whose means every later call goes through `watch(pieces, inputs, targets, kept_bytes)`."""
 
-    def hold(engine, most, error, parts=None):
-        means = engine._admitted.means
-        untried = type(means).pieces
+    def prepare(made, watch, **chosen):
+        def watched(*asked, **how):
+            found = replace(admitted(*asked, **how), **chosen)
+            means.append(found.means)
+            return found
 
-        def some(inputs, targets, kept_bytes):
+        means = []
+        with monkeypatch.context() as choosing:
+            choosing.setattr("fedprivacy.gradients.engine.admitted", watched)
+            made.prepare(*NOBODY)
+        pieces = means[0].pieces
+        monkeypatch.setattr(means[0], "pieces", lambda *rows: watch(pieces, *rows), raising=False)
+        return made
+
+    return prepare
+
+
+@pytest.fixture
+def holding(prepared):
+    """Lets an engine hold so many records at a time, once it is prepared, and raise an error for more."""
+
+    def hold(made, most, error, parts=None):
+        def some(pieces, inputs, targets, kept_bytes):
             if parts is not None:
                 parts.append(len(inputs))
             if len(inputs) > most:
                 raise error
-            return untried(means, inputs, targets, kept_bytes)
+            return pieces(inputs, targets, kept_bytes)
 
-        monkeypatch.setattr(means, "pieces", some, raising=False)
+        return prepared(made, some)
 
     return hold
 
@@ -68,7 +91,6 @@ def holding(monkeypatch):
 def test_what_does_not_fit_is_computed_in_smaller_parts_to_the_same_norms_and_sum(records, error, views, holding):
     engine, whole = made(views), made(views)
     expected = whole.clip(*batch(records, views), 0.1)
-    engine.prepare(torch.zeros(0, 6), torch.zeros(0, dtype=torch.long))
     holding(engine, 32, error, parts := [])
     found = engine.clip(*batch(records, views), 0.1)
     assert_same(found, expected)
@@ -79,7 +101,6 @@ def test_what_does_not_fit_is_computed_in_smaller_parts_to_the_same_norms_and_su
 def test_one_record_more_takes_no_other_out_of_the_sum(views, holding):
     """It once did: 33 records took a part of 64, which memory did not hold, and all of them counted for nothing."""
     engine = made(views)
-    engine.prepare(torch.zeros(0, 6), torch.zeros(0, dtype=torch.long))
     holding(engine, 32, ON_A_CPU)
     fewer, more = (engine.clipped_sum(*batch(records, views), 1.0) for records in (32, 33))
     assert 0.1 < (more - fewer).norm() <= 1.0 + 1e-6
@@ -90,7 +111,6 @@ def test_a_record_of_its_own_fault_is_found_in_the_smaller_parts(views, holding)
     inputs[40] = torch.nan
     engine, whole = made(views), made(views)
     expected = whole.clip(inputs, targets, 0.1)
-    engine.prepare(torch.zeros(0, 6), torch.zeros(0, dtype=torch.long))
     holding(engine, 32, ON_A_CPU)
     found = engine.clip(inputs, targets, 0.1)
     assert_same(found, expected)
@@ -100,36 +120,44 @@ def test_a_record_of_its_own_fault_is_found_in_the_smaller_parts(views, holding)
 @pytest.mark.parametrize("records", [1, 33])
 def test_what_does_not_fit_in_any_part_is_an_error_and_no_sum_of_nothing(records, views, holding):
     engine = made(views)
-    engine.prepare(torch.zeros(0, 6), torch.zeros(0, dtype=torch.long))
     holding(engine, 0, ON_A_CPU)
     with pytest.raises(RuntimeError, match="can't allocate memory"):
         engine.clip(*batch(records, views), 0.1)
 
 
-@pytest.mark.parametrize("fails", ["_finite", "_add"])
-def test_sizes_that_memory_does_not_hold_drop_out_before_there_are_records(fails, views, monkeypatch):
+@pytest.fixture
+def exhausted(monkeypatch):
+    """Lets a step of every engine raise an error for parts of more rows."""
+
+    def exhaust(owner, step, most, rows_of):
+        untried = getattr(owner, step)
+
+        def tried(self, *given):
+            if rows_of(*given) > most:
+                raise ON_A_CPU
+            return untried(self, *given)
+
+        monkeypatch.setattr(owner, step, tried)
+
+    return exhaust
+
+
+@pytest.mark.parametrize("fails", ["gradients", "sum"])
+def test_sizes_that_memory_does_not_hold_drop_out_before_there_are_records(fails, views, exhausted):
     """Whether it fails at the gradients or at their sum, over the views and after."""
-    untried = getattr(GradientEngine, fails)
-
-    def tried(self, *args):
-        rows = len(args[0]) if fails == "_finite" else len(args[1].pieces[0].norms)
-        if rows > 64:
-            raise ON_A_CPU
-        return untried(self, *args)
-
-    monkeypatch.setattr(GradientEngine, fails, tried)
+    if fails == "sum":
+        exhausted(Sums, "add", 64, lambda pieces, _: len(pieces[0].norms))
+    else:
+        exhausted(GradientEngine, "_finite", 64, lambda inputs, *_: len(inputs))
     engine = made(views)
-    engine.prepare(torch.zeros(0, 6), torch.zeros(0, dtype=torch.long))
+    engine.prepare(*NOBODY)
     assert engine.sizes == (64, 32)
 
 
-def test_a_model_that_fits_in_no_size_is_refused_before_there_are_records(monkeypatch):
-    def exhausted(*_):
-        raise ON_A_CPU
-
-    monkeypatch.setattr(GradientEngine, "_finite", exhausted)
+def test_a_model_that_fits_in_no_size_is_refused_before_there_are_records(exhausted):
+    exhausted(Sums, "add", 0, lambda pieces, _: len(pieces[0].norms))
     with pytest.raises(RuntimeError, match="can't allocate memory"):
-        made(1).prepare(torch.zeros(0, 6), torch.zeros(0, dtype=torch.long))
+        made(1).prepare(*NOBODY)
 
 
 def test_an_average_over_views_that_shows_who_else_is_there_is_not_used(monkeypatch):
@@ -179,35 +207,30 @@ def test_a_record_that_asks_for_too_much_by_itself_counts_for_nothing_alone():
 def test_where_each_is_computed_alone_too_little_memory_is_an_error_all_the_same(holding):
     """Each record could be computed, and 32 of them could not be written out: that is the fault of none."""
     engine = GradientEngine(Greedy(), cross_entropy)
-    engine.prepare(torch.zeros(0, 6), torch.zeros(0, dtype=torch.long))
     holding(engine, 1, ON_A_CPU)
     with pytest.raises(RuntimeError, match="can't allocate memory"):
         engine.clip(*batch(40, 1), 0.1)
 
 
 @pytest.mark.parametrize("bad", ["none", "not finite", "label"])
-def test_nothing_of_a_part_is_held_while_another_is_computed(bad, views, monkeypatch):
+def test_nothing_of_a_part_is_held_while_another_is_computed(bad, views, prepared):
     """Else the second part of a batch, or one with a bad record, needs memory that was not tried."""
     inputs, targets = batch(200, views)
     if bad == "not finite":
         inputs[[5, 190]] = torch.nan
     if bad == "label":
         targets[[5, 190]] = 7
-    engine = made(views)
-    engine.prepare(torch.zeros(0, 6), torch.zeros(0, dtype=torch.long))
-    engine._admitted = replace(engine._admitted, sizes=(64, 32))
-    means, made_so_far, held = engine._admitted.means, [], []
-    untried = means.pieces
+    made_so_far, held = [], []
 
-    def watched(inputs, targets, kept_bytes):
+    def watched(pieces, *rows):
         held.append(sum(made() is not None for made in made_so_far))
         working = torch.zeros(1)  # which a traceback would hold
         made_so_far.append(weakref.ref(working))
-        found = untried(inputs, targets, kept_bytes)
+        found = pieces(*rows)
         made_so_far.extend(weakref.ref(sized.norms) for sized in found)
         return found
 
-    monkeypatch.setattr(means, "pieces", watched, raising=False)
+    engine = prepared(made(views), watched, sizes=(64, 32))
     with gc_off():
         assert engine.clip(inputs, targets, 0.1).records == (200 if bad == "none" else 198)
     assert len(held) >= 4 and not any(held)

@@ -4,7 +4,7 @@ from unittest import mock
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
@@ -35,7 +35,6 @@ def check(piece, gradients):
     assert torch.allclose(out.double(), expected, rtol=1e-5, atol=1e-5)
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
 @given(records=st.integers(1, 5), positions=st.integers(1, 4), d=st.integers(1, 9), p=st.integers(1, 9))
 def test_all_forms_of_a_linear_map_s_gradient_agree(records, positions, d, p):
     torch.manual_seed(records + 10 * positions)
@@ -51,7 +50,6 @@ def test_all_forms_of_a_linear_map_s_gradient_agree(records, positions, d, p):
     check(added([rewritten, Gram(inputs, grads), *steps], ALL), 3 * gradients)
 
 
-@settings(max_examples=20, deadline=None, derandomize=True)
 @given(records=st.integers(1, 5), positions=st.integers(1, 6), table=st.integers(1, 4))
 def test_rows_that_a_record_touches_twice_are_added_first(records, positions, table):
     torch.manual_seed(records + 10 * positions)

@@ -1,4 +1,4 @@
-"""Augmentation multiplicity, parts of a batch, and half precision: what the engine does around its means."""
+"""Augmentation multiplicity and half precision: what the engine does around its means."""
 
 import pytest
 import torch
@@ -63,35 +63,14 @@ def test_views_are_averaged_before_clipping(build, max_memory):
     assert (result.double() - expected).norm() <= 1e-5 * expected.norm()
 
 
-def test_a_record_with_views_still_counts_for_at_most_c():
-    torch.manual_seed(0)
-    engine, records = GradientEngine(perceptron(), cross_entropy, views=3), 1e4 * torch.randn(4, 3, 6)
-    for record in records:
-        assert engine.clipped_sum(record[None], torch.tensor([1]), 0.5).double().norm() <= 0.5
-
-
 def test_a_record_with_one_bad_view_contributes_nothing():
     torch.manual_seed(0)
-    engine, records, targets = (
-        GradientEngine(perceptron(), cross_entropy, views=2),
-        torch.randn(3, 2, 6),
-        torch.zeros(3),
-    )
-    targets = targets.long()
+    engine = GradientEngine(perceptron(), cross_entropy, views=2)
+    records, targets = torch.randn(3, 2, 6), torch.zeros(3, dtype=torch.long)
     records[1, 0, 0] = torch.nan
     others = torch.tensor([0, 2])
     expected = engine.clipped_sum(records[others], targets[others], 1.0)
     assert torch.allclose(engine.clipped_sum(records, targets, 1.0), expected, atol=1e-6)
-
-
-@pytest.mark.parametrize("build", MODELS, ids=lambda b: b.__name__)
-def test_parts_of_a_batch_add_up(build):
-    torch.manual_seed(0)
-    model, records, targets = build(), MODELS[build](23), torch.randint(3, (23,))
-    whole = GradientEngine(model, cross_entropy).clipped_sum(records, targets, 0.5)
-    for max_memory in (1, 5_000, 20_000):
-        parts = GradientEngine(model, cross_entropy, max_memory=max_memory).clipped_sum(records, targets, 0.5)
-        assert (parts - whole).norm() <= 1e-5 * whole.norm()
 
 
 @pytest.mark.parametrize("build", MODELS, ids=lambda b: b.__name__)

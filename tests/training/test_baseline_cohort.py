@@ -13,9 +13,11 @@ from fedprivacy.training.baseline import Baseline
 from fedprivacy.training.baseline_cohort import BaselineCohort, BaselineTrainee, Unclipped
 from fedprivacy.training.kept import Kept
 from fedprivacy.training.optimizers import SGD, Adam
-from tests.training import test_cohort as private
+from tests.gradients.oracle import cross_entropy
+from tests.training import cohorts
+from tests.training.cohorts import OPTIMIZERS, model_of
 
-LOSS, MODELS = private.loss, ["stacked", "one by one"]
+MODELS = ["stacked", "one by one"]
 CONTROL = torch.linspace(-0.1, 0.1, 124)
 
 
@@ -23,12 +25,12 @@ def trainees(**changed):
     """Clients with shards of 0 to 64 records, of whom one hears nobody."""
     return [
         BaselineTrainee(one.shard, one.keystream, one.sampling_rate, one.expected_batch_size, one.steps, **changed)
-        for one in private.trainees()
+        for one in cohorts.trainees()
     ]
 
 
 def cohort(model, optimizer=SGD(0.5), **settings):  # noqa: B008 - frozen
-    return BaselineCohort(GradientEngine(model, LOSS, Unclipped()), LOSS, optimizer, **settings)
+    return BaselineCohort(GradientEngine(model, cross_entropy, Unclipped()), cross_entropy, optimizer, **settings)
 
 
 def together(training, members):
@@ -51,20 +53,15 @@ def alone(training, model, one):
         training.algorithm,
         training.views,
     )
+    before = Kept(one.own, training.control)
     return baseline.train(
-        model,
-        LOSS,
-        one.shard,
-        steps=one.steps,
-        round=4,
-        keystream=one.keystream,
-        before=Kept(one.own, training.control),
+        model, cross_entropy, one.shard, steps=one.steps, round=4, keystream=one.keystream, before=before
     )
 
 
 def check_same(training, members, name="stacked"):
     for one, (sent, kept, problem) in zip(members, together(training, members), strict=True):
-        expected = alone(training, private.model_of(name), one)
+        expected = alone(training, model_of(name), one)
         assert problem is None
         torch.testing.assert_close(sent, expected.sent, rtol=1e-5, atol=1e-6)
         assert (kept is None) == (expected.kept is None)
@@ -80,10 +77,10 @@ def stacked(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("optimizer", private.OPTIMIZERS, ids=repr)
+@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
 def test_each_client_ends_where_it_would_end_alone(optimizer, stacked):
     """Catches: gradients that are clipped, too."""
-    check_same(cohort(private.model_of("stacked"), optimizer, proximal_mu=0.1), trainees())
+    check_same(cohort(model_of("stacked"), optimizer, proximal_mu=0.1), trainees())
     assert max(stacked) == 5  # those that take three steps
 
 
@@ -93,15 +90,15 @@ def test_whatever_the_algorithm_keeps(name, before, stacked):
     algorithm = ALGORITHMS[name]()
     own = torch.linspace(0.2, -0.2, 124) if before and algorithm.keeps else None
     control = CONTROL if before and algorithm.server else None
-    training = cohort(private.model_of("stacked"), algorithm=algorithm, control=control)
+    training = cohort(model_of("stacked"), algorithm=algorithm, control=control)
     check_same(training, trainees(own=own))
     assert stacked
 
 
 def test_clients_that_are_not_stacked_end_at_the_same_bits(stacked):
-    training = cohort(private.model_of("one by one"))
+    training = cohort(model_of("one by one"))
     for one, (sent, _, problem) in zip(trainees(), together(training, trainees()), strict=True):
-        assert torch.equal(sent, alone(training, private.model_of("one by one"), one).sent) and problem is None
+        assert torch.equal(sent, alone(training, model_of("one by one"), one).sent) and problem is None
     assert not stacked
 
 
@@ -109,30 +106,24 @@ def test_clients_that_are_not_stacked_end_at_the_same_bits(stacked):
 def test_clients_that_train_together_see_the_views_that_each_sees_alone(multiplicity):
     dimmed = Augmentation(lambda records, chances: records * (0.5 + chances), draws=1)
     views = Views(dimmed, multiplicity, torch.empty(0, 5))
-    training = cohort(private.model_of("stacked"), views=views)
+    training = cohort(model_of("stacked"), views=views)
     found = together(training, trainees())
     for one, (sent, *_) in zip(trainees(), found, strict=True):
-        assert torch.equal(sent, alone(training, private.model_of("stacked"), one).sent)
-    plain = together(cohort(private.model_of("stacked")), trainees())
+        assert torch.equal(sent, alone(training, model_of("stacked"), one).sent)
+    plain = together(cohort(model_of("stacked")), trainees())
     assert not torch.equal(found[0][0], plain[0][0])
 
 
 @pytest.mark.parametrize("name", MODELS)
-def test_who_else_trains_changes_no_bit(name):
+def test_who_else_trains_changes_no_bit_and_the_starting_point_stays(name):
     """So a run has the same bits with any number of workers."""
-    whole = together(cohort(private.model_of(name), Adam(0.05)), trainees())
-    some = [4, 1, 7]
-    fewer = together(cohort(private.model_of(name), Adam(0.05)), [trainees()[place] for place in some])
+    model, some = model_of(name), [4, 1, 7]
+    before = flat_parameters(model)
+    whole = together(cohort(model, Adam(0.05)), trainees())
+    assert torch.equal(flat_parameters(model), before)
+    fewer = together(cohort(model_of(name), Adam(0.05)), [trainees()[place] for place in some])
     for place, (sent, *_) in zip(some, fewer, strict=True):
         assert torch.equal(sent, whole[place][0])
-
-
-@pytest.mark.parametrize("name", MODELS)
-def test_the_starting_point_stays(name):
-    model = private.model_of(name)
-    before = flat_parameters(model)
-    together(cohort(model), trainees())
-    assert torch.equal(flat_parameters(model), before)
 
 
 def spoiled(value, place=3):
@@ -150,12 +141,12 @@ def spoiled(value, place=3):
 @pytest.mark.parametrize("algorithm", [FEDAVG, ALGORITHMS["local"]()], ids=["fedavg", "local"])
 def test_a_record_without_a_gradient_spoils_its_client_as_it_would_alone_and_nobody_else(value, algorithm):
     """Catches: a baseline that leaves such a record out, as private training does."""
-    training = cohort(private.model_of("stacked"), algorithm=algorithm)
+    training = cohort(model_of("stacked"), algorithm=algorithm)
     whole, found = together(training, trainees()), together(training, spoiled(value))
     for place, (one, other) in enumerate(zip(whole, found, strict=True)):
         if place != 3:
             assert torch.equal(one[0], other[0])
-    expected = alone(training, private.model_of("stacked"), spoiled(value)[3])
+    expected = alone(training, model_of("stacked"), spoiled(value)[3])
     torch.testing.assert_close(found[3][0], expected.sent, rtol=0, atol=0, equal_nan=True)
     if expected.kept is not None:
         torch.testing.assert_close(found[3][1], expected.kept, rtol=0, atol=0, equal_nan=True)
@@ -163,7 +154,7 @@ def test_a_record_without_a_gradient_spoils_its_client_as_it_would_alone_and_nob
 
 
 def test_a_client_that_fails_fails_alone():
-    training = cohort(private.model_of("stacked"))
+    training = cohort(model_of("stacked"))
     whole, found = together(training, trainees()), together(training, spoiled(None))
     for place, (one, other) in enumerate(zip(whole, found, strict=True)):
         assert (other[2] is not None) == (place == 3)
@@ -171,7 +162,7 @@ def test_a_client_that_fails_fails_alone():
 
 
 def test_a_stack_that_fails_costs_nobody_anything(monkeypatch):
-    training, expected = cohort(private.model_of("stacked")), trainees()
+    training, expected = cohort(model_of("stacked")), trainees()
     monkeypatch.setattr(Stack, "clip", lambda *_: 1 / 0)
     check_same(training, expected)
 

@@ -6,62 +6,23 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
-from torch.nn import functional
 
 from fedprivacy.gradients import GradientEngine, flat_parameters
 from fedprivacy.tasks import Shard
 from fedprivacy.training import cohort, mechanisms
 from fedprivacy.training.adaptive import CLIPPINGS, QuantileClipping
-from fedprivacy.training.cohort import CohortTraining, Trainee
+from fedprivacy.training.cohort import CohortTraining
 from fedprivacy.training.dpsgd import DPSGD
-from fedprivacy.training.keystream import Keystream, Position
-from fedprivacy.training.mechanisms import (
-    SampledGaussianSum,
-    poisson_sample,
-    poisson_samples,
-    release_by_row,
-)
+from fedprivacy.training.keystream import Position
+from fedprivacy.training.mechanisms import poisson_sample, poisson_samples, release_by_row
 from fedprivacy.training.noise import lattice_step
-from fedprivacy.training.optimizers import SGD, Adam, AdamW
-from fedprivacy.values.events import PoissonSampledGaussian
-
-KEY = Keystream.from_seed(7, "cohort")
-RECORDS = [40, 0, 1, 23, 64, 40, 40, 12]
-RATES = [0.3, 0.3, 0.5, 1.0, 0.1, 0.3, 1e-9, 0.9]
-STREAMS = [KEY.of(f"client-{number}") for number in range(len(RECORDS))]
-OPTIMIZERS = [SGD(0.5), SGD(0.5, momentum=0.9, weight_decay=0.01), Adam(0.05), AdamW(0.05, 0.1)]
-
-
-def loss(outputs, targets):
-    return functional.cross_entropy(outputs, targets, reduction="none")
-
-
-def model_of(name):
-    torch.manual_seed(0)
-    return {
-        "stacked": lambda: nn.Sequential(nn.Linear(5, 12), nn.Tanh(), nn.Linear(12, 4)),
-        "one by one": lambda: nn.Sequential(nn.Unflatten(1, (1, 5)), nn.Conv1d(1, 4, 5), nn.Flatten()),
-    }[name]()
-
-
-def trainees():
-    generator = torch.Generator().manual_seed(0)
-    return [
-        Trainee(
-            shard=Shard(
-                torch.randn(records, 5, generator=generator), torch.randint(0, 4, (records,), generator=generator)
-            ),
-            keystream=keystream,
-            mechanism=SampledGaussianSum(PoissonSampledGaussian(rate, 0.5 + number), 0.2 * (1 + number)),
-            expected_batch_size=5.0 + number,
-            steps=3 if number % 3 else 2,
-        )
-        for number, (records, rate, keystream) in enumerate(zip(RECORDS, RATES, STREAMS, strict=True))
-    ]
+from fedprivacy.training.optimizers import SGD, Adam
+from tests.gradients.oracle import cross_entropy
+from tests.training.cohorts import OPTIMIZERS, RATES, RECORDS, STREAMS, model_of, trainees
 
 
 def together(model, members, optimizer, clipping="flat", pull=0.0):
-    engine = GradientEngine(model, loss, CLIPPINGS[clipping]())
+    engine = GradientEngine(model, cross_entropy, CLIPPINGS[clipping]())
     adaptive = QuantileClipping() if clipping == "adaptive" else None
     found = {}
     for portion in CohortTraining(engine, optimizer, pull, adaptive).train(members, round=4):
@@ -70,20 +31,36 @@ def together(model, members, optimizer, clipping="flat", pull=0.0):
     return [found[place] for place in range(len(members))]
 
 
-def alone(model, member, optimizer, clipping="flat", pull=0.0):
-    engine = GradientEngine(model, loss, CLIPPINGS[clipping]())
+def each_alone(model, members, optimizer, clipping="flat", pull=0.0):
+    """Where each client ends by itself, and its clipping norm then."""
+    engine = GradientEngine(model, cross_entropy, CLIPPINGS[clipping]())
     adaptive = QuantileClipping() if clipping == "adaptive" else None
-    training = DPSGD(member.mechanism, member.expected_batch_size, optimizer, pull, adaptive)
-    update = training.train(engine, member.shard, steps=member.steps, round=4, keystream=member.keystream)
-    return torch.cat([values.flatten() for values in update.parameters.values()]), update.clipping_norm
+    start = flat_parameters(model)
+    for member in members:
+        nn.utils.vector_to_parameters(start.clone(), model.parameters())
+        training = DPSGD(member.mechanism, member.expected_batch_size, optimizer, pull, adaptive)
+        update = training.train(engine, member.shard, steps=member.steps, round=4, keystream=member.keystream)
+        yield torch.cat([values.flatten() for values in update.parameters.values()]), update.clipping_norm
 
 
-@pytest.mark.parametrize("optimizer", OPTIMIZERS, ids=repr)
-@pytest.mark.parametrize("clipping", CLIPPINGS)
+EVERY_PAIR = [
+    pytest.param(
+        clipping,
+        optimizer,
+        marks=() if place % len(OPTIMIZERS) == number else pytest.mark.exhaustive,
+        id=f"{clipping}-{optimizer!r}",
+    )
+    for place, clipping in enumerate(CLIPPINGS)
+    for number, optimizer in enumerate(OPTIMIZERS)
+]
+"""Of which each clipping and each optimizer occurs quickly once."""
+
+
+@pytest.mark.parametrize(("clipping", "optimizer"), EVERY_PAIR)
 def test_each_client_ends_where_it_would_end_alone(clipping, optimizer):
     """But for steps of the lattice: where one client's rounding and the other's fall on two sides."""
     for expected, member, (flat, norm, problem) in zip(
-        (alone(model_of("stacked"), member, optimizer, clipping, 0.1) for member in trainees()),
+        each_alone(model_of("stacked"), trainees(), optimizer, clipping, 0.1),
         trainees(),
         together(model_of("stacked"), trainees(), optimizer, clipping, 0.1),
         strict=True,
@@ -95,17 +72,18 @@ def test_each_client_ends_where_it_would_end_alone(clipping, optimizer):
 
 
 def test_clients_that_are_not_stacked_release_the_same_bytes():
-    expected = [alone(model_of("one by one"), member, SGD(0.5)) for member in trainees()]
-    for (flat, norm, problem), (own, own_norm) in zip(
-        together(model_of("one by one"), trainees(), SGD(0.5)), expected, strict=True
-    ):
+    expected = each_alone(model_of("one by one"), trainees(), SGD(0.5))
+    found = together(model_of("one by one"), trainees(), SGD(0.5))
+    for (flat, norm, problem), (own, own_norm) in zip(found, expected, strict=True):
         assert torch.equal(flat, own) and norm == own_norm and problem is None
 
 
 @pytest.mark.parametrize("name", ["stacked", "one by one"])
-def test_who_else_trains_changes_no_bit(name):
-    whole = together(model_of(name), trainees(), Adam(0.05))
-    some = [4, 1, 7]
+def test_who_else_trains_changes_no_bit_and_the_starting_point_stays(name):
+    model, some = model_of(name), [4, 1, 7]
+    before = flat_parameters(model)
+    whole = together(model, trainees(), Adam(0.05))
+    assert torch.equal(flat_parameters(model), before)
     fewer = together(model_of(name), [trainees()[place] for place in some], Adam(0.05))
     for place, (flat, _, _) in zip(some, fewer, strict=True):
         assert torch.equal(flat, whole[place][0])
@@ -127,19 +105,9 @@ def test_portions_go_by_public_sizes_not_by_how_many_records_there_are(monkeypat
     assert len(list(cohort.alike(emptied))) > len({one.steps for one in emptied})
 
 
-@pytest.mark.parametrize("name", ["stacked", "one by one"])
-def test_the_starting_point_stays(name):
-    model = model_of(name)
-    before = flat_parameters(model)
-    together(model, trainees(), SGD(0.5))
-    assert torch.equal(flat_parameters(model), before)
-
-
 def test_a_client_that_fails_fails_alone():
     members = trainees()
-    members[2] = Trainee(Shard(torch.randn(6, 9), torch.zeros(6).long()), *(
-        getattr(members[2], name) for name in ("keystream", "mechanism", "expected_batch_size", "steps")
-    ))  # fmt: skip
+    members[2] = replace(members[2], shard=Shard(torch.randn(6, 9), torch.zeros(6).long()))
     expected = together(model_of("stacked"), trainees(), SGD(0.5))
     for place, (flat, _, problem) in enumerate(together(model_of("stacked"), members, SGD(0.5))):
         assert (problem is not None) == (place == 2)
