@@ -50,7 +50,7 @@ test-times: $(VENV)/.installed-test
 	$(PYTEST) --numprocesses 2 --lane $(LANE) --times runs/times
 	$(BIN)/python -m tests.times runs/times $(LANE)
 
-# What processors decide, on other kinds that this one can pretend to be: benchmarks/processors.py lists them.
+# What processors decide, on other kinds that this one can pretend to be: tests/support/processors.py lists them.
 KINDS = avx2 avx2-not-strict compatible generic
 DECIDED = $(addprefix tests/gradients/test_,invariance.py equal_rows.py single_rows.py memory.py threads.py clipped_sum.py \
     summing.py attacks.py convolutions.py program.py scores.py stacked.py views.py) \
@@ -59,7 +59,7 @@ DECIDED = $(addprefix tests/gradients/test_,invariance.py equal_rows.py single_r
 test-processors: $(VENV)/.installed-test
 	@for kind in $(KINDS); do \
 	    echo "On $$kind:"; \
-	    OMP_NUM_THREADS=1 $(BIN)/python -m benchmarks.processors --run $$kind \
+	    OMP_NUM_THREADS=1 $(BIN)/python -m tests.support.processors $$kind \
 	        $(BIN)/python -m pytest --quiet --numprocesses 2 --lane quick $(DECIDED) || exit 1; \
 	done
 

@@ -1,23 +1,20 @@
 """Measure a private step on other kinds of processors, and name the method that computes its gradients there.
 
     python -m benchmarks.processors [--json] [--kinds avx2,generic] [--models mlp-256] [--rounds 7]
-    python -m benchmarks.processors --run avx2 COMMAND ...
 
-A processor can pretend to be an older one: environment variables that torch and its libraries read limit the
-instructions that they use. Each kind is measured in a process of its own. A step is a clipped sum of the batch with
-noise; its time is given in those of the same step without privacy, taken by turns. `--run` runs any command on a kind.
+The kinds are those of `tests.support.processors`, which runs any command on one of them. Each is measured in a process
+of its own. A step is a clipped sum of the batch with noise; its time is given in those of the same step without
+privacy, taken by turns.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from dataclasses import asdict, dataclass
 
-import numpy as np
 import torch
 from rich import box
 from rich.console import Console
@@ -26,33 +23,7 @@ from rich.table import Table
 from benchmarks.gradient_models import problem
 from benchmarks.gradient_steps import OurStep, nonprivate_step
 from benchmarks.measure import interleaved, median, time_ratio
-
-_NUMPY = np.show_config(mode="dicts")["SIMD Extensions"].get("found", [])
-"""The instructions beyond its least that numpy uses here; those of AVX-512 have these in their names."""
-
-_AVX2 = {
-    "ONEDNN_MAX_CPU_ISA": "AVX2",
-    "ATEN_CPU_CAPABILITY": "avx2",
-    "MKL_ENABLE_INSTRUCTIONS": "AVX2",
-    "NPY_DISABLE_CPU_FEATURES": " ".join(name for name in _NUMPY if "512" in name or name.endswith("V4")),
-}
-
-KINDS: dict[str, dict[str, str]] = {
-    "native": {},
-    "avx512": {"ONEDNN_MAX_CPU_ISA": "AVX512_CORE", "MKL_ENABLE_INSTRUCTIONS": "AVX512"},
-    "avx2": _AVX2,
-    "avx2-not-strict": _AVX2 | {"MKL_CBWR": "OFF"},
-    "compatible": _AVX2 | {"MKL_CBWR": "COMPATIBLE"},
-    "generic": {
-        "ONEDNN_MAX_CPU_ISA": "SSE41",
-        "ATEN_CPU_CAPABILITY": "default",
-        "MKL_ENABLE_INSTRUCTIONS": "SSE4_2",
-        "NPY_DISABLE_CPU_FEATURES": " ".join(_NUMPY),
-    },
-}
-"""Environment variables of each kind: this machine as it is; without AMX; with AVX2 at most, as most desktops and
-laptops; the same where torch had computed before fedprivacy was imported, or where a library has no strict mode; about
-what MKL does on other makers' processors; and with SSE 4 at most."""
+from tests.support.processors import KINDS, environment
 
 MODELS = ("softmax-256", "small-256", "mlp-256", "cnn-256", "lr-256")
 
@@ -73,12 +44,6 @@ class Figures:
     means: str
     milliseconds: float
     ratio: float
-
-
-def environment(kind: str) -> dict[str, str]:
-    """This process's environment as that of a kind."""
-    variables = {name for others in KINDS.values() for name in others}
-    return {name: value for name, value in os.environ.items() if name not in variables} | KINDS[kind]
 
 
 def measured(model: str, rounds: int) -> Figures:
@@ -114,18 +79,14 @@ def table_of(found: dict[str, dict[str, Figures]]) -> Table:
 
 
 def main() -> None:
-    """Measure every kind, or run a command on one."""
+    """Measure every kind."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--json", action="store_true")
     parser.add_argument("--kinds", default=",".join(KINDS), help=f"of {', '.join(KINDS)}")
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--here", action="store_true", help="measure in this process, as it is, and print JSON")
-    parser.add_argument("--run", nargs=argparse.REMAINDER, metavar="KIND COMMAND", help="run a command on a kind")
     options = parser.parse_args()
-    if options.run:
-        kind, *command = options.run
-        os.execvpe(command[0], command, environment(kind))
     models = options.models.split(",")
     if options.here:
         torch.set_num_threads(1)

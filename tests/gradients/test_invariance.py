@@ -129,7 +129,7 @@ def test_few_costly_records_are_computed_in_small_parts_with_the_same_bits(monke
         assert set(small.sizes) >= {32, 24, 16, 12, 8}
     monkeypatch.setattr(admission, "with_small", lambda sizes: sizes)
     whole.prepare(inputs, targets)
-    assert whole.sizes[-1] == 32
+    assert min(whole.sizes) >= 32
     for records in (1, 8, 10, 13, 24, 40):
         one, other = (engine.clip(inputs[:records], targets[:records], 0.5) for engine in (small, whole))
         assert all(map(torch.equal, one.squared_norms, other.squared_norms))
@@ -217,15 +217,15 @@ def test_the_server_s_parameters_have_no_say_in_the_choice():
 # Parts
 
 
-@pytest.mark.parametrize("records", [0, 1, 15, 16, 17, 64, 65, 200, 230, 255, 256, 257, 1000])
 @pytest.mark.parametrize("sizes", [(1,), (8,), (16,), (64, 32), sizes_up_to(256), with_small((32,))])
-def test_parts_cover_every_record_once_and_waste_little_or_a_turn(records, sizes):
-    parts = list(cut(records, sizes))
-    assert [place for part in parts for place in range(part.start, part.stop)] == list(range(records))
-    assert all(part.size in sizes and part.stop - part.start <= part.size for part in parts)
-    wasted = sum(part.size for part in parts) - records
-    assert wasted <= max(0.25 * records + 48, sizes[-1])
-    assert all(part.size < 2 * (records - part.start) or part.size == sizes[-1] for part in parts)
+def test_parts_cover_every_record_once_and_waste_little_or_a_turn(sizes):
+    for records in (0, 1, 15, 16, 17, 64, 65, 200, 230, 255, 256, 257, 1000):
+        parts = list(cut(records, sizes))
+        assert [place for part in parts for place in range(part.start, part.stop)] == list(range(records))
+        assert all(part.size in sizes and part.stop - part.start <= part.size for part in parts)
+        wasted = sum(part.size for part in parts) - records
+        assert wasted <= max(0.25 * records + 48, sizes[-1])
+        assert all(part.size < 2 * (records - part.start) or part.size == sizes[-1] for part in parts)
 
 
 def test_rows_are_laid_out_as_new_ones_are():

@@ -95,13 +95,6 @@ def test_only_adapters_are_trained(kind, record):
     assert GradientEngine(model, cross_entropy).clipped_sum(inputs, targets, 1.0).shape == (2 * (6 + 5) + 2 * (5 + 3),)
 
 
-def test_only_biases_are_trained():
-    model = nn.Sequential(nn.Conv1d(2, 3, 2), nn.Tanh(), nn.Flatten(), nn.Linear(12, 3))
-    for name, parameter in model.named_parameters():
-        parameter.requires_grad_(name.endswith("bias"))
-    check_every_clipping(model, *batch_of(5, 2, 5))
-
-
 class Transformer(nn.Module):
     """A class token and positions of its own, as in a vision transformer; optionally a bare scale."""
 
@@ -127,40 +120,25 @@ class Scale(nn.Module):
         return x * self.weight
 
 
-def test_bare_parameters_are_expanded():
-    check_every_clipping(built(Transformer), *batch_of(6, 5, 4))
-
-
-def test_frozen_bare_parameters_stay_as_they_are():
-    model = built(Transformer)
-    model.token.requires_grad_(False)
-    check_every_clipping(model, *batch_of(4, 5, 4))
-
-
-def test_a_bare_scale_in_a_module_of_its_own_is_vectorised_alone():
-    check_every_clipping(built(Transformer, Scale(4)), *batch_of(4, 5, 4))
-
-
-def test_a_bare_scale_of_the_model_itself_falls_back():
-    model = built(Transformer, nn.Parameter(torch.rand(4)))
-    check_every_clipping(model, *batch_of(4, 5, 4), means="vmap")
+@pytest.mark.parametrize(
+    ("scale", "frozen", "means"),
+    [
+        (None, False, "book-keeping"),
+        (None, True, "book-keeping"),
+        (Scale(4), False, "book-keeping"),
+        (nn.Parameter(torch.rand(4)), False, "vmap"),
+    ],
+    ids=["expanded", "frozen", "scale in a module of its own", "scale of the model"],
+)
+def test_bare_parameters(scale, frozen, means):
+    """A module of its own that is nothing but a scale is vectorised alone; else the whole model is."""
+    model = built(Transformer, scale)
+    model.token.requires_grad_(not frozen)
+    check_every_clipping(model, *batch_of(6, 5, 4), means=means)
 
 
 def scaled(scale):
     return nn.Sequential(nn.Linear(4, 5), scale, nn.Tanh(), nn.Linear(5, 3))
-
-
-def test_a_right_rule_of_ones_own_is_used():
-    calls = []
-
-    def gradients(layer, inputs, output_gradients):
-        calls.append(len(inputs))
-        return {"weight": inputs * output_gradients}
-
-    with mock.patch.dict(rules._RULES):
-        register_rule(Scale, gradients)
-        check_every_clipping(scaled(Scale(5)), *batch_of(7, 4))
-    assert 32 in calls, "rows of the part that holds the batch of seven"
 
 
 def test_a_wrong_rule_of_ones_own_is_refused():

@@ -95,37 +95,6 @@ def test_what_cancels_deeper_than_float64_reaches_is_clipped_all_the_same(depth,
     assert piece.norms()[0] >= summed * (1 - 1e-5)
 
 
-class Pooled(nn.Module):
-    """Scores that cancel over the positions of a record, from a layer large enough for ghost norms."""
-
-    def __init__(self):
-        super().__init__()
-        self.layer = nn.Linear(64, 64, bias=False)
-        self.register_buffer("signs", torch.tensor([1.0, -1.0, 1.0, -1.0]).view(4, 1))
-
-    def forward(self, x):
-        return (self.layer(x) * self.signs).sum(1)
-
-
-def first_scores(outputs, targets):
-    return outputs[:, :5].square().sum(1) + outputs.sum(1)
-
-
-@pytest.mark.parametrize("offset", [50.0, -50.0])
-def test_no_record_outweighs_c_by_cancellation(offset):
-    torch.manual_seed(0)
-    model, clipping_norm = Pooled(), 0.1
-    inputs, targets = offset + 1e-3 * torch.randn(16, 4, 64), torch.zeros(16)
-    with no_program(), mock.patch.object(pieces, "Gram", wraps=Gram) as gram:
-        private = GradientEngine(model, first_scores)
-        for record in range(16):
-            result = private.clipped_sum(inputs[record, None], targets[record, None], clipping_norm)
-            assert result.double().norm() <= clipping_norm * (1 + 1e-4)
-            assert result.double().norm() >= clipping_norm * 0.99
-    assert gram.called
-    assert private.means == "book-keeping"
-
-
 def net():
     torch.manual_seed(1)
     return nn.Sequential(nn.Linear(40, 40), nn.Tanh(), nn.Conv1d(5, 4, 3), nn.Flatten(), nn.Linear(152, 3))

@@ -59,6 +59,7 @@ def test_neighbours_differ_by_c_and_the_allowance_in_the_worst_arrangement(recor
         assert length(summed(values) - summed(without[:-1]) - values[place].double()) <= SUM_ALLOWANCE
 
 
+@pytest.mark.exhaustive
 def test_a_million_records_are_within_the_allowance():
     engine = GradientEngine(nn.Linear(1, 1, bias=False), lambda outputs, _: outputs[:, 0])
     rows, targets = hostile_values(1_000_000, seed=1)[:, None].contiguous(), torch.zeros(1_000_000)

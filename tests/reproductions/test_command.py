@@ -59,6 +59,7 @@ def test_a_row_is_one_line_of_80_columns(name, tmp_path):
         assert len(line) <= 80 and line.rstrip().endswith(" 321 s"), shown
 
 
+@pytest.mark.exhaustive
 def test_several_seeds_at_a_time_give_the_same_table(toss, tmp_path):
     """In processes of their own; those that are finished are kept, and a seed that fails ends the others."""
     one = json.loads(toss("--json").stdout)
@@ -129,6 +130,7 @@ def test_a_name_that_there_is_not(tmp_path):
     assert f"reproduction is 'nosuch'; choose one of {', '.join(REPRODUCTIONS)}" in refused
 
 
+@pytest.mark.exhaustive
 def test_one_of_one_s_own_is_named_by_its_file(tmp_path):
     """And every process loads it from there."""
     source = f"{Path(coins.__file__)}:COINS"

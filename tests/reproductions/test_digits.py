@@ -39,6 +39,7 @@ def test_a_slant_of_nothing_only_enlarges():
 
 
 @pytest.mark.exhaustive
+@pytest.mark.usefixtures("undrawn")
 def test_a_short_run_learns_within_its_budget(tmp_path, monkeypatch):
     monkeypatch.setattr(digits, "ROUNDS", 3)
     told = []

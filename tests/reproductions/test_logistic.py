@@ -32,6 +32,7 @@ def test_inputs_have_norm_1_and_users_differ_by_alpha_and_beta(few):
     assert not torch.equal(logistic.users(5.0, 0.0)[1], classes)
 
 
+@pytest.mark.exhaustive
 def test_the_least_loss_is_that_of_the_optimum(few):
     """Found of the inputs as they are, in float64, until hardly a gradient is left."""
     inputs, classes = logistic.users(1.0, 1.0)
@@ -52,6 +53,8 @@ def test_the_least_loss_is_that_of_the_optimum(few):
     assert logistic.least_loss(1.0, 1.0) == pytest.approx(closure().item(), abs=1e-5)
 
 
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("undrawn")
 def test_short_runs_come_nearer_to_the_optimum_and_say_what_they_cost(few, monkeypatch, tmp_path):
     """With less noise than the paper's, as so few records and rounds need."""
     for name, value in {"rounds": 8, "cohort_size": 10, "noise_multiplier": 4.0}.items():

@@ -43,6 +43,8 @@ def test_another_seed_is_another_split(few):
     assert torch.equal(first, same) and not torch.equal(first.sort()[0], other.sort()[0])
 
 
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("undrawn")
 def test_short_runs_keep_their_budgets_and_personal_models_their_schools(few, monkeypatch, tmp_path):
     for name, value in {"rounds": 20, "learning_rate": 0.1}.items():
         monkeypatch.setitem(school.SETTINGS, name, value)

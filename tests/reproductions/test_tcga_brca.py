@@ -35,6 +35,8 @@ def test_another_number_of_clients_is_refused():
         TcgaBrca(DATA).shard(fp.ShardSource(partition_id=0, num_partitions=5))
 
 
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("undrawn")
 def test_three_nats_rank_patients_better_than_flambys_average_without_privacy(tmp_path):
     run = fp.simulate(TcgaBrca(DATA), seed=100, out=tmp_path / "run", progress=False)
     assert max(client["epsilon"] for client in run.clients) <= 3.0 and len(run.clients) == len(REGIONS)
@@ -42,6 +44,8 @@ def test_three_nats_rank_patients_better_than_flambys_average_without_privacy(tm
     assert run.metrics["weakest region"] <= run.metrics["mean of regions"] and run.metrics["c-index"] >= 0.735
 
 
+@pytest.mark.exhaustive
+@pytest.mark.usefixtures("undrawn")
 def test_it_measures_the_rows_that_it_announces(tmp_path, monkeypatch):
     monkeypatch.setattr("fedprivacy.reproductions.tcga_brca.OPEN_ROUNDS", 2)
     monkeypatch.setattr(TcgaBrca, "recipe", fp.Recipe(clients=6, rounds=2, delta=1e-3))

@@ -6,7 +6,7 @@ import sys
 import pytest
 import torch
 
-from benchmarks.processors import environment
+from tests.support.processors import environment
 
 SHOW = "from fedprivacy._support.blas import matrix_library; print(matrix_library().strict)"
 COMPUTED = "import torch; torch.randn(8, 8) @ torch.randn(8, 8)"
@@ -20,23 +20,25 @@ def run(code, kind="native", **variables):
     return subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, env=own)
 
 
-@pytest.mark.parametrize(
-    "door",
-    [
-        "import fedprivacy, torch",
-        "import torch, fedprivacy as fp",
-        "import torch; from fedprivacy.gradients import rules",
-    ],
-)
+DOORS = [
+    "import torch; from fedprivacy.gradients import rules",
+    pytest.param("import fedprivacy, torch", marks=pytest.mark.exhaustive),
+    pytest.param("import torch, fedprivacy as fp", marks=pytest.mark.exhaustive),
+]
+
+
+@pytest.mark.parametrize("door", DOORS)
 def test_products_are_strict_by_whichever_door(door):
     assert run(f"{door}; {SHOW}").stdout == "True\n"
 
 
+@pytest.mark.exhaustive
 def test_processes_started_from_here_inherit_the_mode():
     child = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {SHOW!r}])"
     assert run(f"import fedprivacy; {child}").stdout == "True\n"
 
 
+@pytest.mark.exhaustive
 def test_what_the_user_has_set_stays():
     assert run(f"import os, fedprivacy; print(os.environ['MKL_CBWR']); {SHOW}", MKL_CBWR="COMPATIBLE").stdout == (
         "COMPATIBLE\nFalse\n"
@@ -58,6 +60,7 @@ for _ in range(2):
 """
 
 
+@pytest.mark.exhaustive
 def test_a_notebook_in_which_torch_had_computed_is_told_once_and_stays_fast():
     """On a processor with AVX2, MKL's products then go by a row's place."""
     told = run(NOTEBOOK.format(first=COMPUTED), "avx2").stderr
@@ -65,10 +68,12 @@ def test_a_notebook_in_which_torch_had_computed_is_told_once_and_stays_fast():
     assert "import fedprivacy first or set MKL_CBWR=AUTO,STRICT" in told
 
 
+@pytest.mark.exhaustive
 def test_a_notebook_that_imports_fedprivacy_first_is_told_nothing():
     assert run(NOTEBOOK.format(first=""), "avx2").stderr == ""
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(("kind", "means"), [("avx2", "program"), ("avx2-not-strict", "program, one row at a time")])
 def test_the_doctor_says_what_this_machine_does_and_why_not_faster(kind, means):
     command = [sys.executable, "-m", "fedprivacy", "doctor"]

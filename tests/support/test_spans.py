@@ -1,13 +1,10 @@
 """Spans nest by thread, are bounded in memory, and leave nothing behind where nobody records."""
 
-import sys
 import threading
 import time
-import timeit
 
 import pytest
 
-from fedprivacy._support import spans
 from fedprivacy._support.spans import Stretch, recorded, span, spanned
 
 
@@ -59,13 +56,13 @@ def test_every_thread_has_its_own_nesting():
     def work():
         with span("beside"):
             begun.set()
-            go_on.wait(10)
+            go_on.wait(60)
             inner()
 
     with recorded("run") as recording, span("outer"):
         thread = threading.Thread(target=work, name="worker")
         thread.start()
-        assert begun.wait(10)
+        assert begun.wait(60)
         inner()
         go_on.set()
         thread.join()
@@ -85,12 +82,12 @@ def test_what_is_open_at_the_end_of_a_recording_counts_as_far_as_it_has_come():
         with span("beside"):
             inner(0.001)
             inside.set()
-            go_on.wait(10)
+            go_on.wait(60)
 
     with recorded("run") as recording:
         thread = threading.Thread(target=work)
         thread.start()
-        assert inside.wait(10)
+        assert inside.wait(60)
     beside = recording.threads[1].totals.inside["beside"]
     assert (beside.calls, beside.own) == (0, 0)
     assert beside.total == beside.inside["inner"].own > 0
@@ -127,17 +124,6 @@ def test_while_nobody_records_a_span_is_one_object_that_keeps_nothing():
     assert (len(recording.stretches), recording.whole.inside) == (1, {})
 
 
-def test_while_nobody_records_a_span_costs_well_under_a_microsecond():
-    """0.2 on a machine with nothing else to do; the fastest of many tries, in processor time."""
-
-    def marked():
-        with span("a"):
-            pass
-
-    times = timeit.repeat(marked, number=2000, repeat=50, timer=time.process_time)
-    assert min(times) / 2000 < (1e-6 if sys.gettrace() is None else 1e-4)
-
-
 def test_a_marked_function_is_as_it_was():
     assert (inner.__name__, inner.__doc__, inner(seconds=0.0)) == ("inner", "Sleeps.", 0.0)
 
@@ -148,4 +134,5 @@ def test_two_recordings_at_once_are_refused_and_the_first_goes_on():
             pass
         inner()
     assert recording.whole.inside["inner"].calls == 1
-    assert spans._recording is None
+    with recorded("another"):
+        pass

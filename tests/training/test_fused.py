@@ -42,6 +42,7 @@ def test_one_pass_has_the_bits_of_numpy_s_passes(scale, clipping_norm, monkeypat
     assert torch.equal(released(10_007, scale, clipping_norm), expected)
 
 
+@pytest.mark.exhaustive
 def test_compiled_it_has_them_too(monkeypatch):
     expected = released(300_007, 1.0, 1.0)
     compiled = fused.compiled()

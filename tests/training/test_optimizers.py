@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from fedprivacy.flower import private_client
@@ -61,7 +61,6 @@ def assert_torch_agrees(optimizer, chosen, seed, steps, dtype):
 
 
 @pytest.mark.parametrize("optimizer", SETTINGS, ids=lambda o: o.__name__)
-@settings(deadline=None)  # torch's first optimiser imports its compiler
 @given(data=st.data(), seed=st.integers(0, 2**31), steps=st.integers(1, 40))
 def test_every_optimiser_is_torch_s_for_all_settings_and_steps(optimizer, data, seed, steps):
     assert_torch_agrees(optimizer, data.draw(SETTINGS[optimizer]), seed, steps, torch.float64)
@@ -112,16 +111,6 @@ def test_without_decay_the_average_is_the_last_iterate_to_the_last_bit():
     assert torch.equal(average.average["w"], last)
 
 
-def test_the_average_hides_noise():
-    generator = torch.Generator().manual_seed(0)
-    average = MovingAverage(0.95)
-    average.begin({"w": torch.full((100,), 50.0)})
-    for noise in torch.randn(200, 100, generator=generator):
-        average.add({"w": noise})
-    assert average.average["w"].std() < 0.25  # sqrt((1 - 0.95) / (1 + 0.95)) = 0.16
-    assert average.average["w"].mean().abs() < 0.1
-
-
 def test_every_configured_name_is_an_optimiser_and_takes_its_settings():
     assert build_optimizer("sgd", 0.1, momentum=0.9, weight_decay=0.2) == SGD(0.1, 0.9, 0.2)
     assert build_optimizer("adam", 0.1) == Adam(0.1)
@@ -138,24 +127,14 @@ def test_what_an_optimiser_does_not_take_is_refused(name, chosen):
         build_optimizer(name, 0.1, **chosen)
 
 
-def cancer(out, **chosen):
-    """The history of a run of the cancer task."""
-    asked = {"task": "cancer", "seed": 0, "out": str(out)} | {k.replace("_", "-"): v for k, v in chosen.items()}
-    config = resolve(asked)
-    return simulate(server_app(config=config), private_client(config=config), config)
-
-
-def test_a_run_with_adam_learns_cancer(tmp_path):
-    history = cancer(tmp_path, clients=5, optimizer="adam", learning_rate=0.1)
-    assert history.settings["optimizer"] == "adam"
-    assert history.last.metrics["accuracy"] >= 0.9  # seeds 100 to 109: 0.953 on average, 0.939 at least
-
-
+@pytest.mark.usefixtures("undrawn")
 def test_the_configured_optimiser_moves_the_clients(tmp_path):
     """Adam's first step has the size of the learning rate in every coordinate, AdamW's after its decay."""
 
     def one_step(name, **chosen):
-        cancer(tmp_path / name, clients=1, rounds=1, local_steps=1, learning_rate=0.01, **chosen)
+        asked = {"task": "cancer", "seed": 0, "out": str(tmp_path / name), "clients": 1, "rounds": 1}
+        config = resolve(asked | {"local-steps": 1, "learning-rate": 0.01} | chosen)
+        simulate(server_app(config=config), private_client(config=config), config)
         return torch.nn.utils.parameters_to_vector(open_run(tmp_path / name).model().parameters())
 
     torch.manual_seed(0)
@@ -163,7 +142,7 @@ def test_the_configured_optimiser_moves_the_clients(tmp_path):
     adam, sgd = one_step("adam", optimizer="adam"), one_step("sgd")
     torch.testing.assert_close((adam - start).abs(), torch.full_like(start, 0.01), rtol=1e-3, atol=0.0)
     assert torch.equal((adam - start).sign(), (sgd - start).sign())
-    adamw = one_step("adamw", optimizer="adamw", weight_decay=20.0)
+    adamw = one_step("adamw", optimizer="adamw", **{"weight-decay": 20.0})
     torch.testing.assert_close(adamw, adam - 0.2 * start, rtol=1e-4, atol=1e-6)
-    decayed = one_step("decayed", weight_decay=20.0)
+    decayed = one_step("decayed", **{"weight-decay": 20.0})
     torch.testing.assert_close(decayed, sgd - 0.2 * start, rtol=1e-4, atol=1e-6)

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedprivacy.accounting import pld
 from fedprivacy.training.keystream import Keystream, Position
 from fedprivacy.training.user_level import (
     CLIENT_ALLOWANCE,
@@ -200,8 +199,7 @@ def test_a_count_that_would_take_all_of_it_is_refused():
         count_and_sum(1.0, 10.0, count_noise=0.4)
 
 
-@pytest.mark.parametrize("quantile", [0.2, 0.5, 0.8])
-@pytest.mark.parametrize("start", [1e-3, 50.0])
+@pytest.mark.parametrize(("quantile", "start"), [(0.2, 50.0), (0.8, 1e-3)])
 def test_the_clipping_norm_finds_the_quantile_of_the_updates_norms(quantile, start):
     generator = np.random.default_rng(2)
     lengths = generator.lognormal(0.0, 1.0, len(CLIENTS))
@@ -227,7 +225,3 @@ def test_what_is_wrong_is_named():
         ClippedClientSum(PoissonSampledGaussian(0.5, 1.0, NeighbouringRelation.ZERO_OUT), 3)
     with pytest.raises(ValueError, match="clients is 0"):
         mechanism(clients=0)
-
-
-def test_the_event_is_what_a_sample_of_clients_costs():
-    assert pld.epsilon({mechanism(0.1, 1.0).event: 100}, 1e-5) < pld.epsilon({mechanism(1.0, 1.0).event: 100}, 1e-5) / 3
