@@ -13,7 +13,7 @@ from tests.gradients.oracle import cross_entropy, expected_sum, no_program, reco
 
 
 def largest_change(engine, inputs, targets, clipping_norm):
-    """By how much one record changes the sum at most, in clipping norms."""
+    """The largest change of the sum by one record, in clipping norms."""
     whole = engine.clipped_sum(inputs, targets, clipping_norm).double()
     kept = [torch.arange(len(inputs)) != record for record in range(len(inputs))]
     changes = [(whole - engine.clipped_sum(inputs[rows], targets[rows], clipping_norm)).norm() for rows in kept]

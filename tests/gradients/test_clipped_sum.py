@@ -60,7 +60,7 @@ def test_one_record_never_counts_for_more_than_c(engines):
 
 @pytest.mark.parametrize("poison", [float("nan"), float("inf"), "label"])
 def test_a_record_without_a_finite_gradient_contributes_zero(poison, engines):
-    """Nor does one that makes the computation fail."""
+    """A record that makes the computation fail contributes nothing either."""
     torch.manual_seed(0)
     inputs, targets = batch_of(5, 6)
     good = torch.arange(5) != 2

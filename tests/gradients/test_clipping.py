@@ -13,7 +13,7 @@ CLIPPINGS = (FlatClipping(), PerLayerClipping(), AutomaticClipping(), AutomaticC
 @pytest.mark.parametrize("layers", [1, 2, 7])
 @pytest.mark.parametrize("clipping_norm", [1e-3, 0.7, 3e4])
 def test_a_scaled_gradient_is_no_longer_than_c_though_every_step_rounds_to_float32(clipping, layers, clipping_norm):
-    """Of every length, from far below C to far above it, and with all of it in one layer or spread over them."""
+    """Gradients have every length, from far below C to far above it, all of it in one layer or spread over them."""
     torch.manual_seed(0)
     groups = clipping.groups([f"layer{i}.weight" for i in range(layers)])
     lengths = clipping_norm * torch.logspace(-9, 9, RECORDS, dtype=torch.float64)

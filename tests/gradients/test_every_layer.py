@@ -290,7 +290,7 @@ def freeze(model, rest):
 @every_layer
 @given(data=st.data(), frozen=st.sampled_from([None, None, 0, 1]), twice=switch, program=switch)
 def test_equals_the_per_record_loop(layer, data, frozen, twice, program):
-    """Also where records are NaN or infinite, or have ids that do not exist: these contribute zero."""
+    """Records that are NaN or infinite, or have ids that do not exist, contribute zero."""
     case = data.draw(LAYERS[layer])
     if frozen is not None:
         freeze(case.model, frozen)

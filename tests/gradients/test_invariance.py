@@ -1,4 +1,4 @@
-"""What is computed of a record must not depend on its place, company or their number; means that do are not used."""
+"""Means whose bits depend on a record's place, its company or their number are not used."""
 
 import math
 from unittest import mock
@@ -76,7 +76,7 @@ def test_one_last_bit_at_one_place_is_enough_to_be_refused(place):
     ids=["nan", "infinite", "huge", "subnormal"],
 )
 def test_a_last_bit_that_depends_on_extreme_company_is_enough(strange):
-    """As in vectors that take the long way round if one of their numbers is huge."""
+    """Vectors may take the long way round if one of their numbers is huge."""
 
     def beside(inputs):
         odd = strange(inputs).flatten(1).any(1)
@@ -154,7 +154,7 @@ def test_parts_that_leave_elements_over_for_other_code_are_not_used(rows):
 
 @pytest.mark.parametrize(("units", "taken"), [(16, 8), (10, 16), (7, 32)])
 def test_a_large_model_is_computed_in_the_smallest_parts_that_leave_nothing_over(units, taken, monkeypatch):
-    """Not one by one, where eight rows of ten units leave sixteen numbers over, and sixteen rows none."""
+    """Eight rows of ten units leave sixteen numbers over, and sixteen rows none: so rows are not computed one by one."""
     torch.manual_seed(0)
     monkeypatch.setattr(admission, "_fastest", lambda *_, **__: 8)
     engine = GradientEngine(nn.Sequential(nn.Linear(6, units), nn.Sigmoid(), nn.Linear(units, 3)), cross_entropy)

@@ -1,4 +1,4 @@
-"""Which axis counts the records: read off the probe's shape, proved by the self-check, and then kept."""
+"""The axis that counts the records is read off the probe's shape, proved by the self-check, and then kept."""
 
 import pytest
 import torch

@@ -92,7 +92,7 @@ def holding(prepared):
     [*((*case, []) for case in zip((33, 65, 200), ERRORS, strict=True)), (65, ON_A_CPU, [40])],
 )
 def test_what_does_not_fit_is_computed_in_smaller_parts_to_the_same_norms_and_sum(records, error, bad, views, holding):
-    """Without the records whose own fault it is that they cannot be computed."""
+    """Records whose own fault it is that they cannot be computed are left out."""
     inputs, targets = batch(records, views)
     inputs[bad] = torch.nan
     engine, whole = made(views), made(views)
@@ -139,7 +139,7 @@ def exhausted(monkeypatch):
 
 @pytest.mark.parametrize("fails", ["gradients", "sum"])
 def test_sizes_that_memory_does_not_hold_drop_out_before_there_are_records(fails, views, exhausted):
-    """Whether it fails at the gradients or at their sum, over the views and after."""
+    """Memory may run out at the gradients or at their sum, over the views and after."""
     if fails == "sum":
         exhausted(Sums, "add", 64, lambda pieces, _: len(pieces[0].norms))
     else:
@@ -188,7 +188,7 @@ class Greedy(nn.Module):
 
 
 def test_a_record_that_asks_for_too_much_by_itself_counts_for_nothing_alone():
-    """Else it would end the round, and with that tell that it is there."""
+    """An error would end the round, and with that tell that the record is there."""
     torch.manual_seed(0)
     engine, (inputs, targets) = GradientEngine(Greedy(), cross_entropy), batch(40, 1)
     others = torch.arange(40) != 7
@@ -209,7 +209,7 @@ def test_where_each_is_computed_alone_too_little_memory_is_an_error_all_the_same
 
 @pytest.mark.parametrize("bad", ["none", "not finite", "label"])
 def test_nothing_of_a_part_is_held_while_another_is_computed(bad, views, prepared):
-    """Else the second part of a batch, or one with a bad record, needs memory that was not tried."""
+    """Otherwise the second part of a batch, or one with a bad record, needs memory that was not tried."""
     inputs, targets = batch(200, views)
     if bad == "not finite":
         inputs[[5, 190]] = torch.nan
@@ -286,7 +286,7 @@ def sized_by_value(targets):
 
 @pytest.mark.parametrize("greedy", [[7], [0, 7, 31, 39]])
 def test_a_score_or_view_that_asks_for_huge_memory_is_its_record_s_fault_alone(greedy):
-    """Else the release fails once it is charged, and a client that does not answer tells that the record is there."""
+    """A release that fails once it is charged tells that the record is there."""
 
     def score(ones, others):
         sized_by_value(others)

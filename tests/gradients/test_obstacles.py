@@ -1,4 +1,4 @@
-"""Who has slow gradients is told by which line of the model, and what to write instead."""
+"""A model with slow gradients is told which line makes them slow, and what to write instead."""
 
 import inspect
 import logging

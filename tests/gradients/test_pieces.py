@@ -17,7 +17,7 @@ ALL = 2**62
 
 
 def alone(piece, record, scale, shape):
-    """What one record adds."""
+    """The vector that one record adds."""
     weights, out = torch.zeros(len(piece.norms())), torch.zeros(shape)
     weights[record] = scale
     piece.add_weighted_sum(weights, out)

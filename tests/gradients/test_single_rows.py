@@ -1,4 +1,4 @@
-"""Where products do not treat all rows alike, each row is multiplied by itself, and the rest stays together."""
+"""Each row is multiplied by itself where products do not treat all rows alike; the rest stays together."""
 
 import logging
 from contextlib import nullcontext
@@ -125,7 +125,7 @@ class Products(Watch):
 
 
 def test_scores_are_computed_in_company_too(monkeypatch):
-    """Not one record after the other, which takes as long as the loop."""
+    """One record after the other would take as long as the loop."""
 
     refusals = iter([PlaceError("by its place")])  # of products of all rows, which are tried first
 

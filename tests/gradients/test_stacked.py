@@ -66,7 +66,7 @@ class Cohort:
         return self.stack.clip(self.positions[chosen], pool, batches, NORMS[chosen])
 
     def alone(self, client):
-        """What the engine makes of one client's batch."""
+        """The engine's sum of one client's batch."""
         own = [p for p in self._engine.model.parameters() if p.requires_grad]
         nn.utils.vector_to_parameters(self.positions[client].clone(), own)
         rows = (rows[torch.from_numpy(self.batches[client])] for rows in self.shards[client])

@@ -18,7 +18,7 @@ PART = 256
 """Records that are added at a time."""
 
 UNIT = 2.0**-24
-"""Of float32: relative rounding of one operation."""
+"""Relative rounding of one operation in float32."""
 
 
 def summed(values):
@@ -37,7 +37,7 @@ def length(vector):
 
 
 def stray(values):
-    """How far from the exact sum."""
+    """The distance from the exact sum."""
     return length(summed(values) - values.double().sum())
 
 
@@ -51,7 +51,7 @@ def hostile_values(count, seed):
 
 @pytest.mark.parametrize("records", [1000, 16_384, 65_536])
 def test_neighbours_differ_by_c_and_the_allowance_in_the_worst_arrangement(records):
-    """As the guarantee compares them: the last record takes the place of the one that leaves."""
+    """The last record takes the place of the one that leaves, as in the guarantee."""
     values = hostile_values(records, seed=0)
     for place in (0, records // 2):
         without = values.clone()

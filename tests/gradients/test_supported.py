@@ -1,4 +1,4 @@
-"""What has no sound private gradient is refused by the layer's name, with the remedy; what has one is not."""
+"""A model without sound private gradients is refused by the layer's name, with the remedy; others are not."""
 
 import copy
 import itertools

@@ -1,4 +1,4 @@
-"""How many threads compute: at most as many as the user allows, as many as are fastest, and never with other bits."""
+"""The number of threads: at most what the user allows, the fastest, and never one with other bits."""
 
 import pytest
 import torch

@@ -36,7 +36,7 @@ def huggingface():
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """What the how-to wants to be there, and its two files as they are written."""
+    """The files that the how-to expects, and its own two as they are written."""
     made = tmp_path_factory.mktemp("transformers")
     for name, code in zip(
         ("reviews", "notes"), re.findall(r"```python\n(.*?)```", HOW_TO.read_text(), re.S), strict=True

@@ -61,7 +61,7 @@ def test_a_row_is_one_line_of_80_columns(name, tmp_path):
 
 @pytest.mark.exhaustive
 def test_several_seeds_at_a_time_give_the_same_table(toss, tmp_path):
-    """In processes of their own; those that are finished are kept, and a seed that fails ends the others."""
+    """Seeds run in processes of their own; those that are finished are kept."""
     one = json.loads(toss("--json").stdout)
     several = json.loads(toss("--json", "--jobs", 2, "--out", "several").stdout)
     same = ("name", "seeds", "met", "settings")
@@ -132,7 +132,7 @@ def test_a_name_that_there_is_not(tmp_path):
 
 @pytest.mark.exhaustive
 def test_one_of_one_s_own_is_named_by_its_file(tmp_path):
-    """And every process loads it from there."""
+    """Every process loads it from there."""
     source = f"{Path(coins.__file__)}:COINS"
     told = json.loads(fedprivacy("reproduce", source, "--jobs", 2, "--json", cwd=tmp_path).stdout)
     assert (told["name"], told["out"], told["seeds"]) == ("coins", "runs/reproduce-coins", [0, 1, 2])

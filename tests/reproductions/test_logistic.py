@@ -56,7 +56,7 @@ def test_the_least_loss_is_that_of_the_optimum(few):
 @pytest.mark.exhaustive
 @pytest.mark.usefixtures("undrawn")
 def test_short_runs_come_nearer_to_the_optimum_and_say_what_they_cost(few, monkeypatch, tmp_path):
-    """With less noise than the paper's, as so few records and rounds need."""
+    """Noise is less than the paper's, as so few records and rounds need."""
     for name, value in {"rounds": 8, "cohort_size": 10, "noise_multiplier": 4.0}.items():
         monkeypatch.setitem(logistic.SETTINGS, name, value)
     found = dict(logistic.LOGISTIC.measure(100, Workplace(tmp_path, tmp_path, print)))

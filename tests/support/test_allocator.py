@@ -27,7 +27,7 @@ print((resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before) / 10)
 
 
 def page_faults(mode):
-    """How often a step has to ask the system for a page."""
+    """Number of pages that a step has to ask the system for."""
     run = subprocess.run([sys.executable, "-c", STEPS, mode], capture_output=True, text=True, check=True)
     return float(run.stdout)
 

@@ -75,7 +75,7 @@ def test_every_thread_has_its_own_nesting():
 
 
 def test_what_is_open_at_the_end_of_a_recording_counts_as_far_as_it_has_come():
-    """Of a thread that goes on: what has ended inside counts, and nothing is negative."""
+    """Spans that have ended inside a thread that goes on count, and nothing is negative."""
     inside, go_on = threading.Event(), threading.Event()
 
     def work():

@@ -59,7 +59,7 @@ def test_the_norm_finds_its_quantile(quantile, start):
 
 
 def test_noise_on_the_count_is_what_the_share_says():
-    """With sigma on the joined vector, the count has sigma / (2 sqrt(share)) and the sum sigma / sqrt(1 - share)."""
+    """Sigma on the joined vector is sigma / (2 sqrt(share)) on the count and sigma / sqrt(1 - share) on the sum."""
     adaptive, sigma, norm = QuantileClipping(share=0.04), 1.5, 0.7
     noise = sigma * adaptive.sensitivity(norm)
     assert noise / norm == pytest.approx(sigma / math.sqrt(1 - 0.04))

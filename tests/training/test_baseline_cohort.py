@@ -1,4 +1,4 @@
-"""Without privacy, too, clients that train together end where each of them would end alone."""
+"""Clients that train together without privacy end where each of them would end alone."""
 
 import pytest
 import torch
@@ -34,7 +34,7 @@ def cohort(model, optimizer=SGD(0.5), **settings):  # noqa: B008 - frozen
 
 
 def together(training, members):
-    """What each client sends and keeps, and why it does not, in the order of the clients."""
+    """The vectors that each client sends and keeps, and its problem, in the order of the clients."""
     found = {}
     for portion in training.train(members, round=4):
         kept = [None] * len(portion.places) if portion.kept is None else portion.kept
@@ -71,7 +71,7 @@ def check_same(training, members, name="stacked"):
 
 @pytest.fixture
 def stacked(monkeypatch):
-    """How many clients were in each stack."""
+    """Numbers of clients in each stack."""
     seen, clip = [], Stack.clip
     monkeypatch.setattr(Stack, "clip", lambda self, *given: seen.append(len(given[2])) or clip(self, *given))
     return seen
@@ -116,7 +116,7 @@ def test_clients_that_train_together_see_the_views_that_each_sees_alone(multipli
 
 @pytest.mark.parametrize("name", MODELS)
 def test_who_else_trains_changes_no_bit_and_the_starting_point_stays(name):
-    """So a run has the same bits with any number of workers."""
+    """A run has the same bits with any number of workers."""
     model, some = model_of(name), [4, 1, 7]
     before = flat_parameters(model)
     whole = together(cohort(model, Adam(0.05)), trainees())

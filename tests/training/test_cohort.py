@@ -32,7 +32,7 @@ def together(model, members, optimizer, clipping="flat", pull=0.0):
 
 
 def each_alone(model, members, optimizer, clipping="flat", pull=0.0):
-    """Where each client ends by itself, and its clipping norm then."""
+    """The parameters at which each client ends by itself, and its clipping norm then."""
     engine = GradientEngine(model, cross_entropy, CLIPPINGS[clipping]())
     adaptive = QuantileClipping() if clipping == "adaptive" else None
     start = flat_parameters(model)
@@ -53,12 +53,12 @@ EVERY_PAIR = [
     for place, clipping in enumerate(CLIPPINGS)
     for number, optimizer in enumerate(OPTIMIZERS)
 ]
-"""Of which each clipping and each optimizer occurs quickly once."""
+"""Pairs, of which the quick lane has one with each clipping and each optimizer."""
 
 
 @pytest.mark.parametrize(("clipping", "optimizer"), EVERY_PAIR)
 def test_each_client_ends_where_it_would_end_alone(clipping, optimizer):
-    """But for steps of the lattice: where one client's rounding and the other's fall on two sides."""
+    """They differ by steps of the lattice where one's rounding and the other's fall on two sides."""
     for expected, member, (flat, norm, problem) in zip(
         each_alone(model_of("stacked"), trainees(), optimizer, clipping, 0.1),
         trainees(),

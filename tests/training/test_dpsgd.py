@@ -87,7 +87,7 @@ def test_the_same_randomness_repeats_and_another_round_does_not():
 
 def test_momentum_and_proximal_term_are_post_processing_of_the_same_releases():
     def trained(steps, **options):
-        """How far that many steps go from a model whose weights are not zero."""
+        """The way that so many steps go from a model whose weights are not zero."""
         model = linear()
         nn.init.ones_(model.weight)
         start = flat_parameters(model)
@@ -128,7 +128,7 @@ def test_plain_sgd_is_one_subtraction_of_each_release_to_the_last_bit():
 
 @pytest.mark.parametrize("optimizer", [SGD(0.1), SGD(0.1, momentum=0.9), Adam(0.1)], ids=repr)
 def test_every_gradient_is_taken_where_the_step_before_has_led(optimizer):
-    """Without noise to speak of, the steps find the least squares; from a model that never moves they would not."""
+    """The steps find the least squares with hardly any noise; from a model that never moves they would not."""
     torch.manual_seed(0)
     inputs = torch.randn(60, 20)
     data = Shard(inputs, inputs @ torch.linspace(-1, 1, 20))

@@ -29,7 +29,7 @@ def use(monkeypatch, one_pass):
 
 
 def numba(function):
-    """What numba would be, if it made this of the function."""
+    """A numba that makes this of every function."""
     return SimpleNamespace(njit=lambda **_: lambda original: function)
 
 

@@ -33,7 +33,7 @@ def draws(count, scale=1.0, step=FINE, position=HERE, key=KEY):
 
 
 def millions(count):
-    """So many million draws from N(0, 1), a million at a time."""
+    """Draw so many millions from N(0, 1), a million at a time."""
     return (draws(MILLION, position=Position(1, step)) for step in range(1, count + 1))
 
 
@@ -68,7 +68,7 @@ LOWEST = noise._EDGES[40::-1]
 
 @pytest.fixture(scope="module")
 def far():
-    """Of twenty million draws, those beyond the lowest edges."""
+    """The draws beyond the lowest edges among twenty million."""
     return np.concatenate([x[np.abs(x) > LOWEST[0]] for x in millions(20)])
 
 
@@ -144,7 +144,7 @@ def test_what_is_drawn_beside_the_rectangles_has_the_density_that_is_left_there(
 
 
 def tried(*words):
-    """What one try makes of each column of words."""
+    """The draws of one try, and which of them are kept, for each column of words."""
     return noise._tried(np.stack(np.broadcast_arrays(*(np.asarray(word, dtype=np.uint64) for word in words))))
 
 
@@ -162,35 +162,9 @@ def test_tail_draws_have_the_distribution_of_a_gaussian_s_tail():
         assert p_poisson((x > threshold).sum(), expected) > 2e-5
 
 
-def test_a_word_without_a_rectangle_leads_outside():
-    """The last layer has no rectangle."""
-
-    def read(words):
-        words[:] = noise._LAYERS - 1
-        return words
-
-    n = 10_000
-    ((everywhere, zeros, missed),) = noise._inside(range(5, 5 + n), 2.0, read)
-    assert everywhere == slice(5, 5 + n) and not np.any(zeros) and np.array_equal(missed, np.arange(5, 5 + n))
-
-
 def test_tails_reach_beyond_thirteen_sigma():
     drawn, kept = tried([0], [int(math.exp(-9.4 * noise._TAIL) * 2.0**64)], [0], [0])
     assert kept.all() and drawn[0] > 13.0
-
-
-def test_every_try_of_every_coordinate_has_words_of_its_own():
-    """Were a refused try's words taken once more, two draws that should be independent would not be."""
-    seen = []
-
-    def refusing(which, numbers):
-        seen.append(numbers.reshape(-1).copy())
-        words = np.full((*numbers.shape, 2), 2**64 - 1, dtype=np.uint64)  # of which no draw is kept
-        return reader().blocks(numbers) if len(seen) > 10 else words
-
-    noise._outside(np.array([0, 1, 2, 5, 10**12]), refusing)
-    numbers = np.concatenate(seen)
-    assert len(np.unique(numbers)) == len(numbers) and numbers.min() >= 2**63
 
 
 # Many releases at once
@@ -277,7 +251,7 @@ def test_a_sum_out_of_range_saturates_and_one_that_is_not_finite_counts_as_zero(
 
 @pytest.mark.parametrize("sums", [[2.0**51], [-(2.0**51)], [2.0**51, -1.0], [-(2.0**51), 1.0], [2.0**80, -(2.0**80)]])
 def test_a_sum_out_of_range_at_either_end_saturates_where_whole_steps_can_still_be_told(sums):
-    """Beyond the centre's range float64 holds no odd steps, and which values can be reached would show the sum."""
+    """Float64 holds no odd steps beyond the centre's range, so the values that can be reached would show the sum."""
     total = torch.tensor(sums, dtype=torch.float64)
     limited = total.clip(-(2.0**50), 2.0**50)
     released = add_lattice_noise(total, 100.0, 1.0, reader())
@@ -318,14 +292,6 @@ def test_noise_repeats_under_a_seed_and_differs_between_keys_rounds_and_steps():
     ]
     for one, other in itertools.combinations([here, *others], 2):
         assert not np.any(one == other)
-
-
-def test_one_word_makes_one_draw():
-    words = KEY.bits(Purpose.NOISE, HERE, 100).view(np.int64)
-    expected = words * noise._WIDTHS[words & (noise._LAYERS - 1)]
-    inside = expected != 0.0
-    assert inside.sum() > 90
-    assert np.allclose(draws(100)[inside], expected[inside], atol=FINE)
 
 
 def test_noise_does_not_depend_on_how_it_is_cut_into_chunks(monkeypatch):

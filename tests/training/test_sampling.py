@@ -1,4 +1,4 @@
-"""Who joins a batch, and in which order: at most the rate that is accounted, and every order as likely as any other."""
+"""Records join a batch at most at the rate that is accounted, and every order is as likely as any other."""
 
 import itertools
 from collections import Counter

@@ -31,7 +31,7 @@ def released(updates, clipping_norm=1.0, made=None, dimension=None, position=HER
 
 
 def moved_by(updates, index, clipping_norm, made):
-    """What one client adds to the sum: both releases have the same noise."""
+    """The vector that one client adds to the sum: both releases have the same noise."""
     others = [*updates[:index], *updates[index + 1 :]]
     means = [released(some, clipping_norm, made, updates[0].size).mean for some in (updates, others)]
     return (means[0] - means[1]) * made.expected_clients
