@@ -154,7 +154,7 @@ def test_parts_that_leave_elements_over_for_other_code_are_not_used(rows):
 
 @pytest.mark.parametrize(("units", "taken"), [(16, 8), (10, 16), (7, 32)])
 def test_a_large_model_is_computed_in_the_smallest_parts_that_leave_nothing_over(units, taken, monkeypatch):
-    """Eight rows of ten units leave sixteen numbers over, and sixteen rows none: so rows are not computed one by one."""
+    """Eight rows of ten units leave sixteen numbers over, and sixteen rows none; so no row is computed alone."""
     torch.manual_seed(0)
     monkeypatch.setattr(admission, "_fastest", lambda *_, **__: 8)
     engine = GradientEngine(nn.Sequential(nn.Linear(6, units), nn.Sigmoid(), nn.Linear(units, 3)), cross_entropy)

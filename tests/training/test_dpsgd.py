@@ -1,7 +1,5 @@
 """DP-SGD does what its event says: noise of the stated size, once a step, whatever the batch."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 from scipy import stats
@@ -96,34 +94,6 @@ def test_momentum_and_proximal_term_are_post_processing_of_the_same_releases():
     first, plain = trained(1), trained(2)
     assert torch.allclose(trained(2, optimizer=SGD(1.0, 0.5)), plain + 0.5 * first, atol=1e-5)
     assert torch.allclose(trained(2, proximal_mu=0.25), plain - 0.25 * first, atol=1e-5)
-
-
-class Recording:
-    """A mechanism that remembers what it released."""
-
-    def __init__(self, mechanism):
-        self.mechanism, self.event, self.released = mechanism, mechanism.event, []
-        self.clipping_norm = mechanism.clipping_norm
-
-    def release(self, *args):
-        self.released.append(self.mechanism.release(*args))
-        return self.released[-1].clone()
-
-
-def test_plain_sgd_is_one_subtraction_of_each_release_to_the_last_bit():
-    trainer = sgd(batch=7.0, optimizer=SGD(0.3))
-    recording = Recording(trainer.mechanism)
-    model = linear()
-    update = replace(trainer, mechanism=recording).train(engine(model), shard(), steps=20, round=1, keystream=KEY)
-    position = start = torch.zeros(21)
-    velocity = torch.zeros(21)
-    for noisy_sum in recording.released:  # DP-SGD as it was before there were optimisers
-        gradient = noisy_sum / 7.0 + 0.0 * (position - start)
-        velocity = 0.0 * velocity + gradient
-        position = position - 0.3 * velocity
-    assert len(recording.released) == 20
-    assert torch.equal(flat(update), position)
-    assert torch.equal(nn.utils.parameters_to_vector(model.parameters()), position)
 
 
 @pytest.mark.parametrize("optimizer", [SGD(0.1), SGD(0.1, momentum=0.9), Adam(0.1)], ids=repr)

@@ -68,16 +68,6 @@ def test_a_record_that_cannot_be_scored_changes_nothing():
     assert (sums([*CROWD, [1.0, 1.0]], inputs=null) == before).all()
 
 
-def test_a_score_that_raises_on_one_record_is_nobody_else_s_business():
-    def fragile(outputs, targets):
-        if bool((targets > 8).any()):
-            raise ValueError("a record")
-        return targets[:, 0]
-
-    of = evaluation(scores={"fragile": Score(fragile, 0.0, 10.0)})
-    assert (sums([[9.0, 0.0], [1.0, 0.0]], of=of) == sums([[1.0, 0.0]], of=of)).all()
-
-
 def test_without_noise_the_estimate_is_the_mean_of_what_was_clipped():
     found = estimated(SCORES, [released([*CROWD, [99.0, 0.3], [math.nan, 0.0]])])
     assert found.records == pytest.approx(4, abs=1e-3)
