@@ -82,17 +82,17 @@ def test_a_norm_survives_cancellation(offset, spread):
         assert alone(piece, record, scales[record], (30, 20)).norm() <= clipping_norm * (1 + 1e-4)
 
 
-@pytest.mark.parametrize("depth", range(10, 60, 2))
 @pytest.mark.parametrize("size", [2.0**-20, 1.0, 2.0**20])
-def test_what_cancels_deeper_than_float64_reaches_is_clipped_all_the_same(depth, size):
+def test_what_cancels_deeper_than_float64_reaches_is_clipped_all_the_same(size):
     """Two positions whose terms differ by 2^-depth: the squared norm is lost where the sum is not."""
-    inputs, grads = torch.zeros(1, 2, 64), torch.zeros(1, 2, 64)
-    inputs[:, :, 0], inputs[0, 0, 1], inputs[0, 1, 1] = 1.0, 2.0**-depth, -(2.0**-depth)
-    grads[0, 0, :], grads[0, 1, :] = size, -size
-    piece = Gram(inputs, grads)
-    summed = alone(piece, 0, torch.tensor(1.0), (64, 64)).norm()
-    assert summed > 0
-    assert piece.norms()[0] >= summed * (1 - 1e-5)
+    for depth in range(10, 60, 2):
+        inputs, grads = torch.zeros(1, 2, 64), torch.zeros(1, 2, 64)
+        inputs[:, :, 0], inputs[0, 0, 1], inputs[0, 1, 1] = 1.0, 2.0**-depth, -(2.0**-depth)
+        grads[0, 0, :], grads[0, 1, :] = size, -size
+        piece = Gram(inputs, grads)
+        summed = alone(piece, 0, torch.tensor(1.0), (64, 64)).norm()
+        assert summed > 0
+        assert piece.norms()[0] >= summed * (1 - 1e-5)
 
 
 def net():
