@@ -32,6 +32,7 @@ def images(records, channels, size):
     return torch.randn(records, channels, *size), torch.randint(3, (records,))
 
 
+@pytest.mark.exhaustive
 @given(
     channels=st.sampled_from([1, 2, 3, 5, 16]),
     widths=st.tuples(st.sampled_from([2, 16, 32]), st.sampled_from([3, 16])),

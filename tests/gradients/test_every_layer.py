@@ -329,6 +329,7 @@ def test_attention_under_every_mask(mask, padded, need_weights):
     check_every_clipping(case.model, *case.batch(4))
 
 
+@pytest.mark.exhaustive
 @given(layer=st.sampled_from(sorted(LAYERS)), data=st.data())
 def test_half_precision_activations_do_not_cost_the_rule(layer, data):
     case = data.draw(LAYERS[layer])

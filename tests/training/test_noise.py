@@ -124,6 +124,7 @@ def test_what_is_left_beside_the_rectangles_is_the_share_of_the_layers_without_o
     assert rest_masses().sum() == pytest.approx(left / noise._LAYERS, rel=1e-9)
 
 
+@pytest.mark.exhaustive
 def test_what_is_drawn_beside_the_rectangles_has_the_density_that_is_left_there():
     x = noise._outside(np.arange(2 * MILLION), lambda _, numbers: reader().blocks(numbers))
     assert abs(np.sign(x).sum()) < 4.2 * math.sqrt(x.size)
