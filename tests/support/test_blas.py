@@ -23,7 +23,6 @@ def run(code, kind="native", **variables):
 DOORS = [
     "import torch; from fedprivacy.gradients import rules",
     pytest.param("import fedprivacy, torch", marks=pytest.mark.exhaustive),
-    pytest.param("import torch, fedprivacy as fp", marks=pytest.mark.exhaustive),
 ]
 
 
