@@ -244,7 +244,7 @@ def test_a_loss_that_takes_no_numbers_but_its_own_is_tried_with_those():
     """Binary cross-entropy refuses targets beyond 0 and 1, and was refused itself where sizes were tried with such."""
 
     def loss(outputs, targets):
-        return functional.binary_cross_entropy(outputs[:, 0], targets, reduction="none")
+        return functional.binary_cross_entropy(outputs[:, 0], targets.to(outputs), reduction="none")
 
     torch.manual_seed(0)
     inputs, targets = torch.randn(40, 6), torch.arange(40) % 2 * 1.0

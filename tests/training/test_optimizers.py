@@ -137,8 +137,8 @@ def one_step(undrawn, tmp_path):
         config = resolve(asked | {"local-steps": 1, "learning-rate": 0.01} | chosen)
         simulate(server_app(config=config), private_client(config=config), config)
         torch.manual_seed(0)
-        models = open_run(out).model(), load_task("cancer").model()
-        return [torch.nn.utils.parameters_to_vector(model.parameters()) for model in models]
+        start = load_task("cancer").model()
+        return [torch.nn.utils.parameters_to_vector(model.parameters()) for model in (open_run(out).model(), start)]
 
     return run
 
