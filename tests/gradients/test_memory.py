@@ -41,7 +41,7 @@ def assert_same(found, expected):
     assert (found.total - expected.total).norm() <= 1e-14 * expected.total.norm()
 
 
-@pytest.fixture(params=[1, 4], ids=["records", "views"])
+@pytest.fixture(params=[pytest.param(1, id="records"), pytest.param(4, id="views", marks=pytest.mark.exhaustive)])
 def views(request):
     return request.param
 

@@ -81,7 +81,13 @@ def test_products_are_products(d, p, around):
 
 @pytest.mark.parametrize(
     ("name", "means"),
-    [*((name, "book-keeping") for name in MODELS), ("perceptron", "vmap"), ("attention", "vmap")],
+    [
+        ("perceptron", "book-keeping"),
+        ("recurrent", "book-keeping"),
+        pytest.param("attention", "book-keeping", marks=pytest.mark.exhaustive),
+        ("perceptron", "vmap"),
+        pytest.param("attention", "vmap", marks=pytest.mark.exhaustive),
+    ],
 )
 def test_they_are_used_before_any_slower_way_and_the_sum_is_the_same(name, means, rows_differ, monkeypatch):
     torch.manual_seed(0)
