@@ -29,12 +29,15 @@ from fedprivacy.guard import Guard
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.tasks.columns import Table
 from fedprivacy.tasks.identity import key_hash
+from fedprivacy.training.algorithms import ALGORITHMS, text_of
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import NeighbouringRelation
-from tests.flower.blobs import A_GRANT, Blobs, plan_of
+from tests.flower.blobs import A_GRANT, Blobs, DeepBlobs, _blobs, plan_of
 
 SERVER, STRANGER = (Ed25519PrivateKey.from_private_bytes(bytes([i] * 32)) for i in (1, 2))
 FLOWER_RUN = 1
+READ = {"seed", "task"}
+"""Keys of the server's run-config that a deployed client reads."""
 
 
 def node_of(folder, key):
@@ -126,6 +129,24 @@ class PrivatelyTabled(Tabled):
 
     shard_sizes_public = False
     nominal_shard_size = 25
+
+
+class OneHospital(DeepBlobs):
+    """The records of one data owner, by a seed: those of two seeds are neighbours in every record."""
+
+    def __init__(self, seed):
+        self.seed = seed
+
+    def shard(self, source):
+        return _blobs(40, self.seed)
+
+
+HOSPITALS = [OneHospital(seed) for seed in (0, 1)]
+
+
+def named(algorithm, **settings):
+    """An algorithm as a grant names it."""
+    return text_of(ALGORITHMS[algorithm](**settings))
 
 
 ANSWERS_ALL = {"questions": "count,categories,heavy-hitters,histogram,sum,mean,spread,covariance,quantiles"}

@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+import fedprivacy as fp
 from fedprivacy.flower.wire.messages import Grant, Receipt
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks import Recipe, Shard, ShardSource
@@ -53,10 +54,60 @@ class PrivateSizes(Blobs):
     nominal_shard_size = 25
 
 
+class DeepBlobs(Blobs):
+    """With a body, a normalisation and a head; with views; and ten records of each client held out."""
+
+    augmentation = fp.Augmentation(lambda points, chances: points * (0.5 + chances), draws=2)
+
+    def model(self) -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(2, 4), nn.LayerNorm(4), nn.Tanh(), nn.Linear(4, 2))
+
+    def held_out(self, source: ShardSource) -> Shard:
+        return _blobs(10, seed=50 + (source.partition_id or 0))
+
+
+class Chain(DeepBlobs):
+    """The same without a normalisation: clients of one cohort are stacked."""
+
+    def model(self) -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 2))
+
+
+class PrivateChain(Chain):
+    """The same with private shard sizes."""
+
+    shard_sizes_public = False
+    nominal_shard_size = 25
+
+
+class Convolved(Blobs):
+    """Of a model that is not stacked."""
+
+    def model(self) -> nn.Module:
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Unflatten(1, (1, 2)), nn.Conv1d(1, 2, 2), nn.Flatten())
+
+
+class Uneven(Blobs):
+    """Shards of very different sizes, in turns; in deployments too."""
+
+    sizes = (16, 40, 150, 700)
+
+    def shard(self, source: ShardSource) -> Shard:
+        number = int(str(source.folder)[-1]) if source.folder else source.partition_id or 0
+        return _blobs(self.sizes[number % len(self.sizes)], seed=number)
+
+
 def _blobs(records: int, seed: int) -> Shard:
     generator = torch.Generator().manual_seed(seed)
     targets = torch.randint(2, (records,), generator=generator)
     return Shard(torch.randn(records, 2, generator=generator) + 2.0 * targets[:, None], targets)
+
+
+BLOBS = Blobs()
+"""The same task for many tests: what computes its gradients is prepared once."""
 
 
 def plan_of(task: Any, **settings: Any) -> RunPlan:

@@ -7,6 +7,11 @@ from fedprivacy.flower import InProcessGrid, private_client
 from tests.flower.asked import node_of
 
 
+@pytest.fixture(autouse=True)
+def _own_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
 @pytest.fixture
 def ledger_url(tmp_path):
     return f"sqlite:///{tmp_path / 'ledger.db'}"

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat, load_ssh_public_key
 from flwr.app import Context, RecordDict
+from flwr.app.user_config import UserConfig
 from flwr.proto.node_pb2 import NodeInfo
 
 from fedprivacy._support.signing import server_key, server_public_key
@@ -14,6 +16,8 @@ from fedprivacy.flower import InProcessGrid, private_client
 from fedprivacy.flower.client.node import GUARD
 from fedprivacy.guard import Guard
 from fedprivacy.runs.plan import RunPlan
+from tests.flower.blobs import BLOBS, plan_of
+from tests.flower.runs import history_of, run
 
 
 def pem(keys: ClientKeys) -> bytes:
@@ -29,9 +33,10 @@ class DeployedGrid(InProcessGrid):
         plan: of the run; `clients` says how many.
         folder: for keys, data and guards.
         client_app: what they run; None: the real one.
+        own: what each data owner's node configuration says besides, by its keys.
     """
 
-    def __init__(self, plan: RunPlan, folder: Path, client_app=None) -> None:
+    def __init__(self, plan: RunPlan, folder: Path, client_app=None, **own: Any) -> None:
         super().__init__(client_app or private_client(plan.task, plan.config), plan.config.clients, {})
         self.folder = folder
         self.names = {node_id: f"hospital-{i}" for i, node_id in enumerate(self.get_node_ids())}
@@ -41,14 +46,36 @@ class DeployedGrid(InProcessGrid):
             node = {"folder": str(folder / name), "client-id": name, "key": str(self.keys[name].private_key)}
             server = {"server-key": server_public_key(server_key(plan.config.signing_key_file))}
             budget = {"epsilon": plan.config.epsilon, "delta": plan.config.delta}
-            self._contexts[node_id] = Context(1, node_id, node | server | budget, RecordDict(), {})
+            self._contexts[node_id] = Context(1, node_id, node | server | budget | own, RecordDict(), {})
 
     def get_nodes(self):
         return [NodeInfo(node_id=i, name=name, public_key=pem(self.keys[name])) for i, name in self.names.items()]
 
+    def node(self, name: str) -> UserConfig:
+        """A client's own node configuration, which may be changed."""
+        return next(self._contexts[i].node_config for i, its in self.names.items() if its == name)
+
     def guard(self, plan: RunPlan, name: str) -> Guard:
         """A client's own book."""
         return Guard(self.folder / name / GUARD, plan.config.budget)
+
+
+def deployed_plan(folder: Path, task=None, **settings: Any) -> RunPlan:
+    """A plan for three clients, whose ledger and signing key lie in a folder."""
+    given = {"clients": 3, "seed": None, "rounds": 3, "ledger": f"sqlite:///{folder}/ledger.db"}
+    return plan_of(task or BLOBS, **given | {"signing_key": str(folder / "server.key")} | settings)
+
+
+def start(plan, grid, **kwargs):
+    """The finished strategy of a run with deployed clients, with its records."""
+    return run(plan, grid=grid, **kwargs)
+
+
+def charged(plan: RunPlan, grid: DeployedGrid, name: str):
+    """What both books say that a client was charged: the same."""
+    history = history_of(plan.config.ledger, name, plan.task.dataset)
+    assert history == grid.guard(plan, name).history()
+    return history
 
 
 def _keys(folder: Path, name: str) -> ClientKeys:

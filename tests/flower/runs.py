@@ -1,23 +1,78 @@
 """Whole runs on the in-process engine."""
 
+import random
+
+import torch
+from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
+from fedprivacy.flower.client.cohort import Population
+from fedprivacy.ledger import Ledger
 from fedprivacy.runs.folder import RunWriter
 
 SAMPLING = {"fraction_evaluate": 0.0, "min_train_nodes": 1, "min_available_nodes": 1}
 
 
-def run(plan, strategy=None, client=None, **kwargs):
-    """The finished strategy and its round records, without round 0."""
+class Silent(InProcessGrid):
+    """A grid that lets no message through."""
+
+    def push_messages(self, messages):
+        assert not list(messages), "a population sends no messages"
+        return []
+
+
+def run(plan, strategy=None, client=None, *, grid=None, population=None, observers=(), initial_arrays=None, **kwargs):
+    """The finished strategy and its round records, without round 0.
+
+    `grid` is a kind of InProcessGrid, or a grid that is made already. With a population no message is let through.
+    """
     records = []
-    wrapped = PrivateStrategy(strategy or FedAvg(**SAMPLING), plan, observers=[records.append], **kwargs)
+    watching = [records.append, *observers]
+    wrapped = PrivateStrategy(strategy or FedAvg(**SAMPLING), plan, observers=watching, **kwargs)
     app = client or private_client(plan.task, plan.config)
+    made = grid or (InProcessGrid if population is None else Silent)
+    wrapped.grid = made(app, plan.config.clients, {}, population=population) if isinstance(made, type) else made
     try:
-        wrapped.start(InProcessGrid(app, plan.config.clients, {}))
+        wrapped.start(wrapped.grid, initial_arrays)
     finally:
-        wrapped.records = records[1:]
+        wrapped.records = [record for record in records if record.round]
     return wrapped
+
+
+def run_together(plan, strategy=None, **kwargs):
+    """The same of a population, in this process."""
+    random.seed(0)  # by which Flower samples
+    return run(plan, strategy, **{"population": Population(plan.task, plan.config)} | kwargs)
+
+
+def model_of(done):
+    """The model that a run left, flat."""
+    return torch.cat([values.flatten() for values in done.result.arrays.to_torch_state_dict().values()])
+
+
+def history_of(ledger_url, client_id, dataset="blobs"):
+    """What a ledger says that a client was charged."""
+    name = f"{dataset}/{client_id}"
+    return Ledger(ledger_url).accounts([name])[name].history
+
+
+def answering(plan, change):
+    """The real ClientApp, whose reply to a round becomes `change(message, context, reply)`."""
+    honest, app = private_client(plan.task, plan.config), ClientApp()
+    app.query("enrol")(honest)
+    app.train()(lambda message, context: change(message, context, honest(message, context)))
+    return app
+
+
+def tampered(plan, change, client_ids=("client-1",)):
+    """The real ClientApp, with the replies of some clients changed on their way."""
+
+    def changed(message, context, reply):
+        ours = f"client-{context.node_config['partition-id']}" in client_ids
+        return change(message, reply) if ours else reply
+
+    return answering(plan, changed)
 
 
 def stop_once_in_round_two(monkeypatch):

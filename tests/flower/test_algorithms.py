@@ -1,7 +1,10 @@
-"""Algorithms in whole rounds: by messages and together, stopped and resumed, and what a deployed client holds back."""
+"""Algorithms in whole rounds: whose model is measured, what a client keeps, and what a deployed one holds back.
 
-import random
+Their runs, stopped and resumed, are those of messages: tests/flower/test_every_way.py.
+"""
+
 import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -9,90 +12,37 @@ import torch
 from flwr.serverapp.strategy import FedAvg
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
-from torch import nn
 from typer.testing import CliRunner
 
 import fedprivacy as fp
 from fedprivacy.commands.guard import guard_app
-from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
-from fedprivacy.flower.client.cohort import Population
 from fedprivacy.flower.client.kept import KeptFor, KeptInFolder
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.gradients import flat_parameters
 from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.folder import RunFolderError
-from fedprivacy.training.algorithms import ALGORITHMS, algorithm_of, text_of
+from fedprivacy.training.algorithms import ALGORITHMS
 from fedprivacy.training.evaluation import LocalEvaluation
 from fedprivacy.training.kept import personal_mask
-from tests.flower import asked
-from tests.flower.asked import code, node_of, spent
-from tests.flower.blobs import Blobs, _blobs, plan_of
-from tests.flower.runs import SAMPLING
+from tests.flower import asked, runs
+from tests.flower.asked import HOSPITALS, code, named, node_of, spent
+from tests.flower.blobs import Blobs, DeepBlobs, _blobs, plan_of
+from tests.flower.runs import SAMPLING, run_together
 
 EVERY = sorted(ALGORITHMS)
 KEEPING = [name for name in EVERY if ALGORITHMS[name].keeps]
 
 
-class DeepBlobs(Blobs):
-    """With a body, a normalisation and a head; and ten records of each client held out."""
-
-    def model(self):
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(2, 4), nn.LayerNorm(4), nn.Tanh(), nn.Linear(4, 2))
-
-    def held_out(self, source):
-        return _blobs(10, seed=50 + source.partition_id)
-
-
-class OneHospital(DeepBlobs):
-    """The records of one data owner, by a seed: those of two seeds are neighbours in every record."""
-
-    def __init__(self, seed):
-        self.seed = seed
-
-    def shard(self, source):
-        return _blobs(40, self.seed)
-
-
-HOSPITALS = [OneHospital(seed) for seed in (0, 1)]
 NAMES = [name for name, _ in DeepBlobs().model().named_parameters()]
 HOME = {"fedper": ["3.weight", "3.bias"], "fedrep": ["3.weight", "3.bias"], "fedbn": ["1.weight", "1.bias"]}
 """Which parameters stay with the client."""
 
 
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
-def run(name, *, together, ledger, fraction=0.5, resume=None, checkpoints=None, stop=None, **settings):
+def run(name, *, together, fraction=0.5, **settings):
     """The finished strategy, with its records and its grid."""
-    random.seed(0)
-    plan = plan_of(DeepBlobs(), algorithm=name, rounds=4, local_steps=4, ledger=f"sqlite:///{ledger}.db", **settings)
-    records = []
-
-    def observe(result):
-        records.append(result)
-        if result.round == stop:
-            raise KeyboardInterrupt
-
-    strategy = PrivateStrategy(
-        FedAvg(fraction_train=fraction, **SAMPLING),
-        plan,
-        observers=[observe],
-        resume=resume,
-        checkpoints=checkpoints,
-        run_id="a-run",
-    )
-    population = Population(plan.task, plan.config) if together else None
-    strategy.grid = InProcessGrid(private_client(plan.task, plan.config), plan.config.clients, {}, 1, population)
-    strategy.records = records
-    if stop is None:
-        strategy.start(strategy.grid)
-    else:
-        with pytest.raises(KeyboardInterrupt):
-            strategy.start(strategy.grid)
-    return strategy
+    settings = {"rounds": 4, "local_steps": 4, "ledger": "sqlite:///book.db"} | settings
+    plan, strategy = plan_of(DeepBlobs(), algorithm=name, **settings), FedAvg(fraction_train=fraction, **SAMPLING)
+    return (run_together if together else runs.run)(plan, strategy, checkpoints=Path())
 
 
 def flat(arrays):
@@ -116,52 +66,21 @@ def train(node, *, seed=0, **changed):
     return asked.train(node, task=HOSPITALS[seed], **changed)
 
 
-@pytest.mark.parametrize("name", EVERY)
-def test_a_population_has_the_run_that_it_would_have_by_messages(name):
-    messages, together = (run(name, together=each, ledger=f"{each}") for each in (False, True))
-    assert np.abs(flat(messages.result.arrays) - flat(together.result.arrays)).max() < 2e-6
-    own, other = messages.grid.kept, together.grid.kept
-    assert own.algorithm == (other.algorithm if name in KEEPING else "")
-    assert own.own.keys() == other.own.keys()
-    assert bool(own.own) == (name in KEEPING)
-    for client_id, kept in own.own.items():
-        assert (kept - other.own[client_id]).abs().max() < 2e-5
-    for one, two in zip(messages.records, together.records, strict=True):
-        assert dict(one.spent) == dict(two.spent)
-
-
 @pytest.mark.parametrize("together", [False, True], ids=["messages", "together"])
-def test_scaffold_s_control_is_the_weighted_mean_of_the_clients_own(together, tmp_path):
-    tmp_path.joinpath("kept").mkdir()
-    strategy = run("scaffold", together=together, ledger="book", checkpoints=tmp_path / "kept")
+def test_scaffold_s_control_is_the_weighted_mean_of_the_clients_own(together):
+    strategy = run("scaffold", together=together)
     kept, sizes = strategy.grid.kept.own, [30, 31, 32, 33]
     weights = torch.tensor([float(sizes[int(client_id.removeprefix("client-"))]) for client_id in kept])
     rows = torch.stack(list(kept.values())).double()
     expected = (weights[:, None] * rows).sum(0) / weights.sum()
-    control = load_checkpoint(tmp_path / "kept").control
+    control = load_checkpoint(Path()).control
     assert control.weights == {client_id: sizes[int(client_id.removeprefix("client-"))] for client_id in kept}
     assert len(kept) > 1
     torch.testing.assert_close(control.value.double(), expected, rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("together", [False, True], ids=["messages", "together"])
-@pytest.mark.parametrize(("name", "settings"), [(n, {}) for n in KEEPING] + [("fedavg", {"fine_tuning_rounds": 3})])
-def test_a_run_that_was_stopped_goes_on_as_if_it_had_not_been(name, settings, together, tmp_path):
-    whole = run(name, together=together, ledger="whole", **settings)
-    folder = tmp_path / "stopped"
-    folder.mkdir()
-    run(name, together=together, ledger="stopped", checkpoints=folder, stop=3, **settings)
-    stopped = load_checkpoint(folder)
-    assert stopped.round == 2 and stopped.kept
-    resumed = run(name, together=together, ledger="stopped", checkpoints=folder, resume=stopped, **settings)
-    assert np.array_equal(flat(resumed.result.arrays), flat(whole.result.arrays))
-    assert resumed.grid.kept.own.keys() == whole.grid.kept.own.keys()
-    assert all(torch.equal(kept, whole.grid.kept.own[c]) for c, kept in resumed.grid.kept.own.items())
-    assert resumed.records[-1].held_out == whole.records[-1].held_out
-
-
 def test_each_client_is_measured_with_the_model_that_it_uses():
-    last = run("local", together=True, ledger="book", fraction=1.0)
+    last = run("local", together=True, fraction=1.0)
     task, kept = DeepBlobs(), last.grid.kept.own
     for number in range(4):
         model = task.model()
@@ -172,7 +91,7 @@ def test_each_client_is_measured_with_the_model_that_it_uses():
         told = last.records[-1].held_out[f"client-{number}"]
         assert told.records == 10
         assert told.means["loss"] == pytest.approx(loss)
-    assert [bool(record.held_out) for record in last.records] == [False] * 4 + [True]
+    assert [bool(record.held_out) for record in last.records] == [False] * 3 + [True]
     losses = [told.means["loss"] for told in last.records[-1].held_out.values()]
     metrics = last.records[-1].metrics
     for name, expected in (
@@ -183,7 +102,7 @@ def test_each_client_is_measured_with_the_model_that_it_uses():
         assert metrics[name] == pytest.approx(expected)
 
 
-def test_a_null_row_that_is_held_out_counts_in_no_figure():
+def test_a_null_row_that_is_held_out_counts_in_no_figure(undrawn):
     class Unreadable(DeepBlobs):
         def held_out(self, source):
             read = super().held_out(source)
@@ -201,10 +120,6 @@ def test_a_client_s_own_model_is_in_the_run_s_folder():
     assert not torch.equal(own[3].weight, shared[3].weight)
     assert torch.equal(own[0].weight, shared[0].weight)
     assert [row["client_id"] for row in run.held_out] == ["client-0", "client-1", "client-2"]
-    records = DeepBlobs().held_out(fp.ShardSource(partition_id=1, num_partitions=3))
-    with torch.no_grad():
-        loss = DeepBlobs().loss(own(records.inputs), records.targets).double().mean().item()
-    assert run.held_out[1]["loss"] == pytest.approx(loss)
     assert "For each client" in run.report.read_text()
     plain = fp.simulate(DeepBlobs(), clients=3, rounds=2, out="plain", progress=False)
     with pytest.raises(RunFolderError, match="no model of client-1"):
@@ -235,8 +150,9 @@ def test_local_evaluation_measures_the_model_that_a_client_uses(name, deep_node,
 
 
 def test_fine_tuning_leaves_the_global_model_where_it_is():
-    tuned = run("fedavg", together=True, ledger="tuned", fine_tuning_rounds=2, fraction=1.0)
-    plain = run("fedavg", together=True, ledger="plain", fraction=1.0, stop=3)
+    tuned = run("fedavg", together=True, noise_multiplier=2.0, fine_tuning_rounds=2, fraction=1.0)
+    settings = {"noise_multiplier": 2.0, "rounds": 2, "ledger": "sqlite:///plain.db"}
+    plain = run("fedavg", together=True, fraction=1.0, **settings)
     assert np.array_equal(flat(tuned.result.arrays), flat(plain.result.arrays))
     assert len({tuple(kept.tolist()) for kept in tuned.grid.kept.own.values()}) == 4
     assert tuned.records[-1].spent["client-0"].steps == 16
@@ -245,15 +161,11 @@ def test_fine_tuning_leaves_the_global_model_where_it_is():
 @pytest.mark.parametrize("together", [False, True], ids=["messages", "together"])
 def test_fine_tuning_begins_at_the_global_model_whatever_an_algorithm_kept_before(together):
     """Scaffold's controls are gradients, and no model; steps as small as these lead nowhere."""
-    tuned = run("scaffold", together=together, ledger="book", fine_tuning_rounds=2, fraction=1.0, learning_rate=1e-6)
+    tuned = run("scaffold", together=together, fine_tuning_rounds=2, fraction=1.0, learning_rate=1e-6)
     shared = torch.from_numpy(flat(tuned.result.arrays))
     assert len(tuned.grid.kept.own) == 4
     for kept in tuned.grid.kept.own.values():
         assert 0.0 < (kept - shared).abs().max() < 1e-3
-
-
-def named(name, **settings):
-    return text_of(ALGORITHMS[name](**settings))
 
 
 @pytest.mark.parametrize("name", EVERY)
@@ -274,7 +186,7 @@ def test_what_stays_at_home_is_in_no_byte_that_leaves(name, deep_node):
             assert not np.array_equal(ours, theirs)
 
 
-TASK = f"{__name__}:DeepBlobs"
+TASK = "tests.flower.blobs:DeepBlobs"
 
 
 @pytest.fixture
@@ -398,18 +310,11 @@ def test_settings_that_make_no_sense_together_are_refused(settings, says):
         plan_of(DeepBlobs(), **settings)
 
 
-@pytest.mark.parametrize("name", KEEPING)
-def test_flower_s_own_engine_has_no_checkpoint_for_them(name):
-    with pytest.raises(ConfigError, match=f"algorithm is '{name}'.*choose engine in-process"):
-        fp.simulate(DeepBlobs(), algorithm=name, engine="ray", local_steps=2, rounds=1, progress=False)
+def test_flower_s_own_engine_has_no_checkpoint_for_them():
+    with pytest.raises(ConfigError, match=r"algorithm is 'ditto'.*choose engine in-process"):
+        fp.simulate(DeepBlobs(), algorithm="ditto", engine="ray", local_steps=2, rounds=1, progress=False)
 
 
 def test_an_algorithm_that_the_model_has_no_layers_for_is_refused_before_anything_is_spent():
     with pytest.raises(ConfigError, match="choose algorithm local"):
         fp.simulate(Blobs(), algorithm="fedper", rounds=1, progress=False)
-
-
-def test_a_text_names_the_algorithm_that_a_run_has():
-    config = plan_of(DeepBlobs(), algorithm="ditto", pull=0.5, personal_steps=1, fine_tuning_rounds=0).config
-    assert algorithm_of(text_of(config.algorithm_in(1))) == config.algorithm_in(1)
-    assert config.algorithm_in(1).pull == 0.5

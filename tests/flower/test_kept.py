@@ -11,8 +11,7 @@ from safetensors.torch import save_file
 from fedprivacy.flower.client import kept as keeping
 from fedprivacy.flower.client.kept import KeptError, KeptFor, KeptInFolder, kept_beside
 from tests.flower import asked
-from tests.flower.asked import code, node_of, spent
-from tests.flower.test_algorithms import HOSPITALS, named
+from tests.flower.asked import HOSPITALS, code, named, node_of, spent
 
 
 @pytest.fixture
