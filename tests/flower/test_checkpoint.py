@@ -1,10 +1,11 @@
-"""A run that is killed at any moment goes on after its last finished round, and ends as if nothing had happened."""
+"""A run that is stopped goes on after its last finished round, and ends as if nothing had happened.
 
-import contextlib
+Kills at every moment: tests/faults. Every setting and way of executing a run: tests/flower/test_every_way.py.
+"""
+
 import json
-import os
 import random
-import signal
+from contextlib import nullcontext
 from dataclasses import asdict, fields, replace
 
 import numpy as np
@@ -14,7 +15,6 @@ from flwr.app import Array, ArrayRecord
 from flwr.serverapp.strategy import FedAdagrad, FedAvg, FedAvgM, FedYogi
 from safetensors.numpy import save_file
 
-from fedprivacy._support import failpoints
 from fedprivacy._support.random_state import RandomState
 from fedprivacy.flower import InProcessGrid, PrivateStrategy, private_client
 from fedprivacy.flower.server.checkpoint import (
@@ -30,49 +30,35 @@ from fedprivacy.runs.configuration import ConfigError
 from fedprivacy.runs.folder import ROUNDS, START, RunFolderError, RunWriter
 from fedprivacy.runs.strategies import STRATEGIES
 from fedprivacy.server.strategies import build_strategy
-from tests.flower.blobs import Blobs, plan_of
+from tests.flower.blobs import BLOBS, plan_of
 from tests.flower.runs import SAMPLING
 
 
-def begin(folder, make=build_strategy, observers=(), **settings):
-    """A new run in a folder: what it returns."""
+def run(folder, make=build_strategy, *, resume=None, stop=None, **settings):
+    """What a run in a folder returns; stopped when it has told of round `stop`, before it keeps that."""
+
+    def watch(record):
+        if record.round == stop:
+            raise KeyboardInterrupt
+
+    plan = plan_of(BLOBS, out=str(folder), **settings)
+    writer = RunWriter(folder, plan, resume.round if resume else None)
+    strategy = PrivateStrategy(make(plan.config), plan, observers=[writer, watch], resume=resume, checkpoints=folder)
+    with nullcontext() if stop is None else pytest.raises(KeyboardInterrupt):
+        return strategy.start(InProcessGrid(private_client(plan.task, plan.config), plan.config.clients, {}))
+
+
+def begin(folder, *args, **settings):
+    """A new run."""
     random.seed(1)
-    plan = plan_of(Blobs(), out=str(folder), **settings)
-    watching = [RunWriter(folder, plan), *observers]
-    strategy = PrivateStrategy(make(plan.config), plan, observers=watching, checkpoints=folder)
-    return strategy.start(InProcessGrid(private_client(plan.task, plan.config), plan.config.clients, {}))
+    return run(folder, *args, **settings)
 
 
-def go_on(folder, make=build_strategy, observers=(), **settings):
+def go_on(folder, *args, **settings):
     """The same for a run that was stopped; its process has drawn other random numbers before."""
     for seed in (random.seed, np.random.seed, torch.manual_seed):
         seed(99)
-    plan, checkpoint = plan_of(Blobs(), out=str(folder), **settings), load_checkpoint(folder)
-    watching = [RunWriter(folder, plan, checkpoint.round), *observers]
-    strategy = PrivateStrategy(make(plan.config), plan, observers=watching, resume=checkpoint, checkpoints=folder)
-    return strategy.start(InProcessGrid(private_client(plan.task, plan.config), plan.config.clients, {}))
-
-
-def dies(work):
-    """Do the work in a child, which must be killed by it."""
-    child = os.fork()
-    if child == 0:
-        with contextlib.suppress(BaseException):  # whatever happens, the child must not go on with the tests
-            torch.set_num_threads(1)
-            work()
-        os._exit(0)
-    status = os.waitpid(child, 0)[1]
-    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
-
-
-def killed(run, folder, *args, point="server.checkpointed", after=2, **settings):
-    """Do a run that is killed when it reaches a point for the first time since round `after` was told."""
-
-    def arm(record):
-        if record.round == after:
-            failpoints.arm(point)
-
-    dies(lambda: run(folder, *args, observers=[arm], **settings))
+    return run(folder, *args, resume=load_checkpoint(folder), **settings)
 
 
 def told(folder):
@@ -89,68 +75,30 @@ MAKERS = dict.fromkeys(STRATEGIES, build_strategy) | {
     "fedyogi": lambda _: FedYogi(**SAMPLING),
     "fedadagrad": lambda _: FedAdagrad(**SAMPLING),
 }
+SOME = {"fedavgm that remembers", "fedyogi"}
 
 
-@pytest.mark.parametrize("name", MAKERS)
-def test_a_run_with_any_strategy_ends_as_if_it_had_never_been_killed(name, tmp_path):
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[] if n in SOME else pytest.mark.exhaustive) for n in MAKERS])
+def test_a_run_with_any_strategy_that_is_stopped_again_and_again_ends_as_if_it_had_not_been(name, tmp_path):
     settings = {"rounds": 4, "clients": 5, "strategy": name if name in STRATEGIES else "fedavg"}
     whole = begin(tmp_path / "whole", MAKERS[name], **settings)
-    killed(begin, tmp_path / "killed", MAKERS[name], **settings)
-    resumed = go_on(tmp_path / "killed", MAKERS[name], **settings)
-    assert_same(resumed, whole)
-    assert told(tmp_path / "killed") == told(tmp_path / "whole")
+    begin(tmp_path / "stopped", MAKERS[name], stop=1, **settings)
+    go_on(tmp_path / "stopped", MAKERS[name], stop=3, **settings)
+    assert_same(go_on(tmp_path / "stopped", MAKERS[name], **settings), whole)
+    assert told(tmp_path / "stopped") == told(tmp_path / "whole")
 
 
-@pytest.mark.parametrize(
-    "settings",
-    [
-        {"ema_decay": 0.5},
-        {"clipping": "adaptive", "clipping_norm": 0.01, "noise_multiplier": 2.0},
-        {"fraction_train": 0.5},
-        {"cohort_size": 2, "over_selection": 1.5, "speeds": "lognormal:1:9000", "drop_out": 0.2},
-        {"availability": "diurnal:0.3", "deadline": 60000.0, "speeds": "lognormal:0.5:20000", "cohort_size": 2},
-        {"momentum": 0.9},
-        {"batch_size": 8.0, "noise_multiplier": 1.0},
-        {"batch_size": 8.0, "epsilon": 3.0},
-    ],
-    ids=lambda settings: next(iter(settings)),
-)
-def test_whatever_a_run_remembers_goes_on(settings, tmp_path):
+def test_the_simulated_clock_goes_on(tmp_path):
+    """Other settings: tests/flower/test_every_way.py."""
+    settings = {"availability": "diurnal:0.3", "deadline": 60000.0, "speeds": "lognormal:0.5:20000", "cohort_size": 2}
     whole = begin(tmp_path / "whole", rounds=5, **settings)
-    killed(begin, tmp_path / "killed", rounds=5, **settings)
-    assert_same(go_on(tmp_path / "killed", rounds=5, **settings), whole)
-    assert told(tmp_path / "killed") == told(tmp_path / "whole")
+    begin(tmp_path / "stopped", stop=3, rounds=5, **settings)
+    assert_same(go_on(tmp_path / "stopped", rounds=5, **settings), whole)
+    assert told(tmp_path / "stopped") == told(tmp_path / "whole")
 
 
-@pytest.fixture(scope="module")
-def three_rounds(tmp_path_factory):
-    """A run that nobody stopped: its folder and what it returned."""
-    folder = tmp_path_factory.mktemp("whole")
-    return folder, begin(folder, rounds=3, epsilon=3.0)
-
-
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("after", [1, 2])
-@pytest.mark.parametrize("point", [point for point in failpoints.SERVER_POINTS if point != "server.run-opened"])
-def test_wherever_the_server_dies_no_round_is_lost_and_none_is_charged_twice(point, after, tmp_path, three_rounds):
-    """The budget is for three rounds and not one more, and the third is the one that is killed."""
-    folder, whole = three_rounds
-    killed(begin, tmp_path, point=point, after=after, rounds=3, epsilon=3.0)
-    assert_same(go_on(tmp_path, rounds=3, epsilon=3.0), whole)
-    assert told(tmp_path) == told(folder)
-
-
-def test_a_run_may_be_killed_again_and_again(tmp_path):
-    whole = begin(tmp_path / "whole", rounds=4)
-    killed(begin, tmp_path / "killed", after=0, rounds=4)
-    killed(go_on, tmp_path / "killed", after=1, rounds=4)
-    killed(go_on, tmp_path / "killed", after=3, rounds=4)
-    assert_same(go_on(tmp_path / "killed", rounds=4), whole)
-    assert told(tmp_path / "killed") == told(tmp_path / "whole")
-
-
-def test_a_run_that_dies_before_it_begins_has_nothing_to_go_on_from(tmp_path):
-    dies(lambda: (failpoints.arm("server.run-opened"), begin(tmp_path)))
+def test_a_run_that_stops_before_it_begins_has_nothing_to_go_on_from(tmp_path):
+    begin(tmp_path, stop=0)
     assert (tmp_path / "ledger.db").exists()
     with pytest.raises(RunFolderError, match=r"stopped before its first round\. Start anew in a new folder"):
         load_checkpoint(tmp_path)
@@ -159,14 +107,14 @@ def test_a_run_that_dies_before_it_begins_has_nothing_to_go_on_from(tmp_path):
 def test_a_finished_run_is_not_run_again_and_waits_for_nobody(tmp_path):
     whole = begin(tmp_path, rounds=2)
     before = told(tmp_path)
-    plan, checkpoint = plan_of(Blobs(), out=str(tmp_path), rounds=2), load_checkpoint(tmp_path)
+    plan, checkpoint = plan_of(BLOBS, out=str(tmp_path), rounds=2), load_checkpoint(tmp_path)
     again = PrivateStrategy(build_strategy(plan.config), plan, resume=checkpoint).start(grid=None)
     assert_same(again, whole)
     assert told(tmp_path) == before
 
 
 def test_a_run_that_its_ledger_does_not_know_is_refused(tmp_path):
-    killed(begin, tmp_path, rounds=3)
+    begin(tmp_path, stop=2, rounds=3)
     for file in tmp_path.glob("ledger.db*"):
         file.unlink()
     with pytest.raises(LedgerError):
@@ -175,7 +123,7 @@ def test_a_run_that_its_ledger_does_not_know_is_refused(tmp_path):
 
 def test_an_app_that_cannot_go_on_does_not_start_anew_instead(tmp_path):
     with pytest.raises(ConfigError, match=f"resume is '{tmp_path}', but this app starts every run anew"):
-        PrivateStrategy(FedAvg(), plan_of(Blobs(), resume=str(tmp_path)))
+        PrivateStrategy(FedAvg(), plan_of(BLOBS, resume=str(tmp_path)))
 
 
 def a_checkpoint(**changes):

@@ -6,14 +6,12 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from flwr.serverapp.strategy import FedAvg
 
 import fedprivacy as fp
-from fedprivacy.accounting import pld
+from fedprivacy.accounting import filters, pld
 from fedprivacy.audit.gates.ledger import check_run
 from fedprivacy.audit.node import Node
 from fedprivacy.commands.run_tables import plan_table
-from fedprivacy.flower import PrivateStrategy
 from fedprivacy.flower.server.checkpoint import load_checkpoint
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.configuration import ConfigError
@@ -21,32 +19,20 @@ from fedprivacy.runs.folder import RunWriter, read_history
 from fedprivacy.runs.plan import RunPlan, client_groups
 from fedprivacy.runs.prospect import Prospect, spending
 from fedprivacy.runs.store import RunStore
-from fedprivacy.tasks import ShardSource
 from fedprivacy.trackers.protocol import settings as tracked
 from fedprivacy.values.attempt import Attempt
+from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
 from fedprivacy.values.rounds import Stage
 from tests.audit.gates.host import home_of
-from tests.flower.blobs import Blobs, PrivateSizes, _blobs, plan_of
-from tests.flower.deployment import DeployedGrid
-from tests.flower.runs import SAMPLING, stop_once_in_round_two
-from tests.flower.test_checkpoint import killed
-from tests.flower.test_cohorts import check_same, model_of, run
-from tests.flower.test_deployed_rounds import start
+from tests.flower.blobs import Blobs, Uneven, plan_of
+from tests.flower.deployment import DeployedGrid, deployed_plan, start
+from tests.flower.runs import history_of, run
 
-SIZES = (16, 40, 150, 700)
-"""In turns."""
+SIZES = Uneven.sizes
 
 TIGHT = 0.999
 """Share of a budget that a calibrated noise multiplier spends at least."""
-
-
-class Uneven(Blobs):
-    """Shards of very different sizes, in deployments too."""
-
-    def shard(self, source: ShardSource):
-        number = int(str(source.folder)[-1]) if source.folder else source.partition_id
-        return _blobs(SIZES[number % 4], seed=number)
 
 
 class Private(Uneven):
@@ -56,24 +42,14 @@ class Private(Uneven):
     nominal_shard_size = 100
 
 
-@pytest.fixture(autouse=True)
-def _own_folder(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-
-
 def uneven(task=None, **settings):
     return plan_of(task or Uneven(), **{"batch_size": 12.0, "epsilon": 3.0, "filter": "fixed-mechanism"} | settings)
-
-
-def history_of(ledger_url, client_id):
-    dataset = f"blobs/{client_id}"
-    return Ledger(ledger_url).accounts([dataset])[dataset].history
 
 
 def test_every_client_spends_its_whole_budget_and_no_more_and_the_smaller_its_shard_the_more_noise_it_adds():
     """Catches: the noise, or the rate, of another client; one noise for all."""
     plan = uneven(ledger="sqlite:///ledger.db")
-    done = run(plan, together=False)
+    done = run(plan)
     spent = done.records[-1].spent
     for number, size in enumerate(SIZES):
         client = spent[f"client-{number}"]
@@ -88,32 +64,15 @@ def test_every_client_spends_its_whole_budget_and_no_more_and_the_smaller_its_sh
     assert noises == sorted(noises, reverse=True) and noises[0] > 2 * noises[-1]
 
 
-@pytest.mark.parametrize("weighting", ["size", "inverse-variance"])
-@pytest.mark.parametrize("clients", [8, 102])
-def test_it_is_the_run_in_which_a_table_gives_each_client_this_noise(clients, weighting):
-    """By messages, and of a population together: the same model, bit for bit, the same charges, the same weights."""
-    together = clients > 100
-    settings = {"clients": clients, "weighting": weighting, "rounds": 2}
-    found = run(uneven(**settings, ledger="sqlite:///found.db"), together=together)
-    spent = found.records[-1].spent
-    table = {client_id: {"noise_multiplier": client.noise_multiplier} for client_id, client in spent.items()}
-    given = {"client_terms": json.dumps(table), "noise_multiplier": 9.0, "ledger": "sqlite:///given.db"}
-    told = run(uneven(**settings | given), together=together)
-    assert model_of(found).equal(model_of(told))
-    check_same(found, told)
-    if together:
-        check_same(run(uneven(**settings, ledger="sqlite:///messages.db"), together=False), found)
+def test_a_batch_larger_than_the_shard_is_the_whole_shard():
+    assert plan_of(Blobs(), batch_size=1_000.0, noise_multiplier=2.0).event(30).sampling_rate == 1.0
 
 
-def test_private_sizes_make_one_rate_and_one_noise():
+def test_private_sizes_make_one_rate_and_one_noise_and_public_ones_none_of_the_run():
     plan = uneven(Private())
     noise = fp.noise_multiplier(epsilon=3.0, delta=1e-3, sampling_rate=0.12, steps=6)
     assert {plan.event(size) for size in SIZES} == {PoissonSampledGaussian(0.12, noise, plan.relation)}
     assert plan.noise_multiplier == plan.common_noise_multiplier == noise
-    assert uneven(PrivateSizes(), batch_size=5.0).noise_multiplier > 0
-
-
-def test_there_is_no_noise_multiplier_of_the_run():
     plan = uneven()
     assert plan.common_noise_multiplier is None and plan.noise_multipliers is None
     with pytest.raises(ValueError, match="each client has the least noise for its own sampling rate"):
@@ -123,13 +82,13 @@ def test_there_is_no_noise_multiplier_of_the_run():
 def test_who_has_spent_before_adds_the_least_noise_after_that():
     url = "sqlite:///ledger.db"
     settings = {"ledger": url, "filter": "adaptive", "epsilon": 12.0, "spend": 1.0}
-    run(uneven(**settings), together=False)
+    run(uneven(**settings))
     Ledger(url).open_run("earlier", "blobs", "4 clients: 4 blobs")
     earlier = PoissonSampledGaussian(0.5, 4.0, uneven().relation)
     Ledger(url).reserve(Attempt("earlier", 1), earlier, {"blobs/client-2": 3}, lambda *_: 3)
     before = {f"client-{n}": history_of(url, f"client-{n}") for n in range(4)}
     second = uneven(**settings)
-    spent = run(second, together=False).records[-1].spent
+    spent = run(second).records[-1].spent
     for number, size in enumerate(SIZES):
         client = spent[f"client-{number}"]
         past = before[client.client_id]
@@ -145,9 +104,9 @@ def test_who_has_spent_before_adds_the_least_noise_after_that():
 
 def test_whose_past_leaves_too_little_takes_part_as_long_as_that_lasts():
     url = "sqlite:///ledger.db"
-    run(uneven(ledger=url, rounds=2, filter="fixed-mechanism", spend=2.5), together=False)
+    run(uneven(ledger=url, rounds=2, filter="fixed-mechanism", spend=2.5))
     plan = uneven(ledger=url, rounds=40, filter="fixed-mechanism")
-    records = run(plan, together=False).records
+    records = run(plan).records
     assert records[1].participants and set(records[-1].spent.exhausted) == {f"client-{n}" for n in range(4)}
     assert records[-1].round < 40 and records[-1].max_epsilon <= 3.0
 
@@ -166,6 +125,18 @@ def test_terms_of_a_client_s_own_come_before():
 # What is refused
 
 
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"batch-size": 8, "sampling-rate": 0.1, "noise-multiplier": 1.0}, "give one of them"),
+        ({"batch-size": 0.0, "noise-multiplier": 1.0}, "batch-size is 0.0; choose a number above 0"),
+    ],
+)
+def test_what_a_batch_size_does_not_go_with(settings, message):
+    with pytest.raises(ConfigError, match=message):
+        RunPlan.of(settings, Blobs())
+
+
 def test_a_budget_that_no_noise_meets_is_refused_before_there_is_a_folder():
     given = {"batch_size": 12, "delta": 1e-12, "out": "run", "progress": False}
     table = {"client-2": {"epsilon": 1e-9}}
@@ -179,9 +150,7 @@ def test_a_budget_that_no_noise_meets_is_refused_before_there_is_a_folder():
 
 
 def deployed(tmp_path, **settings):
-    key = str(tmp_path / "server.key")
-    given = {"clients": 3, "seed": None, "ledger": f"sqlite:///{tmp_path}/ledger.db", "signing_key": key}
-    return uneven(**given | {"filter": ""} | settings)
+    return deployed_plan(tmp_path, Uneven(), **{"batch_size": 12.0, "epsilon": 3.0} | settings)
 
 
 def test_a_deployed_client_whose_budget_no_noise_meets_stays_out_alone_and_its_budget_is_not_settled(tmp_path, caplog):
@@ -237,43 +206,37 @@ class Late(DeployedGrid):
         self.all_there = self.all_there or (phase.stage is Stage.EVALUATING and phase.round == 1)
 
 
-def test_a_client_whose_own_book_holds_more_than_the_ledger_has_noise_for_that_past(tmp_path):
-    plan = deployed(tmp_path)
-    grid = DeployedGrid(plan, tmp_path)
-    earlier = PoissonSampledGaussian(0.5, 4.0, plan.relation)
-    grid.guard(plan, "hospital-1").charge(Attempt("lost", 1), earlier, 2)
-    spent = start(plan, grid, checkpoints=tmp_path).records[-1].spent
-    least = plan.limit({earlier: 2}).noise_multiplier(12.0 / SIZES[1], 6, plan.relation)
-    assert spent["hospital-1"].noise_multiplier == least > plan.limit({}).noise_multiplier(0.3, 6, plan.relation)
-
-
 # Runs that go on
 
 
-def test_a_deployed_run_that_is_killed_goes_on_with_the_noise_that_each_client_had(tmp_path):
+class Killed(BaseException):
+    """The process ends here: nobody handles it."""
+
+
+def test_a_deployed_run_that_is_killed_goes_on_with_the_noise_that_each_client_had(tmp_path, monkeypatch):
     """Another run charges hospital-1 while it is down: its noise would be another one if it were found anew."""
 
-    def begin(folder, observers=()):
-        folder.mkdir(exist_ok=True)
-        going_on(plan := deployed(folder, spend=1.0), folder, [RunWriter(folder, plan), *observers])
+    def go_on(**kwargs):
+        plan, resume = deployed(tmp_path, spend=1.0), kwargs.get("resume")
+        writer = RunWriter(tmp_path, plan, resume.round if resume else None)
+        start(plan, DeployedGrid(plan, tmp_path), observers=[writer], checkpoints=tmp_path, **kwargs)
 
-    def going_on(plan, folder, observers, **kwargs):
-        strategy = PrivateStrategy(FedAvg(**SAMPLING), plan, observers=observers, checkpoints=folder, **kwargs)
-        strategy.start(DeployedGrid(plan, folder))
+    def die(phase):
+        if (phase.stage, phase.round) == (Stage.TRAINING, 2):  # it is charged
+            raise Killed
 
-    folder = tmp_path / "run"
-    killed(begin, folder, point="server.reserved", after=1)
-    plan = deployed(folder, spend=1.0)
+    with pytest.raises(Killed):
+        go_on(on_phase=die)
+    plan = deployed(tmp_path, spend=1.0)
     other = PoissonSampledGaussian(0.5, 9.0, plan.relation)
     Ledger(plan.config.ledger).open_run("other", "blobs", "own folders")
     Ledger(plan.config.ledger).reserve(Attempt("other", 1), other, {"blobs/hospital-1": 1}, lambda *_: 1)
-    checkpoint = load_checkpoint(folder)
     anew = plan.charged_to(plan.config.ledger, "a new run").events({"hospital-1": SIZES[1]})["hospital-1"]
-    going_on(plan, folder, [RunWriter(folder, plan, checkpoint.round)], resume=checkpoint)
+    go_on(resume=load_checkpoint(tmp_path))
     for number in range(3):
         charged = {e: n for e, n in history_of(plan.config.ledger, f"hospital-{number}").items() if e != other}
         assert list(charged.values()) == [6] and anew not in charged
-    assert check_run(folder).passed
+    assert check_run(tmp_path).passed
 
 
 @pytest.fixture(scope="module")
@@ -285,16 +248,6 @@ def whole(tmp_path_factory):
 def simulated(folder):
     settings = {"batch_size": 12, "epsilon": 3.0, "rounds": 3, "seed": 3}
     return fp.simulate(Uneven(), clients=4, **settings, out=folder, progress=False)
-
-
-def test_a_simulation_that_is_stopped_goes_on_and_ends_as_if_it_had_not_been(whole, monkeypatch):
-    stop_once_in_round_two(monkeypatch)
-    with pytest.raises(KeyboardInterrupt):
-        simulated("stopped")
-    resumed = fp.simulate(Uneven(), resume="stopped", progress=False)
-    assert resumed.clients == whole.clients
-    for file in ("start.json", "rounds.jsonl", "model.safetensors"):
-        assert Path("stopped", file).read_bytes() == (whole.folder / file).read_bytes()
 
 
 # What shows it
@@ -315,11 +268,20 @@ def test_whatever_shows_the_run_shows_each_client_s_own_noise(whole):
     assert all(f"{noise:.6g}" in report for noise in noises)
     assert check_run(whole.folder).passed
     assert read_history(whole.folder).noise_multiplier is None
-
-
-def test_before_a_client_has_come_its_noise_is_its_own_and_no_number(whole):
     facts = replace(whole.history.facts, noise_multiplier=0.0, largest_noise_multiplier=0.0)
     assert facts.noise_text == tracked(facts)["noise-multiplier"] == "each client's own"
+
+
+def test_the_quota_of_a_rate_is_sought_once_however_many_rates_there_are(monkeypatch):
+    """A cache of fewer entries than there are rates would seek every quota anew, three times a round."""
+    sought = []
+    monkeypatch.setattr(filters, "step_quota", lambda event, budget: sought.append(event) or 10**6)
+    kept = filters.FixedMechanismFilter(PrivacyBudget(4.125, 1e-5))
+    events = [PoissonSampledGaussian(1 / (2 + number), 1.0) for number in range(3_000)]
+    for event in events * 2:
+        kept.quota({}, event)
+    filters._whole_quota.cache_clear()
+    assert sought == events
 
 
 def test_a_plan_says_the_range_and_shows_who_adds_least_middling_and_most():

@@ -1,4 +1,4 @@
-"""`fedprivacy simulate --resume`, from the command line, after a run was killed."""
+"""`fedprivacy simulate --resume`, from the command line, after a run was stopped or killed."""
 
 import json
 import os
@@ -16,6 +16,7 @@ from fedprivacy.commands.app import app
 from fedprivacy.flower import InProcessGrid, private_client
 from fedprivacy.runs.configuration import RunConfig
 from fedprivacy.runs.folder import read_config
+from tests.flower.runs import stop_once_in_round_two
 
 RESULTS = ("rounds.jsonl", "start.json", "model.safetensors")
 OPTIONS = ["--rounds", "4", "--clients", "4", "--strategy", "fedadam", "--ema-decay", "0.5", "--clipping", "adaptive"]
@@ -38,18 +39,19 @@ def whole(tmp_path_factory):
 
 
 @pytest.fixture(scope="module")
-def killed_once(tmp_path_factory):
-    """The folder of the same run, killed when the third checkpoint, that of round 2, was written."""
-    folder = tmp_path_factory.mktemp("killed")
-    died = simulate_in_a_process(folder, *OPTIONS, FEDPRIVACY_FAILPOINT="server.checkpointed:3")
-    assert died.returncode == -signal.SIGKILL, died.stderr
-    return folder / "run"
+def stopped_once(tmp_path_factory):
+    """The folder of the same run, which Ctrl-C has stopped in round 2."""
+    folder = tmp_path_factory.mktemp("stopped") / "run"
+    with pytest.MonkeyPatch.context() as monkeypatch:
+        stop_once_in_round_two(monkeypatch)
+        simulate(*OPTIONS[:-1], folder, code=130)
+    return folder
 
 
 @pytest.fixture
-def killed(killed_once, tmp_path):
+def stopped(stopped_once, tmp_path):
     """A copy of it, for one test: a run can be moved."""
-    return shutil.copytree(killed_once, tmp_path / "moved")
+    return shutil.copytree(stopped_once, tmp_path / "moved")
 
 
 def simulate(*options, code=0):
@@ -64,13 +66,17 @@ def results(folder):
 
 
 @pytest.mark.exhaustive
-def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(killed, whole):
+def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(whole, tmp_path):
+    """It is killed when the third checkpoint, that of round 2, was written."""
+    died = simulate_in_a_process(tmp_path, *OPTIONS, FEDPRIVACY_FAILPOINT="server.checkpointed:3")
+    assert died.returncode == -signal.SIGKILL, died.stderr
+    killed = tmp_path / "run"
     assert {path.name for path in killed.iterdir()} >= {"checkpoint.safetensors", "rounds.jsonl", "ledger.db"}
     assert not (killed / "model.safetensors").exists()
-    done = simulate_in_a_process(killed.parent, "--resume", "moved")
+    done = simulate_in_a_process(tmp_path, "--resume", "run")
     assert done.returncode == 0, done.stderr
     assert "Going on after round 2 of 4." in done.stderr
-    assert "after 4 rounds" in done.stdout and "Report: moved/report.html" in done.stdout
+    assert "after 4 rounds" in done.stdout and "Report: run/report.html" in done.stdout
     assert results(killed) == results(whole)
     assert json.loads((killed / "config.json").read_text())["settings"]["resume"] == ""
 
@@ -86,46 +92,46 @@ def test_a_finished_run_is_shown_and_not_run_again(whole, tmp_path):
     assert (finished / "ledger.db").read_bytes() == ledger
 
 
-def test_a_run_goes_on_with_its_own_settings_and_no_others(killed):
-    before = (killed / "rounds.jsonl").read_bytes()
-    refused = simulate("--resume", killed, "--rounds", "9", "--strategy", "fedadam", "--epsilon", "5", code=2)
+def test_a_run_goes_on_with_its_own_settings_and_no_others(stopped):
+    before = (stopped / "rounds.jsonl").read_bytes()
+    refused = simulate("--resume", stopped, "--rounds", "9", "--strategy", "fedadam", "--epsilon", "5", code=2)
     assert refused.stderr.count("error:") == 2
     assert "rounds is 9, but the run goes on with its own, 4; leave rounds open" in refused.stderr
     assert "epsilon is 5.0, but the run goes on with its own, 3.0" in refused.stderr
-    assert (killed / "rounds.jsonl").read_bytes() == before
+    assert (stopped / "rounds.jsonl").read_bytes() == before
 
 
-def test_its_own_settings_may_be_repeated_and_the_summary_is_one_object(killed, whole):
-    done = simulate("--json", "--resume", killed, *OPTIONS)
+def test_its_own_settings_may_be_repeated_and_the_summary_is_one_object(stopped, whole):
+    done = simulate("--json", "--resume", stopped, *OPTIONS[:-2])
     summary = json.loads(done.stdout)
-    assert (summary["rounds"], summary["out"]) == (4, str(killed))
-    assert results(killed) == results(whole)
+    assert (summary["rounds"], summary["out"]) == (4, str(stopped))
+    assert results(stopped) == results(whole)
 
 
-def test_a_folder_without_a_run_or_a_checkpoint_is_named_with_the_remedy(killed, tmp_path):
+def test_a_folder_without_a_run_or_a_checkpoint_is_named_with_the_remedy(stopped, tmp_path):
     assert "holds no run that could go on" in simulate("--resume", tmp_path / "nothing", code=2).stderr
-    (killed / "checkpoint.safetensors").unlink()
-    assert "Start anew in a new folder" in simulate("--resume", killed, code=2).stderr
+    (stopped / "checkpoint.safetensors").unlink()
+    assert "Start anew in a new folder" in simulate("--resume", stopped, code=2).stderr
 
 
-def test_an_error_that_ends_a_run_says_how_to_go_on(killed):
-    for file in killed.glob("ledger.db*"):
+def test_an_error_that_ends_a_run_says_how_to_go_on(stopped):
+    for file in stopped.glob("ledger.db*"):
         file.unlink()
-    failed = simulate("--resume", killed, code=2)
+    failed = simulate("--resume", stopped, code=2)
     assert failed.stderr.count("error:") == 1
-    assert f"To go on after the last finished round: fedprivacy simulate --resume {killed}\n" in failed.stderr
+    assert f"To go on after the last finished round: fedprivacy simulate --resume {stopped}\n" in failed.stderr
 
 
-def test_the_plan_of_a_stopped_run_is_that_of_its_own_settings(killed):
-    planned = CliRunner().invoke(app, ["plan", "--json", "--resume", str(killed)])
+def test_the_plan_of_a_stopped_run_is_that_of_its_own_settings(stopped):
+    planned = CliRunner().invoke(app, ["plan", "--json", "--resume", str(stopped)])
     assert planned.exit_code == 0, planned.output
-    assert json.loads(planned.stdout)["noise_multiplier"] == read_config(killed).noise_multiplier
+    assert json.loads(planned.stdout)["noise_multiplier"] == read_config(stopped).noise_multiplier
 
 
-def test_a_deployed_server_app_goes_on_where_its_run_config_says(killed, whole):
+def test_a_deployed_server_app_goes_on_where_its_run_config_says(stopped, whole):
     """As `flwr run . --run-config` does it: the server and its clients read the same settings."""
-    own = RunConfig.of_public(json.loads((killed / "config.json").read_text())["settings"])
-    run_config = {"resume": str(killed), "clients": 4, "task": "digits", "seed": 0}
+    own = RunConfig.of_public(json.loads((stopped / "config.json").read_text())["settings"])
+    run_config = {"resume": str(stopped), "clients": 4, "task": "digits", "seed": 0}
     grid = InProcessGrid(private_client(config=own), 4, run_config)
     server.app.app(grid, Context(run_id=1, node_id=1, node_config={}, state=RecordDict(), run_config=run_config))
-    assert results(killed) == results(whole)
+    assert results(stopped) == results(whole)
