@@ -29,8 +29,8 @@ from tests.flower.asked import HOSPITALS, code, named, node_of, spent
 from tests.flower.blobs import Blobs, DeepBlobs, _blobs, plan_of
 from tests.flower.runs import SAMPLING, run_together
 
-EVERY = sorted(ALGORITHMS)
-KEEPING = [name for name in EVERY if ALGORITHMS[name].keeps]
+SOME = {"fedper", "local"}
+EVERY = [pytest.param(n, marks=[] if n in SOME else pytest.mark.exhaustive) for n in sorted(ALGORITHMS)]
 
 
 NAMES = [name for name, _ in DeepBlobs().model().named_parameters()]
@@ -66,7 +66,9 @@ def train(node, *, seed=0, **changed):
     return asked.train(node, task=HOSPITALS[seed], **changed)
 
 
-@pytest.mark.parametrize("together", [False, True], ids=["messages", "together"])
+@pytest.mark.parametrize(
+    "together", [pytest.param(False, id="messages", marks=pytest.mark.exhaustive), pytest.param(True, id="together")]
+)
 def test_scaffold_s_control_is_the_weighted_mean_of_the_clients_own(together):
     strategy = run("scaffold", together=together)
     kept, sizes = strategy.grid.kept.own, [30, 31, 32, 33]
@@ -205,7 +207,7 @@ def written(tmp_path):
     return write
 
 
-@pytest.mark.parametrize("name", ["fedper", "mr-mtl", "local"])
+@pytest.mark.parametrize("name", ["fedper", pytest.param("mr-mtl", marks=pytest.mark.exhaustive)])
 def test_a_data_owner_has_its_own_model_as_a_file(name, deep_node, tmp_path, written):
     node = deep_node("one")
     for number in (1, 2):

@@ -54,16 +54,6 @@ def test_what_the_client_s_example_leaves_out_is_every_other_key_with_a_value_th
     assert given.keys() == node_configuration._KINDS.keys() - {"tasks"}
 
 
-@pytest.mark.parametrize("readme", ["server/README.md", "clients/README.md"])
-def test_what_a_readme_points_at_is_there(readme):
-    text, folder = (ROOT / readme).read_text(), (ROOT / readme).parent
-    links = re.findall(r"\]\((?!https?://)([^)#]+)", text)
-    places = re.findall(r"`(fedprivacy/[a-z_/.]+)`", text)
-    assert links and places
-    assert all((folder / link).exists() for link in links)
-    assert all((ROOT / place).exists() for place in places)
-
-
 def run(folder, *, config, **settings):
     """A run of the deployed apps, as `flwr run` does it in a simulation."""
     run_config = config | settings

@@ -146,6 +146,7 @@ def whole(tmp_path_factory):
     return simulated(tmp_path_factory.mktemp("whole") / "run", epsilon=3.0)
 
 
+@pytest.mark.exhaustive
 def test_a_stopped_run_goes_on_with_the_terms_that_it_had_and_no_others(whole, monkeypatch, undrawn):
     stop_once_in_round_two(monkeypatch)
     with pytest.raises(KeyboardInterrupt):
@@ -212,6 +213,7 @@ def test_a_baseline_samples_at_the_same_rates(monkeypatch, undrawn):
     assert {client["noise_multiplier"] for client in done.clients} == {0.0}
 
 
+@pytest.mark.exhaustive
 def test_a_task_s_own_question_is_charged_to_each_client_s_own_budget(undrawn):
     url = "sqlite:///ledger.db"
     own = {"client-0": {"epsilon": 1.0, "noise_multiplier": 9.0, "sampling_rate": 0.1}, "client-1": {"epsilon": 9.0}}

@@ -7,15 +7,15 @@ import pytest
 import fedprivacy as fp
 from fedprivacy._support.signing import server_key
 from fedprivacy.accounting import pld
-from fedprivacy.flower import BudgetSpentError
-from fedprivacy.ledger import NOTHING_SPENT, Ledger
 from fedprivacy.questions.frequent import Search
 from fedprivacy.runs.asking import question_plan
 from fedprivacy.runs.store import RunStore
 from fedprivacy.server.asking import frequent_among
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.flower.blobs import Blobs
-from tests.flower.deployment import DeployedGrid
+from tests.flower.deployment import DeployedGrid, charged
+
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 CLIENTS = 6
 ALPHABET = "ABCDEFGHIJ0123456789."
@@ -45,33 +45,23 @@ def plan(tmp_path):
     return plan_of(tmp_path, epsilon=3.0, spend=2.0)
 
 
-def deployed(plan, folder, **node):
-    """Clients whose data owners say so in their node configurations."""
-    grid = DeployedGrid(plan, folder)
-    for context in grid._contexts.values():
-        context.node_config.update(ALLOWED | node)
-    return grid
+def charges(plan, grid):
+    """What both books say that every client was charged: the same."""
+    one, *others = [charged(plan, grid, client) for client in grid.names.values()]
+    assert all(history == one for history in others)
+    return one
 
 
 def texts(found):
     return {row["text"] for row in found.texts}
 
 
-def charged(plan, grid):
-    """What both books say that every client was charged: the same."""
-    accounts = Ledger(plan.config.ledger).accounts([f"blobs/{client}" for client in grid.names.values()])
-    histories = [dict(accounts.get(f"blobs/{client}", NOTHING_SPENT).history) for client in grid.names.values()]
-    assert histories == [grid.guard(plan, client).history() for client in grid.names.values()]
-    assert all(history == histories[0] for history in histories)
-    return histories[0]
-
-
 def test_the_spend_is_divided_beforehand_and_what_is_not_asked_is_not_charged(plan, tmp_path):
-    grid = deployed(plan, tmp_path)
+    grid = DeployedGrid(plan, tmp_path, **ALLOWED)
     found = frequent_among(grid, plan, LOOKING)
     assert FREQUENT.keys() <= texts(found)  # nearly always these alone
     assert len(found.answers) == 5 and not found.stopped  # of 8
-    ((event, times),) = charged(plan, grid).items()
+    ((event, times),) = charges(plan, grid).items()
     assert times == 5
     assert pld.epsilon({event: 8}, 1e-3) == pytest.approx(2.0, rel=1e-3)
     last = found.answers[-1].spent["hospital-0"]
@@ -87,15 +77,15 @@ def test_to_look_for_the_same_again_costs_nothing_when_nothing_is_left_either(tm
     server_key(tmp_path / "server.key")
     everything = {"epsilon": 2.0, "spend": 2.0, "filter": "fixed-mechanism"}
     short = Search(column="icd", alphabet=ALPHABET, length=3)
-    grid = deployed(plan_of(tmp_path, **everything), tmp_path, filter="fixed-mechanism")
+    grid = DeployedGrid(plan_of(tmp_path, **everything), tmp_path, **ALLOWED | {"filter": "fixed-mechanism"})
     first = frequent_among(grid, plan_of(tmp_path, **everything), short)
-    before = charged(plan := plan_of(tmp_path, **everything), grid)
+    before = charges(plan := plan_of(tmp_path, **everything), grid)
     with pytest.raises(fp.ConfigError, match=r"has spent .* not one more step"):
         _ = plan.noise_multiplier
     again = frequent_among(grid, plan, short)
     assert first.texts and again.texts == first.texts and again.by_depth == first.by_depth
     assert all(answers.reread == tuple(sorted(grid.names.values())) and not answers.spent for answers in again.answers)
-    assert charged(plan, grid) == before
+    assert charges(plan, grid) == before
 
 
 def test_what_was_found_until_the_budget_ends_is_told_and_found_again_for_nothing(tmp_path):
@@ -103,30 +93,23 @@ def test_what_was_found_until_the_budget_ends_is_told_and_found_again_for_nothin
     once = PoissonSampledGaussian(1.0, 5.0, fp.NeighbouringRelation.ZERO_OUT)
     three = {"noise-multiplier": 5.0, "epsilon": pld.epsilon({once: 3}, 1e-3) * 1.02, "filter": "fixed-mechanism"}
     for_three = plan_of(tmp_path, **three)
-    grid = deployed(for_three, tmp_path, filter="fixed-mechanism")
+    grid = DeployedGrid(for_three, tmp_path, **ALLOWED | {"filter": "fixed-mechanism"})
     found = frequent_among(grid, for_three, LOOKING)
     assert texts(found) >= {"A01", "B20", "J45"}  # of 900 others, one is above the threshold once in 1,000 runs
     assert found.beginnings[0]["beginning"] == "A01"
     assert "hospital-0 has spent" in found.stopped
-    assert charged(for_three, grid) == {once: 3}
+    assert charges(for_three, grid) == {once: 3}
     again = frequent_among(grid, for_three, LOOKING)
-    assert again.texts == found.texts and again.stopped and charged(for_three, grid) == {once: 3}
-
-
-def test_a_data_owner_s_budget_for_questions_ends_it_too(plan, tmp_path):
-    found = frequent_among(deployed(plan, tmp_path, **{"question-epsilon": 1.0}), plan, LOOKING)
-    assert "no client told" in found.stopped
-    assert 0 < len(found.depths) < 5
-    assert set(found.answers[-1].failures.values()) == {"questions-exhausted"}
+    assert again.texts == found.texts and again.stopped and charges(for_three, grid) == {once: 3}
 
 
 def test_a_search_that_was_broken_off_goes_on_with_what_a_call_may_spend(tmp_path):
     """The answers that are there cost nothing; those that are lacking share the spend."""
     server_key(tmp_path / "server.key")
     settings = {"epsilon": 4.0, "spend": 1.5}
-    grid = deployed(plan_of(tmp_path, **settings), tmp_path)
+    grid = DeployedGrid(plan_of(tmp_path, **settings), tmp_path, **ALLOWED)
     first = frequent_among(grid, plan_of(tmp_path, **settings), Search(column="icd", alphabet=ALPHABET, length=2))
-    ((event, times),) = charged(plan_of(tmp_path, **settings), grid).items()
+    ((event, times),) = charges(plan_of(tmp_path, **settings), grid).items()
     assert times == 2
     found = frequent_among(grid, plan_of(tmp_path, **settings), LOOKING)
     assert [bool(answers.spent) for answers in found.answers] == [False, False, True, True, True]
@@ -134,30 +117,6 @@ def test_a_search_that_was_broken_off_goes_on_with_what_a_call_may_spend(tmp_pat
     noises = {answers.event.noise_multiplier for answers in found.answers[2:]}
     assert len(noises) == 1 and noises != {event.noise_multiplier}
     assert found.answers[-1].spent["hospital-0"].epsilon < 3.0
-
-
-def test_who_lacks_one_answer_is_asked_for_it_alone(plan, tmp_path):
-    some = deployed(plan, tmp_path)
-    some._contexts[next(iter(some.names))].node_config["questions"] = "count"
-    found = frequent_among(some, plan, LOOKING)
-    assert found.by_depth[0]["clients"] == CLIENTS - 1
-    assert found.answers[0].failures == {"hospital-0": "question-not-allowed"}
-    assert texts(found) == FREQUENT.keys()
-
-
-@pytest.mark.parametrize("node", [{"questions": "count"}, {"question-columns": "drug"}])
-def test_who_allows_no_such_question_is_not_charged(plan, tmp_path, node):
-    grid = deployed(plan, tmp_path, **node)
-    found = frequent_among(grid, plan, LOOKING)
-    assert "no client told" in found.stopped and not found.texts and found.surely is None
-    assert set(found.answers[0].failures.values()) == {"question-not-allowed"}
-    assert charged(plan, grid) == {}
-
-
-def test_a_budget_that_is_spent_before_it_begins_is_said(plan, tmp_path):
-    all_of_it = plan_of(tmp_path, **{"epsilon": 0.01, "noise-multiplier": 1.0})
-    with pytest.raises(BudgetSpentError):
-        frequent_among(deployed(all_of_it, tmp_path), all_of_it, LOOKING)
 
 
 def test_the_front_door_finds_reads_again_and_asks_anew(tmp_path):
@@ -196,8 +155,3 @@ def test_pages_show_each_question_with_what_stood_out(tmp_path):
 def test_everything_that_is_wrong_is_said_before_anything_is_asked(tmp_path, changed, why):
     with pytest.raises(fp.ConfigError, match=why):
         fp.ask.frequent(Hospitals(), "icd", **{"alphabet": "a", "length": 2, "out": tmp_path, "clients": 2} | changed)
-
-
-def test_a_column_that_is_not_there_is_named(tmp_path):
-    with pytest.raises(fp.ConfigError, match="no column medicine"):
-        fp.ask.frequent(Hospitals(), "medicine", alphabet="a", length=2, out=tmp_path, clients=2)

@@ -17,6 +17,7 @@ from fedprivacy.guard import Guard
 from fedprivacy.tasks.identity import key_hash
 from fedprivacy.values.events import NeighbouringRelation
 from tests.flower.asked import (
+    READ,
     STRANGER,
     a_grant,
     a_request,
@@ -68,6 +69,7 @@ def unread(monkeypatch):
     [
         ({"folder": None}, RefusalCode.NO_GUARD),
         ({"delta": None}, RefusalCode.NO_GUARD),
+        ({"epsilon": None}, RefusalCode.NO_GUARD),
         ({"key": None}, RefusalCode.NO_KEY),
         ({"server-key": None}, RefusalCode.NODE_CONFIG_INVALID),
         ({"server-key": ""}, RefusalCode.NODE_CONFIG_INVALID),
@@ -233,12 +235,6 @@ def test_a_size_that_was_protected_is_disclosed_by_no_later_task_of_the_same_gua
     assert enrol(node, task=PrivateSizes()).content[ENROLMENT]["shard_size"] == 0
 
 
-def test_a_file_that_is_not_the_one_whose_hash_the_node_names_is_not_run(node, tmp_path):
-    (tmp_path / "own2.py").write_text("raise SystemExit('it was run')")
-    node["task"] = f"{tmp_path}/own2.py:Own@sha256:{'0' * 64}"
-    assert code(tasks_of(node, "own2.py:Own")) is RefusalCode.TASK_NOT_ALLOWED
-
-
 def test_a_node_that_names_no_task_works_on_none_that_a_server_names(node, caplog):
     """The server learns a code, the data owner the remedy."""
     assert code(tasks_of(node, "digits")) is RefusalCode.TASK_NOT_ALLOWED
@@ -248,10 +244,6 @@ def test_a_node_that_names_no_task_works_on_none_that_a_server_names(node, caplo
 
 def test_an_app_cannot_bring_another_task_than_those_that_the_node_names(node):
     assert code(enrol(node | {"task": "digits"})) is RefusalCode.TASK_NOT_ALLOWED
-
-
-READ = {"seed", "task"}
-"""What a deployed client reads of the server's run-config."""
 
 
 class Watched(dict):
@@ -341,38 +333,39 @@ def unsigned(node):
     return private_client(Blobs())(Message(content, 7, MessageType.TRAIN), context_of(node))
 
 
-@pytest.mark.parametrize("process", PROCESSES)
-@pytest.mark.parametrize(
-    "key",
-    [
-        "folder", "epsilon", "delta", "key", "server-key", "task", "tasks", "disclose-shard-size", "most-steps",
-        "least-noise-multiplier", "questions", "question-columns", "question-epsilon", "smallest-cohort", "device",
-        "client-id", "guard", "filter",
-    ],
-)  # fmt: skip
-def test_one_key_of_a_deployment_makes_a_client_a_deployed_one_wherever_it_runs(
-    node, key, process, unread, monkeypatch
-):
-    ray, marks = PROCESSES[process]
+@pytest.fixture(params=PROCESSES.values(), ids=PROCESSES)
+def marks(request, monkeypatch):
+    """What an engine marks a client's configuration with, in each kind of process."""
+    ray, found = request.param
     if ray is not None:
         monkeypatch.setitem(sys.modules, "ray", ray)
-    written = {"tasks": "digits"} | node | {"questions": "count", "question-columns": "age", "question-epsilon": 1.0}
-    written |= {"task": "digits", "disclose-shard-size": True, "most-steps": 3, "least-noise-multiplier": 0.5}
-    written |= {
-        "smallest-cohort": 10.0,
-        "device": "cpu",
-        "client-id": "one",
-        "guard": "guard.log",
-        "filter": "adaptive",
-    }
-    assert code(unsigned(PART | marks | {key: written[key]})) in {RefusalCode.NO_GUARD, RefusalCode.NO_KEY}
+    return found
 
 
-@pytest.mark.parametrize("process", PROCESSES)
-def test_a_deployed_client_beside_a_part_of_a_split_heeds_signed_grants_alone(node, process, monkeypatch):
-    ray, marks = PROCESSES[process]
-    if ray is not None:
-        monkeypatch.setitem(sys.modules, "ray", ray)
+OTHERS = {
+    "task": "digits",
+    "tasks": "digits",
+    "disclose-shard-size": True,
+    "most-steps": 3,
+    "least-noise-multiplier": 0.5,
+    "questions": "count",
+    "question-columns": "age",
+    "question-epsilon": 1.0,
+    "smallest-cohort": 10.0,
+    "device": "cpu",
+    "guard": "guard.log",
+    "filter": "adaptive",
+}
+"""Keys of a deployment beside those of the fixture `node`."""
+
+
+@pytest.mark.parametrize("key", ["folder", "epsilon", "delta", "key", "server-key", "client-id", *OTHERS])
+def test_one_key_of_a_deployment_makes_a_client_a_deployed_one_wherever_it_runs(node, key, marks, unread):
+    alone = {key: (node | OTHERS)[key]}
+    assert code(unsigned(PART | marks | alone)) in {RefusalCode.NO_GUARD, RefusalCode.NO_KEY}
+
+
+def test_a_deployed_client_beside_a_part_of_a_split_heeds_signed_grants_alone(node, marks):
     refused = {RefusalCode.GRANT_INVALID, RefusalCode.NODE_CONFIG_INVALID}  # the mark is no key of a data owner's
     assert code(unsigned(node | PART | marks)) in refused
     assert spent(node) == 0
@@ -380,12 +373,7 @@ def test_a_deployed_client_beside_a_part_of_a_split_heeds_signed_grants_alone(no
         assert RECEIPT in train(node | PART).content and spent(node) > 0
 
 
-@pytest.mark.parametrize(("process", "simulated"), zip(PROCESSES, [True, True, False, False], strict=True))
-def test_without_any_key_a_client_is_simulated_where_an_engine_runs_it_and_nowhere_else(
-    process, simulated, monkeypatch
-):
-    ray, marks = PROCESSES[process]
-    if ray is not None:
-        monkeypatch.setitem(sys.modules, "ray", ray)
+def test_without_any_key_a_client_is_simulated_where_an_engine_runs_it_and_nowhere_else(request, marks):
+    simulated = request.node.callspec.id in ("our engine", "an actor of Ray")
     reply = unsigned(PART | marks)
     assert RECEIPT in reply.content if simulated else code(reply) is RefusalCode.NO_GUARD

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import json
-
 import pytest
-import torch
 from flwr.serverapp.strategy import FedAvg
 from torch import nn
 
@@ -19,10 +16,11 @@ from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.runs.asking import question_plan
 from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks.standardising import Standardise
-from fedprivacy.values.events import PoissonSampledGaussian
-from tests.flower.deployment import DeployedGrid
-from tests.flower.runs import SAMPLING
+from tests.flower.deployment import DeployedGrid, charged, start
+from tests.flower.runs import SAMPLING, history_of, stop_once_in_round_two
 from tests.flower.wards import BOUNDS, CLIENTS, AsTheyAre, ByConstants, Wards, patients
+
+pytestmark = pytest.mark.usefixtures("undrawn")
 
 TABLE_ONE = fp.ask.table_one({**BOUNDS, "sex": ["f", "m"]}, by={"returned": [0, 1]})
 ALLOWED = {"questions": "spread,categories", "question-columns": "age,pressure,sex,returned"}
@@ -34,31 +32,15 @@ def given(tmp_path, ledger_url):
     return {"ledger": ledger_url, "signing-key": str(tmp_path / "server.key")}
 
 
-def deployed(plan, folder):
-    grid = DeployedGrid(plan, folder)
-    for context in grid._contexts.values():
-        context.node_config.update(ALLOWED)
-    return grid
-
-
-def trained(plan, grid):
-    """The last record of a run, and its result."""
-    records = []
-    strategy = PrivateStrategy(FedAvg(**SAMPLING), plan, observers=[records.append])
-    strategy.start(grid)
-    return records[-1], strategy.result
-
-
 def test_both_books_and_the_calculator_agree_on_what_everything_cost(given, tmp_path):
     asking = question_plan({**given, "spend": 0.4}, Wards())
-    grid = deployed(asking, tmp_path)
+    grid = DeployedGrid(asking, tmp_path, **ALLOWED)
     asked = ask_clients(grid, asking, Questionnaire(TABLE_ONE))
     plan = RunPlan.of(given, Wards())
-    last, _ = trained(plan, grid)
+    last = start(plan, grid).records[-1]
     ledger = Ledger(given["ledger"])
     for name in grid.names.values():
-        history = dict(ledger.accounts([f"wards/{name}"])[f"wards/{name}"].history)
-        assert history == grid.guard(plan, name).history()
+        history = charged(plan, grid, name)
         questions = {event: count for event, count in history.items() if event.sampling_rate == 1.0}
         (training,) = history.keys() - questions.keys()
         assert sum(questions.values()) == 2 and asked.event in questions
@@ -78,27 +60,13 @@ def test_both_books_and_the_calculator_agree_on_what_everything_cost(given, tmp_
     assert last.metrics["accuracy"] > 0.8
 
 
-def test_table_one_is_what_the_patients_are_like(given, tmp_path):
-    asking = question_plan({**given, "spend": 2.9}, Wards())
-    asked = ask_clients(deployed(asking, tmp_path), asking, Questionnaire(TABLE_ONE))
-    everybody = [patients(part) for part in range(CLIENTS)]
-    for number, column in enumerate(BOUNDS):
-        for group in (0, 1):
-            values = torch.cat([torch.tensor(p[column][p["returned"] == group]) for p in everybody])
-            for name, truth in (
-                (f"mean of {column}", values.mean()),
-                (f"standard deviation of {column}", values.std()),
-            ):
-                figure = next(f for f in asked.figures(number) if (f.name, f.group) == (name, str(group)))
-                assert abs(figure.value - truth.item()) < 5 * figure.error < 5 * BOUNDS[column][1] / 20
-
-
 def test_a_second_run_pays_for_the_training_alone(given, tmp_path):
     plan = RunPlan.of({**given, "spend": 1.0}, Wards())
-    grid = deployed(plan, tmp_path)
-    trained(plan, grid)
+    grid = DeployedGrid(plan, tmp_path, **ALLOWED)
+    start(plan, grid)
     first = grid.guard(plan, "hospital-0").history()
-    _, result = trained(again := RunPlan.of({**given, "spend": 1.0}, Wards()), grid)
+    again = RunPlan.of({**given, "spend": 1.0}, Wards())
+    result = start(again, grid).result
     second = grid.guard(plan, "hospital-0").history()
     assert {event for event in first if event.sampling_rate == 1.0} == {e for e in second if e.sampling_rate == 1.0}
     assert sum(second.values()) == sum(first.values()) + again.total_steps
@@ -125,6 +93,7 @@ def test_the_saved_model_takes_records_as_they_are(tmp_path):
     assert mean == pytest.approx([60, 130], abs=4) and scale == pytest.approx([12, 20], rel=0.4)
 
 
+@pytest.mark.exhaustive
 def test_a_private_scale_is_nearly_as_good_as_the_right_constants_and_better_than_none(tmp_path):
     def accuracy(task):
         runs = [fp.simulate(task, seed=seed, out=tmp_path / f"{type(task)}{seed}", progress=False) for seed in range(3)]
@@ -135,23 +104,15 @@ def test_a_private_scale_is_nearly_as_good_as_the_right_constants_and_better_tha
     assert constants - 0.03 < private
 
 
-def test_a_run_that_was_stopped_goes_on_with_the_answer_that_was_paid_for(tmp_path):
-    whole = fp.simulate(Wards(), seed=1, out=tmp_path / "whole", progress=False)
-    checkpoint = tmp_path / "part"
-    fp.simulate(Wards(), seed=1, rounds=6, out=checkpoint, progress=False)
-    rounds = checkpoint / "rounds.jsonl"
-    assert [json.loads(line)["metrics"] for line in rounds.read_text().splitlines()] == [
-        dict(record.metrics) for record in whole.history.rounds
-    ]
-    question = PoissonSampledGaussian(1.0, _question_noise(checkpoint), whole.history.relation)
-    ledger = Ledger(f"sqlite:///{checkpoint / 'ledger.db'}")
-    assert ledger.accounts(["wards/client-0"])["wards/client-0"].history[question] == 1
-
-
-def _question_noise(folder):
-    asked = Ledger(f"sqlite:///{folder / 'ledger.db'}").asked()
-    (event,) = asked[0].charged
-    return event.noise_multiplier
+def test_a_run_that_was_stopped_goes_on_with_the_answer_that_was_paid_for(tmp_path, monkeypatch):
+    whole = fp.simulate(Wards(), seed=1, out="whole", progress=False)
+    stop_once_in_round_two(monkeypatch)
+    with pytest.raises(KeyboardInterrupt):
+        fp.simulate(Wards(), seed=1, out="stopped", progress=False)
+    resumed = fp.simulate(Wards(), resume="stopped", progress=False)
+    assert [row["accuracy"] for row in resumed.rounds] == [row["accuracy"] for row in whole.rounds]
+    history = history_of("sqlite:///stopped/ledger.db", "client-0", "wards")
+    assert [steps for event, steps in history.items() if event.sampling_rate == 1.0] == [1]
 
 
 class PrivateSizes(Wards):
@@ -175,7 +136,7 @@ class PrivateSizes(Wards):
 
 def test_who_answers_weighs_as_much_as_the_answer_says_where_sizes_are_private(given, tmp_path):
     plan = RunPlan.of({**given, "question-spend": 1.5}, PrivateSizes())
-    grid, weights = deployed(plan, tmp_path), {}
+    grid, weights = DeployedGrid(plan, tmp_path, **ALLOWED), {}
 
     class Weighed(FedAvg):
         def aggregate_train(self, server_round, replies):

@@ -6,17 +6,13 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord
-from flwr.clientapp import ClientApp
 from flwr.serverapp.strategy import FedAvg
 
 from fedprivacy.accounting import pld
 from fedprivacy.commands.outcome import outcome_text
-from fedprivacy.flower import InProcessGrid, PrivateStrategy, RoundFailedError, private_client
+from fedprivacy.flower import RoundFailedError
 from fedprivacy.flower.baseline.accounts import BaselineAccounts
 from fedprivacy.flower.baseline.client import baseline_client
-from fedprivacy.flower.server.strategy import as_arrays
-from fedprivacy.gradients import trainable_parameters
 from fedprivacy.ledger import ChargeState, Ledger
 from fedprivacy.ledger.verify import verify_ledger
 from fedprivacy.runs.configuration import ConfigError
@@ -24,10 +20,9 @@ from fedprivacy.runs.folder import read_config
 from fedprivacy.runs.placement import HERE
 from fedprivacy.server.simulation import simulate
 from fedprivacy.values.wording import time_text
-from tests.flower.blobs import Blobs, plan_of
-from tests.flower.deployment import DeployedGrid
-from tests.flower.runs import SAMPLING, run
-from tests.flower.test_rounds import tampered
+from tests.flower.blobs import BLOBS, Blobs, plan_of
+from tests.flower.deployment import DeployedGrid, deployed_plan, start
+from tests.flower.runs import SAMPLING, answering, run, tampered
 
 NOISE = {"noise_multiplier": 2.0, "epsilon": 50.0}
 
@@ -35,7 +30,7 @@ NOISE = {"noise_multiplier": 2.0, "epsilon": 50.0}
 @pytest.fixture
 def plan(ledger_url):
     """Makes plans that share a ledger."""
-    return lambda **settings: plan_of(Blobs(), **NOISE | {"ledger": ledger_url, "rounds": 4} | settings)
+    return lambda **settings: plan_of(BLOBS, **NOISE | {"ledger": ledger_url, "rounds": 4} | settings)
 
 
 @pytest.fixture
@@ -56,15 +51,13 @@ def away(tmp_path):
 
 def listening(plan):
     """The real ClientApp, and whom it was run for in each round."""
-    honest, app, asked = private_client(plan.task, plan.config), ClientApp(), []
-    app.query("enrol")(honest)
+    asked = []
 
-    @app.train()
-    def train(message, context):
+    def heard(message, context, reply):
         asked.append(f"client-{context.node_config['partition-id']}")
-        return honest(message, context)
+        return reply
 
-    return app, asked
+    return answering(plan, heard), asked
 
 
 class Listening(FedAvg):
@@ -110,14 +103,14 @@ def test_a_cohort_of_a_fixed_size_is_asked_and_charged_and_nobody_else(plan):
     assert_charged(done, plan)
 
 
-def test_a_poisson_cohort_may_be_empty_and_the_run_goes_on_with_the_same_model(plan):
+def test_a_poisson_cohort_may_be_empty_and_the_run_goes_on_with_the_same_model(plan, monkeypatch):
     plan, models = plan(cohort_size=1, cohort_sampling="poisson", rounds=12), []
 
     def watched(model, evaluate=plan.task.evaluate):
         models.append(model.weight.detach().clone().numpy())
         return evaluate(model)
 
-    plan.task.evaluate = watched
+    monkeypatch.setattr(plan.task, "evaluate", watched)
     done = run(plan)
     sizes = [len(record.participants) for record in done.records]
     assert {0, 1, 2} <= set(sizes) and len(sizes) == 12
@@ -172,6 +165,7 @@ def test_a_drop_out_trains_nothing_and_stays_charged(plan):
     assert_charged(done, plan)
 
 
+@pytest.mark.exhaustive
 def test_a_round_in_which_everybody_drops_out_does_not_end_the_run(plan):
     plan = plan(drop_out=0.9, rounds=6, clients=2)
     done = run(plan)
@@ -209,32 +203,7 @@ def test_a_late_evaluation_is_not_told(plan, speeds):
     assert done.records[0].failures == {"client-3": "too-late"}
 
 
-SIMULATED = {"cohort_size": 3, "over_selection": 1.3, "drop_out": 0.2, "speeds": "lognormal:1:9000"}
-SIMULATED |= {"availability": "diurnal:0.6", "deadline": 30000.0}
-
-
-def test_the_same_seed_tells_the_same_story_and_another_seed_another(tmp_path):
-    def story(name, **settings):
-        settings = {"rounds": 5, "clients": 6, "ledger": str(tmp_path / f"{name}.db")} | settings
-        plan = plan_of(Blobs(), **NOISE | SIMULATED | settings)
-        return [(r.participants, r.failures, r.clock) for r in run(plan).records]
-
-    assert story("a") == story("b")
-    assert story("again") != story("c", seed=2)
-
-
-def test_a_run_that_another_drives_by_flower_s_hooks_drops_the_same_clients(plan, speeds):
-    plan = plan(clients=6, cohort_size=2, over_selection=2.0, speeds=speeds, drop_out=0.3)
-    grid = InProcessGrid(private_client(plan.task, plan.config), 6, {})
-    averaging, arrays = Listening(**SAMPLING), as_arrays(trainable_parameters(plan.task.model()))
-    wrapped = PrivateStrategy(averaging, plan)
-    for number in (1, 2, 3):
-        messages = list(wrapped.configure_train(number, arrays, ConfigRecord(), grid))
-        assert len(messages) <= 4
-        arrays, _ = wrapped.aggregate_train(number, grid.send_and_receive(messages))
-    assert set(averaging.averaged) <= {1, 2}
-
-
+@pytest.mark.exhaustive
 def test_a_baseline_has_the_same_rounds(plan, speeds, tmp_path):
     settings = {"cohort_size": 2, "over_selection": 2.0, "speeds": speeds, "drop_out": 0.2}
     private = run(plan(**settings))
@@ -245,35 +214,31 @@ def test_a_baseline_has_the_same_rounds(plan, speeds, tmp_path):
     assert told[0] == told[1] and math.isinf(baseline.records[-1].max_epsilon)
 
 
-def deployed(tmp_path, ledger_url, **settings):
-    settings = {"clients": 3, "seed": None, "rounds": 3, "ledger": ledger_url, **NOISE} | settings
-    plan = plan_of(Blobs(), **settings, signing_key=str(tmp_path / "server.key"))
+def deployed(tmp_path, **settings):
+    plan = deployed_plan(tmp_path, **NOISE | settings)
     return plan, DeployedGrid(plan, tmp_path)
 
 
-def test_real_clients_are_sampled_and_their_own_books_say_so(tmp_path, ledger_url):
-    plan, grid = deployed(tmp_path, ledger_url, cohort_size=2)
-    records = []
-    PrivateStrategy(FedAvg(**SAMPLING), plan, observers=[records.append]).start(grid)
-    assert [len(record.participants) for record in records] == [0, 2, 2, 2]
+def test_real_clients_are_sampled_and_their_own_books_say_so(tmp_path):
+    plan, grid = deployed(tmp_path, cohort_size=2)
+    records = start(plan, grid).records
+    assert [len(record.participants) for record in records] == [2, 2, 2]
     for name in grid.names.values():
         rounds = sum(name in record.participants for record in records)
         assert records[-1].spent[name].rounds == rounds
         assert sum(grid.guard(plan, name).history().values()) == 2 * rounds
 
 
-def test_when_no_real_client_is_left_the_run_ends_and_does_not_pass_over_its_rounds(tmp_path, ledger_url):
-    plan, grid = deployed(tmp_path, ledger_url, cohort_size=2)
-    records = []
+def test_when_no_real_client_is_left_the_run_ends_and_does_not_pass_over_its_rounds(tmp_path):
+    plan, grid = deployed(tmp_path, cohort_size=2)
 
     def leave(record):
-        records.append(record.round)
         if record.round == 1:
             grid._contexts.clear()
 
-    result = PrivateStrategy(FedAvg(**SAMPLING), plan, observers=[leave]).start(grid)
-    assert records == [0, 1]
-    assert result.stopped_because == "3 clients with budget left are too few for the strategy"
+    done = start(plan, grid, observers=[leave])
+    assert [record.round for record in done.records] == [1]
+    assert done.result.stopped_because == "3 clients with budget left are too few for the strategy"
 
 
 @pytest.mark.parametrize(
@@ -286,15 +251,16 @@ def test_when_no_real_client_is_left_the_run_ends_and_does_not_pass_over_its_rou
     ],
     ids=lambda value: "-".join(value) if isinstance(value, list) else "",
 )
-def test_nobody_makes_up_what_real_clients_do(settings, named, tmp_path, ledger_url):
-    plan, grid = deployed(tmp_path, ledger_url, **settings)
+def test_nobody_makes_up_what_real_clients_do(settings, named, tmp_path):
+    plan, grid = deployed(tmp_path, **settings)
     with pytest.raises(ConfigError) as refused:
-        PrivateStrategy(FedAvg(**SAMPLING), plan).start(grid)
+        start(plan, grid)
     assert [line.split()[0] for line in refused.value.problems] == named
     assert "these are deployed ones; leave" in refused.value.problems[0]
     assert not any(grid.guard(plan, name).history() for name in grid.names.values())
 
 
+@pytest.mark.exhaustive
 def test_the_clock_is_in_the_results_the_report_and_the_terminal(tmp_path):
     settings = {"clients": 4, "rounds": 3, "noise_multiplier": 4.0, "cohort_size": 2, "out": tmp_path / "run"}
     done = simulate("cancer", speeds="lognormal:1:3600", progress=False, **settings)

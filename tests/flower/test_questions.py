@@ -17,7 +17,7 @@ from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.runs.asking import question_plan
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.flower.blobs import Blobs
-from tests.flower.deployment import DeployedGrid
+from tests.flower.deployment import DeployedGrid, charged
 
 CLIENTS = 6
 ALL = {"questions": "count,spread,categories,quantiles,mean", "question-columns": "*", "smallest-cohort": 0.0}
@@ -37,14 +37,6 @@ def plan_of(folder, **settings):
     return question_plan(given, Hospitals())
 
 
-def deployed(plan, folder, **node):
-    """Clients whose data owners say so in their node configurations."""
-    grid = DeployedGrid(plan, folder)
-    for context in grid._contexts.values():
-        context.node_config.update(ALL | node)
-    return grid
-
-
 @pytest.fixture
 def plan(tmp_path):
     server_key(tmp_path / "server.key")
@@ -56,21 +48,20 @@ def ask(plan, grid, *questions, anew=False):
 
 
 def test_both_books_hold_the_charge_that_the_answer_cost(plan, tmp_path):
-    grid = deployed(plan, tmp_path)
+    grid = DeployedGrid(plan, tmp_path, **ALL)
     asked = ask(plan, grid, fp.ask.count(), AGE)
     event = PoissonSampledGaussian(1.0, plan.noise_multiplier, plan.relation)
-    ledger = Ledger(plan.config.ledger)
     assert len(asked.told) == CLIENTS
     assert not asked.failures
     for name in grid.names.values():
-        assert grid.guard(plan, name).history() == {event: 1}
-        assert ledger.accounts([f"blobs/{name}"])[f"blobs/{name}"].history == {event: 1}
+        assert charged(plan, grid, name) == {event: 1}
         assert asked.spent[name].epsilon == pytest.approx(pld.epsilon({event: 1}, 1e-3))
         assert asked.spent[name].epsilon <= 0.5
 
 
 def test_the_federation_s_answer_is_as_near_to_the_truth_as_it_says(plan, tmp_path):
-    asked = ask(plan_of(tmp_path, **{"noise-multiplier": 1.2}), deployed(plan, tmp_path), fp.ask.count(), AGE)
+    plan = plan_of(tmp_path, **{"noise-multiplier": 1.2})
+    asked = ask(plan, DeployedGrid(plan, tmp_path, **ALL), fp.ask.count(), AGE)
     for name, truth in (("count", 180.0), ("mean of age", 44.5)):
         figure = next(f for number in (0, 1) for f in asked.figures(number) if f.name == name)
         assert abs(figure.value - truth) < 5 * figure.error
@@ -80,7 +71,7 @@ def test_the_federation_s_answer_is_as_near_to_the_truth_as_it_says(plan, tmp_pa
 def test_questions_that_are_asked_together_each_have_the_error_of_their_share_now_and_when_read_again(plan, tmp_path):
     """A quarter of the privacy loss doubles the noise; the clients' noise adds up by its squares."""
     plan = plan_of(tmp_path, **{"noise-multiplier": 1.2})
-    grid, asked = deployed(plan, tmp_path), Questionnaire((fp.ask.count(), AGE), (1.0, 3.0))
+    grid, asked = DeployedGrid(plan, tmp_path, **ALL), Questionnaire((fp.ask.count(), AGE), (1.0, 3.0))
     for answers in (ask_clients(grid, plan, asked), ask_clients(grid, plan, asked)):
         alone, with_the_mean = (answers.figures(number)[0] for number in (0, 1))
         assert alone.error == pytest.approx(1.2 * 2.0 * math.sqrt(6))
@@ -89,7 +80,7 @@ def test_questions_that_are_asked_together_each_have_the_error_of_their_share_no
 
 
 def test_of_several_answers_to_one_question_the_newest_is_read_again(plan, tmp_path):
-    grid = deployed(plan, tmp_path)
+    grid = DeployedGrid(plan, tmp_path, **ALL)
     first, anew = ask(plan, grid, AGE), ask(plan_of(tmp_path), grid, AGE, anew=True)
     again = ask(plan, grid, AGE)
     assert len(again.reread) == CLIENTS
@@ -97,7 +88,7 @@ def test_of_several_answers_to_one_question_the_newest_is_read_again(plan, tmp_p
 
 
 def test_an_answer_is_read_again_for_nothing_and_asked_anew_for_its_price(plan, tmp_path):
-    grid = deployed(plan, tmp_path)
+    grid = DeployedGrid(plan, tmp_path, **ALL)
     first = ask(plan, grid, AGE)
     again = ask(plan, grid, AGE)
     assert again.federation == first.federation
@@ -110,7 +101,7 @@ def test_an_answer_is_read_again_for_nothing_and_asked_anew_for_its_price(plan, 
 
 def test_an_answer_is_read_again_when_nothing_is_left_to_spend(plan, tmp_path):
     everything = {"epsilon": 0.5, "spend": 0.5}
-    grid = deployed(plan_of(tmp_path, **everything), tmp_path)
+    grid = DeployedGrid(plan_of(tmp_path, **everything), tmp_path, **ALL)
     first = ask(plan_of(tmp_path, **everything), grid, AGE)
     assert ask(plan_of(tmp_path, **everything), grid, AGE).federation == first.federation
     with pytest.raises(BudgetSpentError, match=r"hospital-0 has spent .* not one more step"):
@@ -119,9 +110,9 @@ def test_an_answer_is_read_again_when_nothing_is_left_to_spend(plan, tmp_path):
 
 def test_who_comes_later_is_asked_alone(plan, tmp_path):
     few = replace(plan.config, clients=3)
-    grid = deployed(replace(plan, config=few), tmp_path)
+    grid = DeployedGrid(replace(plan, config=few), tmp_path, **ALL)
     ask(replace(plan, config=few), grid, AGE)
-    everybody = deployed(plan, tmp_path)
+    everybody = DeployedGrid(plan, tmp_path, **ALL)
     asked = ask(plan, everybody, AGE)
     assert asked.reread == ("hospital-0", "hospital-1", "hospital-2")
     assert len(asked.told) == CLIENTS
@@ -141,7 +132,7 @@ def test_who_comes_later_is_asked_alone(plan, tmp_path):
     ],
 )
 def test_what_the_data_owner_does_not_allow_is_refused_and_costs_nothing(plan, tmp_path, node, question):
-    grid = deployed(plan, tmp_path, **node)
+    grid = DeployedGrid(plan, tmp_path, **ALL | node)
     asked = ask(plan, grid, question)
     assert asked.failures == dict.fromkeys(grid.names.values(), "question-not-allowed")
     assert not asked.told
@@ -149,22 +140,8 @@ def test_what_the_data_owner_does_not_allow_is_refused_and_costs_nothing(plan, t
     assert not any(account.history for account in Ledger(plan.config.ledger).accounts(["blobs/hospital-0"]).values())
 
 
-def test_a_data_owner_who_says_nothing_is_asked_nothing(plan, tmp_path):
-    asked = ask(plan, DeployedGrid(plan, tmp_path), fp.ask.count())
-    assert set(asked.failures.values()) == {"question-not-allowed"}
-
-
-def test_a_small_group_is_not_told(plan, tmp_path):
-    groups = fp.ask.count(by={"ward": ["a", "b", "d"]})
-    asked = ask(
-        plan_of(tmp_path, **{"noise-multiplier": 1.2}), deployed(plan, tmp_path, **{"smallest-cohort": 6.0}), groups
-    )
-    assert [figure.value is None for figure in asked.figures()] == [False, False, True]
-    assert asked.silent() == {"d": sorted(f"hospital-{n}" for n in range(CLIENTS))}
-
-
 def test_questions_have_a_budget_of_their_own(plan, tmp_path):
-    grid = deployed(plan, tmp_path, **{"question-epsilon": 0.7})
+    grid = DeployedGrid(plan, tmp_path, **ALL | {"question-epsilon": 0.7})
     ask(plan, grid, AGE)
     second = ask(plan_of(tmp_path), grid, fp.ask.count())
     assert set(second.failures.values()) == {"questions-exhausted"}
@@ -172,12 +149,8 @@ def test_questions_have_a_budget_of_their_own(plan, tmp_path):
     assert second.spent["hospital-0"].epsilon == pytest.approx(second.before["hospital-0"].epsilon)
 
 
-def test_the_first_questions_on_a_ledger_choose_a_filter_that_takes_training_too(plan, tmp_path):
-    ask(plan, deployed(plan, tmp_path), AGE)
+def test_the_first_questions_on_a_ledger_leave_a_budget_and_choose_a_filter_that_takes_training_too(plan, tmp_path):
+    asked = ask(plan, DeployedGrid(plan, tmp_path, **ALL), AGE)
+    assert all(client.steps_left > 0 for client in asked.spent.values())
     allowances = Ledger(plan.config.ledger).allowances(["blobs/hospital-0"])
     assert {allowance.filter for allowance in allowances.values()} == {"adaptive"}
-
-
-def test_who_answered_for_all_of_a_spend_has_budget_left(plan, tmp_path):
-    asked = ask(plan, deployed(plan, tmp_path), AGE)
-    assert all(client.steps_left > 0 for client in asked.spent.values())

@@ -86,23 +86,23 @@ def test_a_client_that_refuses_is_not_waited_for(key):
     app.query("enrol")(lambda message, _: release.refusal(message, RefusalCode.SEED_IN_DEPLOYMENT))
     started = time.monotonic()
     with pytest.raises(TooFewClientsError, match=r"it refused \(seed-in-deployment\)"):
-        ClientRegistry(60.0, key).wait_for(InProcessGrid(app, 2, {}), 2)
-    assert time.monotonic() - started < 10.0
+        ClientRegistry(600.0, key).wait_for(InProcessGrid(app, 2, {}), 2)
+    assert time.monotonic() - started < 300.0
 
 
 def test_a_node_that_does_not_answer_is_asked_again(key):
     class Slow(InProcessGrid):
-        asked = 0
+        answers = False
 
         def pull_messages(self, message_ids):
-            self.asked += 1
-            return super().pull_messages(message_ids) if self.asked > 4 else []
+            return super().pull_messages(message_ids) if self.answers else []
 
     app = ClientApp()
     app.query("enrol")(lambda message, _: release.enrolment(message, Enrolment("a", 1, 1, "")))
     grid, registry = Slow(app, 1, {}), ClientRegistry(0.15, key)
     with pytest.raises(TooFewClientsError, match="it did not answer"):
         registry.wait_for(grid, 1)
+    grid.answers = True
     registry.wait_for(grid, 1)
     assert len(registry.online(grid)) == 1
 

@@ -73,10 +73,9 @@ def test_a_killed_run_goes_on_and_ends_with_the_same_bytes(whole, tmp_path):
     killed = tmp_path / "run"
     assert {path.name for path in killed.iterdir()} >= {"checkpoint.safetensors", "rounds.jsonl", "ledger.db"}
     assert not (killed / "model.safetensors").exists()
-    done = simulate_in_a_process(tmp_path, "--resume", "run")
-    assert done.returncode == 0, done.stderr
+    done = simulate("--resume", killed)
     assert "Going on after round 2 of 4." in done.stderr
-    assert "after 4 rounds" in done.stdout and "Report: run/report.html" in done.stdout
+    assert "after 4 rounds" in done.stdout and f"{killed}/report.html" in done.stdout
     assert results(killed) == results(whole)
     assert json.loads((killed / "config.json").read_text())["settings"]["resume"] == ""
 

@@ -53,7 +53,7 @@ def calls(folder):
 
 
 def test_every_machine_joins_and_the_run_decides_how_the_job_ends(job, tmp_path):
-    assert job().wait(timeout=30) == 3
+    assert job().wait(timeout=120) == 3
     head, others = sorted(line for line in calls(tmp_path) if line.startswith("srun"))
     assert "--nodes=1 --nodelist=first ray start --head --node-ip-address=10.0.0.1 --port=22345 " in head
     assert "--nodes=2 --exclude=first ray start --address=10.0.0.1:22345 " in others
@@ -77,10 +77,10 @@ def test_the_signal_before_the_time_is_over_is_the_run_s(job, tmp_path):
         assert script.poll() is None
         time.sleep(0.02)
     script.send_signal(signal.SIGTERM)
-    assert script.wait(timeout=30) == 143
+    assert script.wait(timeout=120) == 143
     assert calls(tmp_path)[-1] == "in order"
 
 
 def test_machines_that_do_not_join_end_the_job(job, tmp_path):
-    assert job(python="exit 1").wait(timeout=30) == 1
+    assert job(python="exit 1").wait(timeout=120) == 1
     assert not [line for line in calls(tmp_path) if line.startswith("fedprivacy")]

@@ -59,6 +59,7 @@ class School:
         return f"{num_partitions} schools"
 
 
+@pytest.mark.exhaustive
 @pytest.mark.skipif(not SCHOOL.exists(), reason="School is not beside the repository")
 @pytest.mark.parametrize(
     ("privacy", "rounds", "most"), [(True, 4, 0.05), (False, 12, 0.03)], ids=["records too", "clients alone"]
@@ -73,10 +74,3 @@ def test_schools_are_protected_as_a_whole(privacy, rounds, most, tmp_path):
     assert len(set(sizes)) > 2
     before, after = (history.metrics[School.metric] for history in (run.history.start, run.history.last))
     assert after < most < before
-
-
-def test_digits_are_learnt_from_plain_clients_with_little_user_level_noise(tmp_path):
-    settings = {"rounds": 10, "privacy": False, "fraction_train": 0.6, "progress": False}
-    settings |= {"user_level_noise_multiplier": 0.1, "user_level_clipping_norm": 1.0}
-    run = fp.simulate("digits", out=tmp_path / "digits", **settings)
-    assert run.metrics["accuracy"] > 0.7
