@@ -81,6 +81,7 @@ def test_scaffold_s_control_is_the_weighted_mean_of_the_clients_own(together):
     torch.testing.assert_close(control.value.double(), expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.exhaustive
 def test_each_client_is_measured_with_the_model_that_it_uses():
     last = run("local", together=True, fraction=1.0)
     task, kept = DeepBlobs(), last.grid.kept.own
@@ -104,6 +105,7 @@ def test_each_client_is_measured_with_the_model_that_it_uses():
         assert metrics[name] == pytest.approx(expected)
 
 
+@pytest.mark.exhaustive
 def test_a_null_row_that_is_held_out_counts_in_no_figure(undrawn):
     class Unreadable(DeepBlobs):
         def held_out(self, source):
@@ -116,6 +118,7 @@ def test_a_null_row_that_is_held_out_counts_in_no_figure(undrawn):
     assert found[0] == found[1] and [row["records"] for row in found[1]] == [10, 10, 10]
 
 
+@pytest.mark.exhaustive
 def test_a_client_s_own_model_is_in_the_run_s_folder():
     run = fp.simulate(DeepBlobs(), algorithm="fedper", clients=3, rounds=2, out="run", progress=False)
     shared, own = run.model(), run.model(client_id="client-1")
@@ -241,6 +244,7 @@ def test_a_run_that_left_no_model_of_one_s_own_is_said_to_have_none(deep_node, t
     assert written(guard)[0] == 2 and spent(node) == 4
 
 
+@pytest.mark.exhaustive
 def test_no_other_algorithm_is_given_what_a_client_kept(deep_node, tmp_path):
     """A server that asks for FedAvg, or another head, after FedPer gets steps from its own model."""
     node = deep_node("one")

@@ -62,6 +62,7 @@ def run(folder, *, config, **settings):
     return read_history(folder)
 
 
+@pytest.mark.exhaustive
 def test_the_deployed_apps_train_as_the_library_s_do_and_run_nothing_again(tmp_path):
     given = {"task": "cancer", "clients": 3, "rounds": 3, "seed": 1}
     config = resolve(given | {"out": str(tmp_path / "library")})
@@ -106,6 +107,7 @@ def test_the_deployed_client_tells_another_server_nothing(hospital):
     assert not (Path(hospital["folder"]) / "guard.log").exists()
 
 
+@pytest.mark.exhaustive
 def test_the_deployed_apps_ask_where_the_run_config_names_questions(tmp_path):
     asked = {"questions": "count by diagnosis=malignant,benign; mean 'mean radius' 0 30", "noise-multiplier": 0.5}
     given = {"task": "cancer", "clients": 3, "rounds": 40, "seed": 1, "epsilon": "", **asked}

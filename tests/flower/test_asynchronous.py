@@ -127,6 +127,7 @@ def test_charges_come_before_training(monkeypatch):
     assert len(charged) >= 4 and {account.rounds for account in charged.values()} == {1}
 
 
+@pytest.mark.exhaustive
 def test_no_two_trainings_share_a_draw_of_noise(monkeypatch):
     """Of 40 rounds in which fast clients answer again and again, some from models that differ by little or nothing."""
     drawn, release = [], cohort.release_by_row
@@ -141,6 +142,7 @@ def test_no_two_trainings_share_a_draw_of_noise(monkeypatch):
     assert len(set(drawn)) == len(drawn)
 
 
+@pytest.mark.exhaustive
 def test_a_run_ends_when_budgets_are_spent_and_everybody_who_trained_has_answered():
     done = run_together(plan(epsilon=1.2, rounds=60))
     assert done.result.stopped_because == "no client has budget left"
@@ -197,6 +199,7 @@ def test_a_run_that_was_stopped_in_a_round_ends_with_the_same_bytes(where, setti
         assert (tmp_path / "stopped" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
+@pytest.mark.exhaustive
 def test_without_a_seed_what_was_lost_is_trained_and_charged_anew_and_what_is_kept_is_not(tmp_path, monkeypatch):
     average = BufferedRounds.average
 
@@ -238,6 +241,7 @@ def cancer(tmp_path_factory):
     return simulate("cancer", speeds="lognormal:1:60", progress=False, out=out, **settings)
 
 
+@pytest.mark.exhaustive
 def test_the_results_say_how_stale_updates_were_and_who_still_trained(cancer):
     done, out = cancer, cancer.folder
     lines = [json.loads(line)["buffered"] for line in (out / ROUNDS).read_text().splitlines()]
@@ -253,6 +257,7 @@ def test_the_results_say_how_stale_updates_were_and_who_still_trained(cancer):
     assert check_run(out).reasons == ()
 
 
+@pytest.mark.exhaustive
 def test_an_audit_notices_a_training_that_was_not_charged_and_an_update_that_nobody_was_asked_for(cancer, tmp_path):
     out = shutil.copytree(cancer.folder, tmp_path / "copy")
     lines = [json.loads(line) for line in (out / ROUNDS).read_text().splitlines()]

@@ -61,6 +61,7 @@ def audited(task):
     return found
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("gate", [replay, invariance], ids=["replay", "invariance"])
 def test_the_auditor_takes_views_too(gate):
     assert gate(audited(Chain())).passed

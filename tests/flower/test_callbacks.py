@@ -120,6 +120,7 @@ def test_what_they_measure_is_recorded_beside_the_rest(clients, settings, tmp_pa
     assert [record["metrics"]["so_far"] for record in written(tmp_path / "run")] == [row["so_far"] for row in rounds]
 
 
+@pytest.mark.exhaustive
 def test_a_callback_changes_nothing_else_of_a_run(tmp_path):
     simulate(tmp_path / "with", Sum(), fp.EarlyStopping(patience=9))
     simulate(tmp_path / "without")
@@ -143,6 +144,7 @@ def test_a_run_that_is_ended_early_has_spent_less_and_is_charged_for_its_rounds_
     assert (charged(run), charged(whole)) == ([4] * clients, [8] * clients)  # two steps a round
 
 
+@pytest.mark.exhaustive
 def test_an_end_after_the_last_round_is_none(tmp_path):
     run = simulate(tmp_path / "run", Few(patience=4))
     assert (run.history.finished, status(tmp_path / "run")) == (4, RunStatus.FINISHED)
@@ -181,6 +183,7 @@ def test_early_stopping_names_a_metric_that_nobody_measures():
         runs.run(plan_of(BLOBS, rounds=5), callbacks=[fp.EarlyStopping("accurcy", patience=2)])
 
 
+@pytest.mark.exhaustive
 def test_early_stopping_waits_for_a_metric_that_is_measured_now_and_then():
     told = runs.run(
         plan_of(BLOBS, rounds=7, local_evaluation=3, noise_multiplier=2.0, epsilon=50.0),
@@ -190,6 +193,7 @@ def test_early_stopping_waits_for_a_metric_that_is_measured_now_and_then():
     assert told.records[-1].round == 7
 
 
+@pytest.mark.exhaustive
 def test_an_object_may_watch_one_run_after_another(tmp_path):
     """As in a notebook's cell that is run twice."""
     watching = fp.EarlyStopping(patience=1, least_change=1.0)
@@ -197,6 +201,7 @@ def test_an_object_may_watch_one_run_after_another(tmp_path):
     assert finished == [1, 1]
 
 
+@pytest.mark.exhaustive
 def test_what_a_callback_sets_when_it_begins_does_not_hide_what_it_remembers(tmp_path):
     class Counts(Diary):
         def begin(self, plan):
@@ -214,6 +219,7 @@ def test_what_a_callback_sets_when_it_begins_does_not_hide_what_it_remembers(tmp
     assert counting.rounds == 5  # rounds 0 to 4
 
 
+@pytest.mark.exhaustive
 def test_with_user_level_noise_a_callback_is_not_told_who_joined(tmp_path):
     class Curious(fp.Callback):
         def after_round(self, result):
@@ -238,11 +244,13 @@ def test_a_run_that_goes_on_has_what_its_callbacks_remembered(tmp_path):
     assert len(written(tmp_path / "run")) == 3  # it is not run again
 
 
+@pytest.mark.exhaustive
 def test_what_no_checkpoint_keeps_is_said(tmp_path, caplog):
     simulate(tmp_path / "run", Diary())
     assert "No checkpoint keeps told of Diary" in caplog.text
 
 
+@pytest.mark.exhaustive
 def test_a_run_goes_on_with_its_own_callbacks_or_with_none(tmp_path, caplog):
     with pytest.raises(KeyboardInterrupt):
         simulate(tmp_path / "run", Sum(), Diary(KeyboardInterrupt()))

@@ -107,6 +107,7 @@ def test_the_budget_of_each_is_what_the_ledger_enforces():
         run(other)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("weighting", ["size", "inverse-variance"])
 def test_averages_weighed_by_noise_have_the_least(weighting):
     """Weights in the ratio (q n / sigma)^2: with them the average of pure noise has the variance 1 / their sum."""
@@ -164,12 +165,14 @@ def test_a_stopped_run_goes_on_with_the_terms_that_it_had_and_no_others(whole, m
     assert Path("stopped/rounds.jsonl").read_bytes() == (whole.folder / "rounds.jsonl").read_bytes()
 
 
+@pytest.mark.exhaustive
 def test_a_run_without_a_table_goes_on_without_one(undrawn):
     plain = simulated("plain", "", noise_multiplier=2.0)
     with pytest.raises(ConfigError, match="its own, which were left open"):
         fp.simulate(Blobs(), resume=plain.folder, client_terms=terms(6), progress=False)
 
 
+@pytest.mark.exhaustive
 def test_whatever_shows_the_run_shows_each_client_s_own_noise_and_budget(whole):
     noises = [client["noise_multiplier"] for client in whole.clients]
     assert noises[1] == 3.0 and len(set(noises)) == 5 and noises[0] == noises[5]
@@ -195,6 +198,7 @@ def test_whatever_shows_the_run_shows_each_client_s_own_noise_and_budget(whole):
     assert (row["noise_multiplier"], row["largest_noise_multiplier"]) == (min(noises), max(noises))
 
 
+@pytest.mark.exhaustive
 def test_a_table_that_was_changed_afterwards_contradicts_the_charges(whole):
     folder = shutil.copytree(whole.folder, "run")
     table = Path(folder, CLIENT_TERMS)
@@ -202,6 +206,7 @@ def test_a_table_that_was_changed_afterwards_contradicts_the_charges(whole):
     assert any("client-1 was charged for" in reason for reason in check_run(Path(folder)).reasons)
 
 
+@pytest.mark.exhaustive
 def test_a_baseline_samples_at_the_same_rates(monkeypatch, undrawn):
     asked = []
     to_record = Assignment.to_record
@@ -225,6 +230,7 @@ def test_a_task_s_own_question_is_charged_to_each_client_s_own_budget(undrawn):
     assert len(set(map(frozenset, asked))) == 1 and all(len(events) == 1 for events in asked)
 
 
+@pytest.mark.exhaustive
 def test_questions_are_asked_within_each_client_s_own_budget():
     """With one noise for all; a client whose budget is smaller than that takes is not asked."""
     own = {"client-0": {"epsilon": 0.05, "noise_multiplier": 9.0, "sampling_rate": 0.1}, "client-1": {"epsilon": 9.0}}

@@ -27,6 +27,7 @@ def run(plan):
     return records[1:], [context.state for context in grid._contexts.values()], norms
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("clipping", CLIPPINGS)
 def test_every_clipping_trains_at_the_same_cost(clipping, tmp_path):
     plan = plan_of(Blobs(), clipping=clipping, epsilon=50.0, rounds=8, ledger=f"sqlite:///{tmp_path / 'l.db'}")

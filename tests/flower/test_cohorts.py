@@ -76,6 +76,7 @@ def test_a_client_that_fails_is_left_out_of_the_average_and_stays_charged(monkey
     assert together.records[-1].spent["client-2"].rounds == len(failed)
 
 
+@pytest.mark.exhaustive
 def test_clients_that_fail_together_leave_the_others_their_round(monkeypatch):
     clip, calls = Stack.clip, []
 
@@ -114,6 +115,7 @@ def test_an_engine_trains_many_clients_together():
         assert engine.trains_together(plan_of(BLOBS, clients=clients).config) == (clients == engine.POPULATION)
 
 
+@pytest.mark.exhaustive
 def test_randomness_is_secret_without_a_seed():
     plans = [plan_of(BLOBS, clients=3, seed=None, rounds=1, ledger=f"sqlite:///{n}.db") for n in range(2)]
     one, other = (model_of(run_together(plan)) for plan in plans)

@@ -73,6 +73,7 @@ def test_the_spend_is_divided_beforehand_and_what_is_not_asked_is_not_charged(pl
     assert CLIENTS * max(FREQUENT.values()) > found.surely > max(FREQUENT.values())
 
 
+@pytest.mark.exhaustive
 def test_to_look_for_the_same_again_costs_nothing_when_nothing_is_left_either(tmp_path):
     server_key(tmp_path / "server.key")
     everything = {"epsilon": 2.0, "spend": 2.0, "filter": "fixed-mechanism"}
@@ -88,6 +89,7 @@ def test_to_look_for_the_same_again_costs_nothing_when_nothing_is_left_either(tm
     assert charges(plan, grid) == before
 
 
+@pytest.mark.exhaustive
 def test_what_was_found_until_the_budget_ends_is_told_and_found_again_for_nothing(tmp_path):
     server_key(tmp_path / "server.key")
     once = PoissonSampledGaussian(1.0, 5.0, fp.NeighbouringRelation.ZERO_OUT)
@@ -103,6 +105,7 @@ def test_what_was_found_until_the_budget_ends_is_told_and_found_again_for_nothin
     assert again.texts == found.texts and again.stopped and charges(for_three, grid) == {once: 3}
 
 
+@pytest.mark.exhaustive
 def test_a_search_that_was_broken_off_goes_on_with_what_a_call_may_spend(tmp_path):
     """The answers that are there cost nothing; those that are lacking share the spend."""
     server_key(tmp_path / "server.key")
@@ -119,6 +122,7 @@ def test_a_search_that_was_broken_off_goes_on_with_what_a_call_may_spend(tmp_pat
     assert found.answers[-1].spent["hospital-0"].epsilon < 3.0
 
 
+@pytest.mark.exhaustive
 def test_the_front_door_finds_reads_again_and_asks_anew(tmp_path):
     settings = {"clients": 3, "noise_multiplier": 2.0, "epsilon": 20.0, "out": tmp_path, "seed": 1}
     looking = {"alphabet": ALPHABET, "length": 5, "where": {"icd": ["A01", "A01.1", "B20"]}}
@@ -131,6 +135,7 @@ def test_the_front_door_finds_reads_again_and_asks_anew(tmp_path):
     assert anew.answers[-1].spent["client-0"].steps == 2 * found.answers[-1].spent["client-0"].steps
 
 
+@pytest.mark.exhaustive
 def test_pages_show_each_question_with_what_stood_out(tmp_path):
     settings = {"clients": 3, "noise_multiplier": 2.0, "epsilon": 20.0, "out": tmp_path, "seed": 1}
     found = fp.ask.frequent(Hospitals(), "icd", alphabet=ALPHABET, length=3, **settings)

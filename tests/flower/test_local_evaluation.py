@@ -84,6 +84,7 @@ def test_it_is_charged_as_one_more_step_and_what_is_trained_is_the_same(planned)
         assert (one.numpy() == other.numpy()).all()
 
 
+@pytest.mark.exhaustive
 def test_noise_that_is_left_open_covers_it(planned):
     open_ = {"rounds": 10, "epsilon": 2.0}
     plain, evaluated = planned(BLOBS, **open_), planned(BLOBS, local_evaluation=2, **open_)
@@ -92,6 +93,7 @@ def test_noise_that_is_left_open_covers_it(planned):
     assert run(evaluated).records[-1].spent["client-0"].epsilon <= 2.0
 
 
+@pytest.mark.exhaustive
 def test_a_budget_s_last_steps_train(planned):
     event = PoissonSampledGaussian(0.5, 1.5)
     for affordable in (5, 6, 7, 8):
@@ -103,6 +105,7 @@ def test_a_budget_s_last_steps_train(planned):
         assert evaluations == affordable // 3
 
 
+@pytest.mark.exhaustive
 def test_with_private_shard_sizes_the_number_of_records_is_told_noisily_alone(planned):
     plan = planned(PrivateSizes(), rounds=8, local_evaluation=1, noise_multiplier=1.0)
     told = [record.evaluations["client-2"].records for record in run(plan).records]
@@ -110,6 +113,7 @@ def test_with_private_shard_sizes_the_number_of_records_is_told_noisily_alone(pl
     assert np.mean(told) == pytest.approx(32, abs=10)
 
 
+@pytest.mark.exhaustive
 def test_it_is_in_the_folder_and_comes_back(tmp_path):
     settings = {"rounds": 2, "noise_multiplier": 1.0, "clients": 2, "local_evaluation": 2, "seed": 3}
     result = simulate(Blobs(), out=tmp_path / "run", **settings)

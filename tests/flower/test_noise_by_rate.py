@@ -79,6 +79,7 @@ def test_private_sizes_make_one_rate_and_one_noise_and_public_ones_none_of_the_r
         _ = plan.noise_multiplier
 
 
+@pytest.mark.exhaustive
 def test_who_has_spent_before_adds_the_least_noise_after_that():
     url = "sqlite:///ledger.db"
     settings = {"ledger": url, "filter": "adaptive", "epsilon": 12.0, "spend": 1.0}
@@ -102,6 +103,7 @@ def test_who_has_spent_before_adds_the_least_noise_after_that():
     assert spent["client-2"].noise_multiplier < second.limit(without).noise_multiplier(0.08, 6, second.relation)
 
 
+@pytest.mark.exhaustive
 def test_whose_past_leaves_too_little_takes_part_as_long_as_that_lasts():
     url = "sqlite:///ledger.db"
     run(uneven(ledger=url, rounds=2, filter="fixed-mechanism", spend=2.5))
@@ -165,6 +167,7 @@ def test_a_deployed_client_whose_budget_no_noise_meets_stays_out_alone_and_its_b
 # Deployments
 
 
+@pytest.mark.exhaustive
 def test_deployed_clients_have_theirs_in_both_books_and_late_ones_too(tmp_path):
     """The last comes for the second round, with a past of its own; its noise is the least for that and its own rate."""
     plan = deployed(tmp_path, clients=2)
@@ -213,6 +216,7 @@ class Killed(BaseException):
     """The process ends here: nobody handles it."""
 
 
+@pytest.mark.exhaustive
 def test_a_deployed_run_that_is_killed_goes_on_with_the_noise_that_each_client_had(tmp_path, monkeypatch):
     """Another run charges hospital-1 while it is down: its noise would be another one if it were found anew."""
 
@@ -253,6 +257,7 @@ def simulated(folder):
 # What shows it
 
 
+@pytest.mark.exhaustive
 def test_whatever_shows_the_run_shows_each_client_s_own_noise(whole):
     noises = [client["noise_multiplier"] for client in whole.clients]
     assert noises == sorted(noises, reverse=True) and len(set(noises)) == 4
@@ -298,6 +303,7 @@ def test_a_plan_says_the_range_and_shows_who_adds_least_middling_and_most():
     assert Prospect.of(many).noise_multiplier is None
 
 
+@pytest.mark.exhaustive
 def test_the_audit_of_a_host_finds_the_noise_of_its_own_rate(tmp_path):
     node = Node.read(home_of(tmp_path / "host"))
     run = {"batch-size": 5.0, "epsilon": 0.5, "rounds": 4, "local-steps": 1}

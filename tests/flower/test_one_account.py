@@ -60,6 +60,7 @@ def test_both_books_and_the_calculator_agree_on_what_everything_cost(given, tmp_
     assert last.metrics["accuracy"] > 0.8
 
 
+@pytest.mark.exhaustive
 def test_a_second_run_pays_for_the_training_alone(given, tmp_path):
     plan = RunPlan.of({**given, "spend": 1.0}, Wards())
     grid = DeployedGrid(plan, tmp_path, **ALLOWED)
@@ -83,6 +84,7 @@ def test_what_a_plan_tells_is_what_the_run_costs(tmp_path):
     assert run.history.start.spent["client-0"].epsilon == pytest.approx(row["epsilon_question"], rel=1e-4)
 
 
+@pytest.mark.exhaustive
 def test_the_saved_model_takes_records_as_they_are(tmp_path):
     task = Wards()
     run = fp.simulate(task, seed=1, out=tmp_path / "run", question_spend=1.5, progress=False)
@@ -104,6 +106,7 @@ def test_a_private_scale_is_nearly_as_good_as_the_right_constants_and_better_tha
     assert constants - 0.03 < private
 
 
+@pytest.mark.exhaustive
 def test_a_run_that_was_stopped_goes_on_with_the_answer_that_was_paid_for(tmp_path, monkeypatch):
     whole = fp.simulate(Wards(), seed=1, out="whole", progress=False)
     stop_once_in_round_two(monkeypatch)
@@ -134,6 +137,7 @@ class PrivateSizes(Wards):
         return self.examples(patients(part, self.records))
 
 
+@pytest.mark.exhaustive
 def test_who_answers_weighs_as_much_as_the_answer_says_where_sizes_are_private(given, tmp_path):
     plan = RunPlan.of({**given, "question-spend": 1.5}, PrivateSizes())
     grid, weights = DeployedGrid(plan, tmp_path, **ALLOWED), {}
@@ -150,6 +154,7 @@ def test_who_answers_weighs_as_much_as_the_answer_says_where_sizes_are_private(g
         assert weight != 100 and abs(weight - 100 - 100 * int(name[-1])) < 60
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("spend", [2.0, 2.7])  # after the latter there is nothing left for the question, either
 def test_no_question_is_paid_for_that_no_training_could_follow(spend, tmp_path):
     ledger = tmp_path / "ledger.db"

@@ -103,6 +103,7 @@ def test_a_cohort_of_a_fixed_size_is_asked_and_charged_and_nobody_else(plan):
     assert_charged(done, plan)
 
 
+@pytest.mark.exhaustive
 def test_a_poisson_cohort_may_be_empty_and_the_run_goes_on_with_the_same_model(plan, monkeypatch):
     plan, models = plan(cohort_size=1, cohort_sampling="poisson", rounds=12), []
 
@@ -183,6 +184,7 @@ def test_a_round_that_real_failures_alone_emptied_still_ends_it(plan):
         run(plan, client=tampered(plan, fail, [f"client-{n}" for n in range(4)]))
 
 
+@pytest.mark.exhaustive
 def test_only_who_is_there_is_asked_and_the_clock_waits(plan, speeds, away):
     plan = plan(availability=away, speeds=speeds, rounds=20)
     done = run(plan)
@@ -196,6 +198,7 @@ def test_only_who_is_there_is_asked_and_the_clock_waits(plan, speeds, away):
     assert_charged(done, plan)
 
 
+@pytest.mark.exhaustive
 def test_a_late_evaluation_is_not_told(plan, speeds):
     plan = plan(local_evaluation=1, speeds=speeds, deadline=6.0, rounds=1, local_steps=1)
     done = run(plan)
@@ -229,6 +232,7 @@ def test_real_clients_are_sampled_and_their_own_books_say_so(tmp_path):
         assert sum(grid.guard(plan, name).history().values()) == 2 * rounds
 
 
+@pytest.mark.exhaustive
 def test_when_no_real_client_is_left_the_run_ends_and_does_not_pass_over_its_rounds(tmp_path):
     plan, grid = deployed(tmp_path, cohort_size=2)
 

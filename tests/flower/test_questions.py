@@ -59,6 +59,7 @@ def test_both_books_hold_the_charge_that_the_answer_cost(plan, tmp_path):
         assert asked.spent[name].epsilon <= 0.5
 
 
+@pytest.mark.exhaustive
 def test_the_federation_s_answer_is_as_near_to_the_truth_as_it_says(plan, tmp_path):
     plan = plan_of(tmp_path, **{"noise-multiplier": 1.2})
     asked = ask(plan, DeployedGrid(plan, tmp_path, **ALL), fp.ask.count(), AGE)
@@ -68,6 +69,7 @@ def test_the_federation_s_answer_is_as_near_to_the_truth_as_it_says(plan, tmp_pa
         assert figure.error < 5
 
 
+@pytest.mark.exhaustive
 def test_questions_that_are_asked_together_each_have_the_error_of_their_share_now_and_when_read_again(plan, tmp_path):
     """A quarter of the privacy loss doubles the noise; the clients' noise adds up by its squares."""
     plan = plan_of(tmp_path, **{"noise-multiplier": 1.2})
@@ -79,6 +81,7 @@ def test_questions_that_are_asked_together_each_have_the_error_of_their_share_no
     assert len(answers.reread) == CLIENTS
 
 
+@pytest.mark.exhaustive
 def test_of_several_answers_to_one_question_the_newest_is_read_again(plan, tmp_path):
     grid = DeployedGrid(plan, tmp_path, **ALL)
     first, anew = ask(plan, grid, AGE), ask(plan_of(tmp_path), grid, AGE, anew=True)
@@ -99,6 +102,7 @@ def test_an_answer_is_read_again_for_nothing_and_asked_anew_for_its_price(plan, 
     assert sum(grid.guard(plan, "hospital-0").history().values()) == 2
 
 
+@pytest.mark.exhaustive
 def test_an_answer_is_read_again_when_nothing_is_left_to_spend(plan, tmp_path):
     everything = {"epsilon": 0.5, "spend": 0.5}
     grid = DeployedGrid(plan_of(tmp_path, **everything), tmp_path, **ALL)
@@ -108,6 +112,7 @@ def test_an_answer_is_read_again_when_nothing_is_left_to_spend(plan, tmp_path):
         ask(plan_of(tmp_path, **everything), grid, fp.ask.count())
 
 
+@pytest.mark.exhaustive
 def test_who_comes_later_is_asked_alone(plan, tmp_path):
     few = replace(plan.config, clients=3)
     grid = DeployedGrid(replace(plan, config=few), tmp_path, **ALL)
@@ -149,6 +154,7 @@ def test_questions_have_a_budget_of_their_own(plan, tmp_path):
     assert second.spent["hospital-0"].epsilon == pytest.approx(second.before["hospital-0"].epsilon)
 
 
+@pytest.mark.exhaustive
 def test_the_first_questions_on_a_ledger_leave_a_budget_and_choose_a_filter_that_takes_training_too(plan, tmp_path):
     asked = ask(plan, DeployedGrid(plan, tmp_path, **ALL), AGE)
     assert all(client.steps_left > 0 for client in asked.spent.values())

@@ -34,6 +34,7 @@ def whole_quota(plan):
     return FILTERS[plan.config.allowance().filter](plan.config.budget).quota({}, plan.event())
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize(
     "strategy",
     [
@@ -54,6 +55,7 @@ def test_any_flower_strategy_trains_and_is_accounted(strategy, ledger_url):
     assert [c.epsilon for c in done.records[-1].spent.values()] == [pytest.approx(expected)] * 4
 
 
+@pytest.mark.exhaustive
 def test_the_average_of_the_global_models_is_evaluated_and_kept_and_no_client_receives_it():
     def weights(name, **settings):
         """Of the model that was evaluated in each round, and of the one that was kept."""
@@ -169,6 +171,7 @@ def test_when_all_are_exhausted_the_run_ends_well_with_the_model_kept_and_is_tol
     assert history_of(ledger_url, "client-0") == before
 
 
+@pytest.mark.exhaustive
 def test_without_a_budget_epsilon_is_measured_and_nobody_is_stopped(ledger_url):
     done = run(plan_of(BLOBS, noise_multiplier=0.5, rounds=4, ledger=ledger_url))
     assert math.isinf(done.records[-1].spent["client-0"].budget_epsilon)
@@ -326,6 +329,7 @@ def test_too_few_clients_is_a_bounded_wait_and_a_clear_error(ledger_url):
         run(plan, grid=InProcessGrid(private_client(plan.task, plan.config), 3, {}))
 
 
+@pytest.mark.exhaustive
 def test_flower_s_own_loop_over_the_hooks_charges_and_trains_like_start(tmp_path):
     """Whoever drives the strategy by Flower's hooks gets the same rounds, without what is recorded of them."""
     runs = {}

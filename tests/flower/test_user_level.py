@@ -156,10 +156,11 @@ def test_a_run_goes_on_when_every_client_s_own_budget_is_spent(tmp_path):
     assert done.records[-1].user_level.rounds == 4 and done.records[-1].max_epsilon <= spent
 
 
+@pytest.mark.exhaustive
 def test_who_joins_is_drawn_from_the_server_s_keystream_whatever_python_s_random_is(tmp_path):
     def cohorts(name, python_s, **settings):
         random.seed(python_s)
-        plan = planned(tmp_path / name, rounds=6, clients=8, fraction_train=0.5, **NOISE, **settings)
+        plan = planned(tmp_path / name, rounds=8, clients=8, fraction_train=0.5, **NOISE, **settings)
         return [record.participants for record in run(plan, checkpoints=tmp_path / name).records]
 
     seeded = cohorts("one", 1)
@@ -167,6 +168,7 @@ def test_who_joins_is_drawn_from_the_server_s_keystream_whatever_python_s_random
     assert cohorts("three", 1, seed=None) != cohorts("four", 1, seed=None)
 
 
+@pytest.mark.exhaustive
 @pytest.mark.parametrize("made", [FedAdagrad, FedYogi, FedProx])
 def test_strategies_that_average_are_given_one_update_of_weight_one(made, tmp_path):
     given = []
@@ -194,6 +196,7 @@ def test_it_learns_where_there_is_little_noise(clipping, tmp_path):
     assert (len(set(norms)) > 5) is (clipping == "adaptive")
 
 
+@pytest.mark.exhaustive
 def test_clients_that_train_without_privacy_are_protected_as_a_whole_all_the_same(tmp_path):
     plan = planned(tmp_path, rounds=3, privacy=False, fraction_train=0.5, user_level_epsilon=5.0)
     client = baseline_client(plan.task, plan.config)
@@ -205,6 +208,7 @@ def test_clients_that_train_without_privacy_are_protected_as_a_whole_all_the_sam
 # --- hooks, resuming ------------------------------------------------------------------------------------------------
 
 
+@pytest.mark.exhaustive
 def test_a_driver_by_hooks_is_charged_the_same_and_releases_no_round_twice(tmp_path):
     plan = planned(tmp_path, rounds=2, noise_multiplier=1.1, **NOISE)
     grid = InProcessGrid(private_client(plan.task, plan.config), 4, {})
@@ -218,6 +222,7 @@ def test_a_driver_by_hooks_is_charged_the_same_and_releases_no_round_twice(tmp_p
     assert len(charged(tmp_path)) == 1
 
 
+@pytest.mark.exhaustive
 def test_with_secret_noise_a_round_that_is_done_again_is_charged_again(tmp_path):
     """A run that goes on in a seeded simulation: tests/flower/test_every_way.py."""
     plan = planned(tmp_path, rounds=4, clients=6, fraction_train=0.5, out=str(tmp_path), seed=None, **NOISE)

@@ -110,6 +110,7 @@ def two(secret):
         yield workers
 
 
+@pytest.mark.exhaustive
 def test_workers_have_the_bits_of_one_process(secret, two, monkeypatch):
     monkeypatch.setattr(Keystream, "secret", lambda: KEY)
     alone = run(secret, Population(secret.task, secret.config), "alone", fraction_train=0.6)
@@ -129,6 +130,7 @@ def test_what_personal_algorithms_keep_comes_back_from_a_worker(algorithm):
     assert all(torch.equal(own, population.kept.own[client_id]) for client_id, own in kept.items())
 
 
+@pytest.mark.exhaustive
 def test_updates_that_are_kept_apart_are_those_that_are_added_up_whoever_trains(secret, two, monkeypatch):
     monkeypatch.setattr(Keystream, "secret", lambda: KEY)
     given, alone = (orders(8), arrays_of(secret.task), ATTEMPT, 0, 0.0), Population(secret.task, secret.config)
@@ -141,11 +143,13 @@ def test_updates_that_are_kept_apart_are_those_that_are_added_up_whoever_trains(
     assert (total / sum(weights.values()) - mean).abs().max() < 1e-12
 
 
+@pytest.mark.exhaustive
 def test_there_may_be_fewer_clients_than_workers(secret, two):
     update = two.train(orders(1), arrays_of(secret.task), ATTEMPT, 0, 0.0)
     assert set(update.weights) == {"client-00"}
 
 
+@pytest.mark.exhaustive
 def test_what_ends_a_round_ends_the_workers(secret, two):
     processes = [worker._process for worker in two._workers]
     with pytest.raises(WorkerError, match=r"could not do its part:\n(.|\n)*KeyError"):
