@@ -74,6 +74,7 @@ def test_a_second_run_pays_for_the_training_alone(given, tmp_path):
     assert result.standardise is not None
 
 
+@pytest.mark.exhaustive
 def test_what_a_plan_tells_is_what_the_run_costs(tmp_path):
     settings = {"task": Wards(), "seed": 1}
     row = fp.plan(**settings).clients[0]
