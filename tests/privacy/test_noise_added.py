@@ -9,6 +9,7 @@ from scipy import stats
 from torch import nn
 
 from fedprivacy.training.adaptive import CLIPPINGS, QuantileClipping
+from fedprivacy.training.keystream import Keystream
 from fedprivacy.training.mechanisms import ROUNDING_ALLOWANCE
 from tests.privacy.asking import FALSE_ALARM, Canaries, Client, deviation_range, root_mean_square
 
@@ -85,6 +86,55 @@ def test_a_client_with_secret_randomness_draws_noise_anew_whatever_it_is_asked()
     client = Client(QUIET)
     (here, receipt), (there, _) = client.train(), client.train()
     check_deviation(here - there, math.sqrt(2) * promised(receipt))
+
+
+class Counted:
+    """Reads what another reader reads, and lets no word be read twice.
+
+    Of the words that are read by blocks, half read as all ones. Rejection then refuses most of what it tries, and must
+    draw again many times, as it hardly ever does otherwise.
+    """
+
+    def __init__(self, reader, taken, first=0):
+        self._reader, self._taken, self._next = reader, taken, first
+
+    def __call__(self, words):
+        self._take(np.arange(self._next, self._next + words.size))
+        self._next += words.size
+        return self._reader(words)
+
+    def blocks(self, numbers):
+        self._take((2 * numbers.astype(object)[..., np.newaxis] + np.arange(2)).reshape(-1))
+        words = self._reader.blocks(numbers)
+        words[np.random.default_rng(len(self._taken)).random(words.shape) < 0.5] = 2**64 - 1
+        return words
+
+    def starting_at(self, word):
+        return Counted(self._reader.starting_at(word), self._taken, word)
+
+    def _take(self, words):
+        words = words.tolist()
+        assert self._taken.isdisjoint(words) and len(set(words)) == len(words), "words that were read before"
+        self._taken.update(words)
+
+
+def test_no_word_of_the_randomness_serves_two_draws(monkeypatch):
+    """Catches: words that a redrawn tail takes once more, from the rectangles or from its own first try.
+
+    Draws that share a word are no independent draws, which shows in no deviation and no quantile. So the words are
+    counted where the client reads them, over several steps, samples included.
+    """
+    size, words = 300_000, {}
+    uncounted = Keystream.reader
+
+    def counted(keystream, *draw):
+        return Counted(uncounted(keystream, *draw), words.setdefault((keystream.key, keystream.stream, *draw), set()))
+
+    monkeypatch.setattr(Keystream, "reader", counted)
+    Client(Canaries(torch.zeros(40, size))).train(steps=3, sampling_rate=0.5)
+    noise = [taken for (_, _, purpose, _), taken in words.items() if purpose == "noise"]
+    assert len(noise) == 3
+    assert all(len(taken) > size + 4_000 for taken in noise)  # an honest try takes 1,200
 
 
 # Adaptive clipping

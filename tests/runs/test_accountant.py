@@ -1,6 +1,7 @@
 """The central accountant alone: what it grants, gives back and shows, without a round around it."""
 
 import datetime
+import math
 
 import pytest
 
@@ -92,6 +93,16 @@ def test_a_client_s_own_book_counts_where_it_holds_more_and_says_how_much_more(l
     assert accountant.spent()["one"].steps_left == QUOTA - 7
     untouched = accountant.spent()["two"]
     assert (untouched.epsilon, untouched.steps, untouched.rounds, untouched.steps_left) == (0.0, 0, 0, QUOTA)
+
+
+def test_two_clients_with_different_events_are_shown_each_its_own_loss(ledger):
+    accountant = CentralAccountant(ledger, EVENT.relation, PrivacyBudget(math.inf, 1e-5), "fixed-mechanism")
+    accountant.enrol({"one": "a", "two": "b"}, {"one": EVENT, "two": OTHER})
+    accountant.grant(ROUND, {"one": 4, "two": 9})
+    spent = accountant.spent()
+    assert spent["one"].epsilon == pytest.approx(pld.epsilon({EVENT: 4}, 1e-5), rel=1e-5)
+    assert spent["two"].epsilon == pytest.approx(pld.epsilon({OTHER: 9}, 1e-5), rel=1e-5)
+    assert not spent["one"].exhausted
 
 
 def test_a_mechanism_that_does_not_go_with_what_was_charged_is_refused_at_enrolment(ledger):
