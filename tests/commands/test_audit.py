@@ -22,11 +22,11 @@ from fedprivacy.runs.folder import read_run_id
 from fedprivacy.runs.store.reader import RunStore
 from tests.commands.running import fedprivacy, started
 from tests.deploy import blobs_task
-from tests.privacy.planted import PLANTS
+from tests.privacy.bugs.swapped import planted
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "audit.md"
 SMALL = ("--task", "cancer", "--clients", "3", "--rounds", "2", "--epsilon", "2")
-HALF = next(plant for plant in PLANTS if plant.meaning == "half of the noise")
+HALF = "half of the noise is added"
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def test_sound_code_passes_and_a_page_says_what_was_found(tmp_path):
 
 @pytest.mark.usefixtures("quick")
 def test_a_bug_ends_with_1_and_is_told_in_words_and_shown_by_an_attack(tmp_path):
-    with HALF.plant():
+    with planted(HALF):
         done = fedprivacy("audit", *SMALL, "--json", "--out", "found", cwd=tmp_path, code=1)
         told = fedprivacy("audit", *SMALL, "--out", "found", cwd=tmp_path, code=1).stdout
     found = json.loads(done.stdout)

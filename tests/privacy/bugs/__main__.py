@@ -81,7 +81,6 @@ def _noticed(trials: Iterable[tuple[Noticing, Trial]]) -> list[str]:
     for outcome in tried(trials, limit=HANGS):
         bug, by = outcome.named
         taken.append((outcome.seconds, f"{by}: {bug.meaning}"))
-            print(f"LOG {outcome.seconds:.1f} {outcome.code} {by}: {bug.meaning}", flush=True)
         if outcome.code != FAILED:
             complaints.append(_complaint(outcome))
             print(complaints[-1], flush=True)
