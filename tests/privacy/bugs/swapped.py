@@ -8,7 +8,6 @@ from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from types import CodeType, FunctionType
 from typing import Any
-from unittest import mock
 
 from tests.privacy.bugs import BUGS
 from tests.privacy.bugs.bug import Bug
@@ -32,7 +31,8 @@ def planted(meaning: str) -> Iterator[Bug]:
             function = _function(import_module(module), name)
             codes = _codes(compile(modules[module], function.__code__.co_filename, "exec", dont_inherit=True))
             (code,) = (code for code in codes if code.co_qualname == function.__code__.co_qualname)
-            stack.enter_context(mock.patch.object(function, "__code__", code))
+            stack.callback(setattr, function, "__code__", function.__code__)
+            function.__code__ = code
         yield bug
 
 

@@ -101,7 +101,11 @@ BUGS = (
         old="adaptive.sensitivity(norm)",
         new="norm",
         breaks=guarantees.SAMPLED,
-        tests=("tests/privacy/test_noise_added.py::test_the_noise_of_adaptive_clipping_covers_the_count_too",),
+        tests=(
+            "tests/training/test_cohort.py"
+            "::test_each_client_ends_where_it_would_end_alone"
+            "[adaptive-SGD(learning_rate=0.5, momentum=0.0, weight_decay=0.0)]",
+        ),
         gates=("noise",),
         settings={"clipping": "adaptive", "noise_multiplier": 2.0},
     ),
