@@ -17,7 +17,13 @@ NOTICED = {
 }
 
 
-@pytest.mark.parametrize("gate", NOTICED)
+LONG = ("evaluation", "ledger")
+"""Gates that take some seconds."""
+
+
+@pytest.mark.parametrize(
+    "gate", [pytest.param(gate, marks=pytest.mark.exhaustive if gate in LONG else ()) for gate in NOTICED]
+)
 def test_a_bug_is_noticed(gate):
     with planted(NOTICED[gate]) as bug, engines_believed():
         (found,) = judged([gate], 0, bug.task, bug.settings)

@@ -1,4 +1,4 @@
-"""Tries things in forked processes, a few at a time: each has what is slow to import already, and nothing of ours."""
+"""Tries things in forked processes, a few at a time: modules that are slow to import are there already."""
 
 from __future__ import annotations
 
