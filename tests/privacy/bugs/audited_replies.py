@@ -156,6 +156,14 @@ BUGS = (
         gates=("answers",),
     ),
     Bug(
+        meaning="the sensitivity of quantiles is that of a count",
+        place="fedprivacy.questions.quantiles:Quantiles.squared_sensitivity",
+        old="int((coefficients(self.points) ** 2).sum())",
+        new="1",
+        breaks=guarantees.TOTALS,
+        gates=("answers",),
+    ),
+    Bug(
         meaning="the number of records is in the receipt for answers",
         place="fedprivacy.flower.client.app:answered",
         old="client.seal(grant, released)",

@@ -53,7 +53,6 @@ BUGS = (
             "tests/privacy/test_questions_neighbours.py"
             "::test_one_record_moves_noisy_totals_by_what_is_charged_and_nothing_else",
         ),
-        gates=("answers",),
     ),
     Bug(
         meaning="every question has the noise of all of them together",
