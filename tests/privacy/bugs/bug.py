@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,7 @@ class Bug:
     tests: tuple[str, ...] = ()
     gates: tuple[str, ...] = ()
     task: str = "Small"
-    settings: Mapping[str, str | int | float] = field(default_factory=dict)
+    settings: Mapping[str, Any] = field(default_factory=dict)
     also: tuple[Change, ...] = ()
 
     @property
