@@ -32,6 +32,10 @@ HEAVY = (
     "flwr.clientapp",
     "flwr.serverapp",
     "psycopg",
+    "cryptography.x509",
+    "safetensors.torch",
+    "sqlalchemy.dialects.sqlite",
+    "fastapi",
     "_hypothesis_pytestplugin",
 )
 """Modules of others that most tests import, and that take seconds."""
