@@ -1,12 +1,17 @@
 """Tasks that the auditor is tried on, small enough for hundreds of audits. The code under audit is imported here."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack, contextmanager
+from typing import Any
 from unittest import mock
 
 import torch
 from torch import nn
 
 from fedprivacy.audit.auditor import GATES
+from fedprivacy.audit.findings import Gate
 from fedprivacy.audit.gates.audited import Audited, Effort
 from fedprivacy.gradients import apart
 from fedprivacy.gradients.methods import admission
@@ -14,13 +19,15 @@ from fedprivacy.runs.plan import RunPlan
 from fedprivacy.tasks import Recipe, Shard, Task
 
 
-def audited(seed, task=None, effort=Effort.QUICK, **settings):
+def audited(seed: int, task: type[Task] | None = None, effort: Effort = Effort.QUICK, **settings: Any) -> Audited:
     """Settings of a run of a new task, `Small` unless another one is given, whose training is audited."""
     given = {"noise-multiplier": 1.0, "device": "cpu"} | {name.replace("_", "-"): v for name, v in settings.items()}
     return Audited.of(RunPlan.of(given, (task or Small)()), effort=effort, seed=seed)
 
 
-def judged(gates, seed, task="Small", settings=None):
+def judged(
+    gates: Sequence[str], seed: int, task: str = "Small", settings: Mapping[str, Any] | None = None
+) -> list[Gate]:
     """Verdicts of some gates on one run of a task, which is named."""
     subject = audited(seed, globals()[task], **(settings or {}))
     return [GATES[gate](subject) for gate in gates]
@@ -124,7 +131,7 @@ class Words(Open):
         return Shard(words, classes, null=False)
 
 
-SOUND = {
+SOUND: dict[str, tuple[type[Task], dict[str, Any]]] = {
     "with a private size": (Small, {}),
     "with public sizes": (Open, {}),
     "of sequences": (Spoken, {}),

@@ -205,10 +205,7 @@ BUGS = (
         old='f"{seed}/{earlier_runs}/{attempt}"',
         new='f"{seed}/{earlier_runs}/1"',
         breaks=guarantees.NO_REPEAT,
-        gates=(
-            "sampling",
-            "noise",
-        ),
+        gates=("sampling", "noise"),
     ),
     Bug(
         meaning="two runs have the same randomness",
@@ -216,10 +213,7 @@ BUGS = (
         old='f"{seed}/{earlier_runs}/{attempt}"',
         new='f"{seed}/0/{attempt}"',
         breaks=guarantees.NO_REPEAT,
-        gates=(
-            "sampling",
-            "noise",
-        ),
+        gates=("sampling", "noise"),
     ),
     Bug(
         meaning="every second attempt at a round has the same randomness",
@@ -251,10 +245,7 @@ BUGS = (
         old="secrets.token_bytes(32)",
         new="bytes(32)",
         breaks=guarantees.NO_REPEAT,
-        gates=(
-            "sampling",
-            "noise",
-        ),
+        gates=("sampling", "noise"),
     ),
     Bug(
         meaning="batches are shuffled, and no Poisson samples",
@@ -322,10 +313,7 @@ BUGS = (
                 sample = np.append(sample, records - 1)
         """,
         breaks=guarantees.CLIPPED,
-        gates=(
-            "replay",
-            "sampling",
-        ),
+        gates=("replay", "sampling"),
     ),
     Bug(
         meaning="the mean of a batch is clipped, with noise for a record's share",
@@ -353,10 +341,7 @@ BUGS = (
             """,
         ),
         breaks=guarantees.CLIPPED,
-        gates=(
-            "replay",
-            "noise",
-        ),
+        gates=("replay", "noise"),
         also=(Change(MECHANISM, "self.noise_scale", "25.0 * self.noise_scale"),),
     ),
     Bug(
@@ -416,10 +401,7 @@ BUGS = (
         old="engine.clip(*part, norm)",
         new="engine.clip(part[0] - part[0].mean(0), part[1], norm)",
         breaks=guarantees.CLIPPED,
-        gates=(
-            "replay",
-            "invariance",
-        ),
+        gates=("replay", "invariance"),
     ),
     Bug(
         meaning="four augmentations of a record are each clipped, and all summed",
@@ -461,10 +443,7 @@ BUGS = (
             return released.div_(max(len(joined), 1)).to(position.dtype)
         """,
         breaks=guarantees.CLIPPED,
-        gates=(
-            "replay",
-            "sampling",
-        ),
+        gates=("replay", "sampling"),
     ),
     Bug(
         meaning="the learning rate follows from the true number of records",

@@ -28,10 +28,7 @@ BUGS = (
         new="0.5 * self.event.noise_multiplier * self.clipping_norm",
         breaks=guarantees.SAMPLED,
         tests=("tests/privacy/test_noise_added.py::test_each_step_adds_as_much_noise_as_the_receipt_says",),
-        gates=(
-            "noise",
-            "ledger",
-        ),
+        gates=("noise", "ledger"),
     ),
     Bug(
         meaning="every step of a round has the same sample and the same noise",
