@@ -2,8 +2,8 @@
 
     python -m benchmarks.audit_power --seeds 20
 
-plants each bug of `tests.privacy.planted` with so many seeds and prints by how many the gate caught it that is for it,
-and what it said. Then the code as it is, in each setting: every gate must stay quiet.
+plants each bug of `tests.privacy.bugs` that a gate must notice, asks its first gate with so many seeds, and prints by
+how many it was noticed, and what was said. Then the code as it is, in each setting: every gate must stay quiet.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ import argparse
 import json
 import logging
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
-import torch
+from tests.privacy.bugs import BUGS
+from tests.privacy.bugs.bug import Change
+from tests.privacy.bugs.planting import changed, plant
+from tests.privacy.bugs.trials import PASSED, Trial, import_heavy, tried
 
-from fedprivacy.audit.auditor import GATES
-from tests.privacy.caught import found
-from tests.privacy.planted import CORRECT, PLANTS, Plant
+HANGS = 4 * 3600
+"""Seconds after which a bug has hung."""
 
 
 def main() -> None:
@@ -30,28 +33,66 @@ def main() -> None:
     parser.add_argument("--correct", type=int, default=20, help="seeds for each setting of the correct code")
     parser.add_argument("--only", default="", help="bugs whose meaning holds this text")
     options = parser.parse_args()
-    logging.disable(logging.CRITICAL)  # clients that fail say so
-    torch.set_num_threads(1)
-    rows = [_tried(plant, plant.gates[:1], options.seeds) for plant in PLANTS if options.only in plant.meaning]
+    import_heavy()
+    trials = [
+        (bug.meaning, _asking(bug.gates[:1], options.seeds, bug.task, bug.settings, bug.changes))
+        for bug in BUGS
+        if bug.gates and options.only in bug.meaning
+    ]
     if not options.only:
-        rows += [_tried(setting, list(GATES), options.correct) for setting in CORRECT]
+        trials.append(("the code as it is", _of_sound_code(options.correct)))
+    rows = []
+    for outcome in tried(trials, limit=HANGS):
+        if outcome.code != PASSED:
+            print(f"{outcome.named} could not be tried ({outcome.code}):\n{outcome.output}")
+            continue
+        for row in json.loads(outcome.output.splitlines()[-1]):
+            rows.append({"meaning": outcome.named} | row)
+            if not options.json:
+                print("{meaning}: {failed} of {seeds} by {gates}, {seconds:.1f} s each. {reason}".format(**rows[-1]))
     if options.json:
         print(json.dumps(rows))
-        return
-    for row in rows:
-        print("{meaning}: {failed} of {seeds} by {gates}, {seconds:.1f} s each. {reason}".format(**row))
 
 
-def _tried(plant: Plant, gates: Sequence[str], seeds: int) -> dict[str, Any]:
+def _asking(
+    gates: Sequence[str], seeds: int, task: str, settings: Mapping[str, Any], changes: Sequence[Change]
+) -> Trial:
+    def trial(_: Path) -> int:
+        plant(changed(changes))
+        print(json.dumps([_asked(gates, seeds, task, settings)]))
+        return PASSED
+
+    return trial
+
+
+def _of_sound_code(seeds: int) -> Trial:
+    def trial(_: Path) -> int:
+        from fedprivacy.audit.auditor import GATES
+        from tests.privacy.audited_tasks import SOUND
+
+        asked = {name: _asked(list(GATES), seeds, task.__name__, settings) for name, (task, settings) in SOUND.items()}
+        print(json.dumps([row | {"meaning": f"the code as it is, {name}"} for name, row in asked.items()]))
+        return PASSED
+
+    return trial
+
+
+def _asked(gates: Sequence[str], seeds: int, task: str, settings: Mapping[str, Any]) -> dict[str, Any]:
     """In how many of so many seeds one of the gates failed, and why."""
+    import torch
+
+    from tests.privacy import audited_tasks
+
+    logging.disable(logging.CRITICAL)  # clients that fail say so
+    torch.set_num_threads(1)
     start, failed, reason = time.process_time(), 0, ""
     for seed in range(seeds):
-        reasons = [judged.reasons[0] for judged in found(plant, gates, seed) if not judged.passed]
+        judged = audited_tasks.judged(gates, seed, task, settings)
+        reasons = [gate.reasons[0] for gate in judged if not gate.passed]
         failed += bool(reasons)
         reason = reasons[0] if reasons else reason
     seconds = (time.process_time() - start) / max(seeds, 1)
-    named = {"meaning": plant.meaning, "gates": ", ".join(gates), "reason": reason}
-    return named | {"seeds": seeds, "failed": failed, "seconds": seconds}
+    return {"gates": ", ".join(gates), "reason": reason, "seeds": seeds, "failed": failed, "seconds": seconds}
 
 
 if __name__ == "__main__":

@@ -2,10 +2,10 @@
 
     python -m benchmarks.mutation accountant release --out runs/mutation
 
-changes one operator, number, condition, statement or argument at a time (`benchmarks.mutation_operators`), on a copy of
-the project, and runs the tests that reach the changed line, the quickest first. What nobody notices is printed as a
-difference. `docs/explanation/mutation-table.md` says what became of each. It takes about two seconds for each mutant;
-`tests.privacy.mutants` is the short version that runs with every change.
+changes one operator, number, condition, statement or argument at a time (`benchmarks.mutation_operators`), in memory,
+and runs the tests that reach the changed line, the quickest first. Changes that nobody notices are printed as
+differences. `docs/explanation/mutation-table.md` says what became of each. One takes about two seconds;
+`tests.privacy.bugs` is the short version that runs with every change.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ import difflib
 import itertools
 import json
 import sys
-import tempfile
 import threading
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from benchmarks.mutation_operators import Mutant, lines_of_bodies, mutants_of
-from tests.privacy.workbench import Workbench
+from tests.privacy.bugs.planting import ROOT, plant
+from tests.privacy.bugs.trials import PASSED, Trial, import_heavy, run_tests, tried
 
 ENOUGH = 20.0  # seconds of tests for one mutant: of a hundred that run a line, the slowest rarely see most
-LIMIT = 30.0  # seconds that they may take beyond twice what they take without it
+LIMIT = 120  # seconds after which they hang: an endless loop is noticed, too
 
 MODULES: dict[str, tuple[str, ...]] = {
     "fedprivacy/training/mechanisms.py": (
@@ -188,38 +189,46 @@ def main() -> int:
             print(module, sum(1 for _ in mutants_of(Path(module).read_text())))
         return 0
     asked.out.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder:
-        bench = Workbench(Path(folder))
-        for module in modules:
-            _run_module(bench, module, asked.out)
+    import_heavy()
+    for module in modules:
+        _run_module(module, asked.out)
     return 0
 
 
-def _run_module(bench: Workbench, module: str, out: Path) -> None:
+def _run_module(module: str, out: Path) -> None:
     """Run a module's mutants; write the survivors, and print how many there were."""
-    source = bench.folder / module
-    reached = _reached(bench, module)
-    original, survivors, count, start = source.read_text(), [], 0, time.monotonic()
-    for mutant in mutants_of(original):
-        count += 1
-        tests = _tests_for(reached, mutant, original)
-        with bench.planted(module, mutant.text):
-            outcome = bench.run(tests, LIMIT + 2.0 * sum(reached[test][0] for test in tests))
-        if not outcome.passed:
-            continue
-        survivors.append(_difference(module, original, mutant, len(tests)))
-        print(survivors[-1], flush=True)
+    original, reached = (ROOT / module).read_text(), _reached(module, out)
+    mutants, survivors, start = list(mutants_of(original)), [], time.monotonic()
+    chosen = [(mutant, _tests_for(reached, mutant, original)) for mutant in mutants]
+    for outcome in tried(((each, _planting(module, *each)) for each in chosen), limit=LIMIT):
+        mutant, tests = outcome.named
+        if outcome.code == PASSED:
+            survivors.append(_difference(module, original, mutant, len(tests)))
+            print(survivors[-1], flush=True)
     name = module.replace("/", ".").removesuffix(".py")
     (out / f"{name}.diff").write_text("\n".join(survivors))
     minutes = (time.monotonic() - start) / 60.0
-    print(f"{module}: {count} mutants, {count - len(survivors)} noticed, {len(survivors)} not; {minutes:.1f} min")
+    noticed = len(mutants) - len(survivors)
+    print(f"{module}: {len(mutants)} mutants, {noticed} noticed, {len(survivors)} not; {minutes:.1f} min", flush=True)
 
 
-def _reached(bench: Workbench, module: str) -> dict[str, tuple[float, frozenset[int]]]:
+def _planting(module: str, mutant: Mutant, tests: Sequence[str]) -> Trial:
+    def trial(folder: Path) -> int:
+        plant({module.removesuffix(".py").replace("/", "."): mutant.text})
+        return run_tests(tests, folder)
+
+    return trial
+
+
+def _reached(module: str, out: Path) -> dict[str, tuple[float, frozenset[int]]]:
     """Seconds and lines of each test of a module, quickest first; without any bug they must pass."""
-    found = bench.folder / "reached.json"
-    outcome = bench.run([*MODULES[module], *WITHOUT], 1200.0, [Reached(bench.folder / module, found)])
-    if not outcome.passed:
+    found = out.absolute() / "reached.json"
+
+    def trial(folder: Path) -> int:
+        return run_tests([*MODULES[module], *WITHOUT], folder, [Reached(ROOT / module, found)])
+
+    (outcome,) = tried([(module, trial)], limit=1200)
+    if outcome.code != PASSED:
         raise SystemExit(f"{module}: its tests fail without any bug:\n{outcome.output}")
     tests = sorted(json.loads(found.read_text()).items(), key=lambda test: test[1][0])
     return {name: (seconds, frozenset(lines)) for name, (seconds, lines) in tests}

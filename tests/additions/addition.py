@@ -1,9 +1,12 @@
 """An addition as a stranger makes it: texts put into files of a copy of the project."""
 
 import difflib
+import shutil
 from dataclasses import dataclass, field
+from pathlib import Path
 
-from tests.privacy.workbench import ROOT, copy_project
+ROOT = Path(__file__).parents[2]
+COPIED = ("fedprivacy", "server", "clients", "tests", "docs")
 
 
 @dataclass(frozen=True)
@@ -26,7 +29,9 @@ class Addition:
 
     def made_in(self, folder):
         """A copy of the project with the addition."""
-        copy_project(folder)
+        for name in COPIED:
+            shutil.copytree(ROOT / name, folder / name, ignore=shutil.ignore_patterns("__pycache__"))
+        shutil.copy(ROOT / "pyproject.toml", folder)
         for name in self.edits:
             (folder / name).write_text(self.edited(name))
         for (room, name), text in self.files.items():

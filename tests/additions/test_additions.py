@@ -10,6 +10,7 @@ import sys
 
 import pytest
 
+from tests.additions.addition import ROOT
 from tests.additions.figure import FIGURE
 from tests.additions.figure import PROGRAM as USES_THE_FIGURE
 from tests.additions.layer_rule import PRELU
@@ -20,7 +21,6 @@ from tests.additions.parts_of_a_run import PROGRAM as USES_ALL_THREE
 from tests.additions.parts_of_a_run import SETTING, STRATEGY, TRACKER
 from tests.additions.task import PROGRAM as USES_THE_TASK
 from tests.additions.task import TASK
-from tests.privacy.workbench import ROOT
 
 ADDITIONS = {
     "a layer rule": PRELU,

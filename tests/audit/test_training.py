@@ -13,10 +13,10 @@ from fedprivacy.audit.lower_bounds import OWN_RECORD, OWN_RECORD_TRAINED
 from fedprivacy.runs.folder import ledger_of, read_run_id
 from fedprivacy.runs.run import Run
 from fedprivacy.runs.store.reader import RunStore
-from tests.privacy.planted import PLANTS
+from tests.privacy.bugs.swapped import planted
 
 SMALL = {"clients": 3, "rounds": 2, "epsilon": 2.0, "progress": False}
-HALF = next(plant for plant in PLANTS if plant.meaning == "half of the noise")
+HALF = "half of the noise is added"
 
 
 class Coins(fp.Task):
@@ -60,7 +60,7 @@ def test_a_task_of_ones_own_is_audited_and_nothing_is_written_unless_asked_for(t
 @pytest.mark.exhaustive
 def test_what_is_wrong_is_read_in_a_terminal_and_a_notebook(monkeypatch):
     monkeypatch.setattr(auditor, "GATES", auditor.GATES | {"noise": noise.check})
-    with HALF.plant():
+    with planted(HALF):
         found = fp.audit_training("cancer", **SMALL)
     assert not found.passed and [gate.name for gate in found.failed] == ["noise"]
     text, page = str(found), found._repr_html_()

@@ -24,11 +24,11 @@ from fedprivacy.runs.folder import read_run_id
 from fedprivacy.runs.store.reader import RunStore
 from tests.commands.running import fedprivacy, started, unwrapped
 from tests.deploy import blobs_task
-from tests.privacy.planted import PLANTS
+from tests.privacy.bugs.swapped import planted
 
 HOW_TO = Path(__file__).parents[2] / "docs" / "how-to" / "audit.md"
 SMALL = ("--task", "cancer", "--clients", "3", "--rounds", "2", "--epsilon", "2")
-HALF = next(plant for plant in PLANTS if plant.meaning == "half of the noise")
+HALF = "half of the noise is added"
 
 
 @gate("stand-in", proves="Everything is as it should be.", assumes="Nobody looks.")
@@ -75,7 +75,7 @@ def test_sound_code_passes_and_a_page_says_what_was_found(tmp_path):
 
 @pytest.mark.usefixtures("quick")
 def test_a_bug_that_an_attack_shows_ends_with_1(tmp_path):
-    with HALF.plant():
+    with planted(HALF):
         done = fedprivacy("audit", *SMALL, "--json", "--out", "found", cwd=tmp_path, code=1)
     found = json.loads(done.stdout)
     assert [gate["passed"] for gate in found["gates"]] == [True] and not found["passed"]
@@ -87,7 +87,7 @@ def test_a_bug_that_an_attack_shows_ends_with_1(tmp_path):
 @pytest.mark.usefixtures("quick")
 def test_a_bug_that_a_gate_finds_is_told_in_words(tmp_path, monkeypatch):
     monkeypatch.setattr(auditor, "GATES", {"stand-in": stand_in, "noise": noise.check})
-    with HALF.plant():
+    with planted(HALF):
         told = unwrapped(fedprivacy("audit", *SMALL, "--out", "found", cwd=tmp_path, code=1).stdout)
     assert re.search(r"noise: The noise of a wide layer is 0\.[45]\d* times what is claimed", told)
     assert "FAILED: 1 of 2 gates (noise)" in told

@@ -12,7 +12,7 @@ from fedprivacy.flower.client.local import own_shard
 from fedprivacy.flower.client.node import NodeSettings
 from tests.audit.gates.host import content_of, home_of
 from tests.commands.running import fedprivacy, started, unwrapped
-from tests.privacy.planted import CLIP, clipping
+from tests.privacy.bugs.swapped import planted
 
 
 @pytest.fixture
@@ -52,7 +52,6 @@ def test_a_bug_of_the_deployed_path_ends_with_1(tmp_path, monkeypatch):
 @pytest.mark.parametrize("bug", [False, True], ids=["sound", "a record counts four times"])
 def test_what_is_told_does_not_depend_on_a_record(tmp_path, monkeypatch, bug):
     """Neighbouring shards, whose number is private: with one seed the same is found, but for secret noise."""
-    four = clipping(lambda engine, inputs, targets, norm: 4.0 * CLIP(engine, inputs, targets, norm).total)
     gates = {"replay": replay.check, "invariance": invariance.check}
     monkeypatch.setattr(auditor, "GATES", gates)
     monkeypatch.setattr(auditor, "lower_bounds", lambda *_, **__: ())
@@ -64,7 +63,7 @@ def test_what_is_told_does_not_depend_on_a_record(tmp_path, monkeypatch, bug):
         command = ("audit", "--node", home, "--seed", "3", "--json", "--out", "found")
         if not bug:
             return json.loads(fedprivacy(*command, cwd=tmp_path).stdout)
-        with four():
+        with planted("four augmentations of a record are each clipped, and all summed"):
             return json.loads(fedprivacy(*command, cwd=tmp_path, code=1).stdout)
 
     one, other = found(83), found(84)

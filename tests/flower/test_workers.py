@@ -90,6 +90,13 @@ def test_no_division_of_a_cohort_changes_a_bit(task):
     assert len(whole.weights) == (20 if isinstance(task, Partly) else 23)
 
 
+def test_what_each_part_of_a_cohort_keeps_is_kept():
+    whole = CohortUpdate()
+    for client_id in ("client-0", "client-1"):
+        whole.join(CohortUpdate(kept={client_id: torch.zeros(2)}))
+    assert whole.kept.keys() == {"client-0", "client-1"}
+
+
 # Two real processes, for all tests of them
 
 

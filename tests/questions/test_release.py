@@ -10,6 +10,7 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
@@ -22,7 +23,8 @@ from fedprivacy.questions.question import Question
 from fedprivacy.questions.questionnaire import Questionnaire
 from fedprivacy.questions.release import GaussianAnswers, NoisyTotals, combined, deviation
 from fedprivacy.tasks.columns import TableError
-from fedprivacy.training.keystream import Keystream, Position
+from fedprivacy.training.keystream import Keystream, Position, Purpose
+from fedprivacy.training.noise import add_lattice_noise
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.questions.kinds import CORNERS, all_questions, table_of
 
@@ -237,6 +239,14 @@ def test_noise_of_questions_clients_rounds_steps_and_attempts_has_nothing_in_com
     for one, other in itertools.combinations(streams, 2):
         assert (streams[one] == streams[other]).mean() < 0.01, (one, other)
         assert not correlated(streams[one], streams[other]), (one, other)
+
+
+def test_noise_of_answers_is_not_that_of_training():
+    (drawn,) = noise([Marks(size=4000)], 1000.0 / math.sqrt(4000))
+    nothing = torch.zeros(4000, dtype=torch.float64)
+    for purpose in set(Purpose) - {Purpose.ANSWERS}:
+        other = add_lattice_noise(nothing, 1000.0, 1.0, KEY.reader(purpose, HERE)).numpy()
+        assert (drawn == other).mean() < 0.01 and not correlated(drawn, other)
 
 
 def test_noise_of_groups_and_of_entries_is_independent():

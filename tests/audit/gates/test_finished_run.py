@@ -10,7 +10,8 @@ from fedprivacy.audit.gates import ledger
 from fedprivacy.ledger import Ledger
 from fedprivacy.runs.folder import ROUNDS, RunFolderError
 from fedprivacy.values.budget import PrivacyBudget
-from tests.privacy.planted import Open, Small, at_configured_delta, rates_rounded_down
+from tests.privacy.audited_tasks import Open, Small
+from tests.privacy.bugs.swapped import planted
 
 pytestmark = pytest.mark.usefixtures("undrawn")
 
@@ -105,7 +106,7 @@ def test_another_sampling_rate_than_the_settings_is_noticed(folder):
 
 @pytest.mark.exhaustive
 def test_an_accountant_that_rounds_down_is_noticed(tmp_path):
-    with rates_rounded_down():
+    with planted("the population's sampling rates are rounded down"):
         folder = run(tmp_path / "run")
     assert not ledger.check_run(folder).passed
 
@@ -118,7 +119,7 @@ def test_a_figure_at_another_delta_than_the_budget_s_is_noticed(tmp_path):
     book = Ledger(f"sqlite:///{ledger_file}")
     for dataset in book.dataset_ids():
         book.set_budget(dataset, PrivacyBudget(90.0, 1e-6), None, "a smaller delta")
-    with at_configured_delta():
+    with planted("epsilon is shown at the configuration's delta"):
         folder = run(tmp_path / "two", **settings)
     gate = ledger.check_run(folder)
     assert not gate.passed

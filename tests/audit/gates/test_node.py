@@ -36,7 +36,26 @@ from fedprivacy.values.attempt import Attempt
 from fedprivacy.values.budget import Allowance, PrivacyBudget
 from fedprivacy.values.events import PoissonSampledGaussian
 from tests.audit.gates.host import content_of, home_of
-from tests.privacy.planted import NOISE, patched, together
+
+NOISE = mechanisms.add_lattice_noise
+
+
+def patched(target, name, new):
+    """A patch, to be made later."""
+    return lambda: mock.patch.object(target, name, new)
+
+
+@contextlib.contextmanager
+def both(*patches):
+    with contextlib.ExitStack() as stack:
+        for patch in patches:
+            stack.enter_context(patch())
+        yield
+
+
+def together(*patches):
+    """Several patches as one, to be made later."""
+    return lambda: both(*patches)
 
 
 def first_quick(cases, quick=1):

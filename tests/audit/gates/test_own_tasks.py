@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import fedprivacy as fp
-from tests.privacy.caught import GATES
-from tests.privacy.planted import audited
+from fedprivacy.audit.auditor import GATES
+from tests.privacy.audited_tasks import audited
 
 
 class Words(fp.Task):

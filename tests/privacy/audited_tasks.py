@@ -1,0 +1,147 @@
+"""Tasks that the auditor is tried on, small enough for hundreds of audits. The code under audit is imported here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from unittest import mock
+
+import torch
+from torch import nn
+
+from fedprivacy.audit.auditor import GATES
+from fedprivacy.audit.findings import Gate
+from fedprivacy.audit.gates.audited import Audited, Effort
+from fedprivacy.gradients import apart
+from fedprivacy.gradients.methods import admission
+from fedprivacy.runs.plan import RunPlan
+from fedprivacy.tasks import Recipe, Shard, Task
+
+
+def audited(seed: int, task: type[Task] | None = None, effort: Effort = Effort.QUICK, **settings: Any) -> Audited:
+    """Settings of a run of a new task, `Small` unless another one is given, whose training is audited."""
+    given = {"noise-multiplier": 1.0, "device": "cpu"} | {name.replace("_", "-"): v for name, v in settings.items()}
+    return Audited.of(RunPlan.of(given, (task or Small)()), effort=effort, seed=seed)
+
+
+def judged(
+    gates: Sequence[str], seed: int, task: str = "Small", settings: Mapping[str, Any] | None = None
+) -> list[Gate]:
+    """Verdicts of some gates on one run of a task, which is named."""
+    subject = audited(seed, globals()[task], **(settings or {}))
+    return [GATES[gate](subject) for gate in gates]
+
+
+@contextmanager
+def engines_believed():
+    """Sizes of batches are not tried out, which takes most of an audit's time; `tests/gradients` tries them."""
+    with ExitStack() as stack:
+        for module in (admission, apart):
+            stack.enter_context(mock.patch.object(module, "sizes_that_agree", lambda *given: tuple(given[3])))
+        yield
+
+
+class Small(Task):
+    """A perceptron on forty made-up records; their number is private."""
+
+    shard_sizes_public = False
+    nominal_shard_size = 50
+    recipe = Recipe(
+        clients=2, rounds=20, local_steps=2, sampling_rate=0.5, clipping_norm=0.5, learning_rate=0.5, delta=1e-4
+    )
+
+    def model(self):
+        return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+
+    def shard(self, source):
+        generator = torch.Generator().manual_seed(source.partition_id or 0)
+        return Shard(torch.randn(40, 6, generator=generator), torch.randint(3, (40,), generator=generator))
+
+    def partition(self, num_partitions):
+        return f"{num_partitions} parts"
+
+
+class Open(Small):
+    """The same, with a public number of records."""
+
+    shard_sizes_public = True
+    nominal_shard_size = None
+
+
+class Spoken(Small):
+    """Sequences of four vectors, of which one layer reads each."""
+
+    def shard(self, source):
+        generator = torch.Generator().manual_seed(source.partition_id or 0)
+        return Shard(torch.randn(40, 4, 64, generator=generator), torch.randint(3, (40,), generator=generator))
+
+    def model(self):
+        return Positions()
+
+
+class Compared(Spoken):
+    """The same, of which the model looks at how they differ."""
+
+    def model(self):
+        return Positions(centred=True)
+
+
+class Paired(Spoken):
+    """The same, and the layer is called for each."""
+
+    def model(self):
+        return Positions(calls=4)
+
+
+class Positions(nn.Module):
+    """A layer large enough for ghost norms, and a head that reads the sum of its outputs."""
+
+    def __init__(self, centred=False, calls=1):
+        super().__init__()
+        self.centred, self.calls = centred, calls
+        self.layer, self.head = nn.Linear(64, 64), nn.Linear(64, 3)
+
+    def forward(self, x):
+        hidden = torch.cat([self.layer(part) for part in x.split(4 // self.calls, 1)], 1)
+        return self.head((torch.tanh(hidden - hidden.mean(1, keepdim=True)) if self.centred else hidden).sum(1))
+
+
+class Imputing(Open):
+    """A model that puts zero in the place of NaN."""
+
+    def model(self):
+        return nn.Sequential(Filled(), super().model())
+
+
+class Filled(nn.Module):
+    def forward(self, records):
+        return records.nan_to_num(0.0)
+
+
+class Words(Open):
+    """Whole numbers, of which none can be NaN."""
+
+    def model(self):
+        return nn.Sequential(nn.Embedding(7, 4), nn.Flatten(), nn.Linear(8, 3))
+
+    def shard(self, source):
+        generator = torch.Generator().manual_seed(5)
+        words, classes = torch.randint(7, (40, 2), generator=generator), torch.randint(3, (40,), generator=generator)
+        return Shard(words, classes, null=False)
+
+
+SOUND: dict[str, tuple[type[Task], dict[str, Any]]] = {
+    "with a private size": (Small, {}),
+    "with public sizes": (Open, {}),
+    "of sequences": (Spoken, {}),
+    "of sequences that are compared": (Compared, {}),
+    "of sequences that are read one by one": (Paired, {}),
+    "of a model that imputes": (Imputing, {}),
+    "of whole numbers": (Words, {}),
+    "with adaptive clipping": (Small, {"clipping": "adaptive", "noise_multiplier": 2.0}),
+    "with local evaluation": (Small, {"local_evaluation": 2, "local_steps": 2}),
+    "by layer, with Adam": (Small, {"clipping": "per-layer", "optimizer": "adam", "learning_rate": 0.01}),
+    "automatic, with momentum": (Small, {"clipping": "automatic", "momentum": 0.9}),
+}
+"""Runs of the code as it is, where no gate may fail: task and settings."""
