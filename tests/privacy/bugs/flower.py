@@ -309,7 +309,7 @@ BUGS = (
         old="base.of(client.dataset_id)",
         new="base",
         breaks=guarantees.NO_REPEAT,
-        tests=("tests/flower/test_cohorts.py::test_a_population_has_the_run_of_its_messages[fedavg]",),
+        tests=("tests/flower/test_every_way.py::test_a_run_has_the_outcome_of_its_messages[0 together]",),
     ),
     Bug(
         meaning="two runs of a population on one ledger share their noise",
@@ -397,7 +397,7 @@ BUGS = (
         old="total / self.weight",
         new="total / len(self.weights)",
         breaks=guarantees.FIGURE,
-        tests=("tests/flower/test_cohorts.py::test_a_population_has_the_run_of_its_messages[fedavg]",),
+        tests=("tests/flower/test_every_way.py::test_a_run_has_the_outcome_of_its_messages[0 together]",),
     ),
     Bug(
         meaning="a deployed client beside a part of a split takes itself for a simulated one",
