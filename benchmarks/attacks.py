@@ -24,19 +24,19 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.integrate import trapezoid
-from torch import nn
 
 from fedprivacy.audit.attacks.exposure import LEARNED_NOTHING, exposed
-from fedprivacy.audit.attacks.inversion import HARDLY_ANY_NOISE, Inverted, inverted
+from fedprivacy.audit.attacks.inversion import Inverted
 from fedprivacy.audit.attacks.limits import breaches, limit_of
 from fedprivacy.audit.attacks.membership import attacked
 from fedprivacy.audit.attacks.roc import Roc
 from fedprivacy.audit.attacks.shadows import train_shadows
 from fedprivacy.audit.attacks.trainers import Trainer, Training, WithoutPrivacy, WithPrivacy
 from fedprivacy.figures import AttackCurve, Picture, picture_figure, roc_figure, save_png, to_svg
-from fedprivacy.tasks import Shard, ShardSource, Task
+from fedprivacy.tasks import Shard
 from fedprivacy.values.budget import PrivacyBudget
 from fedprivacy.values.events import History
+from tests.audit.attacks.archives import Archive, Locations, inversion
 
 EPSILONS = (1.0, 3.0, 8.0)
 DELTA = 1e-5
@@ -46,41 +46,6 @@ RATES = (0.001, 0.01, 0.1)
 """False positive rates of the table."""
 
 _GRID: NDArray[np.float64] = np.logspace(-3.0, 0.0, 301)
-_DIGIT = 7
-"""Which of MNIST's records the client holds; any will do."""
-
-
-class Archive(Task):
-    """Records of a file, scaled to [0, 1], and a network with one hidden layer of 128 units."""
-
-    activation: type[nn.Module]
-    classes: int
-
-    def __init__(self, file: Path, largest: float) -> None:
-        with np.load(file) as archive:
-            inputs = torch.from_numpy(archive["X"]).float() / largest
-            self.records = Shard(inputs, torch.from_numpy(archive["y"]).long())
-
-    def model(self) -> nn.Module:
-        """The network."""
-        features = self.records.inputs.shape[1]
-        return nn.Sequential(nn.Linear(features, 128), self.activation(), nn.Linear(128, self.classes))
-
-    def shard(self, source: ShardSource) -> Shard:
-        """All records."""
-        return self.records
-
-
-class Locations(Archive):
-    """Location-30."""
-
-    activation, classes = nn.Tanh, 30
-
-
-class Scans(Archive):
-    """MNIST."""
-
-    activation, classes = nn.ReLU, 10
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -143,14 +108,6 @@ def membership(data: Path, scale: float) -> list[Attacked]:
         trainer = WithPrivacy(task, training, PrivacyBudget(epsilon, DELTA), CLIPPING_NORM)
         found.append(measured(task, f"ε = {epsilon:g}", trainer, trainer.history, scale))
     return found
-
-
-def inversion(data: Path, noise_multiplier: float) -> tuple[Inverted, Inverted]:
-    """A digit from an update without noise, and from one with it."""
-    task = Scans(data / "mnist.npz", 255.0)
-    digit = Shard(task.records.inputs[_DIGIT : _DIGIT + 1], task.records.targets[_DIGIT : _DIGIT + 1])
-    without = inverted(task, digit, noise_multiplier=HARDLY_ANY_NOISE)
-    return without, inverted(task, digit, noise_multiplier=noise_multiplier)
 
 
 def main() -> None:

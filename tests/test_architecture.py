@@ -50,6 +50,11 @@ def offenders(paths, forbidden):
     return {name_of(path): found for path in paths if (found := packages(path) & forbidden)}
 
 
+def with_tests(path):
+    """The modules with tests that a module imports."""
+    return {name for name in imports(path) if name.startswith("tests.") and ".test_" in name}
+
+
 def test_every_room_has_a_floor():
     assert {room_of(path) for path in HOUSE} - DOORS == FLOOR.keys()
 
@@ -99,6 +104,13 @@ def test_values_carry_no_engine():
     heavy = "{'torch', 'flwr', 'sqlalchemy', 'scipy', 'altair', 'rich'}"
     code = f"import sys, {', '.join(names)}; print(sorted({heavy} & set(sys.modules)))"
     assert subprocess.check_output([sys.executable, "-c", code], text=True).strip() == "[]"
+
+
+def test_tests_import_neither_a_module_of_tests_nor_a_benchmark():
+    """What several tests share lives in a module without tests; benchmarks import that, too."""
+    benched = offenders(modules("tests"), {"benchmarks"})
+    shared = {path: tests for path in (*modules("tests"), *modules("benchmarks")) if (tests := with_tests(path))}
+    assert (benched, shared) == ({}, {})
 
 
 def test_only_the_door_builds_a_client_s_replies():
