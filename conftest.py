@@ -7,7 +7,6 @@ import fedprivacy  # noqa: F401 - before torch computes anything, as docs/explan
 pytest_plugins = ("tests.lanes", "tests.times")
 
 SLOW = {
-    "fedprivacy.audit.training.audit_training",
     "fedprivacy.runs.callbacks.Callback",
     "fedprivacy.runs.callbacks.EarlyStopping",
     "fedprivacy.runs.comparison.compare",
@@ -16,7 +15,10 @@ SLOW = {
     "fedprivacy.server.asking.Ask.frequent",
     "fedprivacy.server.simulation.simulate",
 }
-"""Examples that take long by nature: a whole audit, a training, a recommendation."""
+"""Examples that take long by nature: a training, a recommendation."""
+
+SLOWEST = "fedprivacy.audit.training.audit_training"
+"""The example that is a whole audit."""
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -25,6 +27,8 @@ def pytest_collection_modifyitems(items):
     for item in items:
         if item.name in SLOW:
             item.add_marker("exhaustive")
+        elif item.name == SLOWEST:
+            item.add_marker("soak")
 
 
 @pytest.fixture(autouse=True)

@@ -12,29 +12,26 @@ import pytest
 
 from tests.house import ROOT
 
-SMALL = {
+ARGUMENTS = {
     "ledger": ["--charges", "20000", "--seconds", "0.1"],
     "noise": ["--rounds", "1", "--draws", "1"],
     "questions": ["--clients", "3", "--records", "500", "--turns", "1"],
-}
-LARGER = {
     "audit": ["--seeds", "1", "--runs", "2"],
-    "audit_power": ["--seeds", "1", "--only", "a fixed size"],
+    "audit_power": ["--seeds", "1", "--only", "batches have a fixed size"],
     "accounting_share": ["--clients", "3", "--rounds", "1"],
     "gradients": ["--models", "lr-64", "--rounds", "1"],
     "processors": ["--kinds", "native,avx2-not-strict", "--models", "lr-64", "--rounds", "1"],
     "simulation": ["--settings", "lr", "--turns", "1", "--contenders", "fedprivacy,bare_nonprivate"],
     "simulation --scale": ["--populations", "30", "--cohort", "10", "--plot", "/dev/null"],
 }
-"""Benchmarks whose start takes longer; the accountant's, the engines', the dashboard's and simulation's peers take
-minutes."""
+"""Of each benchmark; the accountant's, the engines', the dashboard's and simulation's peers take minutes."""
 
 
-@pytest.mark.exhaustive
-@pytest.mark.parametrize("name", [*SMALL, *(pytest.param(name, marks=pytest.mark.soak) for name in LARGER)])
+@pytest.mark.soak
+@pytest.mark.parametrize("name", ARGUMENTS)
 def test_a_benchmark_prints_its_figures(name: str) -> None:
     module, *mode = name.split()
-    command = [sys.executable, "-m", f"benchmarks.{module}", "--json", *mode, *(SMALL | LARGER)[name]]
+    command = [sys.executable, "-m", f"benchmarks.{module}", "--json", *mode, *ARGUMENTS[name]]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=600, check=False)
     assert done.returncode == 0, done.stderr
     figures = list(numbers(json.loads(done.stdout.splitlines()[-1])))

@@ -187,7 +187,7 @@ def test_a_task_is_an_object_a_class_or_a_name(tmp_path):
         simulate(7)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.soak
 def test_an_object_travels_to_ray_and_stays_one_there():
     class Counted(Coins):
         """Says how many copies of it a worker has seen, as a metric could not: in a file."""

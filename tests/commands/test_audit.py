@@ -142,7 +142,7 @@ def test_a_place_for_the_page_that_cannot_be_written_is_refused_first(tmp_path, 
     assert "out is 'file/found', and" in unwrapped(refused.stderr) and "name a folder" in unwrapped(refused.stderr)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.soak
 @pytest.mark.usefixtures("quick")
 def test_with_its_seed_the_same_is_asked_again(tmp_path, monkeypatch):
     monkeypatch.setattr(auditor, "GATES", {"noise": noise.check})

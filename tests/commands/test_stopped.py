@@ -101,7 +101,7 @@ def ended(place, *options_, number, when, variables=None):
 RAY = ("--engine", "ray", "--node-timeout", "600")
 IN_A_TERMINAL = [
     ((), "training:2", signal.SIGTERM, ()),  # as a scheduler ends it
-    (RAY, "training:5", signal.SIGINT, RAY),
+    pytest.param(RAY, "training:5", signal.SIGINT, RAY, marks=pytest.mark.soak),
     pytest.param((), "recording:1", signal.SIGINT, (), marks=pytest.mark.soak),
     pytest.param(RAY, "enrolling:1", signal.SIGINT, (), marks=pytest.mark.soak),
     pytest.param(RAY, "averaging:2", signal.SIGINT, (), marks=pytest.mark.soak),

@@ -90,7 +90,7 @@ def test_two_machines_have_the_bytes_of_one_process(address, alone, monkeypatch,
     assert "ray" not in printed.out.lower() + printed.err.lower()
 
 
-@pytest.mark.exhaustive
+@pytest.mark.soak
 def test_ctrl_c_ends_the_run_and_its_workers_and_leaves_the_cluster(address, alone):
     """The terminal's signal reaches the command alone; the run goes on with the bytes of one that nobody stopped."""
     Path("watched.py").write_text(Path(watched.__file__).read_text())

@@ -38,7 +38,7 @@ def test_a_slant_of_nothing_only_enlarges():
     assert not torch.allclose(digits.slanted(blank, 0.25), upright, atol=0.1)
 
 
-@pytest.mark.exhaustive
+@pytest.mark.soak
 @pytest.mark.usefixtures("undrawn")
 def test_a_short_run_learns_within_its_budget(tmp_path, monkeypatch):
     monkeypatch.setattr(digits, "ROUNDS", 3)

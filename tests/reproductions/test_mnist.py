@@ -79,7 +79,7 @@ def test_without_the_file_it_says_where_it_is_to_be_had(tmp_path):
     assert "data is not given" in refused and "mnist.npz: arrays X" in refused and "--data DIR" in refused
 
 
-@pytest.mark.exhaustive
+@pytest.mark.soak
 @pytest.mark.skipif(not (DATA / "mnist.npz").exists(), reason="MNIST is not beside the repository")
 def test_a_few_steps_on_the_real_digits():
     few = replace(mnist.FROM_SCRATCH, steps=40, learning_rate=6.0)

@@ -50,7 +50,11 @@ class Nobody(Curves):
 
 
 @pytest.mark.exhaustive
-@pytest.mark.parametrize("task", [Words, Curves, Nobody], ids=lambda task: task.__name__.lower())
+@pytest.mark.parametrize(
+    "task",
+    [Curves, *(pytest.param(task, marks=pytest.mark.soak) for task in (Words, Nobody))],
+    ids=lambda task: task.__name__.lower(),
+)
 def test_no_gate_fails(task):
     subject = audited(4, task)
     for name, check in GATES.items():
