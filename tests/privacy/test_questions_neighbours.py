@@ -68,6 +68,7 @@ class Talkative(str):
 CELLS = {
     "a usual number": 55.0,
     "beyond the bounds": 1e9,
+    "far below the bounds": -1.7e308,
     "not a number": math.nan,
     "nothing": None,
     "a level with blanks": " b\t",
