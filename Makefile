@@ -34,7 +34,7 @@ test: $(VENV)/.installed-test
 	@echo "All tests passed. Next: 'make simulate' trains ten hospitals; 'make test-all' proves every setting, too."
 
 test-all: $(VENV)/.installed-test
-	$(PYTEST) --numprocesses 3 --lane full
+	$(PYTEST) --numprocesses 4 --lane full
 	@echo "All tests passed. Next: 'make deploy-demo' runs three hospitals on real hosts' software."
 
 # A part of it by itself: make soak SLICE=3/10

@@ -28,15 +28,15 @@ LONGEST = (
     FLOWER,
     RAY,
     "tests/privacy/test_gates_quiet.py",
-    "tests/privacy/test_planted.py",
-    "tests/commands/test_sweep.py",
+    "tests/server/dashboard/test_page.py",
+    "tests/gradients/test_every_layer.py",
+    "tests/flower/test_every_way.py",
+    "tests/commands/test_audit_node.py",
     "tests/commands/test_simulate.py",
     "tests/audit/apps/test_sound_apps.py",
+    "tests/audit/gates/test_own_tasks.py",
     "tests/commands/test_audit.py",
-    "tests/server/dashboard/test_page.py",
-    "tests/audit/apps/test_opacus.py",
-    "tests/faults/test_killed_server.py",
-    "tests/flower/test_resume.py",
+    "tests/commands/test_sweep.py",
 )
 """Groups, the longest first: were they begun last, one test process would wait for the others."""
 
