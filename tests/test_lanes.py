@@ -98,6 +98,7 @@ def collected(folder, *options):
     return seen.names
 
 
+@pytest.mark.exhaustive
 def test_each_lane_runs_what_it_says(tmp_path):
     everything = {"test_quick", "test_seeds[1]", "test_seeds[2]", "test_exhaustive", "test_generated"}
     assert collected(tmp_path) == everything
@@ -106,6 +107,7 @@ def test_each_lane_runs_what_it_says(tmp_path):
     assert collected(tmp_path, "--lane=soak") == {"test_seeds[2]", "test_generated"}
 
 
+@pytest.mark.exhaustive
 def test_slices_are_a_partition(tmp_path):
     parts = [collected(tmp_path, f"--slice={part}/3") for part in (1, 2, 3)]
     assert sum(map(len, parts)) == len(set().union(*parts)) == 5

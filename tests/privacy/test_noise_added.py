@@ -118,6 +118,7 @@ class Counted:
         self._taken.update(words)
 
 
+@RARE
 def test_no_word_of_the_randomness_serves_two_draws(monkeypatch):
     """Catches: words that a redrawn tail takes once more, from the rectangles or from its own first try.
 
