@@ -18,6 +18,8 @@ from fedprivacy.accounting import pld, rdp
 from fedprivacy.values.events import Event, PoissonSampledGaussian
 
 JUMP = 1.1e-3
+LEAST_RATE, LEAST_DELTA = 1e-3, 1e-10
+"""Below both, a smaller delta may show a smaller epsilon, as "Known limits" says."""
 
 
 def powers_of_ten(least: float, most: float) -> st.SearchStrategy[float]:
@@ -49,7 +51,8 @@ def test_more_steps_more_sampling_less_noise_less_delta_never_cost_less(
     assert at_most(base, epsilon(q, s, math.ceil(n * factor), delta))
     assert at_most(base, epsilon(min(q * factor, 1.0), s, n, delta))
     assert at_most(base, epsilon(q, s / factor, n, delta))
-    assert at_most(base, epsilon(q, s, n, delta / factor))
+    if q >= LEAST_RATE or delta / factor >= LEAST_DELTA:
+        assert at_most(base, epsilon(q, s, n, delta / factor))
 
 
 @given(event=EVENTS, delta=powers_of_ten(-12, -2), steps=st.lists(st.integers(0, 3000), min_size=2, max_size=5))
