@@ -1,4 +1,4 @@
-"""What commands' tests share: runs that draw nothing, and runs of `stopping`."""
+"""Fixtures of commands' tests: runs that draw nothing, and runs of `stopping`."""
 
 import pytest
 
@@ -34,7 +34,7 @@ def place(tmp_path):
 
 @pytest.fixture(scope="session")
 def whole(tmp_path_factory):
-    """What a run leaves that nobody stops."""
+    """The files of a run that nobody stops."""
     folder = stopped.written(tmp_path_factory.mktemp("whole"))
     fedprivacy("simulate", *stopped.options(folder), cwd=folder)
     return stopped.results(folder / "run")

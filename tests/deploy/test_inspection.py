@@ -110,7 +110,7 @@ def test_what_the_task_says_of_a_record_is_not_shown(client, wrong):
 
 
 def changed(file, old, new):
-    """What is wrong with a host one of whose files says something else."""
+    """The faults of a host, one of whose files says something else."""
     return lambda host: edit(host / file, old, new)
 
 
@@ -176,7 +176,7 @@ OF_A_CLIENT = {
         "the deployment has Python 3.9",
     ),
 }
-"""What is done to a client's folder, which checks then end otherwise than well, and words of the answer."""
+"""Damage to a client's folder, the checks that then do not end well, and words of the answer."""
 
 
 @pytest.mark.parametrize("wrong", OF_A_CLIENT)

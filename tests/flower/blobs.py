@@ -83,7 +83,7 @@ class PrivateChain(Chain):
 
 
 class Convolved(Blobs):
-    """Of a model that is not stacked."""
+    """A model that is not stacked."""
 
     def model(self) -> nn.Module:
         torch.manual_seed(0)

@@ -72,7 +72,7 @@ def start(plan, grid, **kwargs):
 
 
 def charged(plan: RunPlan, grid: DeployedGrid, name: str):
-    """What both books say that a client was charged: the same."""
+    """A client's charge, the same in both books."""
     history = history_of(plan.config.ledger, name, plan.task.dataset)
     assert history == grid.guard(plan, name).history()
     return history

@@ -52,7 +52,7 @@ def model_of(done):
 
 
 def history_of(ledger_url, client_id, dataset="blobs"):
-    """What a ledger says that a client was charged."""
+    """A client's charge, as a ledger has it."""
     name = f"{dataset}/{client_id}"
     return Ledger(ledger_url).accounts([name])[name].history
 

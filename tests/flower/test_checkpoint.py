@@ -35,7 +35,7 @@ from tests.flower.runs import SAMPLING
 
 
 def run(folder, make=build_strategy, *, resume=None, stop=None, **settings):
-    """What a run in a folder returns; stopped when it has told of round `stop`, before it keeps that."""
+    """The result of a run in a folder; it is stopped when it has told of round `stop`, before it keeps that."""
 
     def watch(record):
         if record.round == stop:
