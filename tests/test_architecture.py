@@ -107,7 +107,7 @@ def test_values_carry_no_engine():
 
 
 def test_tests_import_neither_a_module_of_tests_nor_a_benchmark():
-    """What several tests share lives in a module without tests; benchmarks import that, too."""
+    """Shared helpers live in modules without tests; benchmarks import those, too."""
     benched = offenders(modules("tests"), {"benchmarks"})
     shared = {path: tests for path in (*modules("tests"), *modules("benchmarks")) if (tests := with_tests(path))}
     assert (benched, shared) == ({}, {})

@@ -24,7 +24,7 @@ ARGUMENTS = {
     "simulation": ["--settings", "lr", "--turns", "1", "--contenders", "fedprivacy,bare_nonprivate"],
     "simulation --scale": ["--populations", "30", "--cohort", "10", "--plot", "/dev/null"],
 }
-"""Of each benchmark; the accountant's, the engines', the dashboard's and simulation's peers take minutes."""
+"""Arguments of each benchmark; the accountant's, the engines', the dashboard's and simulation's peers take minutes."""
 
 
 @pytest.mark.soak

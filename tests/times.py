@@ -19,11 +19,11 @@ from pathlib import Path
 import pytest
 
 CAUSES = ("imports", "processes", "fixtures", "engines", "Hypothesis", "tests")
-"""What a processor second was spent on: imports and collection, processes that were started, set-ups, gradient engines
+"""Uses of a processor second: imports and collection, processes that were started, set-ups, gradient engines
 prepared, Hypothesis' examples, and the tests themselves. Each second is counted once."""
 
 COLUMNS = ("items", "seconds", *CAUSES, "waiting", "started")
-"""Of a table: `waiting` is wall time in which no processor worked, `started` counts processes."""
+"""Columns of a table: `waiting` is wall time in which no processor worked, `started` counts processes."""
 
 SHOWN = 25
 """Files in a table; the rest is one row."""

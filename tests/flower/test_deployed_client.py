@@ -138,7 +138,7 @@ def test_a_guard_under_its_earlier_name_is_not_forgotten(node):
 
 
 def test_an_earlier_version_s_guard_is_not_forgotten(node):
-    """What `odometer.db` counted must be brought over before anything is trained (tests/guard/test_adoption.py)."""
+    """The charges in `odometer.db` must be brought over before anything is trained (tests/guard/test_adoption.py)."""
     (Path(node["folder"]) / "odometer.db").touch()
     assert code(train(node)) is RefusalCode.GUARD_UNUSABLE
 

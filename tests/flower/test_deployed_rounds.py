@@ -44,7 +44,7 @@ def changed_replies(plan, change, name="hospital-1"):
 
 
 def states_of(plan, name):
-    """What became of a client's charges, one after another."""
+    """The outcomes of a client's charges, one after another."""
     return [charge["state"] for charge in charges(Ledger(plan.config.ledger), f"blobs/{name}")]
 
 
@@ -268,7 +268,7 @@ class Hearing(DeployedGrid):
 
 
 def killed_when_all_have_answered_round_two(plan, tmp_path):
-    """What came of each round until then."""
+    """The outcomes of the rounds until then."""
     grid, heard = Hearing(plan, tmp_path), []
 
     def die(updates):

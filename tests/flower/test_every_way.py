@@ -227,7 +227,7 @@ def run(row, name, kind=None, stop_in=None):
 
 
 def spent(record):
-    """What each client was charged. The last bits of an epsilon depend on which others are computed with it."""
+    """The charges of each client. The last bits of an epsilon depend on which others are computed with it."""
     return {client: replace(its, epsilon=round(its.epsilon, 9)) for client, its in record.spent.items()}
 
 

@@ -46,7 +46,7 @@ def plan(tmp_path):
 
 
 def charges(plan, grid):
-    """What both books say that every client was charged: the same."""
+    """The charges of every client, the same in both books."""
     one, *others = [charged(plan, grid, client) for client in grid.names.values()]
     assert all(history == one for history in others)
     return one

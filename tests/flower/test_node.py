@@ -335,7 +335,7 @@ def unsigned(node):
 
 @pytest.fixture(params=PROCESSES.values(), ids=PROCESSES)
 def marks(request, monkeypatch):
-    """What an engine marks a client's configuration with, in each kind of process."""
+    """The marks that an engine leaves in a client's configuration, in each kind of process."""
     ray, found = request.param
     if ray is not None:
         monkeypatch.setitem(sys.modules, "ray", ray)

@@ -70,7 +70,7 @@ class _Finder:
         self._code = code
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: object = None) -> Any:
-        """Of a module that is changed; None of any other."""
+        """The spec of a module that is changed; None of any other."""
         if name not in self._code:
             return None
         spec = PathFinder.find_spec(name, path)
